@@ -1,0 +1,50 @@
+# Every target builds .venv first; nothing else has to be installed but Python 3.11+ and make.
+PYTHON ?= python3
+BIN := .venv/bin
+UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
+
+.PHONY: setup demo test e2e bench lint format lock clean
+.DEFAULT_GOAL := demo
+
+setup: .venv/ready
+
+.uv/bin/uv:
+	$(PYTHON) -m venv .uv
+	.uv/bin/pip install --quiet --disable-pip-version-check uv
+
+# The lock pins every package by hash; `make lock` renews it.
+.venv/ready: requirements.txt pyproject.toml | $(UV)
+	$(UV) venv --quiet --allow-existing --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" .venv
+	$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements.txt
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps -e .
+	@touch $@
+
+demo: setup
+	$(BIN)/stowage demo
+
+test: setup
+	$(BIN)/pytest -n auto
+
+e2e: setup
+	$(BIN)/python -m tests.e2e.controlplane.build
+	$(BIN)/pytest tests/e2e -o addopts="--strict-markers --strict-config" -x -v
+
+bench: setup
+	$(BIN)/python -m bench
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: | $(UV)
+	$(UV) pip compile --quiet --universal --extra dev --generate-hashes --no-emit-index-url --no-annotate --no-header \
+		--python-version 3.11 --output-file requirements.txt --upgrade pyproject.toml
+
+clean:
+	rm -rf .venv .uv

@@ -1,0 +1,136 @@
+"""GPU models and MIG geometry, read from ``data/gpus.json`` (each entry names its sources).
+
+The catalogue fills in what a node's labels leave out. Where it disagrees with a label the label wins,
+where a model is unknown the answer is ``None`` and never an error.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib import resources
+
+_PROFILE = re.compile(r"^(\d+)g\.(\d+)gb(.*)$")
+_PRODUCT_SUFFIX = re.compile(r"(-MIG-(?P<profile>INVALID|\d+g\.\d+gb[A-Za-z0-9.-]*?))?(?P<shared>-SHARED)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where instances of one size may start, on the axis of memory slices."""
+
+    compute: int
+    size: int
+    starts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How a GPU divides into MIG instances: slices and legal placements.
+
+    A set of instances is legal when their windows ``[start, start + size)`` do not overlap; for the
+    7/8 geometry the seven compute slices then never bind (checked by enumeration in the tests).
+    """
+
+    name: str
+    compute_slices: int
+    memory_slices: int
+    placements: tuple[Placement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One GPU model as node labels name it. ``island``: GPUs of one node that are all-pairs NVLink peers."""
+
+    name: str
+    vendor: str
+    product: re.Pattern[str]
+    memory_mib: int
+    island: int
+    fabric: str
+    geometry: Geometry | None
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A MIG profile name taken apart: ``1g.10gb.me`` is compute 1, memory 10 GB, attribute ``.me``."""
+
+    compute: int
+    memory_gb: int
+    attribute: str
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The label ``nvidia.com/gpu.product`` taken apart.
+
+    ``profile`` is set under the single MIG strategy (``INVALID`` for an inconsistent layout);
+    ``shared`` when the device plugin replicates the device without renaming the resource.
+    """
+
+    base: str
+    profile: str | None
+    shared: bool
+
+
+def parse_product(label: str) -> Product:
+    """Split a product label into model, MIG profile and sharing (GFD, internal/lm/resource.go)."""
+    suffix = _PRODUCT_SUFFIX.search(label)
+    assert suffix is not None  # every part of the pattern is optional
+    return Product(label[: suffix.start()], suffix["profile"], suffix["shared"] is not None)
+
+
+def parse_profile(name: str) -> Profile | None:
+    """Parse a profile name. Names differ between drivers, so they are parsed and never enumerated."""
+    match = _PROFILE.match(name)
+    return Profile(int(match[1]), int(match[2]), match[3]) if match else None
+
+
+def placement_of(geometry: Geometry, profile: Profile, memory_mib: int) -> Placement | None:
+    """The legal placements of ``profile`` on a GPU of ``memory_mib``; ``None`` if the geometry has none.
+
+    Profiles of equal compute differ in memory slices (1g.10gb and 1g.20gb on an 80 GB part): the size
+    nearest to the memory that the name promises is meant.
+    """
+    of_compute = [p for p in geometry.placements if p.compute == profile.compute]
+    if not of_compute or memory_mib <= 0:
+        return None
+    slices = profile.memory_gb * 1024 * geometry.memory_slices / memory_mib
+    return min(of_compute, key=lambda p: abs(p.size - slices))
+
+
+@lru_cache(maxsize=1024)
+def find_model(product: str) -> Model | None:
+    """The model whose product pattern matches a label without MIG and sharing suffixes."""
+    return next((m for m in models() if m.product.match(product)), None)
+
+
+@cache
+def models() -> tuple[Model, ...]:
+    """All models of the catalogue, in file order."""
+    data = json.loads(resources.files("packing").joinpath("data/gpus.json").read_text())
+    geometries = {name: _geometry(name, entry) for name, entry in data["geometries"].items()}
+    return tuple(
+        Model(
+            name=entry["name"],
+            vendor=entry["vendor"],
+            product=re.compile(entry["product"]),
+            memory_mib=entry["memory_mib"],
+            island=entry["island"],
+            fabric=entry["fabric"],
+            geometry=geometries.get(entry["mig"]),
+        )
+        for entry in data["models"]
+    )
+
+
+def _geometry(name: str, entry: dict[str, object]) -> Geometry:
+    placements = entry["placements"]
+    assert isinstance(placements, list)
+    return Geometry(
+        name,
+        int(str(entry["compute_slices"])),
+        int(str(entry["memory_slices"])),
+        tuple(Placement(p["compute"], p["size"], tuple(p["starts"])) for p in placements),
+    )

@@ -1,0 +1,339 @@
+"""The fleet: every node and GPU as arrays, and the only place where something is taken or given back.
+
+A GPU request is met in one of two ways. *Counted* devices (whole GPUs, replicas, existing MIG instances
+behind a device plugin) live in pools: the plugin chooses the physical device, so the pool's count is the
+truth and the GPU arrays show the pool as if it were filled GPU by GPU. *Divisible* GPUs are placed device
+by device, and there the arrays are the truth.
+
+All quantities are whole numbers (milli, MiB) and below 2**24, so float32 holds them exactly and giving
+back restores every array bit by bit.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from packing import kernels
+from packing.reasons import Reason
+from packing.request import WHOLE, Request
+
+Floats = npt.NDArray[np.float32]
+Reasons = npt.NDArray[np.int8]
+_LARGEST = (1 << 24) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU: its memory, and whether parts of it are handed out device by device."""
+
+    memory_mib: int
+    divisible: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Devices of one extended resource: ``total`` of this size on the node's ``gpus`` (indices)."""
+
+    resource: str
+    total: int
+    gpus: tuple[int, ...]
+    compute_milli: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeShape:
+    """A node when empty. ``blocked`` is a reason why it takes nothing at all, ``FITS`` for none."""
+
+    name: str
+    cpu_milli: int
+    memory_mib: int
+    gpus: tuple[Gpu, ...] = ()
+    pools: tuple[Pool, ...] = ()
+    model: str | None = None
+    islands: tuple[tuple[int, ...], ...] = ()
+    blocked: Reason = Reason.FITS
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What one pod holds on one node: CPU, memory, (pool row, devices), (GPU, compute milli, memory MiB)."""
+
+    row: int
+    cpu_milli: int
+    memory_mib: int
+    devices: tuple[tuple[int, int], ...] = ()
+    shares: tuple[tuple[int, int, int], ...] = ()
+
+
+class Fleet:
+    """Nodes as rows of arrays. Rows are stable; a removed node's row is reused.
+
+    Shapes: G GPUs a node at most, N rows allocated, R resources. ``compute`` and ``memory`` (G, N) are free
+    milli-GPU and MiB, ``compute_capacity`` and ``memory_capacity`` (G, N) what a GPU has (0: no such GPU),
+    ``divisible`` (G, N) 1 where shares are placed, ``free`` and ``total`` (R, N) devices of each pool,
+    ``device_gpu`` (R, N) the size of one of them in GPUs, ``cpu`` and ``node_memory`` (N,) free milli and
+    MiB, ``cpu_capacity`` (N,) milli, ``model`` (N,) an index into ``model_names``, ``max_island`` (N,) GPUs, ``overcommitted`` (N,) 1 where GPU is handed out twice, ``blocked`` (N,) a
+    reason code, ``order`` (N,) a fixed order of nodes for ties, ``generation`` (N,) counts changes.
+    """
+
+    def __init__(self, nodes: int = 64, gpus: int = 8) -> None:
+        self.shapes: list[NodeShape | None] = []
+        self.rows: dict[str, int] = {}
+        self.resources: dict[str, int] = {}
+        self.model_names: list[str | None] = [None]
+        self._vacant: list[int] = []
+        self.cpu, self.cpu_capacity, self.node_memory = _floats(nodes), _floats(nodes), _floats(nodes)
+        self.compute, self.compute_capacity = _floats(gpus, nodes), _floats(gpus, nodes)
+        self.memory, self.memory_capacity = _floats(gpus, nodes), _floats(gpus, nodes)
+        self.divisible = np.zeros((gpus, nodes), np.uint8)
+        self.free, self.total = np.zeros((0, nodes), np.int32), np.zeros((0, nodes), np.int32)
+        self.device_gpu = _floats(0, nodes)
+        self.model, self.max_island = np.zeros(nodes, np.int16), np.zeros(nodes, np.int16)
+        self.overcommitted = np.zeros(nodes, np.uint8)
+        self.blocked = np.full(nodes, Reason.UNKNOWN_NODE, np.int8)
+        self.order, self.generation = np.zeros(nodes, np.uint32), np.zeros(nodes, np.int64)
+
+    @property
+    def capacity(self) -> int:
+        """Rows allocated (N); rows without a node are blocked as unknown."""
+        return self.blocked.size
+
+    def put(self, shape: NodeShape) -> int:
+        """Add a node, or replace the one of that name, and return its row. The row is empty afterwards:
+        what its pods hold must be taken again."""
+        row = self.rows.get(shape.name)
+        if row is None:
+            row = self._new_row(shape.name)
+        self._reserve_gpus(len(shape.gpus))
+        pools = [self._resource(pool.resource) for pool in shape.pools]
+        self.shapes[row] = shape
+        self.blocked[row] = shape.blocked
+        self.model[row] = self._model(shape.model)
+        self.max_island[row] = max(map(len, shape.islands), default=min(1, len(shape.gpus)))
+        self._reset(row, shape)
+        for resource, pool in zip(pools, shape.pools, strict=True):
+            self.free[resource, row] = self.total[resource, row] = pool.total
+            memory = shape.gpus[pool.gpus[0]].memory_mib if pool.gpus else 0
+            self.device_gpu[resource, row] = _mean_share(pool.compute_milli, pool.memory_mib, memory)
+        self.touch(row)
+        return row
+
+    def remove(self, name: str) -> None:
+        """Forget a node; its row answers "unknown" until it is reused."""
+        row = self.rows.pop(name)
+        self._reset(row, NodeShape(name, 0, 0))
+        self.shapes[row] = None
+        self.blocked[row] = Reason.UNKNOWN_NODE
+        self._vacant.append(row)
+        self.touch(row)
+
+    def allocation(self, row: int, request: Request, gpus: Sequence[int] = ()) -> Allocation:
+        """What ``request`` takes on a node; ``gpus`` are the indices its shares go to.
+
+        Whether it fits is not checked: a pod that runs holds what it holds. Devices that the node does not
+        have are left out (the kubelet gave it none of them).
+        """
+        shape = self.shapes[row]
+        owned = {pool.resource for pool in shape.pools} if shape else set()
+        devices = tuple((self.resources[name], count) for name, count in request.devices if name in owned)
+        part = request.shares
+        shares = tuple((g, part.compute_milli, self.share_mib(row, g, request)) for g in gpus) if part else ()
+        return Allocation(row, request.cpu_milli, request.memory_mib, devices, shares)
+
+    def share_mib(self, row: int, gpu: int, request: Request) -> int:
+        """Memory that one share of ``request`` takes on this GPU, in MiB."""
+        part = request.shares
+        if part is None:
+            return 0
+        return part.memory_mib + int(self.memory_capacity[gpu, row]) * part.memory_milli // WHOLE
+
+    def take(self, held: Allocation) -> None:
+        """Take an allocation, even beyond what is free: then the node counts as over-committed."""
+        self._move(held, -1)
+
+    def give_back(self, held: Allocation) -> None:
+        """Undo ``take``: every array is again what it was before."""
+        self._move(held, +1)
+
+    @contextmanager
+    def without(self, held: Sequence[Allocation]) -> Iterator[None]:
+        """What if these were gone? The fleet inside the block; the exact old state after it."""
+        for one in held:
+            self.give_back(one)
+        try:
+            yield
+        finally:
+            for one in held:
+                self.take(one)
+
+    @contextmanager
+    def holding(self, held: Sequence[Allocation]) -> Iterator[None]:
+        """What if these were taken, too? (Nominated pods.) The exact old state after the block."""
+        for one in held:
+            self.take(one)
+        try:
+            yield
+        finally:
+            for one in held:
+                self.give_back(one)
+
+    def reasons(self, request: Request) -> Reasons:
+        """For every row the reason code why ``request`` does not fit, 0 where it does: (N,) int8."""
+        reasons = np.empty(self.capacity, np.int8)
+        kernels.node_reasons(self.cpu, self.node_memory, request.cpu_milli, request.memory_mib, reasons)
+        for name, count in request.devices:
+            self._device_reasons(name, count, reasons)
+        if request.shares:
+            self._share_reasons(request, reasons)
+        wanted = sum(count for _, count in request.devices) + (request.shares.count if request.shares else 0)
+        island = min(wanted, 32767) if request.island else 0
+        kernels.standing_reasons(
+            self.model,
+            self._allowed(request),
+            self.max_island,
+            island,
+            self.overcommitted,
+            self.blocked,
+            reasons,
+        )
+        return reasons
+
+    def sizes(self, request: Request) -> Floats:
+        """GPUs that ``request`` takes on each node, the mean of compute and memory share: (N,) float32."""
+        sizes = np.zeros(self.capacity, np.float32)
+        for name, count in request.devices:
+            if name in self.resources:
+                sizes += count * self.device_gpu[self.resources[name]]
+        if request.shares:
+            part = request.shares
+            memory = part.memory_milli / WHOLE + part.memory_mib / np.maximum(self.memory_capacity[0], 1)
+            sizes += (part.count / 2) * (part.compute_milli / WHOLE + memory).astype(np.float32)
+        return sizes
+
+    def touch(self, row: int) -> None:
+        """Note that a row changed, for whoever keeps something derived from it."""
+        self.generation[row] += 1
+
+    def _move(self, held: Allocation, sign: int) -> None:
+        row = held.row
+        self.cpu[row] += sign * held.cpu_milli
+        self.node_memory[row] += sign * held.memory_mib
+        for resource, count in held.devices:
+            self.free[resource, row] += sign * count
+        for gpu, milli, mib in held.shares:
+            self.compute[gpu, row] += sign * milli
+            self.memory[gpu, row] += sign * mib
+        if held.devices:
+            self._mirror(row)
+        if held.devices or held.shares:
+            self._note_overcommitment(row)
+        self.touch(row)
+
+    def _mirror(self, row: int) -> None:
+        """Show the pools in the GPU arrays, as if their devices were taken GPU by GPU, lowest index first."""
+        shape = self.shapes[row]
+        assert shape is not None
+        taken: dict[tuple[int, ...], tuple[int, int]] = {}
+        for pool in shape.pools:
+            devices = pool.total - int(self.free[self.resources[pool.resource], row])
+            milli, mib = taken.get(pool.gpus, (0, 0))
+            taken[pool.gpus] = (milli + devices * pool.compute_milli, mib + devices * pool.memory_mib)
+        for gpus, (milli, mib) in taken.items():
+            for gpu in gpus:
+                here = min(max(milli, 0), WHOLE), min(max(mib, 0), shape.gpus[gpu].memory_mib)
+                self.compute[gpu, row] = WHOLE - here[0]
+                self.memory[gpu, row] = shape.gpus[gpu].memory_mib - here[1]
+                milli, mib = milli - here[0], mib - here[1]
+
+    def _note_overcommitment(self, row: int) -> None:
+        shares = (self.compute[:, row] < 0).any() or (self.memory[:, row] < 0).any()
+        self.overcommitted[row] = bool(shares or (self.free[:, row] < 0).any())
+
+    def _reset(self, row: int, shape: NodeShape) -> None:
+        self.cpu[row] = self.cpu_capacity[row] = min(shape.cpu_milli, _LARGEST)
+        self.node_memory[row] = min(shape.memory_mib, _LARGEST)
+        self.free[:, row] = self.total[:, row] = self.device_gpu[:, row] = 0
+        self.compute_capacity[:, row] = self.memory_capacity[:, row] = self.divisible[:, row] = 0
+        for gpu, has in enumerate(shape.gpus):
+            self.compute_capacity[gpu, row] = WHOLE
+            self.memory_capacity[gpu, row] = min(has.memory_mib, _LARGEST)
+            self.divisible[gpu, row] = has.divisible
+        self.compute[:, row] = self.compute_capacity[:, row]
+        self.memory[:, row] = self.memory_capacity[:, row]
+        self.overcommitted[row] = 0
+
+    def _device_reasons(self, name: str, count: int, reasons: Reasons) -> None:
+        resource = self.resources.get(name)
+        if resource is None:
+            reasons[:] = Reason.NO_SUCH_DEVICE
+        else:
+            wanted = min(count, np.iinfo(np.int32).max)
+            kernels.device_reasons(self.free[resource], self.total[resource], wanted, reasons)
+
+    def _share_reasons(self, request: Request, reasons: Reasons) -> None:
+        part = request.shares
+        assert part is not None
+        counts, frees = np.empty((2, self.capacity), np.int32), np.empty((2, self.capacity), np.float32)
+        kernels.share_reasons(
+            self.compute, self.memory, self.compute_capacity, self.memory_capacity, self.divisible,
+            part.count, part.compute_milli, part.memory_mib, part.memory_milli / WHOLE,
+            reasons, *counts, *frees,
+        )  # fmt: skip
+
+    def _allowed(self, request: Request) -> npt.NDArray[np.uint8]:
+        allowed = request.models
+        return np.array([allowed is None or name in allowed for name in self.model_names], np.uint8)
+
+    def _new_row(self, name: str) -> int:
+        if self._vacant:
+            row = self._vacant.pop()
+        else:
+            row = len(self.shapes)
+            self.shapes.append(None)
+            if row >= self.capacity:
+                self._widen(max(64, self.capacity * 2))
+        self.rows[name] = row
+        self.order[row] = zlib.crc32(name.encode())  # the same whatever order nodes arrive in
+        return row
+
+    def _widen(self, nodes: int) -> None:
+        more = nodes - self.capacity
+        for name, array in vars(self).items():
+            if isinstance(array, np.ndarray):
+                filler = Reason.UNKNOWN_NODE if name == "blocked" else 0
+                widths = [(0, 0)] * (array.ndim - 1) + [(0, more)]
+                setattr(self, name, np.pad(array, widths, constant_values=filler))
+
+    def _reserve_gpus(self, gpus: int) -> None:
+        more = gpus - self.compute.shape[0]
+        if more > 0:
+            for name in ("compute", "compute_capacity", "memory", "memory_capacity", "divisible"):
+                setattr(self, name, np.pad(getattr(self, name), [(0, more), (0, 0)]))
+
+    def _resource(self, name: str) -> int:
+        if name not in self.resources:
+            self.resources[name] = len(self.resources)
+            for array in ("free", "total", "device_gpu"):
+                setattr(self, array, np.pad(getattr(self, array), [(0, 1), (0, 0)]))
+        return self.resources[name]
+
+    def _model(self, name: str | None) -> int:
+        if name not in self.model_names:
+            self.model_names.append(name)
+        return self.model_names.index(name)
+
+
+def _floats(*shape: int) -> Floats:
+    return np.zeros(shape, np.float32)
+
+
+def _mean_share(compute_milli: int, memory_mib: int, capacity_mib: int) -> float:
+    compute = compute_milli / WHOLE
+    return (compute + memory_mib / capacity_mib) / 2 if capacity_mib else compute

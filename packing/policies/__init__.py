@@ -1,0 +1,35 @@
+"""Policies: which of the nodes that fit is best. One short file each, all behind one interface.
+
+The service and the replay call the same objects, so that a figure of the replay is a figure of the service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from packing.fleet import Fleet, Floats
+from packing.policies.best_fit import BestFit
+from packing.request import Request
+
+
+class Policy(Protocol):
+    """What placing a request costs on each node, and which GPUs it would take there."""
+
+    name: str
+
+    def cost(self, fleet: Fleet, request: Request) -> Floats:
+        """Cost per row, (N,) float32, lower is better; rows where the request does not fit hold anything."""
+        ...
+
+    def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
+        """The GPUs (indices) that the request's shares take on a node where it fits; () without shares."""
+        ...
+
+    def terms(self, fleet: Fleet, request: Request, row: int) -> dict[str, float]:
+        """The parts of the cost on one node, for people; they add up to the cost up to rounding."""
+        ...
+
+
+POLICIES: dict[str, Callable[[], Policy]] = {BestFit.name: BestFit}
+"""Every policy by the name that settings and the command line use."""

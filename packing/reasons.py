@@ -1,0 +1,37 @@
+"""Why a node cannot take a pod: the closed set of reasons.
+
+kube-scheduler groups equal texts in the pod's event ("0/9 nodes are available: 5 GPUs are taken, ..."),
+so a text names no node and carries no number.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Reason(IntEnum):
+    """Code, text, and whether evicting pods of the node could help. ``FITS`` is 0."""
+
+    text: str
+    eviction_helps: bool
+
+    def __new__(cls, code: int, text: str, eviction_helps: bool = False) -> Reason:
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.text = text
+        member.eviction_helps = eviction_helps
+        return member
+
+    FITS = 0, "fits"
+    UNKNOWN_NODE = 1, "node is not known to Stowage yet"
+    REPARTITIONING = 2, "GPUs are being re-partitioned"
+    OVERCOMMITTED = 3, "node holds more GPU than it has"
+    INVALID_LAYOUT = 4, "MIG layout of the node is invalid"
+    NO_SUCH_DEVICE = 5, "node has no GPU of the kind asked for"
+    WRONG_MODEL = 6, "GPU model is not one that the pod allows"
+    TOO_FEW_DEVICES = 7, "node has too few GPUs for the pod even when empty"
+    NO_ISLAND = 8, "no NVLink island is large enough"
+    DEVICES_TAKEN = 9, "GPUs are taken", True
+    CRUMBS = 10, "free GPU is in crumbs that are too small", True
+    CPU_TAKEN = 11, "too little free CPU", True
+    MEMORY_TAKEN = 12, "too little free memory", True

@@ -1,0 +1,69 @@
+"""What one pod wants, normalised: the only thing the packing engine knows of a pod."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WHOLE = 1000
+"""Compute of a whole GPU in milli-GPU; also the whole of a GPU's memory in thousandths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """``count`` different GPUs of one node, this much of each.
+
+    Memory is asked for in MiB or in thousandths of the GPU's own memory (both add up).
+    ``Shares(k, 1000, memory_milli=1000)`` are k whole GPUs.
+    """
+
+    count: int
+    compute_milli: int
+    memory_mib: int = 0
+    memory_milli: int = 0
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"shares of {self.count} GPUs: at least one is needed")
+        if not (
+            0 <= self.compute_milli <= WHOLE and 0 <= self.memory_milli <= WHOLE and self.memory_mib >= 0
+        ):
+            raise ValueError(f"a share lies between nothing and one GPU: {self}")
+        if not (self.compute_milli or self.memory_mib or self.memory_milli):
+            raise ValueError("a share of nothing")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """CPU and memory of a pod, and the GPU it asks for in one or more of three ways.
+
+    ``devices``: counted devices behind a device plugin, by extended resource (``nvidia.com/gpu: 2``);
+    which physical device it will be is the kubelet's choice.
+    ``shares``: parts of GPUs, or whole ones, that are placed device by device.
+    ``profiles``: MIG instances made on demand, by profile name.
+    ``models``: names of the GPU models allowed, ``None`` for any. ``island``: the GPUs must be NVLink peers.
+    """
+
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    devices: tuple[tuple[str, int], ...] = ()
+    shares: Shares | None = None
+    profiles: tuple[tuple[str, int], ...] = ()
+    models: frozenset[str] | None = None
+    island: bool = False
+
+    def __post_init__(self) -> None:
+        if self.cpu_milli < 0 or self.memory_mib < 0:
+            raise ValueError(f"negative CPU or memory: {self}")
+        for name, count in (*self.devices, *self.profiles):
+            if count < 1:
+                raise ValueError(f"{name}: {count} asked for, at least one is needed")
+
+    @property
+    def wants_gpu(self) -> bool:
+        """Whether any GPU is asked for."""
+        return bool(self.devices or self.shares or self.profiles)
+
+
+def whole_gpus(count: int) -> Shares:
+    """``count`` whole GPUs, placed device by device."""
+    return Shares(count, WHOLE, memory_milli=WHOLE)

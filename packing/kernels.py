@@ -9,35 +9,10 @@ each other share this file, because numba's cache does not see an edit in anothe
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
-from numba import njit, types
 
+from packing.compiled import F4, I1, I2, I4, U1, kernel, read, write
 from packing.reasons import Reason
-
-_I1, _U1, _I2, _I4, _F4 = types.int8, types.uint8, types.int16, types.int32, types.float32
-
-
-def _in(scalar: types.Type, dimensions: int) -> types.Array:
-    return types.Array(scalar, dimensions, "C", readonly=True)
-
-
-def _out(scalar: types.Type, dimensions: int) -> types.Array:
-    return types.Array(scalar, dimensions, "C")
-
-
-def _kernel(*arguments: types.Type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile at import for exactly these argument types.
-
-    The cache is kept only where a directory for it is named: without one, numba fails at import in a
-    container whose file system is read-only.
-    """
-    cached = bool(os.environ.get("NUMBA_CACHE_DIR"))
-    return njit(types.void(*arguments), error_model="numpy", nogil=True, cache=cached)
-
 
 _UNKNOWN_NODE = int(Reason.UNKNOWN_NODE)
 _OVERCOMMITTED = int(Reason.OVERCOMMITTED)
@@ -51,7 +26,7 @@ _CPU_TAKEN = int(Reason.CPU_TAKEN)
 _MEMORY_TAKEN = int(Reason.MEMORY_TAKEN)
 
 
-@_kernel(_in(_F4, 1), _in(_F4, 1), _F4, _F4, _out(_I1, 1))
+@kernel(read(F4, 1), read(F4, 1), F4, F4, write(I1, 1))
 def node_reasons(cpu, memory, cpu_milli, memory_mib, reasons):
     """Start ``reasons`` (N,): 0, or the code for too little free CPU or memory on the node."""
     for n in range(reasons.size):
@@ -59,7 +34,7 @@ def node_reasons(cpu, memory, cpu_milli, memory_mib, reasons):
         reasons[n] = _CPU_TAKEN if cpu[n] < cpu_milli else code
 
 
-@_kernel(_in(_I4, 1), _in(_I4, 1), _I4, _out(_I1, 1))
+@kernel(read(I4, 1), read(I4, 1), I4, write(I1, 1))
 def device_reasons(free, total, count, reasons):
     """Overlay the verdict on ``count`` devices of one pool: ``free`` and ``total`` (N,) devices."""
     for n in range(reasons.size):
@@ -68,16 +43,16 @@ def device_reasons(free, total, count, reasons):
         reasons[n] = _NO_SUCH_DEVICE if total[n] <= 0 else code
 
 
-@_kernel(
-    *[_in(_F4, 2)] * 4,
-    _in(_U1, 2),
-    _I4,
-    _F4,
-    _F4,
-    _F4,
-    _out(_I1, 1),
-    *[_out(_I4, 1)] * 2,
-    *[_out(_F4, 1)] * 2,
+@kernel(
+    *[read(F4, 2)] * 4,
+    read(U1, 2),
+    I4,
+    F4,
+    F4,
+    F4,
+    write(I1, 1),
+    *[write(I4, 1)] * 2,
+    *[write(F4, 1)] * 2,
 )
 def share_reasons(
     compute, memory, compute_capacity, memory_capacity, divisible,
@@ -117,7 +92,7 @@ def share_reasons(
         reasons[n] = _NO_SUCH_DEVICE if ever[n] == 0 else code
 
 
-@_kernel(_in(_I2, 1), _in(_U1, 1), _in(_I2, 1), _I2, _in(_U1, 1), _in(_I1, 1), _out(_I1, 1))
+@kernel(read(I2, 1), read(U1, 1), read(I2, 1), I2, read(U1, 1), read(I1, 1), write(I1, 1))
 def standing_reasons(model, allowed, max_island, island, overcommitted, blocked, reasons):
     """Overlay what no eviction changes, the gravest last: (N,) model, island, over-commitment, blocked.
 
@@ -130,7 +105,7 @@ def standing_reasons(model, allowed, max_island, island, overcommitted, blocked,
         reasons[n] = blocked[n] if blocked[n] else code
 
 
-@_kernel(*[_in(_F4, 1)] * 2, *[_in(_F4, 2)] * 3, *[_F4] * 3, _out(_F4, 1))
+@kernel(*[read(F4, 1)] * 2, *[read(F4, 2)] * 3, *[F4] * 3, write(F4, 1))
 def best_fit_cost(cpu, size, compute, memory, memory_capacity, cpu_milli, cpu_max, gpu_max, cost):
     """What stays free on each node (N,) once a request of ``size`` (N,) GPUs is placed, as part of the
     largest node's."""

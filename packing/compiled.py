@@ -1,0 +1,41 @@
+"""How compiled functions are declared: explicit, read-only signatures, nothing compiled inside a request.
+
+The cache is kept only where ``NUMBA_CACHE_DIR`` names a directory: without one, numba fails at import in a
+container whose file system is read-only. Compiled functions that call each other share a file, because the
+cache of the caller does not see an edit in another one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from numba import njit, types
+
+I1, U1, I2, I4, I8, U4 = types.int8, types.uint8, types.int16, types.int32, types.int64, types.uint32
+F4, F8 = types.float32, types.float64
+
+_CACHED = bool(os.environ.get("NUMBA_CACHE_DIR"))
+
+
+def read(scalar: types.Type, dimensions: int) -> types.Array:
+    """A C-contiguous array that the kernel only reads."""
+    return types.Array(scalar, dimensions, "C", readonly=True)
+
+
+def write(scalar: types.Type, dimensions: int) -> types.Array:
+    """A C-contiguous array that the kernel fills."""
+    return types.Array(scalar, dimensions, "C")
+
+
+def kernel(
+    *arguments: types.Type, returns: types.Type = types.void
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Compile at import for exactly these argument types."""
+    return njit(returns(*arguments), error_model="numpy", nogil=True, cache=_CACHED)
+
+
+def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A part of a kernel, compiled together with the kernels of its file that call it."""
+    return njit(error_model="numpy", nogil=True, cache=_CACHED)(function)

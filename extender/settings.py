@@ -1,0 +1,136 @@
+"""Settings: one YAML file, then environment variables ``STOWAGE_<KEY>``, checked before anything starts.
+
+A wrong setting stops the start with a message that names the key, where it came from and what would be
+right. Flags of the command line that say where to listen or what to read are not settings.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+PREFIX = "STOWAGE_"
+# What the kubelet injects for a Service called "stowage..." (STOWAGE_PORT=tcp://10.0.0.1:80): not meant for us.
+_SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$")
+
+log = logging.getLogger("stowage.settings")
+
+
+class SettingsError(Exception):
+    """One line per setting that does not do."""
+
+
+class Settings(BaseModel):
+    """Every setting. The description of a field says what would be right: errors quote it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    shortlist: int = Field(
+        default=64,
+        ge=0,
+        description="a whole number from 0: filter answers with the best so many nodes, 0 = with every node that fits",
+    )
+    policy: Literal["best-fit"] = Field(
+        default="best-fit", description="the name of a packing policy: best-fit"
+    )
+    bind: bool = Field(default=False, description="true or false: whether the bind verb binds pods")
+    kubernetes_version: str | None = Field(
+        default=None,
+        pattern=r"^v?\d+\.\d+(\.\S*)?$",
+        description='a version in quotes such as "1.36", or null to ask the API server',
+    )
+    body_limit_mib: int = Field(
+        default=64,
+        ge=1,
+        le=1024,
+        description="a whole number from 1 to 1024: the largest request body in MiB",
+    )
+    decisions_kept: int = Field(
+        default=1000, ge=0, description="a whole number from 0: for how many pods the last decisions are kept"
+    )
+    drain_seconds: float = Field(
+        default=2.0,
+        ge=0,
+        le=300,
+        description="a number from 0 to 300: how long to serve on after SIGTERM, until callers know",
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="debug, info, warning or error"
+    )
+
+
+class _Given(NamedTuple):
+    """A value with the place that it came from, for the error message."""
+
+    value: Any
+    origin: str
+
+
+def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
+    """Settings from an optional YAML file, overridden by ``STOWAGE_<KEY>`` of ``environ``.
+
+    Raises ``SettingsError`` with a line for every key that is unknown or has a value that does not do.
+    """
+    given = _from_file(path) if path else {}
+    given |= _from_environment(environ)
+    try:
+        return Settings.model_validate({key: value for key, (value, _) in given.items()})
+    except ValidationError as error:
+        lines = [_explain(str(item["loc"][0]), item["type"], given) for item in error.errors()]
+        raise SettingsError("\n".join(dict.fromkeys(lines))) from None
+
+
+def _from_file(path: Path) -> dict[str, _Given]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" (line {mark.line + 1})" if mark else ""
+        raise SettingsError(f"{path}: is not YAML{where}") from None
+    if not isinstance(content, dict | None):
+        raise SettingsError(f"{path}: must hold 'key: value' lines, such as 'shortlist: 64'")
+    return {str(key): _Given(value, str(path)) for key, value in (content or {}).items()}
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
+    given = {}
+    for variable in sorted(name for name in environ if name.startswith(PREFIX)):
+        key = variable.removeprefix(PREFIX).lower()
+        if key in Settings.model_fields:
+            given[key] = _Given(_scalar(environ[variable]), f"environment variable {variable}")
+        elif not _SERVICE_LINK.search(variable):
+            # Not an error: the environment is shared with others, a file is ours alone.
+            log.warning("environment variable %s sets nothing%s", variable, _nearest(key, prefix=PREFIX))
+    return given
+
+
+def _scalar(text: str) -> Any:
+    """``text`` as YAML, with numbers left as text: the model converts them, and 1.30 stays a version."""
+    try:
+        value = yaml.load(text, yaml.BaseLoader)
+    except yaml.YAMLError:
+        return text
+    return None if value in ("", "null", "~") else value
+
+
+def _explain(key: str, kind: str, given: Mapping[str, _Given]) -> str:
+    value, origin = given[key]
+    if kind == "extra_forbidden":
+        return f"{origin}: {key}: there is no such setting{_nearest(key)}"
+    return f"{origin}: {key}: {value!r} does not do, it takes {Settings.model_fields[key].description}"
+
+
+def _nearest(key: str, prefix: str = "") -> str:
+    near = difflib.get_close_matches(key, Settings.model_fields, n=1)
+    if not near:
+        return ""
+    return f"; did you mean {prefix + near[0].upper() if prefix else near[0]}?"

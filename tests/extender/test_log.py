@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from extender import log
+
+SECRET = "hunter2"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _restore_logging() -> Iterator[None]:
+    root, ours = logging.getLogger(), logging.getLogger("stowage")
+    before = root.handlers[:], root.level, ours.level
+    yield
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    ours.setLevel(before[2])
+
+
+def fail() -> None:
+    try:
+        raise KeyError(SECRET)
+    except KeyError as error:
+        raise ValueError(f"cannot read {SECRET}") from error
+
+
+def log_a_failure() -> None:
+    try:
+        fail()
+    except ValueError:
+        logging.getLogger("stowage.edge").exception("filter failed for %s", "team/pod")
+
+
+def test_a_terminal_gets_lines_for_people() -> None:
+    stream = Terminal()
+    log.configure("info", stream)
+    logging.getLogger("stowage.state").warning("%d nodes", 3)
+    assert stream.getvalue().split(" ", 1)[1] == "warning  state: 3 nodes\n"
+
+
+def test_everything_else_gets_an_object_per_line() -> None:
+    stream = io.StringIO()
+    log.configure("info", stream)
+    logging.getLogger("stowage.state").info("line one\nline %s", "two")
+    logging.getLogger("stowage.state").info("ready")
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert (first["level"], first["logger"], first["message"]) == ("info", "state", "line one\nline two")
+    assert first["time"].endswith("+00:00")
+    assert second["message"] == "ready"
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["json", "people"])
+def test_a_traceback_says_where_but_never_quotes(stream: io.StringIO) -> None:
+    log.configure("info", stream)
+    log_a_failure()
+    text = stream.getvalue()
+    assert "filter failed for team/pod" in text
+    assert "in fail" in text
+    assert "ValueError" in text
+    assert "KeyError" in text
+    assert SECRET not in text
+
+
+def test_the_level_holds_for_ours_and_others_are_heard_from_warning_on() -> None:
+    stream = io.StringIO()
+    log.configure("debug", stream)
+    logging.getLogger("stowage.filter").debug("a decision")
+    logging.getLogger("urllib3").info("chatter")
+    logging.getLogger("urllib3").warning("trouble")
+    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == [
+        "a decision",
+        "trouble",
+    ]
+    log.configure("info", stream)
+    logging.getLogger("stowage.filter").debug("another decision")
+    assert "another" not in stream.getvalue()

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from extender.settings import Settings, SettingsError, load
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "stowage.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_defaults_need_neither_file_nor_environment() -> None:
+    settings = load(None, {})
+    assert settings == Settings()
+    assert (settings.shortlist, settings.policy, settings.bind, settings.body_limit_mib) == (
+        64,
+        "best-fit",
+        False,
+        64,
+    )
+
+
+def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
+    assert load(write(tmp_path, "# nothing yet\n"), {}) == Settings()
+
+
+def test_the_file_is_read_and_the_environment_wins(tmp_path: Path) -> None:
+    path = write(tmp_path, 'shortlist: 8\nbind: true\nkubernetes_version: "1.36"\n')
+    settings = load(path, {"STOWAGE_SHORTLIST": "0", "HOME": "/nowhere"})
+    assert (settings.shortlist, settings.bind, settings.kubernetes_version) == (0, True, "1.36")
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "expected"),
+    [
+        ("STOWAGE_BIND", "true", True),
+        ("STOWAGE_BODY_LIMIT_MIB", "128", 128),
+        ("STOWAGE_KUBERNETES_VERSION", "1.30", "1.30"),  # not the number 1.3
+        ("STOWAGE_KUBERNETES_VERSION", "v1.36.3", "v1.36.3"),
+        ("STOWAGE_KUBERNETES_VERSION", "null", None),
+        ("STOWAGE_LOG_LEVEL", '"debug"', "debug"),
+    ],
+)
+def test_environment_values_are_yaml_scalars(variable: str, text: str, expected: object) -> None:
+    assert getattr(load(None, {variable: text}), variable.removeprefix("STOWAGE_").lower()) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("shortlist: -1", ["shortlist", "-1", "whole number from 0"]),
+        ("shortlist: many", ["shortlist", "'many'", "whole number from 0"]),
+        ("shortlst: 3", ["shortlst", "no such setting", "did you mean shortlist?"]),
+        ("colour: blue", ["colour", "no such setting"]),
+        ("policy: tetris", ["policy", "'tetris'", "best-fit"]),
+        ("kubernetes_version: 1.36", ["kubernetes_version", "1.36", "in quotes"]),
+        ("body_limit_mib: 0", ["body_limit_mib", "1 to 1024"]),
+        ("log_level: loud", ["log_level", "debug, info, warning or error"]),
+        ("bind: [yes]", ["bind", "true or false"]),
+        ("shortlist: [", ["not YAML", "line 1"]),
+        ("- shortlist", ["'key: value' lines"]),
+    ],
+)
+def test_an_error_names_the_key_the_file_and_what_would_be_right(
+    tmp_path: Path, text: str, parts: list[str]
+) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(SettingsError) as caught:
+        load(path, {})
+    for part in [str(path), *parts]:
+        assert part in str(caught.value)
+
+
+def test_every_wrong_key_has_its_line(tmp_path: Path) -> None:
+    path = write(tmp_path, "shortlist: -1\nbodylimit: 3\n")
+    with pytest.raises(SettingsError) as caught:
+        load(path, {"STOWAGE_BIND": "perhaps"})
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 3
+    assert any("environment variable STOWAGE_BIND" in line for line in lines)
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"nothing\.yaml: cannot be read: No such file"):
+        load(tmp_path / "nothing.yaml", {})
+
+
+def test_a_file_that_is_not_text_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "stowage.yaml"
+    path.write_bytes(b"\xff\xfe\x00shortlist")
+    with pytest.raises(SettingsError, match="not YAML"):
+        load(path, {})
+
+
+def test_a_misspelt_variable_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="stowage"):
+        load(None, {"STOWAGE_SHORTLST": "3"})
+    assert "STOWAGE_SHORTLST sets nothing; did you mean STOWAGE_SHORTLIST?" in caplog.text
+
+
+def test_what_the_kubelet_injects_for_a_service_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    injected = {
+        "STOWAGE_SERVICE_HOST": "10.0.0.1",
+        "STOWAGE_SERVICE_PORT": "80",
+        "STOWAGE_SERVICE_PORT_HTTP": "80",
+        "STOWAGE_PORT": "tcp://10.0.0.1:80",
+        "STOWAGE_PORT_80_TCP": "tcp://10.0.0.1:80",
+        "STOWAGE_PORT_80_TCP_ADDR": "10.0.0.1",
+        "STOWAGE_DEBUG_SERVICE_HOST": "10.0.0.2",
+        "STOWAGE_DEBUG_PORT": "tcp://10.0.0.2:81",
+    }
+    assert load(None, injected) == Settings()
+    assert caplog.text == ""
+
+
+def test_no_setting_could_be_taken_for_an_injected_variable() -> None:
+    assert not [key for key in Settings.model_fields if key.endswith(("port", "service_host"))]

@@ -24,7 +24,7 @@ class PeopleFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line: ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``message``, maybe ``traceback``."""
+    """One object per line: ``time`` (RFC 3339), ``level``, ``logger``, ``message``, perhaps ``traceback``."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {

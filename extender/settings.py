@@ -17,7 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 PREFIX = "STOWAGE_"
-# What the kubelet injects for a Service called "stowage..." (STOWAGE_PORT=tcp://10.0.0.1:80): not meant for us.
+# What the kubelet injects for a Service "stowage" (STOWAGE_PORT=tcp://10.0.0.1:80): not meant for us.
 _SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$")
 
 log = logging.getLogger("stowage.settings")
@@ -35,7 +35,7 @@ class Settings(BaseModel):
     shortlist: int = Field(
         default=64,
         ge=0,
-        description="a whole number from 0: filter answers with the best so many nodes, 0 = with every node that fits",
+        description="a whole number from 0: filter answers with so many nodes, the best ones; 0 = with all",
     )
     policy: Literal["best-fit"] = Field(
         default="best-fit", description="the name of a packing policy: best-fit"
@@ -113,7 +113,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
     return given
 
 
-def _scalar(text: str) -> Any:
+def _scalar(text: str) -> object:
     """``text`` as YAML, with numbers left as text: the model converts them, and 1.30 stays a version."""
     try:
         value = yaml.load(text, yaml.BaseLoader)

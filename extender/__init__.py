@@ -1,1 +1,1 @@
-"""The service: what kube-scheduler, the Kubernetes API and people talk to. Decisions are made in `packing`."""
+"""The service: what kube-scheduler, the Kubernetes API and people talk to; `packing` makes the decisions."""

@@ -1,0 +1,134 @@
+"""Nodes and pods as far as Stowage knows them, and the events that carry them.
+
+Records are what is kept for every object of a cluster, so they are small: slots, shared strings, and one spec
+for all pods of a template. Nothing here knows the wire, nor what a resource name, label or annotation means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, TypeAlias
+
+Kind: TypeAlias = Literal["Node", "Pod"]
+Pairs: TypeAlias = tuple[tuple[str, str], ...]
+"""A small map from name to value that hashes: sorted by name. Quantities stay as they were written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A taint of a node."""
+
+    key: str
+    value: str
+    effect: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node: what it is (labels, annotations) and what it offers (``allocatable``)."""
+
+    kind: ClassVar[Literal["Node"]] = "Node"
+    name: str
+    uid: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    allocatable: Mapping[str, str] = field(default_factory=dict)
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+    created: float = 0.0  # Unix seconds, 0 where unknown
+
+    @property
+    def key(self) -> str:
+        """The name: nodes have no namespace."""
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """What one container asks for. ``requests`` are completed from ``limits``, as the API server does."""
+
+    name: str = ""
+    requests: Pairs = ()
+    limits: Pairs = ()
+    sidecar: bool = False  # an init container that keeps running (restartPolicy: Always)
+
+
+@dataclass(frozen=True, slots=True)
+class PodClaim:
+    """An entry of ``spec.resourceClaims``: names a ResourceClaim, or a template that one is made from."""
+
+    name: str
+    claim: str = ""
+    template: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodSpec:
+    """The part of a pod's spec that never changes for placement. Equal specs of the wire are one object."""
+
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    requests: Pairs = ()  # of the pod as a whole: they replace the sum of the containers
+    limits: Pairs = ()
+    overhead: Pairs = ()
+    node_selector: Pairs = ()
+    claims: tuple[PodClaim, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod and where it stands."""
+
+    kind: ClassVar[Literal["Pod"]] = "Pod"
+    namespace: str
+    name: str
+    uid: str = ""
+    spec: PodSpec = PodSpec()
+    node_name: str = ""  # "" while it is not bound
+    phase: str = "Pending"
+    scheduler_name: str = "default-scheduler"
+    priority: int = 0
+    nominated_node: str = ""
+    deleting: bool = False
+    created: float = 0.0  # Unix seconds, 0 where unknown
+    started: float = 0.0  # when a kubelet took it on
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    devices: Pairs = ()  # (resource, device id) as kubelet reports them (allocatedResourcesStatus)
+    claims: Pairs = ()  # (name in spec.claims, the ResourceClaim made for it)
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``. A pod that is deleted and made anew keeps its key and changes its uid."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def terminated(self) -> bool:
+        """Whether it has run to its end and holds nothing any more."""
+        return self.phase in ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Upserted:
+    """An object is new, or changed, or was seen again in a list."""
+
+    obj: Node | Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """An object is gone."""
+
+    kind: Kind
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A full list has ended: what is not among ``keys`` is gone. The first one means "synced"."""
+
+    kind: Kind
+    keys: frozenset[str]
+
+
+Event: TypeAlias = Upserted | Deleted | Listed

@@ -1,0 +1,70 @@
+"""Kubernetes quantities ("250m", "1.5Gi", "2e3") as the whole numbers that Stowage counts in.
+
+Grammar and suffixes: ``Quantity`` in k8s.io/apimachinery ``pkg/api/resource/quantity.go``. The arithmetic is
+exact; requests round up and capacities down, so that rounding never promises what is not there.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+from functools import lru_cache
+
+_LARGEST = 2**63 - 1  # of any quantity, by the definition in quantity.go
+_LONGEST = 64  # characters; longer is no quantity that a person or a program meant
+_MIB = Fraction(1, 2**20)
+_GRAMMAR = re.compile(r"([+-]?)(\d+\.?\d*|\.\d+)(?:[eE]([+-]?\d{1,4})|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII)
+_SUFFIXES = {
+    "": Fraction(1),
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 10**3),
+    **{suffix: Fraction(1000**power) for power, suffix in enumerate("kMGTPE", start=1)},
+    **{f"{suffix}i": Fraction(1024**power) for power, suffix in enumerate("KMGTPE", start=1)},
+}
+
+
+class QuantityError(ValueError):
+    """A quantity that is malformed, negative or absurdly large; the text says which, and quotes it."""
+
+
+@lru_cache(maxsize=4096)
+def milli(text: str, *, round_up: bool = True) -> int:
+    """Thousandths (milli-CPU). Raises ``QuantityError``."""
+    return _rounded(text, Fraction(1000), round_up)
+
+
+@lru_cache(maxsize=4096)
+def whole(text: str, *, round_up: bool = True) -> int:
+    """Whole things (devices, bytes). Raises ``QuantityError``."""
+    return _rounded(text, Fraction(1), round_up)
+
+
+@lru_cache(maxsize=4096)
+def mib(text: str, *, round_up: bool = True) -> int:
+    """MiB of a quantity in bytes. Raises ``QuantityError``."""
+    return _rounded(text, _MIB, round_up)
+
+
+def _rounded(text: str, unit: Fraction, round_up: bool) -> int:
+    scaled = _exact(text) * unit
+    number = math.ceil(scaled) if round_up else math.floor(scaled)
+    if number > _LARGEST:
+        raise QuantityError(f"quantity {text!r} is too large")
+    return number
+
+
+def _exact(text: str) -> Fraction:
+    match = _GRAMMAR.fullmatch(text) if len(text) <= _LONGEST else None
+    if match is None:
+        shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+        raise QuantityError(f"quantity {shown!r} is malformed")
+    sign, number, exponent, suffix = match.groups()
+    scale = Fraction(10) ** int(exponent) if exponent else _SUFFIXES[suffix or ""]
+    value = Fraction(number) * scale
+    if value and sign == "-":
+        raise QuantityError(f"quantity {text!r} is negative")
+    if value > _LARGEST:
+        raise QuantityError(f"quantity {text!r} is too large")
+    return value

@@ -79,8 +79,9 @@ class Fleet:
     milli-GPU and MiB, ``compute_capacity`` and ``memory_capacity`` (G, N) what a GPU has (0: no such GPU),
     ``divisible`` (G, N) 1 where shares are placed, ``free`` and ``total`` (R, N) devices of each pool,
     ``device_gpu`` (R, N) the size of one of them in GPUs, ``cpu`` and ``node_memory`` (N,) free milli and
-    MiB, ``cpu_capacity`` (N,) milli, ``model`` (N,) an index into ``model_names``, ``max_island`` (N,) GPUs, ``overcommitted`` (N,) 1 where GPU is handed out twice, ``blocked`` (N,) a
-    reason code, ``order`` (N,) a fixed order of nodes for ties, ``generation`` (N,) counts changes.
+    MiB, ``cpu_capacity`` (N,) milli, ``model`` (N,) an index into ``model_names``, ``max_island`` (N,) GPUs,
+    ``overcommitted`` (N,) 1 where GPU is handed out twice, ``blocked`` (N,) a reason code, ``order`` (N,) a
+    fixed order of nodes for ties, ``generation`` (N,) counts changes.
     """
 
     def __init__(self, nodes: int = 64, gpus: int = 8) -> None:

@@ -15,7 +15,7 @@ class Reason(IntEnum):
     text: str
     eviction_helps: bool
 
-    def __new__(cls, code: int, text: str, eviction_helps: bool = False) -> Reason:
+    def __new__(cls, code: int, text: str = "", eviction_helps: bool = False) -> Reason:
         member = int.__new__(cls, code)
         member._value_ = code
         member.text = text
@@ -24,14 +24,15 @@ class Reason(IntEnum):
 
     FITS = 0, "fits"
     UNKNOWN_NODE = 1, "node is not known to Stowage yet"
-    REPARTITIONING = 2, "GPUs are being re-partitioned"
-    OVERCOMMITTED = 3, "node holds more GPU than it has"
+    UNREADABLE = 2, "node advertises what cannot be read"
+    REPARTITIONING = 3, "GPUs are being re-partitioned"
     INVALID_LAYOUT = 4, "MIG layout of the node is invalid"
-    NO_SUCH_DEVICE = 5, "node has no GPU of the kind asked for"
-    WRONG_MODEL = 6, "GPU model is not one that the pod allows"
-    TOO_FEW_DEVICES = 7, "node has too few GPUs for the pod even when empty"
-    NO_ISLAND = 8, "no NVLink island is large enough"
-    DEVICES_TAKEN = 9, "GPUs are taken", True
-    CRUMBS = 10, "free GPU is in crumbs that are too small", True
-    CPU_TAKEN = 11, "too little free CPU", True
-    MEMORY_TAKEN = 12, "too little free memory", True
+    OVERCOMMITTED = 5, "node holds more GPU than it has"
+    NO_SUCH_DEVICE = 6, "node has no GPU of the kind asked for"
+    WRONG_MODEL = 7, "GPU model is not one that the pod allows"
+    TOO_FEW_DEVICES = 8, "node has too few GPUs for the pod even when empty"
+    NO_ISLAND = 9, "no NVLink island is large enough"
+    DEVICES_TAKEN = 10, "GPUs are taken", True
+    CRUMBS = 11, "free GPU is in crumbs that are too small", True
+    CPU_TAKEN = 12, "too little free CPU", True
+    MEMORY_TAKEN = 13, "too little free memory", True

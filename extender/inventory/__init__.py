@@ -1,0 +1,166 @@
+"""Node -> NodeShape: which GPUs a node has and in which devices they are handed out.
+
+``allocatable`` says how many devices there are (never ``capacity``, never a count label); labels say what
+one device is; the catalogue and cloud labels fill in what labels leave out. Nothing but ``allocatable`` is
+required: a node without labels has GPUs of unknown model, which pack neutrally.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from extender.inventory import cloud, gfd, nvlink
+from extender.objects import Node
+from extender.quantity import mib, milli, whole
+from packing.catalogue import Model, find_model, parse_product, parse_profile, placement_of
+from packing.fleet import Gpu, NodeShape, Pool
+from packing.reasons import Reason
+from packing.request import WHOLE
+
+MIG_PREFIX = "nvidia.com/mig-"
+SHARED_SUFFIX = ".shared"
+_NVIDIA = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
+_OTHERS = {"amd.com/gpu": "amd.com/gpu.product-name", "gpu.intel.com/i915": "", "gpu.intel.com/xe": ""}
+_MOST_GPUS = 64
+"""More GPUs than this on one node is a broken advertisement, not a machine."""
+
+
+class InventoryError(ValueError):
+    """A node advertises something that cannot be true."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """One device of a pool, the memory of the GPU it is on, and how many of it one GPU gives."""
+
+    compute_milli: int
+    memory_mib: int
+    gpu_mib: int
+    per_gpu: int = 1
+
+
+def is_gpu_resource(name: str) -> bool:
+    """Whether an extended resource is a counted GPU device that Stowage packs."""
+    return name in _NVIDIA or name in _OTHERS or name.startswith(MIG_PREFIX)
+
+
+def shape_of(node: Node) -> NodeShape:
+    """Read a node. Raises QuantityError or InventoryError where what it advertises cannot be read."""
+    model = _model(node)
+    counts = {name: whole(text) for name, text in node.allocatable.items() if is_gpu_resource(name)}
+    gpus: list[Gpu] = []
+    pools: list[Pool] = []
+    for name in sorted(
+        name for name, count in counts.items() if count > 0 and not name.startswith(MIG_PREFIX)
+    ):
+        device = _nvidia_device(node, name, model) if name in _NVIDIA else _other_device(node, name, model)
+        _add_group(gpus, pools, {name: (counts[name], device)}, -(-counts[name] // device.per_gpu))
+    instances = {name: count for name, count in counts.items() if count > 0 and name.startswith(MIG_PREFIX)}
+    if instances:
+        devices = {name: (count, _mig_device(node, name, model)) for name, count in sorted(instances.items())}
+        _add_group(gpus, pools, devices, _mig_gpus(node, len(gpus), devices))
+    return NodeShape(
+        node.name,
+        milli(node.allocatable.get("cpu", "0")),
+        mib(node.allocatable.get("memory", "0"), round_up=False),
+        tuple(gpus),
+        tuple(pools),
+        model.name if model else None,
+        nvlink.islands(node.labels, len(gpus), model if _all_whole(pools) else None),
+        _blocked(node),
+    )
+
+
+def _add_group(
+    gpus: list[Gpu], pools: list[Pool], devices: dict[str, tuple[int, _Device]], count: int
+) -> None:
+    """Add ``count`` GPUs that carry these pools between them."""
+    if len(gpus) + count > _MOST_GPUS:
+        raise InventoryError(f"{', '.join(devices)}: {len(gpus) + count} GPUs on one node cannot be true")
+    indices = tuple(range(len(gpus), len(gpus) + count))
+    gpus.extend(Gpu(max(device.gpu_mib for _, device in devices.values())) for _ in indices)
+    pools.extend(
+        Pool(name, total, indices, device.compute_milli, device.memory_mib)
+        for name, (total, device) in devices.items()
+    )
+
+
+def _model(node: Node) -> Model | None:
+    product = gfd.card(node.labels).product
+    name = product.base if product else cloud.product(node.labels) or node.labels.get(_OTHERS["amd.com/gpu"])
+    return find_model(name) if name else None
+
+
+def _nvidia_device(node: Node, resource: str, model: Model | None) -> _Device:
+    card = gfd.card(node.labels)
+    profile = (card.product.profile if card.product else None) or cloud.mig_profile(node.labels)
+    if profile:
+        device = _instance(profile, card.memory_mib, model)
+    else:
+        memory = card.memory_mib or (model.memory_mib if model else 0)
+        device = _Device(WHOLE, memory, memory)
+    shared = resource.endswith(SHARED_SUFFIX) or (card.product is not None and card.product.shared)
+    return _replicated(device, card.replicas, shared=shared)
+
+
+def _mig_device(node: Node, resource: str, model: Model | None) -> _Device:
+    profile = resource.removeprefix(MIG_PREFIX).removesuffix(SHARED_SUFFIX)
+    card = gfd.mig_card(node.labels, profile)
+    if model is None and card.product:
+        model = find_model(card.product.base)
+    device = _instance(profile, card.memory_mib, model)
+    return _replicated(device, card.replicas, shared=resource.endswith(SHARED_SUFFIX))
+
+
+def _other_device(node: Node, resource: str, model: Model | None) -> _Device:
+    vram = node.labels.get("amd.com/gpu.vram", "") if resource == "amd.com/gpu" else ""
+    labelled = int(vram[:-1]) * 1024 if vram[-1:] == "G" and vram[:-1].isdigit() else 0
+    memory = labelled or (model.memory_mib if model else 0)
+    return _Device(WHOLE, memory, memory)
+
+
+def _instance(profile_name: str, memory_mib: int, model: Model | None) -> _Device:
+    """One MIG instance. Without a known geometry the GPU is taken to have seven compute slices."""
+    profile = parse_profile(profile_name)
+    if profile is None:
+        raise InventoryError(f"{profile_name!r} is not a MIG profile (like 1g.10gb)")
+    geometry = model.geometry if model else None
+    placement = placement_of(geometry, profile, model.memory_mib) if geometry and model else None
+    if geometry is None or placement is None or model is None:
+        slices = 7 // max(profile.compute, 1)
+        memory = memory_mib or profile.memory_gb * 1024
+        return _Device(WHOLE * profile.compute // 7, memory, memory * slices, max(slices, 1))
+    memory = memory_mib or model.memory_mib * placement.size // geometry.memory_slices
+    compute = WHOLE * profile.compute // geometry.compute_slices
+    return _Device(compute, memory, model.memory_mib, len(placement.starts))
+
+
+def _replicated(device: _Device, replicas: int, *, shared: bool) -> _Device:
+    """Split a device into its time-slicing or MPS replicas; unlabelled sharing counts as two."""
+    if not shared and replicas < 2:
+        return device
+    parts = max(replicas, 2)
+    return replace(
+        device,
+        compute_milli=device.compute_milli // parts,
+        memory_mib=device.memory_mib // parts,
+        per_gpu=device.per_gpu * parts,
+    )
+
+
+def _mig_gpus(node: Node, whole_gpus: int, devices: dict[str, tuple[int, _Device]]) -> int:
+    """GPUs in MIG mode: what the count label leaves beside whole GPUs, at least what the instances need."""
+    needed = max(-(-count // device.per_gpu) for count, device in devices.values())
+    compute = sum(count * device.compute_milli for count, device in devices.values())
+    return max(gfd.gpu_count(node.labels) - whole_gpus, needed, -(-compute // WHOLE))
+
+
+def _all_whole(pools: list[Pool]) -> bool:
+    return bool(pools) and all(pool.compute_milli == WHOLE for pool in pools)
+
+
+def _blocked(node: Node) -> Reason:
+    if gfd.repartitioning(node.labels):
+        return Reason.REPARTITIONING
+    product = parse_product(node.labels.get("nvidia.com/gpu.product", ""))
+    return Reason.INVALID_LAYOUT if product.profile == "INVALID" else Reason.FITS

@@ -1,0 +1,181 @@
+"""The cluster as Stowage knows it: events in, fleet and ledger kept right.
+
+Only the event loop touches it: no locks, and between two awaits nothing moves. Where events come from
+(the API, a snapshot file) is not known here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import repeat
+
+import numpy as np
+import numpy.typing as npt
+
+from extender.dialects import RequestError, request_of
+from extender.inventory import InventoryError, shape_of
+from extender.ledger import Hold, Ledger
+from extender.objects import Deleted, Event, Kind, Listed, Node, Pod, Upserted
+from extender.quantity import QuantityError
+from packing.fleet import Fleet, NodeShape
+from packing.policies import Policy
+from packing.reasons import Reason
+from packing.request import Request
+
+log = logging.getLogger("stowage.state")
+
+Rows = npt.NDArray[np.int64]
+
+
+class State:
+    """Nodes, pods that have not ended, and what they hold.
+
+    ``problems`` says, by node name or pod key, what could not be read: such a node takes nothing, such a pod
+    counts with what can be read of it. ``synced`` are the kinds whose first full list has arrived.
+    ``eviction_helps_extenders``: kube-scheduler looks for victims where only an extender refused (1.38 on).
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.fleet = Fleet()
+        self.ledger = Ledger(self.fleet)
+        self.nodes: dict[str, Node] = {}
+        self.pods: dict[str, Pod] = {}
+        self.problems: dict[str, str] = {}
+        self.synced: set[Kind] = set()
+        self.eviction_helps_extenders = False
+        self._keys_by_uid: dict[str, str] = {}
+        self._overcommitted: set[str] = set()
+
+    def apply(self, events: Sequence[Event]) -> None:
+        """Take in what happened. Never raises on account of an object: what is broken is a problem."""
+        for event in events:
+            match event:
+                case Upserted(Node() as node):
+                    self._put_node(node)
+                case Upserted(Pod() as pod):
+                    self._put_pod(pod)
+                case Deleted("Node", key):
+                    self._remove_node(key)
+                case Deleted(_, key):
+                    self._remove_pod(key)
+                case Listed(kind, keys):
+                    self._listed(kind, keys)
+
+    def rows(self, names: Iterable[str], count: int) -> Rows:
+        """The fleet row of each name, -1 for a node that is not known: (count,) int64."""
+        return np.fromiter(map(self.fleet.rows.get, names, repeat(-1)), np.int64, count)
+
+    def reasons(self, pod: Pod, request: Request) -> npt.NDArray[np.int8]:
+        """Why each row cannot take the pod, 0 where it can, with one element more for row -1: (N + 1,).
+
+        What waiting pods of the same or a higher priority are promised counts as taken; what the pod itself
+        holds already does not.
+        """
+        own = self.ledger.taken(pod.key)
+        promised = self.ledger.promised(pod.key, pod.priority)
+        with self.fleet.without([own] if own else []), self.fleet.holding(promised):
+            return np.append(self.fleet.reasons(request), np.int8(Reason.UNKNOWN_NODE))
+
+    def pod_by_uid(self, uid: str) -> Pod | None:
+        """A pod that has not ended, by its UID."""
+        key = self._keys_by_uid.get(uid)
+        return self.pods.get(key) if key else None
+
+    @property
+    def overcommitted(self) -> frozenset[str]:
+        """Nodes that hold more GPU than they have."""
+        return frozenset(self._overcommitted)
+
+    def assume(self, pod: Pod, node: str) -> None:
+        """Count the pod as bound before the API confirms it."""
+        self._put_pod(replace(pod, node_name=node))
+
+    def forget(self, pod: Pod) -> None:
+        """Take ``assume`` back: the API refused the binding."""
+        self._put_pod(pod)
+
+    def _put_node(self, node: Node) -> None:
+        known = self.nodes.get(node.name)
+        self.nodes[node.name] = node
+        if known is not None and _same_inventory(known, node):
+            return
+        self.problems.pop(node.name, None)
+        try:
+            shape = shape_of(node)
+        except (InventoryError, QuantityError) as error:
+            self._problem(node.name, f"node takes nothing: {error}")
+            shape = NodeShape(node.name, 0, 0, blocked=Reason.UNREADABLE)
+        self.ledger.put_node(shape)
+        self._note_overcommitment(node.name)
+
+    def _remove_node(self, name: str) -> None:
+        self.nodes.pop(name, None)
+        self.problems.pop(name, None)
+        self.ledger.remove_node(name)
+
+    def _put_pod(self, pod: Pod) -> None:
+        if pod.terminated:
+            self._remove_pod(pod.key)
+            return
+        known = self.pods.get(pod.key)
+        if known is not None and known.uid != pod.uid:
+            self._remove_pod(pod.key)
+        self.pods[pod.key] = pod
+        self._keys_by_uid[pod.uid] = pod.key
+        node = pod.node_name or pod.nominated_node
+        hold = self._hold(pod, node) if node else None
+        if hold is None:
+            self.ledger.release(pod.key)
+        elif pod.node_name:
+            self.ledger.hold(pod.key, hold)
+            self._note_overcommitment(node)
+        else:
+            self.ledger.nominate(pod.key, hold)
+
+    def _hold(self, pod: Pod, node: str) -> Hold | None:
+        try:
+            return Hold(node, request_of(pod), priority=pod.priority)
+        except RequestError as error:
+            self._problem(pod.key, f"pod holds nothing in the books: {error}")
+            return None
+
+    def _remove_pod(self, key: str) -> None:
+        self.problems.pop(key, None)
+        self.ledger.release(key)
+        pod = self.pods.pop(key, None)
+        if pod is not None:
+            self._keys_by_uid.pop(pod.uid, None)
+            self._note_overcommitment(pod.node_name)
+
+    def _listed(self, kind: Kind, keys: frozenset[str]) -> None:
+        if kind == "Node":
+            for name in self.nodes.keys() - keys:
+                self._remove_node(name)
+        else:
+            for key in self.pods.keys() - keys:
+                self._remove_pod(key)
+        self.synced.add(kind)
+
+    def _note_overcommitment(self, name: str) -> None:
+        row = self.fleet.rows.get(name)
+        if row is None or not self.fleet.overcommitted[row]:
+            self._overcommitted.discard(name)
+        elif name not in self._overcommitted:
+            self._overcommitted.add(name)
+            log.warning("%s: node holds more GPU than its allocatable, it takes nothing", name)
+
+    def _problem(self, subject: str, text: str) -> None:
+        if self.problems.get(subject) != text:
+            log.warning("%s: %s", subject, text)
+        self.problems[subject] = text
+
+
+def _same_inventory(one: Node, other: Node) -> bool:
+    return (one.labels, one.annotations, one.allocatable) == (
+        other.labels,
+        other.annotations,
+        other.allocatable,
+    )

@@ -1,0 +1,30 @@
+"""prioritize: scores 0..10 for nodes that fit. The best alone has 10, so that no tie is left to chance."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from extender.dialects import RequestError, request_of
+from extender.state import State
+from extender.verbs.verdict import Verdict, judge
+from extender.wire import FilterArgs
+from packing.ranking import levels
+from packing.reasons import Reason
+
+
+def prioritize(state: State, args: FilterArgs) -> tuple[list[int], Verdict | None]:
+    """A score for each name, in the order asked; 0 for a node that does not fit (any more).
+
+    A pod that asks for no GPU, or for what cannot be read, scores 0 everywhere: nothing to say.
+    """
+    try:
+        request = request_of(args.pod)
+    except RequestError:
+        return [0] * len(args.names), None
+    if not request.wants_gpu:
+        return [0] * len(args.names), None
+    verdict = judge(state, args.pod, request, args.names)
+    fits = np.flatnonzero(verdict.codes == Reason.FITS)
+    scores = np.zeros(len(args.names), np.int64)
+    scores[fits] = levels(verdict.cost[fits], verdict.keys[fits])
+    return scores.tolist(), verdict

@@ -1,0 +1,48 @@
+"""NVLink islands: which GPUs of a node are all-pairs peers.
+
+An island is a group in which every GPU has a direct NVLink path to every other one. A connected component
+is not enough: the eight GPUs of a DGX-1V are one component but only ``0-3`` and ``4-7`` are islands.
+"""
+
+from __future__ import annotations
+
+import re
+
+Islands = tuple[tuple[int, ...], ...]
+
+_ITEM = re.compile(r"^(\d{1,3})(?:-(\d{1,3}))?$")
+
+
+def parse_islands(value: str) -> Islands:
+    """Read the label form: ``0-7``, ``0.1_2.3``, ``0.1.3-7`` or ``none``.
+
+    ``_`` stands between groups, ``.`` between items, ``-`` for a run. ValueError when malformed or when a
+    GPU is named twice.
+    """
+    if value == "none":
+        return ()
+    islands = tuple(
+        tuple(g for item in group.split(".") for g in _item(item, value)) for group in value.split("_")
+    )
+    named = [gpu for island in islands for gpu in island]
+    if len(set(named)) != len(named):
+        raise ValueError(f"islands {value!r}: a GPU is named twice")
+    return islands
+
+
+def reference_islands(gpus: int, island: int) -> Islands:
+    """The islands of ``gpus`` GPUs in the vendor's reference form: consecutive groups of ``island``."""
+    if island < 2:
+        return ()
+    groups = (tuple(range(first, min(first + island, gpus))) for first in range(0, gpus, island))
+    return tuple(group for group in groups if len(group) > 1)
+
+
+def _item(item: str, value: str) -> range:
+    match = _ITEM.match(item)
+    if match is None:
+        raise ValueError(f"islands {value!r}: {item!r} is neither a GPU index nor a run of them")
+    first, last = int(match[1]), int(match[2] or match[1])
+    if last < first:
+        raise ValueError(f"islands {value!r}: the run {item!r} goes backwards")
+    return range(first, last + 1)

@@ -1,0 +1,217 @@
+"""The fleet: what is taken and given back, and why a request does not fit, against an obvious oracle."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packing.fleet import Allocation, Fleet, Gpu, NodeShape, Pool
+from packing.reasons import Reason
+from packing.request import Request, Shares, whole_gpus
+
+GPU = "nvidia.com/gpu"
+MIB = 80_000
+
+
+def counted(name: str, gpus: int, **more) -> NodeShape:
+    pool = Pool(GPU, gpus, tuple(range(gpus)), 1000, MIB)
+    return NodeShape(name, 64_000, 512_000, (Gpu(MIB),) * gpus, (pool,) if gpus else (), **more)
+
+
+def divisible(name: str, gpus: int, **more) -> NodeShape:
+    return NodeShape(name, 64_000, 512_000, (Gpu(MIB, divisible=True),) * gpus, **more)
+
+
+def why(fleet: Fleet, node: str, request: Request) -> Reason:
+    return Reason(int(fleet.reasons(request)[fleet.rows[node]]))
+
+
+def ask(count: int) -> Request:
+    return Request(cpu_milli=1000, memory_mib=1000, devices=((GPU, count),))
+
+
+def state_of(fleet: Fleet) -> dict[str, np.ndarray]:
+    return {
+        name: array.copy()
+        for name, array in vars(fleet).items()
+        if isinstance(array, np.ndarray) and name != "generation"
+    }
+
+
+def test_counted_devices_are_taken_and_given_back():
+    fleet = Fleet()
+    row = fleet.put(counted("a", 8))
+    held = fleet.allocation(row, ask(6))
+    fleet.take(held)
+    assert fleet.free[fleet.resources[GPU], row] == 2
+    assert fleet.compute[:, row].tolist() == [0] * 6 + [1000] * 2
+    assert why(fleet, "a", ask(2)) is Reason.FITS
+    assert why(fleet, "a", ask(3)) is Reason.DEVICES_TAKEN
+    fleet.give_back(held)
+    assert why(fleet, "a", ask(8)) is Reason.FITS
+
+
+@pytest.mark.parametrize(
+    ("shape", "request_", "reason"),
+    [
+        (counted("n", 8), ask(9), Reason.TOO_FEW_DEVICES),
+        (counted("n", 0), ask(1), Reason.NO_SUCH_DEVICE),
+        (counted("n", 8), Request(devices=(("nvidia.com/mig-1g.10gb", 1),)), Reason.NO_SUCH_DEVICE),
+        (counted("n", 8), Request(cpu_milli=64_001, devices=((GPU, 1),)), Reason.CPU_TAKEN),
+        (counted("n", 8), Request(memory_mib=512_001, devices=((GPU, 1),)), Reason.MEMORY_TAKEN),
+        (counted("n", 8, blocked=Reason.REPARTITIONING), ask(1), Reason.REPARTITIONING),
+        (
+            counted("n", 8, model="A100"),
+            Request(devices=((GPU, 1),), models=frozenset({"H100"})),
+            Reason.WRONG_MODEL,
+        ),
+        (counted("n", 8), Request(devices=((GPU, 4),), island=True), Reason.NO_ISLAND),
+        (counted("n", 8, islands=((0, 1, 2, 3),)), Request(devices=((GPU, 4),), island=True), Reason.FITS),
+        (divisible("n", 2), Request(shares=whole_gpus(3)), Reason.TOO_FEW_DEVICES),
+        (counted("n", 2), Request(shares=whole_gpus(1)), Reason.NO_SUCH_DEVICE),
+        (divisible("n", 2), Request(shares=Shares(1, 500, memory_mib=MIB + 1)), Reason.NO_SUCH_DEVICE),
+    ],
+)
+def test_the_reason_on_an_empty_node(shape, request_, reason):
+    fleet = Fleet()
+    fleet.put(shape)
+    assert why(fleet, "n", request_) is reason
+
+
+def test_crumbs_are_told_from_taken():
+    fleet = Fleet()
+    row = fleet.put(divisible("n", 2))
+    for gpu in (0, 1):
+        fleet.take(Allocation(row, 0, 0, shares=((gpu, 600, 10_000),)))
+    assert why(fleet, "n", Request(shares=Shares(1, 500, 1000))) is Reason.CRUMBS
+    assert why(fleet, "n", Request(shares=Shares(2, 500, 1000))) is Reason.DEVICES_TAKEN
+    assert why(fleet, "n", Request(shares=Shares(1, 400, 1000))) is Reason.FITS
+
+
+def test_a_node_that_holds_more_than_it_has_takes_nothing():
+    fleet = Fleet()
+    row = fleet.put(counted("n", 2))
+    held = [fleet.allocation(row, ask(2)), fleet.allocation(row, ask(1))]
+    for one in held:
+        fleet.take(one)
+    assert why(fleet, "n", Request()) is Reason.OVERCOMMITTED
+    fleet.give_back(held[0])
+    assert why(fleet, "n", ask(1)) is Reason.FITS
+
+
+def test_a_replaced_node_keeps_its_row_and_a_removed_one_is_unknown():
+    fleet = Fleet()
+    row = fleet.put(counted("n", 2))
+    assert fleet.put(counted("n", 4)) == row
+    assert why(fleet, "n", ask(4)) is Reason.FITS
+    fleet.remove("n")
+    assert "n" not in fleet.rows
+    assert fleet.reasons(ask(1))[row] == Reason.UNKNOWN_NODE
+    assert fleet.put(counted("other", 1)) == row
+
+
+def test_the_fleet_grows_in_nodes_gpus_and_resources():
+    fleet = Fleet(nodes=1, gpus=1)
+    fleet.put(counted("small", 1))
+    held = fleet.allocation(0, ask(1))
+    fleet.take(held)
+    for i in range(200):
+        fleet.put(counted(f"n{i}", 16))
+    assert why(fleet, "small", ask(1)) is Reason.DEVICES_TAKEN
+    assert why(fleet, "n199", ask(16)) is Reason.FITS
+    assert (fleet.reasons(ask(16)) == Reason.FITS).sum() == 200
+
+
+def test_mig_pools_share_their_gpus_in_the_arrays():
+    small, large = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
+    pools = (Pool(small, 2, (0,), 142, 10_000), Pool(large, 1, (0,), 428, 40_000))
+    fleet = Fleet()
+    row = fleet.put(NodeShape("n", 1000, 1000, (Gpu(MIB),), pools))
+    fleet.take(fleet.allocation(row, Request(devices=((small, 1), (large, 1)))))
+    assert fleet.compute[0, row] == 1000 - 142 - 428
+    assert fleet.memory[0, row] == MIB - 50_000
+    assert why(fleet, "n", Request(devices=((small, 1),))) is Reason.FITS
+    assert why(fleet, "n", Request(devices=((small, 2),))) is Reason.DEVICES_TAKEN
+
+
+shares = st.builds(
+    Shares,
+    st.integers(1, 3),
+    st.integers(1, 1000),
+    st.integers(0, MIB),
+    st.integers(0, 1000),
+)
+requests = st.builds(Request, st.integers(0, 40_000), st.integers(0, 300_000), shares=shares)
+
+
+def fits_by_hand(fleet: Fleet, row: int, request: Request) -> bool:
+    part = request.shares
+    assert part is not None
+    room = [
+        gpu
+        for gpu in range(4)
+        if fleet.compute[gpu, row] >= part.compute_milli
+        and fleet.memory[gpu, row] >= part.memory_mib + part.memory_milli * MIB / 1000
+    ]
+    return (
+        len(room) >= part.count
+        and fleet.cpu[row] >= request.cpu_milli
+        and fleet.node_memory[row] >= request.memory_mib
+    )
+
+
+@given(st.lists(requests, max_size=12))
+def test_no_sequence_overcommits_and_giving_back_restores_every_array(wanted):
+    fleet = Fleet()
+    row = fleet.put(divisible("n", 4))
+    before = state_of(fleet)
+    taken = []
+    for request in wanted:
+        fits = fits_by_hand(fleet, row, request)
+        assert (why(fleet, "n", request) is Reason.FITS) == fits
+        if fits:
+            gpus = [
+                g
+                for g in range(4)
+                if fleet.compute[g, row] >= request.shares.compute_milli
+                and fleet.memory[g, row] >= fleet.share_mib(row, g, request)
+            ]
+            taken.append(fleet.allocation(row, request, gpus[: request.shares.count]))
+            fleet.take(taken[-1])
+            assert fleet.compute.min() >= 0
+            assert fleet.memory.min() >= 0
+            assert not fleet.overcommitted[row]
+    for held in taken:
+        fleet.give_back(held)
+    for name, array in state_of(fleet).items():
+        np.testing.assert_array_equal(array, before[name], err_msg=name)
+
+
+@given(st.lists(st.integers(1, 9), max_size=10))
+def test_a_pool_never_hands_out_more_than_it_has(counts):
+    fleet = Fleet()
+    row = fleet.put(counted("n", 8))
+    handed_out = 0
+    for count in counts:
+        fits = why(fleet, "n", ask(count)) is Reason.FITS
+        assert fits == (handed_out + count <= 8)
+        if fits:
+            fleet.take(fleet.allocation(row, ask(count)))
+            handed_out += count
+    assert fleet.compute[:, row].sum() == 1000 * (8 - handed_out)
+
+
+def test_what_if_leaves_no_trace():
+    fleet = Fleet()
+    row = fleet.put(counted("n", 8))
+    held = fleet.allocation(row, ask(8))
+    fleet.take(held)
+    before = state_of(fleet)
+    with fleet.without([held]):
+        assert why(fleet, "n", ask(8)) is Reason.FITS
+        with fleet.holding([fleet.allocation(row, ask(1))]):
+            assert why(fleet, "n", ask(8)) is Reason.DEVICES_TAKEN
+    for name, array in state_of(fleet).items():
+        np.testing.assert_array_equal(array, before[name])

@@ -1,0 +1,45 @@
+"""Ranks and levels: a strict order for any costs, the best node alone at the top."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packing.ranking import TOP_LEVEL, best, levels, rank_keys
+
+costs = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=40)
+
+
+def keys_of(values: list[float]) -> tuple[np.ndarray, np.ndarray]:
+    cost = np.array(values, np.float32)
+    return cost, rank_keys(cost, np.arange(len(values), dtype=np.uint32))
+
+
+@given(costs)
+def test_keys_sort_as_cost_then_order(values):
+    cost, keys = keys_of([0.0 if v == 0 else v for v in values])  # -0.0 sorts before 0.0, which is no matter
+    assert np.argsort(keys).tolist() == np.lexsort((np.arange(len(values)), cost)).tolist()
+
+
+@given(costs, st.integers(1, 50))
+def test_best_are_the_lowest_keys(values, count):
+    _, keys = keys_of(values)
+    assert set(best(keys, count)) == set(np.argsort(keys)[:count])
+
+
+@given(costs)
+def test_the_best_is_alone_at_the_top_and_levels_never_contradict_the_cost(values):
+    cost, keys = keys_of(values)
+    scores = levels(cost, keys)
+    assert scores[np.argmin(keys)] == TOP_LEVEL
+    assert (scores == TOP_LEVEL).sum() == 1
+    assert scores.min() >= 0
+    for i in range(len(values)):
+        assert not ((cost[i] < cost) & (scores[i] < scores)).any()
+
+
+def test_equal_nodes_share_the_level_below_the_best():
+    cost, keys = keys_of([1.0, 1.0, 1.0])
+    assert levels(cost, keys).tolist() == [10, 9, 9]
+    assert levels(*keys_of([])).tolist() == []

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from numba import njit, types
+from numba import njit, typeof, types
 
 I1, U1, I2, I4, I8, U4 = types.int8, types.uint8, types.int16, types.int32, types.int64, types.uint32
 F4, F8 = types.float32, types.float64
@@ -27,6 +27,11 @@ def read(scalar: types.Type, dimensions: int) -> types.Array:
 def write(scalar: types.Type, dimensions: int) -> types.Array:
     """A C-contiguous array that the kernel fills."""
     return types.Array(scalar, dimensions, "C")
+
+
+def same_as(example: tuple[Any, ...]) -> types.Type:
+    """The type of a named tuple like this one, so that a kernel can take a few of them instead of 30 arrays."""
+    return typeof(example)
 
 
 def kernel(

@@ -197,7 +197,7 @@ class Fleet:
         island = min(wanted, 32767) if request.island else 0
         kernels.standing_reasons(
             self.model,
-            self._allowed(request),
+            self.allowed(request),
             self.max_island,
             island,
             self.overcommitted,
@@ -288,7 +288,8 @@ class Fleet:
             reasons, *counts, *frees,
         )  # fmt: skip
 
-    def _allowed(self, request: Request) -> npt.NDArray[np.uint8]:
+    def allowed(self, request: Request) -> npt.NDArray[np.uint8]:
+        """Per model id (an index into ``model_names``) 1 where the request may run."""
         allowed = request.models
         return np.array([allowed is None or name in allowed for name in self.model_names], np.uint8)
 

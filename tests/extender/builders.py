@@ -1,0 +1,41 @@
+"""Nodes, pods and states for tests, in few words."""
+
+from __future__ import annotations
+
+from extender.objects import Container, Event, Listed, Node, Pod, PodSpec, Upserted
+from extender.settings import Settings
+from extender.state import State
+from packing.policies import POLICIES
+
+GPU = "nvidia.com/gpu"
+H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"}
+
+
+def make_node(name: str, gpus: int = 8, *, labels: dict[str, str] | None = None, **resources: str) -> Node:
+    """A node of H100s; ``resources`` replace or add to allocatable, ``__`` stands for a slash."""
+    allocatable = {"cpu": "64", "memory": "512Gi", GPU: str(gpus)}
+    allocatable |= {key.replace("__", "/"): value for key, value in resources.items()}
+    return Node(name, uid=f"node-{name}", labels=H100 | (labels or {}), allocatable=allocatable)
+
+
+def make_pod(name: str, gpus: int = 1, *, resource: str = GPU, cpu: str = "1", uid: str = "", **more) -> Pod:
+    """A pod that asks for ``gpus`` devices (0: none at all); ``more`` are fields of Pod."""
+    requests = (("cpu", cpu), ("memory", "1Gi")) + (((resource, str(gpus)),) if gpus else ())
+    spec = more.pop("spec", PodSpec((Container("main", requests),)))
+    return Pod("default", name, uid or f"uid-{name}", spec, **more)
+
+
+def make_state(*objects: Node | Pod, synced: bool = True) -> State:
+    """A state with best fit that has taken in these objects."""
+    state = State(POLICIES["best-fit"]())
+    events: list[Event] = [Upserted(one) for one in objects]
+    if synced:
+        events += [Listed("Node", frozenset(o.key for o in objects if isinstance(o, Node)))]
+        events += [Listed("Pod", frozenset(o.key for o in objects if isinstance(o, Pod)))]
+    state.apply(events)
+    return state
+
+
+def make_settings(**keys) -> Settings:
+    """Settings that differ from the defaults in these keys."""
+    return Settings(**keys)

@@ -1,0 +1,84 @@
+"""What pods ask for: effective resources by kube-scheduler's rules, and the GPU devices among them."""
+
+from __future__ import annotations
+
+import pytest
+
+from extender.dialects import RequestError, request_of
+from extender.objects import Container, Pod, PodSpec
+
+GPU = "nvidia.com/gpu"
+
+
+def container(*, sidecar: bool = False, **requests: str) -> Container:
+    return Container(requests=tuple((k.replace("__", "/"), v) for k, v in requests.items()), sidecar=sidecar)
+
+
+def gpus(count: int, *, sidecar: bool = False) -> Container:
+    return Container(requests=((GPU, str(count)),), sidecar=sidecar)
+
+
+def pod(*containers: Container, init: tuple[Container, ...] = (), **spec) -> Pod:
+    return Pod("default", "p", spec=PodSpec(containers, init, **spec))
+
+
+def test_containers_add_up():
+    request = request_of(pod(container(cpu="500m", memory="1Gi"), container(cpu="1", memory="1")))
+    assert (request.cpu_milli, request.memory_mib) == (1500, 1025)
+    assert not request.wants_gpu
+
+
+@pytest.mark.parametrize(
+    ("spec", "count"),
+    [
+        (pod(gpus(2), gpus(1)), 3),
+        (pod(gpus(2), init=(gpus(4), gpus(3))), 4),  # init containers run one after another: their peak
+        (pod(gpus(2), init=(gpus(1, sidecar=True), gpus(4))), 5),  # 4 beside the sidecar's 1
+        (pod(gpus(4), init=(gpus(1, sidecar=True), gpus(2))), 5),  # 4 beside the sidecar's 1
+        (
+            pod(gpus(1), init=(gpus(4), gpus(2, sidecar=True))),
+            4,
+        ),  # the sidecar starts after the 4 are free again
+    ],
+)
+def test_init_containers_count_by_peak_and_sidecars_add(spec, count):
+    assert request_of(spec).devices == ((GPU, count),)
+
+
+def test_overhead_adds_and_pod_level_resources_replace():
+    request = request_of(pod(container(cpu="1"), overhead=(("cpu", "250m"),)))
+    assert request.cpu_milli == 1250
+    request = request_of(pod(container(cpu="1"), overhead=(("cpu", "250m"),), requests=(("cpu", "4"),)))
+    assert request.cpu_milli == 4250
+
+
+def test_devices_of_several_kinds():
+    request = request_of(
+        pod(
+            Container(
+                requests=(("nvidia.com/mig-1g.10gb", "2"), ("nvidia.com/gpu.shared", "1"), ("cpu", "1"))
+            )
+        )
+    )
+    assert request.devices == (("nvidia.com/gpu.shared", 1), ("nvidia.com/mig-1g.10gb", 2))
+
+
+def test_other_resources_are_left_to_the_scheduler():
+    request = request_of(
+        pod(Container(requests=(("example.com/fpga", "1"), ("ephemeral-storage", "odd"), (GPU, "0"))))
+    )
+    assert not request.wants_gpu
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (pod(), "no containers"),
+        (pod(Container(requests=((GPU, "-1"),))), "nvidia.com/gpu"),
+        (pod(Container(requests=((GPU, "1e40"),))), "nvidia.com/gpu"),
+        (pod(Container(requests=(("cpu", "fast"),))), "cpu"),
+    ],
+)
+def test_impossible_requests_name_what_is_wrong(spec, text):
+    with pytest.raises(RequestError, match=text):
+        request_of(spec)

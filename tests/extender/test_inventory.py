@@ -1,0 +1,165 @@
+"""Nodes are read as their labels and allocatable describe them, whoever wrote the labels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from extender.inventory import InventoryError, shape_of
+from extender.objects import Node
+from extender.quantity import QuantityError
+from packing.fleet import NodeShape
+from packing.reasons import Reason
+
+LABEL_SETS = {
+    entry["id"]: entry
+    for entry in json.loads((Path(__file__).parent / "data/node-labels.json").read_text())["nodes"]
+}
+
+
+def node(labels: dict[str, str] | None = None, **allocatable: str) -> Node:
+    return Node(
+        "n", labels=labels or {}, allocatable={k.replace("__", "/"): v for k, v in allocatable.items()}
+    )
+
+
+def shape(name: str) -> NodeShape:
+    entry = LABEL_SETS[name]
+    resources = {"cpu": "64", "memory": "512Gi", **(entry["allocatable"] or {})}
+    return shape_of(Node(name, labels=entry["labels"], allocatable=resources))
+
+
+def whole(found: NodeShape) -> int:
+    return sum(
+        pool.total for pool in found.pools if pool.compute_milli == 1000 and pool.resource == "nvidia.com/gpu"
+    )
+
+
+TRUTHS = {name: entry["ground_truth"] for name, entry in LABEL_SETS.items() if "ground_truth" in entry}
+
+
+def test_there_are_29_label_sets_and_14_state_a_ground_truth():
+    assert (len(LABEL_SETS), len(TRUTHS)) == (29, 14)
+
+
+@pytest.mark.parametrize("name", TRUTHS)
+def test_ground_truth(name):
+    truth, found = TRUTHS[name], shape(name)
+    if "full_gpus" in truth:
+        assert whole(found) == truth["full_gpus"]
+        partitioned = {gpu for pool in found.pools if pool.compute_milli < 1000 for gpu in pool.gpus}
+        assert len(partitioned) == truth["mig_gpus"]
+    if "islands" in truth:
+        assert [list(island) for island in found.islands] == truth["islands"]
+    if "placements" in truth:  # where instances start is in no label: what they leave is all that can be read
+        free = {pool.resource.removeprefix("nvidia.com/mig-"): pool.total for pool in found.pools}
+        placed = [placement["profile"] for placement in truth["placements"]]
+        assert free == {profile: placed.count(profile) for profile in placed}
+
+
+@pytest.mark.parametrize("name", LABEL_SETS)
+def test_every_label_set_offers_what_allocatable_says_and_no_more(name):
+    advertised = {k: int(v) for k, v in (LABEL_SETS[name]["allocatable"] or {}).items() if v != "0"}
+    assert {pool.resource: pool.total for pool in shape(name).pools} == advertised
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "gpus", "memory_mib"),
+    [
+        ("h100-8-single-1g.10gb", "H100 SXM5 80GB", 8, 81559),
+        ("t4-time-sliced-8-old-gfd", "T4", 1, 15360),
+        ("gke-a3-highgpu-8g-default", "H100 SXM5 80GB", 8, 81559),
+        ("gke-a100-mig-1g.5gb-default", "A100 SXM4 40GB", 1, 40960),
+        ("coreweave-h100", "H100 SXM5 80GB", 8, 81559),
+        ("amd-mi300x-8", "MI300X", 8, 196608),
+        ("no-labels", None, 4, 0),
+    ],
+)
+def test_models_and_memory(name, model, gpus, memory_mib):
+    found = shape(name)
+    assert (found.model, len(found.gpus), found.gpus[0].memory_mib) == (model, gpus, memory_mib)
+
+
+@pytest.mark.parametrize(
+    ("name", "resource", "compute_milli", "memory_mib"),
+    [
+        ("t4-time-sliced-8-old-gfd", "nvidia.com/gpu", 125, 1920),
+        ("t4-time-sliced-4", "nvidia.com/gpu", 250, 3840),
+        ("t4-time-sliced-4-renamed", "nvidia.com/gpu.shared", 250, 3840),
+        ("t4-mps-4", "nvidia.com/gpu", 250, 3840),
+        ("h100-8-single-1g.10gb", "nvidia.com/gpu", 142, 9984),
+        ("h100-1-mixed-all-balanced", "nvidia.com/mig-3g.40gb", 428, 40320),
+        ("a100-sxm4-40gb-1-mixed-7g", "nvidia.com/mig-7g.40gb", 1000, 40192),
+    ],
+)
+def test_the_size_of_one_device(name, resource, compute_milli, memory_mib):
+    pool = next(pool for pool in shape(name).pools if pool.resource == resource)
+    assert (pool.compute_milli, pool.memory_mib) == (compute_milli, memory_mib)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("h100-8-reconfiguring", Reason.REPARTITIONING), ("h100-8-single-invalid", Reason.INVALID_LAYOUT)],
+)
+def test_nodes_that_take_nothing(name, reason):
+    assert shape(name).blocked is reason
+
+
+@pytest.mark.parametrize(
+    ("labels", "islands"),
+    [
+        ({"islands": "0-3_4-7", "gpus": "8"}, ((0, 1, 2, 3), (4, 5, 6, 7))),
+        ({"islands": "none", "gpus": "8"}, ()),
+        ({"islands": "0-3", "gpus": "4"}, (tuple(range(8)),)),  # made for another number of GPUs
+        ({"islands": "0-3"}, (tuple(range(8)),)),  # no guard
+        ({"islands": "0-9", "gpus": "8"}, (tuple(range(8)),)),  # GPUs that the node has not
+        ({"islands": "zero", "gpus": "8"}, (tuple(range(8)),)),
+    ],
+)
+def test_topology_labels_win_over_the_catalogue_if_their_guard_passes(labels, islands):
+    prefixed = {f"nvlink.feature.node.kubernetes.io/{key}": value for key, value in labels.items()}
+    found = shape_of(
+        node({"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"} | prefixed, **{"nvidia.com/gpu": "8"})
+    )
+    assert found.islands == islands
+
+
+def test_a_clique_alone_means_a_switch():
+    found = shape_of(node({"nvidia.com/gpu.clique": "a.1"}, **{"nvidia.com/gpu": "4"}))
+    assert found.islands == ((0, 1, 2, 3),)
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "error"),
+    [
+        ({"nvidia.com/gpu": "eight"}, QuantityError),
+        ({"nvidia.com/gpu": "-1"}, QuantityError),
+        ({"nvidia.com/gpu": "1e30"}, QuantityError),
+        ({"nvidia.com/gpu": "100000"}, InventoryError),
+        ({"nvidia.com/mig-frob": "1"}, InventoryError),
+        ({"cpu": "x"}, QuantityError),
+    ],
+)
+def test_what_cannot_be_true_is_an_error(allocatable, error):
+    with pytest.raises(error):
+        shape_of(Node("n", allocatable=allocatable))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"nvidia.com/gpu.replicas": "many", "nvidia.com/gpu.memory": "", "nvidia.com/gpu.product": ""},
+        {
+            "nvidia.com/gpu.replicas": "9" * 40,
+            "nvidia.com/gpu.memory": "-5",
+            "nvidia.com/gpu.product": "Frob",
+        },
+        {"nvidia.com/gpu.product": "Frob-MIG-1g.10gb", "nvidia.com/gpu.count": "²"},
+    ],
+)
+def test_nonsense_labels_are_as_if_absent(labels):
+    found = shape_of(node(labels, **{"nvidia.com/gpu": "7"}))
+    assert sum(pool.total for pool in found.pools) == 7
+    assert found.blocked is Reason.FITS

@@ -1,0 +1,158 @@
+"""Events in, books right: in any order, with what vanishes, comes back, or cannot be read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.dialects import request_of
+from extender.objects import Container, Deleted, Listed, PodSpec, Upserted
+from extender.state import State
+from packing.reasons import Reason
+from tests.extender.builders import GPU, make_node, make_pod, make_state
+
+
+def free(state: State, node: str) -> int:
+    return int(state.fleet.free[state.fleet.resources[GPU], state.fleet.rows[node]])
+
+
+def why(state: State, pod, node: str) -> Reason:
+    return Reason(int(state.reasons(pod, request_of(pod))[state.fleet.rows[node]]))
+
+
+def test_bound_pods_hold_and_ended_ones_do_not():
+    bound = make_pod("a", 3, node_name="n")
+    state = make_state(
+        make_node("n"), bound, make_pod("b", 2, node_name="n", phase="Succeeded"), make_pod("c", 4)
+    )
+    assert free(state, "n") == 5
+    state.apply([Upserted(replace(bound, phase="Failed"))])
+    assert free(state, "n") == 8
+    assert set(state.pods) == {"default/c"}
+
+
+def test_a_pod_may_come_before_its_node_and_a_node_may_come_back():
+    pod = make_pod("a", 3, node_name="n")
+    state = make_state(pod)
+    state.apply([Upserted(make_node("n"))])
+    assert free(state, "n") == 5
+    state.apply([Deleted("Node", "n"), Upserted(make_node("other")), Upserted(make_node("n"))])
+    assert (free(state, "n"), free(state, "other")) == (5, 8)
+
+
+def test_a_pod_made_anew_under_its_name_replaces_the_old_one():
+    state = make_state(make_node("n"), make_pod("a", 3, node_name="n", uid="1"))
+    state.apply([Upserted(make_pod("a", 1, node_name="n", uid="2"))])
+    assert free(state, "n") == 7
+    assert state.pod_by_uid("1") is None
+    assert state.pod_by_uid("2").key == "default/a"
+
+
+def test_a_full_list_drops_what_it_does_not_name():
+    state = make_state(make_node("n"), make_node("gone"), make_pod("a", 3, node_name="n"), synced=False)
+    assert state.synced == set()
+    state.apply([Listed("Node", frozenset({"n"})), Listed("Pod", frozenset())])
+    assert state.synced == {"Node", "Pod"}
+    assert set(state.fleet.rows) == {"n"}
+    assert free(state, "n") == 8
+
+
+def test_a_node_that_holds_more_than_its_allocatable_takes_nothing_until_it_does_not():
+    pods = [make_pod(name, 6, node_name="n") for name in "ab"]
+    state = make_state(make_node("n"), *pods)
+    assert state.overcommitted == {"n"}
+    assert why(state, make_pod("new"), "n") is Reason.OVERCOMMITTED
+    state.apply([Deleted("Pod", "default/a")])
+    assert state.overcommitted == frozenset()
+    assert why(state, make_pod("new"), "n") is Reason.FITS
+
+
+def test_a_node_that_shrinks_below_what_it_holds_is_overcommitted():
+    state = make_state(make_node("n"), make_pod("a", 6, node_name="n"))
+    state.apply([Upserted(make_node("n", 4))])
+    assert state.overcommitted == {"n"}
+
+
+def test_an_unreadable_node_takes_nothing_and_heals():
+    state = make_state(make_node("n", **{"nvidia.com/gpu": "many"}))
+    assert "many" in state.problems["n"]
+    assert why(state, make_pod("p"), "n") is Reason.UNREADABLE
+    state.apply([Upserted(make_node("n"))])
+    assert state.problems == {}
+    assert why(state, make_pod("p"), "n") is Reason.FITS
+
+
+def test_an_unreadable_bound_pod_is_a_problem_and_stops_nothing():
+    broken = make_pod("a", node_name="n", spec=PodSpec((Container(requests=((GPU, "-3"),)),)))
+    state = make_state(make_node("n"), broken)
+    assert "nvidia.com/gpu" in state.problems["default/a"]
+    assert free(state, "n") == 8
+
+
+def test_a_promise_counts_against_equal_and_lower_priority_only():
+    nominated = make_pod("hi", 8, nominated_node="n", priority=10)
+    state = make_state(make_node("n"), nominated)
+    assert why(state, make_pod("low", priority=9), "n") is Reason.DEVICES_TAKEN
+    assert why(state, make_pod("same", priority=10), "n") is Reason.DEVICES_TAKEN
+    assert why(state, make_pod("higher", priority=11), "n") is Reason.FITS
+    assert why(state, nominated, "n") is Reason.FITS
+    state.apply([Upserted(replace(nominated, nominated_node="", node_name="n"))])
+    assert why(state, make_pod("higher", priority=11), "n") is Reason.DEVICES_TAKEN
+    state.apply([Deleted("Pod", nominated.key)])
+    assert why(state, make_pod("low"), "n") is Reason.FITS
+
+
+def test_heartbeats_do_not_touch_the_fleet():
+    state = make_state(make_node("n"))
+    before = state.fleet.generation.copy()
+    state.apply([Upserted(replace(make_node("n"), unschedulable=True))])
+    np.testing.assert_array_equal(state.fleet.generation, before)
+
+
+names = st.sampled_from("abcd")
+steps = st.one_of(
+    st.builds(lambda n, g: Upserted(make_node(f"n{n}", g)), names, st.integers(0, 8)),
+    st.builds(lambda n: Deleted("Node", f"n{n}"), names),
+    st.builds(
+        lambda p, g, n, uid: Upserted(make_pod(p, g, node_name=f"n{n}" if n else "", uid=f"{p}{uid}")),
+        names,
+        st.integers(1, 4),
+        st.sampled_from(["", *"abcd"]),
+        st.integers(0, 1),
+    ),
+    st.builds(lambda p: Deleted("Pod", f"default/{p}"), names),
+    st.builds(lambda p: Upserted(make_pod(p, phase="Succeeded")), names),
+)
+
+
+@given(st.lists(steps, max_size=40))
+def test_the_books_are_what_a_recount_says(events):
+    state = State(make_state().policy)
+    nodes, pods = {}, {}
+    for event in events:
+        state.apply([event])
+        match event:
+            case Upserted(obj) if obj.kind == "Node":
+                nodes[obj.name] = obj
+            case Upserted(obj) if obj.terminated:
+                pods.pop(obj.key, None)
+            case Upserted(obj):
+                pods[obj.key] = obj
+            case Deleted(kind, key):
+                (nodes if kind == "Node" else pods).pop(key, None)
+    assert set(state.fleet.rows) == set(nodes)
+    for name, node in nodes.items():
+        total = int(node.allocatable[GPU])
+        held = sum(dict(request_of(pod).devices)[GPU] for pod in pods.values() if pod.node_name == name)
+        if total:
+            assert free(state, name) == total - held
+            assert (name in state.overcommitted) == (held > total)
+
+
+@pytest.mark.parametrize("name", ["nowhere", ""])
+def test_unknown_names_have_row_minus_one(name):
+    assert make_state(make_node("n")).rows([name], 1).tolist() == [-1]

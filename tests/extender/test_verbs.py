@@ -1,0 +1,150 @@
+"""filter, prioritize and preempt as functions of state and arguments; HTTP is tested in tests/contract."""
+
+from __future__ import annotations
+
+import pytest
+
+from extender.objects import Container, PodSpec
+from extender.verbs.filter import filter_nodes
+from extender.verbs.preempt import preempt
+from extender.verbs.prioritize import prioritize
+from extender.wire import Candidate, FilterArgs, PreemptArgs
+from packing.reasons import Reason
+from tests.extender.builders import GPU, make_node, make_pod, make_settings, make_state
+
+ALL = make_settings(shortlist=0)
+
+
+def ask(state, pod, *names, settings=ALL):
+    return filter_nodes(state, FilterArgs(pod, list(names)), settings)[0]
+
+
+@pytest.fixture
+def three():
+    """a is empty, b has two GPUs free, c is full."""
+    return make_state(
+        *(make_node(name) for name in "abc"),
+        make_pod("on-b", 6, node_name="b"),
+        make_pod("on-c", 8, node_name="c"),
+    )
+
+
+def test_every_dropped_node_has_a_reason(three):
+    result = ask(three, make_pod("p", 4), "a", "b", "c", "nowhere")
+    assert list(result.names) == ["a"]
+    assert result.failed == {}
+    assert result.unresolvable == {
+        "b": Reason.DEVICES_TAKEN.text,
+        "c": Reason.DEVICES_TAKEN.text,
+        "nowhere": Reason.UNKNOWN_NODE.text,
+    }
+    assert result.error == ""
+
+
+def test_from_1_38_reasons_that_eviction_helps_go_where_kube_scheduler_looks_for_victims(three):
+    three.eviction_helps_extenders = True
+    result = ask(three, make_pod("p", 9), "a", "b")
+    assert (result.failed, set(result.unresolvable)) == ({}, {"a", "b"})
+    result = ask(three, make_pod("p", 4), "c", "nowhere")
+    assert result.failed == {"c": Reason.DEVICES_TAKEN.text}
+    assert set(result.unresolvable) == {"nowhere"}
+
+
+def test_the_shortlist_holds_the_best_in_the_order_asked(three):
+    result = ask(three, make_pod("p", 1), "c", "a", "b", settings=make_settings(shortlist=1))
+    assert (list(result.names), result.failed, result.unresolvable) == (["b"], {}, {})
+    result = ask(three, make_pod("p", 1), "c", "a", "b", settings=make_settings(shortlist=5))
+    assert list(result.names) == ["a", "b"]
+
+
+def test_the_shortlist_gives_all_reasons_when_nothing_fits(three):
+    result = ask(three, make_pod("p", 9), "a", "b", "c", settings=make_settings(shortlist=1))
+    assert set(result.unresolvable) == {"a", "b", "c"}
+
+
+def test_pods_without_gpu_pass_everywhere(three):
+    assert list(ask(three, make_pod("p", 0), "c", "nowhere").names) == ["c", "nowhere"]
+    assert prioritize(three, FilterArgs(make_pod("p", 0), ["c", "nowhere"]))[0] == [0, 0]
+
+
+def test_an_impossible_request_is_an_error(three):
+    broken = make_pod("p", spec=PodSpec((Container(requests=((GPU, "-1"),)),)))
+    assert "nvidia.com/gpu" in ask(three, broken, "a").error
+    assert prioritize(three, FilterArgs(broken, ["a"]))[0] == [0]
+    assert preempt(three, PreemptArgs(broken, {"c": Candidate(["uid-on-c"])})).candidates == {}
+
+
+def test_the_fullest_node_that_fits_alone_has_ten(three):
+    scores, _ = prioritize(three, FilterArgs(make_pod("p", 1), ["a", "b", "c", "nowhere"]))
+    assert scores == [0, 10, 0, 0]
+
+
+def test_equal_nodes_still_have_one_best():
+    state = make_state(*(make_node(f"n{i}") for i in range(5)))
+    scores, _ = prioritize(state, FilterArgs(make_pod("p", 1), [f"n{i}" for i in range(5)]))
+    assert sorted(scores) == [9, 9, 9, 9, 10]
+
+
+def test_the_best_does_not_depend_on_the_order_in_which_nodes_came():
+    names = [f"n{i}" for i in range(9)]
+    one, other = (make_state(*(make_node(name) for name in order)) for order in (names, names[::-1]))
+    args = FilterArgs(make_pod("p", 1), names)
+    assert prioritize(one, args)[0] == prioritize(other, args)[0]
+
+
+def test_asking_changes_nothing(three):
+    args = FilterArgs(make_pod("p", 1), ["a", "b", "c"])
+    first = ask(three, args.pod, *args.names), prioritize(three, args)[0]
+    before = three.fleet.free.copy(), three.fleet.compute.copy(), dict(three.pods)
+    assert (ask(three, args.pod, *args.names), prioritize(three, args)[0]) == first
+    assert (three.fleet.free == before[0]).all()
+    assert (three.fleet.compute == before[1]).all()
+    assert three.pods == before[2]
+
+
+@pytest.fixture
+def full():
+    """n is full of three pods; x has room; over holds more than it has."""
+    return make_state(
+        make_node("n"),
+        make_node("m"),
+        make_pod("low", 4, node_name="n", priority=1),
+        make_pod("lower", 2, node_name="n", priority=0),
+        make_pod("high", 2, node_name="n", priority=5),
+        make_pod("on-m", 8, node_name="m"),
+    )
+
+
+def victims(full, gpus: int, node: str, *uids: str) -> list[str] | None:
+    args = PreemptArgs(make_pod("p", gpus, priority=10), {node: Candidate(list(uids), 1)})
+    kept = preempt(full, args).candidates
+    return kept[node].victims if kept else None
+
+
+def test_victims_that_make_the_pod_fit_are_kept_highest_priority_first(full):
+    assert victims(full, 6, "n", "uid-lower", "uid-low") == ["uid-low", "uid-lower"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "node", "uids"),
+    [
+        (6, "n", ["uid-low"]),  # not enough room
+        (6, "n", []),  # never echo an empty list
+        (4, "n", ["uid-low", "uid-unknown"]),
+        (4, "n", ["uid-on-m"]),  # runs elsewhere
+        (4, "nowhere", ["uid-low"]),
+    ],
+)
+def test_nodes_whose_victims_do_not_help_are_dropped(full, gpus, node, uids):
+    assert victims(full, gpus, node, *uids) is None
+
+
+def test_what_a_nominated_pod_is_promised_is_not_promised_twice(full):
+    full.apply([])
+    assert victims(full, 4, "n", "uid-low") == ["uid-low"]
+    promised = make_state(
+        make_node("n"),
+        make_pod("low", 8, node_name="n"),
+        make_pod("first", 8, nominated_node="n", priority=10),
+    )
+    assert victims(promised, 8, "n", "uid-low") is None

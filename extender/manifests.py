@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import TypeAlias
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from extender.objects import Container, Node, Pairs, Pod, PodClaim, PodSpec, Taint
@@ -20,16 +20,8 @@ from extender.objects import Container, Node, Pairs, Pod, PodClaim, PodSpec, Tai
 # Domains (with their sub-domains) and bare names of annotations that speak of GPUs, queues or gangs.
 # All others are dropped: on most pods they outweigh everything that is kept.
 _DOMAINS = (
-    "stowage.dev",
-    "nvidia.com",
-    "hami.io",
-    "koordinator.sh",
-    "volcano.sh",
-    "scheduling.k8s.io",
-    "kai.scheduler",
-    "run.ai",
-    "kueue.x-k8s.io",
-    "kwok.x-k8s.io",
+    *("stowage.dev", "nvidia.com", "hami.io", "koordinator.sh", "volcano.sh", "scheduling.k8s.io"),
+    *("kai.scheduler", "run.ai", "kueue.x-k8s.io", "kwok.x-k8s.io"),
 )
 _BARE_PREFIXES = ("ALIYUN_COM_GPU", "gpu-", "runai-", "pod-group-name")
 
@@ -141,7 +133,7 @@ class _PodSpec(_Wire):
 
 
 class _Device(_Wire):
-    resource_id: str | None = None
+    resource_id: str | None = Field(default=None, alias="resourceID")
 
 
 class _DeviceResource(_Wire):
@@ -247,3 +239,9 @@ def _seconds(timestamp: str | None) -> float:
         return datetime.fromisoformat(timestamp).timestamp() if timestamp else 0.0
     except (ValueError, OverflowError):
         return 0.0  # only orders pods by age: not worth losing the object
+
+
+def complaint(error: ValidationError) -> str:
+    """The first thing that is wrong, and where, in one line."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

@@ -1,0 +1,232 @@
+"""Nodes and pods of the wire become small records; what is absent, null or unknown does no harm."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from extender.manifests import WireNode, WirePod, complaint
+from extender.objects import Container, Node, Pod, PodClaim, PodSpec, Taint
+
+
+def pod_of(manifest: dict[str, Any]) -> Pod:
+    return WirePod.model_validate_json(json.dumps(manifest)).record()
+
+
+def node_of(manifest: dict[str, Any]) -> Node:
+    return WireNode.model_validate_json(json.dumps(manifest)).record()
+
+
+def container(**resources: Any) -> dict[str, Any]:
+    return {"name": "main", "image": "busybox", "resources": resources}
+
+
+def test_a_pod() -> None:
+    pod = pod_of(
+        {
+            "kind": "Pod",
+            "metadata": {
+                "name": "train-0",
+                "namespace": "ml",
+                "uid": "u-1",
+                "labels": {"app": "train"},
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+                "deletionTimestamp": "2026-01-02T00:00:00Z",
+            },
+            "spec": {
+                "nodeName": "n1",
+                "schedulerName": "stowage",
+                "priority": -5,
+                "overhead": {"memory": "64Mi"},
+                "nodeSelector": {"pool": "gpu", "arch": "amd64"},
+                "resources": {"limits": {"cpu": "2"}},
+                "resourceClaims": [
+                    {"name": "a", "resourceClaimName": "shared"},
+                    {"name": "b", "resourceClaimTemplateName": "one-gpu"},
+                ],
+                "containers": [container(requests={"cpu": "1"}, limits={"cpu": "2", "nvidia.com/gpu": "1"})],
+                "initContainers": [{"name": "proxy", "restartPolicy": "Always"}, {"name": "fetch"}],
+            },
+            "status": {
+                "phase": "Running",
+                "nominatedNodeName": "n2",
+                "startTime": "2026-01-01T00:00:10Z",
+                "resourceClaimStatuses": [{"name": "b", "resourceClaimName": "train-0-b-x7"}, {"name": "c"}],
+                "containerStatuses": [
+                    {
+                        "name": "main",
+                        "allocatedResourcesStatus": [
+                            {
+                                "name": "nvidia.com/gpu",
+                                "resources": [{"resourceID": "GPU-1"}, {"resourceID": "GPU-2"}],
+                            }
+                        ],
+                    }
+                ],
+            },
+        }
+    )
+    assert pod == Pod(
+        namespace="ml",
+        name="train-0",
+        uid="u-1",
+        spec=PodSpec(
+            containers=(
+                Container(
+                    name="main",
+                    requests=(("cpu", "1"), ("nvidia.com/gpu", "1")),
+                    limits=(("cpu", "2"), ("nvidia.com/gpu", "1")),
+                ),
+            ),
+            init_containers=(Container(name="proxy", sidecar=True), Container(name="fetch")),
+            requests=(("cpu", "2"),),
+            limits=(("cpu", "2"),),
+            overhead=(("memory", "64Mi"),),
+            node_selector=(("arch", "amd64"), ("pool", "gpu")),
+            claims=(PodClaim("a", claim="shared"), PodClaim("b", template="one-gpu")),
+        ),
+        node_name="n1",
+        phase="Running",
+        scheduler_name="stowage",
+        priority=-5,
+        nominated_node="n2",
+        deleting=True,
+        created=1767225600.0,
+        started=1767225610.0,
+        devices=(("nvidia.com/gpu", "GPU-1"), ("nvidia.com/gpu", "GPU-2")),
+        claims=(("b", "train-0-b-x7"),),
+    )
+    assert pod.key == "ml/train-0"
+    assert not pod.terminated
+
+
+def test_a_node() -> None:
+    node = node_of(
+        {
+            "metadata": {
+                "name": "n1",
+                "uid": "u-2",
+                "labels": {"nvidia.com/gpu.product": "Tesla-T4", "zone": "a"},
+                "annotations": {"hami.io/node-nvidia-register": "[]", "node.alpha.kubernetes.io/ttl": "0"},
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+            },
+            "spec": {"unschedulable": True, "taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]},
+            "status": {
+                "allocatable": {"nvidia.com/gpu": "4", "cpu": "96"},
+                "capacity": {"nvidia.com/gpu": "8"},
+            },
+        }
+    )
+    assert node == Node(
+        name="n1",
+        uid="u-2",
+        labels={"nvidia.com/gpu.product": "Tesla-T4", "zone": "a"},
+        annotations={"hami.io/node-nvidia-register": "[]"},
+        allocatable={"nvidia.com/gpu": "4", "cpu": "96"},
+        unschedulable=True,
+        taints=(Taint("nvidia.com/gpu", "", "NoSchedule"),),
+        created=1767225600.0,
+    )
+    assert node.key == "n1"
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_terminated_pod(phase: str) -> None:
+    assert pod_of({"status": {"phase": phase}}).terminated
+
+
+def test_nothing_at_all() -> None:
+    assert pod_of({}) == Pod(namespace="default", name="")
+    assert node_of({}) == Node(name="")
+
+
+def test_quantities_may_be_numbers_and_nulls_are_left_out() -> None:
+    pod = pod_of({"spec": {"containers": [container(requests={"cpu": 2, "memory": 1.5, "x/y": None})]}})
+    assert pod.spec.containers[0].requests == (("cpu", "2"), ("memory", "1.5"))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "kept"),
+    [
+        ("stowage.dev/gpu-memory", True),
+        ("gpu-fraction", True),
+        ("ALIYUN_COM_GPU_MEM_IDX", True),
+        ("gang.scheduling.koordinator.sh/name", True),
+        ("scheduling.k8s.io/group-name", True),
+        ("nvidia.com/use-gputype", True),
+        ("kubectl.kubernetes.io/last-applied-configuration", False),
+        ("notnvidia.com/x", False),
+        ("prometheus.io/scrape", False),
+        ("sidecar", False),
+    ],
+)
+def test_annotations_that_matter(annotation: str, kept: bool) -> None:
+    assert pod_of({"metadata": {"annotations": {annotation: "v"}}}).annotations == (
+        {annotation: "v"} if kept else {}
+    )
+
+
+def test_pods_of_one_template_share_their_spec() -> None:
+    spec = {"containers": [container(limits={"nvidia.com/gpu": "1"})]}
+    one, other = (pod_of({"metadata": {"name": name}, "spec": spec}) for name in ("a", "b"))
+    assert one.spec is other.spec
+    assert one.annotations is other.annotations
+
+
+@pytest.mark.parametrize("timestamp", ["yesterday", "", "0000-99-99T00:00:00Z", None])
+def test_a_timestamp_that_cannot_be_read_is_unknown(timestamp: str | None) -> None:
+    assert pod_of({"metadata": {"creationTimestamp": timestamp}}).created == 0.0
+
+
+def test_a_complaint_says_where_and_what() -> None:
+    with pytest.raises(ValidationError) as caught:
+        pod_of({"spec": {"containers": [{"resources": {"requests": ["cpu"]}}]}})
+    assert complaint(caught.value) == "spec.containers.0.resources.requests: Input should be an object"
+
+
+# Every field that Stowage reads, at any of its levels, may be null or missing.
+_FULL: dict[str, Any] = {
+    "metadata": {"name": "a", "namespace": "b", "uid": "c", "labels": {"k": "v"}, "annotations": {"k": "v"}},
+    "spec": {
+        "nodeName": "n",
+        "containers": [{"name": "m", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}}],
+        "initContainers": [{"name": "i", "restartPolicy": "Always", "resources": {}}],
+        "resourceClaims": [{"name": "x", "resourceClaimName": "y", "resourceClaimTemplateName": "z"}],
+        "resources": {"requests": {"cpu": "1"}},
+        "taints": [{"key": "k", "value": "v", "effect": "e"}],
+        "unschedulable": False,
+        "priority": 1,
+    },
+    "status": {
+        "phase": "Running",
+        "allocatable": {"cpu": "1"},
+        "startTime": "2026-01-01T00:00:00Z",
+        "containerStatuses": [
+            {"allocatedResourcesStatus": [{"name": "r", "resources": [{"resourceID": "d"}]}]}
+        ],
+        "resourceClaimStatuses": [{"name": "x", "resourceClaimName": "y"}],
+    },
+}
+
+
+def holed(draw: st.DrawFn, value: Any) -> Any:
+    if isinstance(value, dict):
+        chosen = {k: draw(st.sampled_from(["keep", "keep", "null", "drop"])) for k in value}
+        return {
+            k: holed(draw, v) if chosen[k] == "keep" else None
+            for k, v in value.items()
+            if chosen[k] != "drop"
+        }
+    return [holed(draw, v) for v in value] if isinstance(value, list) else value
+
+
+@given(st.data())
+def test_any_field_may_be_absent_or_null(data: st.DataObject) -> None:
+    manifest = data.draw(st.composite(lambda draw: holed(draw, _FULL))())
+    assert pod_of(manifest).phase in ("Running", "Pending")
+    assert node_of(manifest).name in ("a", "")

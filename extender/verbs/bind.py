@@ -17,7 +17,7 @@ from packing.reasons import Reason
 
 
 async def bind(state: State, source: Source, pod: Pod | None, args: BindArgs, settings: Settings) -> str:
-    """Bind; the empty string is success, anything else says why not. To bind again to the same node succeeds."""
+    """Bind; "" is success, anything else says why not. Binding again to the same node succeeds."""
     if not settings.bind:
         return "binding is off in Stowage (setting bind): remove bindVerb from the scheduler's configuration"
     if pod is None or pod.uid != args.uid:

@@ -1,0 +1,145 @@
+"""How the envelope of ``extender/v1`` is read: fast in the spelling of kube-scheduler, then in any case.
+
+The Go types carry no JSON tags (kube-scheduler, ``extender/v1/types.go``), so the keys are the capitalised
+Go names, and Go decodes them in any case. Pods and nodes inside are ordinary camelCase objects. The models
+here mirror the Go types and say nothing about what the members mean.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import from_json
+
+from extender.manifests import WirePod
+
+
+class BadMessage(ValueError):
+    """A request that is no ``extender/v1`` message; the text is fit for a pod's event."""
+
+
+class Envelope(BaseModel):
+    """Members may be null but not absent: kube-scheduler always sends all of them, and one that is absent
+    under its own name may be there in another case."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class NodeList(BaseModel):
+    """Nodes stay as they came: they go back unchanged."""
+
+    items: list[dict[str, Any]] | None = None
+
+
+class FilterMessage(Envelope):
+    """``ExtenderArgs``, of filter and prioritize."""
+
+    Pod: WirePod | None
+    Nodes: NodeList | None
+    NodeNames: list[str] | None
+
+
+class MetaPod(Envelope):
+    """A victim by its UID alone."""
+
+    UID: str
+
+    def uid(self) -> str:
+        """Its UID."""
+        return self.UID
+
+
+class MetaVictims(Envelope):
+    """Victims on one node, by UID."""
+
+    Pods: list[MetaPod] | None
+    NumPDBViolations: int | None
+
+
+class _Metadata(BaseModel):
+    uid: str
+
+
+class WholePod(BaseModel):
+    """A victim as a whole pod."""
+
+    metadata: _Metadata
+
+    def uid(self) -> str:
+        """Its UID."""
+        return self.metadata.uid
+
+
+class Victims(Envelope):
+    """Victims on one node, as whole pods."""
+
+    Pods: list[WholePod] | None
+    NumPDBViolations: int | None
+
+
+class PreemptMessage(Envelope):
+    """``ExtenderPreemptionArgs``: victims in one of two forms."""
+
+    Pod: WirePod | None
+    NodeNameToVictims: dict[str, Victims | None] | None
+    NodeNameToMetaVictims: dict[str, MetaVictims | None] | None
+
+
+class BindMessage(Envelope):
+    """``ExtenderBindingArgs``."""
+
+    PodName: str | None
+    PodNamespace: str | None
+    PodUID: str | None
+    Node: str | None
+
+
+# Members that hold more of the envelope, in a map by node name or in a list.
+_INNER: dict[type[Envelope], dict[str, type[Envelope]]] = {
+    PreemptMessage: {"NodeNameToVictims": Victims, "NodeNameToMetaVictims": MetaVictims},
+    MetaVictims: {"Pods": MetaPod},
+}
+
+_Message = TypeVar("_Message", bound=Envelope)
+
+
+def read(model: type[_Message], body: bytes) -> _Message:
+    """The message in ``body``. Raises ``BadMessage`` with the first thing that is wrong."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        if not any(problem["type"] == "missing" for problem in _problems(error)):
+            raise BadMessage(_text(error)) from None
+    try:
+        return model.model_validate(_any_case(from_json(body), model))
+    except ValidationError as error:
+        raise BadMessage(_text(error)) from None
+
+
+def _any_case(message: object, model: type[Envelope]) -> object:
+    """``message`` with the keys of the envelope, at every level of it, spelt as ``model`` has them."""
+    if not isinstance(message, dict):
+        return message
+    spelling = {name.casefold(): name for name in model.model_fields}
+    spelt = {spelling.get(key.casefold(), key): value for key, value in message.items()}
+    for name, inner in _INNER.get(model, {}).items():
+        spelt[name] = _each(spelt.get(name), inner)
+    return dict.fromkeys(model.model_fields) | spelt
+
+
+def _each(values: object, model: type[Envelope]) -> object:
+    if isinstance(values, dict):
+        return {key: _any_case(value, model) for key, value in values.items()}
+    return [_any_case(value, model) for value in values] if isinstance(values, list) else values
+
+
+def _problems(error: ValidationError) -> list[Any]:
+    # Without the input: an error text must not quote the pod.
+    return error.errors(include_url=False, include_context=False, include_input=False)
+
+
+def _text(error: ValidationError) -> str:
+    first = _problems(error)[0]
+    where = ".".join(str(step) for step in first["loc"])
+    return f"{where}: {first['msg']}"[:300] if where else first["msg"][:300]

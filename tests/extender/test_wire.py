@@ -1,0 +1,231 @@
+"""Golden messages. The cases are those of kube-scheduler's ``extender/v1/types_test.go``, and our own."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender import wire
+
+POD: dict[str, Any] = {
+    "metadata": {"name": "train", "namespace": "team", "uid": "u1"},
+    "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "2"}}}]},
+    "status": {},
+}
+
+
+def dump(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+def respell(value: Any, spell: Any, keep: frozenset[str] = frozenset({"Pod", "Nodes"})) -> Any:
+    """The envelope of a message with its keys spelt otherwise; pods, nodes and node names stay."""
+    if isinstance(value, list):
+        return [respell(item, spell, keep) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key if key.startswith("node-") else spell(key): inner if key in keep else respell(inner, spell, keep)
+        for key, inner in value.items()
+    }
+
+
+def test_filter_arguments_with_names() -> None:
+    args = wire.parse_filter(dump({"Pod": POD, "Nodes": None, "NodeNames": ["node-2", "node-1"]}))
+    assert (args.pod.key, args.pod.uid) == ("team/train", "u1")
+    assert args.pod.spec.containers[0].requests == (("nvidia.com/gpu", "2"),)
+    assert (args.names, args.nodes) == (["node-2", "node-1"], None)
+
+
+def test_filter_arguments_with_whole_nodes() -> None:
+    items = [
+        {"metadata": {"name": "node-1"}, "spec": {"podCIDR": "10.0.0.0/24"}},
+        {"metadata": {"name": "node-2"}},
+    ]
+    args = wire.parse_filter(dump({"Pod": POD, "Nodes": {"metadata": {}, "items": items}, "NodeNames": None}))
+    assert (args.names, args.nodes) == (["node-1", "node-2"], items)
+
+
+@pytest.mark.parametrize("items", [None, []])
+def test_a_list_without_nodes_is_empty(items: object) -> None:
+    args = wire.parse_filter(dump({"Pod": POD, "Nodes": {"items": items}, "NodeNames": None}))
+    assert (args.names, args.nodes) == ([], [])
+
+
+def test_a_pod_may_hold_nulls_everywhere() -> None:
+    pod = {"metadata": {"name": "p", "creationTimestamp": None}, "spec": {"containers": None}, "status": None}
+    assert wire.parse_filter(dump({"Pod": pod, "Nodes": None, "NodeNames": []})).pod.spec.containers == ()
+
+
+FILTER = {"Pod": POD, "Nodes": None, "NodeNames": ["node-1"]}
+PREEMPT_META = {
+    "Pod": POD,
+    "NodeNameToVictims": None,
+    "NodeNameToMetaVictims": {
+        "node-1": {"Pods": [{"UID": "u2"}, {"UID": "u3"}], "NumPDBViolations": 1},
+        "node-2": {"Pods": [], "NumPDBViolations": 0},
+    },
+}
+PREEMPT_WHOLE = {
+    "Pod": POD,
+    "NodeNameToVictims": {
+        "node-1": {"Pods": [{"metadata": {"uid": "u2"}}, {"metadata": {"uid": "u3"}}], "NumPDBViolations": 1},
+        "node-2": {"Pods": None, "NumPDBViolations": 0},
+    },
+    "NodeNameToMetaVictims": None,
+}
+BIND = {"PodName": "train", "PodNamespace": "team", "PodUID": "u1", "Node": "node-1"}
+CANDIDATES = {"node-1": wire.Candidate(["u2", "u3"], 1), "node-2": wire.Candidate([])}
+
+
+@pytest.mark.parametrize(
+    "spell", [str, str.lower, str.upper, str.swapcase], ids=["as sent", "lower", "upper", "swap"]
+)
+def test_the_envelope_is_read_in_any_case(spell: Any) -> None:
+    assert wire.parse_filter(dump(respell(FILTER, spell))).names == ["node-1"]
+    assert wire.parse_filter(dump(respell(FILTER, spell))).pod.key == "team/train"
+    assert wire.parse_preempt(dump(respell(PREEMPT_META, spell))).candidates == CANDIDATES
+    assert (
+        wire.parse_preempt(dump(respell(PREEMPT_WHOLE, spell, frozenset({"Pod", "Pods"})))).candidates
+        == CANDIDATES
+    )
+    assert wire.parse_bind(dump(respell(BIND, spell))) == wire.BindArgs("train", "team", "u1", "node-1")
+
+
+def test_names_of_nodes_keep_their_case() -> None:
+    victims = {"PODS": {"pods": [{"uid": "u2"}]}, "pods": {"pods": [{"uid": "u3"}]}}
+    args = wire.parse_preempt(dump({"pod": POD, "nodenametometavictims": victims}))
+    assert args.candidates == {"PODS": wire.Candidate(["u2"]), "pods": wire.Candidate(["u3"])}
+
+
+def test_keys_inside_a_pod_are_not_bent() -> None:
+    pod = {"Metadata": {"name": "wrong"}, "metadata": {"name": "right"}}
+    assert wire.parse_filter(dump({"pod": pod, "nodenames": []})).pod.name == "right"
+
+
+def test_members_that_are_absent_are_null() -> None:
+    assert wire.parse_filter(dump({"Pod": POD, "NodeNames": ["node-1"]})).names == ["node-1"]
+    assert wire.parse_preempt(dump({"Pod": POD})).candidates == {}
+
+
+@pytest.mark.parametrize(
+    ("parse", "body", "text"),
+    [
+        (wire.parse_filter, b"", "Invalid JSON: EOF"),
+        (wire.parse_filter, dump(FILTER)[:-20], "Invalid JSON: EOF"),
+        (wire.parse_filter, b"\xff\xfe", "Invalid JSON"),
+        (wire.parse_filter, b"[]", "should be an object"),
+        (wire.parse_filter, b"null", "should be an object"),
+        (wire.parse_filter, b"{}", "Pod is missing"),
+        (wire.parse_filter, dump({"Pod": POD}), "neither NodeNames nor Nodes is given"),
+        (wire.parse_filter, dump({**FILTER, "NodeNames": ["node-1", 7]}), "NodeNames.1: Input should be"),
+        (wire.parse_filter, dump({**FILTER, "Pod": "train"}), "Pod: Input should be"),
+        (
+            wire.parse_filter,
+            dump({**FILTER, "NodeNames": None, "Nodes": {"items": [{}]}}),
+            "without metadata.name",
+        ),
+        (wire.parse_filter, b'{"Pod":' + b"[" * 100_000, "Invalid JSON: recursion limit"),
+        (
+            wire.parse_filter,
+            b'{"Pod":{"metadata":{"name":"\\ud800"}},"NodeNames":[],"Nodes":null}',
+            "Invalid JSON",
+        ),
+        (wire.parse_preempt, dump({"Pod": POD, "NodeNameToMetaVictims": []}), "NodeNameToMetaVictims: Input"),
+        (
+            wire.parse_preempt,
+            dump({"Pod": POD, "NodeNameToMetaVictims": {"n": {"Pods": [{}]}}}),
+            "UID: Input",
+        ),
+        (wire.parse_preempt, dump({"Pod": None}), "Pod is missing"),
+        (wire.parse_bind, dump({**BIND, "Node": ""}), "Node is missing"),
+        (wire.parse_bind, dump({**BIND, "PodUID": None}), "PodUID is missing"),
+        (wire.parse_bind, b"{}", "PodName is missing"),
+    ],
+)
+def test_what_is_no_message_says_what_is_wrong(parse: Any, body: bytes, text: str) -> None:
+    with pytest.raises(wire.BadMessage) as caught:
+        parse(body)
+    assert text in str(caught.value)
+    assert len(str(caught.value)) <= 300
+
+
+def test_an_error_does_not_quote_the_pod() -> None:
+    pod = {"spec": {"containers": [{"resources": "hunter2"}]}}
+    with pytest.raises(wire.BadMessage) as caught:
+        wire.parse_filter(dump({**FILTER, "Pod": pod}))
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_filter_reply_with_names() -> None:
+    result = wire.FilterResult(["n1"], {"n2": "GPUs are taken"}, {"n3": "no GPU"})
+    assert wire.encode_filter(result) == (
+        b'{"Nodes":null,"NodeNames":["n1"],"FailedNodes":{"n2":"GPUs are taken"},'
+        b'"FailedAndUnresolvableNodes":{"n3":"no GPU"},"Error":""}'
+    )
+
+
+def test_a_filter_reply_leaves_nothing_out() -> None:
+    assert wire.encode_filter(wire.FilterResult(["n1"])) == (
+        b'{"Nodes":null,"NodeNames":["n1"],"FailedNodes":null,"FailedAndUnresolvableNodes":null,"Error":""}'
+    )
+    assert wire.encode_filter(wire.FilterResult()) == (
+        b'{"Nodes":null,"NodeNames":[],"FailedNodes":null,"FailedAndUnresolvableNodes":null,"Error":""}'
+    )
+
+
+@pytest.mark.parametrize("nodes", [None, [{"metadata": {"name": "n1"}}]])
+def test_a_filter_reply_with_an_error_has_no_nodes(nodes: list[dict[str, Any]] | None) -> None:
+    assert wire.encode_filter(wire.FilterResult(error="unsure"), nodes) == (
+        b'{"Nodes":null,"NodeNames":null,"FailedNodes":null,"FailedAndUnresolvableNodes":null,"Error":"unsure"}'
+    )
+
+
+def test_whole_nodes_come_back_unchanged() -> None:
+    items = [
+        {"metadata": {"name": name}, "status": {"images": [{"sizeBytes": 1 << 60}], "x": None}}
+        for name in "abc"
+    ]
+    body = dump({"Pod": POD, "Nodes": {"metadata": {}, "items": items}, "NodeNames": None})
+    reply = json.loads(wire.encode_filter(wire.FilterResult(["c", "a"]), wire.parse_filter(body).nodes))
+    assert reply["Nodes"] == {"metadata": {}, "items": [items[0], items[2]]}
+    assert reply["NodeNames"] is None
+
+
+def test_priorities_are_whole_numbers_in_the_order_asked() -> None:
+    assert (
+        wire.encode_priorities(["n2", "n1"], [10, 0]) == b'[{"Host":"n2","Score":10},{"Host":"n1","Score":0}]'
+    )
+    assert wire.encode_priorities([], []) == b"[]"
+
+
+@given(st.lists(st.text(), max_size=30), st.randoms(use_true_random=False))
+def test_priorities_are_the_json_of_their_meaning(names: list[str], rng: random.Random) -> None:
+    names = [name.encode(errors="replace").decode() for name in names]
+    scores = [rng.randrange(11) for _ in names]
+    expected = [{"Host": name, "Score": score} for name, score in zip(names, scores, strict=True)]
+    assert json.loads(wire.encode_priorities(names, scores)) == expected
+
+
+def test_prefixes_of_names_long_gone_do_not_pile_up() -> None:
+    for block in range(3):
+        names = [f"node-{block}-{i}" for i in range(40_000)]
+        assert len(json.loads(wire.encode_priorities(names, [1] * len(names)))) == 40_000
+    assert len(wire._host_prefixes) <= 1 << 16
+
+
+def test_a_preempt_reply_is_always_the_short_form() -> None:
+    assert wire.encode_preempt(wire.PreemptResult({"n1": wire.Candidate(["u3", "u2"], 1)})) == (
+        b'{"NodeNameToMetaVictims":{"n1":{"Pods":[{"UID":"u3"},{"UID":"u2"}],"NumPDBViolations":1}}}'
+    )
+    assert wire.encode_preempt(wire.PreemptResult()) == b'{"NodeNameToMetaVictims":{}}'
+
+
+def test_a_bind_reply() -> None:
+    assert wire.encode_bind("") == b'{"Error":""}'
+    assert wire.encode_bind('node "n1" is gone') == b'{"Error":"node \\"n1\\" is gone"}'

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import from_json
 
-from extender.manifests import WirePod
+from extender.manifests import WirePod, complaint
 
 
 class BadMessage(ValueError):
@@ -109,7 +109,7 @@ def read(model: type[_Message], body: bytes) -> _Message:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        if not any(problem["type"] == "missing" for problem in _problems(error)):
+        if not any(problem["type"] == "missing" for problem in error.errors()):
             raise BadMessage(_text(error)) from None
     try:
         return model.model_validate(_any_case(from_json(body), model))
@@ -134,12 +134,5 @@ def _each(values: object, model: type[Envelope]) -> object:
     return [_any_case(value, model) for value in values] if isinstance(values, list) else values
 
 
-def _problems(error: ValidationError) -> list[Any]:
-    # Without the input: an error text must not quote the pod.
-    return error.errors(include_url=False, include_context=False, include_input=False)
-
-
 def _text(error: ValidationError) -> str:
-    first = _problems(error)[0]
-    where = ".".join(str(step) for step in first["loc"])
-    return f"{where}: {first['msg']}"[:300] if where else first["msg"][:300]
+    return complaint(error).removeprefix(": ")[:300]

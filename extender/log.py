@@ -12,6 +12,8 @@ import traceback
 from datetime import UTC, datetime
 from typing import TextIO
 
+_OURS = ("extender", "packing")
+
 
 class PeopleFormatter(logging.Formatter):
     """``12:03:04 warning  state: 3 nodes hold more than they have``."""
@@ -43,11 +45,12 @@ def configure(level: str, stream: TextIO | None = None) -> None:
     handler = logging.StreamHandler(stream)
     handler.setFormatter(PeopleFormatter() if stream.isatty() else JsonFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    logging.getLogger("stowage").setLevel(level.upper())
+    for ours in _OURS:
+        logging.getLogger(ours).setLevel(level.upper())
 
 
 def _room(record: logging.LogRecord) -> str:
-    return record.name.removeprefix("stowage.")
+    return record.name.rpartition(".")[2]
 
 
 def _trace(record: logging.LogRecord) -> str:

@@ -20,7 +20,7 @@ PREFIX = "STOWAGE_"
 # What the kubelet injects for a Service "stowage" (STOWAGE_PORT=tcp://10.0.0.1:80): not meant for us.
 _SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$")
 
-log = logging.getLogger("stowage.settings")
+_log = logging.getLogger(__name__)
 
 
 class SettingsError(Exception):
@@ -109,7 +109,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
             given[key] = _Given(_scalar(environ[variable]), f"environment variable {variable}")
         elif not _SERVICE_LINK.search(variable):
             # Not an error: the environment is shared with others, a file is ours alone.
-            log.warning("environment variable %s sets nothing%s", variable, _nearest(key, prefix=PREFIX))
+            _log.warning("environment variable %s sets nothing%s", variable, _nearest(key, prefix=PREFIX))
     return given
 
 

@@ -19,7 +19,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def _restore_logging() -> Iterator[None]:
-    root, ours = logging.getLogger(), logging.getLogger("stowage")
+    root, ours = logging.getLogger(), logging.getLogger("extender")
     before = root.handlers[:], root.level, ours.level
     yield
     root.handlers[:] = before[0]
@@ -38,21 +38,21 @@ def log_a_failure() -> None:
     try:
         fail()
     except ValueError:
-        logging.getLogger("stowage.edge").exception("filter failed for %s", "team/pod")
+        logging.getLogger("extender.edge").exception("filter failed for %s", "team/pod")
 
 
 def test_a_terminal_gets_lines_for_people() -> None:
     stream = Terminal()
     log.configure("info", stream)
-    logging.getLogger("stowage.state").warning("%d nodes", 3)
+    logging.getLogger("extender.state").warning("%d nodes", 3)
     assert stream.getvalue().split(" ", 1)[1] == "warning  state: 3 nodes\n"
 
 
 def test_everything_else_gets_an_object_per_line() -> None:
     stream = io.StringIO()
     log.configure("info", stream)
-    logging.getLogger("stowage.state").info("line one\nline %s", "two")
-    logging.getLogger("stowage.state").info("ready")
+    logging.getLogger("extender.state").info("line one\nline %s", "two")
+    logging.getLogger("extender.state").info("ready")
     first, second = map(json.loads, stream.getvalue().splitlines())
     assert (first["level"], first["logger"], first["message"]) == ("info", "state", "line one\nline two")
     assert first["time"].endswith("+00:00")
@@ -74,7 +74,7 @@ def test_a_traceback_says_where_but_never_quotes(stream: io.StringIO) -> None:
 def test_the_level_holds_for_ours_and_others_are_heard_from_warning_on() -> None:
     stream = io.StringIO()
     log.configure("debug", stream)
-    logging.getLogger("stowage.filter").debug("a decision")
+    logging.getLogger("extender.filter").debug("a decision")
     logging.getLogger("urllib3").info("chatter")
     logging.getLogger("urllib3").warning("trouble")
     assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == [
@@ -82,5 +82,5 @@ def test_the_level_holds_for_ours_and_others_are_heard_from_warning_on() -> None
         "trouble",
     ]
     log.configure("info", stream)
-    logging.getLogger("stowage.filter").debug("another decision")
+    logging.getLogger("extender.filter").debug("another decision")
     assert "another" not in stream.getvalue()

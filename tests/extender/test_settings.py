@@ -9,7 +9,7 @@ from extender.settings import Settings, SettingsError, load
 
 
 def write(folder: Path, text: str) -> Path:
-    path = folder / "stowage.yaml"
+    path = folder / "extender.yaml"
     path.write_text(text, encoding="utf-8")
     return path
 
@@ -91,14 +91,14 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_text_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "stowage.yaml"
+    path = tmp_path / "extender.yaml"
     path.write_bytes(b"\xff\xfe\x00shortlist")
     with pytest.raises(SettingsError, match="not YAML"):
         load(path, {})
 
 
 def test_a_misspelt_variable_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, logger="stowage"):
+    with caplog.at_level(logging.WARNING, logger="extender"):
         load(None, {"STOWAGE_SHORTLST": "3"})
     assert "STOWAGE_SHORTLST sets nothing; did you mean STOWAGE_SHORTLIST?" in caplog.text
 

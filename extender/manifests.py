@@ -244,4 +244,5 @@ def _seconds(timestamp: str | None) -> float:
 def complaint(error: ValidationError) -> str:
     """The first thing that is wrong, and where, in one line."""
     first = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    what = "Input should be an object" if first["type"] == "model_type" else first["msg"]
+    return ": ".join(filter(None, (".".join(map(str, first["loc"])), what)))

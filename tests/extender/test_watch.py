@@ -1,0 +1,391 @@
+"""List-then-watch against a model of the API server: whatever breaks, the mirror catches up."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from extender.objects import Deleted, Event, Listed, Node, Pod, Upserted
+from extender.watch import NODES, PODS, Backoff, LineSplitter, ListWatch, ProtocolError
+
+
+def manifest(key: str, version: int, node: str = "") -> dict[str, Any]:
+    namespace, name = key.split("/")
+    metadata = {"namespace": namespace, "name": name, "uid": f"u{version}", "resourceVersion": str(version)}
+    return {"metadata": metadata, "spec": {"nodeName": node}}
+
+
+def page(items: Iterable[object], version: int = 7, more: str = "") -> bytes:
+    return json.dumps(
+        {"metadata": {"resourceVersion": str(version), "continue": more}, "items": [*items]}
+    ).encode()
+
+
+def line(kind: str, obj: object) -> bytes:
+    return json.dumps({"type": kind, "object": obj}).encode() + b"\n"
+
+
+def error(code: int) -> bytes:
+    return line(
+        "ERROR", {"kind": "Status", "code": code, "metadata": {}, "message": "no", "status": "Failure"}
+    )
+
+
+def bookmark(version: int) -> bytes:
+    return line("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": str(version)}})
+
+
+def watching(version: int = 7, *keys: str) -> ListWatch:
+    protocol = ListWatch(PODS)
+    protocol.next_request()
+    protocol.page(page([manifest(key, 1) for key in keys], version))
+    protocol.next_request()
+    return protocol
+
+
+def pods(events: Iterable[Event]) -> list[str]:
+    return [e.obj.key for e in events if isinstance(e, Upserted)]
+
+
+def test_a_list_comes_in_pages_and_ends_with_what_exists() -> None:
+    protocol = ListWatch(PODS)
+    first = protocol.next_request()
+    assert (first.path, first.query, first.watch) == ("/api/v1/pods", {"limit": "500"}, False)
+    assert pods(protocol.page(page([manifest("a/1", 3), manifest("a/2", 4)], more="token"))) == ["a/1", "a/2"]
+    assert protocol.next_request().query == {"limit": "500", "continue": "token"}
+    events = protocol.page(page([manifest("b/1", 5)], version=7))
+    assert pods(events) == ["b/1"]
+    assert events[-1] == Listed("Pod", frozenset({"a/1", "a/2", "b/1"}))
+
+
+def test_a_watch_starts_where_the_list_ended_and_asks_for_bookmarks() -> None:
+    request = watching(version=42).next_request()
+    assert request.watch
+    assert request.query == {
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": "42",
+        "timeoutSeconds": "290",
+    }
+
+
+def test_an_empty_cluster_is_a_list_too() -> None:
+    protocol = ListWatch(NODES)
+    assert protocol.next_request().path == "/api/v1/nodes"
+    assert protocol.page(b'{"metadata": {"resourceVersion": "1"}, "items": null}') == [
+        Listed("Node", frozenset())
+    ]
+
+
+def test_changes_and_bookmarks_move_the_version() -> None:
+    protocol = watching()
+    events = protocol.chunk(line("ADDED", manifest("a/1", 8)) + line("MODIFIED", manifest("a/1", 9, "n1")))
+    assert [e.obj.node_name for e in events if isinstance(e, Upserted) and isinstance(e.obj, Pod)] == [
+        "",
+        "n1",
+    ]
+    assert protocol.next_request().query["resourceVersion"] == "9"
+    assert protocol.chunk(line("DELETED", manifest("a/1", 10))) == [Deleted("Pod", "a/1")]
+    assert protocol.next_request().query["resourceVersion"] == "10"
+    assert protocol.chunk(bookmark(15)) == []
+    assert protocol.next_request().query["resourceVersion"] == "15"
+
+
+def test_nodes_are_read_as_nodes() -> None:
+    protocol = ListWatch(NODES)
+    protocol.page(page([]))
+    protocol.next_request()
+    events = protocol.chunk(line("ADDED", {"metadata": {"name": "n1", "resourceVersion": "8"}}))
+    assert events == [Upserted(Node(name="n1"))]
+
+
+def test_half_a_line_of_a_broken_stream_is_forgotten() -> None:
+    protocol = watching()
+    whole = line("ADDED", manifest("a/1", 8))
+    assert protocol.chunk(whole[:30]) == []
+    protocol.next_request()
+    assert pods(protocol.chunk(whole)) == ["a/1"]
+
+
+@pytest.mark.parametrize("code", [410, 500])
+def test_an_error_in_the_stream_means_a_new_list(code: int) -> None:
+    protocol = watching(7, "a/1")
+    events = protocol.chunk(
+        line("ADDED", manifest("a/2", 8)) + error(code) + line("ADDED", manifest("a/3", 9))
+    )
+    assert pods(events) == ["a/2"]  # what came before counts, what comes after does not
+    assert not protocol.watching
+    assert protocol.next_request().query == {"limit": "500"}
+    assert protocol.page(page([manifest("a/3", 9)]))[-1] == Listed("Pod", frozenset({"a/3"}))
+
+
+def test_gone_as_a_status_means_a_new_list() -> None:
+    protocol = watching()
+    protocol.rejected(410)
+    assert not protocol.next_request().watch
+
+
+@pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
+def test_a_server_in_trouble_is_asked_the_same_again(status: int) -> None:
+    protocol = watching(version=42)
+    protocol.rejected(status)
+    assert protocol.next_request().query["resourceVersion"] == "42"
+    listing = ListWatch(PODS)
+    listing.page(page([manifest("a/1", 3)], more="token"))
+    listing.rejected(status)
+    assert listing.next_request().query["continue"] == "token"
+
+
+def test_an_expired_continue_token_means_a_whole_list_in_one() -> None:
+    protocol = ListWatch(PODS)
+    protocol.page(page([manifest("a/1", 3)], more="token"))
+    protocol.rejected(410)
+    assert protocol.next_request().query == {}
+    assert protocol.page(page([manifest("a/2", 9)]))[-1] == Listed("Pod", frozenset({"a/2"}))
+    protocol.relist()
+    assert protocol.next_request().query == {"limit": "500"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>",
+        b"[]",
+        b"{}",
+        b'{"metadata": {}}',
+        b'{"metadata": {"resourceVersion": "7"}, "items": 5}',
+        b'{"meta',
+    ],
+)
+def test_an_answer_that_is_no_list(body: bytes) -> None:
+    protocol = ListWatch(PODS)
+    protocol.page(page([manifest("a/1", 3)], more="token"))
+    with pytest.raises(ProtocolError, match="no list of /api/v1/pods"):
+        protocol.page(body)
+    assert protocol.next_request().query["continue"] == "token"
+
+
+def test_a_broken_item_does_not_hide_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    events = ListWatch(PODS).page(page([manifest("a/1", 3), {"spec": 5}, None, manifest("a/2", 4)]))
+    assert pods(events) == ["a/1", "a/2"]
+    assert [r.getMessage() for r in caplog.records] == [
+        "Ignored a Pod: spec: Input should be an object",
+        "Ignored a Pod: Input should be an object",
+    ]
+
+
+def test_a_broken_or_unknown_change_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    protocol = watching()
+    data = line("ADDED", {"spec": 5}) + line("INVENTED", {}) + line("ADDED", manifest("a/1", 9))
+    assert pods(protocol.chunk(data)) == ["a/1"]
+    assert len(caplog.records) == 2
+    assert protocol.watching
+
+
+def test_a_stream_that_is_no_json_means_a_new_list(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    protocol = watching()
+    assert protocol.chunk(b"<html>\n") == []
+    assert not protocol.watching
+    assert "no JSON" in caplog.text
+
+
+@given(st.lists(st.binary(max_size=8)), st.data())
+def test_lines_do_not_depend_on_where_the_bytes_are_cut(parts: list[bytes], data: st.DataObject) -> None:
+    whole = b"\n".join(parts)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
+    splitter = LineSplitter()
+    pieces = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+    lines = [one for piece in pieces for one in splitter.feed(piece)]
+    assert lines == [one for one in whole.split(b"\n")[:-1] if one]
+
+
+def test_backoff_doubles_to_thirty_seconds_and_has_jitter() -> None:
+    def pauses(fraction: float) -> list[float]:
+        backoff = Backoff(lambda: fraction)
+        return [backoff.pause(0.0, clean=False) for _ in range(8)]
+
+    assert pauses(1.0) == [1, 2, 4, 8, 16, 30, 30, 30]
+    assert pauses(0.0) == [0.5, 1, 2, 4, 8, 15, 15, 15]
+
+
+def test_a_healthy_minute_ends_the_backoff() -> None:
+    backoff = Backoff(lambda: 1.0)
+    assert [backoff.pause(0.0, clean=False) for _ in range(3)] == [1, 2, 4]
+    backoff.answered(100.0)
+    assert backoff.pause(159.0, clean=False) == 8
+    backoff.answered(200.0)
+    backoff.answered(230.0)  # health counts from the first answer on
+    assert backoff.pause(260.0, clean=False) == 1
+
+
+def test_a_watch_that_ran_its_time_is_reopened_at_once_and_a_brief_one_is_not() -> None:
+    backoff = Backoff(lambda: 1.0)
+    for start in range(0, 300, 30):  # as behind a proxy that allows half a minute
+        backoff.answered(start)
+        assert backoff.pause(start + 30.0, clean=True) == 0
+    assert Backoff(lambda: 1.0).pause(0.0, clean=True) == 1
+    hasty = Backoff(lambda: 1.0)
+    hasty.answered(10.0)
+    assert hasty.pause(10.5, clean=True) == 1
+    hasty.answered(12.0)
+    assert hasty.pause(12.5, clean=True) == 2
+
+
+@given(st.lists(st.tuples(st.floats(0, 400), st.booleans(), st.booleans()), max_size=30), st.floats(0, 1))
+def test_any_pause_is_bounded(history: list[tuple[float, bool, bool]], chance: float) -> None:
+    backoff, now = Backoff(lambda: chance), 0.0
+    for seconds, answered, clean in history:
+        if answered:
+            backoff.answered(now)
+        now += seconds
+        pause = backoff.pause(now, clean=clean)
+        assert 0.5 <= pause <= 30 or (pause == 0 and clean and answered)
+
+
+class ApiServer:
+    """Pods with versions, a log that forgets, lists in pages of one snapshot."""
+
+    PAGE = 2
+
+    def __init__(self) -> None:
+        self.version = 1
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.log: list[tuple[int, bytes]] = []
+        self.oldest = 0
+        self.snapshots: dict[str, tuple[int, list[dict[str, Any]]]] = {}
+
+    def put(self, key: str, node: str) -> None:
+        self.version += 1
+        self._write("MODIFIED" if key in self.pods else "ADDED", key, manifest(key, self.version, node))
+
+    def delete(self, key: str) -> None:
+        self.version += 1
+        self.pods.pop(key)
+        self.log.append((self.version, line("DELETED", manifest(key, self.version))))
+
+    def compact(self) -> None:
+        self.oldest = self.version
+        self.snapshots.clear()
+
+    def list(self, query: dict[str, str]) -> tuple[int, bytes]:
+        if token := query.get("continue"):
+            if token not in self.snapshots:
+                return 410, b""
+            version, rest = self.snapshots[token]
+        else:
+            version, rest = self.version, [*self.pods.values()]
+        if "limit" not in query or len(rest) <= self.PAGE:
+            return 200, page(rest, version)
+        token = f"{version}.{len(rest)}"
+        self.snapshots[token] = (version, rest[self.PAGE :])
+        return 200, page(rest[: self.PAGE], version, token)
+
+    def watch(self, version: int) -> Iterator[bytes]:
+        return (data for at, data in self.log if at > version)
+
+    def _write(self, kind: str, key: str, obj: dict[str, Any]) -> None:
+        self.pods[key] = obj
+        self.log.append((self.version, line(kind, obj)))
+
+
+KEYS = st.sampled_from([f"{namespace}/{name}" for namespace in "ab" for name in "1234"])
+
+
+class Following(RuleBasedStateMachine):
+    """A client that lists and watches a server that changes, forgets and hangs up as it likes."""
+
+    @initialize()
+    def start(self) -> None:
+        self.server, self.protocol = ApiServer(), ListWatch(PODS)
+        self.mirror: dict[str, tuple[str, str]] = {}
+        self.synced = False
+
+    @rule(key=KEYS, node=st.sampled_from(["", "n1", "n2"]))
+    def put(self, key: str, node: str) -> None:
+        self.server.put(key, node)
+
+    @rule(key=KEYS)
+    def delete(self, key: str) -> None:
+        if key in self.server.pods:
+            self.server.delete(key)
+
+    @rule()
+    def forget(self) -> None:
+        self.server.compact()
+
+    @rule(lost=st.booleans(), garbage=st.booleans())
+    def ask(self, lost: bool, garbage: bool) -> None:
+        request = self.protocol.next_request()
+        if not request.watch and not lost:
+            self.take_page(dict(request.query), garbage=garbage)
+
+    @precondition(lambda self: self.protocol.watching)
+    @rule(data=st.data(), as_status=st.booleans(), with_bookmark=st.booleans())
+    def watch(self, data: st.DataObject, as_status: bool, with_bookmark: bool) -> None:
+        """One watch: some of what is due, cut anywhere, and the connection ends in the middle of a line."""
+        version = int(self.protocol.next_request().query["resourceVersion"])
+        if version < self.server.oldest:
+            if as_status:
+                self.protocol.rejected(410)
+            else:
+                self.apply(self.protocol.chunk(error(410)))
+            return
+        stream = b"".join(self.server.watch(version)) + (
+            bookmark(self.server.version) if with_bookmark else b""
+        )
+        end = data.draw(st.just(len(stream)) | st.integers(0, len(stream)))
+        middle = data.draw(st.integers(0, end))
+        self.apply(self.protocol.chunk(stream[:middle]) + self.protocol.chunk(stream[middle:end]))
+
+    @rule()
+    def catch_up(self) -> None:
+        for _ in range(2):  # a watch may find its version forgotten; the list after it finds the truth
+            while not self.protocol.watching:
+                self.take_page(dict(self.protocol.next_request().query), garbage=False)
+            version = int(self.protocol.next_request().query["resourceVersion"])
+            if version >= self.server.oldest:
+                self.apply(self.protocol.chunk(b"".join(self.server.watch(version))))
+                break
+            self.protocol.rejected(410)
+        assert self.synced
+        expected = {k: (p["metadata"]["uid"], p["spec"]["nodeName"]) for k, p in self.server.pods.items()}
+        assert self.mirror == expected
+
+    @invariant()
+    def versions_never_come_from_the_future(self) -> None:
+        request = self.protocol.next_request()
+        assert int(request.query.get("resourceVersion", 0)) <= self.server.version
+
+    def take_page(self, query: dict[str, str], *, garbage: bool) -> None:
+        status, body = self.server.list(query)
+        if status != 200:
+            self.protocol.rejected(status)
+        elif garbage:
+            with pytest.raises(ProtocolError):
+                self.protocol.page(body[:-1])
+        else:
+            self.apply(self.protocol.page(body))
+
+    def apply(self, events: Iterable[Event]) -> None:
+        for event in events:
+            match event:
+                case Upserted(Pod() as pod):
+                    self.mirror[pod.key] = (pod.uid, pod.node_name)
+                case Deleted(_, key):
+                    self.mirror.pop(key, None)
+                case Listed(_, keys):
+                    self.synced = True
+                    self.mirror = {key: state for key, state in self.mirror.items() if key in keys}
+
+
+TestFollowing = Following.TestCase
+TestFollowing.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -1,0 +1,66 @@
+"""Where the cluster's state comes from, and where binds go: one interface before the live API and a snapshot.
+
+SourceError
++-- Unavailable      it cannot be used at all: no such file, no kubeconfig
++-- BindError        the pod was not bound; the text is fit for its event
+    +-- BindConflict     it is bound already, being deleted, or was made anew under its name
+    +-- PodNotFound      there is no such pod
+    +-- Unreachable      no answer came: whether it is bound will be seen in the events
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+from extender.objects import Event, Kind, Pod
+
+Apply: TypeAlias = Callable[[Sequence[Event]], None]
+"""Takes events in the order they happened. It is called from any thread, from several at a time, and must not
+block; an exception that it raises makes the source list everything anew."""
+
+
+class SourceError(Exception):
+    """Base of what goes wrong with a source."""
+
+
+class Unavailable(SourceError):
+    """The source cannot be used at all."""
+
+
+class BindError(SourceError):
+    """The pod was not bound."""
+
+
+class BindConflict(BindError):
+    """The pod is bound already, being deleted, or another one than was meant."""
+
+
+class PodNotFound(BindError):
+    """There is no such pod."""
+
+
+class Unreachable(BindError):
+    """No answer came; the bind may have happened or not."""
+
+
+class Source(Protocol):
+    """What feeds ``State``. Of each kind, ``Listed`` follows the first full list: from then on it is synced."""
+
+    def start(self, apply: Apply) -> None:
+        """Begin to deliver events to ``apply``; returns at once where they come from the network."""
+
+    def stop(self) -> None:
+        """Deliver nothing more. Returns within about a second; may be called twice, or without ``start``."""
+
+    async def bind(self, pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -> None:
+        """Bind a pod (of this uid) to a node and add the annotations, both or neither. Raises ``BindError``."""
+
+    def staleness(self) -> Mapping[Kind, float]:
+        """Seconds since each kind was last heard of, infinite before the first time; empty if never stale."""
+
+    def server_version(self) -> str:
+        """Version of the API server such as "1.36", "" where unknown. May block for a few seconds."""
+
+    def describe(self) -> str:
+        """What it is, in a few words for a log line."""

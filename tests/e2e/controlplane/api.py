@@ -1,0 +1,121 @@
+"""A thin client of the Kubernetes REST API for the tests.
+
+Objects are plain JSON dictionaries, as the API server sends them: what the tests check must not pass
+through code that Stowage uses too. It holds no cache and retries nothing.
+"""
+
+import json
+import ssl
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+Object = dict[str, Any]
+
+NAMESPACE = "default"
+COLLECTIONS = {
+    "Node": "/api/v1/nodes",
+    "Pod": f"/api/v1/namespaces/{NAMESPACE}/pods",
+    "Event": f"/api/v1/namespaces/{NAMESPACE}/events",
+    "PriorityClass": "/apis/scheduling.k8s.io/v1/priorityclasses",
+    "PodDisruptionBudget": f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets",
+    "ResourceClaim": f"/apis/resource.k8s.io/v1/namespaces/{NAMESPACE}/resourceclaims",
+    "ResourceSlice": "/apis/resource.k8s.io/v1/resourceslices",
+    "DeviceClass": "/apis/resource.k8s.io/v1/deviceclasses",
+    "Lease": "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases",
+}
+# Pods first, so that none is bound to a node that is going; events last, for they tell of the others.
+LEFT_BY_TESTS = (
+    "Pod",
+    "Node",
+    "ResourceClaim",
+    "ResourceSlice",
+    "DeviceClass",
+    "PodDisruptionBudget",
+    "Event",
+)
+
+
+class Api:
+    """Verbs by kind; what is not a success raises httpx.HTTPStatusError with the server's words as a note."""
+
+    def __init__(self, server: str, *, token: str, ca: Path) -> None:
+        self._http = httpx.Client(
+            base_url=server,
+            headers={"Authorization": f"Bearer {token}"},
+            verify=ssl.create_default_context(cafile=ca),
+            trust_env=False,
+            timeout=30,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def healthy(self, path: str = "/readyz") -> bool:
+        try:
+            return self._http.get(path).status_code == httpx.codes.OK
+        except httpx.TransportError:
+            return False
+
+    def get(self, kind: str, name: str) -> Object:
+        return self._send("GET", f"{COLLECTIONS[kind]}/{name}")
+
+    def list(self, kind: str, **selectors: str) -> Object:
+        """The whole list object: its metadata carries the resourceVersion that a watch starts from."""
+        return self._send("GET", COLLECTIONS[kind], params=selectors)
+
+    def create(self, obj: Object) -> Object:
+        return self._send("POST", COLLECTIONS[obj["kind"]], json=obj)
+
+    def create_all(self, objects: Iterable[Object]) -> None:
+        """Creates them as fast as the server takes them, in no particular order."""
+        with ThreadPoolExecutor(8) as pool:
+            for _ in pool.map(self.create, objects):
+                pass
+
+    def patch(self, kind: str, name: str, change: Object) -> Object:
+        """Merge patch (RFC 7386): what is null goes away."""
+        headers = {"Content-Type": "application/merge-patch+json"}
+        return self._send("PATCH", f"{COLLECTIONS[kind]}/{name}", content=json.dumps(change), headers=headers)
+
+    def delete(self, kind: str, name: str, *, grace_s: int = 0) -> None:
+        self._send("DELETE", f"{COLLECTIONS[kind]}/{name}", params={"gracePeriodSeconds": grace_s})
+
+    def delete_all(self, kind: str) -> None:
+        self._send("DELETE", COLLECTIONS[kind], params={"gracePeriodSeconds": 0})
+
+    def clean_up(self) -> None:
+        """Takes away what tests leave: an empty cluster again, but for what the API server made itself."""
+        for kind in LEFT_BY_TESTS:
+            self.delete_all(kind)
+        for item in self.list("PriorityClass")["items"]:
+            if not item["metadata"]["name"].startswith("system-"):
+                self.delete("PriorityClass", item["metadata"]["name"])
+
+    def watch(self, kind: str, resource_version: str) -> Iterator[tuple[str, Object]]:
+        """(type, object) of every change after `resource_version`, until the server ends the stream."""
+        query: dict[str, str | int] = {"watch": 1, "resourceVersion": resource_version, "timeoutSeconds": 300}
+        with self._http.stream("GET", COLLECTIONS[kind], params=query, timeout=310) as response:
+            response.raise_for_status()
+            for line in response.iter_lines():
+                event = json.loads(line)
+                yield event["type"], event["object"]
+
+    def _send(self, method: str, path: str, **request: Any) -> Object:
+        response = self._http.request(method, path, **request)
+        try:
+            response.raise_for_status()
+        except httpx.HTTPStatusError as problem:
+            problem.add_note(response.text)
+            raise
+        answer: Object = response.json()
+        return answer

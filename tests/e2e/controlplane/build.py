@@ -1,0 +1,167 @@
+"""Builds etcd, kube-apiserver, kube-scheduler and kwok from their published Go modules, once.
+
+Run it as `python -m tests.e2e.controlplane.build`. The binaries are kept under
+`${XDG_CACHE_HOME:-~/.cache}/stowage/`, in a directory named by a hash of everything that decides
+their content, so a later run finds them without asking Go. It knows nothing of how they are started.
+"""
+
+import hashlib
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+MODULES = Path(__file__).parent / "modules"
+GO_VERSION = (1, 26)
+KUBERNETES = "k8s.io/kubernetes"
+
+
+@dataclass(slots=True, frozen=True)
+class Component:
+    """One program: its package, and the module of ours (a directory of `MODULES`) that pins its version."""
+
+    name: str
+    module: str
+    package: str
+
+
+# The cheapest first, so that a broken set-up shows early.
+COMPONENTS = (
+    Component("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
+    Component("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
+    Component("kube-scheduler", "kubernetes", f"{KUBERNETES}/cmd/kube-scheduler"),
+    Component("kube-apiserver", "kubernetes", f"{KUBERNETES}/cmd/kube-apiserver"),
+)
+
+
+class BuildError(Exception):
+    """What stands in the way of the build, in one line a person can act on."""
+
+
+def kubernetes_version() -> str:
+    """The pinned Kubernetes version, such as "v1.36.3"; the module's go.mod is the one place that says it."""
+    found = re.search(rf"^require {KUBERNETES} (v\S+)", (MODULES / "kubernetes/go.mod").read_text(), re.M)
+    if found is None:
+        raise BuildError(f"{MODULES / 'kubernetes/go.mod'} does not require {KUBERNETES}")
+    return found[1]
+
+
+def flags() -> list[str]:
+    version = kubernetes_version()
+    major, minor, _ = version.removeprefix("v").split(".", 2)
+    # A kube-scheduler that does not know its version negotiates features and API versions wrongly.
+    stamp = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
+    symbols = [f"-X k8s.io/component-base/version.{key}={value}" for key, value in stamp.items()]
+    return ["-trimpath", "-buildvcs=false", "-ldflags", " ".join(["-s -w", *symbols])]
+
+
+def binary(component: Component) -> Path:
+    """Where the built program is, or will be, kept."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    module = MODULES / component.module
+    digest = hashlib.sha256("\0".join([platform.system(), platform.machine(), *flags()]).encode())
+    for part in ("go.mod", "go.sum"):
+        digest.update((module / part).read_bytes())
+    return cache / "stowage" / f"{component.module}-{digest.hexdigest()[:12]}" / component.name
+
+
+def missing() -> list[Component]:
+    return [component for component in COMPONENTS if not binary(component).exists()]
+
+
+def require_go() -> None:
+    """Raises BuildError when no Go of `GO_VERSION` or later answers.
+
+    Asked from our module, so that a Go that may fetch the toolchain named there does it now.
+    """
+    wanted = ".".join(map(str, GO_VERSION))
+    lacks = f"make e2e needs Go {wanted} to build a control plane (https://go.dev/dl/)"
+    try:
+        asked = subprocess.run(
+            ["go", "env", "GOVERSION"],
+            cwd=MODULES / "kubernetes",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise BuildError(f"{lacks}, and there is no `go` on the PATH") from None
+    found = re.match(r"go(\d+)\.(\d+)", asked.stdout)
+    if found is None or (int(found[1]), int(found[2])) < GO_VERSION:
+        raise BuildError(f"{lacks}, and found {(asked.stdout or asked.stderr).strip() or 'none'}")
+
+
+def build(component: Component) -> None:
+    """Compiles one component into the cache; shows how many packages are done while it works."""
+    target = binary(component)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+    command = ["go", "build", "-v", *flags(), "-o", str(unfinished), component.package]
+    environment = os.environ | {"CGO_ENABLED": "0"}  # no C compiler needed
+    started = time.monotonic()
+    with subprocess.Popen(
+        command, cwd=MODULES / component.module, env=environment, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        tail = show_progress(component.name, started, process.stderr)
+    if process.returncode != 0:
+        unfinished.unlink(missing_ok=True)
+        raise BuildError(f"go could not build {component.name}:\n{tail}")
+    unfinished.rename(target)  # atomic: a broken-off build never looks like a finished one
+    say(f"{component.name}: built in {clock(started)}, {target}", last=True)
+
+
+def show_progress(name: str, started: float, lines: Iterator[str]) -> str:
+    """Counts the packages that `go build -v` names; returns the last lines, where errors stand."""
+    tail: list[str] = []
+    shown = 0.0
+    for count, line in enumerate(lines, start=1):
+        tail = [*tail[-19:], line]
+        if time.monotonic() - shown >= (0.2 if sys.stdout.isatty() else 15):
+            shown = time.monotonic()
+            say(f"{name}: {count} packages compiled or fetched, {clock(started)}", last=False)
+    return "".join(tail)
+
+
+def say(text: str, *, last: bool) -> None:
+    """One line that is rewritten on a terminal, and plain lines elsewhere."""
+    if sys.stdout.isatty():
+        print(f"\r\033[K{text}", end="\n" if last else "", flush=True)
+    else:
+        print(text, flush=True)
+
+
+def clock(started: float) -> str:
+    seconds = int(time.monotonic() - started)
+    return f"{seconds // 60}:{seconds % 60:02}"
+
+
+def main() -> int:
+    started = time.monotonic()
+    try:
+        todo = missing()
+        if not todo:
+            return 0
+        require_go()
+        os.nice(10)  # minutes of every core: leave the machine usable
+        names = ", ".join(component.name for component in todo)
+        print(
+            f"Building {names} for the end-to-end tests. A cold build takes minutes, and happens once.",
+            flush=True,
+        )
+        for component in todo:
+            build(component)
+    except (BuildError, KeyboardInterrupt) as problem:
+        print(str(problem) or "interrupted", file=sys.stderr)
+        return 1
+    print(f"The control plane is built ({clock(started)}).")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

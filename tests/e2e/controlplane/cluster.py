@@ -1,0 +1,155 @@
+"""A Kubernetes control plane on loopback: etcd, kube-apiserver, kwok for kubelets, kube-scheduler on demand.
+
+Everything it writes is below one directory. There is no kube-controller-manager: no Deployments, Jobs,
+disruption budgets' status or garbage collection, and namespaces cannot be deleted.
+"""
+
+import os
+import secrets
+import ssl
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+import yaml
+
+from .api import Api, Object
+from .build import COMPONENTS, binary
+from .process import Process, free_port
+
+HERE = Path(__file__).parent
+TOKEN = secrets.token_hex()
+# An RFC 5915 private key on P-256 is these bytes around 32 random ones; the public half may be left out.
+EC_KEY = bytes.fromhex("30310201010420"), bytes.fromhex("a00a06082a8648ce3d030107")
+
+
+class ControlPlane:
+    """Use it as a context manager; leaving it stops every process, in reverse order of their start."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.logs = directory / "logs"
+        self.kubeconfig = directory / "kubeconfig"
+        self.server = f"https://127.0.0.1:{free_port()}"
+        self._etcd_url = f"http://127.0.0.1:{free_port()}"
+        self._stack = ExitStack()
+        self.apiserver = self._apiserver()
+
+    def __enter__(self) -> Self:
+        self.logs.mkdir(parents=True)
+        self._write_credentials()
+        with ExitStack() as stack:
+            stack.enter_context(self._etcd())
+            stack.enter_context(self.apiserver)
+            self.api = stack.enter_context(Api(self.server, token=TOKEN, ca=self._certificate))
+            stack.enter_context(self._kwok())
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def scheduler(self, configuration: Object) -> Process:
+        """A kube-scheduler, not yet started, with this KubeSchedulerConfiguration and our kubeconfig."""
+        connection = configuration.get("clientConnection", {}) | {"kubeconfig": str(self.kubeconfig)}
+        file = self.directory / "scheduler.yaml"
+        file.write_text(yaml.safe_dump(configuration | {"clientConnection": connection}))
+        port = free_port()
+        flags = {
+            "config": file,
+            "bind-address": "127.0.0.1",
+            "secure-port": port,
+            "authorization-always-allow-paths": "/healthz,/readyz,/livez,/metrics,/configz",
+        }
+        return self._process("kube-scheduler", flags, ready=f"https://127.0.0.1:{port}/readyz")
+
+    def process(self, name: str, command: list[str | Path], *, ready: str) -> Process:
+        """A program, not yet started, that logs beside the others; ready once the URL `ready` answers 200."""
+        return Process(name, command, log=self.logs / f"{name}.log", ready=lambda: answers(ready))
+
+    def _process(self, name: str, flags: dict[str, object], *, ready: str) -> Process:
+        program = next(binary(component) for component in COMPONENTS if component.name == name)
+        return self.process(
+            name, [program, *(f"--{flag}={value}" for flag, value in flags.items())], ready=ready
+        )
+
+    def _etcd(self) -> Process:
+        peer_url = f"http://127.0.0.1:{free_port()}"
+        flags: dict[str, object] = {
+            "data-dir": self.directory / "etcd",
+            "listen-client-urls": self._etcd_url,
+            "advertise-client-urls": self._etcd_url,
+            "listen-peer-urls": peer_url,
+            "initial-advertise-peer-urls": peer_url,
+            "initial-cluster": f"default={peer_url}",
+            "unsafe-no-fsync": True,  # a test's data may be lost with the machine
+        }
+        return self._process("etcd", flags, ready=f"{self._etcd_url}/health")
+
+    def _apiserver(self) -> Process:
+        flags: dict[str, object] = {
+            "etcd-servers": self._etcd_url,
+            "bind-address": "127.0.0.1",
+            "secure-port": self.server.rpartition(":")[2],
+            "cert-dir": self._certificate.parent,  # a certificate of its own making, kept over restarts
+            "token-auth-file": self.directory / "tokens.csv",
+            "authorization-mode": "RBAC",
+            "service-account-issuer": self.server,
+            "service-account-key-file": self._key,
+            "service-account-signing-key-file": self._key,
+            "service-cluster-ip-range": "10.0.0.0/24",
+            "endpoint-reconciler-type": "none",  # it would want an address that is not loopback
+            # What these two ask for is done by controllers that do not run here: making a namespace's service
+            # account, and taking the not-ready taint off a new node.
+            "disable-admission-plugins": "ServiceAccount,TaintNodesByCondition",
+        }
+        return self._process("kube-apiserver", flags, ready=f"{self.server}/readyz")
+
+    def _kwok(self) -> Process:
+        address = f"127.0.0.1:{free_port()}"
+        flags: dict[str, object] = {
+            "kubeconfig": self.kubeconfig,
+            "config": HERE / "stages.yaml",  # without stages kwok does nothing
+            "manage-all-nodes": True,
+            "node-lease-duration-seconds": 0,  # nobody here looks at leases
+            "v": "WARN",
+            "server-address": address,
+        }
+        return self._process("kwok", flags, ready=f"http://{address}/healthz")
+
+    @property
+    def _certificate(self) -> Path:
+        return self.directory / "certificates" / "apiserver.crt"
+
+    @property
+    def _key(self) -> Path:
+        return self.directory / "service-accounts.key"
+
+    def _write_credentials(self) -> None:
+        head, curve = EC_KEY
+        self._key.write_text(
+            ssl.DER_cert_to_PEM_cert(head + os.urandom(32) + curve).replace("CERTIFICATE", "EC PRIVATE KEY")
+        )
+        (self.directory / "tokens.csv").write_text(f"{TOKEN},e2e,e2e,system:masters\n")
+        cluster = {"server": self.server, "certificate-authority": str(self._certificate)}
+        kubeconfig = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "e2e", "cluster": cluster}],
+            "users": [{"name": "e2e", "user": {"token": TOKEN}}],
+            "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": "e2e"}}],
+            "current-context": "e2e",
+        }
+        self.kubeconfig.write_text(yaml.safe_dump(kubeconfig))
+
+
+def answers(url: str) -> bool:
+    """Whether a GET of `url` says 200; the self-made certificates of our own children are not checked."""
+    try:
+        return httpx.get(url, verify=False, trust_env=False, timeout=2).status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False

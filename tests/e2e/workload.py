@@ -1,0 +1,43 @@
+"""Nodes and pods for the tests, as a GPU cluster would describe them."""
+
+from .controlplane.api import NAMESPACE, Object
+
+
+def node(
+    name: str, resources: dict[str, int], *, labels: dict[str, str] | None = None, cpu: int = 128
+) -> Object:
+    """A node whose device plugin advertises `resources`, such as {"nvidia.com/gpu": 8}."""
+    amounts = {"cpu": str(cpu), "memory": "2Ti", "pods": "250"} | {
+        key: str(n) for key, n in resources.items()
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name} | (labels or {})},
+        "status": {"capacity": amounts, "allocatable": amounts},
+    }
+
+
+def pod(
+    name: str,
+    resources: dict[str, int],
+    *,
+    scheduler: str = "stowage",
+    runs_for: str | None = None,
+    priority_class: str | None = None,
+    cpu: str = "1",
+) -> Object:
+    """A pod of one container; with `runs_for` ("2s") it finishes after that time, else it runs on."""
+    amounts = {"cpu": cpu, "memory": "1Gi"} | {key: str(n) for key, n in resources.items()}
+    spec: Object = {
+        "schedulerName": scheduler,
+        "terminationGracePeriodSeconds": 0,
+        "containers": [
+            {"name": "work", "image": "work", "resources": {"requests": amounts, "limits": amounts}}
+        ],
+    }
+    if priority_class is not None:
+        spec["priorityClassName"] = priority_class
+    annotations = {} if runs_for is None else {"e2e.stowage.dev/runs-for": runs_for}
+    metadata = {"name": name, "namespace": NAMESPACE, "annotations": annotations}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

@@ -7,7 +7,10 @@ nothing fits, and then every node must have one.
 
 from __future__ import annotations
 
+from itertools import compress
+
 import numpy as np
+import numpy.typing as npt
 
 from extender.dialects import RequestError, request_of
 from extender.settings import Settings
@@ -27,25 +30,29 @@ def filter_nodes(state: State, args: FilterArgs, settings: Settings) -> tuple[Fi
     if not request.wants_gpu:
         return FilterResult(names=args.names), None
     verdict = judge(state, args.pod, request, args.names)
-    fits = np.flatnonzero(verdict.codes == Reason.FITS)
-    if fits.size and settings.shortlist:
-        fits = np.sort(fits[best(verdict.keys[fits], settings.shortlist)])
-        return FilterResult(names=[args.names[i] for i in fits]), verdict
-    names = [args.names[i] for i in fits]
-    failed, unresolvable = _reasons(args.names, verdict, state.eviction_helps_extenders)
-    return FilterResult(names=names, failed=failed, unresolvable=unresolvable), verdict
+    fits = verdict.codes == Reason.FITS
+    if settings.shortlist and fits.any():
+        fitting = np.flatnonzero(fits)
+        shortlist = np.sort(fitting[best(verdict.keys[fitting], settings.shortlist)])
+        return FilterResult(names=[args.names[i] for i in shortlist.tolist()]), verdict
+    evictable = _EVICTION_HELPS[verdict.codes] & state.eviction_helps_extenders
+    result = FilterResult(
+        names=_picked(args.names, fits),
+        failed=_reasons(args.names, verdict.codes, evictable),
+        unresolvable=_reasons(args.names, verdict.codes, ~(fits | evictable)),
+    )
+    return result, verdict
 
 
-def _reasons(names: list[str], verdict: Verdict, eviction: bool) -> tuple[dict[str, str], dict[str, str]]:
-    """Reasons by node, apart by whether kube-scheduler should look for victims there.
+# By code. Before 1.38 no refusal is shown as one that eviction could help: kube-scheduler's dry run does not
+# ask extenders, finds that the pod fits without victims, and fails the attempt.
+_TEXTS = [reason.text for reason in Reason]
+_EVICTION_HELPS = np.array([reason.eviction_helps for reason in Reason])
 
-    Before 1.38 it never should: its dry run does not ask extenders, finds that the pod fits without
-    victims, and fails the attempt.
-    """
-    failed: dict[str, str] = {}
-    unresolvable: dict[str, str] = {}
-    for name, code in zip(names, verdict.codes.tolist(), strict=True):
-        if code != Reason.FITS:
-            reason = Reason(code)
-            (failed if eviction and reason.eviction_helps else unresolvable)[name] = reason.text
-    return failed, unresolvable
+
+def _reasons(names: list[str], codes: npt.NDArray[np.int8], which: npt.NDArray[np.bool_]) -> dict[str, str]:
+    return dict(zip(_picked(names, which), map(_TEXTS.__getitem__, codes[which].tolist()), strict=True))
+
+
+def _picked(names: list[str], which: npt.NDArray[np.bool_]) -> list[str]:
+    return list(compress(names, which.tobytes()))

@@ -36,6 +36,7 @@ _Map: TypeAlias = dict[str, str | None] | None
 
 class _Metadata(_Wire):
     name: str | None = None
+    generate_name: str | None = None
     namespace: str | None = None
     uid: str | None = None
     labels: _Map = None
@@ -179,7 +180,7 @@ class WirePod(_Wire):
         status = self.status or _PodStatus()
         return Pod(
             namespace=sys.intern(metadata.namespace or "default"),
-            name=metadata.name or "",
+            name=metadata.name or metadata.generate_name or "",
             uid=metadata.uid or "",
             spec=spec.record(),
             node_name=sys.intern(spec.node_name or ""),

@@ -45,7 +45,7 @@ class Unreachable(BindError):
 
 
 class Source(Protocol):
-    """What feeds ``State``. Of each kind, ``Listed`` follows the first full list: from then on it is synced."""
+    """What feeds ``State``. ``Listed`` follows the first full list of each kind: then that kind is synced."""
 
     def start(self, apply: Apply) -> None:
         """Begin to deliver events to ``apply``; returns at once where they come from the network."""
@@ -54,7 +54,7 @@ class Source(Protocol):
         """Deliver nothing more. Returns within about a second; may be called twice, or without ``start``."""
 
     async def bind(self, pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -> None:
-        """Bind a pod (of this uid) to a node and add the annotations, both or neither. Raises ``BindError``."""
+        """Bind the pod of this uid to a node and annotate it, all or nothing. Raises ``BindError``."""
 
     def staleness(self) -> Mapping[Kind, float]:
         """Seconds since each kind was last heard of, infinite before the first time; empty if never stale."""

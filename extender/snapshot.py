@@ -1,0 +1,209 @@
+"""The state of a cluster from files, in the forms that kubectl prints: ``kubectl get nodes,pods -A -o json``.
+
+JSON or YAML (also of several documents); a List, NodeList or PodList, an array, or single objects. Other
+kinds are passed over. A broken item is reported and skipped; a file that is none of all this is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
+
+import yaml
+from pydantic import ValidationError
+
+from extender.manifests import WireNode, WirePod, complaint
+from extender.objects import Event, Kind, Listed, Node, Pod, Upserted
+from extender.source import Apply, BindConflict, BindError, Unavailable
+
+_log = logging.getLogger(__name__)
+_SHOWN = 20  # broken items in the log; a file full of them must not bury everything else
+_MANIFESTS: dict[str, type[WireNode | WirePod]] = {"Node": WireNode, "Pod": WirePod}
+_LISTS = {"List": "", "NodeList": "Node", "PodList": "Pod"}  # and the kind of items that do not name theirs
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML, with times left as text, which is what Kubernetes has them as."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An item that was skipped: the ``index``-th object of ``file``, from 0."""
+
+    file: str
+    index: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: item {self.index}: {self.reason}"
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """Nodes and pods by key, and what could not be read."""
+
+    nodes: dict[str, Node] = field(default_factory=dict)
+    pods: dict[str, Pod] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def add(self, text: str, file: str) -> None:
+        """Take in the objects of a text; of two with one name the later counts. Raises ``Unavailable``."""
+        for index, item in enumerate(_items(text, file)):
+            match item:
+                case Node():
+                    self._note_again(item.key in self.nodes, file, index, f"Node {item.key}")
+                    self.nodes[item.key] = item
+                case Pod():
+                    self._note_again(item.key in self.pods, file, index, f"Pod {item.key}")
+                    self.pods[item.key] = item
+                case _Broken(reason):
+                    self.problems.append(Problem(file, index, reason))
+
+    def _note_again(self, known: bool, file: str, index: int, name: str) -> None:
+        if known:
+            self.problems.append(Problem(file, index, f"{name} comes a second time, this one counts"))
+
+
+def read(paths: Iterable[Path]) -> Snapshot:
+    """The objects of all files together. Raises ``Unavailable`` with the file and what is wrong with it."""
+    snapshot = Snapshot()
+    for path in paths:
+        try:
+            raw = path.read_bytes()
+            text = raw.decode(json.detect_encoding(raw))  # PowerShell's ">" writes UTF-16
+        except OSError as error:
+            raise Unavailable(f"{path}: cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise Unavailable(f"{path}: is not text") from None
+        del raw
+        snapshot.add(text, str(path))
+    return snapshot
+
+
+class SnapshotSource:
+    """A cluster that changes by binds alone, and in memory only."""
+
+    def __init__(self, snapshot: Snapshot, name: str) -> None:
+        self._snapshot = snapshot
+        self._name = name
+        self._apply: Apply = lambda events: None
+
+    def start(self, apply: Apply) -> None:
+        """Deliver everything at once, before it returns."""
+        problems = self._snapshot.problems
+        for problem in problems[:_SHOWN]:
+            _log.warning("Skipped: %s", problem)
+        if len(problems) > _SHOWN:
+            _log.warning("Skipped: %d more", len(problems) - _SHOWN)
+        self._apply = apply
+        nodes, pods = self._snapshot.nodes, self._snapshot.pods
+        events: list[Event] = [*map(Upserted, nodes.values()), Listed("Node", frozenset(nodes))]
+        apply([*events, *map(Upserted, pods.values()), Listed("Pod", frozenset(pods))])
+
+    def stop(self) -> None:
+        """Nothing runs."""
+        self._apply = lambda events: None
+
+    async def bind(self, pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -> None:
+        """Remember the pod as bound, also one that the snapshot does not have. Raises ``BindError``."""
+        known = self._snapshot.pods.get(pod.key, pod)
+        if known.uid != pod.uid:
+            raise BindConflict("the pod was made anew under its name")
+        if known.node_name:
+            raise BindConflict(f"the pod is bound to {known.node_name} already")
+        if known.phase != "Pending" or known.deleting:
+            raise BindConflict("the pod is not pending")
+        if node not in self._snapshot.nodes:
+            raise BindError(f"node {node} is not in the snapshot")
+        bound = replace(known, node_name=node, annotations={**known.annotations, **(annotations or {})})
+        self._snapshot.pods[pod.key] = bound
+        self._apply([Upserted(bound)])
+
+    def staleness(self) -> Mapping[Kind, float]:
+        """Empty: there is nothing newer."""
+        return {}
+
+    def server_version(self) -> str:
+        """Unknown."""
+        return ""
+
+    def describe(self) -> str:
+        """The name and how much there is."""
+        return f"{self._name} ({len(self._snapshot.nodes)} nodes, {len(self._snapshot.pods)} pods)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Broken:
+    reason: str
+
+
+_Item: TypeAlias = Node | Pod | _Broken | None  # None: of a kind that is not read
+
+
+def _items(text: str, file: str) -> Iterator[_Item]:
+    for document in _documents(text, file):
+        kind = _kind(document)
+        items = (document.get("items") or []) if kind in _LISTS else document
+        if isinstance(items, list):
+            yield from (_item(item, _LISTS.get(kind, "")) for item in items)
+        elif isinstance(items, Node | Pod | _Broken) or _kind(items):
+            yield _item(items)
+        else:
+            raise Unavailable(f"{file}: holds no Kubernetes objects")
+
+
+def _documents(text: str, file: str) -> list[Any]:
+    is_json = re.match(r"\s*[{\[]", text)
+    try:
+        if is_json:
+            return [json.loads(text, object_hook=_narrowed)]
+        documents = [one for one in yaml.load_all(text, _Loader) if one is not None]
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise Unavailable(f"{file}: is not {'JSON' if is_json else 'YAML'}: {error}") from None
+    if not documents:
+        raise Unavailable(f"{file}: is empty")
+    return documents
+
+
+def _narrowed(obj: dict[str, Any]) -> object:
+    # While the rest is still being parsed: the dicts of 30,000 pods are a gigabyte, their records are not.
+    # (An ownerReference has a kind, too, but no metadata.)
+    return _item(obj) if _kind(obj) in _MANIFESTS and "metadata" in obj else obj
+
+
+def _item(item: object, kind: str = "") -> _Item:
+    if isinstance(item, Node | Pod | _Broken):
+        return item
+    if not isinstance(item, dict):
+        return _Broken("is no object")
+    kind = _kind(item) or kind
+    if not kind:
+        return _Broken("has no kind")
+    if kind not in _MANIFESTS:
+        return None
+    try:
+        record = _MANIFESTS[kind].model_validate(item).record()
+    except ValidationError as error:
+        return _Broken(f"{kind} {_name(item)}: {complaint(error)}")
+    return record if record.name else _Broken(f"{kind} without a name")
+
+
+def _kind(obj: object) -> str:
+    kind = obj.get("kind") if isinstance(obj, dict) else None
+    return kind if isinstance(kind, str) else ""
+
+
+def _name(item: dict[str, Any]) -> str:
+    metadata = item.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return str(name)[:253] if name else "without a name"

@@ -1,0 +1,254 @@
+"""Snapshot files as kubectl prints them, broken in all the ways that files are, and the source over them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+
+from extender.objects import Event, Listed, Node, Pod, Upserted
+from extender.snapshot import Snapshot, SnapshotSource, read
+from extender.source import BindConflict, BindError, Unavailable
+
+
+def node(name: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"pool": "gpu"}}}
+
+
+def pod(name: str, node_name: str = "", **status: Any) -> dict[str, Any]:
+    metadata = {
+        "name": name,
+        "namespace": "ml",
+        "uid": f"u-{name}",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "x"}],
+    }
+    return {"kind": "Pod", "metadata": metadata, "spec": {"nodeName": node_name}, "status": status}
+
+
+def listed(*items: object, kind: str = "List") -> dict[str, Any]:
+    return {"apiVersion": "v1", "items": [*items], "kind": kind, "metadata": {"resourceVersion": ""}}
+
+
+def parsed(*contents: object, write: Callable[[Any], str] = json.dumps) -> Snapshot:
+    snapshot = Snapshot()
+    for number, content in enumerate(contents):
+        snapshot.add(content if isinstance(content, str) else write(content), f"file{number}")
+    return snapshot
+
+
+@pytest.fixture(
+    params=[json.dumps, lambda obj: json.dumps(obj, indent=4), yaml.safe_dump],
+    ids=["json", "indented", "yaml"],
+)
+def write(request: pytest.FixtureRequest) -> Callable[[Any], str]:
+    return cast(Callable[[Any], str], request.param)
+
+
+def test_a_list_of_nodes_and_pods(write: Callable[[Any], str]) -> None:
+    snapshot = parsed(listed(node("n1"), node("n2"), pod("a", "n1", phase="Running"), pod("b")), write=write)
+    assert list(snapshot.nodes) == ["n1", "n2"]
+    assert snapshot.nodes["n1"] == Node("n1", labels={"pool": "gpu"})
+    assert list(snapshot.pods) == ["ml/a", "ml/b"]
+    assert snapshot.pods["ml/a"] == Pod(
+        "ml", "a", "u-a", node_name="n1", phase="Running", created=1767225600.0
+    )
+    assert snapshot.problems == []
+
+
+def test_lists_of_one_kind_whose_items_do_not_name_it(write: Callable[[Any], str]) -> None:
+    nodes = listed({"metadata": {"name": "n1"}}, kind="NodeList")
+    pods = listed({"metadata": {"name": "a", "namespace": "ml"}}, kind="PodList")
+    snapshot = parsed(nodes, pods, write=write)
+    assert (list(snapshot.nodes), list(snapshot.pods)) == (["n1"], ["ml/a"])
+
+
+def test_single_objects_arrays_and_several_documents() -> None:
+    documents = yaml.safe_dump_all([node("n1"), listed(pod("a")), None, {"kind": "Service", "metadata": {}}])
+    snapshot = parsed(pod("b"), [node("n2"), pod("c")], documents)
+    assert (list(snapshot.nodes), list(snapshot.pods)) == (["n2", "n1"], ["ml/b", "ml/c", "ml/a"])
+    assert snapshot.problems == []
+
+
+def test_yaml_written_by_hand() -> None:
+    text = """
+# what a person writes
+kind: Pod
+metadata: {name: a, creationTimestamp: 2026-01-01T00:00:00Z}
+spec:
+  containers:
+  - name: main
+    resources: {limits: {nvidia.com/gpu: 1, cpu: 0.5}}
+    args:
+"""
+    found = parsed(text).pods["default/a"]
+    assert found.created == 1767225600.0
+    assert found.spec.containers[0].requests == (("cpu", "0.5"), ("nvidia.com/gpu", "1"))
+
+
+def test_an_empty_cluster() -> None:
+    assert parsed(listed()) == Snapshot()
+    assert parsed('{"kind": "List", "items": null}') == Snapshot()
+
+
+def test_broken_items_are_reported_and_skipped(write: Callable[[Any], str]) -> None:
+    broken = pod("bad") | {"spec": {"containers": "none"}}
+    items = [
+        node("n1"),
+        5,
+        None,
+        {"metadata": {"name": "x"}},
+        broken,
+        {"kind": "Node", "metadata": {}},
+        {"kind": ["Pod"]},
+    ]
+    snapshot = parsed(listed(), listed(*items, pod("good")), write=write)
+    assert [str(problem) for problem in snapshot.problems] == [
+        "file1: item 1: is no object",
+        "file1: item 2: is no object",
+        "file1: item 3: has no kind",
+        "file1: item 4: Pod bad: spec.containers: Input should be a valid list",
+        "file1: item 5: Node without a name",
+        "file1: item 6: has no kind",
+    ]
+    assert (list(snapshot.nodes), list(snapshot.pods)) == (["n1"], ["ml/good"])
+
+
+def test_of_two_objects_with_one_name_the_later_counts() -> None:
+    snapshot = parsed(listed(pod("a"), node("n1")), listed(pod("a", "n1"), node("n1")))
+    assert snapshot.pods["ml/a"].node_name == "n1"
+    assert [p.reason for p in snapshot.problems] == [
+        "Pod ml/a comes a second time, this one counts",
+        "Node n1 comes a second time, this one counts",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "is empty"),
+        ("---\n---\n", "is empty"),
+        ('{"kind": "List", "items": [', "is not JSON"),
+        ('{"kind": "List"} {"kind": "List"}', "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ('{"kind": ' + "9" * 5000 + "}", "is not JSON"),
+        ("a: [b", "is not YAML"),
+        ("a: !!python/object:os.system b", "is not YAML"),
+        ("Error from server: no", "holds no Kubernetes objects"),
+        ("just words", "holds no Kubernetes objects"),
+        ("{}", "holds no Kubernetes objects"),
+        ('{"kind": "List", "items": {"a": 1}}', "holds no Kubernetes objects"),
+    ],
+)
+def test_a_file_that_is_no_snapshot(text: str, complaint: str) -> None:
+    with pytest.raises(Unavailable, match=f"^file0: {complaint}"):
+        parsed(text)
+
+
+def test_files_are_read_together(tmp_path: Path) -> None:
+    nodes, pods = tmp_path / "nodes.yaml", tmp_path / "pods.json"
+    nodes.write_text(yaml.safe_dump(listed(node("n1"))))
+    pods.write_text(json.dumps(listed(pod("a", "n1"), 7)), encoding="utf-16")
+    snapshot = read([nodes, pods])
+    assert (list(snapshot.nodes), list(snapshot.pods)) == (["n1"], ["ml/a"])
+    assert [(p.file, p.index) for p in snapshot.problems] == [(str(pods), 1)]
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="missing: cannot be read: No such file"):
+        read([tmp_path / "missing"])
+    with pytest.raises(Unavailable, match="cannot be read: Is a directory"):
+        read([tmp_path])
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\x80\x81\x82\x83")
+    with pytest.raises(Unavailable, match="is not text"):
+        read([binary])
+
+
+def started(*items: object) -> tuple[SnapshotSource, list[Event]]:
+    source, events = SnapshotSource(parsed(listed(*items)), "cluster.json"), list[Event]()
+    source.start(events.extend)
+    return source, events
+
+
+def test_everything_is_delivered_at_once_nodes_first() -> None:
+    source, events = started(pod("a", "n1"), node("n1"))
+    assert [e.obj.key for e in events if isinstance(e, Upserted)] == ["n1", "ml/a"]
+    assert events[1] == Listed("Node", frozenset({"n1"}))
+    assert events[3:] == [Listed("Pod", frozenset({"ml/a"}))]
+    assert source.describe() == "cluster.json (1 nodes, 1 pods)"
+    assert source.staleness() == {}
+    assert source.server_version() == ""
+
+
+def test_broken_items_are_logged_but_not_without_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    started(*range(25))
+    messages = [record.getMessage() for record in caplog.records]
+    assert (messages[0], messages[-1]) == ("Skipped: file0: item 0: is no object", "Skipped: 5 more")
+    assert len(messages) == 21
+
+
+async def test_bind_changes_memory_and_tells() -> None:
+    source, events = started(node("n1"), pod("a"))
+    waiting = Pod("ml", "a", "u-a")
+    events.clear()
+    await source.bind(waiting, "n1", {"stowage.dev/gpu": "3"})
+    [event] = events
+    assert isinstance(event, Upserted)
+    assert isinstance(event.obj, Pod)
+    assert (event.obj.key, event.obj.node_name) == ("ml/a", "n1")
+    assert event.obj.annotations == {"stowage.dev/gpu": "3"}
+    assert event.obj.created == 1767225600.0  # the snapshot's own record is bound, not the caller's
+    with pytest.raises(BindConflict, match="bound to n1 already"):
+        await source.bind(waiting, "n1")
+
+
+async def test_bind_takes_a_pod_that_only_the_scheduler_knew() -> None:
+    source, events = started(node("n1"))
+    await source.bind(Pod("ml", "new", "u-new"), "n1")
+    assert events[-1] == Upserted(Pod("ml", "new", "u-new", node_name="n1"))
+    with pytest.raises(BindConflict):
+        await source.bind(Pod("ml", "new", "u-new"), "n1")
+
+
+@pytest.mark.parametrize(
+    ("known", "uid", "target", "error", "text"),
+    [
+        (pod("a"), "other", "n1", BindConflict, "made anew"),
+        (pod("a", "n2"), "u-a", "n1", BindConflict, "bound to n2 already"),
+        (pod("a", phase="Failed"), "u-a", "n1", BindConflict, "not pending"),
+        (pod("a", phase="Running"), "u-a", "n1", BindConflict, "not pending"),
+        (pod("a"), "u-a", "n9", BindError, "node n9 is not in the snapshot"),
+    ],
+)
+async def test_bind_refuses(
+    known: dict[str, Any], uid: str, target: str, error: type[BindError], text: str
+) -> None:
+    source, events = started(node("n1"), known)
+    events.clear()
+    with pytest.raises(error, match=text):
+        await source.bind(Pod("ml", "a", uid), target)
+    assert events == []
+
+
+async def test_a_pod_that_is_being_deleted_is_not_bound() -> None:
+    dying = pod("a")
+    dying["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    source, _ = started(node("n1"), dying)
+    with pytest.raises(BindConflict, match="not pending"):
+        await source.bind(Pod("ml", "a", "u-a"), "n1")
+
+
+async def test_nothing_is_told_after_stop() -> None:
+    source, events = started(node("n1"), pod("a"))
+    events.clear()
+    source.stop()
+    source.stop()
+    await source.bind(Pod("ml", "a", "u-a"), "n1")
+    assert events == []

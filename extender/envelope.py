@@ -23,7 +23,8 @@ class Envelope(BaseModel):
     """Members may be null but not absent: kube-scheduler always sends all of them, and one that is absent
     under its own name may be there in another case."""
 
-    model_config = ConfigDict(extra="ignore")
+    # Thousands of node names, each seen once: to look each up in a cache of strings costs a quarter more.
+    model_config = ConfigDict(extra="ignore", cache_strings="keys")
 
 
 class NodeList(BaseModel):

@@ -63,5 +63,5 @@ def _free_part(fleet: Fleet, gpu: int, row: int) -> float:
 
 def _largest(fleet: Fleet) -> tuple[float, float]:
     """CPU (milli) and GPUs of the largest node, at least 1."""
-    gpus = np.count_nonzero(fleet.compute_capacity, axis=0).max(initial=1)
+    gpus = fleet.compute_capacity.sum(axis=0).max(initial=0) / WHOLE  # every GPU has a capacity of WHOLE
     return max(1.0, float(fleet.cpu_capacity.max(initial=1))), max(1.0, float(gpus))

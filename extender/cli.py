@@ -1,0 +1,136 @@
+"""The command ``stowage``: arguments, and which room of the house answers them.
+
+Each subcommand imports what it needs when it runs, so that ``stowage version`` costs no compiler and no
+Kubernetes client.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version as distribution_version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from extender.source import Source
+
+_log = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; the exit code is 0 for success, 1 for what failed, 2 for wrong arguments."""
+    argv = sys.argv[1:] if argv is None else argv
+    args = _parser(argv[0] if argv else "").parse_args(argv)
+    code: int = args.run(args)
+    return code
+
+
+# Subcommands that live elsewhere: each module has add_parser(subparsers) and run(args).
+_ROOMS = {
+    "demo": ("extender.demo", "place a few hundred pods on a bundled cluster, with and without Stowage"),
+}
+
+
+def version() -> str:
+    """Version of the installed distribution."""
+    return distribution_version("kube-stowage")
+
+
+def source_of(args: argparse.Namespace) -> Source:
+    """Where the state comes from: ``--snapshot``, else ``--kubeconfig``, else the cluster around us, else the
+    bundled example. Raises ``SourceError``."""
+    if args.snapshot:
+        return _snapshot(args.snapshot, ", ".join(map(str, args.snapshot)))
+    from extender import kube
+
+    if args.kubeconfig:
+        return kube.from_kubeconfig(args.kubeconfig)
+    if (cluster := kube.in_cluster()) is not None:
+        return cluster
+    from extender.data import CLUSTER
+
+    _log.warning("NOT YOUR CLUSTER: outside a cluster and without --snapshot or --kubeconfig, an example")
+    return _snapshot([CLUSTER], "the bundled example")
+
+
+def _parser(command: str) -> argparse.ArgumentParser:
+    """The parser; of the rooms in other modules only that of ``command`` is entered."""
+    parser = argparse.ArgumentParser(
+        prog="stowage", description="GPU bin-packing scheduler extender for Kubernetes."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_serve(commands.add_parser("serve", help="answer kube-scheduler over HTTP"))
+    for name, (module, text) in _ROOMS.items():
+        if name == command:
+            room = import_module(module)
+            room.add_parser(commands).set_defaults(run=room.run)
+        else:
+            commands.add_parser(name, help=text)
+    commands.add_parser("version", help="print the version").set_defaults(run=_print_version)
+    return parser
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    _add_source(parser)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--port", type=_port, default=8080, help="port to listen on, 0 for a free one (8080)")
+    parser.add_argument(
+        "--debug-port", type=_port, metavar="PORT", help="move /debug and /metrics to this port"
+    )
+    parser.set_defaults(run=_serve)
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--snapshot",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="read the state from what 'kubectl get nodes,pods -A -o json' prints, instead of a cluster",
+    )
+    parser.add_argument(
+        "--kubeconfig", type=Path, metavar="FILE", help="follow the cluster of this kubeconfig"
+    )
+
+
+def _port(text: str) -> int:
+    if text.isdecimal() and int(text) < 1 << 16:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no port (0 to 65535)")
+
+
+def _print_version(args: argparse.Namespace) -> int:
+    print(f"stowage {version()}")
+    return 0
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from extender import log, serve, settings
+    from extender.service import Service
+    from extender.source import SourceError
+
+    try:
+        chosen = settings.load(args.config, os.environ)
+        log.configure(chosen.log_level)
+        sockets = [serve.listen(args.host, p) for p in (args.port, args.debug_port) if p is not None]
+        serve.run(Service(chosen, source_of(args), version()), *sockets)
+    except (settings.SettingsError, serve.PortInUse, SourceError) as error:
+        print(f"stowage: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _snapshot(paths: Sequence[Path], name: str) -> Source:
+    from extender.snapshot import SnapshotSource, read
+
+    return SnapshotSource(read(paths), name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""The verbs at work: messages in and out of the pure functions, on the state as it is now.
+
+Loading this module compiles the kernels, which takes seconds; nothing that must answer before that may
+import it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import numpy as np
+
+from extender import wire
+from extender.metrics import Gauges, Gpus, Metrics
+from extender.objects import Event, Kind, Pod
+from extender.service import Verb
+from extender.settings import Settings
+from extender.source import Source
+from extender.state import State
+from extender.verbs.bind import bind
+from extender.verbs.filter import filter_nodes
+from extender.verbs.preempt import preempt
+from extender.verbs.prioritize import prioritize
+from packing.fleet import Fleet
+from packing.policies import POLICIES
+
+_log = logging.getLogger(__name__)
+_VERSION = re.compile(r"v?(\d+)\.(\d+)")
+_RESOURCES: dict[Kind, str] = {"Node": "nodes", "Pod": "pods"}
+_SEEN = 4096
+"""Pods of filter requests that are remembered for bind: more than are ever on their way between the two."""
+
+
+class Engine:
+    """State, where it comes from, and the verbs. Each verb returns the reply and what came of it."""
+
+    def __init__(self, source: Source, settings: Settings, metrics: Metrics) -> None:
+        self.state = State(POLICIES[settings.policy]())
+        self.source, self._settings, self._metrics = source, settings, metrics
+        self._seen: OrderedDict[str, Pod] = OrderedDict()
+        self.verbs: Mapping[Verb, Callable[[bytes], Awaitable[tuple[bytes, str]]]] = {
+            "filter": self._filter,
+            "prioritize": self._prioritize,
+            "preempt": self._preempt,
+            "bind": self._bind,
+        }
+
+    def missing(self) -> str:
+        """What has not been listed yet, "" when all has."""
+        absent = [name for kind, name in _RESOURCES.items() if kind not in self.state.synced]
+        return f"{' and '.join(absent)} are not listed yet" if absent else ""
+
+    def apply(self, events: Sequence[Event]) -> None:
+        """Take in what the source says."""
+        unready = self.missing()
+        for event in events:
+            try:
+                self.state.apply([event])
+            except (
+                Exception
+            ):  # a fault of ours: it must neither take other events with it nor end the service
+                _log.exception("the state did not take an event (%s)", type(event).__name__)
+        if unready and not self.missing():
+            _log.info("ready: %s", self.source.describe())
+
+    def set_server_version(self, version: str) -> None:
+        """What kube-scheduler does with our reasons depends on its version, which is the API server's."""
+        numbers = _VERSION.match(self._settings.kubernetes_version or version)
+        known = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
+        self.state.eviction_helps_extenders = known >= (1, 38)
+
+    def gauges(self) -> Gauges:
+        """The state in figures."""
+        state, resources = self.state, _RESOURCES.items()
+        ages = self.source.staleness()
+        return Gauges(
+            nodes=len(state.nodes),
+            pods=len(state.pods),
+            problems=len(state.problems),
+            synced={name: kind in state.synced for kind, name in resources},
+            age_seconds={name: ages[kind] for kind, name in resources if kind in ages},
+            gpus=gpus_by_model(state.fleet),
+        )
+
+    async def _filter(self, body: bytes) -> tuple[bytes, str]:
+        args = wire.parse_filter(body)
+        self._remember(args.pod)
+        result, _ = filter_nodes(self.state, args, self._settings)
+        if not (result.names or result.error):
+            self._metrics.nothing_fitted([*result.failed.values(), *result.unresolvable.values()])
+        outcome = "refused" if result.error else "fits" if result.names else "nothing_fits"
+        return wire.encode_filter(result, args.nodes), outcome
+
+    async def _prioritize(self, body: bytes) -> tuple[bytes, str]:
+        args = wire.parse_filter(body)
+        scores, _ = prioritize(self.state, args)
+        return wire.encode_priorities(args.names, scores), "scored"
+
+    async def _preempt(self, body: bytes) -> tuple[bytes, str]:
+        result = preempt(self.state, wire.parse_preempt(body))
+        return wire.encode_preempt(result), "victims" if result.candidates else "no_victims"
+
+    async def _bind(self, body: bytes) -> tuple[bytes, str]:
+        args = wire.parse_bind(body)
+        pod = self.state.pod_by_uid(args.uid) or self._seen.get(args.uid)
+        error = await bind(self.state, self.source, pod, args, self._settings)
+        return wire.encode_bind(error), "refused" if error else "bound"
+
+    def _remember(self, pod: Pod) -> None:
+        self._seen[pod.uid] = pod
+        self._seen.move_to_end(pod.uid)
+        if len(self._seen) > _SEEN:
+            self._seen.popitem(last=False)
+
+
+def gpus_by_model(fleet: Fleet) -> dict[str, Gpus]:
+    """Sums over the nodes of each GPU model."""
+    exists = fleet.compute_capacity > 0
+    whole = exists & (fleet.compute == fleet.compute_capacity) & (fleet.memory == fleet.memory_capacity)
+    free = np.maximum(fleet.compute, 0).sum(axis=0) / 1000
+    sums = {}
+    for index, name in enumerate(fleet.model_names):
+        here = fleet.model == index
+        if installed := int(exists[:, here].sum()):
+            sums[name or "unknown"] = Gpus(installed, float(free[here].sum()), int(whole[:, here].sum()))
+    return sums

@@ -1,0 +1,133 @@
+"""One running Stowage: what it waits for, and what it says when something goes wrong. Bytes in, bytes out.
+
+kube-scheduler counts only status 200 as an answer and throws the body of any other away, so the form of a
+refusal follows from what it does next:
+
+==========  =================  =========================================================================
+verb        a refusal is       what kube-scheduler does with it
+==========  =================  =========================================================================
+filter      200 and ``Error``  fails the attempt, shows the text in the pod's event, tries again later
+bind        200 and ``Error``  fails the binding, shows the text in the pod's event, tries again later
+prioritize  400, 500 or 503    goes on without our scores, without a word: alert on the metric
+preempt     400, 500 or 503    fails the preemption; an empty reply (no preemption) would hide the fault
+==========  =================  =========================================================================
+
+A body beyond the limit is 413 for all. No refusal and no log line quotes the pod. No HTTP here, and nothing
+that loads compiled code: a process must be able to say that it is not ready yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+from extender import wire
+from extender.metrics import Gauges, Metrics
+from extender.objects import Event
+from extender.settings import Settings
+from extender.source import Source
+
+if TYPE_CHECKING:
+    from extender.engine import Engine
+
+Verb: TypeAlias = Literal["filter", "prioritize", "preempt", "bind"]
+VERBS: tuple[Verb, ...] = get_args(Verb)
+
+_VERSION_EVERY = 600  # seconds: the control plane may be upgraded under us
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What goes back: JSON, or a line of text for a refusal that the protocol has no place for."""
+
+    body: bytes
+    status: int = 200
+
+    @property
+    def content_type(self) -> str:
+        """The media type of the body."""
+        return "application/json" if self.status == 200 else "text/plain; charset=utf-8"
+
+
+class Service:
+    """Settings, the source of state, metrics, readiness, and the engine as soon as there is one."""
+
+    def __init__(self, settings: Settings, source: Source, version: str) -> None:
+        self.settings = settings
+        self.source = source
+        self.version = version
+        self.engine: Engine | None = None
+        self.draining = False
+        self.metrics = Metrics(version, lambda: self.engine.gauges() if self.engine else Gauges())
+
+    async def run(self) -> None:
+        """Start, and keep an eye on the API server's version until cancelled. Raises ``SourceError``."""
+        try:
+            engine = await self.start()
+            while True:
+                engine.set_server_version(await asyncio.to_thread(self.source.server_version))
+                await asyncio.sleep(_VERSION_EVERY)
+        finally:
+            self.source.stop()
+
+    async def start(self) -> Engine:
+        """Compile the kernels, then begin to follow the source. Raises ``SourceError``."""
+        self.engine = engine = await asyncio.to_thread(self._load)
+        loop = asyncio.get_running_loop()
+
+        def apply(events: Sequence[Event]) -> None:
+            loop.call_soon_threadsafe(engine.apply, events)
+
+        await asyncio.to_thread(self.source.start, apply)
+        return engine
+
+    def waiting_for(self) -> str:
+        """Why ``/readyz`` is not 200; "" when it is."""
+        return "draining" if self.draining else self._missing()
+
+    async def answer(self, verb: Verb, body: bytes) -> Reply:
+        """Answer one request, whatever happens."""
+        started = perf_counter()
+        reply, result = await self._answer(verb, body)
+        self.metrics.answered(verb, result, perf_counter() - started)
+        return reply
+
+    def refuse(self, verb: Verb, result: str, text: str, status: int) -> Reply:
+        """Refuse a request that was not even read."""
+        self.metrics.answered(verb, result)
+        return _refusal(verb, text, status)
+
+    async def _answer(self, verb: Verb, body: bytes) -> tuple[Reply, str]:
+        missing = self._missing()
+        if missing or self.engine is None:
+            return _refusal(verb, f"Stowage is not ready: {missing}", 503), "not_ready"
+        try:
+            answer, result = await self.engine.verbs[verb](body)
+            return Reply(answer), result
+        except wire.BadMessage as error:
+            return _refusal(verb, f"no {verb} request: {error}", 400), "bad_message"
+        except Exception as error:  # the edge: one bad request must not end the service
+            _log.exception("%s failed", verb)
+            text = f"{type(error).__name__} inside Stowage, see its log"
+            return _refusal(verb, text, 500), "internal_error"
+
+    def _load(self) -> Engine:
+        from extender.engine import Engine
+
+        return Engine(self.source, self.settings, self.metrics)
+
+    def _missing(self) -> str:
+        return self.engine.missing() if self.engine else "kernels are being compiled"
+
+
+def _refusal(verb: Verb, text: str, status: int) -> Reply:
+    if status != 413 and verb == "filter":
+        return Reply(wire.encode_filter(wire.FilterResult(error=text)))
+    if status != 413 and verb == "bind":
+        return Reply(wire.encode_bind(text))
+    return Reply(text.encode(), status)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -14,32 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from extender.objects import Deleted, Event, Listed, Node, Pod, Upserted
 from extender.watch import NODES, PODS, Backoff, LineSplitter, ListWatch, ProtocolError
+from tests.extender.apiserver import Store, bookmark, error, line, page
 
 
 def manifest(key: str, version: int, node: str = "") -> dict[str, Any]:
     namespace, name = key.split("/")
     metadata = {"namespace": namespace, "name": name, "uid": f"u{version}", "resourceVersion": str(version)}
     return {"metadata": metadata, "spec": {"nodeName": node}}
-
-
-def page(items: Iterable[object], version: int = 7, more: str = "") -> bytes:
-    return json.dumps(
-        {"metadata": {"resourceVersion": str(version), "continue": more}, "items": [*items]}
-    ).encode()
-
-
-def line(kind: str, obj: object) -> bytes:
-    return json.dumps({"type": kind, "object": obj}).encode() + b"\n"
-
-
-def error(code: int) -> bytes:
-    return line(
-        "ERROR", {"kind": "Status", "code": code, "metadata": {}, "message": "no", "status": "Failure"}
-    )
-
-
-def bookmark(version: int) -> bytes:
-    return line("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": str(version)}})
 
 
 def watching(version: int = 7, *keys: str) -> ListWatch:
@@ -251,52 +231,6 @@ def test_any_pause_is_bounded(history: list[tuple[float, bool, bool]], chance: f
         assert 0.5 <= pause <= 30 or (pause == 0 and clean and answered)
 
 
-class ApiServer:
-    """Pods with versions, a log that forgets, lists in pages of one snapshot."""
-
-    PAGE = 2
-
-    def __init__(self) -> None:
-        self.version = 1
-        self.pods: dict[str, dict[str, Any]] = {}
-        self.log: list[tuple[int, bytes]] = []
-        self.oldest = 0
-        self.snapshots: dict[str, tuple[int, list[dict[str, Any]]]] = {}
-
-    def put(self, key: str, node: str) -> None:
-        self.version += 1
-        self._write("MODIFIED" if key in self.pods else "ADDED", key, manifest(key, self.version, node))
-
-    def delete(self, key: str) -> None:
-        self.version += 1
-        self.pods.pop(key)
-        self.log.append((self.version, line("DELETED", manifest(key, self.version))))
-
-    def compact(self) -> None:
-        self.oldest = self.version
-        self.snapshots.clear()
-
-    def list(self, query: dict[str, str]) -> tuple[int, bytes]:
-        if token := query.get("continue"):
-            if token not in self.snapshots:
-                return 410, b""
-            version, rest = self.snapshots[token]
-        else:
-            version, rest = self.version, [*self.pods.values()]
-        if "limit" not in query or len(rest) <= self.PAGE:
-            return 200, page(rest, version)
-        token = f"{version}.{len(rest)}"
-        self.snapshots[token] = (version, rest[self.PAGE :])
-        return 200, page(rest[: self.PAGE], version, token)
-
-    def watch(self, version: int) -> Iterator[bytes]:
-        return (data for at, data in self.log if at > version)
-
-    def _write(self, kind: str, key: str, obj: dict[str, Any]) -> None:
-        self.pods[key] = obj
-        self.log.append((self.version, line(kind, obj)))
-
-
 KEYS = st.sampled_from([f"{namespace}/{name}" for namespace in "ab" for name in "1234"])
 
 
@@ -305,17 +239,17 @@ class Following(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.server, self.protocol = ApiServer(), ListWatch(PODS)
+        self.server, self.protocol = Store(), ListWatch(PODS)
         self.mirror: dict[str, tuple[str, str]] = {}
         self.synced = False
 
     @rule(key=KEYS, node=st.sampled_from(["", "n1", "n2"]))
     def put(self, key: str, node: str) -> None:
-        self.server.put(key, node)
+        self.server.put(manifest(key, self.server.version, node))
 
     @rule(key=KEYS)
     def delete(self, key: str) -> None:
-        if key in self.server.pods:
+        if key in self.server.objects:
             self.server.delete(key)
 
     @rule()
@@ -332,16 +266,14 @@ class Following(RuleBasedStateMachine):
     @rule(data=st.data(), as_status=st.booleans(), with_bookmark=st.booleans())
     def watch(self, data: st.DataObject, as_status: bool, with_bookmark: bool) -> None:
         """One watch: some of what is due, cut anywhere, and the connection ends in the middle of a line."""
-        version = int(self.protocol.next_request().query["resourceVersion"])
-        if version < self.server.oldest:
+        due = self.server.since(int(self.protocol.next_request().query["resourceVersion"]))
+        if due is None:
             if as_status:
                 self.protocol.rejected(410)
             else:
                 self.apply(self.protocol.chunk(error(410)))
             return
-        stream = b"".join(self.server.watch(version)) + (
-            bookmark(self.server.version) if with_bookmark else b""
-        )
+        stream = due + (bookmark(self.server.version) if with_bookmark else b"")
         end = data.draw(st.just(len(stream)) | st.integers(0, len(stream)))
         middle = data.draw(st.integers(0, end))
         self.apply(self.protocol.chunk(stream[:middle]) + self.protocol.chunk(stream[middle:end]))
@@ -351,13 +283,13 @@ class Following(RuleBasedStateMachine):
         for _ in range(2):  # a watch may find its version forgotten; the list after it finds the truth
             while not self.protocol.watching:
                 self.take_page(dict(self.protocol.next_request().query), garbage=False)
-            version = int(self.protocol.next_request().query["resourceVersion"])
-            if version >= self.server.oldest:
-                self.apply(self.protocol.chunk(b"".join(self.server.watch(version))))
+            due = self.server.since(int(self.protocol.next_request().query["resourceVersion"]))
+            if due is not None:
+                self.apply(self.protocol.chunk(due))
                 break
             self.protocol.rejected(410)
         assert self.synced
-        expected = {k: (p["metadata"]["uid"], p["spec"]["nodeName"]) for k, p in self.server.pods.items()}
+        expected = {k: (p["metadata"]["uid"], p["spec"]["nodeName"]) for k, p in self.server.objects.items()}
         assert self.mirror == expected
 
     @invariant()

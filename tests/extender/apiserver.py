@@ -1,0 +1,284 @@
+"""A small API server on loopback for tests: lists in pages, watches, binds, and fails on request.
+
+It keeps what matters of the real one: a version for every change, continue tokens and watches that expire,
+and a POST of a Binding that checks the uid. ``script`` makes the next requests fail, each in its own way.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+Manifest = dict[str, Any]
+
+
+def line(kind: str, obj: object) -> bytes:
+    """An event of a watch."""
+    return json.dumps({"type": kind, "object": obj}).encode() + b"\n"
+
+
+def error(code: int) -> bytes:
+    """The event with which a watch ends before its time."""
+    return line(
+        "ERROR", {"kind": "Status", "code": code, "metadata": {}, "message": "no", "status": "Failure"}
+    )
+
+
+def bookmark(version: int) -> bytes:
+    """The event that only carries a version."""
+    return line("BOOKMARK", {"metadata": {"resourceVersion": str(version)}})
+
+
+def page(items: Iterable[object], version: int = 7, more: str = "") -> bytes:
+    """A page of a list."""
+    return json.dumps(
+        {"metadata": {"resourceVersion": str(version), "continue": more}, "items": [*items]}
+    ).encode()
+
+
+def key_of(manifest: Manifest) -> str:
+    """``namespace/name`` of a pod, the name of a node."""
+    metadata = manifest["metadata"]
+    return "/".join(filter(None, (metadata.get("namespace"), metadata["name"])))
+
+
+class Store:
+    """The objects of one resource, and its log as far as it is remembered."""
+
+    def __init__(self, page_size: int = 2) -> None:
+        self.version = 1
+        self.objects: dict[str, Manifest] = {}
+        self._page_size = page_size
+        self._log: list[tuple[int, bytes]] = []
+        self._oldest = 0
+        self._snapshots: dict[str, tuple[int, list[Manifest]]] = {}
+
+    def put(self, manifest: Manifest) -> None:
+        """Create or change an object."""
+        self._write("MODIFIED" if key_of(manifest) in self.objects else "ADDED", manifest)
+        self.objects[key_of(manifest)] = self._with_version(manifest)
+
+    def delete(self, key: str) -> None:
+        """Delete an object."""
+        self._write("DELETED", self.objects.pop(key))
+
+    def compact(self) -> None:
+        """Forget the past: older watches and continue tokens are gone."""
+        self._oldest = self.version
+        self._snapshots.clear()
+
+    def list(self, query: dict[str, str]) -> tuple[int, bytes]:
+        """Status and body of a list."""
+        if token := query.get("continue"):
+            if token not in self._snapshots:
+                return 410, b"{}"
+            version, rest = self._snapshots[token]
+        else:
+            version, rest = self.version, [*self.objects.values()]
+        if "limit" not in query or len(rest) <= self._page_size:
+            return 200, page(rest, version)
+        token = f"{version}.{len(rest)}"
+        self._snapshots[token] = (version, rest[self._page_size :])
+        return 200, page(rest[: self._page_size], version, token)
+
+    def since(self, version: int) -> bytes | None:
+        """The events after a version; None where it is forgotten."""
+        return None if version < self._oldest else b"".join(data for at, data in self._log if at > version)
+
+    def _write(self, kind: str, manifest: Manifest) -> None:
+        self.version += 1
+        self._log.append((self.version, line(kind, self._with_version(manifest))))
+
+    def _with_version(self, manifest: Manifest) -> Manifest:
+        return manifest | {"metadata": manifest["metadata"] | {"resourceVersion": str(self.version)}}
+
+
+class ApiServer:
+    """Nodes and pods over HTTP. ``requests`` are the paths with their queries, in the order they came.
+
+    ``script`` holds, by path, what happens to the next requests: a status ("500", "410"), "hangup" (no
+    answer), "silent" (an answer that never goes on), "cut" (half a line, then the end), "gone" (a watch that
+    ends in a 410), "garbage" (no JSON), "close" (a watch that ends at once), "" (nothing special).
+    """
+
+    def __init__(self) -> None:
+        self.stores = {"/api/v1/nodes": Store(), "/api/v1/pods": Store()}
+        self.nodes, self.pods = self.stores.values()
+        self.version: Manifest = {"major": "1", "minor": "36+"}
+        self.refusal: tuple[int, str] | None = None  # of binds
+        self.script: dict[str, deque[str]] = {path: deque() for path in self.stores}
+        self.requests: list[tuple[str, dict[str, str]]] = []
+        self.tokens: set[str | None] = set()
+        self.connections = 0
+        self.changed = threading.Condition()
+        self.running = False
+        self._sockets: set[socket.socket] = set()
+        self._port = 0
+
+    @property
+    def url(self) -> str:
+        """Where it listens, also after a restart."""
+        return f"http://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Listen, on the same port as before."""
+        handler = type("Handler", (_Handler,), {"api": self})
+        self._server = _Server(("127.0.0.1", self._port), handler)
+        self._port = self._server.server_address[1]
+        self.running = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Break every connection and listen no more."""
+        with self.changed:
+            self.running = False
+            self.changed.notify_all()
+        self._server.shutdown()
+        self._server.server_close()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Break every connection."""
+        for connection in list(self._sockets):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def put(self, manifest: Manifest) -> None:
+        """Create or change a node or a pod, and tell who watches."""
+        with self.changed:
+            (self.pods if "namespace" in manifest["metadata"] else self.nodes).put(manifest)
+            self.changed.notify_all()
+
+    def delete(self, key: str) -> None:
+        """Delete a node or a pod, and tell who watches."""
+        with self.changed:
+            (self.pods if "/" in key else self.nodes).delete(key)
+            self.changed.notify_all()
+
+    def bind(self, namespace: str, name: str, binding: Manifest) -> tuple[int, str]:
+        """Status and message of a POST to pods/binding."""
+        pod = self.pods.objects.get(f"{namespace}/{name}")
+        metadata = binding["metadata"]
+        if self.refusal:
+            return self.refusal
+        if pod is None:
+            return 404, f'pods "{name}" not found'
+        if metadata.get("uid", pod["metadata"]["uid"]) != pod["metadata"]["uid"]:
+            return 409, "Precondition failed: UID in precondition differs"
+        if pod["spec"].get("nodeName"):
+            return 409, f"pod {name} is already assigned to node"
+        annotations = pod["metadata"].get("annotations", {}) | (metadata.get("annotations") or {})
+        bound_metadata = pod["metadata"] | {"annotations": annotations}
+        self.put(
+            pod | {"metadata": bound_metadata, "spec": pod["spec"] | {"nodeName": binding["target"]["name"]}}
+        )
+        return 201, "bound"
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Broken connections are what this server is for."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    api: ApiServer
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        super().setup()
+        self.api._sockets.add(self.connection)
+        self.api.connections += 1
+
+    def finish(self) -> None:
+        self.api._sockets.discard(self.connection)
+        super().finish()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        query = dict(parse_qsl(url.query))
+        self.api.requests.append((url.path, query))
+        self.api.tokens.add(self.headers["Authorization"])
+        if url.path == "/version":
+            return self._answer(200, json.dumps(self.api.version).encode())
+        script = self.api.script[url.path]
+        fault = script.popleft() if script else ""
+        store = self.api.stores[url.path]
+        if fault.isdigit():
+            return self._answer(int(fault), b'{"kind": "Status", "message": "scripted"}')
+        if fault == "hangup":
+            return self._end()
+        if "watch" in query:
+            return self._watch(store, int(query["resourceVersion"]), fault)
+        with self.api.changed:
+            status, body = store.list(query)
+        if fault == "garbage":
+            return self._answer(200, b"<html>not here</html>")
+        return self._answer(status, body, stall=fault == "silent", cut=fault == "cut")
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        _, _, _, _, namespace, _, name, _ = self.path.split("/")
+        status, message = self.api.bind(namespace, name, body)
+        self._answer(status, json.dumps({"kind": "Status", "message": message}).encode())
+
+    def _answer(self, status: int, body: bytes, *, stall: bool = False, cut: bool = False) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[: len(body) // 2] if cut or stall else body)
+        if stall:
+            self._stall()
+        if cut:
+            self._end()
+
+    def _watch(self, store: Store, version: int, fault: str) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        if fault == "silent":
+            return self._stall()
+        if fault == "garbage":
+            return self._chunk(b"<html>\n")
+        with self.api.changed:
+            while self.api.running:
+                data = store.since(version)
+                if fault == "gone" or data is None:
+                    self._chunk(error(410))
+                    break
+                if fault == "cut":
+                    self._chunk(line("ADDED", {"metadata": {"name": "never"}})[:20])
+                    return self._end()
+                if data:
+                    self._chunk(data)
+                    version = store.version
+                self._chunk(bookmark(store.version))
+                if fault == "close":
+                    break
+                self.api.changed.wait()
+        self._chunk(b"")
+
+    def _chunk(self, data: bytes) -> None:
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+    def _stall(self) -> None:
+        with self.api.changed:
+            self.api.changed.wait_for(lambda: not self.api.running)
+        self._end()
+
+    def _end(self) -> None:
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)

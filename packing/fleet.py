@@ -21,44 +21,16 @@ import numpy.typing as npt
 
 from packing import kernels
 from packing.reasons import Reason
-from packing.request import WHOLE, Request
+from packing.request import ANY, WHOLE, Request
+from packing.shape import Gpu as Gpu
+from packing.shape import NodeShape as NodeShape
+from packing.shape import Pool as Pool
+from packing.shape import meaning
 
 Floats = npt.NDArray[np.float32]
 Reasons = npt.NDArray[np.int8]
 _LARGEST = (1 << 24) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Gpu:
-    """One GPU: its memory, and whether parts of it are handed out device by device."""
-
-    memory_mib: int
-    divisible: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """Devices of one extended resource: ``total`` of this size on the node's ``gpus`` (indices)."""
-
-    resource: str
-    total: int
-    gpus: tuple[int, ...]
-    compute_milli: int
-    memory_mib: int
-
-
-@dataclass(frozen=True, slots=True)
-class NodeShape:
-    """A node when empty. ``blocked`` is a reason why it takes nothing at all, ``FITS`` for none."""
-
-    name: str
-    cpu_milli: int
-    memory_mib: int
-    gpus: tuple[Gpu, ...] = ()
-    pools: tuple[Pool, ...] = ()
-    model: str | None = None
-    islands: tuple[tuple[int, ...], ...] = ()
-    blocked: Reason = Reason.FITS
+_PER_GPU = ("compute", "compute_capacity", "memory", "memory_capacity", "divisible", "shareable", "slots")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +49,13 @@ class Fleet:
 
     Shapes: G GPUs a node at most, N rows allocated, R resources. ``compute`` and ``memory`` (G, N) are free
     milli-GPU and MiB, ``compute_capacity`` and ``memory_capacity`` (G, N) what a GPU has (0: no such GPU),
-    ``divisible`` (G, N) 1 where shares are placed, ``free`` and ``total`` (R, N) devices of each pool,
+    ``divisible`` (G, N) 1 where another share may be placed, ``shareable`` (G, N) where one ever may,
+    ``slots`` (G, N) shares that a GPU can still take, ``free`` and ``total`` (R, N) devices of each pool,
     ``device_gpu`` (R, N) the size of one of them in GPUs, ``cpu`` and ``node_memory`` (N,) free milli and
     MiB, ``cpu_capacity`` (N,) milli, ``model`` (N,) an index into ``model_names``, ``max_island`` (N,) GPUs,
     ``overcommitted`` (N,) 1 where GPU is handed out twice, ``blocked`` (N,) a reason code, ``order`` (N,) a
-    fixed order of nodes for ties, ``generation`` (N,) counts changes.
+    fixed order of nodes for ties, ``generation`` (N,) counts changes, ``most`` (R, N) devices of a pool for
+    one container (0: any number), ``divided`` (N,) an index into ``divisions``, ``cuda`` (N,) versions.
     """
 
     def __init__(self, nodes: int = 64, gpus: int = 8) -> None:
@@ -89,13 +63,17 @@ class Fleet:
         self.rows: dict[str, int] = {}
         self.resources: dict[str, int] = {}
         self.model_names: list[str | None] = [None]
+        self.products: list[str] = [""]
+        self.divisions: dict[str, int] = {"": 0}
         self._vacant: list[int] = []
         self.cpu, self.cpu_capacity, self.node_memory = _floats(nodes), _floats(nodes), _floats(nodes)
         self.compute, self.compute_capacity = _floats(gpus, nodes), _floats(gpus, nodes)
         self.memory, self.memory_capacity = _floats(gpus, nodes), _floats(gpus, nodes)
-        self.divisible = np.zeros((gpus, nodes), np.uint8)
+        self.divisible, self.shareable = np.zeros((2, gpus, nodes), np.uint8)
+        self.slots = np.zeros((gpus, nodes), np.int32)
         self.free, self.total = np.zeros((0, nodes), np.int32), np.zeros((0, nodes), np.int32)
-        self.device_gpu = _floats(0, nodes)
+        self.device_gpu, self.most = _floats(0, nodes), np.zeros((0, nodes), np.int32)
+        self.divided, self.cuda = np.zeros(nodes, np.uint8), np.zeros(nodes, np.int32)
         self.model, self.max_island = np.zeros(nodes, np.int16), np.zeros(nodes, np.int16)
         self.overcommitted = np.zeros(nodes, np.uint8)
         self.blocked = np.full(nodes, Reason.UNKNOWN_NODE, np.int8)
@@ -116,11 +94,14 @@ class Fleet:
         pools = [self._resource(pool.resource) for pool in shape.pools]
         self.shapes[row] = shape
         self.blocked[row] = shape.blocked
-        self.model[row] = self._model(shape.model)
+        self.model[row] = self._model(shape.model, shape.product)
+        self.divided[row] = self.divisions.setdefault(shape.divided_as, len(self.divisions))
+        self.cuda[row] = shape.cuda
         self.max_island[row] = max(map(len, shape.islands), default=min(1, len(shape.gpus)))
         self._reset(row, shape)
         for resource, pool in zip(pools, shape.pools, strict=True):
             self.free[resource, row] = self.total[resource, row] = pool.total
+            self.most[resource, row] = pool.most
             memory = shape.gpus[pool.gpus[0]].memory_mib if pool.gpus else 0
             self.device_gpu[resource, row] = _mean_share(pool.compute_milli, pool.memory_mib, memory)
         self.touch(row)
@@ -136,12 +117,14 @@ class Fleet:
         self.touch(row)
 
     def allocation(self, row: int, request: Request, gpus: Sequence[int] = ()) -> Allocation:
-        """What ``request`` takes on a node; ``gpus`` are the indices its shares go to.
+        """What ``request``, as the node takes it, takes there; ``gpus`` are the indices its shares go to.
 
         Whether it fits is not checked: a pod that runs holds what it holds. Devices that the node does not
         have are left out (the kubelet gave it none of them).
         """
         shape = self.shapes[row]
+        if shape is not None:
+            request = meaning(shape, request)
         owned = {pool.resource for pool in shape.pools} if shape else set()
         devices = tuple((self.resources[name], count) for name, count in request.devices if name in owned)
         part = request.shares
@@ -190,9 +173,11 @@ class Fleet:
         reasons = np.empty(self.capacity, np.int8)
         kernels.node_reasons(self.cpu, self.node_memory, request.cpu_milli, request.memory_mib, reasons)
         for name, count in request.devices:
-            self._device_reasons(name, count, reasons)
+            self._device_reasons(name, count, request.together, reasons)
         if request.shares:
             self._share_reasons(request, reasons)
+        if request.cuda:
+            reasons[(self.cuda < request.cuda) & (reasons != Reason.NO_SUCH_DEVICE)] = Reason.OLD_DRIVER
         wanted = sum(count for _, count in request.devices) + (request.shares.count if request.shares else 0)
         island = min(wanted, 32767) if request.island else 0
         kernels.standing_reasons(
@@ -218,6 +203,11 @@ class Fleet:
             sizes += (part.count / 2) * (part.compute_milli / WHOLE + memory).astype(np.float32)
         return sizes
 
+    def free_gpu(self) -> float:
+        """Free GPU of all nodes in GPUs, the mean of free compute and free memory."""
+        capacity = np.maximum(self.memory_capacity, 1)
+        return float((self.compute / WHOLE + self.memory / capacity).sum(dtype=np.float64)) / 2
+
     def touch(self, row: int) -> None:
         """Note that a row changed, for whoever keeps something derived from it."""
         self.generation[row] += 1
@@ -231,8 +221,11 @@ class Fleet:
         for gpu, milli, mib in held.shares:
             self.compute[gpu, row] += sign * milli
             self.memory[gpu, row] += sign * mib
+            self.slots[gpu, row] += sign
         if held.devices:
             self._mirror(row)
+        if held.shares:
+            self._recount(row)
         if held.devices or held.shares:
             self._note_overcommitment(row)
         self.touch(row)
@@ -243,6 +236,8 @@ class Fleet:
         assert shape is not None
         taken: dict[tuple[int, ...], tuple[int, int]] = {}
         for pool in shape.pools:
+            if shape.divides(pool):
+                continue
             devices = pool.total - int(self.free[self.resources[pool.resource], row])
             milli, mib = taken.get(pool.gpus, (0, 0))
             taken[pool.gpus] = (milli + devices * pool.compute_milli, mib + devices * pool.memory_mib)
@@ -253,6 +248,20 @@ class Fleet:
                 self.memory[gpu, row] = shape.gpus[gpu].memory_mib - here[1]
                 milli, mib = milli - here[0], mib - here[1]
 
+    def _recount(self, row: int) -> None:
+        """Which GPUs can still take a share, and how many of them nobody has a part of."""
+        shape = self.shapes[row]
+        assert shape is not None
+        self.divisible[:, row] = self.shareable[:, row] * (self.slots[:, row] > 0)
+        untouched = (
+            (self.divisible[:, row] != 0)
+            & (self.compute[:, row] >= self.compute_capacity[:, row])
+            & (self.memory[:, row] >= self.memory_capacity[:, row])
+        )
+        for pool in shape.pools:
+            if shape.divides(pool):
+                self.free[self.resources[pool.resource], row] = untouched[list(pool.gpus)].sum()
+
     def _note_overcommitment(self, row: int) -> None:
         shares = (self.compute[:, row] < 0).any() or (self.memory[:, row] < 0).any()
         self.overcommitted[row] = bool(shares or (self.free[:, row] < 0).any())
@@ -260,38 +269,64 @@ class Fleet:
     def _reset(self, row: int, shape: NodeShape) -> None:
         self.cpu[row] = self.cpu_capacity[row] = min(shape.cpu_milli, _LARGEST)
         self.node_memory[row] = min(shape.memory_mib, _LARGEST)
-        self.free[:, row] = self.total[:, row] = self.device_gpu[:, row] = 0
-        self.compute_capacity[:, row] = self.memory_capacity[:, row] = self.divisible[:, row] = 0
+        self.free[:, row] = self.total[:, row] = self.device_gpu[:, row] = self.most[:, row] = 0
+        self.compute_capacity[:, row] = self.memory_capacity[:, row] = 0
+        self.shareable[:, row] = self.slots[:, row] = 0
         for gpu, has in enumerate(shape.gpus):
-            self.compute_capacity[gpu, row] = WHOLE
+            self.compute_capacity[gpu, row] = has.compute_milli
             self.memory_capacity[gpu, row] = min(has.memory_mib, _LARGEST)
-            self.divisible[gpu, row] = has.divisible
+            self.shareable[gpu, row] = has.divisible
+            self.slots[gpu, row] = has.slots
+        self.divisible[:, row] = self.shareable[:, row] * (self.slots[:, row] > 0)
         self.compute[:, row] = self.compute_capacity[:, row]
         self.memory[:, row] = self.memory_capacity[:, row]
         self.overcommitted[row] = 0
 
-    def _device_reasons(self, name: str, count: int, reasons: Reasons) -> None:
+    def _device_reasons(self, name: str, count: int, together: int, reasons: Reasons) -> None:
         resource = self.resources.get(name)
         if resource is None:
             reasons[:] = Reason.NO_SUCH_DEVICE
         else:
             wanted = min(count, np.iinfo(np.int32).max)
             kernels.device_reasons(self.free[resource], self.total[resource], wanted, reasons)
+            if together > 1:
+                limit = self.most[resource]
+                reasons[(limit > 0) & (limit < together)] = Reason.ONE_REPLICA
 
     def _share_reasons(self, request: Request, reasons: Reasons) -> None:
         part = request.shares
         assert part is not None
         counts, frees = np.empty((2, self.capacity), np.int32), np.empty((2, self.capacity), np.float32)
+        divisible, shareable = self.divisible, self.shareable
+        if request.uuids is not ANY:
+            named = self._named(request)
+            divisible, shareable = divisible * named, shareable * named
         kernels.share_reasons(
-            self.compute, self.memory, self.compute_capacity, self.memory_capacity, self.divisible,
+            self.compute, self.memory, self.compute_capacity, self.memory_capacity, divisible, shareable,
             part.count, part.compute_milli, part.memory_mib, part.memory_milli / WHOLE,
             reasons, *counts, *frees,
         )  # fmt: skip
+        reasons[self.divided != self.divisions.get(part.resource, -1)] = Reason.NO_SUCH_DEVICE
+
+    def _named(self, request: Request) -> npt.NDArray[np.uint8]:
+        """(G, N) 1 for the GPUs whose UUID the request permits."""
+        named = np.zeros(self.divisible.shape, np.uint8)
+        for row, shape in enumerate(self.shapes):
+            for gpu, has in enumerate(shape.gpus if shape else ()):
+                named[gpu, row] = request.uuids.permits(has.uuid)
+        return named
 
     def allowed(self, request: Request) -> npt.NDArray[np.uint8]:
         """Per model id (an index into ``model_names``) 1 where the request may run."""
-        allowed = request.models
-        return np.array([allowed is None or name in allowed for name in self.model_names], np.uint8)
+        models, products = request.models, request.products
+        return np.array(
+            [
+                (models is None or model in models)
+                and products.permits_match(" ".join(filter(None, (model, product))))
+                for model, product in zip(self.model_names, self.products, strict=True)
+            ],
+            np.uint8,
+        )
 
     def _new_row(self, name: str) -> int:
         if self._vacant:
@@ -316,20 +351,24 @@ class Fleet:
     def _reserve_gpus(self, gpus: int) -> None:
         more = gpus - self.compute.shape[0]
         if more > 0:
-            for name in ("compute", "compute_capacity", "memory", "memory_capacity", "divisible"):
+            for name in _PER_GPU:
                 setattr(self, name, np.pad(getattr(self, name), [(0, more), (0, 0)]))
 
     def _resource(self, name: str) -> int:
         if name not in self.resources:
             self.resources[name] = len(self.resources)
-            for array in ("free", "total", "device_gpu"):
+            for array in ("free", "total", "device_gpu", "most"):
                 setattr(self, array, np.pad(getattr(self, array), [(0, 1), (0, 0)]))
         return self.resources[name]
 
-    def _model(self, name: str | None) -> int:
-        if name not in self.model_names:
-            self.model_names.append(name)
-        return self.model_names.index(name)
+    def _model(self, model: str | None, product: str) -> int:
+        known = zip(self.model_names, self.products, strict=True)
+        for index, pair in enumerate(known):
+            if pair == (model, product):
+                return index
+        self.model_names.append(model)
+        self.products.append(product)
+        return len(self.products) - 1
 
 
 def _floats(*shape: int) -> Floats:

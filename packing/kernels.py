@@ -45,7 +45,7 @@ def device_reasons(free, total, count, reasons):
 
 @kernel(
     *[read(F4, 2)] * 4,
-    read(U1, 2),
+    *[read(U1, 2)] * 2,
     I4,
     F4,
     F4,
@@ -55,17 +55,19 @@ def device_reasons(free, total, count, reasons):
     *[write(F4, 1)] * 2,
 )
 def share_reasons(
-    compute, memory, compute_capacity, memory_capacity, divisible,
+    compute, memory, compute_capacity, memory_capacity, divisible, shareable,
     count, compute_milli, memory_mib, memory_part, reasons,
     fitting, ever, free_compute, free_memory,
 ):  # fmt: skip
     """Overlay the verdict on ``count`` shares, one a GPU, over (G, N) free and capacity arrays.
 
-    A share needs ``compute_milli`` and ``memory_mib + memory_part x the GPU's memory`` on one GPU.
+    A share needs ``compute_milli`` and ``memory_mib + memory_part x the GPU's memory`` on one GPU, and a GPU
+    without any free compute takes none at all.
     ``fitting``, ``ever``, ``free_compute`` and ``free_memory`` are scratch (N,): GPUs that can take a
     share now and when empty, and the free compute and memory of the node counted in shares.
     """
     gpus, nodes = compute.shape
+    least = max(compute_milli, np.float32(1))
     fitting[:] = 0
     ever[:] = 0
     free_compute[:] = 0
@@ -74,12 +76,13 @@ def share_reasons(
         for n in range(nodes):
             need = memory_mib + memory_part * memory_capacity[g, n]
             fits_empty = (
-                (divisible[g, n] != 0)
+                (shareable[g, n] != 0)
                 & (compute_capacity[g, n] >= compute_milli)
                 & (memory_capacity[g, n] >= need)
             )
             ever[n] += fits_empty
-            fitting[n] += fits_empty & (compute[g, n] >= compute_milli) & (memory[g, n] >= need)
+            now = (divisible[g, n] != 0) & (compute[g, n] >= least) & (memory[g, n] >= need)
+            fitting[n] += fits_empty & now
             free_compute[n] += fits_empty * compute[g, n]
             free_memory[n] += fits_empty * memory[g, n] / max(need, np.float32(1))
     for n in range(nodes):

@@ -36,3 +36,5 @@ class Reason(IntEnum):
     CRUMBS = 11, "free GPU is in crumbs that are too small", True
     CPU_TAKEN = 12, "too little free CPU", True
     MEMORY_TAKEN = 13, "too little free memory", True
+    OLD_DRIVER = 14, "CUDA driver is older than the pod needs, or not known"
+    ONE_REPLICA = 15, "node gives a container fewer replicas of a shared GPU at once"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 WHOLE = 1000
@@ -13,13 +15,15 @@ class Shares:
     """``count`` different GPUs of one node, this much of each.
 
     Memory is asked for in MiB or in thousandths of the GPU's own memory (both add up).
-    ``Shares(k, 1000, memory_milli=1000)`` are k whole GPUs.
+    ``Shares(k, 1000, memory_milli=1000)`` are k whole GPUs. ``resource`` is the extended resource that counts
+    them: only GPUs that are divided under that name take them ("" where there is but one kind).
     """
 
     count: int
     compute_milli: int
     memory_mib: int = 0
     memory_milli: int = 0
+    resource: str = ""
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -33,6 +37,31 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """Names that will do: one of every group in ``allow``, and none of ``deny``. A name that is not known
+    ("") does only where nothing is asked of it."""
+
+    allow: tuple[frozenset[str], ...] = ()
+    deny: frozenset[str] = frozenset()
+
+    def permits(self, name: str) -> bool:
+        """Whether a name is one of the names (which are compared as they are)."""
+        return self._decide(name, name.__eq__)
+
+    def permits_match(self, text: str) -> bool:
+        """Whether a text is matched by the names, taken as regular expressions, in any letter case."""
+        return self._decide(text, lambda pattern: bool(re.search(pattern, text, re.IGNORECASE)))
+
+    def _decide(self, text: str, is_one: Callable[[str], bool]) -> bool:
+        if not text:
+            return not (self.allow or self.deny)
+        return all(any(map(is_one, group)) for group in self.allow) and not any(map(is_one, self.deny))
+
+
+ANY = Choice()
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """CPU and memory of a pod, and the GPU it asks for in one or more of three ways.
 
@@ -41,6 +70,9 @@ class Request:
     ``shares``: parts of GPUs, or whole ones, that are placed device by device.
     ``profiles``: MIG instances made on demand, by profile name.
     ``models``: names of the GPU models allowed, ``None`` for any. ``island``: the GPUs must be NVLink peers.
+    ``products``: patterns that the model's or the product's name must match. ``uuids``: which GPUs shares
+    may take. ``cuda``: the CUDA version that the driver must support (12.4 is 12004), 0 for any.
+    ``together``: the most counted devices of one kind that a single container asks for.
     """
 
     cpu_milli: int = 0
@@ -50,6 +82,10 @@ class Request:
     profiles: tuple[tuple[str, int], ...] = ()
     models: frozenset[str] | None = None
     island: bool = False
+    products: Choice = ANY
+    uuids: Choice = ANY
+    cuda: int = 0
+    together: int = 1
 
     def __post_init__(self) -> None:
         if self.cpu_milli < 0 or self.memory_mib < 0:
@@ -64,6 +100,6 @@ class Request:
         return bool(self.devices or self.shares or self.profiles)
 
 
-def whole_gpus(count: int) -> Shares:
+def whole_gpus(count: int, resource: str = "") -> Shares:
     """``count`` whole GPUs, placed device by device."""
-    return Shares(count, WHOLE, memory_milli=WHOLE)
+    return Shares(count, WHOLE, memory_milli=WHOLE, resource=resource)

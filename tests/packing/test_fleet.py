@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from packing.fleet import Allocation, Fleet, Gpu, NodeShape, Pool
 from packing.reasons import Reason
-from packing.request import Request, Shares, whole_gpus
+from packing.request import Choice, Request, Shares, whole_gpus
 
 GPU = "nvidia.com/gpu"
 MIB = 80_000
@@ -215,3 +215,129 @@ def test_what_if_leaves_no_trace():
             assert why(fleet, "n", ask(8)) is Reason.DEVICES_TAKEN
     for name, array in state_of(fleet).items():
         np.testing.assert_array_equal(array, before[name])
+
+
+HAMI = "nvidia.com/gpu"
+
+
+def divided(gpus: int = 2, *, slots: int = 10, sick: tuple[int, ...] = (), **more) -> NodeShape:
+    """A node whose GPUs are divided under the very name that a plain plugin counts them by."""
+    cards = tuple(Gpu(MIB, g not in sick, slots=slots, uuid=f"GPU-{g}") for g in range(gpus))
+    healthy = tuple(g for g in range(gpus) if g not in sick)
+    pools = (Pool(HAMI, len(healthy), healthy, 1000, MIB),) if healthy else ()
+    return NodeShape("n", 64_000, 512_000, cards, pools, divided_as=HAMI, **more)
+
+
+def share(compute: int, mib: int, count: int = 1, **more) -> Request:
+    return Request(shares=Shares(count, compute, mib, resource=HAMI), **more)
+
+
+def test_a_counted_device_is_a_whole_gpu_where_gpus_are_divided():
+    fleet = Fleet()
+    row = fleet.put(divided())
+    assert why(fleet, "n", ask(2)) is Reason.FITS
+    part = fleet.allocation(row, share(100, 1000), [1])
+    fleet.take(part)
+    assert why(fleet, "n", ask(1)) is Reason.FITS
+    assert why(fleet, "n", ask(2)) is Reason.DEVICES_TAKEN
+    whole = fleet.allocation(row, Request(devices=((HAMI, 1),)), [0])
+    assert whole.shares == ((0, 1000, MIB),)
+    fleet.take(whole)
+    assert why(fleet, "n", ask(1)) is Reason.DEVICES_TAKEN
+    assert why(fleet, "n", share(100, 1000)) is Reason.FITS
+    fleet.give_back(whole)
+    fleet.give_back(part)
+    assert why(fleet, "n", ask(2)) is Reason.FITS
+
+
+def test_a_share_is_a_counted_device_where_a_plain_plugin_hands_it_out():
+    fleet = Fleet()
+    row = fleet.put(counted("n", 2))
+    assert why(fleet, "n", share(100, 1000)) is Reason.NO_SUCH_DEVICE
+    assert fleet.allocation(row, share(100, 1000, 2)).devices == ((fleet.resources[GPU], 2),)
+
+
+def test_shares_of_another_sharing_system_mean_nothing():
+    fleet = Fleet()
+    row = fleet.put(divided())
+    other = Request(shares=Shares(1, 100, 1000, resource="volcano.sh/vgpu-number"))
+    assert why(fleet, "n", other) is Reason.NO_SUCH_DEVICE
+    held = fleet.allocation(row, other, [0])
+    assert (held.devices, held.shares) == ((), ())
+
+
+def test_a_gpu_takes_as_many_shares_as_it_has_slots():
+    fleet = Fleet()
+    row = fleet.put(divided(1, slots=2))
+    held = [fleet.allocation(row, share(100, 100), [0]) for _ in range(2)]
+    fleet.take(held[0])
+    assert why(fleet, "n", share(100, 100)) is Reason.FITS
+    fleet.take(held[1])
+    assert why(fleet, "n", share(100, 100)).eviction_helps
+    fleet.give_back(held[0])
+    assert why(fleet, "n", share(100, 100)) is Reason.FITS
+
+
+def test_a_sick_gpu_keeps_what_it_holds_and_takes_nothing():
+    fleet = Fleet()
+    row = fleet.put(divided(2, sick=(0,)))
+    fleet.take(fleet.allocation(row, share(500, 1000), [0]))
+    assert why(fleet, "n", share(100, 100, 2)) is Reason.TOO_FEW_DEVICES
+    assert why(fleet, "n", ask(2)) is Reason.TOO_FEW_DEVICES
+    assert why(fleet, "n", ask(1)) is Reason.FITS
+
+
+def test_a_gpu_without_free_compute_takes_not_even_memory():
+    fleet = Fleet()
+    row = fleet.put(divided(1))
+    fleet.take(fleet.allocation(row, share(1000, 1000), [0]))
+    assert why(fleet, "n", share(0, 1000)).eviction_helps
+
+
+@pytest.mark.parametrize(
+    ("uuids", "reason"),
+    [
+        (Choice((frozenset({"GPU-1"}),)), Reason.FITS),
+        (Choice((frozenset({"GPU-7"}),)), Reason.NO_SUCH_DEVICE),
+        (Choice(deny=frozenset({"GPU-0"})), Reason.FITS),
+        (Choice(deny=frozenset({"GPU-0", "GPU-1"})), Reason.NO_SUCH_DEVICE),
+        (Choice((frozenset({"GPU-0"}),), frozenset({"GPU-0"})), Reason.NO_SUCH_DEVICE),
+    ],
+)
+def test_gpus_named_by_uuid(uuids, reason):
+    fleet = Fleet()
+    fleet.put(divided())
+    assert why(fleet, "n", share(100, 100, uuids=uuids)) is reason
+
+
+@pytest.mark.parametrize(
+    ("model", "product", "products", "fits"),
+    [
+        ("A100 SXM4 40GB", "NVIDIA-A100-SXM4-40GB", Choice((frozenset({"a100"}),)), True),
+        (None, "NVIDIA-GeForce-RTX-4090", Choice((frozenset({"4090"}),)), True),
+        (None, "NVIDIA-GeForce-RTX-4090", Choice(deny=frozenset({"4090"})), False),
+        (None, "", Choice(deny=frozenset({"4090"})), False),  # not known is not permitted
+        (None, "", Choice(), True),
+        ("T4", "Tesla-T4", Choice((frozenset({"T4"}), frozenset({"A100", "L4"}))), False),
+    ],
+)
+def test_models_by_a_part_of_their_name(model, product, products, fits):
+    fleet = Fleet()
+    fleet.put(counted("n", 1, model=model, product=product))
+    request = Request(devices=((GPU, 1),), products=products)
+    assert why(fleet, "n", request) is (Reason.FITS if fits else Reason.WRONG_MODEL)
+
+
+@pytest.mark.parametrize(("cuda", "fits"), [(12004, True), (13000, True), (12003, False), (0, False)])
+def test_the_driver_must_support_the_cuda_version(cuda, fits):
+    fleet = Fleet()
+    fleet.put(counted("n", 1, cuda=cuda))
+    reason = why(fleet, "n", Request(devices=((GPU, 1),), cuda=12004))
+    assert reason is (Reason.FITS if fits else Reason.OLD_DRIVER)
+
+
+def test_a_plugin_may_give_one_replica_to_a_container():
+    fleet = Fleet()
+    fleet.put(NodeShape("n", 64_000, 512_000, (Gpu(MIB),), (Pool(GPU, 8, (0,), 125, MIB // 8, most=1),)))
+    assert why(fleet, "n", Request(devices=((GPU, 2),), together=2)) is Reason.ONE_REPLICA
+    assert why(fleet, "n", ask(2)) is Reason.FITS  # two containers, one each

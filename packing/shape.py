@@ -1,0 +1,93 @@
+"""A node when empty: its GPUs, and in which devices or parts they are handed out.
+
+A node's GPUs are either behind a device plugin that counts (``Pool``), or divided by a sharing system that
+places parts of them device by device (``divided_as``). The same request can mean a counted device on one node
+and a part of a GPU on another: ``meaning`` says which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from packing.reasons import Reason
+from packing.request import WHOLE, Request, whole_gpus
+
+UNLIMITED = 1 << 20
+"""Shares on one GPU where nothing but its compute and memory limits them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU: its memory and compute, whether parts of it are handed out device by device, and to how many.
+
+    A GPU that is sick or cordoned is not ``divisible``: it keeps what it holds and takes nothing.
+    """
+
+    memory_mib: int
+    divisible: bool = False
+    compute_milli: int = WHOLE
+    slots: int = UNLIMITED
+    uuid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Devices of one extended resource: ``total`` of this size on the node's ``gpus`` (indices).
+
+    A pool over divisible GPUs counts whole GPUs: those that nobody has a part of are free.
+    ``most`` is how many of them the plugin gives to one container at once, 0 for any number.
+    """
+
+    resource: str
+    total: int
+    gpus: tuple[int, ...]
+    compute_milli: int
+    memory_mib: int
+    most: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeShape:
+    """A node when empty. ``blocked`` is a reason why it takes nothing at all, ``FITS`` for none.
+
+    ``model`` is the catalogue's name of the GPUs, ``product`` the name that the node itself gives them;
+    ``cuda`` the CUDA version that the driver supports (12.4 is 12004, 0 is unknown); ``divided_as`` names
+    the resource of the shares that its divisible GPUs take.
+    """
+
+    name: str
+    cpu_milli: int
+    memory_mib: int
+    gpus: tuple[Gpu, ...] = ()
+    pools: tuple[Pool, ...] = ()
+    model: str | None = None
+    islands: tuple[tuple[int, ...], ...] = ()
+    blocked: Reason = Reason.FITS
+    product: str = ""
+    cuda: int = 0
+    divided_as: str = ""
+
+    def divides(self, pool: Pool) -> bool:
+        """Whether the devices of a pool are whole GPUs that are handed out device by device."""
+        return any(self.gpus[gpu].divisible for gpu in pool.gpus)
+
+
+def meaning(shape: NodeShape, request: Request) -> Request:
+    """The request as this node takes it.
+
+    Counted devices become whole GPUs where the node divides them; shares become counted devices where a
+    plain plugin hands out the resource they are counted by; shares of another sharing system mean nothing.
+    """
+    divided = {pool.resource for pool in shape.pools if shape.divides(pool)}
+    part = request.shares
+    if part is not None:
+        if part.resource == shape.divided_as:
+            return request
+        plain = any(pool.resource == part.resource for pool in shape.pools) and part.resource not in divided
+        counted = ((part.resource, part.count),) if plain else ()
+        return replace(request, shares=None, devices=request.devices + counted)
+    whole = sum(count for name, count in request.devices if name in divided)
+    if not whole:
+        return request
+    kept = tuple((name, count) for name, count in request.devices if name not in divided)
+    return replace(request, devices=kept, shares=whole_gpus(whole, shape.divided_as))

@@ -1,0 +1,210 @@
+"""The nodes of the bundled cluster: manifests as ``kubectl get nodes -o json`` prints them.
+
+Labels are what GPU feature discovery (GFD) and Node Feature Discovery write on such machines. Sources:
+NVIDIA/k8s-device-plugin internal/lm (which labels there are) and its issue 1501 (a dump of 8 x H100),
+NVIDIA/cloud-native-docs gpu-operator/manifests/output/mig-mixed-node-labels.json (a dump of MIG devices),
+docs/gpu-feature-discovery/README.md (the clique); memory sizes as in ``packing/data/gpus.json``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+Manifest = dict[str, Any]
+CREATED = "2026-09-01T08:00:00Z"
+_UIDS = uuid.UUID("9d0f1b0e-6f0c-5b7e-9d2a-3f1f6f2f7c11")
+_DRIVER = {"full": "580.95.05", "major": "580", "minor": "95", "revision": "05"}
+_RUNTIME = {"full": "13.0", "major": "13", "minor": "0"}
+_CLIQUE = "7b968a6d-c8aa-45e1-9e07-e1e51be99c31.1"
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """A kind of server: ``compute`` is the CUDA compute capability, ``memory_mib`` that of one GPU."""
+
+    product: str
+    family: str
+    compute: str
+    memory_mib: int
+    model: str
+    gpus: int
+    cpus: int
+    memory_gib: int
+    mig: bool = True
+    arch: str = "amd64"
+    extra: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Instance:
+    """A MIG profile of an H100 80GB: what one device of it has."""
+
+    slices: int
+    memory_mib: int
+    multiprocessors: int
+
+    def labels(self, profile: str, count: int) -> dict[str, str]:
+        engines = {"copy": self.slices, "decoder": self.slices, "encoder": 0, "jpeg": self.slices, "ofa": 0}
+        values: dict[str, object] = {
+            "count": count,
+            **{f"engines.{name}": number for name, number in engines.items()},
+            "memory": self.memory_mib,
+            "multiprocessors": self.multiprocessors,
+            "product": f"{_H100.product}-MIG-{profile}",
+            "replicas": 1,
+            "sharing-strategy": "none",
+            "slices.ci": self.slices,
+            "slices.gi": self.slices,
+        }
+        return {f"nvidia.com/mig-{profile}.{name}": str(value) for name, value in values.items()}
+
+
+_H100 = _Machine("NVIDIA-H100-80GB-HBM3", "hopper", "9.0", 81559, "PowerEdge-XE9680", 8, 224, 2048)
+_A100 = _Machine("NVIDIA-A100-SXM4-80GB", "ampere", "8.0", 81920, "ProLiant-XL675d-Gen10-Plus", 8, 256, 2048)
+_L40S = _Machine("NVIDIA-L40S", "ada-lovelace", "8.9", 46068, "PowerEdge-R760xa", 4, 128, 1024, mig=False)
+_T4 = _Machine("Tesla-T4", "turing", "7.5", 15360, "PowerEdge-R740", 4, 80, 384, mig=False)
+_GB200 = _Machine(
+    "NVIDIA-GB200", "blackwell", "10.0", 189471, "GB200-NVL", 4, 144, 960,
+    arch="arm64", extra={"nvidia.com/gpu.clique": _CLIQUE},
+)  # fmt: skip
+_INSTANCES = {
+    "1g.10gb": _Instance(1, 9984, 16),
+    "2g.20gb": _Instance(2, 20096, 32),
+    "3g.40gb": _Instance(3, 40320, 60),
+}
+_BALANCED = {"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1}
+"""Devices of one GPU under the configuration ``all-balanced`` of NVIDIA/mig-parted."""
+
+
+def nodes() -> list[Manifest]:
+    """36 nodes: whole H100, A100 and L40S, H100 in MIG mode, time-sliced T4, and part of a GB200 rack."""
+    return [
+        *(_whole(f"h100-{i:02}", _H100) for i in range(1, 11)),
+        *(_partitioned(f"h100-mig-{i:02}", mig_gpus=8) for i in range(1, 4)),
+        _partitioned("h100-mig-04", mig_gpus=2),
+        _repartitioning("h100-mig-05"),
+        *(_whole(f"a100-{i:02}", _A100) for i in range(1, 7)),
+        *(_whole(f"l40s-{i:02}", _L40S) for i in range(1, 7)),
+        *(_time_sliced(f"t4-{i:02}", replicas=8) for i in range(1, 4)),
+        *(_whole(f"gb200-r1-{i:02}", _GB200) for i in range(1, 7)),
+    ]
+
+
+def uid(kind: str, name: str) -> str:
+    """A UID that is the same in every run."""
+    return str(uuid.uuid5(_UIDS, f"{kind}/{name}"))
+
+
+def _whole(name: str, machine: _Machine) -> Manifest:
+    return _node(name, machine, _mig_labels("all-disabled") if machine.mig else {}, {_GPU: machine.gpus})
+
+
+def _partitioned(name: str, mig_gpus: int) -> Manifest:
+    """H100s of which the first ``mig_gpus`` are in MIG mode, mixed strategy."""
+    counts = {profile: each * mig_gpus for profile, each in _BALANCED.items()}
+    labels = _mig_labels("all-balanced" if mig_gpus == _H100.gpus else f"custom-{mig_gpus}of{_H100.gpus}")
+    labels |= {"nvidia.com/mig.strategy": "mixed"}
+    if mig_gpus == _H100.gpus:  # GFD describes the whole GPUs, and there are none
+        labels |= {"nvidia.com/gpu.replicas": "0"}
+    for profile, count in counts.items():
+        labels |= _INSTANCES[profile].labels(profile, count)
+    devices = {f"nvidia.com/mig-{profile}": count for profile, count in counts.items()}
+    return _node(name, _H100, labels, {_GPU: _H100.gpus - mig_gpus, **devices})
+
+
+def _repartitioning(name: str) -> Manifest:
+    """MIG manager has stopped the device plugin to change the layout: nothing is allocatable."""
+    stopped = ("dcgm", "dcgm-exporter", "device-plugin", "gpu-feature-discovery")
+    labels = _mig_labels("all-balanced") | {"nvidia.com/mig.config.state": "pending"}
+    labels |= {f"nvidia.com/gpu.deploy.{name}": "paused-for-mig-change" for name in stopped}
+    return _node(name, _H100, labels, {_GPU: 0})
+
+
+def _time_sliced(name: str, replicas: int) -> Manifest:
+    """T4s under time-slicing with ``renameByDefault: true``."""
+    labels = {"nvidia.com/gpu.replicas": str(replicas), "nvidia.com/gpu.sharing-strategy": "time-slicing"}
+    return _node(name, _T4, labels, {_GPU: 0, f"{_GPU}.shared": _T4.gpus * replicas})
+
+
+_GPU = "nvidia.com/gpu"
+
+
+def _mig_labels(config: str) -> dict[str, str]:
+    return {"nvidia.com/mig.config": config, "nvidia.com/mig.config.state": "success"}
+
+
+def _gfd_labels(machine: _Machine) -> dict[str, str]:
+    """What GFD says of every node; the callers above change what differs."""
+    major, minor = machine.compute.split(".")
+    return {
+        **{f"nvidia.com/cuda.driver-version.{part}": text for part, text in _DRIVER.items()},
+        **{f"nvidia.com/cuda.runtime-version.{part}": text for part, text in _RUNTIME.items()},
+        "nvidia.com/gpu.compute.major": major,
+        "nvidia.com/gpu.compute.minor": minor,
+        "nvidia.com/gpu.count": str(machine.gpus),
+        "nvidia.com/gpu.family": machine.family,
+        "nvidia.com/gpu.machine": machine.model,
+        "nvidia.com/gpu.memory": str(machine.memory_mib),
+        "nvidia.com/gpu.mode": "compute",
+        "nvidia.com/gpu.present": "true",
+        "nvidia.com/gpu.product": machine.product,
+        "nvidia.com/gpu.replicas": "1",
+        "nvidia.com/gpu.sharing-strategy": "none",
+        "nvidia.com/mig.capable": str(machine.mig).lower(),
+        "nvidia.com/mig.strategy": "single",
+        "nvidia.com/mps.capable": "false",
+        "feature.node.kubernetes.io/pci-10de.present": "true",
+    }
+
+
+def _node(name: str, machine: _Machine, labels: dict[str, str], devices: dict[str, int]) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "creationTimestamp": CREATED,
+            "labels": {
+                **_gfd_labels(machine),
+                **machine.extra,
+                **labels,
+                "kubernetes.io/arch": machine.arch,
+                "kubernetes.io/hostname": name,
+                "kubernetes.io/os": "linux",
+            },
+            "name": name,
+            "uid": uid("node", name),
+        },
+        "spec": {},
+        "status": {
+            "allocatable": dict(_resources(machine, devices, reserved=True)),
+            "capacity": dict(_resources(machine, devices, reserved=False)),
+            "conditions": [
+                {
+                    "lastTransitionTime": CREATED,
+                    "message": "kubelet is posting ready status",
+                    "reason": "KubeletReady",
+                    "status": "True",
+                    "type": "Ready",
+                }
+            ],
+            "nodeInfo": {
+                "architecture": machine.arch,
+                "containerRuntimeVersion": "containerd://2.1.4",
+                "kubeletVersion": "v1.36.3",
+                "operatingSystem": "linux",
+                "osImage": "Ubuntu 24.04.3 LTS",
+            },
+        },
+    }
+
+
+def _resources(machine: _Machine, devices: dict[str, int], *, reserved: bool) -> Iterator[tuple[str, str]]:
+    """Capacity or, with what is reserved for the system (2 CPUs, 8 GiB) taken off, allocatable."""
+    yield "cpu", str(machine.cpus - 2 * reserved)
+    yield "memory", f"{(machine.memory_gib - 8 * reserved) << 20}Ki"
+    yield "pods", "110"
+    for name, count in devices.items():
+        yield name, str(count)

@@ -1,0 +1,139 @@
+"""What came of a run, measured from the scheduler's cache, and how it is shown on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from extender.demo.pods import GPU, large_job
+from extender.demo.scheduler import Amounts, NodeInfo, PodInfo, Scheduler, fits, read_pod
+
+_LARGE = 8
+_BAR = 40
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Where a fleet stands after a run. GPUs are whole ones: MIG devices and replicas are not among them."""
+
+    pods: int
+    placed: int
+    large_jobs: int
+    large_placed: int
+    gpus: int
+    gpus_taken: int
+    holes: int
+    could_start: int
+    idle_nodes: int
+    gpus_on_idle_nodes: int
+
+
+def measure(run: Scheduler) -> Outcome:
+    """The figures of a run."""
+    nodes = list(run.nodes.values())
+    idle = [node for node in nodes if _is_idle(node)]
+    job = read_pod(large_job())
+    return Outcome(
+        pods=len(run.placed) + len(run.waiting),
+        placed=len(run.placed),
+        large_jobs=_large_jobs(run.placed + run.waiting),
+        large_placed=_large_jobs(run.placed),
+        gpus=sum(node.allocatable.get(GPU, 0) for node in nodes),
+        gpus_taken=sum(node.requested[GPU] for node in nodes),
+        holes=sum(node.free(GPU) // _LARGE for node in nodes),
+        could_start=sum(_room(node, job) for node in nodes),
+        idle_nodes=len(idle),
+        gpus_on_idle_nodes=sum(node.free(GPU) for node in idle),
+    )
+
+
+_ROWS: list[tuple[str, Callable[[Outcome], str]]] = [
+    ("pods placed", lambda o: f"{o.placed} of {o.pods}"),
+    ("8-GPU jobs placed", lambda o: f"{o.large_placed} of {o.large_jobs}"),
+    ("whole GPUs in use", lambda o: f"{o.gpus_taken} of {o.gpus}"),
+    ("8-GPU holes kept", lambda o: str(o.holes)),
+    ("8-GPU jobs that could still start", lambda o: str(o.could_start)),
+    ("GPUs left whole, on idle nodes", lambda o: str(o.gpus_on_idle_nodes)),
+    ("nodes left idle, of any GPU", lambda o: str(o.idle_nodes)),
+]
+
+
+def table(default: Outcome, stowage: Outcome) -> str:
+    """Both outcomes side by side."""
+    rows = [
+        ("", "kube-scheduler's", "with"),
+        ("", "default spreading", "Stowage"),
+        *((label, cell(default), cell(stowage)) for label, cell in _ROWS),
+    ]
+    label, one, other = (max(len(row[column]) for row in rows) for column in range(3))
+    return "\n".join(f"  {row[0]:<{label}}   {row[1]:>{one}}   {row[2]:>{other}}" for row in rows)
+
+
+def fleet(nodes: Sequence[NodeInfo]) -> str:
+    """How large a fleet is."""
+    counts: Counter[str] = Counter()
+    for node in nodes:
+        for name, count in _devices(node.allocatable):
+            counts["MIG devices" if "/mig-" in name else "whole GPUs" if name == GPU else "time slices"] += (
+                count
+            )
+    return f"{len(nodes)} nodes with " + ", ".join(f"{count} {kind}" for kind, count in counts.items())
+
+
+def waiting(run: Scheduler) -> str:
+    """The pods that found no place, by what they ask for."""
+    empty = [replace(node, requested=Counter()) for node in run.nodes.values()]
+    asked = Counter(_wish(pod, empty) for pod in run.waiting)
+    if not asked:
+        return "With Stowage no pod waits."
+    lines = (f"  {pods:>3} x {wish}" for wish, pods in asked.most_common())
+    return "\n".join(["Pods that wait with Stowage, by what they ask of one node:", *lines])
+
+
+def progress(items: Sequence[T], label: str) -> Iterator[T]:
+    """The items, with a bar where there is a terminal to draw it on; at the end it is gone."""
+    if not sys.stdout.isatty():
+        yield from items
+        return
+    width = 0
+    for done, item in enumerate(items):
+        bar = "#" * (_BAR * done // len(items))
+        width = _redraw(f"{label} [{bar:<{_BAR}}] {done}/{len(items)}", width)
+        yield item
+    _redraw("", width)
+
+
+def _redraw(text: str, width: int) -> int:
+    """Replace a line of ``width`` characters that the cursor stands behind; the width of the new one."""
+    print(f"\r{'':<{width}}\r{text}", end="", flush=True)
+    return len(text)
+
+
+def _devices(amounts: Amounts) -> Iterable[tuple[str, int]]:
+    return ((name, count) for name, count in amounts.items() if name.startswith("nvidia.com/") and count)
+
+
+def _wish(pod: PodInfo, empty: Iterable[NodeInfo]) -> str:
+    devices = ", ".join(f"{name}: {count}" for name, count in _devices(pod.amounts))
+    product = pod.manifest["spec"]["nodeSelector"].get("nvidia.com/gpu.product", "any product")
+    never = "" if any(fits(node, pod) for node in empty) else " (no node is that large)"
+    return f"{devices}, {product}{never}"
+
+
+def _is_idle(node: NodeInfo) -> bool:
+    devices = [name for name, _ in _devices(node.allocatable)]
+    return bool(devices) and not any(node.requested[name] for name in devices)
+
+
+def _large_jobs(pods: Iterable[PodInfo]) -> int:
+    return sum(pod.amounts.get(GPU) == _LARGE for pod in pods)
+
+
+def _room(node: NodeInfo, pod: PodInfo) -> int:
+    """How many such pods the node could still take, one beside the other."""
+    return min(node.free(name) // amount for name, amount in pod.amounts.items())

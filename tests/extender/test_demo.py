@@ -1,0 +1,293 @@
+"""The demo: its bundled cluster, its kube-scheduler, and the command as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from http.client import HTTPConnection
+
+import pytest
+
+from extender.demo import bundle, report
+from extender.demo.pods import GPU, stream
+from extender.demo.scheduler import (
+    DEFAULT,
+    PACKING,
+    NodeInfo,
+    PodInfo,
+    Scheduler,
+    allocation_score,
+    balance_score,
+    read_cluster,
+)
+from extender.demo.server import DemoError, free_port
+from extender.snapshot import SnapshotSource, read
+from extender.state import State
+from packing.policies import POLICIES
+
+
+def node(name: str = "n", *, taken: dict[str, int] | None = None, **allocatable: int) -> NodeInfo:
+    resources = {"cpu": 100, "memory": 100, "pods": 10} | {
+        GPU if key == "gpus" else key: amount for key, amount in allocatable.items()
+    }
+    return NodeInfo(name, {"pool": name}, resources, Counter(taken or {}))
+
+
+def pod(gpus: int = 0, **selector: str) -> PodInfo:
+    manifest = {"metadata": {"namespace": "default", "name": "p"}, "spec": {"nodeSelector": selector}}
+    return PodInfo(manifest, {"cpu": 1, "memory": 1, "pods": 1} | ({GPU: gpus} if gpus else {}))
+
+
+class Scripted:
+    """An extender that answers as it was told, and remembers what it was asked."""
+
+    weight = 200
+
+    def __init__(self, scores: dict[str, int]) -> None:
+        self.scores = scores
+        self.asked: list[tuple[str, object]] = []
+
+    def filter(self, pod, nodes):
+        self.asked.append(("filter", nodes))
+        return [name for name in self.scores if name in nodes]
+
+    def prioritize(self, pod, nodes):
+        self.asked.append(("prioritize", nodes))
+        return {name: self.scores[name] for name in nodes}
+
+    def bind(self, pod, node):
+        self.asked.append(("bind", node))
+
+
+class TestBundledCluster:
+    def test_the_file_is_what_its_generator_writes(self):
+        assert bundle.PATH.read_text(encoding="utf-8") == bundle.text()
+
+    def test_the_service_reads_it_without_a_complaint(self):
+        snapshot = read([bundle.PATH])
+        state = State(POLICIES["best-fit"]())
+        SnapshotSource(snapshot, "bundled").start(state.apply)
+        assert snapshot.problems == []
+        assert state.problems == {}
+        assert not state.overcommitted
+        assert 20 <= len(state.nodes) <= 40
+        pods = state.pods.values()
+        assert {bool(one.node_name) for one in pods} == {True, False}
+        assert len({one.namespace for one in pods}) >= 3
+
+    def test_it_has_every_kind_of_node(self):
+        offers = [set(one.allocatable) for one in read([bundle.PATH]).nodes.values()]
+        assert sum({GPU} <= offer for offer in offers) >= 20
+        assert any("nvidia.com/mig-1g.10gb" in offer for offer in offers)
+        assert any("nvidia.com/gpu.shared" in offer for offer in offers)
+        labels = [one.labels for one in read([bundle.PATH]).nodes.values()]
+        assert len({one["nvidia.com/gpu.product"] for one in labels}) == 5
+        assert len({clique for one in labels if (clique := one.get("nvidia.com/gpu.clique"))}) == 1
+
+    def test_no_node_holds_more_than_it_has(self):
+        nodes, pending = read_cluster(json.loads(bundle.text())["items"])
+        assert pending
+        assert all(one.free(name) >= 0 for one in nodes for name in one.requested)
+
+
+class TestStream:
+    def test_a_seed_draws_the_order_and_nothing_else(self):
+        one, other = stream(1), stream(2)
+        assert one == stream(1)
+        assert one != other
+        specs = [sorted(json.dumps(p["spec"], sort_keys=True) for p in pods) for pods in (one, other)]
+        assert specs[0] == specs[1]
+
+    def test_pods_are_told_apart(self):
+        pods = stream(1)
+        assert len({p["metadata"]["uid"] for p in pods}) == len(pods) >= 200
+
+
+POD = {"cpu": 3000, "memory": 5000}
+
+
+class TestScores:
+    """The cases of balanced_allocation_test.go, least_allocated_test.go and most_allocated_test.go, v1.36."""
+
+    @pytest.mark.parametrize(
+        ("cpu", "memory", "taken", "score"),
+        [
+            (4000, 10000, {}, 68),
+            (6000, 10000, {}, 75),
+            (10000, 20000, {"cpu": 3000}, 73),
+            (10000, 20000, {"cpu": 3000, "memory": 5000}, 74),
+            (10000, 50000, {"cpu": 3000, "memory": 5000}, 70),
+        ],
+    )
+    def test_balance(self, cpu, memory, taken, score):
+        assert balance_score(node(cpu=cpu, memory=memory, taken=taken), POD) == score
+
+    def test_balance_reaches_its_ends(self):
+        memory_only = {"memory": 5000}
+        assert balance_score(node(cpu=3000, memory=5000, taken={"cpu": 3000}), memory_only) == 100
+        assert balance_score(node(cpu=3000, memory=5000), memory_only) == 50
+
+    @pytest.mark.parametrize(
+        ("cpu", "taken", "least", "most"),
+        [(4000, {}, 37, 62), (6000, {}, 50, 50), (12000, {"cpu": 3000}, 50, 50)],
+    )
+    def test_allocation(self, cpu, taken, least, most):
+        on = node(cpu=cpu, memory=10000, taken=taken)
+        assert allocation_score(on, POD, DEFAULT) == least
+        assert allocation_score(on, POD, PACKING) == most
+
+    def test_extended_resources_count_for_pods_that_ask_for_them(self):
+        on = node(gpus=8, taken={GPU: 4})
+        assert allocation_score(on, {"cpu": 10, "memory": 10}, PACKING) == 10
+        assert allocation_score(on, {"cpu": 10, "memory": 10, GPU: 4}, PACKING) == (300 + 10 + 10) // 5
+
+
+class TestCycle:
+    def test_the_default_spreads(self):
+        run = Scheduler([node("a"), node("b"), node("c")], profile=DEFAULT, seed=1)
+        assert {run.schedule(pod()) for _ in range(3)} == {"a", "b", "c"}
+
+    def test_what_does_not_fit_in_tree_never_reaches_the_extender(self):
+        asked = Scripted({"a": 1, "b": 1})
+        run = Scheduler([node("a", gpus=4), node("b", gpus=4)], profile=PACKING, seed=1, extender=asked)
+        assert run.schedule(pod(gpus=8)) is None
+        assert run.schedule(pod(gpus=1, pool="c")) is None
+        assert asked.asked == []
+        assert len(run.waiting) == 2
+
+    def test_with_one_node_left_nobody_scores(self):
+        asked = Scripted({"b": 0})
+        run = Scheduler([node("a", gpus=4), node("b", gpus=4)], profile=PACKING, seed=1, extender=asked)
+        assert run.schedule(pod(gpus=1)) == "b"
+        assert asked.asked == [("filter", ["a", "b"]), ("bind", "b")]
+
+    def test_the_extender_outweighs_the_plugins(self):
+        asked = Scripted({"full": 0, "empty": 1})
+        nodes = [node("full", gpus=4, taken={GPU: 3, "cpu": 90, "memory": 90}), node("empty", gpus=4)]
+        run = Scheduler(nodes, profile=PACKING, seed=1, extender=asked)
+        assert run.schedule(pod(gpus=1)) == "empty"
+        assert run.nodes["empty"].free(GPU) == 3
+
+    def test_ties_are_drawn_among_the_best(self):
+        def drawn(seed: int) -> str | None:
+            asked = Scripted({"a": 9, "b": 10, "c": 10})
+            nodes = [node(name, gpus=4) for name in "abc"]
+            return Scheduler(nodes, profile=PACKING, seed=seed, extender=asked).schedule(pod(gpus=1))
+
+        assert {drawn(seed) for seed in range(20)} == {"b", "c"}
+
+
+class TestReport:
+    def test_figures_are_counted_on_the_nodes(self):
+        large = {"cpu": 10**6, "memory": 10**7, "pods": 10}
+        nodes = [
+            NodeInfo("free", {}, large | {GPU: 8}),
+            NodeInfo("taken", {}, large | {GPU: 8}, Counter({GPU: 1})),
+            NodeInfo("little-cpu", {}, large | {GPU: 8, "cpu": 1000}),
+            NodeInfo("mig", {}, large | {GPU: 0, "nvidia.com/mig-1g.10gb": 7}),
+            NodeInfo("no-gpu", {}, large),
+        ]
+        run = Scheduler(nodes, profile=DEFAULT, seed=1)
+        run.placed, run.waiting = [pod(gpus=1)], [pod(gpus=8), pod(gpus=16)]
+        assert report.measure(run) == report.Outcome(
+            pods=3,
+            placed=1,
+            large_jobs=1,
+            large_placed=0,
+            gpus=24,
+            gpus_taken=1,
+            holes=2,
+            could_start=1,
+            idle_nodes=3,
+            gpus_on_idle_nodes=16,
+        )
+
+    def test_the_table_is_aligned(self):
+        one = report.measure(Scheduler([node("a", gpus=8)], profile=DEFAULT, seed=1))
+        lines = report.table(one, one).splitlines()
+        assert len({len(line) for line in lines}) == 1
+
+    def test_waiting_pods_are_grouped_and_the_hopeless_are_named(self):
+        run = Scheduler([node("a", gpus=8)], profile=DEFAULT, seed=1)
+        assert report.waiting(run) == "With Stowage no pod waits."
+        for gpus in (8, 8, 8, 16):
+            run.schedule(pod(gpus=gpus))
+        _, first, second = report.waiting(run).splitlines()
+        assert first == "    2 x nvidia.com/gpu: 8, any product"
+        assert second == "    1 x nvidia.com/gpu: 16, any product (no node is that large)"
+
+
+class TestPort:
+    def test_a_busy_port_is_replaced_and_a_free_one_is_kept(self):
+        with socket.create_server(("127.0.0.1", 0)) as busy:
+            port = busy.getsockname()[1]
+            assert free_port("127.0.0.1", port) not in (0, port)
+        assert free_port("127.0.0.1", port) == port
+
+    @pytest.mark.parametrize(("host", "port"), [("192.0.2.1", 8080), ("127.0.0.1", 70000)])
+    def test_an_address_that_cannot_be_had_is_an_error(self, host, port):
+        with pytest.raises(DemoError):
+            free_port(host, port)
+
+
+class TestCommand:
+    def test_it_compares_and_exits(self):
+        done = subprocess.run(
+            [*COMMAND, "--exit", "--port", "0"], capture_output=True, text=True, timeout=120
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "\r" not in done.stdout  # no bar where there is no terminal
+        figures = dict(re.findall(r"^  (\S.*?)  +(\d+ .*|\d+)$", done.stdout, re.MULTILINE))
+        for row in ("whole GPUs in use", "8-GPU jobs placed", "8-GPU jobs that could still start"):
+            spread, packed = (int(one) for one in re.findall(r"(\d+)(?: of \d+)?", figures[row]))
+            assert packed > spread
+
+    def test_it_serves_on_at_a_free_port_until_ctrl_c(self):
+        with socket.create_server(("127.0.0.1", 0)) as busy:
+            port = str(busy.getsockname()[1])
+            with subprocess.Popen(
+                [*COMMAND, "--port", port], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            ) as running:
+                try:
+                    said = "".join(iter(running.stdout.readline, "Ctrl-C stops it.\n"))
+                    assert f"port {port} is busy" in said
+                    url = re.search(r"http://(\S+:\d+)", said)[1]
+                    assert not url.endswith(f":{port}")
+                    assert ready(url) == 200
+                    running.send_signal(signal.SIGINT)
+                    assert running.wait(30) == 0
+                    assert running.stderr.read() == ""
+                finally:
+                    running.kill()
+        with pytest.raises(ConnectionRefusedError):
+            ready(url)
+
+    def test_a_service_that_cannot_start_is_one_line(self):
+        done = subprocess.run(
+            [*COMMAND, "--exit", "--port", "0"],
+            env=os.environ | {"STOWAGE_SHORTLIST": "-1"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 1
+        assert "shortlist" in done.stderr
+        assert done.stderr.splitlines()[-1].startswith("stowage demo: the service ended")
+
+
+def ready(address: str) -> int:
+    connection = HTTPConnection(address, timeout=10)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+COMMAND = [sys.executable, "-m", "extender.cli", "demo"]

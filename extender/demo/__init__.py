@@ -13,8 +13,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from extender.data import CLUSTER
 from extender.demo import report
-from extender.demo.bundle import PATH
 from extender.demo.pods import stream
 from extender.demo.scheduler import DEFAULT, PACKING, NodeInfo, PodInfo, Scheduler, read_cluster, read_pod
 from extender.demo.server import DemoError, Server, serving
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # ends like Ctrl-C, the child included
     try:
-        with serving(PATH, args.host, args.port) as server:
+        with serving(CLUSTER, args.host, args.port) as server:
             _compare(server, args)
             if not args.exit:
                 _serve_on(server)
@@ -78,7 +78,7 @@ def _compare(server: Server, args: argparse.Namespace) -> None:
 
 
 def _cluster() -> tuple[list[NodeInfo], list[PodInfo]]:
-    return read_cluster(json.loads(PATH.read_text(encoding="utf-8"))["items"])
+    return read_cluster(json.loads(CLUSTER.read_text(encoding="utf-8"))["items"])
 
 
 def _serve_on(server: Server) -> None:

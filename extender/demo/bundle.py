@@ -7,12 +7,10 @@ It is kept as a file so that it can be read, compared and passed to ``--snapshot
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
+from extender.data import CLUSTER
 from extender.demo.nodes import nodes
 from extender.demo.pods import bundled
-
-PATH = Path(__file__).parents[1] / "data" / "demo-cluster.json"
 
 
 def text() -> str:
@@ -24,4 +22,4 @@ def text() -> str:
 
 def write() -> None:
     """Write the file anew."""
-    PATH.write_text(text(), encoding="utf-8")
+    CLUSTER.write_text(text(), encoding="utf-8")

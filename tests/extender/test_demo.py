@@ -10,10 +10,12 @@ import socket
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from http.client import HTTPConnection
 
 import pytest
 
+from extender.data import CLUSTER
 from extender.demo import bundle, report
 from extender.demo.pods import GPU, stream
 from extender.demo.scheduler import (
@@ -67,10 +69,10 @@ class Scripted:
 
 class TestBundledCluster:
     def test_the_file_is_what_its_generator_writes(self):
-        assert bundle.PATH.read_text(encoding="utf-8") == bundle.text()
+        assert CLUSTER.read_text(encoding="utf-8") == bundle.text()
 
     def test_the_service_reads_it_without_a_complaint(self):
-        snapshot = read([bundle.PATH])
+        snapshot = read([CLUSTER])
         state = State(POLICIES["best-fit"]())
         SnapshotSource(snapshot, "bundled").start(state.apply)
         assert snapshot.problems == []
@@ -82,11 +84,11 @@ class TestBundledCluster:
         assert len({one.namespace for one in pods}) >= 3
 
     def test_it_has_every_kind_of_node(self):
-        offers = [set(one.allocatable) for one in read([bundle.PATH]).nodes.values()]
+        offers = [set(one.allocatable) for one in read([CLUSTER]).nodes.values()]
         assert sum({GPU} <= offer for offer in offers) >= 20
         assert any("nvidia.com/mig-1g.10gb" in offer for offer in offers)
         assert any("nvidia.com/gpu.shared" in offer for offer in offers)
-        labels = [one.labels for one in read([bundle.PATH]).nodes.values()]
+        labels = [one.labels for one in read([CLUSTER]).nodes.values()]
         assert len({one["nvidia.com/gpu.product"] for one in labels}) == 5
         assert len({clique for one in labels if (clique := one.get("nvidia.com/gpu.clique"))}) == 1
 
@@ -239,7 +241,7 @@ class TestPort:
 class TestCommand:
     def test_it_compares_and_exits(self):
         done = subprocess.run(
-            [*COMMAND, "--exit", "--port", "0"], capture_output=True, text=True, timeout=120
+            [*COMMAND, "--exit", "--port", "0"], capture_output=True, text=True, timeout=300
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert "\r" not in done.stdout  # no bar where there is no terminal
@@ -255,13 +257,13 @@ class TestCommand:
                 [*COMMAND, "--port", port], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             ) as running:
                 try:
-                    said = "".join(iter(running.stdout.readline, "Ctrl-C stops it.\n"))
+                    said = up_to("Ctrl-C", running.stdout)
                     assert f"port {port} is busy" in said
                     url = re.search(r"http://(\S+:\d+)", said)[1]
                     assert not url.endswith(f":{port}")
                     assert ready(url) == 200
                     running.send_signal(signal.SIGINT)
-                    assert running.wait(30) == 0
+                    assert running.wait(60) == 0
                     assert running.stderr.read() == ""
                 finally:
                     running.kill()
@@ -279,6 +281,16 @@ class TestCommand:
         assert done.returncode == 1
         assert "shortlist" in done.stderr
         assert done.stderr.splitlines()[-1].startswith("stowage demo: the service ended")
+
+
+def up_to(word: str, lines: Iterable[str]) -> str:
+    """Everything up to the first line with this word."""
+    said = ""
+    for line in lines:
+        said += line
+        if word in line:
+            return said
+    raise AssertionError(f"the output ends without {word!r}: {said}")
 
 
 def ready(address: str) -> int:

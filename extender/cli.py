@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from importlib import import_module
 from importlib.metadata import version as distribution_version
 from pathlib import Path
@@ -118,8 +119,10 @@ def _serve(args: argparse.Namespace) -> int:
     try:
         chosen = settings.load(args.config, os.environ)
         log.configure(chosen.log_level)
-        sockets = [serve.listen(args.host, p) for p in (args.port, args.debug_port) if p is not None]
-        serve.run(Service(chosen, source_of(args), version()), *sockets)
+        with ExitStack() as stack:  # before anything that takes long: a busy port is said at once
+            ports = [port for port in (args.port, args.debug_port) if port is not None]
+            sockets = [stack.enter_context(serve.listen(args.host, port)) for port in ports]
+            serve.run(Service(chosen, source_of(args), version()), *sockets)
     except (settings.SettingsError, serve.PortInUse, SourceError) as error:
         print(f"stowage: {error}", file=sys.stderr)
         return 1

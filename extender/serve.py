@@ -38,6 +38,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 def run(service: Service, sock: socket.socket, debug_sock: socket.socket | None = None) -> None:
     """Serve until SIGTERM or SIGINT. Raises ``SourceError`` where the source cannot be used."""
+    for listener, what in ((sock, "kube-scheduler"), (debug_sock, "debug and metrics")):
+        if listener is not None:
+            host, port = listener.getsockname()[:2]
+            _log.info("listening for %s on http://%s:%d", what, f"[{host}]" if ":" in host else host, port)
     servers = {sock: _Server(create_app(service, debug=debug_sock is None))}
     if debug_sock is not None:
         servers[debug_sock] = _Server(create_debug_app(service))

@@ -1,0 +1,166 @@
+"""What is no proper request gets a clear answer in a form that kube-scheduler can use, and nothing breaks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from packing.reasons import Reason
+from tests.contract.conftest import GPU, Start, Stowage, manifest
+from tests.extender.builders import make_node
+
+GOOD = json.dumps({"Pod": manifest(), "Nodes": None, "NodeNames": ["a"]}).encode()
+JSON = {"content-type": "application/json"}
+
+
+@pytest.fixture
+async def stowage(start: Start) -> AsyncIterator[Stowage]:
+    """One empty node; whatever a test does to the service, it must still answer afterwards."""
+    running = await start(make_node("a"), bind=True, body_limit_mib=1)
+    yield running
+    assert json.loads(await running.filter(manifest(), ["a"]))["NodeNames"] == ["a"]
+    assert await running.metric('stowage_verb_results_total{result="internal_error",verb="filter"}') == 0
+
+
+async def send(stowage: Stowage, verb: str, body: Any, headers: dict[str, str] = JSON) -> Any:
+    """What kube-scheduler would read from the reply: the Error, or the text of a status that is not 200."""
+    response = await stowage.http.post(f"/scheduler/{verb}", content=body, headers=headers)
+    if verb in ("filter", "bind"):
+        assert response.status_code == 200
+        return response.json()["Error"]
+    assert response.status_code == 400
+    return response.text
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        GOOD[:-1],
+        GOOD[: len(GOOD) // 2],
+        b"\xff\xfe",
+        b"[]",
+        b"7",
+        b'"pod"',
+        b"null",
+        b"[" * 10_000,
+    ],
+)
+async def test_a_body_that_is_no_message(stowage: Stowage, verb: str, body: bytes) -> None:
+    error = await send(stowage, verb, body)
+    assert error.startswith(f"no {verb} request: ")
+    assert await stowage.metric(f'stowage_verb_results_total{{result="bad_message",verb="{verb}"}}') == 1
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
+async def test_a_body_of_another_type(stowage: Stowage, verb: str) -> None:
+    error = await send(stowage, verb, GOOD, {"content-type": "Text/YAML; charset=utf-8"})
+    assert error == f"no {verb} request: content type text/yaml instead of application/json"
+
+
+@pytest.mark.parametrize("headers", [{}, {"content-type": "application/json; charset=utf-8"}])
+async def test_json_by_any_name_or_none(stowage: Stowage, headers: dict[str, str]) -> None:
+    assert await send(stowage, "filter", GOOD, headers) == ""
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
+@pytest.mark.parametrize("declared", [True, False])
+async def test_a_body_past_the_limit_is_413(stowage: Stowage, verb: str, declared: bool) -> None:
+    taken = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal taken
+        for _ in range(64):
+            taken += 1
+            yield b" " * (1 << 18)
+
+    body = b" " * ((1 << 20) + 1) if declared else endless()
+    response = await stowage.http.post(f"/scheduler/{verb}", content=body, headers=JSON)
+    assert response.status_code == 413
+    assert "larger than 1 MiB" in response.text
+    assert response.headers["connection"] == "close"
+    assert await stowage.metric(f'stowage_verb_results_total{{result="too_large",verb="{verb}"}}') == 1
+
+
+async def test_a_body_at_the_limit_is_read(stowage: Stowage) -> None:
+    assert await send(stowage, "filter", GOOD.ljust(1 << 20)) == ""
+
+
+@pytest.mark.parametrize("containers", [None, [], "absent"])
+async def test_a_pod_without_containers(stowage: Stowage, containers: Any) -> None:
+    spec = {} if containers == "absent" else {"containers": containers}
+    reply = json.loads(await stowage.filter(manifest(spec=spec), ["a"]))
+    assert reply["Error"] == "the pod has no containers"
+
+
+@pytest.mark.parametrize("member", ["metadata", "spec", "status"])
+@pytest.mark.parametrize("value", [None, {}, "absent"])
+async def test_a_pod_that_lacks_a_part_is_answered(stowage: Stowage, member: str, value: Any) -> None:
+    pod = manifest() | {member: value}
+    if value == "absent":
+        del pod[member]
+    reply = json.loads(await stowage.filter(pod, ["a"]))
+    assert reply["Error"] or reply["NodeNames"] == ["a"]
+
+
+@pytest.mark.parametrize("quantity", ["-1", "1e99", "9" * 400, "many", " ", "1Gi", "NaN", "Infinity", "0x10"])
+async def test_absurd_quantities_are_refused_or_fit_nowhere(stowage: Stowage, quantity: str) -> None:
+    reply = json.loads(await stowage.filter(manifest(gpus=quantity), ["a"]))
+    if not reply["Error"]:
+        assert reply["NodeNames"] == []
+        assert reply["FailedAndUnresolvableNodes"] == {"a": Reason.TOO_FEW_DEVICES.text}
+    scores = json.loads(await stowage.prioritize(manifest(gpus=quantity), ["a"]))
+    assert scores == [{"Host": "a", "Score": 0}]
+
+
+@pytest.mark.parametrize("resource", ["cpu", "memory"])
+@pytest.mark.parametrize("quantity", ["-1", "1e99", "9" * 400, "many", "10Ei"])
+async def test_absurd_cpu_and_memory(stowage: Stowage, resource: str, quantity: str) -> None:
+    requests = {GPU: "1", resource: quantity}
+    pod = manifest(spec={"containers": [{"resources": {"requests": requests}}]})
+    reply = json.loads(await stowage.filter(pod, ["a"]))
+    assert reply["Error"] or set(reply["FailedAndUnresolvableNodes"]) == {"a"}
+
+
+async def test_unknown_resources_and_nodes(stowage: Stowage) -> None:
+    pod = manifest(spec={"containers": [{"resources": {"requests": {"example.com/widget": "3", GPU: "1"}}}]})
+    reply = json.loads(await stowage.filter(pod, ["nowhere", "a"]))
+    assert reply["NodeNames"] == ["a"]
+    pod = manifest(resource="nvidia.com/mig-99g.1gb")
+    reply = json.loads(await stowage.filter(pod, ["nowhere", "a"]))
+    assert reply["FailedAndUnresolvableNodes"] == {
+        "nowhere": Reason.UNKNOWN_NODE.text,
+        "a": Reason.NO_SUCH_DEVICE.text,
+    }
+
+
+async def test_a_fault_of_ours_is_contained(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*args: object) -> None:
+        raise KeyError("what the pod says")
+
+    stowage = await start(make_node("a"))
+    with monkeypatch.context() as broken:
+        broken.setattr(stowage.service.engine.state.policy, "cost", fail)
+        reply = json.loads(await stowage.filter(manifest(), ["a"]))
+        assert reply["Error"] == "KeyError inside Stowage, see its log"
+        response = await stowage.post("prioritize", {"Pod": manifest(), "Nodes": None, "NodeNames": ["a"]})
+        assert (response.status_code, response.text) == (500, "KeyError inside Stowage, see its log")
+    assert await stowage.metric('stowage_verb_results_total{result="internal_error",verb="prioritize"}') == 1
+    assert "filter failed" in caplog.text
+    assert json.loads(await stowage.filter(manifest(), ["a"]))["NodeNames"] == ["a"]
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+async def test_verbs_are_posted_to(stowage: Stowage, method: str) -> None:
+    assert (await stowage.http.request(method, "/scheduler/filter")).status_code == 405
+
+
+async def test_what_is_not_there(stowage: Stowage) -> None:
+    assert (await stowage.http.get("/scheduler/reserve")).status_code == 404

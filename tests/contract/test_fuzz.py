@@ -1,0 +1,169 @@
+"""Whatever JSON is sent to whichever verb, the answer is one that kube-scheduler can read, never a 500."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from extender.app import create_app
+from extender.service import VERBS, Service, Verb
+from extender.settings import Settings
+from extender.snapshot import Snapshot, SnapshotSource
+from tests.contract.conftest import GPU, manifest
+from tests.extender.builders import make_node, make_pod
+
+Strategy = st.SearchStrategy[Any]
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+)
+
+
+def mostly(good: Strategy, bad: Strategy = ANYTHING) -> Strategy:
+    """Seven times in eight something good: a message with many faults is refused for the first."""
+    return st.integers(0, 7).flatmap(lambda n: good if n else bad)
+
+
+def bent(value: Any) -> Strategy:
+    """The value, or something else in one of its places."""
+    if isinstance(value, dict):
+        return mostly(st.fixed_dictionaries({key: bent(inner) for key, inner in value.items()}))
+    if isinstance(value, list):
+        return mostly(st.tuples(*map(bent, value)).map(list))
+    return mostly(st.just(value))
+
+
+QUANTITY = mostly(
+    st.sampled_from(["1", "2", "8"]), st.sampled_from(["0", "-1", "9" * 60, "0.5", "1Ki", "x", "", 7])
+)
+RESOURCES = st.dictionaries(
+    st.sampled_from([GPU, "cpu", "memory", "nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared", "x/y"]),
+    QUANTITY,
+)
+CONTAINERS = mostly(
+    st.lists(st.fixed_dictionaries({"resources": st.fixed_dictionaries({"limits": RESOURCES})}))
+)
+POD = mostly(
+    st.builds(
+        lambda name, containers, init: manifest(
+            name, spec={"containers": containers, "initContainers": init}
+        ),
+        st.sampled_from(["new", "holds", "waits"]),
+        CONTAINERS,
+        st.none() | CONTAINERS,
+    ),
+    bent(manifest()),
+)
+NODE_NAME = mostly(st.sampled_from(["a", "b"]), st.sampled_from(["gone", "", "a" * 300]))
+NODES = st.lists(st.fixed_dictionaries({"metadata": st.fixed_dictionaries({"name": NODE_NAME})}), max_size=4)
+ASKED = {
+    "Pod": POD,
+    "Nodes": st.none() | mostly(st.fixed_dictionaries({"items": NODES})),
+    "NodeNames": mostly(st.none() | st.lists(NODE_NAME, max_size=5)),
+}
+UID = mostly(st.just("uid-holds"), st.just("uid-waits"))
+
+
+def victims(pod: Strategy) -> Strategy:
+    """Candidates for preemption, or none."""
+    one = st.fixed_dictionaries({"Pods": mostly(st.lists(pod)), "NumPDBViolations": mostly(st.integers())})
+    return st.none() | mostly(st.dictionaries(NODE_NAME, mostly(one)))
+
+
+MEMBERS: dict[Verb, dict[str, Strategy]] = {
+    "filter": ASKED,
+    "prioritize": ASKED,
+    "preempt": {
+        "Pod": POD,
+        "NodeNameToVictims": victims(bent({"metadata": {"uid": "uid-holds"}})),
+        "NodeNameToMetaVictims": victims(mostly(st.fixed_dictionaries({"UID": UID}))),
+    },
+    "bind": {
+        "PodName": mostly(st.just("waits")),
+        "PodNamespace": mostly(st.just("default")),
+        "PodUID": mostly(st.sampled_from(["uid-waits", "uid-new", "uid-holds"])),
+        "Node": mostly(NODE_NAME),
+    },
+}
+
+
+@st.composite
+def messages(draw: st.DrawFn, verb: Verb) -> Any:
+    """A message of a verb, in some spelling, perhaps with a member missing or something odd in it."""
+    if draw(st.integers(0, 15)) == 0:
+        return draw(ANYTHING)
+    spell = draw(st.sampled_from([str, str.lower, str.upper, str.swapcase]))
+    missing = draw(mostly(st.none(), st.sampled_from(sorted(MEMBERS[verb]))))
+    return {spell(name): draw(member) for name, member in MEMBERS[verb].items() if name != missing}
+
+
+class Caller:
+    """One service for all examples, on one event loop: what one request breaks, the next one meets."""
+
+    def __init__(self, runner: asyncio.Runner) -> None:
+        pods = [make_pod("holds", 6, node_name="b"), make_pod("waits", 2)]
+        snapshot = Snapshot({name: make_node(name) for name in "ab"}, {pod.key: pod for pod in pods})
+        service = Service(Settings(bind=True), SnapshotSource(snapshot, "fuzz"), "0")
+        runner.run(service.start())
+        transport = httpx.ASGITransport(create_app(service))
+        self._runner, self._client = runner, httpx.AsyncClient(transport=transport, base_url="http://s")
+
+    def post(self, verb: Verb, message: object) -> httpx.Response:
+        headers = {"content-type": "application/json"}
+        body = json.dumps(message).encode()
+        return self._runner.run(self._client.post(f"/scheduler/{verb}", content=body, headers=headers))
+
+
+@pytest.fixture(scope="module")
+def caller() -> Iterator[Caller]:
+    with asyncio.Runner() as runner:
+        yield Caller(runner)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_the_answer_is_always_one_that_can_be_read(caller: Caller, verb: Verb, data: st.DataObject) -> None:
+    response = caller.post(verb, data.draw(messages(verb)))
+    assert "inside Stowage" not in response.text
+    if response.status_code != 200:
+        assert verb in ("prioritize", "preempt")
+        assert response.status_code == 400
+        return
+    reply = json.loads(response.content, parse_constant=pytest.fail)
+    check = {
+        "filter": check_filter,
+        "prioritize": check_priorities,
+        "preempt": check_preempt,
+        "bind": check_bind,
+    }
+    check[verb](reply)
+
+
+def check_filter(reply: Any) -> None:
+    assert list(reply) == ["Nodes", "NodeNames", "FailedNodes", "FailedAndUnresolvableNodes", "Error"]
+    assert isinstance(reply["Error"], str)
+    assert not (reply["Nodes"] and reply["NodeNames"])
+
+
+def check_priorities(reply: Any) -> None:
+    assert all(list(one) == ["Host", "Score"] for one in reply)
+    assert all(type(one["Score"]) is int and 0 <= one["Score"] <= 10 for one in reply)
+
+
+def check_preempt(reply: Any) -> None:
+    assert list(reply) == ["NodeNameToMetaVictims"]
+    assert all(victims["Pods"] for victims in reply["NodeNameToMetaVictims"].values())
+
+
+def check_bind(reply: Any) -> None:
+    assert list(reply) == ["Error"]
+    assert isinstance(reply["Error"], str)

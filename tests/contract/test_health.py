@@ -1,0 +1,130 @@
+"""Health, readiness, version and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import httpx
+import pytest
+
+from extender.app import create_app, create_debug_app
+from extender.objects import Listed
+from extender.service import VERBS, Service
+from extender.settings import Settings
+from extender.snapshot import Snapshot, SnapshotSource
+from tests.contract.conftest import Start, manifest
+from tests.extender.builders import make_node, make_pod
+
+
+async def test_a_service_that_still_starts_is_alive_but_not_ready(start: Start) -> None:
+    stowage = await start(make_node("a"), ready=False)
+    assert (await stowage.http.get("/healthz")).status_code == 200
+    ready = await stowage.http.get("/readyz")
+    assert (ready.status_code, ready.text) == (503, "not ready: kernels are being compiled\n")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_verb_before_that_is_refused(start: Start, verb: str) -> None:
+    stowage = await start(make_node("a"), ready=False)
+    response = await stowage.post(verb, {"Pod": manifest(), "Nodes": None, "NodeNames": ["a"]})
+    error = response.json()["Error"] if verb in ("filter", "bind") else response.text
+    assert error == "Stowage is not ready: kernels are being compiled"
+    assert response.status_code == (200 if verb in ("filter", "bind") else 503)
+    assert await stowage.metric(f'stowage_verb_results_total{{result="not_ready",verb="{verb}"}}') == 1
+
+
+async def test_ready_means_that_nodes_and_pods_are_listed() -> None:
+    class Silent(SnapshotSource):
+        def start(self, apply: object) -> None:
+            """Says nothing, like an API server that is away."""
+
+    service = Service(Settings(), Silent(Snapshot(), "away"), "1.2.3")
+    engine = await service.start()
+    assert service.waiting_for() == "nodes and pods are not listed yet"
+    engine.apply([Listed("Node", frozenset())])
+    assert service.waiting_for() == "pods are not listed yet"
+    engine.apply([Listed("Pod", frozenset())])
+    assert service.waiting_for() == ""
+
+
+async def test_a_service_that_drains_is_not_ready_but_answers(start: Start) -> None:
+    stowage = await start(make_node("a"))
+    assert (await stowage.http.get("/readyz")).text == "ready\n"
+    stowage.service.draining = True
+    ready = await stowage.http.get("/readyz")
+    assert (ready.status_code, ready.text) == (503, "not ready: draining\n")
+    assert b'"NodeNames":["a"]' in await stowage.filter(manifest(), ["a"])
+
+
+async def test_version(start: Start) -> None:
+    stowage = await start(make_node("a"), make_node("b"))
+    assert (await stowage.http.get("/version")).json() == {
+        "version": "1.2.3",
+        "source": "test (2 nodes, 0 pods)",
+    }
+
+
+async def test_metrics_count_verbs_and_reasons(start: Start) -> None:
+    stowage = await start(make_node("a"), make_node("b", 4), make_pod("holds", 8, node_name="a"))
+    await stowage.filter(manifest(gpus=1), ["a", "b"])
+    await stowage.filter(manifest(gpus=8), ["a", "b"])
+    await stowage.filter(manifest(gpus=-1), ["a", "b"])
+    await stowage.prioritize(manifest(gpus=1), ["a", "b"])
+    await stowage.preempt(manifest(gpus=1), {})
+    await stowage.bind(manifest(), "a")
+    for verb, result in [
+        ("filter", "fits"),
+        ("filter", "nothing_fits"),
+        ("filter", "refused"),
+        ("prioritize", "scored"),
+        ("preempt", "no_victims"),
+        ("bind", "refused"),
+    ]:
+        assert await stowage.metric(f'stowage_verb_results_total{{result="{result}",verb="{verb}"}}') == 1
+    assert await stowage.metric('stowage_verb_seconds_count{verb="filter"}') == 3
+    assert await stowage.metric('stowage_unschedulable_total{reason="GPUs are taken"}') == 1
+
+
+async def test_metrics_show_the_fleet_in_sums(start: Start) -> None:
+    stowage = await start(make_node("a"), make_node("b", 4), make_pod("holds", 3, node_name="a"))
+    assert await stowage.metric("stowage_nodes") == 2
+    assert await stowage.metric("stowage_pods") == 1
+    assert await stowage.metric('stowage_synced{resource="pods"}') == 1
+    model = re.search(
+        r'stowage_gpus_installed\{model="(.*H100.*)"\}', (await stowage.http.get("/metrics")).text
+    )
+    assert model
+    gauges = [
+        await stowage.metric(f'stowage_gpus_{name}{{model="{model[1]}"}}')
+        for name in ("installed", "free", "whole")
+    ]
+    assert gauges == [12, 9, 9]
+
+
+async def test_metrics_all_start_with_our_name_and_none_names_a_node(start: Start) -> None:
+    stowage = await start(*(make_node(f"node-{i}") for i in range(50)))
+    response = await stowage.http.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    samples = [line for line in response.text.splitlines() if not line.startswith("#")]
+    assert all(sample.startswith("stowage_") for sample in samples)
+    assert "node-" not in response.text
+
+
+async def test_the_debug_port_takes_metrics_away_from_the_main_one() -> None:
+    service = Service(Settings(), SnapshotSource(Snapshot(), "test"), "1.2.3")
+    main = httpx.AsyncClient(
+        transport=httpx.ASGITransport(create_app(service, debug=False)), base_url="http://m"
+    )
+    debug = httpx.AsyncClient(transport=httpx.ASGITransport(create_debug_app(service)), base_url="http://d")
+    async with main, debug:
+        paths = ("/metrics", "/healthz", "/version")
+        assert [(await main.get(path)).status_code for path in paths] == [404, 200, 200]
+        assert [(await debug.get(path)).status_code for path in paths] == [200, 200, 200]
+        assert (await debug.post("/scheduler/filter", content=b"{}")).status_code == 404
+
+
+async def test_requests_that_come_together_are_all_answered(start: Start) -> None:
+    stowage = await start(make_node("a", 8), *(make_pod(f"p{i}") for i in range(12)), bind=True)
+    replies = await asyncio.gather(*(stowage.bind(manifest(f"p{i}"), "a") for i in range(12)))
+    assert sorted(replies) == [b'{"Error":""}'] * 8 + [b'{"Error":"GPUs are taken"}'] * 4

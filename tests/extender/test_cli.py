@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from extender import cli
+from extender.serve import listen
+
+
+@pytest.fixture(autouse=True)
+def _outside_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["version"]) == 0
+    assert capsys.readouterr().out == f"stowage {version('kube-stowage')}\n"
+
+
+@pytest.mark.parametrize("arguments", [["version"], ["--help"], ["serve", "--help"]])
+def test_small_commands_load_neither_compiler_nor_client(arguments: list[str]) -> None:
+    program = (
+        "import sys\nfrom extender.cli import main\n"
+        "try: main(sys.argv[1:])\nexcept SystemExit: pass\n"
+        "assert not {'numba', 'numpy', 'kubernetes', 'fastapi', 'pydantic'} & set(sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["serve", "--port", "65536"], "'65536' is no port (0 to 65535)"),
+        (["serve", "--debug-port", "http"], "'http' is no port (0 to 65535)"),
+        (["serve", "--snapshot"], "expected at least one argument"),
+    ],
+)
+def test_wrong_arguments_are_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], text: str
+) -> None:
+    with pytest.raises(SystemExit) as exit:
+        cli.main(arguments)
+    assert exit.value.code == 2
+    assert text in capsys.readouterr().err
+
+
+def test_a_wrong_setting_is_code_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "stowage.yaml").write_text("shortlist: none")
+    assert cli.main(["serve", "--config", str(tmp_path / "stowage.yaml")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"stowage: {tmp_path}/stowage.yaml: shortlist: 'none' does not do")
+
+
+def test_a_busy_port_is_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    with listen("127.0.0.1", 0) as first:
+        assert cli.main(["serve", "--port", str(first.getsockname()[1])]) == 1
+    assert "Address already in use" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "source",
+    [["--snapshot", "no-such-file.json"], ["--kubeconfig", "no-such-config"]],
+    ids=["snapshot", "kubeconfig"],
+)
+def test_a_source_that_is_not_there_is_code_1(capsys: pytest.CaptureFixture[str], source: list[str]) -> None:
+    assert cli.main(["serve", "--port", "0", *source]) == 1
+    assert source[1] in capsys.readouterr().err

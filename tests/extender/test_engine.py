@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from extender import engine as engine_module
+from extender.engine import Engine, gpus_by_model
+from extender.metrics import Gauges, Gpus, Metrics
+from extender.objects import Listed, Upserted
+from extender.settings import Settings
+from extender.snapshot import Snapshot, SnapshotSource
+from tests.extender.builders import make_node, make_pod, make_state
+
+SYNCED = [Listed("Node", frozenset("ab")), Listed("Pod", frozenset())]
+
+
+def make_engine(**settings: object) -> Engine:
+    source = SnapshotSource(Snapshot(), "test")
+    return Engine(source, Settings.model_validate(settings), Metrics("0", Gauges))
+
+
+def test_an_event_that_fails_takes_no_other_with_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = make_engine()
+    whole = engine.state.ledger.put_node
+
+    def fail_for_a(shape: object) -> None:
+        if getattr(shape, "name", "") == "a":
+            raise RuntimeError("secret")
+        whole(shape)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine.state.ledger, "put_node", fail_for_a)
+    engine.apply([Upserted(make_node("a")), Upserted(make_node("b")), *SYNCED])
+    assert "b" in engine.state.fleet.rows
+    assert engine.missing() == ""
+    assert "did not take an event (Upserted)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("setting", "server", "helps"),
+    [
+        (None, "", False),
+        (None, "1.37", False),
+        (None, "1.38", True),
+        (None, "2.0", True),
+        ("1.36", "1.38", False),
+        ("v1.38.0-alpha.1", "1.36", True),
+        (None, "unknown", False),
+    ],
+)
+def test_the_setting_wins_over_the_version_of_the_api_server(
+    setting: str | None, server: str, helps: bool
+) -> None:
+    engine = make_engine(kubernetes_version=setting)
+    engine.set_server_version(server)
+    assert engine.state.eviction_helps_extenders is helps
+
+
+async def test_pods_seen_by_filter_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "_SEEN", 2)
+    engine = make_engine(bind=True)
+    for name in ("one", "two", "three", "two"):
+        pod = {"metadata": {"name": name, "uid": name}, "spec": {"containers": [{}]}}
+        await engine.verbs["filter"](json.dumps({"Pod": pod, "Nodes": None, "NodeNames": []}).encode())
+    assert list(engine._seen) == ["three", "two"]
+
+
+def test_gpus_are_summed_by_model() -> None:
+    state = make_state(
+        make_node("a"),
+        make_node("b", 4),
+        make_node(
+            "unnamed", 2, labels={"nvidia.com/gpu.product": "Brand-New", "nvidia.com/gpu.memory": "1000"}
+        ),
+        make_node("none", 0),
+        make_pod("p", 3, node_name="a"),
+    )
+    sums = gpus_by_model(state.fleet)
+    assert sums.pop("unknown") == Gpus(installed=2, free=2.0, whole=2)
+    assert list(sums.values()) == [Gpus(installed=12, free=9.0, whole=9)]
+
+
+def test_an_age_that_is_not_known_is_not_shown() -> None:
+    assert make_engine().gauges().age_seconds == {}

@@ -1,0 +1,176 @@
+"""The command as it runs: a process, its sockets, its signals and its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from extender import serve
+from extender.data import CLUSTER
+
+READY_SECONDS = 120
+FILTER = {
+    "Pod": {"metadata": {"uid": "u"}, "spec": {"containers": [{}]}},
+    "Nodes": None,
+    "NodeNames": ["h100-01"],
+}
+
+
+class Process:
+    """``stowage serve`` with these arguments; ``urls`` are where it says that it listens."""
+
+    def __init__(self, *arguments: str, **settings: str) -> None:
+        command = [sys.executable, "-m", "extender.cli", "serve", "--port", "0", *arguments]
+        self._log: list[str] = []
+        self._process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, env=_environment(**settings)
+        )
+        self.urls = [self._next_url() for _ in range(1 + ("--debug-port" in arguments))]
+
+    def wait_until_ready(self) -> None:
+        end = time.monotonic() + READY_SECONDS
+        while httpx.get(f"{self.urls[0]}/readyz").status_code != 200:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def exit_code(self) -> int:
+        return self._process.wait(30)
+
+    def log(self) -> list[dict[str, str]]:
+        """What it has logged; only after its end."""
+        assert self._process.stderr is not None
+        return [json.loads(line) for line in [*self._log, *self._process.stderr.read().splitlines()]]
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+
+    def _next_url(self) -> str:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._log.append(line)
+            if found := re.search(r"listening for .* on (http://[^\"]+)", line):
+                return found[1]
+        raise AssertionError(f"it does not listen: {self._log}")
+
+
+def _environment(**settings: str) -> dict[str, str]:
+    ours = {f"STOWAGE_{key.upper()}": value for key, value in settings.items()}
+    return {name: value for name, value in os.environ.items() if not name.startswith("KUBERNETES_")} | ours
+
+
+Start = Callable[..., Process]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    processes: list[Process] = []
+
+    def starting(*arguments: str, **settings: str) -> Process:
+        processes.append(Process(*arguments, **settings))
+        return processes[-1]
+
+    yield starting
+    for process in processes:
+        process.end()
+
+
+def open_request(url: str, body: bytes) -> socket.socket:
+    """A connection with a filter request of which one byte is still to come."""
+    address = httpx.URL(url)
+    connection = socket.create_connection((address.host, address.port or 80), timeout=30)
+    head = f"POST /scheduler/filter HTTP/1.1\r\nHost: stowage\r\nContent-Length: {len(body)}\r\n\r\n"
+    connection.sendall(head.encode() + body[:-1])
+    return connection
+
+
+def test_a_stop_finishes_what_runs_and_exits_with_0(start: Start) -> None:
+    process = start("--snapshot", str(CLUSTER), drain_seconds="1")
+    body = json.dumps(FILTER).encode()
+    process.wait_until_ready()
+    with httpx.Client(base_url=process.urls[0]) as client, open_request(process.urls[0], body) as connection:
+        assert client.post("/scheduler/filter", json=FILTER).json()["NodeNames"] == ["h100-01"]
+        process.signal(signal.SIGTERM)
+        while client.get("/readyz").status_code == 200:  # the signal is on its way
+            time.sleep(0.01)
+        assert client.get("/readyz").text == "not ready: draining\n"
+        assert client.post("/scheduler/filter", json=FILTER).json()["NodeNames"] == ["h100-01"]
+        time.sleep(1.5)  # the sockets are closed by now
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{process.urls[0]}/readyz")
+        connection.sendall(body[-1:])
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 OK")
+    assert process.exit_code() == 0
+    messages = [line["message"] for line in process.log()]
+    assert any(message.startswith("ready: ") for message in messages)
+    assert messages[-1] == "stopping on SIGTERM"
+
+
+def test_interrupted_while_it_starts_it_stops_too(start: Start) -> None:
+    process = start("--snapshot", str(CLUSTER), drain_seconds="60")
+    assert httpx.get(f"{process.urls[0]}/healthz").status_code == 200
+    process.signal(signal.SIGINT)
+    assert process.exit_code() == 0
+
+
+def test_without_a_source_the_example_is_served_with_a_loud_warning(start: Start) -> None:
+    process = start("--debug-port", "0", drain_seconds="60")
+    process.wait_until_ready()
+    main, debug = process.urls
+    assert httpx.get(f"{main}/version").json()["source"].startswith("the bundled example (")
+    assert httpx.get(f"{main}/metrics").status_code == 404
+    assert "stowage_nodes" in httpx.get(f"{debug}/metrics").text
+    process.signal(signal.SIGTERM)
+    while httpx.get(f"{main}/readyz").status_code == 200:
+        time.sleep(0.01)
+    process.signal(signal.SIGTERM)  # impatient: no draining
+    assert process.exit_code() == 0
+    warnings = [line["message"] for line in process.log() if line["level"] == "warning"]
+    assert any("NOT YOUR CLUSTER" in message for message in warnings)
+
+
+def test_a_client_may_idle_for_longer_than_gos_does() -> None:
+    """Go's default transport drops idle connections after 90 s and does not repeat a POST."""
+    assert serve.KEEP_ALIVE > 90
+    assert serve._Server(_no_app).config.timeout_keep_alive == serve.KEEP_ALIVE
+
+
+async def _no_app(scope: object, receive: object, send: object) -> None: ...
+
+
+def test_a_busy_port_is_said_clearly() -> None:
+    with (
+        serve.listen("127.0.0.1", 0) as first,
+        pytest.raises(
+            serve.PortInUse, match=r"cannot listen on 127\.0\.0\.1 port \d+: Address already in use"
+        ),
+    ):
+        serve.listen("127.0.0.1", first.getsockname()[1])
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "256.1.1.1"])
+def test_an_address_that_is_none_is_said_clearly(host: str) -> None:
+    with pytest.raises(serve.PortInUse, match=f"cannot listen on {re.escape(host)} port 0"):
+        serve.listen(host, 0)
+
+
+def test_ipv6_is_served_where_the_machine_has_it() -> None:
+    if not socket.has_ipv6:
+        return
+    with serve.listen("::1", 0) as listener:
+        assert listener.family is socket.AF_INET6

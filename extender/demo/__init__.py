@@ -30,8 +30,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser = subparsers.add_parser(
         "demo",
         help="place a few hundred pods on a bundled cluster, with and without Stowage",
-        description="Serve a bundled cluster, place a few hundred pods on it over HTTP as kube-scheduler would, "
-        "and compare with what its default spreading makes of the same pods.",
+        description="Serve a bundled cluster, place a few hundred pods on it as kube-scheduler would, and "
+        " compare with what its default spreading makes of the same pods.",
     )
     parser.add_argument("--exit", action="store_true", help="stop at the end instead of serving on")
     parser.add_argument("--host", default="127.0.0.1", help="address to serve on (%(default)s)")

@@ -141,7 +141,7 @@ def free_port(host: str, port: int) -> int:
             with socket.create_server((host, candidate), family=family) as listener:
                 return int(listener.getsockname()[1])
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
+            reason = str(error.strerror).partition(" (while")[0]
     raise DemoError(f"cannot listen on {host}: {reason}")
 
 

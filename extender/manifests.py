@@ -20,8 +20,8 @@ from extender.objects import Container, Node, Pairs, Pod, PodClaim, PodSpec, Tai
 # Domains (with their sub-domains) and bare names of annotations that speak of GPUs, queues or gangs.
 # All others are dropped: on most pods they outweigh everything that is kept.
 _DOMAINS = (
-    *("stowage.dev", "nvidia.com", "hami.io", "koordinator.sh", "volcano.sh", "scheduling.k8s.io"),
-    *("kai.scheduler", "run.ai", "kueue.x-k8s.io", "kwok.x-k8s.io"),
+    *(".stowage.dev", ".nvidia.com", ".hami.io", ".koordinator.sh", ".volcano.sh", ".scheduling.k8s.io"),
+    *(".kai.scheduler", ".run.ai", ".kueue.x-k8s.io", ".kwok.x-k8s.io"),
 )
 _BARE_PREFIXES = ("ALIYUN_COM_GPU", "gpu-", "runai-", "pod-group-name")
 
@@ -39,11 +39,14 @@ class _Metadata(_Wire):
     generate_name: str | None = None
     namespace: str | None = None
     uid: str | None = None
-    labels: _Map = None
     annotations: _Map = None
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     resource_version: str | None = None
+
+
+class _NodeMetadata(_Metadata):
+    labels: _Map = None
 
 
 class _Taint(_Wire):
@@ -64,13 +67,13 @@ class _NodeStatus(_Wire):
 class WireNode(_Wire):
     """A Node of the wire."""
 
-    metadata: _Metadata | None = None
+    metadata: _NodeMetadata | None = None
     spec: _NodeSpec | None = None
     status: _NodeStatus | None = None
 
     def record(self) -> Node:
         """The node that this manifest describes."""
-        metadata, spec = self.metadata or _Metadata(), self.spec or _NodeSpec()
+        metadata, spec = self.metadata or _NodeMetadata(), self.spec or _NodeSpec()
         return Node(
             name=sys.intern(metadata.name or ""),
             uid=metadata.uid or "",
@@ -123,8 +126,8 @@ class _PodSpec(_Wire):
                 init_containers=tuple(c.record() for c in self.init_containers or ()),
                 requests=requests,
                 limits=limits,
-                overhead=_pairs(_interned(self.overhead)),
-                node_selector=_pairs(_interned(self.node_selector)),
+                overhead=_pairs(self.overhead),
+                node_selector=_pairs(self.node_selector),
                 claims=tuple(
                     PodClaim(c.name or "", c.resource_claim_name or "", c.resource_claim_template_name or "")
                     for c in self.resource_claims or ()
@@ -205,10 +208,8 @@ def _shared(spec: PodSpec) -> PodSpec:
 
 @lru_cache(maxsize=4096)
 def _matters(annotation: str) -> bool:
-    domain, slash, _ = annotation.partition("/")
-    if not slash:
-        return annotation.startswith(_BARE_PREFIXES)
-    return any(domain == known or domain.endswith("." + known) for known in _DOMAINS)
+    domain, slash, _ = f".{annotation}".partition("/")
+    return domain.endswith(_DOMAINS) if slash else annotation.startswith(_BARE_PREFIXES)
 
 
 _NOTHING: Mapping[str, str] = {}
@@ -220,19 +221,19 @@ def _kept(annotations: _Map) -> Mapping[str, str]:
 
 
 def _interned(entries: _Map) -> Mapping[str, str]:
-    return {sys.intern(k): sys.intern(v) for k, v in (entries or {}).items() if v is not None}
+    return {sys.intern(k): sys.intern(v) for k, v in entries.items() if v is not None} if entries else {}
 
 
-def _pairs(entries: Mapping[str, str]) -> Pairs:
-    return tuple(sorted(entries.items()))
+def _pairs(entries: Mapping[str, str | None] | None) -> Pairs:
+    return tuple(sorted([(k, v) for k, v in entries.items() if v is not None])) if entries else ()
 
 
 def _completed(resources: _Resources | None) -> tuple[Pairs, Pairs]:
     # SetDefaults_Pod of k8s.io/kubernetes: what has a limit and no request requests its limit.
     if resources is None:
         return (), ()
-    limits = _interned(resources.limits)
-    return _pairs({**limits, **_interned(resources.requests)}), _pairs(limits)
+    limits = _pairs(resources.limits)
+    return tuple(sorted({**dict(limits), **dict(_pairs(resources.requests))}.items())), limits
 
 
 def _seconds(timestamp: str | None) -> float:

@@ -16,6 +16,7 @@ import numpy as np
 from extender import wire
 from extender.metrics import Gauges, Gpus, Metrics
 from extender.objects import Event, Kind, Pod
+from extender.patience import LONGEST, Patience
 from extender.service import Verb
 from extender.settings import Settings
 from extender.source import Source
@@ -41,6 +42,7 @@ class Engine:
         self.state = State(POLICIES[settings.policy]())
         self.source, self._settings, self._metrics = source, settings, metrics
         self._seen: OrderedDict[str, Pod] = OrderedDict()
+        self._patience = Patience(LONGEST if source.staleness() else 0.0)
         self.verbs: Mapping[Verb, Callable[[bytes], Awaitable[tuple[bytes, str]]]] = {
             "filter": self._filter,
             "prioritize": self._prioritize,
@@ -63,6 +65,7 @@ class Engine:
                 Exception
             ):  # a fault of ours: it must neither take other events with it nor end the service
                 _log.exception("the state did not take an event (%s)", type(event).__name__)
+        self._patience.news()
         if unready and not self.missing():
             _log.info("ready: %s", self.source.describe())
 
@@ -88,7 +91,10 @@ class Engine:
     async def _filter(self, body: bytes) -> tuple[bytes, str]:
         args = wire.parse_filter(body)
         self._remember(args.pod)
-        result, _ = filter_nodes(self.state, args, self._settings)
+        result, _ = await self._patience.unless_refused(
+            lambda: filter_nodes(self.state, args, self._settings),
+            lambda said: not (said[0].names or said[0].error),
+        )
         if not (result.names or result.error):
             self._metrics.nothing_fitted([*result.failed.values(), *result.unresolvable.values()])
         outcome = "refused" if result.error else "fits" if result.names else "nothing_fits"
@@ -100,7 +106,10 @@ class Engine:
         return wire.encode_priorities(args.names, scores), "scored"
 
     async def _preempt(self, body: bytes) -> tuple[bytes, str]:
-        result = preempt(self.state, wire.parse_preempt(body))
+        args = wire.parse_preempt(body)
+        result = await self._patience.unless_refused(
+            lambda: preempt(self.state, args), lambda said: not said.candidates
+        )
         return wire.encode_preempt(result), "victims" if result.candidates else "no_victims"
 
     async def _bind(self, body: bytes) -> tuple[bytes, str]:

@@ -1,0 +1,71 @@
+"""A refusal that news would turn is not given, and refusals do not cost more time than they may."""
+
+from __future__ import annotations
+
+import asyncio
+
+from extender.patience import Patience
+
+SOON = 0.001  # seconds
+
+
+class Node:
+    """Refuses until it has room."""
+
+    room = False
+    asked = 0
+
+    def fits(self) -> bool:
+        self.asked += 1
+        return self.room
+
+
+def refused(fits: bool) -> bool:
+    return not fits
+
+
+def make_room(node: Node, patience: Patience) -> None:
+    node.room = True
+    patience.news()
+
+
+async def test_news_turns_a_refusal() -> None:
+    node, patience = Node(), Patience(longest=60)
+    loop = asyncio.get_running_loop()
+    loop.call_later(SOON, patience.news)  # of something else
+    loop.call_later(2 * SOON, make_room, node, patience)
+    assert await patience.unless_refused(node.fits, refused)
+    assert node.asked == 3
+
+
+async def test_what_fits_does_not_wait() -> None:
+    node = Node()
+    node.room = True
+    assert await Patience(longest=60).unless_refused(node.fits, refused)
+    assert node.asked == 1
+
+
+async def test_without_news_a_refusal_stands() -> None:
+    node = Node()
+    assert not await Patience(longest=SOON).unless_refused(node.fits, refused)
+    assert node.asked == 1
+
+
+async def test_old_news_is_none() -> None:
+    node, patience = Node(), Patience(longest=SOON)
+    patience.news()
+    assert not await patience.unless_refused(node.fits, refused)
+    assert node.asked == 1
+
+
+async def test_after_a_wait_the_next_refusal_stands_at_once() -> None:
+    node, patience = Node(), Patience(longest=0.05)
+    await patience.unless_refused(node.fits, refused)
+    asyncio.get_running_loop().call_soon(make_room, node, patience)
+    assert not await patience.unless_refused(node.fits, refused)
+
+
+async def test_where_no_news_can_come_nothing_waits() -> None:
+    node, patience = Node(), Patience(longest=0)
+    asyncio.get_running_loop().call_soon(make_room, node, patience)
+    assert not await patience.unless_refused(node.fits, refused)

@@ -1,6 +1,7 @@
 """Fixtures of the end-to-end tests: one real control plane for the session, emptied after each test."""
 
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,8 @@ from .controlplane.api import Api
 from .controlplane.build import missing
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import tail
+from .recorder import Recorder
+from .stowage import Stowage, apply
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +31,32 @@ def cluster(control_plane: ControlPlane) -> Iterator[ControlPlane]:
 @pytest.fixture
 def api(cluster: ControlPlane) -> Api:
     return cluster.api
+
+
+@pytest.fixture(scope="session")
+def stowage_kubeconfig(control_plane: ControlPlane) -> Path:
+    """Credentials of a service account that has the rights of deploy/rbac.yaml."""
+    apply(control_plane.api, "rbac.yaml")
+    return control_plane.kubeconfig_for("stowage", control_plane.api.token("stowage"))
+
+
+@pytest.fixture(scope="session")
+def running_stowage(control_plane: ControlPlane, stowage_kubeconfig: Path) -> Iterator[Stowage]:
+    with Stowage(control_plane, stowage_kubeconfig) as stowage:
+        yield stowage
+
+
+@pytest.fixture
+def stowage(cluster: ControlPlane, running_stowage: Stowage) -> Stowage:
+    """A Stowage that has followed the cluster for as long as the tests run."""
+    return running_stowage
+
+
+@pytest.fixture
+def recorder(stowage: Stowage) -> Iterator[Recorder]:
+    """What kube-scheduler and Stowage say to each other, where its URL is the one that is configured."""
+    with Recorder(stowage.url) as recorder:
+        yield recorder
 
 
 @pytest.hookimpl(wrapper=True)

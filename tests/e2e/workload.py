@@ -26,18 +26,42 @@ def pod(
     runs_for: str | None = None,
     priority_class: str | None = None,
     cpu: str = "1",
+    product: str | None = None,
+    on: str | None = None,
+    prepares_with: dict[str, int] | None = None,
 ) -> Object:
-    """A pod of one container; with `runs_for` ("2s") it finishes after that time, else it runs on."""
-    amounts = {"cpu": cpu, "memory": "1Gi"} | {key: str(n) for key, n in resources.items()}
+    """A pod of one container; with `runs_for` ("2s") it finishes after that time, else it runs on.
+
+    `product` is the GPU product that its node must have. `on` puts it on a node past every scheduler.
+    `prepares_with` are the resources of an init container.
+    """
     spec: Object = {
         "schedulerName": scheduler,
         "terminationGracePeriodSeconds": 0,
-        "containers": [
-            {"name": "work", "image": "work", "resources": {"requests": amounts, "limits": amounts}}
-        ],
+        "containers": [_container("work", resources, cpu)],
     }
     if priority_class is not None:
         spec["priorityClassName"] = priority_class
+    if product is not None:
+        spec["nodeSelector"] = {"nvidia.com/gpu.product": product}
+    if on is not None:
+        spec["nodeName"] = on
+    if prepares_with is not None:
+        spec["initContainers"] = [_container("prepare", prepares_with, cpu)]
     annotations = {} if runs_for is None else {"e2e.stowage.dev/runs-for": runs_for}
     metadata = {"name": name, "namespace": NAMESPACE, "annotations": annotations}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def priority_class(name: str, value: int) -> Object:
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": name},
+        "value": value,
+    }
+
+
+def _container(name: str, resources: dict[str, int], cpu: str) -> Object:
+    amounts = {"cpu": cpu, "memory": "1Gi"} | {key: str(n) for key, n in resources.items()}
+    return {"name": name, "image": name, "resources": {"requests": amounts, "limits": amounts}}

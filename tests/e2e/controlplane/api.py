@@ -27,6 +27,10 @@ COLLECTIONS = {
     "ResourceSlice": "/apis/resource.k8s.io/v1/resourceslices",
     "DeviceClass": "/apis/resource.k8s.io/v1/deviceclasses",
     "Lease": "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases",
+    "Namespace": "/api/v1/namespaces",
+    "ServiceAccount": "/api/v1/namespaces/stowage-system/serviceaccounts",
+    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
 }
 # Pods first, so that none is bound to a node that is going; events last, for they tell of the others.
 LEFT_BY_TESTS = (
@@ -82,6 +86,12 @@ class Api:
             for _ in pool.map(self.create, objects):
                 pass
 
+    def bind(self, pod: str, node: str) -> None:
+        """What a scheduler does in the end."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": target}
+        self._send("POST", f"{COLLECTIONS['Pod']}/{pod}/binding", json=binding)
+
     def patch(self, kind: str, name: str, change: Object) -> Object:
         """Merge patch (RFC 7386): what is null goes away."""
         headers = {"Content-Type": "application/merge-patch+json"}
@@ -101,10 +111,16 @@ class Api:
             if not item["metadata"]["name"].startswith("system-"):
                 self.delete("PriorityClass", item["metadata"]["name"])
 
-    def watch(self, kind: str, resource_version: str) -> Iterator[tuple[str, Object]]:
+    def token(self, service_account: str) -> str:
+        """A token that is good for an hour (the API server's default)."""
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        path = f"{COLLECTIONS['ServiceAccount']}/{service_account}/token"
+        return str(self._send("POST", path, json=request)["status"]["token"])
+
+    def watch(self, kind: str, resource_version: str, *, for_s: int = 300) -> Iterator[tuple[str, Object]]:
         """(type, object) of every change after `resource_version`, until the server ends the stream."""
-        query: dict[str, str | int] = {"watch": 1, "resourceVersion": resource_version, "timeoutSeconds": 300}
-        with self._http.stream("GET", COLLECTIONS[kind], params=query, timeout=310) as response:
+        query = {"watch": "1", "resourceVersion": resource_version, "timeoutSeconds": str(for_s)}
+        with self._http.stream("GET", COLLECTIONS[kind], params=query, timeout=for_s + 10) as response:
             response.raise_for_status()
             for line in response.iter_lines():
                 event = json.loads(line)

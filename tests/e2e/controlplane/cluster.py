@@ -31,7 +31,7 @@ class ControlPlane:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.logs = directory / "logs"
-        self.kubeconfig = directory / "kubeconfig"
+        self.kubeconfig = directory / "e2e.kubeconfig"
         self.server = f"https://127.0.0.1:{free_port()}"
         self._etcd_url = f"http://127.0.0.1:{free_port()}"
         self._stack = ExitStack()
@@ -43,7 +43,7 @@ class ControlPlane:
         with ExitStack() as stack:
             stack.enter_context(self._etcd())
             stack.enter_context(self.apiserver)
-            self.api = stack.enter_context(Api(self.server, token=TOKEN, ca=self._certificate))
+            self.api = stack.enter_context(self.client(TOKEN))
             stack.enter_context(self._kwok())
             self._stack = stack.pop_all()
         return self
@@ -70,6 +70,25 @@ class ControlPlane:
     def process(self, name: str, command: list[str | Path], *, ready: str) -> Process:
         """A program, not yet started, that logs beside the others; ready once the URL `ready` answers 200."""
         return Process(name, command, log=self.logs / f"{name}.log", ready=lambda: answers(ready))
+
+    def client(self, token: str) -> Api:
+        """A client with other rights than `api`, which may do everything; to use in a `with` block."""
+        return Api(self.server, token=token, ca=self._certificate)
+
+    def kubeconfig_for(self, user: str, token: str) -> Path:
+        """Writes the kubeconfig of a user with this token."""
+        cluster = {"server": self.server, "certificate-authority": str(self._certificate)}
+        kubeconfig = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "e2e", "cluster": cluster}],
+            "users": [{"name": user, "user": {"token": token}}],
+            "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": user}}],
+            "current-context": "e2e",
+        }
+        file = self.directory / f"{user}.kubeconfig"
+        file.write_text(yaml.safe_dump(kubeconfig))
+        return file
 
     def _process(self, name: str, flags: dict[str, object], *, ready: str) -> Process:
         program = next(binary(component) for component in COMPONENTS if component.name == name)
@@ -98,6 +117,7 @@ class ControlPlane:
             "cert-dir": self._certificate.parent,  # a certificate of its own making, kept over restarts
             "token-auth-file": self.directory / "tokens.csv",
             "authorization-mode": "RBAC",
+            "delete-collection-workers": 8,
             "service-account-issuer": self.server,
             "service-account-key-file": self._key,
             "service-account-signing-key-file": self._key,
@@ -135,16 +155,7 @@ class ControlPlane:
             ssl.DER_cert_to_PEM_cert(head + os.urandom(32) + curve).replace("CERTIFICATE", "EC PRIVATE KEY")
         )
         (self.directory / "tokens.csv").write_text(f"{TOKEN},e2e,e2e,system:masters\n")
-        cluster = {"server": self.server, "certificate-authority": str(self._certificate)}
-        kubeconfig = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "e2e", "cluster": cluster}],
-            "users": [{"name": "e2e", "user": {"token": TOKEN}}],
-            "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": "e2e"}}],
-            "current-context": "e2e",
-        }
-        self.kubeconfig.write_text(yaml.safe_dump(kubeconfig))
+        self.kubeconfig_for("e2e", TOKEN)
 
 
 def answers(url: str) -> bool:

@@ -1,0 +1,36 @@
+"""A pod of higher priority takes the place of others, where Stowage agrees that this makes room."""
+
+from .controlplane.api import Api
+from .controlplane.cluster import ControlPlane
+from .controlplane.process import eventually
+from .recorder import Recorder
+from .rush import GPU, LABEL_SETS
+from .stowage import scheduler_configuration
+from .workload import node, pod, priority_class
+
+H100 = LABEL_SETS["h100-sxm-8-whole"]
+
+
+def test_victims_go_where_it_helps(cluster: ControlPlane, api: Api, recorder: Recorder) -> None:
+    """kube-scheduler would evict the one pod of the node that is being re-partitioned, for nothing."""
+    api.create(node("busy", {GPU: 8}, labels=H100))
+    api.create(node("changing", {GPU: 8}, labels=H100 | {"nvidia.com/mig.config.state": "pending"}))
+    api.create(priority_class("urgent", 1000))
+    api.create(pod("large", {GPU: 8}, on="changing"))
+    small = {
+        api.create(pod(f"small-{number}", {GPU: 1}, on="busy"))["metadata"]["uid"] for number in range(8)
+    }
+    with cluster.scheduler(scheduler_configuration(recorder.url)):
+        api.create(pod("urgent", {GPU: 8}, priority_class="urgent"))
+        eventually(
+            lambda: api.get("Pod", "urgent")["status"]["phase"] == "Running",
+            within_s=60,
+            what="the urgent pod runs",
+        )
+    assert api.get("Pod", "urgent")["spec"]["nodeName"] == "busy"
+    assert {pod["metadata"]["name"] for pod in api.list("Pod")["items"]} == {"urgent", "large"}
+    asked = [exchange for exchange in recorder.exchanges() if exchange.verb == "preempt"]
+    assert set(asked[-1].request["NodeNameToMetaVictims"]) == {"busy", "changing"}
+    (chosen,) = asked[-1].reply["NodeNameToMetaVictims"].items()
+    assert chosen[0] == "busy"
+    assert {victim["UID"] for victim in chosen[1]["Pods"]} == small

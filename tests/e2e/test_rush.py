@@ -1,0 +1,74 @@
+"""1,500 pods at once on 100 nodes with 800 GPUs, in calm and with components killed half-way."""
+
+import time
+from collections.abc import Callable
+
+from . import rush
+from .audit import Audit, runs
+from .books import Books
+from .controlplane.api import Api
+from .controlplane.cluster import ControlPlane
+from .controlplane.process import eventually
+from .recorder import Recorder
+from .stowage import Stowage, scheduler_configuration
+
+HALF_WAY = 500  # pods bound
+
+
+def test_every_pod_that_fits_runs_where_stowage_held_it_best(
+    cluster: ControlPlane, api: Api, recorder: Recorder
+) -> None:
+    audit = schedule_everything(cluster, recorder, half_way=lambda: None)
+    check_the_end(api, audit)
+    attempts = recorder.attempts()
+    assert audit.bound == {uid: only(attempts[uid][-1].best) for uid in audit.bound}
+
+
+def test_stowage_is_killed_half_way(
+    cluster: ControlPlane, api: Api, stowage: Stowage, recorder: Recorder
+) -> None:
+    audit = schedule_everything(cluster, recorder, half_way=stowage.process.restart)
+    check_the_end(api, audit)
+    # kube-scheduler handles one pod at a time, and goes on by itself where `prioritize` does not answer.
+    attempts = recorder.attempts()
+    unheard = [uid for uid in audit.bound if len(attempts[uid][-1].best) > 1]
+    assert len(unheard) <= 1
+    assert all(node in attempts[uid][-1].best for uid, node in audit.bound.items())
+
+
+def test_the_api_server_is_killed_half_way(cluster: ControlPlane, api: Api, recorder: Recorder) -> None:
+    audit = schedule_everything(cluster, recorder, half_way=cluster.apiserver.restart)
+    check_the_end(api, audit)
+    # A binding whose answer was lost is tried again, in vain: not the last attempt counts, but one of them.
+    attempts = recorder.attempts()
+    assert all(node in [only(one.best) for one in attempts[uid]] for uid, node in audit.bound.items())
+
+
+def schedule_everything(cluster: ControlPlane, recorder: Recorder, *, half_way: Callable[[], None]) -> Audit:
+    """Lets kube-scheduler find all pods waiting at once; `half_way` is called while it places them."""
+    cluster.api.create_all(rush.nodes())
+    cluster.api.create_all(rush.pods())
+    with Audit(cluster.api) as audit, cluster.scheduler(scheduler_configuration(recorder.url)):
+        started = time.monotonic()
+        eventually(lambda: len(audit.bound) >= HALF_WAY, within_s=60, what=f"{HALF_WAY} pods are bound")
+        half_way()
+        eventually(audit.settled, within_s=90, what="every pod runs or waits", every_s=0.2)
+        print(f"{len(audit.bound)} of {len(audit.pods)} pods placed in {time.monotonic() - started:.1f} s")
+    return audit
+
+
+def check_the_end(api: Api, audit: Audit) -> None:
+    """Nothing is lost, nothing was ever over-committed, and no pod waits that fits somewhere."""
+    nodes, pods = api.list("Node")["items"], api.list("Pod")["items"]
+    assert audit.findings == []
+    assert {pod["metadata"]["name"] for pod in pods} == {pod["metadata"]["name"] for pod in rush.pods()}
+    assert {pod["metadata"]["uid"]: pod["spec"]["nodeName"] for pod in pods if runs(pod)} == audit.bound
+    books = Books(nodes, pods)
+    waiting = [pod for pod in pods if not runs(pod)]
+    assert [(pod["metadata"]["name"], books.fitting(pod)) for pod in waiting if books.fitting(pod)] == []
+    assert 0 < len(waiting) < len(pods) / 4  # scarce, so that it matters where pods go; but most run
+
+
+def only(nodes: list[str]) -> str:
+    (node,) = nodes
+    return node

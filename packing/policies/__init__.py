@@ -10,6 +10,7 @@ from typing import Protocol
 
 from packing.fleet import Fleet, Floats
 from packing.policies.best_fit import BestFit
+from packing.policies.inventory import Inventory
 from packing.request import Request
 
 
@@ -19,7 +20,10 @@ class Policy(Protocol):
     name: str
 
     def cost(self, fleet: Fleet, request: Request) -> Floats:
-        """Cost per row, (N,) float32, lower is better; rows where the request does not fit hold anything."""
+        """Cost per row, (N,) float32, lower is better, infinite where the request does not fit.
+
+        Read it before the next call: the array may be the policy's own, brought up to date then.
+        """
         ...
 
     def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
@@ -30,6 +34,23 @@ class Policy(Protocol):
         """The parts of the cost on one node, for people; they add up to the cost up to rounding."""
         ...
 
+    def observe(self, request: Request) -> None:
+        """Learn from the arrival of a pod, once per pod. Policies without a demand mix ignore it."""
+        ...
 
-POLICIES: dict[str, Callable[[], Policy]] = {BestFit.name: BestFit}
+    def plan(self, fleet: Fleet) -> Callable[[], object]:
+        """Work that makes new tables from what was learnt; it touches nothing shared and may run in a
+        thread."""
+        ...
+
+    def adopt(self, fleet: Fleet, tables: object) -> None:
+        """Use the tables that a plan made."""
+        ...
+
+    def refresh(self, fleet: Fleet) -> None:
+        """Bring prices up to date with the fleet; wanted every few hundred placements, outside requests."""
+        ...
+
+
+POLICIES: dict[str, Callable[[], Policy]] = {Inventory.name: Inventory, BestFit.name: BestFit}
 """Every policy by the name that settings and the command line use."""

@@ -12,10 +12,11 @@ import numpy as np
 
 from packing import kernels
 from packing.fleet import Fleet, Floats
+from packing.policies.memoryless import Memoryless
 from packing.request import WHOLE, Request
 
 
-class BestFit:
+class BestFit(Memoryless):
     """Cost = (free CPU / largest CPU + free GPU / largest GPU) / 2 after placing, in [0, 1]."""
 
     name = "best-fit"

@@ -1,0 +1,99 @@
+"""The demand mix: which requests come, and how often.
+
+A mix is what the slots of ``slots.py`` and the pattern LP of ``fill.py`` are weighed with. It is either
+known beforehand or learnt from what arrives; this file does not know where requests come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from packing.request import Request
+
+COVERAGE = 0.95
+"""The most frequent request types up to this part of all requests make the mix (as in FGD, ATC 2023)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Request types, most frequent first, and their frequency; frequencies add up to 1."""
+
+    requests: tuple[Request, ...]
+    frequency: tuple[float, ...]
+
+    @classmethod
+    def of(cls, counts: Mapping[Request, float]) -> Mix:
+        """The mix of these weighted requests.
+
+        Requests that differ in the node's memory alone are one type with their mean memory: memory rarely
+        decides, and would split every type in many.
+        """
+        weights: dict[Request, float] = {}
+        memory: dict[Request, float] = {}
+        for request, weight in counts.items():
+            kind = replace(request, memory_mib=0)
+            weights[kind] = weights.get(kind, 0.0) + weight
+            memory[kind] = memory.get(kind, 0.0) + weight * request.memory_mib
+        ranked = sorted(weights, key=lambda kind: (-weights[kind], repr(kind)))
+        kept = _covering(ranked, weights)
+        total = sum(weights[kind] for kind in kept)
+        return cls(
+            tuple(replace(kind, memory_mib=round(memory[kind] / weights[kind])) for kind in kept),
+            tuple(weights[kind] / total for kind in kept),
+        )
+
+    def cpu_per_gpu(self, gpus: Mapping[Request, float]) -> float:
+        """CPU milli per GPU over the requests for GPU, whose sizes ``gpus`` has; 0 without any."""
+        shares = [
+            (x * r.cpu_milli, x * gpus[r])
+            for r, x in zip(self.requests, self.frequency, strict=True)
+            if r in gpus
+        ]
+        total = sum(gpu for _, gpu in shares)
+        return sum(cpu for cpu, _ in shares) / total if total else 0.0
+
+
+def _covering(ranked: list[Request], weights: Mapping[Request, float]) -> list[Request]:
+    total, seen = sum(weights.values()), 0.0
+    for i, kind in enumerate(ranked):
+        seen += weights[kind]
+        if seen >= COVERAGE * total:
+            return ranked[: i + 1]
+    return ranked
+
+
+class Demand:
+    """A histogram of the requests seen that forgets: after ``half_life`` requests one counts half.
+
+    A ``prior`` counts like ``prior_weight`` requests seen before the first one.
+    """
+
+    def __init__(
+        self, *, half_life: float = 20_000, prior: Mix | None = None, prior_weight: float = 200
+    ) -> None:
+        self.seen = 0
+        self._growth = 2 ** (1 / half_life)
+        self._weight = 1.0
+        self._counts: dict[Request, float] = {}
+        if prior is not None:
+            for request, frequency in zip(prior.requests, prior.frequency, strict=True):
+                self._counts[request] = prior_weight * frequency
+
+    def observe(self, request: Request) -> None:
+        """Count one more arrival. Later ones weigh more, instead of all earlier ones less: O(1)."""
+        self.seen += 1
+        self._weight *= self._growth
+        self._counts[request] = self._counts.get(request, 0.0) + self._weight
+        if self._weight > 1e9:
+            self._rescale()
+
+    def mix(self) -> Mix:
+        """The mix as learnt so far; empty before the first request without a prior."""
+        return Mix.of(self._counts)
+
+    def _rescale(self) -> None:
+        """Bring the weights back to about 1 and drop what has faded."""
+        scaled = {request: count / self._weight for request, count in self._counts.items()}
+        self._counts = {request: count for request, count in scaled.items() if count > 1e-6}
+        self._weight = 1.0

@@ -1,0 +1,38 @@
+"""Compiled function behind ``pick.py``."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from packing.compiled import F4, I8, kernel, read, write
+
+
+@kernel(read(F4, 1), read(I8, 1), I8, I8, I8, write(I8, 1))
+def lowest(cost, order, start, limit, luck, found):
+    """Find the node of least cost among the first ``limit`` of finite cost, seen in ``order`` (N,) from
+    ``start``.
+
+    Ties go to the first in ``order`` or, with ``luck`` >= 0, to a random one of them. ``found`` (2,): the row
+    or -1, and how many nodes were looked at.
+    """
+    best, best_rank, seen, ties, looked = -1, 0, 0, 0, 0
+    state = np.uint64(luck)
+    for i in range(order.size):
+        rank = (start + i) % order.size
+        row = order[rank]
+        looked = i + 1
+        if cost[row] == np.inf:
+            continue
+        seen += 1
+        if best < 0 or cost[row] < cost[best]:
+            best, best_rank, ties = row, rank, 1
+        elif cost[row] == cost[best]:
+            ties += 1
+            state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+            if (luck >= 0 and (state >> np.uint64(33)) % np.uint64(ties) == 0) or (
+                luck < 0 and rank < best_rank
+            ):
+                best, best_rank = row, rank
+        if seen >= limit:
+            break
+    found[0], found[1] = best, looked

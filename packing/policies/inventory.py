@@ -1,0 +1,149 @@
+"""Inventory balancing by priced slots and fill: the default policy.
+
+A placement costs, in GPUs,
+
+    slots - FILL x fill + STRANDING x stranding,    rounded up to STEP
+
+- *slots*: what it takes from the number of requests of each type that the fleet could still host, each at
+  the price of such a slot (``slots.py``). It keeps whole nodes, scarce models and CPU beside GPUs without a
+  rule for each.
+- *fill*: how much worse the rest of the GPU can be filled (``fill.py``).
+- *stranding*: the rise of s log(1 + exp((R - C / (e rho)) / s)), with R the node's free GPU, C its free CPU
+  and rho the CPU per GPU that the mix asks for: free GPU that the node's CPU will not serve.
+
+Rounding makes near-equal nodes equal, so that a fixed order of nodes decides among them and load stays
+together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from packing import row_kernels
+from packing.demand import Demand, Mix
+from packing.fill import Part, fill_table, grid
+from packing.fleet import Fleet, Floats
+from packing.policies.rows import Kept, Row, gpus_in
+from packing.records import Weights, Worth, layout_of, nodes_of
+from packing.request import WHOLE, Request
+from packing.slots import Slots
+
+FILL, STRANDING, STEP = 13.0, 1.1, 0.055
+STRAND_WIDTH, STRAND_MARGIN = 0.26, 0.77
+"""s and e above. All five found with ``slots.SCARCITY`` and ``slots.SIZE`` on the same six traces; the
+optimum is flat: FILL 5 instead of 13 costs 0.1 points, no stranding 0.2, no rounding 0.35."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The fill tables of a mix (K, B + 1, B + 1), one per size of GPU memory in ``memory_mib`` (K,)."""
+
+    mix: Mix
+    memory_mib: tuple[int, ...]
+    fill: Floats
+
+
+class Inventory:
+    """See the module's docstring. Without a known ``mix`` it is learnt from ``observe``."""
+
+    name = "inventory"
+
+    def __init__(self, mix: Mix | None = None, demand: Demand | None = None) -> None:
+        self._mix = mix
+        self._demand = demand or Demand()
+        self._kept = Kept()
+        self._tables = build_tables(Mix((), ()), (0,))
+        self._counted: _Counted | None = None
+
+    def observe(self, request: Request) -> None:
+        """Learn from an arrival."""
+        self._demand.observe(request)
+
+    def plan(self, fleet: Fleet) -> Callable[[], Tables]:
+        """See ``Policy.plan``: the pattern LP of the mix as it is now."""
+        mix = self._mix or self._demand.mix()
+        sizes = _memory_sizes(fleet, mix)
+        return lambda: build_tables(mix, sizes)
+
+    def adopt(self, fleet: Fleet, tables: object) -> None:
+        """Use new tables from now on: count the slots of their mix."""
+        assert isinstance(tables, Tables)
+        self._tables = tables
+        self._counted = _Counted(fleet, tables)
+        self._kept.forget()
+
+    def refresh(self, fleet: Fleet) -> None:
+        """Price the slots as the fleet is now. Prices move slowly: every few hundred placements is enough."""
+        self.adopt(fleet, self._tables)
+
+    def cost(self, fleet: Fleet, request: Request) -> Floats:
+        """See ``Policy.cost``."""
+        return self._row(fleet, request).cost
+
+    def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
+        """The GPU whose share costs least; for several the tightest that fit."""
+        return gpus_in(int(self._row(fleet, request).gpus[row]))
+
+    def terms(self, fleet: Fleet, request: Request, row: int) -> dict[str, float]:
+        """See ``Policy.terms``."""
+        slots, fill, stranding = self._row(fleet, request).terms[:, row].tolist()
+        return {"slots": slots, "fill": fill, "stranding": stranding}
+
+    def _row(self, fleet: Fleet, request: Request) -> Row:
+        """What the request costs, brought up to date where a node changed since it was asked last."""
+        row = self._kept.row(fleet, request)
+        if self._counted is None or self._counted.layout != layout_of(fleet):
+            self.refresh(fleet)
+        elif (row.seen == fleet.generation).all():
+            return row
+        counted = self._counted
+        assert counted is not None
+        nodes = nodes_of(fleet)
+        counted.slots.recount(nodes)
+        slots = counted.slots
+        row_kernels.inventory_cost(
+            row.seen, nodes, row.ask, slots.types, slots.inventory, counted.worth, counted.weights,
+            slots.scratch, row.cost, row.gpus, row.terms,
+        )  # fmt: skip
+        return row
+
+
+class _Counted:
+    """Tables against a fleet: its slots, their prices at this moment, and the weights of the terms."""
+
+    def __init__(self, fleet: Fleet, tables: Tables) -> None:
+        self.layout = layout_of(fleet)
+        self.slots = slots = Slots(fleet, tables.mix)
+        slots.recount(nodes_of(fleet))
+        self.worth = Worth(
+            slots.prices(fleet.free_gpu()), tables.fill, np.array(tables.memory_mib, np.float32)
+        )
+        rho = tables.mix.cpu_per_gpu(dict(zip(slots.requests, slots.gpus.tolist(), strict=True)))
+        per_gpu = max(1.0, STRAND_MARGIN * rho)
+        self.weights = Weights(FILL, STRANDING if rho > 0 else 0.0, STRAND_WIDTH, per_gpu, STEP)
+
+
+def build_tables(mix: Mix, memory_mib: tuple[int, ...]) -> Tables:
+    """Solve the pattern LP of a mix for every size of GPU memory. Pure, some milliseconds: for the
+    background."""
+    sized = [(r.shares, x) for r, x in zip(mix.requests, mix.frequency, strict=True) if r.shares]
+    frequency = [x for _, x in sized]
+    parts = [
+        [
+            Part(s.compute_milli, s.memory_milli + WHOLE * s.memory_mib / max(1, mib), s.count)
+            for s, _ in sized
+        ]
+        for mib in memory_mib
+    ]
+    bins = grid([part for of_size in parts for part in of_size])
+    return Tables(mix, memory_mib, np.stack([fill_table(sized_for, frequency, bins) for sized_for in parts]))
+
+
+def _memory_sizes(fleet: Fleet, mix: Mix) -> tuple[int, ...]:
+    """Sizes of GPU memory in the fleet, ascending; one for all if no request of the mix counts in MiB."""
+    if not any(r.shares and r.shares.memory_mib for r in mix.requests):
+        return (0,)
+    return tuple(sorted({int(mib) for mib in fleet.memory_capacity[0] if mib > 0})) or (0,)

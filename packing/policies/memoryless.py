@@ -1,0 +1,25 @@
+"""What a policy does about demand when it has no use for it: nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from packing.fleet import Fleet
+from packing.request import Request
+
+
+class Memoryless:
+    """Base of the policies whose cost depends on the nodes and the request alone."""
+
+    def observe(self, request: Request) -> None:
+        """See ``Policy.observe``: ignored."""
+
+    def plan(self, fleet: Fleet) -> Callable[[], object]:
+        """See ``Policy.plan``: no tables."""
+        return lambda: None
+
+    def adopt(self, fleet: Fleet, tables: object) -> None:
+        """See ``Policy.adopt``: no tables."""
+
+    def refresh(self, fleet: Fleet) -> None:
+        """See ``Policy.refresh``: no prices."""

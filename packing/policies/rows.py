@@ -1,0 +1,66 @@
+"""What policies keep per request shape: costs of all nodes, asked again only for nodes that changed.
+
+Requests repeat and a placement changes one node, so most of what was computed for the last pod of a shape
+still holds for the next one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from packing.fleet import Fleet, Floats
+from packing.records import Ask, ask_of, layout_of
+from packing.request import Request
+
+_SHAPES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Kept for one request: ``seen`` (N,) generations, ``cost`` (N,), GPUs as bit masks ``gpus`` (N,),
+    ``terms``."""
+
+    ask: Ask
+    seen: npt.NDArray[np.int64]
+    cost: Floats
+    gpus: npt.NDArray[np.int64]
+    terms: Floats
+
+
+class Kept:
+    """The rows of the last few hundred request shapes against one fleet."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Request, Row] = {}
+        self._layout: tuple[int, ...] = ()
+
+    def row(self, fleet: Fleet, request: Request) -> Row:
+        """The row of this request, to be brought up to date by the caller."""
+        if (layout := layout_of(fleet)) != self._layout:
+            self._rows.clear()
+            self._layout = layout
+        row = self._rows.get(request)
+        if row is None:
+            if len(self._rows) >= _SHAPES:
+                self._rows.pop(next(iter(self._rows)))
+            row = self._rows[request] = _new_row(fleet, request)
+        return row
+
+    def forget(self) -> None:
+        """Ask everything again: prices or tables changed."""
+        for row in self._rows.values():
+            row.seen.fill(-1)
+
+
+def gpus_in(mask: int) -> tuple[int, ...]:
+    """The indices of the bits that are set."""
+    return tuple(g for g in range(mask.bit_length()) if mask >> g & 1)
+
+
+def _new_row(fleet: Fleet, request: Request) -> Row:
+    size = fleet.capacity
+    cost, terms = np.full(size, np.inf, np.float32), np.zeros((3, size), np.float32)
+    return Row(ask_of(fleet, request), np.full(size, -1, np.int64), cost, np.zeros(size, np.int64), terms)

@@ -1,0 +1,146 @@
+"""What the row kernels take, as named tuples of arrays: the nodes, one request, the mix, and its worth.
+
+A named tuple keeps a kernel's arguments few; each is built from a ``Fleet`` or a ``Request`` here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from packing.compiled import same_as
+from packing.fleet import Fleet, Floats
+from packing.request import Request
+
+ROWS = 8
+CPU, MEMORY, COUNT, COMPUTE, SHARE_MIB, SHARE_MILLI, ISLAND, MOST = range(ROWS)
+"""Rows of ``Ask.amounts`` and ``Types.amounts``: CPU milli, MiB, GPUs, then each share, island size, and the
+most shares of one type that count on one GPU."""
+
+
+class Nodes(NamedTuple):
+    """The arrays of a ``Fleet`` that decide what a node can take, named as there."""
+
+    generation: npt.NDArray[np.int64]
+    cpu: Floats
+    node_memory: Floats
+    model: npt.NDArray[np.int16]
+    max_island: npt.NDArray[np.int16]
+    overcommitted: npt.NDArray[np.uint8]
+    blocked: npt.NDArray[np.int8]
+    compute: Floats
+    memory: Floats
+    memory_capacity: Floats
+    divisible: npt.NDArray[np.uint8]
+    free: npt.NDArray[np.int32]
+    device_gpu: Floats
+
+
+class Ask(NamedTuple):
+    """A request against a fleet: ``amounts`` (8,), models ``allowed`` (M,) 0 or 1, ``devices`` (R,) taken."""
+
+    amounts: Floats
+    allowed: npt.NDArray[np.uint8]
+    devices: npt.NDArray[np.int32]
+
+
+class Types(NamedTuple):
+    """The T request types of a mix: ``amounts`` (8, T) with a tiny number for 0 where it divides, ``devices``
+    (R, T), models ``allowed`` (M, T) 0 or 1."""
+
+    amounts: Floats
+    devices: Floats
+    allowed: Floats
+
+
+class Inventory(NamedTuple):
+    """What the nodes can still host: ``units`` and ``slots`` (N, T) and the sum of slots (T,)."""
+
+    units: Floats
+    slots: Floats
+    totals: npt.NDArray[np.float64]
+
+
+class Worth(NamedTuple):
+    """What things are worth, in GPUs: ``prices`` (T,) of a slot, ``fill`` (K, B + 1, B + 1) of a GPU's free
+    compute and memory, for GPUs of at least ``memory_mib`` (K,) ascending."""
+
+    prices: Floats
+    fill: Floats
+    memory_mib: Floats
+
+
+class Scratch(NamedTuple):
+    """Room for a kernel's own use, as kernels allocate nothing: three of (T,), ``gpu`` (5, G), ``none`` (R,)
+    of 0."""
+
+    limits: Floats
+    needs: Floats
+    lost: Floats
+    gpu: Floats
+    none: npt.NDArray[np.int32]
+
+
+class Weights(NamedTuple):
+    """Constants of the inventory policy; ``cpu_per_gpu`` in milli."""
+
+    fill: float
+    stranding: float
+    width: float
+    cpu_per_gpu: float
+    step: float
+
+
+def _an(dtype: str, dimensions: int) -> npt.NDArray[Any]:
+    return np.zeros((1,) * dimensions, dtype)
+
+
+_f1, _f2, _u1, _i2 = _an("f4", 1), _an("f4", 2), _an("u1", 1), _an("i2", 1)
+NODES = same_as(
+    Nodes(_an("i8", 1), _f1, _f1, _i2, _i2, _u1, _an("i1", 1), _f2, _f2, _f2, _an("u1", 2), _an("i4", 2), _f2)
+)
+ASK = same_as(Ask(_f1, _u1, _an("i4", 1)))
+TYPES = same_as(Types(_f2, _f2, _f2))
+INVENTORY = same_as(Inventory(_f2, _f2, _an("f8", 1)))
+WORTH = same_as(Worth(_f1, _an("f4", 3), _f1))
+SCRATCH = same_as(Scratch(_f1, _f1, _f1, _f2, _an("i4", 1)))
+WEIGHTS = same_as(Weights(1.0, 1.0, 1.0, 1.0, 1.0))
+
+_MANY = 1e9
+
+
+def nodes_of(fleet: Fleet) -> Nodes:
+    """The fleet's arrays as the row kernels take them. Valid until the fleet grows."""
+    return Nodes(
+        fleet.generation, fleet.cpu, fleet.node_memory, fleet.model, fleet.max_island,
+        fleet.overcommitted, fleet.blocked, fleet.compute, fleet.memory, fleet.memory_capacity,
+        fleet.divisible, fleet.free, fleet.device_gpu,
+    )  # fmt: skip
+
+
+def layout_of(fleet: Fleet) -> tuple[int, ...]:
+    """What sized arrays kept beside a fleet depend on; it changes when the fleet grows."""
+    return id(fleet), fleet.capacity, len(fleet.compute), len(fleet.resources), len(fleet.model_names)
+
+
+def ask_of(fleet: Fleet, request: Request) -> Ask:
+    """A request against the models and resources of this fleet."""
+    devices = np.zeros(len(fleet.resources), np.int32)
+    allowed = fleet.allowed(request)
+    for name, count in request.devices:
+        if name in fleet.resources:
+            devices[fleet.resources[name]] += count
+        else:
+            allowed[:] = 0
+    return Ask(_amounts(request), allowed, devices)
+
+
+def _amounts(request: Request) -> Floats:
+    part = request.shares
+    share = (part.count, part.compute_milli, part.memory_mib, part.memory_milli) if part else (0, 0, 0, 0)
+    gpus = share[0] + sum(count for _, count in request.devices)
+    most = 0 if part is None else 1 if part.count > 1 else _MANY
+    island = gpus if request.island else 0
+    return np.array([request.cpu_milli, request.memory_mib, *share, island, most], np.float32)

@@ -1,0 +1,283 @@
+"""Compiled functions that look at one node at a time: what placing a request there would change.
+
+A placement changes one node, so a policy keeps its cost per request and node and asks again only where the
+node's generation moved on. These kernels therefore branch per node and vectorise over request types.
+They know of a node only what ``Nodes`` holds, of a request only ``Ask``, of the demand mix only ``Types``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from packing.compiled import F4, I8, inlined, kernel, write
+from packing.records import (
+    ASK,
+    COMPUTE,
+    COUNT,
+    CPU,
+    INVENTORY,
+    ISLAND,
+    MEMORY,
+    MOST,
+    NODES,
+    SCRATCH,
+    SHARE_MIB,
+    SHARE_MILLI,
+    TYPES,
+    WEIGHTS,
+    WORTH,
+)
+
+_BIG = np.float32(1e9)
+_TINY = np.float32(1e-3)
+
+
+_FREE_COMPUTE, _FREE_MEMORY, _CAPACITY, _TAKES, _FREE = range(5)
+"""Rows of ``gpu`` (5, G), one node's GPUs: free milli and MiB, MiB in all, MiB a share takes (negative: it
+does not fit), and the free part of the GPU, the mean of compute and memory."""
+
+
+@inlined
+def _load(n, compute, memory, memory_capacity, divisible, amounts, gpu):
+    """Copy the GPUs of node ``n`` to ``gpu`` (5, G), with what one share of the request takes; how many
+    fit."""
+    fitting = 0
+    capacity, mib, per_mib = np.float32(-1), np.float32(0), np.float32(0)
+    for g in range(gpu.shape[1]):
+        if memory_capacity[g, n] != capacity:  # as a rule once a node
+            capacity = memory_capacity[g, n]
+            mib = amounts[SHARE_MIB] + np.float32(np.int64(capacity) * np.int64(amounts[SHARE_MILLI]) // 1000)
+            per_mib = np.float32(0.5) / capacity if capacity > 0 else np.float32(0)
+        fits = divisible[g, n] != 0 and compute[g, n] >= amounts[COMPUTE] and memory[g, n] >= mib
+        gpu[_FREE_COMPUTE, g], gpu[_FREE_MEMORY, g], gpu[_CAPACITY, g] = compute[g, n], memory[g, n], capacity
+        gpu[_TAKES, g] = mib if fits else np.float32(-1)
+        gpu[_FREE, g] = compute[g, n] * np.float32(0.0005) + memory[g, n] * per_mib
+        fitting += fits
+    return fitting
+
+
+@inlined
+def _like_another(g, gpu):
+    """Whether a GPU before ``g`` on the node is in the same state."""
+    for h in range(g):
+        same = gpu[_FREE_COMPUTE, h] == gpu[_FREE_COMPUTE, g] and gpu[_FREE_MEMORY, h] == gpu[_FREE_MEMORY, g]
+        if same and gpu[_CAPACITY, h] == gpu[_CAPACITY, g] and gpu[_TAKES, h] == gpu[_TAKES, g]:
+            return True
+    return False
+
+
+@inlined
+def _node_fits(
+    n, cpu, node_memory, model, max_island, overcommitted, blocked, free, amounts, allowed, devices
+):
+    """Whether all but the shares fits on node ``n``."""
+    if blocked[n] != 0 or overcommitted[n] != 0 or cpu[n] < amounts[CPU] or node_memory[n] < amounts[MEMORY]:
+        return False
+    if allowed[model[n]] == 0 or max_island[n] < amounts[ISLAND]:
+        return False
+    fits = True
+    for r in range(devices.size):
+        fits = fits and (devices[r] <= 0 or free[r, n] >= devices[r])
+    return fits
+
+
+@inlined
+def _tightest(gpu, count):
+    """The ``count`` fitting GPUs with the least free, lowest index on ties, as a bit mask."""
+    chosen = np.int64(0)
+    for _ in range(count):
+        best, least = -1, np.float32(2)
+        for g in range(gpu.shape[1]):
+            if not (chosen >> g) & 1 and gpu[_TAKES, g] >= 0 and gpu[_FREE, g] < least:
+                best, least = g, gpu[_FREE, g]
+        if best >= 0:
+            chosen |= np.int64(1) << best
+    return chosen
+
+
+@inlined
+def _set_needs(capacity, amounts, needs):
+    """MiB that a share of each type takes (T,) on a GPU of this capacity."""
+    for t in range(needs.size):
+        needs[t] = max(amounts[SHARE_MIB, t] + amounts[SHARE_MILLI, t] * capacity / np.float32(1000), _TINY)
+
+
+@inlined
+def _add_units(compute, memory, needs, amounts, sign, units):
+    """Add to ``units`` (T,), ``sign`` times, how many shares of each type a GPU with this much free holds."""
+    for t in range(units.size):
+        held = np.floor(min(compute / amounts[COMPUTE, t], memory / needs[t]) + np.float32(1e-4))
+        units[t] += sign * min(max(held, np.float32(0)), amounts[MOST, t])
+
+
+@inlined
+def _set_limits(n, cpu, node_memory, free, devices, amounts, needed, limits):
+    """What is left of CPU, memory and counted devices, in requests of each type (T,), CPU and memory
+    unrounded."""
+    for t in range(limits.size):
+        limits[t] = max(min(cpu / amounts[CPU, t], node_memory / amounts[MEMORY, t]), np.float32(0))
+    for r in range(needed.shape[0]):
+        left = np.float32(max(free[r, n] - devices[r], 0))
+        for t in range(limits.size):
+            limits[t] = min(limits[t], np.floor(left / needed[r, t]))
+
+
+@kernel(write(I8, 1), NODES, TYPES, INVENTORY, SCRATCH)
+def count_slots(seen, nodes, types, inventory, scratch):
+    """Recount the slots of every node whose generation is not the one ``seen`` (N,)."""
+    generation, cpu, node_memory, model, max_island, overcommitted, blocked = nodes[:7]
+    compute, memory, memory_capacity, divisible, free, _ = nodes[7:]
+    amounts, needed, allowed = types
+    units, slots, totals = inventory
+    limits, needs, held, _, none = scratch
+    for n in range(seen.size):
+        if seen[n] == generation[n]:
+            continue
+        seen[n] = generation[n]
+        held[:] = 0
+        for g in range(compute.shape[0]):
+            if divisible[g, n]:
+                _set_needs(memory_capacity[g, n], amounts, needs)
+                _add_units(compute[g, n], memory[g, n], needs, amounts, np.float32(1), held)
+        _set_limits(n, cpu[n], node_memory[n], free, none, amounts, needed, limits)
+        takes_any = blocked[n] == 0 and overcommitted[n] == 0
+        for t in range(limits.size):
+            if amounts[MOST, t] == 0:  # asks for no share: GPUs do not bound it
+                held[t] = _BIG
+            usable = takes_any and max_island[n] >= amounts[ISLAND, t]
+            now = (
+                allowed[model[n], t] * min(np.floor(held[t] / amounts[COUNT, t]), limits[t])
+                if usable
+                else 0.0
+            )
+            totals[t] += now - slots[n, t]
+            units[n, t], slots[n, t] = held[t], now
+
+
+@inlined
+def _fill_of(compute, memory, capacity, k, tables):
+    """The value in table ``k`` of a GPU with this much free, at the nearest grid point."""
+    bins = tables.shape[1] - 1
+    i = np.int64(compute * bins / np.float32(1000) + np.float32(0.5))
+    j = np.int64(memory * bins / max(capacity, np.float32(1)) + np.float32(0.5))
+    return tables[k, i, j]
+
+
+@inlined
+def _softplus(x, width):
+    """width * log(1 + exp(x / width)), without overflow and without work far from the bend."""
+    return max(x, 0.0) + (width * np.log1p(np.exp(-abs(x) / width)) if abs(x) < 16 * width else 0.0)
+
+
+@inlined
+def _count_lost(chosen, gpu, share, amounts, needs, lost):
+    """Shares of each type (T,) that the ``chosen`` GPUs no longer hold after ``share`` milli of each is
+    taken."""
+    lost[:] = 0
+    for g in range(gpu.shape[1]):
+        if (chosen >> g) & 1:
+            compute, memory = gpu[_FREE_COMPUTE, g], gpu[_FREE_MEMORY, g]
+            _set_needs(gpu[_CAPACITY, g], amounts, needs)
+            _add_units(compute, memory, needs, amounts, np.float32(1), lost)
+            _add_units(compute - share, memory - gpu[_TAKES, g], needs, amounts, np.float32(-1), lost)
+
+
+@inlined
+def _price_lost(n, units, slots, amounts, prices, limits, lost):
+    """Priced slots of a node that go with the ``lost`` shares and the new ``limits``; overwrites ``lost``.
+
+    Summed apart from the loop that vectorises, always in the same order.
+    """
+    for t in range(lost.size):
+        after = min(np.floor((units[n, t] - lost[t]) / amounts[COUNT, t]), limits[t])
+        lost[t] = prices[t] * max(slots[n, t] - after, np.float32(0))
+    gone = 0.0
+    for t in range(lost.size):
+        gone += lost[t]
+    return gone
+
+
+@inlined
+def _fill_gained(chosen, gpu, share, memory_mib, tables):
+    """Rise of the fill if ``share`` milli of each of the ``chosen`` GPUs is taken."""
+    fill = 0.0
+    for g in range(gpu.shape[1]):
+        if (chosen >> g) & 1:
+            compute, memory, capacity = gpu[_FREE_COMPUTE, g], gpu[_FREE_MEMORY, g], gpu[_CAPACITY, g]
+            k = 0
+            while k + 1 < memory_mib.size and memory_mib[k + 1] <= capacity:
+                k += 1
+            fill -= _fill_of(compute, memory, capacity, k, tables)
+            fill += _fill_of(compute - share, memory - gpu[_TAKES, g], capacity, k, tables)
+    return fill
+
+
+@inlined
+def _size(chosen, gpu, share):
+    """GPU taken, in GPUs, if ``share`` milli of each of the ``chosen`` GPUs is taken."""
+    size = 0.0
+    for g in range(gpu.shape[1]):
+        if (chosen >> g) & 1:
+            size += 0.5 * (share / 1000.0 + gpu[_TAKES, g] / max(gpu[_CAPACITY, g], np.float32(1)))
+    return size
+
+
+@kernel(
+    write(I8, 1),
+    NODES,
+    ASK,
+    TYPES,
+    INVENTORY,
+    WORTH,
+    WEIGHTS,
+    SCRATCH,
+    write(F4, 1),
+    write(I8, 1),
+    write(F4, 2),
+)
+def inventory_cost(seen, nodes, ask, types, inventory, worth, weights, scratch, cost, gpus, terms):
+    """Cost (N,) in GPUs of the request where a node changed since ``seen``, infinite where it does not fit.
+
+    ``gpus`` (N,) are the GPUs it takes, as a bit mask; ``terms`` (3, N) slots, fill and stranding as they
+    add up to the cost before rounding.
+    """
+    generation, cpu, node_memory, model, max_island, overcommitted, blocked = nodes[:7]
+    compute, memory, memory_capacity, divisible, free, device_gpu = nodes[7:]
+    asked, allowed, devices = ask
+    amounts, needed, _ = types
+    units, slots, _ = inventory
+    prices, tables, memory_mib = worth
+    limits, needs, lost, gpu, _ = scratch
+    shares, share = int(asked[COUNT]), asked[COMPUTE]
+    for n in range(seen.size):
+        if seen[n] == generation[n]:
+            continue
+        seen[n], cost[n], gpus[n] = generation[n], np.inf, 0
+        if not _node_fits(
+            n, cpu, node_memory, model, max_island, overcommitted, blocked, free, asked, allowed, devices
+        ):  # fmt: skip
+            continue
+        if _load(n, compute, memory, memory_capacity, divisible, asked, gpu) < shares:
+            continue
+        left = cpu[n] - asked[CPU]
+        _set_limits(n, left, node_memory[n] - asked[MEMORY], free, devices, amounts, needed, limits)
+        free_gpu, whole_devices = 0.0, 0.0
+        for r in range(devices.size):
+            whole_devices += devices[r] * device_gpu[r, n]
+        for g in range(gpu.shape[1]):
+            free_gpu += gpu[_FREE, g]
+        stranded = _softplus(free_gpu - cpu[n] / weights.cpu_per_gpu, weights.width)
+        least = np.inf
+        for g in range(gpu.shape[1] if shares == 1 else 1):
+            if shares == 1 and (gpu[_TAKES, g] < 0 or _like_another(g, gpu)):
+                continue
+            chosen = np.int64(1) << g if shares == 1 else _tightest(gpu, shares)
+            _count_lost(chosen, gpu, share, amounts, needs, lost)
+            gone = _price_lost(n, units, slots, amounts, prices, limits, lost)
+            fill = -weights.fill * _fill_gained(chosen, gpu, share, memory_mib, tables)
+            over = free_gpu - whole_devices - _size(chosen, gpu, share) - left / weights.cpu_per_gpu
+            strand = weights.stranding * (_softplus(over, weights.width) - stranded)
+            if gone + fill + strand < least - 1e-6:
+                least, gpus[n] = gone + fill + strand, chosen
+                terms[0, n], terms[1, n], terms[2, n] = gone, fill, strand
+        cost[n] = np.ceil(least / weights.step) * weights.step

@@ -1,0 +1,151 @@
+"""The inventory policy: it keeps what must stay possible, and what it keeps per node equals a recount."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packing.demand import Mix
+from packing.fleet import Fleet, Gpu, NodeShape
+from packing.policies.inventory import Inventory
+from packing.records import nodes_of
+from packing.request import Request, Shares, whole_gpus
+from packing.slots import Slots
+
+MIB = 40_960
+
+
+def share(milli, cpu=0, count=1, mib=0):
+    return Request(
+        cpu_milli=cpu, shares=Shares(count, milli, memory_mib=mib, memory_milli=0 if mib else milli)
+    )
+
+
+MIX = Mix.of({share(250, 1000): 4, share(500, 2000): 3, share(1000, 4000): 2, share(1000, 8000, count=2): 1})
+
+
+def node(name, gpus=4, cpu=32_000, **more):
+    return NodeShape(name, cpu, 262_144, tuple(Gpu(MIB, divisible=True) for _ in range(gpus)), **more)
+
+
+def fleet_of(*nodes):
+    fleet = Fleet(nodes=len(nodes), gpus=4)
+    for one in nodes:
+        fleet.put(one)
+    return fleet
+
+
+def ready(fleet, mix=MIX):
+    policy = Inventory(mix)
+    policy.adopt(fleet, policy.plan(fleet)())
+    return policy
+
+
+def place(fleet, policy, request, row):
+    held = fleet.allocation(row, request, policy.choose(fleet, request, row))
+    fleet.take(held)
+    return held
+
+
+def test_a_share_goes_where_a_gpu_is_already_cut():
+    fleet = fleet_of(node("whole"), node("cut"))
+    policy = ready(fleet)
+    place(fleet, policy, share(500), 1)
+    assert policy.cost(fleet, share(500)).argmin() == 1
+    assert policy.choose(fleet, share(500), 1) == (0,)
+
+
+def test_a_small_request_leaves_the_scarce_model_alone():
+    scarce = Request(cpu_milli=4000, shares=whole_gpus(1), models=frozenset({"rare"}))
+    mix = Mix.of({share(250, 1000): 5, scarce: 5})
+    fleet = fleet_of(node("a", model="rare"), node("b", model="common"), node("c", model="common"))
+    assert ready(fleet, mix).cost(fleet, share(250, 1000)).argmin() != 0
+
+
+def test_cpu_work_goes_where_it_strands_no_gpu():
+    fleet = fleet_of(node("gpus free", cpu=16_000), node("gpus gone", cpu=16_000))
+    policy = ready(fleet)
+    for _ in range(4):
+        place(fleet, policy, Request(shares=whole_gpus(1)), 1)
+    assert policy.cost(fleet, Request(cpu_milli=12_000)).argmin() == 1
+
+
+def test_the_cost_is_infinite_exactly_where_the_request_does_not_fit():
+    fleet = fleet_of(
+        node("small", cpu=500), node("no gpu", gpus=0), node("wrong model", model="x"), node("fits")
+    )
+    request = Request(1000, shares=Shares(1, 500, memory_milli=500), models=None)
+    fits = np.isfinite(ready(fleet).cost(fleet, request))
+    assert fits.tolist() == (fleet.reasons(request) == 0).tolist() == [False, False, True, True]
+
+
+def test_terms_add_up_to_the_cost_but_for_rounding():
+    fleet = fleet_of(node("a"), node("b"))
+    policy = ready(fleet)
+    place(fleet, policy, share(250, 1000), 0)
+    terms = policy.terms(fleet, share(250, 1000), 0)
+    assert sum(terms.values()) == pytest.approx(float(policy.cost(fleet, share(250, 1000))[0]), abs=0.055)
+
+
+def test_without_a_mix_it_still_answers():
+    fleet = fleet_of(node("a"), node("b"))
+    assert np.isfinite(Inventory().cost(fleet, share(500))).all()
+
+
+def test_learning_replaces_a_known_mix():
+    fleet = fleet_of(node("a"))
+    policy = Inventory()
+    for _ in range(3):
+        policy.observe(share(250))
+    assert policy.plan(fleet)().mix.requests == (share(250),)
+
+
+def test_it_follows_a_fleet_that_grows():
+    fleet = fleet_of(node("a"))
+    policy = ready(fleet)
+    policy.cost(fleet, share(500))
+    fleet.put(node("b"))
+    assert np.isfinite(policy.cost(fleet, share(500))).sum() == 2
+
+
+requests = st.sampled_from(
+    [*MIX.requests, share(330, 500), share(10), Request(3000), share(600, 100, mib=30_000)]
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(requests, st.integers(0, 2), st.booleans()), max_size=25))
+def test_slots_kept_per_node_equal_a_recount(steps):
+    fleet = fleet_of(node("a"), node("b", gpus=2, cpu=9000), node("c", gpus=1))
+    policy, kept, held = ready(fleet), Slots(fleet, MIX), []
+    for request, row, back in steps:
+        if back and held:
+            fleet.give_back(held.pop())
+        elif np.isfinite(policy.cost(fleet, request)[row]):
+            held.append(place(fleet, policy, request, row))
+        kept.recount(nodes_of(fleet))
+    kept.recount(nodes_of(fleet))
+    afresh = Slots(fleet, MIX)
+    afresh.recount(nodes_of(fleet))
+    assert np.array_equal(kept.inventory.slots, afresh.inventory.slots)
+    assert kept.inventory.totals == pytest.approx(afresh.inventory.slots.sum(axis=0, dtype=float), abs=1e-3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(requests, st.integers(0, 2)), max_size=25))
+def test_placing_never_raises_slots_or_fill_nor_exceeds_a_gpu(steps):
+    fleet = fleet_of(node("a"), node("b", gpus=2, cpu=9000), node("c", gpus=1))
+    policy, slots = ready(fleet), Slots(fleet, MIX)
+    slots.recount(nodes_of(fleet))
+    for request, row in steps:
+        if np.isfinite(policy.cost(fleet, request)[row]):
+            before = slots.inventory.slots.copy()
+            terms = policy.terms(fleet, request, row)
+            place(fleet, policy, request, row)
+            slots.recount(nodes_of(fleet))
+            assert (slots.inventory.slots <= before + 1e-6).all()
+            assert terms["slots"] >= 0
+            assert terms["fill"] >= -1e-6
+    assert (fleet.compute >= 0).all()
+    assert (fleet.memory >= 0).all()
+    assert not fleet.overcommitted.any()

@@ -1,33 +1,50 @@
 """The books: which pod holds what on which node, and which pods are promised a node.
 
-Holds are kept by node *name*, so that a pod that is seen before its node, or a node that vanishes and comes
-back, ends in the same books. The ledger is the only writer of the fleet.
+Which GPUs a pod has of a node that divides them is settled here, when pod and node are both known, and what
+contradicts is kept as a doubt. Holds are kept by node *name*, so that a pod that is seen before its node,
+or a node that vanishes and comes back, ends in the same books. The ledger is the only writer of the fleet.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from extender.dialects.vocabulary import Claims
+from extender.holdings import settle, settle_counts
 from packing.fleet import Allocation, Fleet, NodeShape
 from packing.request import Request
+
+log = logging.getLogger("stowage.ledger")
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What a pod asked for, and the node it has (or, nominated, is promised)."""
+    """What a pod asked for, and the node it has (or, nominated, is promised).
+
+    ``claims`` is what its annotations say it has of GPUs that are divided, ``reported`` how many counted
+    devices of each resource kubelet reports.
+    """
 
     node: str
     request: Request
-    gpus: tuple[int, ...] = ()
+    claims: Claims | None = None
+    reported: tuple[tuple[str, int], ...] = ()
     priority: int = 0
 
 
 class Ledger:
-    """Holds by pod key, and the fleet that they are taken from."""
+    """Holds by pod key, and the fleet that they are taken from.
+
+    ``doubts`` says, by pod key, what a pod claims against its request or its node; ``contradictions`` counts
+    every one that ever came up.
+    """
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
+        self.doubts: dict[str, str] = {}
+        self.contradictions = 0
         self._holds: dict[str, Hold] = {}
         self._taken: dict[str, Allocation] = {}
         self._on_node: defaultdict[str, dict[str, None]] = defaultdict(dict)
@@ -65,6 +82,7 @@ class Ledger:
     def release(self, key: str) -> None:
         """The pod holds nothing and is promised nothing any more."""
         self._nominated.pop(key, None)
+        self.doubts.pop(key, None)
         hold = self._holds.pop(key, None)
         if hold is None:
             return
@@ -90,17 +108,34 @@ class Ledger:
     def promised(self, key: str, priority: int) -> list[Allocation]:
         """What pods of at least this priority are promised, those of ``key`` left out."""
         return [
-            self._allocation(hold)
+            self._promise(hold)
             for other, hold in self._nominated.items()
             if other != key and hold.priority >= priority and hold.node in self._fleet.rows
         ]
 
-    def _allocation(self, hold: Hold) -> Allocation:
-        return self._fleet.allocation(self._fleet.rows[hold.node], hold.request, hold.gpus)
+    def _promise(self, hold: Hold) -> Allocation:
+        row = self._fleet.rows[hold.node]
+        return self._fleet.allocation(row, hold.request, self._fleet.roomiest(row, hold.request))
 
     def _take(self, key: str) -> None:
-        allocation = self._taken[key] = self._allocation(self._holds[key])
+        hold = self._holds[key]
+        row = self._fleet.rows[hold.node]
+        shape = self._fleet.shapes[row]
+        assert shape is not None
+        request, doubt = settle_counts(shape, hold.request, hold.reported)
+        settled = settle(shape, hold.request, hold.claims)
+        self._doubt(key, "; ".join(filter(None, (doubt, settled.doubt))))
+        allocation = replace(self._fleet.allocation(row, request), shares=settled.parts)
+        self._taken[key] = allocation
         self._fleet.take(allocation)
+
+    def _doubt(self, key: str, text: str) -> None:
+        if not text:
+            self.doubts.pop(key, None)
+        elif self.doubts.get(key) != text:
+            self.doubts[key] = text
+            self.contradictions += 1
+            log.warning("%s: pod %s; the larger use counts", key, text)
 
     def _forget_taken(self, node: str) -> None:
         for key in self._on_node.get(node, ()):

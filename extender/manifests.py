@@ -17,11 +17,11 @@ from pydantic.alias_generators import to_camel
 
 from extender.objects import Container, Node, Pairs, Pod, PodClaim, PodSpec, Taint
 
-# Domains (with their sub-domains) and bare names of annotations that speak of GPUs, queues or gangs.
-# All others are dropped: on most pods they outweigh everything that is kept.
+# Domains (with their sub-domains) and bare names of annotations and pod labels that speak of GPUs, queues or
+# gangs. All others are dropped: on most pods they outweigh everything that is kept.
 _DOMAINS = (
     *(".stowage.dev", ".nvidia.com", ".hami.io", ".koordinator.sh", ".volcano.sh", ".scheduling.k8s.io"),
-    *(".kai.scheduler", ".run.ai", ".kueue.x-k8s.io", ".kwok.x-k8s.io"),
+    *(".kai.scheduler", ".run.ai", ".kueue.x-k8s.io", ".kwok.x-k8s.io", ".aliyun.com"),
 )
 _BARE_PREFIXES = ("ALIYUN_COM_GPU", "gpu-", "runai-", "pod-group-name")
 
@@ -39,14 +39,11 @@ class _Metadata(_Wire):
     generate_name: str | None = None
     namespace: str | None = None
     uid: str | None = None
+    labels: _Map = None
     annotations: _Map = None
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     resource_version: str | None = None
-
-
-class _NodeMetadata(_Metadata):
-    labels: _Map = None
 
 
 class _Taint(_Wire):
@@ -67,13 +64,13 @@ class _NodeStatus(_Wire):
 class WireNode(_Wire):
     """A Node of the wire."""
 
-    metadata: _NodeMetadata | None = None
+    metadata: _Metadata | None = None
     spec: _NodeSpec | None = None
     status: _NodeStatus | None = None
 
     def record(self) -> Node:
         """The node that this manifest describes."""
-        metadata, spec = self.metadata or _NodeMetadata(), self.spec or _NodeSpec()
+        metadata, spec = self.metadata or _Metadata(), self.spec or _NodeSpec()
         return Node(
             name=sys.intern(metadata.name or ""),
             uid=metadata.uid or "",
@@ -195,6 +192,7 @@ class WirePod(_Wire):
             created=_seconds(metadata.creation_timestamp),
             started=_seconds(status.start_time),
             annotations=_kept(metadata.annotations),
+            labels=_kept(metadata.labels),
             devices=status.devices(),
             claims=status.claims(),
         )
@@ -207,16 +205,16 @@ def _shared(spec: PodSpec) -> PodSpec:
 
 
 @lru_cache(maxsize=4096)
-def _matters(annotation: str) -> bool:
-    domain, slash, _ = f".{annotation}".partition("/")
-    return domain.endswith(_DOMAINS) if slash else annotation.startswith(_BARE_PREFIXES)
+def _matters(key: str) -> bool:
+    domain, slash, _ = f".{key}".partition("/")
+    return domain.endswith(_DOMAINS) if slash else key.startswith(_BARE_PREFIXES)
 
 
 _NOTHING: Mapping[str, str] = {}
 
 
-def _kept(annotations: _Map) -> Mapping[str, str]:
-    kept = {sys.intern(k): v or "" for k, v in (annotations or {}).items() if _matters(k)}
+def _kept(entries: _Map) -> Mapping[str, str]:
+    kept = {sys.intern(k): v or "" for k, v in (entries or {}).items() if _matters(k)}
     return kept or _NOTHING
 
 

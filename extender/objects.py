@@ -94,6 +94,7 @@ class Pod:
     created: float = 0.0  # Unix seconds, 0 where unknown
     started: float = 0.0  # when a kubelet took it on
     annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
     devices: Pairs = ()  # (resource, device id) as kubelet reports them (allocatedResourcesStatus)
     claims: Pairs = ()  # (name in spec.claims, the ResourceClaim made for it)
 

@@ -7,6 +7,7 @@ Only the event loop touches it: no locks, and between two awaits nothing moves. 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import repeat
@@ -14,15 +15,15 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
-from extender.dialects import RequestError, request_of
-from extender.inventory import InventoryError, shape_of
+from extender.dialects import RequestError, claims_of, request_of
+from extender.inventory import InventoryError, is_gpu_resource, shape_of
 from extender.ledger import Hold, Ledger
 from extender.objects import Deleted, Event, Kind, Listed, Node, Pod, Upserted
 from extender.quantity import QuantityError
 from packing.fleet import Fleet, NodeShape
 from packing.policies import Policy
 from packing.reasons import Reason
-from packing.request import Request
+from packing.request import Request, whole_gpus
 
 log = logging.getLogger("stowage.state")
 
@@ -32,8 +33,8 @@ Rows = npt.NDArray[np.int64]
 class State:
     """Nodes, pods that have not ended, and what they hold.
 
-    ``problems`` says, by node name or pod key, what could not be read: such a node takes nothing, such a pod
-    counts with what can be read of it. ``synced`` are the kinds whose first full list has arrived.
+    ``problems`` says, by node name or pod key, what could not be read or contradicts: such a node takes
+    nothing, such a pod counts with the larger use. ``synced`` are the kinds whose first list has arrived.
     ``eviction_helps_extenders``: kube-scheduler looks for victims where only an extender refused (1.38 on).
     """
 
@@ -43,7 +44,7 @@ class State:
         self.ledger = Ledger(self.fleet)
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}
-        self.problems: dict[str, str] = {}
+        self._problems: dict[str, str] = {}
         self.synced: set[Kind] = set()
         self.eviction_helps_extenders = False
         self._keys_by_uid: dict[str, str] = {}
@@ -79,6 +80,16 @@ class State:
         with self.fleet.without([own] if own else []), self.fleet.holding(promised):
             return np.append(self.fleet.reasons(request), np.int8(Reason.UNKNOWN_NODE))
 
+    @property
+    def problems(self) -> dict[str, str]:
+        """See the class."""
+        return self.ledger.doubts | self._problems
+
+    @property
+    def contradictions(self) -> int:
+        """How often a pod's claims contradicted its request or its node, since the start."""
+        return self.ledger.contradictions
+
     def pod_by_uid(self, uid: str) -> Pod | None:
         """A pod that has not ended, by its UID."""
         key = self._keys_by_uid.get(uid)
@@ -102,7 +113,7 @@ class State:
         self.nodes[node.name] = node
         if known is not None and _same_inventory(known, node):
             return
-        self.problems.pop(node.name, None)
+        self._problems.pop(node.name, None)
         try:
             shape = shape_of(node)
         except (InventoryError, QuantityError) as error:
@@ -113,7 +124,7 @@ class State:
 
     def _remove_node(self, name: str) -> None:
         self.nodes.pop(name, None)
-        self.problems.pop(name, None)
+        self._problems.pop(name, None)
         self.ledger.remove_node(name)
 
     def _put_pod(self, pod: Pod) -> None:
@@ -137,13 +148,21 @@ class State:
 
     def _hold(self, pod: Pod, node: str) -> Hold | None:
         try:
-            return Hold(node, request_of(pod), priority=pod.priority)
+            request = request_of(pod)
+            self._problems.pop(pod.key, None)
         except RequestError as error:
-            self._problem(pod.key, f"pod holds nothing in the books: {error}")
-            return None
+            self._problem(pod.key, f"request cannot be read: {error}")
+            if not pod.node_name:
+                return None
+            # It runs all the same: where its node divides GPUs, it may have a whole one.
+            request = Request(shares=whole_gpus(1, error.resource)) if error.resource else Request()
+        if not pod.node_name:
+            return Hold(node, request, priority=pod.priority)
+        reported = Counter(name for name, _ in set(pod.devices) if is_gpu_resource(name))
+        return Hold(node, request, claims_of(pod), tuple(sorted(reported.items())), pod.priority)
 
     def _remove_pod(self, key: str) -> None:
-        self.problems.pop(key, None)
+        self._problems.pop(key, None)
         self.ledger.release(key)
         pod = self.pods.pop(key, None)
         if pod is not None:
@@ -168,9 +187,9 @@ class State:
             log.warning("%s: node holds more GPU than its allocatable, it takes nothing", name)
 
     def _problem(self, subject: str, text: str) -> None:
-        if self.problems.get(subject) != text:
+        if self._problems.get(subject) != text:
             log.warning("%s: %s", subject, text)
-        self.problems[subject] = text
+        self._problems[subject] = text
 
 
 def _same_inventory(one: Node, other: Node) -> bool:

@@ -30,6 +30,8 @@ from packing.shape import meaning
 Floats = npt.NDArray[np.float32]
 Reasons = npt.NDArray[np.int8]
 _LARGEST = (1 << 24) - 1
+_MOST = 1 << 20
+"""More devices than this in one request are as good as any number: no node has them, and they add up."""
 _PER_GPU = ("compute", "compute_capacity", "memory", "memory_capacity", "divisible", "shareable", "slots")
 
 
@@ -126,17 +128,36 @@ class Fleet:
         if shape is not None:
             request = meaning(shape, request)
         owned = {pool.resource for pool in shape.pools} if shape else set()
-        devices = tuple((self.resources[name], count) for name, count in request.devices if name in owned)
+        devices = tuple(
+            (self.resources[name], min(count, _MOST)) for name, count in request.devices if name in owned
+        )
         part = request.shares
         shares = tuple((g, part.compute_milli, self.share_mib(row, g, request)) for g in gpus) if part else ()
-        return Allocation(row, request.cpu_milli, request.memory_mib, devices, shares)
+        cpu, memory = min(request.cpu_milli, _LARGEST // 2), min(request.memory_mib, _LARGEST // 2)
+        return Allocation(row, cpu, memory, devices, shares)
+
+    def roomiest(self, row: int, request: Request) -> tuple[int, ...]:
+        """The GPUs that a promised pod's shares count on: such as have room now, the freest first."""
+        shape = self.shapes[row]
+        part = meaning(shape, request).shares if shape else None
+        if shape is None or part is None or part.resource != shape.divided_as:
+            return ()
+        compute, memory = self.compute[:, row].tolist(), self.memory[:, row].tolist()
+
+        def rank(gpu: int) -> tuple[bool, float, float, int]:
+            need = part.memory_mib + shape.gpus[gpu].memory_mib * part.memory_milli // WHOLE
+            fits = self.divisible[gpu, row] and compute[gpu] >= part.compute_milli and memory[gpu] >= need
+            return not fits, -compute[gpu], -memory[gpu], gpu
+
+        return tuple(sorted(range(len(shape.gpus)), key=rank)[: part.count])
 
     def share_mib(self, row: int, gpu: int, request: Request) -> int:
         """Memory that one share of ``request`` takes on this GPU, in MiB."""
         part = request.shares
         if part is None:
             return 0
-        return part.memory_mib + int(self.memory_capacity[gpu, row]) * part.memory_milli // WHOLE
+        capacity = int(self.memory_capacity[gpu, row])
+        return min(part.memory_mib + capacity * part.memory_milli // WHOLE, _LARGEST // 2)
 
     def take(self, held: Allocation) -> None:
         """Take an allocation, even beyond what is free: then the node counts as over-committed."""
@@ -303,7 +324,7 @@ class Fleet:
             divisible, shareable = divisible * named, shareable * named
         kernels.share_reasons(
             self.compute, self.memory, self.compute_capacity, self.memory_capacity, divisible, shareable,
-            part.count, part.compute_milli, part.memory_mib, part.memory_milli / WHOLE,
+            min(part.count, 32767), part.compute_milli, part.memory_mib, part.memory_milli / WHOLE,
             reasons, *counts, *frees,
         )  # fmt: skip
         reasons[self.divided != self.divisions.get(part.resource, -1)] = Reason.NO_SUCH_DEVICE

@@ -1,32 +1,99 @@
 """Pod -> Request: what a pod asks for, in the words that clusters already use, one file per vocabulary.
 
-A vocabulary turns the effective resources of a pod into parts of a ``Request``. Contradictory or impossible
-requests raise ``RequestError`` with a text for the pod's owner; nothing is guessed.
+Counted devices (``counted.py``) are asked for by resource name alone; parts of GPUs in one of the
+vocabularies of ``VOCABULARIES``. A pod speaks one of them at most. Contradictory or impossible requests
+raise ``RequestError`` with a text for the pod's owner; nothing is guessed.
+
+The same ``nvidia.com/gpu: 1`` is a whole GPU on a plain node and a device of HAMi's on a HAMi node: the
+request stays one value, and ``packing.shape.meaning`` says what it is on a node.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
-from extender.dialects import counted
+from extender.dialects import (
+    constraints,
+    counted,
+    gpushare,
+    hami,
+    kai,
+    koordinator,
+    own,
+    vgpu_manager,
+    volcano,
+)
 from extender.dialects.effective import RequestError, effective
-from extender.objects import Pod, PodSpec
-from packing.request import Request
+from extender.dialects.vocabulary import Claims, Vocabulary, most_together
+from extender.objects import Pairs, Pod, PodSpec
+from packing.request import ANY, Request, Shares
 
-__all__ = ["RequestError", "request_of"]
+__all__ = ["VOCABULARIES", "RequestError", "claims_of", "request_of"]
+
+VOCABULARIES: tuple[Vocabulary, ...] = (hami, vgpu_manager, volcano, koordinator, gpushare, kai, own)
+_READS = constraints.READS.union(*(vocabulary.READS for vocabulary in VOCABULARIES))
+_READS_LABELS = frozenset[str]().union(*(vocabulary.READS_LABELS for vocabulary in VOCABULARIES))
 
 
 def request_of(pod: Pod) -> Request:
     """What a pod asks for. Raises RequestError."""
-    return _of_spec(pod.spec)
+    said = {key: pod.annotations[key] for key in pod.annotations.keys() & _READS}
+    said |= {key: pod.labels[key] for key in pod.labels.keys() & _READS_LABELS}
+    return _request(pod.spec, tuple(sorted(said.items())))
+
+
+def claims_of(pod: Pod) -> Claims | None:
+    """What a bound pod says it holds of GPUs that are divided, None if it says nothing.
+
+    kubelet's own report (``pod.devices``) is not asked: the plugins that divide GPUs let kubelet choose
+    among interchangeable stand-ins and hand out what the annotations say.
+    """
+    if not pod.annotations:
+        return None
+    found = (vocabulary.claims(pod) for vocabulary in VOCABULARIES)
+    return next((claims for claims in found if claims), None)
 
 
 @lru_cache(maxsize=8192)
-def _of_spec(spec: PodSpec) -> Request:
+def _request(spec: PodSpec, said: Pairs) -> Request:
     # Pods come from few templates whose specs are shared, so most pods cost one look-up.
-    resources = effective(spec)
+    resources, words = effective(spec), dict(said)
+    cpu, memory = resources.pop("cpu", 0), resources.pop("memory", 0)
+    shares = _shares(spec, resources, words)
+    if shares:
+        resources.pop(shares.resource, None)
+    devices = counted.devices(resources)
+    if shares and devices:
+        names = ", ".join(name for name, _ in devices)
+        raise RequestError(f"parts of GPUs (by {shares.resource}) beside {names}: ask in one way only")
+    uuids = constraints.uuids(words)
+    if uuids != ANY and devices:
+        raise RequestError("GPUs are named by UUID, but a plugin that counts devices chooses them itself")
     return Request(
-        cpu_milli=resources.pop("cpu", 0),
-        memory_mib=resources.pop("memory", 0),
-        devices=counted.devices(resources),
+        cpu_milli=cpu,
+        memory_mib=memory,
+        devices=devices,
+        shares=shares,
+        products=constraints.products(words),
+        uuids=ANY if uuids == ANY else uuids,
+        cuda=constraints.cuda(words),
+        island=constraints.island(words),
+        together=most_together(spec, frozenset(name for name, _ in devices)) if devices else 1,
     )
+
+
+def _shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str]) -> Shares | None:
+    found: Shares | None = None
+    for vocabulary in VOCABULARIES:
+        try:
+            shares = vocabulary.shares(spec, resources, said)
+            if shares and found:
+                raise RequestError(f"asks for parts of GPUs by {found.resource} and by {shares.resource}")
+        except RequestError as error:
+            error.resource = vocabulary.RESOURCE
+            raise
+        except ValueError as error:  # Shares: more of a GPU than one has, or nothing of it
+            raise RequestError(f"{vocabulary.RESOURCE}: {error}") from error
+        found = found or shares
+    return found

@@ -8,33 +8,43 @@ of both, plus its overhead. Pod-level resources replace what they name.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from extender.objects import Pairs, PodSpec
+from extender.objects import Container, Pairs, PodSpec
 from extender.quantity import QuantityError, mib, milli, whole
 
 
 class RequestError(ValueError):
-    """A pod asks for something contradictory or impossible; the text names it, fit for the pod's event."""
+    """A pod asks for something contradictory or impossible; the text names it, fit for the pod's event.
+
+    ``resource`` is the resource that would count the shares it asks for, "" where it asks for none.
+    """
+
+    resource = ""
 
 
 def effective(spec: PodSpec) -> dict[str, int]:
     """By resource name: CPU in milli, memory in MiB (rounded up), everything else in whole units."""
     if not spec.containers:
         raise RequestError("the pod has no containers")
+    total = over_lifetime(spec, lambda container: amounts(container.requests)) + amounts(spec.overhead)
+    return dict(total) | dict(amounts(spec.requests) + amounts(spec.overhead) if spec.requests else {})
+
+
+def over_lifetime(spec: PodSpec, of: Callable[[Container], Counter[str]]) -> Counter[str]:
+    """The most that is in use at once over a pod's life, by name, if a container uses ``of(container)``."""
     sidecars: Counter[str] = Counter()
     peak: Counter[str] = Counter()
     for container in spec.init_containers:
-        asked = _amounts(container.requests)
+        asked = of(container)
         if container.sidecar:
             sidecars += asked
         peak |= sidecars if container.sidecar else sidecars + asked
-    running = sum((_amounts(container.requests) for container in spec.containers), sidecars)
-    total = (running | peak) + _amounts(spec.overhead)
-    return dict(total) | dict(_amounts(spec.requests) + _amounts(spec.overhead) if spec.requests else {})
+    return sum(map(of, spec.containers), sidecars) | peak
 
 
-def _amounts(pairs: Pairs) -> Counter[str]:
+def amounts(pairs: Pairs) -> Counter[str]:
+    """Quantities as whole numbers, in the units of ``effective``. Raises RequestError."""
     return Counter(dict(_read(pairs)))
 
 

@@ -1,15 +1,18 @@
-"""Node -> NodeShape: which GPUs a node has and in which devices they are handed out.
+"""Node -> NodeShape: which GPUs a node has and in which devices or parts they are handed out.
 
 ``allocatable`` says how many devices there are (never ``capacity``, never a count label); labels say what
 one device is; the catalogue and cloud labels fill in what labels leave out. Nothing but ``allocatable`` is
-required: a node without labels has GPUs of unknown model, which pack neutrally.
+required: a node without labels has GPUs of unknown model, which pack neutrally. Where a sharing system
+divides the GPUs (``division.py``), its own register says which there are, and the count it advertises is of
+stand-ins.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from extender.inventory import cloud, gfd, nvlink
+from extender.inventory import cloud, gfd, gpushare, hami, koordinator, nvlink, own, vgpu_manager, volcano
+from extender.inventory.division import Division, InventoryError
 from extender.objects import Node
 from extender.quantity import mib, milli, whole
 from packing.catalogue import Model, find_model, parse_product, parse_profile, placement_of
@@ -17,16 +20,14 @@ from packing.fleet import Gpu, NodeShape, Pool
 from packing.reasons import Reason
 from packing.request import WHOLE
 
+__all__ = ["InventoryError", "is_gpu_resource", "shape_of"]
+
 MIG_PREFIX = "nvidia.com/mig-"
 SHARED_SUFFIX = ".shared"
 _NVIDIA = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 _OTHERS = {"amd.com/gpu": "amd.com/gpu.product-name", "gpu.intel.com/i915": "", "gpu.intel.com/xe": ""}
 _MOST_GPUS = 64
 """More GPUs than this on one node is a broken advertisement, not a machine."""
-
-
-class InventoryError(ValueError):
-    """A node advertises something that cannot be true."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class _Device:
     memory_mib: int
     gpu_mib: int
     per_gpu: int = 1
+    most: int = 0
 
 
 def is_gpu_resource(name: str) -> bool:
@@ -46,10 +48,15 @@ def is_gpu_resource(name: str) -> bool:
 
 def shape_of(node: Node) -> NodeShape:
     """Read a node. Raises QuantityError or InventoryError where what it advertises cannot be read."""
-    model = _model(node)
+    division = _division(node)
+    product = _product(node, division)
+    model = find_model(product) if product else None
     counts = {name: whole(text) for name, text in node.allocatable.items() if is_gpu_resource(name)}
     gpus: list[Gpu] = []
     pools: list[Pool] = []
+    if division:
+        counts = {name: count for name, count in counts.items() if name not in division.replaces}
+        _add_divided(gpus, pools, division)
     for name in sorted(
         name for name, count in counts.items() if count > 0 and not name.startswith(MIG_PREFIX)
     ):
@@ -66,9 +73,33 @@ def shape_of(node: Node) -> NodeShape:
         tuple(gpus),
         tuple(pools),
         model.name if model else None,
-        nvlink.islands(node.labels, len(gpus), model if _all_whole(pools) else None),
+        nvlink.islands(node.labels, len(gpus), model if _all_whole(pools, division) else None),
         _blocked(node),
+        product,
+        gfd.cuda(node.labels),
+        division.resource if division else "",
     )
+
+
+def _division(node: Node) -> Division | None:
+    """How the node's GPUs are divided, None for a plain node. Two systems on one node cannot be true."""
+    found = [source.divided(node) for source in (hami, vgpu_manager, volcano, gpushare, koordinator)]
+    model = find_model(_labelled_product(node))
+    found.append(own.divided(node, gfd.card(node.labels).memory_mib or (model.memory_mib if model else 0)))
+    divisions = [division for division in found if division]
+    if len(divisions) > 1:
+        raise InventoryError(f"GPUs are divided as {' and as '.join(d.resource for d in divisions)}")
+    return divisions[0] if divisions else None
+
+
+def _add_divided(gpus: list[Gpu], pools: list[Pool], division: Division) -> None:
+    gpus.extend(division.gpus)
+    if len(gpus) > _MOST_GPUS:
+        raise InventoryError(f"{division.resource}: {len(gpus)} GPUs on one node cannot be true")
+    fit = tuple(index for index, gpu in enumerate(gpus) if gpu.divisible)
+    if division.whole and fit:
+        total = len(fit) if division.open else 0
+        pools.append(Pool(division.whole, total, fit, WHOLE, max(gpus[index].memory_mib for index in fit)))
 
 
 def _add_group(
@@ -80,15 +111,24 @@ def _add_group(
     indices = tuple(range(len(gpus), len(gpus) + count))
     gpus.extend(Gpu(max(device.gpu_mib for _, device in devices.values())) for _ in indices)
     pools.extend(
-        Pool(name, total, indices, device.compute_milli, device.memory_mib)
+        Pool(name, total, indices, device.compute_milli, device.memory_mib, device.most)
         for name, (total, device) in devices.items()
     )
 
 
-def _model(node: Node) -> Model | None:
+def _labelled_product(node: Node) -> str:
     product = gfd.card(node.labels).product
-    name = product.base if product else cloud.product(node.labels) or node.labels.get(_OTHERS["amd.com/gpu"])
-    return find_model(name) if name else None
+    return (product.base if product else cloud.product(node.labels)) or node.labels.get(
+        _OTHERS["amd.com/gpu"], ""
+    )
+
+
+def _product(node: Node, division: Division | None) -> str:
+    """The name of the node's GPUs, "" where they have several or none that is known."""
+    names = division.products if division else frozenset()
+    if len(names) > 1:
+        return ""
+    return _labelled_product(node) or next(iter(names), "")
 
 
 def _nvidia_device(node: Node, resource: str, model: Model | None) -> _Device:
@@ -100,7 +140,8 @@ def _nvidia_device(node: Node, resource: str, model: Model | None) -> _Device:
         memory = card.memory_mib or (model.memory_mib if model else 0)
         device = _Device(WHOLE, memory, memory)
     shared = resource.endswith(SHARED_SUFFIX) or (card.product is not None and card.product.shared)
-    return _replicated(device, card.replicas, shared=shared)
+    replicas = max(card.replicas, cloud.replicas(node.labels))
+    return _replicated(device, replicas, shared=shared, most=gfd.most_replicas(node.labels, "gpu"))
 
 
 def _mig_device(node: Node, resource: str, model: Model | None) -> _Device:
@@ -109,7 +150,8 @@ def _mig_device(node: Node, resource: str, model: Model | None) -> _Device:
     if model is None and card.product:
         model = find_model(card.product.base)
     device = _instance(profile, card.memory_mib, model)
-    return _replicated(device, card.replicas, shared=resource.endswith(SHARED_SUFFIX))
+    most = gfd.most_replicas(node.labels, f"mig-{profile}")
+    return _replicated(device, card.replicas, shared=resource.endswith(SHARED_SUFFIX), most=most)
 
 
 def _other_device(node: Node, resource: str, model: Model | None) -> _Device:
@@ -135,8 +177,11 @@ def _instance(profile_name: str, memory_mib: int, model: Model | None) -> _Devic
     return _Device(compute, memory, model.memory_mib, len(placement.starts))
 
 
-def _replicated(device: _Device, replicas: int, *, shared: bool) -> _Device:
-    """Split a device into its time-slicing or MPS replicas; unlabelled sharing counts as two."""
+def _replicated(device: _Device, replicas: int, *, shared: bool, most: int) -> _Device:
+    """Split a device into its time-slicing or MPS replicas; unlabelled sharing counts as two.
+
+    ``most`` replicas go to one container at once, 0 for any number.
+    """
     if not shared and replicas < 2:
         return device
     parts = max(replicas, 2)
@@ -145,6 +190,7 @@ def _replicated(device: _Device, replicas: int, *, shared: bool) -> _Device:
         compute_milli=device.compute_milli // parts,
         memory_mib=device.memory_mib // parts,
         per_gpu=device.per_gpu * parts,
+        most=most,
     )
 
 
@@ -155,8 +201,9 @@ def _mig_gpus(node: Node, whole_gpus: int, devices: dict[str, tuple[int, _Device
     return max(gfd.gpu_count(node.labels) - whole_gpus, needed, -(-compute // WHOLE))
 
 
-def _all_whole(pools: list[Pool]) -> bool:
-    return bool(pools) and all(pool.compute_milli == WHOLE for pool in pools)
+def _all_whole(pools: list[Pool], division: Division | None) -> bool:
+    whole_devices = all(pool.compute_milli == WHOLE for pool in pools)
+    return whole_devices and bool(pools or division)
 
 
 def _blocked(node: Node) -> Reason:

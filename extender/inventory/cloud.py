@@ -2,13 +2,29 @@
 
 Values are product names as ``nvidia.com/gpu.product`` would give them, so that one catalogue serves both.
 Sources: GKE "About GPUs" (cloud.google.com/kubernetes-engine/docs/concepts/gpus) for the accelerator names,
-CoreWeave "Node labels" for ``gpu.nvidia.com/class``, Karpenter's well-known labels for ``instance-gpu-name``.
+CoreWeave "Node labels" for ``gpu.nvidia.com/class``, Karpenter's well-known labels for
+``instance-gpu-name`` (EKS Auto Mode has the same under ``eks.amazonaws.com``). Where no label names the
+GPU, the instance type does: "Amazon EC2 instance types: accelerated computing", "GPU accelerated sizes" of
+Azure's virtual machines, and "Compute shapes" of Oracle Cloud.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from functools import lru_cache
 
+_EC2 = {
+    "t4": "Tesla-T4",
+    "l4": "NVIDIA-L4",
+    "l40s": "NVIDIA-L40S",
+    "a10g": "NVIDIA-A10G",
+    "a100": "NVIDIA-A100-SXM4-40GB",
+    "h100": "NVIDIA-H100-80GB-HBM3",
+    "h200": "NVIDIA-H200",
+    "b200": "NVIDIA-B200",
+}
+"""GPU names as the EC2 API gives them, in lower case."""
 _PRODUCTS = {
     "cloud.google.com/gke-accelerator": {
         "nvidia-tesla-t4": "Tesla-T4",
@@ -31,17 +47,37 @@ _PRODUCTS = {
         "B200": "NVIDIA-B200",
         "GB200_4X": "NVIDIA-GB200",
     },
-    "karpenter.k8s.aws/instance-gpu-name": {
-        "t4": "Tesla-T4",
-        "l4": "NVIDIA-L4",
-        "l40s": "NVIDIA-L40S",
-        "a10g": "NVIDIA-A10G",
-        "a100": "NVIDIA-A100-SXM4-40GB",
-        "h100": "NVIDIA-H100-80GB-HBM3",
-        "h200": "NVIDIA-H200",
-        "b200": "NVIDIA-B200",
-    },
+    "karpenter.k8s.aws/instance-gpu-name": _EC2,
+    "eks.amazonaws.com/instance-gpu-name": _EC2,
 }
+_INSTANCE_TYPES = tuple(
+    (re.compile(pattern, re.IGNORECASE), product)
+    for pattern, product in (
+        (r"g4dn\.", "Tesla-T4"),
+        (r"g5\.", "NVIDIA-A10G"),
+        (r"(g6|gr6)\.", "NVIDIA-L4"),
+        (r"g6e\.", "NVIDIA-L40S"),
+        (r"p4d\.", "NVIDIA-A100-SXM4-40GB"),
+        (r"p4de\.", "NVIDIA-A100-SXM4-80GB"),
+        (r"p5\.", "NVIDIA-H100-80GB-HBM3"),
+        (r"(p5e|p5en)\.", "NVIDIA-H200"),
+        (r"p6-b200\.", "NVIDIA-B200"),
+        (r"Standard_NC\d+as_T4_v3$", "Tesla-T4"),
+        (r"Standard_NC\d+ads_A100_v4$", "NVIDIA-A100-80GB-PCIe"),
+        (r"Standard_NC\d+adi?s_H100_v5$", "NVIDIA-H100-NVL"),
+        (r"Standard_ND96a?sr(_A100)?_v4$", "NVIDIA-A100-SXM4-40GB"),
+        (r"Standard_ND96amsr_A100_v4$", "NVIDIA-A100-SXM4-80GB"),
+        (r"Standard_ND96i?sr_H100_v5$", "NVIDIA-H100-80GB-HBM3"),
+        (r"Standard_ND96i?sr_H200_v5$", "NVIDIA-H200"),
+        (r"BM\.GPU4\.8$", "NVIDIA-A100-SXM4-40GB"),
+        (r"BM\.GPU\.A100-v2\.8$", "NVIDIA-A100-SXM4-80GB"),
+        (r"BM\.GPU\.H100\.8$", "NVIDIA-H100-80GB-HBM3"),
+        (r"BM\.GPU\.H200\.8$", "NVIDIA-H200"),
+        (r"BM\.GPU\.B200\.8$", "NVIDIA-B200"),
+        (r"BM\.GPU\.L40S", "NVIDIA-L40S"),
+        (r"(BM|VM)\.GPU\.A10\.", "NVIDIA-A10"),
+    )
+)
 
 
 def product(labels: Mapping[str, str]) -> str | None:
@@ -49,7 +85,18 @@ def product(labels: Mapping[str, str]) -> str | None:
     for label, names in _PRODUCTS.items():
         if (value := labels.get(label)) in names:
             return names[value]
-    return None
+    return _of_instance_type(labels.get("node.kubernetes.io/instance-type", ""))
+
+
+def replicas(labels: Mapping[str, str]) -> int:
+    """How many containers share a GPU on a GKE node that shares GPUs, 0 on every other node."""
+    text = labels.get("cloud.google.com/gke-max-shared-clients-per-gpu", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else 0
+
+
+@lru_cache(maxsize=1024)
+def _of_instance_type(name: str) -> str | None:
+    return next((product for pattern, product in _INSTANCE_TYPES if pattern.match(name)), None)
 
 
 def mig_profile(labels: Mapping[str, str]) -> str | None:

@@ -14,6 +14,11 @@ from packing.catalogue import Product, parse_product
 PREFIX = "nvidia.com/"
 _BYTES_GUARD = 10_000_000
 """A memory label above this is in bytes (GFD 0.6), not MiB."""
+_CUDA = (
+    (PREFIX + "cuda.runtime-version.major", PREFIX + "cuda.runtime-version.minor"),
+    (PREFIX + "cuda.runtime.major", PREFIX + "cuda.runtime.minor"),
+    (PREFIX + "node-cuda-major", PREFIX + "node-cuda-minor"),
+)
 _BUSY = frozenset({"pending", "rebooting"})
 
 
@@ -46,6 +51,31 @@ def gpu_count(labels: Mapping[str, str]) -> int:
 def repartitioning(labels: Mapping[str, str]) -> bool:
     """Whether the MIG manager is changing the node: its labels and allocatable are about to change."""
     return labels.get(PREFIX + "mig.config.state") in _BUSY
+
+
+def cuda(labels: Mapping[str, str]) -> int:
+    """The CUDA version that the driver supports: 12.4 is 12004; 0 where it is not said.
+
+    vgpu-manager labels it, too (coldzerofear/vgpu-manager at 3d7f66d, pkg/util/consts.go).
+    """
+    for major, minor in _CUDA:
+        if major in labels:
+            return number(labels, major) * 1000 + number(labels, minor)
+    return 0
+
+
+def most_replicas(labels: Mapping[str, str], device: str) -> int:
+    """How many replicas of a shared device one container may have at once, 0 for any number.
+
+    ``failRequestsGreaterThanOne`` of the device plugin's configuration is in no label: under MPS it is on
+    unless switched off (api/config/v1/config.go), GKE's plugin always has it, for time-slicing it is off
+    unless switched on. The label ``stowage.dev/replicas-per-container`` (a number, or "any") says otherwise.
+    """
+    said = labels.get("stowage.dev/replicas-per-container")
+    if said is not None:
+        return number(labels, "stowage.dev/replicas-per-container")
+    mps = labels.get(f"{PREFIX}{device}.sharing-strategy") == "mps"
+    return int(mps or "cloud.google.com/gke-gpu-sharing-strategy" in labels)
 
 
 def number(labels: Mapping[str, str], key: str) -> int:

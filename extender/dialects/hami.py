@@ -1,0 +1,64 @@
+"""HAMi: ``nvidia.com/gpu`` with ``gpumem``, ``gpumem-percentage`` and ``gpucores``, or GPUs named by UUID.
+
+Facts (Project-HAMi/HAMi at 4707fb02): resources and defaults in ``pkg/device/nvidia/device.go``
+(GenerateResourceRequests, MutateAdmission), the annotation ``UUID,type,MiB,cores:`` per device and ``;`` per
+container, init containers first, in ``pkg/device/devices.go``; manifests in ``examples/nvidia``. Memory is
+in MiB (``memoryFactor`` 1). A container that names neither memory nor cores gets a GPU to itself (the
+default ``defaultMemory: 0`` is all memory, and the webhook then adds all cores). ``gpumem`` beside
+``gpumem-percentage`` is not for use together, and refused here.
+
+A pod with ``nvidia.com/gpu`` alone is not in this vocabulary: it is a counted device, which a HAMi node
+hands out as a whole GPU (``packing/shape.py``). HAMi's MIG and MPS modes are not placed by Stowage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import zip_longest
+
+from extender.dialects.effective import RequestError
+from extender.dialects.per_device import PerDevice, devices
+from extender.dialects.vocabulary import Claim, Claims, stages
+from extender.inventory import hami as nodes
+from extender.objects import Pod, PodSpec
+from packing.request import Shares
+
+RESOURCE = nodes.RESOURCE
+USE_UUID, DENY_UUID = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
+USE_TYPE, DENY_TYPE = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
+MODE, NUMA = "nvidia.com/vgpu-mode", "nvidia.com/numa-bind"
+READS = frozenset({USE_UUID, DENY_UUID, USE_TYPE, DENY_TYPE, MODE, NUMA})
+READS_LABELS: frozenset[str] = frozenset()
+ALLOCATED, NODE, MIG = "hami.io/vgpu-devices-allocated", "hami.io/vgpu-node", "hami.io/vgpu-mig-allocations"
+
+_NAMES = PerDevice(RESOURCE, "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores")
+
+
+def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str]) -> Shares | None:
+    """See ``Vocabulary.shares``."""
+    if not (_NAMES.speaks(spec) or said.get(USE_UUID) or said.get(DENY_UUID) or MODE in said):
+        return None
+    asked = _NAMES.of_pod(spec)
+    if asked and "hami-core" not in said.get(MODE, "hami-core"):
+        raise RequestError(f"{MODE}: {said[MODE]} is not supported: only hami-core is")
+    if asked and asked.count > 1 and said.get(NUMA, "").lower() in ("true", "1", "t"):
+        raise RequestError(f"{NUMA} is not supported for several GPUs: which share a NUMA node is not known")
+    return asked
+
+
+def claims(pod: Pod) -> Claims | None:
+    """See ``Vocabulary.claims``."""
+    text = pod.annotations.get(ALLOCATED)
+    if text is None:
+        return None
+    node = pod.annotations.get(NODE, "")
+    try:
+        named = devices(text)
+    except ValueError:
+        return Claims(RESOURCE, complaint=f"{ALLOCATED} cannot be read", node=node)
+    containers, stage = (*pod.spec.init_containers, *pod.spec.containers), stages(pod.spec)
+    if len(named) == len(pod.spec.containers):  # older versions left init containers out
+        containers, stage = pod.spec.containers, [0] * len(named)
+    nothing: list[Claim] = []
+    rows = [(c, s or 0, n or nothing) for c, s, n in zip_longest(containers, stage, named)]
+    return _NAMES.claims(rows, node=node, exact=MIG not in pod.annotations)

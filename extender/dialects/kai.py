@@ -1,0 +1,58 @@
+"""KAI: annotations ``gpu-fraction`` or ``gpu-memory``, ``gpu-fraction-num-devices``.
+
+Facts (kai-scheduler/KAI-Scheduler at d5bc503a): names in ``pkg/common/constants/constants.go``, what is valid
+in ``pkg/binder/plugins/gpusharing/gpu-request/gpu_request_validator.go``; manifests in ``docs/gpu-sharing``.
+A fraction is of the GPU's memory, and KAI packs by it as a part of the GPU: it counts for compute, too.
+``gpu-memory`` is in MiB and says nothing of compute.
+
+KAI's own scheduler holds the GPU with a pod in ``kai-resource-reservation`` that asks for one whole
+``nvidia.com/gpu``: that pod is in the books, the fractions on it add nothing. A pod that Stowage places asks
+for a share of our own (``own.py``) in these words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+from extender.dialects import own
+from extender.dialects.effective import RequestError
+from extender.dialects.vocabulary import Claims
+from extender.objects import Pod, PodSpec
+from packing.request import WHOLE, Shares
+
+RESOURCE = own.RESOURCE
+FRACTION, MEMORY, COUNT = "gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"
+READS = frozenset({FRACTION, MEMORY, COUNT})
+READS_LABELS: frozenset[str] = frozenset()
+
+
+def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str]) -> Shares | None:
+    """See ``Vocabulary.shares``."""
+    fraction, memory, count = said.get(FRACTION), said.get(MEMORY), said.get(COUNT)
+    if fraction is None and memory is None:
+        if count is not None:
+            raise RequestError(f"{COUNT} without {FRACTION} or {MEMORY}: how much of each GPU?")
+        return None
+    if fraction is not None and memory is not None:
+        raise RequestError(f"{FRACTION} and {MEMORY} contradict each other: ask for one of them")
+    devices = own.positive(COUNT, count) if count is not None else 1
+    if fraction is None:
+        return Shares(devices, 0, own.positive(MEMORY, str(memory)), resource=RESOURCE)
+    milli = _milli(fraction)
+    return Shares(devices, milli, memory_milli=milli, resource=RESOURCE)
+
+
+def claims(pod: Pod) -> Claims | None:
+    """KAI's fractions hold nothing beside their reservation pod."""
+    return None
+
+
+def _milli(text: str) -> int:
+    try:
+        part = Fraction(text) if len(text) < 32 and "/" not in text else Fraction(0)
+    except ValueError:
+        part = Fraction(0)
+    if not 0 < part < 1:
+        raise RequestError(f"{FRACTION}: {text!r} is not a number between 0 and 1")
+    return -(-part.numerator * WHOLE // part.denominator)

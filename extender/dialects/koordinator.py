@@ -1,0 +1,80 @@
+"""Koordinator: ``koordinator.sh/gpu-core``, ``gpu-memory``, ``gpu-memory-ratio``, ``gpu.shared`` and ``gpu``.
+
+Facts (koordinator-sh/koordinator at a7a1b76b): names and the annotation in
+``apis/extension/device_share.go``, the combinations that are valid in
+``pkg/scheduler/plugins/deviceshare/utils.go``, the division over GPUs in ``devicehandler_gpu.go``;
+manifests in ``docs/proposals/scheduling/20220629-fine-grained-device-scheduling.md`` and
+``20230803-enhance-gpu-share-api.md``. Amounts are of the whole pod: cores and ratio in per cent of one GPU,
+memory in bytes; ``gpu.shared`` is the number of GPUs that they are divided over. ``gpu: 50`` is 50 of cores
+and of ratio. The annotation names devices by minor number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from extender.dialects.effective import RequestError, effective
+from extender.dialects.per_device import PERCENT
+from extender.dialects.vocabulary import Claim, Claims, compared
+from extender.inventory import koordinator as nodes
+from extender.objects import Pod, PodSpec
+from extender.quantity import QuantityError, mib, whole
+from packing.request import Shares
+
+RESOURCE, CORE, MEMORY = nodes.RESOURCE, nodes.CORE, nodes.MEMORY
+RATIO, SHARED = "koordinator.sh/gpu-memory-ratio", "koordinator.sh/gpu.shared"
+READS: frozenset[str] = frozenset()
+READS_LABELS: frozenset[str] = frozenset()
+ALLOCATED = "scheduling.koordinator.sh/device-allocated"
+
+_COMBINATIONS = (
+    *({RESOURCE}, {MEMORY}, {RATIO}, {CORE, MEMORY}, {CORE, RATIO}),
+    *({SHARED, MEMORY}, {SHARED, RATIO}, {SHARED, CORE, MEMORY}, {SHARED, CORE, RATIO}),
+)
+
+
+def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str]) -> Shares | None:
+    """See ``Vocabulary.shares``."""
+    asked = {n: resources[n] for n in (RESOURCE, CORE, MEMORY, RATIO, SHARED) if resources.get(n)}
+    if not asked:
+        return None
+    if set(asked) not in _COMBINATIONS:
+        raise RequestError(f"{', '.join(sorted(asked))}: Koordinator has no such combination")
+    both = asked.get(RESOURCE, 0)
+    core, ratio, memory = asked.get(CORE, both), asked.get(RATIO, both), asked.get(MEMORY, 0)
+    count = asked.get(SHARED) or (ratio // 100 if ratio > 100 and ratio % 100 == 0 else 1)
+    for name, value in ((CORE, core), (RATIO, ratio)):
+        if value % count or value > 100 * count:
+            raise RequestError(f"{name}: {value} cannot be divided into {count} equal parts of one GPU")
+    return Shares(
+        count, core // count * PERCENT, -(-memory // (count << 20)), ratio // count * PERCENT, RESOURCE
+    )
+
+
+def claims(pod: Pod) -> Claims | None:
+    """See ``Vocabulary.claims``."""
+    text = pod.annotations.get(ALLOCATED)
+    if text is None:
+        return None
+    try:
+        named = [_claim(entry) for entry in json.loads(text).get("gpu") or ()]
+    except (ValueError, TypeError, AttributeError, KeyError):
+        return Claims(RESOURCE, complaint=f"{ALLOCATED} cannot be read")
+    try:
+        asked = shares(pod.spec, effective(pod.spec), {})
+    except RequestError:
+        asked = None
+    found, complaint = compared(named, asked)
+    return Claims(RESOURCE, tuple(found), complaint) if found else None
+
+
+def _claim(entry: Mapping[str, Any]) -> Claim:
+    amounts = {str(name): str(quantity) for name, quantity in (entry.get("resources") or {}).items()}
+    try:
+        ratio = 0 if MEMORY in amounts else whole(amounts.get(RATIO, "0"))
+        core, memory = whole(amounts.get(CORE, "0")), mib(amounts.get(MEMORY, "0"))
+    except QuantityError as error:
+        raise ValueError(str(error)) from error
+    return Claim(str(int(entry["minor"])), core * PERCENT, memory, ratio * PERCENT)

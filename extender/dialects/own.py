@@ -1,0 +1,88 @@
+"""Stowage's own annotations, for clusters whose device plugin divides no GPUs.
+
+- ``stowage.dev/gpu-compute``: part of a GPU as a quantity (``300m``, ``0.3``) or per cent (``30%``)
+- ``stowage.dev/gpu-memory``: memory as a quantity in bytes (``8Gi``), or per cent of the GPU's
+- ``stowage.dev/gpus``: on how many different GPUs, 1 unless said
+
+Compute alone is that part of the GPU, memory in the same proportion; memory alone leaves compute to be shared
+in time; ``gpus`` alone is whole GPUs. The GPUs that a bound pod has
+are in ``stowage.dev/gpu-indices`` (``0,3``). Only nodes that are set aside for it (``inventory/own.py``) take
+such pods: nothing but the container's own restraint keeps shares apart there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from extender.dialects.effective import RequestError
+from extender.dialects.vocabulary import Claim, Claims, compared
+from extender.inventory import own as nodes
+from extender.objects import Pod, PodSpec
+from extender.quantity import QuantityError, mib, milli
+from packing.request import WHOLE, Shares, whole_gpus
+
+RESOURCE = nodes.RESOURCE
+COMPUTE, MEMORY, COUNT = "stowage.dev/gpu-compute", "stowage.dev/gpu-memory", "stowage.dev/gpus"
+INDICES = "stowage.dev/gpu-indices"
+READS = frozenset({COMPUTE, MEMORY, COUNT})
+READS_LABELS: frozenset[str] = frozenset()
+
+
+def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str]) -> Shares | None:
+    """See ``Vocabulary.shares``."""
+    compute, memory = said.get(COMPUTE), said.get(MEMORY)
+    if compute is None and memory is None and COUNT not in said:
+        return None
+    count = positive(COUNT, said[COUNT]) if COUNT in said else 1
+    if compute is None and memory is None:
+        return whole_gpus(count, RESOURCE)
+    part = _part(COMPUTE, compute) if compute is not None else 0
+    if memory is None or memory.endswith("%"):
+        ratio = part if memory is None else _part(MEMORY, memory)
+        return Shares(count, part, memory_milli=ratio, resource=RESOURCE)
+    try:
+        size = mib(memory)
+    except QuantityError as error:
+        raise RequestError(f"{MEMORY}: {error}") from error
+    if not size:
+        raise RequestError(f"{MEMORY}: {memory!r} is no memory at all")
+    return Shares(count, part, size, resource=RESOURCE)
+
+
+def claims(pod: Pod) -> Claims | None:
+    """See ``Vocabulary.claims``."""
+    text = pod.annotations.get(INDICES)
+    if text is None:
+        return None
+    try:
+        asked = shares(pod.spec, {}, pod.annotations)
+    except RequestError:
+        asked = None
+    indices = text.split(",")
+    if not all(index.isdecimal() for index in indices):
+        return Claims(RESOURCE, complaint=f"{INDICES} cannot be read")
+    if len(set(indices)) < len(indices):
+        return Claims(RESOURCE, complaint=f"{INDICES} names a GPU twice")
+    size = asked or whole_gpus(1)
+    held = [Claim(i, size.compute_milli, size.memory_mib, size.memory_milli) for i in indices]
+    found, complaint = compared(held, asked)
+    return Claims(RESOURCE, tuple(found), complaint)
+
+
+def positive(name: str, text: str) -> int:
+    """A whole number from 1, as annotations write it. Raises RequestError."""
+    if not (text.isascii() and text.isdecimal() and 0 < len(text) < 10 and int(text)):
+        raise RequestError(f"{name}: {text!r} is not a whole number from 1")
+    return int(text)
+
+
+def _part(name: str, text: str) -> int:
+    percent = text.endswith("%")
+    try:
+        part = milli(text.removesuffix("%"))
+    except QuantityError as error:
+        raise RequestError(f"{name}: {error}") from error
+    part = -(-part // 100) if percent else part
+    if not 0 < part <= WHOLE:
+        raise RequestError(f"{name}: {text!r} is not a part of one GPU")
+    return part

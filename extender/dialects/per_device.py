@@ -1,0 +1,122 @@
+"""The way of asking that HAMi, Volcano and vgpu-manager share: per container, n devices with so much of each.
+
+A container asks for a number of devices, and for memory (MiB or per cent) and cores (per cent) of *each* of
+them. Containers choose their devices independently; as one request the pod asks for as many different GPUs
+as its containers hold at once, each with the largest share of any, which fits a little less often than it
+could and never too often.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from extender.dialects.effective import RequestError, amounts, over_lifetime
+from extender.dialects.vocabulary import Claim, Claims, compared
+from extender.objects import Container, PodSpec
+from packing.request import WHOLE, Shares, whole_gpus
+
+PERCENT = 10
+"""Thousandths in a per cent."""
+
+
+@dataclass(frozen=True, slots=True)
+class PerDevice:
+    """The resource names of one vocabulary. ``memory_means_one``: memory without a count is one device."""
+
+    count: str
+    memory: str
+    percent: str
+    cores: str
+    memory_means_one: bool = False
+
+    def speaks(self, spec: PodSpec) -> bool:
+        """Whether any container asks for memory or cores by these names."""
+        names = {self.memory, self.percent, self.cores}
+        return any(name in names for c in (*spec.init_containers, *spec.containers) for name, _ in c.requests)
+
+    def of_pod(self, spec: PodSpec) -> Shares | None:
+        """The pod's request (see above). Raises RequestError."""
+        asks = {id(c): self.of_container(c) for c in (*spec.init_containers, *spec.containers)}
+        parts = [ask for ask in asks.values() if ask]
+        if not parts:
+            return None
+
+        def count(container: Container) -> Counter[str]:
+            ask = asks[id(container)]
+            return Counter({self.count: ask.count if ask else 0})
+
+        return Shares(
+            over_lifetime(spec, count)[self.count],
+            max(part.compute_milli for part in parts),
+            max(part.memory_mib for part in parts),
+            max(part.memory_milli for part in parts),
+            self.count,
+        )
+
+    def of_container(self, container: Container) -> Shares | None:
+        """What one container asks for. Raises RequestError."""
+        asked = amounts(container.requests)
+        count, memory, percent, cores = (
+            asked[name] for name in (self.count, self.memory, self.percent, self.cores)
+        )
+        if not count and memory and self.memory_means_one:
+            count = 1
+        if not count:
+            if memory or percent or cores:
+                given = self.memory if memory else self.percent if percent else self.cores
+                raise RequestError(f"{given} without {self.count}: of how many GPUs?")
+            return None
+        if memory and percent:
+            raise RequestError(f"{self.memory} and {self.percent} contradict each other: ask for one of them")
+        for name, value in ((self.percent, percent), (self.cores, cores)):
+            if value > 100:
+                raise RequestError(f"{name}: {value} is more than 100 % of a GPU")
+        if (
+            cores == 100
+        ):  # all cores are exclusive use: nobody else gets onto the GPU, whatever memory is left
+            return whole_gpus(count, self.count)
+        if memory or percent:
+            return Shares(count, cores * PERCENT, memory, percent * PERCENT, self.count)
+        return Shares(count, cores * PERCENT if cores else WHOLE, 0, WHOLE, self.count)
+
+    def claims(
+        self,
+        found: Iterable[tuple[Container | None, int, list[Claim]]],
+        *,
+        node: str,
+        complaint: str = "",
+        exact: bool = True,
+    ) -> Claims:
+        """Claims from (container or None, its stage, the devices that it is said to have)."""
+        claims: list[Claim] = []
+        for container, stage, named in found:
+            more, wrong = compared(named, self._asked(container) if container else None, stage)
+            claims += more
+            complaint = complaint or wrong
+        return Claims(self.count, tuple(claims), complaint, node, exact)
+
+    def _asked(self, container: Container) -> Shares | None:
+        try:
+            return self.of_container(container)
+        except RequestError:
+            return None
+
+
+def devices(text: str) -> list[list[Claim]]:
+    """Decode ``UUID,type,MiB,cores:...;...``: devices end in ``:``, containers are parted by ``;``.
+
+    Raises ValueError. A MIG slice's name in brackets after the UUID is left out: the GPU is what it is on.
+    """
+    containers = text.split(";")
+    if containers[-1] == "":
+        containers.pop()
+    return [[_device(part) for part in container.split(":") if part] for container in containers]
+
+
+def _device(text: str) -> Claim:
+    uuid, _, mib, cores = text.split(",")[:4]
+    if int(mib) < 0 or int(cores) < 0:
+        raise ValueError(f"negative amount in {text!r}")
+    return Claim(uuid.partition("[")[0], int(cores) * PERCENT, int(mib))

@@ -1,0 +1,100 @@
+"""What a vocabulary is: it reads what waiting pods ask for, and what running pods say they hold.
+
+Annotations of running pods are claims, no more: anyone who may edit the pod may write them. They are compared
+with the pod's request and with the node before they enter the books (``extender/holdings.py``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from extender.objects import Pod, PodSpec
+from packing.request import Shares
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A device that a pod says it holds, and how much of it.
+
+    ``device`` is a UUID or an index, "" where it is not said. ``memory_milli`` is memory as thousandths of
+    the device's. ``least`` is what the pod asked for on each device: the larger of both counts. ``stage``
+    is 0 for containers, 1 for sidecars and 2 up for each init container, which do not run at the same time.
+    """
+
+    device: str
+    compute_milli: int = 0
+    memory_mib: int = 0
+    memory_milli: int = 0
+    least: Shares | None = None
+    stage: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """All that a pod says it holds of GPUs that are divided as ``resource``.
+
+    ``complaint`` says what is wrong with it by itself; ``node`` is the node that it names, if any.
+    ``exact``: more than was asked for is a contradiction, too (not so where a share is rounded up to a
+    slice).
+    """
+
+    resource: str
+    devices: tuple[Claim, ...] = ()
+    complaint: str = ""
+    node: str = ""
+    exact: bool = True
+
+
+class Vocabulary(Protocol):
+    """One way to ask for parts of GPUs. A module with these names is one."""
+
+    RESOURCE: str
+    """The resource that counts its shares; nodes divide their GPUs under this name."""
+    READS: frozenset[str]
+    """The annotations of a waiting pod that it reads."""
+    READS_LABELS: frozenset[str]
+    """The labels of a waiting pod that it reads."""
+
+    def shares(self, spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str]) -> Shares | None:
+        """What the pod asks for, None if it does not speak this vocabulary. Raises RequestError.
+
+        ``resources`` are the pod's effective ones, ``said`` its annotations and labels that any reads.
+        """
+        ...
+
+    def claims(self, pod: Pod) -> Claims | None:
+        """What a bound pod says it holds, None if it says nothing in this vocabulary."""
+        ...
+
+
+def stages(spec: PodSpec) -> list[int]:
+    """The stage of each container, init containers first (see ``Claim``)."""
+    inits = [1 if container.sidecar else 2 + i for i, container in enumerate(spec.init_containers)]
+    return inits + [0] * len(spec.containers)
+
+
+def compared(found: list[Claim], asked: Shares | None, stage: int = 0) -> tuple[list[Claim], str]:
+    """A container's claims held against its request, and what is wrong: too few devices, or too many.
+
+    For devices that are missing one claim without a name is added: it could be any of them.
+    """
+    claims = [replace(claim, least=asked, stage=stage) for claim in found]
+    wanted = asked.count if asked else 0
+    if len(found) == wanted:
+        return claims, ""
+    if len(found) < wanted:
+        claims.append(Claim("", least=asked, stage=stage))
+    return claims, f"names {len(found)} GPUs where the pod asks for {wanted}"
+
+
+def most_together(spec: PodSpec, resources: frozenset[str]) -> int:
+    """The most devices of one of these resources that a single container asks for, at least 1."""
+    asked: Counter[str] = Counter()
+    for container in (*spec.containers, *spec.init_containers):
+        for name, text in container.requests:
+            if name in resources and text.isdigit():
+                asked[name] = max(asked[name], int(text))
+    return max(asked.values(), default=1) or 1

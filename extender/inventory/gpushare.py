@@ -1,0 +1,25 @@
+"""GPUs of a gpushare node: ``aliyun.com/gpu-mem`` units of memory over ``aliyun.com/gpu-count`` equal GPUs.
+
+Facts (AliyunContainerService/gpushare-scheduler-extender at c0b6141, ``pkg/cache/nodeinfo.go``; the plugin at
+45fb8b8, ``pkg/gpu/nvidia``): every GPU counts with total / count, in GiB or MiB as the plugin was told, and
+goes by its index. Memory is kept in that unit (``dialects/gpushare.py``).
+"""
+
+from __future__ import annotations
+
+from extender.inventory.division import Division, InventoryError
+from extender.objects import Node
+from extender.quantity import whole
+from packing.fleet import Gpu
+
+RESOURCE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
+
+
+def divided(node: Node) -> Division | None:
+    """The node's GPUs if gpushare divides them. Raises InventoryError."""
+    units, gpus = (whole(node.allocatable.get(name, "0")) for name in (RESOURCE, COUNT))
+    if not units:
+        return None
+    if not 0 < gpus <= units or gpus > 64:
+        raise InventoryError(f"{RESOURCE}: {units} units on {gpus} GPUs ({COUNT}) cannot be true")
+    return Division(RESOURCE, (Gpu(units // gpus, divisible=True),) * gpus)

@@ -1,0 +1,31 @@
+"""Nodes set aside for Stowage's own shares: the label ``stowage.dev/gpu-sharing: "true"``.
+
+Nothing on such a node divides a GPU: the container gets the index and restrains itself. The plain device
+plugin must not hand out the same GPUs, so the node takes no pods that ask for ``nvidia.com/gpu``; one that
+runs there all the same may be on any of them, and counts on each.
+"""
+
+from __future__ import annotations
+
+from extender.inventory import gfd
+from extender.inventory.division import Division, InventoryError
+from extender.objects import Node
+from extender.quantity import whole
+from packing.fleet import Gpu
+
+RESOURCE, WHOLE_GPU = "stowage.dev/gpu", "nvidia.com/gpu"
+LABEL = "stowage.dev/gpu-sharing"
+
+
+def divided(node: Node, memory_mib: int) -> Division | None:
+    """The node's GPUs if it is set aside; ``memory_mib`` of each, 0 if not known. Raises InventoryError."""
+    if node.labels.get(LABEL) != "true":
+        return None
+    card = gfd.card(node.labels)
+    if card.replicas > 1 or (card.product and (card.product.shared or card.product.profile)):
+        raise InventoryError(f"{LABEL}: the device plugin divides the GPUs already")
+    gpus = whole(node.allocatable.get(WHOLE_GPU, "0")) or gfd.gpu_count(node.labels)
+    if not 0 < gpus <= 64 or not memory_mib:
+        raise InventoryError(f"{LABEL}: the number or the memory of the node's GPUs is not known")
+    shared = (Gpu(memory_mib, divisible=True),) * gpus
+    return Division(RESOURCE, shared, whole=WHOLE_GPU, open=False, replaces=frozenset({WHOLE_GPU}))

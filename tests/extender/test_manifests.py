@@ -34,7 +34,7 @@ def test_a_pod() -> None:
                 "name": "train-0",
                 "namespace": "ml",
                 "uid": "u-1",
-                "labels": {"app": "train"},
+                "labels": {"app": "train", "runai-gpu-group": "g7"},
                 "creationTimestamp": "2026-01-01T00:00:00Z",
                 "deletionTimestamp": "2026-01-02T00:00:00Z",
             },
@@ -98,6 +98,7 @@ def test_a_pod() -> None:
         deleting=True,
         created=1767225600.0,
         started=1767225610.0,
+        labels={"runai-gpu-group": "g7"},
         devices=(("nvidia.com/gpu", "GPU-1"), ("nvidia.com/gpu", "GPU-2")),
         claims=(("b", "train-0-b-x7"),),
     )

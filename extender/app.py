@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from fastapi import FastAPI, Request, Response
 from pydantic_core import to_json
 
+from extender.body import read_body
+from extender.debug import debug_router
 from extender.metrics import CONTENT_TYPE
 from extender.service import VERBS, Reply, Service, Verb
 
@@ -50,33 +52,14 @@ def _verb(service: Service, verb: Verb) -> Handler:
         if kind not in ("", "application/json"):
             text = f"no {verb} request: content type {kind[:100]} instead of application/json"
             return _response(service.refuse(verb, "bad_message", text, 400))
-        body = await _body(request, limit_mib << 20)
+        declared = request.headers.get("content-length", "")
+        body = await read_body(request.receive, declared, limit_mib << 20)
         if body is None:
             text = f"the body is larger than {limit_mib} MiB (setting body_limit_mib)"
             return _response(service.refuse(verb, "too_large", text, 413), {"connection": "close"})
         return _response(await service.answer(verb, body))
 
     return handle
-
-
-async def _body(request: Request, limit: int) -> bytes | None:
-    """The body, or None as soon as it turns out to be larger than ``limit`` bytes.
-
-    A client that goes away half-way leaves a truncated body, which no verb takes for a message.
-    """
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > limit:
-        return None
-    chunks: list[bytes] = []
-    size, more = 0, True
-    while more:
-        message = await request.receive()
-        chunk = message.get("body", b"")
-        size, more = size + len(chunk), message.get("more_body", False)
-        if size > limit:
-            return None
-        chunks.append(chunk)
-    return b"".join(chunks)
 
 
 def _response(reply: Reply, headers: dict[str, str] | None = None) -> Response:
@@ -105,3 +88,4 @@ def _add_debug(app: FastAPI, service: Service) -> None:
         return Response(service.metrics.render(), media_type=CONTENT_TYPE)
 
     app.add_route("/metrics", metrics, methods=["GET"])
+    app.include_router(debug_router(service))

@@ -7,7 +7,6 @@ Kubernetes client.
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -15,12 +14,8 @@ from contextlib import ExitStack
 from importlib import import_module
 from importlib.metadata import version as distribution_version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from extender.source import Source
-
-_log = logging.getLogger(__name__)
+from extender import sources
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 # Subcommands that live elsewhere: each module has add_parser(subparsers) and run(args).
 _ROOMS = {
+    "explain": ("extender.explain_cli", "say where a pod fits, where not, and why"),
     "demo": ("extender.demo", "place a few hundred pods on a bundled cluster, with and without Stowage"),
 }
 
@@ -40,23 +36,6 @@ _ROOMS = {
 def version() -> str:
     """Version of the installed distribution."""
     return distribution_version("kube-stowage")
-
-
-def source_of(args: argparse.Namespace) -> Source:
-    """Where the state comes from: ``--snapshot``, else ``--kubeconfig``, else the cluster around us, else the
-    bundled example. Raises ``SourceError``."""
-    if args.snapshot:
-        return _snapshot(args.snapshot, ", ".join(map(str, args.snapshot)))
-    from extender import kube
-
-    if args.kubeconfig:
-        return kube.from_kubeconfig(args.kubeconfig)
-    if (cluster := kube.in_cluster()) is not None:
-        return cluster
-    from extender.data import CLUSTER
-
-    _log.warning("NOT YOUR CLUSTER: outside a cluster and without --snapshot or --kubeconfig, an example")
-    return _snapshot([CLUSTER], "the bundled example")
 
 
 def _parser(command: str) -> argparse.ArgumentParser:
@@ -77,7 +56,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
-    _add_source(parser)
+    sources.add_arguments(parser)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=_port, default=8080, help="port to listen on, 0 for a free one (8080)")
@@ -85,19 +64,6 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "--debug-port", type=_port, metavar="PORT", help="move /debug and /metrics to this port"
     )
     parser.set_defaults(run=_serve)
-
-
-def _add_source(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--snapshot",
-        type=Path,
-        nargs="+",
-        metavar="FILE",
-        help="read the state from what 'kubectl get nodes,pods -A -o json' prints, instead of a cluster",
-    )
-    parser.add_argument(
-        "--kubeconfig", type=Path, metavar="FILE", help="follow the cluster of this kubeconfig"
-    )
 
 
 def _port(text: str) -> int:
@@ -122,17 +88,11 @@ def _serve(args: argparse.Namespace) -> int:
         with ExitStack() as stack:  # before anything that takes long: a busy port is said at once
             ports = [port for port in (args.port, args.debug_port) if port is not None]
             sockets = [stack.enter_context(serve.listen(args.host, port)) for port in ports]
-            serve.run(Service(chosen, source_of(args), version()), *sockets)
+            serve.run(Service(chosen, sources.source_of(args), version()), *sockets)
     except (settings.SettingsError, serve.PortInUse, SourceError) as error:
         print(f"stowage: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def _snapshot(paths: Sequence[Path], name: str) -> Source:
-    from extender.snapshot import SnapshotSource, read
-
-    return SnapshotSource(read(paths), name)
 
 
 if __name__ == "__main__":

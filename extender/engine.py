@@ -6,14 +6,19 @@ import it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
 
 import numpy as np
 
 from extender import wire
+from extender.decisions import Decision, Decisions
+from extender.explain import explain_verdict
+from extender.inspector import Inspector
 from extender.metrics import Gauges, Gpus, Metrics
 from extender.objects import Event, Kind, Pod
 from extender.patience import LONGEST, Patience
@@ -25,6 +30,7 @@ from extender.verbs.bind import bind
 from extender.verbs.filter import filter_nodes
 from extender.verbs.preempt import preempt
 from extender.verbs.prioritize import prioritize
+from extender.verbs.verdict import Verdict
 from packing.fleet import Fleet
 from packing.policies import POLICIES
 
@@ -42,6 +48,8 @@ class Engine:
         self.state = State(POLICIES[settings.policy]())
         self.source, self._settings, self._metrics = source, settings, metrics
         self._seen: OrderedDict[str, Pod] = OrderedDict()
+        self._decisions = Decisions(settings.decisions_kept)
+        self.inspector = Inspector(self.state, self._decisions)
         self._patience = Patience(LONGEST if source.staleness() else 0.0)
         self.verbs: Mapping[Verb, Callable[[bytes], Awaitable[tuple[bytes, str]]]] = {
             "filter": self._filter,
@@ -59,11 +67,10 @@ class Engine:
         """Take in what the source says."""
         unready = self.missing()
         for event in events:
+            # A fault of ours must neither take other events with it nor end the service.
             try:
                 self.state.apply([event])
-            except (
-                Exception
-            ):  # a fault of ours: it must neither take other events with it nor end the service
+            except Exception:
                 _log.exception("the state did not take an event (%s)", type(event).__name__)
         self._patience.news()
         if unready and not self.missing():
@@ -91,18 +98,21 @@ class Engine:
     async def _filter(self, body: bytes) -> tuple[bytes, str]:
         args = wire.parse_filter(body)
         self._remember(args.pod)
-        result, _ = await self._patience.unless_refused(
+        result, verdict = await self._patience.unless_refused(
             lambda: filter_nodes(self.state, args, self._settings),
             lambda said: not (said[0].names or said[0].error),
         )
         if not (result.names or result.error):
             self._metrics.nothing_fitted([*result.failed.values(), *result.unresolvable.values()])
         outcome = "refused" if result.error else "fits" if result.names else "nothing_fits"
+        said = result.error or f"{len(result.names)} of {len(args.names)} nodes answered"
+        self._note("filter", args.pod, said, verdict, args.names)
         return wire.encode_filter(result, args.nodes), outcome
 
     async def _prioritize(self, body: bytes) -> tuple[bytes, str]:
         args = wire.parse_filter(body)
-        scores, _ = prioritize(self.state, args)
+        scores, verdict = prioritize(self.state, args)
+        self._note("prioritize", args.pod, f"{len(scores)} nodes scored", verdict, args.names, scores)
         return wire.encode_priorities(args.names, scores), "scored"
 
     async def _preempt(self, body: bytes) -> tuple[bytes, str]:
@@ -110,13 +120,40 @@ class Engine:
         result = await self._patience.unless_refused(
             lambda: preempt(self.state, args), lambda said: not said.candidates
         )
+        kept = ", ".join(result.candidates)
+        said = f"{len(result.candidates)} of {len(args.candidates)} candidates kept{kept and ': '}{kept}"
+        self._note("preempt", args.pod, said)
         return wire.encode_preempt(result), "victims" if result.candidates else "no_victims"
 
     async def _bind(self, body: bytes) -> tuple[bytes, str]:
         args = wire.parse_bind(body)
         pod = self.state.pod_by_uid(args.uid) or self._seen.get(args.uid)
         error = await bind(self.state, self.source, pod, args, self._settings)
+        if pod is not None:
+            self._note("bind", pod, error or f"bound to {args.node}")
         return wire.encode_bind(error), "refused" if error else "bound"
+
+    def _note(
+        self,
+        verb: Verb,
+        pod: Pod,
+        answer: str,
+        verdict: Verdict | None = None,
+        names: Sequence[str] = (),
+        scores: Sequence[int] | None = None,
+    ) -> None:
+        """Keep a decision for the debug endpoint, once the reply is on its way."""
+
+        def keep() -> None:
+            try:
+                explanation = explain_verdict(self.state, names, verdict, scores) if verdict else None
+                self._decisions.add(pod, Decision(datetime.now(UTC), verb, answer, explanation))
+            except Exception:  # what people read must not harm what kube-scheduler gets
+                _log.exception("a decision of %s was not kept", verb)
+
+        _log.debug("%s %s: %s", verb, pod.key, answer)
+        if self._decisions.wanted:
+            asyncio.get_running_loop().call_soon(keep)
 
     def _remember(self, pod: Pod) -> None:
         self._seen[pod.uid] = pod
@@ -130,9 +167,14 @@ def gpus_by_model(fleet: Fleet) -> dict[str, Gpus]:
     exists = fleet.compute_capacity > 0
     whole = exists & (fleet.compute == fleet.compute_capacity) & (fleet.memory == fleet.memory_capacity)
     free = np.maximum(fleet.compute, 0).sum(axis=0) / 1000
-    sums = {}
+    sums: dict[str, Gpus] = {}
     for index, name in enumerate(fleet.model_names):
         here = fleet.model == index
         if installed := int(exists[:, here].sum()):
-            sums[name or "unknown"] = Gpus(installed, float(free[here].sum()), int(whole[:, here].sum()))
+            before = sums.get(name or "unknown", Gpus(0, 0.0, 0))  # of another product of the same model
+            sums[name or "unknown"] = Gpus(
+                before.installed + installed,
+                before.free + float(free[here].sum()),
+                before.whole + int(whole[:, here].sum()),
+            )
     return sums

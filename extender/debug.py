@@ -1,0 +1,81 @@
+"""``/debug``: what Stowage knows and why it decided as it did. Read-only, and never asked by kube-scheduler.
+
+Long lists are streamed in small parts, so that a curious reader does not hold up the scheduler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi.responses import StreamingResponse
+from pydantic_core import to_json
+
+from extender.body import read_body
+from extender.service import Service
+
+if TYPE_CHECKING:
+    from extender.inspector import Inspector
+
+_AT_ONCE = 20
+"""Nodes rendered before others get their turn: about a millisecond."""
+_LARGEST_MANIFEST = 1 << 20
+
+
+def debug_router(service: Service) -> APIRouter:
+    """The routes, for the main port or for a port of their own."""
+    router = APIRouter(prefix="/debug")
+
+    def inspector() -> Inspector:
+        if service.engine is None or service.waiting_for() not in ("", "draining"):
+            raise HTTPException(503, f"not ready: {service.waiting_for()}")
+        return service.engine.inspector
+
+    @router.get("/nodes")
+    async def nodes() -> Response:
+        return StreamingResponse(_nodes(inspector()), media_type="application/json")
+
+    @router.get("/nodes/{name}")
+    async def node(name: str) -> Response:
+        return _found(inspector().node(name), f"node {name}")
+
+    @router.get("/pods/{namespace}/{name}")
+    async def pod(namespace: str, name: str) -> Response:
+        return _found(inspector().pod(f"{namespace}/{name}"), f"pod {namespace}/{name}")
+
+    @router.post("/explain")
+    async def explain(request: Request) -> Response:
+        declared = request.headers.get("content-length", "")
+        manifest = await read_body(request.receive, declared, _LARGEST_MANIFEST)
+        if manifest is None:
+            raise HTTPException(413, "the manifest is larger than 1 MiB", {"connection": "close"})
+        try:
+            return _json(inspector().explain(manifest.decode()))
+        except ValueError as error:
+            raise HTTPException(400, str(error)) from None
+
+    return router
+
+
+async def _nodes(inspector: Inspector) -> AsyncIterator[bytes]:
+    yield b'{"nodes":['
+    separator = b""
+    for count, name in enumerate(inspector.node_names(), 1):
+        if view := inspector.node(name):  # it may have gone since
+            yield separator + to_json(view)
+            separator = b",\n"
+        if count % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+    yield b"]}\n"
+
+
+def _found(view: object, what: str) -> Response:
+    if view is None:
+        raise HTTPException(404, f"{what} is not known")
+    return _json(view)
+
+
+def _json(value: object) -> Response:
+    return Response(to_json(value, indent=2) + b"\n", media_type="application/json")

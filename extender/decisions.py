@@ -1,0 +1,56 @@
+"""The last decisions about each pod, for the debug endpoint: bounded, in memory, read by people only.
+
+Nothing that answers kube-scheduler may look in here: its questions are many, and most are dry runs.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import datetime
+
+from extender.explain import Explanation
+from extender.objects import Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a verb answered: when, in one line, and why."""
+
+    at: datetime
+    verb: str
+    answer: str
+    explanation: Explanation | None = None
+
+
+class Decisions:
+    """The last decision of each verb, for the last ``kept`` pods that kube-scheduler asked about."""
+
+    def __init__(self, kept: int) -> None:
+        self._kept = kept
+        self._pods: OrderedDict[str, tuple[Pod, dict[str, Decision]]] = OrderedDict()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether any are kept: with none it is not worth explaining."""
+        return self._kept > 0
+
+    def add(self, pod: Pod, decision: Decision) -> None:
+        """Keep a decision. One about another pod of the same name (another uid) starts afresh."""
+        before, decisions = self._pods.pop(pod.key, (pod, {}))
+        if before.uid != pod.uid:
+            decisions = {}
+        decisions[decision.verb] = decision
+        self._pods[pod.key] = pod, decisions
+        while len(self._pods) > self._kept:
+            self._pods.popitem(last=False)
+
+    def about(self, key: str) -> list[Decision]:
+        """Decisions about the pod ``namespace/name``, newest first."""
+        _, decisions = self._pods.get(key, (None, {}))
+        return sorted(decisions.values(), key=lambda decision: decision.at, reverse=True)
+
+    def pod(self, key: str) -> Pod | None:
+        """The pod as it was when it was last asked about."""
+        pod, _ = self._pods.get(key, (None, {}))
+        return pod

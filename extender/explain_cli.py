@@ -1,0 +1,139 @@
+"""``stowage explain``: one pod against a snapshot or a cluster, as text for a terminal or as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic_core import to_json
+
+from extender import log, settings, sources
+from extender.explain import Explanation, Need, Option, Refusal, explain, parse_pod
+from extender.objects import Event, Pod
+from extender.source import Source, SourceError
+from extender.state import State
+from packing.policies import POLICIES
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_SYNC_SECONDS = 60
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Add ``explain`` to the command line."""
+    parser = subparsers.add_parser(
+        "explain", description="Say where a pod fits and where not, and what is missing. Changes nothing."
+    )
+    parser.add_argument(
+        "pod", help="a manifest (- is standard input), or namespace/name of a pod that is known"
+    )
+    sources.add_arguments(parser)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
+    parser.add_argument(
+        "--output", choices=("text", "json"), default="text", help="form of the answer (text)"
+    )
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; the exit code is 0 whether or not the pod fits."""
+    try:
+        chosen = settings.load(args.config, os.environ)
+        log.configure("warning")
+        pod = _manifest(args.pod)
+        state = State(POLICIES[chosen.policy]())
+        _sync(state, sources.source_of(args))
+        explanation = explain(state, pod or _known(args.pod, state))
+    except (settings.SettingsError, SourceError, ValueError, OSError) as error:
+        print(f"stowage explain: {error}", file=sys.stderr)
+        return 1
+    answer = to_json(explanation, indent=2).decode() if args.output == "json" else render(explanation)
+    print(answer)
+    return 0
+
+
+def render(explanation: Explanation) -> str:
+    """The explanation in a few lines."""
+    asks = ", ".join(f"{what} {much}" for what, much in explanation.asks.items() if much)
+    if explanation.error:
+        return f"{explanation.pod} can run nowhere: {explanation.error}"
+    fits, nodes = explanation.fits, explanation.nodes
+    where = f"fits on {fits} of {nodes} nodes" if fits else f"fits on none of {nodes} nodes"
+    lines = [f"{explanation.pod} asks for {asks}", f"It {where}"]
+    if fits:
+        lines += ["", "Best:", *_table([_option(option) for option in explanation.best])]
+    if explanation.refusals:
+        lines += ["", "Does not fit:", *_table([_refusal(refusal) for refusal in explanation.refusals])]
+    if explanation.passed_over:
+        lines += ["", "Not asked about:"]
+        lines += _table([(str(count), why) for why, count in explanation.passed_over.items()])
+    if not fits and (wish := _wish(explanation.refusals)):
+        lines += ["", wish]
+    return "\n".join(lines)
+
+
+def _sync(state: State, source: Source) -> None:
+    """Take in what the source has, once. Raises ``SourceError``."""
+    batches: queue.SimpleQueue[Sequence[Event]] = queue.SimpleQueue()
+    end = time.monotonic() + _SYNC_SECONDS
+    source.start(batches.put)
+    try:
+        while len(state.synced) < 2:
+            state.apply(batches.get(timeout=max(0.0, end - time.monotonic())))
+    except queue.Empty:
+        raise SourceError(f"{source.describe()} did not answer within {_SYNC_SECONDS} s") from None
+    finally:
+        source.stop()
+
+
+def _manifest(name: str) -> Pod | None:
+    """The pod of a file or of standard input, None where ``name`` is no file. Raises ``ValueError``."""
+    if name == "-":
+        return parse_pod(sys.stdin.read(), "standard input")
+    path = Path(name)
+    return parse_pod(path.read_text(encoding="utf-8"), name) if path.exists() else None
+
+
+def _known(key: str, state: State) -> Pod:
+    if key not in state.pods:
+        raise ValueError(f"{key} is neither a file nor a pod (namespace/name) that is known")
+    return state.pods[key]
+
+
+def _option(option: Option) -> tuple[str, ...]:
+    terms = " + ".join(f"{what} {value:.3f}" for what, value in option.terms.items())
+    gpus = f"GPU {', '.join(map(str, option.gpus))}" if option.gpus else ""
+    return option.node, f"score {option.score}", f"cost {option.cost:.3f} = {terms}", gpus
+
+
+def _refusal(refusal: Refusal) -> tuple[str, ...]:
+    lacks = ", ".join(
+        f"{need.what}: {need.asked} asked, {need.free} of {need.total} free"
+        for need in refusal.lacks
+        if need.total
+    )
+    return str(refusal.nodes), refusal.reason, f"nearest is {refusal.nearest} ({lacks})" if lacks else ""
+
+
+def _wish(refusals: Sequence[Refusal]) -> str:
+    """What would make it fit, where waiting or eviction can."""
+    for refusal in refusals:
+        if refusal.eviction_helps and refusal.lacks:
+            return f"It would fit on {refusal.nearest} with {' and '.join(map(_more, refusal.lacks))}"
+    return ""
+
+
+def _more(need: Need) -> str:
+    return f"{need.asked - need.free} more of {need.what} free"
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -1,0 +1,55 @@
+"""What the debug endpoint tells: nodes, the story of a pod, and what would become of a manifest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from extender.decisions import Decision, Decisions
+from extender.explain import Explanation, explain, parse_pod
+from extender.nodeview import NodeView, view_node
+from extender.state import State
+
+_NEVER_ASKED = (
+    "kube-scheduler has not asked about this pod: it is for another scheduler, or no node passed the filters "
+    'in tree ("Insufficient nvidia.com/gpu" never reaches an extender)'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """A pod: where it runs, the last decisions about it (newest first), and how it stands now if it waits."""
+
+    pod: str
+    node: str
+    note: str
+    decisions: list[Decision]
+    now: Explanation | None
+
+
+class Inspector:
+    """Reads the state and the decisions, and changes neither."""
+
+    def __init__(self, state: State, decisions: Decisions) -> None:
+        self._state, self._decisions = state, decisions
+
+    def node_names(self) -> list[str]:
+        """All nodes, sorted."""
+        return sorted(self._state.fleet.rows)
+
+    def node(self, name: str) -> NodeView | None:
+        """A node, None where it is not known (any more)."""
+        return view_node(self._state, name)
+
+    def pod(self, key: str) -> Story | None:
+        """The pod ``namespace/name``, None where nobody has heard of it."""
+        decisions = self._decisions.about(key)
+        pod = self._state.pods.get(key) or self._decisions.pod(key)
+        if pod is None:
+            return None
+        now = None if pod.node_name else explain(self._state, pod)
+        note = "" if decisions or pod.node_name else _NEVER_ASKED
+        return Story(key, pod.node_name, note, decisions, now)
+
+    def explain(self, manifest: str) -> Explanation:
+        """A pod that need not exist. Raises ``ValueError`` where the manifest is not one of a pod."""
+        return explain(self._state, parse_pod(manifest, "the manifest"))

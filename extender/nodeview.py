@@ -1,0 +1,113 @@
+"""A node as people want to see it: its GPUs, what is free, who holds what, and how well that is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from extender.state import State
+from packing.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class GpuView:
+    """One GPU. Behind a device plugin that only counts, what is free is shown as if GPUs filled in order."""
+
+    index: int
+    free_compute_milli: int
+    free_memory_mib: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """Devices of one extended resource, each this large; MIG instances are slices of the GPUs they are on."""
+
+    resource: str
+    free: int
+    total: int
+    compute_milli: int
+    memory_mib: int
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HolderView:
+    """A pod on the node. ``known``: ``placement`` where it is known which device it has, else ``counts``."""
+
+    pod: str
+    cpu_milli: int
+    memory_mib: int
+    devices: dict[str, int]
+    gpus: tuple[int, ...]
+    device_ids: tuple[str, ...]
+    known: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node. ``takes_nothing`` is the reason why it is closed, ``problem`` what is wrong with it."""
+
+    name: str
+    model: str
+    takes_nothing: str
+    problem: str
+    free_cpu_milli: int
+    free_memory_mib: int
+    gpus: tuple[GpuView, ...]
+    pools: tuple[PoolView, ...]
+    islands: tuple[tuple[int, ...], ...]
+    holders: tuple[HolderView, ...]
+
+
+def view_node(state: State, name: str) -> NodeView | None:
+    """The node as it is now, None where it is not known."""
+    row = state.fleet.rows.get(name)
+    shape = state.fleet.shapes[row] if row is not None else None
+    if row is None or shape is None:
+        return None
+    fleet = state.fleet
+    closed = Reason.OVERCOMMITTED if fleet.overcommitted[row] else shape.blocked
+    holders = [holder for key in state.ledger.holders(name) if (holder := _holder(state, key))]
+    return NodeView(
+        name=name,
+        model=shape.model or shape.product,
+        takes_nothing=closed.text if closed is not Reason.FITS else "",
+        problem=state.problems.get(name, ""),
+        free_cpu_milli=int(fleet.cpu[row]),
+        free_memory_mib=int(fleet.node_memory[row]),
+        gpus=tuple(
+            GpuView(index, int(fleet.compute[index, row]), int(fleet.memory[index, row]), gpu.memory_mib)
+            for index, gpu in enumerate(shape.gpus)
+        ),
+        pools=tuple(
+            PoolView(
+                pool.resource,
+                int(fleet.free[fleet.resources[pool.resource], row]),
+                pool.total,
+                pool.compute_milli,
+                pool.memory_mib,
+                pool.gpus,
+            )
+            for pool in shape.pools
+        ),
+        islands=shape.islands,
+        holders=tuple(holders),
+    )
+
+
+def _holder(state: State, key: str) -> HolderView | None:
+    taken, pod = state.ledger.taken(key), state.pods.get(key)
+    if taken is None:
+        return None
+    names = {index: name for name, index in state.fleet.resources.items()}
+    gpus = tuple(gpu for gpu, _, _ in taken.shares)
+    ids = tuple(device for _, device in pod.devices) if pod else ()
+    return HolderView(
+        pod=key,
+        cpu_milli=taken.cpu_milli,
+        memory_mib=taken.memory_mib,
+        devices={names[index]: count for index, count in taken.devices},
+        gpus=gpus,
+        device_ids=ids,
+        known="placement" if gpus or ids else "counts",
+    )

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from extender.decisions import Decision, Decisions
+from tests.extender.builders import make_pod
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def decision(seconds: float, verb: str = "filter") -> Decision:
+    return Decision(START + timedelta(seconds=seconds), verb, "said")
+
+
+def test_the_last_of_each_verb_newest_first():
+    decisions = Decisions(10)
+    pod = make_pod("p")
+    for one in (decision(1), decision(2, "prioritize"), decision(3), decision(4, "bind")):
+        decisions.add(pod, one)
+    assert decisions.about(pod.key) == [decision(4, "bind"), decision(3), decision(2, "prioritize")]
+    assert decisions.pod(pod.key) == pod
+
+
+def test_the_pod_that_was_not_asked_about_for_longest_goes_first():
+    decisions = Decisions(2)
+    for second, name in enumerate(("a", "b", "a", "c")):
+        decisions.add(make_pod(name), decision(second))
+    assert [bool(decisions.about(f"default/{name}")) for name in "abc"] == [True, False, True]
+
+
+def test_another_pod_of_the_same_name_starts_afresh():
+    decisions = Decisions(2)
+    decisions.add(make_pod("p", uid="1"), decision(1))
+    decisions.add(make_pod("p", uid="2"), decision(2, "bind"))
+    assert decisions.about("default/p") == [decision(2, "bind")]
+
+
+def test_none_kept_is_none_wanted():
+    decisions = Decisions(0)
+    assert not decisions.wanted
+    decisions.add(make_pod("p"), decision(1))
+    assert decisions.about("default/p") == []
+    assert decisions.pod("default/p") is None

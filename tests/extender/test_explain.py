@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import pytest
+
+from extender.explain import Need, asks, explain, explain_verdict
+from extender.objects import Container, PodSpec
+from extender.verbs.verdict import judge
+from packing.reasons import Reason
+from packing.request import Request, Shares
+from tests.extender.builders import GPU, make_node, make_pod, make_state
+
+
+def refusals(explanation):
+    return {one.reason: one for one in explanation.refusals}
+
+
+def test_every_node_is_in_exactly_one_place():
+    state = make_state(
+        make_node("a"),
+        make_node("small", 2),
+        make_node("full"),
+        make_pod("p", 8, node_name="full"),
+        make_node("cpu-only", 0),
+        make_node("other"),
+    )
+    explanation = explain(state, make_pod("new", 4))
+    assert explanation.nodes == 5
+    assert explanation.fits + sum(one.nodes for one in explanation.refusals) == explanation.nodes
+
+
+def test_the_nearest_node_is_the_one_that_lacks_least():
+    state = make_state(
+        *(make_node(name) for name in "abc"),
+        *(make_pod(f"on-{name}", held, node_name=name) for name, held in zip("abc", (8, 5, 7), strict=True)),
+    )
+    refusal = refusals(explain(state, make_pod("new", 4)))[Reason.DEVICES_TAKEN.text]
+    assert (refusal.nodes, refusal.nearest) == (3, "b")
+    assert refusal.lacks == (Need(GPU, 4, 3, 8),)
+
+
+def test_everything_that_is_short_is_named():
+    state = make_state(make_node("a", cpu="4"), make_pod("p", 6, cpu="2", node_name="a"))
+    explanation = explain(state, make_pod("new", 4, cpu="3"))
+    [refusal] = explanation.refusals
+    assert refusal.lacks == (Need("cpu (milli)", 3000, 2000, 4000), Need(GPU, 4, 2, 8))
+
+
+def test_what_others_are_promised_counts_as_taken_and_what_the_pod_has_does_not():
+    state = make_state(
+        make_node("a", 4),
+        make_pod("promised", 3, nominated_node="a", priority=9),
+        make_pod("running", 1, node_name="a"),
+    )
+    [refusal] = explain(state, make_pod("new", 1)).refusals
+    assert refusal.lacks == (Need(GPU, 1, 0, 4),)
+    assert explain(state, make_pod("new", 3, priority=10)).fits == 1
+    assert explain(state, make_pod("running", 1)).fits == 1
+
+
+def test_nodes_that_kube_scheduler_would_not_ask_about_are_counted_apart():
+    state = make_state(
+        make_node("a"), make_node("west", labels={"zone": "west"}), make_node("off", labels={"zone": "west"})
+    )
+    spec = make_pod("x").spec
+    pod = make_pod("new", spec=PodSpec(spec.containers, node_selector=(("zone", "west"),)))
+    assert explain(state, pod).passed_over == {"node selector does not match": 1}
+    state.nodes["off"] = type(state.nodes["off"])("off", labels={"zone": "west"}, unschedulable=True)
+    explanation = explain(state, pod)
+    assert explanation.passed_over == {"node selector does not match": 1, "node is cordoned": 1}
+    assert (explanation.nodes, explanation.fits) == (1, 1)
+
+
+def test_the_best_come_first_with_their_scores_and_terms():
+    state = make_state(
+        *(make_node(n) for n in "abcde"), make_pod("p", 6, node_name="d"), make_pod("q", 7, node_name="e")
+    )
+    explanation = explain(state, make_pod("new", 1))
+    assert [option.node for option in explanation.best][:2] == ["e", "d"]
+    assert explanation.best[0].score == 10
+    assert [option.cost for option in explanation.best] == sorted(option.cost for option in explanation.best)
+    for option in explanation.best:
+        assert sum(option.terms.values()) == pytest.approx(option.cost, abs=1e-6)
+
+
+def test_a_verdict_about_names_nobody_knows():
+    state = make_state(make_node("a"))
+    pod = make_pod("new")
+    verdict = judge(state, pod, Request(devices=((GPU, 1),)), ["x", "y"])
+    [refusal] = explain_verdict(state, ["x", "y"], verdict).refusals
+    assert (refusal.reason, refusal.nodes, refusal.nearest, refusal.lacks) == (
+        Reason.UNKNOWN_NODE.text,
+        2,
+        "x",
+        (),
+    )
+
+
+def test_a_verdict_about_nothing():
+    state = make_state(make_node("a"))
+    verdict = judge(state, make_pod("new"), Request(devices=((GPU, 1),)), [])
+    explanation = explain_verdict(state, [], verdict)
+    assert (explanation.nodes, explanation.fits, explanation.best, explanation.refusals) == (0, 0, (), ())
+
+
+def test_a_request_that_cannot_be_read_is_an_error():
+    pod = make_pod("new", spec=PodSpec((Container("main", ((GPU, "-1"),)),)))
+    explanation = explain(make_state(make_node("a")), pod)
+    assert GPU in explanation.error
+    assert explanation.nodes == 0
+
+
+def test_asking_changes_nothing():
+    state = make_state(
+        make_node("a"), make_pod("promised", 3, nominated_node="a", priority=9), make_pod("w", 2)
+    )
+    before = state.fleet.free.copy(), state.fleet.compute.copy(), dict(state.pods), dict(state.problems)
+    explain(state, make_pod("new", 6))
+    explain(state, state.pods["default/w"])
+    after = state.fleet.free, state.fleet.compute, state.pods, state.problems
+    assert (before[0] == after[0]).all()
+    assert (before[1] == after[1]).all()
+    assert before[2:] == after[2:]
+
+
+def test_requests_in_words():
+    request = Request(
+        4000, 1024, shares=Shares(2, 500, memory_mib=8192), models=frozenset({"T4", "L4"}), island=True
+    )
+    assert asks(request) == {
+        "cpu (milli)": 4000,
+        "memory (MiB)": 1024,
+        "GPUs": 2,
+        "of each: compute (milli)": 500,
+        "of each: memory (MiB)": 8192,
+        "models": "L4, T4",
+        "NVLink island": "required",
+    }

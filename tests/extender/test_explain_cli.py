@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from extender import cli
+from extender.data import CLUSTER
+from extender.explain import explain
+from extender.explain_cli import render
+from tests.extender.builders import make_node, make_pod, make_state
+
+POD = """
+kind: Pod
+metadata: {name: train, namespace: team}
+spec: {containers: [{name: main, resources: {limits: {nvidia.com/gpu: %s, cpu: 4}}}]}
+"""
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Path:
+    path = tmp_path / "pod.yaml"
+    path.write_text(POD % 8)
+    return path
+
+
+def test_it_says_where_a_pod_fits(pod: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", str(pod), "--snapshot", str(CLUSTER)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("team/train asks for cpu (milli) 4000, nvidia.com/gpu 8\nIt fits on ")
+    assert "score 10" in out
+
+
+def test_json_is_for_programs(pod: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", str(pod), "--snapshot", str(CLUSTER), "--output", "json"]) == 0
+    explanation = json.loads(capsys.readouterr().out)
+    assert explanation["pod"] == "team/train"
+    assert explanation["fits"] + sum(one["nodes"] for one in explanation["refusals"]) == explanation["nodes"]
+
+
+def test_a_pod_comes_from_standard_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(POD % 9))
+    assert cli.main(["explain", "-", "--snapshot", str(CLUSTER)]) == 0
+    assert "It fits on none of " in capsys.readouterr().out
+
+
+def test_a_pod_that_is_known_goes_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = json.loads(CLUSTER.read_text())
+    meta = next(item["metadata"] for item in cluster["items"] if item["kind"] == "Pod")
+    key = f"{meta['namespace']}/{meta['name']}"
+    assert cli.main(["explain", key, "--snapshot", str(CLUSTER)]) == 0
+    assert capsys.readouterr().out.startswith(key)
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "error"),
+    [
+        (POD % 1, ["--snapshot", "nowhere.json"], "nowhere.json: cannot be read"),
+        ("kind: Node\nmetadata: {name: a}", ["--snapshot", str(CLUSTER)], "holds 0 pods instead of one"),
+        ("x: [", ["--snapshot", str(CLUSTER)], "is not YAML"),
+        (None, ["--snapshot", str(CLUSTER)], "is neither a file nor a pod"),
+    ],
+)
+def test_what_is_wrong_is_code_1(
+    tmp_path: Path, text: str | None, arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "pod.yaml"
+    if text is not None:
+        path.write_text(text)
+    assert cli.main(["explain", str(path), *arguments]) == 1
+    assert error in capsys.readouterr().err
+
+
+def test_the_text_says_what_would_make_it_fit() -> None:
+    state = make_state(
+        make_node("a"), make_node("b"), make_pod("p", 6, node_name="a"), make_pod("q", 7, node_name="b")
+    )
+    assert render(explain(state, make_pod("new", 4))).splitlines() == [
+        "default/new asks for cpu (milli) 1000, memory (MiB) 1024, nvidia.com/gpu 4",
+        "It fits on none of 2 nodes",
+        "",
+        "Does not fit:",
+        "  2  GPUs are taken  nearest is a (nvidia.com/gpu: 4 asked, 2 of 8 free)",
+        "",
+        "It would fit on a with 2 more of nvidia.com/gpu free",
+    ]
+
+
+def test_the_text_of_a_request_that_is_wrong() -> None:
+    text = render(explain(make_state(make_node("a")), make_pod("new", -1)))
+    assert text.startswith("default/new can run nowhere: nvidia.com/gpu")

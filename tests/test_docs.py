@@ -1,0 +1,43 @@
+"""The pages say what is there: every setting, and no link that leads nowhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from extender.settings import Settings
+from packing.reasons import Reason
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    page for page in ROOT.rglob("*.md") if not {".venv", ".uv", ".cache"} & set(page.relative_to(ROOT).parts)
+)
+
+
+def test_every_setting_is_explained_with_its_default():
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", (ROOT / "docs/settings.md").read_text(), re.MULTILINE))
+    assert list(rows) == list(Settings.model_fields)
+    for name, field in Settings.model_fields.items():
+        if field.default is not None:
+            shown = (
+                str(field.default).lower()
+                if isinstance(field.default, bool)
+                else f"{field.default:g}"
+                if isinstance(field.default, float)
+                else str(field.default)
+            )
+            assert rows[name] == f"`{shown}`"
+
+
+@pytest.mark.parametrize("reason", [reason for reason in Reason if reason is not Reason.FITS])
+def test_every_reason_is_explained(reason):
+    assert reason.text in (ROOT / "docs/pending.md").read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target

@@ -21,7 +21,7 @@ from extender.dialects.vocabulary import Claim, Claims, compared
 from extender.inventory import koordinator as nodes
 from extender.objects import Pod, PodSpec
 from extender.quantity import QuantityError, mib, whole
-from packing.request import Shares
+from packing.request import Shares, whole_gpus
 
 RESOURCE, CORE, MEMORY = nodes.RESOURCE, nodes.CORE, nodes.MEMORY
 RATIO, SHARED = "koordinator.sh/gpu-memory-ratio", "koordinator.sh/gpu.shared"
@@ -62,12 +62,17 @@ def claims(pod: Pod) -> Claims | None:
         named = [_claim(entry) for entry in json.loads(text).get("gpu") or ()]
     except (ValueError, TypeError, AttributeError, KeyError):
         return Claims(RESOURCE, complaint=f"{ALLOCATED} cannot be read")
-    try:
-        asked = shares(pod.spec, effective(pod.spec), {})
-    except RequestError:
-        asked = None
-    found, complaint = compared(named, asked)
+    found, complaint = compared(named, _asked(pod.spec))
     return Claims(RESOURCE, tuple(found), complaint) if found else None
+
+
+def _asked(spec: PodSpec) -> Shares | None:
+    try:
+        resources = effective(spec)
+        whole_ones = resources.get(nodes.WHOLE_GPU, 0)
+        return whole_gpus(whole_ones, RESOURCE) if whole_ones else shares(spec, resources, {})
+    except RequestError:
+        return None
 
 
 def _claim(entry: Mapping[str, Any]) -> Claim:

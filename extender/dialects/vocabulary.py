@@ -77,17 +77,17 @@ def stages(spec: PodSpec) -> list[int]:
 
 
 def compared(found: list[Claim], asked: Shares | None, stage: int = 0) -> tuple[list[Claim], str]:
-    """A container's claims held against its request, and what is wrong: too few devices, or too many.
+    """A container's claims held against its request, and what is wrong: too few different devices, or others.
 
     For devices that are missing one claim without a name is added: it could be any of them.
     """
     claims = [replace(claim, least=asked, stage=stage) for claim in found]
-    wanted = asked.count if asked else 0
-    if len(found) == wanted:
+    wanted, different = asked.count if asked else 0, len({claim.device for claim in found})
+    if len(found) == different == wanted:
         return claims, ""
-    if len(found) < wanted:
+    if different < wanted:
         claims.append(Claim("", least=asked, stage=stage))
-    return claims, f"names {len(found)} GPUs where the pod asks for {wanted}"
+    return claims, f"names {different} GPUs where the pod asks for {wanted}"
 
 
 def most_together(spec: PodSpec, resources: frozenset[str]) -> int:

@@ -1,0 +1,106 @@
+"""Manifests as each system's documentation writes them: what they mean, where they fit, what they hold."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from extender.dialects import RequestError, request_of
+from extender.manifests import WireNode, WirePod
+from extender.objects import Node, Pod
+from packing.reasons import Reason
+from tests.extender.builders import make_state
+
+CASES = yaml.safe_load((Path(__file__).parent / "data/dialects.yaml").read_text())
+NODES: dict[str, dict] = CASES["nodes"]
+PODS: dict[str, dict] = CASES["pods"]
+
+
+def cases(key: str) -> list[str]:
+    return [name for name, case in PODS.items() if key in case]
+
+
+def node(name: str) -> Node:
+    manifest = NODES[name] | {"metadata": {"name": name, **NODES[name].get("metadata", {})}}
+    return WireNode.model_validate(manifest).record()
+
+
+def pod(name: str, on: str = "") -> Pod:
+    manifest = PODS[name]["pod"]
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}", **manifest.get("metadata", {})}
+    spec = manifest["spec"] | ({"nodeName": on} if on else {})
+    return WirePod.model_validate(manifest | {"metadata": metadata, "spec": spec}).record()
+
+
+def test_every_node_is_read():
+    state = make_state(*map(node, NODES))
+    assert state.problems == {}
+
+
+@pytest.mark.parametrize("name", cases("asks"))
+def test_what_a_pod_asks_for(name):
+    request, asks = request_of(pod(name)), PODS[name]["asks"]
+    assert dict(request.devices) == asks.get("devices", {})
+    part = request.shares
+    found = (
+        [part.count, part.compute_milli, part.memory_mib, part.memory_milli, part.resource] if part else None
+    )
+    assert found == asks.get("shares")
+
+
+@pytest.mark.parametrize(
+    ("name", "on"), [(name, on) for name in cases("where") for on in PODS[name]["where"]]
+)
+def test_where_it_fits(name, on):
+    state, asking = make_state(node(on)), pod(name)
+    reason = Reason(int(state.reasons(asking, request_of(asking))[state.fleet.rows[on]]))
+    assert PODS[name]["where"][on] in reason.text
+
+
+def used(state, on: str) -> list[list[int]]:
+    fleet, row = state.fleet, state.fleet.rows[on]
+    compute = fleet.compute_capacity[:, row] - fleet.compute[:, row]
+    memory = fleet.memory_capacity[:, row] - fleet.memory[:, row]
+    return [[g, int(compute[g]), int(memory[g])] for g in np.flatnonzero(compute + memory)]
+
+
+@pytest.mark.parametrize(
+    ("name", "on"), [(name, on) for name in cases("holds") for on in PODS[name]["holds"]]
+)
+def test_what_it_holds_when_it_runs(name, on):
+    running, doubt = pod(name, on), PODS[name].get("doubt")
+    for events in ((node(on), running), (running, node(on))):
+        state = make_state(*events)
+        assert used(state, on) == PODS[name]["holds"][on]
+        assert state.problems.keys() == ({running.key} if doubt else set())
+        assert doubt is None or doubt in state.problems[running.key]
+        assert state.contradictions == bool(doubt)
+
+
+@pytest.mark.parametrize("name", cases("error"))
+def test_what_cannot_be_is_an_error_that_says_so(name):
+    with pytest.raises(RequestError, match=re.escape(PODS[name]["error"])):
+        request_of(pod(name))
+
+
+SMALL = {PODS[name]["asks"]["shares"][4]: name for name in cases("asks") if "shares" in PODS[name]["asks"]}
+
+
+@pytest.mark.parametrize("name", cases("error"))
+def test_a_pod_that_runs_with_an_impossible_request_may_have_a_whole_gpu(name):
+    """Another scheduler reads it in another way, so none of the node's GPUs is known to be free."""
+    with pytest.raises(RequestError) as error:
+        request_of(pod(name))
+    resource = error.value.resource
+    for on in NODES if resource else ():
+        state = make_state(node(on), pod(name, on))
+        assert f"default/{name}" in state.problems
+        row = state.fleet.rows[on]
+        if state.fleet.divisible[:, row].any() and state.fleet.shapes[row].divided_as == resource:
+            asking = pod(SMALL[resource])
+            assert state.reasons(asking, request_of(asking))[row] != Reason.FITS
+            assert not state.fleet.compute[state.fleet.divisible[:, row] != 0, row].any()

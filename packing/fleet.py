@@ -57,7 +57,8 @@ class Fleet:
     MiB, ``cpu_capacity`` (N,) milli, ``model`` (N,) an index into ``model_names``, ``max_island`` (N,) GPUs,
     ``overcommitted`` (N,) 1 where GPU is handed out twice, ``blocked`` (N,) a reason code, ``order`` (N,) a
     fixed order of nodes for ties, ``generation`` (N,) counts changes, ``most`` (R, N) devices of a pool for
-    one container (0: any number), ``divided`` (N,) an index into ``divisions``, ``cuda`` (N,) versions.
+    one container (0: any number), ``divides`` (R, N) 1 where they are whole divisible GPUs, ``divided`` (N,)
+    an index into ``divisions``, ``cuda`` (N,) versions.
     """
 
     def __init__(self, nodes: int = 64, gpus: int = 8) -> None:
@@ -75,6 +76,7 @@ class Fleet:
         self.slots = np.zeros((gpus, nodes), np.int32)
         self.free, self.total = np.zeros((0, nodes), np.int32), np.zeros((0, nodes), np.int32)
         self.device_gpu, self.most = _floats(0, nodes), np.zeros((0, nodes), np.int32)
+        self.divides = np.zeros((0, nodes), np.uint8)
         self.divided, self.cuda = np.zeros(nodes, np.uint8), np.zeros(nodes, np.int32)
         self.model, self.max_island = np.zeros(nodes, np.int16), np.zeros(nodes, np.int16)
         self.overcommitted = np.zeros(nodes, np.uint8)
@@ -104,6 +106,7 @@ class Fleet:
         for resource, pool in zip(pools, shape.pools, strict=True):
             self.free[resource, row] = self.total[resource, row] = pool.total
             self.most[resource, row] = pool.most
+            self.divides[resource, row] = shape.divides(pool)
             memory = shape.gpus[pool.gpus[0]].memory_mib if pool.gpus else 0
             self.device_gpu[resource, row] = _mean_share(pool.compute_milli, pool.memory_mib, memory)
         self.touch(row)
@@ -291,6 +294,7 @@ class Fleet:
         self.cpu[row] = self.cpu_capacity[row] = min(shape.cpu_milli, _LARGEST)
         self.node_memory[row] = min(shape.memory_mib, _LARGEST)
         self.free[:, row] = self.total[:, row] = self.device_gpu[:, row] = self.most[:, row] = 0
+        self.divides[:, row] = 0
         self.compute_capacity[:, row] = self.memory_capacity[:, row] = 0
         self.shareable[:, row] = self.slots[:, row] = 0
         for gpu, has in enumerate(shape.gpus):
@@ -378,7 +382,7 @@ class Fleet:
     def _resource(self, name: str) -> int:
         if name not in self.resources:
             self.resources[name] = len(self.resources)
-            for array in ("free", "total", "device_gpu", "most"):
+            for array in ("free", "total", "device_gpu", "most", "divides"):
                 setattr(self, array, np.pad(getattr(self, array), [(0, 1), (0, 0)]))
         return self.resources[name]
 

@@ -14,10 +14,10 @@ from packing.compiled import same_as
 from packing.fleet import Fleet, Floats
 from packing.request import Request
 
-ROWS = 8
-CPU, MEMORY, COUNT, COMPUTE, SHARE_MIB, SHARE_MILLI, ISLAND, MOST = range(ROWS)
-"""Rows of ``Ask.amounts`` and ``Types.amounts``: CPU milli, MiB, GPUs, then each share, island size, and the
-most shares of one type that count on one GPU."""
+ROWS = 9
+CPU, MEMORY, COUNT, COMPUTE, SHARE_MIB, SHARE_MILLI, ISLAND, DIVISION, MOST = range(ROWS)
+"""Rows of ``Ask.amounts`` and ``Types.amounts``: CPU milli, MiB, GPUs, then each share, island size, the
+sharing system (-1: shares that no node takes), and the most shares of a type that count on one GPU."""
 
 
 class Nodes(NamedTuple):
@@ -36,10 +36,12 @@ class Nodes(NamedTuple):
     divisible: npt.NDArray[np.uint8]
     free: npt.NDArray[np.int32]
     device_gpu: Floats
+    divides: npt.NDArray[np.uint8]
+    divided: npt.NDArray[np.uint8]
 
 
 class Ask(NamedTuple):
-    """A request against a fleet: ``amounts`` (8,), models ``allowed`` (M,) 0 or 1, ``devices`` (R,) taken."""
+    """A request against a fleet: ``amounts`` (9,), models ``allowed`` (M,) 0 or 1, ``devices`` (R,) taken."""
 
     amounts: Floats
     allowed: npt.NDArray[np.uint8]
@@ -47,7 +49,7 @@ class Ask(NamedTuple):
 
 
 class Types(NamedTuple):
-    """The T request types of a mix: ``amounts`` (8, T) with a tiny number for 0 where it divides, ``devices``
+    """The T request types of a mix: ``amounts`` (9, T) with a tiny number for 0 where it divides, ``devices``
     (R, T), models ``allowed`` (M, T) 0 or 1."""
 
     amounts: Floats
@@ -80,7 +82,7 @@ class Scratch(NamedTuple):
     needs: Floats
     lost: Floats
     gpu: Floats
-    none: npt.NDArray[np.int32]
+    devices: npt.NDArray[np.int32]
 
 
 class Weights(NamedTuple):
@@ -99,7 +101,23 @@ def _an(dtype: str, dimensions: int) -> npt.NDArray[Any]:
 
 _f1, _f2, _u1, _i2 = _an("f4", 1), _an("f4", 2), _an("u1", 1), _an("i2", 1)
 NODES = same_as(
-    Nodes(_an("i8", 1), _f1, _f1, _i2, _i2, _u1, _an("i1", 1), _f2, _f2, _f2, _an("u1", 2), _an("i4", 2), _f2)
+    Nodes(
+        _an("i8", 1),
+        _f1,
+        _f1,
+        _i2,
+        _i2,
+        _u1,
+        _an("i1", 1),
+        _f2,
+        _f2,
+        _f2,
+        _an("u1", 2),
+        _an("i4", 2),
+        _f2,
+        _an("u1", 2),
+        _u1,
+    )
 )
 ASK = same_as(Ask(_f1, _u1, _an("i4", 1)))
 TYPES = same_as(Types(_f2, _f2, _f2))
@@ -116,13 +134,14 @@ def nodes_of(fleet: Fleet) -> Nodes:
     return Nodes(
         fleet.generation, fleet.cpu, fleet.node_memory, fleet.model, fleet.max_island,
         fleet.overcommitted, fleet.blocked, fleet.compute, fleet.memory, fleet.memory_capacity,
-        fleet.divisible, fleet.free, fleet.device_gpu,
+        fleet.divisible, fleet.free, fleet.device_gpu, fleet.divides, fleet.divided,
     )  # fmt: skip
 
 
 def layout_of(fleet: Fleet) -> tuple[int, ...]:
     """What sized arrays kept beside a fleet depend on; it changes when the fleet grows."""
-    return id(fleet), fleet.capacity, len(fleet.compute), len(fleet.resources), len(fleet.model_names)
+    kinds = len(fleet.model_names), len(fleet.divisions)
+    return id(fleet), fleet.capacity, len(fleet.compute), len(fleet.resources), *kinds
 
 
 def ask_of(fleet: Fleet, request: Request) -> Ask:
@@ -134,13 +153,15 @@ def ask_of(fleet: Fleet, request: Request) -> Ask:
             devices[fleet.resources[name]] += count
         else:
             allowed[:] = 0
-    return Ask(_amounts(request), allowed, devices)
+    return Ask(_amounts(fleet, request), allowed, devices)
 
 
-def _amounts(request: Request) -> Floats:
+def _amounts(fleet: Fleet, request: Request) -> Floats:
     part = request.shares
     share = (part.count, part.compute_milli, part.memory_mib, part.memory_milli) if part else (0, 0, 0, 0)
     gpus = share[0] + sum(count for _, count in request.devices)
+    division = fleet.divisions.get(part.resource, -1) if part else 0
     most = 0 if part is None else 1 if part.count > 1 else _MANY
     island = gpus if request.island else 0
-    return np.array([request.cpu_milli, request.memory_mib, *share, island, most], np.float32)
+    amounts = [request.cpu_milli, request.memory_mib, *share, island, division, most]
+    return np.array(amounts, np.float64).clip(max=_MANY).astype(np.float32)

@@ -15,6 +15,7 @@ from packing.records import (
     COMPUTE,
     COUNT,
     CPU,
+    DIVISION,
     INVENTORY,
     ISLAND,
     MEMORY,
@@ -38,19 +39,19 @@ does not fit), and the free part of the GPU, the mean of compute and memory."""
 
 
 @inlined
-def _load(n, compute, memory, memory_capacity, divisible, amounts, gpu):
-    """Copy the GPUs of node ``n`` to ``gpu`` (5, G), with what one share of the request takes; how many
-    fit."""
+def _load(n, compute, memory, memory_capacity, divisible, share, mib, milli, gpu):
+    """Copy the GPUs of node ``n`` to ``gpu`` (5, G) with what one share of the request takes (``share`` milli
+    of compute, ``mib`` + ``milli`` thousandths of memory); how many of them it fits."""
     fitting = 0
-    capacity, mib, per_mib = np.float32(-1), np.float32(0), np.float32(0)
+    capacity, takes, per_mib = np.float32(-1), np.float32(0), np.float32(0)
     for g in range(gpu.shape[1]):
         if memory_capacity[g, n] != capacity:  # as a rule once a node
             capacity = memory_capacity[g, n]
-            mib = amounts[SHARE_MIB] + np.float32(np.int64(capacity) * np.int64(amounts[SHARE_MILLI]) // 1000)
+            takes = mib + np.float32(np.int64(capacity) * np.int64(milli) // 1000)
             per_mib = np.float32(0.5) / capacity if capacity > 0 else np.float32(0)
-        fits = divisible[g, n] != 0 and compute[g, n] >= amounts[COMPUTE] and memory[g, n] >= mib
+        fits = divisible[g, n] != 0 and compute[g, n] >= share and memory[g, n] >= takes
         gpu[_FREE_COMPUTE, g], gpu[_FREE_MEMORY, g], gpu[_CAPACITY, g] = compute[g, n], memory[g, n], capacity
-        gpu[_TAKES, g] = mib if fits else np.float32(-1)
+        gpu[_TAKES, g] = takes if fits else np.float32(-1)
         gpu[_FREE, g] = compute[g, n] * np.float32(0.0005) + memory[g, n] * per_mib
         fitting += fits
     return fitting
@@ -68,14 +69,14 @@ def _like_another(g, gpu):
 
 @inlined
 def _node_fits(
-    n, cpu, node_memory, model, max_island, overcommitted, blocked, free, amounts, allowed, devices
+    n, cpu, node_memory, model, max_island, overcommitted, blocked, free, divided, amounts, allowed, devices
 ):
     """Whether all but the shares fits on node ``n``."""
     if blocked[n] != 0 or overcommitted[n] != 0 or cpu[n] < amounts[CPU] or node_memory[n] < amounts[MEMORY]:
         return False
     if allowed[model[n]] == 0 or max_island[n] < amounts[ISLAND]:
         return False
-    fits = True
+    fits = amounts[COUNT] == 0 or amounts[DIVISION] == divided[n]
     for r in range(devices.size):
         fits = fits and (devices[r] <= 0 or free[r, n] >= devices[r])
     return fits
@@ -126,10 +127,11 @@ def _set_limits(n, cpu, node_memory, free, devices, amounts, needed, limits):
 def count_slots(seen, nodes, types, inventory, scratch):
     """Recount the slots of every node whose generation is not the one ``seen`` (N,)."""
     generation, cpu, node_memory, model, max_island, overcommitted, blocked = nodes[:7]
-    compute, memory, memory_capacity, divisible, free, _ = nodes[7:]
+    compute, memory, memory_capacity, divisible, free, _, _, divided = nodes[7:]
     amounts, needed, allowed = types
     units, slots, totals = inventory
-    limits, needs, held, _, none = scratch
+    limits, needs, held, _, devices = scratch
+    devices[:] = 0
     for n in range(seen.size):
         if seen[n] == generation[n]:
             continue
@@ -139,17 +141,16 @@ def count_slots(seen, nodes, types, inventory, scratch):
             if divisible[g, n]:
                 _set_needs(memory_capacity[g, n], amounts, needs)
                 _add_units(compute[g, n], memory[g, n], needs, amounts, np.float32(1), held)
-        _set_limits(n, cpu[n], node_memory[n], free, none, amounts, needed, limits)
+        _set_limits(n, cpu[n], node_memory[n], free, devices, amounts, needed, limits)
         takes_any = blocked[n] == 0 and overcommitted[n] == 0
         for t in range(limits.size):
-            if amounts[MOST, t] == 0:  # asks for no share: GPUs do not bound it
+            shares = amounts[MOST, t] > 0
+            if not shares:  # asks for no share: GPUs do not bound it
                 held[t] = _BIG
             usable = takes_any and max_island[n] >= amounts[ISLAND, t]
-            now = (
-                allowed[model[n], t] * min(np.floor(held[t] / amounts[COUNT, t]), limits[t])
-                if usable
-                else 0.0
-            )
+            usable = usable and (not shares or amounts[DIVISION, t] == divided[n])
+            now = min(np.floor(held[t] / amounts[COUNT, t]), limits[t])
+            now = allowed[model[n], t] * now if usable else np.float32(0)
             totals[t] += now - slots[n, t]
             units[n, t], slots[n, t] = held[t], now
 
@@ -160,7 +161,7 @@ def _fill_of(compute, memory, capacity, k, tables):
     bins = tables.shape[1] - 1
     i = np.int64(compute * bins / np.float32(1000) + np.float32(0.5))
     j = np.int64(memory * bins / max(capacity, np.float32(1)) + np.float32(0.5))
-    return tables[k, i, j]
+    return tables[k, min(max(i, 0), bins), min(max(j, 0), bins)]
 
 
 @inlined
@@ -171,8 +172,7 @@ def _softplus(x, width):
 
 @inlined
 def _count_lost(chosen, gpu, share, amounts, needs, lost):
-    """Shares of each type (T,) that the ``chosen`` GPUs no longer hold after ``share`` milli of each is
-    taken."""
+    """Shares of each type (T,) that the ``chosen`` GPUs no longer hold once ``share`` milli of each goes."""
     lost[:] = 0
     for g in range(gpu.shape[1]):
         if (chosen >> g) & 1:
@@ -213,12 +213,41 @@ def _fill_gained(chosen, gpu, share, memory_mib, tables):
 
 
 @inlined
-def _size(chosen, gpu, share):
-    """GPU taken, in GPUs, if ``share`` milli of each of the ``chosen`` GPUs is taken."""
-    size = 0.0
+def _as_shares(n, asked, asked_devices, divides):
+    """The request's shares on node ``n``: how many, then compute, MiB and thousandths of memory of each.
+    Counted devices of a node that divides its GPUs are whole GPUs there."""
+    count, share, mib, milli = int(asked[COUNT]), asked[COMPUTE], asked[SHARE_MIB], asked[SHARE_MILLI]
+    for r in range(asked_devices.size):
+        if divides[r, n] and asked_devices[r] > 0:
+            count += asked_devices[r]
+            share, mib, milli = np.float32(1000), np.float32(0), np.float32(1000)
+    return count, share, mib, milli
+
+
+@inlined
+def _free_gpu(gpu):
+    """Free GPU of a node in GPUs."""
+    free = 0.0
+    for g in range(gpu.shape[1]):
+        free += gpu[_FREE, g]
+    return free
+
+
+@inlined
+def _taken(n, chosen, gpu, share, asked_devices, device_gpu, divides, devices):
+    """GPU taken, in GPUs, by shares and counted devices; ``devices`` (R,) become what goes of each pool.
+
+    A pool of whole divisible GPUs loses every GPU that is cut for the first time.
+    """
+    size, fresh = 0.0, 0
     for g in range(gpu.shape[1]):
         if (chosen >> g) & 1:
             size += 0.5 * (share / 1000.0 + gpu[_TAKES, g] / max(gpu[_CAPACITY, g], np.float32(1)))
+            fresh += gpu[_FREE, g] > 0.999
+    for r in range(devices.size):
+        devices[r] = max(asked_devices[r], fresh) if divides[r, n] else asked_devices[r]
+        if not divides[r, n]:
+            size += asked_devices[r] * device_gpu[r, n]
     return size
 
 
@@ -242,40 +271,37 @@ def inventory_cost(seen, nodes, ask, types, inventory, worth, weights, scratch, 
     add up to the cost before rounding.
     """
     generation, cpu, node_memory, model, max_island, overcommitted, blocked = nodes[:7]
-    compute, memory, memory_capacity, divisible, free, device_gpu = nodes[7:]
-    asked, allowed, devices = ask
+    compute, memory, memory_capacity, divisible, free, device_gpu, divides, divided = nodes[7:]
+    asked, allowed, asked_devices = ask
     amounts, needed, _ = types
     units, slots, _ = inventory
     prices, tables, memory_mib = worth
-    limits, needs, lost, gpu, _ = scratch
-    shares, share = int(asked[COUNT]), asked[COMPUTE]
+    limits, needs, lost, gpu, devices = scratch
     for n in range(seen.size):
         if seen[n] == generation[n]:
             continue
         seen[n], cost[n], gpus[n] = generation[n], np.inf, 0
         if not _node_fits(
-            n, cpu, node_memory, model, max_island, overcommitted, blocked, free, asked, allowed, devices
+            n, cpu, node_memory, model, max_island, overcommitted, blocked, free, divided,
+            asked, allowed, asked_devices,
         ):  # fmt: skip
             continue
-        if _load(n, compute, memory, memory_capacity, divisible, asked, gpu) < shares:
+        count, share, mib, milli = _as_shares(n, asked, asked_devices, divides)
+        if _load(n, compute, memory, memory_capacity, divisible, share, mib, milli, gpu) < count:
             continue
-        left = cpu[n] - asked[CPU]
-        _set_limits(n, left, node_memory[n] - asked[MEMORY], free, devices, amounts, needed, limits)
-        free_gpu, whole_devices = 0.0, 0.0
-        for r in range(devices.size):
-            whole_devices += devices[r] * device_gpu[r, n]
-        for g in range(gpu.shape[1]):
-            free_gpu += gpu[_FREE, g]
+        left, free_gpu = cpu[n] - asked[CPU], _free_gpu(gpu)
         stranded = _softplus(free_gpu - cpu[n] / weights.cpu_per_gpu, weights.width)
         least = np.inf
-        for g in range(gpu.shape[1] if shares == 1 else 1):
-            if shares == 1 and (gpu[_TAKES, g] < 0 or _like_another(g, gpu)):
+        for g in range(gpu.shape[1] if count == 1 else 1):
+            if count == 1 and (gpu[_TAKES, g] < 0 or _like_another(g, gpu)):
                 continue
-            chosen = np.int64(1) << g if shares == 1 else _tightest(gpu, shares)
+            chosen = np.int64(1) << g if count == 1 else _tightest(gpu, count)
+            size = _taken(n, chosen, gpu, share, asked_devices, device_gpu, divides, devices)
+            _set_limits(n, left, node_memory[n] - asked[MEMORY], free, devices, amounts, needed, limits)
             _count_lost(chosen, gpu, share, amounts, needs, lost)
             gone = _price_lost(n, units, slots, amounts, prices, limits, lost)
             fill = -weights.fill * _fill_gained(chosen, gpu, share, memory_mib, tables)
-            over = free_gpu - whole_devices - _size(chosen, gpu, share) - left / weights.cpu_per_gpu
+            over = free_gpu - size - left / weights.cpu_per_gpu
             strand = weights.stranding * (_softplus(over, weights.width) - stranded)
             if gone + fill + strand < least - 1e-6:
                 least, gpus[n] = gone + fill + strand, chosen

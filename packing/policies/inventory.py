@@ -26,9 +26,10 @@ from packing import row_kernels
 from packing.demand import Demand, Mix
 from packing.fill import Part, fill_table, grid
 from packing.fleet import Fleet, Floats
+from packing.policies.devices import tightest
 from packing.policies.rows import Kept, Row, gpus_in
 from packing.records import Weights, Worth, layout_of, nodes_of
-from packing.request import WHOLE, Request
+from packing.request import ANY, WHOLE, Request
 from packing.slots import Slots
 
 FILL, STRANDING, STEP = 13.0, 1.1, 0.055
@@ -84,7 +85,9 @@ class Inventory:
         return self._row(fleet, request).cost
 
     def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
-        """The GPU whose share costs least; for several the tightest that fit."""
+        """The GPU whose share costs least; for several, or where GPUs are named, the tightest that fit."""
+        if request.uuids is not ANY:
+            return tightest(fleet, request, row)
         return gpus_in(int(self._row(fleet, request).gpus[row]))
 
     def terms(self, fleet: Fleet, request: Request, row: int) -> dict[str, float]:

@@ -163,3 +163,136 @@ def test_nonsense_labels_are_as_if_absent(labels):
     found = shape_of(node(labels, **{"nvidia.com/gpu": "7"}))
     assert sum(pool.total for pool in found.pools) == 7
     assert found.blocked is Reason.FITS
+
+
+@pytest.mark.parametrize(
+    ("labels", "model"),
+    [
+        ({"node.kubernetes.io/instance-type": "p5.48xlarge"}, "H100 SXM5 80GB"),
+        ({"node.kubernetes.io/instance-type": "p5en.48xlarge"}, "H200 SXM5 141GB"),
+        ({"node.kubernetes.io/instance-type": "g6e.12xlarge"}, "L40S"),
+        ({"node.kubernetes.io/instance-type": "g6.12xlarge"}, "L4"),
+        ({"karpenter.k8s.aws/instance-gpu-name": "a10g"}, "A10G"),
+        ({"eks.amazonaws.com/instance-gpu-name": "l40s"}, "L40S"),
+        ({"node.kubernetes.io/instance-type": "Standard_ND96isr_H100_v5"}, "H100 SXM5 80GB"),
+        ({"node.kubernetes.io/instance-type": "Standard_NC48ads_A100_v4"}, "A100 PCIe 80GB"),
+        ({"node.kubernetes.io/instance-type": "Standard_NC80adis_H100_v5"}, "H100 NVL 94GB"),
+        ({"node.kubernetes.io/instance-type": "Standard_ND96asr_v4"}, "A100 SXM4 40GB"),
+        ({"node.kubernetes.io/instance-type": "BM.GPU.H100.8"}, "H100 SXM5 80GB"),
+        ({"node.kubernetes.io/instance-type": "BM.GPU4.8"}, "A100 SXM4 40GB"),
+        ({"node.kubernetes.io/instance-type": "m7i.large"}, None),
+        ({"node.kubernetes.io/instance-type": "p5.48xlarge", "nvidia.com/gpu.product": "Tesla-T4"}, "T4"),
+    ],
+)
+def test_clouds_name_the_gpu_where_feature_discovery_does_not_run(labels, model):
+    assert shape_of(node(labels, **{"nvidia.com/gpu": "4"})).model == model
+
+
+def annotated(annotations: dict[str, str], **allocatable: str) -> Node:
+    return Node("n", annotations=annotations, allocatable=allocatable)
+
+
+HAMI, VOLCANO = "hami.io/node-nvidia-register", "volcano.sh/node-vgpu-register"
+VGPU = "nvidia.com/node-device-register"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "allocatable"),
+    [
+        ({HAMI: "{}"}, {"nvidia.com/gpu": "10"}),
+        ({HAMI: "[3]"}, {"nvidia.com/gpu": "10"}),
+        ({HAMI: "[{"}, {"nvidia.com/gpu": "10"}),
+        ({HAMI: "GPU-1,10,32768:"}, {"nvidia.com/gpu": "10"}),
+        ({HAMI: '[{"id":"a","count":-1,"devmem":1}]'}, {"nvidia.com/gpu": "10"}),
+        ({HAMI: '[{"id":"a","count":10,"health":true}]'}, {"nvidia.com/gpu": "10"}),
+        (
+            {HAMI: '[{"id":"a","count":5,"devmem":1},{"id":"a","count":5,"devmem":1}]'},
+            {"nvidia.com/gpu": "10"},
+        ),
+        ({VOLCANO: "GPU-1,10:"}, {"volcano.sh/vgpu-number": "10"}),
+        ({VOLCANO: "GPU-1,10,much,T4,true,hami-core:"}, {"volcano.sh/vgpu-number": "10"}),
+        ({VGPU: "nothing"}, {"nvidia.com/vgpu-number": "10"}),
+        ({VGPU: '[{"id":0}]'}, {"nvidia.com/vgpu-number": "10"}),
+        (
+            {VGPU: "[]", "nvidia.com/node-config-info": '{"memoryFactor":1024}'},
+            {"nvidia.com/vgpu-number": "10"},
+        ),
+        ({}, {"aliyun.com/gpu-mem": "30"}),
+        ({}, {"aliyun.com/gpu-mem": "1", "aliyun.com/gpu-count": "2"}),
+        ({}, {"koordinator.sh/gpu-core": "150", "koordinator.sh/gpu-memory": "30Gi"}),
+        ({}, {"koordinator.sh/gpu-core": "100"}),
+        (
+            {},
+            {
+                "aliyun.com/gpu-mem": "30",
+                "aliyun.com/gpu-count": "2",
+                "koordinator.sh/gpu-core": "100",
+                "koordinator.sh/gpu-memory": "9Gi",
+            },
+        ),
+    ],
+)
+def test_a_register_that_cannot_be_true_is_an_error(annotations, allocatable):
+    with pytest.raises(InventoryError):
+        shape_of(annotated(annotations, **allocatable))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"stowage.dev/gpu-sharing": "true"},
+        {"stowage.dev/gpu-sharing": "true", "nvidia.com/gpu.count": "4"},
+        {
+            "stowage.dev/gpu-sharing": "true",
+            "nvidia.com/gpu.count": "4",
+            "nvidia.com/gpu.product": "Tesla-T4-SHARED",
+            "nvidia.com/gpu.replicas": "4",
+        },
+    ],
+)
+def test_a_node_set_aside_must_say_what_it_has(labels):
+    with pytest.raises(InventoryError, match=r"stowage\.dev/gpu-sharing"):
+        shape_of(node(labels))
+
+
+def test_registers_without_a_device_plugin_are_left_over():
+    register = '[{"id":"a","count":10,"devmem":1000,"devcore":100,"health":true}]'
+    assert shape_of(annotated({HAMI: register})).gpus == ()
+    assert shape_of(annotated({VOLCANO: "GPU-1,10,32768,T4,true,hami-core:"})).gpus == ()
+    deleted = {HAMI: register, "hami.io/node-handshake": "Deleted_2026.01.01 00:00:00"}
+    assert shape_of(annotated(deleted, **{"nvidia.com/gpu": "10"})).divided_as == ""
+
+
+def test_gpus_of_several_kinds_have_no_one_model():
+    register = (
+        '[{"id":"a","count":10,"devmem":40536,"devcore":100,"type":"NVIDIA A100-PCIE-40GB","health":true},'
+        '{"id":"b","index":1,"count":10,"devmem":15360,"devcore":100,"type":"NVIDIA-Tesla T4","health":true}]'
+    )
+    found = shape_of(annotated({HAMI: register}, **{"nvidia.com/gpu": "20"}))
+    assert (found.model, found.product) == (None, "")
+    assert [gpu.memory_mib for gpu in found.gpus] == [40536, 15360]
+
+
+def test_indices_order_the_gpus():
+    register = (
+        '[{"id":"b","index":1,"count":10,"devmem":2,"devcore":100,"health":true},'
+        '{"id":"a","count":10,"devmem":1,"devcore":100,"health":true}]'
+    )
+    found = shape_of(annotated({HAMI: register}, **{"nvidia.com/gpu": "20"}))
+    assert [gpu.uuid for gpu in found.gpus] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "cuda"),
+    [
+        (
+            {"nvidia.com/cuda.runtime-version.major": "12", "nvidia.com/cuda.runtime-version.minor": "4"},
+            12004,
+        ),
+        ({"nvidia.com/cuda.runtime.major": "11", "nvidia.com/cuda.runtime.minor": "1"}, 11001),
+        ({"nvidia.com/node-cuda-major": "12", "nvidia.com/node-cuda-minor": "8"}, 12008),
+        ({}, 0),
+    ],
+)
+def test_the_cuda_version_of_the_driver(labels, cuda):
+    assert shape_of(node(labels, **{"nvidia.com/gpu": "1"})).cuda == cuda

@@ -18,13 +18,14 @@ from urllib3.exceptions import HTTPError
 
 from extender.objects import Event
 from extender.source import Apply
-from extender.watch import Backoff, ListWatch, ProtocolError, Request, Resource
+from extender.watch import ListWatch, ProtocolError, Request, Resource
 
 NO_ANSWER = (HTTPError, OSError)
 """What a request raises, or the reading of its answer, where the server is away or breaks off."""
 
 _log = logging.getLogger(__name__)
 _CHUNK = 1 << 18  # bytes of a watch that are read at once, at most
+_ANEW = "listing anew"
 
 
 class Refused(Exception):
@@ -75,10 +76,15 @@ class Follower:
     def _run(self, apply: Apply) -> None:
         while not self._stopping.is_set():
             trouble = self._attempt(apply)
-            pause = self._backoff.pause(time.monotonic(), clean=not trouble)
+            pause = self._pause(trouble)
             if trouble and not self._stopping.is_set():
-                _log.warning("%ss: %s; next try in %.1f s", self.kind, trouble, pause)
+                level = logging.INFO if trouble == _ANEW else logging.WARNING
+                _log.log(level, "%ss: %s, next try in %.1f s", self.kind, trouble, pause)
             self._stopping.wait(pause)
+
+    def _pause(self, trouble: str) -> float:
+        now = time.monotonic()
+        return self._backoff.anew(now) if trouble == _ANEW else self._backoff.pause(now, clean=not trouble)
 
     def _attempt(self, apply: Apply) -> str:
         """Follow until the watch ends; "" where it ended in its own time, else what was the matter."""
@@ -86,10 +92,9 @@ class Follower:
             while not self._protocol.watching:
                 self._list(apply)
             self._watch(apply)
-            return "" if self._protocol.watching else "listing anew"
+            return "" if self._protocol.watching else _ANEW
         except Refused as refused:
-            self._protocol.rejected(refused.status)
-            return str(refused)
+            return _ANEW if self._protocol.rejected(refused.status) else str(refused)
         except (*NO_ANSWER, ProtocolError) as error:
             return f"{type(error).__name__}: {error}"
         except _Stopped:
@@ -97,7 +102,7 @@ class Follower:
         except Exception:  # events may be lost on the way to the state: they must all come again
             _log.exception("%ss: unexpected", self.kind)
             self._protocol.relist()
-            return "listing anew"
+            return _ANEW
 
     def _list(self, apply: Apply) -> None:
         with closing(self._ask(self._protocol.next_request())) as page:
@@ -118,3 +123,42 @@ class Follower:
         self.heard_at = time.monotonic()
         if events:
             apply(events)
+
+
+class Backoff:
+    """How long to wait before the next try: 0.5 to 30 s, doubling, with jitter."""
+
+    SHORTEST, LONGEST = 0.5, 30.0  # seconds
+    HEALTHY = 60.0  # seconds of answers after which the past is forgotten
+    BRIEF = 1.0  # a stream that ends sooner, even properly, must not be reopened in a tight loop
+
+    def __init__(self, random: Callable[[], float]) -> None:
+        """``random`` gives numbers from 0 to 1."""
+        self._random = random
+        self._failures = 0
+        self._healthy_since: float | None = None
+        self._opened: float | None = None
+        self._anew = -math.inf
+
+    def answered(self, now: float) -> None:
+        """The server gave an answer (a page, or the beginning of a watch) at ``now`` (seconds, monotonic)."""
+        self._opened = now
+        if self._healthy_since is None:
+            self._healthy_since = now
+
+    def pause(self, now: float, *, clean: bool) -> float:
+        """Seconds to wait; ``clean``: the server ended the watch in its own time."""
+        opened, self._opened = self._opened, None
+        if clean and opened is not None and now - opened >= self.BRIEF:
+            return 0.0
+        if self._healthy_since is not None and now - self._healthy_since >= self.HEALTHY:
+            self._failures = 0
+        self._healthy_since = None
+        ceiling = min(2 * self.SHORTEST * 2.0**self._failures, self.LONGEST)
+        self._failures = min(self._failures + 1, 10)
+        return ceiling * (1 + self._random()) / 2
+
+    def anew(self, now: float) -> float:
+        """Seconds to wait before a new list: none, unless the last new list was within the minute."""
+        last, self._anew = self._anew, now
+        return 0.0 if now - last >= self.HEALTHY else self.pause(now, clean=False)

@@ -27,7 +27,7 @@ from urllib3 import HTTPResponse
 from extender.follow import NO_ANSWER, Follower, Refused
 from extender.objects import Kind, Pod
 from extender.source import Apply, BindConflict, BindError, PodNotFound, Unavailable, Unreachable
-from extender.watch import NODES, PODS, Request
+from extender.watch import NODES, PODS, WATCH_SECONDS, Request
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +39,8 @@ class Timeouts:
     connect: float = 5.0
     bind: float = 10.0
     page: float = 30.0
-    silence: float = 120.0  # of a watch: the API server sends a bookmark every minute, if nothing else
+    # Of a watch, which may be silent to its end: where nothing changes there are no bookmarks either.
+    silence: float = WATCH_SECONDS + 10.0
     stop: float = 1.0
 
 
@@ -122,7 +123,7 @@ class KubeSource:
         await asyncio.to_thread(self._bind, pod, node, annotations or {})
 
     def staleness(self) -> Mapping[Kind, float]:
-        """Seconds since the last byte about each kind."""
+        """Seconds since the last byte about each kind; up to ``WATCH_SECONDS`` where nothing changes."""
         now = time.monotonic()
         return {follower.kind: now - follower.heard_at for follower in self._followers}
 

@@ -57,7 +57,10 @@ class Source(Protocol):
         """Bind the pod of this uid to a node and annotate it, all or nothing. Raises ``BindError``."""
 
     def staleness(self) -> Mapping[Kind, float]:
-        """Seconds since each kind was last heard of, infinite before the first time; empty if never stale."""
+        """Seconds since each kind was last heard of, infinite before the first time; empty if never stale.
+
+        Five minutes are nothing unusual in a cluster where nothing changes.
+        """
 
     def server_version(self) -> str:
         """Version of the API server such as "1.36", "" where unknown. May block for a few seconds."""

@@ -9,7 +9,7 @@ https://kubernetes.io/docs/reference/using-api/api-concepts/. No HTTP, no thread
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
@@ -142,14 +142,15 @@ class ListWatch:
             events += self._read_line(line)
         return events
 
-    def rejected(self, status: int) -> None:
-        """The server refused the request with this status."""
+    def rejected(self, status: int) -> bool:
+        """The server refused the request with this status; whether that means to list anew."""
         if status not in (HTTPStatus.GONE, HTTPStatus.BAD_REQUEST):
-            return  # it is away, overloaded or has us wrong: the same request again
+            return False  # it is away, overloaded or has us wrong: the same request again
         # A list that lives longer than its continue tokens would never end in pages: take it whole.
         whole = bool(self._more)
         self.relist()
         self._paged = not whole
+        return True
 
     def _read_page(self, body: bytes) -> tuple[_ListMetadata, list[Any]]:
         try:
@@ -212,36 +213,3 @@ class LineSplitter:
         lines = [b"".join(self._parts), *rest[:-1]]
         self._parts = [rest[-1]]
         return [line for line in lines if line]
-
-
-class Backoff:
-    """How long to wait before the next try: 0.5 to 30 s, doubling, with jitter."""
-
-    SHORTEST, LONGEST = 0.5, 30.0  # seconds
-    HEALTHY = 60.0  # seconds of answers after which the past is forgotten
-    BRIEF = 1.0  # a stream that ends sooner, even properly, must not be reopened in a tight loop
-
-    def __init__(self, random: Callable[[], float]) -> None:
-        """``random`` gives numbers from 0 to 1."""
-        self._random = random
-        self._failures = 0
-        self._healthy_since: float | None = None
-        self._opened: float | None = None
-
-    def answered(self, now: float) -> None:
-        """The server gave an answer (a page, or the beginning of a watch) at ``now`` (seconds, monotonic)."""
-        self._opened = now
-        if self._healthy_since is None:
-            self._healthy_since = now
-
-    def pause(self, now: float, *, clean: bool) -> float:
-        """Seconds to wait; ``clean``: the server ended the watch in its own time."""
-        opened, self._opened = self._opened, None
-        if clean and opened is not None and now - opened >= self.BRIEF:
-            return 0.0
-        if self._healthy_since is not None and now - self._healthy_since >= self.HEALTHY:
-            self._failures = 0
-        self._healthy_since = None
-        ceiling = min(2 * self.SHORTEST * 2.0**self._failures, self.LONGEST)
-        self._failures = min(self._failures + 1, 10)
-        return ceiling * (1 + self._random()) / 2

@@ -18,10 +18,10 @@ import yaml
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.config import ConfigException
 
+from extender.follow import Backoff
 from extender.kube import KubeSource, Timeouts, from_kubeconfig, in_cluster
 from extender.objects import Deleted, Event, Listed, Node, Pod, Upserted
 from extender.source import BindConflict, BindError, PodNotFound, Unavailable, Unreachable
-from extender.watch import Backoff
 from tests.extender.apiserver import ApiServer
 
 QUICK = Timeouts(connect=1, bind=1, page=1, silence=0.3, stop=5)
@@ -306,7 +306,7 @@ def test_stop_ends_the_threads_while_they_wait_to_try_again(
         script.append("503")
     source, _ = follow()
     eventually(lambda: len(caplog.records) == 2)
-    assert "503 scripted; next try in" in caplog.text
+    assert "503 scripted, next try in" in caplog.text
     source.stop()
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("follow-")] == []
 

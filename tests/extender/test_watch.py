@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from extender.objects import Deleted, Event, Listed, Node, Pod, Upserted
-from extender.watch import NODES, PODS, Backoff, LineSplitter, ListWatch, ProtocolError
+from extender.watch import NODES, PODS, LineSplitter, ListWatch, ProtocolError
 from tests.extender.apiserver import Store, bookmark, error, line, page
 
 
@@ -108,14 +108,14 @@ def test_an_error_in_the_stream_means_a_new_list(code: int) -> None:
 
 def test_gone_as_a_status_means_a_new_list() -> None:
     protocol = watching()
-    protocol.rejected(410)
+    assert protocol.rejected(410) is True
     assert not protocol.next_request().watch
 
 
 @pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
 def test_a_server_in_trouble_is_asked_the_same_again(status: int) -> None:
     protocol = watching(version=42)
-    protocol.rejected(status)
+    assert protocol.rejected(status) is False
     assert protocol.next_request().query["resourceVersion"] == "42"
     listing = ListWatch(PODS)
     listing.page(page([manifest("a/1", 3)], more="token"))
@@ -186,49 +186,6 @@ def test_lines_do_not_depend_on_where_the_bytes_are_cut(parts: list[bytes], data
     pieces = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
     lines = [one for piece in pieces for one in splitter.feed(piece)]
     assert lines == [one for one in whole.split(b"\n")[:-1] if one]
-
-
-def test_backoff_doubles_to_thirty_seconds_and_has_jitter() -> None:
-    def pauses(fraction: float) -> list[float]:
-        backoff = Backoff(lambda: fraction)
-        return [backoff.pause(0.0, clean=False) for _ in range(8)]
-
-    assert pauses(1.0) == [1, 2, 4, 8, 16, 30, 30, 30]
-    assert pauses(0.0) == [0.5, 1, 2, 4, 8, 15, 15, 15]
-
-
-def test_a_healthy_minute_ends_the_backoff() -> None:
-    backoff = Backoff(lambda: 1.0)
-    assert [backoff.pause(0.0, clean=False) for _ in range(3)] == [1, 2, 4]
-    backoff.answered(100.0)
-    assert backoff.pause(159.0, clean=False) == 8
-    backoff.answered(200.0)
-    backoff.answered(230.0)  # health counts from the first answer on
-    assert backoff.pause(260.0, clean=False) == 1
-
-
-def test_a_watch_that_ran_its_time_is_reopened_at_once_and_a_brief_one_is_not() -> None:
-    backoff = Backoff(lambda: 1.0)
-    for start in range(0, 300, 30):  # as behind a proxy that allows half a minute
-        backoff.answered(start)
-        assert backoff.pause(start + 30.0, clean=True) == 0
-    assert Backoff(lambda: 1.0).pause(0.0, clean=True) == 1
-    hasty = Backoff(lambda: 1.0)
-    hasty.answered(10.0)
-    assert hasty.pause(10.5, clean=True) == 1
-    hasty.answered(12.0)
-    assert hasty.pause(12.5, clean=True) == 2
-
-
-@given(st.lists(st.tuples(st.floats(0, 400), st.booleans(), st.booleans()), max_size=30), st.floats(0, 1))
-def test_any_pause_is_bounded(history: list[tuple[float, bool, bool]], chance: float) -> None:
-    backoff, now = Backoff(lambda: chance), 0.0
-    for seconds, answered, clean in history:
-        if answered:
-            backoff.answered(now)
-        now += seconds
-        pause = backoff.pause(now, clean=clean)
-        assert 0.5 <= pause <= 30 or (pause == 0 and clean and answered)
 
 
 KEYS = st.sampled_from([f"{namespace}/{name}" for namespace in "ab" for name in "1234"])

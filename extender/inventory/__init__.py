@@ -10,6 +10,7 @@ stand-ins.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from extender.inventory import cloud, gfd, gpushare, hami, koordinator, nvlink, own, vgpu_manager, volcano
 from extender.inventory.division import Division, InventoryError
@@ -20,7 +21,7 @@ from packing.fleet import Gpu, NodeShape, Pool
 from packing.reasons import Reason
 from packing.request import WHOLE
 
-__all__ = ["InventoryError", "is_gpu_resource", "shape_of"]
+__all__ = ["InventoryError", "Sources", "is_gpu_resource", "shape_of", "sources_of"]
 
 MIG_PREFIX = "nvidia.com/mig-"
 SHARED_SUFFIX = ".shared"
@@ -44,6 +45,36 @@ class _Device:
 def is_gpu_resource(name: str) -> bool:
     """Whether an extended resource is a counted GPU device that Stowage packs."""
     return name in _NVIDIA or name in _OTHERS or name.startswith(MIG_PREFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What a node's inventory was read from: label, annotation or resource names, "" for nothing.
+
+    ``truth`` is ``placement`` where it is known which GPU a pod has, ``counts`` where the device plugin
+    keeps that to itself.
+    """
+
+    devices: str
+    model: str
+    truth: Literal["placement", "counts"]
+
+
+def sources_of(node: Node) -> Sources:
+    """Where ``shape_of`` has a node's inventory from. Raises as it does."""
+    division = _division(node)
+    label = next(
+        (name for name in (gfd.PREFIX + "gpu.product", _OTHERS["amd.com/gpu"]) if name in node.labels), ""
+    )
+    model = (
+        label
+        or cloud.naming_label(node.labels)
+        or (division.source if division and division.products else "")
+    )
+    if division:
+        return Sources(division.source, model, "placement")
+    plain = any(is_gpu_resource(name) for name in node.allocatable)
+    return Sources("allocatable" if plain else "", model, "counts")
 
 
 def shape_of(node: Node) -> NodeShape:

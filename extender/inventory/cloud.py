@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 _EC2 = {
     "t4": "Tesla-T4",
     "l4": "NVIDIA-L4",
@@ -82,10 +83,18 @@ _INSTANCE_TYPES = tuple(
 
 def product(labels: Mapping[str, str]) -> str | None:
     """The product name that a cloud's labels imply, or ``None``."""
+    label = naming_label(labels)
+    if label is None:
+        return None
+    return _of_instance_type(labels[label]) if label == INSTANCE_TYPE else _PRODUCTS[label][labels[label]]
+
+
+def naming_label(labels: Mapping[str, str]) -> str | None:
+    """The label that ``product`` goes by, or ``None``."""
     for label, names in _PRODUCTS.items():
-        if (value := labels.get(label)) in names:
-            return names[value]
-    return _of_instance_type(labels.get("node.kubernetes.io/instance-type", ""))
+        if labels.get(label) in names:
+            return label
+    return INSTANCE_TYPE if _of_instance_type(labels.get(INSTANCE_TYPE, "")) else None
 
 
 def replicas(labels: Mapping[str, str]) -> int:

@@ -19,13 +19,15 @@ class InventoryError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """``gpus`` by index, divided as ``resource``; ``products`` are the names that they go by.
+    """``gpus`` by index, divided as ``resource``, read from ``source`` (an annotation, label or resource);
+    ``products`` are the names that they go by.
 
     ``whole`` names the counted device that stands for a whole one of them ("" for none), ``open`` whether
     pods may ask for it. ``replaces`` are the resources of ``allocatable`` that are not to be counted apart.
     """
 
     resource: str
+    source: str
     gpus: tuple[Gpu, ...]
     products: frozenset[str] = frozenset()
     whole: str = ""

@@ -22,4 +22,4 @@ def divided(node: Node) -> Division | None:
         return None
     if not 0 < gpus <= units or gpus > 64:
         raise InventoryError(f"{RESOURCE}: {units} units on {gpus} GPUs ({COUNT}) cannot be true")
-    return Division(RESOURCE, (Gpu(units // gpus, divisible=True),) * gpus)
+    return Division(RESOURCE, RESOURCE, (Gpu(units // gpus, divisible=True),) * gpus)

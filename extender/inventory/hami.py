@@ -41,7 +41,7 @@ def divided(node: Node) -> Division | None:
     cordoned = {uuid.strip() for uuid in node.annotations.get(CORDON, "").split(",")}
     gpus = unique([_gpu(entry, cordoned) for entry in entries], REGISTER)
     products = frozenset(product_label(str(entry.get("type", ""))) for entry in entries)
-    return Division(RESOURCE, gpus, products, whole=RESOURCE, replaces=frozenset({RESOURCE}))
+    return Division(RESOURCE, REGISTER, gpus, products, whole=RESOURCE, replaces=frozenset({RESOURCE}))
 
 
 def _gpu(entry: Mapping[str, object], cordoned: set[str]) -> Gpu:

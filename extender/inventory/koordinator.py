@@ -30,6 +30,7 @@ def divided(node: Node) -> Division | None:
     model = node.labels.get(MODEL, "")
     return Division(
         RESOURCE,
+        CORE,
         (Gpu(memory // gpus, True, WHOLE, _SHARES),) * gpus,
         frozenset({product_label(model)} if model else ()),
         whole=WHOLE_GPU,

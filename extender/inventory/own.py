@@ -28,4 +28,4 @@ def divided(node: Node, memory_mib: int) -> Division | None:
     if not 0 < gpus <= 64 or not memory_mib:
         raise InventoryError(f"{LABEL}: the number or the memory of the node's GPUs is not known")
     shared = (Gpu(memory_mib, divisible=True),) * gpus
-    return Division(RESOURCE, shared, whole=WHOLE_GPU, open=False, replaces=frozenset({WHOLE_GPU}))
+    return Division(RESOURCE, LABEL, shared, whole=WHOLE_GPU, open=False, replaces=frozenset({WHOLE_GPU}))

@@ -44,6 +44,7 @@ def divided(node: Node) -> Division | None:
     ]
     return Division(
         RESOURCE,
+        REGISTER,
         unique(gpus, REGISTER),
         frozenset(product_label(str(entry.get("type", ""))) for entry in entries),
     )

@@ -26,7 +26,7 @@ def divided(node: Node) -> Division | None:
     if not all(len(entry) in (5, 6) for entry in entries):
         raise InventoryError(f"{REGISTER} cannot be read")
     gpus = unique([_gpu(entry) for entry in entries], REGISTER)
-    return Division(RESOURCE, gpus, frozenset(product_label(entry[3]) for entry in entries))
+    return Division(RESOURCE, REGISTER, gpus, frozenset(product_label(entry[3]) for entry in entries))
 
 
 def _gpu(entry: list[str]) -> Gpu:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from extender.dialects import RequestError, request_of
+from extender.inventory import Sources, sources_of
 from extender.manifests import WireNode, WirePod
 from extender.objects import Node, Pod
 from packing.reasons import Reason
@@ -104,3 +105,22 @@ def test_a_pod_that_runs_with_an_impossible_request_may_have_a_whole_gpu(name):
             asking = pod(SMALL[resource])
             assert state.reasons(asking, request_of(asking))[row] != Reason.FITS
             assert not state.fleet.compute[state.fleet.divisible[:, row] != 0, row].any()
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "model", "truth"),
+    [
+        ("plain", "allocatable", "nvidia.com/gpu.product", "counts"),
+        ("gke-time-sharing", "allocatable", "cloud.google.com/gke-accelerator", "counts"),
+        ("hami", "hami.io/node-nvidia-register", "hami.io/node-nvidia-register", "placement"),
+        ("hami-left-over", "allocatable", "nvidia.com/gpu.product", "counts"),
+        ("vgpu-manager", "nvidia.com/node-device-register", "nvidia.com/node-device-register", "placement"),
+        ("volcano", "volcano.sh/node-vgpu-register", "volcano.sh/node-vgpu-register", "placement"),
+        ("koordinator", "koordinator.sh/gpu-core", "koordinator.sh/gpu-core", "placement"),
+        ("gpushare", "aliyun.com/gpu-mem", "", "placement"),
+        ("own", "stowage.dev/gpu-sharing", "nvidia.com/gpu.product", "placement"),
+        ("amd", "allocatable", "amd.com/gpu.product-name", "counts"),
+    ],
+)
+def test_an_inventory_says_its_sources(name, devices, model, truth):
+    assert sources_of(node(name)) == Sources(devices, model, truth)

@@ -90,6 +90,8 @@ class Engine:
             nodes=len(state.nodes),
             pods=len(state.pods),
             problems=len(state.problems),
+            overcommitted=len(state.overcommitted),
+            contradictions=state.contradictions,
             synced={name: kind in state.synced for kind, name in resources},
             age_seconds={name: ages[kind] for kind, name in resources if kind in ages},
             gpus=gpus_by_model(state.fleet),

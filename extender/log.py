@@ -50,7 +50,7 @@ def configure(level: str, stream: TextIO | None = None) -> None:
 
 
 def _room(record: logging.LogRecord) -> str:
-    return record.name.rpartition(".")[2]
+    return record.name.removeprefix("extender.")
 
 
 def _trace(record: logging.LogRecord) -> str:

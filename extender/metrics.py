@@ -6,13 +6,25 @@ the fleet is shown as sums by GPU model; single nodes are the debug endpoint's j
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+disable_created_metrics()  # they would double the series, and nobody asks when a counter was born
+
+REFUSALS = ("bad_message", "internal_error", "not_ready", "too_large")
+"""Results of a verb that alerts look for."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
@@ -33,6 +45,8 @@ class Gauges:
     nodes: int = 0
     pods: int = 0
     problems: int = 0
+    overcommitted: int = 0  # nodes
+    contradictions: int = 0  # since the start
     synced: Mapping[str, bool] = field(default_factory=dict)  # by resource
     age_seconds: Mapping[str, float] = field(default_factory=dict)  # by resource
     gpus: Mapping[str, Gpus] = field(default_factory=dict)  # by model
@@ -41,7 +55,7 @@ class Gauges:
 class Metrics:
     """Counters of the verbs, and gauges that ``read`` supplies when asked."""
 
-    def __init__(self, version: str, read: Callable[[], Gauges]) -> None:
+    def __init__(self, version: str, read: Callable[[], Gauges], verbs: Iterable[str] = ()) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(namespace="stowage", registry=self.registry)
         self.registry.register(_GaugeCollector(version, read))
@@ -64,6 +78,10 @@ class Metrics:
             ["reason"],
             registry=self.registry,
         )
+
+        # There from the start: a rate cannot see the first failure in a series that begins with it.
+        for verb, result in itertools.product(verbs, REFUSALS):
+            self._results.labels(verb, result)
 
     def answered(self, verb: str, result: str, seconds: float | None = None) -> None:
         """Count one request; without a time where the body was not read."""
@@ -90,7 +108,17 @@ class _GaugeCollector(Collector):
         yield _gauge("build", "Always 1; the label says which version runs.", "version", {self._version: 1})
         yield _gauge("nodes", "Nodes known.", "", {"": now.nodes})
         yield _gauge("pods", "Pods known that have not ended.", "", {"": now.pods})
-        yield _gauge("problems", "Nodes and pods that are broken or hold too much.", "", {"": now.problems})
+        yield _gauge(
+            "problems", "Nodes and pods that cannot be read or contradict each other.", "", {"": now.problems}
+        )
+        yield _gauge(
+            "overcommitted_nodes", "Nodes that hold more GPU than they have.", "", {"": now.overcommitted}
+        )
+        yield CounterMetricFamily(
+            "stowage_contradictions",
+            "Pods whose claims contradicted their request or node.",
+            now.contradictions,
+        )
         yield _gauge("synced", "1 once a resource has been listed in full.", "resource", now.synced)
         yield _gauge(
             "state_age_seconds", "Time since the source was last heard of.", "resource", now.age_seconds

@@ -63,7 +63,7 @@ class Service:
         self.version = version
         self.engine: Engine | None = None
         self.draining = False
-        self.metrics = Metrics(version, lambda: self.engine.gauges() if self.engine else Gauges())
+        self.metrics = Metrics(version, self._gauges, VERBS)
 
     async def run(self) -> None:
         """Start, and keep an eye on the API server's version until cancelled. Raises ``SourceError``."""
@@ -120,6 +120,9 @@ class Service:
         from extender.engine import Engine
 
         return Engine(self.source, self.settings, self.metrics)
+
+    def _gauges(self) -> Gauges:
+        return self.engine.gauges() if self.engine else Gauges()
 
     def _missing(self) -> str:
         return self.engine.missing() if self.engine else "kernels are being compiled"

@@ -86,6 +86,24 @@ async def test_metrics_count_verbs_and_reasons(start: Start) -> None:
     assert await stowage.metric('stowage_unschedulable_total{reason="GPUs are taken"}') == 1
 
 
+async def test_failures_are_counted_from_zero(start: Start) -> None:
+    """A rate does not see the first failure in a series that begins with it."""
+    stowage = await start(make_node("a"))
+    text = (await stowage.http.get("/metrics")).text
+    for verb in VERBS:
+        for result in ("bad_message", "internal_error", "not_ready", "too_large"):
+            assert f'stowage_verb_results_total{{result="{result}",verb="{verb}"}} 0.0' in text
+    assert "_created" not in text
+
+
+async def test_metrics_show_what_is_wrong(start: Start) -> None:
+    full = [make_node("full", 1), make_pod("one", 1, node_name="full"), make_pod("two", 1, node_name="full")]
+    stowage = await start(*full, make_node("broken", **{"nvidia.com/gpu": "x"}))
+    assert await stowage.metric("stowage_overcommitted_nodes") == 1
+    assert await stowage.metric("stowage_problems") == 1
+    assert await stowage.metric("stowage_contradictions_total") == 0
+
+
 async def test_metrics_show_the_fleet_in_sums(start: Start) -> None:
     stowage = await start(make_node("a"), make_node("b", 4), make_pod("holds", 3, node_name="a"))
     assert await stowage.metric("stowage_nodes") == 2

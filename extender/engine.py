@@ -23,7 +23,7 @@ from extender.metrics import Gauges, Gpus, Metrics
 from extender.objects import Event, Kind, Pod
 from extender.patience import LONGEST, Patience
 from extender.service import Verb
-from extender.settings import Settings
+from extender.settings import Settings, SettingsError
 from extender.source import Source
 from extender.state import State
 from extender.verbs.bind import bind
@@ -32,7 +32,7 @@ from extender.verbs.preempt import preempt
 from extender.verbs.prioritize import prioritize
 from extender.verbs.verdict import Verdict
 from packing.fleet import Fleet
-from packing.policies import POLICIES
+from packing.policies import POLICIES, Policy
 
 _log = logging.getLogger(__name__)
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
@@ -45,7 +45,7 @@ class Engine:
     """State, where it comes from, and the verbs. Each verb returns the reply and what came of it."""
 
     def __init__(self, source: Source, settings: Settings, metrics: Metrics) -> None:
-        self.state = State(POLICIES[settings.policy]())
+        self.state = State(policy_of(settings))
         self.source, self._settings, self._metrics = source, settings, metrics
         self._seen: OrderedDict[str, Pod] = OrderedDict()
         self._decisions = Decisions(settings.decisions_kept)
@@ -162,6 +162,13 @@ class Engine:
         self._seen.move_to_end(pod.uid)
         if len(self._seen) > _SEEN:
             self._seen.popitem(last=False)
+
+
+def policy_of(settings: Settings) -> Policy:
+    """The policy in force. Raises ``SettingsError`` where there is none of that name."""
+    if settings.policy not in POLICIES:
+        raise SettingsError(f"policy: {settings.policy!r} does not do, it takes one of {', '.join(POLICIES)}")
+    return POLICIES[settings.policy]()
 
 
 def gpus_by_model(fleet: Fleet) -> dict[str, Gpus]:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from pydantic_core import to_json
 
 from extender import log, settings, sources
+from extender.engine import policy_of
 from extender.explain import Explanation, Need, Option, Refusal, explain, parse_pod
 from extender.objects import Event, Pod
 from extender.source import Source, SourceError
 from extender.state import State
-from packing.policies import POLICIES
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         chosen = settings.load(args.config, os.environ)
         log.configure("warning")
         pod = _manifest(args.pod)
-        state = State(POLICIES[chosen.policy]())
+        state = State(policy_of(chosen))
         _sync(state, sources.source_of(args))
         explanation = explain(state, pod or _known(args.pod, state))
     except (settings.SettingsError, SourceError, ValueError, OSError) as error:

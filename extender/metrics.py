@@ -21,7 +21,8 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-disable_created_metrics()  # they would double the series, and nobody asks when a counter was born
+# They would double the series, and nobody asks when a counter was born.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 REFUSALS = ("bad_message", "internal_error", "not_ready", "too_large")
 """Results of a verb that alerts look for."""

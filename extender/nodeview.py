@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from extender.inventory import InventoryError, Sources, sources_of
+from extender.objects import Node
+from extender.quantity import QuantityError
 from extender.state import State
 from packing.reasons import Reason
 
@@ -45,12 +48,17 @@ class HolderView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node. ``takes_nothing`` is the reason why it is closed, ``problem`` what is wrong with it."""
+    """A node. ``takes_nothing`` is the reason why it is closed, ``problem`` what is wrong with it.
+
+    ``read_from``: which label, annotation or resource the GPUs and their model were read from, and whether
+    it is known which GPU a pod has (``placement``) or only how many are taken (``counts``).
+    """
 
     name: str
     model: str
     takes_nothing: str
     problem: str
+    read_from: Sources | None
     free_cpu_milli: int
     free_memory_mib: int
     gpus: tuple[GpuView, ...]
@@ -73,6 +81,7 @@ def view_node(state: State, name: str) -> NodeView | None:
         model=shape.model or shape.product,
         takes_nothing=closed.text if closed is not Reason.FITS else "",
         problem=state.problems.get(name, ""),
+        read_from=_sources(state.nodes[name]),
         free_cpu_milli=int(fleet.cpu[row]),
         free_memory_mib=int(fleet.node_memory[row]),
         gpus=tuple(
@@ -93,6 +102,13 @@ def view_node(state: State, name: str) -> NodeView | None:
         islands=shape.islands,
         holders=tuple(holders),
     )
+
+
+def _sources(node: Node) -> Sources | None:
+    try:
+        return sources_of(node)
+    except (InventoryError, QuantityError):
+        return None
 
 
 def _holder(state: State, key: str) -> HolderView | None:

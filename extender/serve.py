@@ -37,7 +37,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def run(service: Service, sock: socket.socket, debug_sock: socket.socket | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. Raises ``SourceError`` where the source cannot be used."""
+    """Serve until SIGTERM or SIGINT. Raises as ``Service.run``."""
     for listener, what in ((sock, "kube-scheduler"), (debug_sock, "debug and metrics")):
         if listener is not None:
             host, port = listener.getsockname()[:2]

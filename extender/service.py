@@ -66,7 +66,10 @@ class Service:
         self.metrics = Metrics(version, self._gauges, VERBS)
 
     async def run(self) -> None:
-        """Start, and keep an eye on the API server's version until cancelled. Raises ``SourceError``."""
+        """Start, and keep an eye on the API server's version until cancelled.
+
+        Raises ``SourceError`` or ``SettingsError`` where the source or the policy cannot be used.
+        """
         try:
             engine = await self.start()
             while True:
@@ -76,7 +79,7 @@ class Service:
             self.source.stop()
 
     async def start(self) -> Engine:
-        """Compile the kernels, then begin to follow the source. Raises ``SourceError``."""
+        """Compile the kernels, then begin to follow the source. Raises as ``run``."""
         self.engine = engine = await asyncio.to_thread(self._load)
         loop = asyncio.get_running_loop()
 

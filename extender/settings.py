@@ -37,9 +37,8 @@ class Settings(BaseModel):
         ge=0,
         description="a whole number from 0: filter answers with so many nodes, the best ones; 0 = with all",
     )
-    policy: Literal["best-fit"] = Field(
-        default="best-fit", description="the name of a packing policy: best-fit"
-    )
+    # Its name is looked up when the policies are loaded, which takes seconds (``engine.policy_of``).
+    policy: str = Field(default="best-fit", min_length=1, description="the name of a packing policy")
     bind: bool = Field(default=False, description="true or false: whether the bind verb binds pods")
     kubernetes_version: str | None = Field(
         default=None,

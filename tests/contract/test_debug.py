@@ -34,6 +34,7 @@ async def test_nodes_show_what_is_free_and_who_holds_what(start: Start) -> None:
     assert nodes["b"] == await get(stowage, "/debug/nodes/b")
     assert [gpu["free_compute_milli"] for gpu in nodes["b"]["gpus"]] == [0] * 6 + [1000] * 2
     assert nodes["b"]["free_cpu_milli"] == 63_000
+    assert nodes["b"]["read_from"]["truth"] == "counts"
     assert nodes["b"]["holders"] == [
         {
             "pod": "default/holds",

@@ -8,7 +8,7 @@ from extender import engine as engine_module
 from extender.engine import Engine, gpus_by_model
 from extender.metrics import Gauges, Gpus, Metrics
 from extender.objects import Listed, Upserted
-from extender.settings import Settings
+from extender.settings import Settings, SettingsError
 from extender.snapshot import Snapshot, SnapshotSource
 from tests.extender.builders import make_node, make_pod, make_state
 
@@ -65,6 +65,11 @@ async def test_pods_seen_by_filter_do_not_pile_up(monkeypatch: pytest.MonkeyPatc
         pod = {"metadata": {"name": name, "uid": name}, "spec": {"containers": [{}]}}
         await engine.verbs["filter"](json.dumps({"Pod": pod, "Nodes": None, "NodeNames": []}).encode())
     assert list(engine._seen) == ["three", "two"]
+
+
+def test_an_unknown_policy_is_a_wrong_setting() -> None:
+    with pytest.raises(SettingsError, match=r"policy: 'tetris' does not do, it takes one of .*best-fit"):
+        make_engine(policy="tetris")
 
 
 def test_gpus_are_summed_by_model() -> None:

@@ -57,7 +57,7 @@ def test_environment_values_are_yaml_scalars(variable: str, text: str, expected:
         ("shortlist: many", ["shortlist", "'many'", "whole number from 0"]),
         ("shortlst: 3", ["shortlst", "no such setting", "did you mean shortlist?"]),
         ("colour: blue", ["colour", "no such setting"]),
-        ("policy: tetris", ["policy", "'tetris'", "best-fit"]),
+        ("policy: ''", ["policy", "''", "packing policy"]),
         ("kubernetes_version: 1.36", ["kubernetes_version", "1.36", "in quotes"]),
         ("body_limit_mib: 0", ["body_limit_mib", "1 to 1024"]),
         ("log_level: loud", ["log_level", "debug, info, warning or error"]),

@@ -124,3 +124,11 @@ def test_a_pod_that_runs_with_an_impossible_request_may_have_a_whole_gpu(name):
 )
 def test_an_inventory_says_its_sources(name, devices, model, truth):
     assert sources_of(node(name)) == Sources(devices, model, truth)
+
+
+def test_the_documentation_names_every_manifest_and_no_other():
+    text = (Path(__file__).parents[2] / "docs/dialects.md").read_text()
+    prefixes = "|".join({name.partition("-")[0].replace("vgpu", "vgpu-manager") for name in PODS})
+    named = set(re.findall(rf"`((?:{prefixes})(?:-[a-z]+)*)`", text))
+    assert named - PODS.keys() == set()
+    assert PODS.keys() - named == set()

@@ -106,18 +106,3 @@ def standing_reasons(model, allowed, max_island, island, overcommitted, blocked,
         code = _WRONG_MODEL if (allowed[model[n]] == 0) & (code != _NO_SUCH_DEVICE) else code
         code = _OVERCOMMITTED if overcommitted[n] else code
         reasons[n] = blocked[n] if blocked[n] else code
-
-
-@kernel(*[read(F4, 1)] * 2, *[read(F4, 2)] * 3, *[F4] * 3, write(F4, 1))
-def best_fit_cost(cpu, size, compute, memory, memory_capacity, cpu_milli, cpu_max, gpu_max, cost):
-    """What stays free on each node (N,) once a request of ``size`` (N,) GPUs is placed, as part of the
-    largest node's."""
-    gpus, nodes = compute.shape
-    half = np.float32(0.5)
-    for n in range(nodes):
-        cost[n] = half * ((cpu[n] - cpu_milli) / cpu_max - size[n] / gpu_max)
-    scale = half * half / gpu_max
-    for g in range(gpus):
-        for n in range(nodes):
-            capacity = max(memory_capacity[g, n], np.float32(1))
-            cost[n] += scale * (compute[g, n] / np.float32(1000) + memory[g, n] / capacity)

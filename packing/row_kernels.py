@@ -10,6 +10,19 @@ from __future__ import annotations
 import numpy as np
 
 from packing.compiled import F4, I8, inlined, kernel, write
+from packing.node_kernels import (
+    CAPACITY,
+    FREE,
+    FREE_COMPUTE,
+    FREE_MEMORY,
+    TAKES,
+    as_shares,
+    free_gpu,
+    like_another,
+    load,
+    node_fits,
+    tightest,
+)
 from packing.records import (
     ASK,
     COMPUTE,
@@ -31,69 +44,6 @@ from packing.records import (
 
 _BIG = np.float32(1e9)
 _TINY = np.float32(1e-3)
-
-
-_FREE_COMPUTE, _FREE_MEMORY, _CAPACITY, _TAKES, _FREE = range(5)
-"""Rows of ``gpu`` (5, G), one node's GPUs: free milli and MiB, MiB in all, MiB a share takes (negative: it
-does not fit), and the free part of the GPU, the mean of compute and memory."""
-
-
-@inlined
-def _load(n, compute, memory, memory_capacity, divisible, share, mib, milli, gpu):
-    """Copy the GPUs of node ``n`` to ``gpu`` (5, G) with what one share of the request takes (``share`` milli
-    of compute, ``mib`` + ``milli`` thousandths of memory); how many of them it fits."""
-    fitting = 0
-    capacity, takes, per_mib = np.float32(-1), np.float32(0), np.float32(0)
-    for g in range(gpu.shape[1]):
-        if memory_capacity[g, n] != capacity:  # as a rule once a node
-            capacity = memory_capacity[g, n]
-            takes = mib + np.float32(np.int64(capacity) * np.int64(milli) // 1000)
-            per_mib = np.float32(0.5) / capacity if capacity > 0 else np.float32(0)
-        fits = divisible[g, n] != 0 and compute[g, n] >= share and memory[g, n] >= takes
-        gpu[_FREE_COMPUTE, g], gpu[_FREE_MEMORY, g], gpu[_CAPACITY, g] = compute[g, n], memory[g, n], capacity
-        gpu[_TAKES, g] = takes if fits else np.float32(-1)
-        gpu[_FREE, g] = compute[g, n] * np.float32(0.0005) + memory[g, n] * per_mib
-        fitting += fits
-    return fitting
-
-
-@inlined
-def _like_another(g, gpu):
-    """Whether a GPU before ``g`` on the node is in the same state."""
-    for h in range(g):
-        same = gpu[_FREE_COMPUTE, h] == gpu[_FREE_COMPUTE, g] and gpu[_FREE_MEMORY, h] == gpu[_FREE_MEMORY, g]
-        if same and gpu[_CAPACITY, h] == gpu[_CAPACITY, g] and gpu[_TAKES, h] == gpu[_TAKES, g]:
-            return True
-    return False
-
-
-@inlined
-def _node_fits(
-    n, cpu, node_memory, model, max_island, overcommitted, blocked, free, divided, amounts, allowed, devices
-):
-    """Whether all but the shares fits on node ``n``."""
-    if blocked[n] != 0 or overcommitted[n] != 0 or cpu[n] < amounts[CPU] or node_memory[n] < amounts[MEMORY]:
-        return False
-    if allowed[model[n]] == 0 or max_island[n] < amounts[ISLAND]:
-        return False
-    fits = amounts[COUNT] == 0 or amounts[DIVISION] == divided[n]
-    for r in range(devices.size):
-        fits = fits and (devices[r] <= 0 or free[r, n] >= devices[r])
-    return fits
-
-
-@inlined
-def _tightest(gpu, count):
-    """The ``count`` fitting GPUs with the least free, lowest index on ties, as a bit mask."""
-    chosen = np.int64(0)
-    for _ in range(count):
-        best, least = -1, np.float32(2)
-        for g in range(gpu.shape[1]):
-            if not (chosen >> g) & 1 and gpu[_TAKES, g] >= 0 and gpu[_FREE, g] < least:
-                best, least = g, gpu[_FREE, g]
-        if best >= 0:
-            chosen |= np.int64(1) << best
-    return chosen
 
 
 @inlined
@@ -176,10 +126,10 @@ def _count_lost(chosen, gpu, share, amounts, needs, lost):
     lost[:] = 0
     for g in range(gpu.shape[1]):
         if (chosen >> g) & 1:
-            compute, memory = gpu[_FREE_COMPUTE, g], gpu[_FREE_MEMORY, g]
-            _set_needs(gpu[_CAPACITY, g], amounts, needs)
+            compute, memory = gpu[FREE_COMPUTE, g], gpu[FREE_MEMORY, g]
+            _set_needs(gpu[CAPACITY, g], amounts, needs)
             _add_units(compute, memory, needs, amounts, np.float32(1), lost)
-            _add_units(compute - share, memory - gpu[_TAKES, g], needs, amounts, np.float32(-1), lost)
+            _add_units(compute - share, memory - gpu[TAKES, g], needs, amounts, np.float32(-1), lost)
 
 
 @inlined
@@ -203,34 +153,13 @@ def _fill_gained(chosen, gpu, share, memory_mib, tables):
     fill = 0.0
     for g in range(gpu.shape[1]):
         if (chosen >> g) & 1:
-            compute, memory, capacity = gpu[_FREE_COMPUTE, g], gpu[_FREE_MEMORY, g], gpu[_CAPACITY, g]
+            compute, memory, capacity = gpu[FREE_COMPUTE, g], gpu[FREE_MEMORY, g], gpu[CAPACITY, g]
             k = 0
             while k + 1 < memory_mib.size and memory_mib[k + 1] <= capacity:
                 k += 1
             fill -= _fill_of(compute, memory, capacity, k, tables)
-            fill += _fill_of(compute - share, memory - gpu[_TAKES, g], capacity, k, tables)
+            fill += _fill_of(compute - share, memory - gpu[TAKES, g], capacity, k, tables)
     return fill
-
-
-@inlined
-def _as_shares(n, asked, asked_devices, divides):
-    """The request's shares on node ``n``: how many, then compute, MiB and thousandths of memory of each.
-    Counted devices of a node that divides its GPUs are whole GPUs there."""
-    count, share, mib, milli = int(asked[COUNT]), asked[COMPUTE], asked[SHARE_MIB], asked[SHARE_MILLI]
-    for r in range(asked_devices.size):
-        if divides[r, n] and asked_devices[r] > 0:
-            count += asked_devices[r]
-            share, mib, milli = np.float32(1000), np.float32(0), np.float32(1000)
-    return count, share, mib, milli
-
-
-@inlined
-def _free_gpu(gpu):
-    """Free GPU of a node in GPUs."""
-    free = 0.0
-    for g in range(gpu.shape[1]):
-        free += gpu[_FREE, g]
-    return free
 
 
 @inlined
@@ -242,8 +171,8 @@ def _taken(n, chosen, gpu, share, asked_devices, device_gpu, divides, devices):
     size, fresh = 0.0, 0
     for g in range(gpu.shape[1]):
         if (chosen >> g) & 1:
-            size += 0.5 * (share / 1000.0 + gpu[_TAKES, g] / max(gpu[_CAPACITY, g], np.float32(1)))
-            fresh += gpu[_FREE, g] > 0.999
+            size += 0.5 * (share / 1000.0 + gpu[TAKES, g] / max(gpu[CAPACITY, g], np.float32(1)))
+            fresh += gpu[FREE, g] > 0.999
     for r in range(devices.size):
         devices[r] = max(asked_devices[r], fresh) if divides[r, n] else asked_devices[r]
         if not divides[r, n]:
@@ -281,27 +210,27 @@ def inventory_cost(seen, nodes, ask, types, inventory, worth, weights, scratch, 
         if seen[n] == generation[n]:
             continue
         seen[n], cost[n], gpus[n] = generation[n], np.inf, 0
-        if not _node_fits(
+        if not node_fits(
             n, cpu, node_memory, model, max_island, overcommitted, blocked, free, divided,
             asked, allowed, asked_devices,
         ):  # fmt: skip
             continue
-        count, share, mib, milli = _as_shares(n, asked, asked_devices, divides)
-        if _load(n, compute, memory, memory_capacity, divisible, share, mib, milli, gpu) < count:
+        count, share, mib, milli = as_shares(n, asked, asked_devices, divides)
+        if load(n, compute, memory, memory_capacity, divisible, share, mib, milli, gpu) < count:
             continue
-        left, free_gpu = cpu[n] - asked[CPU], _free_gpu(gpu)
-        stranded = _softplus(free_gpu - cpu[n] / weights.cpu_per_gpu, weights.width)
+        left, unused = cpu[n] - asked[CPU], free_gpu(gpu)
+        stranded = _softplus(unused - cpu[n] / weights.cpu_per_gpu, weights.width)
         least = np.inf
         for g in range(gpu.shape[1] if count == 1 else 1):
-            if count == 1 and (gpu[_TAKES, g] < 0 or _like_another(g, gpu)):
+            if count == 1 and (gpu[TAKES, g] < 0 or like_another(g, gpu)):
                 continue
-            chosen = np.int64(1) << g if count == 1 else _tightest(gpu, count)
+            chosen = np.int64(1) << g if count == 1 else tightest(gpu, count)
             size = _taken(n, chosen, gpu, share, asked_devices, device_gpu, divides, devices)
             _set_limits(n, left, node_memory[n] - asked[MEMORY], free, devices, amounts, needed, limits)
             _count_lost(chosen, gpu, share, amounts, needs, lost)
             gone = _price_lost(n, units, slots, amounts, prices, limits, lost)
             fill = -weights.fill * _fill_gained(chosen, gpu, share, memory_mib, tables)
-            over = free_gpu - size - left / weights.cpu_per_gpu
+            over = unused - size - left / weights.cpu_per_gpu
             strand = weights.stranding * (_softplus(over, weights.width) - stranded)
             if gone + fill + strand < least - 1e-6:
                 least, gpus[n] = gone + fill + strand, chosen

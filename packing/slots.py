@@ -51,7 +51,7 @@ class Slots:
         self.requests = tuple(request for request, _ in kinds)
         self.frequency = np.array([x for _, x in kinds])
         self.gpus = np.array([mean_gpu(fleet, request) for request in self.requests])
-        self.types = _types(fleet, self.requests)
+        self.types = types_of(fleet, self.requests)
         self.inventory = Inventory(
             np.zeros((fleet.capacity, len(kinds)), np.float32),
             np.zeros((fleet.capacity, len(kinds)), np.float32),
@@ -86,7 +86,8 @@ def mean_gpu(fleet: Fleet, request: Request) -> float:
     return float(sizes[able].mean()) if able.any() else 0.0
 
 
-def _types(fleet: Fleet, requests: Sequence[Request]) -> Types:
+def types_of(fleet: Fleet, requests: Sequence[Request]) -> Types:
+    """The request types of a mix against the models, resources and sharing systems of a fleet."""
     asks = [ask_of(fleet, request) for request in requests]
     shape = records.ROWS, len(fleet.model_names), len(fleet.resources)
     amounts = np.zeros((shape[0], len(asks)), np.float32)

@@ -10,7 +10,11 @@ from typing import Protocol
 
 from packing.fleet import Fleet, Floats
 from packing.policies.best_fit import BestFit
+from packing.policies.dot_product import DotProduct
+from packing.policies.fgd import Fgd
+from packing.policies.gpu_packing import GpuPacking
 from packing.policies.inventory import Inventory
+from packing.policies.simple import FirstFit, LeastAllocated, MostAllocated, Random, WorstFit
 from packing.request import Request
 
 
@@ -52,5 +56,16 @@ class Policy(Protocol):
         ...
 
 
-POLICIES: dict[str, Callable[[], Policy]] = {Inventory.name: Inventory, BestFit.name: BestFit}
-"""Every policy by the name that settings and the command line use."""
+POLICIES: dict[str, Callable[[], Policy]] = {
+    Inventory.name: Inventory,
+    Fgd.name: Fgd,
+    BestFit.name: BestFit,
+    DotProduct.name: DotProduct,
+    GpuPacking.name: GpuPacking,
+    MostAllocated.name: MostAllocated,
+    LeastAllocated.name: LeastAllocated,
+    FirstFit.name: FirstFit,
+    WorstFit.name: WorstFit,
+    Random.name: Random,
+}
+"""Every policy by the name that settings and the command line use; the first is the default."""

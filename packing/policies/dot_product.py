@@ -1,0 +1,26 @@
+"""Dot product: the node whose free resources align least with the request.
+
+DotProd of hkust-adsl/kubernetes-scheduler-simulator, after the vector heuristics of Panigrahy et al.,
+"Heuristics for Vector Bin Packing" (2011): a node's free CPU and GPU and the request's are vectors in parts
+of the largest node, all GPUs of a node merged.
+"""
+
+from __future__ import annotations
+
+from packing.fleet import Fleet, Floats
+from packing.policies.ranked import Ranked
+from packing.policies.sums import free_parts, largest_node, truncated
+from packing.request import Request
+
+
+class DotProduct(Ranked):
+    """score = int(100 (1 - (free CPU x CPU + free GPU x GPU) / 2)), cost = 100 - score."""
+
+    name = "dot-product"
+
+    def rank(self, fleet: Fleet, request: Request) -> Floats:
+        """See ``Ranked.rank``."""
+        cpu_max, gpu_max = largest_node(fleet)
+        cpu = fleet.cpu / cpu_max * (request.cpu_milli / cpu_max)
+        gpu = free_parts(fleet).sum(axis=0) / gpu_max * (fleet.sizes(request) / gpu_max)
+        return 100 - truncated(100 * (1 - (cpu + gpu) / 2))

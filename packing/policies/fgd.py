@@ -1,0 +1,95 @@
+"""Fragmentation gradient descent: where the expected unusable GPU grows least.
+
+Weng et al., "Beware of Fragmentation" (USENIX ATC 2023). For a mix of request types with frequencies x_t, a
+node's unusable GPU is F = sum_t x_t F_t, where F_t is all its free GPU if type t cannot run there (or wants
+none), and else the free GPU on GPUs too small for one of its shares. As their simulator has it: score =
+int(100 / (1 + exp(rise of F))), a single share takes the GPU with the best score, and integers make ties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from packing.demand import Demand, Mix
+from packing.fgd_kernels import fgd_cost
+from packing.fleet import Fleet, Floats
+from packing.policies.devices import tightest
+from packing.policies.rows import Kept, Row, gpus_in
+from packing.records import Scratch, layout_of, nodes_of
+from packing.request import ANY, Request
+from packing.slots import types_of
+
+
+class Fgd:
+    """See the module's docstring. Without a known ``mix`` it is learnt from ``observe``."""
+
+    name = "fgd"
+
+    def __init__(self, mix: Mix | None = None, demand: Demand | None = None) -> None:
+        self._mix = mix
+        self._demand = demand or Demand()
+        self._kept = Kept()
+        self._tables = Mix((), ())
+        self._against: _Against | None = None
+
+    def observe(self, request: Request) -> None:
+        """Learn from an arrival."""
+        self._demand.observe(request)
+
+    def plan(self, fleet: Fleet) -> Callable[[], Mix]:
+        """See ``Policy.plan``: the mix is all it needs."""
+        mix = self._mix or self._demand.mix()
+        return lambda: mix
+
+    def adopt(self, fleet: Fleet, tables: object) -> None:
+        """Use another mix from now on."""
+        assert isinstance(tables, Mix)
+        self._tables = tables
+        self._against = _Against(fleet, tables)
+        self._kept.forget()
+
+    def refresh(self, fleet: Fleet) -> None:
+        """See ``Policy.refresh``: there are no prices."""
+
+    def cost(self, fleet: Fleet, request: Request) -> Floats:
+        """See ``Policy.cost``."""
+        return self._row(fleet, request).cost
+
+    def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
+        """The GPU with the best score; for several, or where GPUs are named, the tightest that fit."""
+        if request.uuids is not ANY:
+            return tightest(fleet, request, row)
+        return gpus_in(int(self._row(fleet, request).gpus[row]))
+
+    def terms(self, fleet: Fleet, request: Request, row: int) -> dict[str, float]:
+        """See ``Policy.terms``: the rise in GPUs, of which the cost is a rounded function."""
+        return {"unusable GPU": float(self._row(fleet, request).terms[0, row])}
+
+    def _row(self, fleet: Fleet, request: Request) -> Row:
+        row = self._kept.row(fleet, request)
+        if self._against is None or self._against.layout != layout_of(fleet):
+            self.adopt(fleet, self._tables)
+        elif (row.seen == fleet.generation).all():
+            return row
+        against = self._against
+        assert against is not None
+        fgd_cost(
+            row.seen, nodes_of(fleet), row.ask, against.types, against.frequency, against.scratch,
+            row.cost, row.gpus, row.terms,
+        )  # fmt: skip
+        return row
+
+
+class _Against:
+    """A mix against a fleet."""
+
+    def __init__(self, fleet: Fleet, mix: Mix) -> None:
+        self.layout = layout_of(fleet)
+        self.types = types_of(fleet, mix.requests)
+        self.frequency = np.array(mix.frequency, np.float32)
+        empty = np.zeros(0, np.float32)
+        self.scratch = Scratch(
+            empty, empty, empty, np.zeros((5, len(fleet.compute)), np.float32), np.zeros(0, np.int32)
+        )

@@ -1,0 +1,137 @@
+"""Every policy behind the one interface: feasibility as the fleet has it, GPUs that really fit."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packing.demand import Mix
+from packing.fleet import Fleet
+from packing.policies import POLICIES
+from packing.policies.best_fit import BestFit
+from packing.policies.fgd import Fgd
+from packing.policies.gpu_packing import GpuPacking
+from packing.policies.simple import FirstFit, LeastAllocated, MostAllocated, WorstFit
+from packing.request import Request, Shares, whole_gpus
+from packing.shape import Gpu, NodeShape, Pool
+
+MIB = 1000
+
+
+def share(milli, cpu=1000, count=1):
+    return Request(cpu_milli=cpu, shares=Shares(count, milli, memory_milli=milli))
+
+
+def fleet_of(*sizes, cpu=32_000):
+    fleet = Fleet(nodes=len(sizes), gpus=4)
+    for i, gpus in enumerate(sizes):
+        fleet.put(NodeShape(f"n{i}", cpu, 262_144, tuple(Gpu(MIB, divisible=True) for _ in range(gpus))))
+    return fleet
+
+
+def take(fleet, row, milli, gpu=0, cpu=0):
+    fleet.take(fleet.allocation(row, share(milli, cpu), (gpu,)))
+
+
+requests = st.one_of(
+    st.builds(share, st.integers(1, 1000), st.integers(0, 9000), st.integers(1, 3)),
+    st.builds(Request, cpu_milli=st.integers(0, 9000)),
+    st.builds(lambda k: Request(devices=(("nvidia.com/gpu", k),)), st.integers(1, 3)),
+)
+
+
+def mixed_fleet():
+    """A node that divides its GPUs, one whose plugin counts them, one that does both."""
+    fleet = Fleet(nodes=3, gpus=4)
+    cut = tuple(Gpu(MIB, divisible=True) for _ in range(3))
+    pool = Pool("nvidia.com/gpu", 3, (0, 1, 2), 1000, MIB)
+    fleet.put(NodeShape("divided", 12_000, 9000, cut))
+    fleet.put(NodeShape("counted", 12_000, 9000, tuple(Gpu(MIB) for _ in range(3)), (pool,)))
+    fleet.put(NodeShape("both", 12_000, 9000, cut, (pool,)))
+    return fleet
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@settings(max_examples=10, deadline=None)
+@given(steps=st.lists(st.tuples(requests, st.integers(0, 2)), max_size=12))
+def test_finite_cost_means_that_it_fits_and_the_gpus_hold_it(name, steps):
+    fleet, policy = mixed_fleet(), POLICIES[name]()
+    before = [array.copy() for array in (fleet.cpu, fleet.compute, fleet.memory, fleet.free)]
+    held = []
+    for request, row in steps:
+        cost, fits = policy.cost(fleet, request), fleet.reasons(request) == 0
+        assert (np.isfinite(cost) == fits)[:3].all()
+        if fits[row]:
+            held.append(fleet.allocation(row, request, policy.choose(fleet, request, row)))
+            fleet.take(held[-1])
+            assert not fleet.overcommitted.any()
+            assert (fleet.compute >= 0).all()
+            assert (fleet.memory >= 0).all()
+    for one in reversed(held):
+        fleet.give_back(one)
+    after = fleet.cpu, fleet.compute, fleet.memory, fleet.free
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def unusable_by_hand(free, cpu, mix):
+    """F of one node, straight from its definition; ``free`` in milli per GPU."""
+    total = 0.0
+    for request, frequency in zip(mix.requests, mix.frequency, strict=True):
+        part = request.shares
+        room = sum(f >= part.compute_milli for f in free) if part else 0
+        if part is None or cpu < request.cpu_milli or room < part.count:
+            total += frequency * sum(free)
+        else:
+            total += frequency * sum(f for f in free if f < part.compute_milli)
+    return total / 1000
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 1000), min_size=3, max_size=3), st.integers(1000, 9000), st.integers(50, 1000))
+def test_fgd_agrees_with_its_definition(taken, cpu, milli):
+    mix = Mix.of({share(300, 2000): 3, share(500, 4000): 2, share(1000, 6000, 2): 1, Request(3000): 2})
+    fleet, policy = fleet_of(3, cpu=cpu), Fgd(mix)
+    for gpu, used in enumerate(taken):
+        if used:
+            take(fleet, 0, used, gpu)
+    policy.adopt(fleet, policy.plan(fleet)())
+    free = [1000 - used for used in taken]
+    rises = []
+    for gpu, f in enumerate(free):
+        if f >= milli:
+            after = [*free[:gpu], f - milli, *free[gpu + 1 :]]
+            rises.append(unusable_by_hand(after, cpu - 1000, mix) - unusable_by_hand(free, cpu, mix))
+    cost = policy.cost(fleet, share(milli))[0]
+    if not rises:
+        assert cost == np.inf
+    else:
+        best = max(100 / (1 + np.exp(rise)) for rise in rises)
+        assert 100 - best - 1e-3 <= cost <= 101 - best + 1e-3
+
+
+def test_best_fit_takes_the_tightest_node_and_gpu():
+    fleet = fleet_of(4, 4)
+    take(fleet, 1, 300, gpu=1)
+    take(fleet, 1, 600, gpu=2)
+    policy = BestFit()
+    assert policy.cost(fleet, share(200)).argmin() == 1
+    assert policy.choose(fleet, share(200), 1) == (2,)
+
+
+def test_gpu_packing_scores_as_published():
+    fleet = fleet_of(2, 2, 2)
+    take(fleet, 1, 400)
+    take(fleet, 2, 600)
+    assert (100 - GpuPacking().cost(fleet, share(300))).tolist() == [31, 94, 96]
+    assert (100 - GpuPacking().cost(fleet, Request(shares=whole_gpus(1)))).tolist() == [31, 49, 49]
+    assert (100 - GpuPacking().cost(fleet, Request(1000))).tolist() == [0, 0, 0]
+
+
+def test_yardsticks():
+    fleet = fleet_of(4, 4)
+    take(fleet, 1, 500, cpu=8000)
+    assert FirstFit().cost(fleet, share(100)).tolist() == [0, 0]
+    assert WorstFit().cost(fleet, share(100)).argmin() == 0
+    assert WorstFit().choose(fleet, share(100), 1) == (1,)
+    assert MostAllocated().cost(fleet, share(100)).argmin() == 1
+    assert LeastAllocated().cost(fleet, share(100)).argmin() == 0

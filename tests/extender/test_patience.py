@@ -29,12 +29,19 @@ def make_room(node: Node, patience: Patience) -> None:
     patience.news()
 
 
+async def asked(node: Node, times: int) -> None:
+    while node.asked < times:
+        await asyncio.sleep(0)
+
+
 async def test_news_turns_a_refusal() -> None:
     node, patience = Node(), Patience(longest=60)
-    loop = asyncio.get_running_loop()
-    loop.call_later(SOON, patience.news)  # of something else
-    loop.call_later(2 * SOON, make_room, node, patience)
-    assert await patience.unless_refused(node.fits, refused)
+    waiting = asyncio.create_task(patience.unless_refused(node.fits, refused))
+    await asked(node, 1)
+    patience.news()  # of something else
+    await asked(node, 2)
+    make_room(node, patience)
+    assert await waiting
     assert node.asked == 3
 
 

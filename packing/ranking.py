@@ -10,18 +10,18 @@ from packing.fleet import Floats
 TOP_LEVEL = 10
 """kube-scheduler's highest extender score (``MaxExtenderPriority``)."""
 
-Keys = npt.NDArray[np.uint64]
+Keys = npt.NDArray[np.int64]
 
 
 def rank_keys(cost: Floats, order: npt.NDArray[np.uint32]) -> Keys:
-    """Sortable keys, (N,) uint64, lower is better: by cost, equal costs by ``order``.
+    """Sortable keys, (N,) int64, lower is better: by cost, equal costs by ``order``.
 
-    The bits of a float sort like the number once negative ones are inverted and the sign is flipped.
+    The bits of a float, read as a signed number, sort like the float once those of negative ones are inverted
+    but for the sign.
     """
-    bits = np.ascontiguousarray(cost, np.float32).view(np.uint32)
-    negative = bits >> 31 == 1
-    sortable = np.where(negative, ~bits, bits | np.uint32(1 << 31))
-    return (sortable.astype(np.uint64) << np.uint64(32)) | order
+    bits = np.ascontiguousarray(cost, np.float32).view(np.int32)
+    sortable = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return (sortable.astype(np.int64) << 32) | order
 
 
 def best(keys: Keys, count: int) -> npt.NDArray[np.intp]:

@@ -7,13 +7,13 @@ rest; any field may be absent or null. ``record()`` shares what many objects hav
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic.alias_generators import to_camel
+from pydantic import BaseModel, Field, ValidationError
+from typing_extensions import TypedDict
 
 from extender.objects import Container, Node, Pairs, Pod, PodClaim, PodSpec, Taint
 
@@ -26,42 +26,90 @@ _DOMAINS = (
 _BARE_PREFIXES = ("ALIYUN_COM_GPU", "gpu-", "runai-", "pod-group-name")
 
 
-class _Wire(BaseModel):
-    # Quantities may be written as plain numbers ("cpu: 1" in YAML); Kubernetes takes them too.
-    model_config = ConfigDict(alias_generator=to_camel, extra="ignore", coerce_numbers_to_str=True)
+# The parts are typed dicts: pydantic fills them at half the cost of models, and the garbage collector leaves
+# dicts of text alone. Quantities may be written as plain numbers ("cpu: 1"); Kubernetes takes them too.
+_Text: TypeAlias = Annotated[str, Field(coerce_numbers_to_str=True)]
+_Map: TypeAlias = dict[str, _Text | None] | None
 
 
-_Map: TypeAlias = dict[str, str | None] | None
+class _Metadata(TypedDict, total=False):
+    name: str | None
+    generateName: str | None
+    namespace: str | None
+    uid: str | None
+    labels: _Map
+    annotations: _Map
+    creationTimestamp: str | None
+    deletionTimestamp: str | None
+    resourceVersion: str | None
 
 
-class _Metadata(_Wire):
-    name: str | None = None
-    generate_name: str | None = None
-    namespace: str | None = None
-    uid: str | None = None
-    labels: _Map = None
-    annotations: _Map = None
-    creation_timestamp: str | None = None
-    deletion_timestamp: str | None = None
-    resource_version: str | None = None
+class _Taint(TypedDict, total=False):
+    key: str | None
+    value: str | None
+    effect: str | None
 
 
-class _Taint(_Wire):
-    key: str | None = None
-    value: str | None = None
-    effect: str | None = None
+class _NodeSpec(TypedDict, total=False):
+    unschedulable: bool | None
+    taints: list[_Taint] | None
 
 
-class _NodeSpec(_Wire):
-    unschedulable: bool | None = None
-    taints: list[_Taint] | None = None
+class _NodeStatus(TypedDict, total=False):
+    allocatable: _Map
 
 
-class _NodeStatus(_Wire):
-    allocatable: _Map = None
+class _Resources(TypedDict, total=False):
+    requests: _Map
+    limits: _Map
 
 
-class WireNode(_Wire):
+class _Container(TypedDict, total=False):
+    name: str | None
+    resources: _Resources | None
+    restartPolicy: str | None
+
+
+class _Claim(TypedDict, total=False):
+    name: str | None
+    resourceClaimName: str | None
+    resourceClaimTemplateName: str | None
+
+
+class _PodSpec(TypedDict, total=False):
+    containers: list[_Container] | None
+    initContainers: list[_Container] | None
+    resources: _Resources | None
+    overhead: _Map
+    nodeSelector: _Map
+    resourceClaims: list[_Claim] | None
+    nodeName: str | None
+    schedulerName: str | None
+    priority: int | None
+
+
+class _Device(TypedDict, total=False):
+    resourceID: str | None
+
+
+class _DeviceResource(TypedDict, total=False):
+    name: str | None
+    resources: list[_Device] | None
+
+
+class _ContainerStatus(TypedDict, total=False):
+    allocatedResourcesStatus: list[_DeviceResource] | None
+
+
+class _PodStatus(TypedDict, total=False):
+    phase: str | None
+    nominatedNodeName: str | None
+    startTime: str | None
+    containerStatuses: list[_ContainerStatus] | None
+    resourceClaimStatuses: list[_Claim] | None
+
+
+class WireNode(BaseModel):
     """A Node of the wire."""
 
     metadata: _Metadata | None = None
@@ -70,104 +118,20 @@ class WireNode(_Wire):
 
     def record(self) -> Node:
         """The node that this manifest describes."""
-        metadata, spec = self.metadata or _Metadata(), self.spec or _NodeSpec()
+        metadata, spec, status = self.metadata or {}, self.spec or {}, self.status or {}
         return Node(
-            name=sys.intern(metadata.name or ""),
-            uid=metadata.uid or "",
-            labels=_interned(metadata.labels),
-            annotations=_kept(metadata.annotations),
-            allocatable=_interned(self.status.allocatable if self.status else None),
-            unschedulable=bool(spec.unschedulable),
-            taints=tuple(Taint(t.key or "", t.value or "", t.effect or "") for t in spec.taints or ()),
-            created=_seconds(metadata.creation_timestamp),
+            name=sys.intern(metadata.get("name") or ""),
+            uid=metadata.get("uid") or "",
+            labels=_interned(metadata.get("labels")),
+            annotations=_kept(metadata.get("annotations")),
+            allocatable=_interned(status.get("allocatable")),
+            unschedulable=bool(spec.get("unschedulable")),
+            taints=tuple([_taint(t) for t in spec.get("taints") or ()]),
+            created=_seconds(metadata.get("creationTimestamp")),
         )
 
 
-class _Resources(_Wire):
-    requests: _Map = None
-    limits: _Map = None
-
-
-class _Container(_Wire):
-    name: str | None = None
-    resources: _Resources | None = None
-    restart_policy: str | None = None
-
-    def record(self) -> Container:
-        requests, limits = _completed(self.resources)
-        return Container(self.name or "", requests, limits, self.restart_policy == "Always")
-
-
-class _PodClaim(_Wire):
-    name: str | None = None
-    resource_claim_name: str | None = None
-    resource_claim_template_name: str | None = None
-
-
-class _PodSpec(_Wire):
-    containers: list[_Container] | None = None
-    init_containers: list[_Container] | None = None
-    resources: _Resources | None = None
-    overhead: _Map = None
-    node_selector: _Map = None
-    resource_claims: list[_PodClaim] | None = None
-    node_name: str | None = None
-    scheduler_name: str | None = None
-    priority: int | None = None
-
-    def record(self) -> PodSpec:
-        requests, limits = _completed(self.resources)
-        return _shared(
-            PodSpec(
-                containers=tuple(c.record() for c in self.containers or ()),
-                init_containers=tuple(c.record() for c in self.init_containers or ()),
-                requests=requests,
-                limits=limits,
-                overhead=_pairs(self.overhead),
-                node_selector=_pairs(self.node_selector),
-                claims=tuple(
-                    PodClaim(c.name or "", c.resource_claim_name or "", c.resource_claim_template_name or "")
-                    for c in self.resource_claims or ()
-                ),
-            )
-        )
-
-
-class _Device(_Wire):
-    resource_id: str | None = Field(default=None, alias="resourceID")
-
-
-class _DeviceResource(_Wire):
-    name: str | None = None
-    resources: list[_Device] | None = None
-
-
-class _ContainerStatus(_Wire):
-    allocated_resources_status: list[_DeviceResource] | None = None
-
-
-class _ClaimStatus(_Wire):
-    name: str | None = None
-    resource_claim_name: str | None = None
-
-
-class _PodStatus(_Wire):
-    phase: str | None = None
-    nominated_node_name: str | None = None
-    start_time: str | None = None
-    container_statuses: list[_ContainerStatus] | None = None
-    resource_claim_statuses: list[_ClaimStatus] | None = None
-
-    def devices(self) -> Pairs:
-        resources = (r for s in self.container_statuses or () for r in s.allocated_resources_status or ())
-        return tuple((r.name or "", d.resource_id or "") for r in resources for d in r.resources or ())
-
-    def claims(self) -> Pairs:
-        statuses = self.resource_claim_statuses or ()
-        return tuple((s.name or "", s.resource_claim_name) for s in statuses if s.resource_claim_name)
-
-
-class WirePod(_Wire):
+class WirePod(BaseModel):
     """A Pod of the wire."""
 
     metadata: _Metadata | None = None
@@ -176,26 +140,64 @@ class WirePod(_Wire):
 
     def record(self) -> Pod:
         """The pod that this manifest describes; a namespace that is not given is ``default``."""
-        metadata, spec = self.metadata or _Metadata(), self.spec or _PodSpec()
-        status = self.status or _PodStatus()
+        metadata, spec, status = self.metadata or {}, self.spec or {}, self.status or {}
         return Pod(
-            namespace=sys.intern(metadata.namespace or "default"),
-            name=metadata.name or metadata.generate_name or "",
-            uid=metadata.uid or "",
-            spec=spec.record(),
-            node_name=sys.intern(spec.node_name or ""),
-            phase=sys.intern(status.phase or "Pending"),
-            scheduler_name=sys.intern(spec.scheduler_name or "default-scheduler"),
-            priority=spec.priority or 0,
-            nominated_node=sys.intern(status.nominated_node_name or ""),
-            deleting=metadata.deletion_timestamp is not None,
-            created=_seconds(metadata.creation_timestamp),
-            started=_seconds(status.start_time),
-            annotations=_kept(metadata.annotations),
-            labels=_kept(metadata.labels),
-            devices=status.devices(),
-            claims=status.claims(),
+            namespace=sys.intern(metadata.get("namespace") or "default"),
+            name=metadata.get("name") or metadata.get("generateName") or "",
+            uid=metadata.get("uid") or "",
+            spec=_shared(_spec(spec)),
+            node_name=sys.intern(spec.get("nodeName") or ""),
+            phase=sys.intern(status.get("phase") or "Pending"),
+            scheduler_name=sys.intern(spec.get("schedulerName") or "default-scheduler"),
+            priority=spec.get("priority") or 0,
+            nominated_node=sys.intern(status.get("nominatedNodeName") or ""),
+            deleting=metadata.get("deletionTimestamp") is not None,
+            created=_seconds(metadata.get("creationTimestamp")),
+            started=_seconds(status.get("startTime")),
+            annotations=_kept(metadata.get("annotations")),
+            labels=_kept(metadata.get("labels")),
+            devices=_devices(status.get("containerStatuses") or ()),
+            claims=_claims(status.get("resourceClaimStatuses") or ()),
         )
+
+
+def _spec(spec: _PodSpec) -> PodSpec:
+    requests, limits = _completed(spec.get("resources"))
+    return PodSpec(
+        containers=tuple([_container(c) for c in spec.get("containers") or ()]),
+        init_containers=tuple([_container(c) for c in spec.get("initContainers") or ()]),
+        requests=requests,
+        limits=limits,
+        overhead=_pairs(spec.get("overhead")),
+        node_selector=_pairs(spec.get("nodeSelector")),
+        claims=tuple([_claim(c) for c in spec.get("resourceClaims") or ()]),
+    )
+
+
+def _container(container: _Container) -> Container:
+    requests, limits = _completed(container.get("resources"))
+    return Container(
+        container.get("name") or "", requests, limits, container.get("restartPolicy") == "Always"
+    )
+
+
+def _claim(claim: _Claim) -> PodClaim:
+    template = claim.get("resourceClaimTemplateName") or ""
+    return PodClaim(claim.get("name") or "", claim.get("resourceClaimName") or "", template)
+
+
+def _taint(taint: _Taint) -> Taint:
+    return Taint(taint.get("key") or "", taint.get("value") or "", taint.get("effect") or "")
+
+
+def _devices(statuses: Iterable[_ContainerStatus]) -> Pairs:
+    resources = [r for s in statuses for r in s.get("allocatedResourcesStatus") or ()]
+    devices = [(r.get("name") or "", d) for r in resources for d in r.get("resources") or ()]
+    return tuple([(name, device.get("resourceID") or "") for name, device in devices])
+
+
+def _claims(statuses: Iterable[_Claim]) -> Pairs:
+    return tuple([(s.get("name") or "", claim) for s in statuses if (claim := s.get("resourceClaimName"))])
 
 
 @lru_cache(maxsize=8192)
@@ -228,10 +230,10 @@ def _pairs(entries: Mapping[str, str | None] | None) -> Pairs:
 
 def _completed(resources: _Resources | None) -> tuple[Pairs, Pairs]:
     # SetDefaults_Pod of k8s.io/kubernetes: what has a limit and no request requests its limit.
-    if resources is None:
+    if not resources:
         return (), ()
-    limits = _pairs(resources.limits)
-    return tuple(sorted({**dict(limits), **dict(_pairs(resources.requests))}.items())), limits
+    limits = _pairs(resources.get("limits"))
+    return tuple(sorted({**dict(limits), **dict(_pairs(resources.get("requests")))}.items())), limits
 
 
 def _seconds(timestamp: str | None) -> float:
@@ -244,5 +246,5 @@ def _seconds(timestamp: str | None) -> float:
 def complaint(error: ValidationError) -> str:
     """The first thing that is wrong, and where, in one line."""
     first = error.errors(include_url=False, include_input=False)[0]
-    what = "Input should be an object" if first["type"] == "model_type" else first["msg"]
+    what = "Input should be an object" if first["type"] in ("model_type", "dict_type") else first["msg"]
     return ": ".join(filter(None, (".".join(map(str, first["loc"])), what)))

@@ -186,8 +186,7 @@ class ListWatch:
         return [self._changed(event)]
 
     def _changed(self, event: _Change[Any]) -> Event:
-        metadata = event.object.metadata
-        self._version = (metadata and metadata.resource_version) or self._version
+        self._version = (event.object.metadata or {}).get("resourceVersion") or self._version
         obj = event.object.record()
         return Deleted(obj.kind, obj.key) if event.type == "DELETED" else Upserted(obj)
 

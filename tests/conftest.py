@@ -1,9 +1,7 @@
-"""For all tests."""
-
-from __future__ import annotations
+"""What all tests share."""
 
 from hypothesis import settings
 
-# How long an example takes says more about the machine than about the code.
+# How long one example takes says more about the machine's other work than about the code.
 settings.register_profile("stowage", deadline=None)
 settings.load_profile("stowage")

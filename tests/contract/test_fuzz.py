@@ -129,7 +129,7 @@ def caller() -> Iterator[Caller]:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_the_answer_is_always_one_that_can_be_read(caller: Caller, verb: Verb, data: st.DataObject) -> None:
     response = caller.post(verb, data.draw(messages(verb)))

@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from extender.dialects.vocabulary import Claim, Claims
-from packing.request import WHOLE, Request
+from packing.request import WHOLE, Request, Shares
 from packing.shape import NodeShape, meaning
 
 _ROUNDING = 2
@@ -31,24 +31,20 @@ class Settled:
 
 def settle(shape: NodeShape, request: Request, claims: Claims | None) -> Settled:
     """What a pod bound to this node has of its divided GPUs."""
+    if not shape.divided_as:
+        return Settled()
     asked = meaning(shape, request).shares
     if claims is not None and claims.resource != shape.divided_as:
         claims = None  # written for another kind of node: what counts here is what the pod asks for
     if claims is None and asked is None:
         return Settled()
-    doubts = []
-    if claims is None or claims.complaint or _elsewhere(shape, claims):
-        doubts.append(_complaint(shape, claims))
-    devices = claims.devices if claims and not _elsewhere(shape, claims) else ()
-    if not devices and asked is not None:
-        devices = (Claim("", least=asked),)
-    if asked is None:
-        doubts.append("claims GPU that the pod did not ask for")
+    devices, doubts = _heard(shape, asked, claims)
     exact = claims is not None and claims.exact
     held: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
     for claim in devices:
-        gpus = _find(shape, claim.device)
-        if claim.device and len(gpus) != 1:
+        known = _find(shape, claim.device)
+        gpus = range(len(shape.gpus)) if known is None else (known,)
+        if claim.device and known is None:
             doubts.append(f"claims GPU {claim.device[:64]!r}, which the node does not have")
         for gpu in gpus:
             milli, mib, doubt = _size(shape, gpu, claim, exact=exact)
@@ -59,6 +55,20 @@ def settle(shape: NodeShape, request: Request, claims: Claims | None) -> Settled
     return Settled(_at_once(held), "; ".join(dict.fromkeys(doubts)))
 
 
+def _heard(
+    shape: NodeShape, asked: Shares | None, claims: Claims | None
+) -> tuple[tuple[Claim, ...], list[str]]:
+    """The claims that are heard, at least one if the pod asks for anything, and what is wrong with them."""
+    elsewhere = claims is not None and claims.node not in ("", shape.name)
+    doubts = []
+    if claims is None or claims.complaint or elsewhere:
+        doubts.append(_complaint(claims, elsewhere=elsewhere))
+    if asked is None:
+        doubts.append("claims GPU that the pod did not ask for")
+    devices = claims.devices if claims and not elsewhere else ()
+    return devices or ((Claim("", least=asked),) if asked else ()), doubts
+
+
 def settle_counts(
     shape: NodeShape, request: Request, reported: tuple[tuple[str, int], ...]
 ) -> tuple[Request, str]:
@@ -66,6 +76,8 @@ def settle_counts(
 
     Where GPUs are divided kubelet's report is of stand-ins, and means nothing.
     """
+    if not reported:
+        return request, ""
     asked = dict(meaning(shape, request).devices)
     plain = {pool.resource for pool in shape.pools if not shape.divides(pool)}
     more = {name: held for name, held in reported if name in plain and held > asked.get(name, 0)}
@@ -77,24 +89,20 @@ def settle_counts(
     return replace(request, shares=None, devices=tuple(sorted((asked | more).items()))), doubt
 
 
-def _elsewhere(shape: NodeShape, claims: Claims) -> bool:
-    return claims.node not in ("", shape.name)
-
-
-def _complaint(shape: NodeShape, claims: Claims | None) -> str:
+def _complaint(claims: Claims | None, *, elsewhere: bool) -> str:
     if claims is None:
         return "nothing says which GPU it has: it counts on every GPU of the node"
-    if _elsewhere(shape, claims):
+    if elsewhere:
         return f"claims GPUs of node {claims.node[:64]!r}: it counts on every GPU of the node"
     return f"annotation {claims.complaint}"
 
 
-def _find(shape: NodeShape, device: str) -> list[int]:
-    """The indices that a UUID or an index stands for: one, or all where it stands for none."""
+def _find(shape: NodeShape, device: str) -> int | None:
+    """The index of the GPU that a UUID or an index stands for, None where it stands for none."""
     if device.isdecimal() and int(device) < len(shape.gpus):
-        return [int(device)]
-    named = [index for index, gpu in enumerate(shape.gpus) if device and gpu.uuid == device]
-    return named[:1] or list(range(len(shape.gpus)))
+        return int(device)
+    named = (index for index, gpu in enumerate(shape.gpus) if device and gpu.uuid == device)
+    return next(named, None)
 
 
 def _size(shape: NodeShape, gpu: int, claim: Claim, *, exact: bool) -> tuple[int, int, str]:

@@ -125,7 +125,9 @@ class Ledger:
         request, doubt = settle_counts(shape, hold.request, hold.reported)
         settled = settle(shape, hold.request, hold.claims)
         self._doubt(key, "; ".join(filter(None, (doubt, settled.doubt))))
-        allocation = replace(self._fleet.allocation(row, request), shares=settled.parts)
+        allocation = self._fleet.allocation(row, request)
+        if settled.parts:
+            allocation = replace(allocation, shares=settled.parts)
         self._taken[key] = allocation
         self._fleet.take(allocation)
 

@@ -145,6 +145,8 @@ class State:
             self._note_overcommitment(node)
         else:
             self.ledger.nominate(pod.key, hold)
+        if known is not None and known.node_name != pod.node_name:
+            self._note_overcommitment(known.node_name)
 
     def _hold(self, pod: Pod, node: str) -> Hold | None:
         try:

@@ -32,7 +32,16 @@ Reasons = npt.NDArray[np.int8]
 _LARGEST = (1 << 24) - 1
 _MOST = 1 << 20
 """More devices than this in one request are as good as any number: no node has them, and they add up."""
-_PER_GPU = ("compute", "compute_capacity", "memory", "memory_capacity", "divisible", "shareable", "slots")
+_PER_GPU = (
+    "compute",
+    "compute_capacity",
+    "memory",
+    "memory_capacity",
+    "divisible",
+    "shareable",
+    "slots",
+    "identified",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +61,14 @@ class Fleet:
     Shapes: G GPUs a node at most, N rows allocated, R resources. ``compute`` and ``memory`` (G, N) are free
     milli-GPU and MiB, ``compute_capacity`` and ``memory_capacity`` (G, N) what a GPU has (0: no such GPU),
     ``divisible`` (G, N) 1 where another share may be placed, ``shareable`` (G, N) where one ever may,
-    ``slots`` (G, N) shares that a GPU can still take, ``free`` and ``total`` (R, N) devices of each pool,
-    ``device_gpu`` (R, N) the size of one of them in GPUs, ``cpu`` and ``node_memory`` (N,) free milli and
-    MiB, ``cpu_capacity`` (N,) milli, ``model`` (N,) an index into ``model_names``, ``max_island`` (N,) GPUs,
-    ``overcommitted`` (N,) 1 where GPU is handed out twice, ``blocked`` (N,) a reason code, ``order`` (N,) a
-    fixed order of nodes for ties, ``generation`` (N,) counts changes, ``most`` (R, N) devices of a pool for
-    one container (0: any number), ``divides`` (R, N) 1 where they are whole divisible GPUs, ``divided`` (N,)
-    an index into ``divisions``, ``cuda`` (N,) versions.
+    ``slots`` (G, N) shares that a GPU can still take, ``identified`` (G, N) 1 where its UUID is in
+    ``uuids``, ``free`` and ``total`` (R, N) devices of each pool, ``device_gpu`` (R, N) the size of one of
+    them in GPUs, ``cpu`` and ``node_memory`` (N,) free milli and MiB, ``cpu_capacity`` (N,) milli,
+    ``model`` (N,) an index into ``model_names``, ``max_island`` (N,) GPUs, ``overcommitted`` (N,) 1 where
+    GPU is handed out twice, ``blocked`` (N,) a reason code, ``order`` (N,) a fixed order of nodes for ties,
+    ``generation`` (N,) counts changes, ``most`` (R, N) devices of a pool for one container (0: any number),
+    ``divides`` (R, N) 1 where they are whole divisible GPUs, ``divided`` (N,) an index into ``divisions``,
+    ``cuda`` (N,) versions.
     """
 
     def __init__(self, nodes: int = 64, gpus: int = 8) -> None:
@@ -68,11 +78,12 @@ class Fleet:
         self.model_names: list[str | None] = [None]
         self.products: list[str] = [""]
         self.divisions: dict[str, int] = {"": 0}
+        self.uuids: dict[str, tuple[int, int]] = {}
         self._vacant: list[int] = []
         self.cpu, self.cpu_capacity, self.node_memory = _floats(nodes), _floats(nodes), _floats(nodes)
         self.compute, self.compute_capacity = _floats(gpus, nodes), _floats(gpus, nodes)
         self.memory, self.memory_capacity = _floats(gpus, nodes), _floats(gpus, nodes)
-        self.divisible, self.shareable = np.zeros((2, gpus, nodes), np.uint8)
+        self.divisible, self.shareable, self.identified = np.zeros((3, gpus, nodes), np.uint8)
         self.slots = np.zeros((gpus, nodes), np.int32)
         self.free, self.total = np.zeros((0, nodes), np.int32), np.zeros((0, nodes), np.int32)
         self.device_gpu, self.most = _floats(0, nodes), np.zeros((0, nodes), np.int32)
@@ -96,6 +107,7 @@ class Fleet:
             row = self._new_row(shape.name)
         self._reserve_gpus(len(shape.gpus))
         pools = [self._resource(pool.resource) for pool in shape.pools]
+        self._forget_uuids(row)
         self.shapes[row] = shape
         self.blocked[row] = shape.blocked
         self.model[row] = self._model(shape.model, shape.product)
@@ -115,6 +127,7 @@ class Fleet:
     def remove(self, name: str) -> None:
         """Forget a node; its row answers "unknown" until it is reused."""
         row = self.rows.pop(name)
+        self._forget_uuids(row)
         self._reset(row, NodeShape(name, 0, 0))
         self.shapes[row] = None
         self.blocked[row] = Reason.UNKNOWN_NODE
@@ -284,7 +297,8 @@ class Fleet:
         )
         for pool in shape.pools:
             if shape.divides(pool):
-                self.free[self.resources[pool.resource], row] = untouched[list(pool.gpus)].sum()
+                whole = int(untouched[list(pool.gpus)].sum())
+                self.free[self.resources[pool.resource], row] = min(whole, pool.total)
 
     def _note_overcommitment(self, row: int) -> None:
         shares = (self.compute[:, row] < 0).any() or (self.memory[:, row] < 0).any()
@@ -296,12 +310,14 @@ class Fleet:
         self.free[:, row] = self.total[:, row] = self.device_gpu[:, row] = self.most[:, row] = 0
         self.divides[:, row] = 0
         self.compute_capacity[:, row] = self.memory_capacity[:, row] = 0
-        self.shareable[:, row] = self.slots[:, row] = 0
+        self.shareable[:, row] = self.slots[:, row] = self.identified[:, row] = 0
         for gpu, has in enumerate(shape.gpus):
             self.compute_capacity[gpu, row] = has.compute_milli
             self.memory_capacity[gpu, row] = min(has.memory_mib, _LARGEST)
             self.shareable[gpu, row] = has.divisible
             self.slots[gpu, row] = has.slots
+            if has.uuid:
+                self.uuids[has.uuid], self.identified[gpu, row] = (gpu, row), 1
         self.divisible[:, row] = self.shareable[:, row] * (self.slots[:, row] > 0)
         self.compute[:, row] = self.compute_capacity[:, row]
         self.memory[:, row] = self.memory_capacity[:, row]
@@ -335,10 +351,11 @@ class Fleet:
 
     def _named(self, request: Request) -> npt.NDArray[np.uint8]:
         """(G, N) 1 for the GPUs whose UUID the request permits."""
-        named = np.zeros(self.divisible.shape, np.uint8)
-        for row, shape in enumerate(self.shapes):
-            for gpu, has in enumerate(shape.gpus if shape else ()):
-                named[gpu, row] = request.uuids.permits(has.uuid)
+        allow, deny = request.uuids.allow, request.uuids.deny
+        named = np.zeros_like(self.identified) if allow else self.identified.copy()
+        for uuid in frozenset.intersection(*allow) if allow else deny:
+            if uuid in self.uuids:
+                named[self.uuids[uuid]] = uuid not in deny
         return named
 
     def allowed(self, request: Request) -> npt.NDArray[np.uint8]:
@@ -352,6 +369,12 @@ class Fleet:
             ],
             np.uint8,
         )
+
+    def _forget_uuids(self, row: int) -> None:
+        shape = self.shapes[row]
+        for gpu, had in enumerate(shape.gpus if shape else ()):
+            if self.uuids.get(had.uuid) == (gpu, row):
+                del self.uuids[had.uuid]
 
     def _new_row(self, name: str) -> int:
         if self._vacant:

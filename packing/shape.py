@@ -69,7 +69,7 @@ class NodeShape:
 
     def divides(self, pool: Pool) -> bool:
         """Whether the devices of a pool are whole GPUs that are handed out device by device."""
-        return any(self.gpus[gpu].divisible for gpu in pool.gpus)
+        return bool(self.divided_as) and any(self.gpus[gpu].divisible for gpu in pool.gpus)
 
 
 def meaning(shape: NodeShape, request: Request) -> Request:
@@ -78,8 +78,10 @@ def meaning(shape: NodeShape, request: Request) -> Request:
     Counted devices become whole GPUs where the node divides them; shares become counted devices where a
     plain plugin hands out the resource they are counted by; shares of another sharing system mean nothing.
     """
-    divided = {pool.resource for pool in shape.pools if shape.divides(pool)}
     part = request.shares
+    if part is None and not shape.divided_as:
+        return request
+    divided = {pool.resource for pool in shape.pools if shape.divides(pool)}
     if part is not None:
         if part.resource == shape.divided_as:
             return request

@@ -146,3 +146,9 @@ def test_a_promised_share_counts_on_one_gpu_and_not_on_all():
     row = state.fleet.rows["hami"]
     assert state.reasons(whole, request)[row] == 0
     assert state.reasons(whole, Request(devices=((HAMI, 2),)))[row] != 0
+
+
+def test_a_gpu_that_is_not_there_is_a_contradiction_on_a_node_of_one_gpu_too():
+    settled = settle(shape(1), share(1, 300, 3000), Claims(HAMI, (Claim("GPU-7", 300, 3000),)))
+    assert settled.parts == ((0, 300, 3000),)
+    assert "which the node does not have" in settled.doubt

@@ -71,6 +71,14 @@ def test_a_node_that_holds_more_than_its_allocatable_takes_nothing_until_it_does
     assert why(state, make_pod("new"), "n") is Reason.FITS
 
 
+def test_a_pod_that_loses_its_node_no_longer_overcommits_it():
+    bound = make_pod("a", 9, node_name="n")
+    state = make_state(make_node("n"), bound)
+    assert state.overcommitted == {"n"}
+    state.apply([Upserted(replace(bound, node_name=""))])
+    assert state.overcommitted == frozenset()
+
+
 def test_a_node_that_shrinks_below_what_it_holds_is_overcommitted():
     state = make_state(make_node("n"), make_pod("a", 6, node_name="n"))
     state.apply([Upserted(make_node("n", 4))])

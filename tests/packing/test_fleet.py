@@ -341,3 +341,20 @@ def test_a_plugin_may_give_one_replica_to_a_container():
     fleet.put(NodeShape("n", 64_000, 512_000, (Gpu(MIB),), (Pool(GPU, 8, (0,), 125, MIB // 8, most=1),)))
     assert why(fleet, "n", Request(devices=((GPU, 2),), together=2)) is Reason.ONE_REPLICA
     assert why(fleet, "n", ask(2)) is Reason.FITS  # two containers, one each
+
+
+def test_a_gpu_is_found_by_its_uuid_wherever_it_goes():
+    fleet = Fleet()
+    only = share(100, 100, uuids=Choice((frozenset({"GPU-1"}),)))
+    fleet.put(divided())
+    fleet.put(NodeShape("other", 64_000, 512_000, (Gpu(MIB, True, uuid="GPU-9"),), divided_as=HAMI))
+    assert (why(fleet, "n", only), why(fleet, "other", only)) == (Reason.FITS, Reason.NO_SUCH_DEVICE)
+    fleet.put(divided(1))
+    assert why(fleet, "n", only) is Reason.NO_SUCH_DEVICE
+    fleet.put(divided(2))
+    fleet.remove("n")
+    fleet.put(NodeShape("other", 64_000, 512_000, (Gpu(MIB, True, uuid="GPU-1"),), divided_as=HAMI))
+    assert why(fleet, "other", only) is Reason.FITS
+    unnamed = NodeShape("x", 64_000, 512_000, (Gpu(MIB, True),), divided_as=HAMI)
+    fleet.put(unnamed)
+    assert why(fleet, "x", share(100, 100, uuids=Choice(deny=frozenset({"GPU-5"})))) is Reason.NO_SUCH_DEVICE

@@ -2,13 +2,11 @@
 
 BestFit of hkust-adsl/kubernetes-scheduler-simulator, the strongest baseline of Weng et al. (USENIX ATC 2023):
 half of the CPU and half of the GPU that stay free, each as part of the largest node, in hundredths. The
-simulator cuts the score to an integer and stretches it to 0..100 over the nodes that fit, which only matters
-for what counts as a tie.
+simulator cuts the score to an integer, which makes ties, and stretches it to 0..100 over the nodes that fit,
+which changes neither their order nor their ties.
 """
 
 from __future__ import annotations
-
-import numpy as np
 
 from packing.fleet import Fleet, Floats
 from packing.policies.ranked import Ranked
@@ -17,8 +15,7 @@ from packing.request import Request
 
 
 class BestFit(Ranked):
-    """score = int(100 (1 - (free CPU + free GPU) / 2)), stretched over the nodes that fit; cost = 100 -
-    score."""
+    """score = int(100 (1 - (free CPU + free GPU) / 2)), cost = 100 - score."""
 
     name = "best-fit"
 
@@ -27,15 +24,7 @@ class BestFit(Ranked):
         cpu, gpu = left_over(fleet, request)
         return 100 - truncated(100 * (1 - (cpu + gpu) / 2))
 
-    def cost(self, fleet: Fleet, request: Request) -> Floats:
-        """See ``Policy.cost``."""
-        cost = super().cost(fleet, request)
-        fits = np.isfinite(cost)
-        low, high = (cost[fits].min(), cost[fits].max()) if fits.any() else (0, 0)
-        cost[fits] = 100 - truncated((high - cost[fits]) * 100 / (high - low)) if high > low else 0
-        return cost
-
     def terms(self, fleet: Fleet, request: Request, row: int) -> dict[str, float]:
-        """See ``Policy.terms``: before rounding and stretching."""
+        """See ``Policy.terms``: before rounding."""
         cpu, gpu = left_over(fleet, request)
         return {"free CPU left": 50 * float(cpu[row]), "free GPU left": 50 * float(gpu[row])}

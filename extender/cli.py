@@ -29,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 # Subcommands that live elsewhere: each module has add_parser(subparsers) and run(args).
 _ROOMS = {
     "explain": ("extender.explain_cli", "say where a pod fits, where not, and why"),
+    "replay": ("extender.replay_cli", "place a trace, or a cluster's own pods, under one policy or several"),
     "demo": ("extender.demo", "place a few hundred pods on a bundled cluster, with and without Stowage"),
 }
 
@@ -48,7 +49,8 @@ def _parser(command: str) -> argparse.ArgumentParser:
     for name, (module, text) in _ROOMS.items():
         if name == command:
             room = import_module(module)
-            room.add_parser(commands).set_defaults(run=room.run)
+            room.add_parser(commands)
+            commands.choices[name].set_defaults(run=room.run)
         else:
             commands.add_parser(name, help=text)
     commands.add_parser("version", help="print the version").set_defaults(run=_print_version)

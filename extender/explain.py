@@ -51,7 +51,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A node that fits: its score if it was given one, and its cost with the parts that add up to it."""
+    """A node that fits: its score if it was given one, its cost, and the parts that it was rounded from."""
 
     node: str
     score: int | None

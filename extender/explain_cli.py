@@ -108,9 +108,9 @@ def _known(key: str, state: State) -> Pod:
 
 
 def _option(option: Option) -> tuple[str, ...]:
-    terms = " + ".join(f"{what} {value:.3f}" for what, value in option.terms.items())
+    terms = ", ".join(f"{what} {value:.3g}" for what, value in option.terms.items())
     gpus = f"GPU {', '.join(map(str, option.gpus))}" if option.gpus else ""
-    return option.node, f"score {option.score}", f"cost {option.cost:.3f} = {terms}", gpus
+    return option.node, f"score {option.score}", f"cost {option.cost:.3g} ({terms})", gpus
 
 
 def _refusal(refusal: Refusal) -> tuple[str, ...]:

@@ -113,13 +113,12 @@ def explain_verdict(
     passed_over: dict[str, int] | None = None,
 ) -> Explanation:
     """What a verdict says about these names (and with these scores) in numbers of this moment."""
-    pod, request, fleet = verdict.pod, verdict.request, state.fleet
+    pod, request = verdict.pod, verdict.request
     fitting = np.flatnonzero(verdict.codes == Reason.FITS)
     shown = fitting[best(verdict.keys[fitting], BEST)]
     shown = shown[np.argsort(verdict.keys[shown])]
-    options = [_option(state, verdict, int(i), names[i], scores[i] if scores else None) for i in shown]
-    own = state.ledger.taken(pod.key)
-    with fleet.without([own] if own else []), fleet.holding(state.ledger.promised(pod.key, pod.priority)):
+    with state.as_for(pod) as fleet:
+        options = [_option(state, verdict, int(i), names[i], scores[i] if scores else None) for i in shown]
         refusals = [
             _refusal(fleet, names, verdict, Reason(int(code)))
             for code in np.flatnonzero(np.bincount(verdict.codes))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import repeat
 
@@ -69,16 +70,14 @@ class State:
         """The fleet row of each name, -1 for a node that is not known: (count,) int64."""
         return np.fromiter(map(self.fleet.rows.get, names, repeat(-1)), np.int64, count)
 
-    def reasons(self, pod: Pod, request: Request) -> npt.NDArray[np.int8]:
-        """Why each row cannot take the pod, 0 where it can, with one element more for row -1: (N + 1,).
-
-        What waiting pods of the same or a higher priority are promised counts as taken; what the pod itself
-        holds already does not.
-        """
+    @contextmanager
+    def as_for(self, pod: Pod) -> Iterator[Fleet]:
+        """The fleet as it stands for this pod: what pods of the same or a higher priority are promised is
+        taken, what the pod holds itself is not. The exact old state after the block."""
         own = self.ledger.taken(pod.key)
         promised = self.ledger.promised(pod.key, pod.priority)
         with self.fleet.without([own] if own else []), self.fleet.holding(promised):
-            return np.append(self.fleet.reasons(request), np.int8(Reason.UNKNOWN_NODE))
+            yield self.fleet
 
     @property
     def problems(self) -> dict[str, str]:

@@ -41,5 +41,5 @@ def _fits_without(state: State, pod: Pod, request: Request, node: str, victims: 
     if row is None:
         return False
     held = [taken for victim in victims if (taken := state.ledger.taken(victim.key)) is not None]
-    with state.fleet.without(held):
-        return bool(state.reasons(pod, request)[row] == Reason.FITS)
+    with state.fleet.without(held), state.as_for(pod) as fleet:
+        return bool(fleet.reasons(request)[row] == Reason.FITS)

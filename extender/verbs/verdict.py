@@ -11,6 +11,7 @@ from extender.objects import Pod
 from extender.state import Rows, State
 from packing.fleet import Floats
 from packing.ranking import Keys, rank_keys
+from packing.reasons import Reason
 from packing.request import Request
 
 
@@ -32,6 +33,7 @@ class Verdict:
 def judge(state: State, pod: Pod, request: Request, names: list[str]) -> Verdict:
     """Judge every named node with the policy in force."""
     rows = state.rows(names, len(names))
-    codes = state.reasons(pod, request)[rows]
-    cost = state.policy.cost(state.fleet, request)[rows]
+    with state.as_for(pod) as fleet:
+        codes = np.append(fleet.reasons(request), np.int8(Reason.UNKNOWN_NODE))[rows]  # row -1 is the last
+        cost = state.policy.cost(fleet, request)[rows]
     return Verdict(pod, request, rows, codes, cost, rank_keys(cost, state.fleet.order[rows]))

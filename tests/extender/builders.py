@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from extender.dialects import request_of
 from extender.objects import Container, Event, Listed, Node, Pod, PodSpec, Upserted
 from extender.settings import Settings
 from extender.state import State
+from extender.verbs.verdict import judge
 from packing.policies import POLICIES
+from packing.reasons import Reason
+from packing.request import Request
 
 GPU = "nvidia.com/gpu"
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"}
@@ -39,3 +43,8 @@ def make_state(*objects: Node | Pod, synced: bool = True) -> State:
 def make_settings(**keys) -> Settings:
     """Settings that differ from the defaults in these keys."""
     return Settings(**keys)
+
+
+def why(state: State, pod: Pod, node: str, request: Request | None = None) -> Reason:
+    """What the state says of this pod (or of another request in its place) on this node."""
+    return Reason(int(judge(state, pod, request or request_of(pod), [node]).codes[0]))

@@ -14,7 +14,7 @@ from extender.inventory import Sources, sources_of
 from extender.manifests import WireNode, WirePod
 from extender.objects import Node, Pod
 from packing.reasons import Reason
-from tests.extender.builders import make_state
+from tests.extender.builders import make_state, why
 
 CASES = yaml.safe_load((Path(__file__).parent / "data/dialects.yaml").read_text())
 NODES: dict[str, dict] = CASES["nodes"]
@@ -58,8 +58,7 @@ def test_what_a_pod_asks_for(name):
 )
 def test_where_it_fits(name, on):
     state, asking = make_state(node(on)), pod(name)
-    reason = Reason(int(state.reasons(asking, request_of(asking))[state.fleet.rows[on]]))
-    assert PODS[name]["where"][on] in reason.text
+    assert PODS[name]["where"][on] in why(state, asking, on).text
 
 
 def used(state, on: str) -> list[list[int]]:
@@ -103,7 +102,7 @@ def test_a_pod_that_runs_with_an_impossible_request_may_have_a_whole_gpu(name):
         row = state.fleet.rows[on]
         if state.fleet.divisible[:, row].any() and state.fleet.shapes[row].divided_as == resource:
             asking = pod(SMALL[resource])
-            assert state.reasons(asking, request_of(asking))[row] != Reason.FITS
+            assert why(state, asking, on) is not Reason.FITS
             assert not state.fleet.compute[state.fleet.divisible[:, row] != 0, row].any()
 
 

@@ -11,8 +11,9 @@ from extender.dialects.vocabulary import Claim, Claims
 from extender.holdings import settle, settle_counts
 from extender.objects import Container, Deleted, Pod, PodSpec, Upserted
 from packing.fleet import Gpu, NodeShape, Pool
+from packing.reasons import Reason
 from packing.request import Request, Shares, whole_gpus
-from tests.extender.builders import make_state
+from tests.extender.builders import make_state, why
 from tests.extender.test_dialect_manifests import node, pod
 
 MIB = 40_000
@@ -143,9 +144,8 @@ def test_a_promised_share_counts_on_one_gpu_and_not_on_all():
     state = make_state(node("hami"), nominated)
     whole = pod("nvidia-whole")
     request = Request(devices=((HAMI, 1),))
-    row = state.fleet.rows["hami"]
-    assert state.reasons(whole, request)[row] == 0
-    assert state.reasons(whole, Request(devices=((HAMI, 2),)))[row] != 0
+    assert why(state, whole, "hami", request) is Reason.FITS
+    assert why(state, whole, "hami", Request(devices=((HAMI, 2),))) is not Reason.FITS
 
 
 def test_a_gpu_that_is_not_there_is_a_contradiction_on_a_node_of_one_gpu_too():

@@ -13,15 +13,11 @@ from extender.dialects import request_of
 from extender.objects import Container, Deleted, Listed, PodSpec, Upserted
 from extender.state import State
 from packing.reasons import Reason
-from tests.extender.builders import GPU, make_node, make_pod, make_state
+from tests.extender.builders import GPU, make_node, make_pod, make_state, why
 
 
 def free(state: State, node: str) -> int:
     return int(state.fleet.free[state.fleet.resources[GPU], state.fleet.rows[node]])
-
-
-def why(state: State, pod, node: str) -> Reason:
-    return Reason(int(state.reasons(pod, request_of(pod))[state.fleet.rows[node]]))
 
 
 def test_bound_pods_hold_and_ended_ones_do_not():

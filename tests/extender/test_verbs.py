@@ -148,3 +148,11 @@ def test_what_a_nominated_pod_is_promised_is_not_promised_twice(full):
         make_pod("first", 8, nominated_node="n", priority=10),
     )
     assert victims(promised, 8, "n", "uid-low") is None
+
+
+def test_a_pod_is_judged_without_what_it_holds_itself():
+    """After a bind whose answer was lost, kube-scheduler asks again for a pod that the books have already."""
+    holds = make_pod("holds", 8, node_name="a")
+    state = make_state(make_node("a"), make_node("b"), holds)
+    scores, _ = prioritize(state, FilterArgs(holds, ["a", "b"]))
+    assert sorted(scores) == [9, 10]

@@ -171,7 +171,7 @@ def test_a_broken_or_unknown_change_is_skipped(caplog: pytest.LogCaptureFixture)
 
 
 def test_a_stream_that_is_no_json_means_a_new_list(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "extender")  # other tests may have configured it
     protocol = watching()
     assert protocol.chunk(b"<html>\n") == []
     assert not protocol.watching

@@ -16,7 +16,7 @@ from extender.holdings import settle, settle_counts
 from packing.fleet import Allocation, Fleet, NodeShape
 from packing.request import Request
 
-log = logging.getLogger("stowage.ledger")
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

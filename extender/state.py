@@ -26,7 +26,7 @@ from packing.policies import Policy
 from packing.reasons import Reason
 from packing.request import Request, whole_gpus
 
-log = logging.getLogger("stowage.state")
+log = logging.getLogger(__name__)
 
 Rows = npt.NDArray[np.int64]
 

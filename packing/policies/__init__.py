@@ -6,15 +6,11 @@ The service and the replay call the same objects, so that a figure of the replay
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from importlib import import_module
+from typing import Protocol, cast
 
+from packing.demand import Mix
 from packing.fleet import Fleet, Floats
-from packing.policies.best_fit import BestFit
-from packing.policies.dot_product import DotProduct
-from packing.policies.fgd import Fgd
-from packing.policies.gpu_packing import GpuPacking
-from packing.policies.inventory import Inventory
-from packing.policies.simple import FirstFit, LeastAllocated, MostAllocated, Random, WorstFit
 from packing.request import Request
 
 
@@ -56,16 +52,26 @@ class Policy(Protocol):
         ...
 
 
-POLICIES: dict[str, Callable[[], Policy]] = {
-    Inventory.name: Inventory,
-    Fgd.name: Fgd,
-    BestFit.name: BestFit,
-    DotProduct.name: DotProduct,
-    GpuPacking.name: GpuPacking,
-    MostAllocated.name: MostAllocated,
-    LeastAllocated.name: LeastAllocated,
-    FirstFit.name: FirstFit,
-    WorstFit.name: WorstFit,
-    Random.name: Random,
+def _in(module: str, name: str) -> Callable[..., Policy]:
+    """Makes a policy of ``packing.policies.<module>``, which is imported only then: some compile kernels."""
+
+    def make(mix: Mix | None = None) -> Policy:
+        return cast(Policy, getattr(import_module(f"packing.policies.{module}"), name)(mix))
+
+    return make
+
+
+POLICIES: dict[str, Callable[..., Policy]] = {
+    "inventory": _in("inventory", "Inventory"),
+    "fgd": _in("fgd", "Fgd"),
+    "best-fit": _in("best_fit", "BestFit"),
+    "dot-product": _in("dot_product", "DotProduct"),
+    "gpu-packing": _in("gpu_packing", "GpuPacking"),
+    "most-allocated": _in("simple", "MostAllocated"),
+    "least-allocated": _in("simple", "LeastAllocated"),
+    "first-fit": _in("simple", "FirstFit"),
+    "worst-fit": _in("simple", "WorstFit"),
+    "random": _in("simple", "Random"),
 }
-"""Every policy by the name that settings and the command line use; the first is the default."""
+"""Every policy by the name that settings and the command line use; the first is the default. Each is made with a
+known ``Mix``, or with nothing: then those that need one learn it."""

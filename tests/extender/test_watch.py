@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from extender.objects import Deleted, Event, Listed, Node, Pod, Upserted
 from extender.watch import NODES, PODS, LineSplitter, ListWatch, ProtocolError
-from tests.extender.apiserver import Store, bookmark, error, line, page
+from tests.extender.apistore import Store, bookmark, error, line, page
 
 
 def manifest(key: str, version: int, node: str = "") -> dict[str, Any]:

@@ -22,6 +22,7 @@ from extender.inspector import Inspector
 from extender.metrics import Gauges, Gpus, Metrics
 from extender.objects import Event, Kind, Pod
 from extender.patience import LONGEST, Patience
+from extender.planner import Planner
 from extender.service import Verb
 from extender.settings import Settings, SettingsError
 from extender.source import Source
@@ -49,6 +50,7 @@ class Engine:
         self.source, self._settings, self._metrics = source, settings, metrics
         self._seen: OrderedDict[str, Pod] = OrderedDict()
         self._decisions = Decisions(settings.decisions_kept)
+        self.planner = Planner(self.state)
         self.inspector = Inspector(self.state, self._decisions)
         self._patience = Patience(LONGEST if source.staleness() else 0.0)
         self.verbs: Mapping[Verb, Callable[[bytes], Awaitable[tuple[bytes, str]]]] = {

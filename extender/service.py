@@ -66,17 +66,22 @@ class Service:
         self.metrics = Metrics(version, self._gauges, VERBS)
 
     async def run(self) -> None:
-        """Start, and keep an eye on the API server's version until cancelled.
+        """Start, then keep the policy's tables and the API server's version current, until cancelled.
 
         Raises ``SourceError`` or ``SettingsError`` where the source or the policy cannot be used.
         """
         try:
             engine = await self.start()
-            while True:
-                engine.set_server_version(await asyncio.to_thread(self.source.server_version))
-                await asyncio.sleep(_VERSION_EVERY)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(engine.planner.run())
+                tasks.create_task(self._follow_version(engine))
         finally:
             self.source.stop()
+
+    async def _follow_version(self, engine: Engine) -> None:
+        while True:
+            engine.set_server_version(await asyncio.to_thread(self.source.server_version))
+            await asyncio.sleep(_VERSION_EVERY)
 
     async def start(self) -> Engine:
         """Compile the kernels, then begin to follow the source. Raises as ``run``."""

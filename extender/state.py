@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import repeat
 
@@ -36,6 +36,7 @@ class State:
 
     ``problems`` says, by node name or pod key, what could not be read or contradicts: such a node takes
     nothing, such a pod counts with the larger use. ``synced`` are the kinds whose first list has arrived.
+    ``learnt``: pods that the policy has learnt from.
     ``eviction_helps_extenders``: kube-scheduler looks for victims where only an extender refused (1.38 on).
     """
 
@@ -48,6 +49,7 @@ class State:
         self._problems: dict[str, str] = {}
         self.synced: set[Kind] = set()
         self.eviction_helps_extenders = False
+        self.learnt = 0
         self._keys_by_uid: dict[str, str] = {}
         self._overcommitted: set[str] = set()
 
@@ -133,6 +135,9 @@ class State:
         known = self.pods.get(pod.key)
         if known is not None and known.uid != pod.uid:
             self._remove_pod(pod.key)
+            known = None
+        if known is None:
+            self._learn(pod)
         self.pods[pod.key] = pod
         self._keys_by_uid[pod.uid] = pod.key
         node = pod.node_name or pod.nominated_node
@@ -146,6 +151,13 @@ class State:
             self.ledger.nominate(pod.key, hold)
         if known is not None and known.node_name != pod.node_name:
             self._note_overcommitment(known.node_name)
+
+    def _learn(self, pod: Pod) -> None:
+        """Teach the policy that such a pod has come: once for each, and never from what verbs are asked."""
+        with suppress(RequestError):
+            if (request := request_of(pod)).wants_gpu:
+                self.policy.observe(request)
+                self.learnt += 1
 
     def _hold(self, pod: Pod, node: str) -> Hold | None:
         try:

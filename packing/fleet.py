@@ -66,13 +66,14 @@ class Fleet:
     them in GPUs, ``cpu`` and ``node_memory`` (N,) free milli and MiB, ``cpu_capacity`` (N,) milli,
     ``model`` (N,) an index into ``model_names``, ``max_island`` (N,) GPUs, ``overcommitted`` (N,) 1 where
     GPU is handed out twice, ``blocked`` (N,) a reason code, ``order`` (N,) a fixed order of nodes for ties,
-    ``generation`` (N,) counts changes, ``most`` (R, N) devices of a pool for one container (0: any number),
-    ``divides`` (R, N) 1 where they are whole divisible GPUs, ``divided`` (N,) an index into ``divisions``,
+    ``generation`` (N,) counts changes of a node and ``changes`` all, ``most`` (R, N) devices of a pool for one
+    container (0: any number), ``divides`` (R, N) 1 where they are whole divisible GPUs, ``divided`` (N,) an index into ``divisions``,
     ``cuda`` (N,) versions.
     """
 
     def __init__(self, nodes: int = 64, gpus: int = 8) -> None:
         self.shapes: list[NodeShape | None] = []
+        self.changes = 0
         self.rows: dict[str, int] = {}
         self.resources: dict[str, int] = {}
         self.model_names: list[str | None] = [None]
@@ -248,6 +249,7 @@ class Fleet:
     def touch(self, row: int) -> None:
         """Note that a row changed, for whoever keeps something derived from it."""
         self.generation[row] += 1
+        self.changes += 1
 
     def _move(self, held: Allocation, sign: int) -> None:
         row = held.row

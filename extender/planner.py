@@ -1,0 +1,59 @@
+"""Keeping the policy's tables and prices current, away from requests.
+
+What arrives teaches the policy its demand mix (``State``); from time to time a plan is worked out in a thread
+and adopted whole, between two requests. Prices follow the fleet, which moves with every placement, slowly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from extender.state import State
+
+_log = logging.getLogger(__name__)
+
+INTERVAL = 1.0
+"""Seconds between two looks."""
+LEARNT, MOVED = 500, 300
+"""New pods after which the tables are worked out anew, and changes of nodes after which the prices are: the
+packing of a trace does not change measurably with either of them halved."""
+LONGEST = 30.0
+"""Seconds after which fewer will do."""
+
+
+class Planner:
+    """Looks after the policy of one state. Everything but the plan itself runs on the event loop."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._learnt = self._moved = 0
+        self._at = 0.0
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(INTERVAL)
+
+    async def look(self) -> None:
+        """Plan if enough was learnt, price anew if enough has moved, or if it is long since either."""
+        state, now = self._state, asyncio.get_running_loop().time()
+        learnt, moved = state.learnt - self._learnt, state.fleet.changes - self._moved
+        long_since = now - self._at >= LONGEST
+        try:
+            if learnt >= LEARNT or (learnt and long_since):
+                await self._plan()
+            elif moved >= MOVED or (moved and long_since):
+                state.policy.refresh(state.fleet)
+            else:
+                return
+        except Exception:  # the old tables still do
+            _log.exception("the policy could not be brought up to date")
+        self._at, self._moved = now, state.fleet.changes
+
+    async def _plan(self) -> None:
+        state = self._state
+        self._learnt = state.learnt
+        tables = await asyncio.to_thread(state.policy.plan(state.fleet))
+        state.policy.adopt(state.fleet, tables)

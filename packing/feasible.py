@@ -1,0 +1,101 @@
+"""Whether a request fits, for every row of a fleet in one call, and what it would take of the GPUs there."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from packing import kernels
+from packing.arrays import Arrays, Floats
+from packing.reasons import Reason
+from packing.request import ANY, WHOLE, Request
+
+Reasons = npt.NDArray[np.int8]
+
+
+def reasons(fleet: Arrays, request: Request) -> Reasons:
+    """For every row the reason code why ``request`` does not fit, 0 where it does: (N,) int8."""
+    reasons = np.empty(fleet.capacity, np.int8)
+    kernels.node_reasons(fleet.cpu, fleet.node_memory, request.cpu_milli, request.memory_mib, reasons)
+    for name, count in request.devices:
+        _device_reasons(fleet, name, count, request.together, reasons)
+    if request.shares:
+        _share_reasons(fleet, request, reasons)
+    if request.cuda:
+        reasons[(fleet.cuda < request.cuda) & (reasons != Reason.NO_SUCH_DEVICE)] = Reason.OLD_DRIVER
+    wanted = sum(count for _, count in request.devices) + (request.shares.count if request.shares else 0)
+    island = min(wanted, 32767) if request.island else 0
+    kernels.standing_reasons(
+        fleet.model,
+        allowed(fleet, request),
+        fleet.max_island,
+        island,
+        fleet.overcommitted,
+        fleet.blocked,
+        reasons,
+    )
+    return reasons
+
+
+def sizes(fleet: Arrays, request: Request) -> Floats:
+    """GPUs that ``request`` takes on each node, the mean of compute and memory share: (N,) float32."""
+    sizes = np.zeros(fleet.capacity, np.float32)
+    for name, count in request.devices:
+        if name in fleet.resources:
+            sizes += count * fleet.device_gpu[fleet.resources[name]]
+    if request.shares:
+        part = request.shares
+        memory = part.memory_milli / WHOLE + part.memory_mib / np.maximum(fleet.memory_capacity[0], 1)
+        sizes += (part.count / 2) * (part.compute_milli / WHOLE + memory).astype(np.float32)
+    return sizes
+
+
+def allowed(fleet: Arrays, request: Request) -> npt.NDArray[np.uint8]:
+    """Per model id (an index into ``model_names``) 1 where the request may run."""
+    models, products = request.models, request.products
+    return np.array(
+        [
+            (models is None or model in models)
+            and products.permits_match(" ".join(filter(None, (model, product))))
+            for model, product in zip(fleet.model_names, fleet.products, strict=True)
+        ],
+        np.uint8,
+    )
+
+
+def _device_reasons(fleet: Arrays, name: str, count: int, together: int, reasons: Reasons) -> None:
+    resource = fleet.resources.get(name)
+    if resource is None:
+        reasons[:] = Reason.NO_SUCH_DEVICE
+    else:
+        wanted = min(count, np.iinfo(np.int32).max)
+        kernels.device_reasons(fleet.free[resource], fleet.total[resource], wanted, reasons)
+        if together > 1:
+            limit = fleet.most[resource]
+            reasons[(limit > 0) & (limit < together)] = Reason.ONE_REPLICA
+
+
+def _share_reasons(fleet: Arrays, request: Request, reasons: Reasons) -> None:
+    part = request.shares
+    assert part is not None
+    counts, frees = np.empty((2, fleet.capacity), np.int32), np.empty((2, fleet.capacity), np.float32)
+    divisible, shareable = fleet.divisible, fleet.shareable
+    if request.uuids is not ANY:
+        named = _named(fleet, request)
+        divisible, shareable = divisible * named, shareable * named
+    kernels.share_reasons(
+        fleet.compute, fleet.memory, fleet.compute_capacity, fleet.memory_capacity, divisible, shareable,
+        min(part.count, 32767), part.compute_milli, part.memory_mib, part.memory_milli / WHOLE,
+        reasons, *counts, *frees,
+    )  # fmt: skip
+    reasons[fleet.divided != fleet.divisions.get(part.resource, -1)] = Reason.NO_SUCH_DEVICE
+
+
+def _named(fleet: Arrays, request: Request) -> npt.NDArray[np.uint8]:
+    """(G, N) 1 for the GPUs whose UUID the request permits."""
+    allow, deny = request.uuids.allow, request.uuids.deny
+    named = np.zeros_like(fleet.identified) if allow else fleet.identified.copy()
+    for uuid in frozenset.intersection(*allow) if allow else deny:
+        if uuid in fleet.uuids:
+            named[fleet.uuids[uuid]] = uuid not in deny
+    return named

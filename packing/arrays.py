@@ -41,9 +41,9 @@ class Arrays:
     them in GPUs, ``cpu`` and ``node_memory`` (N,) free milli and MiB, ``cpu_capacity`` (N,) milli,
     ``model`` (N,) an index into ``model_names``, ``max_island`` (N,) GPUs, ``overcommitted`` (N,) 1 where
     GPU is handed out twice, ``blocked`` (N,) a reason code, ``order`` (N,) a fixed order of nodes for ties,
-    ``generation`` (N,) counts changes of a node and ``changes`` all, ``most`` (R, N) devices of a pool for
-    one container (0: any number), ``divides`` (R, N) 1 where they are whole divisible GPUs, ``divided`` (N,) an
-    index into ``divisions``, ``cuda`` (N,) versions.
+    ``generation`` (N,) counts changes of a node and ``changes`` those of all, ``most`` (R, N) devices of a
+    pool for one container (0: any number), ``divides`` (R, N) 1 where they are whole divisible GPUs,
+    ``divided`` (N,) an index into ``divisions``, ``cuda`` (N,) versions.
     """
 
     def __init__(self, nodes: int = 64, gpus: int = 8) -> None:

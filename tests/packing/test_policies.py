@@ -47,7 +47,8 @@ def mixed_fleet():
     pool = Pool("nvidia.com/gpu", 3, (0, 1, 2), 1000, MIB)
     fleet.put(NodeShape("divided", 12_000, 9000, cut))
     fleet.put(NodeShape("counted", 12_000, 9000, tuple(Gpu(MIB) for _ in range(3)), (pool,)))
-    fleet.put(NodeShape("both", 12_000, 9000, cut, (pool,)))
+    half = Pool("nvidia.com/gpu", 2, (0, 1), 1000, MIB)
+    fleet.put(NodeShape("both", 12_000, 9000, (Gpu(MIB), Gpu(MIB), *cut[:2]), (half,)))
     return fleet
 
 

@@ -27,7 +27,7 @@ MIG_PREFIX = "nvidia.com/mig-"
 SHARED_SUFFIX = ".shared"
 _NVIDIA = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 _OTHERS = {"amd.com/gpu": "amd.com/gpu.product-name", "gpu.intel.com/i915": "", "gpu.intel.com/xe": ""}
-_MOST_GPUS = 64
+_MOST_GPUS, _MOST_DEVICES = 64, 1 << 20
 """More GPUs than this on one node is a broken advertisement, not a machine."""
 
 
@@ -137,7 +137,7 @@ def _add_group(
     gpus: list[Gpu], pools: list[Pool], devices: dict[str, tuple[int, _Device]], count: int
 ) -> None:
     """Add ``count`` GPUs that carry these pools between them."""
-    if len(gpus) + count > _MOST_GPUS:
+    if len(gpus) + count > _MOST_GPUS or any(total > _MOST_DEVICES for total, _ in devices.values()):
         raise InventoryError(f"{', '.join(devices)}: {len(gpus) + count} GPUs on one node cannot be true")
     indices = tuple(range(len(gpus), len(gpus) + count))
     gpus.extend(Gpu(max(device.gpu_mib for _, device in devices.values())) for _ in indices)

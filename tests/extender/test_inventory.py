@@ -138,6 +138,7 @@ def test_a_clique_alone_means_a_switch():
         ({"nvidia.com/gpu": "-1"}, QuantityError),
         ({"nvidia.com/gpu": "1e30"}, QuantityError),
         ({"nvidia.com/gpu": "100000"}, InventoryError),
+        ({"nvidia.com/gpu.shared": "4E"}, InventoryError),
         ({"nvidia.com/mig-frob": "1"}, InventoryError),
         ({"cpu": "x"}, QuantityError),
     ],

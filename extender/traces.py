@@ -9,12 +9,18 @@ Errors name the file and the line.
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
+
+from packing.catalogue import Geometry, find_model
 from packing.fleet import Gpu, NodeShape
+from packing.mig import ProfileMix, Windows
+from packing.mixes import ShareMix, Work
 from packing.request import WHOLE, Request, Shares
 
 _T = TypeVar("_T")
@@ -90,3 +96,43 @@ def _request(row: Mapping[str, str]) -> Request:
 
 def _seconds(text: str | None) -> float | None:
     return float(text) if text else None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedMix:
+    """One mix of a file, and the loads at which it is replayed."""
+
+    work: Work
+    fill_loads: tuple[float, ...]
+    dynamic_loads: tuple[float, ...]
+
+
+def read_mixes(path: Path) -> list[NamedMix]:
+    """Request mixes over GPUs alone: ``{"unit": 20, "mixes": {name: [{"compute", "memory", "frequency"}]}}``,
+    or with ``"profile"`` instead of the sizes for MIG instances on demand."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return [_mix(name, requests, int(data.get("unit", 1))) for name, requests in data["mixes"].items()]
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as unreadable:
+        raise BadTrace(f"{path}: {unreadable}") from None
+    except (KeyError, TypeError, ValueError, AttributeError) as wrong:
+        raise BadTrace(f"{path}: not a file of request mixes: {wrong!r}") from None
+
+
+def _mix(name: str, requests: list[Mapping[str, Any]], unit: int) -> NamedMix:
+    frequency = np.array([float(request["frequency"]) for request in requests])
+    frequency /= frequency.sum()
+    if "profile" in requests[0]:
+        compute = tuple(int(str(request["profile"]).removesuffix("g")) for request in requests)
+        windows = Windows.of(_geometry(), compute)
+        return NamedMix(ProfileMix(name, windows, compute, frequency), (1.0, 1.2), (0.85, 1.0, 1.2))
+    sizes = np.array([[int(request["compute"]), int(request["memory"])] for request in requests])
+    return NamedMix(ShareMix(name, sizes, frequency, unit), (1.0, 1.3), (0.9, 1.05))
+
+
+def _geometry() -> Geometry:
+    """Seven compute and eight memory slices: every data-centre part from A100 to B200 divides so."""
+    model = find_model("NVIDIA-A100-SXM4-80GB")
+    assert model is not None
+    assert model.geometry is not None
+    return model.geometry

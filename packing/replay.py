@@ -32,19 +32,26 @@ class Filling:
     rows: npt.NDArray[np.int64]
     gpus: Doubles
 
-    def allocation(self, capacity: float, arrival: float) -> float:
-        """Allocated GPU in per cent of ``capacity`` GPUs when the GPU that arrived is ``arrival`` x capacity.
+    def at(self, capacity: float, arrival: float) -> Mark:
+        """The figures when the GPU that arrived is ``arrival`` x ``capacity`` (GPUs).
 
         As published: the mean over the arrivals at which arrived / capacity, in per cent, rounds to it.
         """
         arrived = np.cumsum(self.gpus)
         used = np.cumsum(np.where(self.rows >= 0, self.gpus, 0.0))
-        there = np.round(100 * arrived / capacity) == round(100 * arrival)
-        if not there.any():
-            there = np.arange(arrived.size) == np.searchsorted(arrived, arrival * capacity).clip(
-                max=arrived.size - 1
-            )
-        return float(100 * used[there].mean() / capacity)
+        there = np.flatnonzero(np.round(100 * arrived / capacity) == round(100 * arrival))
+        if not there.size:
+            there = np.searchsorted(arrived, [arrival * capacity]).clip(max=arrived.size - 1)
+        failed = int((self.rows[: there[-1] + 1] < 0).sum())
+        return Mark(float(100 * used[there].mean() / capacity), failed)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Allocated GPU in per cent of capacity, and pods dropped so far."""
+
+    allocation: float
+    failed_pods: int
 
 
 def arrivals(requests: Sequence[Request], capacity: float, ratio: float, seed: int) -> list[int]:
@@ -85,7 +92,8 @@ def fill(
             fleet.take(fleet.allocation(row, request, policy.choose(fleet, request, row)))
             rows[i], placed = row, placed + 1
         if i % 1000 == 0:
-            progress(i)
+            progress(i + 1)
+    progress(len(requests))
     return Filling(rows, np.array([gpus_of(request) for request in requests]))
 
 

@@ -65,8 +65,10 @@ def _add_units(compute, memory, needs, amounts, sign, units):
 def _set_limits(n, cpu, node_memory, free, devices, amounts, needed, limits):
     """What is left of CPU, memory and counted devices, in requests of each type (T,), CPU and memory
     unrounded."""
-    for t in range(limits.size):
-        limits[t] = max(min(cpu / amounts[CPU, t], node_memory / amounts[MEMORY, t]), np.float32(0))
+    for t in range(limits.size):  # a tiny amount stands for none: nothing limits that
+        by_cpu = cpu / amounts[CPU, t] if amounts[CPU, t] > _TINY else _BIG
+        by_memory = node_memory / amounts[MEMORY, t] if amounts[MEMORY, t] > _TINY else _BIG
+        limits[t] = max(min(by_cpu, by_memory), np.float32(0))
     for r in range(needed.shape[0]):
         left = np.float32(max(free[r, n] - devices[r], 0))
         for t in range(limits.size):

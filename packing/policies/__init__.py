@@ -73,5 +73,5 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "worst-fit": _in("simple", "WorstFit"),
     "random": _in("simple", "Random"),
 }
-"""Every policy by the name that settings and the command line use; the first is the default. Each is made with a
-known ``Mix``, or with nothing: then those that need one learn it."""
+"""Every policy by the name that settings and the command line use; the first is the default. Each is made
+with a known ``Mix``, or with nothing: then those that need one learn it."""

@@ -9,6 +9,7 @@ int(100 / (1 + exp(rise of F))), a single share takes the GPU with the best scor
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,8 +18,9 @@ from packing.fgd_kernels import fgd_cost
 from packing.fleet import Fleet, Floats
 from packing.policies.devices import tightest
 from packing.policies.rows import Kept, Row, gpus_in
+from packing.policies.sums import free_parts
 from packing.records import Scratch, layout_of, nodes_of
-from packing.request import ANY, Request
+from packing.request import ANY, WHOLE, Request
 from packing.slots import types_of
 
 
@@ -93,3 +95,16 @@ class _Against:
         self.scratch = Scratch(
             empty, empty, empty, np.zeros((5, len(fleet.compute)), np.float32), np.zeros(0, np.int32)
         )
+
+
+def unusable_gpu(fleet: Fleet, mix: Mix) -> float:
+    """Expected free GPU, in GPUs, that the next request of the mix cannot use: F summed over the nodes."""
+    parts = free_parts(fleet)
+    free = parts.sum(axis=0)
+    expected = 0.0
+    for request, frequency in zip(mix.requests, mix.frequency, strict=True):
+        part = request.shares
+        able = fleet.reasons(replace(request, memory_mib=0)) == 0
+        crumbs = np.where(parts + 1e-6 >= part.compute_milli / WHOLE, 0, parts).sum(axis=0) if part else free
+        expected += frequency * float(np.where(able, crumbs, free).sum())
+    return expected

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from packing.demand import Mix
 from packing.fleet import Fleet
 from packing.request import Request
 
 
 class Memoryless:
     """Base of the policies whose cost depends on the nodes and the request alone."""
+
+    def __init__(self, mix: Mix | None = None) -> None:
+        """A known mix is of no use here."""
 
     def observe(self, request: Request) -> None:
         """See ``Policy.observe``: ignored."""

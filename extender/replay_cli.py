@@ -1,0 +1,152 @@
+"""``stowage replay``: the same work under one policy or another, before switching.
+
+Two kinds of work: a trace (``--nodes`` and ``--pods``) and request mixes over GPUs alone (``--mixes``).
+Standard output holds the result alone; progress goes to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from extender import replay_report
+from extender.replay_runs import TraceOptions, replay_mixes, replay_timeline, replay_trace
+from extender.traces import BadTrace
+from packing import mig
+from packing.policies import POLICIES
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the subcommand and its options."""
+    parser = subparsers.add_parser("replay", help="run the same pods under several policies and compare")
+    work = parser.add_argument_group("work")
+    work.add_argument("--nodes", type=Path, help="CSV of nodes: sn, cpu_milli, memory_mib, gpu, model")
+    work.add_argument(
+        "--pods",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="CSV of pods: name, cpu_milli, memory_mib, num_gpu, gpu_milli, ...",
+    )
+    work.add_argument(
+        "--timeline", action="store_true", help="keep creation times and durations; pods wait in a queue"
+    )
+    work.add_argument(
+        "--mixes", type=Path, help="JSON of request mixes over GPUs alone (shares or MIG profiles)"
+    )
+    work.add_argument("--departures", action="store_true", help="with --mixes: requests leave again")
+    work.add_argument("--policy", type=_policies, default=["inventory"], help="names, separated by commas")
+    work.add_argument("--seeds", type=_range, default=list(range(42, 52)), help="such as 42-51 or 1,2,7")
+    work.add_argument(
+        "--arrival",
+        type=_numbers,
+        default=[1.0],
+        help="arrived GPU as parts of the capacity, such as 1.0,1.3",
+    )
+    how = parser.add_argument_group("scheduler")
+    how.add_argument("--ties", choices=["fixed", "random"], default="fixed")
+    how.add_argument("--node-order", choices=["file", "shuffle"], default="file")
+    how.add_argument(
+        "--sample",
+        type=int,
+        default=0,
+        metavar="N",
+        help="look at N nodes that fit (0: all), as kube-scheduler may",
+    )
+    how.add_argument(
+        "--mix", choices=["learnt", "known"], default="learnt", help="learn the demand mix, or know it"
+    )
+    out = parser.add_argument_group("result")
+    out.add_argument("--output", choices=["table", "json"], default="table")
+    out.add_argument(
+        "--plot", type=Path, metavar="FILE", help="write a picture of allocation against arrivals"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Replay, print, and return the exit code: 2 for options or files that cannot be used."""
+    try:
+        rows = _replay(args)
+    except (BadTrace, UsageError, OSError) as wrong:
+        print(f"stowage replay: {wrong}", file=sys.stderr)
+        return 2
+    print(json.dumps(rows, indent=1) if args.output == "json" else replay_report.table(rows))
+    return 0
+
+
+class UsageError(ValueError):
+    """Options that do not go together."""
+
+
+def _replay(args: argparse.Namespace) -> list[dict[str, Any]]:
+    if args.mixes:
+        return replay_mixes(args.mixes, args.policy, args.seeds, departures=args.departures, progress=_bar())
+    if not (args.nodes and args.pods):
+        raise UsageError("name the work: --nodes and --pods, or --mixes")
+    options = TraceOptions(
+        tuple(args.arrival),
+        args.ties == "random",
+        args.node_order == "shuffle",
+        args.sample,
+        args.mix == "known",
+    )
+    if args.timeline:
+        return replay_timeline(args.nodes, args.pods, args.policy, options, _bar())
+    rows, curves = replay_trace(args.nodes, args.pods, args.policy, args.seeds, options, _bar())
+    if args.plot:
+        replay_report.plot(curves, args.plot)
+    return rows
+
+
+def _bar() -> Callable[[str, float], None]:
+    """A progress bar on standard error, if that is a terminal."""
+    shown = sys.stderr.isatty()
+
+    def show(what: str, part: float) -> None:
+        if shown:
+            filled = round(30 * part)
+            print(
+                f"\r{what:32.32} [{'#' * filled}{'.' * (30 - filled)}] {part:4.0%}", end="", file=sys.stderr
+            )
+            if part >= 1:
+                print("\r\033[K", end="", file=sys.stderr)
+
+    return show
+
+
+def _policies(text: str) -> list[str]:
+    names = text.split(",")
+    known = dict.fromkeys([*POLICIES, *mig.POLICIES])
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"no policy {', '.join(unknown)}; there are {', '.join(known)}")
+    return names
+
+
+def _range(text: str) -> list[int]:
+    seeds: list[int] = []
+    for item in text.split(","):
+        first, _, last = item.partition("-")
+        seeds += range(int(first), int(last or first) + 1)
+    return seeds
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(item) for item in text.split(",")]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the subcommand alone: ``python -m extender.replay_cli ...``."""
+    parser = argparse.ArgumentParser(prog="stowage")
+    add_parser(parser.add_subparsers(required=True))
+    args = parser.parse_args(argv)
+    return run(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

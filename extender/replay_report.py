@@ -1,0 +1,57 @@
+"""Results of a replay for people: a table of means, and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+Curves = Mapping[str, tuple[Sequence[float], Sequence[float]]]
+"""Per label: arrived and allocated GPU, both in per cent of the capacity."""
+
+_KEYS = ("trace", "mix", "policy", "arrival", "load")
+_NOISY = ("seed",)
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Means over the seeds, with the standard deviation of the first figure, as aligned text."""
+    if not rows:
+        return "nothing was replayed"
+    keys = [key for key in _KEYS if key in rows[0]]
+    figures = [name for name in rows[0] if name not in keys and name not in _NOISY]
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    lines = [[*keys, *figures, "±"]]
+    for group, members in groups.items():
+        means = [_mean([row[name] for row in members]) for name in figures]
+        spread = pstdev(row[figures[0]] for row in members)
+        lines.append([*map(str, group), *means, f"{spread:.2f}"])
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines
+    )
+
+
+def _mean(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{fmean(known):.2f}" if known else "-"
+
+
+def plot(curves: Curves, path: Path) -> None:
+    """Allocation against arrivals, one line per label. Needs matplotlib (the ``plot`` extra)."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4.5))
+    for label, (arrived, allocated) in curves.items():
+        axes.plot(arrived, allocated, label=label)
+    axes.set(xlabel="GPU arrived, % of capacity", ylabel="GPU allocated, % of capacity")
+    axes.legend()
+    axes.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

@@ -1,0 +1,136 @@
+"""From files and options to the rows of a replay: what ``stowage replay`` and the benchmarks run."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from extender.traces import read_mixes, read_nodes, read_pods
+from packing.demand import Mix
+from packing.mixes import replay_mix
+from packing.pick import Pick
+from packing.policies import POLICIES
+from packing.policies.fgd import unusable_gpu
+from packing.replay import Filling, arrivals, build_fleet, fill
+from packing.request import Request
+from packing.shape import NodeShape
+from packing.timeline import replay_times
+
+Progress = Callable[[str, float], None]
+_RATIO = 1.3
+"""Arrivals of the published protocol, as a multiple of the capacity."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceOptions:
+    """How a trace is replayed; ``sample`` 0 looks at every node."""
+
+    arrival: tuple[float, ...] = (1.0,)
+    random_ties: bool = False
+    shuffle_nodes: bool = False
+    sample: int = 0
+    known_mix: bool = False
+
+
+def replay_trace(
+    nodes: Path, traces: Sequence[Path], policies: Sequence[str], seeds: Sequence[int], options: TraceOptions,
+    progress: Progress,
+) -> tuple[list[dict[str, Any]], dict[str, tuple[list[float], list[float]]]]:  # fmt: skip
+    """Rows, one per trace, policy, seed and arrival, and a curve of the first seed per trace and policy."""
+    shapes = read_nodes(nodes)
+    capacity = float(sum(len(shape.gpus) for shape in shapes))
+    rows: list[dict[str, Any]] = []
+    curves: dict[str, tuple[list[float], list[float]]] = {}
+    for trace in traces:
+        requests = [pod.request for pod in read_pods(trace)]
+        for policy in policies:
+            for seed in seeds:
+                label = f"{trace.stem} {policy} {seed}"
+                report = lambda part, label=label: progress(label, part)  # noqa: E731
+                row, filling = _fill_once(shapes, requests, policy, seed, options, report)
+                curves.setdefault(f"{trace.stem} {policy}", _curve(filling, capacity))
+                for arrival in options.arrival:
+                    mark = filling.at(capacity, arrival)
+                    figures = {"allocation": round(mark.allocation, 4), "failed_pods": mark.failed_pods}
+                    name = {"trace": trace.stem, "policy": policy, "seed": seed, "arrival": arrival}
+                    rows.append(name | figures | row)
+    return rows, curves
+
+
+def _fill_once(
+    shapes: Sequence[NodeShape], requests: Sequence[Request], policy: str, seed: int, options: TraceOptions,
+    report: Callable[[float], None],
+) -> tuple[dict[str, float], Filling]:  # fmt: skip
+    fleet, mix = build_fleet(shapes), Mix.of(Counter(requests))
+    ratio = max(_RATIO, *options.arrival)
+    queue = [requests[i] for i in arrivals(requests, float(sum(len(s.gpus) for s in shapes)), ratio, seed)]
+    rng = np.random.default_rng([seed, 1])
+    order = rng.permutation(len(shapes)) if options.shuffle_nodes else np.arange(len(shapes))
+    pick = Pick(order, sample=options.sample, ties=rng if options.random_ties else None)
+    chosen = POLICIES[policy](mix if options.known_mix else None)
+    started = time.perf_counter()
+    filling = fill(
+        fleet,
+        chosen,
+        queue,
+        pick,
+        learn=not options.known_mix,
+        progress=lambda done: report(done / len(queue)),
+    )
+    seconds = time.perf_counter() - started
+    unusable = 100 * unusable_gpu(fleet, mix) / sum(len(s.gpus) for s in shapes)
+    return {"fragmentation": round(unusable, 4), "seconds": round(seconds, 3)}, filling
+
+
+def _curve(filling: Filling, capacity: float) -> tuple[list[float], list[float]]:
+    """Arrived and allocated per cent at every 20th arrival."""
+    arrived = np.cumsum(filling.gpus)
+    used = np.cumsum(np.where(filling.rows >= 0, filling.gpus, 0.0))
+    return (100 * arrived[::20] / capacity).tolist(), (100 * used[::20] / capacity).tolist()
+
+
+def replay_timeline(
+    nodes: Path, traces: Sequence[Path], policies: Sequence[str], options: TraceOptions, progress: Progress
+) -> list[dict[str, Any]]:
+    """Rows, one per trace and policy: utilisation and waiting times with real arrivals and durations."""
+    shapes = read_nodes(nodes)
+    rows = []
+    for trace in traces:
+        pods = [pod for pod in read_pods(trace) if pod.created is not None]
+        for policy in policies:
+            progress(f"{trace.stem} {policy}", 0.0)
+            figures = replay_times(
+                build_fleet(shapes),
+                POLICIES[policy](),
+                [pod.request for pod in pods],
+                np.array([pod.created for pod in pods], float),
+                np.array([pod.deleted or np.inf for pod in pods], float),
+                Pick(np.arange(len(shapes)), sample=options.sample),
+            )
+            rows.append({"trace": trace.stem, "policy": policy, **figures})
+            progress(f"{trace.stem} {policy}", 1.0)
+    return rows
+
+
+def replay_mixes(
+    path: Path, policies: Sequence[str], seeds: Sequence[int], *, departures: bool, progress: Progress
+) -> list[dict[str, Any]]:
+    """Rows, one per mix, load, policy and seed."""
+    rows = []
+    for mix in read_mixes(path):
+        for load in mix.dynamic_loads if departures else mix.fill_loads:
+            for policy in policies:
+                for i, seed in enumerate(seeds):
+                    progress(f"{mix.work.name} {load} {policy}", i / len(seeds))
+                    figures = replay_mix(mix.work, policy, load=load, seed=seed, departures=departures)
+                    rows.append(
+                        {"mix": mix.work.name, "load": load, "policy": policy, "seed": seed, **figures}
+                    )
+                progress(f"{mix.work.name} {load} {policy}", 1.0)
+    return rows

@@ -1,0 +1,157 @@
+"""Replay of a request mix over GPUs alone: fills without departures, and arrivals that leave again.
+
+Requests are shares of (compute, memory) or MIG profiles. A fill draws from the mix until the larger of both
+axes adds up to ``load`` x the GPUs. The other has Poisson arrivals and exponential durations of mean 1 at
+that offered load; a request that does not fit is lost, and the first quarter of the time is not counted.
+Equal seeds give equal arrivals.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from packing.demand import Mix
+from packing.fill import solve_patterns
+from packing.fleet import Allocation
+from packing.mig import ProfileMix
+from packing.pick import Pick
+from packing.policies import POLICIES, Policy
+from packing.replay import REPRICE, build_fleet
+from packing.request import WHOLE, Request, Shares
+from packing.shape import Gpu, NodeShape
+
+DURATIONS = 12
+"""Length of a replay with departures, in mean durations."""
+
+Doubles = npt.NDArray[np.float64]
+
+
+class Host(Protocol):
+    """Something that takes the request of a type, if it can, and gives it back."""
+
+    def place(self, kind: int) -> object | None:
+        """Take one request of this type; ``None`` if it fits nowhere."""
+        ...
+
+    def leave(self, held: object) -> None:
+        """Give it back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ShareMix:
+    """Requests (T, 2) in ``unit`` parts of one GPU's compute and memory, and their frequency (T,)."""
+
+    name: str
+    sizes: npt.NDArray[np.int64]
+    frequency: Doubles
+    unit: int
+    gpus: int = 300
+
+    @property
+    def axes(self) -> Doubles:
+        """What a request takes of one GPU, (T, 2)."""
+        return self.sizes / self.unit
+
+    def host(self, policy: str) -> Host:
+        """The GPUs, empty, under this policy, which knows the mix."""
+        return _Shares(self, policy)
+
+    def bound(self, counts: npt.NDArray[np.int64]) -> float:
+        """Most GPU, in GPUs, that any packing of these requests (T,) allocates: the pattern LP."""
+        demand = np.maximum(counts, 1e-9) / self.gpus
+        return self.gpus * solve_patterns(self.sizes, self.axes.mean(axis=1), demand, self.unit)[1]
+
+
+Work = ShareMix | ProfileMix
+"""A mix and the GPUs it comes to."""
+
+
+class _Shares:
+    """GPUs as nodes of one GPU each, in the same engine that serves a cluster."""
+
+    def __init__(self, mix: ShareMix, policy: str) -> None:
+        milli = WHOLE * mix.sizes // mix.unit
+        self._requests = [Request(shares=Shares(1, int(c), memory_milli=int(m))) for c, m in milli]
+        shape = [NodeShape(f"gpu-{i}", 0, 0, (Gpu(WHOLE, divisible=True),)) for i in range(mix.gpus)]
+        self._fleet = build_fleet(shape)
+        self._pick = Pick(np.arange(mix.gpus))
+        known = Mix(tuple(self._requests), tuple(mix.frequency.tolist()))
+        self._policy: Policy = POLICIES[policy](known)
+        self._policy.adopt(self._fleet, self._policy.plan(self._fleet)())
+        self._placed = 0
+
+    def place(self, kind: int) -> Allocation | None:
+        request = self._requests[kind]
+        row = self._pick(self._policy.cost(self._fleet, request))
+        if row < 0:
+            return None
+        held = self._fleet.allocation(row, request, self._policy.choose(self._fleet, request, row))
+        self._fleet.take(held)
+        self._placed += 1
+        if self._placed % REPRICE == 0:
+            self._policy.refresh(self._fleet)
+        return held
+
+    def leave(self, held: object) -> None:
+        assert isinstance(held, Allocation)
+        self._fleet.give_back(held)
+
+
+def fill_mix(work: Work, policy: str, *, load: float, seed: int) -> dict[str, float]:
+    """Allocated GPU and requests accepted, both in per cent, and the bound on the former."""
+    kinds = _draws(work, load, np.random.default_rng(seed))
+    host = work.host(policy)
+    taken = np.array([host.place(kind) is not None for kind in kinds])
+    allocation = work.axes[kinds[taken]].mean(axis=1).sum() / work.gpus
+    bound = work.bound(np.bincount(kinds, minlength=len(work.frequency))) / work.gpus
+    return {
+        "allocation": round(100 * float(allocation), 3),
+        "accepted": round(100 * float(taken.mean()), 3),
+        "bound": round(100 * bound, 3),
+    }
+
+
+def serve_mix(work: Work, policy: str, *, load: float, seed: int) -> dict[str, float]:
+    """Offered GPU and requests that were accepted, in per cent, with departures."""
+    host = work.host(policy)
+    offered, accepted, asked, served = 0.0, 0.0, 0, 0
+    leaving: list[tuple[float, int, object]] = []
+    for i, (now, kind, duration) in enumerate(_stream(work, load, np.random.default_rng(seed))):
+        while leaving and leaving[0][0] <= now:
+            host.leave(heapq.heappop(leaving)[2])
+        held = host.place(kind)
+        if held is not None:
+            heapq.heappush(leaving, (now + duration, i, held))
+        if now >= DURATIONS / 4:
+            gpu = float(work.axes[kind].mean())
+            offered, asked = offered + gpu, asked + 1
+            accepted, served = accepted + gpu * (held is not None), served + (held is not None)
+    return {"allocation": round(100 * accepted / offered, 3), "accepted": round(100 * served / asked, 3)}
+
+
+def replay_mix(work: Work, policy: str, *, load: float, seed: int, departures: bool) -> dict[str, float]:
+    """``serve_mix`` with departures, ``fill_mix`` without."""
+    return (serve_mix if departures else fill_mix)(work, policy, load=load, seed=seed)
+
+
+def _draws(work: Work, load: float, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Types drawn from the mix until their larger axis adds up to load x GPUs."""
+    mean = float(work.frequency @ work.axes.max(axis=1))
+    drawn = rng.choice(len(work.frequency), size=int(2 * load * work.gpus / mean) + 100, p=work.frequency)
+    total = work.axes[drawn].cumsum(axis=0).max(axis=1)
+    return drawn[: int(np.searchsorted(total, load * work.gpus)) + 1]
+
+
+def _stream(work: Work, load: float, rng: np.random.Generator) -> Iterator[tuple[float, int, float]]:
+    """(time, type, duration) of each arrival."""
+    rate = load * work.gpus / float((work.frequency @ work.axes).max())
+    now = 0.0
+    while (now := now + rng.exponential(1 / rate)) < DURATIONS:
+        yield now, int(rng.choice(len(work.frequency), p=work.frequency)), float(rng.exponential())

@@ -1,0 +1,104 @@
+"""Fill tables and MIG tables agree with exact solutions of small cases."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packing.catalogue import find_model
+from packing.fill import Part, fill_table, grid, solve_patterns
+from packing.mig import ProfileMix, Windows
+from packing.mixes import ShareMix, fill_mix, serve_mix
+
+COMPUTE = (1, 2, 3, 4, 7)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 8), st.integers(0, 8)), min_size=1, max_size=4, unique=True),
+    st.lists(st.integers(1, 20), min_size=4, max_size=4),
+)
+def test_the_table_is_the_best_of_all_patterns(sizes, weights):
+    """Brute force over every multiset, with the values that the table itself implies for single requests."""
+    bins = 8
+    sizes = np.array(sizes)
+    values = sizes.mean(axis=1) / bins
+    demand = np.array(weights[: len(sizes)], float)
+    table, optimum = solve_patterns(sizes, values, demand, bins)
+    fits = [
+        counts
+        for counts in product(*[range(bins // max(size) + 1) for size in sizes])
+        if (np.array(counts) @ sizes <= bins).all()
+    ]
+    assert optimum <= max(np.array(counts) @ values for counts in fits) + 1e-9
+    assert (np.diff(table, axis=0) >= -1e-9).all()
+    assert (np.diff(table, axis=1) >= -1e-9).all()
+    for counts in fits:  # a free GPU is worth at least any two halves that fit it
+        i, j = np.array(counts) @ sizes
+        assert table[bins, bins] >= table[i, j] + table[bins - i, bins - j] - 1e-9
+
+
+def test_plentiful_fillers_make_every_full_gpu_equal_and_crumbs_worth_less():
+    table = fill_table([Part(300, 300), Part(500, 500)], [0.5, 0.5], 10)
+    assert table[10, 10] > 0
+    assert table[2, 2] == 0
+    assert table[10, 2] == 0
+
+
+def test_the_pattern_lp_finds_the_cutting_stock_optimum():
+    _, optimum = solve_patterns(np.array([[4, 4], [6, 6]]), np.array([0.4, 0.6]), np.array([1.0, 1.0]), 10)
+    assert optimum == pytest.approx(1.0)
+    _, optimum = solve_patterns(np.array([[6, 6]]), np.array([0.6]), np.array([5.0]), 10)
+    assert optimum == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize(("sizes", "bins"), [((100, 250), 20), ((50, 460), 100), ((333, 417), 100)])
+def test_the_grid_is_exact_where_sizes_share_a_unit(sizes, bins):
+    assert grid([Part(size, size) for size in sizes]) == bins
+
+
+def windows():
+    return Windows.of(find_model("NVIDIA-A100-SXM4-80GB").geometry, COMPUTE)
+
+
+def test_mig_tables_match_the_known_geometry():
+    tables = windows()
+    assert tables.slots[:, 0].tolist() == [7, 3, 2, 1, 1]
+    assert tables.slots[:, 0b00000001].tolist() == [6, 2, 1, 0, 0]
+    patterns = {tuple(p) for p in tables.patterns().tolist()}
+    assert {(7, 0, 0, 0, 0), (1, 3, 0, 0, 0), (0, 0, 2, 0, 0), (0, 0, 1, 1, 0), (0, 0, 0, 0, 1)} <= patterns
+    assert (0, 1, 2, 0, 0) not in patterns
+
+
+def test_mig_slots_never_rise_by_placing():
+    tables = windows()
+    for mask in range(256):
+        for window in (window for starts in tables.starts for window in starts if not window & mask):
+            assert (tables.slots[:, mask | window] <= tables.slots[:, mask]).all()
+
+
+def test_no_packing_beats_the_bound():
+    mix = ProfileMix("m", windows(), COMPUTE, np.full(5, 0.2), gpus=8)
+    for policy in ("inventory", "fgd", "best-fit", "mfi"):
+        for seed in range(3):
+            figures = fill_mix(mix, policy, load=1.2, seed=seed)
+            assert figures["allocation"] <= figures["bound"] + 1e-6
+    shares = ShareMix("s", np.array([[2, 10], [10, 2], [5, 5]]), np.array([0.4, 0.3, 0.3]), 20, gpus=10)
+    for policy in ("inventory", "best-fit"):
+        figures = fill_mix(shares, policy, load=1.2, seed=1)
+        assert figures["allocation"] <= figures["bound"] + 1e-6
+
+
+def test_departures_give_everything_back():
+    mix = ProfileMix("m", windows(), COMPUTE, np.full(5, 0.2), gpus=2)
+    host = mix.host("inventory")
+    held = [host.place(kind) for kind in (0, 1, 2, 4)]
+    assert all(held)
+    assert host.place(4) is None
+    for one in held:
+        host.leave(one)
+    assert host.place(4)
+    assert host.place(4)
+    assert 0 < serve_mix(mix, "inventory", load=1.0, seed=1)["allocation"] <= 100

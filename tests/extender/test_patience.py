@@ -65,9 +65,10 @@ async def test_old_news_is_none() -> None:
     assert node.asked == 1
 
 
-async def test_after_a_wait_the_next_refusal_stands_at_once() -> None:
-    node, patience = Node(), Patience(longest=0.05)
-    await patience.unless_refused(node.fits, refused)
+async def test_refusals_that_wait_in_vain_spend_a_budget() -> None:
+    node, patience = Node(), Patience(longest=SOON)
+    for _ in range(20):
+        await patience.unless_refused(node.fits, refused)
     asyncio.get_running_loop().call_soon(make_room, node, patience)
     assert not await patience.unless_refused(node.fits, refused)
 

@@ -19,7 +19,7 @@ from packing.fleet import Fleet, Floats
 from packing.policies.devices import tightest
 from packing.policies.rows import Kept, Row, gpus_in
 from packing.policies.sums import free_parts
-from packing.records import Scratch, layout_of, nodes_of
+from packing.records import Scratch, layout_of
 from packing.request import ANY, WHOLE, Request
 from packing.slots import types_of
 
@@ -70,15 +70,15 @@ class Fgd:
         return {"unusable GPU": float(self._row(fleet, request).terms[0, row])}
 
     def _row(self, fleet: Fleet, request: Request) -> Row:
-        row = self._kept.row(fleet, request)
+        if (kept := self._kept.current(fleet, request)) is not None:
+            return kept
         if self._against is None or self._against.layout != layout_of(fleet):
             self.adopt(fleet, self._tables)
-        elif (row.seen == fleet.generation).all():
-            return row
+        row, nodes = self._kept.row(fleet, request)
         against = self._against
         assert against is not None
         fgd_cost(
-            row.seen, nodes_of(fleet), row.ask, against.types, against.frequency, against.scratch,
+            row.seen, nodes, row.ask, against.types, against.frequency, against.scratch,
             row.cost, row.gpus, row.terms,
         )  # fmt: skip
         return row

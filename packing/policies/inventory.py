@@ -97,16 +97,15 @@ class Inventory:
 
     def _row(self, fleet: Fleet, request: Request) -> Row:
         """What the request costs, brought up to date where a node changed since it was asked last."""
-        row = self._kept.row(fleet, request)
+        if (kept := self._kept.current(fleet, request)) is not None:
+            return kept
         if self._counted is None or self._counted.layout != layout_of(fleet):
             self.refresh(fleet)
-        elif (row.seen == fleet.generation).all():
-            return row
+        row, nodes = self._kept.row(fleet, request)
         counted = self._counted
         assert counted is not None
-        nodes = nodes_of(fleet)
-        counted.slots.recount(nodes)
         slots = counted.slots
+        slots.recount(nodes)
         row_kernels.inventory_cost(
             row.seen, nodes, row.ask, slots.types, slots.inventory, counted.worth, counted.weights,
             slots.scratch, row.cost, row.gpus, row.terms,

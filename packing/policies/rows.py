@@ -12,16 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from packing.fleet import Fleet, Floats
-from packing.records import Ask, ask_of, layout_of
+from packing.records import Ask, Nodes, ask_of, layout_of, nodes_of
 from packing.request import Request
 
-_SHAPES = 256
+_CELLS = 2_000_000
+"""Rows x nodes kept at most, some 60 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Kept for one request: ``seen`` (N,) generations, ``cost`` (N,), GPUs as bit masks ``gpus`` (N,),
-    ``terms``."""
+    """Kept for one request: ``seen`` (N,) generations, ``cost`` (N,), GPUs as bit masks ``gpus`` (N,), and
+    the ``terms`` (3, N)."""
 
     ask: Ask
     seen: npt.NDArray[np.int64]
@@ -36,23 +37,33 @@ class Kept:
     def __init__(self) -> None:
         self._rows: dict[Request, Row] = {}
         self._layout: tuple[int, ...] = ()
+        self._last: tuple[Request | None, int, Row | None] = None, -1, None
+        self._nodes: Nodes | None = None
 
-    def row(self, fleet: Fleet, request: Request) -> Row:
-        """The row of this request, to be brought up to date by the caller."""
-        if (layout := layout_of(fleet)) != self._layout:
+    def current(self, fleet: Fleet, request: Request) -> Row | None:
+        """The row that was asked for last, if the question and the fleet are still the same."""
+        last, changes, row = self._last
+        return row if last is request and changes == fleet.changes else None
+
+    def row(self, fleet: Fleet, request: Request) -> tuple[Row, Nodes]:
+        """The row of this request, to be brought up to date by the caller from the nodes."""
+        layout = layout_of(fleet)
+        if layout != self._layout or self._nodes is None:
             self._rows.clear()
-            self._layout = layout
+            self._layout, self._nodes = layout, nodes_of(fleet)
         row = self._rows.get(request)
         if row is None:
-            if len(self._rows) >= _SHAPES:
-                self._rows.pop(next(iter(self._rows)))
+            if (len(self._rows) + 1) * fleet.capacity > _CELLS:
+                self._rows.pop(next(iter(self._rows)), None)
             row = self._rows[request] = _new_row(fleet, request)
-        return row
+        self._last = request, fleet.changes, row
+        return row, self._nodes
 
     def forget(self) -> None:
         """Ask everything again: prices or tables changed."""
         for row in self._rows.values():
             row.seen.fill(-1)
+        self._last = None, -1, None
 
 
 def gpus_in(mask: int) -> tuple[int, ...]:

@@ -107,7 +107,7 @@ class Engine:
             lambda said: not (said[0].names or said[0].error),
         )
         if not (result.names or result.error):
-            self._metrics.nothing_fitted([*result.failed.values(), *result.unresolvable.values()])
+            self._metrics.nothing_fitted([*result.failed, *result.unresolvable])
         outcome = "refused" if result.error else "fits" if result.names else "nothing_fits"
         said = result.error or f"{len(result.names)} of {len(args.names)} nodes answered"
         self._note("filter", args.pod, said, verdict, args.names)

@@ -35,23 +35,26 @@ def filter_nodes(state: State, args: FilterArgs, settings: Settings) -> tuple[Fi
         fitting = np.flatnonzero(fits)
         shortlist = np.sort(fitting[best(verdict.keys[fitting], settings.shortlist)])
         return FilterResult(names=[args.names[i] for i in shortlist.tolist()]), verdict
-    evictable = _EVICTION_HELPS[verdict.codes] & state.eviction_helps_extenders
-    result = FilterResult(
-        names=_picked(args.names, fits),
-        failed=_reasons(args.names, verdict.codes, evictable),
-        unresolvable=_reasons(args.names, verdict.codes, ~(fits | evictable)),
-    )
-    return result, verdict
+    failed, unresolvable = _refused(args.names, verdict, state.eviction_helps_extenders)
+    return FilterResult(_picked(args.names, fits), failed, unresolvable), verdict
 
 
-# By code. Before 1.38 no refusal is shown as one that eviction could help: kube-scheduler's dry run does not
-# ask extenders, finds that the pod fits without victims, and fails the attempt.
-_TEXTS = [reason.text for reason in Reason]
-_EVICTION_HELPS = np.array([reason.eviction_helps for reason in Reason])
+def _refused(
+    names: list[str], verdict: Verdict, eviction: bool
+) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Nodes by reason, apart by whether kube-scheduler should look for victims there.
 
-
-def _reasons(names: list[str], codes: npt.NDArray[np.int8], which: npt.NDArray[np.bool_]) -> dict[str, str]:
-    return dict(zip(_picked(names, which), map(_TEXTS.__getitem__, codes[which].tolist()), strict=True))
+    Before 1.38 it never should: its dry run does not ask extenders, finds that the pod fits without
+    victims, and fails the attempt.
+    """
+    failed: dict[str, list[str]] = {}
+    unresolvable: dict[str, list[str]] = {}
+    for code in np.flatnonzero(np.bincount(verdict.codes)).tolist():
+        if code != Reason.FITS:
+            reason = Reason(code)
+            refused = failed if eviction and reason.eviction_helps else unresolvable
+            refused[reason.text] = _picked(names, verdict.codes == code)
+    return failed, unresolvable
 
 
 def _picked(names: list[str], which: npt.NDArray[np.bool_]) -> list[str]:

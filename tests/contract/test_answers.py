@@ -18,7 +18,7 @@ async def test_filter_with_names(start: Start) -> None:
     stowage = await start(*FULL, shortlist=0)
     assert await stowage.filter(manifest(gpus=4), ["c", "b", "a", "gone"]) == (
         b'{"Nodes":null,"NodeNames":["c","a"],"FailedNodes":null,"FailedAndUnresolvableNodes":'
-        b'{"b":"GPUs are taken","gone":"node is not known to Stowage yet"},"Error":""}'
+        b'{"gone":"node is not known to Stowage yet","b":"GPUs are taken"},"Error":""}'
     )
 
 
@@ -43,8 +43,8 @@ async def test_filter_with_whole_nodes_gives_back_what_came(start: Start) -> Non
 async def test_where_nothing_fits_every_node_has_its_reason_and_there_is_no_error(start: Start) -> None:
     stowage = await start(*FULL)
     assert await stowage.filter(manifest(gpus=8), ["b", "c"]) == (
-        b'{"Nodes":null,"NodeNames":[],"FailedNodes":null,"FailedAndUnresolvableNodes":{"b":"GPUs are taken",'
-        b'"c":"node has too few GPUs for the pod even when empty"},"Error":""}'
+        b'{"Nodes":null,"NodeNames":[],"FailedNodes":null,"FailedAndUnresolvableNodes":'
+        b'{"c":"node has too few GPUs for the pod even when empty","b":"GPUs are taken"},"Error":""}'
     )
 
 

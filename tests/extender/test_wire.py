@@ -163,7 +163,7 @@ def test_an_error_does_not_quote_the_pod() -> None:
 
 
 def test_a_filter_reply_with_names() -> None:
-    result = wire.FilterResult(["n1"], {"n2": "GPUs are taken"}, {"n3": "no GPU"})
+    result = wire.FilterResult(["n1"], {"GPUs are taken": ["n2"]}, {"no GPU": ["n3"]})
     assert wire.encode_filter(result) == (
         b'{"Nodes":null,"NodeNames":["n1"],"FailedNodes":{"n2":"GPUs are taken"},'
         b'"FailedAndUnresolvableNodes":{"n3":"no GPU"},"Error":""}'
@@ -204,19 +204,27 @@ def test_priorities_are_whole_numbers_in_the_order_asked() -> None:
     assert wire.encode_priorities([], []) == b"[]"
 
 
-@given(st.lists(st.text(), max_size=30), st.randoms(use_true_random=False))
+# Names as they are, and names that must be escaped, which Kubernetes allows nowhere.
+names_of_nodes = st.text(st.sampled_from("abc-.09")) | st.text().map(
+    lambda text: text.encode(errors="replace").decode()
+)
+
+
+@given(st.lists(names_of_nodes, max_size=30), st.randoms(use_true_random=False))
 def test_priorities_are_the_json_of_their_meaning(names: list[str], rng: random.Random) -> None:
-    names = [name.encode(errors="replace").decode() for name in names]
     scores = [rng.randrange(11) for _ in names]
     expected = [{"Host": name, "Score": score} for name, score in zip(names, scores, strict=True)]
     assert json.loads(wire.encode_priorities(names, scores)) == expected
 
 
-def test_prefixes_of_names_long_gone_do_not_pile_up() -> None:
-    for block in range(3):
-        names = [f"node-{block}-{i}" for i in range(40_000)]
-        assert len(json.loads(wire.encode_priorities(names, [1] * len(names)))) == 40_000
-    assert len(wire._host_prefixes) <= 1 << 16
+@given(st.dictionaries(names_of_nodes, st.sampled_from(["GPUs are taken", 'a "quoted", text']), max_size=30))
+def test_reasons_are_the_json_of_their_meaning(reasons: dict[str, str]) -> None:
+    refused: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        refused.setdefault(reason, []).append(name)
+    reply = json.loads(wire.encode_filter(wire.FilterResult(list(reasons), refused, refused)))
+    assert reply["NodeNames"] == list(reasons)
+    assert (reply["FailedNodes"] or {}) == (reply["FailedAndUnresolvableNodes"] or {}) == reasons
 
 
 def test_a_preempt_reply_is_always_the_short_form() -> None:

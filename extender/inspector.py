@@ -42,10 +42,12 @@ class Inspector:
 
     def pod(self, key: str) -> Story | None:
         """The pod ``namespace/name``, None where nobody has heard of it."""
-        decisions = self._decisions.about(key)
-        pod = self._state.pods.get(key) or self._decisions.pod(key)
+        asked = self._decisions.pod(key)
+        pod = self._state.pods.get(key) or asked
         if pod is None:
             return None
+        its_own = asked is not None and asked.uid == pod.uid  # not those of a pod that had its name before
+        decisions = self._decisions.about(key) if its_own else []
         now = None if pod.node_name else explain(self._state, pod)
         note = "" if decisions or pod.node_name else _NEVER_ASKED
         return Story(key, pod.node_name, note, decisions, now)

@@ -145,6 +145,14 @@ async def test_a_pod_that_is_made_anew_has_no_past(start: Start) -> None:
     assert [decision["verb"] for decision in story["decisions"]] == ["prioritize"]
 
 
+async def test_decisions_about_a_pod_of_the_same_name_are_not_told(start: Start) -> None:
+    stowage = await start(*CLUSTER, make_pod("new", 9, uid="2"))
+    await stowage.filter(manifest("new", metadata={"name": "new", "namespace": "default", "uid": "1"}), ["a"])
+    story = await get(stowage, "/debug/pods/default/new")
+    assert story["decisions"] == []
+    assert "has not asked about this pod" in story["note"]
+
+
 @pytest.mark.parametrize("kept", [0, 2])
 async def test_only_so_many_pods_are_remembered(start: Start, kept: int) -> None:
     stowage = await start(*CLUSTER, decisions_kept=kept)

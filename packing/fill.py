@@ -57,8 +57,12 @@ def grid(parts: Sequence[Part]) -> int:
     return 1000 // unit if 1000 // unit <= _FINEST else 100
 
 
-def fill_table(parts: Sequence[Part], frequency: Sequence[float], bins: int) -> npt.NDArray[np.float32]:
+def fill_table(
+    parts: Sequence[Part], frequency: Sequence[float], bins: int, minimum_milli: int = 0
+) -> npt.NDArray[np.float32]:
     """phi as a table (bins + 1, bins + 1) over free compute and memory, in GPUs.
+
+    A remainder with less than ``minimum_milli`` of either axis is waste: it is worth nothing.
 
     ``frequency`` is that of the requests; a request of k parts brings k of them. Without parts: all zero.
     """
@@ -67,6 +71,8 @@ def fill_table(parts: Sequence[Part], frequency: Sequence[float], bins: int) -> 
         return np.zeros((bins + 1, bins + 1), np.float32)
     demand = OVERLOAD * arrivals / (arrivals @ values)
     table, _ = solve_patterns(sizes, values, demand, bins)
+    least = math.ceil(minimum_milli * bins / 1000)
+    table[:least], table[:, :least] = 0.0, 0.0
     return table.astype(np.float32)
 
 

@@ -96,7 +96,7 @@ def mixes(args: argparse.Namespace) -> tuple[str, Rows]:
     """Two dimensions and MIG, fills and departures."""
     rows: Rows = []
     kinds = {
-        "two-dimensional": ["inventory", "fgd", "best-fit", "dot-product", "random"],
+        "two-dimensional": ["inventory", "fgd", "best-fit", "least-squares", "dot-product"],
         "mig": ["inventory", "fgd", "best-fit", "mfi"],
     }
     texts = []

@@ -66,6 +66,7 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "fgd": _in("fgd", "Fgd"),
     "best-fit": _in("best_fit", "BestFit"),
     "dot-product": _in("dot_product", "DotProduct"),
+    "least-squares": _in("least_squares", "LeastSquares"),
     "gpu-packing": _in("gpu_packing", "GpuPacking"),
     "most-allocated": _in("simple", "MostAllocated"),
     "least-allocated": _in("simple", "LeastAllocated"),

@@ -48,13 +48,19 @@ class Tables:
 
 
 class Inventory:
-    """See the module's docstring. Without a known ``mix`` it is learnt from ``observe``."""
+    """See the module's docstring. Without a known ``mix`` it is learnt from ``observe``.
+
+    What is left of a GPU below ``minimum_milli`` of compute or memory counts as waste.
+    """
 
     name = "inventory"
 
-    def __init__(self, mix: Mix | None = None, demand: Demand | None = None) -> None:
+    def __init__(
+        self, mix: Mix | None = None, demand: Demand | None = None, *, minimum_milli: int = 0
+    ) -> None:
         self._mix = mix
         self._demand = demand or Demand()
+        self._minimum = minimum_milli
         self._kept = Kept()
         self._tables = build_tables(Mix((), ()), (0,))
         self._counted: _Counted | None = None
@@ -67,7 +73,7 @@ class Inventory:
         """See ``Policy.plan``: the pattern LP of the mix as it is now."""
         mix = self._mix or self._demand.mix()
         sizes = _memory_sizes(fleet, mix)
-        return lambda: build_tables(mix, sizes)
+        return lambda: build_tables(mix, sizes, self._minimum)
 
     def adopt(self, fleet: Fleet, tables: object) -> None:
         """Use new tables from now on: count the slots of their mix."""
@@ -128,7 +134,7 @@ class _Counted:
         self.weights = Weights(FILL, STRANDING if rho > 0 else 0.0, STRAND_WIDTH, per_gpu, STEP)
 
 
-def build_tables(mix: Mix, memory_mib: tuple[int, ...]) -> Tables:
+def build_tables(mix: Mix, memory_mib: tuple[int, ...], minimum_milli: int = 0) -> Tables:
     """Solve the pattern LP of a mix for every size of GPU memory. Pure, some milliseconds: for the
     background."""
     sized = [(r.shares, x) for r, x in zip(mix.requests, mix.frequency, strict=True) if r.shares]
@@ -141,7 +147,11 @@ def build_tables(mix: Mix, memory_mib: tuple[int, ...]) -> Tables:
         for mib in memory_mib
     ]
     bins = grid([part for of_size in parts for part in of_size])
-    return Tables(mix, memory_mib, np.stack([fill_table(sized_for, frequency, bins) for sized_for in parts]))
+    return Tables(
+        mix,
+        memory_mib,
+        np.stack([fill_table(sized_for, frequency, bins, minimum_milli) for sized_for in parts]),
+    )
 
 
 def _memory_sizes(fleet: Fleet, mix: Mix) -> tuple[int, ...]:

@@ -47,6 +47,15 @@ def test_plentiful_fillers_make_every_full_gpu_equal_and_crumbs_worth_less():
     assert table[10, 2] == 0
 
 
+def test_a_remainder_below_the_minimum_slice_is_waste():
+    parts, often = [Part(100, 100), Part(450, 450)], [0.9, 0.1]
+    free, least = fill_table(parts, often, 20), fill_table(parts, often, 20, minimum_milli=200)
+    assert (free[2:4, 2:] >= 0).all()
+    assert (least[:4] == 0).all()
+    assert (least[:, :4] == 0).all()
+    assert (least[4:, 4:] == free[4:, 4:]).all()
+
+
 def test_the_pattern_lp_finds_the_cutting_stock_optimum():
     _, optimum = solve_patterns(np.array([[4, 4], [6, 6]]), np.array([0.4, 0.6]), np.array([1.0, 1.0]), 10)
     assert optimum == pytest.approx(1.0)

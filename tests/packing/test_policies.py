@@ -128,6 +128,15 @@ def test_gpu_packing_scores_as_published():
     assert (100 - GpuPacking().cost(fleet, Request(1000))).tolist() == [0, 0, 0]
 
 
+def test_least_squares_looks_at_both_axes():
+    fleet = fleet_of(2, 2)
+    fleet.take(fleet.allocation(0, Request(shares=Shares(1, 500, memory_milli=100)), (0,)))
+    fleet.take(fleet.allocation(1, Request(shares=Shares(1, 100, memory_milli=500)), (0,)))
+    policy, request = POLICIES["least-squares"](), Request(shares=Shares(1, 500, memory_milli=900))
+    assert policy.cost(fleet, request).argmin() == 0
+    assert policy.choose(fleet, request, 0) == (0,)
+
+
 def test_yardsticks():
     fleet = fleet_of(4, 4)
     take(fleet, 1, 500, cpu=8000)

@@ -22,7 +22,7 @@ from packing.fleet import Allocation
 from packing.mig import ProfileMix
 from packing.pick import Pick
 from packing.policies import POLICIES, Policy
-from packing.replay import REPRICE, build_fleet
+from packing.replay import build_fleet
 from packing.request import WHOLE, Request, Shares
 from packing.shape import Gpu, NodeShape
 
@@ -85,7 +85,7 @@ class _Shares:
         known = Mix(tuple(self._requests), tuple(mix.frequency.tolist()))
         self._policy: Policy = POLICIES[policy](known)
         self._policy.adopt(self._fleet, self._policy.plan(self._fleet)())
-        self._placed = 0
+        self._placed, self._reprice = 0, max(1, mix.gpus // 6)
 
     def place(self, kind: int) -> Allocation | None:
         request = self._requests[kind]
@@ -95,7 +95,7 @@ class _Shares:
         held = self._fleet.allocation(row, request, self._policy.choose(self._fleet, request, row))
         self._fleet.take(held)
         self._placed += 1
-        if self._placed % REPRICE == 0:
+        if self._placed % self._reprice == 0:
             self._policy.refresh(self._fleet)
         return held
 

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Mapping
 
 import pytest
 
 from extender import engine as engine_module
 from extender.engine import Engine, gpus_by_model
 from extender.metrics import Gauges, Gpus, Metrics
-from extender.objects import Listed, Upserted
+from extender.objects import Kind, Listed, Upserted
 from extender.settings import Settings, SettingsError
 from extender.snapshot import Snapshot, SnapshotSource
 from tests.extender.builders import make_node, make_pod, make_state
@@ -65,6 +67,24 @@ async def test_pods_seen_by_filter_do_not_pile_up(monkeypatch: pytest.MonkeyPatc
         pod = {"metadata": {"name": name, "uid": name}, "spec": {"containers": [{}]}}
         await engine.verbs["filter"](json.dumps({"Pod": pod, "Nodes": None, "NodeNames": []}).encode())
     assert list(engine._seen) == ["three", "two"]
+
+
+class LiveSource(SnapshotSource):
+    """A snapshot that may change."""
+
+    def staleness(self) -> Mapping[Kind, float]:
+        return {"Node": 0.0, "Pod": 0.0}
+
+
+async def test_room_that_is_heard_of_a_moment_later_counts() -> None:
+    engine = Engine(LiveSource(Snapshot(), "test"), Settings(), Metrics("0", Gauges))
+    engine.apply([Upserted(make_node("a", labels={"nvidia.com/mig.config.state": "pending"})), *SYNCED])
+    asyncio.get_running_loop().call_soon(engine.apply, [Upserted(make_node("a"))])
+    container = {"resources": {"requests": {"nvidia.com/gpu": "1"}}}
+    pod = {"metadata": {"name": "p", "uid": "p"}, "spec": {"containers": [container]}}
+    body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": ["a"]}).encode()
+    reply, _ = await engine.verbs["filter"](body)
+    assert json.loads(reply)["NodeNames"] == ["a"]
 
 
 def test_an_unknown_policy_is_a_wrong_setting() -> None:

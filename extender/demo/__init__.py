@@ -86,8 +86,8 @@ def _cluster() -> tuple[list[NodeInfo], list[PodInfo]]:
 
 
 def _serve_on(server: Server) -> None:
-    _say(f"\nThe service goes on, {server.url}/debug/nodes shows who holds what\nCtrl-C stops it.")
     try:
+        _say(f"\nThe service goes on, {server.url}/debug/nodes shows who holds what\nCtrl-C stops it.")
         server.wait()
     except KeyboardInterrupt:
         _say("\nStopped.")

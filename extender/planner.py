@@ -21,8 +21,8 @@ INTERVAL = 1.0
 LEARNT = 500
 """New pods after which the tables are worked out anew."""
 MOVED = 0.08
-"""Changes of nodes, for each GPU of the fleet, after which the prices are renewed: later, and prices of a small
-fleet point at room that has gone (69.8 % against 80.4 % packed of the inference mix on 300 GPUs)."""
+"""Changes of nodes, for each GPU of the fleet, after which the prices are renewed. Later, and prices of a
+small fleet point at room that has gone (of the inference mix on 300 GPUs 69.8 % packed instead of 80.4 %)."""
 LONGEST = 30.0
 """Seconds after which fewer will do."""
 

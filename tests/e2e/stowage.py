@@ -9,9 +9,9 @@ from typing import Self
 import httpx
 import yaml
 
-from .controlplane.api import Api, Object
+from .controlplane.api import NAMESPACE, Api, Object
 from .controlplane.cluster import ControlPlane
-from .controlplane.process import Process, free_port
+from .controlplane.process import Process, eventually, free_port
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).with_name("stowage")
@@ -28,10 +28,13 @@ class Stowage:
         self.process = Process(
             "stowage", command, log=plane.logs / "stowage.log", ready=lambda: self.status("/readyz") == 200
         )
-        self.process.environment = os.environ | {f"STOWAGE_{key}": value for key, value in settings.items()}
+        # Kernels that are compiled once make a restart quick, also where make has not set a place for them.
+        kernels = {"NUMBA_CACHE_DIR": str(plane.directory / "kernels")}
+        given = {f"STOWAGE_{key}": value for key, value in settings.items()}
+        self.process.environment = kernels | os.environ | given
 
     def __enter__(self) -> Self:
-        self.process.start()
+        self.process.start(within_s=180)
         return self
 
     def __exit__(
@@ -51,6 +54,24 @@ class Stowage:
         answer.raise_for_status()
         document: Object = answer.json()
         return document
+
+    def catch_up(self, api: Api) -> None:
+        """Waits until it knows all nodes and which pods hold something on them, as the API has it now."""
+        eventually(lambda: self.holders() == holders(api), within_s=30, what="Stowage agrees with the API")
+
+    def holders(self) -> dict[str, set[str]]:
+        """By node, the pods that hold something there."""
+        nodes = self.json("/debug/nodes")["nodes"]
+        return {node["name"]: {holder["pod"] for holder in node["holders"]} for node in nodes}
+
+
+def holders(api: Api) -> dict[str, set[str]]:
+    """The same, from the API."""
+    found: dict[str, set[str]] = {node["metadata"]["name"]: set() for node in api.list("Node")["items"]}
+    for pod in api.list("Pod")["items"]:
+        if node := pod["spec"].get("nodeName"):
+            found[node].add(f"{NAMESPACE}/{pod['metadata']['name']}")
+    return found
 
 
 def apply(api: Api, file: str) -> None:

@@ -5,13 +5,15 @@ from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually
 from .recorder import Recorder
 from .rush import GPU, LABEL_SETS
-from .stowage import scheduler_configuration
+from .stowage import Stowage, scheduler_configuration
 from .workload import node, pod, priority_class
 
 H100 = LABEL_SETS["h100-sxm-8-whole"]
 
 
-def test_victims_go_where_it_helps(cluster: ControlPlane, api: Api, recorder: Recorder) -> None:
+def test_victims_go_where_it_helps(
+    cluster: ControlPlane, api: Api, stowage: Stowage, recorder: Recorder
+) -> None:
     """kube-scheduler would evict the one pod of the node that is being re-partitioned, for nothing."""
     api.create(node("busy", {GPU: 8}, labels=H100))
     api.create(node("changing", {GPU: 8}, labels=H100 | {"nvidia.com/mig.config.state": "pending"}))
@@ -20,6 +22,7 @@ def test_victims_go_where_it_helps(cluster: ControlPlane, api: Api, recorder: Re
     small = {
         api.create(pod(f"small-{number}", {GPU: 1}, on="busy"))["metadata"]["uid"] for number in range(8)
     }
+    stowage.catch_up(api)
     with cluster.scheduler(scheduler_configuration(recorder.url)):
         api.create(pod("urgent", {GPU: 8}, priority_class="urgent"))
         eventually(

@@ -29,6 +29,7 @@ def pod(
     product: str | None = None,
     on: str | None = None,
     prepares_with: dict[str, int] | None = None,
+    annotations: dict[str, str] | None = None,
 ) -> Object:
     """A pod of one container; with `runs_for` ("2s") it finishes after that time, else it runs on.
 
@@ -48,8 +49,8 @@ def pod(
         spec["nodeName"] = on
     if prepares_with is not None:
         spec["initContainers"] = [_container("prepare", prepares_with, cpu)]
-    annotations = {} if runs_for is None else {"e2e.stowage.dev/runs-for": runs_for}
-    metadata = {"name": name, "namespace": NAMESPACE, "annotations": annotations}
+    notes = (annotations or {}) | ({} if runs_for is None else {"e2e.stowage.dev/runs-for": runs_for})
+    metadata = {"name": name, "namespace": NAMESPACE, "annotations": notes}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 

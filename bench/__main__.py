@@ -1,0 +1,19 @@
+"""``make bench``: every figure of the service, one table each. The packing figures need traces: bench.packing."""
+
+from __future__ import annotations
+
+from bench import latency, tails, throughput
+
+
+def main() -> None:
+    """Print the tables as they come."""
+    print("Latency over HTTP, median / 99th percentile\n", flush=True)
+    print(latency.table(latency.run()), flush=True)
+    print("\nThe slowest requests beside a live stream of changes, 5,000 nodes\n", flush=True)
+    print(tails.table(tails.run()), flush=True)
+    print("\nPods per second through a real kube-scheduler, 1,000 nodes, every node seen\n", flush=True)
+    print(throughput.table(throughput.run()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""A scripted API server: lists a synthetic cluster in pages, then streams its life to whoever watches.
+
+It stands in for kube-apiserver where a run must repeat exactly and load must be dosed: the objects have the
+size of real ones, the answers are rendered once, and the rate of changes is an argument. It is a process of
+its own, so that what it costs is not counted as Stowage's:
+
+    python -m bench.apiserver --port 8001 --nodes 5000 --rate 500 --burst 500
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any
+from urllib.parse import parse_qs
+
+import uvicorn
+
+from bench import cluster
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+_TICK = 0.01  # seconds between writes to a watch
+_BURST_EVERY = 5.0  # seconds
+
+
+class Life:
+    """What happens to pods and nodes once they are listed, one watch line after another, for ever.
+
+    A pod arrives, is bound where there is room, runs, and goes again, so that the load stays level. Nodes
+    report their status, as the kubelet does every few minutes.
+    """
+
+    def __init__(self, nodes: int) -> None:
+        self._version = itertools.count(10_000_000)
+        self._nodes = nodes
+        self._roomy = list(cluster.roomy(nodes))
+
+    def pods(self) -> Iterator[bytes]:
+        """Four changes of each pod; as many are alive as there are nodes with room."""
+        alive = len(self._roomy)
+        for number, node in enumerate(itertools.cycle(self._roomy), start=5_000_000):
+            yield self._line("ADDED", cluster.pod(number, 1))
+            yield self._line("MODIFIED", cluster.pod(number, 1, node=node, phase="Pending"))
+            yield self._line("MODIFIED", cluster.pod(number, 1, node=node))
+            if number >= 5_000_000 + alive:
+                yield self._line("DELETED", cluster.pod(number - alive, 1))
+
+    def nodes(self) -> Iterator[bytes]:
+        """Each node in turn, unchanged in what matters for placement."""
+        for node in itertools.cycle(list(cluster.nodes(self._nodes))):
+            yield self._line("MODIFIED", node)
+
+    def _line(self, change: str, manifest: cluster.Manifest) -> bytes:
+        manifest["metadata"]["resourceVersion"] = str(next(self._version))
+        return _dump({"type": change, "object": manifest}) + b"\n"
+
+
+class ApiServer:
+    """An ASGI application with the few paths that Stowage asks for."""
+
+    def __init__(self, *, nodes: int, rate: float, burst: int) -> None:
+        self._lists = {
+            "/api/v1/nodes": ("NodeList", [_dump(node) for node in cluster.nodes(nodes)]),
+            "/api/v1/pods": ("PodList", [_dump(pod) for pod in cluster.bound_pods(nodes)]),
+        }
+        # The lines are rendered beforehand and then repeated: a dumped pod costs more than what reads it.
+        life = Life(nodes)
+        self._changes = {
+            "/api/v1/nodes": (list(itertools.islice(life.nodes(), nodes)), nodes / 300, 0),
+            "/api/v1/pods": (list(itertools.islice(life.pods(), 2 * nodes + 2_000)), rate, burst),
+        }
+
+    async def __call__(
+        self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Send
+    ) -> None:
+        """Answer one GET."""
+        path, query = scope["path"], parse_qs(scope["query_string"].decode())
+        if path in self._lists and "watch" in query:
+            await self._watch(path, send, float(query.get("timeoutSeconds", ["300"])[0]))
+        elif path in self._lists:
+            first = int(query.get("continue", ["0"])[0])
+            await _reply(send, 200, self._page(path, first, int(query.get("limit", ["1000000"])[0])))
+        elif path == "/version":
+            await _reply(send, 200, _dump({"major": "1", "minor": "36"}))
+        else:
+            await _reply(
+                send, 404, _dump({"kind": "Status", "code": 404, "message": f"{path}: not served here"})
+            )
+
+    def _page(self, path: str, first: int, limit: int) -> bytes:
+        kind, items = self._lists[path]
+        rest = max(0, len(items) - first - limit)
+        metadata = {"resourceVersion": "9999999", "continue": str(first + limit) if rest else ""}
+        head = _dump({"kind": kind, "apiVersion": "v1", "metadata": metadata})[:-1]
+        return head + b',"items":[' + b",".join(items[first : first + limit]) + b"]}"
+
+    async def _watch(self, path: str, send: Send, seconds: float) -> None:
+        await _start(send, 200)
+        lines, rate, burst = self._changes[path]
+        endless = itertools.cycle(lines)
+        owed, next_burst = 0.0, _BURST_EVERY
+        for tick in range(int(seconds / _TICK)):
+            owed += rate * _TICK
+            if tick * _TICK >= next_burst:
+                owed, next_burst = owed + burst, next_burst + _BURST_EVERY
+            due, owed = int(owed), owed % 1
+            await _write(send, itertools.islice(endless, due))
+            await asyncio.sleep(_TICK)
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _write(send: Send, lines: Iterable[bytes]) -> None:
+    if body := b"".join(lines):
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def _reply(send: Send, status: int, body: bytes) -> None:
+    await _start(send, status, [(b"content-length", b"%d" % len(body))])
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _start(send: Send, status: int, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    json_type = (b"content-type", b"application/json")
+    await send({"type": "http.response.start", "status": status, "headers": [json_type, *headers]})
+
+
+def _dump(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def main() -> None:
+    """Serve until stopped."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--nodes", type=int, default=5000)
+    parser.add_argument("--rate", type=float, default=0, help="changes of pods a second (0)")
+    parser.add_argument(
+        "--burst", type=int, default=0, help="changes of pods that come at once every 5 s (0)"
+    )
+    args = parser.parse_args()
+    app = ApiServer(nodes=args.nodes, rate=args.rate, burst=args.burst)
+    uvicorn.run(app, host="127.0.0.1", port=args.port, log_level="warning", lifespan="off", access_log=False)
+
+
+if __name__ == "__main__":
+    main()

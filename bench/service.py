@@ -1,0 +1,110 @@
+"""Stowage as users start it, ``stowage serve``, against a scripted API server, each a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A Stowage that is ready. ``ready_seconds`` have passed since its process was started."""
+
+    port: int
+    pid: int
+    ready_seconds: float
+
+    def memory_mib(self, which: str = "VmRSS") -> float:
+        """Resident memory now (``VmRSS``) or at its peak (``VmHWM``), in MiB."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        found = re.search(rf"^{which}:\s+(\d+) kB", status, re.M)
+        assert found is not None
+        return int(found[1]) / 1024
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time that a process has used, all threads together."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def api_server(nodes: int, *, rate: float = 0, burst: int = 0) -> Iterator[Path]:
+    """A scripted API server; the value is a kubeconfig for it."""
+    port = free_port()
+    arguments = {"port": port, "nodes": nodes, "rate": rate, "burst": burst}
+    command = [sys.executable, "-m", "bench.apiserver", *(f"--{k}={v}" for k, v in arguments.items())]
+    with _process(command, {}) as process:
+        _until_ok(process, f"http://127.0.0.1:{port}/version")
+        yield _kubeconfig(port)
+
+
+@contextmanager
+def stowage(kubeconfig: Path, settings: Mapping[str, str] | None = None) -> Iterator[Running]:
+    """``stowage serve`` on a free port, ready; ``settings`` are environment variables."""
+    port = free_port()
+    program = str(Path(sys.executable).with_name("stowage"))
+    command = [program, "serve", f"--kubeconfig={kubeconfig}", f"--port={port}"]
+    started = time.perf_counter()
+    with _process(command, settings or {}) as process:
+        _until_ok(process, f"http://127.0.0.1:{port}/readyz")
+        yield Running(port, process.pid, time.perf_counter() - started)
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def _process(command: list[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(command, env=os.environ | dict(environment))
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def _until_ok(process: subprocess.Popen[bytes], url: str, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"{process.args!r} ended with {process.returncode}")
+        try:
+            with urllib.request.urlopen(url, timeout=1):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.02)
+    raise TimeoutError(f"{url} did not answer 200 within {seconds:g} s")
+
+
+def _kubeconfig(port: int) -> Path:
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "bench", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "users": [{"name": "bench", "user": {}}],
+        "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench"}}],
+        "current-context": "bench",
+    }
+    path = Path(tempfile.mkdtemp(prefix="stowage-bench-")) / "kubeconfig"
+    path.write_text(yaml.safe_dump(content))
+    return path

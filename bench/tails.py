@@ -1,0 +1,129 @@
+"""The slowest of 10,000 requests while the cluster lives: changes, bursts of changes, scrapes, people.
+
+filter and prioritize alternate on one connection. Beside them pods come and go (``--rate`` changes a second,
+and every five seconds ``--burst`` at once), nodes report their status, Prometheus scrapes, and somebody reads
+the debug endpoint. Run alone:
+
+    python -m bench.tails --nodes 5000 --requests 10000 --rate 500 --burst 500
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import statistics
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from bench import cluster
+from bench.client import Client, extender_args
+from bench.service import Running, api_server, stowage
+
+LIMIT_MS = 50.0
+_VISITS = (
+    ("/metrics", 5.0),
+    ("/debug/nodes", 20.0),
+    ("/debug/pods/team-00/none", 7.0),
+)  # path, every so many s
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request: when it ended (s since the start), how long it took, and how long it waited for a CPU."""
+
+    at: float
+    verb: str
+    ms: float
+    starved_ms: float
+
+
+def measure(running: Running, nodes: int, requests: int, *, visits: bool = True) -> list[Request]:
+    """Send ``requests`` requests on one connection, one at a time."""
+    names = [cluster.node_name(index) for index in range(nodes)]
+    done: list[Request] = []
+    with Client(running.port, running.pid) as client, _visitors(running.port if visits else 0):
+        started = time.perf_counter()
+        for pod in itertools.islice(cluster.arrivals(), requests // 2):
+            fit = json.loads(client.post("/scheduler/filter", extender_args(pod, names)))["NodeNames"]
+            done.append(_request(client, "filter", started))
+            client.post("/scheduler/prioritize", extender_args(pod, fit or names))
+            done.append(_request(client, "prioritize", started))
+    return done
+
+
+def run(nodes: int = 5000, requests: int = 10_000, rate: float = 500, burst: int = 500) -> list[Request]:
+    """Start everything, and measure."""
+    with api_server(nodes, rate=rate, burst=burst) as kubeconfig, stowage(kubeconfig) as running:
+        return measure(running, nodes, requests)
+
+
+def table(requests: Sequence[Request]) -> str:
+    """The distribution, as it was and without the waiting for a CPU, as a Markdown table."""
+    took = {"as measured": [r.ms for r in requests], "without": [r.ms - r.starved_ms for r in requests]}
+    lines = [
+        f"| {len(requests):,} requests, ms | median | p99 | p99.9 | longest | over {LIMIT_MS:g} |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for name, label in (("as measured", "as measured"), ("without", "without waiting for a CPU")):
+        values = took[name]
+        cuts = statistics.quantiles(values, n=1000)
+        over = sum(value > LIMIT_MS for value in values)
+        cells = (statistics.median(values), cuts[989], cuts[998], max(values))
+        lines.append(f"| {label} | {' | '.join(f'{cell:.2f}' for cell in cells)} | {over} |")
+    return "\n".join(lines)
+
+
+def _request(client: Client, verb: str, started: float) -> Request:
+    return Request(time.perf_counter() - started, verb, client.seconds * 1e3, client.starved * 1e3)
+
+
+@contextlib.contextmanager
+def _visitors(port: int) -> Iterator[None]:
+    """Prometheus, and people at the debug endpoint, each in a thread that mostly sleeps."""
+    over = threading.Event()
+    threads = [
+        threading.Thread(target=_visit, args=(f"http://127.0.0.1:{port}{path}", every, over), daemon=True)
+        for path, every in (_VISITS if port else ())
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def _visit(url: str, every: float, over: threading.Event) -> None:
+    while not over.wait(every):
+        with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(url) as response:
+            response.read()
+
+
+def main() -> None:
+    """Print the table and the slowest requests."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--nodes", type=int, default=5000)
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--rate", type=float, default=500)
+    parser.add_argument("--burst", type=int, default=500)
+    args = parser.parse_args()
+    requests = run(args.nodes, args.requests, args.rate, args.burst)
+    print(table(requests))
+    for slow in sorted(requests, key=lambda r: -r.ms)[:10]:
+        print(
+            f"{slow.verb} at {slow.at:.2f} s: {slow.ms:.1f} ms, {slow.starved_ms:.1f} of them without a CPU"
+        )
+
+
+if __name__ == "__main__":
+    main()

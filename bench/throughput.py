@@ -1,0 +1,150 @@
+"""Pods per second through a real kube-scheduler, with Stowage and without, in turns on one control plane.
+
+All pods exist before the scheduler starts; the rate is the slope of its counter of scheduled pods between a
+tenth and nine tenths of them. Both sides see every node. The control plane is that of the end-to-end tests
+(build it with ``make e2e``). Run alone:
+
+    python -m bench.throughput --nodes 1000 --pods 3000 --rounds 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from bench import cluster
+from bench.service import Running, cpu_seconds, stowage
+from tests.e2e.controlplane.api import NAMESPACE
+from tests.e2e.controlplane.build import missing
+from tests.e2e.controlplane.cluster import ControlPlane
+from tests.e2e.controlplane.process import Process
+
+_CONFIGURATION = Path(__file__).parents[1] / "scheduler-config" / "second-scheduler.yaml"
+_SCHEDULED = re.compile(rb'^scheduler_schedule_attempts_total\{[^}]*result="scheduled"\} (\S+)', re.M)
+_GIVEN_BY_SERVER = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "ownerReferences")
+_PATIENCE = 300  # seconds for one run
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: pods a second, and the CPU of Stowage for each of them (0 without Stowage)."""
+
+    with_stowage: bool
+    pods_per_second: float
+    stowage_cpu_ms: float = 0.0
+
+
+def run(nodes: int = 1000, pods: int = 3000, rounds: int = 3) -> list[Run]:
+    """Run both sides ``rounds`` times, one after the other. Needs the built control plane."""
+    if missing():
+        raise SystemExit("the control plane is not built: python -m tests.e2e.controlplane.build")
+    with tempfile.TemporaryDirectory() as directory, ControlPlane(Path(directory) / "plane") as plane:
+        plane.api.create_all(map(_new, cluster.nodes(nodes)))
+        with stowage(plane.kubeconfig) as running:
+            return [_round(plane, running, pods, side) for side in (False, True) * rounds]
+
+
+def table(runs: Sequence[Run]) -> str:
+    """Medians and the range of each side, and the ratio of the medians, in Markdown."""
+    bare, ours = ([r for r in runs if r.with_stowage is side] for side in (False, True))
+    ratio = _median(ours) / _median(bare)
+    cpu = statistics.median(r.stowage_cpu_ms for r in ours)
+    return "\n".join(
+        [
+            "| kube-scheduler | pods a second, median (lowest to highest) | Stowage's CPU for a pod |",
+            "|---|--:|--:|",
+            f"| alone | {_rates(bare)} | - |",
+            f"| with Stowage | {_rates(ours)}, {ratio:.0%} | {cpu:.2f} ms |",
+        ]
+    )
+
+
+def _round(plane: ControlPlane, running: Running, pods: int, with_stowage: bool) -> Run:
+    waiting = (_new(pod) for pod in cluster.arrivals(sizes={1: 1}))
+    plane.api.create_all(itertools.islice(waiting, pods))
+    with plane.scheduler(_configuration(running.port if with_stowage else None)) as scheduler:
+        samples = list(_counts(scheduler, running, pods))
+    plane.api.delete_all("Pod")
+    rate, cpu = _slope(samples, pods)
+    return Run(with_stowage, rate, cpu * 1e3 if with_stowage else 0.0)
+
+
+def _counts(scheduler: Process, running: Running, pods: int) -> Iterator[tuple[float, float, float]]:
+    """(seconds, pods scheduled, CPU seconds of Stowage) until all pods are scheduled."""
+    port = next(flag.partition("=")[2] for flag in scheduler.command if flag.startswith("--secure-port="))
+    deadline = time.monotonic() + _PATIENCE
+    with httpx.Client(verify=False, trust_env=False) as client:
+        scheduled = 0.0
+        while scheduled < pods:
+            found = _SCHEDULED.search(client.get(f"https://127.0.0.1:{port}/metrics").content)
+            scheduled = float(found[1]) if found else 0.0
+            yield time.monotonic(), scheduled, cpu_seconds(running.pid)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{scheduled:g} of {pods} pods scheduled in {_PATIENCE} s")
+            time.sleep(0.2)
+
+
+def _slope(samples: Sequence[tuple[float, float, float]], pods: int) -> tuple[float, float]:
+    """Pods a second and CPU seconds a pod between the first samples past 10 % and past 90 %."""
+    first = next(sample for sample in samples if sample[1] >= 0.1 * pods)
+    last = next(sample for sample in samples if sample[1] >= 0.9 * pods)
+    done = last[1] - first[1]
+    return done / (last[0] - first[0]), (last[2] - first[2]) / done
+
+
+def _configuration(port: int | None) -> dict[str, Any]:
+    """The shipped configuration of a second scheduler, with Stowage at this port or without any extender."""
+    configuration: dict[str, Any] = yaml.safe_load(_CONFIGURATION.read_text())
+    configuration["leaderElection"] = {"leaderElect": False}
+    configuration["clientConnection"] = {"qps": 5000, "burst": 5000}
+    if port is None:
+        del configuration["extenders"]
+    else:
+        configuration["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{port}/scheduler"
+    return configuration
+
+
+def _new(manifest: cluster.Manifest) -> cluster.Manifest:
+    """The object as a client creates it."""
+    metadata = {k: v for k, v in manifest["metadata"].items() if k not in _GIVEN_BY_SERVER}
+    if manifest["kind"] == "Node":
+        return manifest | {"metadata": metadata}
+    return {k: v for k, v in manifest.items() if k != "status"} | {
+        "metadata": metadata | {"namespace": NAMESPACE}
+    }
+
+
+def _median(runs: Sequence[Run]) -> float:
+    return statistics.median(r.pods_per_second for r in runs)
+
+
+def _rates(runs: Sequence[Run]) -> str:
+    rates = [r.pods_per_second for r in runs]
+    return f"{_median(runs):.0f} ({min(rates):.0f} to {max(rates):.0f})"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--pods", type=int, default=3000)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    print(table(run(args.nodes, args.pods, args.rounds)))
+
+
+if __name__ == "__main__":
+    main()

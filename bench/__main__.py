@@ -1,4 +1,4 @@
-"""``make bench``: every figure of the service, one table each. The packing figures need traces: bench.packing."""
+"""``make bench``: every figure of the service, a table each. Packing needs traces: ``bench.packing``."""
 
 from __future__ import annotations
 

@@ -52,9 +52,9 @@ def schedule_everything(cluster: ControlPlane, recorder: Recorder, *, half_way: 
     cluster.api.create_all(rush.pods())
     with Audit(cluster.api) as audit, cluster.scheduler(scheduler_configuration(recorder.url)):
         started = time.monotonic()
-        eventually(lambda: len(audit.bound) >= HALF_WAY, within_s=60, what=f"{HALF_WAY} pods are bound")
+        eventually(lambda: len(audit.bound) >= HALF_WAY, within_s=120, what=f"{HALF_WAY} pods are bound")
         half_way()
-        eventually(audit.settled, within_s=90, what="every pod runs or waits", every_s=0.2)
+        eventually(audit.settled, within_s=240, what="every pod runs or waits", every_s=0.2)
         print(f"{len(audit.bound)} of {len(audit.pods)} pods placed in {time.monotonic() - started:.1f} s")
     return audit
 

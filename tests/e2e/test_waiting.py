@@ -108,7 +108,7 @@ def test_a_pod_that_kube_scheduler_never_brings(cluster: ControlPlane, api: Api,
         message = why_unscheduled(api, "is-never-brought")
         assert message.startswith("0/2 nodes are available: 2 Insufficient nvidia.com/gpu.")
     eventually(
-        lambda: stowage.status("/debug/pods/default/is-never-brought") == 200, within_s=5, what="it is known"
+        lambda: stowage.status("/debug/pods/default/is-never-brought") == 200, within_s=30, what="it is known"
     )
     told = stowage.json("/debug/pods/default/is-never-brought")
     assert told["decisions"] == []

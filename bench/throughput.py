@@ -16,6 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ class Run:
 
     with_stowage: bool
     pods_per_second: float
-    stowage_cpu_ms: float = 0.0
+    stowage_cpu_ms: float
 
 
 def run(nodes: int = 1000, pods: int = 3000, rounds: int = 3) -> list[Run]:
@@ -51,8 +52,7 @@ def run(nodes: int = 1000, pods: int = 3000, rounds: int = 3) -> list[Run]:
         raise SystemExit("the control plane is not built: python -m tests.e2e.controlplane.build")
     with tempfile.TemporaryDirectory() as directory, ControlPlane(Path(directory) / "plane") as plane:
         plane.api.create_all(map(_new, cluster.nodes(nodes)))
-        with stowage(plane.kubeconfig) as running:
-            return [_round(plane, running, pods, side) for side in (False, True) * rounds]
+        return [_round(plane, pods, with_stowage) for with_stowage in (False, True) * rounds]
 
 
 def table(runs: Sequence[Run]) -> str:
@@ -70,17 +70,18 @@ def table(runs: Sequence[Run]) -> str:
     )
 
 
-def _round(plane: ControlPlane, running: Running, pods: int, with_stowage: bool) -> Run:
-    waiting = (_new(pod) for pod in cluster.arrivals(sizes={1: 1}))
-    plane.api.create_all(itertools.islice(waiting, pods))
-    with plane.scheduler(_configuration(running.port if with_stowage else None)) as scheduler:
+def _round(plane: ControlPlane, pods: int, with_stowage: bool) -> Run:
+    with ExitStack() as stack:
+        running = stack.enter_context(stowage(plane.kubeconfig)) if with_stowage else None
+        waiting = (_new(pod) for pod in cluster.arrivals(sizes={1: 1}))
+        plane.api.create_all(itertools.islice(waiting, pods))
+        scheduler = stack.enter_context(plane.scheduler(_configuration(running)))
         samples = list(_counts(scheduler, running, pods))
     plane.api.delete_all("Pod")
-    rate, cpu = _slope(samples, pods)
-    return Run(with_stowage, rate, cpu * 1e3 if with_stowage else 0.0)
+    return Run(with_stowage, *_slope(samples, pods))
 
 
-def _counts(scheduler: Process, running: Running, pods: int) -> Iterator[tuple[float, float, float]]:
+def _counts(scheduler: Process, running: Running | None, pods: int) -> Iterator[tuple[float, float, float]]:
     """(seconds, pods scheduled, CPU seconds of Stowage) until all pods are scheduled."""
     port = next(flag.partition("=")[2] for flag in scheduler.command if flag.startswith("--secure-port="))
     deadline = time.monotonic() + _PATIENCE
@@ -89,29 +90,29 @@ def _counts(scheduler: Process, running: Running, pods: int) -> Iterator[tuple[f
         while scheduled < pods:
             found = _SCHEDULED.search(client.get(f"https://127.0.0.1:{port}/metrics").content)
             scheduled = float(found[1]) if found else 0.0
-            yield time.monotonic(), scheduled, cpu_seconds(running.pid)
+            yield time.monotonic(), scheduled, cpu_seconds(running.pid) if running else 0.0
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{scheduled:g} of {pods} pods scheduled in {_PATIENCE} s")
             time.sleep(0.2)
 
 
 def _slope(samples: Sequence[tuple[float, float, float]], pods: int) -> tuple[float, float]:
-    """Pods a second and CPU seconds a pod between the first samples past 10 % and past 90 %."""
+    """Pods a second, and CPU milliseconds of Stowage a pod, between the first samples past 10 % and past 90 %."""
     first = next(sample for sample in samples if sample[1] >= 0.1 * pods)
     last = next(sample for sample in samples if sample[1] >= 0.9 * pods)
     done = last[1] - first[1]
-    return done / (last[0] - first[0]), (last[2] - first[2]) / done
+    return done / (last[0] - first[0]), (last[2] - first[2]) * 1e3 / done
 
 
-def _configuration(port: int | None) -> dict[str, Any]:
-    """The shipped configuration of a second scheduler, with Stowage at this port or without any extender."""
+def _configuration(running: Running | None) -> dict[str, Any]:
+    """The shipped configuration of a second scheduler, with Stowage or without any extender."""
     configuration: dict[str, Any] = yaml.safe_load(_CONFIGURATION.read_text())
     configuration["leaderElection"] = {"leaderElect": False}
     configuration["clientConnection"] = {"qps": 5000, "burst": 5000}
-    if port is None:
+    if running is None:
         del configuration["extenders"]
     else:
-        configuration["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{port}/scheduler"
+        configuration["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{running.port}/scheduler"
     return configuration
 
 

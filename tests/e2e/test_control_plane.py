@@ -21,8 +21,8 @@ def test_pods_run_and_finish(cluster: ControlPlane, api: Api) -> None:
     with cluster.scheduler(PLAIN):
         api.create(pod("stays", {"nvidia.com/gpu": 1}, scheduler="default-scheduler"))
         api.create(pod("ends", {"nvidia.com/gpu": 1}, scheduler="default-scheduler", runs_for="500ms"))
-        eventually(lambda: phase(api, "ends") == "Succeeded", within_s=15, what="the pod finishes")
-        eventually(lambda: phase(api, "stays") == "Running", within_s=5, what="the other pod runs")
+        eventually(lambda: phase(api, "ends") == "Succeeded", within_s=60, what="the pod finishes")
+        eventually(lambda: phase(api, "stays") == "Running", within_s=30, what="the other pod runs")
     assert api.get("Pod", "stays")["spec"]["nodeName"] == "n1"
 
 

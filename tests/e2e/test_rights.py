@@ -51,7 +51,7 @@ def test_stowage_binds_with_one_more_right(cluster: ControlPlane, api: Api, stow
         apply(api, "rbac-bind.yaml")
         try:
             eventually(
-                lambda: api.get("Pod", "p1")["status"]["phase"] == "Running", within_s=30, what="p1 runs"
+                lambda: api.get("Pod", "p1")["status"]["phase"] == "Running", within_s=60, what="p1 runs"
             )
         finally:
             api.delete("ClusterRoleBinding", "stowage-bind")

@@ -37,7 +37,7 @@ def test_kube_scheduler_starts_and_leads(cluster: ControlPlane, file: Path) -> N
     with cluster.scheduler(shipped(file)) as scheduler:
         loaded = understood(scheduler)
         lease = loaded["leaderElection"]["resourceName"]
-        eventually(lambda: leads(cluster, lease), within_s=20, what=f"the scheduler holds the lease {lease}")
+        eventually(lambda: leads(cluster, lease), within_s=60, what=f"the scheduler holds the lease {lease}")
         (extender,) = loaded["extenders"]
         assert loaded["percentageOfNodesToScore"] == 100
         assert extender["weight"] * 10 > IN_TREE_MOST

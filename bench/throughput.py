@@ -97,7 +97,7 @@ def _counts(scheduler: Process, running: Running | None, pods: int) -> Iterator[
 
 
 def _slope(samples: Sequence[tuple[float, float, float]], pods: int) -> tuple[float, float]:
-    """Pods a second, and CPU milliseconds of Stowage a pod, between the first samples past 10 % and past 90 %."""
+    """Pods a second and CPU ms of Stowage for each, from the first sample past 10 % to one past 90 %."""
     first = next(sample for sample in samples if sample[1] >= 0.1 * pods)
     last = next(sample for sample in samples if sample[1] >= 0.9 * pods)
     done = last[1] - first[1]

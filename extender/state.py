@@ -78,6 +78,9 @@ class State:
         taken, what the pod holds itself is not. The exact old state after the block."""
         own = self.ledger.taken(pod.key)
         promised = self.ledger.promised(pod.key, pod.priority)
+        if own is None and not promised:  # as for most pods that wait
+            yield self.fleet
+            return
         with self.fleet.without([own] if own else []), self.fleet.holding(promised):
             yield self.fleet
 

@@ -47,6 +47,10 @@ class Allocation:
 class Fleet(Arrays):
     """Nodes and what is free on them. The arrays are described in ``Arrays``."""
 
+    def __init__(self, nodes: int = 64, gpus: int = 8) -> None:
+        super().__init__(nodes, gpus)
+        self._answered: tuple[Request, int, Reasons] | None = None
+
     def put(self, shape: NodeShape) -> int:
         """Add a node, or replace the one of that name, and return its row. The row is empty afterwards:
         what its pods hold must be taken again."""
@@ -154,8 +158,18 @@ class Fleet(Arrays):
                 self.give_back(one)
 
     def reasons(self, request: Request) -> Reasons:
-        """For every row the reason code why ``request`` does not fit, 0 where it does: (N,) int8."""
-        return feasible.reasons(self, request)
+        """For every row the code of why ``request`` does not fit, 0 where it does: (N,) int8, to read only.
+
+        prioritize asks what filter has just asked, so the last answer is kept until the fleet changes.
+        """
+        if self._answered is not None:
+            asked, changes, reasons = self._answered
+            if asked is request and changes == self.changes:
+                return reasons
+        reasons = feasible.reasons(self, request)
+        reasons.setflags(write=False)
+        self._answered = request, self.changes, reasons
+        return reasons
 
     def sizes(self, request: Request) -> Floats:
         """GPUs that ``request`` takes on each node, the mean of compute and memory share: (N,) float32."""

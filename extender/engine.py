@@ -40,6 +40,7 @@ _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _RESOURCES: dict[Kind, str] = {"Node": "nodes", "Pod": "pods"}
 _SEEN = 4096
 """Pods of filter requests that are remembered for bind: more than are ever on their way between the two."""
+_BEHIND = "Stowage was cut off from the API server, and has not caught up yet"
 
 
 class Engine:
@@ -102,6 +103,8 @@ class Engine:
     async def _filter(self, body: bytes) -> tuple[bytes, str]:
         args = wire.parse_filter(body)
         self._remember(args.pod)
+        if not await self.source.caught_up():
+            return wire.encode_filter(wire.FilterResult(error=_BEHIND)), "behind"
         result, verdict = await self._patience.unless_refused(
             lambda: filter_nodes(self.state, args, self._settings),
             lambda said: not (said[0].names or said[0].error),

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from enum import Enum, auto
 
 from urllib3 import HTTPResponse
 from urllib3.exceptions import HTTPError
@@ -26,6 +27,8 @@ NO_ANSWER = (HTTPError, OSError)
 _log = logging.getLogger(__name__)
 _CHUNK = 1 << 18  # bytes of a watch that are read at once, at most
 _ANEW = "listing anew"
+_SETTLING = 0.25  # seconds in which a watch that is opened again brings what was missed, at most
+_FRESH = 0.05  # seconds for which "no answer" is taken to hold
 
 
 class Refused(Exception):
@@ -41,6 +44,19 @@ class _Stopped(Exception):
     """``stop`` was called."""
 
 
+class Standing(Enum):
+    """How what was delivered relates to what the API server has, as far as can be told without asking it."""
+
+    CURRENT = auto()
+    """The watch is open, and has been for long enough to bring what was missed."""
+    BEHIND = auto()
+    """The watch is not open, and the server answers: there is something to catch up on."""
+    AWAY = auto()
+    """The server did not answer just now: there is nothing newer to be had."""
+    UNKNOWN = auto()
+    """The watch has broken, and whether the server answers is to be tried."""
+
+
 class Follower:
     """One resource. ``ask`` sends a request and returns its answer unread; it raises ``Refused`` for a status
     other than 200, and ``NO_ANSWER``."""
@@ -52,6 +68,13 @@ class Follower:
         self._protocol = ListWatch(resource)
         self._backoff = Backoff(random.random)
         self._stopping = threading.Event()
+        self._waking = threading.Event()
+        # Monotonic seconds, all of them.
+        self._closed_at = -math.inf
+        self._settled_at: float | None = None  # when an open watch has brought what was missed
+        self._tried_at = -math.inf  # the end of the last attempt
+        self._failed_at = -math.inf  # the same of one that had no answer at all
+        self._answered = False  # whether the attempt that runs has had an answer, or the last one had
         self._stream: HTTPResponse | None = None
         self._thread: threading.Thread | None = None
 
@@ -64,6 +87,7 @@ class Follower:
     def stop(self) -> None:
         """Make the thread end, out of a read, too. Does not wait for it."""
         self._stopping.set()
+        self._waking.set()
         if (stream := self._stream) is not None:
             with suppress(OSError, ValueError, RuntimeError):  # it may end by itself at this moment
                 stream.shutdown()
@@ -73,14 +97,37 @@ class Follower:
         if self._thread is not None:
             self._thread.join(max(timeout, 0.0))
 
+    def standing(self) -> Standing:
+        """How things stand now. Any thread may ask."""
+        now, settled_at = time.monotonic(), self._settled_at
+        if settled_at is not None:
+            return Standing.CURRENT if now >= settled_at else Standing.BEHIND
+        if self._answered:
+            return Standing.BEHIND
+        return Standing.AWAY if now - self._failed_at < _FRESH else Standing.UNKNOWN
+
+    def hurry(self) -> None:
+        """Try at once instead of after the pause, unless the watch is open or that was done a moment ago."""
+        if self._settled_at is None and time.monotonic() - self._tried_at >= _FRESH:
+            self._waking.set()
+
     def _run(self, apply: Apply) -> None:
+        next_try = -math.inf
         while not self._stopping.is_set():
+            hurried = time.monotonic() < next_try
             trouble = self._attempt(apply)
-            pause = self._pause(trouble)
-            if trouble and not self._stopping.is_set():
-                level = logging.INFO if trouble == _ANEW else logging.WARNING
-                _log.log(level, "%ss: %s, next try in %.1f s", self.kind, trouble, pause)
-            self._stopping.wait(pause)
+            if not (hurried and trouble):  # what is tried in between changes neither the pauses nor the log
+                pause = self._pause(trouble)
+                next_try = self._tried_at + pause
+                self._say(trouble, pause)
+            self._waking.wait(max(next_try - time.monotonic(), 0.0))
+            if not self._stopping.is_set():
+                self._waking.clear()
+
+    def _say(self, trouble: str, pause: float) -> None:
+        if trouble and not self._stopping.is_set():
+            level = logging.INFO if trouble == _ANEW else logging.WARNING
+            _log.log(level, "%ss: %s, next try in %.1f s", self.kind, trouble, pause)
 
     def _pause(self, trouble: str) -> float:
         now = time.monotonic()
@@ -88,12 +135,23 @@ class Follower:
 
     def _attempt(self, apply: Apply) -> str:
         """Follow until the watch ends; "" where it ended in its own time, else what was the matter."""
+        self._answered = False
+        trouble = self._follow(apply)
+        self._tried_at = time.monotonic()
+        if self._settled_at is not None:
+            self._closed_at, self._settled_at = self._tried_at, None
+        if not self._answered:
+            self._failed_at = self._tried_at
+        return trouble
+
+    def _follow(self, apply: Apply) -> str:
         try:
             while not self._protocol.watching:
                 self._list(apply)
             self._watch(apply)
             return "" if self._protocol.watching else _ANEW
         except Refused as refused:
+            self._answered = True
             return _ANEW if self._protocol.rejected(refused.status) else str(refused)
         except (*NO_ANSWER, ProtocolError) as error:
             return f"{type(error).__name__}: {error}"
@@ -106,14 +164,18 @@ class Follower:
 
     def _list(self, apply: Apply) -> None:
         with closing(self._ask(self._protocol.next_request())) as page:
+            self._answered = True
             body = page.read()
         self._backoff.answered(time.monotonic())
         self._deliver(self._protocol.page(body), apply)
 
     def _watch(self, apply: Apply) -> None:
         with closing(self._ask(self._protocol.next_request())) as self._stream:
+            self._answered = True
             self._backoff.answered(time.monotonic())
             self._deliver([], apply)
+            opened_at = time.monotonic()
+            self._settled_at = opened_at + min(opened_at - self._closed_at, _SETTLING)
             while self._protocol.watching and (data := self._stream.read1(_CHUNK)):
                 self._deliver(self._protocol.chunk(data), apply)
 

@@ -24,12 +24,15 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
 from urllib3 import HTTPResponse
 
-from extender.follow import NO_ANSWER, Follower, Refused
+from extender.follow import NO_ANSWER, Follower, Refused, Standing
 from extender.objects import Kind, Pod
 from extender.source import Apply, BindConflict, BindError, PodNotFound, Unavailable, Unreachable
 from extender.watch import NODES, PODS, WATCH_SECONDS, Request
 
 _log = logging.getLogger(__name__)
+_NOTHING_NEWER = {Standing.CURRENT, Standing.AWAY}
+_POLL = 0.005  # seconds between looks at how far the followers are
+_HOPELESS = 5.0  # seconds for which nobody waits again for a server that does not even refuse connections
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Timeouts:
     # Of a watch, which may be silent to its end: where nothing changes there are no bookmarks either.
     silence: float = WATCH_SECONDS + 10.0
     stop: float = 1.0
+    catch_up: float = 1.0  # half of the httpTimeout that scheduler-config/ gives kube-scheduler
 
 
 class _Api:
@@ -104,6 +108,7 @@ class KubeSource:
         self._api = _Api(client, timeouts or Timeouts())
         self._name = name
         self._followers = [Follower(resource, self._api.follow) for resource in (NODES, PODS)]
+        self._hopeless_until = 0.0  # monotonic seconds
 
     def start(self, apply: Apply) -> None:
         """Begin to list and watch. Failures are retried for ever; ``staleness`` tells."""
@@ -121,6 +126,27 @@ class KubeSource:
     async def bind(self, pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -> None:
         """Create the pod's Binding in a thread of its own. Raises ``BindError``."""
         await asyncio.to_thread(self._bind, pod, node, annotations or {})
+
+    async def caught_up(self) -> bool:
+        """See ``Source.caught_up``."""
+        if self._standings() <= _NOTHING_NEWER:
+            return True
+        started = time.monotonic()
+        while not (standings := self._standings()) <= _NOTHING_NEWER:
+            now = time.monotonic()
+            hopeless = now < self._hopeless_until and Standing.BEHIND not in standings
+            if hopeless or now - started >= self._api.timeouts.catch_up:
+                if not hopeless:
+                    self._hopeless_until = now + _HOPELESS
+                return Standing.BEHIND not in standings
+            for follower in self._followers:
+                follower.hurry()
+            await asyncio.sleep(_POLL)
+        await asyncio.sleep(0)  # what was delivered meanwhile stands before us in the event loop's queue
+        return True
+
+    def _standings(self) -> set[Standing]:
+        return {follower.standing() for follower in self._followers}
 
     def staleness(self) -> Mapping[Kind, float]:
         """Seconds since the last byte about each kind; up to ``WATCH_SECONDS`` where nothing changes."""

@@ -129,6 +129,10 @@ class SnapshotSource:
         self._snapshot.pods[pod.key] = bound
         self._apply([Upserted(bound)])
 
+    async def caught_up(self) -> bool:
+        """Always: nothing changes."""
+        return True
+
     def staleness(self) -> Mapping[Kind, float]:
         """Empty: there is nothing newer."""
         return {}

@@ -56,6 +56,13 @@ class Source(Protocol):
     async def bind(self, pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -> None:
         """Bind the pod of this uid to a node and annotate it, all or nothing. Raises ``BindError``."""
 
+    async def caught_up(self) -> bool:
+        """Whether nothing newer can be had than what was delivered, trying for a moment to catch up.
+
+        True as well where the API server does not answer: then nobody can bind anything either. False while
+        it answers, and what happened since the connection broke has not been delivered yet.
+        """
+
     def staleness(self) -> Mapping[Kind, float]:
         """Seconds since each kind was last heard of, infinite before the first time; empty if never stale.
 

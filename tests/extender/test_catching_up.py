@@ -1,0 +1,139 @@
+"""After a break, nobody is answered from what was known before it while the API server has newer things."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from extender import kube
+from extender.follow import Backoff
+from extender.kube import KubeSource
+from extender.objects import Event, Upserted
+from tests.extender.apiserver import PATIENT, ApiServer, pod, source_of
+
+PODS = "/api/v1/pods"
+
+
+class Delivered:
+    """Keys of what was delivered, by way of the event loop, as in the service."""
+
+    def __init__(self) -> None:
+        self.keys: set[str] = set()
+        self._loop = asyncio.get_running_loop()
+
+    def apply(self, events: Sequence[Event]) -> None:
+        self._loop.call_soon_threadsafe(self._take, events)
+
+    def _take(self, events: Sequence[Event]) -> None:
+        self.keys |= {event.obj.key for event in events if isinstance(event, Upserted)}
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    monkeypatch.setattr(Backoff, "SHORTEST", 60.0)  # so that only who is asked to hurry does
+    server = ApiServer()
+    server.start()
+    server.put(pod("p0"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def source(api: ApiServer, tmp_path: Path) -> KubeSource:
+    return source_of(api, tmp_path, timeouts=replace(PATIENT, catch_up=10.0))
+
+
+@pytest.fixture
+async def delivered(source: KubeSource) -> Iterator[Delivered]:
+    delivered = Delivered()
+    source.start(delivered.apply)
+    assert await source.caught_up()
+    assert delivered.keys == {"ml/p0"}
+    yield delivered
+    source.stop()
+
+
+async def test_what_happened_meanwhile_is_there_once_it_has_caught_up(
+    api: ApiServer, source: KubeSource, delivered: Delivered
+) -> None:
+    api.stop()
+    api.pods.put(pod("p1"))
+    api.start()
+    await broken(source)
+    assert await source.caught_up()
+    assert delivered.keys == {"ml/p0", "ml/p1"}
+
+
+async def test_what_the_server_has_forgotten_is_listed_anew(
+    api: ApiServer, source: KubeSource, delivered: Delivered
+) -> None:
+    api.script[PODS].append("gone")
+    api.hang_up()
+    api.pods.put(pod("p1"))
+    await broken(source)
+    assert await source.caught_up()
+    assert delivered.keys == {"ml/p0", "ml/p1"}
+
+
+async def test_a_server_that_is_away_has_nothing_newer(
+    api: ApiServer, source: KubeSource, delivered: Delivered
+) -> None:
+    api.stop()
+    await broken(source)
+    started = time.monotonic()
+    assert await source.caught_up()
+    assert time.monotonic() - started < source._api.timeouts.catch_up
+    api.start()
+
+
+async def test_a_server_that_refuses_has_something_newer(
+    api: ApiServer, source: KubeSource, delivered: Delivered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source._api, "timeouts", replace(PATIENT, catch_up=0.3))
+    api.script[PODS].extend(["403"] * 1000)  # as while it starts, and has not loaded who may do what
+    api.hang_up()
+    await broken(source)
+    assert not await source.caught_up()
+    api.script[PODS].clear()
+    assert await source.caught_up()
+
+
+async def test_a_server_that_says_nothing_is_waited_for_once(
+    api: ApiServer, source: KubeSource, delivered: Delivered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source._api, "timeouts", replace(PATIENT, catch_up=0.3))
+    monkeypatch.setattr(kube, "_HOPELESS", 60.0)
+    port = int(api.url.rpartition(":")[2])
+    api.stop()
+    with socket.create_server(("127.0.0.1", port)):
+        await broken(source)
+        assert await source.caught_up()
+        started = time.monotonic()
+        for _ in range(100):
+            assert await source.caught_up()
+        assert time.monotonic() - started < 100 * 0.3
+    api.start()
+
+
+async def test_tries_in_between_are_few_and_quiet(
+    api: ApiServer, source: KubeSource, delivered: Delivered, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.stop()
+    await broken(source)
+    for _ in range(1000):
+        assert await source.caught_up()
+    assert len(caplog.records) <= 2  # one of each kind, from the break itself
+    api.start()
+
+
+async def broken(source: KubeSource) -> None:
+    """Waits until the source has noticed."""
+    for follower in source._followers:
+        while follower._settled_at is not None:
+            await asyncio.sleep(0.001)

@@ -28,11 +28,11 @@ _BARE_PREFIXES = ("ALIYUN_COM_GPU", "gpu-", "runai-", "pod-group-name")
 
 # The parts are typed dicts: pydantic fills them at half the cost of models, and the garbage collector leaves
 # dicts of text alone. Quantities may be written as plain numbers ("cpu: 1"); Kubernetes takes them too.
-_Text: TypeAlias = Annotated[str, Field(coerce_numbers_to_str=True)]
-_Map: TypeAlias = dict[str, _Text | None] | None
+WireText: TypeAlias = Annotated[str, Field(coerce_numbers_to_str=True)]
+_Map: TypeAlias = dict[str, WireText | None] | None
 
 
-class _Metadata(TypedDict, total=False):
+class WireMetadata(TypedDict, total=False):
     name: str | None
     generateName: str | None
     namespace: str | None
@@ -76,7 +76,7 @@ class _Claim(TypedDict, total=False):
     resourceClaimTemplateName: str | None
 
 
-class _PodSpec(TypedDict, total=False):
+class WirePodSpec(TypedDict, total=False):
     containers: list[_Container] | None
     initContainers: list[_Container] | None
     resources: _Resources | None
@@ -112,7 +112,7 @@ class _PodStatus(TypedDict, total=False):
 class WireNode(BaseModel):
     """A Node of the wire."""
 
-    metadata: _Metadata | None = None
+    metadata: WireMetadata | None = None
     spec: _NodeSpec | None = None
     status: _NodeStatus | None = None
 
@@ -134,8 +134,8 @@ class WireNode(BaseModel):
 class WirePod(BaseModel):
     """A Pod of the wire."""
 
-    metadata: _Metadata | None = None
-    spec: _PodSpec | None = None
+    metadata: WireMetadata | None = None
+    spec: WirePodSpec | None = None
     status: _PodStatus | None = None
 
     def record(self) -> Pod:
@@ -161,7 +161,7 @@ class WirePod(BaseModel):
         )
 
 
-def _spec(spec: _PodSpec) -> PodSpec:
+def _spec(spec: WirePodSpec) -> PodSpec:
     requests, limits = _completed(spec.get("resources"))
     return PodSpec(
         containers=tuple([_container(c) for c in spec.get("containers") or ()]),

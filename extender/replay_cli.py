@@ -1,6 +1,7 @@
 """``stowage replay``: the same work under one policy or another, before switching.
 
-Two kinds of work: a trace (``--nodes`` and ``--pods``) and request mixes over GPUs alone (``--mixes``).
+Three kinds of work: a trace (``--nodes`` and ``--pods``), the pods of a cluster (``--snapshot``), and
+request mixes over GPUs alone (``--mixes``). An option that the kind of work has no use for is an error.
 Standard output holds the result alone; progress goes to standard error.
 """
 
@@ -15,9 +16,19 @@ from typing import Any
 
 from extender import replay_report
 from extender.replay_runs import TraceOptions, replay_mixes, replay_timeline, replay_trace
+from extender.replay_snapshot import replay_snapshot
+from extender.source import SourceError
 from extender.traces import BadTrace
 from packing import mig
 from packing.policies import POLICIES
+
+_HEEDS = {
+    "snapshot": ("policy", "sample", "mix", "output"),
+    "mixes": ("departures", "policy", "seeds", "output"),
+    "timeline": ("nodes", "pods", "policy", "sample", "output"),
+    "pods": ("nodes", "policy", "seeds", "arrival", "ties", "node_order", "sample", "mix", "output", "plot"),
+}
+"""Kinds of work, the first that is asked for counts, and the options that each has a use for."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -34,6 +45,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     work.add_argument(
         "--timeline", action="store_true", help="keep creation times and durations; pods wait in a queue"
+    )
+    work.add_argument(
+        "--snapshot",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="what 'kubectl get nodes,pods -A -o json' prints: pack the running GPU pods again from empty",
     )
     work.add_argument(
         "--mixes", type=Path, help="JSON of request mixes over GPUs alone (shares or MIG profiles)"
@@ -65,17 +83,20 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     out.add_argument(
         "--plot", type=Path, metavar="FILE", help="write a picture of allocation against arrivals"
     )
-    parser.set_defaults(run=run)
+    names = {name for names in _HEEDS.values() for name in names}
+    parser.set_defaults(run=run, unset={name: parser.get_default(name) for name in names})
 
 
 def run(args: argparse.Namespace) -> int:
     """Replay, print, and return the exit code: 2 for options or files that cannot be used."""
     try:
-        rows = _replay(args)
-    except (BadTrace, UsageError, OSError) as wrong:
+        work = _work(args)
+        rows = _replay(work, args)
+    except (BadTrace, UsageError, SourceError, OSError) as wrong:
         print(f"stowage replay: {wrong}", file=sys.stderr)
         return 2
-    print(json.dumps(rows, indent=1) if args.output == "json" else replay_report.table(rows))
+    shown = replay_report.snapshot_table if work == "snapshot" else replay_report.table
+    print(json.dumps(rows, indent=1) if args.output == "json" else shown(rows))
     return 0
 
 
@@ -83,11 +104,24 @@ class UsageError(ValueError):
     """Options that do not go together."""
 
 
-def _replay(args: argparse.Namespace) -> list[dict[str, Any]]:
-    if args.mixes:
+def _work(args: argparse.Namespace) -> str:
+    """The kind of work asked for. Raises ``UsageError``."""
+    work = next((kind for kind in _HEEDS if getattr(args, kind)), "")
+    if not work or (work in ("timeline", "pods") and not (args.nodes and args.pods)):
+        raise UsageError("name the work: --nodes and --pods, --snapshot, or --mixes")
+    given = [name for name, unset in args.unset.items() if getattr(args, name) != unset]
+    if useless := [name for name in given if name not in (work, *_HEEDS[work])]:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(useless))
+        raise UsageError(f"--{work} has no use for {names}")
+    return work
+
+
+def _replay(work: str, args: argparse.Namespace) -> list[dict[str, Any]]:
+    if work == "snapshot":
+        known = args.mix == "known"
+        return replay_snapshot(args.snapshot, args.policy, _bar(), sample=args.sample, known_mix=known)
+    if work == "mixes":
         return replay_mixes(args.mixes, args.policy, args.seeds, departures=args.departures, progress=_bar())
-    if not (args.nodes and args.pods):
-        raise UsageError("name the work: --nodes and --pods, or --mixes")
     options = TraceOptions(
         tuple(args.arrival),
         args.ties == "random",
@@ -95,7 +129,7 @@ def _replay(args: argparse.Namespace) -> list[dict[str, Any]]:
         args.sample,
         args.mix == "known",
     )
-    if args.timeline:
+    if work == "timeline":
         return replay_timeline(args.nodes, args.pods, args.policy, options, _bar())
     rows, curves = replay_trace(args.nodes, args.pods, args.policy, args.seeds, options, _bar())
     if args.plot:

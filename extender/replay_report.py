@@ -12,6 +12,7 @@ Curves = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 
 _KEYS = ("trace", "mix", "policy", "arrival", "load")
 _NOISY = ("seed",)
+_SHOWN = 10
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -28,6 +29,27 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         means = [_mean([row[name] for row in members]) for name in figures]
         spread = pstdev(row[figures[0]] for row in members)
         lines.append([*map(str, group), *means, f"{spread:.2f}"])
+    return _aligned(lines)
+
+
+def snapshot_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A cluster as it is and as each policy would pack it, as aligned text."""
+    one = rows[0]
+    lines = [["policy", "whole GPUs free", "whole nodes free", "pods without a place"]]
+    for row in rows:
+        figures = row["whole_gpus_free"], row["whole_nodes_free"], row["failed_pods"]
+        lines.append([str(row["policy"]), *map(str, figures)])
+    what = f"{one['nodes']} nodes with {one['gpus']} GPUs, {one['pods']} GPU pods that can be placed again"
+    left = [f"No place under {row['policy']}: {_names(row['no_place'])}" for row in rows if row["no_place"]]
+    return "\n".join([f"{one['trace']}: {what}", _aligned(lines), *left])
+
+
+def _names(keys: Sequence[str]) -> str:
+    more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    return ", ".join(keys[:_SHOWN]) + more
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> str:
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines

@@ -23,7 +23,9 @@ from extender.source import Apply, BindConflict, BindError, Unavailable
 
 _log = logging.getLogger(__name__)
 _SHOWN = 20  # broken items in the log; a file full of them must not bury everything else
-_MANIFESTS: dict[str, type[WireNode | WirePod]] = {"Node": WireNode, "Pod": WirePod}
+Manifests: TypeAlias = Mapping[str, type[WireNode | WirePod]]
+"""What reads each kind of object."""
+_MANIFESTS: Manifests = {"Node": WireNode, "Pod": WirePod}
 _LISTS = {"List": "", "NodeList": "Node", "PodList": "Pod"}  # and the kind of items that do not name theirs
 
 
@@ -50,15 +52,16 @@ class Problem:
 
 @dataclass(slots=True)
 class Snapshot:
-    """Nodes and pods by key, and what could not be read."""
+    """Nodes and pods by key, and what could not be read. ``manifests`` may read more of them."""
 
     nodes: dict[str, Node] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    manifests: Manifests = field(default_factory=lambda: _MANIFESTS)
 
     def add(self, text: str, file: str) -> None:
         """Take in the objects of a text; of two with one name the later counts. Raises ``Unavailable``."""
-        for index, item in enumerate(_items(text, file)):
+        for index, item in enumerate(_items(text, file, self.manifests)):
             match item:
                 case Node():
                     self._note_again(item.key in self.nodes, file, index, f"Node {item.key}")
@@ -74,9 +77,9 @@ class Snapshot:
             self.problems.append(Problem(file, index, f"{name} comes a second time, this one counts"))
 
 
-def read(paths: Iterable[Path]) -> Snapshot:
+def read(paths: Iterable[Path], manifests: Manifests = _MANIFESTS) -> Snapshot:
     """The objects of all files together. Raises ``Unavailable`` with the file and what is wrong with it."""
-    snapshot = Snapshot()
+    snapshot = Snapshot(manifests=manifests)
     for path in paths:
         try:
             raw = path.read_bytes()
@@ -154,23 +157,28 @@ class _Broken:
 _Item: TypeAlias = Node | Pod | _Broken | None  # None: of a kind that is not read
 
 
-def _items(text: str, file: str) -> Iterator[_Item]:
-    for document in _documents(text, file):
+def _items(text: str, file: str, manifests: Manifests) -> Iterator[_Item]:
+    for document in _documents(text, file, manifests):
         kind = _kind(document)
         items = (document.get("items") or []) if kind in _LISTS else document
         if isinstance(items, list):
-            yield from (_item(item, _LISTS.get(kind, "")) for item in items)
+            yield from (_item(item, manifests, _LISTS.get(kind, "")) for item in items)
         elif isinstance(items, Node | Pod | _Broken) or _kind(items):
-            yield _item(items)
+            yield _item(items, manifests)
         else:
             raise Unavailable(f"{file}: holds no Kubernetes objects")
 
 
-def _documents(text: str, file: str) -> list[Any]:
+def _documents(text: str, file: str, manifests: Manifests) -> list[Any]:
+    def narrowed(obj: dict[str, Any]) -> object:
+        # While the rest is still being parsed: the dicts of 30,000 pods are a gigabyte, their records are
+        # not. (An ownerReference has a kind, too, but no metadata.)
+        return _item(obj, manifests) if _kind(obj) in manifests and "metadata" in obj else obj
+
     is_json = re.match(r"\s*[{\[]", text)
     try:
         if is_json:
-            return [json.loads(text, object_hook=_narrowed)]
+            return [json.loads(text, object_hook=narrowed)]
         documents = [one for one in yaml.load_all(text, _Loader) if one is not None]
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise Unavailable(f"{file}: is not {'JSON' if is_json else 'YAML'}: {error}") from None
@@ -179,13 +187,7 @@ def _documents(text: str, file: str) -> list[Any]:
     return documents
 
 
-def _narrowed(obj: dict[str, Any]) -> object:
-    # While the rest is still being parsed: the dicts of 30,000 pods are a gigabyte, their records are not.
-    # (An ownerReference has a kind, too, but no metadata.)
-    return _item(obj) if _kind(obj) in _MANIFESTS and "metadata" in obj else obj
-
-
-def _item(item: object, kind: str = "") -> _Item:
+def _item(item: object, manifests: Manifests, kind: str = "") -> _Item:
     if isinstance(item, Node | Pod | _Broken):
         return item
     if not isinstance(item, dict):
@@ -193,10 +195,10 @@ def _item(item: object, kind: str = "") -> _Item:
     kind = _kind(item) or kind
     if not kind:
         return _Broken("has no kind")
-    if kind not in _MANIFESTS:
+    if kind not in manifests:
         return None
     try:
-        record = _MANIFESTS[kind].model_validate(item).record()
+        record = manifests[kind].model_validate(item).record()
     except ValidationError as error:
         return _Broken(f"{kind} {_name(item)}: {complaint(error)}")
     return record if record.name else _Broken(f"{kind} without a name")

@@ -1,0 +1,229 @@
+"""A cluster packed again from empty: what moves, what stays, where it may go, and what is left as it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extender import cli
+from extender.data import CLUSTER
+from extender.replay_snapshot import replay_snapshot
+from extender.source import Unavailable
+from extender.traces import BadTrace
+from packing.policies import POLICIES
+
+GPU = "nvidia.com/gpu"
+
+
+def node(name: str, gpus: int = 4, *, cpu: str = "32", labels: Any = None, **spec: Any) -> dict[str, Any]:
+    allocatable = {"cpu": cpu, "memory": "256Gi"} | ({GPU: str(gpus)} if gpus else {})
+    metadata = {"name": name, "labels": {"pool": "a"} | (labels or {})}
+    return {"kind": "Node", "metadata": metadata, "spec": spec, "status": {"allocatable": allocatable}}
+
+
+def pod(
+    name: str,
+    on: str,
+    gpus: int = 1,
+    *,
+    cpu: str = "1",
+    owner: str = "ReplicaSet",
+    second: int = 0,
+    **spec: Any,
+) -> dict[str, Any]:
+    requests = {"cpu": cpu, "memory": "1Gi"} | ({GPU: str(gpus)} if gpus else {})
+    metadata = {
+        "name": name,
+        "namespace": "ml",
+        "uid": name,
+        "ownerReferences": [{"kind": owner, "name": "x", "controller": True}],
+    }
+    containers = [{"name": "main", "resources": {"requests": requests, "limits": requests}}]
+    status = {"phase": "Running", "startTime": f"2026-01-01T00:00:{second:02}Z"}
+    return {
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {"nodeName": on, "containers": containers} | spec,
+        "status": status,
+    }
+
+
+def affinity(*expressions: Any, fields: Any = ()) -> dict[str, Any]:
+    term = {"matchExpressions": list(expressions), "matchFields": list(fields)}
+    required = {"nodeSelectorTerms": [term]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
+
+
+@pytest.fixture
+def replayed(tmp_path: Path):
+    def run(*items: Any, policy: str = "best-fit", **options: Any) -> dict[str, dict[str, Any]]:
+        path = tmp_path / "cluster.json"
+        path.write_text(json.dumps({"kind": "List", "items": items}))
+        rows = replay_snapshot([path], [policy], lambda what, part: None, **options)
+        return {row["policy"]: row for row in rows}
+
+    return run
+
+
+def free(row: dict[str, Any]) -> tuple[int, int]:
+    return row["whole_gpus_free"], row["whole_nodes_free"]
+
+
+def test_scattered_pods_come_together(replayed) -> None:
+    rows = replayed(node("n1"), node("n2"), pod("a", "n1"), pod("b", "n2"))
+    assert free(rows["today"]) == (6, 0)
+    assert free(rows["best-fit"]) == (6, 1)
+    assert (rows["today"]["nodes"], rows["today"]["gpus"], rows["today"]["pods"]) == (2, 8, 2)
+
+
+def test_pods_are_placed_in_the_order_in_which_they_started(replayed) -> None:
+    nodes = node("n1", 4), node("n2", 2)
+    small, large = pod("small", "n1", 2, second=1), pod("large", "n2", 4, second=2)
+    assert replayed(*nodes, small, large)["best-fit"]["failed_pods"] == 0  # the small one fills n2
+    worst = replayed(*nodes, large, small, policy="worst-fit")["worst-fit"]  # whatever the order in the file
+    assert (worst["failed_pods"], worst["no_place"]) == (1, ["ml/large"])
+
+
+@pytest.mark.parametrize(
+    "fixed",
+    [
+        {"gpus": 1, "owner": "DaemonSet"},
+        {"gpus": 1, "owner": "Node"},
+        {"gpus": 0, "cpu": "30"},
+    ],
+)
+def test_what_cannot_move_keeps_what_it_has(replayed, fixed: dict[str, Any]) -> None:
+    large = [pod(name, "n1", 4, cpu="4", second=second) for second, name in enumerate("ab", 1)]
+    row = replayed(node("n1"), node("n2"), pod("fixed", "n2", **fixed), *large)["best-fit"]
+    assert (row["pods"], row["no_place"]) == (2, ["ml/b"])
+
+
+def test_a_pod_without_gpu_keeps_its_cpu(replayed) -> None:
+    web = pod("web", "n2", 0, cpu="31")
+    rows = replayed(node("n1", 2), node("n2", 2), web, pod("a", "n1", 1, cpu="2"), policy="worst-fit")
+    assert free(rows["worst-fit"]) == (3, 1)
+    assert rows["worst-fit"]["no_place"] == []
+
+
+@pytest.mark.parametrize(
+    ("rules", "goes"),
+    [
+        ({}, True),
+        ({"nodeSelector": {"pool": "a"}}, True),
+        ({"nodeSelector": {"pool": "b"}}, False),
+        (affinity({"key": "pool", "operator": "In", "values": ["b"]}), False),
+        (affinity({"key": "pool", "operator": "NotIn", "values": ["b"]}), True),
+        (affinity({"key": "pool", "operator": "Exists"}), True),
+        (affinity({"key": "pool", "operator": "DoesNotExist"}), False),
+        (affinity({"key": "rank", "operator": "Gt", "values": ["3"]}), True),
+        (affinity({"key": "rank", "operator": "Lt", "values": ["3"]}), False),
+        (affinity({"key": "pool", "operator": "Roughly", "values": ["a"]}), False),
+        (affinity(), False),
+        (affinity(fields=[{"key": "metadata.name", "operator": "In", "values": ["n2"]}]), False),
+        (affinity(fields=[{"key": "metadata.name", "operator": "In", "values": ["n1"]}]), True),
+    ],
+)
+def test_selector_and_required_affinity_are_kept(replayed, rules: dict[str, Any], goes: bool) -> None:
+    nodes = node("n1", labels={"rank": "5"}), node("n2", labels={"pool": "c"})
+    rows = replayed(*nodes, pod("first", "n1", 2, owner="DaemonSet"), pod("a", "n2", 2, **rules))
+    assert free(rows["best-fit"]) == ((4, 1) if goes else (4, 0))
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "goes"),
+    [
+        ([], False),
+        ([{"operator": "Exists"}], True),
+        ([{"key": "team", "operator": "Exists"}], True),
+        ([{"key": "team", "value": "a"}], True),
+        ([{"key": "team", "value": "b"}], False),
+        ([{"key": "other", "operator": "Exists"}], False),
+        ([{"key": "team", "operator": "Exists", "effect": "NoExecute"}], False),
+        ([{"key": "team", "operator": "Equal", "value": "a", "effect": "NoSchedule"}], True),
+        ([{"value": "a"}], False),
+    ],
+)
+def test_taints_are_kept(replayed, tolerations: list[Any], goes: bool) -> None:
+    taint = {"key": "team", "value": "a", "effect": "NoSchedule"}
+    first, other = pod("first", "n1", 2, owner="DaemonSet"), pod("a", "n2", 2, tolerations=tolerations)
+    rows = replayed(node("n1", taints=[taint]), node("n2"), first, other)
+    assert free(rows["best-fit"]) == ((4, 1) if goes else (4, 0))
+
+
+def test_a_pod_may_always_go_back_where_it_came_from(replayed) -> None:
+    rows = replayed(node("n1"), pod("a", "n1", nodeSelector={"pool": "gone"}))
+    assert rows["best-fit"]["failed_pods"] == 0
+
+
+def test_a_node_that_takes_nothing_is_left_alone(replayed) -> None:
+    rows = replayed(node("n1"), node("n2", unschedulable=True), pod("a", "n1"), pod("b", "n2"))
+    assert (rows["today"]["nodes"], rows["today"]["pods"]) == (1, 1)
+    assert free(rows["today"]) == free(rows["best-fit"]) == (3, 0)
+
+
+def test_the_snapshot_is_the_same_for_every_policy_and_repeats() -> None:
+    names = [name for name in POLICIES if name != "random"]  # draws by what has happened so far
+    runs = [replay_snapshot([CLUSTER], names, lambda what, part: None) for _ in range(2)]
+    for rows in runs:
+        for row in rows:
+            row["seconds"] = 0
+    assert runs[0] == runs[1]
+    alone = replay_snapshot([CLUSTER], names[-1:], lambda what, part: None)
+    assert [free(row) for row in alone] == [free(runs[0][0]), free(runs[0][-1])]
+    used = {row["gpus"] - row["whole_gpus_free"] for row in runs[0] if not row["failed_pods"]}
+    assert min(used) > 0
+
+
+@pytest.mark.parametrize("options", [{"known_mix": True}, {"sample": 1}])
+def test_the_mix_may_be_known_and_the_nodes_sampled(replayed, options: dict[str, Any]) -> None:
+    items = [node(f"n{i}") for i in range(4)] + [pod(f"p{i}", f"n{i}") for i in range(4)]
+    row = replayed(*items, policy="inventory", **options)["inventory"]
+    assert row["failed_pods"] == 0
+    assert row["whole_gpus_free"] == 12
+
+
+def test_the_command_prints_a_table_or_json(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["replay", "--snapshot", str(CLUSTER), "--policy", "best-fit,first-fit"]
+    assert cli.main(command) == 0
+    out = capsys.readouterr().out
+    assert "pods that can be placed again" in out
+    assert out.count("\n") >= 5
+    assert cli.main([*command, "--output", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["policy"] for row in rows] == ["today", "best-fit", "first-fit"]
+
+
+def test_bad_input_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty = tmp_path / "empty.json"
+    empty.write_text('{"kind": "List", "items": []}')
+    text = tmp_path / "text.json"
+    text.write_text("Error from server")
+    for more in (
+        [str(empty)],
+        [str(text)],
+        [str(tmp_path / "none")],
+        [str(CLUSTER), "--seeds", "1"],
+        [str(CLUSTER), "--ties", "random", "--timeline"],
+    ):
+        assert cli.main(["replay", "--snapshot", *more]) == 2
+    errors = capsys.readouterr().err.strip().split("\n")
+    assert len(errors) == 5
+    for says, error in zip(
+        [
+            "no node that takes pods has a GPU",
+            "holds no Kubernetes objects",
+            "cannot be read",
+            "--seeds",
+            "--ties",
+        ],
+        errors,
+        strict=True,
+    ):
+        assert says in error
+    with pytest.raises(BadTrace):
+        replay_snapshot([empty], ["best-fit"], lambda what, part: None)
+    with pytest.raises(Unavailable):
+        replay_snapshot([text], ["best-fit"], lambda what, part: None)

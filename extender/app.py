@@ -57,7 +57,9 @@ def _verb(service: Service, verb: Verb) -> Handler:
         if body is None:
             text = f"the body is larger than {limit_mib} MiB (setting body_limit_mib)"
             return _response(service.refuse(verb, "too_large", text, 413), {"connection": "close"})
-        return _response(await service.answer(verb, body))
+        reply = await service.answer(verb, body)
+        # A caller that comes by way of a Service keeps its connection to a replica that is ready no more.
+        return _response(reply, {"connection": "close"} if service.waiting_for() else None)
 
     return handle
 

@@ -29,8 +29,8 @@ def debug_router(service: Service) -> APIRouter:
     router = APIRouter(prefix="/debug")
 
     def inspector() -> Inspector:
-        if service.engine is None or service.waiting_for() not in ("", "draining"):
-            raise HTTPException(503, f"not ready: {service.waiting_for()}")
+        if service.engine is None or service.missing():
+            raise HTTPException(503, f"not ready: {service.missing()}")
         return service.engine.inspector
 
     @router.get("/nodes")

@@ -75,6 +75,7 @@ class Follower:
         self._tried_at = -math.inf  # the end of the last attempt
         self._failed_at = -math.inf  # the same of one that had no answer at all
         self._answered = False  # whether the attempt that runs has had an answer, or the last one had
+        self._wanted = self._begun = self._listed = 0  # calls of list_anew: all, heeded, done
         self._stream: HTTPResponse | None = None
         self._thread: threading.Thread | None = None
 
@@ -87,15 +88,22 @@ class Follower:
     def stop(self) -> None:
         """Make the thread end, out of a read, too. Does not wait for it."""
         self._stopping.set()
-        self._waking.set()
-        if (stream := self._stream) is not None:
-            with suppress(OSError, ValueError, RuntimeError):  # it may end by itself at this moment
-                stream.shutdown()
+        self._interrupt()
 
     def join(self, timeout: float) -> None:
         """Wait for the end of the thread, at most ``timeout`` seconds."""
         if self._thread is not None:
             self._thread.join(max(timeout, 0.0))
+
+    def list_anew(self) -> int:
+        """Begin a new list at once, out of a read, too. Returns what ``has_listed`` is asked with."""
+        self._wanted += 1
+        self._interrupt()
+        return self._wanted
+
+    def has_listed(self, call: int) -> bool:
+        """Whether a list that began after that call of ``list_anew`` was delivered."""
+        return self._listed >= call
 
     def standing(self) -> Standing:
         """How things stand now. Any thread may ask."""
@@ -110,6 +118,12 @@ class Follower:
         """Try at once instead of after the pause, unless the watch is open or that was done a moment ago."""
         if self._settled_at is None and time.monotonic() - self._tried_at >= _FRESH:
             self._waking.set()
+
+    def _interrupt(self) -> None:
+        self._waking.set()
+        if (stream := self._stream) is not None:
+            with suppress(OSError, ValueError, RuntimeError):  # it may end by itself at this moment
+                stream.shutdown()
 
     def _run(self, apply: Apply) -> None:
         next_try = -math.inf
@@ -142,12 +156,13 @@ class Follower:
             self._closed_at, self._settled_at = self._tried_at, None
         if not self._answered:
             self._failed_at = self._tried_at
-        return trouble
+        return trouble if self._begun == self._wanted else ""  # else it was ended from here
 
     def _follow(self, apply: Apply) -> str:
         try:
-            while not self._protocol.watching:
+            while self._must_list():
                 self._list(apply)
+            self._listed = self._begun
             self._watch(apply)
             return "" if self._protocol.watching else _ANEW
         except Refused as refused:
@@ -161,6 +176,12 @@ class Follower:
             _log.exception("%ss: unexpected", self.kind)
             self._protocol.relist()
             return _ANEW
+
+    def _must_list(self) -> bool:
+        if self._begun < self._wanted:
+            self._begun = self._wanted
+            self._protocol.relist()
+        return not self._protocol.watching
 
     def _list(self, apply: Apply) -> None:
         with closing(self._ask(self._protocol.next_request())) as page:

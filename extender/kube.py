@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -25,8 +26,17 @@ from kubernetes.config import ConfigException, load_incluster_config, load_kube_
 from urllib3 import HTTPResponse
 
 from extender.follow import NO_ANSWER, Follower, Refused, Standing
+from extender.lease import KubeLease
 from extender.objects import Kind, Pod
-from extender.source import Apply, BindConflict, BindError, PodNotFound, Unavailable, Unreachable
+from extender.source import (
+    Apply,
+    BindConflict,
+    BindError,
+    Lease,
+    PodNotFound,
+    Unavailable,
+    Unreachable,
+)
 from extender.watch import NODES, PODS, WATCH_SECONDS, Request
 
 _log = logging.getLogger(__name__)
@@ -67,9 +77,13 @@ class _Api:
         with closing(self._call("GET", path, self.timeouts.page)) as response:
             return response.read()
 
-    def post(self, path: str, body: object) -> None:
-        with closing(self._call("POST", path, self.timeouts.bind, body=body)) as response:
+    def post(self, path: str, body: object, within: float) -> None:
+        with closing(self._call("POST", path, within / 2, body=body)) as response:
             response.read()  # to the end, or the connection is lost for the next one
+
+    def exchange(self, method: str, path: str, within: float, body: object = None) -> object:
+        with closing(self._call(method, path, within / 2, body=body)) as response:
+            return json.loads(response.read())
 
     def _call(
         self,
@@ -80,7 +94,7 @@ class _Api:
         query: Mapping[str, str] | None = None,
         body: object = None,
     ) -> HTTPResponse:
-        timeout = (self.timeouts.connect, read_timeout)
+        timeout = (min(self.timeouts.connect, read_timeout), read_timeout)
         try:
             call = self._client.param_serialize(
                 method,
@@ -109,6 +123,7 @@ class KubeSource:
         self._name = name
         self._followers = [Follower(resource, self._api.follow) for resource in (NODES, PODS)]
         self._hopeless_until = 0.0  # monotonic seconds
+        self._allowed_for: Callable[[], float] = lambda: math.inf
 
     def start(self, apply: Apply) -> None:
         """Begin to list and watch. Failures are retried for ever; ``staleness`` tells."""
@@ -145,6 +160,21 @@ class KubeSource:
         await asyncio.sleep(0)  # what was delivered meanwhile stands before us in the event loop's queue
         return True
 
+    async def list_anew(self) -> None:
+        """See ``Source.list_anew``. It is tried for as long as it takes."""
+        calls = [(one, one.list_anew()) for one in self._followers if one.kind == "Pod"]
+        while not all(follower.has_listed(call) for follower, call in calls):
+            await asyncio.sleep(_POLL)
+        await asyncio.sleep(0)  # as in caught_up
+
+    def lease(self, namespace: str, name: str, seconds: int) -> Lease:
+        """See ``Source.lease``."""
+        return KubeLease(self._api.exchange, namespace, name, seconds / 3)
+
+    def write_only_while(self, allowed_for: Callable[[], float]) -> None:
+        """See ``Source.write_only_while``."""
+        self._allowed_for = allowed_for
+
     def _standings(self) -> set[Standing]:
         return {follower.standing() for follower in self._followers}
 
@@ -176,8 +206,12 @@ class KubeSource:
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         namespace, name = quote(pod.namespace, safe=""), quote(pod.name, safe="")
+        # Asked here, for a thread may have been long in coming.
+        within = min(self._api.timeouts.bind, self._allowed_for())
+        if within <= 0:
+            raise BindError("this replica of Stowage leads no more")
         try:
-            self._api.post(f"/api/v1/namespaces/{namespace}/pods/{name}/binding", body)
+            self._api.post(f"/api/v1/namespaces/{namespace}/pods/{name}/binding", body, within)
         except Refused as refused:
             raise _BIND_ERRORS.get(refused.status, _other(refused.status))(refused.message) from None
         except NO_ANSWER as error:

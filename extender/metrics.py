@@ -51,6 +51,7 @@ class Gauges:
     synced: Mapping[str, bool] = field(default_factory=dict)  # by resource
     age_seconds: Mapping[str, float] = field(default_factory=dict)  # by resource
     gpus: Mapping[str, Gpus] = field(default_factory=dict)  # by model
+    in_charge: bool | None = None  # where replicas elect a leader
 
 
 class Metrics:
@@ -107,6 +108,8 @@ class _GaugeCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         now = self._read()
         yield _gauge("build", "Always 1; the label says which version runs.", "version", {self._version: 1})
+        if now.in_charge is not None:
+            yield _gauge("in_charge", "1 for the replica that leads and may bind.", "", {"": now.in_charge})
         yield _gauge("nodes", "Nodes known.", "", {"": now.nodes})
         yield _gauge("pods", "Pods known that have not ended.", "", {"": now.pods})
         yield _gauge(

@@ -90,8 +90,9 @@ async def _drained(service: Service) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, signals.put_nowait, number)
     first = await signals.get()
-    service.draining = True
     _log.info("stopping on %s", first.name)
+    leaving = asyncio.create_task(service.leave())
     if first is signal.SIGTERM:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(signals.get(), service.settings.drain_seconds)
+    await asyncio.wait({leaving}, timeout=_GRACE)

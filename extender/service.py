@@ -21,11 +21,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from extender import wire
+from extender.elector import Elector
 from extender.metrics import Gauges, Metrics
 from extender.objects import Event
 from extender.settings import Settings
@@ -55,7 +57,10 @@ class Reply:
 
 
 class Service:
-    """Settings, the source of state, metrics, readiness, and the engine as soon as there is one."""
+    """Settings, the source of state, metrics, readiness, and the engine as soon as there is one.
+
+    Raises ``Unavailable`` where the source has no Lease for the setting ``leader_election``.
+    """
 
     def __init__(self, settings: Settings, source: Source, version: str) -> None:
         self.settings = settings
@@ -63,6 +68,7 @@ class Service:
         self.version = version
         self.engine: Engine | None = None
         self.draining = False
+        self._elector = _elector(settings, source)
         self.metrics = Metrics(version, self._gauges, VERBS)
 
     async def run(self) -> None:
@@ -75,6 +81,8 @@ class Service:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(engine.planner.run())
                 tasks.create_task(self._follow_version(engine))
+                if self._elector is not None:
+                    tasks.create_task(self._elector.run(lambda: not self.missing()))
         finally:
             self.source.stop()
 
@@ -94,9 +102,19 @@ class Service:
         await asyncio.to_thread(self.source.start, apply)
         return engine
 
+    async def leave(self) -> None:
+        """Be ready no more, and make way for another replica. Requests are still answered."""
+        self.draining = True
+        if self._elector is not None:
+            await self._elector.resign()
+
     def waiting_for(self) -> str:
         """Why ``/readyz`` is not 200; "" when it is."""
-        return "draining" if self.draining else self._missing()
+        return "draining" if self.draining else self.missing() or self._not_in_charge()
+
+    def missing(self) -> str:
+        """What is not known yet, so that nothing can be answered; "" when all is."""
+        return self.engine.missing() if self.engine else "kernels are being compiled"
 
     async def answer(self, verb: Verb, body: bytes) -> Reply:
         """Answer one request, whatever happens."""
@@ -111,11 +129,13 @@ class Service:
         return _refusal(verb, text, status)
 
     async def _answer(self, verb: Verb, body: bytes) -> tuple[Reply, str]:
-        missing = self._missing()
+        # Any replica knows what fits; only one may hand it out.
+        missing = self.missing() or (self._not_in_charge() if verb == "bind" else "")
         if missing or self.engine is None:
             return _refusal(verb, f"Stowage is not ready: {missing}", 503), "not_ready"
         try:
-            answer, result = await self.engine.verbs[verb](body)
+            with self._elector.acting() if self._elector and verb == "bind" else nullcontext():
+                answer, result = await self.engine.verbs[verb](body)
             return Reply(answer), result
         except wire.BadMessage as error:
             return _refusal(verb, f"no {verb} request: {error}", 400), "bad_message"
@@ -129,11 +149,20 @@ class Service:
 
         return Engine(self.source, self.settings, self.metrics)
 
-    def _gauges(self) -> Gauges:
-        return self.engine.gauges() if self.engine else Gauges()
+    def _not_in_charge(self) -> str:
+        return self._elector.waiting_for() if self._elector else ""
 
-    def _missing(self) -> str:
-        return self.engine.missing() if self.engine else "kernels are being compiled"
+    def _gauges(self) -> Gauges:
+        gauges = self.engine.gauges() if self.engine else Gauges()
+        return replace(gauges, in_charge=self._elector.in_charge) if self._elector else gauges
+
+
+def _elector(settings: Settings, source: Source) -> Elector | None:
+    if settings.leader_election is None:
+        return None
+    namespace, name = settings.leader_election.split("/")
+    seconds = settings.lease_seconds
+    return Elector(source, source.lease(namespace, name, seconds), seconds)
 
 
 def _refusal(verb: Verb, text: str, status: int) -> Reply:

@@ -40,6 +40,17 @@ class Settings(BaseModel):
     # Its name is looked up when the policies are loaded, which takes seconds (``engine.policy_of``).
     policy: str = Field(default="best-fit", min_length=1, description="the name of a packing policy")
     bind: bool = Field(default=False, description="true or false: whether the bind verb binds pods")
+    leader_election: str | None = Field(
+        default=None,
+        pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?/[a-z0-9]([a-z0-9.-]*[a-z0-9])?$",
+        description="namespace/name of a Lease, or null: only the replica that holds it is ready and binds",
+    )
+    lease_seconds: int = Field(
+        default=15,
+        ge=3,
+        le=3600,
+        description="a whole number from 3 to 3600: how long the Lease of a replica that died is respected",
+    )
     kubernetes_version: str | None = Field(
         default=None,
         pattern=r"^v?\d+\.\d+(\.\S*)?$",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from extender.manifests import WireNode, WirePod, complaint
 from extender.objects import Event, Kind, Listed, Node, Pod, Upserted
-from extender.source import Apply, BindConflict, BindError, Unavailable
+from extender.source import Apply, BindConflict, BindError, Lease, Unavailable
 
 _log = logging.getLogger(__name__)
 _SHOWN = 20  # broken items in the log; a file full of them must not bury everything else
@@ -135,6 +135,16 @@ class SnapshotSource:
     async def caught_up(self) -> bool:
         """Always: nothing changes."""
         return True
+
+    async def list_anew(self) -> None:
+        """Nothing is new."""
+
+    def lease(self, namespace: str, name: str, seconds: int) -> Lease:
+        """Raises ``Unavailable``."""
+        raise Unavailable("leader_election: a snapshot has no Lease")
+
+    def write_only_while(self, allowed_for: Callable[[], float]) -> None:
+        """There is no Lease to hold."""
 
     def staleness(self) -> Mapping[Kind, float]:
         """Empty: there is nothing newer."""

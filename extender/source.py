@@ -6,6 +6,7 @@ SourceError
     +-- BindConflict     it is bound already, being deleted, or was made anew under its name
     +-- PodNotFound      there is no such pod
     +-- Unreachable      no answer came: whether it is bound will be seen in the events
++-- LeaseError       the Lease was not read or written
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
+from extender.election import Record
 from extender.objects import Event, Kind, Pod
 
 Apply: TypeAlias = Callable[[Sequence[Event]], None]
@@ -44,6 +46,20 @@ class Unreachable(BindError):
     """No answer came; the bind may have happened or not."""
 
 
+class LeaseError(SourceError):
+    """The Lease was not read; or not written, as far as is known."""
+
+
+class Lease(Protocol):
+    """One Lease of the API server. Both calls block, for a third of its duration at most."""
+
+    def read(self) -> Record:
+        """What it says, an empty record where there is none. Raises ``LeaseError``."""
+
+    def write(self, record: Record) -> None:
+        """Change it, or create it, if it is as it was last read or written here. Raises ``LeaseError``."""
+
+
 class Source(Protocol):
     """What feeds ``State``. ``Listed`` follows the first full list of each kind: then that kind is synced."""
 
@@ -62,6 +78,15 @@ class Source(Protocol):
         True as well where the API server does not answer: then nobody can bind anything either. False while
         it answers, and what happened since the connection broke has not been delivered yet.
         """
+
+    async def list_anew(self) -> None:
+        """List the pods once more; returns once all has been delivered that was written before the call."""
+
+    def lease(self, namespace: str, name: str, seconds: int) -> Lease:
+        """A Lease that is held for so many seconds. Raises ``Unavailable`` where there can be none."""
+
+    def write_only_while(self, allowed_for: Callable[[], float]) -> None:
+        """Ask ``allowed_for`` before each bind, from any thread: the seconds that it may take, 0 for none."""
 
     def staleness(self) -> Mapping[Kind, float]:
         """Seconds since each kind was last heard of, infinite before the first time; empty if never stale.

@@ -9,6 +9,7 @@ import json
 import socket
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,6 +21,7 @@ import yaml
 from extender.kube import KubeSource, Timeouts, from_kubeconfig
 from tests.extender.apistore import Manifest, Store, bookmark, error, line
 
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/gpu/leases"
 PATIENT = Timeouts(connect=1, bind=1, page=1, silence=60, stop=5)
 
 
@@ -58,15 +60,18 @@ class ApiServer:
 
     ``script`` holds, by path, what happens to the next requests: a status ("500", "410"), "hangup" (no
     answer), "silent" (an answer that never goes on), "cut" (half a line, then the end), "gone" (a watch that
-    ends in a 410), "garbage" (no JSON), "close" (a watch that ends at once), "" (nothing special).
+    ends in a 410), "garbage" (no JSON), "close" (a watch that ends at once), "lost" (a write without an
+    answer), "" (nothing special). That of ``LEASES`` is for requests of all methods.
     """
 
     def __init__(self) -> None:
         self.stores = {"/api/v1/nodes": Store(), "/api/v1/pods": Store()}
         self.nodes, self.pods = self.stores.values()
+        self.leases = Store()
+        self.banned: set[str] = set()  # tokens that may not touch Leases
         self.version: Manifest = {"major": "1", "minor": "36+"}
         self.refusal: tuple[int, str] | None = None  # of binds
-        self.script: dict[str, deque[str]] = {path: deque() for path in self.stores}
+        self.script: dict[str, deque[str]] = {path: deque() for path in (*self.stores, LEASES)}
         self.requests: list[tuple[str, dict[str, str]]] = []
         self.tokens: set[str | None] = set()
         self.connections = 0
@@ -167,6 +172,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.api.tokens.add(self.headers["Authorization"])
         if url.path == "/version":
             return self._answer(200, json.dumps(self.api.version).encode())
+        if url.path.startswith(LEASES):
+            return self._lease(lambda: self._read_lease(url.path))
         script = self.api.script[url.path]
         fault = script.popleft() if script else ""
         store = self.api.stores[url.path]
@@ -184,9 +191,32 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path.startswith(LEASES):
+            return self._lease(lambda: self.api.leases.create(body))
         _, _, _, _, namespace, _, name, _ = self.path.split("/")
         status, message = self.api.bind(namespace, name, body)
         self._answer(status, json.dumps({"kind": "Status", "message": message}).encode())
+
+    def do_PUT(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self._lease(lambda: self.api.leases.replace(body))
+
+    def _read_lease(self, path: str) -> tuple[int, Manifest]:
+        lease = self.api.leases.objects.get(f"gpu/{path.rpartition('/')[2]}")
+        return (200, lease) if lease else (404, {"message": "not found"})
+
+    def _lease(self, handle: Callable[[], tuple[int, Manifest]]) -> None:
+        script = self.api.script[LEASES]
+        fault = script.popleft() if script else ""
+        if fault == "hangup":
+            return self._end()
+        with self.api.changed:
+            banned = (self.headers["Authorization"] or "").removeprefix("Bearer ") in self.api.banned
+            refused = "403" if banned else fault if fault.isdigit() else ""
+            status, body = (int(refused), {"message": "scripted"}) if refused else handle()
+        if fault == "lost":
+            return self._end()
+        self._answer(status, json.dumps(body).encode(), stall=fault == "silent")
 
     def _answer(self, status: int, body: bytes, *, stall: bool = False, cut: bool = False) -> None:
         self.send_response(status)

@@ -85,6 +85,23 @@ class Store:
         """The events after a version; None where it is forgotten."""
         return None if version < self._oldest else b"".join(data for at, data in self._log if at > version)
 
+    def create(self, manifest: Manifest) -> tuple[int, Manifest]:
+        """Status and body of a POST."""
+        if key_of(manifest) in self.objects:
+            return 409, {"message": "already exists"}
+        self.put(manifest)
+        return 201, self.objects[key_of(manifest)]
+
+    def replace(self, manifest: Manifest) -> tuple[int, Manifest]:
+        """Status and body of a PUT: it must have the version that is there."""
+        there = self.objects.get(key_of(manifest))
+        if there is None:
+            return 404, {"message": "not found"}
+        if manifest["metadata"].get("resourceVersion") != there["metadata"]["resourceVersion"]:
+            return 409, {"message": "the object has been modified"}
+        self.put(manifest)
+        return 200, self.objects[key_of(manifest)]
+
     def _write(self, kind: str, manifest: Manifest) -> None:
         self.version += 1
         self._log.append((self.version, line(kind, self._with_version(manifest))))

@@ -1,0 +1,121 @@
+"""Two replicas behind one address: who is ready, who binds, and who sends callers elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from extender.app import create_app
+from extender.service import Service
+from extender.settings import Settings
+from extender.snapshot import Snapshot, SnapshotSource
+from extender.source import Unavailable
+from tests.contract.conftest import GPU, Stowage, manifest
+from tests.extender.apiserver import ApiServer, source_of
+
+ALLOCATABLE = {GPU: "8", "cpu": "64", "memory": "256Gi", "pods": "100"}
+Replica = Callable[[], Stowage]
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    server = ApiServer()
+    server.start()
+    server.put({"metadata": {"name": "a", "uid": "u-a"}, "status": {"allocatable": ALLOCATABLE}})
+    server.put(manifest())
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def replica(api: ApiServer, tmp_path: Path) -> AsyncIterator[Replica]:
+    """Starts one more replica."""
+    async with AsyncExitStack() as stack:
+        settings = Settings(bind=True, leader_election="gpu/stowage", lease_seconds=5)
+
+        def starting() -> Stowage:
+            service = Service(settings, source_of(api, tmp_path), "1.2.3")
+            running = asyncio.create_task(service.run())
+            stack.push_async_callback(ended, running)
+            client = httpx.AsyncClient(
+                transport=httpx.ASGITransport(create_app(service)), base_url="http://stowage"
+            )
+            stack.push_async_callback(client.aclose)
+            return Stowage(service, client)
+
+        yield starting
+
+
+async def ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def ready(stowage: Stowage) -> str:
+    return (await stowage.http.get("/readyz")).text
+
+
+async def becomes(stowage: Stowage, text: str) -> None:
+    async with asyncio.timeout(120):
+        while await ready(stowage) != text:
+            await asyncio.sleep(0.02)
+
+
+def filter_message() -> dict[str, Any]:
+    return {"Pod": manifest(), "Nodes": None, "NodeNames": ["a"]}
+
+
+async def test_only_the_leader_is_ready_and_binds(api: ApiServer, replica: Replica) -> None:
+    leader = replica()
+    await becomes(leader, "ready\n")
+    other = replica()
+    await becomes(other, "not ready: another replica leads\n")
+    assert await other.bind(manifest(), "a") == b'{"Error":"Stowage is not ready: another replica leads"}'
+    assert await other.metric('stowage_verb_results_total{result="not_ready",verb="bind"}') == 1
+    assert await leader.bind(manifest(), "a") == b'{"Error":""}'
+    assert [await one.metric("stowage_in_charge") for one in (leader, other)] == [1, 0]
+
+
+async def test_the_other_one_answers_what_it_knows_and_sends_the_caller_away(replica: Replica) -> None:
+    """kube-scheduler keeps its connections, and a Service directs connections, not requests."""
+    leader = replica()
+    await becomes(leader, "ready\n")
+    other = replica()
+    await becomes(other, "not ready: another replica leads\n")
+    near, far = [await one.post("filter", filter_message()) for one in (leader, other)]
+    assert near.json()["NodeNames"] == far.json()["NodeNames"] == ["a"]
+    assert "connection" not in near.headers
+    assert far.headers["connection"] == "close"
+    assert (await other.http.get("/debug/nodes")).status_code == 200
+
+
+async def test_who_leaves_makes_way_and_binds_no_more(api: ApiServer, replica: Replica) -> None:
+    leader, other = replica(), replica()
+    for one in (leader, other):
+        async with asyncio.timeout(120):
+            while one.service.missing():
+                await asyncio.sleep(0.02)
+    while "ready\n" not in {await ready(leader), await ready(other)}:
+        await asyncio.sleep(0.02)
+    if await ready(other) == "ready\n":
+        leader, other = other, leader
+    leaving = asyncio.create_task(leader.service.leave())
+    await asyncio.sleep(0)
+    assert await ready(leader) == "not ready: draining\n"
+    assert b"not ready" in await leader.bind(manifest(), "a")
+    await leaving
+    await becomes(other, "ready\n")
+    assert await other.bind(manifest(), "a") == b'{"Error":""}'
+    assert api.pods.objects["default/train"]["spec"]["nodeName"] == "a"
+
+
+def test_a_snapshot_has_no_lease() -> None:
+    with pytest.raises(Unavailable, match="leader_election: a snapshot has no Lease"):
+        Service(Settings(leader_election="gpu/stowage"), SnapshotSource(Snapshot(), "test"), "1.2.3")

@@ -1,0 +1,221 @@
+"""Who leads: never two at once, whatever happens to requests, answers and clocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from extender.election import Election, Record, released
+
+LEASE = 15
+TODAY = "2026-01-01T00:00:00.000000Z"
+
+
+def led(identity: str = "a", at: float = 100.0) -> tuple[Election, Record]:
+    """A candidate that leads, and what it wrote."""
+    election = Election(identity, LEASE)
+    record = election.claim(at, TODAY)
+    assert record is not None
+    election.written(record, at, at + 0.1)
+    return election, record
+
+
+def test_a_lease_that_is_not_there_is_had_at_once() -> None:
+    election, record = led()
+    assert record == Record("a", LEASE, TODAY, TODAY, 0)
+    assert election.leads(100.2)
+    assert election.term == 1
+
+
+def test_a_leader_that_cannot_renew_stops_before_another_may_begin() -> None:
+    leader, record = led(at=100.0)
+    other = Election("b", LEASE)
+    other.seen(record, 0.0)  # its clock shows another time, and its first look is late
+    assert leader.leads(109.9)
+    assert not leader.leads(110.0)
+    assert other.claim(14.9, TODAY) is None
+    assert other.claim(15.0, TODAY) == Record("b", LEASE, TODAY, TODAY, 1)
+
+
+def test_what_a_leader_writes_may_take_until_another_may_begin() -> None:
+    leader, _ = led(at=100.0)
+    assert leader.may_write_for(109.0) == 6.0
+    assert leader.may_write_for(110.0) == 0.0  # longer for nobody, but it leads no more
+
+
+def test_a_renewal_keeps_who_and_since_when() -> None:
+    leader, record = led()
+    renewal = leader.claim(102.0, "later")
+    assert renewal == Record("a", LEASE, record.acquired, "later", 0)
+    leader.written(renewal, 102.0, 102.1)
+    assert leader.leads(111.9)
+    assert leader.term == 1
+
+
+def test_a_renewed_lease_is_respected_anew_and_an_old_one_runs_out() -> None:
+    _, record = led("a")
+    other = Election("b", LEASE)
+    other.seen(record, 0.0)
+    other.seen(Record("a", LEASE, record.acquired, "later", 0), 14.0)
+    assert other.claim(28.9, TODAY) is None
+    assert other.claim(29.0, TODAY) is not None
+
+
+def test_the_duration_that_counts_is_the_holders() -> None:
+    other = Election("b", 3)
+    other.seen(Record("a", 60, TODAY, TODAY), 0.0)
+    assert other.claim(59.0, TODAY) is None
+    assert other.claim(60.0, TODAY) is not None
+
+
+def test_a_released_lease_is_free_at_once() -> None:
+    leader, record = led()
+    leader.resign()
+    assert not leader.leads(100.2)
+    assert leader.may_write_for(100.2) == 0.0
+    assert leader.claim(100.2, TODAY) is None
+    other = Election("b", LEASE)
+    other.seen(record, 0.0)
+    other.seen(released(record, TODAY), 0.1)
+    assert other.claim(0.1, TODAY) == Record("b", LEASE, TODAY, TODAY, 1)
+
+
+def test_an_answer_that_came_too_late_makes_nobody_a_leader() -> None:
+    election = Election("a", LEASE)
+    record = election.claim(100.0, TODAY)
+    assert record is not None
+    election.written(record, 100.0, 111.0)
+    assert not election.leads(111.0)
+
+
+def test_leading_again_is_a_new_term() -> None:
+    leader, _ = led(at=100.0)
+    renewal = leader.claim(120.0, TODAY)  # nobody took it meanwhile
+    assert renewal is not None
+    leader.written(renewal, 120.0, 120.1)
+    assert leader.leads(121.0)
+    assert leader.term == 2
+
+
+@pytest.mark.parametrize(("lease", "retry"), [(15, 2.0), (3, 0.4), (150, 20.0)])
+def test_durations_are_client_gos_in_proportion(lease: int, retry: float) -> None:
+    assert Election("a", lease).retry_seconds == pytest.approx(retry)
+
+
+@dataclass
+class Candidate:
+    """A candidate with a clock of its own, which runs up to 15 % too fast or too slow."""
+
+    election: Election
+    offset: float
+    rate: float
+    version: int = 0  # of the Lease, as it was last read or written
+    sent: tuple[int, Record, float] | None = None  # version, what was written, when (own clock)
+    committed: bool = False
+
+    def clock(self, now: float) -> float:
+        return self.offset + self.rate * now
+
+
+@dataclass
+class Server:
+    """One Lease, and requests of callers who gave up on them but that may still arrive."""
+
+    record: Record = field(default_factory=Record)
+    version: int = 0
+    stray: list[tuple[int, Record]] = field(default_factory=list)
+
+    def write(self, version: int, record: Record) -> bool:
+        if version != self.version:
+            return False
+        self.version, self.record = version + 1, record
+        return True
+
+
+class Elections(RuleBasedStateMachine):
+    """Three candidates; requests arrive late or never, answers get lost, time passes unevenly."""
+
+    @initialize(
+        offsets=st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3),
+        rates=st.lists(st.floats(0.87, 1.13), min_size=3, max_size=3),
+    )
+    def begin(self, offsets: list[float], rates: list[float]) -> None:
+        self.now = 0.0
+        self.server = Server()
+        self.candidates = [
+            Candidate(Election(name, LEASE), offset, rate)
+            for name, offset, rate in zip("abc", offsets, rates, strict=True)
+        ]
+
+    @rule(seconds=st.floats(0.0, 20.0))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(who=st.integers(0, 2))
+    def read(self, who: int) -> None:
+        one = self.candidates[who]
+        if one.sent is None:
+            one.version = self.server.version
+            one.election.seen(self.server.record, one.clock(self.now))
+
+    @rule(who=st.integers(0, 2))
+    def send(self, who: int) -> None:
+        one = self.candidates[who]
+        clock = one.clock(self.now)
+        if one.sent is None and (record := one.election.claim(clock, f"at {self.now}")):
+            one.sent, one.committed = (one.version, record, clock), False
+
+    @rule(who=st.integers(0, 2))
+    def arrive(self, who: int) -> None:
+        one = self.candidates[who]
+        if one.sent is not None and not one.committed:
+            version, record, _ = one.sent
+            if self.server.write(version, record):
+                one.committed = True
+            else:
+                one.sent = None  # a conflict: it will read again
+
+    @rule(who=st.integers(0, 2))
+    def answer(self, who: int) -> None:
+        one = self.candidates[who]
+        if one.sent is not None and one.committed:
+            version, record, asked_at = one.sent
+            one.election.written(record, asked_at, one.clock(self.now))
+            one.version, one.sent = version + 1, None
+
+    @rule(who=st.integers(0, 2))
+    def give_up(self, who: int) -> None:
+        one = self.candidates[who]
+        if one.sent is not None:
+            if not one.committed:
+                self.server.stray.append(one.sent[:2])
+            one.sent = None
+
+    @precondition(lambda self: self.server.stray)
+    @rule()
+    def arrive_late(self) -> None:
+        self.server.write(*self.server.stray.pop())
+
+    @rule(who=st.integers(0, 2))
+    def resign(self, who: int) -> None:
+        one = self.candidates[who]
+        one.election.resign()
+        if one.sent is None and self.server.record.holder == one.election.identity:
+            self.server.write(self.server.version, released(self.server.record, f"at {self.now}"))
+
+    @rule(who=st.integers(0, 2))
+    def restart(self, who: int) -> None:
+        one = self.candidates[who]
+        if one.sent is None:
+            one.election = Election(f"{one.election.identity}'", LEASE)
+
+    @invariant()
+    def one_leads_at_most(self) -> None:
+        leaders = [one for one in self.candidates if one.election.leads(one.clock(self.now))]
+        assert len(leaders) <= 1
+
+
+TestElections = Elections.TestCase

@@ -1,0 +1,202 @@
+"""Replicas over one API server: who is in charge, and what that is worth."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from extender.elector import Elector
+from extender.kube import KubeSource
+from extender.objects import Event, Pod, Upserted
+from extender.source import BindError
+from tests.extender.apiserver import LEASES, PATIENT, ApiServer, pod, source_of
+
+SECONDS = 5
+
+
+@dataclass
+class Replica:
+    """A candidate that follows the cluster, as the service does."""
+
+    source: KubeSource
+    elector: Elector
+    keys: set[str]
+
+    @property
+    def in_charge(self) -> bool:
+        return self.elector.in_charge
+
+
+Start = Callable[..., Replica]
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    server = ApiServer()
+    server.start()
+    server.put(pod("p0"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def start(api: ApiServer, tmp_path: Path) -> AsyncIterator[Start]:
+    async with AsyncExitStack() as stack:
+
+        def starting(token: str = "secret") -> Replica:
+            source = source_of(api, tmp_path, {"token": token}, timeouts=replace(PATIENT, bind=10))
+            replica = Replica(
+                source, Elector(source, source.lease("gpu", "stowage", SECONDS), SECONDS), set()
+            )
+            loop = asyncio.get_running_loop()
+
+            def apply(events: Sequence[Event]) -> None:
+                keys = {event.obj.key for event in events if isinstance(event, Upserted)}
+                loop.call_soon_threadsafe(replica.keys.update, keys)
+
+            source.start(apply)
+            task = asyncio.create_task(replica.elector.run(lambda: "ml/p0" in replica.keys))
+            stack.callback(source.stop)
+            stack.push_async_callback(ended, task)
+            return replica
+
+        yield starting
+
+
+async def ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def until(condition: Callable[[], bool], within: float = 30.0) -> None:
+    end = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.01)
+
+
+def lease(api: ApiServer) -> dict[str, object]:
+    spec: dict[str, object] = api.leases.objects["gpu/stowage"]["spec"]
+    return spec
+
+
+async def test_one_of_two_is_in_charge_and_the_other_takes_over_when_it_resigns(
+    api: ApiServer, start: Start
+) -> None:
+    first = start()
+    await until(lambda: first.in_charge)
+    second = start()
+    await until(lambda: second.elector.waiting_for() == "another replica leads")
+    assert first.elector.waiting_for() == ""
+    assert lease(api)["leaseDurationSeconds"] == SECONDS
+    await first.elector.resign()
+    assert not first.in_charge
+    assert not lease(api)["holderIdentity"]
+    await until(lambda: second.in_charge)
+    assert lease(api)["leaseTransitions"] == 1
+    assert not first.in_charge
+
+
+async def test_a_lease_is_not_released_while_a_bind_runs(api: ApiServer, start: Start) -> None:
+    first = start()
+    await until(lambda: first.in_charge)
+    with first.elector.acting():
+        resigning = asyncio.create_task(first.elector.resign())
+        await asyncio.sleep(0.2)
+        assert not first.in_charge
+        assert lease(api)["holderIdentity"]
+    await resigning
+    assert not lease(api)["holderIdentity"]
+
+
+async def test_who_cannot_renew_is_not_in_charge_when_another_begins(api: ApiServer, start: Start) -> None:
+    first = start("first")
+    await until(lambda: first.in_charge)
+    holder = lease(api)["holderIdentity"]
+    api.banned.add("first")
+    second = start("second")
+    while not second.in_charge:
+        assert not (first.in_charge and second.elector._election.leads(time.monotonic()))
+        await asyncio.sleep(0.01)
+    assert not first.in_charge
+    assert lease(api)["holderIdentity"] not in ("", holder)
+
+
+async def test_an_api_server_that_is_away_ends_it_and_brings_it_back(api: ApiServer, start: Start) -> None:
+    first = start()
+    await until(lambda: first.in_charge)
+    api.stop()
+    await until(lambda: not first.in_charge)
+    api.start()
+    await until(lambda: first.in_charge)
+    assert first.elector._election.term == 2
+
+
+@pytest.mark.parametrize("fault", ["500", "409", "hangup", "silent", "lost", "403"])
+async def test_a_single_fault_costs_nothing(api: ApiServer, start: Start, fault: str) -> None:
+    first = start()
+    await until(lambda: first.in_charge)
+    renewed = lease(api)["renewTime"]
+    api.script[LEASES].append(fault)
+    await until(lambda: not api.script[LEASES])
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        assert first.in_charge
+        await asyncio.sleep(0.01)
+    assert lease(api)["renewTime"] != renewed
+    assert lease(api)["leaseTransitions"] is None
+
+
+async def test_an_answer_that_was_lost_when_it_began_is_found_out(api: ApiServer, start: Start) -> None:
+    api.script[LEASES].extend(["", "lost"])  # the read, and the creation
+    first = start()
+    await until(lambda: first.in_charge)
+    assert first.elector._election.term == 1
+
+
+async def test_who_begins_to_lead_lists_what_the_watch_has_not_brought(api: ApiServer, start: Start) -> None:
+    """The watch is open but late: the API server's own cache may be behind its store."""
+    first, second = start(), start()
+    await until(lambda: first.in_charge or second.in_charge)
+    leader, other = (first, second) if first.in_charge else (second, first)
+    other.keys.discard("ml/p0")  # as if it had not come
+    lists = [query for path, query in api.requests if path == "/api/v1/pods" and "watch" not in query]
+    await leader.elector.resign()
+    await until(lambda: other.in_charge)
+    assert "ml/p0" in other.keys
+    again = [query for path, query in api.requests if path == "/api/v1/pods" and "watch" not in query]
+    assert len(again) == len(lists) + 1
+
+
+async def test_only_who_leads_binds(api: ApiServer, start: Start) -> None:
+    """Asked in the thread that writes, which may have had to wait for its turn."""
+    first = start()
+    await until(lambda: first.in_charge)
+    second = start()
+    await until(lambda: second.elector.waiting_for() == "another replica leads")
+    with pytest.raises(BindError, match="leads no more"):
+        await second.source.bind(Pod("ml", "p0", "u-p0"), "n0")
+    await first.source.bind(Pod("ml", "p0", "u-p0"), "n0")
+    assert api.pods.objects["ml/p0"]["spec"]["nodeName"] == "n0"
+
+
+async def test_what_others_keep_in_the_lease_stays(api: ApiServer, start: Start) -> None:
+    api.leases.put(
+        {
+            "metadata": {"namespace": "gpu", "name": "stowage", "labels": {"team": "gpu"}},
+            "spec": {"strategy": "OldestEmulationVersion"},
+        }
+    )
+    first = start()
+    await until(lambda: first.in_charge)
+    stored = api.leases.objects["gpu/stowage"]
+    assert stored["metadata"]["labels"] == {"team": "gpu"}
+    assert stored["spec"]["strategy"] == "OldestEmulationVersion"
+    assert "leaseTransitions" in stored["spec"]

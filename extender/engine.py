@@ -17,6 +17,7 @@ import numpy as np
 
 from extender import wire
 from extender.decisions import Decision, Decisions
+from extender.expected import prior_of
 from extender.explain import explain_verdict
 from extender.inspector import Inspector
 from extender.metrics import Gauges, Gpus, Metrics
@@ -47,7 +48,7 @@ class Engine:
     """State, where it comes from, and the verbs. Each verb returns the reply and what came of it."""
 
     def __init__(self, source: Source, settings: Settings, metrics: Metrics) -> None:
-        self.state = State(policy_of(settings))
+        self.state = state_of(settings)
         self.source, self._settings, self._metrics = source, settings, metrics
         self._seen: OrderedDict[str, Pod] = OrderedDict()
         self._decisions = Decisions(settings.decisions_kept)
@@ -169,11 +170,19 @@ class Engine:
             self._seen.popitem(last=False)
 
 
+def state_of(settings: Settings) -> State:
+    """A state without nodes or pods, under these settings. Raises ``SettingsError``."""
+    state = State(policy_of(settings))
+    state.fleet.minimum_milli = settings.minimum_slice_milli
+    return state
+
+
 def policy_of(settings: Settings) -> Policy:
-    """The policy in force. Raises ``SettingsError`` where there is none of that name."""
+    """The policy in force. Raises ``SettingsError``: no policy of that name, or no such demand."""
     if settings.policy not in POLICIES:
         raise SettingsError(f"policy: {settings.policy!r} does not do, it takes one of {', '.join(POLICIES)}")
-    return POLICIES[settings.policy]()
+    make, prior = POLICIES[settings.policy], prior_of(settings.demand)
+    return make(prior=prior, minimum_milli=settings.minimum_slice_milli)
 
 
 def gpus_by_model(fleet: Fleet) -> dict[str, Gpus]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pydantic_core import to_json
 
 from extender import log, settings, sources
-from extender.engine import policy_of
+from extender.engine import state_of
 from extender.explain import Explanation, Need, Option, Refusal, explain, parse_pod
 from extender.objects import Event, Pod
 from extender.source import Source, SourceError
@@ -48,8 +48,9 @@ def run(args: argparse.Namespace) -> int:
         chosen = settings.load(args.config, os.environ)
         log.configure("warning")
         pod = _manifest(args.pod)
-        state = State(policy_of(chosen))
+        state = state_of(chosen)
         _sync(state, sources.source_of(args))
+        state.policy.adopt(state.fleet, state.policy.plan(state.fleet)())
         explanation = explain(state, pod or _known(args.pod, state))
     except (settings.SettingsError, SourceError, ValueError, OSError) as error:
         print(f"stowage explain: {error}", file=sys.stderr)

@@ -33,6 +33,7 @@ class Planner:
     def __init__(self, state: State) -> None:
         self._state = state
         self._learnt = self._moved = 0
+        self._planned = False
         self._at = -math.inf
 
     async def run(self) -> None:
@@ -42,14 +43,17 @@ class Planner:
             await asyncio.sleep(INTERVAL)
 
     async def look(self) -> None:
-        """Plan if enough was learnt, price anew if enough has moved, or if it is long since either."""
+        """Plan if enough was learnt, price anew if enough has moved, or if it is long since either.
+
+        The first plan needs a GPU and nothing learnt: there may be a prior.
+        """
         state, now = self._state, asyncio.get_running_loop().time()
         learnt, moved = state.learnt - self._learnt, state.fleet.changes - self._moved
-        long_since = now - self._at >= LONGEST
+        long_since, gpus = now - self._at >= LONGEST, np.count_nonzero(state.fleet.compute_capacity)
         try:
-            if learnt >= LEARNT or (learnt and long_since):
+            if learnt >= LEARNT or (learnt and long_since) or (gpus and not self._planned):
                 await self._plan()
-            elif moved > MOVED * np.count_nonzero(state.fleet.compute_capacity) or (moved and long_since):
+            elif moved > MOVED * gpus or (moved and long_since):
                 state.policy.refresh(state.fleet)
             else:
                 return
@@ -59,6 +63,6 @@ class Planner:
 
     async def _plan(self) -> None:
         state = self._state
-        self._learnt = state.learnt
+        self._learnt, self._planned = state.learnt, True
         tables = await asyncio.to_thread(state.policy.plan(state.fleet))
         state.policy.adopt(state.fleet, tables)

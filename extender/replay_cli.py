@@ -16,17 +16,21 @@ from typing import Any
 
 from extender import replay_report
 from extender.replay_runs import TraceOptions, replay_mixes, replay_timeline, replay_trace
-from extender.replay_snapshot import replay_snapshot
+from extender.replay_snapshot import SnapshotOptions, replay_snapshot
+from extender.settings import Settings, SettingsError, load
 from extender.source import SourceError
 from extender.traces import BadTrace
 from packing import mig
 from packing.policies import POLICIES
 
 _HEEDS = {
-    "snapshot": ("policy", "sample", "mix", "output"),
+    "snapshot": ("policy", "sample", "mix", "config", "output"),
     "mixes": ("departures", "policy", "seeds", "output"),
     "timeline": ("nodes", "pods", "policy", "sample", "output"),
-    "pods": ("nodes", "policy", "seeds", "arrival", "ties", "node_order", "sample", "mix", "output", "plot"),
+    "pods": (
+        *("nodes", "policy", "seeds", "arrival", "ties", "node_order", "sample", "mix", "config"),
+        *("output", "plot"),
+    ),
 }
 """Kinds of work, the first that is asked for counts, and the options that each has a use for."""
 
@@ -78,6 +82,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     how.add_argument(
         "--mix", choices=["learnt", "known"], default="learnt", help="learn the demand mix, or know it"
     )
+    how.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="settings, as YAML: minimum_slice_milli and, with --snapshot, demand",
+    )
     out = parser.add_argument_group("result")
     out.add_argument("--output", choices=["table", "json"], default="table")
     out.add_argument(
@@ -92,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         work = _work(args)
         rows = _replay(work, args)
-    except (BadTrace, UsageError, SourceError, OSError) as wrong:
+    except (BadTrace, UsageError, SourceError, SettingsError, OSError) as wrong:
         print(f"stowage replay: {wrong}", file=sys.stderr)
         return 2
     shown = replay_report.snapshot_table if work == "snapshot" else replay_report.table
@@ -118,23 +128,28 @@ def _work(args: argparse.Namespace) -> str:
 
 def _replay(work: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     if work == "snapshot":
-        known = args.mix == "known"
-        return replay_snapshot(args.snapshot, args.policy, _bar(), sample=args.sample, known_mix=known)
+        options = SnapshotOptions(_settings(args), args.sample, args.mix == "known")
+        return replay_snapshot(args.snapshot, args.policy, options, _bar())
     if work == "mixes":
         return replay_mixes(args.mixes, args.policy, args.seeds, departures=args.departures, progress=_bar())
-    options = TraceOptions(
+    how = TraceOptions(
         tuple(args.arrival),
         args.ties == "random",
         args.node_order == "shuffle",
         args.sample,
         args.mix == "known",
+        _settings(args).minimum_slice_milli,
     )
     if work == "timeline":
-        return replay_timeline(args.nodes, args.pods, args.policy, options, _bar())
-    rows, curves = replay_trace(args.nodes, args.pods, args.policy, args.seeds, options, _bar())
+        return replay_timeline(args.nodes, args.pods, args.policy, how, _bar())
+    rows, curves = replay_trace(args.nodes, args.pods, args.policy, args.seeds, how, _bar())
     if args.plot:
         replay_report.plot(curves, args.plot)
     return rows
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    return load(args.config, {})  # a replay repeats itself: the environment has no say
 
 
 def _bar() -> Callable[[str, float], None]:

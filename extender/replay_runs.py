@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from extender.traces import read_mixes, read_nodes, read_pods
 from packing.demand import Mix
@@ -17,7 +18,7 @@ from packing.mixes import replay_mix
 from packing.pick import Pick
 from packing.policies import POLICIES
 from packing.policies.fgd import unusable_gpu
-from packing.replay import Filling, arrivals, build_fleet, fill
+from packing.replay import Filling, arrivals, build_fleet, fill, gpus_of
 from packing.request import Request
 from packing.shape import NodeShape
 from packing.timeline import replay_times
@@ -29,13 +30,15 @@ _RATIO = 1.3
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """How a trace is replayed; ``sample`` 0 looks at every node."""
+    """How a trace is replayed; ``sample`` 0 looks at every node, shares below ``minimum_milli`` are
+    refused."""
 
     arrival: tuple[float, ...] = (1.0,)
     random_ties: bool = False
     shuffle_nodes: bool = False
     sample: int = 0
     known_mix: bool = False
+    minimum_milli: int = 0
 
 
 def replay_trace(
@@ -73,19 +76,34 @@ def _fill_once(
     rng = np.random.default_rng([seed, 1])
     order = rng.permutation(len(shapes)) if options.shuffle_nodes else np.arange(len(shapes))
     pick = Pick(order, sample=options.sample, ties=rng if options.random_ties else None)
-    chosen = POLICIES[policy](mix if options.known_mix else None)
+    known = mix if options.known_mix else None
+    chosen = POLICIES[policy](known, minimum_milli=options.minimum_milli)
     started = time.perf_counter()
+    taken = np.array([not _too_small(request, options.minimum_milli) for request in queue], bool)
     filling = fill(
         fleet,
         chosen,
-        queue,
+        [request for request, able in zip(queue, taken, strict=True) if able],
         pick,
         learn=not options.known_mix,
         progress=lambda done: report(done / len(queue)),
     )
+    filling = _with_refused(filling, queue, taken)
     seconds = time.perf_counter() - started
     unusable = 100 * unusable_gpu(fleet, mix) / sum(len(s.gpus) for s in shapes)
     return {"fragmentation": round(unusable, 4), "seconds": round(seconds, 3)}, filling
+
+
+def _too_small(request: Request, minimum_milli: int) -> bool:
+    """Whether a request of a trace is refused; a trace shares memory as it shares compute."""
+    return request.shares is not None and request.shares.compute_milli < minimum_milli
+
+
+def _with_refused(filling: Filling, queue: Sequence[Request], taken: npt.NDArray[np.bool_]) -> Filling:
+    """The filling with the requests that were not ``taken`` up in their places: arrived, but not placed."""
+    rows = np.full(len(queue), -1)
+    rows[taken] = filling.rows
+    return Filling(rows, np.array([gpus_of(request) for request in queue]))
 
 
 def _curve(filling: Filling, capacity: float) -> tuple[list[float], list[float]]:

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.dialects import RequestError, request_of
+from extender.engine import state_of
+from extender.expected import prior_of
 from extender.manifests import WireNode
 from extender.objects import Pod
 from extender.planner import LEARNT, MOVED
 from extender.rules import RuledPod, WireRuledPod, admits
+from extender.settings import Settings
 from extender.snapshot import Manifests, SnapshotSource, read
-from extender.state import State
 from extender.traces import BadTrace
 from packing.demand import Mix
 from packing.fleet import Allocation, Fleet
@@ -49,12 +51,21 @@ class _Moved:
     rows: Flags
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotOptions:
+    """How a cluster is packed again; ``sample`` 0 looks at every node."""
+
+    settings: Settings = field(default_factory=Settings)
+    sample: int = 0
+    known_mix: bool = False
+
+
 class _Cluster:
     """A snapshot as it stands: its state, the nodes that count, and the pods that can be placed again."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], settings: Settings) -> None:
         self.name = paths[0].stem
-        self.state = State(POLICIES["first-fit"]())
+        self.state = state_of(settings)
         SnapshotSource(read(paths, _MANIFESTS), self.name).start(self.state.apply)
         fleet = self.state.fleet
         cordoned = [fleet.rows[node.name] for node in self.state.nodes.values() if node.unschedulable]
@@ -107,17 +118,17 @@ class _Cluster:
 
 
 def replay_snapshot(
-    paths: Sequence[Path], policies: Sequence[str], progress: Progress, *, sample: int = 0,
-    known_mix: bool = False,
-) -> list[dict[str, Any]]:  # fmt: skip
+    paths: Sequence[Path], policies: Sequence[str], options: SnapshotOptions, progress: Progress
+) -> list[dict[str, Any]]:
     """Rows, one for the cluster as it is and one per policy: whole GPUs and whole nodes free, and the pods
-    that found no place. Raises ``BadTrace`` and ``Unavailable``."""
-    cluster = _Cluster(paths)
+    that found no place. Raises ``BadTrace``, ``Unavailable`` and ``SettingsError``."""
+    cluster = _Cluster(paths, options.settings)
     rows = [_row(cluster, _TODAY, [], 0.0)]
-    mix = Mix.of(Counter(pod.request for pod in cluster.moved)) if known_mix else None
+    mix = Mix.of(Counter(pod.request for pod in cluster.moved)) if options.known_mix else None
+    prior, minimum = prior_of(options.settings.demand), options.settings.minimum_slice_milli
     for name in policies:
-        policy, started = POLICIES[name](mix), time.perf_counter()
-        pick = Pick(np.argsort(cluster.state.fleet.order, kind="stable"), sample=sample)
+        policy, started = POLICIES[name](mix, prior=prior, minimum_milli=minimum), time.perf_counter()
+        pick = Pick(np.argsort(cluster.state.fleet.order, kind="stable"), sample=options.sample)
         report = lambda part, name=name: progress(f"{cluster.name} {name}", part)  # noqa: E731
         with cluster.emptied() as fleet:
             placed, left = _pack(fleet, policy, cluster.moved, pick, report)

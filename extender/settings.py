@@ -27,6 +27,17 @@ class SettingsError(Exception):
     """One line per setting that does not do."""
 
 
+class ExpectedRequest(BaseModel):
+    """What pods will ask for, as their manifests do, and how often in comparison to the others."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, coerce_numbers_to_str=True)
+
+    resources: dict[str, str] = Field(default={})
+    annotations: dict[str, str] = Field(default={})
+    labels: dict[str, str] = Field(default={})
+    weight: float = Field(default=1.0, gt=0, le=1e9)
+
+
 class Settings(BaseModel):
     """Every setting. The description of a field says what would be right: errors quote it."""
 
@@ -39,6 +50,17 @@ class Settings(BaseModel):
     )
     # Its name is looked up when the policies are loaded, which takes seconds (``engine.policy_of``).
     policy: str = Field(default="best-fit", min_length=1, description="the name of a packing policy")
+    minimum_slice_milli: int = Field(
+        default=0,
+        ge=0,
+        le=1000,
+        description="a whole number from 0 to 1000: the smallest part of a GPU that is of use, 0 for any",
+    )
+    demand: list[ExpectedRequest] = Field(
+        default=[],
+        description="a list of requests expected, such as "
+        '[{"resources": {"cpu": 8, "nvidia.com/gpu": 1}, "weight": 3}]; annotations and labels count, too',
+    )
     bind: bool = Field(default=False, description="true or false: whether the bind verb binds pods")
     leader_election: str | None = Field(
         default=None,
@@ -93,7 +115,7 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
     try:
         return Settings.model_validate({key: value for key, (value, _) in given.items()})
     except ValidationError as error:
-        lines = [_explain(str(item["loc"][0]), item["type"], given) for item in error.errors()]
+        lines = [_explain(item["loc"], item["type"], item["msg"], given) for item in error.errors()]
         raise SettingsError("\n".join(dict.fromkeys(lines))) from None
 
 
@@ -132,8 +154,12 @@ def _scalar(text: str) -> object:
     return None if value in ("", "null", "~") else value
 
 
-def _explain(key: str, kind: str, given: Mapping[str, _Given]) -> str:
+def _explain(loc: tuple[int | str, ...], kind: str, message: str, given: Mapping[str, _Given]) -> str:
+    key = str(loc[0])
     value, origin = given[key]
+    if len(loc) > 1:
+        place = ".".join(map(str, loc))
+        return f"{origin}: {place}: {message}; {key} takes {Settings.model_fields[key].description}"
     if kind == "extra_forbidden":
         return f"{origin}: {key}: there is no such setting{_nearest(key)}"
     return f"{origin}: {key}: {value!r} does not do, it takes {Settings.model_fields[key].description}"

@@ -21,6 +21,7 @@ from extender.inventory import InventoryError, is_gpu_resource, shape_of
 from extender.ledger import Hold, Ledger
 from extender.objects import Deleted, Event, Kind, Listed, Node, Pod, Upserted
 from extender.quantity import QuantityError
+from packing.feasible import too_small
 from packing.fleet import Fleet, NodeShape
 from packing.policies import Policy
 from packing.reasons import Reason
@@ -158,9 +159,16 @@ class State:
     def _learn(self, pod: Pod) -> None:
         """Teach the policy that such a pod has come: once for each, and never from what verbs are asked."""
         with suppress(RequestError):
-            if (request := request_of(pod)).wants_gpu:
+            if self._teaches(request := request_of(pod)):
                 self.policy.observe(request)
                 self.learnt += 1
+
+    def _teaches(self, request: Request) -> bool:
+        """Whether such pods can be placed at all: room that nobody gets is not kept."""
+        small = self.fleet.minimum_milli and request.shares and not request.shares.memory_mib
+        return request.wants_gpu and not (
+            small and too_small(self.fleet, request, self.fleet.minimum_milli).all()
+        )
 
     def _hold(self, pod: Pod, node: str) -> Hold | None:
         try:

@@ -13,8 +13,11 @@ from packing.request import ANY, WHOLE, Request
 Reasons = npt.NDArray[np.int8]
 
 
-def reasons(fleet: Arrays, request: Request) -> Reasons:
-    """For every row the reason code why ``request`` does not fit, 0 where it does: (N,) int8."""
+def reasons(fleet: Arrays, request: Request, minimum_milli: int = 0) -> Reasons:
+    """For every row the reason code why ``request`` does not fit, 0 where it does: (N,) int8.
+
+    Shares below ``minimum_milli`` fit nowhere.
+    """
     reasons = np.empty(fleet.capacity, np.int8)
     kernels.node_reasons(fleet.cpu, fleet.node_memory, request.cpu_milli, request.memory_mib, reasons)
     for name, count in request.devices:
@@ -23,6 +26,9 @@ def reasons(fleet: Arrays, request: Request) -> Reasons:
         _share_reasons(fleet, request, reasons)
     if request.cuda:
         reasons[(fleet.cuda < request.cuda) & (reasons != Reason.NO_SUCH_DEVICE)] = Reason.OLD_DRIVER
+    if minimum_milli:
+        small = too_small(fleet, request, minimum_milli)
+        reasons[small & (reasons != Reason.NO_SUCH_DEVICE)] = Reason.BELOW_MINIMUM
     wanted = sum(count for _, count in request.devices) + (request.shares.count if request.shares else 0)
     island = min(wanted, 32767) if request.island else 0
     kernels.standing_reasons(
@@ -35,6 +41,17 @@ def reasons(fleet: Arrays, request: Request) -> Reasons:
         reasons,
     )
     return reasons
+
+
+def too_small(fleet: Arrays, request: Request, minimum_milli: int) -> npt.NDArray[np.bool_]:
+    """(N,) where both the compute and the memory of the request's shares are below this part of a GPU."""
+    part = request.shares
+    if part is None:
+        return np.zeros(fleet.capacity, bool)
+    capacity = np.maximum(fleet.memory_capacity[0], 1)
+    memory = part.memory_milli + WHOLE * part.memory_mib / capacity
+    small: npt.NDArray[np.bool_] = np.maximum(memory, part.compute_milli) < minimum_milli
+    return small
 
 
 def sizes(fleet: Arrays, request: Request) -> Floats:

@@ -45,10 +45,14 @@ class Allocation:
 
 
 class Fleet(Arrays):
-    """Nodes and what is free on them. The arrays are described in ``Arrays``."""
+    """Nodes and what is free on them. The arrays are described in ``Arrays``.
 
-    def __init__(self, nodes: int = 64, gpus: int = 8) -> None:
+    Shares below ``minimum_milli`` thousandths of a GPU are refused; 0 refuses none.
+    """
+
+    def __init__(self, nodes: int = 64, gpus: int = 8, *, minimum_milli: int = 0) -> None:
         super().__init__(nodes, gpus)
+        self.minimum_milli = minimum_milli
         self._answered: tuple[Request, int, Reasons] | None = None
 
     def put(self, shape: NodeShape) -> int:
@@ -166,7 +170,7 @@ class Fleet(Arrays):
             asked, changes, reasons = self._answered
             if asked is request and changes == self.changes:
                 return reasons
-        reasons = feasible.reasons(self, request)
+        reasons = feasible.reasons(self, request, self.minimum_milli)
         reasons.setflags(write=False)
         self._answered = request, self.changes, reasons
         return reasons

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Protocol, cast
 
-from packing.demand import Mix
+from packing.demand import Demand, Mix
 from packing.fleet import Fleet, Floats
 from packing.request import Request
 
@@ -55,8 +55,9 @@ class Policy(Protocol):
 def _in(module: str, name: str) -> Callable[..., Policy]:
     """Makes a policy of ``packing.policies.<module>``, which is imported only then: some compile kernels."""
 
-    def make(mix: Mix | None = None) -> Policy:
-        return cast(Policy, getattr(import_module(f"packing.policies.{module}"), name)(mix))
+    def make(mix: Mix | None = None, *, prior: Mix | None = None, minimum_milli: int = 0) -> Policy:
+        policy = getattr(import_module(f"packing.policies.{module}"), name)
+        return cast(Policy, policy(mix, Demand(prior=prior), minimum_milli=minimum_milli))
 
     return make
 
@@ -75,4 +76,5 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "random": _in("simple", "Random"),
 }
 """Every policy by the name that settings and the command line use; the first is the default. Each is made
-with a known ``Mix``, or with nothing: then those that need one learn it."""
+with a known ``Mix``, or without: then those that need one learn it, from a ``prior`` on. What is left of a
+GPU below ``minimum_milli`` is waste to those that value remainders."""

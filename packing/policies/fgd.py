@@ -25,11 +25,16 @@ from packing.slots import types_of
 
 
 class Fgd:
-    """See the module's docstring. Without a known ``mix`` it is learnt from ``observe``."""
+    """See the module's docstring. Without a known ``mix`` it is learnt from ``observe``.
+
+    ``minimum_milli`` is ignored: what no type can use is waste anyway.
+    """
 
     name = "fgd"
 
-    def __init__(self, mix: Mix | None = None, demand: Demand | None = None) -> None:
+    def __init__(
+        self, mix: Mix | None = None, demand: Demand | None = None, *, minimum_milli: int = 0
+    ) -> None:
         self._mix = mix
         self._demand = demand or Demand()
         self._kept = Kept()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from packing.demand import Mix
+from packing.demand import Demand, Mix
 from packing.fleet import Fleet
 from packing.request import Request
 
@@ -12,8 +12,10 @@ from packing.request import Request
 class Memoryless:
     """Base of the policies whose cost depends on the nodes and the request alone."""
 
-    def __init__(self, mix: Mix | None = None) -> None:
-        """A known mix is of no use here."""
+    def __init__(
+        self, mix: Mix | None = None, demand: Demand | None = None, *, minimum_milli: int = 0
+    ) -> None:
+        """Neither a mix nor a smallest slice is of use here."""
 
     def observe(self, request: Request) -> None:
         """See ``Policy.observe``: ignored."""

@@ -10,7 +10,8 @@ import pytest
 
 from extender import cli
 from extender.data import CLUSTER
-from extender.replay_snapshot import replay_snapshot
+from extender.replay_snapshot import SnapshotOptions, replay_snapshot
+from extender.settings import ExpectedRequest, Settings
 from extender.source import Unavailable
 from extender.traces import BadTrace
 from packing.policies import POLICIES
@@ -62,10 +63,14 @@ def replayed(tmp_path: Path):
     def run(*items: Any, policy: str = "best-fit", **options: Any) -> dict[str, dict[str, Any]]:
         path = tmp_path / "cluster.json"
         path.write_text(json.dumps({"kind": "List", "items": items}))
-        rows = replay_snapshot([path], [policy], lambda what, part: None, **options)
+        rows = replay_snapshot([path], [policy], SnapshotOptions(**options), quiet)
         return {row["policy"]: row for row in rows}
 
     return run
+
+
+def quiet(what: str, part: float) -> None:
+    """No progress bar."""
 
 
 def free(row: dict[str, Any]) -> tuple[int, int]:
@@ -166,12 +171,12 @@ def test_a_node_that_takes_nothing_is_left_alone(replayed) -> None:
 
 def test_the_snapshot_is_the_same_for_every_policy_and_repeats() -> None:
     names = [name for name in POLICIES if name != "random"]  # draws by what has happened so far
-    runs = [replay_snapshot([CLUSTER], names, lambda what, part: None) for _ in range(2)]
+    runs = [replay_snapshot([CLUSTER], names, SnapshotOptions(), quiet) for _ in range(2)]
     for rows in runs:
         for row in rows:
             row["seconds"] = 0
     assert runs[0] == runs[1]
-    alone = replay_snapshot([CLUSTER], names[-1:], lambda what, part: None)
+    alone = replay_snapshot([CLUSTER], names[-1:], SnapshotOptions(), quiet)
     assert [free(row) for row in alone] == [free(runs[0][0]), free(runs[0][-1])]
     used = {row["gpus"] - row["whole_gpus_free"] for row in runs[0] if not row["failed_pods"]}
     assert min(used) > 0
@@ -183,6 +188,29 @@ def test_the_mix_may_be_known_and_the_nodes_sampled(replayed, options: dict[str,
     row = replayed(*items, policy="inventory", **options)["inventory"]
     assert row["failed_pods"] == 0
     assert row["whole_gpus_free"] == 12
+
+
+def share(name: str, on: str, part: str) -> dict[str, Any]:
+    one = pod(name, on, 0)
+    one["metadata"]["annotations"] = {"stowage.dev/gpu-compute": part, "stowage.dev/gpu-indices": "0"}
+    return one
+
+
+def test_a_share_below_the_minimum_finds_no_place(replayed) -> None:
+    labels = {"stowage.dev/gpu-sharing": "true", "nvidia.com/gpu.memory": "40960"}
+    items = node("n1", labels=labels), share("small", "n1", "5%"), share("large", "n1", "10%")
+    row = replayed(*items)["best-fit"]
+    assert (row["pods"], row["no_place"]) == (2, [])
+    row = replayed(*items, settings=Settings(minimum_slice_milli=100))["best-fit"]
+    assert row["no_place"] == ["ml/small"]
+
+
+def test_expected_demand_keeps_room_before_anything_is_learnt(replayed) -> None:
+    # One GPU of each request: without a prior the two nodes are alike.
+    items = node("n1", 4), node("n2", 4), pod("first", "n1", 3, owner="DaemonSet"), pod("a", "n2", 1)
+    expected = [ExpectedRequest(resources={"cpu": "1", GPU: "4"})]
+    rows = replayed(*items, policy="inventory", settings=Settings(demand=expected))
+    assert free(rows["inventory"]) == (4, 1)
 
 
 def test_the_command_prints_a_table_or_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,6 +252,6 @@ def test_bad_input_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     ):
         assert says in error
     with pytest.raises(BadTrace):
-        replay_snapshot([empty], ["best-fit"], lambda what, part: None)
+        replay_snapshot([empty], ["best-fit"], SnapshotOptions(), quiet)
     with pytest.raises(Unavailable):
-        replay_snapshot([text], ["best-fit"], lambda what, part: None)
+        replay_snapshot([text], ["best-fit"], SnapshotOptions(), quiet)

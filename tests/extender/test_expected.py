@@ -1,0 +1,90 @@
+"""Demand from settings: read like manifests, refused clearly, and in force before any pod has come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from extender.engine import policy_of, state_of
+from extender.expected import prior_of
+from extender.objects import Listed, Upserted
+from extender.planner import Planner
+from extender.settings import ExpectedRequest, Settings, SettingsError, load
+from packing.policies.inventory import Inventory
+from tests.extender.builders import GPU, make_node, make_pod
+
+
+def test_requests_are_read_like_a_pods(tmp_path: Path) -> None:
+    path = tmp_path / "stowage.yaml"
+    path.write_text(
+        "demand:\n"
+        "- {resources: {cpu: 8, memory: 64Gi, nvidia.com/gpu: 1}, weight: 3}\n"
+        "- {resources: {cpu: 2}, annotations: {stowage.dev/gpu-compute: 25%}}\n"
+    )
+    prior = prior_of(load(path, {}).demand)
+    assert prior is not None
+    assert prior.frequency == (0.75, 0.25)
+    whole, part = prior.requests
+    assert (whole.cpu_milli, whole.memory_mib, whole.devices) == (8000, 65536, ((GPU, 1),))
+    assert part.shares is not None
+    assert part.shares.compute_milli == 250
+
+
+def test_it_may_come_from_the_environment() -> None:
+    text = '[{"resources": {"nvidia.com/gpu": 8}, "weight": 2.5}]'
+    [one] = load(None, {"STOWAGE_DEMAND": text}).demand
+    assert one == ExpectedRequest(resources={GPU: "8"}, weight=2.5)
+
+
+def test_nothing_expected_is_no_prior() -> None:
+    assert prior_of([]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("demand: 3", "demand: 3 does not do, it takes a list of requests expected"),
+        ("demand: [{weight: 0}]", "demand.0.weight: Input should be greater than 0"),
+        ("demand: [{}, {colour: blue}]", "demand.1.colour: Extra inputs"),
+        ("demand: [{resources: [gpu]}]", "demand.0.resources: Input should be a valid dictionary"),
+        ("demand: [{weight: .nan}]", "demand.0.weight"),
+    ],
+)
+def test_a_wrong_form_stops_the_start(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "stowage.yaml"
+    path.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        load(path, {})
+    assert f"{path}: {says}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("expected", "says"),
+    [
+        (ExpectedRequest(resources={"cpu": "1"}), "demand.1: asks for no GPU"),
+        (ExpectedRequest(resources={GPU: "one"}), "demand.1: .*one"),
+        (ExpectedRequest(annotations={"stowage.dev/gpu-compute": "200%"}), "demand.1: .*200%"),
+    ],
+)
+def test_a_request_that_cannot_be_stops_the_start(expected: ExpectedRequest, says: str) -> None:
+    fine = ExpectedRequest(resources={GPU: "1"})
+    with pytest.raises(SettingsError, match=says):
+        policy_of(Settings(demand=[fine, expected]))
+
+
+async def test_it_is_in_force_before_any_pod_has_come() -> None:
+    eight = ExpectedRequest(resources={"cpu": "8", GPU: "8"})
+    state = state_of(Settings(policy="inventory", demand=[eight]))
+    planner = Planner(state)
+    await planner.look()
+    state.apply([Upserted(make_node("n")), Listed("Node", frozenset({"n"}))])
+    await planner.look()
+    assert isinstance(state.policy, Inventory)
+    assert state.policy.terms(state.fleet, request := prior_of([eight]).requests[0], 0)["slots"] > 0
+    for number in range(600):
+        state.apply([Upserted(make_pod(f"p{number}", 1))])
+    await planner.look()
+    one = state.policy.plan(state.fleet)().mix
+    assert one.requests[0].devices == ((GPU, 1),)
+    assert request in one.requests

@@ -1,0 +1,89 @@
+"""The smallest slice: shares below it are refused with a reason of their own, wherever a pod is judged."""
+
+from __future__ import annotations
+
+import pytest
+
+from extender.dialects import request_of
+from extender.engine import policy_of, state_of
+from extender.explain import explain
+from extender.objects import Container, Listed, Node, Pod, PodSpec, Upserted
+from extender.state import State
+from extender.verbs.filter import filter_nodes
+from extender.wire import FilterArgs
+from packing.policies.inventory import Inventory
+from packing.reasons import Reason
+from tests.extender.builders import make_node, make_pod, make_settings, why
+
+COMPUTE, MEMORY = "stowage.dev/gpu-compute", "stowage.dev/gpu-memory"
+
+
+def shared(name: str, gpus: int = 2) -> Node:
+    """A node whose GPUs have 80 GiB and are divided in Stowage's own words."""
+    labels = {"stowage.dev/gpu-sharing": "true", "nvidia.com/gpu.memory": "81920"}
+    return make_node(name, gpus, labels=labels)
+
+
+def asks(**said: str) -> Pod:
+    spec = PodSpec((Container("main", (("cpu", "1"),)),))
+    words = {f"stowage.dev/gpu-{word}": text for word, text in said.items()}
+    return make_pod("pod", spec=spec, annotations=words)
+
+
+def state_with(*objects: Node | Pod, minimum: int = 100) -> State:
+    state = state_of(make_settings(minimum_slice_milli=minimum))
+    state.apply([*map(Upserted, objects), Listed("Node", frozenset(one.key for one in objects))])
+    return state
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ({"compute": "9%"}, Reason.BELOW_MINIMUM),
+        ({"compute": "10%"}, Reason.FITS),
+        ({"compute": "1%", "memory": "50%"}, Reason.FITS),  # it takes half of the memory
+        ({"memory": "8191Mi"}, Reason.BELOW_MINIMUM),
+        ({"memory": "8Gi"}, Reason.FITS),
+        ({"memory": "9%"}, Reason.BELOW_MINIMUM),
+    ],
+)
+def test_the_larger_of_compute_and_memory_decides(said: dict[str, str], reason: Reason) -> None:
+    assert why(state_with(shared("n")), asks(**said), "n") is reason
+    assert why(state_with(shared("n"), minimum=0), asks(**said), "n") is Reason.FITS
+
+
+def test_whole_gpus_and_devices_of_a_plugin_are_no_slivers() -> None:
+    state = state_with(shared("n"), make_node("plain"), minimum=1000)
+    assert why(state, make_pod("whole", 1), "plain") is Reason.FITS
+    assert why(state, asks(compute="100%"), "n") is Reason.FITS
+    assert why(state, asks(compute="5%"), "plain") is Reason.NO_SUCH_DEVICE
+
+
+def test_filter_and_explain_say_so() -> None:
+    state, pod = state_with(shared("a"), shared("b")), asks(compute="5%")
+    result, _ = filter_nodes(state, FilterArgs(pod, ["a", "b"], None), make_settings())
+    assert result.names == []
+    assert {**result.failed, **result.unresolvable} == {Reason.BELOW_MINIMUM.text: ["a", "b"]}
+    [refusal] = explain(state, pod).refusals
+    assert (refusal.reason, refusal.nodes, refusal.eviction_helps) == (Reason.BELOW_MINIMUM.text, 2, False)
+
+
+def test_what_runs_keeps_what_it_has_and_slivers_teach_nothing() -> None:
+    running = asks(compute="5%")
+    state = state_with(shared("n"))
+    state.apply([Upserted(running)])
+    assert state.learnt == 0
+    state.apply([Upserted(asks(compute="20%"))])
+    assert why(state, asks(compute="20%"), "n") is Reason.FITS
+
+
+def test_the_policy_knows_that_less_is_waste() -> None:
+    policy = policy_of(make_settings(policy="inventory", minimum_slice_milli=250))
+    assert isinstance(policy, Inventory)
+    state = state_with(shared("n"))
+    for _ in range(3):
+        policy.observe(request_of(asks(compute="20%")))
+    table = policy.plan(state.fleet)().fill[0]
+    bins = table.shape[0] - 1
+    assert (table[: bins // 4] == 0).all()
+    assert table[bins, bins] >= 0

@@ -15,6 +15,7 @@ from packing.reasons import Reason
 from packing.shape import NodeShape
 
 Floats = npt.NDArray[np.float32]
+KINDS = 17
 LARGEST = (1 << 24) - 1
 """The largest whole number below which float32 has every one."""
 _PER_GPU = (
@@ -43,7 +44,8 @@ class Arrays:
     GPU is handed out twice, ``blocked`` (N,) a reason code, ``order`` (N,) a fixed order of nodes for ties,
     ``generation`` (N,) counts changes of a node and ``changes`` those of all, ``most`` (R, N) devices of a
     pool for one container (0: any number), ``divides`` (R, N) 1 where they are whole divisible GPUs,
-    ``divided`` (N,) an index into ``divisions``, ``cuda`` (N,) versions.
+    ``divided`` (N,) an index into ``divisions``, ``cuda`` (N,) versions, ``hosted`` (KINDS, N) pods by the
+    number of GPUs that they have (the last: so many or more), 0 for parts of GPUs.
     """
 
     def __init__(self, nodes: int = 64, gpus: int = 8) -> None:
@@ -68,6 +70,7 @@ class Arrays:
         self.model, self.max_island = np.zeros(nodes, np.int16), np.zeros(nodes, np.int16)
         self.overcommitted = np.zeros(nodes, np.uint8)
         self.blocked = np.full(nodes, Reason.UNKNOWN_NODE, np.int8)
+        self.hosted = np.zeros((KINDS, nodes), np.int32)
         self.order, self.generation = np.zeros(nodes, np.uint32), np.zeros(nodes, np.int64)
 
     @property
@@ -97,7 +100,7 @@ class Arrays:
         self.divisible[:, row] = self.shareable[:, row] * (self.slots[:, row] > 0)
         self.compute[:, row] = self.compute_capacity[:, row]
         self.memory[:, row] = self.memory_capacity[:, row]
-        self.overcommitted[row] = 0
+        self.overcommitted[row] = self.hosted[:, row] = 0
 
     def _forget_uuids(self, row: int) -> None:
         shape = self.shapes[row]

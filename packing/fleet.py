@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packing import feasible
-from packing.arrays import LARGEST, Arrays
+from packing.arrays import KINDS, LARGEST, Arrays
 from packing.arrays import Floats as Floats
 from packing.feasible import Reasons
 from packing.reasons import Reason
@@ -29,6 +29,8 @@ from packing.shape import NodeShape as NodeShape
 from packing.shape import Pool as Pool
 from packing.shape import meaning
 
+ALMOST = 0.999
+"""A device at least this large is a whole GPU; the others are replicas and MIG instances."""
 _MOST = 1 << 20
 """More devices than this in one request are as good as any number: no node has them, and they add up."""
 
@@ -203,8 +205,16 @@ class Fleet(Arrays):
         if held.shares:
             self._recount(row)
         if held.devices or held.shares:
+            self.hosted[self._kind(held), row] -= sign
             self._note_overcommitment(row)
         self.touch(row)
+
+    def _kind(self, held: Allocation) -> int:
+        """Index into ``hosted``."""
+        whole = any(milli >= WHOLE for _, milli, _ in held.shares)
+        whole = whole or any(self.device_gpu[resource, held.row] > ALMOST for resource, _ in held.devices)
+        count = len(held.shares) + sum(count for _, count in held.devices)
+        return min(count, KINDS - 1) if whole else 0
 
     def _mirror(self, row: int) -> None:
         """Show the pools in the GPU arrays, as if their devices were taken GPU by GPU, lowest index first."""

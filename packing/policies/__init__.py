@@ -69,6 +69,7 @@ POLICIES: dict[str, Callable[..., Policy]] = {
     "dot-product": _in("dot_product", "DotProduct"),
     "least-squares": _in("least_squares", "LeastSquares"),
     "gpu-packing": _in("gpu_packing", "GpuPacking"),
+    "gpu-clustering": _in("gpu_clustering", "GpuClustering"),
     "most-allocated": _in("simple", "MostAllocated"),
     "least-allocated": _in("simple", "LeastAllocated"),
     "first-fit": _in("simple", "FirstFit"),

@@ -10,6 +10,7 @@ from packing.fleet import Fleet
 from packing.policies import POLICIES
 from packing.policies.best_fit import BestFit
 from packing.policies.fgd import Fgd
+from packing.policies.gpu_clustering import GpuClustering
 from packing.policies.gpu_packing import GpuPacking
 from packing.policies.simple import FirstFit, LeastAllocated, MostAllocated, WorstFit
 from packing.request import Request, Shares, whole_gpus
@@ -70,6 +71,7 @@ def test_finite_cost_means_that_it_fits_and_the_gpus_hold_it(name, steps):
             assert (fleet.memory >= 0).all()
     for one in reversed(held):
         fleet.give_back(one)
+    assert not fleet.hosted.any()
     after = fleet.cpu, fleet.compute, fleet.memory, fleet.free
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
 
@@ -126,6 +128,31 @@ def test_gpu_packing_scores_as_published():
     assert (100 - GpuPacking().cost(fleet, share(300))).tolist() == [31, 94, 96]
     assert (100 - GpuPacking().cost(fleet, Request(shares=whole_gpus(1)))).tolist() == [31, 49, 49]
     assert (100 - GpuPacking().cost(fleet, Request(1000))).tolist() == [0, 0, 0]
+
+
+def test_gpu_clustering_scores_as_published():
+    # Of two GPUs: empty, shares alone, shares and a whole GPU, a whole GPU alone.
+    fleet, policy = fleet_of(2, 2, 2, 2), GpuClustering()
+    take(fleet, 1, 400)
+    take(fleet, 2, 400)
+    take(fleet, 2, 1000, gpu=1)
+    take(fleet, 3, 1000)
+    assert (100 - policy.cost(fleet, share(300))).tolist() == [25, 80, 67, 12]
+    assert (100 - policy.cost(fleet, Request(shares=whole_gpus(1))))[[0, 3]].tolist() == [25, 87]
+    assert (100 - policy.cost(fleet, Request(shares=whole_gpus(2))))[0] == 25
+    assert (100 - policy.cost(fleet, Request(1000))).tolist() == [0, 0, 0, 0]
+
+
+def test_gpu_clustering_knows_devices_of_a_plugin_by_their_size():
+    fleet = Fleet(nodes=2, gpus=2)
+    pools = Pool("whole", 2, (0, 1), 1000, MIB), Pool("slice", 4, (0, 1), 500, MIB // 2)
+    for name in "ab":
+        fleet.put(NodeShape(name, 9000, 9000, (Gpu(MIB), Gpu(MIB)), pools))
+    fleet.take(fleet.allocation(0, Request(devices=(("slice", 1),))))
+    fleet.take(fleet.allocation(1, Request(devices=(("whole", 1),))))
+    policy = GpuClustering()
+    assert policy.cost(fleet, Request(devices=(("slice", 1),)))[:2].argmin() == 0
+    assert policy.cost(fleet, Request(devices=(("whole", 1),)))[:2].argmin() == 1
 
 
 def test_least_squares_looks_at_both_axes():

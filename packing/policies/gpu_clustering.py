@@ -1,0 +1,52 @@
+"""GPU clustering: keep pods of one kind together, so that parts of GPUs and whole ones do not mix on a node.
+
+GpuClustering of hkust-adsl/kubernetes-scheduler-simulator (``gpu_clustering_score.go`` at 8f3d641), one of
+the baselines of Weng et al. (USENIX ATC 2023). A pod's kind is "part of a GPU" or the number of its GPUs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from packing.arrays import KINDS
+from packing.fleet import ALMOST, Fleet, Floats
+from packing.policies.ranked import Ranked
+from packing.policies.sums import free_parts, largest_node, truncated
+from packing.request import WHOLE, Request
+
+
+class GpuClustering(Ranked):
+    """cost = 100 - score, with the score of
+
+    - a request without GPU: 0;
+    - a node that hosts this kind and no other: 75 + b;
+    - a node that hosts this kind among others: 50 + b;
+    - a node that hosts no pod with GPU: 25 + b;
+    - a node that hosts other kinds alone: b;
+
+    b = int(25 (1 - free GPU / GPUs of the largest node)): fuller nodes first.
+    """
+
+    name = "gpu-clustering"
+
+    def rank(self, fleet: Fleet, request: Request) -> Floats:
+        """See ``Ranked.rank``."""
+        nodes = np.arange(fleet.capacity)
+        if not request.wants_gpu:
+            return np.full(nodes.size, 100, np.float32)
+        hosted = fleet.hosted > 0
+        same, kinds = hosted[_kind(fleet, request), nodes], hosted.sum(axis=0)
+        score = np.select([same & (kinds == 1), same, kinds == 0], [75, 50, 25], 0)
+        fuller = truncated(25 * (1 - free_parts(fleet).sum(axis=0) / largest_node(fleet)[1]))
+        return (100 - score - fuller).astype(np.float32)
+
+
+def _kind(fleet: Fleet, request: Request) -> npt.NDArray[np.int64]:
+    """Index into ``fleet.hosted`` on each node (N,): a device may be a whole GPU here and a part there."""
+    whole = np.full(fleet.capacity, request.shares is not None and request.shares.compute_milli >= WHOLE)
+    for name, _ in request.devices:
+        if name in fleet.resources:
+            whole |= fleet.device_gpu[fleet.resources[name]] > ALMOST
+    count = (request.shares.count if request.shares else 0) + sum(count for _, count in request.devices)
+    return np.where(whole, min(count, KINDS - 1), 0)

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,14 +21,25 @@ SCHEDULER = ROOT / "scheduler-config" / "second-scheduler.yaml"
 
 
 class Stowage:
-    """It runs while its `with` block does, on a free port of its own; settings go by environment."""
+    """It runs while its `with` block does, on a free port of its own; settings go by environment.
 
-    def __init__(self, plane: ControlPlane, kubeconfig: Path, **settings: str) -> None:
+    It has started when it answers `awaits` with 200.
+    """
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        kubeconfig: Path,
+        *,
+        name: str = "stowage",
+        awaits: str = "/readyz",
+        **settings: str,
+    ) -> None:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         command: list[str | Path] = [PROGRAM, "serve", f"--kubeconfig={kubeconfig}", f"--port={port}"]
         self.process = Process(
-            "stowage", command, log=plane.logs / "stowage.log", ready=lambda: self.status("/readyz") == 200
+            name, command, log=plane.logs / f"{name}.log", ready=lambda: self.status(awaits) == 200
         )
         # Kernels that are compiled once make a restart quick, also where make has not set a place for them.
         kernels = {"NUMBA_CACHE_DIR": str(plane.directory / "kernels")}
@@ -75,9 +88,27 @@ def holders(api: Api) -> dict[str, set[str]]:
 
 
 def apply(api: Api, file: str) -> None:
-    """Creates what a file of deploy/ holds."""
-    for document in yaml.safe_load_all((ROOT / "deploy" / file).read_text()):
-        api.create(document)
+    """Creates what a file of deploy/ holds. A field that the API server does not know is an error."""
+    for document in manifests(file):
+        api.create(document, fieldValidation="Strict")
+
+
+@contextmanager
+def applied(api: Api, file: str) -> Iterator[None]:
+    """`apply`, until the end of the block."""
+    try:
+        apply(api, file)
+        yield
+    finally:
+        for document in manifests(file):
+            metadata = document["metadata"]
+            with suppress(httpx.HTTPStatusError):  # it was not made
+                api.delete(document["kind"], metadata["name"], metadata.get("namespace", ""))
+
+
+def manifests(file: str) -> list[Object]:
+    """What a file of deploy/ holds."""
+    return list(yaml.safe_load_all((ROOT / "deploy" / file).read_text()))
 
 
 def scheduler_configuration(url: str, **changes: object) -> Object:

@@ -5,6 +5,7 @@ through code that Stowage uses too. It holds no cache and retries nothing.
 """
 
 import json
+import re
 import ssl
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,11 @@ COLLECTIONS = {
     "ServiceAccount": "/api/v1/namespaces/stowage-system/serviceaccounts",
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/stowage-system/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/stowage-system/rolebindings",
+    "ConfigMap": "/api/v1/namespaces/stowage-system/configmaps",
+    "Service": "/api/v1/namespaces/stowage-system/services",
+    "Deployment": "/apis/apps/v1/namespaces/stowage-system/deployments",
 }
 # Pods first, so that none is bound to a node that is going; events last, for they tell of the others.
 LEFT_BY_TESTS = (
@@ -42,6 +48,11 @@ LEFT_BY_TESTS = (
     "PodDisruptionBudget",
     "Event",
 )
+
+
+def collection(kind: str, namespace: str = "") -> str:
+    """Where objects of this kind are; in the usual namespace, unless another one is named."""
+    return re.sub("(?<=/namespaces/)[^/]+", namespace, COLLECTIONS[kind]) if namespace else COLLECTIONS[kind]
 
 
 class Api:
@@ -70,15 +81,21 @@ class Api:
         except httpx.TransportError:
             return False
 
-    def get(self, kind: str, name: str) -> Object:
-        return self._send("GET", f"{COLLECTIONS[kind]}/{name}")
+    def get(self, kind: str, name: str, namespace: str = "") -> Object:
+        return self._send("GET", f"{collection(kind, namespace)}/{name}")
 
     def list(self, kind: str, **selectors: str) -> Object:
         """The whole list object: its metadata carries the resourceVersion that a watch starts from."""
         return self._send("GET", COLLECTIONS[kind], params=selectors)
 
-    def create(self, obj: Object) -> Object:
-        return self._send("POST", COLLECTIONS[obj["kind"]], json=obj)
+    def create(self, obj: Object, **options: str) -> Object:
+        path = collection(obj["kind"], obj["metadata"].get("namespace", ""))
+        return self._send("POST", path, json=obj, params=options)
+
+    def replace(self, obj: Object) -> Object:
+        metadata = obj["metadata"]
+        path = collection(obj["kind"], metadata.get("namespace", ""))
+        return self._send("PUT", f"{path}/{metadata['name']}", json=obj)
 
     def create_all(self, objects: Iterable[Object]) -> None:
         """Creates them as fast as the server takes them, in no particular order."""
@@ -97,8 +114,9 @@ class Api:
         headers = {"Content-Type": "application/merge-patch+json"}
         return self._send("PATCH", f"{COLLECTIONS[kind]}/{name}", content=json.dumps(change), headers=headers)
 
-    def delete(self, kind: str, name: str, *, grace_s: int = 0) -> None:
-        self._send("DELETE", f"{COLLECTIONS[kind]}/{name}", params={"gracePeriodSeconds": grace_s})
+    def delete(self, kind: str, name: str, namespace: str = "", *, grace_s: int = 0) -> None:
+        path = f"{collection(kind, namespace)}/{name}"
+        self._send("DELETE", path, params={"gracePeriodSeconds": grace_s})
 
     def delete_all(self, kind: str) -> None:
         self._send("DELETE", COLLECTIONS[kind], params={"gracePeriodSeconds": 0})

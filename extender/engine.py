@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -28,7 +29,7 @@ from extender.service import Verb
 from extender.settings import Settings, SettingsError
 from extender.source import Source
 from extender.state import State
-from extender.verbs.bind import bind
+from extender.verbs.bind import Binder
 from extender.verbs.filter import filter_nodes
 from extender.verbs.preempt import preempt
 from extender.verbs.prioritize import prioritize
@@ -52,6 +53,8 @@ class Engine:
         self.source, self._settings, self._metrics = source, settings, metrics
         self._seen: OrderedDict[str, Pod] = OrderedDict()
         self._decisions = Decisions(settings.decisions_kept)
+        self.state.binds = settings.bind
+        self._binder = Binder(self.state, source, settings)
         self.planner = Planner(self.state)
         self.inspector = Inspector(self.state, self._decisions)
         self._patience = Patience(LONGEST if source.staleness() else 0.0)
@@ -97,6 +100,8 @@ class Engine:
             overcommitted=len(state.overcommitted),
             contradictions=state.contradictions,
             synced={name: kind in state.synced for kind, name in resources},
+            tentative=len(state.tentative),
+            tentative_seconds=state.tentative.oldest(time.monotonic()),
             age_seconds={name: ages[kind] for kind, name in resources if kind in ages},
             gpus=gpus_by_model(state.fleet),
         )
@@ -136,7 +141,7 @@ class Engine:
     async def _bind(self, body: bytes) -> tuple[bytes, str]:
         args = wire.parse_bind(body)
         pod = self.state.pod_by_uid(args.uid) or self._seen.get(args.uid)
-        error = await bind(self.state, self.source, pod, args, self._settings)
+        error = await self._binder.bind(pod, args)
         if pod is not None:
             self._note("bind", pod, error or f"bound to {args.node}")
         return wire.encode_bind(error), "refused" if error else "bound"

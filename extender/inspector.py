@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import monotonic
 
 from extender.decisions import Decision, Decisions
 from extender.explain import Explanation, explain, parse_pod
@@ -38,7 +39,7 @@ class Inspector:
 
     def node(self, name: str) -> NodeView | None:
         """A node, None where it is not known (any more)."""
-        return view_node(self._state, name)
+        return view_node(self._state, name, monotonic())
 
     def pod(self, key: str) -> Story | None:
         """The pod ``namespace/name``, None where nobody has heard of it."""
@@ -46,6 +47,12 @@ class Inspector:
         pod = self._state.pods.get(key) or asked
         if pod is None:
             return None
+        tentative = self._state.tentative.of(pod.uid)
+        if tentative and not pod.node_name:
+            node = tentative[-1].pod.node_name
+            seconds = monotonic() - tentative[-1].since
+            note = f"taken to be bound for {seconds:.1f} s: the watch has not shown it yet"
+            return Story(key, node, note, self._decisions.about(key), None)
         its_own = asked is not None and asked.uid == pod.uid  # not those of a pod that had its name before
         decisions = self._decisions.about(key) if its_own else []
         now = None if pod.node_name else explain(self._state, pod)

@@ -23,10 +23,12 @@ from urllib.parse import quote
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.client.exceptions import ApiException
 from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
+from pydantic import ValidationError
 from urllib3 import HTTPResponse
 
 from extender.follow import NO_ANSWER, Follower, Refused, Standing
 from extender.lease import KubeLease
+from extender.manifests import WirePod
 from extender.objects import Kind, Pod
 from extender.source import (
     Apply,
@@ -142,6 +144,10 @@ class KubeSource:
         """Create the pod's Binding in a thread of its own. Raises ``BindError``."""
         await asyncio.to_thread(self._bind, pod, node, annotations or {})
 
+    async def look_up(self, pod: Pod) -> Pod | None:
+        """See ``Source.look_up``: a read of the latest version, in a thread of its own."""
+        return await asyncio.to_thread(self._look_up, pod)
+
     async def caught_up(self) -> bool:
         """See ``Source.caught_up``."""
         if self._standings() <= _NOTHING_NEWER:
@@ -205,17 +211,30 @@ class KubeSource:
             "metadata": metadata | ({"uid": pod.uid} if pod.uid else {}),  # a precondition: this very pod
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        namespace, name = quote(pod.namespace, safe=""), quote(pod.name, safe="")
         # Asked here, for a thread may have been long in coming.
         within = min(self._api.timeouts.bind, self._allowed_for())
         if within <= 0:
             raise BindError("this replica of Stowage leads no more")
         try:
-            self._api.post(f"/api/v1/namespaces/{namespace}/pods/{name}/binding", body, within)
+            self._api.post(f"{_path(pod)}/binding", body, within)
         except Refused as refused:
             raise _BIND_ERRORS.get(refused.status, _other(refused.status))(refused.message) from None
         except NO_ANSWER as error:
             raise Unreachable(f"the API server did not answer: {error}") from error
+
+    def _look_up(self, pod: Pod) -> Pod | None:
+        try:
+            return WirePod.model_validate_json(self._api.get(_path(pod))).record()
+        except Refused as refused:
+            if refused.status == HTTPStatus.NOT_FOUND:
+                return None
+            raise Unreachable(f"the pod cannot be read: {refused.message}") from None
+        except (*NO_ANSWER, ValidationError) as error:
+            raise Unreachable(f"the API server did not answer: {error}") from error
+
+
+def _path(pod: Pod) -> str:
+    return f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}"
 
 
 _BIND_ERRORS: dict[int, type[BindError]] = {

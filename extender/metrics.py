@@ -48,6 +48,8 @@ class Gauges:
     problems: int = 0
     overcommitted: int = 0  # nodes
     contradictions: int = 0  # since the start
+    tentative: int = 0  # holds that the watch has not shown yet
+    tentative_seconds: float = 0.0  # the age of the oldest
     synced: Mapping[str, bool] = field(default_factory=dict)  # by resource
     age_seconds: Mapping[str, float] = field(default_factory=dict)  # by resource
     gpus: Mapping[str, Gpus] = field(default_factory=dict)  # by model
@@ -123,6 +125,10 @@ class _GaugeCollector(Collector):
             "Pods whose claims contradicted their request or node.",
             now.contradictions,
         )
+        yield _gauge(
+            "tentative_holds", "Bindings assumed that the watch has not shown yet.", "", {"": now.tentative}
+        )
+        yield _gauge("tentative_age_seconds", "Age of the oldest of them.", "", {"": now.tentative_seconds})
         yield _gauge("synced", "1 once a resource has been listed in full.", "resource", now.synced)
         yield _gauge(
             "state_age_seconds", "Time since the source was last heard of.", "resource", now.age_seconds

@@ -35,7 +35,10 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class HolderView:
-    """A pod on the node. ``known``: ``placement`` where it is known which device it has, else ``counts``."""
+    """A pod on the node. ``known``: ``placement`` where it is known which device it has, else ``counts``.
+
+    ``tentative_seconds``: for so long ``bind`` has assumed that it is here; null once the watch shows it.
+    """
 
     pod: str
     cpu_milli: int
@@ -44,6 +47,7 @@ class HolderView:
     gpus: tuple[int, ...]
     device_ids: tuple[str, ...]
     known: str
+    tentative_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +71,15 @@ class NodeView:
     holders: tuple[HolderView, ...]
 
 
-def view_node(state: State, name: str) -> NodeView | None:
-    """The node as it is now, None where it is not known."""
+def view_node(state: State, name: str, now: float) -> NodeView | None:
+    """The node as it is, None where it is not known. ``now``: seconds of the clock of tentative holds."""
     row = state.fleet.rows.get(name)
     shape = state.fleet.shapes[row] if row is not None else None
     if row is None or shape is None:
         return None
     fleet = state.fleet
-    closed = Reason.OVERCOMMITTED if fleet.overcommitted[row] else shape.blocked
-    holders = [holder for key in state.ledger.holders(name) if (holder := _holder(state, key))]
+    closed = Reason.OVERCOMMITTED if fleet.overcommitted[row] else Reason(int(fleet.blocked[row]))
+    holders = [holder for key in state.ledger.holders(name) if (holder := _holder(state, key, now))]
     return NodeView(
         name=name,
         model=shape.model or shape.product,
@@ -111,19 +115,21 @@ def _sources(node: Node) -> Sources | None:
         return None
 
 
-def _holder(state: State, key: str) -> HolderView | None:
-    taken, pod = state.ledger.taken(key), state.pods.get(key)
-    if taken is None:
+def _holder(state: State, key: str, now: float) -> HolderView | None:
+    tentative = state.tentative.by_key(key)
+    taken, pod = state.ledger.taken(key), tentative.pod if tentative else state.pods.get(key)
+    if taken is None or pod is None:
         return None
     names = {index: name for name, index in state.fleet.resources.items()}
     gpus = tuple(gpu for gpu, _, _ in taken.shares)
-    ids = tuple(device for _, device in pod.devices) if pod else ()
+    ids = tuple(device for _, device in pod.devices)
     return HolderView(
-        pod=key,
+        pod=pod.key,
         cpu_milli=taken.cpu_milli,
         memory_mib=taken.memory_mib,
         devices={names[index]: count for index, count in taken.devices},
         gpus=gpus,
         device_ids=ids,
         known="placement" if gpus or ids else "counts",
+        tentative_seconds=round(now - tentative.since, 3) if tentative else None,
     )

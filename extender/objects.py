@@ -118,12 +118,13 @@ class Upserted:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """An object is gone."""
+    """An object is gone. ``uid`` is "" where it is not known which one of its name it was."""
 
     kind: Kind
     key: str
 
 
+    uid: str = ""
 @dataclass(frozen=True, slots=True)
 class Listed:
     """A full list has ended: what is not among ``keys`` is gone. The first one means "synced"."""

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from extender import wire
 from extender.elector import Elector
+from extender.keeper import keep
 from extender.metrics import Gauges, Metrics
 from extender.objects import Event
 from extender.settings import Settings
@@ -81,6 +82,7 @@ class Service:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(engine.planner.run())
                 tasks.create_task(self._follow_version(engine))
+                tasks.create_task(keep(engine.state, self.source))
                 if self._elector is not None:
                     tasks.create_task(self._elector.run(lambda: not self.missing()))
         finally:

@@ -148,6 +148,10 @@ class SnapshotSource:
 
     def staleness(self) -> Mapping[Kind, float]:
         """Empty: there is nothing newer."""
+    async def look_up(self, pod: Pod) -> Pod | None:
+        """The pod of this name in the snapshot."""
+        return self._snapshot.pods.get(pod.key)
+
         return {}
 
     def server_version(self) -> str:

@@ -72,6 +72,9 @@ class Source(Protocol):
     async def bind(self, pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -> None:
         """Bind the pod of this uid to a node and annotate it, all or nothing. Raises ``BindError``."""
 
+    async def look_up(self, pod: Pod) -> Pod | None:
+        """The pod of this name as it is at this moment, None where there is none. Raises ``Unreachable``."""
+
     async def caught_up(self) -> bool:
         """Whether nothing newer can be had than what was delivered, trying for a moment to catch up.
 

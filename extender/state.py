@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import repeat
@@ -16,13 +16,14 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
-from extender.dialects import RequestError, claims_of, request_of
+from extender.dialects import WRITERS, RequestError, claims_of, request_of
 from extender.inventory import InventoryError, is_gpu_resource, shape_of
 from extender.ledger import Hold, Ledger
 from extender.objects import Deleted, Event, Kind, Listed, Node, Pod, Upserted
 from extender.quantity import QuantityError
+from extender.tentative import TIME_TO_LIVE, Tentative, Tentatives
 from packing.feasible import too_small
-from packing.fleet import Fleet, NodeShape
+from packing.fleet import Allocation, Fleet, NodeShape
 from packing.policies import Policy
 from packing.reasons import Reason
 from packing.request import Request, whole_gpus
@@ -35,9 +36,12 @@ Rows = npt.NDArray[np.int64]
 class State:
     """Nodes, pods that have not ended, and what they hold.
 
+    ``pods`` is what the watch shows, and nothing else changes it; what ``bind`` assumes beside it is in
+    ``tentative`` until the watch shows what became of it.
     ``problems`` says, by node name or pod key, what could not be read or contradicts: such a node takes
     nothing, such a pod counts with the larger use. ``synced`` are the kinds whose first list has arrived.
     ``learnt``: pods that the policy has learnt from.
+    ``binds``: Stowage writes which GPU a pod has, so nodes whose device plugin is busy are closed meanwhile.
     ``eviction_helps_extenders``: kube-scheduler looks for victims where only an extender refused (1.38 on).
     """
 
@@ -47,8 +51,10 @@ class State:
         self.ledger = Ledger(self.fleet)
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}
+        self.tentative = Tentatives()
         self._problems: dict[str, str] = {}
         self.synced: set[Kind] = set()
+        self.binds = False
         self.eviction_helps_extenders = False
         self.learnt = 0
         self._keys_by_uid: dict[str, str] = {}
@@ -64,8 +70,9 @@ class State:
                     self._put_pod(pod)
                 case Deleted("Node", key):
                     self._remove_node(key)
-                case Deleted(_, key):
+                case Deleted("Pod", key, uid):
                     self._remove_pod(key)
+                    self._drop_all(uid)
                 case Listed(kind, keys):
                     self._listed(kind, keys)
 
@@ -77,13 +84,28 @@ class State:
     def as_for(self, pod: Pod) -> Iterator[Fleet]:
         """The fleet as it stands for this pod: what pods of the same or a higher priority are promised is
         taken, what the pod holds itself is not. The exact old state after the block."""
-        own = self.ledger.taken(pod.key)
+        own = self.taken_by(pod)
         promised = self.ledger.promised(pod.key, pod.priority)
-        if own is None and not promised:  # as for most pods that wait
+        if not own and not promised:  # as for most pods that wait
             yield self.fleet
             return
-        with self.fleet.without([own] if own else []), self.fleet.holding(promised):
-            yield self.fleet
+        closed = {one.row: Reason(int(self.fleet.blocked[one.row])) for one in own}
+        for row in closed:
+            self.fleet.block(row, self._closed(row, pod.uid))
+        try:
+            with self.fleet.without(own), self.fleet.holding(promised):
+                yield self.fleet
+        finally:
+            for row, reason in closed.items():
+                self.fleet.block(row, reason)
+
+    def taken_by(self, pod: Pod) -> list[Allocation]:
+        """All that this very pod has in the fleet, tentative holds included."""
+        known = self.pods.get(pod.key)
+        keys = [one.key for one in self.tentative.of(pod.uid)]
+        if known is None or not pod.uid or known.uid == pod.uid:  # not what another of its name had
+            keys.append(pod.key)
+        return [taken for key in keys if (taken := self.ledger.taken(key)) is not None]
 
     @property
     def problems(self) -> dict[str, str]:
@@ -100,18 +122,89 @@ class State:
         key = self._keys_by_uid.get(uid)
         return self.pods.get(key) if key else None
 
+    def pods_on(self, node: str) -> Iterator[Pod]:
+        """The pods that hold something on a node, tentatively or not."""
+        for key in self.ledger.holders(node):
+            one = self.tentative.by_key(key)
+            yield one.pod if one else self.pods[key]
+
     @property
     def overcommitted(self) -> frozenset[str]:
         """Nodes that hold more GPU than they have."""
         return frozenset(self._overcommitted)
 
-    def assume(self, pod: Pod, node: str) -> None:
-        """Count the pod as bound before the API confirms it."""
-        self._put_pod(replace(pod, node_name=node))
+    def assume(self, pod: Pod, node: str, assignment: Mapping[str, str], now: float) -> Tentative:
+        """Count the pod as bound to a node, with these annotations: the API server is being asked.
 
-    def forget(self, pod: Pod) -> None:
-        """Take ``assume`` back: the API refused the binding."""
-        self._put_pod(pod)
+        Exactly one of ``confirm`` and ``refute`` follows for each call.
+        """
+        one = self.tentative.on(pod.uid, node)
+        if one is None:
+            placed = replace(pod, node_name=node, annotations={**pod.annotations, **assignment})
+            one = self._tentatively(Tentative(placed, now, assignment))
+        one.in_flight += 1
+        one.since = now
+        return one
+
+    def confirm(self, pod: Pod, now: float) -> None:
+        """The API server has taken this binding: no other one of the pod has happened or will."""
+        for one in self.tentative.of(pod.uid):
+            if one.pod.node_name == pod.node_name:
+                one.in_flight, one.sure, one.since = one.in_flight - 1, True, now
+            else:
+                self._drop(one)
+
+    def refute(self, pod: Pod, now: float, *, doubtful: bool) -> None:
+        """The API server has refused this binding, or (``doubtful``) not answered: it may have happened."""
+        one = self.tentative.on(pod.uid, pod.node_name)
+        if one is None:  # the watch has shown meanwhile what became of the pod
+            return
+        one.in_flight -= 1
+        one.since = now
+        one.doubtful |= doubtful
+        if not (one.in_flight or one.doubtful or one.sure):
+            self._drop(one)
+
+    def heard(self, pod: Pod, truth: Pod | None, now: float) -> None:
+        """The API server, asked for this pod, has ``truth``: None where it is gone.
+
+        Ends its tentative holds, unless it waits and a binding of it may still come through.
+        """
+        held = self.tentative.of(pod.uid)
+        if not held:  # the watch was first, and may know more by now
+            return
+        if truth is None or truth.uid != pod.uid or truth.terminated:
+            self._drop_all(pod.uid)
+        elif truth.node_name:
+            there = self.tentative.on(pod.uid, truth.node_name)
+            self._drop_all(pod.uid)
+            in_flight = there.in_flight if there else 0
+            self._tentatively(Tentative(truth, now, in_flight=in_flight, sure=True))
+            for one in held:
+                if not one.in_flight and now - one.since >= TIME_TO_LIVE:
+                    self._drop(one)
+
+    def _tentatively(self, one: Tentative) -> Tentative:
+        self.tentative.put(one)
+        known = self.pods.get(one.pod.key)
+        if known is not None and known.uid == one.pod.uid:
+            self.ledger.release(known.key)  # what it was promised
+        if hold := self._hold(one.pod, one.pod.node_name):
+            self.ledger.hold(one.key, hold)
+        self._note(one.pod.node_name)
+        return one
+
+    def _drop(self, one: Tentative) -> None:
+        self.tentative.remove(one)
+        self.ledger.release(one.key)
+        self._note(one.pod.node_name)
+        known = self.pods.get(one.pod.key)
+        if known is not None and known.uid == one.pod.uid and not known.node_name:
+            self._put_pod(known)  # it may be promised a node
+
+    def _drop_all(self, uid: str) -> None:
+        for one in self.tentative.of(uid):
+            self._drop(one)
 
     def _put_node(self, node: Node) -> None:
         known = self.nodes.get(node.name)
@@ -125,7 +218,7 @@ class State:
             self._problem(node.name, f"node takes nothing: {error}")
             shape = NodeShape(node.name, 0, 0, blocked=Reason.UNREADABLE)
         self.ledger.put_node(shape)
-        self._note_overcommitment(node.name)
+        self._note(node.name)
 
     def _remove_node(self, name: str) -> None:
         self.nodes.pop(name, None)
@@ -135,6 +228,7 @@ class State:
     def _put_pod(self, pod: Pod) -> None:
         if pod.terminated:
             self._remove_pod(pod.key)
+            self._drop_all(pod.uid)
             return
         known = self.pods.get(pod.key)
         if known is not None and known.uid != pod.uid:
@@ -150,11 +244,13 @@ class State:
             self.ledger.release(pod.key)
         elif pod.node_name:
             self.ledger.hold(pod.key, hold)
-            self._note_overcommitment(node)
-        else:
+            self._note(node)
+        elif not self.tentative.of(pod.uid):
             self.ledger.nominate(pod.key, hold)
+        if pod.node_name:
+            self._drop_all(pod.uid)
         if known is not None and known.node_name != pod.node_name:
-            self._note_overcommitment(known.node_name)
+            self._note(known.node_name)
 
     def _learn(self, pod: Pod) -> None:
         """Teach the policy that such a pod has come: once for each, and never from what verbs are asked."""
@@ -191,7 +287,8 @@ class State:
         pod = self.pods.pop(key, None)
         if pod is not None:
             self._keys_by_uid.pop(pod.uid, None)
-            self._note_overcommitment(pod.node_name)
+            self._drop_all(pod.uid)
+            self._note(pod.node_name)
 
     def _listed(self, kind: Kind, keys: frozenset[str]) -> None:
         if kind == "Node":
@@ -202,13 +299,26 @@ class State:
                 self._remove_pod(key)
         self.synced.add(kind)
 
-    def _note_overcommitment(self, name: str) -> None:
+    def _note(self, name: str) -> None:
+        """Bring up to date what follows from the pods of a node."""
         row = self.fleet.rows.get(name)
+        if row is not None and self.binds:
+            self.fleet.block(row, self._closed(row))
         if row is None or not self.fleet.overcommitted[row]:
             self._overcommitted.discard(name)
         elif name not in self._overcommitted:
             self._overcommitted.add(name)
             log.warning("%s: node holds more GPU than its allocatable, it takes nothing", name)
+
+    def _closed(self, row: int, but_for: str = "") -> Reason:
+        """Why a node takes nothing at all; ``but_for`` is the UID of a pod that is not to count."""
+        shape = self.fleet.shapes[row]
+        assert shape is not None
+        writer = WRITERS.get(shape.divided_as) if self.binds else None
+        if shape.blocked or writer is None:
+            return shape.blocked
+        others = (pod for pod in self.pods_on(shape.name) if pod.uid != but_for)
+        return Reason.PLUGIN_BUSY if writer.busy(self.nodes[shape.name], others) else Reason.FITS
 
     def _problem(self, subject: str, text: str) -> None:
         if self._problems.get(subject) != text:

@@ -92,6 +92,12 @@ class Fleet(Arrays):
         self._vacant.append(row)
         self.touch(row)
 
+    def block(self, row: int, reason: Reason) -> None:
+        """Close a node for this reason until further notice; ``FITS`` opens it."""
+        if self.blocked[row] != reason:
+            self.blocked[row] = reason
+            self.touch(row)
+
     def allocation(self, row: int, request: Request, gpus: Sequence[int] = ()) -> Allocation:
         """What ``request``, as the node takes it, takes there; ``gpus`` are the indices its shares go to.
 

@@ -25,13 +25,15 @@ from extender.dialects import (
     volcano,
 )
 from extender.dialects.effective import RequestError, effective
-from extender.dialects.vocabulary import Claims, Vocabulary, most_together
+from extender.dialects.vocabulary import Claims, Vocabulary, Writer, most_together
 from extender.objects import Pairs, Pod, PodSpec
 from packing.request import ANY, Request, Shares
 
-__all__ = ["VOCABULARIES", "RequestError", "claims_of", "request_of"]
+__all__ = ["VOCABULARIES", "WRITERS", "RequestError", "claims_of", "request_of"]
 
 VOCABULARIES: tuple[Vocabulary, ...] = (hami, vgpu_manager, volcano, koordinator, gpushare, kai, own)
+WRITERS: Mapping[str, Writer] = {writer.RESOURCE: writer for writer in (hami, gpushare, own)}
+"""By what a node's GPUs are divided as: who can tell its device plugin which of them a pod has."""
 _READS = constraints.READS.union(*(vocabulary.READS for vocabulary in VOCABULARIES))
 _READS_LABELS = frozenset[str]().union(*(vocabulary.READS_LABELS for vocabulary in VOCABULARIES))
 

@@ -8,22 +8,30 @@ in a label.
 
 The unit is the device plugin's (GiB unless it runs with ``--memory-unit=MiB``), so a pod's figure means
 something on a node only. Memory of such nodes and pods is therefore kept in that unit, where MiB stands.
+
+What is written is what its own scheduler writes before it binds (``PatchPodAnnotationSpec``). The plugin
+takes the pending pod of the right size that was assumed first, so two of one size may swap GPUs between
+them, whoever binds them. It reads one index: pods on several GPUs are for ACK's closed plugin, which takes
+them from another scheduler, so they are not bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from extender.dialects.effective import RequestError, effective
 from extender.dialects.vocabulary import Claim, Claims, compared
 from extender.inventory import gpushare as nodes
-from extender.objects import Pod, PodSpec
+from extender.objects import Node, Pod, PodSpec
 from packing.request import Shares
+from packing.shape import NodeShape
 
 RESOURCE, COUNT = nodes.RESOURCE, nodes.COUNT
 READS: frozenset[str] = frozenset()
 READS_LABELS = frozenset({COUNT})
 INDEX, HELD = "ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_POD"
+OF_GPU, ASSIGNED = "ALIYUN_COM_GPU_MEM_DEV", "ALIYUN_COM_GPU_MEM_ASSIGNED"
+ASSUMED_AT = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 
 
 def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str]) -> Shares | None:
@@ -57,3 +65,23 @@ def claims(pod: Pod) -> Claims | None:
     each = -(-int(held) // len(indices))
     found, complaint = compared([Claim(i, memory_mib=each) for i in indices], asked)
     return Claims(RESOURCE, tuple(found), complaint)
+
+
+def assignment(pod: Pod, shape: NodeShape, chosen: tuple[int, ...], now: float) -> dict[str, str]:
+    """See ``Writer.assignment``."""
+    asked = shares(pod.spec, effective(pod.spec), pod.labels)
+    if asked is None or len(chosen) != 1:
+        raise RequestError("gpushare's device plugin cannot be told of several GPUs for one pod")
+    (index,) = chosen
+    return {
+        INDEX: str(index),
+        HELD: str(asked.memory_mib),
+        OF_GPU: str(shape.gpus[index].memory_mib),
+        ASSIGNED: "false",
+        ASSUMED_AT: str(int(now * 1e9)),
+    }
+
+
+def busy(node: Node, others: Iterable[Pod]) -> bool:
+    """Never: the plugin tells pods apart by their size."""
+    return False

@@ -12,14 +12,15 @@ such pods: nothing but the container's own restraint keeps shares apart there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from extender.dialects.effective import RequestError
 from extender.dialects.vocabulary import Claim, Claims, compared
 from extender.inventory import own as nodes
-from extender.objects import Pod, PodSpec
+from extender.objects import Node, Pod, PodSpec
 from extender.quantity import QuantityError, mib, milli
 from packing.request import WHOLE, Shares, whole_gpus
+from packing.shape import NodeShape
 
 RESOURCE = nodes.RESOURCE
 COMPUTE, MEMORY, COUNT = "stowage.dev/gpu-compute", "stowage.dev/gpu-memory", "stowage.dev/gpus"
@@ -67,6 +68,16 @@ def claims(pod: Pod) -> Claims | None:
     held = [Claim(i, size.compute_milli, size.memory_mib, size.memory_milli) for i in indices]
     found, complaint = compared(held, asked)
     return Claims(RESOURCE, tuple(found), complaint)
+
+
+def assignment(pod: Pod, shape: NodeShape, chosen: tuple[int, ...], now: float) -> dict[str, str]:
+    """See ``Writer.assignment``. The container gets it by the downward API as ``NVIDIA_VISIBLE_DEVICES``."""
+    return {INDICES: ",".join(map(str, sorted(chosen)))}
+
+
+def busy(node: Node, others: Iterable[Pod]) -> bool:
+    """Never: no device plugin is asked, each container reads its own pod's annotation."""
+    return False
 
 
 def positive(name: str, text: str) -> int:

@@ -9,7 +9,7 @@ could and never too often.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from extender.dialects.effective import RequestError, amounts, over_lifetime
@@ -38,22 +38,26 @@ class PerDevice:
 
     def of_pod(self, spec: PodSpec) -> Shares | None:
         """The pod's request (see above). Raises RequestError."""
-        asks = {id(c): self.of_container(c) for c in (*spec.init_containers, *spec.containers)}
-        parts = [ask for ask in asks.values() if ask]
+        asks = [self.of_container(c) for c in (*spec.init_containers, *spec.containers)]
+        parts = [ask for ask in asks if ask]
         if not parts:
             return None
-
-        def count(container: Container) -> Counter[str]:
-            ask = asks[id(container)]
-            return Counter({self.count: ask.count if ask else 0})
-
         return Shares(
-            over_lifetime(spec, count)[self.count],
+            over_lifetime(spec, lambda c: Counter({self.count: self.count_of(c)}))[self.count],
             max(part.compute_milli for part in parts),
             max(part.memory_mib for part in parts),
             max(part.memory_milli for part in parts),
             self.count,
         )
+
+    def count_of(self, container: Container) -> int:
+        """How many devices one container asks for. Raises RequestError."""
+        ask = self.of_container(container)
+        return ask.count if ask else 0
+
+    def memory_of(self, container: Container) -> int:
+        """The MiB of each device that one container asks for, 0 where it names none. Raises RequestError."""
+        return amounts(container.requests)[self.memory]
 
     def of_container(self, container: Container) -> Shares | None:
         """What one container asks for. Raises RequestError."""
@@ -102,6 +106,26 @@ class PerDevice:
             return self.of_container(container)
         except RequestError:
             return None
+
+
+def dealt(spec: PodSpec, chosen: tuple[int, ...], count: Callable[[Container], int]) -> list[tuple[int, ...]]:
+    """The GPUs of each container, init containers first, out of those chosen for the pod.
+
+    Containers and sidecars, which run together, share none; an init container, which ends before the others
+    begin, takes from what the sidecars leave. Raises RequestError where the sidecars leave too few.
+    """
+    sidecars = sum(count(c) for c in spec.init_containers if c.sidecar)
+    hands, next_sidecar, next_one = [], 0, sidecars
+    for container in spec.init_containers:
+        first = next_sidecar if container.sidecar else sidecars
+        next_sidecar += count(container) if container.sidecar else 0
+        hands.append(chosen[first : first + count(container)])
+    for container in spec.containers:
+        hands.append(chosen[next_one : next_one + count(container)])
+        next_one += count(container)
+    if list(map(len, hands)) != [count(c) for c in (*spec.init_containers, *spec.containers)]:
+        raise RequestError("an init container would need a GPU of a sidecar that starts after it")
+    return hands
 
 
 def devices(text: str) -> list[list[Claim]]:

@@ -7,12 +7,13 @@ with the pod's request and with the node before they enter the books (``extender
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from extender.objects import Pod, PodSpec
+from extender.objects import Node, Pod, PodSpec
 from packing.request import Shares
+from packing.shape import NodeShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,24 @@ class Vocabulary(Protocol):
 
     def claims(self, pod: Pod) -> Claims | None:
         """What a bound pod says it holds, None if it says nothing in this vocabulary."""
+        ...
+
+
+class Writer(Protocol):
+    """A vocabulary in which ``bind`` says which GPUs a pod has. What is written reads back by ``claims``."""
+
+    RESOURCE: str
+    """See ``Vocabulary``."""
+
+    def assignment(self, pod: Pod, shape: NodeShape, chosen: tuple[int, ...], now: float) -> dict[str, str]:
+        """The annotations that give a pod these GPUs (indices) of a node that is divided as ``RESOURCE``.
+
+        ``now`` is in Unix seconds. Raises RequestError where the node's device plugin could not read it.
+        """
+        ...
+
+    def busy(self, node: Node, others: Iterable[Pod]) -> bool:
+        """Whether the node's device plugin could not tell a further pod from ``others``, which it has."""
         ...
 
 

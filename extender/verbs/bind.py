@@ -1,45 +1,160 @@
-"""bind: bind the pod to the chosen node, if binding is switched on. (The device is the kubelet's choice.)
+"""bind: choose the GPU at the last moment, and bind the pod to the chosen node, if binding is switched on.
 
-The room is taken in the books before the API is asked, so that two binds in flight cannot both have it, and
-given back when the API refuses.
+Which GPU of a node that divides them is written into annotations of the Binding, which the API server merges
+into the pod together with the node's name and only for the pod of that UID: all or nothing. The room is taken
+in the books before the API server is asked, so that two binds in flight cannot both have it, and stays taken
+until it is known what became of the binding (``extender/tentative.py``). Where GPUs are merely counted the
+device is kubelet's choice, and nothing is written.
 """
 
 from __future__ import annotations
 
-from extender.dialects import RequestError, request_of
+import asyncio
+import time
+from contextlib import suppress
+from dataclasses import replace
+from weakref import WeakValueDictionary
+
+from extender.dialects import WRITERS, RequestError, claims_of, request_of
+from extender.holdings import settle
 from extender.objects import Pod
 from extender.settings import Settings
-from extender.source import BindError, Source
+from extender.source import BindConflict, BindError, Source, Unreachable
 from extender.state import State
+from extender.tentative import Tentative
 from extender.verbs.verdict import judge
 from extender.wire import BindArgs
+from packing.fleet import Fleet
 from packing.reasons import Reason
+from packing.request import Request
+from packing.shape import meaning
+
+PATIENCE = 1.0
+"""Seconds for which a bind waits for a busy device plugin: half of the httpTimeout of scheduler-config/."""
+_OFF = "binding is off in Stowage (setting bind): remove bindVerb from the scheduler's configuration"
+_POLL = 0.02  # seconds between looks at whether it still is
 
 
-async def bind(state: State, source: Source, pod: Pod | None, args: BindArgs, settings: Settings) -> str:
-    """Bind; "" is success, anything else says why not. Binding again to the same node succeeds."""
-    if not settings.bind:
-        return "binding is off in Stowage (setting bind): remove bindVerb from the scheduler's configuration"
-    if pod is None or pod.uid != args.uid:
-        return "pod is not known, or was made anew under its name"
-    if pod.node_name:
-        return "" if pod.node_name == args.node else "pod is bound to another node"
-    refusal = _refusal(state, pod, args.node)
-    if refusal:
-        return refusal
-    state.assume(pod, args.node)
-    try:
-        await source.bind(pod, args.node)
-    except BindError as error:
-        state.forget(pod)
-        return str(error)
-    return ""
+class Refusal(Exception):
+    """The pod is not bound; the text is fit for its event."""
 
 
-def _refusal(state: State, pod: Pod, node: str) -> str:
-    try:
-        verdict = judge(state, pod, request_of(pod), [node])
-    except RequestError as error:
-        return str(error)
-    code = Reason(int(verdict.codes[0]))
-    return "" if code is Reason.FITS else code.text
+class Busy(Refusal):
+    """Not yet, but that may change in a moment."""
+
+
+class Binder:
+    """Binds pods. Those of one node take turns: what one takes the next one sees."""
+
+    def __init__(self, state: State, source: Source, settings: Settings) -> None:
+        self._state, self._source, self._settings = state, source, settings
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def bind(self, pod: Pod | None, args: BindArgs) -> str:
+        """Bind; "" is success, anything else says why not. Binding again to the same node succeeds."""
+        try:
+            if not self._settings.bind:
+                raise Refusal(_OFF)
+            if pod is None or pod.uid != args.uid:
+                raise Refusal("pod is not known, or was made anew under its name")
+            if not await self._source.caught_up():
+                raise Refusal("Stowage was cut off from the API server, and has not caught up yet")
+            one = await self._in_turn(pod, args.node)
+            return await self._ask(one) if one else ""
+        except (Refusal, RequestError) as error:
+            return str(error)
+
+    async def _in_turn(self, pod: Pod, node: str) -> Tentative | None:
+        """The pod's room, taken in the books; None where the pod is bound to the node already."""
+        turn = self._turns.setdefault(node, asyncio.Lock())
+        try:
+            async with asyncio.timeout(PATIENCE), turn:
+                while True:
+                    with suppress(Busy):
+                        return self._assume(pod, node)
+                    await asyncio.sleep(_POLL)
+        except TimeoutError:
+            raise Busy(Reason.PLUGIN_BUSY.text) from None
+
+    def _assume(self, pod: Pod, node: str) -> Tentative | None:
+        state = self._state
+        known = state.pod_by_uid(pod.uid) or pod
+        held = state.tentative.of(pod.uid)
+        bound_to = known.node_name or next((one.pod.node_name for one in held if one.sure), "")
+        if bound_to:
+            if bound_to != node:
+                raise Refusal("pod is bound to another node")
+            return None
+        before = state.tentative.on(pod.uid, node)  # asked for already, without an answer: the same again
+        assignment = before.assignment if before else assign(state, known, node)
+        return state.assume(known, node, assignment, time.monotonic())
+
+    async def _ask(self, one: Tentative) -> str:
+        """Ask the API server for the binding, and leave the books as its answer says."""
+        taken, doubtful = False, True  # doubtful until there is an answer, also if this is cancelled
+        try:
+            waiting, node = replace(one.pod, node_name=""), one.pod.node_name
+            await self._source.bind(waiting, node, one.assignment)
+            taken = True
+            return ""
+        except BindError as error:
+            there = isinstance(error, BindConflict | Unreachable) and await self._is_there(one.pod)
+            doubtful = isinstance(error, Unreachable)
+            return "" if there else str(error)
+        finally:
+            now = time.monotonic()
+            if taken:
+                self._state.confirm(one.pod, now)
+            else:
+                self._state.refute(one.pod, now, doubtful=doubtful)
+
+    async def _is_there(self, pod: Pod) -> bool:
+        """Whether the API server has the pod bound to this node after all."""
+        try:
+            truth = await self._source.look_up(pod)
+        except Unreachable:
+            return False
+        self._state.heard(pod, truth, time.monotonic())
+        return truth is not None and truth.uid == pod.uid and truth.node_name == pod.node_name
+
+
+def assign(state: State, pod: Pod, node: str) -> dict[str, str]:
+    """The annotations that give the pod its GPUs of a node; none where the node does not divide them.
+
+    Raises Refusal where the pod does not fit, RequestError where it cannot be said to the device plugin.
+    """
+    request = request_of(pod)
+    if not request.wants_gpu:
+        return {}  # kube-scheduler knows better than the books where there is room
+    verdict = judge(state, pod, request, [node])
+    reason = Reason(int(verdict.codes[0]))
+    if reason is not Reason.FITS:
+        raise (Busy if reason is Reason.PLUGIN_BUSY else Refusal)(reason.text)
+    row = int(verdict.rows[0])
+    shape = state.fleet.shapes[row]
+    assert shape is not None  # it fits
+    meant = meaning(shape, request)
+    if not shape.divided_as or meant.shares is None:
+        return {}
+    if (writer := WRITERS.get(shape.divided_as)) is None:
+        raise Refusal(f"Stowage cannot say who has which GPU of a node that is shared by {shape.divided_as}")
+    with state.as_for(pod) as fleet:
+        chosen = state.policy.choose(fleet, meant, row)
+        assignment = writer.assignment(pod, shape, chosen, time.time())
+        _check(fleet, row, pod, request, assignment)
+    return assignment
+
+
+def _check(fleet: Fleet, row: int, pod: Pod, request: Request, assignment: dict[str, str]) -> None:
+    """Read back what is to be written, as it will be read when it comes by the watch. Raises Refusal."""
+    shape = fleet.shapes[row]
+    assert shape is not None
+    bound = replace(pod, node_name=shape.name, annotations={**pod.annotations, **assignment})
+    settled = settle(shape, request, claims_of(bound))
+    if settled.doubt:
+        raise Refusal(f"the pod's own annotations are in the way: {settled.doubt}")
+    if not all(
+        fleet.compute[gpu, row] >= milli and fleet.memory[gpu, row] >= mib
+        for gpu, milli, mib in settled.parts
+    ):
+        raise Refusal(Reason.CRUMBS.text)

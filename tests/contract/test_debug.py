@@ -44,6 +44,7 @@ async def test_nodes_show_what_is_free_and_who_holds_what(start: Start) -> None:
             "gpus": [],
             "device_ids": [],
             "known": "counts",
+            "tentative_seconds": None,
         }
     ]
 

@@ -172,6 +172,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.api.tokens.add(self.headers["Authorization"])
         if url.path == "/version":
             return self._answer(200, json.dumps(self.api.version).encode())
+        if url.path.startswith("/api/v1/namespaces/"):
+            return self._answer_pod(url.path)
         if url.path.startswith(LEASES):
             return self._lease(lambda: self._read_lease(url.path))
         script = self.api.script[url.path]
@@ -188,6 +190,12 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "garbage":
             return self._answer(200, b"<html>not here</html>")
         return self._answer(status, body, stall=fault == "silent", cut=fault == "cut")
+
+    def _answer_pod(self, path: str) -> None:
+        _, _, _, _, namespace, _, name = path.split("/")
+        with self.api.changed:
+            found = self.api.pods.objects.get(f"{namespace}/{name}")
+        self._answer(200 if found else 404, json.dumps(found or {"kind": "Status"}).encode())
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

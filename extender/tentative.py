@@ -1,0 +1,88 @@
+"""Tentative holds: what ``bind`` has assumed and the watch has not shown yet.
+
+A binding that was asked for has happened, has not, or may have: the answer can be lost, and the watch comes
+later than the answer. Until it is known the room counts as taken. What ends a hold is the truth: the watch
+shows the pod bound, gone or ended; the API server refuses the binding, or takes another one for the same pod;
+or, once the hold is older than ``TIME_TO_LIVE``, the API server is asked what it has.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from extender.objects import Pod
+
+TIME_TO_LIVE = 60.0
+"""Seconds. kube-apiserver gives a request up after as long (``--request-timeout``), so a binding that has not
+happened by then never will."""
+
+
+@dataclass(slots=True)
+class Tentative:
+    """One pod on one node. ``pod`` is as it will be: with its node, and with ``assignment``, the annotations
+    that name its GPUs.
+
+    ``since``: when it was last asked for or answered, in seconds of the caller's clock. ``in_flight``:
+    bindings without an answer yet. ``doubtful``: one stayed without, it may have happened. ``sure``: it has.
+    """
+
+    pod: Pod
+    since: float
+    assignment: Mapping[str, str] = field(default_factory=dict)
+    in_flight: int = 0
+    doubtful: bool = False
+    sure: bool = False
+
+    @property
+    def key(self) -> str:
+        """What it goes by in the ledger: no pod's key, since it is held beside what the watch shows."""
+        return f"{self.pod.key} {self.pod.uid}@{self.pod.node_name}"
+
+
+class Tentatives:
+    """Tentative holds by UID and node: a pod has several while it is not known which binding happened."""
+
+    def __init__(self) -> None:
+        self._by_uid: defaultdict[str, dict[str, Tentative]] = defaultdict(dict)
+        self._by_key: dict[str, Tentative] = {}
+
+    def __iter__(self) -> Iterator[Tentative]:
+        return iter(list(self._by_key.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def of(self, uid: str) -> list[Tentative]:
+        """Those of one pod."""
+        return list(self._by_uid.get(uid, {}).values())
+
+    def on(self, uid: str, node: str) -> Tentative | None:
+        """The one of this pod on this node."""
+        return self._by_uid.get(uid, {}).get(node)
+
+    def by_key(self, key: str) -> Tentative | None:
+        """The one with this key of the ledger."""
+        return self._by_key.get(key)
+
+    def put(self, one: Tentative) -> None:
+        """Add it, or replace the one of this pod on this node."""
+        self._by_uid[one.pod.uid][one.pod.node_name] = one
+        self._by_key[one.key] = one
+
+    def remove(self, one: Tentative) -> None:
+        """Take it out."""
+        del self._by_key[one.key]
+        of_pod = self._by_uid[one.pod.uid]
+        del of_pod[one.pod.node_name]
+        if not of_pod:
+            del self._by_uid[one.pod.uid]
+
+    def overdue(self, now: float) -> list[Tentative]:
+        """Those that have outlived their time and that no answer is awaited for."""
+        return [one for one in self if not one.in_flight and now - one.since >= TIME_TO_LIVE]
+
+    def oldest(self, now: float) -> float:
+        """Seconds since the oldest was last asked for or answered; 0 where there is none."""
+        return max((now - one.since for one in self), default=0.0)

@@ -39,9 +39,7 @@ class Filling:
         """
         arrived = np.cumsum(self.gpus)
         used = np.cumsum(np.where(self.rows >= 0, self.gpus, 0.0))
-        there = np.flatnonzero(np.round(100 * arrived / capacity) == round(100 * arrival))
-        if not there.size:
-            there = np.searchsorted(arrived, [arrival * capacity]).clip(max=arrived.size - 1)
+        there = reached(arrived, capacity, arrival)
         failed = int((self.rows[: there[-1] + 1] < 0).sum())
         return Mark(float(100 * used[there].mean() / capacity), failed)
 
@@ -52,6 +50,13 @@ class Mark:
 
     allocation: float
     failed_pods: int
+
+
+def reached(arrived: Doubles, capacity: float, arrival: float) -> npt.NDArray[np.intp]:
+    """Indices of the arrivals over which figures at ``arrival`` x ``capacity`` are a mean, the one there or
+    the last if there is none; ``arrived`` (P,) is the GPU that has arrived by then."""
+    there = np.flatnonzero(np.round(100 * arrived / capacity) == round(100 * arrival))
+    return there if there.size else np.searchsorted(arrived, [arrival * capacity]).clip(max=arrived.size - 1)
 
 
 def arrivals(requests: Sequence[Request], capacity: float, ratio: float, seed: int) -> list[int]:

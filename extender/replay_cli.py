@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from extender import replay_report
-from extender.replay_runs import TraceOptions, replay_mixes, replay_timeline, replay_trace
+from extender.replay_runs import TraceOptions, bound_trace, replay_mixes, replay_timeline, replay_trace
 from extender.replay_snapshot import SnapshotOptions, replay_snapshot
 from extender.settings import Settings, SettingsError, load
 from extender.source import SourceError
@@ -29,7 +29,7 @@ _HEEDS = {
     "timeline": ("nodes", "pods", "policy", "sample", "output"),
     "pods": (
         *("nodes", "policy", "seeds", "arrival", "ties", "node_order", "sample", "mix", "config"),
-        *("output", "plot"),
+        *("bound", "output", "plot"),
     ),
 }
 """Kinds of work, the first that is asked for counts, and the options that each has a use for."""
@@ -89,6 +89,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="settings, as YAML: minimum_slice_milli and, with --snapshot, demand",
     )
     out = parser.add_argument_group("result")
+    out.add_argument(
+        "--bound", action="store_true", help="add rows of what no scheduler can exceed, as policy bound"
+    )
     out.add_argument("--output", choices=["table", "json"], default="table")
     out.add_argument(
         "--plot", type=Path, metavar="FILE", help="write a picture of allocation against arrivals"
@@ -143,6 +146,8 @@ def _replay(work: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     if work == "timeline":
         return replay_timeline(args.nodes, args.pods, args.policy, how, _bar())
     rows, curves = replay_trace(args.nodes, args.pods, args.policy, args.seeds, how, _bar())
+    if args.bound:
+        rows += bound_trace(args.nodes, args.pods, args.seeds, how, _bar())
     if args.plot:
         replay_report.plot(curves, args.plot)
     return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.traces import read_mixes, read_nodes, read_pods
+from packing.bound import NodeBound
 from packing.demand import Mix
 from packing.mixes import replay_mix
 from packing.pick import Pick
 from packing.policies import POLICIES
 from packing.policies.fgd import unusable_gpu
-from packing.replay import Filling, arrivals, build_fleet, fill, gpus_of
+from packing.replay import Filling, arrivals, build_fleet, fill, gpus_of, reached
 from packing.request import Request
 from packing.shape import NodeShape
 from packing.timeline import replay_times
@@ -66,13 +68,59 @@ def replay_trace(
     return rows, curves
 
 
+def bound_trace(
+    nodes: Path, traces: Sequence[Path], seeds: Sequence[int], options: TraceOptions, progress: Progress
+) -> list[dict[str, Any]]:
+    """Rows of the policy "bound", one per trace, seed and arrival: what no scheduler can exceed.
+
+    A figure of ``replay_trace`` is a mean over some arrivals. The optimum is concave in what has arrived, so
+    the bound for the mean of what has arrived by then is one for the mean of the figures.
+    """
+    shapes = read_nodes(nodes)
+    rows: list[dict[str, Any]] = []
+    for trace in traces:
+        requests = [pod.request for pod in read_pods(trace)]
+        bound = NodeBound(shapes, requests)
+        for i, seed in enumerate(seeds):
+            progress(f"{trace.stem} bound {seed}", i / len(seeds))
+            queue = _queue(requests, bound.capacity, seed, options)
+            for arrival in options.arrival:
+                started = time.perf_counter()
+                gpus = bound.allocation(_arrived(queue, bound.capacity, arrival))
+                seconds = round(time.perf_counter() - started, 3)
+                figures = {"allocation": _rounded_up(100 * gpus / bound.capacity), "failed_pods": None}
+                name = {"trace": trace.stem, "policy": "bound", "seed": seed, "arrival": arrival}
+                rows.append(name | figures | {"fragmentation": None, "seconds": seconds})
+        progress(f"{trace.stem} bound", 1.0)
+    return rows
+
+
+def _queue(requests: Sequence[Request], capacity: float, seed: int, options: TraceOptions) -> list[Request]:
+    """The requests in order of arrival."""
+    ratio = max(_RATIO, *options.arrival)
+    return [requests[i] for i in arrivals(requests, capacity, ratio, seed)]
+
+
+def _arrived(queue: Sequence[Request], capacity: float, arrival: float) -> Counter[Request]:
+    """How many of each request have come at this arrival, as a mean over those that the figures average."""
+    there = reached(np.cumsum([gpus_of(request) for request in queue]), capacity, arrival)
+    weights = 1 - np.searchsorted(there, np.arange(len(queue))) / there.size
+    counts: Counter[Request] = Counter()
+    for request, weight in zip(queue, weights.tolist(), strict=True):
+        counts[request] += weight
+    return counts
+
+
+def _rounded_up(figure: float) -> float:
+    return math.ceil(figure * 1e4) / 1e4
+
+
 def _fill_once(
     shapes: Sequence[NodeShape], requests: Sequence[Request], policy: str, seed: int, options: TraceOptions,
     report: Callable[[float], None],
 ) -> tuple[dict[str, float], Filling]:  # fmt: skip
     fleet, mix = build_fleet(shapes), Mix.of(Counter(requests))
-    ratio = max(_RATIO, *options.arrival)
-    queue = [requests[i] for i in arrivals(requests, float(sum(len(s.gpus) for s in shapes)), ratio, seed)]
+    queue = _queue(requests, float(sum(len(s.gpus) for s in shapes)), seed, options)
     rng = np.random.default_rng([seed, 1])
     order = rng.permutation(len(shapes)) if options.shuffle_nodes else np.arange(len(shapes))
     pick = Pick(order, sample=options.sample, ties=rng if options.random_ties else None)

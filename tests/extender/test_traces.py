@@ -73,6 +73,22 @@ def test_rows_have_the_documented_fields_and_repeat(files, capsys):
     assert all(0 <= row["allocation"] <= 100 for row in rows[0])
 
 
+def test_the_bound_has_rows_of_its_own_that_no_policy_exceeds(files, capsys):
+    more = ["--policy", "inventory,best-fit", "--seeds", "1-2", "--arrival", "0.5,1.0", "--bound"]
+    assert replay(files, *more) == 0
+    rows = json.loads(capsys.readouterr().out)
+    bounds = {(row["seed"], row["arrival"]): row for row in rows if row["policy"] == "bound"}
+    assert len(bounds) == 4
+    assert len(rows) == 12
+    for row in rows:
+        assert row.keys() == bounds[1, 1.0].keys()
+        assert row["allocation"] <= bounds[row["seed"], row["arrival"]]["allocation"] <= 100
+    assert bounds[1, 1.0]["failed_pods"] is None
+    table = ["--policy", "first-fit", "--seeds", "1", "--bound", "--output", "table"]
+    assert replay(files, *table) == 0
+    assert capsys.readouterr().out.count("bound") == 1
+
+
 @pytest.mark.parametrize(
     "more", [["--mix", "known"], ["--ties", "random"], ["--node-order", "shuffle"], ["--sample", "1"]]
 )

@@ -1,0 +1,183 @@
+"""The offline bound: how much GPU any scheduler could allocate, had it known all arrivals beforehand.
+
+The node-configuration linear program (Gilmore and Gomory, 1961, for cutting stock), relaxed where that keeps
+it a bound. A pattern q is what one node of class k (model, GPUs, CPU) can hold; L_q nodes are filled by it:
+
+    max  sum_q (sum_t v_t a_tq) L_q   subject to   sum_q a_tq L_q <= D_t,   sum_{q of k} L_q <= N_k,   L >= 0
+
+v_t is the GPU of a request of type t, a_tq how many the pattern holds, D_t how many arrive, N_k the nodes of
+class k. Patterns are generated: with duals pi of the first rows, the best new pattern of a class is a dynamic
+program over GPUs and CPU in which a type is worth v_t - pi_t. By weak duality any pi >= 0 gives a bound,
+
+    sum_t D_t pi_t + sum_k N_k z_k,     z_k the worth of the best pattern of class k,
+
+so the result holds wherever the generation stops. What makes it larger than the truth: nodes may be cut in
+parts, memory is left out, CPU is counted in whole units (requests rounded down), requests without GPU take
+nothing, and parts of several GPUs need not be on one node.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import linprog
+
+from packing.bound_kernels import best_contents
+from packing.request import WHOLE, Request
+from packing.shape import NodeShape
+
+TOLERANCE = 1e-5
+"""The generation stops where the bound is so close to the program's optimum, in parts of the capacity."""
+_ROUNDS, _UNITS = 400, 128
+
+Doubles = npt.NDArray[np.float64]
+Longs = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Kind:
+    """A request type: CPU in units, milli of each GPU, GPUs, and the models it may run on (() for any)."""
+
+    cpu: int
+    milli: int
+    count: int
+    models: tuple[str, ...]
+
+    @property
+    def gpus(self) -> float:
+        return self.count * self.milli / WHOLE
+
+
+@dataclass(frozen=True, slots=True)
+class _Class:
+    """Nodes of one model with so many GPUs and units of CPU."""
+
+    model: str | None
+    gpus: int
+    cpu: int
+
+
+class NodeBound:
+    """The bound for these nodes, all empty, and requests of these types.
+
+    Patterns are kept, so that further questions are answered faster.
+    """
+
+    def __init__(self, nodes: Sequence[NodeShape], requests: Iterable[Request]) -> None:
+        self._unit = max(1, -(-max(node.cpu_milli for node in nodes) // _UNITS))
+        counts: dict[_Class, int] = {}
+        for node in nodes:
+            kind = _Class(node.model, len(node.gpus), node.cpu_milli // self._unit)
+            counts[kind] = counts.get(kind, 0) + 1
+        self._classes = tuple(kind for kind in counts if kind.gpus)
+        self._number = np.array([counts[kind] for kind in self._classes], np.float64)
+        self.capacity = float(sum(kind.gpus * counts[kind] for kind in self._classes))
+        self._kinds = sorted({self._kind(request)[0] for request in requests if request.shares})
+        self._place = {kind: t for t, kind in enumerate(self._kinds)}
+        bins = WHOLE // math.gcd(WHOLE, *(kind.milli for kind in self._kinds))
+        self._cpu = np.array([kind.cpu for kind in self._kinds], np.int64)
+        self._size = np.array([kind.milli * bins // WHOLE for kind in self._kinds], np.int64)
+        self._count = np.array([kind.count for kind in self._kinds], np.int64)
+        self._gpus = np.array([kind.gpus for kind in self._kinds], np.float64)
+        self._tables = {model: self._table(model, bins) for model in {kind.model for kind in self._classes}}
+        self._patterns: dict[tuple[int, tuple[int, ...]], None] = {}
+
+    def allocation(self, demand: Mapping[Request, float]) -> float:
+        """No scheduler allocates more than so many GPUs of these requests (how many of each)."""
+        arrived = np.zeros(len(self._kinds))
+        for request, number in demand.items():
+            if request.shares:
+                kind, pieces = self._kind(request)
+                arrived[self._place[kind]] += number * pieces
+        bound = min(self.capacity, float(arrived @ self._gpus))
+        for _ in range(_ROUNDS):
+            optimum, duals = self._solve(arrived)
+            worth, found = self._price(duals)
+            bound = min(bound, float(arrived @ duals + self._number @ worth))
+            known = len(self._patterns)
+            self._patterns.update(dict.fromkeys(found))
+            if bound - optimum <= TOLERANCE * self.capacity or len(self._patterns) == known:
+                break
+        return bound
+
+    def _kind(self, request: Request) -> tuple[_Kind, int]:
+        """The type of a request, and of how many such pieces it consists."""
+        part, models = request.shares, tuple(sorted(request.models or ()))
+        assert part is not None
+        if part.count > 1 and part.compute_milli < WHOLE:
+            cpu = request.cpu_milli // part.count // self._unit
+            return _Kind(cpu, part.compute_milli, 1, models), part.count
+        return _Kind(request.cpu_milli // self._unit, part.compute_milli, part.count, models), 1
+
+    def _table(self, model: str | None, bins: int) -> _Table:
+        of_model = [kind for kind in self._classes if kind.model == model]
+        allowed = np.array([not kind.models or model in kind.models for kind in self._kinds], np.float64)
+        gpus, cpu = max(kind.gpus for kind in of_model), max(kind.cpu for kind in of_model)
+        return _Table(allowed, bins, gpus, cpu)
+
+    def _price(self, duals: Doubles) -> tuple[Doubles, list[tuple[int, tuple[int, ...]]]]:
+        """The worth of the best pattern of each class (K,), and the patterns as (class, requests by type)."""
+        reduced = np.maximum(self._gpus - duals, 0.0)
+        for table in self._tables.values():
+            table.solve(self._cpu, self._size, self._count, reduced)
+        worth, patterns = np.zeros(len(self._classes)), []
+        for k, kind in enumerate(self._classes):
+            table = self._tables[kind.model]
+            worth[k] = table.node[kind.gpus, kind.cpu]
+            held = table.content(kind.gpus, kind.cpu, self._cpu, self._size, self._count)
+            patterns.append((k, tuple(held.tolist())))
+        return worth, patterns
+
+    def _solve(self, arrived: Doubles) -> tuple[float, Doubles]:
+        """The optimum over the patterns so far, in GPUs, and the duals of the requests (T,)."""
+        if not self._patterns:
+            return 0.0, np.zeros(len(self._kinds))
+        held = np.array([pattern for _, pattern in self._patterns], np.float64)
+        place = np.array([k for k, _ in self._patterns])
+        nodes = np.arange(len(self._classes))[:, None] == place
+        rows = np.vstack([held.T, nodes.astype(np.float64)])
+        limits = np.concatenate([arrived, self._number])
+        solution = linprog(-(held @ self._gpus), A_ub=rows, b_ub=limits, method="highs")
+        duals = -np.asarray(solution.ineqlin.marginals)[: len(self._kinds)]
+        return float(held @ self._gpus @ np.asarray(solution.x)), np.maximum(duals, 0.0)
+
+
+class _Table:
+    """The best contents of the nodes of one model, as ``best_contents`` fills them."""
+
+    def __init__(self, allowed: Doubles, bins: int, gpus: int, cpu: int) -> None:
+        self._allowed = allowed
+        self._one = np.zeros((bins + 1, cpu + 1))
+        self._pick_one = np.zeros((bins + 1, cpu + 1), np.int64)
+        self.node = np.zeros((gpus + 1, cpu + 1))
+        self._pick_node = np.zeros((gpus + 1, cpu + 1), np.int64)
+
+    def solve(self, cpu: Longs, size: Longs, count: Longs, worth: Doubles) -> None:
+        """Fill the tables for types of this worth (T,)."""
+        best_contents(
+            cpu, size, count, worth * self._allowed,
+            self._one, self._pick_one, self.node, self._pick_node,
+        )  # fmt: skip
+
+    def content(self, gpus: int, units: int, cpu: Longs, size: Longs, count: Longs) -> Longs:
+        """The requests by type (T,) on the best node of so many GPUs and units of CPU."""
+        held = np.zeros(cpu.size, np.int64)
+        while gpus:
+            t = int(self._pick_node[gpus, units])
+            if t >= 0:
+                held[t] += 1
+                gpus, units = gpus - int(count[t]), units - int(cpu[t])
+            else:
+                gpus, units = gpus - 1, units - (-1 - t)
+                self._add_shares(-1 - t, held, cpu, size)
+        return held
+
+    def _add_shares(self, units: int, held: Longs, cpu: Longs, size: Longs) -> None:
+        left = len(self._one) - 1
+        while (t := int(self._pick_one[left, units])) >= 0:
+            held[t] += 1
+            left, units = left - int(size[t]), units - int(cpu[t])

@@ -132,6 +132,10 @@ class SnapshotSource:
         self._snapshot.pods[pod.key] = bound
         self._apply([Upserted(bound)])
 
+    async def look_up(self, pod: Pod) -> Pod | None:
+        """The pod of this name in the snapshot."""
+        return self._snapshot.pods.get(pod.key)
+
     async def caught_up(self) -> bool:
         """Always: nothing changes."""
         return True
@@ -148,10 +152,6 @@ class SnapshotSource:
 
     def staleness(self) -> Mapping[Kind, float]:
         """Empty: there is nothing newer."""
-    async def look_up(self, pod: Pod) -> Pod | None:
-        """The pod of this name in the snapshot."""
-        return self._snapshot.pods.get(pod.key)
-
         return {}
 
     def server_version(self) -> str:

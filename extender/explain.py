@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from extender.dialects import RequestError, request_of
+from extender.dra.forecast import Forecast
 from extender.objects import Pod
 from extender.snapshot import Snapshot
 from extender.source import Unavailable
@@ -51,13 +52,19 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A node that fits: its score if it was given one, its cost, and the parts that it was rounded from."""
+    """A node that fits: its score if it was given one, its cost, and the parts that it was rounded from.
+
+    ``devices`` are what kube-scheduler would give the pod's claims there; where that is not known,
+    ``devices_unknown`` says why.
+    """
 
     node: str
     score: int | None
     cost: float
     terms: dict[str, float]
     gpus: tuple[int, ...] = ()
+    devices: tuple[str, ...] = ()
+    devices_unknown: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +172,16 @@ def _worth_asking(state: State, pod: Pod) -> tuple[list[str], dict[str, int]]:
 
 def _option(state: State, verdict: Verdict, index: int, name: str, score: int | None) -> Option:
     row, request = int(verdict.rows[index]), verdict.request
+    forecast = verdict.forecasts[index] if verdict.forecasts else Forecast()
+    claims = {"claims": forecast.cost} if forecast.devices else {}
     return Option(
         node=name,
         score=score,
         cost=float(verdict.cost[index]),
-        terms=state.policy.terms(state.fleet, request, row),
+        terms=state.policy.terms(state.fleet, request, row) | claims,
         gpus=state.policy.choose(state.fleet, request, row),
+        devices=tuple(map("/".join, forecast.devices)),
+        devices_unknown=forecast.why,
     )
 
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from enum import Enum, auto
+from http import HTTPStatus
 
 from urllib3 import HTTPResponse
 from urllib3.exceptions import HTTPError
@@ -29,6 +30,7 @@ _CHUNK = 1 << 18  # bytes of a watch that are read at once, at most
 _ANEW = "listing anew"
 _SETTLING = 0.25  # seconds in which a watch that is opened again brings what was missed, at most
 _FRESH = 0.05  # seconds for which "no answer" is taken to hold
+_WITHOUT = 300.0  # seconds until it is asked again for what the cluster does not have
 
 
 class Refused(Exception):
@@ -59,10 +61,15 @@ class Standing(Enum):
 
 class Follower:
     """One resource. ``ask`` sends a request and returns its answer unread; it raises ``Refused`` for a status
-    other than 200, and ``NO_ANSWER``."""
+    other than 200, and ``NO_ANSWER``. ``optional``: that there is none of it is nothing unusual."""
 
-    def __init__(self, resource: Resource, ask: Callable[[Request], HTTPResponse]) -> None:
+    def __init__(
+        self, resource: Resource, ask: Callable[[Request], HTTPResponse], *, optional: bool = False
+    ) -> None:
         self.kind = resource.kind
+        self._what = resource.path.rpartition("/")[2]
+        self._optional = optional
+        self._without = False
         self.heard_at = -math.inf  # monotonic seconds
         self._ask = ask
         self._protocol = ListWatch(resource)
@@ -140,16 +147,18 @@ class Follower:
 
     def _say(self, trouble: str, pause: float) -> None:
         if trouble and not self._stopping.is_set():
-            level = logging.INFO if trouble == _ANEW else logging.WARNING
-            _log.log(level, "%ss: %s, next try in %.1f s", self.kind, trouble, pause)
+            level = logging.INFO if trouble == _ANEW or self._without else logging.WARNING
+            _log.log(level, "%s: %s, next try in %.1f s", self._what, trouble, pause)
 
     def _pause(self, trouble: str) -> float:
+        if self._without:
+            return _WITHOUT
         now = time.monotonic()
         return self._backoff.anew(now) if trouble == _ANEW else self._backoff.pause(now, clean=not trouble)
 
     def _attempt(self, apply: Apply) -> str:
         """Follow until the watch ends; "" where it ended in its own time, else what was the matter."""
-        self._answered = False
+        self._answered = self._without = False
         trouble = self._follow(apply)
         self._tried_at = time.monotonic()
         if self._settled_at is not None:
@@ -167,13 +176,14 @@ class Follower:
             return "" if self._protocol.watching else _ANEW
         except Refused as refused:
             self._answered = True
+            self._without = self._optional and refused.status in (HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN)
             return _ANEW if self._protocol.rejected(refused.status) else str(refused)
         except (*NO_ANSWER, ProtocolError) as error:
             return f"{type(error).__name__}: {error}"
         except _Stopped:
             return ""
         except Exception:  # events may be lost on the way to the state: they must all come again
-            _log.exception("%ss: unexpected", self.kind)
+            _log.exception("%s: unexpected", self._what)
             self._protocol.relist()
             return _ANEW
 

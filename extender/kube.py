@@ -39,7 +39,7 @@ from extender.source import (
     Unavailable,
     Unreachable,
 )
-from extender.watch import NODES, PODS, WATCH_SECONDS, Request
+from extender.watch import DEVICES, NODES, PODS, WATCH_SECONDS, Request
 
 _log = logging.getLogger(__name__)
 _NOTHING_NEWER = {Standing.CURRENT, Standing.AWAY}
@@ -124,20 +124,23 @@ class KubeSource:
         self._api = _Api(client, timeouts or Timeouts())
         self._name = name
         self._followers = [Follower(resource, self._api.follow) for resource in (NODES, PODS)]
+        # Nothing waits for these: what a cluster without them says stays true.
+        self._besides = [Follower(resource, self._api.follow, optional=True) for resource in DEVICES]
         self._hopeless_until = 0.0  # monotonic seconds
         self._allowed_for: Callable[[], float] = lambda: math.inf
 
     def start(self, apply: Apply) -> None:
         """Begin to list and watch. Failures are retried for ever; ``staleness`` tells."""
-        for follower in self._followers:
+        for follower in (*self._followers, *self._besides):
             follower.start(apply)
 
     def stop(self) -> None:
         """End the watches."""
-        for follower in self._followers:
+        followers = (*self._followers, *self._besides)
+        for follower in followers:
             follower.stop()
         deadline = time.monotonic() + self._api.timeouts.stop
-        for follower in self._followers:
+        for follower in followers:
             follower.join(deadline - time.monotonic())
 
     async def bind(self, pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -> None:

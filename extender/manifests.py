@@ -10,11 +10,13 @@ import sys
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import lru_cache
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, Field, ValidationError
 from typing_extensions import TypedDict
 
+from extender.dra import reading
+from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
 from extender.objects import Container, Node, Pairs, Pod, PodClaim, PodSpec, Taint
 
 # Domains (with their sub-domains) and bare names of annotations and pod labels that speak of GPUs, queues or
@@ -159,6 +161,42 @@ class WirePod(BaseModel):
             devices=_devices(status.get("containerStatuses") or ()),
             claims=_claims(status.get("resourceClaimStatuses") or ()),
         )
+
+
+class WireSlice(BaseModel):
+    """A ResourceSlice of the wire."""
+
+    metadata: WireMetadata | None = None
+    spec: Any = None
+
+    def record(self) -> ResourceSlice:
+        """The slice that this manifest describes."""
+        return reading.slice_of((self.metadata or {}).get("name") or "", self.spec)
+
+
+class WireDeviceClass(BaseModel):
+    """A DeviceClass of the wire."""
+
+    metadata: WireMetadata | None = None
+    spec: Any = None
+
+    def record(self) -> DeviceClass:
+        """The class that this manifest describes."""
+        return reading.class_of((self.metadata or {}).get("name") or "", self.spec)
+
+
+class WireClaim(BaseModel):
+    """A ResourceClaim of the wire."""
+
+    metadata: WireMetadata | None = None
+    spec: Any = None
+    status: Any = None
+
+    def record(self) -> ResourceClaim:
+        """The claim that this manifest describes; a namespace that is not given is ``default``."""
+        metadata = self.metadata or {}
+        namespace = sys.intern(metadata.get("namespace") or "default")
+        return reading.claim_of(namespace, metadata.get("name") or "", self.spec, self.status)
 
 
 def _spec(spec: WirePodSpec) -> PodSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from extender.inventory import InventoryError, Sources, sources_of
@@ -51,6 +52,20 @@ class HolderView:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceView:
+    """A device of Dynamic Resource Allocation, and which claims (of which pods) hold it.
+
+    ``free``: a claim can have it. Where other parts of its GPU are held, it is not, although nobody holds it.
+    """
+
+    device: str
+    what: str
+    free: bool
+    claims: tuple[str, ...]
+    pods: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NodeView:
     """A node. ``takes_nothing`` is the reason why it is closed, ``problem`` what is wrong with it.
 
@@ -69,6 +84,7 @@ class NodeView:
     pools: tuple[PoolView, ...]
     islands: tuple[tuple[int, ...], ...]
     holders: tuple[HolderView, ...]
+    devices: tuple[DeviceView, ...]
 
 
 def view_node(state: State, name: str, now: float) -> NodeView | None:
@@ -105,6 +121,7 @@ def view_node(state: State, name: str, now: float) -> NodeView | None:
         ),
         islands=shape.islands,
         holders=tuple(holders),
+        devices=tuple(_devices(state, name)),
     )
 
 
@@ -113,6 +130,20 @@ def _sources(node: Node) -> Sources | None:
         return sources_of(node)
     except (InventoryError, QuantityError):
         return None
+
+
+def _devices(state: State, name: str) -> Iterator[DeviceView]:
+    on_node = state.devices.on_node(name, state.labels_of(name))
+    for index, id in enumerate(map(on_node.id_of, range(len(on_node.places)))):
+        device = on_node.device(index)
+        claims = [state.devices.claims[key] for key in state.devices.holders(id)]
+        yield DeviceView(
+            device="/".join(id),
+            what=device.text("profile") or device.text("productName") or device.text("type"),
+            free=on_node.offer.has(index),
+            claims=tuple(claim.key for claim in claims),
+            pods=tuple(f"{claim.namespace}/{pod}" for claim in claims for pod in claim.pods),
+        )
 
 
 def _holder(state: State, key: str, now: float) -> HolderView | None:

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
 
-Kind: TypeAlias = Literal["Node", "Pod"]
+from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
+
+Kind: TypeAlias = Literal["Node", "Pod", "ResourceSlice", "ResourceClaim", "DeviceClass"]
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 """A small map from name to value that hashes: sorted by name. Quantities stay as they were written."""
 
@@ -113,7 +115,7 @@ class Pod:
 class Upserted:
     """An object is new, or changed, or was seen again in a list."""
 
-    obj: Node | Pod
+    obj: Node | Pod | ResourceSlice | ResourceClaim | DeviceClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +124,9 @@ class Deleted:
 
     kind: Kind
     key: str
-
-
     uid: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Listed:
     """A full list has ended: what is not among ``keys`` is gone. The first one means "synced"."""

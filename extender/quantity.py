@@ -47,6 +47,12 @@ def mib(text: str, *, round_up: bool = True) -> int:
     return _rounded(text, _MIB, round_up)
 
 
+@lru_cache(maxsize=4096)
+def exact(text: str) -> Fraction:
+    """The number itself, not rounded. Raises ``QuantityError``."""
+    return _exact(text)
+
+
 def _rounded(text: str, unit: Fraction, round_up: bool) -> int:
     scaled = _exact(text) * unit
     number = math.ceil(scaled) if round_up else math.floor(scaled)

@@ -17,16 +17,24 @@ from typing import Any, ClassVar, TypeAlias
 import yaml
 from pydantic import ValidationError
 
-from extender.manifests import WireNode, WirePod, complaint
+from extender.dra.books import Record
+from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
+from extender.manifests import WireClaim, WireDeviceClass, WireNode, WirePod, WireSlice, complaint
 from extender.objects import Event, Kind, Listed, Node, Pod, Upserted
 from extender.source import Apply, BindConflict, BindError, Lease, Unavailable
 
 _log = logging.getLogger(__name__)
 _SHOWN = 20  # broken items in the log; a file full of them must not bury everything else
-Manifests: TypeAlias = Mapping[str, type[WireNode | WirePod]]
+Manifests: TypeAlias = Mapping[str, type[WireNode | WirePod | WireSlice | WireClaim | WireDeviceClass]]
 """What reads each kind of object."""
-_MANIFESTS: Manifests = {"Node": WireNode, "Pod": WirePod}
-_LISTS = {"List": "", "NodeList": "Node", "PodList": "Pod"}  # and the kind of items that do not name theirs
+_MANIFESTS: Manifests = {
+    "Node": WireNode,
+    "Pod": WirePod,
+    "ResourceSlice": WireSlice,
+    "ResourceClaim": WireClaim,
+    "DeviceClass": WireDeviceClass,
+}
+_LISTS = {"List": "", **{f"{kind}List": kind for kind in _MANIFESTS}}  # items may not name their kind
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -52,10 +60,14 @@ class Problem:
 
 @dataclass(slots=True)
 class Snapshot:
-    """Nodes and pods by key, and what could not be read. ``manifests`` may read more of them."""
+    """Nodes and pods by key, what there is of DRA by kind and key, and what could not be read.
+
+    ``manifests`` may read more of them.
+    """
 
     nodes: dict[str, Node] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
+    devices: dict[tuple[str, str], Record] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     manifests: Manifests = field(default_factory=lambda: _MANIFESTS)
 
@@ -69,6 +81,9 @@ class Snapshot:
                 case Pod():
                     self._note_again(item.key in self.pods, file, index, f"Pod {item.key}")
                     self.pods[item.key] = item
+                case ResourceSlice() | ResourceClaim() | DeviceClass():
+                    self._note_again((item.kind, item.key) in self.devices, file, index, item.key)
+                    self.devices[item.kind, item.key] = item
                 case _Broken(reason):
                     self.problems.append(Problem(file, index, reason))
 
@@ -111,6 +126,7 @@ class SnapshotSource:
         self._apply = apply
         nodes, pods = self._snapshot.nodes, self._snapshot.pods
         events: list[Event] = [*map(Upserted, nodes.values()), Listed("Node", frozenset(nodes))]
+        events += map(Upserted, self._snapshot.devices.values())
         apply([*events, *map(Upserted, pods.values()), Listed("Pod", frozenset(pods))])
 
     def stop(self) -> None:
@@ -168,7 +184,8 @@ class _Broken:
     reason: str
 
 
-_Item: TypeAlias = Node | Pod | _Broken | None  # None: of a kind that is not read
+_Item: TypeAlias = Node | Pod | Record | _Broken | None  # None: of a kind that is not read
+_READ = (Node, Pod, ResourceSlice, ResourceClaim, DeviceClass, _Broken)
 
 
 def _items(text: str, file: str, manifests: Manifests) -> Iterator[_Item]:
@@ -177,7 +194,7 @@ def _items(text: str, file: str, manifests: Manifests) -> Iterator[_Item]:
         items = (document.get("items") or []) if kind in _LISTS else document
         if isinstance(items, list):
             yield from (_item(item, manifests, _LISTS.get(kind, "")) for item in items)
-        elif isinstance(items, Node | Pod | _Broken) or _kind(items):
+        elif isinstance(items, _READ) or _kind(items):
             yield _item(items, manifests)
         else:
             raise Unavailable(f"{file}: holds no Kubernetes objects")
@@ -202,7 +219,7 @@ def _documents(text: str, file: str, manifests: Manifests) -> list[Any]:
 
 
 def _item(item: object, manifests: Manifests, kind: str = "") -> _Item:
-    if isinstance(item, Node | Pod | _Broken):
+    if isinstance(item, _READ):
         return item
     if not isinstance(item, dict):
         return _Broken("is no object")

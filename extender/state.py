@@ -17,6 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.dialects import WRITERS, RequestError, claims_of, request_of
+from extender.dra.books import DeviceBooks
+from extender.dra.forecast import Forecaster
+from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
 from extender.inventory import InventoryError, is_gpu_resource, shape_of
 from extender.ledger import Hold, Ledger
 from extender.objects import Deleted, Event, Kind, Listed, Node, Pod, Upserted
@@ -38,6 +41,7 @@ class State:
 
     ``pods`` is what the watch shows, and nothing else changes it; what ``bind`` assumes beside it is in
     ``tentative`` until the watch shows what became of it.
+    ``devices`` is what there is of Dynamic Resource Allocation, ``forecaster`` what will be given of it.
     ``problems`` says, by node name or pod key, what could not be read or contradicts: such a node takes
     nothing, such a pod counts with the larger use. ``synced`` are the kinds whose first list has arrived.
     ``learnt``: pods that the policy has learnt from.
@@ -51,6 +55,8 @@ class State:
         self.ledger = Ledger(self.fleet)
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}
+        self.devices = DeviceBooks()
+        self.forecaster = Forecaster(self.devices)
         self.tentative = Tentatives()
         self._problems: dict[str, str] = {}
         self.synced: set[Kind] = set()
@@ -68,6 +74,10 @@ class State:
                     self._put_node(node)
                 case Upserted(Pod() as pod):
                     self._put_pod(pod)
+                case Upserted(ResourceSlice() | ResourceClaim() | DeviceClass() as record):
+                    self.devices.put(record)
+                case Deleted("ResourceSlice" | "ResourceClaim" | "DeviceClass" as kind, key):
+                    self.devices.remove(kind, key)
                 case Deleted("Node", key):
                     self._remove_node(key)
                 case Deleted("Pod", key, uid):
@@ -110,12 +120,17 @@ class State:
     @property
     def problems(self) -> dict[str, str]:
         """See the class."""
-        return self.ledger.doubts | self._problems
+        return self.ledger.doubts | self._problems | dict(self.devices.problems)
 
     @property
     def contradictions(self) -> int:
         """How often a pod's claims contradicted its request or its node, since the start."""
         return self.ledger.contradictions
+
+    def labels_of(self, node: str) -> Mapping[str, str]:
+        """The labels of a node; none where it is not known."""
+        known = self.nodes.get(node)
+        return known.labels if known else {}
 
     def pod_by_uid(self, uid: str) -> Pod | None:
         """A pod that has not ended, by its UID."""
@@ -180,6 +195,7 @@ class State:
             self._drop_all(pod.uid)
             in_flight = there.in_flight if there else 0
             self._tentatively(Tentative(truth, now, in_flight=in_flight, sure=True))
+        else:
             for one in held:
                 if not one.in_flight and now - one.since >= TIME_TO_LIVE:
                     self._drop(one)
@@ -294,9 +310,11 @@ class State:
         if kind == "Node":
             for name in self.nodes.keys() - keys:
                 self._remove_node(name)
-        else:
+        elif kind == "Pod":
             for key in self.pods.keys() - keys:
                 self._remove_pod(key)
+        else:
+            self.devices.keep(kind, keys)
         self.synced.add(kind)
 
     def _note(self, name: str) -> None:

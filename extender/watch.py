@@ -17,14 +17,14 @@ from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from extender.manifests import WireNode, WirePod, complaint
+from extender.manifests import WireClaim, WireDeviceClass, WireNode, WirePod, WireSlice, complaint
 from extender.objects import Deleted, Event, Kind, Listed, Upserted
 
 PAGE = 500  # objects; a list of 30,000 pods at once would cost 130 MB here and stall the API server
 WATCH_SECONDS = 290  # a watch ends by itself before the five minutes after which many proxies cut it
 
 _log = logging.getLogger(__name__)
-Manifest: TypeAlias = WireNode | WirePod
+Manifest: TypeAlias = WireNode | WirePod | WireSlice | WireClaim | WireDeviceClass
 _M = TypeVar("_M", bound=Manifest)
 
 
@@ -77,6 +77,12 @@ class Resource:
 
 NODES = Resource("Node", "/api/v1/nodes", WireNode)
 PODS = Resource("Pod", "/api/v1/pods", WirePod)
+DEVICES = (
+    Resource("DeviceClass", "/apis/resource.k8s.io/v1/deviceclasses", WireDeviceClass),
+    Resource("ResourceSlice", "/apis/resource.k8s.io/v1/resourceslices", WireSlice),
+    Resource("ResourceClaim", "/apis/resource.k8s.io/v1/resourceclaims", WireClaim),
+)
+"""Of Dynamic Resource Allocation, which not every cluster has."""
 
 
 @dataclass(frozen=True, slots=True)

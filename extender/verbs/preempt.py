@@ -40,6 +40,8 @@ def _fits_without(state: State, pod: Pod, request: Request, node: str, victims: 
     row = state.fleet.rows.get(node)
     if row is None:
         return False
+    if pod.spec.claims and not request.wants_gpu:
+        return True  # it waits for devices of claims, which kube-scheduler's dry run has allocated
     held = [taken for victim in victims if (taken := state.ledger.taken(victim.key)) is not None]
     with state.fleet.without(held), state.as_for(pod) as fleet:
         return bool(fleet.reasons(request)[row] == Reason.FITS)

@@ -15,15 +15,18 @@ from packing.reasons import Reason
 def prioritize(state: State, args: FilterArgs) -> tuple[list[int], Verdict | None]:
     """A score for each name, in the order asked; 0 for a node that does not fit (any more).
 
-    A pod that asks for no GPU, or for what cannot be read, scores 0 everywhere: nothing to say.
+    A pod that asks for no GPU, or for what cannot be read, scores 0 everywhere: nothing to say. The same goes
+    for one with claims alone of which nothing can be foreseen.
     """
     try:
         request = request_of(args.pod)
     except RequestError:
         return [0] * len(args.names), None
-    if not request.wants_gpu:
+    if not (request.wants_gpu or args.pod.spec.claims):
         return [0] * len(args.names), None
     verdict = judge(state, args.pod, request, args.names)
+    if not verdict.tells_apart:
+        return [0] * len(args.names), verdict
     fits = np.flatnonzero(verdict.codes == Reason.FITS)
     scores = np.zeros(len(args.names), np.int64)
     scores[fits] = levels(verdict.cost[fits], verdict.keys[fits])

@@ -9,6 +9,7 @@ import pytest
 from .controlplane.api import Api
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually
+from .dra_cases import claim
 from .recorder import Recorder
 from .rush import GPU
 from .stowage import Stowage, apply, scheduler_configuration
@@ -22,7 +23,8 @@ FORBIDDEN: dict[str, Callable[[Api], object]] = {
     "bind a pod": lambda api: api.bind("p1", "n1"),
     "change a node": lambda api: api.patch("Node", "n1", {"metadata": {"labels": {"a": "b"}}}),
     "read events": lambda api: api.list("Event"),
-    "read resource claims": lambda api: api.list("ResourceClaim"),
+    "create a resource claim": lambda api: api.create(claim("c1")),
+    "read templates of claims": lambda api: api.list("ResourceClaimTemplate"),
 }
 
 
@@ -35,6 +37,8 @@ def test_stowage_may_only_read(
     with cluster.client(api.token("stowage")) as stowage:
         assert stowage.list("Node")["items"]
         assert stowage.get("Pod", "p1")
+        for kind in ("DeviceClass", "ResourceSlice", "ResourceClaim"):
+            assert stowage.list(kind)["items"] == []
         with pytest.raises(httpx.HTTPStatusError, match="403 Forbidden"):
             FORBIDDEN[action](stowage)
 

@@ -22,6 +22,7 @@ from extender.kube import KubeSource, Timeouts, from_kubeconfig
 from tests.extender.apistore import Manifest, Store, bookmark, error, line
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/gpu/leases"
+DEVICES = "/apis/resource.k8s.io/v1/"
 PATIENT = Timeouts(connect=1, bind=1, page=1, silence=60, stop=5)
 
 
@@ -56,8 +57,9 @@ def source_of(
 
 
 class ApiServer:
-    """Nodes and pods over HTTP. ``requests`` are the paths with their queries, in the order they came.
+    """Nodes and pods over HTTP, and devices of DRA once there is a store for them.
 
+    ``requests`` are the paths with their queries, in the order they came.
     ``script`` holds, by path, what happens to the next requests: a status ("500", "410"), "hangup" (no
     answer), "silent" (an answer that never goes on), "cut" (half a line, then the end), "gone" (a watch that
     ends in a 410), "garbage" (no JSON), "close" (a watch that ends at once), "lost" (a write without an
@@ -67,6 +69,7 @@ class ApiServer:
     def __init__(self) -> None:
         self.stores = {"/api/v1/nodes": Store(), "/api/v1/pods": Store()}
         self.nodes, self.pods = self.stores.values()
+        self.without_devices = 404  # what is answered where there is no store for them
         self.leases = Store()
         self.banned: set[str] = set()  # tokens that may not touch Leases
         self.version: Manifest = {"major": "1", "minor": "36+"}
@@ -168,6 +171,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         query = dict(parse_qsl(url.query))
+        if url.path.startswith(DEVICES) and url.path not in self.api.stores:
+            return self._answer(self.api.without_devices, b'{"kind": "Status", "message": "no such thing"}')
         self.api.requests.append((url.path, query))
         self.api.tokens.add(self.headers["Authorization"])
         if url.path == "/version":
@@ -176,7 +181,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer_pod(url.path)
         if url.path.startswith(LEASES):
             return self._lease(lambda: self._read_lease(url.path))
-        script = self.api.script[url.path]
+        script = self.api.script.get(url.path)
         fault = script.popleft() if script else ""
         store = self.api.stores[url.path]
         if fault.isdigit():

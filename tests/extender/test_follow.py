@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,8 @@ from hypothesis import strategies as st
 from extender.follow import Backoff
 from extender.kube import KubeSource, Timeouts
 from extender.objects import Deleted, Event, Listed, Node, Pod, Upserted
-from tests.extender.apiserver import PATIENT, ApiServer, node, pod, source_of
+from tests.extender.apiserver import DEVICES, PATIENT, ApiServer, node, pod, source_of
+from tests.extender.apistore import Store
 
 QUICK = Timeouts(connect=1, bind=1, page=1, silence=0.3, stop=5)
 
@@ -28,7 +31,7 @@ class Mirror:
 
     def __init__(self) -> None:
         self.objects: dict[str, Node | Pod] = {}
-        self.lists = {"Node": 0, "Pod": 0}
+        self.lists: Counter[str] = Counter()
         self.failures = 0
 
     def apply(self, events: Sequence[Event]) -> None:
@@ -277,6 +280,37 @@ def test_stop_ends_the_threads_while_they_wait_to_try_again(
     assert "503 scripted, next try in" in caplog.text
     source.stop()
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("follow-")] == []
+
+
+@pytest.mark.parametrize("status", [404, 403])
+def test_a_cluster_without_devices_is_followed_all_the_same(
+    api: ApiServer, follow: Any, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    caplog.set_level(logging.INFO, logger="extender.follow")
+    api.without_devices = status
+    api.put(node("a"))
+    source, mirror = follow()
+    eventually(lambda: caught_up(api, mirror) and len(caplog.records) >= 3)
+    assert {record.levelname for record in caplog.records} == {"INFO"}
+    assert "resourceslices: " in caplog.text
+    assert "next try in 300.0 s" in caplog.text
+    assert mirror.lists == {"Node": 1, "Pod": 1}
+    assert source.staleness().keys() == {"Node", "Pod"}
+    assert asyncio.run(source.caught_up())
+
+
+def test_devices_are_followed_where_there_are_any(api: ApiServer, follow: Any) -> None:
+    for resource in ("resourceslices", "resourceclaims", "deviceclasses"):
+        api.stores[DEVICES + resource] = Store()
+    api.stores[DEVICES + "deviceclasses"].put({"metadata": {"name": "gpu.example.com"}})
+    api.stores[DEVICES + "resourceclaims"].put({"metadata": {"namespace": "ml", "name": "c"}, "spec": 7})
+    _, mirror = follow(mirror=Mirror())
+    eventually(lambda: mirror.objects.keys() == {"gpu.example.com", "ml/c"})
+    with api.changed:
+        api.stores[DEVICES + "resourceslices"].put({"metadata": {"name": "s"}, "spec": {"driver": "d"}})
+        api.stores[DEVICES + "resourceclaims"].delete("ml/c")
+        api.changed.notify_all()
+    eventually(lambda: mirror.objects.keys() == {"gpu.example.com", "s"})
 
 
 def test_backoff_doubles_to_thirty_seconds_and_has_jitter() -> None:

@@ -1,0 +1,293 @@
+"""Which devices there are, who holds them, and what of them is left on each node.
+
+Slices, classes and claims come in as events; everything else follows from them, and is worked out when it is
+asked for: a pool anew when one of its slices has changed, a node when one of its pools has, or a claim on it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from extender.dra.pools import Pool, PoolKey, pool_of
+from extender.dra.records import Device, DeviceClass, DeviceId, Grant, Reach, ResourceClaim, ResourceSlice
+from packing.first_fit import Number, Offer
+from packing.room import Kind, Room, Slot, counts, room
+
+Record: TypeAlias = ResourceSlice | ResourceClaim | DeviceClass
+Labels: TypeAlias = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """A pool, which of its devices are not to be had, and what is left of its counters (C,)."""
+
+    pool: Pool
+    taken: frozenset[int]
+    left: tuple[Number, ...]
+
+    def counts(self, places: AbstractSet[int] = frozenset()) -> Mapping[Kind, int]:
+        """How many more of each kind there could be once these are taken, too."""
+        if self.pool.shape is None:
+            return {}
+        left = dict(zip(self.pool.counters, self.left, strict=True))
+        for place in places:
+            for counter, amount in self.pool.consumes[place].items():
+                left[counter] -= amount
+        return counts(self.pool.shape, self.taken | places, tuple(left.values()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnNode:
+    """The devices that a node can use, in the scheduler's order, and what is left of them.
+
+    ``places`` are pools and indices of devices there (D,). ``room`` is what the node's own devices have room
+    for. ``incomplete``: a pool is being renewed or is not sound; nobody can have all devices until that is
+    over. ``stamp`` changes with everything else.
+    """
+
+    places: tuple[tuple[Pool, int], ...]
+    offer: Offer
+    rests: tuple[_Rest, ...]
+    room: Room
+    incomplete: bool
+    stamp: tuple[int, int, int]
+
+    def device(self, index: int) -> Device:
+        """A device."""
+        pool, place = self.places[index]
+        return pool.devices[place]
+
+    def id_of(self, index: int) -> DeviceId:
+        """The name of a device in the cluster."""
+        pool, place = self.places[index]
+        return pool.id_of(place)
+
+    def room_without(self, devices: Iterable[int], sizes: Mapping[Kind, float]) -> Room:
+        """What there is room for once these are taken, too."""
+        taken = [self.places[index] for index in devices]
+        return room(
+            (
+                rest.counts(frozenset(place for pool, place in taken if pool is rest.pool))
+                for rest in self.rests
+            ),
+            sizes,
+        )
+
+
+@dataclass(slots=True)
+class _Entry:
+    """The slices of a pool by name, the nodes that they are for, the pool as it was last put together, and
+    the claims that hold its devices, by device."""
+
+    slices: dict[str, ResourceSlice] = field(default_factory=dict)
+    held: dict[str, dict[str, Grant]] = field(default_factory=dict)
+    nodes: frozenset[str] = frozenset()
+    pool: Pool | None = None
+    version: int = 0
+
+
+class DeviceBooks:
+    """See above. ``classes`` and ``claims`` are by key; ``version`` changes with every class.
+
+    ``total`` is the room of all nodes, ``sizes`` the part of a GPU that a device is, by kind.
+    ``unsound``: a pool with counters is being renewed or is not sound, on whichever node: kube-scheduler then
+    gives nobody all devices of a kind.
+    """
+
+    def __init__(self) -> None:
+        self.classes: dict[str, DeviceClass] = {}
+        self.claims: dict[str, ResourceClaim] = {}
+        self.version = 0
+        self.total: Counter[Slot] = Counter()
+        self.sizes: dict[Kind, float] = {}
+        self._slices: dict[str, ResourceSlice] = {}
+        self._entries: dict[PoolKey, _Entry] = {}
+        self._of_node: defaultdict[str, set[PoolKey]] = defaultdict(set)
+        self._of_many: set[PoolKey] = set()
+        self._nodes: dict[str, OnNode] = {}
+        self._dirty: set[str] = set()
+        self._clock = 0
+        self._unsound: set[PoolKey] = set()
+        self._unbuilt: set[PoolKey] = set()
+        self._problems: dict[str, str] = {}
+
+    def put(self, record: Record) -> None:
+        """A record is new, or has changed."""
+        self.remove(record.kind, record.key)
+        self._note(f"{record.kind} {record.key}", record.problem)
+        match record:
+            case ResourceSlice():
+                self._slices[record.name] = record
+                key = PoolKey(record.driver, record.pool)
+                self._entries.setdefault(key, _Entry()).slices[record.name] = record
+                self._sliced(key)
+            case DeviceClass():
+                self.classes[record.name] = record
+                self.version += 1
+            case ResourceClaim():
+                self.claims[record.key] = record
+                for grant in record.grants or ():
+                    key = PoolKey(grant.id.driver, grant.id.pool)
+                    held = self._entries.setdefault(key, _Entry()).held
+                    held.setdefault(grant.id.device, {})[record.key] = grant
+                    self._touched(key)
+
+    def remove(self, kind: str, key: str) -> None:
+        """A record is gone. One that is not known is none."""
+        self._problems.pop(f"{kind} {key}", None)
+        if kind == "ResourceSlice" and (one := self._slices.pop(key, None)):
+            pool_key = PoolKey(one.driver, one.pool)
+            del self._entries[pool_key].slices[key]
+            self._sliced(pool_key)
+        elif kind == "DeviceClass" and key in self.classes:
+            del self.classes[key]
+            self.version += 1
+        elif kind == "ResourceClaim" and (claim := self.claims.pop(key, None)):
+            for grant in claim.grants or ():
+                pool_key = PoolKey(grant.id.driver, grant.id.pool)
+                holders = self._entries[pool_key].held.get(grant.id.device, {})
+                holders.pop(key, None)
+                if not holders:
+                    self._entries[pool_key].held.pop(grant.id.device, None)
+                self._touched(pool_key)
+
+    def keep(self, kind: str, keys: AbstractSet[str]) -> None:
+        """Remove all records of a kind that are not among ``keys``."""
+        known: dict[str, Mapping[str, Record]] = {
+            "ResourceSlice": self._slices,
+            "DeviceClass": self.classes,
+            "ResourceClaim": self.claims,
+        }
+        for key in known[kind].keys() - keys:
+            self.remove(kind, key)
+
+    def holders(self, device: DeviceId) -> Mapping[str, Grant]:
+        """The claims that hold a device, or a part of it, or look at it."""
+        entry = self._entries.get(PoolKey(device.driver, device.pool))
+        return entry.held.get(device.device, {}) if entry else {}
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """What could not be read, or contradicts itself, by the object that it is about."""
+        self._build_pools()
+        return self._problems
+
+    @property
+    def unsound(self) -> bool:
+        """See the class."""
+        self._build_pools()
+        return bool(self._unsound)
+
+    def refresh(self, labels_of: Callable[[str], Labels]) -> None:
+        """Bring ``total`` up to date."""
+        while self._dirty:
+            name = self._dirty.pop()
+            self.on_node(name, labels_of(name))
+
+    def on_node(self, name: str, labels: Labels) -> OnNode:
+        """What the node of this name and these labels can use."""
+        keys = self._of_node.get(name, set()) | self._of_many
+        newest = max((self._entries[key].version for key in keys), default=0)
+        stamp = (len(keys), newest, hash(frozenset(labels.items())) if self._of_many else 0)
+        known = self._nodes.get(name)
+        if known is not None and known.stamp == stamp:
+            return known
+        self._dirty.discard(name)
+        fresh = self._build(name, labels, keys, stamp)
+        if known is not None:
+            self.total.subtract(known.room)
+        self.total.update(fresh.room)
+        self._nodes[name] = fresh
+        if not fresh.places:
+            del self._nodes[name]
+        return fresh
+
+    def _build(self, name: str, labels: Labels, keys: set[PoolKey], stamp: tuple[int, int, int]) -> OnNode:
+        found = [self._pool(key) for key in keys]
+        pools = sorted((pool for pool in found if pool), key=lambda pool: pool.order)
+        places = tuple(
+            (pool, index)
+            for pool in pools
+            for index, reach in enumerate(pool.reach)
+            if reach.includes(name, labels)
+        )
+        rests = tuple(self._rest(pool) for pool in pools)
+        taken = {rest.pool.key: rest.taken for rest in rests}
+        offer = Offer(
+            tuple(pool.consumes[place] for pool, place in places),
+            {c: amount for one in rests for c, amount in zip(one.pool.counters, one.left, strict=True)},
+            frozenset(i for i, (pool, place) in enumerate(places) if place in taken[pool.key]),
+        )
+        incomplete = len(pools) < len(keys) or any(pool.problem for pool in pools)
+        own = room((rest.counts() for rest in rests), self.sizes)
+        return OnNode(places, offer, rests, own, incomplete, stamp)
+
+    def _rest(self, pool: Pool) -> _Rest:
+        left = dict(pool.counters)
+        taken: set[int] = set()
+        for name, grants in self._entries[pool.key].held.items():
+            kinds = {grant.shared for grant in grants.values() if not grant.watching}
+            if kinds and name in pool.index:
+                index = pool.index[name]
+                taken |= {index} if False in kinds else set()
+                for counter, amount in pool.consumes[index].items():
+                    left[counter] -= amount
+        if any(amount < 0 for amount in left.values()):
+            # While one counter of a pool is overdrawn, none of its devices that consume any are given out.
+            taken |= {index for index, consumed in enumerate(pool.consumes) if consumed}
+        return _Rest(pool, frozenset(taken), tuple(left.values()))
+
+    def _sliced(self, key: PoolKey) -> None:
+        """One of the pool's slices came, changed or went."""
+        entry = self._entries[key]
+        reaches = [
+            device.reach or Reach() if one.per_device else one.reach
+            for one in entry.slices.values()
+            for device in (one.devices or (Device(""),))
+        ]
+        nodes = frozenset(reach.node for reach in reaches if reach.node)
+        for name in entry.nodes - nodes:
+            self._of_node[name].discard(key)
+            self._dirty.add(name)
+        for name in nodes:
+            self._of_node[name].add(key)
+        entry.nodes = nodes
+        self._unbuilt.add(key)
+        if any(reach.everywhere or reach.terms for reach in reaches):
+            self._of_many.add(key)
+        else:
+            self._of_many.discard(key)
+        self._touched(key)
+
+    def _touched(self, key: PoolKey) -> None:
+        self._clock += 1
+        self._entries[key].version = self._clock
+        self._dirty |= self._entries[key].nodes
+
+    def _build_pools(self) -> None:
+        while self._unbuilt:
+            self._pool(next(iter(self._unbuilt)))
+
+    def _pool(self, key: PoolKey) -> Pool | None:
+        entry = self._entries[key]
+        if key in self._unbuilt:
+            self._unbuilt.discard(key)
+            entry.pool = pool = pool_of(key, entry.slices.values())
+            if pool is not None and pool.shape is not None:
+                self.sizes.update(pool.shape.sizes(tuple(pool.counters.values())))
+            self._note(f"pool {key.pool} of {key.driver}", pool.problem if pool else "")
+            if (pool is None or pool.problem) and any(one.counters for one in entry.slices.values()):
+                self._unsound.add(key)
+            else:
+                self._unsound.discard(key)
+        return entry.pool
+
+    def _note(self, subject: str, problem: str) -> None:
+        if problem:
+            self._problems[subject] = problem
+        else:
+            self._problems.pop(subject, None)

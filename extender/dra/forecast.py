@@ -1,0 +1,175 @@
+"""Which devices kube-scheduler would give a pod's claims on a node, and what that would destroy.
+
+The search is that of ``packing.first_fit``; here is what goes into it: the claims in the order of the pod,
+their requests, classes, selectors, tolerations and constraints. Where anything is not understood, nothing is
+foreseen. What is tested of a device, and in which order, is read from k8s.io/dynamic-resource-allocation
+v0.36.3, ``structured/internal/incubating/allocator_incubating.go``.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from extender.dra.books import DeviceBooks, Labels, OnNode
+from extender.dra.cel import NotUnderstood, Unclear
+from extender.dra.records import Agreement, Choice, Demand, DeviceClass, DeviceId, DeviceRequest
+from extender.dra.values import Version
+from extender.objects import Pod
+from packing.first_fit import NoAnswer, Option, Rule, Want, first_fit
+from packing.room import Room, cost
+
+_KEPT = 128
+"""Different demands whose forecasts are kept, node by node: a cluster has few templates."""
+Demands = tuple[Demand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The devices that the claims would get, in the order of their requests, and what that costs in GPUs.
+
+    Without devices, ``why`` there are none: kube-scheduler gives nothing on the node, or nothing is known.
+    """
+
+    devices: tuple[DeviceId, ...] = ()
+    cost: float = 0.0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the search found on a node, as long as ``stamp`` is the same."""
+
+    stamp: Hashable
+    before: Room
+    after: Room
+    forecast: Forecast
+
+
+class Forecaster:
+    """Forecasts from these books. The searches are kept for as long as what they rest on stays."""
+
+    def __init__(self, books: DeviceBooks) -> None:
+        self._books = books
+        self._kept: OrderedDict[Demands, dict[str, _Found]] = OrderedDict()
+
+    def demands(self, pod: Pod) -> Demands:
+        """What those claims of a pod ask for that have no devices yet. Raises ``Unclear``."""
+        made = dict(pod.claims)
+        names = [entry.claim or made.get(entry.name, "") for entry in pod.spec.claims]
+        if not all(names) or len(set(names)) < len(names):
+            raise NotUnderstood("a claim of the pod is not made yet, or comes twice")
+        claims = [self._books.claims.get(f"{pod.namespace}/{name}") for name in names]
+        demands = []
+        for name, claim in zip(names, claims, strict=True):
+            if claim is None:
+                raise NotUnderstood(f"claim {name} is not known")
+            if claim.grants is None:
+                if claim.demand.unclear:
+                    raise NotUnderstood(f"claim {name}: {claim.demand.unclear}")
+                demands.append(claim.demand)
+        return tuple(demands)
+
+    def forecast(self, pod: Pod, node: str, labels: Labels) -> Forecast:
+        """For a pod on the node of this name and these labels."""
+        try:
+            demands = self.demands(pod)
+        except Unclear as error:
+            return Forecast(why=str(error))
+        if not demands:
+            return Forecast(why="all claims of the pod have their devices")
+        found = self._found(demands, node, labels)
+        worth = cost(found.before, found.after, self._books.total, self._books.sizes)
+        return Forecast(found.forecast.devices, worth, found.forecast.why)
+
+    def _found(self, demands: Demands, node: str, labels: Labels) -> _Found:
+        on_node = self._books.on_node(node, labels)
+        stamp = (on_node.stamp, self._books.version)
+        kept = self._kept.setdefault(demands, {})
+        self._kept.move_to_end(demands)
+        if len(self._kept) > _KEPT:
+            self._kept.popitem(last=False)
+        known = kept.get(node)
+        if known is None or known.stamp != stamp:
+            known = kept[node] = self._search(demands, on_node, stamp)
+        return known
+
+    def _search(self, demands: Demands, on_node: OnNode, stamp: Hashable) -> _Found:
+        try:
+            picks = first_fit(on_node.offer, *self._problem(demands, on_node))
+        except (Unclear, NoAnswer) as error:
+            return _Found(stamp, {}, {}, Forecast(why=str(error)))
+        if picks is None:
+            return _Found(stamp, {}, {}, Forecast(why="the node has no devices that fit"))
+        devices = [pick.device for pick in picks]
+        after = on_node.room_without(devices, self._books.sizes)
+        return _Found(stamp, on_node.room, after, Forecast(tuple(map(on_node.id_of, devices))))
+
+    def _problem(self, demands: Demands, on_node: OnNode) -> tuple[list[Want], list[Rule]]:
+        wants: list[Want] = []
+        rules: list[Rule] = []
+        for number, demand in enumerate(demands):
+            first = len(wants)
+            wants += [
+                Want([self._option(request, on_node) for request in choice.options], number)
+                for choice in demand.choices
+            ]
+            rules += [_rule(agreement, demand.choices, first, on_node) for agreement in demand.agreements]
+        return wants, rules
+
+    def _option(self, request: DeviceRequest, on_node: OnNode) -> Option:
+        of = self._books.classes.get(request.device_class)
+        if of is None or of.problem:
+            raise NotUnderstood(f"device class {request.device_class} is not known, or cannot be read")
+        if request.count is None and (on_node.incomplete or self._books.unsound):
+            raise NotUnderstood("all devices are asked for, and a pool is incomplete")
+        return Option(
+            request.count, partial(_suits, request, of, on_node), partial(_admits, request, on_node)
+        )
+
+
+def _suits(request: DeviceRequest, of: DeviceClass, on_node: OnNode, index: int) -> bool:
+    pool, place = on_node.places[index]
+    if not all(pool.matches(place, selector) for selector in (*of.selectors, *request.selectors)):
+        return False
+    device = pool.devices[place]
+    if device.shared or device.policies or device.unreadable:
+        raise NotUnderstood(f"device {device.name} is one of which parts are given out, or is not understood")
+    # Without a policy the capacity has to be there, by the very name, and nothing of it is used up.
+    return all(
+        name in device.named and amount.number <= device.named[name].number
+        for name, amount in request.capacity
+    )
+
+
+def _admits(request: DeviceRequest, on_node: OnNode, index: int) -> bool:
+    return all(
+        taint.effect not in ("NoSchedule", "NoExecute")
+        or any(one.covers(taint) for one in request.tolerations)
+        for taint in on_node.device(index).taints
+    )
+
+
+def _rule(agreement: Agreement, choices: Sequence[Choice], first: int, on_node: OnNode) -> Rule:
+    members = frozenset(
+        (first + number, option)
+        for number, choice in enumerate(choices)
+        for option, request in enumerate(choice.options)
+        if not agreement.requests
+        or choice.name in agreement.requests
+        or (choice.ranked and f"{choice.name}/{request.name}" in agreement.requests)
+    )
+    domain, _, name = agreement.attribute.partition("/")
+    values = [
+        on_node.device(index).attributes.get(domain, {}).get(name) for index in range(len(on_node.places))
+    ]
+    return Rule([_comparable(value) for value in values], members, agreement.distinct)
+
+
+def _comparable(value: object) -> Hashable | None:
+    """Equal for values of one type that are written alike: 1 is not true, and versions are texts here."""
+    if value is None:
+        return None
+    return type(value), value.text if isinstance(value, Version) else value

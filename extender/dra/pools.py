@@ -1,0 +1,138 @@
+"""Pools of devices, put together from slices, in the order in which kube-scheduler tries them.
+
+As ``pools_incubating.go`` of k8s.io/dynamic-resource-allocation v0.36.3 (``structured/internal``) has it: a
+pool counts with its newest generation, when all slices of that are there; slices go by name, pools by driver
+and name, those with binding conditions last. A pool with a name or a counter set twice, or with a device that
+consumes what the pool does not have, gives nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from extender.dra.cel import NotUnderstood, compiled, subject
+from extender.dra.records import Counters, Device, DeviceId, Reach, ResourceSlice
+from packing.first_fit import Amounts
+from packing.room import Shape
+
+
+class PoolKey(NamedTuple):
+    """Pools are named by their drivers."""
+
+    driver: str
+    pool: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A whole pool: its devices in the order of the scheduler, and the nodes that each is for (D,).
+
+    ``counters``, and what each device ``consumes`` of them, are by (pool, counter set, counter).
+
+    ``problem`` says why it gives nothing, to anybody (kube-scheduler sees it so, too). A pool of which
+    something could not be read, ``unclear``, has one device that nobody understands.
+    """
+
+    key: PoolKey
+    devices: tuple[Device, ...] = ()
+    reach: tuple[Reach, ...] = ()
+    counters: Amounts = field(default_factory=dict)
+    consumes: tuple[Amounts, ...] = ()
+    problem: str = ""
+    unclear: str = ""
+    index: Mapping[str, int] = field(default_factory=dict)  # of the devices by name
+    shape: Shape | None = None  # of a pool that is one node's; others do not count for the room of nodes
+    _known: dict[tuple[str, int], bool] = field(default_factory=dict)
+
+    @property
+    def order(self) -> tuple[bool, PoolKey]:
+        """Where it stands among the pools that a node sees."""
+        return any(device.later for device in self.devices), self.key
+
+    def id_of(self, index: int) -> DeviceId:
+        """The name of a device in the cluster."""
+        return DeviceId(self.key.driver, self.key.pool, self.devices[index].name)
+
+    def matches(self, index: int, expression: str) -> bool:
+        """Whether a selector matches a device. Raises ``Unclear``."""
+        known = self._known.get((expression, index))
+        if known is None:
+            known = self._known[expression, index] = self._evaluate(self.devices[index], expression)
+        return known
+
+    def _evaluate(self, device: Device, expression: str) -> bool:
+        if device.unreadable:
+            raise NotUnderstood(f"{device.unreadable} of pool {self.key.pool}")
+        names = subject(self.key.driver, device.attributes, device.capacity, shared=device.shared)
+        return compiled(expression)(names)
+
+
+def pool_of(key: PoolKey, slices: Iterable[ResourceSlice]) -> Pool | None:
+    """The pool that these slices make, ``None`` while its newest generation is not complete."""
+    slices = list(slices)
+    newest = max((one.generation for one in slices), default=0)
+    current = sorted((one for one in slices if one.generation == newest), key=lambda one: one.name)
+    if not current or len(current) != current[0].slices:
+        return None
+    if unclear := next((one.problem for one in current if one.problem), ""):
+        where = next(one.reach for one in current if one.problem)
+        return Pool(key, (Device("", unreadable=unclear),), (where,), consumes=({},), unclear=unclear)
+    devices = tuple(device for one in current for device in one.devices)
+    counters = {
+        (name, counter): amount
+        for one in current
+        for name, amounts in one.counters
+        for counter, amount in amounts.items()
+    }
+    if problem := _problem(devices, counters, [name for one in current for name, _ in one.counters]):
+        return Pool(key, problem=problem)
+    reach_of = (
+        (device.reach or Reach()) if one.per_device else one.reach
+        for one in current
+        for device in one.devices
+    )
+    reach = tuple(reach_of)
+    own = devices and reach[0].node and all(one == reach[0] for one in reach)
+    counters = dict(sorted(counters.items(), key=lambda item: _natural(*item[0])))
+    return Pool(
+        key,
+        devices,
+        reach,
+        {(key, *counter): amount for counter, amount in counters.items()},
+        tuple({(key, *counter): n for counter, n in one.consumes.items()} for one in devices),
+        index={device.name: index for index, device in enumerate(devices)},
+        shape=_shape(key, devices, list(counters)) if own else None,
+    )
+
+
+def _natural(source: str, counter: str) -> tuple[str, int, str]:
+    """memory-slice-10 comes after memory-slice-9."""
+    return source, len(counter), counter
+
+
+def _shape(key: PoolKey, devices: Sequence[Device], counters: Sequence[tuple[str, str]]) -> Shape:
+    numbers = {counter: number for number, counter in enumerate(counters)}
+    sources = {
+        source: number for number, source in enumerate(dict.fromkeys(source for source, _ in counters))
+    }
+    return Shape.of(
+        tuple(
+            (key.driver, one.text("productName"), one.text("profile") or one.text("type")) for one in devices
+        ),
+        tuple(tuple(sorted((numbers[c], amount) for c, amount in one.consumes.items())) for one in devices),
+        tuple(sources[source] for source, _ in counters),
+    )
+
+
+def _problem(devices: Sequence[Device], counters: Counters, sets: Sequence[str]) -> str:
+    for what, names in (("device", [device.name for device in devices]), ("counter set", sets)):
+        if twice := next((name for name, count in Counter(names).items() if count > 1), ""):
+            return f"{what} {twice} comes twice"
+    for device in devices:
+        if missing := sorted(device.consumes.keys() - counters.keys()):
+            source, counter = missing[0]
+            return f"{device.name} consumes {counter} of counter set {source}, which the pool does not have"
+    return ""

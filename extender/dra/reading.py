@@ -1,0 +1,319 @@
+"""ResourceSlices, DeviceClasses and ResourceClaims of the wire, read into records.
+
+Facts: the types in k8s.io/api ``resource/v1/types.go`` (v0.36.3). What cannot be read is a problem of the
+object and never an exception; a device or a request with a field that is not known here is marked as unclear,
+because the field may change who gets what.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from extender.dra.records import (
+    Agreement,
+    Choice,
+    Condition,
+    Demand,
+    Device,
+    DeviceClass,
+    DeviceId,
+    DeviceRequest,
+    DeviceTaint,
+    Grant,
+    Reach,
+    ResourceClaim,
+    ResourceSlice,
+    Toleration,
+)
+from extender.dra.values import Value, amount, version
+from extender.quantity import QuantityError
+from packing.first_fit import Number
+
+_DEVICE = {
+    *("name", "attributes", "capacity", "consumesCounters", "nodeName", "nodeSelector", "allNodes", "taints"),
+    *("bindsToNode", "bindingConditions", "bindingFailureConditions", "allowMultipleAllocations"),
+    "nodeAllocatableResourceMappings",
+}
+_REQUEST = {
+    *("name", "deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "tolerations"),
+    "capacity",
+}
+_DEVICES = {"requests", "constraints", "config"}
+_Raw = Mapping[str, Any]
+
+
+class _Malformed(ValueError):
+    """An object is not of the form that the API gives it."""
+
+
+def slice_of(name: str, raw: object) -> ResourceSlice:
+    """The slice of this name with this ``spec``."""
+    try:
+        return _slice(name, _map(raw, "spec"))
+    except (_Malformed, QuantityError) as error:
+        spec = raw if isinstance(raw, Mapping) else {}
+        pool = spec.get("pool")
+        return ResourceSlice(
+            name,
+            driver=_text(spec.get("driver")),
+            pool=_text(pool.get("name")) if isinstance(pool, Mapping) else "",
+            generation=_number(pool.get("generation")) if isinstance(pool, Mapping) else 0,
+            slices=_number(pool.get("resourceSliceCount")) if isinstance(pool, Mapping) else 0,
+            reach=Reach(_text(spec.get("nodeName")), everywhere=not _text(spec.get("nodeName"))),
+            problem=str(error),
+        )
+
+
+def class_of(name: str, raw: object) -> DeviceClass:
+    """The class of this name with this ``spec``."""
+    try:
+        spec = _map(raw, "spec")
+        return DeviceClass(name, _selectors(spec), _text(spec.get("extendedResourceName")))
+    except _Malformed as error:
+        return DeviceClass(name, problem=str(error))
+
+
+def claim_of(namespace: str, name: str, raw_spec: object, raw_status: object) -> ResourceClaim:
+    """The claim of this name with this ``spec`` and ``status``."""
+    try:
+        status = _map(raw_status, "status")
+        allocation = status.get("allocation")
+        users = [_map(one, "reservedFor") for one in _list(status.get("reservedFor"), "reservedFor")]
+        return ResourceClaim(
+            namespace,
+            name,
+            _demand(_map(_map(raw_spec, "spec").get("devices"), "devices")),
+            None if allocation is None else _grants(_map(allocation, "allocation")),
+            tuple(_text(user.get("name")) for user in users if user.get("resource") == "pods"),
+        )
+    except (_Malformed, QuantityError) as error:
+        return ResourceClaim(namespace, name, Demand(unclear=str(error)), problem=str(error))
+
+
+def _slice(name: str, spec: _Raw) -> ResourceSlice:
+    pool, driver = _map(spec.get("pool"), "pool"), sys.intern(_text(spec.get("driver")))
+    if not driver or not _text(pool.get("name")):
+        raise _Malformed("names no driver or no pool")
+    sets = [_map(one, "sharedCounters") for one in _list(spec.get("sharedCounters"), "sharedCounters")]
+    devices = _list(spec.get("devices"), "devices")
+    return ResourceSlice(
+        name,
+        driver,
+        sys.intern(_text(pool.get("name"))),
+        _number(pool.get("generation")),
+        _number(pool.get("resourceSliceCount")),
+        _reach(spec) or Reach(),
+        spec.get("perDeviceNodeSelection") is True,
+        tuple(_device(_map(one, "device"), driver) for one in devices),
+        tuple((sys.intern(_text(one.get("name"))), _amounts(one)) for one in sets),
+    )
+
+
+def _device(raw: _Raw, driver: str) -> Device:
+    name = _text(raw.get("name"))
+    if not name:
+        raise _Malformed("a device has no name")
+    attributes, unreadable = _attributes(_map(raw.get("attributes"), "attributes"), driver)
+    capacity = {
+        key: _map(one, f"capacity {key}") for key, one in _map(raw.get("capacity"), "capacity").items()
+    }
+    named = {key: amount(one.get("value", "")) for key, one in capacity.items()}
+    unknown = sorted(raw.keys() - _DEVICE)
+    return Device(
+        name,
+        attributes,
+        _by_domain(named, driver),
+        named,
+        _consumed(raw),
+        tuple(_taint(_map(one, "taint")) for one in _list(raw.get("taints"), "taints")),
+        _reach(raw),
+        shared=raw.get("allowMultipleAllocations") is True,
+        policies=any("requestPolicy" in one for one in capacity.values()),
+        later=raw.get("bindingConditions") is not None,
+        unreadable=f"device field {unknown[0]}" if unknown else unreadable,
+    )
+
+
+def _attributes(raw: _Raw, driver: str) -> tuple[dict[str, dict[str, Value]], str]:
+    found: dict[str, Value] = {}
+    unreadable = ""
+    for key, one in raw.items():
+        value = _value(_map(one, f"attribute {key}"))
+        if value is None:
+            unreadable = f"attribute {key}"
+        else:
+            found[key] = value
+    return _by_domain(found, driver), unreadable
+
+
+def _value(raw: _Raw) -> Value | None:
+    """An attribute's value, None for a type that is not known."""
+    match dict(raw):
+        case {"bool": bool(value)}:
+            return value
+        case {"int": int(value)} if not isinstance(value, bool):
+            return value
+        case {"string": str(value)}:
+            return sys.intern(value)
+        case {"version": str(value)}:
+            return version(value)
+    return None
+
+
+def _by_domain(values: Mapping[str, Any], driver: str) -> dict[str, dict[str, Any]]:
+    domains: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        domain, slash, name = key.partition("/")
+        home = domains.setdefault(sys.intern(domain) if slash else driver, {})
+        home[sys.intern(name if slash else key)] = value
+    return domains
+
+
+def _consumed(raw: _Raw) -> dict[tuple[str, str], Number]:
+    found: dict[tuple[str, str], Number] = {}
+    for one in _list(raw.get("consumesCounters"), "consumesCounters"):
+        consumption = _map(one, "consumesCounters")
+        source = sys.intern(_text(consumption.get("counterSet")))
+        found |= {(source, counter): taken for counter, taken in _amounts(consumption).items()}
+    return found
+
+
+def _amounts(raw: _Raw) -> dict[str, Number]:
+    counters = _map(raw.get("counters"), "counters")
+    return {sys.intern(name): _number_of(one, f"counter {name}") for name, one in counters.items()}
+
+
+def _number_of(raw: object, what: str) -> Number:
+    number = amount(_map(raw, what).get("value", "")).number
+    return number.numerator if number.denominator == 1 else number
+
+
+def _taint(raw: _Raw) -> DeviceTaint:
+    return DeviceTaint(_text(raw.get("key")), _text(raw.get("value")), _text(raw.get("effect")))
+
+
+def _reach(raw: _Raw) -> Reach | None:
+    if name := _text(raw.get("nodeName")):
+        return Reach(sys.intern(name))
+    if raw.get("allNodes") is True:
+        return Reach(everywhere=True)
+    if raw.get("nodeSelector") is None:
+        return None
+    terms = _list(_map(raw["nodeSelector"], "nodeSelector").get("nodeSelectorTerms"), "nodeSelectorTerms")
+    return Reach(terms=tuple(tuple(_conditions(_map(term, "nodeSelectorTerm"))) for term in terms))
+
+
+def _conditions(term: _Raw) -> Iterator[Condition]:
+    for source in ("matchExpressions", "matchFields"):
+        for one in _list(term.get(source), source):
+            raw = _map(one, source)
+            values = tuple(map(_text, _list(raw.get("values"), "values")))
+            key, sign = _text(raw.get("key")), _text(raw.get("operator"))
+            yield Condition(key, sign, values, source == "matchFields")
+
+
+def _selectors(raw: _Raw) -> tuple[str, ...]:
+    selectors = [_map(one, "selector") for one in _list(raw.get("selectors"), "selectors")]
+    return tuple(_text(_map(one.get("cel"), "cel").get("expression")) for one in selectors)
+
+
+def _demand(raw: _Raw) -> Demand:
+    unclear: list[str] = [f"claim field {name}" for name in sorted(raw.keys() - _DEVICES)]
+
+    def note(text: str) -> None:
+        unclear.append(text)
+
+    choices = tuple(_choice(_map(one, "request"), note) for one in _list(raw.get("requests"), "requests"))
+    agreements = tuple(
+        _agreement(_map(one, "constraint"), note) for one in _list(raw.get("constraints"), "constraints")
+    )
+    return Demand(choices, agreements, unclear[0] if unclear else "")
+
+
+def _choice(raw: _Raw, note: Callable[[str], None]) -> Choice:
+    name = _text(raw.get("name"))
+    options = [_map(one, "firstAvailable") for one in _list(raw.get("firstAvailable"), "firstAvailable")]
+    if unknown := sorted(raw.keys() - {"name", "exactly", "firstAvailable"}):
+        note(f"request field {unknown[0]}")
+    if options:
+        return Choice(name, tuple(_request(one, note) for one in options), ranked=True)
+    if raw.get("exactly") is None:
+        note(f"request {name} asks for nothing")
+        return Choice(name, ())
+    return Choice(name, (_request({**_map(raw["exactly"], "exactly"), "name": name}, note),))
+
+
+def _request(raw: _Raw, note: Callable[[str], None]) -> DeviceRequest:
+    if unknown := sorted(raw.keys() - _REQUEST):
+        note(f"request field {unknown[0]}")
+    if raw.get("adminAccess") is not None:
+        note("admin access")
+    mode = _text(raw.get("allocationMode")) or "ExactCount"
+    if mode not in ("ExactCount", "All"):
+        note(f"allocation mode {mode[:64]}")
+    capacity = _map(_map(raw.get("capacity"), "capacity").get("requests"), "capacity requests")
+    count = 1 if raw.get("count") is None else _number(raw["count"])
+    if count < 1:
+        note("a count that is no positive number")
+    tolerations = [_map(one, "toleration") for one in _list(raw.get("tolerations"), "tolerations")]
+    return DeviceRequest(
+        _text(raw.get("name")),
+        _text(raw.get("deviceClassName")),
+        _selectors(raw),
+        None if mode == "All" else count,
+        tuple((key, amount(value)) for key, value in sorted(capacity.items())),
+        tuple(
+            Toleration(*(_text(one.get(key)) for key in ("key", "operator", "value", "effect")))
+            for one in tolerations
+        ),
+    )
+
+
+def _agreement(raw: _Raw, note: Callable[[str], None]) -> Agreement:
+    same, distinct = _text(raw.get("matchAttribute")), _text(raw.get("distinctAttribute"))
+    if raw.keys() - {"requests", "matchAttribute", "distinctAttribute"} or bool(same) == bool(distinct):
+        note("a constraint")
+    requests = frozenset(map(_text, _list(raw.get("requests"), "requests")))
+    return Agreement(same or distinct, requests, bool(distinct))
+
+
+def _grants(allocation: _Raw) -> tuple[Grant, ...]:
+    devices = _map(allocation.get("devices"), "allocation.devices")
+    results = [_map(one, "results") for one in _list(devices.get("results"), "results")]
+    return tuple(
+        Grant(
+            DeviceId(*(sys.intern(_text(one.get(key))) for key in ("driver", "pool", "device"))),
+            shared=one.get("shareID") is not None,
+            watching=one.get("adminAccess") is True,
+        )
+        for one in results
+    )
+
+
+def _map(raw: object, what: str) -> _Raw:
+    if raw is None:
+        return {}
+    if not isinstance(raw, Mapping) or not all(isinstance(key, str) for key in raw):
+        raise _Malformed(f"{what} is no object")
+    return raw
+
+
+def _list(raw: object, what: str) -> list[Any]:
+    if raw is None:
+        return []
+    if not isinstance(raw, list):
+        raise _Malformed(f"{what} is no list")
+    return raw
+
+
+def _text(raw: object) -> str:
+    return raw if isinstance(raw, str) else ""
+
+
+def _number(raw: object) -> int:
+    with suppress(TypeError, ValueError, OverflowError):
+        return int(raw) if isinstance(raw, int | float) else -1
+    return -1

@@ -1,0 +1,236 @@
+"""Devices, claims and classes as far as their allocation depends on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
+
+from extender.dra.values import Amount, Value
+from packing.first_fit import Number
+
+Counters: TypeAlias = Mapping[tuple[str, str], Number]
+"""Amounts by (counter set, counter)."""
+ByDomain: TypeAlias = Mapping[str, Mapping[str, Value]]
+
+
+class DeviceId(NamedTuple):
+    """The name of a device in its cluster."""
+
+    driver: str
+    pool: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One requirement of a node selector, on a label (or, ``field``, on the node's name)."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+    field: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The nodes that a slice or a device is for: one, all, or those that meet every condition of any of
+    ``terms``."""
+
+    node: str = ""
+    everywhere: bool = False
+    terms: tuple[tuple[Condition, ...], ...] = ()
+
+    def includes(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether the node of this name and these labels is among them."""
+        if self.node or self.everywhere:
+            return self.everywhere or self.node == name
+        return any(term and all(_holds(one, name, labels) for one in term) for term in self.terms)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTaint:
+    """What keeps allocations off a device that do not tolerate it."""
+
+    key: str
+    value: str
+    effect: str
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device of a slice.
+
+    ``attributes`` and ``capacity`` are by domain (the driver's where none is written) and name, ``named`` the
+    names of the capacities as they are written. ``consumes`` is what it takes of its pool's counters.
+    ``shared``: several claims may have parts of it. ``policies``: what may be asked of its capacity is
+    restricted. ``reach``, where not ``None``, is its own and not its slice's. ``later``: it is bound in
+    steps, and its pool comes last. ``unreadable`` says what of it is not understood, "" where nothing.
+    """
+
+    name: str
+    attributes: ByDomain = field(default_factory=dict)
+    capacity: Mapping[str, Mapping[str, Amount]] = field(default_factory=dict)
+    named: Mapping[str, Amount] = field(default_factory=dict)
+    consumes: Counters = field(default_factory=dict)
+    taints: tuple[DeviceTaint, ...] = ()
+    reach: Reach | None = None
+    shared: bool = False
+    policies: bool = False
+    later: bool = False
+    unreadable: str = ""
+
+    def text(self, name: str) -> str:
+        """An attribute as a text, in whichever domain it is; "" where there is none."""
+        values = (domain[name] for domain in self.attributes.values() if name in domain)
+        value = next(values, "")
+        return value if isinstance(value, str) else str(getattr(value, "text", value))
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceSlice:
+    """A part of a pool of devices. ``slices`` is how many such parts the pool's ``generation`` has.
+
+    ``problem``: what makes it unreadable, "" where nothing does.
+    """
+
+    kind: ClassVar[Literal["ResourceSlice"]] = "ResourceSlice"
+    uid: ClassVar[str] = ""  # nothing depends on it
+    name: str
+    driver: str = ""
+    pool: str = ""
+    generation: int = 0
+    slices: int = 0
+    reach: Reach = Reach()
+    per_device: bool = False
+    devices: tuple[Device, ...] = ()
+    counters: tuple[tuple[str, Mapping[str, Number]], ...] = ()  # by counter set; a name may come twice
+    problem: str = ""
+
+    @property
+    def key(self) -> str:
+        """The name: slices have no namespace."""
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClass:
+    """A class of devices: those that all CEL ``selectors`` match."""
+
+    kind: ClassVar[Literal["DeviceClass"]] = "DeviceClass"
+    uid: ClassVar[str] = ""
+    name: str
+    selectors: tuple[str, ...] = ()
+    resource: str = ""  # the extended resource that pods may ask for in its place
+    problem: str = ""
+
+    @property
+    def key(self) -> str:
+        """The name: classes have no namespace."""
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """Which taints of devices do not matter. Empty fields stand for any."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+    def covers(self, taint: DeviceTaint) -> bool:
+        """Whether it tolerates this taint."""
+        if self.effect not in ("", taint.effect) or self.key not in ("", taint.key):
+            return False
+        return self.operator == "Exists" or (self.operator in ("", "Equal") and self.value == taint.value)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """So many devices of a class. ``count`` ``None``: all there are. ``capacity``: what each must have."""
+
+    name: str
+    device_class: str
+    selectors: tuple[str, ...] = ()
+    count: int | None = 1
+    capacity: tuple[tuple[str, Amount], ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An entry of a claim: one request, or several of which the first that can be met counts."""
+
+    name: str
+    options: tuple[DeviceRequest, ...]
+    ranked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """A constraint: the devices of these requests (of all, where none are named) have an attribute that is
+    the same, or ``distinct``, in all of them."""
+
+    attribute: str
+    requests: frozenset[str] = frozenset()
+    distinct: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a claim asks for. ``unclear`` says what of it is not understood, "" where nothing."""
+
+    choices: tuple[Choice, ...] = ()
+    agreements: tuple[Agreement, ...] = ()
+    unclear: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A device that a claim has. ``shared``: a part of it. ``watching``: it is looked at (admin access), and
+    others may have it."""
+
+    id: DeviceId
+    shared: bool = False
+    watching: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceClaim:
+    """A claim: what it asks for, what it has been given (``None``: nothing yet), and the pods that use it."""
+
+    kind: ClassVar[Literal["ResourceClaim"]] = "ResourceClaim"
+    uid: ClassVar[str] = ""
+    namespace: str
+    name: str
+    demand: Demand = Demand()
+    grants: tuple[Grant, ...] | None = None
+    pods: tuple[str, ...] = ()
+    problem: str = ""
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``."""
+        return f"{self.namespace}/{self.name}"
+
+
+def _holds(one: Condition, name: str, labels: Mapping[str, str]) -> bool:
+    """Operators of k8s.io/component-helpers ``scheduling/corev1/nodeaffinity`` (fields: In and NotIn)."""
+    value = (name if one.key == "metadata.name" else None) if one.field else labels.get(one.key)
+    match one.operator:
+        case "In":
+            return value in one.values
+        case "NotIn":
+            return value not in one.values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt":
+            try:
+                number, bound = int(value or ""), int(one.values[0])
+            except (ValueError, IndexError):
+                return False
+            return number > bound if one.operator == "Gt" else number < bound
+    return False

@@ -1,0 +1,235 @@
+"""Slices, classes and claims as they come: whatever is in them, a problem is said and that is all."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.dra.books import DeviceBooks
+from extender.dra.reading import claim_of, class_of, slice_of
+from extender.dra.records import DeviceId
+from tests.extender.dra.nvidia import NODE, books, counter_set, dynamic, foresee, give, gpu, names, spec
+
+ONE_GPU = "{requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}"
+
+
+def divided(change=lambda devices, sets: None) -> DeviceBooks:
+    devices, sets = dynamic(), [counter_set()]
+    change(devices, sets)
+    return books(spec(*devices, count=2), spec(count=2, sharedCounters=sets))
+
+
+def free(made: DeviceBooks) -> set[str]:
+    on_node = made.on_node(NODE, {})
+    return {on_node.id_of(i).device for i in range(len(on_node.places)) if on_node.offer.has(i)}
+
+
+def test_only_the_newest_generation_counts_and_only_when_it_is_whole():
+    made = books(spec(gpu(0), gpu(1)), spec(gpu(2), generation=2))
+    assert free(made) == {"gpu-2"}
+    made.put(slice_of("s2", spec(gpu(3), generation=3, count=2)))
+    assert free(made) == set()
+    made.put(slice_of("s3", spec(gpu(4), generation=3, count=2)))
+    assert free(made) == {"gpu-3", "gpu-4"}
+    made.remove("ResourceSlice", "s2")
+    assert free(made) == set()
+    assert made.problems == {}
+
+
+def test_a_slice_may_move_to_another_node():
+    made = books(spec(gpu(0)))
+    made.put(slice_of("s0", spec(gpu(0), node="node-b")))
+    assert free(made) == set()
+    assert len(made.on_node("node-b", {}).places) == 1
+
+
+def test_who_holds_what_and_what_that_blocks():
+    made = divided()
+    give(made, "gpu-0-mig-3g20gb-9-4")
+    assert list(made.holders(DeviceId("gpu.nvidia.com", NODE, "gpu-0-mig-3g20gb-9-4"))) == [
+        "ml/has-node-a-gpu-0-mig-3g20gb-9-4"
+    ]
+    assert "gpu-0" not in free(made)
+    assert {name for name in free(made) if "1g5gb-19" in name} == {
+        f"gpu-0-mig-1g5gb-19-{n}" for n in range(4)
+    }
+
+
+def test_what_is_listed_again_replaces_everything():
+    made = divided()
+    give(made, "gpu-0")
+    made.keep("ResourceClaim", frozenset())
+    assert "gpu-0" in free(made)
+    made.keep("ResourceSlice", frozenset({"s0"}))
+    assert free(made) == set()
+    made.keep("DeviceClass", frozenset())
+    assert made.classes == {}
+
+
+def test_the_room_of_the_cluster_follows_every_change():
+    made, before = divided(), divided()
+    before.refresh(lambda name: {})
+    give(made, "gpu-0-mig-2g10gb-14-2", "gpu-0-mig-1g5gb-19-6")
+    made.refresh(lambda name: {})
+    assert made.total != before.total
+    made.keep("ResourceClaim", frozenset())
+    made.refresh(lambda name: {})
+    assert +made.total == +before.total
+    kind = ("gpu.nvidia.com", "NVIDIA A100-SXM4-40GB", "1g.5gb")
+    assert made.total[kind, 1] == 7
+    made.keep("ResourceSlice", frozenset())
+    made.refresh(lambda name: {})
+    assert not +made.total
+
+
+def twice(devices, sets):
+    devices.append(devices[0])
+
+
+def sets_twice(devices, sets):
+    sets.append(sets[0])
+
+
+def missing_set(devices, sets):
+    devices[3]["consumesCounters"][0]["counterSet"] = "elsewhere"
+
+
+def missing_counter(devices, sets):
+    del sets[0]["counters"]["memory-slice-3"]
+
+
+def sets_in_a_circle(devices, sets):
+    # A set that refers to another, which refers back. There is no such thing in the API: the sets are empty.
+    sets[:] = [{"name": "a", "includes": "b"}, {"name": "b", "includes": "a"}]
+
+
+def negative_counter(devices, sets):
+    sets[0]["counters"]["memory-slice-3"] = {"value": "-1"}
+
+
+def negative_consumption(devices, sets):
+    devices[1]["consumesCounters"][0]["counters"]["memory"] = {"value": "-5Gi"}
+
+
+def negative_capacity(devices, sets):
+    devices[0]["capacity"]["memory"] = {"value": "-40Gi"}
+
+
+def no_amount(devices, sets):
+    devices[0]["capacity"]["memory"] = {"value": "many"}
+
+
+def no_name(devices, sets):
+    del devices[2]["name"]
+
+
+def no_list(devices, sets):
+    devices[2]["taints"] = 7
+
+
+def no_object(devices, sets):
+    devices[2]["attributes"] = ["type"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(twice, sets_twice, missing_set, missing_counter, sets_in_a_circle, negative_counter),
+        *(negative_consumption, negative_capacity, no_amount, no_name, no_list, no_object),
+    ],
+)
+def test_bad_input_is_a_problem_and_gives_nothing(change):
+    made = divided(change)
+    assert len(made.problems) == 1
+    assert not foresee(made, ONE_GPU).devices
+    made.put(slice_of("other", spec(gpu(7), node="node-b")))
+    assert names(foresee(made, ONE_GPU, "node-b")) == ["gpu-7"]
+    for number in range(2):
+        made.remove("ResourceSlice", f"s{number}")
+    assert made.problems == {}
+
+
+def test_a_field_that_is_not_known_hides_the_device_alone():
+    made = books(spec(gpu(0), gpu(1, compatibility="x")))
+    assert names(foresee(made, ONE_GPU)) == ["gpu-0"]
+    give(made, "gpu-0")
+    assert "compatibility" in foresee(made, ONE_GPU).why
+
+
+def test_a_list_of_values_is_not_understood():
+    odd = gpu(0)
+    odd["attributes"]["partitions"] = {"ints": [1, 2]}
+    assert "partitions" in foresee(books(spec(odd)), ONE_GPU).why
+
+
+def test_bad_classes_and_claims_are_problems():
+    made = books(spec(gpu(0)))
+    made.put(class_of("gpu.nvidia.com", {"selectors": "all"}))
+    made.put(claim_of("ml", "c", {"devices": {}}, {"allocation": []}))
+    assert made.problems.keys() == {"DeviceClass gpu.nvidia.com", "ResourceClaim ml/c"}
+    assert not foresee(made, ONE_GPU).devices
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.text(max_size=4) | st.just(1e308) | st.just("5Gi"),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+def paths(value: object, path: tuple = ()) -> list[tuple]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(found for key, item in inner for found in paths(item, (*path, key)))]
+
+
+def changed(raw: dict, path: tuple, value: object) -> object:
+    if not path:
+        return value
+    raw = copy.deepcopy(raw)
+    target = raw
+    for step in path[:-1]:
+        target = target[step]
+    target[path[-1]] = value
+    return raw
+
+
+SLICE = spec(*dynamic()[:3], gpu(1, taints=[{"key": "k", "effect": "None"}]), sharedCounters=[counter_set()])
+CLAIM = {
+    "requests": [
+        {
+            "name": "r",
+            "exactly": {
+                "deviceClassName": "gpu.nvidia.com",
+                "selectors": [{"cel": {"expression": "device.driver != ''"}}],
+                "count": 1,
+                "tolerations": [{"key": "k"}],
+                "capacity": {"requests": {"memory": "1Gi"}},
+            },
+        }
+    ],
+    "constraints": [{"requests": ["r"], "matchAttribute": "gpu.nvidia.com/productName"}],
+}
+STATUS = {
+    "allocation": {"devices": {"results": [{"driver": "gpu.nvidia.com", "pool": NODE, "device": "gpu-0"}]}},
+    "reservedFor": [{"resource": "pods", "name": "p"}],
+}
+
+
+@given(st.data())
+def test_nothing_that_comes_breaks_anything(data):
+    raw = changed(SLICE, data.draw(st.sampled_from(paths(SLICE))), data.draw(values))
+    claim = changed(CLAIM, data.draw(st.sampled_from(paths(CLAIM))), data.draw(values))
+    status = changed(STATUS, data.draw(st.sampled_from(paths(STATUS))), data.draw(values))
+    made = books(raw)
+    made.put(claim_of("ml", "other", {"devices": claim}, status))
+    forecast = foresee(made, claim)
+    assert forecast.devices or forecast.why or not claim or claim.get("requests") in (None, [])
+    assert all(isinstance(problem, str) and problem for problem in made.problems.values())
+    for kind in ("ResourceSlice", "ResourceClaim", "DeviceClass"):
+        made.keep(kind, frozenset())
+    made.refresh(lambda name: {})
+    assert not +made.total
+    assert not made.problems

@@ -1,0 +1,232 @@
+"""What kube-scheduler would give: tests/e2e/test_dra.py asks it; here are the cases one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+from extender.dra.forecast import Forecaster
+from extender.dra.reading import claim_of, class_of
+from extender.objects import Pod, PodClaim, PodSpec
+from tests.extender.dra.nvidia import books, counter_set, dynamic, foresee, give, gpu, names, spec
+
+ONE_GPU = "{requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}"
+
+
+def mig(profile: str, **more: object) -> dict:
+    selector = f"device.attributes['gpu.nvidia.com'].profile == '{profile}'"
+    wish = {"deviceClassName": "mig.nvidia.com", "selectors": [{"cel": {"expression": selector}}], **more}
+    return {"requests": [{"name": "mig", "exactly": wish}]}
+
+
+def divided(minors: int = 1):
+    gpus = [device for minor in range(minors) for device in dynamic(minor)]
+    sets = [counter_set(minor) for minor in range(minors)]
+    return books(spec(*gpus, count=2), spec(count=2, sharedCounters=sets))
+
+
+def test_a_whole_gpu_is_the_first_that_is_free():
+    made = books(spec(gpu(2), gpu(0), gpu(1)))
+    assert names(foresee(made, ONE_GPU)) == ["gpu-2"]
+    give(made, "gpu-2")
+    assert names(foresee(made, ONE_GPU)) == ["gpu-0"]
+    give(made, "gpu-0", "gpu-1")
+    assert foresee(made, ONE_GPU).why == "the node has no devices that fit"
+
+
+def test_slices_go_by_name_and_pools_by_driver():
+    made = books(spec(gpu(5), count=2), spec(gpu(1), count=2))
+    assert names(foresee(made, ONE_GPU)) == ["gpu-5"]
+
+
+def test_mig_devices_avoid_each_other():
+    made = divided()
+    assert names(foresee(made, mig("3g.20gb"))) == ["gpu-0-mig-3g20gb-9-0"]
+    give(made, "gpu-0-mig-1g5gb-19-2")
+    assert names(foresee(made, mig("3g.20gb"))) == ["gpu-0-mig-3g20gb-9-4"]
+    assert names(foresee(made, mig("1g.5gb", count=3))) == [f"gpu-0-mig-1g5gb-19-{n}" for n in (0, 1, 3)]
+    assert foresee(made, ONE_GPU).why
+    assert foresee(made, mig("7g.40gb")).why
+
+
+def test_the_documented_claim_for_parts_of_one_gpu():
+    # demo/specs/quickstart/v1/gpu-test4.yaml
+    claim = """
+    requests:
+    - name: mig-1g-5gb-0
+      exactly: &small
+        deviceClassName: mig.nvidia.com
+        selectors:
+        - cel: {expression: "device.attributes['gpu.nvidia.com'].profile == '1g.5gb'"}
+    - name: mig-1g-5gb-1
+      exactly: *small
+    - name: mig-2g-10gb
+      exactly:
+        deviceClassName: mig.nvidia.com
+        selectors:
+        - cel: {expression: "device.attributes['gpu.nvidia.com'].profile == '2g.10gb'"}
+    - name: mig-3g-20gb
+      exactly:
+        deviceClassName: mig.nvidia.com
+        selectors:
+        - cel: {expression: "device.attributes['gpu.nvidia.com'].profile == '3g.20gb'"}
+    constraints:
+    - requests: []
+      matchAttribute: "gpu.nvidia.com/parentUUID"
+    """
+    made = divided(minors=2)
+    first = ["mig-1g5gb-19-0", "mig-1g5gb-19-1", "mig-2g10gb-14-2", "mig-3g20gb-9-4"]
+    assert names(foresee(made, claim)) == [f"gpu-0-{name}" for name in first]
+    give(made, "gpu-0-mig-1g5gb-19-6")  # now the 3g has to start at 0, and the 2g at 4
+    assert names(foresee(made, claim)) == [f"gpu-1-{name}" for name in first]
+
+
+def test_the_first_of_ranked_requests_that_can_be_met():
+    claim = """
+    requests:
+    - name: any
+      firstAvailable:
+      - {name: whole, deviceClassName: gpu.nvidia.com, count: 2}
+      - {name: one, deviceClassName: gpu.nvidia.com}
+    """
+    made = books(spec(gpu(0), gpu(1)))
+    assert names(foresee(made, claim)) == ["gpu-0", "gpu-1"]
+    give(made, "gpu-0")
+    assert names(foresee(made, claim)) == ["gpu-1"]
+
+
+def test_all_devices():
+    claim = "{requests: [{name: all, exactly: {deviceClassName: gpu.nvidia.com, allocationMode: All}}]}"
+    made = books(spec(gpu(0), gpu(1)))
+    assert names(foresee(made, claim)) == ["gpu-0", "gpu-1"]
+    give(made, "gpu-1")
+    assert foresee(made, claim).why == "the node has no devices that fit"
+
+
+def test_devices_on_different_roots():
+    claim = """
+    requests:
+    - {name: a, exactly: {deviceClassName: gpu.nvidia.com}}
+    - {name: b, exactly: {deviceClassName: gpu.nvidia.com}}
+    constraints: [{distinctAttribute: resource.kubernetes.io/pcieRoot}]
+    """
+    twin = gpu(1)
+    twin["attributes"]["resource.kubernetes.io/pcieRoot"] = {"string": "pci0000:00"}
+    assert names(foresee(books(spec(gpu(0), twin, gpu(2))), claim)) == ["gpu-0", "gpu-2"]
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "first"), [([], "gpu-1"), ([{"key": "unhealthy", "operator": "Exists"}], "gpu-0")]
+)
+def test_taints(tolerations, first):
+    made = books(spec(gpu(0, taints=[{"key": "unhealthy", "effect": "NoSchedule"}]), gpu(1)))
+    wish = {"deviceClassName": "gpu.nvidia.com", "tolerations": tolerations}
+    assert names(foresee(made, {"requests": [{"name": "r", "exactly": wish}]})) == [first]
+
+
+def test_a_capacity_that_is_asked_for_must_be_there():
+    made = books(spec(gpu(0, capacity={"memory": {"value": "24Gi"}}), gpu(1)))
+    wish = {"deviceClassName": "gpu.nvidia.com", "capacity": {"requests": {"memory": "30Gi"}}}
+    assert names(foresee(made, {"requests": [{"name": "r", "exactly": wish}]})) == ["gpu-1"]
+
+
+def test_nobody_has_what_is_only_watched():
+    made = books(spec(gpu(0)))
+    result = {"driver": "gpu.nvidia.com", "pool": "node-a", "device": "gpu-0", "adminAccess": True}
+    status = {"allocation": {"devices": {"results": [result]}}}
+    made.put(claim_of("ml", "monitor", {"devices": {}}, status))
+    assert names(foresee(made, ONE_GPU)) == ["gpu-0"]
+
+
+def test_devices_of_all_nodes_and_of_some():
+    everywhere = spec(gpu(0)) | {"nodeName": None, "allNodes": True}
+    assert names(foresee(books(everywhere), ONE_GPU, "node-b")) == ["gpu-0"]
+    terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-b"]}]}]
+    some = spec(gpu(0)) | {"nodeName": None, "nodeSelector": {"nodeSelectorTerms": terms}}
+    assert names(foresee(books(some), ONE_GPU, "node-b")) == ["gpu-0"]
+    assert foresee(books(some), ONE_GPU, "node-a").why == "the node has no devices that fit"
+    each = spec(gpu(0, nodeName="node-a"), gpu(1, nodeName="node-b"), perDeviceNodeSelection=True)
+    assert names(foresee(books({**each, "nodeName": None}), ONE_GPU, "node-b")) == ["gpu-1"]
+
+
+def request(**more: object) -> dict:
+    return {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu.nvidia.com", **more}}]}
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        request(deviceClassName="nobody.knows"),
+        request(selectors=[{"cel": {"expression": "['x'].exists(x, true)"}}]),
+        request(selectors=[{"cel": {"expression": "device.attributes['gpu.nvidia.com'].nothing == 1"}}]),
+        request(adminAccess=True),
+        request(allocationMode="Some"),
+        request(count=0),
+        request(newField=1),
+        request(capacity={"requests": {"memory": "-1"}}),
+        {"requests": [{"name": "r"}]},
+        {"requests": [], "newField": 1},
+        {"requests": 7},
+        request() | {"constraints": [{"newConstraint": "x"}]},
+    ],
+)
+def test_nothing_is_foreseen_where_something_is_not_understood(claim):
+    forecast = foresee(books(spec(gpu(0))), claim)
+    assert not forecast.devices
+    assert forecast.why not in ("", "the node has no devices that fit")
+
+
+def test_a_device_of_which_parts_are_given_out_is_not_foreseen():
+    made = books(spec(gpu(0), gpu(1, allowMultipleAllocations=True)))
+    assert names(foresee(made, ONE_GPU)) == ["gpu-0"]
+    give(made, "gpu-0")
+    assert "parts" in foresee(made, ONE_GPU).why
+
+
+def test_claims_that_have_devices_or_are_not_made_yet():
+    made = books(spec(gpu(0)))
+    give(made, "gpu-0")
+    forecaster = Forecaster(made)
+    has = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", "has-node-a-gpu-0"),)))
+    assert forecaster.forecast(has, "node-a", {}).why == "all claims of the pod have their devices"
+    waits = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", template="t"),)))
+    assert "not made yet" in forecaster.forecast(waits, "node-a", {}).why
+    unknown = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", template="t"),)), claims=(("c", "p-c-x"),))
+    assert "p-c-x is not known" in forecaster.forecast(unknown, "node-a", {}).why
+
+
+def test_a_forecast_is_made_anew_when_what_it_rests_on_changes():
+    made = books(spec(gpu(0), gpu(1)))
+    made.put(claim_of("ml", "wanted", {"devices": request()}, None))
+    pod, forecaster = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", "wanted"),))), Forecaster(made)
+
+    def now() -> list[str]:
+        made.refresh(lambda name: {})
+        return names(forecaster.forecast(pod, "node-a", {}))
+
+    assert now() == ["gpu-0"]
+    give(made, "gpu-0")
+    assert now() == ["gpu-1"]
+    made.remove("ResourceClaim", "ml/has-node-a-gpu-0")
+    assert now() == ["gpu-0"]
+    made.put(class_of("gpu.nvidia.com", {"selectors": [{"cel": {"expression": "false"}}]}))
+    assert now() == []
+    made.remove("DeviceClass", "gpu.nvidia.com")
+    assert "gpu.nvidia.com is not known" in forecaster.forecast(pod, "node-a", {}).why
+
+
+def test_the_gpu_that_is_divided_already_is_cheaper_than_a_whole_one():
+    sets = {"sharedCounters": [counter_set()]}
+    made = books(
+        *(spec(*dynamic(), count=2, node="used"), spec(count=2, node="used", **sets)),
+        *(spec(*dynamic(), count=2, node="whole"), spec(count=2, node="whole", **sets)),
+    )
+    give(made, "gpu-0-mig-1g5gb-19-0", node="used")
+    small = mig("1g.5gb")
+    assert foresee(made, small, "used").cost < foresee(made, small, "whole").cost
+    assert names(foresee(made, small, "used")) == ["gpu-0-mig-1g5gb-19-1"]
+
+
+def test_nodes_are_kept_whole():
+    made = books(spec(*map(gpu, range(8)), node="whole"), spec(*map(gpu, range(8)), node="used"))
+    give(made, "gpu-3", node="used")
+    assert foresee(made, ONE_GPU, "used").cost < foresee(made, ONE_GPU, "whole").cost

@@ -1,0 +1,121 @@
+"""The search for devices: against every choice there is, and against the counters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations, product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packing.first_fit import MOST, NoAnswer, Offer, Option, Rule, Want, first_fit
+
+counters = st.sampled_from(["a", "b", "c"])
+amounts = st.dictionaries(counters, st.integers(0, 3), max_size=3)
+
+
+@st.composite
+def problems(draw):
+    """(offer, wants as (count, suitable devices), rules)"""
+    consumes = draw(st.lists(amounts, max_size=5))
+    devices = range(len(consumes))
+    some = st.sets(st.sampled_from(devices)) if consumes else st.just(set())
+    left = {c: draw(st.integers(0, 4)) for c in "abc"}
+    wants = draw(st.lists(st.tuples(st.integers(1, 2), some), min_size=1, max_size=3))
+    values = draw(st.lists(st.sampled_from([None, 1, 2]), min_size=len(consumes), max_size=len(consumes)))
+    members = frozenset((want, 0) for want in draw(st.sets(st.sampled_from(range(len(wants))))))
+    # Distinct values are only kept for one device of each want: no oracle for several.
+    rules = [Rule(values, members, draw(st.booleans()) and all(count == 1 for count, _ in wants))]
+    return Offer(consumes, left, draw(some)), wants, draw(st.sampled_from([rules, []]))
+
+
+def allowed(offer: Offer, chosen: list[tuple[int, int]], rules: list[Rule]) -> bool:
+    used = Counter()
+    for _, device in chosen:
+        used.update(offer.consumes[device])
+    values = [rule.values[device] for rule in rules for want, device in chosen if (want, 0) in rule.members]
+    if any(value is None for value in values):
+        return False
+    kinds = len(set(values))
+    agreed = all((kinds == len(values)) if rule.distinct else (kinds <= 1) for rule in rules)
+    return agreed and all(offer.left[c] >= n for c, n in used.items())
+
+
+def first_of_all(offer: Offer, wants: list, rules: list[Rule]) -> list[tuple[int, int]] | None:
+    """Every choice, in the order of the search."""
+    free = [sorted(suitable - offer.taken) for _, suitable in wants]
+    for choice in product(*(combinations(f, count) for f, (count, _) in zip(free, wants, strict=True))):
+        chosen = [(want, device) for want, devices in enumerate(choice) for device in devices]
+        different = len({device for _, device in chosen}) == len(chosen)
+        if different and allowed(offer, chosen, rules):
+            return chosen
+    return None
+
+
+@given(problems())
+def test_it_finds_the_first_of_all_solutions(problem):
+    offer, wants, rules = problem
+    found = first_fit(offer, [Want([Option(n, suitable.__contains__)]) for n, suitable in wants], rules)
+    expected = first_of_all(offer, wants, rules)
+    assert (None if found is None else [(pick.want, pick.device) for pick in found]) == expected
+
+
+@given(problems(), st.data())
+def test_no_counter_is_ever_overdrawn(problem, data):
+    offer, wants, rules = problem
+    modes = [data.draw(st.sampled_from([None, count])) for count, _ in wants]
+    options = [
+        [Option(2, lambda device: True), Option(mode, suitable.__contains__)]
+        for mode, (_, suitable) in zip(modes, wants, strict=True)
+    ]
+    try:
+        found = first_fit(offer, [Want(one) for one in options], rules)
+    except NoAnswer:
+        return
+    used: Counter = Counter()
+    for pick in found or ():
+        used.update(offer.consumes[pick.device])
+    assert all(offer.left[c] >= n for c, n in used.items())
+    assert not {pick.device for pick in found or ()} & set(offer.taken)
+    assert len({pick.device for pick in found or ()}) == len(found or ())
+
+
+def test_what_cannot_be_completed_is_taken_back():
+    # The first want would like 0, which the second needs.
+    wants = [Want([Option(1, lambda d: True)]), Want([Option(1, lambda d: d == 0)])]
+    picks = first_fit(Offer([{}, {}], {}), wants)
+    assert [pick.device for pick in picks or ()] == [1, 0]
+
+
+def test_a_claim_has_so_many_devices_and_no_more():
+    offer = Offer([{} for _ in range(80)], {})
+    half = Want([Option(MOST // 2 + 1, lambda d: True)])
+    assert first_fit(offer, [half, half]) is None
+    assert first_fit(offer, [half, Want(half.options, claim=1)]) is not None
+
+
+def test_a_search_without_end_is_given_up():
+    offer = Offer([{"a": 1} for _ in range(40)], {"a": 40})
+    wants = [Want([Option(10, lambda d: True)]), Want([Option(1, lambda d: False)])]
+    with pytest.raises(NoAnswer):
+        first_fit(offer, wants)
+
+
+def test_what_is_not_reached_is_not_asked_about():
+    def suits(device: int) -> bool:
+        if device == 1:
+            raise NoAnswer("asked")
+        return True
+
+    picks = first_fit(Offer([{}, {}], {}), [Want([Option(1, suits)])])
+    assert [pick.device for pick in picks or ()] == [0]
+    with pytest.raises(NoAnswer):
+        first_fit(Offer([{}, {}], {}, {0}), [Want([Option(1, suits)])])
+
+
+def test_of_one_want_only_the_last_of_distinct_values_is_remembered():
+    # As in the allocator, which keeps one value for each request.
+    rule = Rule(["x", "y", "x"], frozenset({(0, 0)}), distinct=True)
+    picks = first_fit(Offer([{}, {}, {}], {}), [Want([Option(3, lambda d: True)])], [rule])
+    assert [pick.device for pick in picks or ()] == [0, 1, 2]

@@ -1,14 +1,15 @@
 """``stowage replay``: the same work under one policy or another, before switching.
 
 Three kinds of work: a trace (``--nodes`` and ``--pods``), the pods of a cluster (``--snapshot``), and
-request mixes over GPUs alone (``--mixes``). An option that the kind of work has no use for is an error.
-Standard output holds the result alone; progress goes to standard error.
+request mixes over GPUs alone (``--mixes``). Standard output holds the result alone; progress goes to
+standard error.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,16 +24,20 @@ from extender.traces import BadTrace
 from packing import mig
 from packing.policies import POLICIES
 
+_MOST_SEEDS, _MOST_ARRIVALS = 10_000, 100
 _HEEDS = {
     "snapshot": ("policy", "sample", "mix", "config", "output"),
-    "mixes": ("departures", "policy", "seeds", "output"),
+    "mixes": ("departures", "policy", "seeds", "bound", "output"),
     "timeline": ("nodes", "pods", "policy", "sample", "output"),
     "pods": (
         *("nodes", "policy", "seeds", "arrival", "ties", "node_order", "sample", "mix", "config"),
         *("bound", "output", "plot"),
     ),
 }
-"""Kinds of work, the first that is asked for counts, and the options that each has a use for."""
+"""Kinds of work, the first that is asked for counts, and the options that each has a use for. (Fills of mixes
+have their bound anyway.)"""
+_HARMLESS = {"seeds", "arrival", "ties", "node_order", "sample", "mix", "config"}
+"""Options that change nothing where there is no use for them: a warning will do."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -62,10 +67,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     work.add_argument("--departures", action="store_true", help="with --mixes: requests leave again")
     work.add_argument("--policy", type=_policies, default=["inventory"], help="names, separated by commas")
-    work.add_argument("--seeds", type=_range, default=list(range(42, 52)), help="such as 42-51 or 1,2,7")
+    work.add_argument("--seeds", type=seed_range, default=list(range(42, 52)), help="such as 42-51 or 1,2,7")
     work.add_argument(
         "--arrival",
-        type=_numbers,
+        type=_arrivals,
         default=[1.0],
         help="arrived GPU as parts of the capacity, such as 1.0,1.3",
     )
@@ -74,7 +79,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     how.add_argument("--node-order", choices=["file", "shuffle"], default="file")
     how.add_argument(
         "--sample",
-        type=int,
+        type=_count,
         default=0,
         metavar="N",
         help="look at N nodes that fit (0: all), as kube-scheduler may",
@@ -96,7 +101,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     out.add_argument(
         "--plot", type=Path, metavar="FILE", help="write a picture of allocation against arrivals"
     )
-    names = {name for names in _HEEDS.values() for name in names}
+    names = {name for kind, heeded in _HEEDS.items() for name in (kind, *heeded)}
     parser.set_defaults(run=run, unset={name: parser.get_default(name) for name in names})
 
 
@@ -123,10 +128,18 @@ def _work(args: argparse.Namespace) -> str:
     if not work or (work in ("timeline", "pods") and not (args.nodes and args.pods)):
         raise UsageError("name the work: --nodes and --pods, --snapshot, or --mixes")
     given = [name for name, unset in args.unset.items() if getattr(args, name) != unset]
-    if useless := [name for name in given if name not in (work, *_HEEDS[work])]:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(useless))
-        raise UsageError(f"--{work} has no use for {names}")
+    useless = {name for name in given if name not in (work, *_HEEDS[work])}
+    if useless - _HARMLESS:
+        raise UsageError(f"--{work} has no use for {_flags(useless - _HARMLESS)}")
+    if useless:
+        print(f"stowage replay: --{work} has no use for {_flags(useless)}", file=sys.stderr)
+    if work != "mixes" and (of_mig := [name for name in args.policy if name not in POLICIES]):
+        raise UsageError(f"{', '.join(of_mig)} packs MIG instances alone: --mixes")
     return work
+
+
+def _flags(names: set[str]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names))
 
 
 def _replay(work: str, args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -149,8 +162,17 @@ def _replay(work: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     if args.bound:
         rows += bound_trace(args.nodes, args.pods, args.seeds, how, _bar())
     if args.plot:
-        replay_report.plot(curves, args.plot)
+        _plot(curves, args.plot)
     return rows
+
+
+def _plot(curves: replay_report.Curves, path: Path) -> None:
+    try:
+        replay_report.plot(curves, path)
+    except ImportError:
+        raise UsageError("--plot needs matplotlib: pip install 'kube-stowage[plot]'") from None
+    except ValueError as error:  # matplotlib on a kind of file that it does not write
+        raise UsageError(f"--plot: {error}") from None
 
 
 def _settings(args: argparse.Namespace) -> Settings:
@@ -182,16 +204,32 @@ def _policies(text: str) -> list[str]:
     return names
 
 
-def _range(text: str) -> list[int]:
+def seed_range(text: str) -> list[int]:
+    """Seeds such as ``42-51`` (both included) or ``1,2,7``. Raises ``ArgumentTypeError``."""
     seeds: list[int] = []
     for item in text.split(","):
-        first, _, last = item.partition("-")
-        seeds += range(int(first), int(last or first) + 1)
-    return seeds
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", item.strip(), re.ASCII)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not first <= last < first + _MOST_SEEDS:
+            raise argparse.ArgumentTypeError(f"{item!r} is no seed, and no range such as 42-51")
+        seeds += range(first, last + 1)
+    return list(dict.fromkeys(seeds))
 
 
-def _numbers(text: str) -> list[float]:
-    return [float(item) for item in text.split(",")]
+def _arrivals(text: str) -> list[float]:
+    try:
+        numbers = [float(item) for item in text.split(",")]
+    except ValueError:
+        numbers = [0.0]
+    if not all(0 < number <= _MOST_ARRIVALS for number in numbers):
+        raise argparse.ArgumentTypeError(f"{text!r} are not parts of the capacity, such as 1.0,1.3")
+    return list(dict.fromkeys(numbers))
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
+    return min(int(text), 1 << 30)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

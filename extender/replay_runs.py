@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from extender.traces import read_mixes, read_nodes, read_pods
+from extender.traces import BadTrace, read_mixes, read_nodes, read_pods
+from packing import mig
 from packing.bound import NodeBound
 from packing.demand import Mix
+from packing.mig import ProfileMix
 from packing.mixes import replay_mix
 from packing.pick import Pick
 from packing.policies import POLICIES
@@ -169,6 +171,8 @@ def replay_timeline(
     rows = []
     for trace in traces:
         pods = [pod for pod in read_pods(trace) if pod.created is not None]
+        if not pods:
+            raise BadTrace(f"{trace}: no pod has a creation_time")
         for policy in policies:
             progress(f"{trace.stem} {policy}", 0.0)
             figures = replay_times(
@@ -190,6 +194,10 @@ def replay_mixes(
     """Rows, one per mix, load, policy and seed."""
     rows = []
     for mix in read_mixes(path):
+        known = mig.POLICIES if isinstance(mix.work, ProfileMix) else tuple(POLICIES)
+        if unknown := [name for name in policies if name not in known]:
+            names = ", ".join(known)
+            raise BadTrace(f"{path}: {mix.work.name} can be packed by {names}; not by {', '.join(unknown)}")
         for load in mix.dynamic_loads if departures else mix.fill_loads:
             for policy in policies:
                 for i, seed in enumerate(seeds):

@@ -1,20 +1,25 @@
-"""The packing comparison: ``python -m bench.packing --data DIR [--seeds 42-44] [--out DIR]``.
+"""The packing comparison: ``python -m bench.packing --data DIR``.
 
 DIR holds the openb node list and pod lists (alibaba/clusterdata, cluster-trace-gpu-v2023/csv). Prints a table
-per question and writes them, with the pictures, to the output directory.
+for each question and writes it, its rows as JSON, and the pictures to the output directory.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import shlex
 import sys
 from pathlib import Path
-from statistics import fmean, pstdev
-from typing import Any
+from statistics import fmean
 
+from bench.packing import plots, tables
+from bench.packing.runs import BOUND, Result, Rows, Task, nodes_file, run
 from extender import replay_report
-from extender.replay_runs import TraceOptions, replay_mixes, replay_trace
+from extender.replay_cli import seed_range
+from extender.replay_runs import TraceOptions, replay_mixes
+from extender.traces import read_nodes
 
 HERE = Path(__file__).parent
 TRACES = [
@@ -23,73 +28,99 @@ TRACES = [
     *["gpuspec10", "gpuspec20", "gpuspec25", "gpuspec33"],
     *["multigpu20", "multigpu30", "multigpu40", "multigpu50"],
 ]
+FEW = ["default", "gpushare60", "gpuspec33", "multigpu50"]
+"""Traces that differ most: shown beside the mean, and in pictures."""
+
+LEARNT, KNOWN = TraceOptions(shuffle_nodes=True), TraceOptions(shuffle_nodes=True, known_mix=True)
+POLICIES = {"inventory": LEARNT, "fgd": KNOWN} | dict.fromkeys(
+    [
+        "best-fit",
+        "gpu-packing",
+        "gpu-clustering",
+        "dot-product",
+        "most-allocated",
+        "least-allocated",
+        "random",
+    ],
+    LEARNT,
+)
+"""Ours learns the mix from the arrivals; FGD knows it, as published."""
 WAYS = {
     "known": TraceOptions(known_mix=True),
     "learnt": TraceOptions(),
-    "shuffled": TraceOptions(known_mix=True, shuffle_nodes=True),
+    "shuffled": KNOWN,
     "random ties": TraceOptions(known_mix=True, random_ties=True),
     "sample 50": TraceOptions(known_mix=True, sample=50),
 }
 SAMPLES = (10, 50, 125, 500, 0)
-Rows = list[dict[str, Any]]
 
 
 def main() -> int:
     """Run the parts asked for."""
-    parser = argparse.ArgumentParser(prog="bench.packing")
-    parser.add_argument("--data", type=Path, required=True, help="directory of the openb CSV files")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[42, 43, 44])
-    parser.add_argument("--out", type=Path, default=HERE / "results")
-    parser.add_argument("--only", choices=["ways", "policies", "samples", "mixes"], nargs="+")
-    args = parser.parse_args()
+    args = _arguments()
     args.out.mkdir(parents=True, exist_ok=True)
-    parts = {"ways": ways, "policies": policies, "samples": samples, "mixes": mixes}
+    parts = {"policies": policies, "ways": ways, "samples": samples, "mixes": mixes}
     for name in args.only or parts:
         text, rows = parts[name](args)
         print(f"\n{name}\n{text}", flush=True)
-        (args.out / f"{name}.txt").write_text(text + "\n")
-        (args.out / f"{name}.json").write_text(json.dumps(rows))
+        (args.out / f"{name}.txt").write_text(text + "\n", encoding="utf-8")
+        (args.out / f"{name}.json").write_text(json.dumps(rows), encoding="utf-8")
     return 0
 
 
-def ways(args: argparse.Namespace) -> tuple[str, Rows]:
-    """The default policy on all traces: mix known or learnt, order, ties, sampling; and FGD as published."""
-    found: dict[str, dict[str, Rows]] = {trace: {} for trace in TRACES}
-    columns = [*WAYS, "fgd"]
-    for trace in TRACES:
-        for way, options in WAYS.items():
-            found[trace][way] = _run(args, [trace], ["inventory"], options)[0]
-        found[trace]["fgd"] = _run(args, [trace], ["fgd"], WAYS["shuffled"])[0]
-    lines = [["trace", *columns, "± known"]]
-    for trace in TRACES:
-        means = [f"{_mean(found[trace][way]):.2f}" for way in columns]
-        lines.append([trace, *means, f"{pstdev(row['allocation'] for row in found[trace]['known']):.2f}"])
-    overall = [f"{fmean(_mean(found[trace][way]) for trace in TRACES):.2f}" for way in columns]
-    lines.append(["mean", *overall, ""])
-    return _aligned(lines), [row | {"way": w} for t in TRACES for w in columns for row in found[t][w]]
-
-
 def policies(args: argparse.Namespace) -> tuple[str, Rows]:
-    """Every policy on four traces, and a picture of allocation against arrivals."""
-    names = ["inventory", "fgd", "best-fit", "gpu-packing", "dot-product", "most-allocated", "random"]
-    rows, curves = _run(args, ["default", "gpushare60", "gpuspec33", "multigpu50"], names, WAYS["shuffled"])
-    default = {label.split()[-1]: curve for label, curve in curves.items() if "default" in label}
-    replay_report.plot(default, args.out / "allocation.png")
-    return replay_report.table(rows), rows
+    """Every policy and the bound on the traces."""
+    columns = POLICIES | {BOUND: TraceOptions()}
+    chosen = [(label, columns[label]) for label in args.policies or columns]
+    results = run(
+        args.data,
+        [task for trace in args.traces for label, how in chosen for task in _tasks(args, trace, label, how)],
+        args.jobs,
+    )
+    merged = _merged(results)
+    gpus = sum(len(node.gpus) for node in read_nodes(nodes_file(args.data)))
+    plots.arrivals(merged, FEW, args.out / "arrivals.png")
+    plots.unallocated(merged, gpus, args.out / "unallocated.png")
+    short = tables.by_policy(merged, FEW, gpus)
+    if args.readme:
+        tables.replace_in(args.readme, short, _command())
+    long = tables.by_trace(merged, chosen[0][0])
+    return f"{tables.aligned(long)}\n\n{tables.aligned(short)}", _rows(merged)
+
+
+def ways(args: argparse.Namespace) -> tuple[str, Rows]:
+    """The default policy on the traces: mix known or learnt, order of nodes, ties, sampling; and FGD."""
+    columns = [(label, "inventory", how) for label, how in WAYS.items()] + [("fgd", "fgd", KNOWN)]
+    tasks = [
+        Task(label, trace, policy, (seed,), how)
+        for trace in args.traces
+        for label, policy, how in columns
+        for seed in args.seeds
+    ]
+    merged = _merged(run(args.data, tasks, args.jobs))
+    return tables.aligned(tables.by_trace(merged, "known")), _rows(merged)
 
 
 def samples(args: argparse.Namespace) -> tuple[str, Rows]:
     """Allocation against how many fitting nodes the scheduler shows us: percentageOfNodesToScore."""
-    rows: Rows = []
-    for sample in SAMPLES:
-        found, _ = _run(
-            args,
-            ["default", "gpuspec33"],
-            ["inventory", "fgd"],
-            TraceOptions(sample=sample, shuffle_nodes=True),
+    tasks = [
+        Task(
+            policy, trace, policy, (seed,), TraceOptions(KNOWN.arrival, False, True, sample, policy == "fgd")
         )
-        rows += [row | {"load": sample or "all"} for row in found]
-    return replay_report.table(rows), rows
+        for trace in args.traces
+        if trace in FEW
+        for policy in ("inventory", "fgd", "best-fit")
+        for sample in SAMPLES
+        for seed in args.seeds
+    ]
+    merged = _merged(run(args.data, tasks, args.jobs))
+    plots.samples(merged, len(read_nodes(nodes_file(args.data))), args.out / "samples.png")
+    lines = [["trace", "policy", *(str(sample or "all") for sample in SAMPLES)]]
+    found = {(one.task.trace, one.task.label, one.task.options.sample): one.allocation for one in merged}
+    for trace, label in dict.fromkeys((one.task.trace, one.task.label) for one in merged):
+        lines.append([trace, label, *(f"{found[trace, label, sample]:.2f}" for sample in SAMPLES)])
+    rows = [row | {"sample": one.task.options.sample} for one in merged for row in one.rows]
+    return tables.aligned(lines), rows
 
 
 def mixes(args: argparse.Namespace) -> tuple[str, Rows]:
@@ -102,36 +133,65 @@ def mixes(args: argparse.Namespace) -> tuple[str, Rows]:
     texts = []
     for kind, names in kinds.items():
         for departures in (False, True):
-            found = replay_mixes(
-                HERE / f"{kind}-mixes.json", names, args.seeds, departures=departures, progress=_quiet
-            )
+            file = HERE / f"{kind}-mixes.json"
+            found = replay_mixes(file, names, args.seeds, departures=departures, progress=_say)
             rows += [row | {"kind": kind, "departures": departures} for row in found]
-            means = [f"{name} {_mean([r for r in found if r['policy'] == name]):.2f}" for name in names]
+            means = [
+                f"{name} {fmean(row['allocation'] for row in found if row['policy'] == name):.2f}"
+                for name in names
+            ]
             title = f"{kind}, {'departures' if departures else 'fill'}: mean allocation {', '.join(means)}"
             texts.append(f"{title}\n{replay_report.table(found)}")
     return "\n\n".join(texts), rows
 
 
-def _run(
-    args: argparse.Namespace, traces: list[str], names: list[str], options: TraceOptions
-) -> tuple[Rows, dict[str, Any]]:
-    files = [args.data / f"openb_pod_list_{trace}.csv" for trace in traces]
-    nodes = args.data / "openb_node_list_gpu_node.csv"
-    print(f"{' '.join(traces)}: {' '.join(names)}", file=sys.stderr)
-    return replay_trace(nodes, files, names, args.seeds, options, _quiet)
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.packing")
+    parser.add_argument("--data", type=Path, required=True, help="directory of the openb CSV files")
+    parser.add_argument("--seeds", type=seed_range, default=seed_range("42-51"), help="such as 42-51 or 1,2")
+    parser.add_argument("--traces", nargs="+", choices=TRACES, default=TRACES, metavar="TRACE")
+    parser.add_argument("--policies", nargs="+", choices=[*POLICIES, BOUND], metavar="POLICY")
+    parser.add_argument("--only", choices=["policies", "ways", "samples", "mixes"], nargs="+")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (%(default)s)")
+    parser.add_argument("--out", type=Path, default=HERE / "results", help="directory (%(default)s)")
+    parser.add_argument("--readme", type=Path, help="put the short table of policies into this page")
+    return parser.parse_args()
 
 
-def _quiet(what: str, part: float) -> None:
-    """No progress bar inside a benchmark."""
+def _tasks(args: argparse.Namespace, trace: str, label: str, how: TraceOptions) -> list[Task]:
+    """The bound keeps its patterns from seed to seed; policies run apart."""
+    together = [tuple(args.seeds)] if label == BOUND else [(seed,) for seed in args.seeds]
+    return [Task(label, trace, label, seeds, how) for seeds in together]
 
 
-def _mean(rows: Rows) -> float:
-    return fmean(row["allocation"] for row in rows)
+def _merged(results: list[Result]) -> list[Result]:
+    """One result for all seeds of a trace, label and way."""
+    merged: dict[tuple[str, str, TraceOptions], Result] = {}
+    for one in results:
+        key = one.task.trace, one.task.label, one.task.options
+        first = merged.get(key)
+        merged[key] = Result(first.task, [*first.rows, *one.rows], first.curve) if first else one
+    return list(merged.values())
 
 
-def _aligned(lines: list[list[str]]) -> str:
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True)) for line in lines)
+def _rows(results: list[Result]) -> Rows:
+    return [row | {"column": one.task.label} for one in results for row in one.rows]
+
+
+def _command() -> str:
+    """The command line that makes the table of policies again, without what does not change it."""
+    kept, drops = ["python -m bench.packing --data DIR --only policies"], False
+    for word in sys.argv[1:]:
+        if word.startswith("--"):
+            drops = word in ("--data", "--only", "--jobs", "--out", "--readme")
+        if not drops:
+            kept.append(shlex.quote(word))
+    return " ".join(kept)
+
+
+def _say(what: str, part: float) -> None:
+    if part >= 1:
+        print(what, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -233,7 +233,7 @@ def test_bad_input_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFix
         [str(empty)],
         [str(text)],
         [str(tmp_path / "none")],
-        [str(CLUSTER), "--seeds", "1"],
+        [str(CLUSTER), "--departures"],
         [str(CLUSTER), "--ties", "random", "--timeline"],
     ):
         assert cli.main(["replay", "--snapshot", *more]) == 2
@@ -244,8 +244,8 @@ def test_bad_input_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFix
             "no node that takes pods has a GPU",
             "holds no Kubernetes objects",
             "cannot be read",
-            "--seeds",
-            "--ties",
+            "--departures",
+            "--timeline",
         ],
         errors,
         strict=True,

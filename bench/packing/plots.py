@@ -1,0 +1,126 @@
+"""The pictures of the comparison. Need matplotlib (the ``plot`` extra)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import fmean
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bench.packing.runs import BOUND, Result
+
+_OURS = "#d1495b"
+_OTHERS = ("#1b6ca8", "#3a9d8f", "#e09f3e", "#8d6a9f", "#6c757d", "#7fb069", "#17becf", "#99582a", "#adb5bd")
+_OF_BOUND, _UNAVOIDABLE = "#2b2d42", "#ced4da"
+
+
+def arrivals(results: Sequence[Result], traces: Sequence[str], path: Path) -> None:
+    """Allocation against arrivals, a panel for each trace, a line for each policy, over the part that
+    tells policies apart; a cross where the bound is."""
+    traces = [trace for trace in traces if any(result.task.trace == trace for result in results)]
+    figure, panels = _panels(len(traces))
+    colours = _colours(result.task.label for result in results)
+    for panel, trace in zip(panels, traces, strict=True):
+        for result in (one for one in results if one.task.trace == trace):
+            label, colour = result.task.label, colours[result.task.label]
+            if result.curve is None:
+                panel.plot(100, result.allocation, "x", color=colour, markersize=9, mew=2, label=label)
+            else:
+                wide = 2.2 if colour == _OURS else 1.2
+                panel.plot(*result.curve, color=colour, linewidth=wide, label=label)
+        panel.plot([0, 130], [0, 130], ":", color="#adb5bd", linewidth=1, zorder=0)
+        lowest = min(result.allocation for result in results if result.task.trace == trace)
+        panel.set(title=trace, xlabel="GPU arrived, % of capacity", xlim=(75, 130))
+        panel.set_ylim(max(60, lowest - 12), 100)
+    _save(figure, panels, path)
+
+
+def unallocated(results: Sequence[Result], gpus: int, path: Path) -> None:
+    """GPUs left when as many have arrived as there are, a bar for each policy, mean over the traces; the
+    pale part no scheduler can avoid."""
+    labels = dict.fromkeys(result.task.label for result in results)
+    left = {
+        label: gpus * (1 - fmean(one.allocation for one in results if one.task.label == label) / 100)
+        for label in labels
+    }
+    floor = left.pop(BOUND, 0.0)
+    ordered = sorted(left, key=lambda label: -left[label])
+    colours = _colours(labels)
+    figure, axes = pyplot.subplots(figsize=(8, 0.42 * len(ordered) + 1.3))
+    widths = [left[label] - floor for label in ordered]
+    axes.barh(ordered, widths, left=floor, color=[colours[label] for label in ordered], height=0.68)
+    axes.barh(
+        ordered, floor, color=_UNAVOIDABLE, height=0.68, label="no scheduler avoids these (offline bound)"
+    )
+    for label in ordered:
+        axes.annotate(
+            f"{left[label]:.0f}", (left[label], label), (4, 0), textcoords="offset points", va="center"
+        )
+    traces = len({result.task.trace for result in results})
+    of = f"mean of {traces} traces" if traces > 1 else results[0].task.trace
+    axes.set(xlabel=f"of {gpus} GPUs, left unallocated when as many have arrived ({of})")
+    axes.set_xlim(0, 1.1 * max(left.values()))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
+def samples(results: Sequence[Result], nodes: int, path: Path) -> None:
+    """Allocation against how many fitting nodes are looked at, a panel for each trace; all at the right."""
+    traces = list(dict.fromkeys(result.task.trace for result in results))
+    labels = list(dict.fromkeys(result.task.label for result in results))
+    figure, panels = _panels(len(traces))
+    colours = _colours(labels)
+    for panel, trace in zip(panels, traces, strict=True):
+        for label in labels:
+            points = sorted(
+                (one.task.options.sample or nodes, one.allocation)
+                for one in results
+                if (one.task.trace, one.task.label) == (trace, label)
+            )
+            panel.plot(*zip(*points, strict=True), "o-", color=colours[label], markersize=4, label=label)
+        ticks = sorted({one.task.options.sample or nodes for one in results})
+        panel.set_xscale("log")
+        panel.set_xticks(ticks, ["all" if tick == nodes else str(tick) for tick in ticks])
+        panel.minorticks_off()
+        panel.set(title=trace, xlabel="fitting nodes looked at")
+    _save(figure, panels, path)
+
+
+def _colours(labels: Iterable[str]) -> dict[str, str]:
+    """A colour for each label: the default policy's own, the bound's own, the others in order."""
+    unique = list(dict.fromkeys(labels))
+    others = [label for label in unique if label not in ("inventory", BOUND)]
+    colours = dict(zip(others, _OTHERS * (1 + len(others) // len(_OTHERS)), strict=False))
+    return {"inventory": _OURS, BOUND: _OF_BOUND} | colours
+
+
+def _panels(count: int) -> tuple[Figure, list[Axes]]:
+    across = min(count, 2)
+    down = -(-count // across)
+    figure, axes = pyplot.subplots(down, across, figsize=(5.4 * across, 3.7 * down), squeeze=False)
+    panels = list(axes.flat)
+    for spare in panels[count:]:
+        spare.remove()
+    return figure, panels[:count]
+
+
+def _save(figure: Figure, panels: Sequence[Axes], path: Path) -> None:
+    for panel in panels[::2]:
+        panel.set_ylabel("GPU allocated, % of capacity")
+    for panel in panels:
+        panel.grid(alpha=0.25)
+        panel.spines[["top", "right"]].set_visible(False)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.tight_layout(rect=(0, 0.09, 1, 1))
+    figure.legend(handles, labels, loc="lower center", ncols=min(5, len(labels)), frameon=False)
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)

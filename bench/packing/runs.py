@@ -1,0 +1,78 @@
+"""The replays behind the comparison, one process for each at a time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from extender.replay_runs import TraceOptions, bound_trace, replay_trace
+
+Rows = list[dict[str, Any]]
+Curve = tuple[list[float], list[float]]
+BOUND = "bound"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One column of a table on one trace: a policy, or ``bound``, replayed in one way."""
+
+    label: str
+    trace: str
+    policy: str
+    seeds: tuple[int, ...]
+    options: TraceOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The rows of a task, and arrived and allocated GPU of its first seed (none for the bound)."""
+
+    task: Task
+    rows: Rows
+    curve: Curve | None
+
+    @property
+    def allocation(self) -> float:
+        """Mean over the seeds, in per cent."""
+        return fmean(row["allocation"] for row in self.rows)
+
+
+def nodes_file(data: Path) -> Path:
+    """The node list of the published experiments."""
+    return data / "openb_node_list_gpu_node.csv"
+
+
+def run(data: Path, tasks: Sequence[Task], jobs: int) -> list[Result]:
+    """The results, in the order of the tasks; which one ends is said on standard error."""
+    results = []
+    for result in _results(partial(_one, data), tasks, jobs):
+        results.append(result)
+        done = f"{len(results)}/{len(tasks)} {result.task.trace} {result.task.label}"
+        print(f"{done}: {result.allocation:.2f}", file=sys.stderr, flush=True)
+    return results
+
+
+def _results(one: partial[Result], tasks: Sequence[Task], jobs: int) -> Iterator[Result]:
+    if jobs == 1:
+        yield from map(one, tasks)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(one, tasks)
+
+
+def _one(data: Path, task: Task) -> Result:
+    traces = [data / f"openb_pod_list_{task.trace}.csv"]
+    if task.policy == BOUND:
+        return Result(task, bound_trace(nodes_file(data), traces, task.seeds, task.options, _quiet), None)
+    rows, curves = replay_trace(nodes_file(data), traces, [task.policy], task.seeds, task.options, _quiet)
+    return Result(task, rows, next(iter(curves.values())))
+
+
+def _quiet(what: str, part: float) -> None:
+    """No progress bar inside a benchmark."""

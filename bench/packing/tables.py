@@ -1,0 +1,67 @@
+"""Tables of the comparison: aligned text for a terminal, Markdown for the README."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, pstdev
+
+from bench.packing.runs import Result
+
+Lines = list[list[str]]
+_BEGIN, _END = "<!-- packing table -->", "<!-- end of the packing table -->"
+
+
+def by_trace(results: Sequence[Result], spread_of: str) -> Lines:
+    """A line for each trace and their mean, a column for each label; the deviation over seeds of one of
+    them."""
+    labels = list(dict.fromkeys(result.task.label for result in results))
+    traces = list(dict.fromkeys(result.task.trace for result in results))
+    found = {(result.task.trace, result.task.label): result for result in results}
+    lines = [["trace", *labels, f"± {spread_of}"]]
+    for trace in traces:
+        cells = [f"{found[trace, label].allocation:.2f}" for label in labels]
+        spread = pstdev(row["allocation"] for row in found[trace, spread_of].rows)
+        lines.append([trace, *cells, f"{spread:.2f}"])
+    means = [fmean(found[trace, label].allocation for trace in traces) for label in labels]
+    return [*lines, ["mean", *(f"{mean:.2f}" for mean in means), ""]]
+
+
+def by_policy(results: Sequence[Result], traces: Sequence[str], gpus: int) -> Lines:
+    """A line for each label, best first: the mean over all traces, the GPUs left, and a few traces."""
+    labels = dict.fromkeys(result.task.label for result in results)
+    found = {
+        label: {result.task.trace: result.allocation for result in results if result.task.label == label}
+        for label in labels
+    }
+    means = {label: fmean(of_label.values()) for label, of_label in found.items()}
+    shown = [trace for trace in traces if all(trace in of_label for of_label in found.values())]
+    count = len({result.task.trace for result in results})
+    lines = [["policy", f"mean of {count}", "GPUs left", *shown]]
+    for label in sorted(labels, key=lambda label: -means[label]):
+        left = f"{gpus * (1 - means[label] / 100):.0f}"
+        lines.append([label, f"{means[label]:.2f}", left, *(f"{found[label][t]:.2f}" for t in shown)])
+    return lines
+
+
+def aligned(lines: Lines) -> str:
+    """Columns of equal width, flush right."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True)) for line in lines)
+
+
+def markdown(lines: Lines) -> str:
+    """The same as a Markdown table."""
+    rule = ["---", *["--:"] * (len(lines[0]) - 1)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in [lines[0], rule, *lines[1:]])
+
+
+def replace_in(page: Path, lines: Lines, command: str) -> None:
+    """Put the table and its command between the two marks of a page."""
+    text = page.read_text(encoding="utf-8")
+    table = f"{_BEGIN}\n{markdown(lines)}\n\n    {command}\n{_END}"
+    new, times = re.subn(f"{re.escape(_BEGIN)}.*?{re.escape(_END)}", lambda _: table, text, flags=re.DOTALL)
+    if times != 1:
+        raise ValueError(f"{page}: has no place for the table ({_BEGIN} ... {_END})")
+    page.write_text(new, encoding="utf-8")

@@ -49,7 +49,7 @@ class Settings(BaseModel):
         description="a whole number from 0: filter answers with so many nodes, the best ones; 0 = with all",
     )
     # Its name is looked up when the policies are loaded, which takes seconds (``engine.policy_of``).
-    policy: str = Field(default="best-fit", min_length=1, description="the name of a packing policy")
+    policy: str = Field(default="inventory", min_length=1, description="the name of a packing policy")
     minimum_slice_milli: int = Field(
         default=0,
         ge=0,

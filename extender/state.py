@@ -254,6 +254,8 @@ class State:
             self._learn(pod)
         self.pods[pod.key] = pod
         self._keys_by_uid[pod.uid] = pod.key
+        if pod.node_name:
+            self._drop_all(pod.uid)  # before it is held for good: it has its room once
         node = pod.node_name or pod.nominated_node
         hold = self._hold(pod, node) if node else None
         if hold is None:
@@ -263,8 +265,6 @@ class State:
             self._note(node)
         elif not self.tentative.of(pod.uid):
             self.ledger.nominate(pod.key, hold)
-        if pod.node_name:
-            self._drop_all(pod.uid)
         if known is not None and known.node_name != pod.node_name:
             self._note(known.node_name)
 

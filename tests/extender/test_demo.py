@@ -246,7 +246,7 @@ class TestCommand:
         assert (done.returncode, done.stderr) == (0, "")
         assert "\r" not in done.stdout  # no bar where there is no terminal
         figures = dict(re.findall(r"^  (\S.*?)  +(\d+ .*|\d+)$", done.stdout, re.MULTILINE))
-        for row in ("whole GPUs in use", "8-GPU jobs placed", "8-GPU jobs that could still start"):
+        for row in ("pods placed", "8-GPU jobs placed", "whole GPUs in use", "nodes left idle, of any GPU"):
             spread, packed = (int(one) for one in re.findall(r"(\d+)(?: of \d+)?", figures[row]))
             assert packed > spread
 

@@ -19,7 +19,7 @@ def test_defaults_need_neither_file_nor_environment() -> None:
     assert settings == Settings()
     assert (settings.shortlist, settings.policy, settings.bind, settings.body_limit_mib) == (
         64,
-        "best-fit",
+        "inventory",
         False,
         64,
     )

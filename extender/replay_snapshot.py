@@ -1,7 +1,7 @@
 """``stowage replay --snapshot``: the GPU pods that run in a cluster, packed again from empty.
 
-What cannot move stays and keeps what it holds: pods without GPU, pods of DaemonSets and static pods, and all
-pods on nodes that take nothing now (cordoned, being re-partitioned, not readable). The others are taken off
+What cannot move stays and keeps what it holds: pods without GPU, pods of DaemonSets, static pods, pods with
+ResourceClaims (their devices are given by kube-scheduler, and are not in the fleet), and all pods on nodes that take nothing now (cordoned, being re-partitioned, not readable). The others are taken off
 their nodes and placed again one by one, in the order in which they started, by the policy under its own
 rules of learning and pricing, as the service does it. Nothing is invented: a pod goes where its node
 selector, its required node affinity and its tolerations allow, or back to the node that it came from.
@@ -87,7 +87,7 @@ class _Cluster:
         """What a pod that can move asks for."""
         row = self.state.fleet.rows.get(pod.node_name, -1)
         stays = isinstance(pod, RuledPod) and pod.rules.stays
-        if row < 0 or not self.open[row] or stays:
+        if row < 0 or not self.open[row] or stays or pod.spec.claims:
             return None
         try:
             request = request_of(pod)

@@ -98,6 +98,7 @@ def test_pods_are_placed_in_the_order_in_which_they_started(replayed) -> None:
         {"gpus": 1, "owner": "DaemonSet"},
         {"gpus": 1, "owner": "Node"},
         {"gpus": 0, "cpu": "30"},
+        {"gpus": 1, "resourceClaims": [{"name": "more", "resourceClaimName": "more"}]},
     ],
 )
 def test_what_cannot_move_keeps_what_it_has(replayed, fixed: dict[str, Any]) -> None:

@@ -1,10 +1,11 @@
 """``stowage replay --snapshot``: the GPU pods that run in a cluster, packed again from empty.
 
 What cannot move stays and keeps what it holds: pods without GPU, pods of DaemonSets, static pods, pods with
-ResourceClaims (their devices are given by kube-scheduler, and are not in the fleet), and all pods on nodes that take nothing now (cordoned, being re-partitioned, not readable). The others are taken off
-their nodes and placed again one by one, in the order in which they started, by the policy under its own
-rules of learning and pricing, as the service does it. Nothing is invented: a pod goes where its node
-selector, its required node affinity and its tolerations allow, or back to the node that it came from.
+ResourceClaims (kube-scheduler gives them their devices, which are not in the fleet), and all pods on nodes
+that take nothing now (cordoned, being re-partitioned, not readable). The others are taken off their nodes and
+placed again one by one, in the order in which they started, by the policy under its own rules of learning and
+pricing, as the service does it. Nothing is invented: a pod goes where its node selector, its required node
+affinity and its tolerations allow, or back to the node that it came from.
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ class Arrays:
     them in GPUs, ``cpu`` and ``node_memory`` (N,) free milli and MiB, ``cpu_capacity`` (N,) milli,
     ``model`` (N,) an index into ``model_names``, ``max_island`` (N,) GPUs, ``overcommitted`` (N,) 1 where
     GPU is handed out twice, ``blocked`` (N,) a reason code, ``order`` (N,) a fixed order of nodes for ties,
-    ``generation`` (N,) counts changes of a node and ``changes`` those of all, ``most`` (R, N) devices of a
+    ``generation`` (N,) counts changes of a node and ``changes`` those of all, ``replaced`` counts nodes that
+    came or went, ``grown`` changes of the arrays' shapes and new ids, ``most`` (R, N) devices of a
     pool for one container (0: any number), ``divides`` (R, N) 1 where they are whole divisible GPUs,
     ``divided`` (N,) an index into ``divisions``, ``cuda`` (N,) versions, ``hosted`` (KINDS, N) pods by the
     number of GPUs that they have (the last: so many or more), 0 for parts of GPUs.
@@ -50,7 +51,7 @@ class Arrays:
 
     def __init__(self, nodes: int = 64, gpus: int = 8) -> None:
         self.shapes: list[NodeShape | None] = []
-        self.changes = 0
+        self.changes = self.replaced = self.grown = 0
         self.rows: dict[str, int] = {}
         self.resources: dict[str, int] = {}
         self.model_names: list[str | None] = [None]
@@ -83,7 +84,14 @@ class Arrays:
         self.generation[row] += 1
         self.changes += 1
 
+    def _division(self, name: str) -> int:
+        if name not in self.divisions:
+            self.divisions[name] = len(self.divisions)
+            self.grown += 1
+        return self.divisions[name]
+
     def _empty(self, row: int, shape: NodeShape) -> None:
+        self.replaced += 1
         self.cpu[row] = self.cpu_capacity[row] = min(shape.cpu_milli, LARGEST)
         self.node_memory[row] = min(shape.memory_mib, LARGEST)
         self.free[:, row] = self.total[:, row] = self.device_gpu[:, row] = self.most[:, row] = 0
@@ -122,6 +130,7 @@ class Arrays:
 
     def _widen(self, nodes: int) -> None:
         more = nodes - self.capacity
+        self.grown += 1
         for name, array in vars(self).items():
             if isinstance(array, np.ndarray):
                 filler = Reason.UNKNOWN_NODE if name == "blocked" else 0
@@ -131,12 +140,14 @@ class Arrays:
     def _reserve_gpus(self, gpus: int) -> None:
         more = gpus - self.compute.shape[0]
         if more > 0:
+            self.grown += 1
             for name in _PER_GPU:
                 setattr(self, name, np.pad(getattr(self, name), [(0, more), (0, 0)]))
 
     def _resource(self, name: str) -> int:
         if name not in self.resources:
             self.resources[name] = len(self.resources)
+            self.grown += 1
             for array in _PER_RESOURCE:
                 setattr(self, array, np.pad(getattr(self, array), [(0, 1), (0, 0)]))
         return self.resources[name]
@@ -148,6 +159,7 @@ class Arrays:
                 return index
         self.model_names.append(model)
         self.products.append(product)
+        self.grown += 1
         return len(self.products) - 1
 
 

@@ -36,9 +36,12 @@ def write(scalar: types.Type, dimensions: int) -> types.Array:
     return types.Array(scalar, dimensions, "C")
 
 
-def same_as(example: tuple[Any, ...]) -> types.Type:
-    """The type of a named tuple like this one, so that a kernel takes a few of them instead of 30 arrays."""
-    return typeof(example)  # type: ignore[no-untyped-call, no-any-return]
+def each_of(example: tuple[Any, ...]) -> tuple[types.Type, ...]:
+    """The types of the fields of a named tuple like this one.
+
+    Kernels take them one by one: numba needs 0.05 us for an array, but ten times as long for one in a tuple.
+    """
+    return tuple(typeof(field) for field in example)  # type: ignore[no-untyped-call]
 
 
 def kernel(

@@ -18,7 +18,7 @@ from packing.node_kernels import (
     node_fits,
     tightest,
 )
-from packing.records import ASK, COMPUTE, COUNT, CPU, MOST, NODES, SCRATCH, SHARE_MIB, SHARE_MILLI, TYPES
+from packing.records import ASK, COMPUTE, COUNT, CPU, MOST, NODES, SHARE_MIB, SHARE_MILLI, TYPES
 
 
 @inlined
@@ -52,18 +52,21 @@ def _take(chosen, gpu, share, sign):
             gpu[FREE, g] -= sign * part
 
 
-@kernel(write(I8, 1), NODES, ASK, TYPES, read(F4, 1), SCRATCH, write(F4, 1), write(I8, 1), write(F4, 2))
-def fgd_cost(seen, nodes, ask, types, frequency, scratch, cost, gpus, terms):
+@kernel(
+    write(I8, 1), write(F4, 1), write(I8, 1), write(F4, 2), *NODES, *ASK, *TYPES, read(F4, 1), write(F4, 2)
+)
+def fgd_cost(
+    seen, cost, gpus, terms,
+    generation, cpu, node_memory, model, max_island, overcommitted, blocked, compute, memory,
+    memory_capacity, divisible, free, device_gpu, divides, divided, asked, allowed, devices,
+    amounts, needed, suits, frequency, gpu,
+):  # fmt: skip
     """Cost (N,) = 100 - score where a node changed since ``seen``, infinite where the request does not fit.
 
     ``frequency`` (T,) is that of the types; ``gpus`` (N,) the GPUs it takes, as a bit mask; ``terms`` (3, N)
-    the rise of the unusable GPU, before rounding.
+    the rise of the unusable GPU, before rounding; ``gpu`` (5, G) is scratch. The rest are fields of
+    ``Nodes``, ``Ask`` and ``Types``.
     """
-    generation, cpu, node_memory, model, max_island, overcommitted, blocked = nodes[:7]
-    compute, memory, memory_capacity, divisible, free, _, divides, divided = nodes[7:]
-    asked, allowed, devices = ask
-    amounts, _, suits = types
-    _, _, _, gpu, _ = scratch
     for n in range(seen.size):
         if seen[n] == generation[n]:
             continue

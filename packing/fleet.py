@@ -69,7 +69,7 @@ class Fleet(Arrays):
         self.shapes[row] = shape
         self.blocked[row] = shape.blocked
         self.model[row] = self._model(shape.model, shape.product)
-        self.divided[row] = self.divisions.setdefault(shape.divided_as, len(self.divisions))
+        self.divided[row] = self._division(shape.divided_as)
         self.cuda[row] = shape.cuda
         self.max_island[row] = max(map(len, shape.islands), default=min(1, len(shape.gpus)))
         self._empty(row, shape)

@@ -15,12 +15,12 @@ def lowest(cost, order, start, limit, luck, found):
     Ties go to the first in ``order`` or, with ``luck`` >= 0, to a random one of them. ``found`` (2,): the row
     or -1, and how many nodes were looked at.
     """
-    best, best_rank, seen, ties, looked = -1, 0, 0, 0, 0
+    best, best_rank, seen, ties, looked, rank = -1, 0, 0, 0, 0, start - 1
     state = np.uint64(luck)
-    for i in range(order.size):
-        rank = (start + i) % order.size
+    for _ in range(order.size):
+        rank = rank + 1 if rank + 1 < order.size else 0
         row = order[rank]
-        looked = i + 1
+        looked += 1
         if cost[row] == np.inf:
             continue
         seen += 1

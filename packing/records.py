@@ -1,6 +1,6 @@
 """What the row kernels take, as named tuples of arrays: the nodes, one request, the mix, and its worth.
 
-A named tuple keeps a kernel's arguments few; each is built from a ``Fleet`` or a ``Request`` here.
+Each is built from a ``Fleet`` or a ``Request`` here, and spread over the arguments of a kernel.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from packing.compiled import same_as
+from packing.compiled import each_of
 from packing.fleet import Fleet, Floats
 from packing.request import Request
 
@@ -18,6 +18,8 @@ ROWS = 9
 CPU, MEMORY, COUNT, COMPUTE, SHARE_MIB, SHARE_MILLI, ISLAND, DIVISION, MOST = range(ROWS)
 """Rows of ``Ask.amounts`` and ``Types.amounts``: CPU milli, MiB, GPUs, then each share, island size, the
 sharing system (-1: shares that no node takes), and the most shares of a type that count on one GPU."""
+LANES = 16
+"""The types of a mix are filled up to a multiple of this, so that loops over them vectorise to the end."""
 
 
 class Nodes(NamedTuple):
@@ -74,15 +76,29 @@ class Worth(NamedTuple):
     memory_mib: Floats
 
 
+STATES = 32
+"""States of a GPU that are remembered. A power of 2."""
+
+
+class Twins(NamedTuple):
+    """Nodes in the very same state, for which everything is the same: ``first`` (N,) of them, and the
+    generation ``since`` (N,) which that held."""
+
+    first: npt.NDArray[np.int64]
+    since: npt.NDArray[np.int64]
+
+
 class Scratch(NamedTuple):
-    """Room for a kernel's own use, as kernels allocate nothing: three of (T,), ``gpu`` (5, G), ``none`` (R,)
-    of 0."""
+    """Room for a kernel's own use, as kernels allocate nothing: three of (T,), ``gpu`` (5, G), ``devices``
+    (R,), and what was found out last about GPUs in some states: ``states`` (S, 5) and ``gone`` (S, T)."""
 
     limits: Floats
     needs: Floats
     lost: Floats
     gpu: Floats
     devices: npt.NDArray[np.int32]
+    states: Floats
+    gone: Floats
 
 
 class Weights(NamedTuple):
@@ -100,7 +116,7 @@ def _an(dtype: str, dimensions: int) -> npt.NDArray[Any]:
 
 
 _f1, _f2, _u1, _i2 = _an("f4", 1), _an("f4", 2), _an("u1", 1), _an("i2", 1)
-NODES = same_as(
+NODES = each_of(
     Nodes(
         _an("i8", 1),
         _f1,
@@ -119,12 +135,13 @@ NODES = same_as(
         _u1,
     )
 )
-ASK = same_as(Ask(_f1, _u1, _an("i4", 1)))
-TYPES = same_as(Types(_f2, _f2, _f2))
-INVENTORY = same_as(Inventory(_f2, _f2, _an("f8", 1)))
-WORTH = same_as(Worth(_f1, _an("f4", 3), _f1))
-SCRATCH = same_as(Scratch(_f1, _f1, _f1, _f2, _an("i4", 1)))
-WEIGHTS = same_as(Weights(1.0, 1.0, 1.0, 1.0, 1.0))
+ASK = each_of(Ask(_f1, _u1, _an("i4", 1)))
+TYPES = each_of(Types(_f2, _f2, _f2))
+INVENTORY = each_of(Inventory(_f2, _f2, _an("f8", 1)))
+WORTH = each_of(Worth(_f1, _an("f4", 3), _f1))
+TWINS = each_of(Twins(_an("i8", 1), _an("i8", 1)))
+SCRATCH = each_of(Scratch(_f1, _f1, _f1, _f2, _an("i4", 1), _f2, _f2))
+WEIGHTS = each_of(Weights(1.0, 1.0, 1.0, 1.0, 1.0))
 
 _MANY = 1e9
 
@@ -138,10 +155,9 @@ def nodes_of(fleet: Fleet) -> Nodes:
     )  # fmt: skip
 
 
-def layout_of(fleet: Fleet) -> tuple[int, ...]:
+def layout_of(fleet: Fleet) -> tuple[int, int]:
     """What sized arrays kept beside a fleet depend on; it changes when the fleet grows."""
-    kinds = len(fleet.model_names), len(fleet.divisions)
-    return id(fleet), fleet.capacity, len(fleet.compute), len(fleet.resources), *kinds
+    return id(fleet), fleet.grown
 
 
 def ask_of(fleet: Fleet, request: Request) -> Ask:

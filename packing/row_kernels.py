@@ -37,6 +37,7 @@ from packing.records import (
     SCRATCH,
     SHARE_MIB,
     SHARE_MILLI,
+    TWINS,
     TYPES,
     WEIGHTS,
     WORTH,
@@ -75,23 +76,39 @@ def _set_limits(n, cpu, node_memory, free, devices, amounts, needed, limits):
             limits[t] = min(limits[t], np.floor(left / needed[r, t]))
 
 
-@kernel(write(I8, 1), NODES, TYPES, INVENTORY, SCRATCH)
-def count_slots(seen, nodes, types, inventory, scratch):
-    """Recount the slots of every node whose generation is not the one ``seen`` (N,)."""
-    generation, cpu, node_memory, model, max_island, overcommitted, blocked = nodes[:7]
-    compute, memory, memory_capacity, divisible, free, _, _, divided = nodes[7:]
-    amounts, needed, allowed = types
-    units, slots, totals = inventory
-    limits, needs, held, _, devices = scratch
+@inlined
+def _twin(n, generation, first, since):
+    """A node before ``n`` that is still in the same state, or ``n``."""
+    twin = first[n]
+    return twin if since[n] == generation[n] and since[twin] == generation[twin] else n
+
+
+@kernel(write(I8, 1), *NODES, *TYPES, *INVENTORY, *TWINS, *SCRATCH)
+def count_slots(
+    seen, generation, cpu, node_memory, model, max_island, overcommitted, blocked, compute, memory,
+    memory_capacity, divisible, free, device_gpu, divides, divided, amounts, needed, allowed,
+    units, slots, totals, first, since, limits, needs, held, gpu, devices, states, gone,
+):  # fmt: skip
+    """Recount the slots of every node whose generation is not the one ``seen`` (N,); the rest are fields of
+    ``Nodes``, ``Types``, ``Inventory``, ``Twins`` and ``Scratch``."""
     devices[:] = 0
     for n in range(seen.size):
         if seen[n] == generation[n]:
             continue
         seen[n] = generation[n]
+        twin = _twin(n, generation, first, since)
+        if twin != n:
+            for t in range(limits.size):
+                totals[t] += slots[twin, t] - slots[n, t]
+                units[n, t], slots[n, t] = units[twin, t], slots[twin, t]
+            continue
         held[:] = 0
+        capacity = np.float32(-1)
         for g in range(compute.shape[0]):
             if divisible[g, n]:
-                _set_needs(memory_capacity[g, n], amounts, needs)
+                if memory_capacity[g, n] != capacity:
+                    capacity = memory_capacity[g, n]
+                    _set_needs(capacity, amounts, needs)
                 _add_units(compute[g, n], memory[g, n], needs, amounts, np.float32(1), held)
         _set_limits(n, cpu[n], node_memory[n], free, devices, amounts, needed, limits)
         takes_any = blocked[n] == 0 and overcommitted[n] == 0
@@ -123,30 +140,59 @@ def _softplus(x, width):
 
 
 @inlined
-def _count_lost(chosen, gpu, share, amounts, needs, lost):
+def _lost_on(g, gpu, share, amounts, needs, states, gone):
+    """Where in ``gone`` (S, T) it stands how many shares of each type GPU ``g`` no longer holds once
+    ``share`` milli of it goes. Counted only if GPUs in other states have taken the place since the last
+    time: most GPUs are in one of a few states."""
+    compute, memory, capacity, takes = (
+        gpu[FREE_COMPUTE, g],
+        gpu[FREE_MEMORY, g],
+        gpu[CAPACITY, g],
+        gpu[TAKES, g],
+    )
+    mixed = np.int64(compute) * 7 + np.int64(memory) * 5 + np.int64(share) * 3 + np.int64(takes)
+    at = (mixed ^ (mixed >> 5)) & (states.shape[0] - 1)
+    known, lost = states[at], gone[at]
+    if not (
+        known[0] == compute
+        and known[1] == memory
+        and known[2] == capacity
+        and known[3] == share
+        and known[4] == takes
+    ):
+        known[0], known[1], known[2], known[3], known[4] = compute, memory, capacity, share, takes
+        lost[:] = 0
+        _set_needs(capacity, amounts, needs)
+        _add_units(compute, memory, needs, amounts, np.float32(1), lost)
+        _add_units(compute - share, memory - takes, needs, amounts, np.float32(-1), lost)
+    return at
+
+
+@inlined
+def _count_lost(chosen, gpu, share, amounts, needs, states, gone, lost):
     """Shares of each type (T,) that the ``chosen`` GPUs no longer hold once ``share`` milli of each goes."""
     lost[:] = 0
     for g in range(gpu.shape[1]):
         if (chosen >> g) & 1:
-            compute, memory = gpu[FREE_COMPUTE, g], gpu[FREE_MEMORY, g]
-            _set_needs(gpu[CAPACITY, g], amounts, needs)
-            _add_units(compute, memory, needs, amounts, np.float32(1), lost)
-            _add_units(compute - share, memory - gpu[TAKES, g], needs, amounts, np.float32(-1), lost)
+            at = _lost_on(g, gpu, share, amounts, needs, states, gone)
+            for t in range(lost.size):
+                lost[t] += gone[at, t]
 
 
 @inlined
 def _price_lost(n, units, slots, amounts, prices, limits, lost):
     """Priced slots of a node that go with the ``lost`` shares and the new ``limits``; overwrites ``lost``.
 
-    Summed apart from the loop that vectorises, always in the same order.
+    Summed apart from the loop that vectorises, always in the same order: four sums, as one would wait for
+    every addition. The number of types is a multiple of ``records.LANES``.
     """
     for t in range(lost.size):
         after = min(np.floor((units[n, t] - lost[t]) / amounts[COUNT, t]), limits[t])
         lost[t] = prices[t] * max(slots[n, t] - after, np.float32(0))
-    gone = 0.0
-    for t in range(lost.size):
-        gone += lost[t]
-    return gone
+    a, b, c, d = 0.0, 0.0, 0.0, 0.0
+    for t in range(0, lost.size, 4):
+        a, b, c, d = a + lost[t], b + lost[t + 1], c + lost[t + 2], d + lost[t + 3]
+    return (a + b) + (c + d)
 
 
 @inlined
@@ -184,34 +230,41 @@ def _taken(n, chosen, gpu, share, asked_devices, device_gpu, divides, devices):
 
 @kernel(
     write(I8, 1),
-    NODES,
-    ASK,
-    TYPES,
-    INVENTORY,
-    WORTH,
-    WEIGHTS,
-    SCRATCH,
     write(F4, 1),
     write(I8, 1),
     write(F4, 2),
+    *NODES,
+    *ASK,
+    *TYPES,
+    *INVENTORY,
+    *WORTH,
+    *WEIGHTS,
+    *TWINS,
+    *SCRATCH,
 )
-def inventory_cost(seen, nodes, ask, types, inventory, worth, weights, scratch, cost, gpus, terms):
+def inventory_cost(
+    seen, cost, gpus, terms,
+    generation, cpu, node_memory, model, max_island, overcommitted, blocked, compute, memory,
+    memory_capacity, divisible, free, device_gpu, divides, divided, asked, allowed, asked_devices,
+    amounts, needed, _, units, slots, totals, prices, tables, memory_mib,
+    fill_weight, stranding, width, cpu_per_gpu, step, first, since,
+    limits, needs, lost, gpu, devices, states, gone,
+):  # fmt: skip
     """Cost (N,) in GPUs of the request where a node changed since ``seen``, infinite where it does not fit.
 
     ``gpus`` (N,) are the GPUs it takes, as a bit mask; ``terms`` (3, N) slots, fill and stranding as they
-    add up to the cost before rounding.
+    add up to the cost before rounding. The rest are fields of ``Nodes``, ``Ask``, ``Types``, ``Inventory``,
+    ``Worth``, ``Weights``, ``Twins`` and ``Scratch``.
     """
-    generation, cpu, node_memory, model, max_island, overcommitted, blocked = nodes[:7]
-    compute, memory, memory_capacity, divisible, free, device_gpu, divides, divided = nodes[7:]
-    asked, allowed, asked_devices = ask
-    amounts, needed, _ = types
-    units, slots, _ = inventory
-    prices, tables, memory_mib = worth
-    limits, needs, lost, gpu, devices = scratch
     for n in range(seen.size):
         if seen[n] == generation[n]:
             continue
         seen[n], cost[n], gpus[n] = generation[n], np.inf, 0
+        twin = _twin(n, generation, first, since)
+        if twin != n:
+            cost[n], gpus[n] = cost[twin], gpus[twin]
+            terms[0, n], terms[1, n], terms[2, n] = terms[0, twin], terms[1, twin], terms[2, twin]
+            continue
         if not node_fits(
             n, cpu, node_memory, model, max_island, overcommitted, blocked, free, divided,
             asked, allowed, asked_devices,
@@ -221,7 +274,7 @@ def inventory_cost(seen, nodes, ask, types, inventory, worth, weights, scratch, 
         if load(n, compute, memory, memory_capacity, divisible, share, mib, milli, gpu) < count:
             continue
         left, unused = cpu[n] - asked[CPU], free_gpu(gpu)
-        stranded = _softplus(unused - cpu[n] / weights.cpu_per_gpu, weights.width)
+        stranded = _softplus(unused - cpu[n] / cpu_per_gpu, width)
         least = np.inf
         for g in range(gpu.shape[1] if count == 1 else 1):
             if count == 1 and (gpu[TAKES, g] < 0 or like_another(g, gpu)):
@@ -229,12 +282,67 @@ def inventory_cost(seen, nodes, ask, types, inventory, worth, weights, scratch, 
             chosen = np.int64(1) << g if count == 1 else tightest(gpu, count)
             size = _taken(n, chosen, gpu, share, asked_devices, device_gpu, divides, devices)
             _set_limits(n, left, node_memory[n] - asked[MEMORY], free, devices, amounts, needed, limits)
-            _count_lost(chosen, gpu, share, amounts, needs, lost)
-            gone = _price_lost(n, units, slots, amounts, prices, limits, lost)
-            fill = -weights.fill * _fill_gained(chosen, gpu, share, memory_mib, tables)
-            over = unused - size - left / weights.cpu_per_gpu
-            strand = weights.stranding * (_softplus(over, weights.width) - stranded)
-            if gone + fill + strand < least - 1e-6:
-                least, gpus[n] = gone + fill + strand, chosen
-                terms[0, n], terms[1, n], terms[2, n] = gone, fill, strand
-        cost[n] = np.ceil(least / weights.step) * weights.step
+            _count_lost(chosen, gpu, share, amounts, needs, states, gone, lost)
+            priced = _price_lost(n, units, slots, amounts, prices, limits, lost)
+            fill = -fill_weight * _fill_gained(chosen, gpu, share, memory_mib, tables)
+            over = unused - size - left / cpu_per_gpu
+            strand = stranding * (_softplus(over, width) - stranded)
+            if priced + fill + strand < least - 1e-6:
+                least, gpus[n] = priced + fill + strand, chosen
+                terms[0, n], terms[1, n], terms[2, n] = priced, fill, strand
+        cost[n] = np.ceil(least / step) * step
+
+
+@inlined
+def _state_hash(n, cpu, node_memory, compute, memory, free):
+    """A number that equal nodes have in common, and others hardly."""
+    found = np.int64(cpu[n]) * 1_000_003 + np.int64(node_memory[n])
+    for g in range(compute.shape[0]):
+        found = found * 1_000_003 + np.int64(compute[g, n]) * 65_537 + np.int64(memory[g, n])
+    for r in range(free.shape[0]):
+        found = found * 1_000_003 + free[r, n]
+    return found ^ (found >> 29)
+
+
+@inlined
+def _same_state(
+    n, m, cpu, node_memory, model, max_island, overcommitted, blocked, compute, memory, memory_capacity,
+    divisible, free, device_gpu, divides, divided,
+):  # fmt: skip
+    """Whether nodes ``n`` and ``m`` do not differ in anything but their generation."""
+    same = cpu[n] == cpu[m] and node_memory[n] == node_memory[m] and model[n] == model[m]
+    same = same and max_island[n] == max_island[m] and overcommitted[n] == overcommitted[m]
+    same = same and blocked[n] == blocked[m] and divided[n] == divided[m]
+    if not same:
+        return False
+    for g in range(compute.shape[0]):
+        same = same and compute[g, n] == compute[g, m] and memory[g, n] == memory[g, m]
+        same = same and memory_capacity[g, n] == memory_capacity[g, m] and divisible[g, n] == divisible[g, m]
+    for r in range(free.shape[0]):
+        same = same and free[r, n] == free[r, m] and device_gpu[r, n] == device_gpu[r, m]
+        same = same and divides[r, n] == divides[r, m]
+    return same
+
+
+@kernel(write(I8, 1), *TWINS, *NODES)
+def find_twins(
+    table, first, since, generation, cpu, node_memory, model, max_island, overcommitted, blocked, compute,
+    memory, memory_capacity, divisible, free, device_gpu, divides, divided,
+):  # fmt: skip
+    """Find for every node the first one in the same state. ``table`` is scratch of a size that is a power of
+    2 above N; the rest are fields of ``Twins`` and ``Nodes``."""
+    table[:] = -1
+    for n in range(first.size):
+        first[n], since[n] = n, generation[n]
+        at = _state_hash(n, cpu, node_memory, compute, memory, free) & (table.size - 1)
+        while table[at] >= 0:
+            m = table[at]
+            if _same_state(
+                n, m, cpu, node_memory, model, max_island, overcommitted, blocked, compute, memory,
+                memory_capacity, divisible, free, device_gpu, divides, divided,
+            ):  # fmt: skip
+                first[n] = m
+                break
+            at = (at + 1) & (table.size - 1)
+        else:
+            table[at] = n

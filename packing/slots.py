@@ -24,7 +24,7 @@ import numpy as np
 from packing import records, row_kernels
 from packing.demand import Mix
 from packing.fleet import Fleet, Floats
-from packing.records import Inventory, Nodes, Scratch, Types, ask_of
+from packing.records import LANES, STATES, Inventory, Nodes, Scratch, Twins, Types, ask_of
 from packing.request import Request
 
 SCARCITY = 1.9
@@ -43,7 +43,8 @@ _TINY = 1e-3
 class Slots:
     """Slots per node and type, recounted where a node changed.
 
-    ``inventory.slots`` (N, T) is cap, ``inventory.totals`` (T,) its sum over the nodes.
+    ``inventory.slots`` (N, T') is cap, ``inventory.totals`` (T',) its sum over the nodes, with T' the number
+    of types filled up to a multiple of ``records.LANES`` by types without slots or price.
     """
 
     def __init__(self, fleet: Fleet, mix: Mix) -> None:
@@ -51,32 +52,43 @@ class Slots:
         self.requests = tuple(request for request, _ in kinds)
         self.frequency = np.array([x for _, x in kinds])
         self.gpus = np.array([mean_gpu(fleet, request) for request in self.requests])
-        self.types = types_of(fleet, self.requests)
+        width = -(-len(kinds) // LANES) * LANES
+        self.types = _filled_up(types_of(fleet, self.requests), width)
         self.inventory = Inventory(
-            np.zeros((fleet.capacity, len(kinds)), np.float32),
-            np.zeros((fleet.capacity, len(kinds)), np.float32),
-            np.zeros(len(kinds)),
+            np.zeros((fleet.capacity, width), np.float32),
+            np.zeros((fleet.capacity, width), np.float32),
+            np.zeros(width),
         )
         self.scratch = Scratch(
-            np.zeros(len(kinds), np.float32),
-            np.zeros(len(kinds), np.float32),
-            np.zeros(len(kinds), np.float32),
+            np.zeros(width, np.float32),
+            np.zeros(width, np.float32),
+            np.zeros(width, np.float32),
             np.zeros((5, len(fleet.compute)), np.float32),
             np.zeros(len(fleet.resources), np.int32),
+            np.full((STATES, 5), -1, np.float32),
+            np.zeros((STATES, width), np.float32),
         )
+        self.twins = Twins(np.arange(fleet.capacity), np.full(fleet.capacity, -1, np.int64))
         self._seen = np.full(fleet.capacity, -1, np.int64)
+
+    def find_twins(self, nodes: Nodes) -> None:
+        """Find nodes in the same state: whatever is asked of all nodes is then asked of one of them only."""
+        table = np.empty(2 << self._seen.size.bit_length(), np.int64)
+        row_kernels.find_twins(table, *self.twins, *nodes)
 
     def recount(self, nodes: Nodes) -> None:
         """Count again where a node's generation moved on."""
-        row_kernels.count_slots(self._seen, nodes, self.types, self.inventory, self.scratch)
+        row_kernels.count_slots(self._seen, *nodes, *self.types, *self.inventory, *self.twins, *self.scratch)
 
     def prices(self, free_gpu: float, scarcity: float = SCARCITY, size: float = SIZE) -> Floats:
-        """q (T,) in GPUs per slot; ``free_gpu`` is the free GPU of the fleet."""
-        totals = self.inventory.totals
+        """q (T',) in GPUs per slot; ``free_gpu`` is the free GPU of the fleet."""
+        totals = self.inventory.totals[: len(self.requests)]
         sized = np.where(self.gpus > 0, self.gpus, 1.0)
         raw = np.where(self.gpus > 0, self.frequency * sized**size / np.maximum(totals, 1.0) ** scarcity, 0.0)
         value = float(raw @ totals)
-        return (raw * (free_gpu / value if value > 0 else 0.0)).astype(np.float32)
+        prices = np.zeros_like(self.inventory.totals, np.float32)
+        prices[: raw.size] = raw * (free_gpu / value if value > 0 else 0.0)
+        return prices
 
 
 def mean_gpu(fleet: Fleet, request: Request) -> float:
@@ -99,3 +111,10 @@ def types_of(fleet: Fleet, requests: Sequence[Request]) -> Types:
     amounts[divisors] = np.maximum(amounts[divisors], _TINY)
     amounts[records.COUNT] = np.maximum(amounts[records.COUNT], 1)
     return Types(amounts, np.where(devices > 0, devices, _TINY * _TINY).astype(np.float32), allowed)
+
+
+def _filled_up(types: Types, width: int) -> Types:
+    """The same with further types, which no model is allowed to take."""
+    more = [(0, 0), (0, width - types.amounts.shape[1])]
+    amounts, devices = (np.pad(part, more, constant_values=1) for part in types[:2])
+    return Types(amounts, devices, np.pad(types.allowed, more))

@@ -19,7 +19,7 @@ from packing.fleet import Fleet, Floats
 from packing.policies.devices import tightest
 from packing.policies.rows import Kept, Row, gpus_in
 from packing.policies.sums import free_parts
-from packing.records import Scratch, layout_of
+from packing.records import layout_of
 from packing.request import ANY, WHOLE, Request
 from packing.slots import types_of
 
@@ -83,8 +83,8 @@ class Fgd:
         against = self._against
         assert against is not None
         fgd_cost(
-            row.seen, nodes, row.ask, against.types, against.frequency, against.scratch,
-            row.cost, row.gpus, row.terms,
+            row.seen, row.cost, row.gpus, row.terms, *nodes, *row.ask, *against.types, against.frequency,
+            against.gpu,
         )  # fmt: skip
         return row
 
@@ -96,10 +96,7 @@ class _Against:
         self.layout = layout_of(fleet)
         self.types = types_of(fleet, mix.requests)
         self.frequency = np.array(mix.frequency, np.float32)
-        empty = np.zeros(0, np.float32)
-        self.scratch = Scratch(
-            empty, empty, empty, np.zeros((5, len(fleet.compute)), np.float32), np.zeros(0, np.int32)
-        )
+        self.gpu = np.zeros((5, len(fleet.compute)), np.float32)
 
 
 def unusable_gpu(fleet: Fleet, mix: Mix) -> float:

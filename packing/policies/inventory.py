@@ -113,8 +113,8 @@ class Inventory:
         slots = counted.slots
         slots.recount(nodes)
         row_kernels.inventory_cost(
-            row.seen, nodes, row.ask, slots.types, slots.inventory, counted.worth, counted.weights,
-            slots.scratch, row.cost, row.gpus, row.terms,
+            row.seen, row.cost, row.gpus, row.terms, *nodes, *row.ask, *slots.types, *slots.inventory,
+            *counted.worth, *counted.weights, *slots.twins, *slots.scratch,
         )  # fmt: skip
         return row
 
@@ -125,7 +125,9 @@ class _Counted:
     def __init__(self, fleet: Fleet, tables: Tables) -> None:
         self.layout = layout_of(fleet)
         self.slots = slots = Slots(fleet, tables.mix)
-        slots.recount(nodes_of(fleet))
+        nodes = nodes_of(fleet)
+        slots.find_twins(nodes)
+        slots.recount(nodes)
         self.worth = Worth(
             slots.prices(fleet.free_gpu()), tables.fill, np.array(tables.memory_mib, np.float32)
         )

@@ -36,7 +36,7 @@ class Kept:
 
     def __init__(self) -> None:
         self._rows: dict[Request, Row] = {}
-        self._layout: tuple[int, ...] = ()
+        self._layout = 0, 0
         self._last: tuple[Request | None, int, Row | None] = None, -1, None
         self._nodes: Nodes | None = None
 

@@ -149,3 +149,39 @@ def test_placing_never_raises_slots_or_fill_nor_exceeds_a_gpu(steps):
     assert (fleet.compute >= 0).all()
     assert (fleet.memory >= 0).all()
     assert not fleet.overcommitted.any()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(requests, st.integers(0, 5), st.booleans()), max_size=25), st.integers(0, 25))
+def test_kept_rows_equal_those_worked_out_for_every_node_from_scratch(steps, adopted):
+    fleet = fleet_of(*[node(f"a{i}") for i in range(3)], *[node(f"b{i}", gpus=2, cpu=9000) for i in range(3)])
+    kept, afresh, held = ready(fleet), ready(fleet), []
+    for i, (request, row, back) in enumerate(steps):
+        if i == adopted:
+            kept.refresh(fleet)
+            afresh.refresh(fleet)
+        if back and held:
+            fleet.give_back(held.pop())
+        elif np.isfinite(kept.cost(fleet, request)[row]):
+            held.append(place(fleet, kept, request, row))
+    afresh._counted.slots.twins.since.fill(-1)  # ask every node by itself
+    for request in MIX.requests:
+        one, other = kept._row(fleet, request), afresh._row(fleet, request)
+        assert np.array_equal(one.cost, other.cost)
+        assert np.array_equal(one.gpus, other.gpus)
+        fits = np.isfinite(one.cost)
+        assert np.array_equal(one.terms[:, fits], other.terms[:, fits])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(requests, st.integers(0, 5)), max_size=12))
+def test_twins_are_the_nodes_in_the_same_state(steps):
+    fleet = fleet_of(*[node(f"a{i}") for i in range(3)], *[node(f"b{i}", gpus=2, cpu=9000) for i in range(3)])
+    policy, slots = ready(fleet), Slots(fleet, MIX)
+    for request, row in steps:
+        if np.isfinite(policy.cost(fleet, request)[row]):
+            place(fleet, policy, request, row)
+    slots.find_twins(nodes_of(fleet))
+    free = np.vstack([fleet.cpu, fleet.node_memory, fleet.compute_capacity, fleet.compute, fleet.memory])
+    states = free.T.tolist()
+    assert slots.twins.first.tolist() == [states.index(state) for state in states]

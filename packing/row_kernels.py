@@ -290,7 +290,8 @@ def inventory_cost(
             if priced + fill + strand < least - 1e-6:
                 least, gpus[n] = priced + fill + strand, chosen
                 terms[0, n], terms[1, n], terms[2, n] = priced, fill, strand
-        cost[n] = np.ceil(least / step) * step
+        rest = unused + cpu[n] / cpu_per_gpu
+        cost[n] = (np.ceil(least / step) + rest / (1 + rest)) * step
 
 
 @inlined

@@ -2,7 +2,7 @@
 
 A placement costs, in GPUs,
 
-    slots - FILL x fill + STRANDING x stranding,    rounded up to STEP
+    slots - FILL x fill + STRANDING x stranding,    rounded up to STEP, plus less than a STEP for what is free
 
 - *slots*: what it takes from the number of requests of each type that the fleet could still host, each at
   the price of such a slot (``slots.py``). It keeps whole nodes, scarce models and CPU beside GPUs without a
@@ -11,8 +11,9 @@ A placement costs, in GPUs,
 - *stranding*: the rise of s log(1 + exp((R - C / (e rho)) / s)), with R the node's free GPU, C its free CPU
   and rho the CPU per GPU that the mix asks for: free GPU that the node's CPU will not serve.
 
-Rounding makes near-equal nodes equal, so that a fixed order of nodes decides among them and load stays
-together.
+Rounding makes near-equal nodes equal. Of those the one with least free goes first: STEP x free / (1 + free),
+with free = R + C / (e rho) before the placement. So load stays together without leaning on the order of the
+nodes, which random ties and samples of the nodes take away.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ from packing.slots import Slots
 FILL, STRANDING, STEP = 13.0, 1.1, 0.055
 STRAND_WIDTH, STRAND_MARGIN = 0.26, 0.77
 """s and e above. All five found with ``slots.SCARCITY`` and ``slots.SIZE`` on the same six traces; the
-optimum is flat: FILL 5 instead of 13 costs 0.1 points, no stranding 0.2, no rounding 0.35."""
+optimum is flat: FILL 5 instead of 13 costs 0.1 points, no stranding 0.2, no rounding 0.35. Only cpu250 is
+sharp: a STEP of 0.1 costs it 0.6, none 1.0."""
+
+_NO_CPU_COUNTS = 1e9
+"""CPU milli per GPU before any request for GPU is known: free CPU then counts as nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +137,7 @@ class _Counted:
             slots.prices(fleet.free_gpu()), tables.fill, np.array(tables.memory_mib, np.float32)
         )
         rho = tables.mix.cpu_per_gpu(dict(zip(slots.requests, slots.gpus.tolist(), strict=True)))
-        per_gpu = max(1.0, STRAND_MARGIN * rho)
+        per_gpu = STRAND_MARGIN * rho if rho > 0 else _NO_CPU_COUNTS
         self.weights = Weights(FILL, STRANDING if rho > 0 else 0.0, STRAND_WIDTH, per_gpu, STEP)
 
 

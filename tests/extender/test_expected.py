@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from extender.dialects import request_of
 from extender.engine import policy_of, state_of
 from extender.expected import prior_of
 from extender.objects import Listed, Upserted
@@ -82,9 +83,14 @@ async def test_it_is_in_force_before_any_pod_has_come() -> None:
     await planner.look()
     assert isinstance(state.policy, Inventory)
     assert state.policy.terms(state.fleet, request := prior_of([eight]).requests[0], 0)["slots"] > 0
+    one = request_of(make_pod("one", 1))
+    before = state.policy.terms(state.fleet, one, 0)
+    state.apply([Upserted(make_pod(f"first{number}", 4)) for number in range(20)])
+    await planner.look()  # the first pods that teach are not left waiting for others
+    assert state.policy.terms(state.fleet, one, 0) != before
     for number in range(600):
         state.apply([Upserted(make_pod(f"p{number}", 1))])
     await planner.look()
-    one = state.policy.plan(state.fleet)().mix
-    assert one.requests[0].devices == ((GPU, 1),)
-    assert request in one.requests
+    mix = state.policy.plan(state.fleet)().mix
+    assert mix.requests[0].devices == ((GPU, 1),)
+    assert request in mix.requests

@@ -45,11 +45,13 @@ _TODAY = "today"
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """A pod that is placed again, and the rows (N,) that its rules admit."""
+    """A pod that is placed again: the rows (N,) that its rules admit, shared with its like, and its own row,
+    where it may always go back to."""
 
     key: str
     request: Request
     rows: Flags
+    home: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,12 @@ class _Cluster:
         """The pods that move, in the order in which they started."""
         pods = sorted(self.state.pods.values(), key=lambda pod: (pod.started or pod.created, pod.key))
         requests = ((pod, self._request(pod)) for pod in pods)
-        return [_Moved(pod.key, request, self._rows(pod)) for pod, request in requests if request]
+        rows = self.state.fleet.rows
+        return [
+            _Moved(pod.key, request, self._rows(pod), rows[pod.node_name])
+            for pod, request in requests
+            if request
+        ]
 
     def _request(self, pod: Pod) -> Request | None:
         """What a pod that can move asks for."""
@@ -97,7 +104,7 @@ class _Cluster:
         return request if request.wants_gpu else None
 
     def _rows(self, pod: Pod) -> Flags:
-        """(N,) the rows where the pod may run: those that its rules admit, and its own."""
+        """(N,) the rows that the pod's rules admit."""
         rules = (pod.spec.node_selector, pod.rules if isinstance(pod, RuledPod) else None)
         admitted = self._admitted.get(rules)
         if admitted is None:
@@ -106,9 +113,7 @@ class _Cluster:
                 admitted[self.state.fleet.rows[node.name]] = admits(node, pod)
             admitted &= self.open
             self._admitted[rules] = admitted
-        rows = admitted.copy()
-        rows[self.state.fleet.rows[pod.node_name]] = True
-        return rows
+        return admitted
 
     @contextmanager
     def emptied(self) -> Iterator[Fleet]:
@@ -155,7 +160,9 @@ def _pack(
         elif fleet.changes - priced > moved:
             policy.refresh(fleet)
             priced = fleet.changes
-        fits = pod.rows & (fleet.reasons(pod.request) == 0)
+        free = fleet.reasons(pod.request) == 0
+        fits = pod.rows & free
+        fits[pod.home] = free[pod.home]
         row = pick(np.where(fits, policy.cost(fleet, pod.request), np.inf).astype(np.float32))
         if row < 0:
             left.append(pod.key)

@@ -46,7 +46,8 @@ class Arrays:
     came or went, ``grown`` changes of the arrays' shapes and new ids, ``most`` (R, N) devices of a
     pool for one container (0: any number), ``divides`` (R, N) 1 where they are whole divisible GPUs,
     ``divided`` (N,) an index into ``divisions``, ``cuda`` (N,) versions, ``hosted`` (KINDS, N) pods by the
-    number of GPUs that they have (the last: so many or more), 0 for parts of GPUs.
+    number of GPUs that they have (the last: so many or more), 0 for parts of GPUs; ``permits`` keeps which
+    models requests may run on (see ``feasible.allowed``).
     """
 
     def __init__(self, nodes: int = 64, gpus: int = 8) -> None:
@@ -58,6 +59,7 @@ class Arrays:
         self.products: list[str] = [""]
         self.divisions: dict[str, int] = {"": 0}
         self.uuids: dict[str, tuple[int, int]] = {}
+        self.permits: dict[tuple[object, ...], npt.NDArray[np.uint8]] = {}
         self._vacant: list[int] = []
         self.cpu, self.cpu_capacity, self.node_memory = _floats(nodes), _floats(nodes), _floats(nodes)
         self.compute, self.compute_capacity = _floats(gpus, nodes), _floats(gpus, nodes)

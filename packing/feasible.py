@@ -11,6 +11,7 @@ from packing.reasons import Reason
 from packing.request import ANY, WHOLE, Request
 
 Reasons = npt.NDArray[np.int8]
+_MOST_PERMITS = 1000
 
 
 def reasons(fleet: Arrays, request: Request, minimum_milli: int = 0) -> Reasons:
@@ -68,7 +69,16 @@ def sizes(fleet: Arrays, request: Request) -> Floats:
 
 
 def allowed(fleet: Arrays, request: Request) -> npt.NDArray[np.uint8]:
-    """Per model id (an index into ``model_names``) 1 where the request may run."""
+    """Per model id (an index into ``model_names``) 1 where the request may run; to read only."""
+    kind = fleet.grown, request.models, request.products
+    if (found := fleet.permits.get(kind)) is None:
+        if len(fleet.permits) >= _MOST_PERMITS:
+            fleet.permits.clear()
+        found = fleet.permits[kind] = _permits(fleet, request)
+    return found
+
+
+def _permits(fleet: Arrays, request: Request) -> npt.NDArray[np.uint8]:
     models, products = request.models, request.products
     return np.array(
         [

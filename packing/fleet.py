@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from packing import feasible
+from packing import feasible, kernels
 from packing.arrays import KINDS, LARGEST, Arrays
 from packing.arrays import Floats as Floats
 from packing.feasible import Reasons
@@ -107,10 +107,12 @@ class Fleet(Arrays):
         shape = self.shapes[row]
         if shape is not None:
             request = meaning(shape, request)
-        owned = {pool.resource for pool in shape.pools} if shape else set()
-        devices = tuple(
-            (self.resources[name], min(count, _MOST)) for name, count in request.devices if name in owned
-        )
+        devices: tuple[tuple[int, int], ...] = ()
+        if request.devices and shape:
+            owned = {pool.resource for pool in shape.pools}
+            devices = tuple(
+                (self.resources[name], min(count, _MOST)) for name, count in request.devices if name in owned
+            )
         part = request.shares
         shares = tuple((g, part.compute_milli, self.share_mib(row, g, request)) for g in gpus) if part else ()
         cpu, memory = min(request.cpu_milli, LARGEST // 2), min(request.memory_mib, LARGEST // 2)
@@ -244,20 +246,18 @@ class Fleet(Arrays):
         """Which GPUs can still take a share, and how many of them nobody has a part of."""
         shape = self.shapes[row]
         assert shape is not None
-        self.divisible[:, row] = self.shareable[:, row] * (self.slots[:, row] > 0)
-        untouched = (
-            (self.divisible[:, row] != 0)
-            & (self.compute[:, row] >= self.compute_capacity[:, row])
-            & (self.memory[:, row] >= self.memory_capacity[:, row])
-        )
+        untouched = np.empty(len(self.compute), np.uint8)
+        kernels.note_untouched(
+            row, self.compute, self.memory, self.compute_capacity, self.memory_capacity,
+            self.shareable, self.slots, self.divisible, untouched,
+        )  # fmt: skip
         for pool in shape.pools:
             if shape.divides(pool):
                 whole = int(untouched[list(pool.gpus)].sum())
                 self.free[self.resources[pool.resource], row] = min(whole, pool.total)
 
     def _note_overcommitment(self, row: int) -> None:
-        shares = (self.compute[:, row] < 0).any() or (self.memory[:, row] < 0).any()
-        self.overcommitted[row] = bool(shares or (self.free[:, row] < 0).any())
+        kernels.note_overcommitment(row, self.compute, self.memory, self.free, self.overcommitted)
 
 
 def _mean_share(compute_milli: int, memory_mib: int, capacity_mib: int) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from packing.compiled import F4, I1, I2, I4, U1, kernel, read, write
+from packing.compiled import F4, I1, I2, I4, I8, U1, kernel, read, write
 from packing.reasons import Reason
 
 _UNKNOWN_NODE = int(Reason.UNKNOWN_NODE)
@@ -106,3 +106,26 @@ def standing_reasons(model, allowed, max_island, island, overcommitted, blocked,
         code = _WRONG_MODEL if (allowed[model[n]] == 0) & (code != _NO_SUCH_DEVICE) else code
         code = _OVERCOMMITTED if overcommitted[n] else code
         reasons[n] = blocked[n] if blocked[n] else code
+
+
+@kernel(I8, *[read(F4, 2)] * 4, read(U1, 2), read(I4, 2), write(U1, 2), write(U1, 1))
+def note_untouched(
+    row, compute, memory, compute_capacity, memory_capacity, shareable, slots, divisible, untouched
+):  # fmt: skip
+    """Set which GPUs of the node ``row`` can still take a share, ``divisible`` (G, N), and of which of those
+    nobody has a part, ``untouched`` (G,)."""
+    for g in range(compute.shape[0]):
+        divisible[g, row] = shareable[g, row] if slots[g, row] > 0 else 0
+        whole = compute[g, row] >= compute_capacity[g, row] and memory[g, row] >= memory_capacity[g, row]
+        untouched[g] = divisible[g, row] != 0 and whole
+
+
+@kernel(I8, *[read(F4, 2)] * 2, read(I4, 2), write(U1, 1))
+def note_overcommitment(row, compute, memory, free, overcommitted):
+    """Set ``overcommitted`` (N,) of the node ``row``: 1 if more of a GPU or a pool is taken than it has."""
+    below = False
+    for g in range(compute.shape[0]):
+        below = below or compute[g, row] < 0 or memory[g, row] < 0
+    for r in range(free.shape[0]):
+        below = below or free[r, row] < 0
+    overcommitted[row] = below

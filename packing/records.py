@@ -5,6 +5,7 @@ Each is built from a ``Fleet`` or a ``Request`` here, and spread over the argume
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -162,22 +163,32 @@ def layout_of(fleet: Fleet) -> tuple[int, int]:
 
 def ask_of(fleet: Fleet, request: Request) -> Ask:
     """A request against the models and resources of this fleet."""
+    devices, known = devices_of(fleet, request)
+    allowed = fleet.allowed(request) if known else np.zeros(len(fleet.model_names), np.uint8)
+    return Ask(amounts_of(fleet, [request])[:, 0].copy(), allowed, devices)
+
+
+def devices_of(fleet: Fleet, request: Request) -> tuple[npt.NDArray[np.int32], bool]:
+    """Counted devices of each resource (R,), and whether the fleet knows all that are asked for."""
     devices = np.zeros(len(fleet.resources), np.int32)
-    allowed = fleet.allowed(request)
     for name, count in request.devices:
-        if name in fleet.resources:
-            devices[fleet.resources[name]] += count
-        else:
-            allowed[:] = 0
-    return Ask(_amounts(fleet, request), allowed, devices)
+        if name not in fleet.resources:
+            return devices, False
+        devices[fleet.resources[name]] += count
+    return devices, True
 
 
-def _amounts(fleet: Fleet, request: Request) -> Floats:
+def amounts_of(fleet: Fleet, requests: Sequence[Request]) -> Floats:
+    """The rows of ``Ask.amounts`` for each request: (9, T)."""
+    amounts = np.array([_amounts(fleet, request) for request in requests], np.float64).reshape(-1, ROWS)
+    return np.ascontiguousarray(amounts.clip(max=_MANY).astype(np.float32).T)
+
+
+def _amounts(fleet: Fleet, request: Request) -> list[float]:
     part = request.shares
     share = (part.count, part.compute_milli, part.memory_mib, part.memory_milli) if part else (0, 0, 0, 0)
     gpus = share[0] + sum(count for _, count in request.devices)
     division = fleet.divisions.get(part.resource, -1) if part else 0
     most = 0 if part is None else 1 if part.count > 1 else _MANY
     island = gpus if request.island else 0
-    amounts = [request.cpu_milli, request.memory_mib, *share, island, division, most]
-    return np.array(amounts, np.float64).clip(max=_MANY).astype(np.float32)
+    return [request.cpu_milli, request.memory_mib, *share, island, division, most]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 WHOLE = 1000
 """Compute of a whole GPU in milli-GPU; also the whole of a GPU's memory in thousandths."""
@@ -61,8 +61,15 @@ class Choice:
 ANY = Choice()
 
 
+class _Hashed:
+    """Remembers its hash: requests are looked up far more often than made, and have many fields."""
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+
 @dataclass(frozen=True, slots=True)
-class Request:
+class Request(_Hashed):
     """CPU and memory of a pod, and the GPU it asks for in one or more of three ways.
 
     ``devices``: counted devices behind a device plugin, by extended resource (``nvidia.com/gpu: 2``);
@@ -94,10 +101,20 @@ class Request:
             if count < 1:
                 raise ValueError(f"{name}: {count} asked for, at least one is needed")
 
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:  # not asked before
+            object.__setattr__(self, "_hash", hash(tuple(getattr(self, name) for name in _FIELDS)))
+            return self._hash
+
     @property
     def wants_gpu(self) -> bool:
         """Whether any GPU is asked for."""
         return bool(self.devices or self.shares or self.profiles)
+
+
+_FIELDS = tuple(field.name for field in fields(Request))
 
 
 def whole_gpus(count: int, resource: str = "") -> Shares:

@@ -24,7 +24,18 @@ import numpy as np
 from packing import records, row_kernels
 from packing.demand import Mix
 from packing.fleet import Fleet, Floats
-from packing.records import LANES, STATES, Inventory, Nodes, Scratch, Twins, Types, ask_of
+from packing.records import (
+    LANES,
+    STATES,
+    Inventory,
+    Nodes,
+    Scratch,
+    Twins,
+    Types,
+    amounts_of,
+    devices_of,
+    layout_of,
+)
 from packing.request import Request
 
 SCARCITY = 1.9
@@ -38,6 +49,7 @@ gpushare100) with seeds of their own; a = b = 1, which needs no search, is 1.4 p
 
 
 _TINY = 1e-3
+_MOST_SIZES = 10_000
 
 
 class Slots:
@@ -47,11 +59,12 @@ class Slots:
     of types filled up to a multiple of ``records.LANES`` by types without slots or price.
     """
 
-    def __init__(self, fleet: Fleet, mix: Mix) -> None:
+    def __init__(self, fleet: Fleet, mix: Mix, sizes: Sizes | None = None) -> None:
         kinds = [(r, x) for r, x in zip(mix.requests, mix.frequency, strict=True) if r.wants_gpu]
         self.requests = tuple(request for request, _ in kinds)
         self.frequency = np.array([x for _, x in kinds])
-        self.gpus = np.array([mean_gpu(fleet, request) for request in self.requests])
+        size_of = (sizes or Sizes()).of
+        self.gpus = np.array([size_of(fleet, request) for request in self.requests])
         width = -(-len(kinds) // LANES) * LANES
         self.types = _filled_up(types_of(fleet, self.requests), width)
         self.inventory = Inventory(
@@ -91,8 +104,26 @@ class Slots:
         return prices
 
 
-def mean_gpu(fleet: Fleet, request: Request) -> float:
-    """Size of a request in GPUs, the mean over the nodes whose GPUs could take it; 0 if none could."""
+class Sizes:
+    """Sizes of requests in GPUs, each worked out once for the nodes that a fleet has."""
+
+    def __init__(self) -> None:
+        self._nodes: tuple[tuple[int, int], int] | None = None
+        self._known: dict[tuple[object, ...], float] = {}
+
+    def of(self, fleet: Fleet, request: Request) -> float:
+        """The mean over the nodes whose GPUs could take the request; 0 if none could."""
+        nodes = layout_of(fleet), fleet.replaced
+        if nodes != self._nodes or len(self._known) >= _MOST_SIZES:
+            self._nodes = nodes
+            self._known.clear()
+        kind = request.devices, request.shares, request.models, request.products
+        if kind not in self._known:
+            self._known[kind] = _mean_gpu(fleet, request)
+        return self._known[kind]
+
+
+def _mean_gpu(fleet: Fleet, request: Request) -> float:
     sizes = fleet.sizes(request)
     able = (fleet.compute_capacity[0] > 0) & (fleet.allowed(request)[fleet.model] > 0) & (sizes > 0)
     return float(sizes[able].mean()) if able.any() else 0.0
@@ -100,13 +131,13 @@ def mean_gpu(fleet: Fleet, request: Request) -> float:
 
 def types_of(fleet: Fleet, requests: Sequence[Request]) -> Types:
     """The request types of a mix against the models, resources and sharing systems of a fleet."""
-    asks = [ask_of(fleet, request) for request in requests]
-    shape = records.ROWS, len(fleet.model_names), len(fleet.resources)
-    amounts = np.zeros((shape[0], len(asks)), np.float32)
-    allowed = np.zeros((shape[1], len(asks)), np.float32)
-    devices = np.zeros((shape[2], len(asks)), np.float32)
-    for t, ask in enumerate(asks):
-        amounts[:, t], allowed[:, t], devices[:, t] = ask.amounts, ask.allowed, ask.devices
+    amounts = amounts_of(fleet, requests)
+    shape = len(fleet.model_names), len(fleet.resources)
+    allowed = np.zeros((shape[0], len(requests)), np.float32)
+    devices = np.zeros((shape[1], len(requests)), np.float32)
+    for t, request in enumerate(requests):
+        devices[:, t], known = devices_of(fleet, request)
+        allowed[:, t] = fleet.allowed(request) if known else 0
     divisors = [records.CPU, records.MEMORY, records.COMPUTE]
     amounts[divisors] = np.maximum(amounts[divisors], _TINY)
     amounts[records.COUNT] = np.maximum(amounts[records.COUNT], 1)

@@ -31,7 +31,7 @@ from packing.policies.devices import tightest
 from packing.policies.rows import Kept, Row, gpus_in
 from packing.records import Weights, Worth, layout_of, nodes_of
 from packing.request import ANY, WHOLE, Request
-from packing.slots import Slots
+from packing.slots import Sizes, Slots
 
 FILL, STRANDING, STEP = 13.0, 1.1, 0.055
 STRAND_WIDTH, STRAND_MARGIN = 0.26, 0.77
@@ -68,6 +68,7 @@ class Inventory:
         self._minimum = minimum_milli
         self._kept = Kept()
         self._tables = build_tables(Mix((), ()), (0,))
+        self._sizes = Sizes()
         self._counted: _Counted | None = None
 
     def observe(self, request: Request) -> None:
@@ -84,12 +85,16 @@ class Inventory:
         """Use new tables from now on: count the slots of their mix."""
         assert isinstance(tables, Tables)
         self._tables = tables
-        self._counted = _Counted(fleet, tables)
+        self._counted = _Counted(fleet, tables, self._sizes)
         self._kept.forget()
 
     def refresh(self, fleet: Fleet) -> None:
         """Price the slots as the fleet is now. Prices move slowly: every few hundred placements is enough."""
-        self.adopt(fleet, self._tables)
+        if self._counted is None or not self._counted.still_of(fleet):
+            self.adopt(fleet, self._tables)
+        else:
+            self._counted.price(fleet)
+            self._kept.forget()
 
     def cost(self, fleet: Fleet, request: Request) -> Floats:
         """See ``Policy.cost``."""
@@ -127,18 +132,26 @@ class Inventory:
 class _Counted:
     """Tables against a fleet: its slots, their prices at this moment, and the weights of the terms."""
 
-    def __init__(self, fleet: Fleet, tables: Tables) -> None:
-        self.layout = layout_of(fleet)
-        self.slots = slots = Slots(fleet, tables.mix)
-        nodes = nodes_of(fleet)
-        slots.find_twins(nodes)
-        slots.recount(nodes)
-        self.worth = Worth(
-            slots.prices(fleet.free_gpu()), tables.fill, np.array(tables.memory_mib, np.float32)
-        )
+    def __init__(self, fleet: Fleet, tables: Tables, sizes: Sizes) -> None:
+        self.layout, self._replaced = layout_of(fleet), fleet.replaced
+        self.slots = slots = Slots(fleet, tables.mix, sizes)
+        fill, memory_mib = tables.fill, np.array(tables.memory_mib, np.float32)
+        self.worth = Worth(np.zeros_like(slots.inventory.totals, np.float32), fill, memory_mib)
         rho = tables.mix.cpu_per_gpu(dict(zip(slots.requests, slots.gpus.tolist(), strict=True)))
         per_gpu = STRAND_MARGIN * rho if rho > 0 else _NO_CPU_COUNTS
         self.weights = Weights(FILL, STRANDING if rho > 0 else 0.0, STRAND_WIDTH, per_gpu, STEP)
+        self.price(fleet)
+
+    def still_of(self, fleet: Fleet) -> bool:
+        """Whether the fleet has the same nodes as when this was made; what is free on them may differ."""
+        return self.layout == layout_of(fleet) and self._replaced == fleet.replaced
+
+    def price(self, fleet: Fleet) -> None:
+        """Price the slots as they are now."""
+        nodes = nodes_of(fleet)
+        self.slots.find_twins(nodes)
+        self.slots.recount(nodes)
+        self.worth = self.worth._replace(prices=self.slots.prices(fleet.free_gpu()))
 
 
 def build_tables(mix: Mix, memory_mib: tuple[int, ...], minimum_milli: int = 0) -> Tables:

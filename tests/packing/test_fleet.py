@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -358,3 +361,30 @@ def test_a_gpu_is_found_by_its_uuid_wherever_it_goes():
     unnamed = NodeShape("x", 64_000, 512_000, (Gpu(MIB, True),), divided_as=HAMI)
     fleet.put(unnamed)
     assert why(fleet, "x", share(100, 100, uuids=Choice(deny=frozenset({"GPU-5"})))) is Reason.NO_SUCH_DEVICE
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1000), st.booleans()), max_size=12))
+def test_what_a_node_can_still_take_is_right_after_any_sequence(steps):
+    fleet, held = Fleet(), []
+    row = fleet.put(divided(3, slots=2, sick=(2,)))
+    for gpu, milli, back in steps:
+        if back and held:
+            fleet.give_back(held.pop(0))
+        else:
+            held.append(Allocation(row, 0, 0, shares=((gpu, milli, 100 * (milli > 0)),)))
+            fleet.take(held[-1])
+        on = [[one.shares[0][1] for one in held if one.shares[0][0] == g] for g in range(3)]
+        divisible = [len(on[g]) < 2 for g in range(2)]
+        assert fleet.divisible[:3, row].tolist() == [*divisible, False]
+        assert fleet.overcommitted[row] == (max(map(sum, on)) > 1000)
+        assert fleet.free[fleet.resources[HAMI], row] == sum(
+            divisible[g] and not sum(on[g]) for g in range(2)
+        )
+
+
+def test_equal_requests_have_the_same_hash_before_and_after_a_copy():
+    one, other = share(100, 1000), share(100, 1000)
+    assert hash(one) == hash(other)
+    assert one == other
+    assert hash(pickle.loads(pickle.dumps(one))) == hash(one)
+    assert hash(replace(one, cpu_milli=5)) == hash(replace(other, cpu_milli=5))

@@ -160,3 +160,12 @@ def test_the_books_are_what_a_recount_says(events):
 @pytest.mark.parametrize("name", ["nowhere", ""])
 def test_unknown_names_have_row_minus_one(name):
     assert make_state(make_node("n")).rows([name], 1).tolist() == [-1]
+
+
+def test_a_pod_that_is_shown_bound_never_counts_twice(caplog: pytest.LogCaptureFixture) -> None:
+    pod = make_pod("a", 8)
+    state = make_state(make_node("n"), pod)
+    state.assume(pod, "n", {}, now=0.0)
+    state.apply([Upserted(replace(pod, node_name="n"))])
+    assert free(state, "n") == 0
+    assert not caplog.records  # "node holds more GPU than its allocatable"

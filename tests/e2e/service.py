@@ -1,0 +1,91 @@
+"""A Service of Kubernetes, in small: one address before several replicas, of which the ready ones are used.
+
+It directs connections, not requests: one that stands is left alone when its replica is ready no more.
+"""
+
+import socket
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+from .stowage import Stowage
+
+PROBE_S = 0.1  # kubelet's shortest period is 1 s
+
+
+class Service:
+    """Listens on a free port while its `with` block runs.
+
+    `leaders` are the replicas that were ready, in turn; `rivals` the times when two were so at once.
+    """
+
+    def __init__(self, replicas: Sequence[Stowage]) -> None:
+        self._replicas = replicas
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=run) for run in (self._probe, self._accept)]
+        self._connections: list[tuple[threading.Thread, socket.socket]] = []
+        self._ready: Stowage | None = None
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self.leaders: list[Stowage] = []
+        self.rivals = 0
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        for thread in self._threads:
+            thread.join()
+        for thread, caller in self._connections:
+            with suppress(OSError):  # it has ended by itself
+                caller.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+    def _probe(self) -> None:
+        while not self._over.wait(PROBE_S):
+            ready = [one for one in self._replicas if one.status("/readyz") == 200]
+            # Asked one after the other: only who is ready before and after another one is so beside it.
+            self.rivals += len(ready) > 1 and ready[0].status("/readyz") == 200
+            self._ready = ready[-1] if ready else None
+            if self._ready and self._ready not in self.leaders[-1:]:
+                self.leaders.append(self._ready)
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # closed, at the end
+            while True:
+                caller, _ = self._socket.accept()
+                thread = threading.Thread(target=_connect, args=(caller, self._ready))
+                thread.start()
+                self._connections.append((thread, caller))
+
+
+def _connect(caller: socket.socket, replica: Stowage | None) -> None:
+    """Passes on what either side says, until one of them ends."""
+    with caller, suppress(OSError):
+        if replica is None:
+            return
+        with socket.create_connection(("127.0.0.1", urlsplit(replica.url).port or 0)) as callee:
+            back = threading.Thread(target=_pump, args=(callee, caller))
+            back.start()
+            _pump(caller, callee)
+            back.join()
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+    for one in (source, target):
+        with suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)

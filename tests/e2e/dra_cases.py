@@ -50,13 +50,35 @@ ROOT = "resource.kubernetes.io/pcieRoot"
 
 @dataclass
 class Case:
-    """Nodes and what is on them, and a pod that only they can take."""
+    """Nodes and what is on them, and a pod that only they can take.
+
+    ``devices`` is how many each node has in complete pools, ``held`` the claims that have some there.
+    """
 
     name: str
     nodes: list[Object] = field(default_factory=list)
     slices: list[Object] = field(default_factory=list)
     claims: list[Object] = field(default_factory=list)
     pod: Object = field(default_factory=dict)
+    devices: dict[str, int] = field(default_factory=dict)
+    held: set[str] = field(default_factory=set)
+
+
+def divided_node(name: str) -> tuple[Object, list[Object]]:
+    """A node with one H100 that is divided on demand, and its slices."""
+    rng = random.Random(name)
+    counters = [{"name": "gpu-0-counter-set", "counters": _all_of_it()}]
+    devices = _gpu(0, rng, divided=True)
+    return node(name, {}), _slices(name, devices, counters, rng, missing=False)
+
+
+def small_pod(name: str, scheduler: str) -> tuple[Object, Object]:
+    """A pod that asks for the smallest part of a GPU, and its claim."""
+    selector = "device.attributes['gpu.nvidia.com'].profile == '1g.10gb'"
+    wish = claim(f"{name}-claim", {"requests": [_request("part", "mig.nvidia.com", selector)]})
+    made = pod(name, {}, scheduler=scheduler)
+    made["spec"]["resourceClaims"] = [{"name": "part", "resourceClaimName": wish["metadata"]["name"]}]
+    return made, wish
 
 
 def classes() -> list[Object]:
@@ -81,8 +103,12 @@ def case(name: str, rng: random.Random) -> Case:
         node_name = f"{name}-n{number}"
         made.nodes.append(node(node_name, {}, labels={CASE: name}))
         devices, counters = _devices(kind, rng)
-        made.slices += _slices(node_name, devices, counters, rng)
-        made.claims += _taken(node_name, devices, counters, rng)
+        missing = not counters and rng.random() < 0.05  # with counters nobody could have "All" devices
+        made.slices += _slices(node_name, devices, counters, rng, missing=missing)
+        made.devices[node_name] = len(devices) * (not missing) + 4 * with_nics
+        taken = _taken(node_name, devices, counters, rng)
+        made.claims += taken
+        made.held |= {one["metadata"]["name"] for one in taken if not missing}
         if with_nics:
             nics = [{"name": f"nic-{n}", "attributes": {ROOT: {"string": _root(n)}}} for n in range(4)]
             rng.shuffle(nics)
@@ -171,15 +197,14 @@ def _root(number: int) -> str:
 
 
 def _slices(
-    node_name: str, devices: list[Object], counters: list[Object], rng: random.Random
+    node_name: str, devices: list[Object], counters: list[Object], rng: random.Random, *, missing: bool
 ) -> list[Object]:
-    """Slices of at most so many devices; sometimes an older generation, or a pool that is not complete."""
+    """Slices of at most so many devices, sometimes one too few, or one of an older generation besides."""
     size = rng.choice((3, 8, 60)) if len(devices) < 20 else 60
     parts: list[Object] = [{"devices": devices[n : n + size]} for n in range(0, len(devices), size)]
     if counters:
         parts.insert(rng.randrange(len(parts) + 1), {"sharedCounters": counters})
     letters = rng.sample("abcdefghijklmnop", len(parts))
-    missing = not counters and rng.random() < 0.05  # with counters nobody could have "All" devices
     made = [
         _slice(f"{node_name}-{letter}", DRIVER, node_name, len(parts) + missing, part, generation=2)
         for letter, part in zip(letters, parts, strict=True)

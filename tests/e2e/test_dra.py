@@ -1,0 +1,157 @@
+"""Devices of claims: what Stowage foresees is what kube-scheduler gives, and its scores keep GPUs whole."""
+
+import random
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+from .controlplane.__main__ import PLAIN
+from .controlplane.api import Api, Object
+from .controlplane.cluster import ControlPlane
+from .controlplane.process import eventually
+from .dra_cases import Case, case, classes, divided_node, small_pod
+from .stowage import Stowage, scheduler_configuration
+
+CASES, SEED = 200, 20
+RATE = 0.95
+FAST: Object = PLAIN | {"clientConnection": {"qps": 1000, "burst": 2000}}
+
+
+def test_what_is_foreseen_is_what_kube_scheduler_gives(
+    cluster: ControlPlane, api: Api, stowage: Stowage
+) -> None:
+    rng = random.Random(SEED)
+    cases = [case(f"case-{number}", rng) for number in range(CASES)]
+    create(api, cases)
+    eventually(lambda: knows(stowage, cases), within_s=60, what="Stowage knows all devices and claims")
+    foreseen = {one.name: options(stowage, one) for one in cases}
+    with cluster.scheduler(FAST):
+        eventually(lambda: all(map(tried, api.list("Pod")["items"])), within_s=120, what="all pods are tried")
+    pods = {pod["metadata"]["name"]: pod for pod in api.list("Pod")["items"]}
+    claims = {claim["metadata"]["name"]: claim for claim in api.list("ResourceClaim")["items"]}
+    outcomes: Counter[str] = Counter()
+    for one in cases:
+        outcome, told = judged(foreseen[one.name], pods[f"{one.name}-pod"], claims)
+        outcomes[outcome] += 1
+        if outcome not in ("right", "rightly none"):
+            print(f"{one.name}: {outcome}: {told}")
+    right = outcomes["right"] + outcomes["rightly none"]
+    print(f"{right} of {CASES} cases foreseen ({right / CASES:.1%}): {dict(outcomes)}")
+    assert right / CASES >= RATE
+    # Or it would show nothing: enough of the pods get devices, and of those the rate holds, too.
+    assert outcomes["right"] >= 0.5 * CASES
+    assert outcomes["right"] >= RATE * (CASES - outcomes["rightly none"])
+
+
+def test_small_parts_are_put_together(cluster: ControlPlane, api: Api, stowage: Stowage) -> None:
+    """Four GPUs that can be divided: all seven small parts end on one of them. Left alone, kube-scheduler
+    takes any node, and three GPUs are whole no more."""
+    api.create_all(classes())
+    names = [f"n{number}" for number in range(4)]
+    for node, slices in map(divided_node, names):
+        api.create(node)
+        api.create_all(slices)
+    eventually(
+        lambda: all(stowage.status(f"/debug/nodes/{n}") == 200 and devices(stowage, n) for n in names),
+        within_s=30,
+        what="Stowage knows all devices",
+    )
+    with cluster.scheduler(scheduler_configuration(stowage.url, managedResources=[])):
+        for number in range(7):
+            pod, claim = small_pod(f"small-{number}", "stowage")
+            api.create(claim)
+            api.create(pod)
+            eventually(
+                lambda name=f"small-{number}": held(stowage, name, names),
+                within_s=60,
+                what="its device is known",
+            )
+    nodes = Counter(pod["spec"]["nodeName"] for pod in api.list("Pod")["items"])
+    assert list(nodes.values()) == [7]
+    (full,) = nodes
+    told = devices(stowage, full)
+    parts = [device for device in told if device["pods"]]
+    assert sorted(device["device"] for device in parts) == [
+        f"gpu.nvidia.com/{full}/gpu-0-mig-1g10gb-19-{start}" for start in range(7)
+    ]
+    assert {pod for device in parts for pod in device["pods"]} == {f"default/small-{n}" for n in range(7)}
+    assert not any(device["free"] for device in told if device["device"].endswith("/gpu-0"))
+
+
+def create(api: Api, cases: list[Case]) -> None:
+    """The cases, and what is given out in them already."""
+    claims = [claim for one in cases for claim in one.claims]
+    api.create_all(classes())
+    api.create_all(node for one in cases for node in one.nodes)
+    api.create_all(part for one in cases for part in one.slices)
+    api.create_all({key: claim[key] for key in claim.keys() - {"status"}} for claim in claims)
+    given = [claim for claim in claims if "status" in claim]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in pool.map(lambda claim: give(api, claim), given):
+            pass
+    api.create_all(one.pod for one in cases)
+
+
+def give(api: Api, claim: Object) -> None:
+    """What a scheduler does in the end."""
+    api.patch("ResourceClaim", f"{claim['metadata']['name']}/status", {"status": claim["status"]})
+
+
+def knows(stowage: Stowage, cases: list[Case]) -> bool:
+    """Whether it has heard of every device, of who holds it, and of every pod and claim that waits."""
+    nodes = {node["name"]: node["devices"] for node in stowage.json("/debug/nodes")["nodes"]}
+    expected = {name: count for one in cases for name, count in one.devices.items()}
+    if {name: len(devices) for name, devices in nodes.items()} != expected:
+        return False
+    told = {claim for devices in nodes.values() for device in devices for claim in device["claims"]}
+    given = {f"default/{name}" for one in cases for name in one.held}
+    if told != given or stowage.status(f"/debug/pods/default/{cases[-1].name}-pod") != 200:
+        return False
+    return not any(
+        "not known" in option["devices_unknown"] for one in cases for option in options(stowage, one)
+    )
+
+
+def options(stowage: Stowage, one: Case) -> list[Object]:
+    """What Stowage says of the nodes of a case."""
+    story = stowage.json(f"/debug/pods/default/{one.name}-pod")
+    best: list[Object] = story["now"]["best"]
+    assert len(best) == len(one.nodes)
+    return best
+
+
+def tried(pod: Object) -> bool:
+    """Whether kube-scheduler has put the pod somewhere, or has said that it cannot."""
+    conditions = pod["status"].get("conditions", ())
+    return bool(pod["spec"].get("nodeName")) or any(
+        one["type"] == "PodScheduled" and one["status"] == "False" for one in conditions
+    )
+
+
+def judged(options: list[Object], pod: Object, claims: dict[str, Object]) -> tuple[str, object]:
+    """How what was foreseen compares with what came, in a word and in full."""
+    node = pod["spec"].get("nodeName")
+    foreseen = {option["node"]: option["devices"] for option in options}
+    if not node:
+        why = [one["message"] for one in pod["status"]["conditions"] if one["type"] == "PodScheduled"]
+        return ("wrongly some", (foreseen, why)) if any(foreseen.values()) else ("rightly none", why)
+    names = [entry["resourceClaimName"] for entry in pod["spec"]["resourceClaims"]]
+    given = [
+        "/".join((result["driver"], result["pool"], result["device"]))
+        for name in names
+        for result in claims[name]["status"]["allocation"]["devices"]["results"]
+    ]
+    if foreseen[node] == given:
+        return "right", given
+    unknown = [option["devices_unknown"] for option in options if option["node"] == node]
+    return ("other devices" if foreseen[node] else "wrongly none"), (foreseen[node] or unknown, given)
+
+
+def devices(stowage: Stowage, node: str) -> list[Object]:
+    """The devices of a node, as Stowage shows them."""
+    told: list[Object] = stowage.json(f"/debug/nodes/{node}")["devices"]
+    return told
+
+
+def held(stowage: Stowage, pod: str, nodes: list[str]) -> bool:
+    """Whether Stowage knows the device of a pod's claim."""
+    return any(f"default/{pod}" in device["pods"] for node in nodes for device in devices(stowage, node))

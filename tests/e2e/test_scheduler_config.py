@@ -12,6 +12,7 @@ from .controlplane.process import Process, ProcessError, eventually, free_port
 
 DIRECTORY = Path(__file__).parents[2] / "scheduler-config"
 FILES = sorted(DIRECTORY.glob("*.yaml"))
+BINDS = "shared-gpus"
 LISTED = {"second-scheduler", "own-control-plane"}
 IN_TREE_MOST = 14 * 100  # default plugin weights x 100, with the plugin for resource claims
 
@@ -43,7 +44,7 @@ def test_kube_scheduler_starts_and_leads(cluster: ControlPlane, file: Path) -> N
         assert extender["weight"] * 10 > IN_TREE_MOST
         assert (extender["nodeCacheCapable"], extender.get("ignorable", False)) == (True, False)
         assert extender["httpTimeout"] == "2s"
-        assert "bindVerb" not in extender
+        assert ("bindVerb" in extender) == (file.stem == BINDS)
         assert scoring(loaded, "stowage") == "MostAllocated"
 
 
@@ -51,6 +52,8 @@ def test_files_differ_in_their_scope_only() -> None:
     loaded = {file.stem: yaml.safe_load(file.read_text()) for file in FILES}
     managed = {name: file["extenders"][0].pop("managedResources", None) for name, file in loaded.items()}
     assert managed.pop("every-pod") is None
+    assert managed.pop(BINDS) is None
+    assert loaded[BINDS]["extenders"][0].pop("bindVerb") == "bind"
     assert set(managed) == LISTED
     first, second = managed.values()
     assert first == second

@@ -1,0 +1,128 @@
+"""A proxy before kube-apiserver that spoils the bindings: it refuses some, and loses the answers of others.
+
+Everything else passes through unchanged. Where a binding is spoilt "after", the API server has made it and
+the client does not know.
+"""
+
+import http.client
+import json
+import random
+import socket
+import ssl
+import threading
+from collections import Counter
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+FAULTS = tuple(product(("before", "after"), ("500", "409", "hang up")))
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True  # watches never end by themselves
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that is killed leaves broken connections."""
+
+
+class FaultyApi:
+    """Listens on a free port while its `with` block runs; spoils this share of the bindings, drawn by seed.
+
+    `bindings` counts what became of each: ("", "") for those that passed, else the fault.
+    """
+
+    def __init__(self, upstream: str, certificate: str, *, share: float, seed: int = 1) -> None:
+        address = urlsplit(upstream)
+        self._host, self._port = str(address.hostname), int(address.port or 443)
+        self._tls = ssl.create_default_context(cafile=certificate)
+        self._random = random.Random(seed)
+        self._share = share
+        self._lock = threading.Lock()
+        self.bindings: Counter[tuple[str, str]] = Counter()
+        self._server = _Server(("127.0.0.1", 0), self._handler())
+        self._thread = threading.Thread(target=self._server.serve_forever, name="faulty-api")
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def _draw(self) -> tuple[str, str]:
+        with self._lock:
+            fault = self._random.choice(FAULTS) if self._random.random() < self._share else ("", "")
+            self.bindings[fault] += 1
+            return fault
+
+    def _pass_on(self, request: bytes, client: socket.socket) -> None:
+        """Send it as it is, and everything that comes back, to the end."""
+        with (
+            suppress(OSError),
+            self._tls.wrap_socket(
+                socket.create_connection((self._host, self._port)), server_hostname=self._host
+            ) as upstream,
+        ):
+            upstream.sendall(request)
+            while data := upstream.recv(1 << 16):
+                client.sendall(data)
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+            wbufsize = 1 << 20
+
+            def setup(self) -> None:
+                super().setup()
+                self.upstream = http.client.HTTPSConnection(
+                    proxy._host, proxy._port, context=proxy._tls, timeout=30
+                )
+
+            def finish(self) -> None:
+                with suppress(OSError):
+                    super().finish()
+                self.upstream.close()
+
+            def do_GET(self) -> None:
+                kept = [f"{name}: {value}" for name, value in self.headers.items() if name != "Connection"]
+                head = [f"GET {self.path} HTTP/1.1", *kept, "Connection: close", "", ""]
+                self.close_connection = True  # the end of the answer is the end of the connection
+                proxy._pass_on("\r\n".join(head).encode(), self.connection)
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                when, what = proxy._draw() if self.path.endswith("/binding") else ("", "")
+                status, answer = (0, b"") if when == "before" else self._forward(body)
+                if what == "hang up":
+                    self.close_connection = True
+                    return
+                if what:
+                    status, answer = int(what), json.dumps({"message": "spoilt by the test"}).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            do_PUT = do_POST  # of a Lease
+
+            def _forward(self, body: bytes) -> tuple[int, bytes]:
+                self.upstream.request(self.command, self.path, body, dict(self.headers.items()))
+                answer = self.upstream.getresponse()
+                return answer.status, answer.read()
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Quiet: `bindings` is the log."""
+
+        return Handler

@@ -1,0 +1,229 @@
+"""A cluster of shared GPUs, and who has how much of which: counted from API objects and nothing of Stowage's.
+
+Two ways to share: Stowage's own annotations, and HAMi's device plugin (which kwok's kubelets do not have:
+what it would read is checked instead).
+"""
+
+import json
+import random
+import threading
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from .audit import runs, unschedulable
+from .controlplane.api import Api, Object
+from .workload import node, pod
+
+MIB = 81559
+OWN_NODES, OWN_GPUS = 15, 8
+HAMI_NODES, HAMI_GPUS = 20, 4
+SLOTS = 10  # pods that HAMi puts on one GPU at most
+GPU = "nvidia.com/gpu"
+PRODUCT = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": str(MIB)}
+COMPUTE, MEMORY, INDICES = "stowage.dev/gpu-compute", "stowage.dev/gpu-memory", "stowage.dev/gpu-indices"
+OWN_SIZES = [("40m", "3Gi"), ("80m", "2Gi"), ("120m", "12Gi"), ("160m", "6Gi")]
+HAMI_SIZES = [(5, 2048), (10, 12288), (15, 4096), (0, 9216)]
+WINDOW_S = 2  # after which a watch is opened anew, and the end of the audit is noticed
+
+
+@dataclass(slots=True, frozen=True)
+class Share:
+    """Part of one GPU: the node, the GPU by UUID or index, compute in milli, memory in MiB."""
+
+    node: str
+    gpu: str
+    milli: int
+    mib: int
+
+
+def nodes() -> list[Object]:
+    """200 GPUs: 120 that are set aside for Stowage's own shares, 80 of HAMi's."""
+    own = [
+        node(
+            f"own-{n:02}",
+            {},
+            labels={"stowage.dev/gpu-sharing": "true", GPU + ".count": str(OWN_GPUS)} | PRODUCT,
+        )
+        for n in range(OWN_NODES)
+    ]
+    hami = []
+    for n in range(HAMI_NODES):
+        register = [
+            {
+                **{
+                    "id": f"GPU-{n:02}-{index}",
+                    "index": index,
+                    "count": SLOTS,
+                    "devmem": MIB,
+                    "devcore": 100,
+                },
+                **{"type": "NVIDIA H100 80GB HBM3", "mode": "hami-core", "health": True},
+            }
+            for index in range(HAMI_GPUS)
+        ]
+        one = node(f"hami-{n:02}", {GPU: HAMI_GPUS * SLOTS}, labels=PRODUCT)
+        one["metadata"]["annotations"] = {
+            "hami.io/node-nvidia-register": json.dumps(register),
+            "hami.io/node-handshake": "Reported 2026-01-01 00:00:00",
+        }
+        hami.append(one)
+    return own + hami
+
+
+def pods(own: int, hami: int, seed: int = 1) -> list[Object]:
+    """Fractional pods of both kinds, in any order."""
+    draw = random.Random(seed)
+    mixed = [own_pod(f"own-{n:04}", *draw.choice(OWN_SIZES)) for n in range(own)]
+    mixed += [hami_pod(f"hami-{n:04}", *draw.choice(HAMI_SIZES)) for n in range(hami)]
+    draw.shuffle(mixed)
+    return mixed
+
+
+def own_pod(name: str, compute: str, memory: str) -> Object:
+    """One that asks in Stowage's own words."""
+    return pod(name, {}, cpu="100m", annotations={COMPUTE: compute, MEMORY: memory})
+
+
+def hami_pod(name: str, cores: int, mib: int) -> Object:
+    """One that asks in HAMi's words."""
+    asked = {GPU: 1, "nvidia.com/gpumem": mib} | ({"nvidia.com/gpucores": cores} if cores else {})
+    return pod(name, asked, cpu="100m")
+
+
+def asked(pod: Object) -> tuple[int, int]:
+    """Compute in milli and memory in MiB that a pod asks for."""
+    notes = pod["metadata"].get("annotations", {})
+    if COMPUTE in notes:
+        return int(notes[COMPUTE].removesuffix("m")), int(notes[MEMORY].removesuffix("Gi")) * 1024
+    limits = pod["spec"]["containers"][0]["resources"]["limits"]
+    return int(limits.get("nvidia.com/gpucores", 0)) * 10, int(limits["nvidia.com/gpumem"])
+
+
+def assigned(pod: Object) -> Share:
+    """What a bound pod was given, from what is written for the one who hands it out, in the form it must
+    have."""
+    notes, name = pod["metadata"]["annotations"], pod["spec"]["nodeName"]
+    if COMPUTE in notes:
+        assert name.startswith("own-")
+        assert 0 <= int(notes[INDICES]) < OWN_GPUS
+        return Share(name, notes[INDICES], *asked(pod))
+    assert notes["hami.io/vgpu-node"] == name
+    assert notes["hami.io/bind-phase"] == "allocating"
+    assert int(notes["hami.io/bind-time"]) > 0
+    written = notes["hami.io/vgpu-devices-to-allocate"]
+    assert written == notes["hami.io/vgpu-devices-allocated"]
+    assert written.endswith(":;")
+    uuid, kind, mib, cores = written.removesuffix(":;").split(",")
+    assert kind == "NVIDIA"
+    assert uuid.startswith(name.replace("hami", "GPU"))
+    return Share(name, uuid, int(cores) * 10, int(mib))
+
+
+def sums(pods: Iterable[Object]) -> dict[tuple[str, str], tuple[int, int, int]]:
+    """By node and GPU: compute, memory and number of the pods that are bound and have not ended."""
+    held: dict[tuple[str, str], list[Share]] = defaultdict(list)
+    for one in pods:
+        if one["spec"].get("nodeName") and one["status"]["phase"] not in ("Succeeded", "Failed"):
+            share = assigned(one)
+            assert (share.milli, share.mib) == asked(one)
+            held[share.node, share.gpu].append(share)
+    return {
+        gpu: (sum(s.milli for s in shares), sum(s.mib for s in shares), len(shares))
+        for gpu, shares in held.items()
+    }
+
+
+def overcommitted(pods: Iterable[Object]) -> dict[tuple[str, str], tuple[int, int, int]]:
+    """The GPUs of which more is given out than there is."""
+    return {gpu: held for gpu, held in sums(pods).items() if not fits(gpu[0], held, (0, 0))}
+
+
+def has_room(pods: list[Object], waiting: Object) -> list[tuple[str, str]]:
+    """The GPUs that could take a pod that waits."""
+    held, size = sums(pods), asked(waiting)
+    own = COMPUTE in waiting["metadata"].get("annotations", {})
+    every = (
+        [(f"own-{n:02}", str(i)) for n in range(OWN_NODES) for i in range(OWN_GPUS)]
+        if own
+        else [(f"hami-{n:02}", f"GPU-{n:02}-{i}") for n in range(HAMI_NODES) for i in range(HAMI_GPUS)]
+    )
+    return [gpu for gpu in every if fits(gpu[0], held.get(gpu, (0, 0, 0)), size, more=1)]
+
+
+def fits(node: str, held: tuple[int, int, int], size: tuple[int, int], *, more: int = 0) -> bool:
+    """Whether a GPU of this node can hold what it holds, this much, and so many pods more."""
+    slots = SLOTS if node.startswith("hami") else len(OWN_SIZES) * 1000
+    return held[0] + size[0] <= 1000 and held[1] + size[1] <= MIB and held[2] + more <= slots
+
+
+class GpuAudit:
+    """Follows all pods from its `with` statement on, and recounts a GPU whenever a pod is bound to it.
+
+    `pods` are the pods as last seen, by UID; `bound` the UIDs of those that have a node; `findings` what must
+    not happen, in words.
+    """
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="gpu-audit")
+        self._held: dict[tuple[str, str], dict[str, Share]] = defaultdict(dict)
+        self.pods: dict[str, Object] = {}
+        self.bound: set[str] = set()
+        self.findings: list[str] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def settled(self) -> bool:
+        """Whether every pod runs, or was found unschedulable and fits nowhere."""
+        pods = list(self.pods.values())
+        waiting = [pod for pod in pods if not runs(pod)]
+        if not pods or any(pod["spec"].get("nodeName") or not unschedulable(pod) for pod in waiting):
+            return False
+        kinds = {(asked(pod), COMPUTE in pod["metadata"]["annotations"]): pod for pod in waiting}
+        return not any(has_room(pods, pod) for pod in kinds.values())
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            with suppress(httpx.TransportError, httpx.HTTPStatusError):  # listed again in a moment
+                self._follow()
+            self._over.wait(0.1)
+
+    def _follow(self) -> None:
+        listed = self._api.list("Pod")
+        for one in listed["items"]:
+            self._see(one)
+        version = listed["metadata"]["resourceVersion"]
+        while not self._over.is_set():
+            for kind, one in self._api.watch("Pod", version, for_s=WINDOW_S):
+                if kind == "ERROR":
+                    return
+                version = one["metadata"]["resourceVersion"]
+                self._see(one)
+
+    def _see(self, pod: Object) -> None:
+        uid = pod["metadata"]["uid"]
+        self.pods[uid] = pod
+        if not pod["spec"].get("nodeName") or uid in self.bound:
+            return
+        self.bound.add(uid)
+        share = assigned(pod)
+        on_gpu = self._held[share.node, share.gpu]
+        on_gpu[uid] = share
+        milli, mib = sum(one.milli for one in on_gpu.values()), sum(one.mib for one in on_gpu.values())
+        if not fits(share.node, (milli, mib, len(on_gpu)), (0, 0)):
+            self.findings.append(f"{share} is over-committed: {milli} milli, {mib} MiB, {len(on_gpu)} pods")

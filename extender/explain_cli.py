@@ -110,7 +110,7 @@ def _known(key: str, state: State) -> Pod:
 
 def _option(option: Option) -> tuple[str, ...]:
     terms = ", ".join(f"{what} {value:.3g}" for what, value in option.terms.items())
-    gpus = f"GPU {', '.join(map(str, option.gpus))}" if option.gpus else ""
+    gpus = f"GPU {', '.join(map(str, option.gpus))}" if option.gpus else ", ".join(option.devices)
     return option.node, f"score {option.score}", f"cost {option.cost:.3g} ({terms})", gpus
 
 

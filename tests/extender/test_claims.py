@@ -1,0 +1,168 @@
+"""Pods with resource claims, through the state and the verbs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from extender.dra.reading import claim_of, class_of, slice_of
+from extender.explain import explain
+from extender.nodeview import view_node
+from extender.objects import Deleted, Listed, PodClaim, PodSpec, Upserted
+from extender.snapshot import Snapshot, SnapshotSource
+from extender.verbs.filter import filter_nodes
+from extender.verbs.preempt import preempt
+from extender.verbs.prioritize import prioritize
+from extender.wire import Candidate, FilterArgs, PreemptArgs
+from tests.extender.builders import GPU, make_node, make_pod, make_settings, make_state
+from tests.extender.dra.nvidia import CLASSES, counter_set, dynamic, spec
+
+SMALL = "device.attributes['gpu.nvidia.com'].profile == '1g.5gb'"
+NAMES = ["empty", "used"]
+
+
+def wish(*selectors: str) -> dict:
+    cel = [{"cel": {"expression": selector}} for selector in selectors]
+    return {"requests": [{"name": "r", "exactly": {"deviceClassName": "mig", "selectors": cel}}]}
+
+
+def claiming(name: str, gpus: int = 0, claim: str = "wanted", **more):
+    pod = make_pod(name, gpus, **more)
+    containers = pod.spec.containers
+    return make_pod(name, gpus, spec=PodSpec(containers, claims=(PodClaim("c", claim),)), **more)
+
+
+@pytest.fixture
+def state():
+    """Two nodes with one GPU each that is divided on demand; of the second's a small part is held."""
+    made = make_state(*(make_node(name, 2) for name in NAMES))
+    held = {"driver": "gpu.nvidia.com", "pool": "used", "device": "gpu-0-mig-1g5gb-19-0"}
+    status = {
+        "allocation": {"devices": {"results": [held]}},
+        "reservedFor": [{"resource": "pods", "name": "user", "uid": "1"}],
+    }
+    only = "device.attributes['gpu.nvidia.com'].type == 'mig'"
+    records = [class_of("mig", {"selectors": [{"cel": {"expression": only}}]})]
+    for name in NAMES:
+        records.append(slice_of(f"{name}-0", spec(*dynamic(), count=2, node=name)))
+        records.append(slice_of(f"{name}-1", spec(count=2, node=name, sharedCounters=[counter_set()])))
+    records.append(claim_of("default", "held", {"devices": wish()}, status))
+    records.append(claim_of("default", "wanted", {"devices": wish(SMALL)}, None))
+    records.append(claim_of("default", "odd", {"devices": wish("dyn(true)")}, None))
+    made.apply([Upserted(record) for record in records])
+    return made
+
+
+def scores(state, pod, names=NAMES):
+    return prioritize(state, FilterArgs(pod, list(names)))[0]
+
+
+def test_the_gpu_that_is_divided_already_is_preferred(state):
+    assert scores(state, claiming("p")) == [0, 10]
+
+
+def test_no_node_is_refused_and_none_is_left_out(state):
+    for pod in (claiming("p"), claiming("p", claim="odd"), claiming("p", claim="unknown")):
+        result, _ = filter_nodes(state, FilterArgs(pod, [*NAMES, "nowhere"]), make_settings(shortlist=1))
+        assert result.names == [*NAMES, "nowhere"]
+
+
+def test_counted_devices_beside_a_claim_refuse_as_ever(state):
+    state.apply([Upserted(make_pod("full", 2, node_name="used"))])
+    pod = claiming("p", 1)
+    result, _ = filter_nodes(state, FilterArgs(pod, list(NAMES)), make_settings(shortlist=1))
+    assert result.names == ["empty"]
+    state.apply([Deleted("Pod", "default/full")])
+    result, _ = filter_nodes(state, FilterArgs(pod, list(NAMES)), make_settings(shortlist=1))
+    assert result.names == NAMES  # no shortlist
+
+
+def test_nothing_is_said_where_nothing_is_foreseen(state):
+    assert scores(state, claiming("p", claim="odd")) == [0, 0]
+    assert scores(state, claiming("p", claim="unknown")) == [0, 0]
+    assert scores(state, claiming("p", claim="held")) == [0, 0]
+
+
+def test_a_node_of_which_nothing_is_foreseen_is_neither_good_nor_bad(state):
+    state.apply([Upserted(make_node("other", 2))])
+    first, second, other = scores(state, claiming("p"), [*NAMES, "other"])
+    assert first < other < second
+
+
+def test_asking_changes_nothing(state):
+    scores(state, claiming("p"))
+    before = (dict(state.devices.total), scores(state, claiming("p")))
+    for _ in range(3):
+        explain(state, claiming("q"))
+    assert (dict(state.devices.total), scores(state, claiming("p"))) == before
+
+
+def test_it_is_explained_which_devices_the_claims_would_get(state):
+    told = explain(state, claiming("p"))
+    assert [(option.node, option.devices) for option in told.best] == [
+        ("used", ("gpu.nvidia.com/used/gpu-0-mig-1g5gb-19-1",)),
+        ("empty", ("gpu.nvidia.com/empty/gpu-0-mig-1g5gb-19-0",)),
+    ]
+    assert told.best[0].terms["claims"] < told.best[1].terms["claims"]
+    assert "dyn" in explain(state, claiming("p", claim="odd")).best[0].devices_unknown
+
+
+def test_preemption_for_a_claim_is_kube_schedulers_affair(state):
+    state.apply([Upserted(make_pod("victim", 0, node_name="used", uid="v"))])
+    arguments = PreemptArgs(claiming("p"), {"used": Candidate(["v"], 0)})
+    assert preempt(state, arguments).candidates.keys() == {"used"}
+
+
+def test_devices_of_a_node_are_shown_with_their_holders(state):
+    view = view_node(state, "used", now=0.0)
+    assert view is not None
+    shown = {device.device.rpartition("/")[2]: device for device in view.devices}
+    assert shown["gpu-0-mig-1g5gb-19-0"].pods == ("default/user",)
+    assert shown["gpu-0-mig-1g5gb-19-0"].claims == ("default/held",)
+    assert not shown["gpu-0-mig-1g5gb-19-0"].free
+    assert not shown["gpu-0"].free
+    assert shown["gpu-0-mig-3g20gb-9-4"].free
+    assert not view_node(make_state(make_node("plain")), "plain", now=0.0).devices
+
+
+def test_a_list_takes_away_what_is_gone(state):
+    state.apply([Listed("ResourceClaim", frozenset({"default/wanted"}))])
+    assert sorted(scores(state, claiming("p"))) == [9, 10]  # both GPUs are whole: nothing but a tie
+    state.apply([Listed("ResourceSlice", frozenset()), Deleted("DeviceClass", "mig")])
+    assert scores(state, claiming("p")) == [0, 0]
+    assert state.synced == {"Node", "Pod", "ResourceClaim", "ResourceSlice"}
+
+
+def test_a_bad_pool_is_among_the_problems(state):
+    state.apply([Upserted(slice_of("bad", spec(*dynamic(), node="third")))])
+    assert "counter set" in state.problems["pool third of gpu.nvidia.com"]
+
+
+def test_a_snapshot_has_devices_too():
+    items = [
+        {"kind": "Node", "metadata": {"name": "a"}, "status": {"allocatable": {"cpu": "8"}}},
+        {"kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": spec(*dynamic(), node="a", count=2)},
+        {"kind": "ResourceClaim", "metadata": {"namespace": "ml", "name": "c"}, "spec": {"devices": wish()}},
+        {"kind": "DeviceClass", "metadata": {"name": "mig"}, "spec": {}},
+    ]
+    counters = {"metadata": {"name": "t"}, "spec": spec(count=2, node="a", sharedCounters=[counter_set()])}
+    snapshot = Snapshot()
+    snapshot.add(json.dumps({"kind": "List", "items": items}), "all.json")
+    snapshot.add(json.dumps({"kind": "ResourceSliceList", "items": [counters]}), "slices.json")
+    snapshot.add(
+        CLASSES.replace("- metadata", "---\nkind: DeviceClass\nmetadata").replace("\n  ", "\n"), "c.yaml"
+    )
+    assert not snapshot.problems
+    state = make_state(synced=False)
+    SnapshotSource(snapshot, "test").start(state.apply)
+    assert len(state.devices.on_node("a", {}).places) == len(dynamic())
+    assert state.devices.claims.keys() == {"ml/c"}
+    assert state.devices.classes.keys() == {"mig", "gpu.nvidia.com", "mig.nvidia.com"}
+    snapshot.add(json.dumps(items[1]), "again.json")
+    assert "comes a second time" in str(snapshot.problems[0])
+
+
+def test_gpus_of_the_device_plugin_are_packed_as_before(state):
+    assert scores(state, make_pod("p", 1)) != [0, 0]
+    assert GPU in dict(explain(state, make_pod("p", 1)).asks)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from packing.request import Request
 
@@ -32,10 +33,10 @@ class Mix:
         weights: dict[Request, float] = {}
         memory: dict[Request, float] = {}
         for request, weight in counts.items():
-            kind = replace(request, memory_mib=0)
+            kind = _kind(request)
             weights[kind] = weights.get(kind, 0.0) + weight
             memory[kind] = memory.get(kind, 0.0) + weight * request.memory_mib
-        ranked = sorted(weights, key=lambda kind: (-weights[kind], repr(kind)))
+        ranked = sorted(weights, key=lambda kind: (-weights[kind], _name(kind)))
         kept = _covering(ranked, weights)
         total = sum(weights[kind] for kind in kept)
         return cls(
@@ -52,6 +53,18 @@ class Mix:
         ]
         total = sum(gpu for _, gpu in shares)
         return sum(cpu for cpu, _ in shares) / total if total else 0.0
+
+
+@lru_cache(maxsize=10_000)
+def _kind(request: Request) -> Request:
+    """The request without the node's memory."""
+    return replace(request, memory_mib=0)
+
+
+@lru_cache(maxsize=10_000)
+def _name(kind: Request) -> str:
+    """By which kinds that are equally frequent are ordered."""
+    return repr(kind)
 
 
 def _covering(ranked: list[Request], weights: Mapping[Request, float]) -> list[Request]:

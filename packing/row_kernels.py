@@ -83,14 +83,13 @@ def _twin(n, generation, first, since):
     return twin if since[n] == generation[n] and since[twin] == generation[twin] else n
 
 
-@kernel(write(I8, 1), *NODES, *TYPES, *INVENTORY, *TWINS, *SCRATCH)
-def count_slots(
+@inlined
+def _recount(
     seen, generation, cpu, node_memory, model, max_island, overcommitted, blocked, compute, memory,
-    memory_capacity, divisible, free, device_gpu, divides, divided, amounts, needed, allowed,
-    units, slots, totals, first, since, limits, needs, held, gpu, devices, states, gone,
+    memory_capacity, divisible, free, divided, amounts, needed, allowed,
+    units, slots, totals, first, since, limits, needs, held, devices,
 ):  # fmt: skip
-    """Recount the slots of every node whose generation is not the one ``seen`` (N,); the rest are fields of
-    ``Nodes``, ``Types``, ``Inventory``, ``Twins`` and ``Scratch``."""
+    """See ``count_slots``."""
     devices[:] = 0
     for n in range(seen.size):
         if seen[n] == generation[n]:
@@ -122,6 +121,21 @@ def count_slots(
             now = allowed[model[n], t] * now if usable else np.float32(0)
             totals[t] += now - slots[n, t]
             units[n, t], slots[n, t] = held[t], now
+
+
+@kernel(write(I8, 1), *NODES, *TYPES, *INVENTORY, *TWINS, *SCRATCH)
+def count_slots(
+    counted, generation, cpu, node_memory, model, max_island, overcommitted, blocked, compute, memory,
+    memory_capacity, divisible, free, device_gpu, divides, divided, amounts, needed, allowed,
+    units, slots, totals, first, since, limits, needs, held, gpu, devices, states, gone,
+):  # fmt: skip
+    """Recount the slots of every node whose generation is not the one ``counted`` (N,); the rest are fields
+    of ``Nodes``, ``Types``, ``Inventory``, ``Twins`` and ``Scratch``."""
+    _recount(
+        counted, generation, cpu, node_memory, model, max_island, overcommitted, blocked, compute, memory,
+        memory_capacity, divisible, free, divided, amounts, needed, allowed,
+        units, slots, totals, first, since, limits, needs, held, devices,
+    )  # fmt: skip
 
 
 @inlined
@@ -233,6 +247,7 @@ def _taken(n, chosen, gpu, share, asked_devices, device_gpu, divides, devices):
     write(F4, 1),
     write(I8, 1),
     write(F4, 2),
+    write(I8, 1),
     *NODES,
     *ASK,
     *TYPES,
@@ -243,19 +258,24 @@ def _taken(n, chosen, gpu, share, asked_devices, device_gpu, divides, devices):
     *SCRATCH,
 )
 def inventory_cost(
-    seen, cost, gpus, terms,
+    seen, cost, gpus, terms, counted,
     generation, cpu, node_memory, model, max_island, overcommitted, blocked, compute, memory,
     memory_capacity, divisible, free, device_gpu, divides, divided, asked, allowed, asked_devices,
-    amounts, needed, _, units, slots, totals, prices, tables, memory_mib,
+    amounts, needed, permitted, units, slots, totals, prices, tables, memory_mib,
     fill_weight, stranding, width, cpu_per_gpu, step, first, since,
     limits, needs, lost, gpu, devices, states, gone,
 ):  # fmt: skip
     """Cost (N,) in GPUs of the request where a node changed since ``seen``, infinite where it does not fit.
 
     ``gpus`` (N,) are the GPUs it takes, as a bit mask; ``terms`` (3, N) slots, fill and stranding as they
-    add up to the cost before rounding. The rest are fields of ``Nodes``, ``Ask``, ``Types``, ``Inventory``,
-    ``Worth``, ``Weights``, ``Twins`` and ``Scratch``.
+    add up to the cost before rounding. The slots are recounted first (see ``count_slots``). The rest are
+    fields of ``Nodes``, ``Ask``, ``Types``, ``Inventory``, ``Worth``, ``Weights``, ``Twins`` and ``Scratch``.
     """
+    _recount(
+        counted, generation, cpu, node_memory, model, max_island, overcommitted, blocked, compute, memory,
+        memory_capacity, divisible, free, divided, amounts, needed, permitted,
+        units, slots, totals, first, since, limits, needs, lost, devices,
+    )  # fmt: skip
     for n in range(seen.size):
         if seen[n] == generation[n]:
             continue

@@ -56,7 +56,8 @@ class Slots:
     """Slots per node and type, recounted where a node changed.
 
     ``inventory.slots`` (N, T') is cap, ``inventory.totals`` (T',) its sum over the nodes, with T' the number
-    of types filled up to a multiple of ``records.LANES`` by types without slots or price.
+    of types filled up to a multiple of ``records.LANES`` by types without slots or price; ``counted`` (N,) is
+    the generation at which a node was counted.
     """
 
     def __init__(self, fleet: Fleet, mix: Mix, sizes: Sizes | None = None) -> None:
@@ -82,16 +83,18 @@ class Slots:
             np.zeros((STATES, width), np.float32),
         )
         self.twins = Twins(np.arange(fleet.capacity), np.full(fleet.capacity, -1, np.int64))
-        self._seen = np.full(fleet.capacity, -1, np.int64)
+        self.counted = np.full(fleet.capacity, -1, np.int64)
 
     def find_twins(self, nodes: Nodes) -> None:
         """Find nodes in the same state: whatever is asked of all nodes is then asked of one of them only."""
-        table = np.empty(2 << self._seen.size.bit_length(), np.int64)
+        table = np.empty(2 << self.counted.size.bit_length(), np.int64)
         row_kernels.find_twins(table, *self.twins, *nodes)
 
     def recount(self, nodes: Nodes) -> None:
         """Count again where a node's generation moved on."""
-        row_kernels.count_slots(self._seen, *nodes, *self.types, *self.inventory, *self.twins, *self.scratch)
+        row_kernels.count_slots(
+            self.counted, *nodes, *self.types, *self.inventory, *self.twins, *self.scratch
+        )
 
     def prices(self, free_gpu: float, scarcity: float = SCARCITY, size: float = SIZE) -> Floats:
         """q (T',) in GPUs per slot; ``free_gpu`` is the free GPU of the fleet."""

@@ -121,10 +121,9 @@ class Inventory:
         counted = self._counted
         assert counted is not None
         slots = counted.slots
-        slots.recount(nodes)
         row_kernels.inventory_cost(
-            row.seen, row.cost, row.gpus, row.terms, *nodes, *row.ask, *slots.types, *slots.inventory,
-            *counted.worth, *counted.weights, *slots.twins, *slots.scratch,
+            row.seen, row.cost, row.gpus, row.terms, slots.counted, *nodes, *row.ask, *slots.types,
+            *slots.inventory, *counted.worth, *counted.weights, *slots.twins, *slots.scratch,
         )  # fmt: skip
         return row
 

@@ -68,6 +68,8 @@ class Kept:
 
 def gpus_in(mask: int) -> tuple[int, ...]:
     """The indices of the bits that are set."""
+    if mask & (mask - 1) == 0:  # one or none, as a rule
+        return (mask.bit_length() - 1,) if mask else ()
     return tuple(g for g in range(mask.bit_length()) if mask >> g & 1)
 
 

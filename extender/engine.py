@@ -42,6 +42,8 @@ _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _RESOURCES: dict[Kind, str] = {"Node": "nodes", "Pod": "pods"}
 _SEEN = 4096
 """Pods of filter requests that are remembered for bind: more than are ever on their way between the two."""
+_NEXT_ANSWER = 0.01
+"""Seconds after which the calls for one pod are over, most of the time."""
 _BEHIND = "Stowage was cut off from the API server, and has not caught up yet"
 
 
@@ -72,6 +74,7 @@ class Engine:
 
     def apply(self, events: Sequence[Event]) -> None:
         """Take in what the source says."""
+        self._decisions.catch_up()  # in numbers of the moment when they were made
         unready = self.missing()
         for event in events:
             # A fault of ours must neither take other events with it nor end the service.
@@ -140,6 +143,7 @@ class Engine:
 
     async def _bind(self, body: bytes) -> tuple[bytes, str]:
         args = wire.parse_bind(body)
+        self._decisions.catch_up()
         pod = self.state.pod_by_uid(args.uid) or self._seen.get(args.uid)
         error = await self._binder.bind(pod, args)
         if pod is not None:
@@ -155,18 +159,16 @@ class Engine:
         names: Sequence[str] = (),
         scores: Sequence[int] | None = None,
     ) -> None:
-        """Keep a decision for the debug endpoint, once the reply is on its way."""
-
-        def keep() -> None:
-            try:
-                explanation = explain_verdict(self.state, names, verdict, scores) if verdict else None
-                self._decisions.add(pod, Decision(datetime.now(UTC), verb, answer, explanation))
-            except Exception:  # what people read must not harm what kube-scheduler gets
-                _log.exception("a decision of %s was not kept", verb)
-
+        """Keep a decision for the debug endpoint, explained once kube-scheduler has had its next answer."""
         _log.debug("%s %s: %s", verb, pod.key, answer)
-        if self._decisions.wanted:
-            asyncio.get_running_loop().call_soon(keep)
+        at = datetime.now(UTC)
+
+        def explained() -> Decision:
+            explanation = explain_verdict(self.state, names, verdict, scores) if verdict else None
+            return Decision(at, verb, answer, explanation)
+
+        if self._decisions.wanted and self._decisions.put_off(pod, explained):
+            asyncio.get_running_loop().call_later(_NEXT_ANSWER, self._decisions.catch_up)
 
     def _remember(self, pod: Pod) -> None:
         self._seen[pod.uid] = pod

@@ -94,14 +94,24 @@ class Service:
             await asyncio.sleep(_VERSION_EVERY)
 
     async def start(self) -> Engine:
-        """Compile the kernels, then begin to follow the source. Raises as ``run``."""
-        self.engine = engine = await asyncio.to_thread(self._load)
+        """Begin to follow the source, and compile the kernels meanwhile. Raises as ``run``."""
         loop = asyncio.get_running_loop()
+        early: list[Sequence[Event]] = []
+
+        def take(events: Sequence[Event]) -> None:
+            if self.engine is None:
+                early.append(events)
+            else:
+                self.engine.apply(events)
 
         def apply(events: Sequence[Event]) -> None:
-            loop.call_soon_threadsafe(engine.apply, events)
+            loop.call_soon_threadsafe(take, events)
 
         await asyncio.to_thread(self.source.start, apply)
+        engine = await asyncio.to_thread(self._load)
+        for events in early:
+            engine.apply(events)
+        self.engine = engine
         return engine
 
     async def leave(self) -> None:

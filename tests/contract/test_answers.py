@@ -70,7 +70,7 @@ async def test_texts_name_no_node_and_carry_no_number() -> None:
 
 
 async def test_the_shortlist_is_the_best_and_says_nothing_of_the_others(start: Start) -> None:
-    stowage = await start(*FULL, shortlist=1)
+    stowage = await start(*FULL, shortlist=1, policy="best-fit")
     assert await stowage.filter(manifest(gpus=2), ["a", "b", "c"]) == (
         b'{"Nodes":null,"NodeNames":["b"],"FailedNodes":null,"FailedAndUnresolvableNodes":null,"Error":""}'
     )
@@ -84,7 +84,7 @@ async def test_one_node_and_no_node_are_fine(start: Start) -> None:
 
 
 async def test_prioritize_gives_whole_numbers_and_ten_to_the_best_alone(start: Start) -> None:
-    stowage = await start(*FULL)
+    stowage = await start(*FULL, policy="best-fit")
     assert await stowage.prioritize(manifest(gpus=2), ["a", "b", "gone"]) == (
         b'[{"Host":"a","Score":0},{"Host":"b","Score":10},{"Host":"gone","Score":0}]'
     )

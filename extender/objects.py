@@ -120,11 +120,10 @@ class Upserted:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """An object is gone. ``uid`` is "" where it is not known which one of its name it was."""
+    """An object is gone."""
 
     kind: Kind
     key: str
-    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)

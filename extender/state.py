@@ -80,9 +80,8 @@ class State:
                     self.devices.remove(kind, key)
                 case Deleted("Node", key):
                     self._remove_node(key)
-                case Deleted("Pod", key, uid):
+                case Deleted("Pod", key):
                     self._remove_pod(key)
-                    self._drop_all(uid)
                 case Listed(kind, keys):
                     self._listed(kind, keys)
 
@@ -110,11 +109,8 @@ class State:
                 self.fleet.block(row, reason)
 
     def taken_by(self, pod: Pod) -> list[Allocation]:
-        """All that this very pod has in the fleet, tentative holds included."""
-        known = self.pods.get(pod.key)
-        keys = [one.key for one in self.tentative.of(pod.uid)]
-        if known is None or not pod.uid or known.uid == pod.uid:  # not what another of its name had
-            keys.append(pod.key)
+        """All that a pod of this name has in the fleet, tentative holds included."""
+        keys = [pod.key, *(one.key for one in self.tentative.of(pod.uid))]
         return [taken for key in keys if (taken := self.ledger.taken(key)) is not None]
 
     @property

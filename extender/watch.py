@@ -194,7 +194,7 @@ class ListWatch:
     def _changed(self, event: _Change[Any]) -> Event:
         self._version = (event.object.metadata or {}).get("resourceVersion") or self._version
         obj = event.object.record()
-        return Deleted(obj.kind, obj.key, obj.uid) if event.type == "DELETED" else Upserted(obj)
+        return Deleted(obj.kind, obj.key) if event.type == "DELETED" else Upserted(obj)
 
     def _broken(self, why: str) -> list[Event]:
         # Mostly 410; the others are rare, and client-go lists again, too.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -134,7 +134,7 @@ class Books(RuleBasedStateMachine):
     @rule(name=names)
     def delete(self, name: str) -> None:
         if pod := self.truth.pods.pop(f"d/{name}", None):
-            self.truth.events.append(Deleted("Pod", pod.key, pod.uid))
+            self.truth.events.append(Deleted("Pod", pod.key))
 
     @rule(name=names)
     def finish(self, name: str) -> None:
@@ -163,16 +163,25 @@ class Books(RuleBasedStateMachine):
     def deliver(self, count: int) -> None:
         for _ in range(min(count, len(self.truth.events))):
             event = self.truth.events.popleft()
+            before = self.state.pods.get(event.key) if isinstance(event, Deleted) else None
             self.state.apply([event])
-            ended = event.uid if isinstance(event, Deleted) else ""
-            if isinstance(event, Upserted) and isinstance(event.obj, Pod):
-                ended = event.obj.uid if event.obj.node_name or event.obj.terminated else ""
-            assert not (ended and self.state.tentative.of(ended))
+            if before:
+                self.nothing_is_tentative_of([before.uid])
+            elif isinstance(event, Upserted) and isinstance(event.obj, Pod) and event.obj.node_name:
+                self.nothing_is_tentative_of([event.obj.uid])
 
     @rule()
     def list_anew(self) -> None:
+        before = {pod.uid for pod in self.state.pods.values()}
         self.truth.events.clear()
         self.state.apply(self.truth.everything())
+        listed = {pod.uid: pod for pod in self.truth.pods.values()}
+        self.nothing_is_tentative_of(before - listed.keys())
+        self.nothing_is_tentative_of(pod.uid for pod in listed.values() if pod.node_name)
+
+    def nothing_is_tentative_of(self, uids: Iterable[str]) -> None:
+        """One event is enough."""
+        assert not any(self.state.tentative.of(uid) for uid in uids)
 
     # What kube-scheduler asks, and what becomes of the bindings.
 
@@ -318,4 +327,4 @@ class Books(RuleBasedStateMachine):
 
 
 TestBooks = Books.TestCase
-TestBooks.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestBooks.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)

@@ -72,7 +72,7 @@ def test_changes_and_bookmarks_move_the_version() -> None:
         "n1",
     ]
     assert protocol.next_request().query["resourceVersion"] == "9"
-    assert protocol.chunk(line("DELETED", manifest("a/1", 10))) == [Deleted("Pod", "a/1", "u10")]
+    assert protocol.chunk(line("DELETED", manifest("a/1", 10))) == [Deleted("Pod", "a/1")]
     assert protocol.next_request().query["resourceVersion"] == "10"
     assert protocol.chunk(bookmark(15)) == []
     assert protocol.next_request().query["resourceVersion"] == "15"

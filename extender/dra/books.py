@@ -177,6 +177,11 @@ class DeviceBooks:
         return self._problems
 
     @property
+    def resources(self) -> frozenset[str]:
+        """The extended resources that a device class stands for."""
+        return frozenset(one.resource for one in self.classes.values() if one.resource)
+
+    @property
     def unsound(self) -> bool:
         """See the class."""
         self._build_pools()

@@ -9,7 +9,7 @@ v0.36.3, ``structured/internal/incubating/allocator_incubating.go``.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,6 +18,7 @@ from extender.dra.cel import NotUnderstood, Unclear
 from extender.dra.records import Agreement, Choice, Demand, DeviceClass, DeviceId, DeviceRequest
 from extender.dra.values import Version
 from extender.objects import Pod
+from extender.quantity import whole
 from packing.first_fit import NoAnswer, Option, Rule, Want, first_fit
 from packing.room import Room, cost
 
@@ -55,8 +56,9 @@ class Forecaster:
         self._books = books
         self._kept: OrderedDict[Demands, dict[str, _Found]] = OrderedDict()
 
-    def demands(self, pod: Pod) -> Demands:
-        """What those claims of a pod ask for that have no devices yet. Raises ``Unclear``."""
+    def demands(self, pod: Pod, resources: Sequence[str] = ()) -> Demands:
+        """What those claims of a pod ask for that have no devices yet, and last the one that kube-scheduler
+        makes for extended resources (``resources``). Raises ``Unclear``."""
         made = dict(pod.claims)
         names = [entry.claim or made.get(entry.name, "") for entry in pod.spec.claims]
         if not all(names) or len(set(names)) < len(names):
@@ -70,12 +72,30 @@ class Forecaster:
                 if claim.demand.unclear:
                     raise NotUnderstood(f"claim {name}: {claim.demand.unclear}")
                 demands.append(claim.demand)
+        if resources:
+            choices = [choice for name in sorted(resources) for choice in self._containers(pod, name)]
+            demands.append(Demand(tuple(choices)))
         return tuple(demands)
 
-    def forecast(self, pod: Pod, node: str, labels: Labels) -> Forecast:
-        """For a pod on the node of this name and these labels."""
+    def _containers(self, pod: Pod, resource: str) -> Iterator[Choice]:
+        """A request for each container that asks for the resource, init containers that go on running first.
+
+        As ``createRequestsAndMappings`` of kube-scheduler v1.36.3 (``extendeddynamicresources.go``) has it.
+        """
+        found = [one.name for one in self._books.classes.values() if one.resource == resource]
+        early = [one for one in pod.spec.init_containers if not one.sidecar]
+        if len(found) != 1 or any(name == resource for one in early for name, _ in one.requests):
+            raise NotUnderstood(f"{resource} of several device classes, or of an init container")
+        lasting = [one for one in pod.spec.init_containers if one.sidecar]
+        for number, container in enumerate((*lasting, *pod.spec.containers)):
+            if count := whole(dict(container.requests).get(resource, "0")):
+                yield Choice(str(number), (DeviceRequest(str(number), found[0], count=count),))
+
+    def forecast(self, pod: Pod, node: str, labels: Labels, resources: Sequence[str] = ()) -> Forecast:
+        """For a pod on the node of this name and these labels, which gives these extended ``resources`` out
+        as devices."""
         try:
-            demands = self.demands(pod)
+            demands = self.demands(pod, resources)
         except Unclear as error:
             return Forecast(why=str(error))
         if not demands:

@@ -32,7 +32,7 @@ def filter_nodes(state: State, args: FilterArgs, settings: Settings) -> tuple[Fi
     verdict = judge(state, args.pod, request, args.names)
     fits = verdict.codes == Reason.FITS
     # What is best for claims is a guess at most: kube-scheduler gets all nodes to choose from.
-    if settings.shortlist and fits.any() and not args.pod.spec.claims:
+    if settings.shortlist and fits.any() and not verdict.forecasts:
         fitting = np.flatnonzero(fits)
         shortlist = np.sort(fitting[best(verdict.keys[fitting], settings.shortlist)])
         return FilterResult(names=[args.names[i] for i in shortlist.tolist()]), verdict

@@ -10,6 +10,7 @@ from __future__ import annotations
 from extender.dialects import RequestError, request_of
 from extender.objects import Pod
 from extender.state import State
+from extender.verbs.verdict import as_devices, without
 from extender.wire import Candidate, PreemptArgs, PreemptResult
 from packing.reasons import Reason
 from packing.request import Request
@@ -40,8 +41,10 @@ def _fits_without(state: State, pod: Pod, request: Request, node: str, victims: 
     row = state.fleet.rows.get(node)
     if row is None:
         return False
+    # Devices for claims are for kube-scheduler's own dry run to find.
+    counted = without(request, as_devices(state, request, node))
     if pod.spec.claims and not request.wants_gpu:
-        return True  # it waits for devices of claims, which kube-scheduler's dry run has allocated
+        return True
     held = [taken for victim in victims if (taken := state.ledger.taken(victim.key)) is not None]
     with state.fleet.without(held), state.as_for(pod) as fleet:
-        return bool(fleet.reasons(request)[row] == Reason.FITS)
+        return bool(fleet.reasons(counted)[row] == Reason.FITS)

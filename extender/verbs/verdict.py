@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ class Verdict:
     """``rows``, ``codes``, ``cost`` and ``keys`` are parallel to the names that were asked about.
 
     ``cost`` and ``keys`` mean something only where ``codes`` is 0. Row -1 is a node that is not known.
-    ``forecasts`` are of the devices for the pod's claims; there are none where it has no claims.
+    ``forecasts`` are of the devices for the pod's claims; there are none where it needs no claims.
     """
 
     pod: Pod
@@ -42,26 +43,61 @@ def judge(state: State, pod: Pod, request: Request, names: list[str]) -> Verdict
     """Judge every named node with the policy in force."""
     rows = state.rows(names, len(names))
     if request.wants_gpu or not pod.spec.claims:
-        with state.as_for(pod) as fleet:
-            codes = np.append(fleet.reasons(request), np.int8(Reason.UNKNOWN_NODE))[
-                rows
-            ]  # row -1 is the last
-            cost = state.policy.cost(fleet, request)[rows]
+        codes, cost = _counted(state, pod, request, rows)
     else:  # whether there are devices for its claims is for kube-scheduler to say
         codes = np.where(rows < 0, Reason.UNKNOWN_NODE, Reason.FITS).astype(np.int8)
         cost = np.zeros(rows.size, np.float32)
-    forecasts = foresee(state, pod, names)
+    given = _all_as_devices(state, request, names)
+    for resources in {one for one in given if one}:
+        # What such a node has of these resources is in its ResourceSlices, and not counted.
+        there = np.array([one == resources for one in given])
+        codes[there], cost[there] = _counted(state, pod, without(request, resources), rows[there])
+    forecasts = _foresee(state, pod, names, given)
     if forecasts:
         cost = cost + _price(forecasts)
     return Verdict(pod, request, rows, codes, cost, rank_keys(cost, state.fleet.order[rows]), forecasts)
 
 
-def foresee(state: State, pod: Pod, names: list[str]) -> tuple[Forecast, ...]:
-    """Which devices the pod's claims would get on each named node; nothing for a pod without claims."""
-    if not pod.spec.claims:
+def _counted(state: State, pod: Pod, request: Request, rows: Rows) -> tuple[npt.NDArray[np.int8], Floats]:
+    """Reason codes and costs for these rows, as far as resources are counted: (len(rows),) each."""
+    with state.as_for(pod) as fleet:
+        codes = np.append(fleet.reasons(request), np.int8(Reason.UNKNOWN_NODE))[rows]  # row -1 is the last
+        return codes, state.policy.cost(fleet, request)[rows]
+
+
+def as_devices(state: State, request: Request, node: str) -> tuple[str, ...]:
+    """Which of the counted devices asked for a node gives out as devices of DRA (KEP-5004): those that it
+    does not advertise, and that a device class stands for."""
+    mapped = [name for name, _ in request.devices if name in state.devices.resources]
+    row = state.fleet.rows.get(node)
+    if not mapped or row is None or not state.devices.on_node(node, state.labels_of(node)).places:
+        return ()
+    numbers = {name: state.fleet.resources.get(name) for name in mapped}
+    return tuple(name for name, n in numbers.items() if n is None or not state.fleet.total[n, row])
+
+
+def without(request: Request, resources: tuple[str, ...]) -> Request:
+    """The request without these counted devices."""
+    return replace(request, devices=tuple(one for one in request.devices if one[0] not in resources))
+
+
+def _all_as_devices(state: State, request: Request, names: list[str]) -> list[tuple[str, ...]]:
+    """``as_devices`` for every name; nothing at all where no class stands for anything asked for."""
+    mapped = state.devices.resources
+    if not any(name in mapped for name, _ in request.devices):
+        return []
+    return [as_devices(state, request, name) for name in names]
+
+
+def _foresee(state: State, pod: Pod, names: list[str], given: list[tuple[str, ...]]) -> tuple[Forecast, ...]:
+    """Which devices the pod's claims would get on each named node; nothing for a pod that needs no claims."""
+    if not pod.spec.claims and not any(given):
         return ()
     state.devices.refresh(state.labels_of)
-    return tuple(state.forecaster.forecast(pod, name, state.labels_of(name)) for name in names)
+    return tuple(
+        state.forecaster.forecast(pod, name, state.labels_of(name), resources)
+        for name, resources in zip(names, given or repeat(()), strict=False)
+    )
 
 
 def _price(forecasts: tuple[Forecast, ...]) -> Floats:

@@ -9,14 +9,14 @@ import pytest
 from extender.dra.reading import claim_of, class_of, slice_of
 from extender.explain import explain
 from extender.nodeview import view_node
-from extender.objects import Deleted, Listed, PodClaim, PodSpec, Upserted
+from extender.objects import Container, Deleted, Listed, PodClaim, PodSpec, Upserted
 from extender.snapshot import Snapshot, SnapshotSource
 from extender.verbs.filter import filter_nodes
 from extender.verbs.preempt import preempt
 from extender.verbs.prioritize import prioritize
 from extender.wire import Candidate, FilterArgs, PreemptArgs
 from tests.extender.builders import GPU, make_node, make_pod, make_settings, make_state
-from tests.extender.dra.nvidia import CLASSES, counter_set, dynamic, spec
+from tests.extender.dra.nvidia import CLASSES, counter_set, dynamic, gpu, spec
 
 SMALL = "device.attributes['gpu.nvidia.com'].profile == '1g.5gb'"
 NAMES = ["empty", "used"]
@@ -166,3 +166,50 @@ def test_a_snapshot_has_devices_too():
 def test_gpus_of_the_device_plugin_are_packed_as_before(state):
     assert scores(state, make_pod("p", 1)) != [0, 0]
     assert GPU in dict(explain(state, make_pod("p", 1)).asks)
+
+
+@pytest.fixture
+def served():
+    """Whole GPUs of three nodes: counted on the first, devices on the others, of which one holds a device."""
+    made = make_state(
+        make_node("counts", 2), make_node("full", 0), make_node("free", 0), make_node("bare", 0)
+    )
+    gpus = {"extendedResourceName": GPU, "selectors": [{"cel": {"expression": "true"}}]}
+    held = {"driver": "gpu.nvidia.com", "pool": "full", "device": "gpu-0"}
+    status = {"allocation": {"devices": {"results": [held]}}}
+    records = [class_of("gpu", gpus), claim_of("default", "held", {"devices": wish()}, status)]
+    records += [slice_of(name, spec(gpu(0), gpu(1), node=name)) for name in ("full", "free")]
+    made.apply([Upserted(record) for record in records])
+    return made
+
+
+def test_gpus_that_are_given_out_as_devices_are_not_missing(served):
+    names = ["counts", "full", "free", "bare"]
+    result, _ = filter_nodes(served, FilterArgs(make_pod("p", 2), names), make_settings(shortlist=1))
+    assert result.names == ["counts", "full", "free"]
+    told = {option.node: option for option in explain(served, make_pod("p", 2)).best}
+    assert told["free"].devices == ("gpu.nvidia.com/free/gpu-0", "gpu.nvidia.com/free/gpu-1")
+    assert told["full"].devices_unknown == "the node has no devices that fit"
+    assert not told["counts"].devices
+    served.apply([Upserted(make_pod("runs", 1, node_name="free"))])
+    assert not served.overcommitted  # it holds no counted device there
+
+
+def test_a_device_on_a_node_that_is_used_already_is_preferred(served):
+    assert scores(served, make_pod("p", 1), ["full", "free"]) == [10, 0]
+
+
+def test_gpus_of_containers_are_one_request_each(served):
+    containers = tuple(Container(name, ((GPU, "1"),)) for name in "ab")
+    pod = make_pod("p", spec=PodSpec(containers))
+    (told,) = [option for option in explain(served, pod).best if option.node == "free"]
+    assert len(told.devices) == 2
+    early = make_pod("p", spec=PodSpec(containers, init_containers=(Container("i", ((GPU, "1"),)),)))
+    (told,) = [option for option in explain(served, early).best if option.node == "free"]
+    assert "init container" in told.devices_unknown
+
+
+def test_preemption_does_not_miss_gpus_that_are_devices(served):
+    served.apply([Upserted(make_pod("victim", 0, node_name="full", uid="v"))])
+    arguments = PreemptArgs(make_pod("p", 2), {"full": Candidate(["v"], 0), "bare": Candidate(["v"], 0)})
+    assert preempt(served, arguments).candidates.keys() == {"full"}

@@ -15,10 +15,10 @@ from pathlib import Path
 from statistics import fmean
 
 from bench.packing import plots, tables
-from bench.packing.runs import BOUND, Result, Rows, Task, nodes_file, run
+from bench.packing.runs import BOUND, Result, Rows, Task, nodes_file, run, run_mixes
 from extender import replay_report
 from extender.replay_cli import seed_range
-from extender.replay_runs import TraceOptions, replay_mixes
+from extender.replay_runs import TraceOptions
 from extender.traces import read_nodes
 
 HERE = Path(__file__).parent
@@ -134,7 +134,7 @@ def mixes(args: argparse.Namespace) -> tuple[str, Rows]:
     for kind, names in kinds.items():
         for departures in (False, True):
             file = HERE / f"{kind}-mixes.json"
-            found = replay_mixes(file, names, args.seeds, departures=departures, progress=_say)
+            found = run_mixes(file, names, args.seeds, departures=departures, jobs=args.jobs)
             rows += [row | {"kind": kind, "departures": departures} for row in found]
             means = [
                 f"{name} {fmean(row['allocation'] for row in found if row['policy'] == name):.2f}"
@@ -187,11 +187,6 @@ def _command() -> str:
         if not drops:
             kept.append(shlex.quote(word))
     return " ".join(kept)
-
-
-def _say(what: str, part: float) -> None:
-    if part >= 1:
-        print(what, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

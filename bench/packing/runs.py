@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
-from extender.replay_runs import TraceOptions, bound_trace, replay_trace
+from extender.replay_runs import TraceOptions, bound_trace, replay_mixes, replay_trace
 
 Rows = list[dict[str, Any]]
 Curve = tuple[list[float], list[float]]
 BOUND = "bound"
+_T, _R = TypeVar("_T"), TypeVar("_R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +52,25 @@ def nodes_file(data: Path) -> Path:
 def run(data: Path, tasks: Sequence[Task], jobs: int) -> list[Result]:
     """The results, in the order of the tasks; which one ends is said on standard error."""
     results = []
-    for result in _results(partial(_one, data), tasks, jobs):
+    for result in spread(partial(_one, data), tasks, jobs):
         results.append(result)
         done = f"{len(results)}/{len(tasks)} {result.task.trace} {result.task.label}"
         print(f"{done}: {result.allocation:.2f}", file=sys.stderr, flush=True)
     return results
 
 
-def _results(one: partial[Result], tasks: Sequence[Task], jobs: int) -> Iterator[Result]:
+def run_mixes(
+    path: Path, policies: Sequence[str], seeds: Sequence[int], *, departures: bool, jobs: int
+) -> Rows:
+    """The rows of request mixes under these policies, mix by mix."""
+    one = partial(_one_of_mixes, path, tuple(seeds), departures)
+    rows = [row for found in spread(one, policies, jobs) for row in found]
+    order = {key: i for i, key in enumerate(dict.fromkeys((row["mix"], row["load"]) for row in rows))}
+    return sorted(rows, key=lambda row: order[row["mix"], row["load"]])
+
+
+def spread(one: Callable[[_T], _R], tasks: Sequence[_T], jobs: int) -> Iterator[_R]:
+    """What comes of each task, in their order, worked out by so many processes."""
     if jobs == 1:
         yield from map(one, tasks)
         return
@@ -72,6 +84,10 @@ def _one(data: Path, task: Task) -> Result:
         return Result(task, bound_trace(nodes_file(data), traces, task.seeds, task.options, _quiet), None)
     rows, curves = replay_trace(nodes_file(data), traces, [task.policy], task.seeds, task.options, _quiet)
     return Result(task, rows, next(iter(curves.values())))
+
+
+def _one_of_mixes(path: Path, seeds: tuple[int, ...], departures: bool, policy: str) -> Rows:
+    return replay_mixes(path, [policy], seeds, departures=departures, progress=_quiet)
 
 
 def _quiet(what: str, part: float) -> None:

@@ -44,8 +44,16 @@ def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str])
 
 
 def claims(pod: Pod) -> Claims | None:
-    """KAI's fractions hold nothing beside their reservation pod."""
-    return None
+    """Those of a pod that Stowage bound. Under KAI's scheduler fractions hold nothing beside their
+    reservation pod."""
+    text = pod.annotations.get(own.INDICES)
+    if text is None:
+        return None
+    try:
+        asked = shares(pod.spec, {}, pod.annotations)
+    except RequestError:
+        return None
+    return own.claims_on(text, asked) if asked else None
 
 
 def _milli(text: str) -> int:

@@ -52,13 +52,17 @@ def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str])
 
 def claims(pod: Pod) -> Claims | None:
     """See ``Vocabulary.claims``."""
-    text = pod.annotations.get(INDICES)
-    if text is None:
+    if INDICES not in pod.annotations:
         return None
     try:
         asked = shares(pod.spec, {}, pod.annotations)
     except RequestError:
         asked = None
+    return claims_on(pod.annotations[INDICES], asked)
+
+
+def claims_on(text: str, asked: Shares | None) -> Claims:
+    """What a pod that asks for this has, from the indices of its GPUs."""
     indices = text.split(",")
     if not all(index.isdecimal() for index in indices):
         return Claims(RESOURCE, complaint=f"{INDICES} cannot be read")

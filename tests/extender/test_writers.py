@@ -1,0 +1,170 @@
+"""What bind writes for a device plugin reads back as the same claims, whatever the pod and the GPUs are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from extender.dialects import WRITERS, RequestError, claims_of, request_of
+from extender.dialects.vocabulary import Claims
+from extender.holdings import Settled, settle
+from extender.objects import Container, Pod, PodSpec
+from packing.shape import Gpu, NodeShape, Pool, meaning
+
+GPU, MEMORY, PERCENT, CORES = (
+    f"nvidia.com/{name}" for name in ("gpu", "gpumem", "gpumem-percentage", "gpucores")
+)
+UNITS, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
+MIB = 40_536
+
+
+def shape_of(resource: str, count: int, mib: int = MIB) -> NodeShape:
+    gpus = tuple(Gpu(mib, divisible=True, slots=10, uuid=f"GPU-{g}") for g in range(count))
+    pools = (Pool(GPU, count, tuple(range(count)), 1000, mib),) if resource == GPU else ()
+    return NodeShape("n", 64_000, 1 << 20, gpus, pools, divided_as=resource)
+
+
+def written(pod: Pod, shape: NodeShape, chosen: tuple[int, ...]) -> tuple[Claims | None, Settled]:
+    """The claims and the books of the pod, once it is bound with what is written for it."""
+    said = WRITERS[shape.divided_as].assignment(pod, shape, chosen, 1_700_000_000.5)
+    bound = replace(pod, node_name=shape.name, annotations={**pod.annotations, **said})
+    claims = claims_of(bound)
+    return claims, settle(shape, request_of(pod), claims)
+
+
+def asks(**amounts: int | None) -> tuple[tuple[str, str], ...]:
+    names = {"gpu": GPU, "memory": MEMORY, "percent": PERCENT, "cores": CORES}
+    return tuple(sorted((names[key], str(n)) for key, n in amounts.items() if n))
+
+
+def container(gpu: int, memory: int, percent: int, cores: int, sidecar: bool = False) -> Container:
+    requests = asks(gpu=gpu, memory=memory, percent=percent, cores=cores) if gpu else ()
+    return Container("c", requests, requests, sidecar)
+
+
+sizes = st.sampled_from([(0, 0), (3000, 0), (0, 1), (0, 33), (0, 100), (MIB, 0)])
+hami_containers = st.builds(
+    lambda gpu, size, cores, sidecar: container(gpu, *size, cores, sidecar),
+    st.integers(0, 2),
+    sizes,
+    st.sampled_from([0, 1, 30, 100]),
+    st.booleans(),
+)
+draws = st.randoms(use_true_random=False)
+
+
+def drawn(draw, shape: NodeShape, pod: Pod) -> tuple[int, ...]:
+    """As many GPUs of the node as the pod needs, any of them in any order."""
+    part = meaning(shape, request_of(pod)).shares
+    assume(part is not None and part.count <= len(shape.gpus))
+    return tuple(draw.sample(range(len(shape.gpus)), part.count))
+
+
+@given(
+    st.lists(hami_containers, max_size=3),
+    st.lists(hami_containers.map(lambda c: replace(c, sidecar=False)), min_size=1, max_size=3),
+    draws,
+)
+def test_hami_reads_what_was_meant_for_each_container(inits, containers, draw):
+    pod = Pod("d", "p", "u", PodSpec(tuple(containers), tuple(inits)))
+    shape = shape_of(GPU, 8)
+    try:
+        chosen = drawn(draw, shape, pod)
+        claims, settled = written(pod, shape, chosen)
+    except RequestError:  # an init container would need the GPU of a sidecar that starts later
+        assert any(c.sidecar for c in inits)
+        assert not all(c.sidecar for c in inits)
+        return
+    assert settled.doubt == ""
+    assert {gpu for gpu, _, _ in settled.parts} <= set(chosen)
+    assert claims is not None
+    by_stage: dict[int, Counter[str]] = {}
+    for claim in claims.devices:
+        by_stage.setdefault(claim.stage, Counter())[claim.device] += 1
+    together = by_stage.pop(0, Counter()) + by_stage.pop(1, Counter())
+    assert set(together.values()) <= {1}  # containers that run together share no GPU
+    assert sum(together.values()) == sum(
+        int(dict(c.requests).get(GPU, 0)) for c in (*containers, *(i for i in inits if i.sidecar))
+    )
+    for init in by_stage.values():
+        assert not set(init) & {c.device for c in claims.devices if c.stage == 1}
+
+
+@given(st.integers(1, 3), sizes, st.sampled_from([0, 1, 30, 99]), draws)
+def test_hami_books_what_was_asked_for(count, size, cores, draw):
+    pod = Pod("d", "p", "u", PodSpec((container(count, *size, cores),)))
+    shape = shape_of(GPU, 4)
+    assume(any(size) or cores)
+    chosen = drawn(draw, shape, pod)
+    _, settled = written(pod, shape, chosen)
+    part = meaning(shape, request_of(pod)).shares
+    assert part is not None
+    each = part.compute_milli, part.memory_mib + MIB * part.memory_milli // 1000
+    assert (settled.parts, settled.doubt) == (tuple((gpu, *each) for gpu in sorted(chosen)), "")
+
+
+def test_init_containers_and_sidecars_have_their_places_in_the_text():
+    one, sidecar, none = container(1, 1000, 0, 10), container(1, 2000, 0, 20, True), container(0, 0, 0, 0)
+    pod = Pod("d", "p", "u", PodSpec((none, replace(one, name="work")), (one, sidecar, none)))
+    said = WRITERS[GPU].assignment(pod, shape_of(GPU, 4), (2, 0), 0)
+    text = "GPU-0,NVIDIA,1000,10:;GPU-2,NVIDIA,2000,20:;;;GPU-0,NVIDIA,1000,10:;"
+    assert said["hami.io/vgpu-devices-to-allocate"] == text
+
+
+def test_an_init_container_that_needs_a_gpu_of_a_later_sidecar_is_refused():
+    pod = Pod(
+        "d",
+        "p",
+        "u",
+        PodSpec((container(1, 1000, 0, 0),), (container(2, 1000, 0, 0), container(1, 1, 0, 0, True))),
+    )
+    with pytest.raises(RequestError, match="sidecar"):
+        WRITERS[GPU].assignment(pod, shape_of(GPU, 4), (0, 1), 0)
+
+
+own_words = st.one_of(
+    st.fixed_dictionaries(
+        {"stowage.dev/gpu-compute": st.sampled_from(["1m", "300m", "0.5", "30%", "1"])},
+        optional={
+            "stowage.dev/gpu-memory": st.sampled_from(["1Mi", "8Gi", "25%", "100%"]),
+            "stowage.dev/gpus": st.sampled_from(["1", "2", "4"]),
+        },
+    ),
+    st.fixed_dictionaries({"stowage.dev/gpus": st.sampled_from(["1", "3"])}),
+    st.fixed_dictionaries(
+        {"gpu-fraction": st.sampled_from(["0.5", "0.333"])},
+        optional={"gpu-fraction-num-devices": st.just("2")},
+    ),
+    st.fixed_dictionaries({"gpu-memory": st.sampled_from(["1", "4000"])}),
+)
+
+
+@given(own_words, draws)
+def test_our_own_words_and_kais_are_booked_as_asked_for(words, draw):
+    pod = Pod("d", "p", "u", PodSpec((Container("a"),)), annotations=words)
+    shape = shape_of("stowage.dev/gpu", 4)
+    chosen = drawn(draw, shape, pod)
+    _, settled = written(pod, shape, chosen)
+    part = request_of(pod).shares
+    assert part is not None
+    each = part.compute_milli, part.memory_mib + MIB * part.memory_milli // 1000
+    assert (settled.parts, settled.doubt) == (tuple((gpu, *each) for gpu in sorted(chosen)), "")
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=3), st.lists(st.integers(0, 20), max_size=2), draws)
+def test_gpushare_books_what_was_asked_for(containers, inits, draw):
+    def of(units: int) -> Container:
+        requests = ((UNITS, str(units)),) if units else ()
+        return Container("c", requests, requests)
+
+    pod = Pod("d", "p", "u", PodSpec(tuple(map(of, containers)), tuple(map(of, inits))))
+    shape = shape_of(UNITS, 3, 15)
+    most = max(sum(containers), *inits, 0)
+    assume(0 < most <= 15)
+    chosen = drawn(draw, shape, pod)
+    _, settled = written(pod, shape, chosen)
+    assert (settled.parts, settled.doubt) == (((*chosen, 0, most),), "")

@@ -13,6 +13,7 @@ from extender.dialects import RequestError, request_of
 from extender.inventory import Sources, sources_of
 from extender.manifests import WireNode, WirePod
 from extender.objects import Node, Pod
+from extender.verbs.bind import Refusal, assign
 from packing.reasons import Reason
 from tests.extender.builders import make_state, why
 
@@ -79,6 +80,23 @@ def test_what_it_holds_when_it_runs(name, on):
         assert state.problems.keys() == ({running.key} if doubt else set())
         assert doubt is None or doubt in state.problems[running.key]
         assert state.contradictions == bool(doubt)
+
+
+TIMES = {"hami.io/bind-time", "hami.io/vgpu-time", "ALIYUN_COM_GPU_MEM_ASSUME_TIME"}
+
+
+@pytest.mark.parametrize(
+    ("name", "on"), [(name, on) for name in cases("writes") for on in PODS[name]["writes"]]
+)
+def test_what_bind_writes(name, on):
+    state, asking, expected = make_state(node(on)), pod(name), PODS[name]["writes"][on]
+    if expected == "refused":
+        with pytest.raises((Refusal, RequestError)):
+            assign(state, asking, on)
+    else:
+        written = {key: text for key, text in assign(state, asking, on).items() if key not in TIMES}
+        assert written.items() >= expected.items()
+        assert bool(written) == bool(expected)
 
 
 @pytest.mark.parametrize("name", cases("error"))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
+from extender.engine import Engine
 from extender.keeper import check
-from extender.objects import Deleted, Node, Pod, Upserted
+from extender.metrics import Metrics
+from extender.objects import Deleted, Listed, Node, Pod, Upserted
 from extender.settings import Settings
 from extender.snapshot import Snapshot, SnapshotSource
 from extender.source import BindConflict, BindError, PodNotFound, Unreachable
@@ -25,6 +28,7 @@ from tests.extender.builders import make_node, make_pod, make_state, why
 from tests.extender.test_dialect_manifests import node as node_of
 from tests.extender.test_dialect_manifests import pod as pod_of
 
+SYNCED = [Listed("Node", frozenset({"own"})), Listed("Pod", frozenset({"default/a"}))]
 MEMORY, CORES = "nvidia.com/gpumem", "nvidia.com/gpucores"
 
 
@@ -300,6 +304,30 @@ async def test_annotations_that_would_change_the_meaning_are_refused() -> None:
     cluster = Cluster(node_of("own"), forged)
     assert "own annotations are in the way" in await cluster.bind(forged, "own")
     assert (cluster.api.sent, cluster.free("own")) == ([], [1000] * 4)
+
+
+async def test_people_see_what_is_tentative_and_for_how_long() -> None:
+    metrics = Metrics("0", lambda: engine.gauges(), ())
+    engine = Engine(api := Api(), Settings(bind=True), metrics)
+    engine.apply([Upserted(node_of("own")), Upserted(own("a")), *SYNCED])
+    api.pods = {"default/a": own("a")}
+    api.errors = [Unreachable("no answer")]
+    request = {"PodName": "a", "PodNamespace": "default", "PodUID": "uid-a", "Node": "own"}
+    reply, result = await engine.verbs["bind"](json.dumps(request).encode())
+    assert (json.loads(reply), result) == ({"Error": "no answer"}, "refused")
+    node, story = engine.inspector.node("own"), engine.inspector.pod("default/a")
+    assert node is not None
+    (holder,) = node.holders
+    assert (holder.pod, holder.gpus) == ("default/a", (0,))
+    assert holder.tentative_seconds is not None
+    assert holder.tentative_seconds >= 0
+    assert story is not None
+    assert (story.node, "the watch has not shown it" in story.note) == ("own", True)
+    assert "\nstowage_tentative_holds 1.0" in metrics.render().decode()
+    await engine.verbs["bind"](json.dumps(request).encode())
+    engine.apply([Upserted(api.pods["default/a"])])
+    assert "\nstowage_tentative_holds 0.0" in metrics.render().decode()
+    assert engine.inspector.node("own").holders[0].tentative_seconds is None
 
 
 # HAMi's device plugin serves one starting pod at a time.

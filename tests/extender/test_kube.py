@@ -53,6 +53,21 @@ async def test_bind_refused(api: ApiServer, tmp_path: Path) -> None:
         await source.bind(Pod("ml", "p0", "u-p0"), "n1")
 
 
+async def test_a_pod_is_looked_up_as_it_is_now(api: ApiServer, tmp_path: Path) -> None:
+    source = source_of(api, tmp_path)
+    assert await source.look_up(Pod("ml", "p0", "u-p0")) is None
+    api.put(pod("p0"))
+    await source.bind(Pod("ml", "p0", "u-p0"), "n1", {"stowage.dev/gpu-indices": "3"})
+    found = await source.look_up(Pod("ml", "p0", "u-p0"))
+    assert found is not None
+    assert (found.uid, found.node_name) == ("u-p0", "n1")
+    assert found.annotations == {"stowage.dev/gpu-indices": "3"}
+    api.stop()
+    with pytest.raises(Unreachable, match="did not answer"):
+        await source.look_up(Pod("ml", "p0", "u-p0"))
+    api.start()
+
+
 async def test_bind_without_a_server(api: ApiServer, tmp_path: Path) -> None:
     source = source_of(api, tmp_path)
     api.stop()

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from . import sharing
-from .audit import runs
+from . import sharing, workload
+from .audit import runs, unschedulable
 from .controlplane.api import Api, Object
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually
@@ -16,6 +16,7 @@ from .faults import FaultyApi
 from .stowage import ROOT, Stowage, apply, holders
 
 SCHEDULER = ROOT / "scheduler-config" / "shared-gpus.yaml"
+EXAMPLE = ROOT / "deploy" / "examples" / "shared-gpu.yaml"
 OWN, HAMI = 1300, 700
 KILLED_AT = 400, 1000  # pods bound
 
@@ -67,6 +68,7 @@ def configuration(url: str) -> Object:
     """The shipped configuration for shared GPUs, with Stowage at `url` and without an election."""
     loaded: Object = yaml.safe_load(SCHEDULER.read_text())
     loaded["leaderElection"] = {"leaderElect": False}
+    loaded["podMaxBackoffSeconds"] = 2  # nobody schedules while Stowage is away: try again soon after
     loaded["extenders"][0]["urlPrefix"] = f"{url}/scheduler"
     return loaded
 
@@ -103,3 +105,29 @@ def check_the_books(api: Api, stowage: Stowage) -> None:
 def no_hold_is_tentative(stowage: Stowage) -> bool:
     found = stowage.json("/debug/nodes")["nodes"]
     return all(holder["tentative_seconds"] is None for node in found for holder in node["holders"])
+
+
+def test_the_example_gets_the_index_of_one_gpu(
+    cluster: ControlPlane, api: Api, binding_stowage: Stowage
+) -> None:
+    """The shipped manifest, on a node that is closed as docs/bind.md has it."""
+    set_aside = sharing.nodes()[0]
+    taint = {"key": "stowage.dev/gpu-sharing", "value": "true", "effect": "NoSchedule"}
+    api.create(set_aside | {"spec": {"taints": [taint]}})
+    example: Object = yaml.safe_load(EXAMPLE.read_text())
+    assert example["spec"].pop("runtimeClassName") == "nvidia"  # the control plane here has none
+    plain = workload.pod("plain", {}, annotations={"stowage.dev/gpus": "1"})
+    with cluster.scheduler(configuration(binding_stowage.url)):
+        api.create(example)
+        api.create(plain)
+        eventually(lambda: runs(api.get("Pod", "shared-gpu")), within_s=60, what="the example runs")
+        eventually(
+            lambda: unschedulable(api.get("Pod", "plain")), within_s=60, what="the taint keeps others out"
+        )
+    pod = api.get("Pod", "shared-gpu")
+    (variable,) = pod["spec"]["containers"][0]["env"]
+    assert variable["name"] == "NVIDIA_VISIBLE_DEVICES"
+    path = variable["valueFrom"]["fieldRef"]["fieldPath"]
+    assert (
+        pod["metadata"]["annotations"][path.removeprefix("metadata.annotations['").removesuffix("']")] == "0"
+    )

@@ -25,6 +25,7 @@ Kind: TypeAlias = Hashable
 Slot: TypeAlias = tuple[Kind, int]
 """(kind, how many of it at once)."""
 Room: TypeAlias = Mapping[Slot, int]
+Lost: TypeAlias = tuple[tuple[Slot, int], ...]
 Consumption: TypeAlias = tuple[tuple[int, Number], ...]
 """(counter, amount)."""
 
@@ -93,16 +94,15 @@ def room(found: Iterable[Mapping[Kind, int]], sizes: Mapping[Kind, float]) -> Ro
     }
 
 
-def cost(before: Room, after: Room, total: Room, sizes: Mapping[Kind, float]) -> float:
-    """What the slots that are in ``before`` and no more in ``after`` are worth, in GPUs.
+def lost(before: Room, after: Room) -> Lost:
+    """The slots that are in ``before`` and no more in ``after``, and how many of each."""
+    return tuple((slot, n) for slot, count in before.items() if (n := count - after.get(slot, 0)))
 
-    ``total`` has the slots of the whole cluster, ``sizes`` the part of a GPU by kind. The last slot of a kind
-    costs as much as the devices in it, one of many costs little.
-    """
-    return sum(
-        sizes[slot[0]] * slot[1] * (count - after.get(slot, 0)) / max(total.get(slot, 0), 1)
-        for slot, count in before.items()
-    )
+
+def prices(total: Room, sizes: Mapping[Kind, float]) -> dict[Slot, float]:
+    """What a slot is worth, in GPUs, where the whole cluster has ``total``; ``sizes`` is the part of a GPU by
+    kind. The last slot of a kind is worth the devices in it, one of many little."""
+    return {slot: sizes[slot[0]] * slot[1] / count for slot, count in total.items() if count > 0}
 
 
 def _most(devices: Sequence[Consumption], left: Sequence[Number]) -> int:

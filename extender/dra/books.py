@@ -78,6 +78,9 @@ class OnNode:
         )
 
 
+_NOTHING = OnNode((), Offer((), {}), (), {}, incomplete=False, stamp=(0, 0, 0))
+
+
 @dataclass(slots=True)
 class _Entry:
     """The slices of a pool by name, the nodes that they are for, the pool as it was last put together, and
@@ -190,18 +193,23 @@ class DeviceBooks:
     def refresh(self, labels_of: Callable[[str], Labels]) -> None:
         """Bring ``total`` up to date."""
         while self._dirty:
-            name = self._dirty.pop()
+            name = next(iter(self._dirty))
             self.on_node(name, labels_of(name))
 
     def on_node(self, name: str, labels: Labels) -> OnNode:
         """What the node of this name and these labels can use."""
+        known = self._nodes.get(name)
+        if known is not None and name not in self._dirty and not self._of_many:
+            return known
         keys = self._of_node.get(name, set()) | self._of_many
+        if not keys and known is None:
+            self._dirty.discard(name)
+            return _NOTHING
         newest = max((self._entries[key].version for key in keys), default=0)
         stamp = (len(keys), newest, hash(frozenset(labels.items())) if self._of_many else 0)
-        known = self._nodes.get(name)
+        self._dirty.discard(name)
         if known is not None and known.stamp == stamp:
             return known
-        self._dirty.discard(name)
         fresh = self._build(name, labels, keys, stamp)
         if known is not None:
             self.total.subtract(known.room)

@@ -9,18 +9,19 @@ v0.36.3, ``structured/internal/incubating/allocator_incubating.go``.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 
 from extender.dra.books import DeviceBooks, Labels, OnNode
 from extender.dra.cel import NotUnderstood, Unclear
 from extender.dra.records import Agreement, Choice, Demand, DeviceClass, DeviceId, DeviceRequest
 from extender.dra.values import Version
 from extender.objects import Pod
-from extender.quantity import whole
+from extender.quantity import QuantityError, whole
 from packing.first_fit import NoAnswer, Option, Rule, Want, first_fit
-from packing.room import Room, cost
+from packing.room import Lost, Slot, lost, prices
 
 _KEPT = 128
 """Different demands whose forecasts are kept, node by node: a cluster has few templates."""
@@ -44,9 +45,8 @@ class _Found:
     """What the search found on a node, as long as ``stamp`` is the same."""
 
     stamp: Hashable
-    before: Room
-    after: Room
     forecast: Forecast
+    lost: Lost = ()
 
 
 class Forecaster:
@@ -91,26 +91,43 @@ class Forecaster:
             if count := whole(dict(container.requests).get(resource, "0")):
                 yield Choice(str(number), (DeviceRequest(str(number), found[0], count=count),))
 
-    def forecast(self, pod: Pod, node: str, labels: Labels, resources: Sequence[str] = ()) -> Forecast:
-        """For a pod on the node of this name and these labels, which gives these extended ``resources`` out
-        as devices."""
+    def forecasts(
+        self, pod: Pod, nodes: Iterable[tuple[str, Labels]], given: Iterable[Sequence[str]] = repeat(())
+    ) -> list[Forecast]:
+        """For a pod on nodes, each by name and labels, that give these extended resources out as devices."""
+        worth = prices(self._books.total, self._books.sizes)
+        asked: dict[tuple[str, ...], tuple[Demands, dict[str, _Found]] | Forecast] = {}
+        found = []
+        for (name, labels), resources in zip(nodes, given, strict=False):
+            question = asked.get(key := tuple(resources))
+            if question is None:
+                question = asked[key] = self._asked(pod, key)
+            if isinstance(question, Forecast):
+                found.append(question)
+            else:
+                found.append(_priced(self._found(*question, name, labels), worth))
+        return found
+
+    def _asked(self, pod: Pod, resources: Sequence[str]) -> tuple[Demands, dict[str, _Found]] | Forecast:
+        """What is to be given, and what is known of that, or why there is nothing to foresee."""
         try:
             demands = self.demands(pod, resources)
-        except Unclear as error:
+        except (Unclear, QuantityError) as error:
             return Forecast(why=str(error))
         if not demands:
             return Forecast(why="all claims of the pod have their devices")
-        found = self._found(demands, node, labels)
-        worth = cost(found.before, found.after, self._books.total, self._books.sizes)
-        return Forecast(found.forecast.devices, worth, found.forecast.why)
+        return demands, self._kept_of(demands)
 
-    def _found(self, demands: Demands, node: str, labels: Labels) -> _Found:
-        on_node = self._books.on_node(node, labels)
-        stamp = (on_node.stamp, self._books.version)
+    def _kept_of(self, demands: Demands) -> dict[str, _Found]:
         kept = self._kept.setdefault(demands, {})
         self._kept.move_to_end(demands)
         if len(self._kept) > _KEPT:
             self._kept.popitem(last=False)
+        return kept
+
+    def _found(self, demands: Demands, kept: dict[str, _Found], node: str, labels: Labels) -> _Found:
+        on_node = self._books.on_node(node, labels)
+        stamp = (on_node.stamp, self._books.version)
         known = kept.get(node)
         if known is None or known.stamp != stamp:
             known = kept[node] = self._search(demands, on_node, stamp)
@@ -120,12 +137,12 @@ class Forecaster:
         try:
             picks = first_fit(on_node.offer, *self._problem(demands, on_node))
         except (Unclear, NoAnswer) as error:
-            return _Found(stamp, {}, {}, Forecast(why=str(error)))
+            return _Found(stamp, Forecast(why=str(error)))
         if picks is None:
-            return _Found(stamp, {}, {}, Forecast(why="the node has no devices that fit"))
+            return _Found(stamp, Forecast(why="the node has no devices that fit"))
         devices = [pick.device for pick in picks]
         after = on_node.room_without(devices, self._books.sizes)
-        return _Found(stamp, on_node.room, after, Forecast(tuple(map(on_node.id_of, devices))))
+        return _Found(stamp, Forecast(tuple(map(on_node.id_of, devices))), lost(on_node.room, after))
 
     def _problem(self, demands: Demands, on_node: OnNode) -> tuple[list[Want], list[Rule]]:
         wants: list[Want] = []
@@ -148,6 +165,13 @@ class Forecaster:
         return Option(
             request.count, partial(_suits, request, of, on_node), partial(_admits, request, on_node)
         )
+
+
+def _priced(found: _Found, worth: Mapping[Slot, float]) -> Forecast:
+    if not found.lost:
+        return found.forecast
+    cost = sum(worth.get(slot, 0.0) * n for slot, n in found.lost)
+    return Forecast(found.forecast.devices, cost)
 
 
 def _suits(request: DeviceRequest, of: DeviceClass, on_node: OnNode, index: int) -> bool:

@@ -120,8 +120,8 @@ def _device(raw: _Raw, driver: str) -> Device:
     capacity = {
         key: _map(one, f"capacity {key}") for key, one in _map(raw.get("capacity"), "capacity").items()
     }
-    named = {key: amount(one.get("value", "")) for key, one in capacity.items()}
-    unknown = sorted(raw.keys() - _DEVICE)
+    named = {str(key): amount(one.get("value", "")) for key, one in capacity.items()}
+    unknown = sorted(map(str, raw.keys() - _DEVICE))
     return Device(
         name,
         attributes,
@@ -151,24 +151,24 @@ def _attributes(raw: _Raw, driver: str) -> tuple[dict[str, dict[str, Value]], st
 
 def _value(raw: _Raw) -> Value | None:
     """An attribute's value, None for a type that is not known."""
-    match dict(raw):
-        case {"bool": bool(value)}:
-            return value
-        case {"int": int(value)} if not isinstance(value, bool):
-            return value
-        case {"string": str(value)}:
+    for kind, value in raw.items():
+        if kind == "string" and isinstance(value, str):
             return sys.intern(value)
-        case {"version": str(value)}:
+        if kind == "version" and isinstance(value, str):
             return version(value)
+        if kind == "int" and isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if kind == "bool" and isinstance(value, bool):
+            return value
     return None
 
 
 def _by_domain(values: Mapping[str, Any], driver: str) -> dict[str, dict[str, Any]]:
     domains: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
-        domain, slash, name = key.partition("/")
+        domain, slash, name = str(key).partition("/")
         home = domains.setdefault(sys.intern(domain) if slash else driver, {})
-        home[sys.intern(name if slash else key)] = value
+        home[sys.intern(name if slash else domain)] = value
     return domains
 
 
@@ -183,7 +183,7 @@ def _consumed(raw: _Raw) -> dict[tuple[str, str], Number]:
 
 def _amounts(raw: _Raw) -> dict[str, Number]:
     counters = _map(raw.get("counters"), "counters")
-    return {sys.intern(name): _number_of(one, f"counter {name}") for name, one in counters.items()}
+    return {sys.intern(str(name)): _number_of(one, f"counter {name}") for name, one in counters.items()}
 
 
 def _number_of(raw: object, what: str) -> Number:
@@ -221,7 +221,7 @@ def _selectors(raw: _Raw) -> tuple[str, ...]:
 
 
 def _demand(raw: _Raw) -> Demand:
-    unclear: list[str] = [f"claim field {name}" for name in sorted(raw.keys() - _DEVICES)]
+    unclear: list[str] = [f"claim field {name}" for name in sorted(map(str, raw.keys() - _DEVICES))]
 
     def note(text: str) -> None:
         unclear.append(text)
@@ -236,7 +236,7 @@ def _demand(raw: _Raw) -> Demand:
 def _choice(raw: _Raw, note: Callable[[str], None]) -> Choice:
     name = _text(raw.get("name"))
     options = [_map(one, "firstAvailable") for one in _list(raw.get("firstAvailable"), "firstAvailable")]
-    if unknown := sorted(raw.keys() - {"name", "exactly", "firstAvailable"}):
+    if unknown := sorted(map(str, raw.keys() - {"name", "exactly", "firstAvailable"})):
         note(f"request field {unknown[0]}")
     if options:
         return Choice(name, tuple(_request(one, note) for one in options), ranked=True)
@@ -247,7 +247,7 @@ def _choice(raw: _Raw, note: Callable[[str], None]) -> Choice:
 
 
 def _request(raw: _Raw, note: Callable[[str], None]) -> DeviceRequest:
-    if unknown := sorted(raw.keys() - _REQUEST):
+    if unknown := sorted(map(str, raw.keys() - _REQUEST)):
         note(f"request field {unknown[0]}")
     if raw.get("adminAccess") is not None:
         note("admin access")
@@ -264,7 +264,7 @@ def _request(raw: _Raw, note: Callable[[str], None]) -> DeviceRequest:
         _text(raw.get("deviceClassName")),
         _selectors(raw),
         None if mode == "All" else count,
-        tuple((key, amount(value)) for key, value in sorted(capacity.items())),
+        tuple((str(key), amount(value)) for key, value in sorted(capacity.items(), key=str)),
         tuple(
             Toleration(*(_text(one.get(key)) for key in ("key", "operator", "value", "effect")))
             for one in tolerations
@@ -296,7 +296,7 @@ def _grants(allocation: _Raw) -> tuple[Grant, ...]:
 def _map(raw: object, what: str) -> _Raw:
     if raw is None:
         return {}
-    if not isinstance(raw, Mapping) or not all(isinstance(key, str) for key in raw):
+    if not isinstance(raw, dict):
         raise _Malformed(f"{what} is no object")
     return raw
 

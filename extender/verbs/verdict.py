@@ -94,10 +94,8 @@ def _foresee(state: State, pod: Pod, names: list[str], given: list[tuple[str, ..
     if not pod.spec.claims and not any(given):
         return ()
     state.devices.refresh(state.labels_of)
-    return tuple(
-        state.forecaster.forecast(pod, name, state.labels_of(name), resources)
-        for name, resources in zip(names, given or repeat(()), strict=False)
-    )
+    nodes = ((name, state.labels_of(name)) for name in names)
+    return tuple(state.forecaster.forecasts(pod, nodes, given or repeat(())))
 
 
 def _price(forecasts: tuple[Forecast, ...]) -> Floats:

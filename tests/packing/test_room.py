@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from packing.catalogue import find_model
 from packing.mig import Windows
-from packing.room import Shape, cost, counts, room
+from packing.room import Shape, counts, lost, prices, room
 
 MODEL = find_model("NVIDIA-H100-80GB-HBM3")
 assert MODEL is not None
@@ -66,5 +66,7 @@ def test_taking_something_never_pays(taken, device):
     for counter, amount in SHAPE.consumes[device]:
         left[counter] -= amount
     after = room([counts(SHAPE, frozenset(taken) | {device}, tuple(left))], sizes)
-    assert cost(before, after, before, sizes) >= 0
-    assert cost(before, before, before, sizes) == 0
+    assert all(n > 0 for _, n in lost(before, after))
+    assert lost(before, before) == ()
+    worth = prices(before, sizes)
+    assert all(0 < worth[slot] <= sizes[slot[0]] * slot[1] for slot, _ in lost(before, after))

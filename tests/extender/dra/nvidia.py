@@ -130,7 +130,8 @@ def foresee(made: DeviceBooks, claim: Manifest | str, node: str = NODE) -> Forec
     made.put(claim_of("ml", "wanted", {"devices": devices}, None))
     made.refresh(lambda name: {})
     pod = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", "wanted"),)))
-    return Forecaster(made).forecast(pod, node, {})
+    (found,) = Forecaster(made).forecasts(pod, [(node, {})])
+    return found
 
 
 def names(forecast: Forecast) -> list[str]:

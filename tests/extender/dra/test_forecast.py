@@ -9,6 +9,7 @@ from extender.dra.reading import claim_of, class_of
 from extender.objects import Pod, PodClaim, PodSpec
 from tests.extender.dra.nvidia import books, counter_set, dynamic, foresee, give, gpu, names, spec
 
+HERE = [("node-a", {})]
 ONE_GPU = "{requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}"
 
 
@@ -187,11 +188,11 @@ def test_claims_that_have_devices_or_are_not_made_yet():
     give(made, "gpu-0")
     forecaster = Forecaster(made)
     has = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", "has-node-a-gpu-0"),)))
-    assert forecaster.forecast(has, "node-a", {}).why == "all claims of the pod have their devices"
+    assert forecaster.forecasts(has, HERE)[0].why == "all claims of the pod have their devices"
     waits = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", template="t"),)))
-    assert "not made yet" in forecaster.forecast(waits, "node-a", {}).why
+    assert "not made yet" in forecaster.forecasts(waits, HERE)[0].why
     unknown = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", template="t"),)), claims=(("c", "p-c-x"),))
-    assert "p-c-x is not known" in forecaster.forecast(unknown, "node-a", {}).why
+    assert "p-c-x is not known" in forecaster.forecasts(unknown, HERE)[0].why
 
 
 def test_a_forecast_is_made_anew_when_what_it_rests_on_changes():
@@ -201,7 +202,7 @@ def test_a_forecast_is_made_anew_when_what_it_rests_on_changes():
 
     def now() -> list[str]:
         made.refresh(lambda name: {})
-        return names(forecaster.forecast(pod, "node-a", {}))
+        return names(forecaster.forecasts(pod, HERE)[0])
 
     assert now() == ["gpu-0"]
     give(made, "gpu-0")
@@ -211,7 +212,7 @@ def test_a_forecast_is_made_anew_when_what_it_rests_on_changes():
     made.put(class_of("gpu.nvidia.com", {"selectors": [{"cel": {"expression": "false"}}]}))
     assert now() == []
     made.remove("DeviceClass", "gpu.nvidia.com")
-    assert "gpu.nvidia.com is not known" in forecaster.forecast(pod, "node-a", {}).why
+    assert "gpu.nvidia.com is not known" in forecaster.forecasts(pod, HERE)[0].why
 
 
 def test_the_gpu_that_is_divided_already_is_cheaper_than_a_whole_one():

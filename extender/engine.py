@@ -82,7 +82,10 @@ class Engine:
                 self.state.apply([event])
             except Exception:
                 _log.exception("the state did not take an event (%s)", type(event).__name__)
-        self.state.devices.refresh(self.state.labels_of)  # now, that no verb has to wait for it
+        try:
+            self.state.devices.refresh(self.state.labels_of)  # now, that no verb has to wait for it
+        except Exception:
+            _log.exception("what is left of the devices of a node is not known")
         self._patience.news()
         if unready and not self.missing():
             _log.info("ready: %s", self.source.describe())

@@ -25,6 +25,8 @@ from packing.room import Lost, Slot, lost, prices
 
 _KEPT = 128
 """Different demands whose forecasts are kept, node by node: a cluster has few templates."""
+_EFFORT = 100_000
+"""Devices that are looked at for one question about all nodes: some tenths of a second."""
 Demands = tuple[Demand, ...]
 
 
@@ -54,6 +56,7 @@ class Forecaster:
 
     def __init__(self, books: DeviceBooks) -> None:
         self._books = books
+        self._effort = _EFFORT
         self._kept: OrderedDict[Demands, dict[str, _Found]] = OrderedDict()
 
     def demands(self, pod: Pod, resources: Sequence[str] = ()) -> Demands:
@@ -95,6 +98,7 @@ class Forecaster:
         self, pod: Pod, nodes: Iterable[tuple[str, Labels]], given: Iterable[Sequence[str]] = repeat(())
     ) -> list[Forecast]:
         """For a pod on nodes, each by name and labels, that give these extended resources out as devices."""
+        self._effort = _EFFORT
         worth = prices(self._books.total, self._books.sizes)
         asked: dict[tuple[str, ...], tuple[Demands, dict[str, _Found]] | Forecast] = {}
         found = []
@@ -129,15 +133,20 @@ class Forecaster:
         on_node = self._books.on_node(node, labels)
         stamp = (on_node.stamp, self._books.version)
         known = kept.get(node)
-        if known is None or known.stamp != stamp:
-            known = kept[node] = self._search(demands, on_node, stamp)
-        return known
+        if known is not None and known.stamp == stamp:
+            return known
+        if self._effort <= 0:
+            return _Found(stamp, Forecast(why="there is too much to search at once"))
+        found = kept[node] = self._search(demands, on_node, stamp)
+        return found
 
     def _search(self, demands: Demands, on_node: OnNode, stamp: Hashable) -> _Found:
         try:
             picks = first_fit(on_node.offer, *self._problem(demands, on_node))
         except (Unclear, NoAnswer) as error:
             return _Found(stamp, Forecast(why=str(error)))
+        except RecursionError:
+            return _Found(stamp, Forecast(why="too many devices are asked for at once"))
         if picks is None:
             return _Found(stamp, Forecast(why="the node has no devices that fit"))
         devices = [pick.device for pick in picks]
@@ -163,7 +172,23 @@ class Forecaster:
         if request.count is None and (on_node.incomplete or self._books.unsound):
             raise NotUnderstood("all devices are asked for, and a pool is incomplete")
         return Option(
-            request.count, partial(_suits, request, of, on_node), partial(_admits, request, on_node)
+            request.count, partial(self._suits, request, of, on_node), partial(_admits, request, on_node)
+        )
+
+    def _suits(self, request: DeviceRequest, of: DeviceClass, on_node: OnNode, index: int) -> bool:
+        self._effort -= 1
+        pool, place = on_node.places[index]
+        if not all(pool.matches(place, selector) for selector in (*of.selectors, *request.selectors)):
+            return False
+        device = pool.devices[place]
+        if device.shared or device.policies or device.unreadable:
+            raise NotUnderstood(
+                f"device {device.name} is one of which parts are given out, or is not understood"
+            )
+        # Without a policy the capacity has to be there, by the very name, and nothing of it is used up.
+        return all(
+            name in device.named and amount.number <= device.named[name].number
+            for name, amount in request.capacity
         )
 
 
@@ -172,20 +197,6 @@ def _priced(found: _Found, worth: Mapping[Slot, float]) -> Forecast:
         return found.forecast
     cost = sum(worth.get(slot, 0.0) * n for slot, n in found.lost)
     return Forecast(found.forecast.devices, cost)
-
-
-def _suits(request: DeviceRequest, of: DeviceClass, on_node: OnNode, index: int) -> bool:
-    pool, place = on_node.places[index]
-    if not all(pool.matches(place, selector) for selector in (*of.selectors, *request.selectors)):
-        return False
-    device = pool.devices[place]
-    if device.shared or device.policies or device.unreadable:
-        raise NotUnderstood(f"device {device.name} is one of which parts are given out, or is not understood")
-    # Without a policy the capacity has to be there, by the very name, and nothing of it is used up.
-    return all(
-        name in device.named and amount.number <= device.named[name].number
-        for name, amount in request.capacity
-    )
 
 
 def _admits(request: DeviceRequest, on_node: OnNode, index: int) -> bool:

@@ -19,6 +19,10 @@ from packing.first_fit import Amounts
 from packing.room import Shape
 
 
+_KEPT = 32
+"""Selectors of which it is remembered what they match, for each device."""
+
+
 class PoolKey(NamedTuple):
     """Pools are named by their drivers."""
 
@@ -60,6 +64,8 @@ class Pool:
         """Whether a selector matches a device. Raises ``Unclear``."""
         known = self._known.get((expression, index))
         if known is None:
+            if len(self._known) > _KEPT * len(self.devices):
+                self._known.clear()
             known = self._known[expression, index] = self._evaluate(self.devices[index], expression)
         return known
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from extender.dra import forecast as dra_forecast
 from extender.dra.forecast import Forecaster
 from extender.dra.reading import claim_of, class_of
 from extender.objects import Pod, PodClaim, PodSpec
@@ -231,3 +232,24 @@ def test_nodes_are_kept_whole():
     made = books(spec(*map(gpu, range(8)), node="whole"), spec(*map(gpu, range(8)), node="used"))
     give(made, "gpu-3", node="used")
     assert foresee(made, ONE_GPU, "used").cost < foresee(made, ONE_GPU, "whole").cost
+
+
+def test_a_question_that_takes_too_long_is_cut_short_and_goes_on_when_it_is_asked_again(monkeypatch):
+    monkeypatch.setattr(dra_forecast, "_EFFORT", 5)
+    nodes = [f"n{number}" for number in range(4)]
+    made = books(*(spec(*map(gpu, range(3)), node=node) for node in nodes))
+    made.put(claim_of("ml", "wanted", {"devices": request(count=3)}, None))
+    pod, forecaster = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", "wanted"),))), Forecaster(made)
+    asked = [[bool(one.devices) for one in forecaster.forecasts(pod, [(n, {}) for n in nodes])] for _ in "ab"]
+    assert asked == [[True, True, False, False], [True] * 4]
+
+
+def test_a_pod_with_more_claims_than_can_be_searched():
+    made = books(spec(*map(gpu, range(400))))
+    wishes = {"requests": [{**request()["requests"][0], "name": f"r{number}"} for number in range(30)]}
+    claims = [f"c{number}" for number in range(10)]
+    for name in claims:
+        made.put(claim_of("ml", name, {"devices": wishes}, None))
+    pod = Pod("ml", "p", "u", PodSpec(claims=tuple(PodClaim(name, name) for name in claims)))
+    (found,) = Forecaster(made).forecasts(pod, HERE)
+    assert found.why == "too many devices are asked for at once"

@@ -18,7 +18,6 @@ from extender.dra.records import Counters, Device, DeviceId, Reach, ResourceSlic
 from packing.first_fit import Amounts
 from packing.room import Shape
 
-
 _KEPT = 32
 """Selectors of which it is remembered what they match, for each device."""
 

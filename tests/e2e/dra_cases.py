@@ -72,6 +72,13 @@ def divided_node(name: str) -> tuple[Object, list[Object]]:
     return node(name, {}), _slices(name, devices, counters, rng, missing=False)
 
 
+def whole_node(name: str, gpus: int) -> tuple[Object, Object]:
+    """A node with so many L40S or H100, which are not in its allocatable, and their slice."""
+    rng = random.Random(name)
+    devices = [device for minor in range(gpus) for device in _gpu(minor, rng, divided=False)]
+    return node(name, {}), _slice(f"{name}-gpus", DRIVER, name, 1, {"devices": devices})
+
+
 def small_pod(name: str, scheduler: str) -> tuple[Object, Object]:
     """A pod that asks for the smallest part of a GPU, and its claim."""
     selector = "device.attributes['gpu.nvidia.com'].profile == '1g.10gb'"

@@ -8,8 +8,10 @@ from .controlplane.__main__ import PLAIN
 from .controlplane.api import Api, Object
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually
-from .dra_cases import Case, case, classes, divided_node, small_pod
+from .dra_cases import Case, case, classes, divided_node, small_pod, whole_node
+from .rush import GPU
 from .stowage import Stowage, scheduler_configuration
+from .workload import pod
 
 CASES, SEED = 200, 20
 RATE = 0.95
@@ -50,21 +52,13 @@ def test_small_parts_are_put_together(cluster: ControlPlane, api: Api, stowage: 
     for node, slices in map(divided_node, names):
         api.create(node)
         api.create_all(slices)
-    eventually(
-        lambda: all(stowage.status(f"/debug/nodes/{n}") == 200 and devices(stowage, n) for n in names),
-        within_s=30,
-        what="Stowage knows all devices",
-    )
+    wait_for_devices(stowage, names)
     with cluster.scheduler(scheduler_configuration(stowage.url, managedResources=[])):
         for number in range(7):
-            pod, claim = small_pod(f"small-{number}", "stowage")
+            small, claim = small_pod(f"small-{number}", "stowage")
             api.create(claim)
-            api.create(pod)
-            eventually(
-                lambda name=f"small-{number}": held(stowage, name, names),
-                within_s=60,
-                what="its device is known",
-            )
+            api.create(small)
+            wait_until_held(stowage, f"small-{number}", names)
     nodes = Counter(pod["spec"]["nodeName"] for pod in api.list("Pod")["items"])
     assert list(nodes.values()) == [7]
     (full,) = nodes
@@ -75,6 +69,28 @@ def test_small_parts_are_put_together(cluster: ControlPlane, api: Api, stowage: 
     ]
     assert {pod for device in parts for pod in device["pods"]} == {f"default/small-{n}" for n in range(7)}
     assert not any(device["free"] for device in told if device["device"].endswith("/gpu-0"))
+
+
+def test_gpus_that_no_node_advertises(cluster: ControlPlane, api: Api, stowage: Stowage) -> None:
+    """A class of devices stands for nvidia.com/gpu: pods that ask for it go where the devices are, and of two
+    nodes the one that is used already is filled first."""
+    standing = next(one for one in classes() if one["metadata"]["name"] == "gpu.nvidia.com")
+    standing["spec"]["extendedResourceName"] = GPU
+    api.create(standing)
+    names = ["n0", "n1"]
+    for node, gpus in (whole_node(name, 4) for name in names):
+        api.create(node)
+        api.create(gpus)
+    wait_for_devices(stowage, names)
+    with cluster.scheduler(scheduler_configuration(stowage.url)):
+        for number in range(3):
+            api.create(pod(f"trains-{number}", {GPU: 2}))
+            wait_until_held(stowage, f"trains-{number}", names)
+    nodes = Counter(one["spec"]["nodeName"] for one in api.list("Pod")["items"])
+    assert sorted(nodes.values()) == [1, 2]
+    holders = [one["pods"] for name in names for one in devices(stowage, name) if one["pods"]]
+    assert sorted(holders) == sorted([[f"default/trains-{n}"] for n in range(3)] * 2)
+    assert stowage.json(f"/debug/nodes/{max(nodes, key=lambda name: nodes[name])}")["takes_nothing"] == ""
 
 
 def create(api: Api, cases: list[Case]) -> None:
@@ -150,6 +166,18 @@ def devices(stowage: Stowage, node: str) -> list[Object]:
     """The devices of a node, as Stowage shows them."""
     told: list[Object] = stowage.json(f"/debug/nodes/{node}")["devices"]
     return told
+
+
+def wait_for_devices(stowage: Stowage, names: list[str]) -> None:
+    eventually(
+        lambda: all(stowage.status(f"/debug/nodes/{n}") == 200 and devices(stowage, n) for n in names),
+        within_s=30,
+        what="Stowage knows all devices",
+    )
+
+
+def wait_until_held(stowage: Stowage, pod: str, nodes: list[str]) -> None:
+    eventually(lambda: held(stowage, pod, nodes), within_s=60, what=f"the devices of {pod} are known")
 
 
 def held(stowage: Stowage, pod: str, nodes: list[str]) -> bool:

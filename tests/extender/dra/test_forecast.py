@@ -252,4 +252,5 @@ def test_a_pod_with_more_claims_than_can_be_searched():
         made.put(claim_of("ml", name, {"devices": wishes}, None))
     pod = Pod("ml", "p", "u", PodSpec(claims=tuple(PodClaim(name, name) for name in claims)))
     (found,) = Forecaster(made).forecasts(pod, HERE)
-    assert found.why == "too many devices are asked for at once"
+    assert not found.devices
+    assert found.why in ("too many devices are asked for at once", "nested too deeply")  # whoever notices first

@@ -253,4 +253,4 @@ def test_a_pod_with_more_claims_than_can_be_searched():
     pod = Pod("ml", "p", "u", PodSpec(claims=tuple(PodClaim(name, name) for name in claims)))
     (found,) = Forecaster(made).forecasts(pod, HERE)
     assert not found.devices
-    assert found.why in ("too many devices are asked for at once", "nested too deeply")  # whoever notices first
+    assert found.why in ("too many devices are asked for at once", "nested too deeply")

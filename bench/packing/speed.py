@@ -1,0 +1,90 @@
+"""How fast the default policy decides and a whole trace is replayed, beside our own FGD in the same run:
+
+    python -m bench.packing.speed --data DIR [--traces default,gpuspec33] [--rounds 3]
+
+DIR is that of ``bench.packing``. A decision is the cost of all 1,213 nodes and the choice of one of them.
+The replays are those of ``stowage replay`` (1.3 x the capacity arrives), the fastest of the rounds; kernels
+are compiled before anything is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from extender.traces import read_nodes, read_pods
+from packing.demand import Mix
+from packing.fleet import Fleet, Floats, NodeShape
+from packing.pick import Pick
+from packing.policies import POLICIES, Policy
+from packing.replay import arrivals, build_fleet, fill
+from packing.request import Request
+
+SEED = 42
+WAYS = (("inventory", True), ("inventory", False), ("fgd", True))
+"""Policies, and whether the mix is known."""
+
+
+class Timed:
+    """A policy and a choice of nodes that note how long the two take together, for every request."""
+
+    def __init__(self, policy: Policy, pick: Pick) -> None:
+        self._policy, self._pick = policy, pick
+        self._cost, self._began = policy.cost, 0
+        self.nanoseconds: list[int] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._policy, name)
+
+    def cost(self, fleet: Fleet, request: Request) -> Floats:
+        """See ``Policy.cost``."""
+        self._began = time.perf_counter_ns()
+        return self._cost(fleet, request)
+
+    def pick(self, cost: Floats) -> int:
+        """See ``Pick``."""
+        row = self._pick(cost)
+        self.nanoseconds.append(time.perf_counter_ns() - self._began)
+        return row
+
+
+def replay(
+    shapes: Sequence[NodeShape], queue: Sequence[Request], policy: str, mix: Mix | None
+) -> tuple[float, list[int]]:
+    """Seconds of the whole replay, and nanoseconds of each decision in it."""
+    fleet, timed = build_fleet(shapes), Timed(POLICIES[policy](mix), Pick(np.arange(len(shapes))))
+    began = time.perf_counter()
+    fill(fleet, cast(Policy, timed), queue, cast(Pick, timed.pick), learn=mix is None)
+    return time.perf_counter() - began, timed.nanoseconds
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(prog="bench.packing.speed", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="directory of the openb CSV files")
+    parser.add_argument("--traces", default="default,gpuspec33")
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    shapes = read_nodes(args.data / "openb_node_list_gpu_node.csv")
+    print("| trace | policy | mix | arrivals | decision, us: median / p99 | replay, s |")
+    print("|---|---|---|--:|--:|--:|")
+    for trace in args.traces.split(","):
+        requests = [pod.request for pod in read_pods(args.data / f"openb_pod_list_{trace}.csv")]
+        queue = [requests[i] for i in arrivals(requests, float(sum(len(s.gpus) for s in shapes)), 1.3, SEED)]
+        mix = Mix.of(Counter(requests))
+        for policy, known in WAYS:
+            runs = [replay(shapes, queue, policy, mix if known else None) for _ in range(args.rounds)]
+            seconds, nanoseconds = min(runs)
+            middle, late = np.percentile(nanoseconds, [50, 99]) / 1e3
+            cells = [trace, policy, "known" if known else "learnt", f"{len(queue):,}"]
+            print("|", " | ".join([*cells, f"{middle:.0f} / {late:.0f}", f"{seconds:.2f}"]), "|", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -290,8 +290,8 @@ class DeviceBooks:
         if key in self._unbuilt:
             self._unbuilt.discard(key)
             entry.pool = pool = pool_of(key, entry.slices.values())
-            if pool is not None and pool.shape is not None:
-                self.sizes.update(pool.shape.sizes(tuple(pool.counters.values())))
+            if pool is not None:
+                self.sizes.update(pool.sizes())
             self._note(f"pool {key.pool} of {key.driver}", pool.problem if pool else "")
             if (pool is None or pool.problem) and any(one.counters for one in entry.slices.values()):
                 self._unsound.add(key)

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from extender.dra.cel import NotUnderstood, compiled, subject
 from extender.dra.records import Counters, Device, DeviceId, Reach, ResourceSlice
+from packing.catalogue import parse_profile
 from packing.first_fit import Amounts
-from packing.room import Shape
+from packing.room import Kind, Shape
 
 _KEPT = 32
 """Selectors of which it is remembered what they match, for each device."""
@@ -54,6 +55,17 @@ class Pool:
     def order(self) -> tuple[bool, PoolKey]:
         """Where it stands among the pools that a node sees."""
         return any(device.later for device in self.devices), self.key
+
+    def sizes(self) -> dict[Kind, float]:
+        """The part of a GPU (0 to 1) that a device of each kind is: by its counters, or else, for an instance
+        of static MIG, by its profile. Empty for a pool that is not one node's."""
+        if self.shape is None:
+            return {}
+        sizes = self.shape.sizes(tuple(self.counters.values()))
+        for device, kind, consumed in zip(self.devices, self.shape.kinds, self.consumes, strict=True):
+            if not consumed and (profile := parse_profile(device.text("profile"))):
+                sizes[kind] = min(profile.compute / 7, 1.0)
+        return sizes
 
     def id_of(self, index: int) -> DeviceId:
         """The name of a device in the cluster."""

@@ -233,3 +233,11 @@ def test_nothing_that_comes_breaks_anything(data):
     made.refresh(lambda name: {})
     assert not +made.total
     assert not made.problems
+
+
+def test_instances_of_static_mig_are_parts_of_gpus_too():
+    instance = gpu(0, name="gpu-0-mig-2g10gb-14-0")
+    instance["attributes"] |= {"type": {"string": "mig"}, "profile": {"string": "2g.10gb"}}
+    made = books(spec(gpu(1), instance))
+    made.refresh(lambda name: {})
+    assert sorted(made.sizes.values()) == [pytest.approx(2 / 7), 1.0]

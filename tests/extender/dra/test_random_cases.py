@@ -1,0 +1,56 @@
+"""Random nodes with whole and divided GPUs: what is foreseen could really be given."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.dra.books import DeviceBooks
+from extender.dra.forecast import Forecaster
+from extender.dra.reading import claim_of, class_of, slice_of
+from extender.manifests import WirePod
+from tests.e2e.dra_cases import case, classes
+
+
+def amount(text: str) -> int:
+    return int(text.removesuffix("Gi"))
+
+
+@given(st.randoms(use_true_random=False))
+def test_no_device_is_given_twice_and_no_counter_is_overdrawn(rng):
+    one = case("c", rng)
+    made = DeviceBooks()
+    for raw in classes():
+        made.put(class_of(raw["metadata"]["name"], raw["spec"]))
+    for raw in one.slices:
+        made.put(slice_of(raw["metadata"]["name"], raw["spec"]))
+    held = []
+    for raw in one.claims:
+        made.put(claim_of("default", raw["metadata"]["name"], raw["spec"], raw.get("status")))
+        if "status" in raw:
+            held += raw["status"]["allocation"]["devices"]["results"]
+    nodes = [(node["metadata"]["name"], node["metadata"]["labels"]) for node in one.nodes]
+    made.refresh(dict(nodes).__getitem__)
+    for (node, _), foreseen in zip(
+        nodes, Forecaster(made).forecasts(WirePod.model_validate(one.pod).record(), nodes), strict=True
+    ):
+        assert foreseen.cost >= 0
+        given_out = [(d["driver"], d["pool"], d["device"]) for d in held if d["pool"] == node]
+        given_out += map(tuple, foreseen.devices)
+        assert len(set(given_out)) == len(given_out)
+        current = [raw["spec"] for raw in one.slices if not raw["metadata"]["name"].endswith("-old")]
+        there = {
+            (spec["driver"], spec["pool"]["name"], device["name"]): device
+            for spec in current
+            for device in spec.get("devices", ())
+        }
+        used: Counter[tuple[str, str]] = Counter()
+        for name in given_out:
+            for part in there[name].get("consumesCounters", ()):
+                for counter, value in part["counters"].items():
+                    used[part["counterSet"], counter] += amount(value["value"])
+        sets = [s for spec in current if spec["nodeName"] == node for s in spec.get("sharedCounters", ())]
+        left = {(s["name"], c): amount(value["value"]) for s in sets for c, value in s["counters"].items()}
+        assert all(left[counter] >= taken for counter, taken in used.items())

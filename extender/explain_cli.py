@@ -8,6 +8,7 @@ import queue
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from pydantic_core import to_json
 from extender import log, settings, sources
 from extender.engine import state_of
 from extender.explain import Explanation, Need, Option, Refusal, explain, parse_pod
-from extender.objects import Event, Pod
+from extender.objects import Event, Kind, Pod
 from extender.source import Source, SourceError
 from extender.state import State
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _SYNC_SECONDS = 60
+_DEVICE_SECONDS = 1.0  # a cluster without devices says nothing about them
+_NEEDED: frozenset[Kind] = frozenset(("Node", "Pod"))
+_BESIDES: frozenset[Kind] = frozenset(("ResourceSlice", "ResourceClaim", "DeviceClass"))
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -86,8 +90,12 @@ def _sync(state: State, source: Source) -> None:
     end = time.monotonic() + _SYNC_SECONDS
     source.start(batches.put)
     try:
-        while len(state.synced) < 2:
+        while not state.synced >= _NEEDED:
             state.apply(batches.get(timeout=max(0.0, end - time.monotonic())))
+        end = time.monotonic() + (_DEVICE_SECONDS if source.staleness() else 0.0)
+        while not state.synced >= _BESIDES and (left := end - time.monotonic()) > 0:
+            with suppress(queue.Empty):
+                state.apply(batches.get(timeout=left))
     except queue.Empty:
         raise SourceError(f"{source.describe()} did not answer within {_SYNC_SECONDS} s") from None
     finally:

@@ -10,7 +10,11 @@ from extender import cli
 from extender.data import CLUSTER
 from extender.explain import explain
 from extender.explain_cli import render
+from tests.extender import apiserver
+from tests.extender.apiserver import DEVICES
+from tests.extender.apistore import Store
 from tests.extender.builders import make_node, make_pod, make_state
+from tests.extender.dra.nvidia import gpu, spec
 
 POD = """
 kind: Pod
@@ -93,3 +97,27 @@ def test_the_text_says_what_would_make_it_fit() -> None:
 def test_the_text_of_a_request_that_is_wrong() -> None:
     text = render(explain(make_state(make_node("a")), make_pod("new", -1)))
     assert text.startswith("default/new can run nowhere: nvidia.com/gpu")
+
+
+def test_a_live_cluster_is_asked_for_its_devices_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api = apiserver.ApiServer()
+    for resource in ("resourceslices", "resourceclaims", "deviceclasses"):
+        api.stores[DEVICES + resource] = Store()
+    expression = {"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}
+    of = {"metadata": {"name": "gpu"}, "spec": {"selectors": [expression]}}
+    wish = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "gpu"}}]}}
+    api.stores[DEVICES + "deviceclasses"].put(of)
+    api.stores[DEVICES + "resourceslices"].put({"metadata": {"name": "s"}, "spec": spec(gpu(3))})
+    api.stores[DEVICES + "resourceclaims"].put({"metadata": {"namespace": "ml", "name": "c"}, "spec": wish})
+    claims = [{"name": "gpu", "resourceClaimName": "c"}]
+    api.put(apiserver.node("node-a"))
+    api.put(apiserver.pod("p") | {"spec": {"containers": [{"name": "main"}], "resourceClaims": claims}})
+    api.start()
+    try:
+        apiserver.source_of(api, tmp_path)
+        assert cli.main(["explain", "ml/p", "--kubeconfig", str(tmp_path / "kubeconfig")]) == 0
+    finally:
+        api.stop()
+    assert "gpu.nvidia.com/node-a/gpu-3" in capsys.readouterr().out

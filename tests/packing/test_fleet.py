@@ -104,6 +104,19 @@ def test_a_node_that_holds_more_than_it_has_takes_nothing():
     assert why(fleet, "n", ask(1)) is Reason.FITS
 
 
+def test_a_node_is_closed_until_further_notice():
+    fleet = Fleet()
+    row = fleet.put(counted("a", 8))
+    before = fleet.changes
+    assert why(fleet, "a", ask(1)) is Reason.FITS
+    fleet.block(row, Reason.PLUGIN_BUSY)
+    assert why(fleet, "a", ask(1)) is Reason.PLUGIN_BUSY
+    fleet.block(row, Reason.PLUGIN_BUSY)
+    assert fleet.changes == before + 1
+    fleet.block(row, Reason.FITS)
+    assert why(fleet, "a", ask(1)) is Reason.FITS
+
+
 def test_a_replaced_node_keeps_its_row_and_a_removed_one_is_unknown():
     fleet = Fleet()
     row = fleet.put(counted("n", 2))

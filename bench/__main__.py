@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench import latency, tails, throughput
+from bench import latency, start, tails, throughput
 
 
 def main() -> None:
@@ -11,6 +11,8 @@ def main() -> None:
     print(latency.table(latency.run()), flush=True)
     print("\nThe slowest requests beside a live stream of changes, 5,000 nodes\n", flush=True)
     print(tails.table(tails.run()), flush=True)
+    print("\nA start on a cluster of 5,000 nodes and 30,000 pods\n", flush=True)
+    print(start.table(start.run()), flush=True)
     print("\nPods per second through a real kube-scheduler, 1,000 nodes, every node seen\n", flush=True)
     print(throughput.table(throughput.run()), flush=True)
 

@@ -81,6 +81,7 @@ def _print_version(args: argparse.Namespace) -> int:
 
 def _serve(args: argparse.Namespace) -> int:
     from extender import log, serve, settings
+    from extender.kernels import compile_apart
     from extender.service import Service
     from extender.source import SourceError
 
@@ -90,7 +91,9 @@ def _serve(args: argparse.Namespace) -> int:
         with ExitStack() as stack:  # before anything that takes long: a busy port is said at once
             ports = [port for port in (args.port, args.debug_port) if port is not None]
             sockets = [stack.enter_context(serve.listen(args.host, port)) for port in ports]
-            serve.run(Service(chosen, sources.source_of(args), version()), *sockets)
+            source = sources.source_of(args)
+            service = Service(chosen, source, version(), lambda: compile_apart(chosen.policy))
+            serve.run(service, *sockets)
     except (settings.SettingsError, serve.PortInUse, SourceError) as error:
         print(f"stowage: {error}", file=sys.stderr)
         return 1

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import TYPE_CHECKING
 
 from extender.source import Source, Unreachable
-from extender.state import State
+
+if TYPE_CHECKING:  # it loads compiled code, and the service imports this before it may
+    from extender.state import State
 
 _EVERY = 5.0  # seconds
 

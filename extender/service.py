@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -63,8 +64,12 @@ class Service:
     Raises ``Unavailable`` where the source has no Lease for the setting ``leader_election``.
     """
 
-    def __init__(self, settings: Settings, source: Source, version: str) -> None:
+    def __init__(
+        self, settings: Settings, source: Source, version: str, prepare: Callable[[], None] = lambda: None
+    ) -> None:
+        """``prepare`` is called in a thread before any kernel is loaded."""
         self.settings = settings
+        self._prepare = prepare
         self.source = source
         self.version = version
         self.engine: Engine | None = None
@@ -96,7 +101,7 @@ class Service:
     async def start(self) -> Engine:
         """Begin to follow the source, and compile the kernels meanwhile. Raises as ``run``."""
         loop = asyncio.get_running_loop()
-        early: list[Sequence[Event]] = []
+        early: deque[Sequence[Event]] = deque()
 
         def take(events: Sequence[Event]) -> None:
             if self.engine is None:
@@ -109,8 +114,9 @@ class Service:
 
         await asyncio.to_thread(self.source.start, apply)
         engine = await asyncio.to_thread(self._load)
-        for events in early:
-            engine.apply(events)
+        while early:
+            engine.apply(early.popleft())
+            await asyncio.sleep(0)  # there may be much of it, and probes want an answer
         self.engine = engine
         return engine
 
@@ -157,6 +163,7 @@ class Service:
             return _refusal(verb, text, 500), "internal_error"
 
     def _load(self) -> Engine:
+        self._prepare()
         from extender.engine import Engine
 
         return Engine(self.source, self.settings, self.metrics)

@@ -34,6 +34,12 @@ def test_small_commands_load_neither_compiler_nor_client(arguments: list[str]) -
     assert done.returncode == 0, done.stderr
 
 
+def test_a_service_listens_before_it_loads_the_compiler() -> None:
+    program = "import sys, extender.serve, extender.kernels; assert not {'numba', 'scipy'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -1,0 +1,90 @@
+"""How long a start takes, and how much memory is in use afterwards: the cluster listed, the kernels compiled.
+
+Each start is from nothing; the kernels are compiled, or loaded from a cache that the start before has filled.
+Run alone:
+
+    python -m bench.start --nodes 5000 --rounds 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench import cluster
+from bench.client import Client, extender_args
+from bench.service import api_server, stowage
+
+_REQUESTS = 200  # each filter and prioritize, so that what requests keep is counted
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Seconds from the start of the process to 200 at ``/readyz``, and memory in MiB after some requests."""
+
+    compiled: bool
+    ready_seconds: float
+    resident_mib: float
+    peak_mib: float
+
+
+def run(nodes: int = 5000, rounds: int = 3) -> list[Start]:
+    """Start with an empty cache of kernels and then with the one it filled, ``rounds`` times."""
+    starts = []
+    with api_server(nodes) as kubeconfig:
+        for _ in range(rounds):
+            with tempfile.TemporaryDirectory() as cache:
+                for compiled in (True, False):
+                    with stowage(kubeconfig, {"NUMBA_CACHE_DIR": cache}) as running:
+                        _ask(running.port, running.pid, nodes)
+                        memory = running.memory_mib("VmRSS"), running.memory_mib("VmHWM")
+                        starts.append(Start(compiled, running.ready_seconds, *memory))
+    return starts
+
+
+def table(starts: Sequence[Start]) -> str:
+    """Medians and the range of each kind of start, in Markdown."""
+    lines = [
+        "| kernels | ready after, s | resident memory, MiB | its peak, MiB |",
+        "|---|--:|--:|--:|",
+    ]
+    for compiled, label in ((True, "compiled"), (False, "from the cache")):
+        kind = [start for start in starts if start.compiled is compiled]
+        cells = (
+            _cell([s.ready_seconds for s in kind], ".1f"),
+            _cell([s.resident_mib for s in kind], ".0f"),
+            _cell([s.peak_mib for s in kind], ".0f"),
+        )
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _ask(port: int, pid: int, nodes: int) -> None:
+    names = [cluster.node_name(index) for index in range(nodes)]
+    with Client(port, pid) as client:
+        for pod in itertools.islice(cluster.arrivals(), _REQUESTS):
+            for verb in ("filter", "prioritize"):
+                client.post(f"/scheduler/{verb}", extender_args(pod, names))
+
+
+def _cell(values: Sequence[float], form: str) -> str:
+    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--nodes", type=int, default=5000)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    print(table(run(args.nodes, args.rounds)))
+
+
+if __name__ == "__main__":
+    main()

@@ -262,6 +262,20 @@ async def test_a_pod_in_doubt_that_is_bound_elsewhere_gives_its_room_back() -> N
     assert (cluster.free("own")[0], cluster.free("other")[0]) == (1000, 400)
 
 
+async def test_what_is_still_awaited_outlives_its_time() -> None:
+    other = replace(node_of("own"), name="other")
+    cluster = Cluster(node_of("own"), other, own("a"))
+    cluster.api.errors = [Unreachable("no answer")]
+    await cluster.bind(own("a"), "own")
+    cluster.api.hangs = True
+    task = asyncio.create_task(cluster.bind(own("a"), "other"))
+    while len(cluster.api.sent) < 2:
+        await asyncio.sleep(0)
+    await check(cluster.state, cluster.api, time.monotonic() + TIME_TO_LIVE * 2)
+    assert (cluster.free("own")[0], cluster.free("other")[0]) == (1000, 400)
+    task.cancel()
+
+
 async def test_a_pod_that_came_and_went_unseen_is_forgotten() -> None:
     cluster = Cluster(node_of("own"))
     assert await cluster.bind(own("a"), "own") == ""

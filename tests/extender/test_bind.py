@@ -284,6 +284,13 @@ async def test_a_pod_that_came_and_went_unseen_is_forgotten() -> None:
     assert (cluster.free("own"), len(cluster.state.tentative)) == ([1000] * 4, 0)
 
 
+async def test_a_pod_that_is_first_seen_when_it_has_ended_holds_nothing() -> None:
+    cluster = Cluster(node_of("own"))
+    assert await cluster.bind(own("a"), "own") == ""
+    cluster.state.apply([Upserted(replace(cluster.api.pods["default/a"], phase="Succeeded"))])
+    assert (cluster.free("own"), len(cluster.state.tentative)) == ([1000] * 4, 0)
+
+
 async def test_a_bind_that_is_cancelled_is_in_doubt() -> None:
     cluster = Cluster(node_of("own"), own("a"))
     cluster.api.hangs = True

@@ -22,9 +22,10 @@ import numpy as np
 from packing.arrays import LARGEST
 from packing.catalogue import Geometry, find_model
 from packing.fleet import Gpu, NodeShape
-from packing.mig import ProfileMix, Windows
+from packing.mig import ProfileMix
 from packing.mixes import ShareMix, Work
 from packing.request import WHOLE, Request, Shares
+from packing.windows import Windows
 
 _T = TypeVar("_T")
 _NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")

@@ -86,18 +86,22 @@ def solve_patterns(sizes: Longs, values: Doubles, demand: Doubles, bins: int) ->
     pick = np.empty((bins + 1, bins + 1), np.int64)
     patterns = [np.eye(len(sizes), dtype=np.int64)[t] * (bins // max(sizes[t])) for t in range(len(sizes))]
     while True:
-        columns = np.array(patterns, np.float64).T
-        rows = np.vstack([columns, np.ones(columns.shape[1])])
-        gains = values @ columns
-        solution = linprog(-gains, A_ub=rows, b_ub=np.append(demand, 1.0), method="highs")
-        duals = -solution.ineqlin.marginals
+        duals, optimum = price_patterns(np.array(patterns).T, values, demand)
         knapsack(sizes, np.maximum(values - duals[:-1], 0.0), table, pick)
         if table[bins, bins] <= duals[-1] + 1e-7:
-            return table, float(gains @ np.asarray(solution.x))
+            return table, optimum
         pattern = _pattern(pick, sizes)
         if any((pattern == known).all() for known in patterns):  # better by less than the solver's tolerance
-            return table, float(gains @ np.asarray(solution.x))
+            return table, optimum
         patterns.append(pattern)
+
+
+def price_patterns(columns: Longs, values: Doubles, demand: Doubles) -> tuple[Doubles, float]:
+    """The duals (T + 1,) of the LP over patterns (T, P), that of the GPUs last, and its optimum per GPU."""
+    rows = np.vstack([columns, np.ones(columns.shape[1])])
+    gains = values @ columns
+    solution = linprog(-gains, A_ub=rows, b_ub=np.append(demand, 1.0), method="highs")
+    return -np.asarray(solution.ineqlin.marginals), float(gains @ np.asarray(solution.x))
 
 
 def _pattern(pick: Longs, sizes: Longs) -> Longs:

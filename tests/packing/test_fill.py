@@ -8,11 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packing.catalogue import find_model
-from packing.fill import Part, fill_table, grid, solve_patterns
-from packing.mig import ProfileMix, Windows
+from packing.fill import Part, fill_table, grid, price_patterns, solve_patterns
+from packing.fill_kernels import knapsack
+from packing.mig import ProfileMix
 from packing.mixes import ShareMix, fill_mix, serve_mix
+from packing.windows import Windows
 
 COMPUTE = (1, 2, 3, 4, 7)
+
+
+def multisets(sizes, bins):
+    """Every multiset of these sizes that fits one GPU."""
+    ranges = [range(bins // max(size) + 1) for size in sizes]
+    return [counts for counts in product(*ranges) if (np.array(counts) @ sizes <= bins).all()]
 
 
 @settings(max_examples=40, deadline=None)
@@ -20,24 +28,31 @@ COMPUTE = (1, 2, 3, 4, 7)
     st.lists(st.tuples(st.integers(1, 8), st.integers(0, 8)), min_size=1, max_size=4, unique=True),
     st.lists(st.integers(1, 20), min_size=4, max_size=4),
 )
-def test_the_table_is_the_best_of_all_patterns(sizes, weights):
-    """Brute force over every multiset, with the values that the table itself implies for single requests."""
-    bins = 8
-    sizes = np.array(sizes)
-    values = sizes.mean(axis=1) / bins
-    demand = np.array(weights[: len(sizes)], float)
+def test_columns_are_generated_until_no_pattern_is_better(sizes, weights):
+    """The optimum is that of the LP over every multiset, and the table has what duality leaves to fillers."""
+    bins, sizes = 8, np.array(sizes)
+    values, demand = sizes.mean(axis=1) / bins, np.array(weights[: len(sizes)]) / 10
     table, optimum = solve_patterns(sizes, values, demand, bins)
-    fits = [
-        counts
-        for counts in product(*[range(bins // max(size) + 1) for size in sizes])
-        if (np.array(counts) @ sizes <= bins).all()
-    ]
-    assert optimum <= max(np.array(counts) @ values for counts in fits) + 1e-9
+    duals, exact = price_patterns(np.array(multisets(sizes, bins)).T, values, demand)
+    assert optimum == pytest.approx(exact, abs=1e-6)
+    assert demand @ duals[:-1] + duals[-1] == pytest.approx(exact, abs=1e-6)
+    assert table[bins, bins] <= optimum + 1e-6
     assert (np.diff(table, axis=0) >= -1e-9).all()
     assert (np.diff(table, axis=1) >= -1e-9).all()
-    for counts in fits:  # a free GPU is worth at least any two halves that fit it
-        i, j = np.array(counts) @ sizes
-        assert table[bins, bins] >= table[i, j] + table[bins - i, bins - j] - 1e-9
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), min_size=1, max_size=4, unique=True),
+    st.lists(st.floats(0, 1), min_size=4, max_size=4),
+)
+def test_the_table_is_the_best_of_all_patterns(sizes, worth):
+    bins, sizes, worth = 6, np.array(sizes), np.array(worth[: len(sizes)])
+    table, pick = np.zeros((bins + 1, bins + 1)), np.empty((bins + 1, bins + 1), np.int64)
+    knapsack(sizes, worth, table, pick)
+    fits = np.array(multisets(sizes, bins))
+    for i, j in product(range(bins + 1), repeat=2):
+        assert table[i, j] == pytest.approx((fits @ worth)[(fits @ sizes <= (i, j)).all(axis=1)].max())
 
 
 def test_plentiful_fillers_make_every_full_gpu_equal_and_crumbs_worth_less():
@@ -70,22 +85,6 @@ def test_the_grid_is_exact_where_sizes_share_a_unit(sizes, bins):
 
 def windows():
     return Windows.of(find_model("NVIDIA-A100-SXM4-80GB").geometry, COMPUTE)
-
-
-def test_mig_tables_match_the_known_geometry():
-    tables = windows()
-    assert tables.slots[:, 0].tolist() == [7, 3, 2, 1, 1]
-    assert tables.slots[:, 0b00000001].tolist() == [6, 2, 1, 0, 0]
-    patterns = {tuple(p) for p in tables.patterns().tolist()}
-    assert {(7, 0, 0, 0, 0), (1, 3, 0, 0, 0), (0, 0, 2, 0, 0), (0, 0, 1, 1, 0), (0, 0, 0, 0, 1)} <= patterns
-    assert (0, 1, 2, 0, 0) not in patterns
-
-
-def test_mig_slots_never_rise_by_placing():
-    tables = windows()
-    for mask in range(256):
-        for window in (window for starts in tables.starts for window in starts if not window & mask):
-            assert (tables.slots[:, mask | window] <= tables.slots[:, mask]).all()
 
 
 def test_no_packing_beats_the_bound():

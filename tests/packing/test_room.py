@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packing.catalogue import find_model
-from packing.mig import Windows
 from packing.room import Shape, counts, lost, prices, room
+from packing.windows import Windows
 
 MODEL = find_model("NVIDIA-H100-80GB-HBM3")
 assert MODEL is not None

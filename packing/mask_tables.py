@@ -1,0 +1,73 @@
+"""What a GPU in MIG mode is worth by its occupancy mask: slots and fill, as for shares.
+
+*Fill* is that of ``fill.py`` with sets of windows as patterns:
+
+    phi(mask) = max over sets of free windows of sum_t n_t (v_t - pi_t),
+
+n_t the windows of profile t in the set and pi_t the duals of the pattern LP.
+
+*Slots* are counted as they will be when a part ``LEAVING`` of the instances is gone: instances come and go,
+and a GPU with one small instance is nearly the empty GPU that the largest profile needs, one with seven is
+not. Which instances lie behind a mask is taken from the mix: each layout in proportion to the product of the
+frequencies of its profiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from packing.fill import OVERLOAD, price_patterns
+from packing.windows import Windows
+
+LEAVING = 0.1
+"""Found on arrivals with departures (four mixes, three loads, 40 seeds): 0.05 to 0.15 are the same within
+0.01 points, 0 costs 0.13. Fills without departures do not change."""
+
+Doubles = npt.NDArray[np.float64]
+
+
+def slots_soon(windows: Windows, frequency: Doubles) -> Doubles:
+    """Expected slots by profile and mask once each instance has left with probability ``LEAVING``, (T, M).
+
+    ``frequency`` (T,) is that of the profiles. Masks that they never make have their slots as they are.
+    """
+    slots = windows.slots.astype(np.float64)
+    total, weight = np.zeros_like(slots), np.zeros(slots.shape[1])
+    for layout in windows.layouts():
+        mask = sum(window for _, window in layout)
+        likely = float(np.prod([frequency[t] for t, _ in layout]))
+        total[:, mask] += likely * _thinned(slots, mask, [window for _, window in layout])
+        weight[mask] += likely
+    known = weight > 0
+    slots[:, known] = total[:, known] / weight[known]
+    return slots
+
+
+def _thinned(slots: Doubles, mask: int, leaving: Sequence[int]) -> Doubles:
+    """Mean slots (T,) of a mask over which of these windows have left."""
+    if not leaving:
+        return slots[:, mask]
+    first, rest = leaving[0], leaving[1:]
+    stays, left = _thinned(slots, mask, rest), _thinned(slots, mask & ~first, rest)
+    return (1 - LEAVING) * stays + LEAVING * left
+
+
+def fill_by_mask(windows: Windows, values: Doubles, frequency: Doubles) -> Doubles:
+    """phi by mask (M,), in GPUs. ``values`` (T,) are GPUs per instance."""
+    demand = OVERLOAD * frequency / (frequency @ values)
+    duals, _ = price_patterns(windows.patterns.T, values, demand)
+    return best_fill(windows, np.maximum(values - duals[:-1], 0.0))
+
+
+def best_fill(windows: Windows, worth: Doubles) -> Doubles:
+    """Most ``worth`` (T,) that instances in the free slices of each mask add up to, (M,)."""
+    table = np.zeros(1 << windows.slices)
+    for mask in reversed(range(table.size)):
+        for value, starts in zip(worth, windows.starts, strict=True):
+            for window in starts:
+                if not window & mask:
+                    table[mask] = max(table[mask], value + table[mask | window])
+    return table

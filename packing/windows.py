@@ -1,0 +1,106 @@
+"""The profiles of a MIG geometry as bit masks over memory slices.
+
+An instance occupies a window of slices that starts where the geometry allows, and a GPU is the set of its
+slices that are taken: at most 256 masks, so that whatever there is to know of a GPU is a table over masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from packing.catalogue import Geometry, Placement
+
+Doubles = npt.NDArray[np.float64]
+Longs = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The profiles of a geometry as masks: ``starts[t]`` are the windows of profile t, ``every`` those of all
+    profiles, asked for or not. All masks have ``slices`` bits."""
+
+    slices: int
+    starts: tuple[tuple[int, ...], ...]
+    every: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, geometry: Geometry, compute: tuple[int, ...]) -> Windows:
+        """The windows of the profiles with these compute slices, each in its smallest size."""
+        sized = [
+            min((p for p in geometry.placements if p.compute == c), key=lambda p: p.size) for c in compute
+        ]
+        return cls(geometry.memory_slices, _masks(sized), _masks(geometry.placements))
+
+    @cached_property
+    def sizes(self) -> Longs:
+        """Memory slices of each profile (T,)."""
+        return np.array([windows[0].bit_count() for windows in self.starts])
+
+    @cached_property
+    def free(self) -> Longs:
+        """Free slices by mask (2^slices,)."""
+        return np.array([self.slices - mask.bit_count() for mask in range(1 << self.slices)])
+
+    @cached_property
+    def slots(self) -> Longs:
+        """Most instances of profile t that can still be put on a GPU with this mask, (T, 2^slices)."""
+        return np.array(
+            [[_most(mask, windows) for mask in range(1 << self.slices)] for windows in self.starts]
+        )
+
+    @cached_property
+    def blocked(self) -> Doubles:
+        """MFI's measure by mask: slices of every window that is small enough for the free slices, yet hit.
+
+        It knows no demand, so all profiles of the geometry count.
+        """
+        totals = np.zeros(1 << self.slices)
+        for windows in self.every:
+            size = windows[0].bit_count()
+            for mask in range(1 << self.slices):
+                hit = sum(1 for window in windows if window & mask)
+                totals[mask] += size * hit if size <= self.free[mask] else 0
+        return totals
+
+    @cached_property
+    def patterns(self) -> Longs:
+        """Every maximal multiset of profiles that one GPU holds, (P, T)."""
+        found = _fillings(self.starts, 0)
+        return np.array(sorted(p for p in found if not any(_within(p, q) for q in found if q != p)))
+
+    def layouts(self, mask: int = 0, first: int = 0) -> Iterator[tuple[tuple[int, int], ...]]:
+        """Every set of instances that a GPU can hold beside ``mask``, as (profile, window) pairs."""
+        yield ()
+        flat = [(t, window) for t, windows in enumerate(self.starts) for window in windows]
+        for i, (t, window) in enumerate(flat[first:], first):
+            if not window & mask:
+                for rest in self.layouts(mask | window, i + 1):
+                    yield ((t, window), *rest)
+
+
+def _masks(placements: Iterable[Placement]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(((1 << p.size) - 1) << start for start in p.starts) for p in placements)
+
+
+def _within(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    return all(a <= b for a, b in zip(one, other, strict=True))
+
+
+@cache
+def _most(mask: int, windows: tuple[int, ...]) -> int:
+    return max((1 + _most(mask | window, windows) for window in windows if not window & mask), default=0)
+
+
+def _fillings(starts: tuple[tuple[int, ...], ...], mask: int) -> set[tuple[int, ...]]:
+    found = {(0,) * len(starts)}
+    for t, windows in enumerate(starts):
+        for window in windows:
+            if not window & mask and window > mask:  # from the lowest slice up, each set once
+                for rest in _fillings(starts, mask | window):
+                    found.add(tuple(count + (i == t) for i, count in enumerate(rest)))
+    return found

@@ -31,12 +31,12 @@ _HEEDS = {
     "timeline": ("nodes", "pods", "policy", "sample", "output"),
     "pods": (
         *("nodes", "policy", "seeds", "arrival", "ties", "node_order", "sample", "mix", "config"),
-        *("bound", "output", "plot"),
+        *("scores", "bound", "output", "plot"),
     ),
 }
 """Kinds of work, the first that is asked for counts, and the options that each has a use for. (Fills of mixes
 have their bound anyway.)"""
-_HARMLESS = {"seeds", "arrival", "ties", "node_order", "sample", "mix", "config"}
+_HARMLESS = {"seeds", "arrival", "ties", "node_order", "sample", "mix", "config", "scores"}
 """Options that change nothing where there is no use for them: a warning will do."""
 
 
@@ -77,6 +77,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     how = parser.add_argument_group("scheduler")
     how.add_argument("--ties", choices=["fixed", "random"], default="fixed")
     how.add_argument("--node-order", choices=["file", "shuffle"], default="file")
+    how.add_argument(
+        "--scores",
+        choices=["exact", "0-10"],
+        default="exact",
+        help="rank nodes by their cost, or by integers on a fixed scale (policy inventory only)",
+    )
     how.add_argument(
         "--sample",
         type=_count,
@@ -135,6 +141,8 @@ def _work(args: argparse.Namespace) -> str:
         print(f"stowage replay: --{work} has no use for {_flags(useless)}", file=sys.stderr)
     if work != "mixes" and (of_mig := [name for name in args.policy if name not in POLICIES]):
         raise UsageError(f"{', '.join(of_mig)} packs MIG instances alone: --mixes")
+    if work == "pods" and args.scores != "exact" and args.policy != ["inventory"]:
+        raise UsageError("--scores 0-10 is a scale for the policy inventory alone")
     return work
 
 
@@ -155,6 +163,7 @@ def _replay(work: str, args: argparse.Namespace) -> list[dict[str, Any]]:
         args.sample,
         args.mix == "known",
         _settings(args).minimum_slice_milli,
+        args.scores == "0-10",
     )
     if work == "timeline":
         return replay_timeline(args.nodes, args.pods, args.policy, how, _bar())

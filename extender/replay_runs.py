@@ -22,6 +22,7 @@ from packing.mixes import replay_mix
 from packing.pick import Pick
 from packing.policies import POLICIES
 from packing.policies.fgd import unusable_gpu
+from packing.policies.scored import Scored
 from packing.replay import Filling, arrivals, build_fleet, fill, gpus_of, reached
 from packing.request import Request
 from packing.shape import NodeShape
@@ -34,8 +35,8 @@ _RATIO = 1.3
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """How a trace is replayed; ``sample`` 0 looks at every node, shares below ``minimum_milli`` are
-    refused."""
+    """How a trace is replayed; ``sample`` 0 looks at every node, shares below ``minimum_milli`` are refused,
+    ``scored`` lets the scheduler see scores on a fixed scale only (``packing.policies.scored``)."""
 
     arrival: tuple[float, ...] = (1.0,)
     random_ties: bool = False
@@ -43,6 +44,7 @@ class TraceOptions:
     sample: int = 0
     known_mix: bool = False
     minimum_milli: int = 0
+    scored: bool = False
 
 
 def replay_trace(
@@ -127,7 +129,8 @@ def _fill_once(
     order = rng.permutation(len(shapes)) if options.shuffle_nodes else np.arange(len(shapes))
     pick = Pick(order, sample=options.sample, ties=rng if options.random_ties else None)
     known = mix if options.known_mix else None
-    chosen = POLICIES[policy](known, minimum_milli=options.minimum_milli)
+    make = Scored if options.scored else POLICIES[policy]
+    chosen = make(known, minimum_milli=options.minimum_milli)
     started = time.perf_counter()
     taken = np.array([not _too_small(request, options.minimum_milli) for request in queue], bool)
     filling = fill(

@@ -51,6 +51,7 @@ WAYS = {
     "shuffled": KNOWN,
     "random ties": TraceOptions(known_mix=True, random_ties=True),
     "sample 50": TraceOptions(known_mix=True, sample=50),
+    "scores 0-10": TraceOptions(known_mix=True, random_ties=True, scored=True),
 }
 SAMPLES = (10, 50, 125, 500, 0)
 

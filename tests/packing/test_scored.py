@@ -1,0 +1,75 @@
+"""Scores on a fixed scale: whole numbers from 0 to 10 that never contradict the cost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packing.demand import Mix
+from packing.fleet import Fleet, Gpu, NodeShape
+from packing.policies.inventory import Inventory
+from packing.policies.scored import Scored
+from packing.request import Request, Shares, whole_gpus
+
+
+def share(milli: int, cpu: int = 1000) -> Request:
+    return Request(cpu_milli=cpu, shares=Shares(1, milli, memory_milli=milli))
+
+
+WHOLE_GPU = Request(cpu_milli=4000, shares=whole_gpus(1))
+MIX = Mix.of({share(250): 4, share(500): 3, share(800): 2, WHOLE_GPU: 3})
+
+
+def fleet_of(nodes: int) -> Fleet:
+    fleet = Fleet(nodes=nodes, gpus=4)
+    for i in range(nodes):
+        gpus = tuple(Gpu(40_960, divisible=True) for _ in range(1 + i % 4))
+        fleet.put(NodeShape(f"n{i}", 32_000, 262_144, gpus))
+    return fleet
+
+
+def ready(policy: Inventory, fleet: Fleet) -> Inventory:
+    policy.adopt(fleet, policy.plan(fleet)())
+    return policy
+
+
+kinds = st.sampled_from([share(250), share(500, 8000), share(800), WHOLE_GPU, Request(cpu_milli=6000)])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(kinds, st.integers(0, 7)), max_size=20), kinds)
+def test_scores_are_whole_numbers_that_never_contradict_the_cost(steps, request):
+    fleet = fleet_of(8)
+    exact, scored = ready(Inventory(MIX), fleet), ready(Scored(MIX), fleet)
+    for placed, row in steps:
+        if np.isfinite(exact.cost(fleet, placed)[row]):
+            fleet.take(fleet.allocation(row, placed, exact.choose(fleet, placed, row)))
+    cost, lost = exact.cost(fleet, request), scored.cost(fleet, request)
+    fits = np.isfinite(cost)
+    assert (np.isfinite(lost) == fits).all()
+    assert set(lost[fits].tolist()) <= set(range(11))
+    by_cost = np.argsort(cost[fits], kind="stable")
+    assert (np.diff(lost[fits][by_cost]) >= 0).all()
+
+
+@pytest.mark.parametrize("request_", [share(250), share(500), share(800), WHOLE_GPU])
+def test_no_node_takes_less_fill_than_par_and_an_empty_gpu_takes_it_for_a_whole_one(request_):
+    fleet = fleet_of(8)
+    policy = ready(Scored(MIX), fleet)
+    assert isinstance(policy, Scored)
+    least = policy.par(fleet, request_) - request_.shares.compute_milli / 1000
+    for first in (share(250), share(500), share(800)):
+        fills = [policy.terms(fleet, request_, row)["fill"] for row in range(8)]
+        assert min(fills) >= least - 1e-3
+        if request_ == WHOLE_GPU:
+            assert min(fills) == pytest.approx(least, abs=1e-3)
+        fleet.take(fleet.allocation(3, first, policy.choose(fleet, first, 3)))
+
+
+def test_a_request_without_gpu_has_par_zero():
+    fleet = fleet_of(4)
+    policy = ready(Scored(MIX), fleet)
+    assert isinstance(policy, Scored)
+    assert policy.par(fleet, Request(cpu_milli=1000)) == 0

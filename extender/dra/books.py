@@ -31,8 +31,7 @@ class _Rest:
 
     def counts(self, places: AbstractSet[int] = frozenset()) -> Mapping[Kind, int]:
         """How many more of each kind there could be once these are taken, too."""
-        if self.pool.shape is None:
-            return {}
+        assert self.pool.shape is not None
         left = dict(zip(self.pool.counters, self.left, strict=True))
         for place in places:
             for counter, amount in self.pool.consumes[place].items():
@@ -44,9 +43,9 @@ class _Rest:
 class OnNode:
     """The devices that a node can use, in the scheduler's order, and what is left of them.
 
-    ``places`` are pools and indices of devices there (D,). ``room`` is what the node's own devices have room
-    for. ``incomplete``: a pool is being renewed or is not sound; nobody can have all devices until that is
-    over. ``stamp`` changes with everything else.
+    ``places`` are pools and indices of devices there (D,). ``room`` is what the node's own pools (``rests``)
+    have room for. ``incomplete``: a pool is being renewed or is not sound; nobody can have all devices until
+    that is over. ``stamp`` changes with everything else.
     """
 
     places: tuple[tuple[Pool, int], ...]
@@ -120,6 +119,9 @@ class DeviceBooks:
 
     def put(self, record: Record) -> None:
         """A record is new, or has changed."""
+        if isinstance(record, ResourceClaim) and self._same_grants(record):
+            self.claims[record.key] = record
+            return
         self.remove(record.kind, record.key)
         self._note(f"{record.kind} {record.key}", record.problem)
         match record:
@@ -146,17 +148,29 @@ class DeviceBooks:
             pool_key = PoolKey(one.driver, one.pool)
             del self._entries[pool_key].slices[key]
             self._sliced(pool_key)
+            self._drop_if_empty(pool_key)
         elif kind == "DeviceClass" and key in self.classes:
             del self.classes[key]
             self.version += 1
         elif kind == "ResourceClaim" and (claim := self.claims.pop(key, None)):
             for grant in claim.grants or ():
-                pool_key = PoolKey(grant.id.driver, grant.id.pool)
-                holders = self._entries[pool_key].held.get(grant.id.device, {})
-                holders.pop(key, None)
-                if not holders:
-                    self._entries[pool_key].held.pop(grant.id.device, None)
-                self._touched(pool_key)
+                self._give_back(key, grant.id)
+
+    def _give_back(self, claim: str, device: DeviceId) -> None:
+        key = PoolKey(device.driver, device.pool)
+        if (entry := self._entries.get(key)) is None:  # of a claim that names a device twice
+            return
+        holders = entry.held.get(device.device, {})
+        holders.pop(claim, None)
+        if not holders:
+            entry.held.pop(device.device, None)
+        self._touched(key)
+        self._drop_if_empty(key)
+
+    def _same_grants(self, claim: ResourceClaim) -> bool:
+        """Whether nothing has changed that devices depend on: who uses them does change, and often."""
+        known = self.claims.get(claim.key)
+        return known is not None and (known.grants, known.problem) == (claim.grants, claim.problem)
 
     def keep(self, kind: str, keys: AbstractSet[str]) -> None:
         """Remove all records of a kind that are not among ``keys``."""
@@ -236,8 +250,8 @@ class DeviceBooks:
             frozenset(i for i, (pool, place) in enumerate(places) if place in taken[pool.key]),
         )
         incomplete = len(pools) < len(keys) or any(pool.problem for pool in pools)
-        own = room((rest.counts() for rest in rests), self.sizes)
-        return OnNode(places, offer, rests, own, incomplete, stamp)
+        own = tuple(one for one in rests if one.pool.shape and one.pool.reach[0].node == name)
+        return OnNode(places, offer, own, room((one.counts() for one in own), self.sizes), incomplete, stamp)
 
     def _rest(self, pool: Pool) -> _Rest:
         left = dict(pool.counters)
@@ -275,6 +289,13 @@ class DeviceBooks:
         else:
             self._of_many.discard(key)
         self._touched(key)
+
+    def _drop_if_empty(self, key: PoolKey) -> None:
+        """Forget a pool that has no slices and no holders any more."""
+        entry = self._entries.get(key)
+        if entry and not entry.slices and not entry.held:
+            self._pool(key)  # which ends what was wrong with it
+            del self._entries[key]
 
     def _touched(self, key: PoolKey) -> None:
         self._clock += 1

@@ -212,6 +212,8 @@ CLAIM = {
     ],
     "constraints": [{"requests": ["r"], "matchAttribute": "gpu.nvidia.com/productName"}],
 }
+ELSEWHERE = {"driver": "d", "pool": "p", "device": "x"}
+STATUS_ELSEWHERE = {"allocation": {"devices": {"results": [ELSEWHERE, ELSEWHERE]}}}
 STATUS = {
     "allocation": {"devices": {"results": [{"driver": "gpu.nvidia.com", "pool": NODE, "device": "gpu-0"}]}},
     "reservedFor": [{"resource": "pods", "name": "p"}],
@@ -233,6 +235,25 @@ def test_nothing_that_comes_breaks_anything(data):
     made.refresh(lambda name: {})
     assert not +made.total
     assert not made.problems
+
+
+def test_nothing_is_kept_of_pools_that_are_gone():
+    made = divided()
+    give(made, "gpu-0")
+    made.put(claim_of("ml", "stray", {"devices": {}}, STATUS_ELSEWHERE))
+    made.keep("ResourceSlice", frozenset())
+    made.keep("ResourceClaim", frozenset())
+    made.refresh(lambda name: {})
+    assert not made._entries
+    assert not made._nodes
+
+
+def test_the_pool_of_another_node_does_not_count_twice():
+    made = books(spec(gpu(0), node="a"))
+    stale = spec(gpu(0), node="a", generation=0)
+    made.put(slice_of("s2", {**stale, "nodeName": "b"}))
+    made.refresh(lambda name: {})
+    assert max(made.total.values()) <= 1
 
 
 def test_instances_of_static_mig_are_parts_of_gpus_too():

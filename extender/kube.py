@@ -39,7 +39,7 @@ from extender.source import (
     Unavailable,
     Unreachable,
 )
-from extender.watch import DEVICES, NODES, PODS, WATCH_SECONDS, Request
+from extender.watch import CARDS, DEVICES, NODES, PODS, WATCH_SECONDS, Request
 
 _log = logging.getLogger(__name__)
 _NOTHING_NEWER = {Standing.CURRENT, Standing.AWAY}
@@ -125,7 +125,8 @@ class KubeSource:
         self._name = name
         self._followers = [Follower(resource, self._api.follow) for resource in (NODES, PODS)]
         # Nothing waits for these: what a cluster without them says stays true.
-        self._besides = [Follower(resource, self._api.follow, optional=True) for resource in DEVICES]
+        besides = (*DEVICES, CARDS)
+        self._besides = [Follower(resource, self._api.follow, optional=True) for resource in besides]
         self._hopeless_until = 0.0  # monotonic seconds
         self._allowed_for: Callable[[], float] = lambda: math.inf
 

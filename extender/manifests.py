@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 
 from extender.dra import reading
 from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
-from extender.objects import Container, Node, Pairs, Pod, PodClaim, PodSpec, Taint
+from extender.objects import Card, Cards, Container, Node, Pairs, Pod, PodClaim, PodSpec, Taint
 
 # Domains (with their sub-domains) and bare names of annotations and pod labels that speak of GPUs, queues or
 # gangs. All others are dropped: on most pods they outweigh everything that is kept.
@@ -183,6 +183,34 @@ class WireDeviceClass(BaseModel):
     def record(self) -> DeviceClass:
         """The class that this manifest describes."""
         return reading.class_of((self.metadata or {}).get("name") or "", self.spec)
+
+
+class _Card(TypedDict, total=False):
+    type: str | None
+    id: str | None
+    minor: int | None
+    health: bool | None
+    resources: _Map
+
+
+class _CardsSpec(TypedDict, total=False):
+    devices: list[_Card] | None
+
+
+class WireCards(BaseModel):
+    """A Device of Koordinator's (``scheduling.koordinator.sh/v1alpha1``) of the wire."""
+
+    metadata: WireMetadata | None = None
+    spec: _CardsSpec | None = None
+
+    def record(self) -> Cards:
+        """The GPUs that this manifest describes; one without a number is none that pods could be given."""
+        cards = [
+            Card(minor, one.get("id") or "", one.get("health") is True, _pairs(one.get("resources")))
+            for one in (self.spec or {}).get("devices") or ()
+            if one.get("type") == "gpu" and (minor := one.get("minor")) is not None
+        ]
+        return Cards((self.metadata or {}).get("name") or "", tuple(cards))
 
 
 class WireClaim(BaseModel):

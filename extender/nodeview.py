@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from extender.inventory import InventoryError, Sources, sources_of
-from extender.objects import Node
+from extender.objects import Cards, Node
 from extender.quantity import QuantityError
 from extender.state import State
 from packing.reasons import Reason
@@ -101,7 +101,7 @@ def view_node(state: State, name: str, now: float) -> NodeView | None:
         model=shape.model or shape.product,
         takes_nothing=closed.text if closed is not Reason.FITS else "",
         problem=state.problems.get(name, ""),
-        read_from=_sources(state.nodes[name]),
+        read_from=_sources(state.nodes[name], state.cards.get(name)),
         free_cpu_milli=int(fleet.cpu[row]),
         free_memory_mib=int(fleet.node_memory[row]),
         gpus=tuple(
@@ -125,9 +125,9 @@ def view_node(state: State, name: str, now: float) -> NodeView | None:
     )
 
 
-def _sources(node: Node) -> Sources | None:
+def _sources(node: Node, cards: Cards | None) -> Sources | None:
     try:
-        return sources_of(node)
+        return sources_of(node, cards)
     except (InventoryError, QuantityError):
         return None
 

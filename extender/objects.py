@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
 
-Kind: TypeAlias = Literal["Node", "Pod", "ResourceSlice", "ResourceClaim", "DeviceClass"]
+Kind: TypeAlias = Literal["Node", "Pod", "ResourceSlice", "ResourceClaim", "DeviceClass", "Device"]
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 """A small map from name to value that hashes: sorted by name. Quantities stay as they were written."""
 
@@ -43,6 +43,30 @@ class Node:
     @property
     def key(self) -> str:
         """The name: nodes have no namespace."""
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One GPU of a node. Quantities stay as they were written."""
+
+    minor: int
+    uuid: str
+    healthy: bool
+    resources: Pairs = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cards:
+    """The GPUs of a node one by one: Koordinator's ``Device``, which goes by the node's name."""
+
+    kind: ClassVar[Literal["Device"]] = "Device"
+    name: str
+    gpus: tuple[Card, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The name of the node."""
         return self.name
 
 
@@ -115,7 +139,7 @@ class Pod:
 class Upserted:
     """An object is new, or changed, or was seen again in a list."""
 
-    obj: Node | Pod | ResourceSlice | ResourceClaim | DeviceClass
+    obj: Node | Pod | ResourceSlice | ResourceClaim | DeviceClass | Cards
 
 
 @dataclass(frozen=True, slots=True)

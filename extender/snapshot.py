@@ -19,13 +19,23 @@ from pydantic import ValidationError
 
 from extender.dra.books import Record
 from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
-from extender.manifests import WireClaim, WireDeviceClass, WireNode, WirePod, WireSlice, complaint
-from extender.objects import Event, Kind, Listed, Node, Pod, Upserted
+from extender.manifests import (
+    WireCards,
+    WireClaim,
+    WireDeviceClass,
+    WireNode,
+    WirePod,
+    WireSlice,
+    complaint,
+)
+from extender.objects import Cards, Event, Kind, Listed, Node, Pod, Upserted
 from extender.source import Apply, BindConflict, BindError, Lease, Unavailable
 
 _log = logging.getLogger(__name__)
 _SHOWN = 20  # broken items in the log; a file full of them must not bury everything else
-Manifests: TypeAlias = Mapping[str, type[WireNode | WirePod | WireSlice | WireClaim | WireDeviceClass]]
+Manifests: TypeAlias = Mapping[
+    str, type[WireNode | WirePod | WireSlice | WireClaim | WireDeviceClass | WireCards]
+]
 """What reads each kind of object."""
 _MANIFESTS: Manifests = {
     "Node": WireNode,
@@ -33,6 +43,7 @@ _MANIFESTS: Manifests = {
     "ResourceSlice": WireSlice,
     "ResourceClaim": WireClaim,
     "DeviceClass": WireDeviceClass,
+    "Device": WireCards,
 }
 _LISTS = {"List": "", **{f"{kind}List": kind for kind in _MANIFESTS}}  # items may not name their kind
 
@@ -67,7 +78,7 @@ class Snapshot:
 
     nodes: dict[str, Node] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
-    devices: dict[tuple[str, str], Record] = field(default_factory=dict)
+    devices: dict[tuple[str, str], Record | Cards] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     manifests: Manifests = field(default_factory=lambda: _MANIFESTS)
 
@@ -81,7 +92,7 @@ class Snapshot:
                 case Pod():
                     self._note_again(item.key in self.pods, file, index, f"Pod {item.key}")
                     self.pods[item.key] = item
-                case ResourceSlice() | ResourceClaim() | DeviceClass():
+                case ResourceSlice() | ResourceClaim() | DeviceClass() | Cards():
                     self._note_again((item.kind, item.key) in self.devices, file, index, item.key)
                     self.devices[item.kind, item.key] = item
                 case _Broken(reason):
@@ -184,8 +195,8 @@ class _Broken:
     reason: str
 
 
-_Item: TypeAlias = Node | Pod | Record | _Broken | None  # None: of a kind that is not read
-_READ = (Node, Pod, ResourceSlice, ResourceClaim, DeviceClass, _Broken)
+_Item: TypeAlias = Node | Pod | Record | Cards | _Broken | None  # None: of a kind that is not read
+_READ = (Node, Pod, ResourceSlice, ResourceClaim, DeviceClass, Cards, _Broken)
 
 
 def _items(text: str, file: str, manifests: Manifests) -> Iterator[_Item]:

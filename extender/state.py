@@ -22,7 +22,7 @@ from extender.dra.forecast import Forecaster
 from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
 from extender.inventory import InventoryError, is_gpu_resource, shape_of
 from extender.ledger import Hold, Ledger
-from extender.objects import Deleted, Event, Kind, Listed, Node, Pod, Upserted
+from extender.objects import Cards, Deleted, Event, Kind, Listed, Node, Pod, Upserted
 from extender.quantity import QuantityError
 from extender.tentative import TIME_TO_LIVE, Tentative, Tentatives
 from packing.feasible import too_small
@@ -41,6 +41,7 @@ class State:
 
     ``pods`` is what the watch shows, and nothing else changes it; what ``bind`` assumes beside it is in
     ``tentative`` until the watch shows what became of it.
+    ``cards`` is what is known of the nodes' GPUs beside the nodes, by node.
     ``devices`` is what there is of Dynamic Resource Allocation, ``forecaster`` what will be given of it.
     ``problems`` says, by node name or pod key, what could not be read or contradicts: such a node takes
     nothing, such a pod counts with the larger use. ``synced`` are the kinds whose first list has arrived.
@@ -55,6 +56,7 @@ class State:
         self.ledger = Ledger(self.fleet)
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}
+        self.cards: dict[str, Cards] = {}
         self.devices = DeviceBooks()
         self.forecaster = Forecaster(self.devices)
         self.tentative = Tentatives()
@@ -74,14 +76,14 @@ class State:
                     self._put_node(node)
                 case Upserted(Pod() as pod):
                     self._put_pod(pod)
-                case Upserted(ResourceSlice() | ResourceClaim() | DeviceClass() as record):
-                    self.devices.put(record)
-                case Deleted("ResourceSlice" | "ResourceClaim" | "DeviceClass" as kind, key):
-                    self.devices.remove(kind, key)
+                case Upserted(ResourceSlice() | ResourceClaim() | DeviceClass() | Cards() as record):
+                    self._put_record(record)
                 case Deleted("Node", key):
                     self._remove_node(key)
                 case Deleted("Pod", key):
                     self._remove_pod(key)
+                case Deleted(kind, key):
+                    self._remove_record(kind, key)
                 case Listed(kind, keys):
                     self._listed(kind, keys)
 
@@ -221,11 +223,33 @@ class State:
     def _put_node(self, node: Node) -> None:
         known = self.nodes.get(node.name)
         self.nodes[node.name] = node
-        if known is not None and _same_inventory(known, node):
-            return
+        if known is None or not _same_inventory(known, node):
+            self._read(node)
+
+    def _put_record(self, record: ResourceSlice | ResourceClaim | DeviceClass | Cards) -> None:
+        if isinstance(record, Cards):
+            self._put_cards(record.name, record)
+        else:
+            self.devices.put(record)
+
+    def _remove_record(self, kind: Kind, key: str) -> None:
+        if kind == "Device":
+            self._put_cards(key, None)
+        else:
+            self.devices.remove(kind, key)
+
+    def _put_cards(self, node: str, cards: Cards | None) -> None:
+        if cards is None:
+            self.cards.pop(node, None)
+        else:
+            self.cards[node] = cards
+        if (known := self.nodes.get(node)) is not None:
+            self._read(known)
+
+    def _read(self, node: Node) -> None:
         self._problems.pop(node.name, None)
         try:
-            shape = shape_of(node)
+            shape = shape_of(node, self.cards.get(node.name))
         except (InventoryError, QuantityError) as error:
             self._problem(node.name, f"node takes nothing: {error}")
             shape = NodeShape(node.name, 0, 0, blocked=Reason.UNREADABLE)
@@ -309,6 +333,9 @@ class State:
         elif kind == "Pod":
             for key in self.pods.keys() - keys:
                 self._remove_pod(key)
+        elif kind == "Device":
+            for name in self.cards.keys() - keys:
+                self._put_cards(name, None)
         else:
             self.devices.keep(kind, keys)
         self.synced.add(kind)

@@ -17,14 +17,14 @@ from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from extender.manifests import WireClaim, WireDeviceClass, WireNode, WirePod, WireSlice, complaint
+from extender.manifests import WireCards, WireClaim, WireDeviceClass, WireNode, WirePod, WireSlice, complaint
 from extender.objects import Deleted, Event, Kind, Listed, Upserted
 
 PAGE = 500  # objects; a list of 30,000 pods at once would cost 130 MB here and stall the API server
 WATCH_SECONDS = 290  # a watch ends by itself before the five minutes after which many proxies cut it
 
 _log = logging.getLogger(__name__)
-Manifest: TypeAlias = WireNode | WirePod | WireSlice | WireClaim | WireDeviceClass
+Manifest: TypeAlias = WireNode | WirePod | WireSlice | WireClaim | WireDeviceClass | WireCards
 _M = TypeVar("_M", bound=Manifest)
 
 
@@ -83,6 +83,8 @@ DEVICES = (
     Resource("ResourceClaim", "/apis/resource.k8s.io/v1/resourceclaims", WireClaim),
 )
 """Of Dynamic Resource Allocation, which not every cluster has."""
+CARDS = Resource("Device", "/apis/scheduling.koordinator.sh/v1alpha1/devices", WireCards)
+"""Of Koordinator, which few clusters have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Literal
 
 from extender.inventory import cloud, gfd, gpushare, hami, koordinator, nvlink, own, vgpu_manager, volcano
 from extender.inventory.division import Division, InventoryError
-from extender.objects import Node
+from extender.objects import Cards, Node
 from extender.quantity import mib, milli, whole
 from packing.catalogue import Model, find_model, parse_product, parse_profile, placement_of
 from packing.fleet import Gpu, NodeShape, Pool
@@ -60,9 +60,9 @@ class Sources:
     truth: Literal["placement", "counts"]
 
 
-def sources_of(node: Node) -> Sources:
+def sources_of(node: Node, cards: Cards | None = None) -> Sources:
     """Where ``shape_of`` has a node's inventory from. Raises as it does."""
-    division = _division(node)
+    division = _division(node, cards)
     label = next(
         (name for name in (gfd.PREFIX + "gpu.product", _OTHERS["amd.com/gpu"]) if name in node.labels), ""
     )
@@ -77,9 +77,12 @@ def sources_of(node: Node) -> Sources:
     return Sources("allocatable" if plain else "", model, "counts")
 
 
-def shape_of(node: Node) -> NodeShape:
-    """Read a node. Raises QuantityError or InventoryError where what it advertises cannot be read."""
-    division = _division(node)
+def shape_of(node: Node, cards: Cards | None = None) -> NodeShape:
+    """Read a node, and what there is beside it of its GPUs.
+
+    Raises QuantityError or InventoryError where what it advertises cannot be read.
+    """
+    division = _division(node, cards)
     product = _product(node, division)
     model = find_model(product) if product else None
     counts = {name: whole(text) for name, text in node.allocatable.items() if is_gpu_resource(name)}
@@ -112,9 +115,10 @@ def shape_of(node: Node) -> NodeShape:
     )
 
 
-def _division(node: Node) -> Division | None:
+def _division(node: Node, cards: Cards | None) -> Division | None:
     """How the node's GPUs are divided, None for a plain node. Two systems on one node cannot be true."""
-    found = [source.divided(node) for source in (hami, vgpu_manager, volcano, gpushare, koordinator)]
+    found = [source.divided(node) for source in (hami, vgpu_manager, volcano, gpushare)]
+    found.append(koordinator.divided(node, cards))
     model = find_model(_labelled_product(node))
     found.append(own.divided(node, gfd.card(node.labels).memory_mib or (model.memory_mib if model else 0)))
     divisions = [division for division in found if division]

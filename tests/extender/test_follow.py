@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from extender.follow import Backoff
 from extender.kube import KubeSource, Timeouts
 from extender.objects import Deleted, Event, Listed, Node, Pod, Upserted
-from tests.extender.apiserver import DEVICES, PATIENT, ApiServer, node, pod, source_of
+from tests.extender.apiserver import CARDS, DEVICES, PATIENT, ApiServer, node, pod, source_of
 from tests.extender.apistore import Store
 
 QUICK = Timeouts(connect=1, bind=1, page=1, silence=0.3, stop=5)
@@ -304,11 +304,14 @@ def test_devices_are_followed_where_there_are_any(api: ApiServer, follow: Any) -
         api.stores[DEVICES + resource] = Store()
     api.stores[DEVICES + "deviceclasses"].put({"metadata": {"name": "gpu.example.com"}})
     api.stores[DEVICES + "resourceclaims"].put({"metadata": {"namespace": "ml", "name": "c"}, "spec": 7})
+    api.stores[CARDS] = Store()
+    api.stores[CARDS].put({"metadata": {"name": "n"}, "spec": {"devices": [{"type": "gpu", "minor": 0}]}})
     _, mirror = follow(mirror=Mirror())
-    eventually(lambda: mirror.objects.keys() == {"gpu.example.com", "ml/c"})
+    eventually(lambda: mirror.objects.keys() == {"gpu.example.com", "ml/c", "n"})
     with api.changed:
         api.stores[DEVICES + "resourceslices"].put({"metadata": {"name": "s"}, "spec": {"driver": "d"}})
         api.stores[DEVICES + "resourceclaims"].delete("ml/c")
+        api.stores[CARDS].delete("n")
         api.changed.notify_all()
     eventually(lambda: mirror.objects.keys() == {"gpu.example.com", "s"})
 

@@ -207,7 +207,10 @@ class Follower:
             self._deliver([], apply)
             opened_at = time.monotonic()
             self._settled_at = opened_at + min(opened_at - self._closed_at, _SETTLING)
-            while self._protocol.watching and (data := self._stream.read1(_CHUNK)):
+            # From here on list_anew finds the stream; a call that came before is seen here.
+            while self._begun == self._wanted and self._protocol.watching:
+                if not (data := self._stream.read1(_CHUNK)):
+                    break
                 self._deliver(self._protocol.chunk(data), apply)
 
     def _deliver(self, events: list[Event], apply: Apply) -> None:

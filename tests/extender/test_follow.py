@@ -282,6 +282,21 @@ def test_stop_ends_the_threads_while_they_wait_to_try_again(
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("follow-")] == []
 
 
+def test_a_new_list_can_be_asked_for_at_any_time(api: ApiServer, follow: Any) -> None:
+    """Before the first list, between it and the watch, during the watch: one that begins after the call."""
+    source, mirror = follow()
+    (pods,) = (one for one in source._followers if one.kind == "Pod")
+    for number in range(100):
+        with api.changed:
+            api.pods.put(pod(f"p{number}"))  # nobody who watches is told
+        call = pods.list_anew()
+        if number % 2:
+            time.sleep(number / 10_000)
+            call = pods.list_anew()
+        eventually(lambda call=call: pods.has_listed(call))
+        assert f"ml/p{number}" in mirror.objects
+
+
 @pytest.mark.parametrize("status", [404, 403])
 def test_a_cluster_without_devices_is_followed_all_the_same(
     api: ApiServer, follow: Any, caplog: pytest.LogCaptureFixture, status: int
@@ -290,7 +305,7 @@ def test_a_cluster_without_devices_is_followed_all_the_same(
     api.without_devices = status
     api.put(node("a"))
     source, mirror = follow()
-    eventually(lambda: caught_up(api, mirror) and len(caplog.records) >= 3)
+    eventually(lambda: caught_up(api, mirror) and mirror.lists.total() == 2 and len(caplog.records) >= 4)
     assert {record.levelname for record in caplog.records} == {"INFO"}
     assert "resourceslices: " in caplog.text
     assert "next try in 300.0 s" in caplog.text

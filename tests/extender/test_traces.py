@@ -142,7 +142,14 @@ def test_the_bound_has_rows_of_its_own_that_no_policy_exceeds(files, capsys):
 
 
 @pytest.mark.parametrize(
-    "more", [["--mix", "known"], ["--ties", "random"], ["--node-order", "shuffle"], ["--sample", "1"]]
+    "more",
+    [
+        ["--mix", "known"],
+        ["--ties", "random"],
+        ["--node-order", "shuffle"],
+        ["--sample", "1"],
+        ["--scores", "0-10", "--ties", "random"],
+    ],
 )
 def test_every_way_of_scheduling_runs(files, capsys, more):
     assert replay(files, "--seeds", "3", *more) == 0
@@ -157,8 +164,9 @@ def test_a_timeline(files, capsys):
 def test_bad_usage_is_one_line_and_code_2(files, capsys):
     assert main(["replay", "--nodes", f"{files}/nodes.csv"]) == 2
     assert main(["replay", "--mixes", f"{files}/missing.json"]) == 2
+    assert replay(files, "--scores", "0-10", "--policy", "inventory,fgd") == 2
     errors = capsys.readouterr().err.strip().split("\n")
-    assert len(errors) == 2
+    assert len(errors) == 3
 
 
 @pytest.mark.parametrize(

@@ -1,41 +1,42 @@
-"""Two replicas behind a Service, while pods with parts of GPUs are bound through them: the one that leads is
-killed twice and stopped once. What came of it is counted from the API alone."""
+"""Two replicas behind a Service, while pods with parts of GPUs are bound through them and bindings fail: the
+one that leads is killed twice and stopped once. What came of it is counted from the API alone."""
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import yaml
 
-from . import rush
-from .audit import Audit, runs
-from .controlplane.api import Api, Object
+from . import sharing
+from .audit import runs
+from .controlplane.api import Api
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually
-from .rush import GPU
+from .faults import FaultyApi
 from .service import Service
-from .stowage import Stowage, applied, scheduler_configuration
-from .workload import node, pod
+from .stowage import Stowage, applied
+from .test_bind import check_the_books, configuration
 
-NODES, GPUS, MEMORY_MIB = 20, 8, 81559
-SHARES = [("250m", "8Gi"), ("100m", "30Gi"), ("500m", "20Gi"), ("300m", "40Gi"), ("50m", "4Gi")]
-COMPUTE, MEMORY, INDICES = (f"stowage.dev/gpu-{what}" for what in ("compute", "memory", "indices"))
-WAVE = 120
+OWN, HAMI, WAVE = 260, 160, 140
 ELECTION = {"LEADER_ELECTION": "stowage-system/stowage", "LEASE_SECONDS": "5"}
 
 
 @pytest.fixture
 def replicas(cluster: ControlPlane, api: Api, stowage_kubeconfig: Path) -> Iterator[list[Stowage]]:
-    """Two that have the rights of deploy/, and know the cluster."""
+    """Two that have the rights of deploy/ and know the cluster. A tenth of their bindings fail."""
     with ExitStack() as stack:
         stack.enter_context(applied(api, "behind-a-service.yaml"))
         stack.enter_context(applied(api, "rbac-bind.yaml"))
+        certificate = cluster.directory / "certificates" / "apiserver.crt"
+        faulty = stack.enter_context(FaultyApi(cluster.server, str(certificate), share=0.1))
+        kubeconfig = yaml.safe_load(stowage_kubeconfig.read_text())
+        kubeconfig["clusters"][0]["cluster"] = {"server": faulty.url}
+        file = cluster.directory / "replicas.kubeconfig"
+        file.write_text(yaml.safe_dump(kubeconfig))
         yield [
             stack.enter_context(
-                Stowage(
-                    cluster, stowage_kubeconfig, name=name, awaits="/debug/nodes", BIND="true", **ELECTION
-                )
+                Stowage(cluster, file, name=name, awaits="/debug/nodes", BIND="true", **ELECTION)
             )
             for name in ("replica-a", "replica-b")
         ]
@@ -44,14 +45,13 @@ def replicas(cluster: ControlPlane, api: Api, stowage_kubeconfig: Path) -> Itera
 def test_the_leader_dies_twice_while_parts_of_gpus_are_bound(
     cluster: ControlPlane, api: Api, replicas: list[Stowage]
 ) -> None:
-    api.create_all(shared_node(number) for number in range(NODES))
+    api.create_all(sharing.nodes())
+    waiting = sharing.pods(OWN, HAMI)
     with Service(replicas) as service:
         eventually(lambda: bool(service.leaders), within_s=60, what="a replica is ready")
-        # No managedResources: these pods ask by annotation.
-        configuration = scheduler_configuration(service.url, bindVerb="bind", managedResources=None)
-        with Audit(api) as audit, cluster.scheduler(configuration):
+        with sharing.GpuAudit(api) as audit, cluster.scheduler(configuration(service.url)):
             for wave, end in enumerate(["kill", "kill", "stop"]):
-                api.create_all(sharing_pod(wave * WAVE + number) for number in range(WAVE))
+                api.create_all(waiting[wave * WAVE : (wave + 1) * WAVE])
                 half_way = wave * WAVE + WAVE // 2
                 bound = lambda goal=half_way: len(audit.bound) >= goal  # noqa: E731
                 eventually(bound, within_s=120, what=f"{half_way} pods are bound")
@@ -59,37 +59,12 @@ def test_the_leader_dies_twice_while_parts_of_gpus_are_bound(
                 getattr(leader.process, end)()
                 leader.process.start(within_s=180)  # as kubelet would
             eventually(audit.settled, within_s=240, what="every pod runs or waits", every_s=0.2)
-    assert audit.findings == []
-    pods = api.list("Pod")["items"]
-    assert [one["metadata"]["name"] for one in pods if not runs(one)] == []  # there is room for all
-    assert excess(pods) == {}
+        assert audit.findings == []
+        pods = api.list("Pod")["items"]
+        assert len(pods) == OWN + HAMI
+        assert [one["metadata"]["name"] for one in pods if not runs(one)] == []  # there is room for all
+        assert sharing.overcommitted(pods) == {}
+        for replica in replicas:
+            check_the_books(api, replica)
     assert len(service.leaders) >= 4
     assert service.rivals == 0
-    for replica in replicas:
-        replica.catch_up(api)  # no hold is left that no pod explains
-
-
-def shared_node(number: int) -> Object:
-    labels = rush.LABEL_SETS["h100-sxm-8-whole"] | {"stowage.dev/gpu-sharing": "true"}
-    return node(f"shared-{number:02}", {GPU: GPUS}, labels=labels)
-
-
-def sharing_pod(number: int) -> Object:
-    compute, memory = SHARES[number % len(SHARES)]
-    return pod(f"part-{number:03}", {}, cpu="100m", annotations={COMPUTE: compute, MEMORY: memory})
-
-
-def excess(pods: list[Object]) -> dict[tuple[str, str], str]:
-    """By node and index of the GPU, what the pods that have it may use beyond what it is."""
-    compute, memory = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    for one in pods:
-        notes = one["metadata"]["annotations"]
-        gpu = one["spec"]["nodeName"], notes[INDICES]  # one GPU each
-        assert int(notes[INDICES]) < GPUS
-        compute[gpu] += int(notes[COMPUTE].removesuffix("m"))
-        memory[gpu] += int(notes[MEMORY].removesuffix("Gi")) << 10
-    return {
-        gpu: f"{compute[gpu]}m, {memory[gpu]} MiB"
-        for gpu in compute
-        if compute[gpu] > 1000 or memory[gpu] > MEMORY_MIB
-    }

@@ -29,6 +29,7 @@ from extender.service import Verb
 from extender.settings import Settings, SettingsError
 from extender.source import Source
 from extender.state import State
+from extender.unseen import Unseen
 from extender.verbs.bind import Binder
 from extender.verbs.filter import filter_nodes
 from extender.verbs.preempt import preempt
@@ -36,12 +37,14 @@ from extender.verbs.prioritize import prioritize
 from extender.verbs.verdict import Verdict
 from packing.fleet import Fleet
 from packing.policies import POLICIES, Policy
+from packing.ranking import TOP_LEVEL
 
 _log = logging.getLogger(__name__)
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _RESOURCES: dict[Kind, str] = {"Node": "nodes", "Pod": "pods"}
 _SEEN = 4096
 """Pods of filter requests that are remembered for bind: more than are ever on their way between the two."""
+_UNSURE = "the API server was away, and other pods may have been bound where this one fits"
 _NEXT_ANSWER = 0.01
 """Seconds after which the calls for one pod are over, most of the time."""
 _BEHIND = "Stowage was cut off from the API server, and has not caught up yet"
@@ -54,6 +57,7 @@ class Engine:
         self.state = state_of(settings)
         self.source, self._settings, self._metrics = source, settings, metrics
         self._seen: OrderedDict[str, Pod] = OrderedDict()
+        self._unseen = Unseen()
         self._decisions = Decisions(settings.decisions_kept)
         self.state.binds = settings.bind
         self._binder = Binder(self.state, source, settings)
@@ -118,12 +122,17 @@ class Engine:
         self._remember(args.pod)
         if not await self.source.caught_up():
             return wire.encode_filter(wire.FilterResult(error=_BEHIND)), "behind"
+        self._close_what_may_be_taken()
         result, verdict = await self._patience.unless_refused(
             lambda: filter_nodes(self.state, args, self._settings),
             lambda said: not (said[0].names or said[0].error),
         )
+        if self.state.unsure and not result.names:
+            result = wire.FilterResult(error=_UNSURE)
         if not (result.names or result.error):
             self._metrics.nothing_fitted([*result.failed, *result.unresolvable])
+        if len(result.names) == 1:
+            self._unseen.note(args.pod, result.names[0], time.monotonic())
         outcome = "refused" if result.error else "fits" if result.names else "nothing_fits"
         said = result.error or f"{len(result.names)} of {len(args.names)} nodes answered"
         self._note("filter", args.pod, said, verdict, args.names)
@@ -132,8 +141,15 @@ class Engine:
     async def _prioritize(self, body: bytes) -> tuple[bytes, str]:
         args = wire.parse_filter(body)
         scores, verdict = prioritize(self.state, args)
+        if TOP_LEVEL in scores:
+            self._unseen.note(args.pod, args.names[scores.index(TOP_LEVEL)], time.monotonic())
         self._note("prioritize", args.pod, f"{len(scores)} nodes scored", verdict, args.names, scores)
         return wire.encode_priorities(args.names, scores), "scored"
+
+    def _close_what_may_be_taken(self) -> None:
+        """While the watch is broken, and shortly after, some room may have been taken unseen."""
+        interruption = self.source.interruption()
+        self.state.unsure = list(self._unseen.after(interruption, time.monotonic())) if interruption else []
 
     async def _preempt(self, body: bytes) -> tuple[bytes, str]:
         args = wire.parse_preempt(body)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import random
+import select
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from urllib3 import HTTPResponse
 from urllib3.exceptions import HTTPError
 
 from extender.objects import Event
-from extender.source import Apply
+from extender.source import Apply, Interruption
 from extender.watch import ListWatch, ProtocolError, Request, Resource
 
 NO_ANSWER = (HTTPError, OSError)
@@ -80,6 +81,7 @@ class Follower:
         self._closed_at = -math.inf
         self._settled_at: float | None = None  # when an open watch has brought what was missed
         self._tried_at = -math.inf  # the end of the last attempt
+        self._interruption: Interruption | None = None
         self._failed_at = -math.inf  # the same of one that had no answer at all
         self._answered = False  # whether the attempt that runs has had an answer, or the last one had
         self._wanted = self._begun = self._listed = 0  # calls of list_anew: all, heeded, done
@@ -115,11 +117,29 @@ class Follower:
     def standing(self) -> Standing:
         """How things stand now. Any thread may ask."""
         now, settled_at = time.monotonic(), self._settled_at
+        if settled_at is not None and self._hung_up():
+            return Standing.UNKNOWN
         if settled_at is not None:
             return Standing.CURRENT if now >= settled_at else Standing.BEHIND
         if self._answered:
             return Standing.BEHIND
         return Standing.AWAY if now - self._failed_at < _FRESH else Standing.UNKNOWN
+
+    def interruption(self) -> Interruption | None:
+        """The last one; that a watch ends in its own time and is opened again at once is none."""
+        if self._settled_at is None and self._closed_at > -math.inf:
+            return Interruption(self._closed_at, None)
+        return self._interruption
+
+    def _hung_up(self) -> bool:
+        """Whether the server has closed the connection, which our thread may not have noticed yet."""
+        stream, hung_up = self._stream, select.poll()
+        try:
+            if stream is not None and stream.connection is not None:
+                hung_up.register(stream.connection.sock, select.POLLRDHUP)
+        except (AttributeError, ValueError):  # it has been noticed in this moment
+            return True
+        return bool(hung_up.poll(0))
 
     def hurry(self) -> None:
         """Try at once instead of after the pause, unless the watch is open or that was done a moment ago."""
@@ -206,6 +226,8 @@ class Follower:
             self._backoff.answered(time.monotonic())
             self._deliver([], apply)
             opened_at = time.monotonic()
+            if _SETTLING < opened_at - self._closed_at < math.inf:
+                self._interruption = Interruption(self._closed_at, opened_at)
             self._settled_at = opened_at + min(opened_at - self._closed_at, _SETTLING)
             # From here on list_anew finds the stream; a call that came before is seen here.
             while self._begun == self._wanted and self._protocol.watching:

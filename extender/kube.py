@@ -34,6 +34,7 @@ from extender.source import (
     Apply,
     BindConflict,
     BindError,
+    Interruption,
     Lease,
     PodNotFound,
     Unavailable,
@@ -169,6 +170,10 @@ class KubeSource:
             await asyncio.sleep(_POLL)
         await asyncio.sleep(0)  # what was delivered meanwhile stands before us in the event loop's queue
         return True
+
+    def interruption(self) -> Interruption | None:
+        """See ``Source.interruption``."""
+        return next(follower.interruption() for follower in self._followers if follower.kind == "Pod")
 
     async def list_anew(self) -> None:
         """See ``Source.list_anew``. It is tried for as long as it takes."""

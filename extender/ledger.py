@@ -108,12 +108,13 @@ class Ledger:
     def promised(self, key: str, priority: int) -> list[Allocation]:
         """What pods of at least this priority are promised, those of ``key`` left out."""
         return [
-            self._promise(hold)
+            self.promise(hold)
             for other, hold in self._nominated.items()
             if other != key and hold.priority >= priority and hold.node in self._fleet.rows
         ]
 
-    def _promise(self, hold: Hold) -> Allocation:
+    def promise(self, hold: Hold) -> Allocation:
+        """What a pod that is promised a node, which is known, would have there."""
         row = self._fleet.rows[hold.node]
         return self._fleet.allocation(row, hold.request, self._fleet.roomiest(row, hold.request))
 

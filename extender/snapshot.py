@@ -167,6 +167,9 @@ class SnapshotSource:
         """Always: nothing changes."""
         return True
 
+    def interruption(self) -> None:
+        """Never."""
+
     async def list_anew(self) -> None:
         """Nothing is new."""
 

@@ -12,6 +12,7 @@ SourceError
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from extender.election import Record
@@ -60,6 +61,14 @@ class Lease(Protocol):
         """Change it, or create it, if it is as it was last read or written here. Raises ``LeaseError``."""
 
 
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    """When a watch broke and when it was open again (None: not yet), in monotonic seconds."""
+
+    began_at: float
+    ended_at: float | None
+
+
 class Source(Protocol):
     """What feeds ``State``. ``Listed`` follows the first full list of each kind: then that kind is synced."""
 
@@ -81,6 +90,9 @@ class Source(Protocol):
         True as well where the API server does not answer: then nobody can bind anything either. False while
         it answers, and what happened since the connection broke has not been delivered yet.
         """
+
+    def interruption(self) -> Interruption | None:
+        """The last one of the watch of pods, None if there was none."""
 
     async def list_anew(self) -> None:
         """List the pods once more; returns once all has been delivered that was written before the call."""

@@ -43,6 +43,8 @@ class State:
     ``tentative`` until the watch shows what became of it.
     ``cards`` is what is known of the nodes' GPUs beside the nodes, by node.
     ``devices`` is what there is of Dynamic Resource Allocation, ``forecaster`` what will be given of it.
+    ``unsure`` are pods and the nodes where they may have been bound unseen, after the watch broke: that room
+    nobody else is given.
     ``problems`` says, by node name or pod key, what could not be read or contradicts: such a node takes
     nothing, such a pod counts with the larger use. ``synced`` are the kinds whose first list has arrived.
     ``learnt``: pods that the policy has learnt from.
@@ -60,6 +62,7 @@ class State:
         self.devices = DeviceBooks()
         self.forecaster = Forecaster(self.devices)
         self.tentative = Tentatives()
+        self.unsure: Sequence[tuple[Pod, str]] = ()
         self._problems: dict[str, str] = {}
         self.synced: set[Kind] = set()
         self.binds = False
@@ -96,7 +99,7 @@ class State:
         """The fleet as it stands for this pod: what pods of the same or a higher priority are promised is
         taken, what the pod holds itself is not. The exact old state after the block."""
         own = self.taken_by(pod)
-        promised = self.ledger.promised(pod.key, pod.priority)
+        promised = self.ledger.promised(pod.key, pod.priority) + self._unsure_for(pod)
         if not own and not promised:  # as for most pods that wait
             yield self.fleet
             return
@@ -109,6 +112,18 @@ class State:
         finally:
             for row, reason in closed.items():
                 self.fleet.block(row, reason)
+
+    def _unsure_for(self, pod: Pod) -> list[Allocation]:
+        held = (
+            self._hold(other, node)
+            for other, node in self.unsure
+            if other.uid != pod.uid and node in self.fleet.rows and not self._is_bound(other)
+        )
+        return [self.ledger.promise(hold) for hold in held if hold is not None]
+
+    def _is_bound(self, pod: Pod) -> bool:
+        known = self.pod_by_uid(pod.uid)
+        return bool(known and known.node_name) or bool(self.tentative.of(pod.uid))
 
     def taken_by(self, pod: Pod) -> list[Allocation]:
         """All that a pod of this name has in the fleet, tentative holds included."""

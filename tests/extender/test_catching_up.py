@@ -84,10 +84,14 @@ async def test_what_the_server_has_forgotten_is_listed_anew(
 async def test_a_server_that_is_away_has_nothing_newer(
     api: ApiServer, source: KubeSource, delivered: Delivered
 ) -> None:
+    assert source.interruption() is None
     api.stop()
     await broken(source)
     started = time.monotonic()
     assert await source.caught_up()
+    interruption = source.interruption()
+    assert interruption
+    assert interruption.ended_at is None
     assert time.monotonic() - started < source._api.timeouts.catch_up
     api.start()
 

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +14,7 @@ from extender.metrics import Gauges, Gpus, Metrics
 from extender.objects import Kind, Listed, Upserted
 from extender.settings import Settings, SettingsError
 from extender.snapshot import Snapshot, SnapshotSource
+from extender.source import Interruption
 from tests.extender.builders import make_node, make_pod, make_state
 
 SYNCED = [Listed("Node", frozenset("ab")), Listed("Pod", frozenset())]
@@ -85,6 +88,43 @@ async def test_room_that_is_heard_of_a_moment_later_counts() -> None:
     body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": ["a"]}).encode()
     reply, _ = await engine.verbs["filter"](body)
     assert json.loads(reply)["NodeNames"] == ["a"]
+
+
+class BrokenSource(LiveSource):
+    """One whose watch breaks."""
+
+    broken: Interruption | None = None
+
+    def interruption(self) -> Interruption | None:
+        return self.broken
+
+
+async def test_room_that_may_have_been_taken_unseen_is_nobodys_for_a_while() -> None:
+    source = BrokenSource(Snapshot(), "test")
+    engine = Engine(source, Settings(), Metrics("0", Gauges))
+    first, second = (make_pod(name, 8) for name in ("first", "second"))
+    engine.apply([*SYNCED, Upserted(make_node("a")), Upserted(first), Upserted(second)])
+    assert await nodes_for(engine, "first") == (["a"], "")
+    now = time.monotonic()
+    for ended_at in (None, now):
+        source.broken = Interruption(now, ended_at)
+        assert await nodes_for(engine, "first") == (["a"], "")  # its own room it may have
+        assert await nodes_for(engine, "second") == (None, engine_module._UNSURE)
+    engine.apply([Upserted(replace(first, node_name="elsewhere"))])
+    assert await nodes_for(engine, "second") == (["a"], "")
+    source.broken = Interruption(now - 100, now - 90)
+    assert await nodes_for(engine, "first") == (["a"], "")
+
+
+async def nodes_for(engine: Engine, name: str) -> tuple[list[str] | None, str]:
+    container = {"resources": {"requests": {"nvidia.com/gpu": "8"}}}
+    pod = {
+        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
+        "spec": {"containers": [container]},
+    }
+    body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": ["a"]}).encode()
+    reply = json.loads((await engine.verbs["filter"](body))[0])
+    return reply["NodeNames"], reply["Error"]
 
 
 def test_an_unknown_policy_is_a_wrong_setting() -> None:

@@ -24,10 +24,11 @@ async def run(ready: Callable[[], bool]) -> None:
     gc.disable()
     while not ready():
         await asyncio.sleep(_SOON)
+    gc.freeze()  # without collecting: requests come already, and hardly any of it is garbage
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, _NEVER)
     gc.enable()
     while True:
+        await asyncio.sleep(_EVERY)
         gc.collect()
         gc.freeze()
-        await asyncio.sleep(_EVERY)

@@ -122,7 +122,7 @@ class Engine:
         self._remember(args.pod)
         if not await self.source.caught_up():
             return wire.encode_filter(wire.FilterResult(error=_BEHIND)), "behind"
-        self._close_what_may_be_taken()
+        self._close_what_may_be_taken(args.pod)
         result, verdict = await self._patience.unless_refused(
             lambda: filter_nodes(self.state, args, self._settings),
             lambda said: not (said[0].names or said[0].error),
@@ -146,10 +146,15 @@ class Engine:
         self._note("prioritize", args.pod, f"{len(scores)} nodes scored", verdict, args.names, scores)
         return wire.encode_priorities(args.names, scores), "scored"
 
-    def _close_what_may_be_taken(self) -> None:
+    def _close_what_may_be_taken(self, pod: Pod) -> None:
         """While the watch is broken, and shortly after, some room may have been taken unseen."""
         interruption = self.source.interruption()
-        self.state.unsure = list(self._unseen.after(interruption, time.monotonic())) if interruption else []
+        answered = self._unseen.after(interruption, time.monotonic()) if interruption else ()
+        self.state.unsure = [
+            (other, node)
+            for other, node in answered
+            if other.uid != pod.uid and not self.state.is_bound(other.uid)
+        ]
 
     async def _preempt(self, body: bytes) -> tuple[bytes, str]:
         args = wire.parse_preempt(body)

@@ -8,7 +8,7 @@ snapshot moves pods by itself, so it must read them. Semantics as in ``k8s.io/co
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import lru_cache
 
@@ -16,55 +16,9 @@ from typing_extensions import TypedDict
 
 from extender.manifests import WireMetadata, WirePod, WirePodSpec, WireText
 from extender.objects import Node, Pod, Taint
+from extender.selectors import Expression, Term
 
 _CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
-
-
-@dataclass(frozen=True, slots=True)
-class Expression:
-    """A demand on one label of a node: ``operator`` is In, NotIn, Exists, DoesNotExist, Gt or Lt."""
-
-    key: str
-    operator: str
-    values: tuple[str, ...] = ()
-
-    def holds(self, labels: Mapping[str, str]) -> bool:
-        """Whether the labels meet it; an operator that is not known is not met."""
-        value = labels.get(self.key)
-        match self.operator:
-            case "In":
-                return value in self.values
-            case "NotIn":
-                return value not in self.values
-            case "Exists":
-                return value is not None
-            case "DoesNotExist":
-                return value is None
-            case "Gt" | "Lt":
-                return self._compares(value)
-        return False
-
-    def _compares(self, value: str | None) -> bool:
-        try:
-            here, there = int(value or ""), int(self.values[0])
-        except (ValueError, IndexError):
-            return False
-        return here > there if self.operator == "Gt" else here < there
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """One way to meet the affinity: all of these on labels, and on fields (``metadata.name`` alone)."""
-
-    labels: tuple[Expression, ...] = ()
-    fields: tuple[Expression, ...] = ()
-
-    def holds(self, node: Node) -> bool:
-        """Whether the node meets all; a term without any demand is met by none."""
-        name = {"metadata.name": node.name}
-        return bool(self.labels or self.fields) and (
-            all(one.holds(node.labels) for one in self.labels) and all(one.holds(name) for one in self.fields)
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +66,7 @@ def admits(node: Node, pod: Pod) -> bool:
     if any(node.labels.get(key) != value for key, value in pod.spec.node_selector):
         return False
     rules = pod.rules if isinstance(pod, RuledPod) else Rules()
-    if rules.terms is not None and not any(term.holds(node) for term in rules.terms):
+    if rules.terms is not None and not any(term.holds(node.name, node.labels) for term in rules.terms):
         return False
     return all(any(one.covers(taint) for one in rules.tolerations) for taint in _hard_taints(node))
 

@@ -117,13 +117,14 @@ class State:
         held = (
             self._hold(other, node)
             for other, node in self.unsure
-            if other.uid != pod.uid and node in self.fleet.rows and not self._is_bound(other)
+            if other.uid != pod.uid and node in self.fleet.rows and not self.is_bound(other.uid)
         )
         return [self.ledger.promise(hold) for hold in held if hold is not None]
 
-    def _is_bound(self, pod: Pod) -> bool:
-        known = self.pod_by_uid(pod.uid)
-        return bool(known and known.node_name) or bool(self.tentative.of(pod.uid))
+    def is_bound(self, uid: str) -> bool:
+        """Whether the pod of this UID has a node, tentatively or not."""
+        known = self.pod_by_uid(uid)
+        return bool(known and known.node_name) or bool(self.tentative.of(uid))
 
     def taken_by(self, pod: Pod) -> list[Allocation]:
         """All that a pod of this name has in the fleet, tentative holds included."""

@@ -8,14 +8,13 @@ because the field may change who gets what.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from extender.dra.records import (
     Agreement,
     Choice,
-    Condition,
     Demand,
     Device,
     DeviceClass,
@@ -30,6 +29,7 @@ from extender.dra.records import (
 )
 from extender.dra.values import Value, amount, version
 from extender.quantity import QuantityError
+from extender.selectors import Expression, Term
 from packing.first_fit import Number
 
 _DEVICE = {
@@ -203,16 +203,23 @@ def _reach(raw: _Raw) -> Reach | None:
     if raw.get("nodeSelector") is None:
         return None
     terms = _list(_map(raw["nodeSelector"], "nodeSelector").get("nodeSelectorTerms"), "nodeSelectorTerms")
-    return Reach(terms=tuple(tuple(_conditions(_map(term, "nodeSelectorTerm"))) for term in terms))
+    return Reach(terms=tuple(_term(_map(term, "nodeSelectorTerm")) for term in terms))
 
 
-def _conditions(term: _Raw) -> Iterator[Condition]:
-    for source in ("matchExpressions", "matchFields"):
-        for one in _list(term.get(source), source):
-            raw = _map(one, source)
-            values = tuple(map(_text, _list(raw.get("values"), "values")))
-            key, sign = _text(raw.get("key")), _text(raw.get("operator"))
-            yield Condition(key, sign, values, source == "matchFields")
+def _term(raw: _Raw) -> Term:
+    return Term(_expressions(raw, "matchExpressions"), _expressions(raw, "matchFields"))
+
+
+def _expressions(term: _Raw, source: str) -> tuple[Expression, ...]:
+    raw = [_map(one, source) for one in _list(term.get(source), source)]
+    return tuple(
+        Expression(
+            _text(one.get("key")),
+            _text(one.get("operator")),
+            tuple(map(_text, _list(one.get("values"), "values"))),
+        )
+        for one in raw
+    )
 
 
 def _selectors(raw: _Raw) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 from extender.dra.values import Amount, Value
+from extender.selectors import Term
 from packing.first_fit import Number
 
 Counters: TypeAlias = Mapping[tuple[str, str], Number]
@@ -23,29 +24,18 @@ class DeviceId(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
-    """One requirement of a node selector, on a label (or, ``field``, on the node's name)."""
-
-    key: str
-    operator: str
-    values: tuple[str, ...] = ()
-    field: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Reach:
-    """The nodes that a slice or a device is for: one, all, or those that meet every condition of any of
-    ``terms``."""
+    """The nodes that a slice or a device is for: one, all, or those that meet any of ``terms``."""
 
     node: str = ""
     everywhere: bool = False
-    terms: tuple[tuple[Condition, ...], ...] = ()
+    terms: tuple[Term, ...] = ()
 
     def includes(self, name: str, labels: Mapping[str, str]) -> bool:
         """Whether the node of this name and these labels is among them."""
         if self.node or self.everywhere:
             return self.everywhere or self.node == name
-        return any(term and all(_holds(one, name, labels) for one in term) for term in self.terms)
+        return any(term.holds(name, labels) for term in self.terms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,24 +203,3 @@ class ResourceClaim:
     def key(self) -> str:
         """``namespace/name``."""
         return f"{self.namespace}/{self.name}"
-
-
-def _holds(one: Condition, name: str, labels: Mapping[str, str]) -> bool:
-    """Operators of k8s.io/component-helpers ``scheduling/corev1/nodeaffinity`` (fields: In and NotIn)."""
-    value = (name if one.key == "metadata.name" else None) if one.field else labels.get(one.key)
-    match one.operator:
-        case "In":
-            return value in one.values
-        case "NotIn":
-            return value not in one.values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt":
-            try:
-                number, bound = int(value or ""), int(one.values[0])
-            except (ValueError, IndexError):
-                return False
-            return number > bound if one.operator == "Gt" else number < bound
-    return False

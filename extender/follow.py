@@ -135,9 +135,9 @@ class Follower:
         """Whether the server has closed the connection, which our thread may not have noticed yet."""
         stream, hung_up = self._stream, select.poll()
         try:
-            if stream is not None and stream.connection is not None:
-                hung_up.register(stream.connection.sock, select.POLLRDHUP)
-        except (AttributeError, ValueError):  # it has been noticed in this moment
+            if stream is not None:
+                hung_up.register(stream.fileno(), select.POLLRDHUP)
+        except (AttributeError, OSError, ValueError):  # it has been noticed in this moment
             return True
         return bool(hung_up.poll(0))
 

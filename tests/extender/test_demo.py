@@ -254,7 +254,12 @@ class TestCommand:
         with socket.create_server(("127.0.0.1", 0)) as busy:
             port = str(busy.getsockname()[1])
             with subprocess.Popen(
-                [*COMMAND, "--port", port], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                [*COMMAND, "--port", port],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                # Shells start what runs in the background with SIGINT ignored, and children inherit that.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             ) as running:
                 try:
                     said = up_to("Ctrl-C", running.stdout)

@@ -80,6 +80,7 @@ class ApiServer:
         self.tokens: set[str | None] = set()
         self.connections = 0
         self.changed = threading.Condition()
+        self.one_answer_each = False  # a connection serves no second request, as behind some proxies
         self.running = False
         self._sockets: set[socket.socket] = set()
         self._port = 0
@@ -245,6 +246,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _watch(self, store: Store, version: int, fault: str) -> None:
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
+        if self.api.one_answer_each:
+            self.send_header("Connection", "close")
         self.end_headers()
         if fault == "silent":
             return self._stall()

@@ -70,6 +70,19 @@ async def test_what_happened_meanwhile_is_there_once_it_has_caught_up(
     assert delivered.keys == {"ml/p0", "ml/p1"}
 
 
+async def test_a_connection_of_one_answer_is_as_good(api: ApiServer, source: KubeSource) -> None:
+    api.one_answer_each = True
+    delivered = Delivered()
+    source.start(delivered.apply)
+    assert await source.caught_up()
+    assert await source.caught_up()
+    api.hang_up()
+    api.pods.put(pod("p1"))
+    assert await source.caught_up()
+    assert delivered.keys == {"ml/p0", "ml/p1"}
+    source.stop()
+
+
 async def test_what_the_server_has_forgotten_is_listed_anew(
     api: ApiServer, source: KubeSource, delivered: Delivered
 ) -> None:

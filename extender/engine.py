@@ -127,8 +127,11 @@ class Engine:
             lambda: filter_nodes(self.state, args, self._settings),
             lambda said: not (said[0].names or said[0].error),
         )
-        if self.state.unsure and not result.names:
-            result = wire.FilterResult(error=_UNSURE)
+        if self.state.unsure and not (result.names or result.error):
+            self.state.unsure = []
+            result, verdict = filter_nodes(self.state, args, self._settings)
+            if result.names:
+                result = wire.FilterResult(error=_UNSURE)
         if not (result.names or result.error):
             self._metrics.nothing_fitted([*result.failed, *result.unresolvable])
         if len(result.names) == 1:
@@ -148,13 +151,14 @@ class Engine:
 
     def _close_what_may_be_taken(self, pod: Pod) -> None:
         """While the watch is broken, and shortly after, some room may have been taken unseen."""
-        interruption = self.source.interruption()
-        answered = self._unseen.after(interruption, time.monotonic()) if interruption else ()
-        self.state.unsure = [
-            (other, node)
-            for other, node in answered
-            if other.uid != pod.uid and not self.state.is_bound(other.uid)
-        ]
+        self.state.unsure = []
+        if (interruption := self.source.interruption()) is None:
+            return
+        current = interruption.ended_at is not None  # then a pod that is not known is gone
+        for other, node in self._unseen.after(interruption, time.monotonic()):
+            waits = not (current and self.state.pod_by_uid(other.uid) is None)
+            if other.uid != pod.uid and waits and not self.state.is_bound(other.uid):
+                self.state.unsure.append((other, node))
 
     async def _preempt(self, body: bytes) -> tuple[bytes, str]:
         args = wire.parse_preempt(body)

@@ -62,7 +62,7 @@ class State:
         self.devices = DeviceBooks()
         self.forecaster = Forecaster(self.devices)
         self.tentative = Tentatives()
-        self.unsure: Sequence[tuple[Pod, str]] = ()
+        self.unsure: list[tuple[Pod, str]] = []
         self._problems: dict[str, str] = {}
         self.synced: set[Kind] = set()
         self.binds = False
@@ -117,7 +117,7 @@ class State:
         held = (
             self._hold(other, node)
             for other, node in self.unsure
-            if other.uid != pod.uid and node in self.fleet.rows and not self.is_bound(other.uid)
+            if other.uid != pod.uid and node in self.fleet.rows
         )
         return [self.ledger.promise(hold) for hold in held if hold is not None]
 

@@ -11,7 +11,7 @@ import pytest
 from extender import engine as engine_module
 from extender.engine import Engine, gpus_by_model
 from extender.metrics import Gauges, Gpus, Metrics
-from extender.objects import Kind, Listed, Upserted
+from extender.objects import Deleted, Kind, Listed, Upserted
 from extender.settings import Settings, SettingsError
 from extender.snapshot import Snapshot, SnapshotSource
 from extender.source import Interruption
@@ -116,8 +116,22 @@ async def test_room_that_may_have_been_taken_unseen_is_nobodys_for_a_while() -> 
     assert await nodes_for(engine, "first") == (["a"], "")
 
 
-async def nodes_for(engine: Engine, name: str) -> tuple[list[str] | None, str]:
-    container = {"resources": {"requests": {"nvidia.com/gpu": "8"}}}
+async def test_where_nothing_is_free_in_any_case_the_reasons_are_given_as_ever() -> None:
+    source = BrokenSource(Snapshot(), "test")
+    engine = Engine(source, Settings(), Metrics("0", Gauges))
+    gone, large = make_pod("gone", 1), make_pod("large", 8)
+    engine.apply([*SYNCED, Upserted(make_node("a", 4)), Upserted(gone), Upserted(large)])
+    assert await nodes_for(engine, "gone", gpus=1) == (["a"], "")
+    source.broken = Interruption(time.monotonic(), None)
+    assert await nodes_for(engine, "large") == ([], "")
+    assert await nodes_for(engine, "other", gpus=4) == (None, engine_module._UNSURE)
+    source.broken = Interruption(source.broken.began_at, time.monotonic())
+    engine.apply([Deleted("Pod", gone.key)])
+    assert await nodes_for(engine, "other", gpus=4) == (["a"], "")
+
+
+async def nodes_for(engine: Engine, name: str, *, gpus: int = 8) -> tuple[list[str] | None, str]:
+    container = {"resources": {"requests": {"nvidia.com/gpu": str(gpus)}}}
     pod = {
         "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
         "spec": {"containers": [container]},

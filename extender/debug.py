@@ -1,6 +1,6 @@
 """``/debug``: what Stowage knows and why it decided as it did. Read-only, and never asked by kube-scheduler.
 
-Long lists are streamed in small parts, so that a curious reader does not hold up the scheduler.
+Long lists are rendered in small parts, so that a curious reader does not hold up the scheduler.
 """
 
 from __future__ import annotations

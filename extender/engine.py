@@ -122,7 +122,7 @@ class Engine:
         self._remember(args.pod)
         if not await self.source.caught_up():
             return wire.encode_filter(wire.FilterResult(error=_BEHIND)), "behind"
-        self._close_what_may_be_taken(args.pod)
+        self._close_what_may_be_taken()
         result, verdict = await self._patience.unless_refused(
             lambda: filter_nodes(self.state, args, self._settings),
             lambda said: not (said[0].names or said[0].error),
@@ -149,16 +149,16 @@ class Engine:
         self._note("prioritize", args.pod, f"{len(scores)} nodes scored", verdict, args.names, scores)
         return wire.encode_priorities(args.names, scores), "scored"
 
-    def _close_what_may_be_taken(self, pod: Pod) -> None:
+    def _close_what_may_be_taken(self) -> None:
         """While the watch is broken, and shortly after, some room may have been taken unseen."""
         self.state.unsure = []
         if (interruption := self.source.interruption()) is None:
             return
         current = interruption.ended_at is not None  # then a pod that is not known is gone
-        for other, node in self._unseen.after(interruption, time.monotonic()):
-            waits = not (current and self.state.pod_by_uid(other.uid) is None)
-            if other.uid != pod.uid and waits and not self.state.is_bound(other.uid):
-                self.state.unsure.append((other, node))
+        for pod, node in self._unseen.after(interruption, time.monotonic()):
+            gone = current and self.state.pod_by_uid(pod.uid) is None
+            if not (gone or self.state.is_bound(pod.uid)):
+                self.state.unsure.append((pod, node))
 
     async def _preempt(self, body: bytes) -> tuple[bytes, str]:
         args = wire.parse_preempt(body)

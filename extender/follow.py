@@ -81,9 +81,9 @@ class Follower:
         self._closed_at = -math.inf
         self._settled_at: float | None = None  # when an open watch has brought what was missed
         self._tried_at = -math.inf  # the end of the last attempt
-        self._interruption: Interruption | None = None
         self._failed_at = -math.inf  # the same of one that had no answer at all
         self._answered = False  # whether the attempt that runs has had an answer, or the last one had
+        self._interruption: Interruption | None = None
         self._wanted = self._begun = self._listed = 0  # calls of list_anew: all, heeded, done
         self._stream: HTTPResponse | None = None
         self._thread: threading.Thread | None = None

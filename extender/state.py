@@ -114,12 +114,11 @@ class State:
                 self.fleet.block(row, reason)
 
     def _unsure_for(self, pod: Pod) -> list[Allocation]:
-        held = (
-            self._hold(other, node)
+        return [
+            self.ledger.promise(Hold(node, request_of(other)))  # readable: it has been answered
             for other, node in self.unsure
             if other.uid != pod.uid and node in self.fleet.rows
-        )
-        return [self.ledger.promise(hold) for hold in held if hold is not None]
+        ]
 
     def is_bound(self, uid: str) -> bool:
         """Whether the pod of this UID has a node, tentatively or not."""

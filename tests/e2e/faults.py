@@ -14,21 +14,19 @@ from collections import Counter
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import product
-from types import TracebackType
-from typing import Self
 from urllib.parse import urlsplit
+
+from .background import Served
 
 FAULTS = tuple(product(("before", "after"), ("500", "409", "hang up")))
 
 
 class _Server(ThreadingHTTPServer):
-    daemon_threads = True  # watches never end by themselves
-
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that is killed leaves broken connections."""
 
 
-class FaultyApi:
+class FaultyApi(Served):
     """Listens on a free port while its `with` block runs; spoils this share of the bindings, drawn by seed.
 
     `bindings` counts what became of each: ("", "") for those that passed, else the fault.
@@ -42,20 +40,7 @@ class FaultyApi:
         self._share = share
         self._lock = threading.Lock()
         self.bindings: Counter[tuple[str, str]] = Counter()
-        self._server = _Server(("127.0.0.1", 0), self._handler())
-        self._thread = threading.Thread(target=self._server.serve_forever, name="faulty-api")
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        super().__init__(_Server(("127.0.0.1", 0), self._handler()), "faulty-api")
 
     def _draw(self) -> tuple[str, str]:
         with self._lock:

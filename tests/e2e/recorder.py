@@ -2,12 +2,12 @@
 
 import http.client
 import json
-import threading
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
+
+from .background import Served
 
 
 @dataclass(slots=True, frozen=True)
@@ -40,27 +40,13 @@ class Attempt:
         return [node for node, score in self.scores.items() if score == top]
 
 
-class Recorder:
+class Recorder(Served):
     """Listens on a free port while its `with` block runs, and forwards everything to `upstream`."""
 
     def __init__(self, upstream: str) -> None:
         self._address = urlsplit(upstream).netloc
         self._calls: list[tuple[str, bytes, bytes | None]] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True  # idle connections of kube-scheduler would keep them
-        self._thread = threading.Thread(target=self._server.serve_forever, name="recorder")
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        super().__init__(ThreadingHTTPServer(("127.0.0.1", 0), self._handler()), "recorder")
 
     def exchanges(self) -> list[Exchange]:
         """All calls in the order of their answers."""

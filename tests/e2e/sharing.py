@@ -6,17 +6,12 @@ what it would read is checked instead).
 
 import json
 import random
-import threading
 from collections import defaultdict
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
-
-import httpx
 
 from .audit import runs, unschedulable
+from .background import PodWatch
 from .controlplane.api import Api, Object
 from .workload import node, pod
 
@@ -29,7 +24,6 @@ PRODUCT = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.me
 COMPUTE, MEMORY, INDICES = "stowage.dev/gpu-compute", "stowage.dev/gpu-memory", "stowage.dev/gpu-indices"
 OWN_SIZES = [("40m", "3Gi"), ("80m", "2Gi"), ("120m", "12Gi"), ("160m", "6Gi")]
 HAMI_SIZES = [(5, 2048), (10, 12288), (15, 4096), (0, 9216)]
-WINDOW_S = 2  # after which a watch is opened anew, and the end of the audit is noticed
 
 
 @dataclass(slots=True, frozen=True)
@@ -162,7 +156,7 @@ def fits(node: str, held: tuple[int, int, int], size: tuple[int, int], *, more: 
     return held[0] + size[0] <= 1000 and held[1] + size[1] <= MIB and held[2] + more <= slots
 
 
-class GpuAudit:
+class GpuAudit(PodWatch):
     """Follows all pods from its `with` statement on, and recounts a GPU whenever a pod is bound to it.
 
     `pods` are the pods as last seen, by UID; `bound` the UIDs of those that have a node; `findings` what must
@@ -170,23 +164,11 @@ class GpuAudit:
     """
 
     def __init__(self, api: Api) -> None:
-        self._api = api
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="gpu-audit")
+        super().__init__(api, "gpu-audit")
         self._held: dict[tuple[str, str], dict[str, Share]] = defaultdict(dict)
         self.pods: dict[str, Object] = {}
         self.bound: set[str] = set()
         self.findings: list[str] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._thread.join()
 
     def settled(self) -> bool:
         """Whether every pod runs, or was found unschedulable and fits nowhere."""
@@ -197,23 +179,12 @@ class GpuAudit:
         kinds = {(asked(pod), COMPUTE in pod["metadata"]["annotations"]): pod for pod in waiting}
         return not any(has_room(pods, pod) for pod in kinds.values())
 
-    def _run(self) -> None:
-        while not self._over.is_set():
-            with suppress(httpx.TransportError, httpx.HTTPStatusError):  # listed again in a moment
-                self._follow()
-            self._over.wait(0.1)
-
-    def _follow(self) -> None:
-        listed = self._api.list("Pod")
-        for one in listed["items"]:
+    def _take_list(self, pods: list[Object]) -> None:
+        for one in pods:
             self._see(one)
-        version = listed["metadata"]["resourceVersion"]
-        while not self._over.is_set():
-            for kind, one in self._api.watch("Pod", version, for_s=WINDOW_S):
-                if kind == "ERROR":
-                    return
-                version = one["metadata"]["resourceVersion"]
-                self._see(one)
+
+    def _take(self, kind: str, pod: Object) -> None:
+        self._see(pod)
 
     def _see(self, pod: Object) -> None:
         uid = pod["metadata"]["uid"]

@@ -158,7 +158,7 @@ def request(**more: object) -> dict:
     "claim",
     [
         request(deviceClassName="nobody.knows"),
-        request(selectors=[{"cel": {"expression": "['x'].exists(x, true)"}}]),
+        request(selectors=[{"cel": {"expression": "dyn(true)"}}]),
         request(selectors=[{"cel": {"expression": "device.attributes['gpu.nvidia.com'].nothing == 1"}}]),
         request(adminAccess=True),
         request(allocationMode="Some"),

@@ -40,7 +40,15 @@ from extender.source import (
     Unavailable,
     Unreachable,
 )
-from extender.watch import CARDS, DEVICES, NODES, PODS, WATCH_SECONDS, Request
+from extender.watch import (
+    CARDS,
+    DEVICES,
+    NODES,
+    PODS,
+    WATCH_SECONDS,
+    Request,
+    mig_layouts,
+)
 
 _log = logging.getLogger(__name__)
 _NOTHING_NEWER = {Standing.CURRENT, Standing.AWAY}
@@ -139,6 +147,10 @@ class KubeSource:
     def stop(self) -> None:
         """End the watches."""
         followers = (*self._followers, *self._besides)
+    def follow_mig_layouts(self, namespace: str, name: str) -> None:
+        """See ``Source.follow_mig_layouts``. It is asked for, so without the right there are warnings."""
+        self._besides.append(Follower(mig_layouts(namespace, name), self._api.follow))
+
         for follower in followers:
             follower.stop()
         deadline = time.monotonic() + self._api.timeouts.stop

@@ -17,7 +17,19 @@ from typing_extensions import TypedDict
 
 from extender.dra import reading
 from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
-from extender.objects import Card, Cards, Container, Node, Pairs, Pod, PodClaim, PodSpec, Taint
+from extender.mig_layouts import KEY, NODE_LABEL, layouts_of
+from extender.objects import (
+    Card,
+    Cards,
+    Container,
+    MigLayouts,
+    Node,
+    Pairs,
+    Pod,
+    PodClaim,
+    PodSpec,
+    Taint,
+)
 
 # Domains (with their sub-domains) and bare names of annotations and pod labels that speak of GPUs, queues or
 # gangs. All others are dropped: on most pods they outweigh everything that is kept.
@@ -211,6 +223,20 @@ class WireCards(BaseModel):
             if one.get("type") == "gpu" and (minor := one.get("minor")) is not None
         ]
         return Cards((self.metadata or {}).get("name") or "", tuple(cards))
+
+
+class WireMigLayouts(BaseModel):
+    """A ConfigMap of NVIDIA's MIG manager of the wire."""
+
+    metadata: WireMetadata | None = None
+    data: _Map = None
+
+    def record(self) -> MigLayouts:
+        """The layouts that this manifest describes, without those that cannot be read."""
+        metadata = self.metadata or {}
+        name = f"{metadata.get('namespace') or 'default'}/{metadata.get('name') or ''}"
+        node = (metadata.get("labels") or {}).get(NODE_LABEL) or ""
+        return MigLayouts(name, node, *layouts_of((self.data or {}).get(KEY) or ""))
 
 
 class WireClaim(BaseModel):

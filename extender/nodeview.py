@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from extender.inventory import InventoryError, Sources, sources_of
-from extender.objects import Cards, Node
 from extender.quantity import QuantityError
 from extender.state import State
 from packing.reasons import Reason
@@ -24,7 +23,8 @@ class GpuView:
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """Devices of one extended resource, each this large; MIG instances are slices of the GPUs they are on."""
+    """Devices of one extended resource, each this large; MIG instances are slices of the GPUs they are on,
+    ``each`` says how many are on each of these, where that is known."""
 
     resource: str
     free: int
@@ -32,6 +32,7 @@ class PoolView:
     compute_milli: int
     memory_mib: int
     gpus: tuple[int, ...]
+    each: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,9 @@ class DeviceView:
 class NodeView:
     """A node. ``takes_nothing`` is the reason why it is closed, ``problem`` what is wrong with it.
 
-    ``read_from``: which label, annotation or resource the GPUs and their model were read from, and whether
-    it is known which GPU a pod has (``placement``) or only how many are taken (``counts``).
+    ``read_from``: which label, annotation or resource the GPUs and their model were read from, whether it
+    is known which GPU a pod has (``placement``) or only how many are taken (``counts``), and what says which
+    GPU has which devices (``layout``; empty where that is guessed).
     """
 
     name: str
@@ -101,7 +103,7 @@ def view_node(state: State, name: str, now: float) -> NodeView | None:
         model=shape.model or shape.product,
         takes_nothing=closed.text if closed is not Reason.FITS else "",
         problem=state.problems.get(name, ""),
-        read_from=_sources(state.nodes[name], state.cards.get(name)),
+        read_from=_sources(state, name),
         free_cpu_milli=int(fleet.cpu[row]),
         free_memory_mib=int(fleet.node_memory[row]),
         gpus=tuple(
@@ -116,6 +118,7 @@ def view_node(state: State, name: str, now: float) -> NodeView | None:
                 pool.compute_milli,
                 pool.memory_mib,
                 pool.gpus,
+                pool.each,
             )
             for pool in shape.pools
         ),
@@ -125,9 +128,9 @@ def view_node(state: State, name: str, now: float) -> NodeView | None:
     )
 
 
-def _sources(node: Node, cards: Cards | None) -> Sources | None:
+def _sources(state: State, name: str) -> Sources | None:
     try:
-        return sources_of(node, cards)
+        return sources_of(state.nodes[name], state.cards.get(name), state.layouts_for(name))
     except (InventoryError, QuantityError):
         return None
 

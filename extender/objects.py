@@ -12,7 +12,9 @@ from typing import ClassVar, Literal, TypeAlias
 
 from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
 
-Kind: TypeAlias = Literal["Node", "Pod", "ResourceSlice", "ResourceClaim", "DeviceClass", "Device"]
+Kind: TypeAlias = Literal[
+    "Node", "Pod", "ResourceSlice", "ResourceClaim", "DeviceClass", "Device", "ConfigMap"
+]
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 """A small map from name to value that hashes: sorted by name. Quantities stay as they were written."""
 
@@ -68,6 +70,42 @@ class Cards:
     def key(self) -> str:
         """The name of the node."""
         return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class MigGroup:
+    """An entry of a MIG layout: which GPUs it is for, and what each of them is divided into.
+
+    ``indices`` None is every GPU, ``models`` (PCI device ids, lower case) empty is any model. ``instances``
+    are how many of each profile, as the names are written; None where MIG is off.
+    """
+
+    indices: tuple[int, ...] | None
+    models: tuple[str, ...]
+    instances: tuple[tuple[str, int], ...] | None
+
+
+MigLayout: TypeAlias = tuple[MigGroup, ...]
+"""How the GPUs of a node are divided: of two entries for one GPU the later one counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class MigLayouts:
+    """The layouts that NVIDIA's MIG manager knows by name: its ConfigMap, which is for one node or for all.
+
+    ``problem`` is what could not be read of it.
+    """
+
+    kind: ClassVar[Literal["ConfigMap"]] = "ConfigMap"
+    name: str
+    node: str = ""  # "" for all nodes that have none of their own
+    layouts: Mapping[str, MigLayout] = field(default_factory=dict)
+    problem: str = ""
+
+    @property
+    def key(self) -> str:
+        """The name of the node, "" for all."""
+        return self.node
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +177,7 @@ class Pod:
 class Upserted:
     """An object is new, or changed, or was seen again in a list."""
 
-    obj: Node | Pod | ResourceSlice | ResourceClaim | DeviceClass | Cards
+    obj: Node | Pod | ResourceSlice | ResourceClaim | DeviceClass | Cards | MigLayouts
 
 
 @dataclass(frozen=True, slots=True)

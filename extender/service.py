@@ -75,6 +75,9 @@ class Service:
         self.engine: Engine | None = None
         self.draining = False
         self._elector = _elector(settings, source)
+        if settings.mig_manager is not None:
+            namespace, _, name = settings.mig_manager.partition("/")
+            source.follow_mig_layouts(namespace, name)
         self.metrics = Metrics(version, self._gauges, VERBS)
 
     async def run(self) -> None:

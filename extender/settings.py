@@ -73,6 +73,12 @@ class Settings(BaseModel):
         le=3600,
         description="a whole number from 3 to 3600: how long the Lease of a replica that died is respected",
     )
+    mig_manager: str | None = Field(
+        default=None,
+        pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(/[a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$",
+        description="namespace/name of the MIG manager's ConfigMap, or the namespace in which it keeps one "
+        "for each node, or null: which layout a node's GPUs have is then looked up there",
+    )
     kubernetes_version: str | None = Field(
         default=None,
         pattern=r"^v?\d+\.\d+(\.\S*)?$",

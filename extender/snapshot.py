@@ -23,18 +23,19 @@ from extender.manifests import (
     WireCards,
     WireClaim,
     WireDeviceClass,
+    WireMigLayouts,
     WireNode,
     WirePod,
     WireSlice,
     complaint,
 )
-from extender.objects import Cards, Event, Kind, Listed, Node, Pod, Upserted
+from extender.objects import Cards, Event, Kind, Listed, MigLayouts, Node, Pod, Upserted
 from extender.source import Apply, BindConflict, BindError, Lease, Unavailable
 
 _log = logging.getLogger(__name__)
 _SHOWN = 20  # broken items in the log; a file full of them must not bury everything else
 Manifests: TypeAlias = Mapping[
-    str, type[WireNode | WirePod | WireSlice | WireClaim | WireDeviceClass | WireCards]
+    str, type[WireNode | WirePod | WireSlice | WireClaim | WireDeviceClass | WireCards | WireMigLayouts]
 ]
 """What reads each kind of object."""
 _MANIFESTS: Manifests = {
@@ -44,6 +45,7 @@ _MANIFESTS: Manifests = {
     "ResourceClaim": WireClaim,
     "DeviceClass": WireDeviceClass,
     "Device": WireCards,
+    "ConfigMap": WireMigLayouts,
 }
 _LISTS = {"List": "", **{f"{kind}List": kind for kind in _MANIFESTS}}  # items may not name their kind
 
@@ -71,14 +73,14 @@ class Problem:
 
 @dataclass(slots=True)
 class Snapshot:
-    """Nodes and pods by key, what there is of DRA by kind and key, and what could not be read.
+    """Nodes and pods by key, what there is beside them by kind and key, and what could not be read.
 
     ``manifests`` may read more of them.
     """
 
     nodes: dict[str, Node] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
-    devices: dict[tuple[str, str], Record | Cards] = field(default_factory=dict)
+    devices: dict[tuple[str, str], Record | Cards | MigLayouts] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     manifests: Manifests = field(default_factory=lambda: _MANIFESTS)
 
@@ -92,8 +94,12 @@ class Snapshot:
                 case Pod():
                     self._note_again(item.key in self.pods, file, index, f"Pod {item.key}")
                     self.pods[item.key] = item
-                case ResourceSlice() | ResourceClaim() | DeviceClass() | Cards():
-                    self._note_again((item.kind, item.key) in self.devices, file, index, item.key)
+                case MigLayouts() if not item.layouts:
+                    pass  # a ConfigMap of something else
+                case ResourceSlice() | ResourceClaim() | DeviceClass() | Cards() | MigLayouts():
+                    self._note_again(
+                        (item.kind, item.key) in self.devices, file, index, item.key or item.name
+                    )
                     self.devices[item.kind, item.key] = item
                 case _Broken(reason):
                     self.problems.append(Problem(file, index, reason))
@@ -139,6 +145,9 @@ class SnapshotSource:
         events: list[Event] = [*map(Upserted, nodes.values()), Listed("Node", frozenset(nodes))]
         events += map(Upserted, self._snapshot.devices.values())
         apply([*events, *map(Upserted, pods.values()), Listed("Pod", frozenset(pods))])
+
+    def follow_mig_layouts(self, namespace: str, name: str) -> None:
+        """Whatever the files have of them is delivered."""
 
     def stop(self) -> None:
         """Nothing runs."""
@@ -198,8 +207,10 @@ class _Broken:
     reason: str
 
 
-_Item: TypeAlias = Node | Pod | Record | Cards | _Broken | None  # None: of a kind that is not read
-_READ = (Node, Pod, ResourceSlice, ResourceClaim, DeviceClass, Cards, _Broken)
+_Item: TypeAlias = (
+    Node | Pod | Record | Cards | MigLayouts | _Broken | None
+)  # None: not of a kind that is read
+_READ = (Node, Pod, ResourceSlice, ResourceClaim, DeviceClass, Cards, MigLayouts, _Broken)
 
 
 def _items(text: str, file: str, manifests: Manifests) -> Iterator[_Item]:

@@ -75,6 +75,9 @@ class Source(Protocol):
     def start(self, apply: Apply) -> None:
         """Begin to deliver events to ``apply``; returns at once where they come from the network."""
 
+    def follow_mig_layouts(self, namespace: str, name: str) -> None:
+        """Deliver the MIG manager's ConfigMap of this name, too, or ("") its own ones. Before ``start``."""
+
     def stop(self) -> None:
         """Deliver nothing more. Returns within about a second; may be called twice, or without ``start``."""
 

@@ -20,9 +20,10 @@ from extender.dialects import WRITERS, RequestError, claims_of, request_of
 from extender.dra.books import DeviceBooks
 from extender.dra.forecast import Forecaster
 from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
-from extender.inventory import InventoryError, is_gpu_resource, shape_of
+from extender.inventory import InventoryError, inventory_of, is_gpu_resource
+from extender.inventory.mig_manager import LAYOUT, named
 from extender.ledger import Hold, Ledger
-from extender.objects import Cards, Deleted, Event, Kind, Listed, Node, Pod, Upserted
+from extender.objects import Cards, Deleted, Event, Kind, Listed, MigLayout, MigLayouts, Node, Pod, Upserted
 from extender.quantity import QuantityError
 from extender.tentative import TIME_TO_LIVE, Tentative, Tentatives
 from packing.feasible import too_small
@@ -41,12 +42,14 @@ class State:
 
     ``pods`` is what the watch shows, and nothing else changes it; what ``bind`` assumes beside it is in
     ``tentative`` until the watch shows what became of it.
-    ``cards`` is what is known of the nodes' GPUs beside the nodes, by node.
+    ``cards`` is what is known of the nodes' GPUs beside the nodes, by node; ``layouts`` what the MIG manager
+    knows, by node, "" for those that have nothing of their own.
     ``devices`` is what there is of Dynamic Resource Allocation, ``forecaster`` what will be given of it.
     ``unsure`` are pods and the nodes where they may have been bound unseen, after the watch broke: that room
     nobody else is given.
-    ``problems`` says, by node name or pod key, what could not be read or contradicts: such a node takes
-    nothing, such a pod counts with the larger use. ``synced`` are the kinds whose first list has arrived.
+    ``problems`` says, by the name of a node, the key of a pod or another object, what could not be read or
+    contradicts: a node that cannot be read takes nothing, a pod that contradicts counts with the larger use.
+    ``synced`` are the kinds whose first list has arrived.
     ``learnt``: pods that the policy has learnt from.
     ``binds``: Stowage writes which GPU a pod has, so nodes whose device plugin is busy are closed meanwhile.
     ``eviction_helps_extenders``: kube-scheduler looks for victims where only an extender refused (1.38 on).
@@ -59,6 +62,7 @@ class State:
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}
         self.cards: dict[str, Cards] = {}
+        self.layouts: dict[str, MigLayouts] = {}
         self.devices = DeviceBooks()
         self.forecaster = Forecaster(self.devices)
         self.tentative = Tentatives()
@@ -79,7 +83,9 @@ class State:
                     self._put_node(node)
                 case Upserted(Pod() as pod):
                     self._put_pod(pod)
-                case Upserted(ResourceSlice() | ResourceClaim() | DeviceClass() | Cards() as record):
+                case Upserted(
+                    ResourceSlice() | ResourceClaim() | DeviceClass() | Cards() | MigLayouts() as record
+                ):
                     self._put_record(record)
                 case Deleted("Node", key):
                     self._remove_node(key)
@@ -241,11 +247,14 @@ class State:
         if known is None or not _same_inventory(known, node):
             self._read(node)
 
-    def _put_record(self, record: ResourceSlice | ResourceClaim | DeviceClass | Cards) -> None:
-        if isinstance(record, Cards):
-            self._put_cards(record.name, record)
-        else:
-            self.devices.put(record)
+    def _put_record(self, record: ResourceSlice | ResourceClaim | DeviceClass | Cards | MigLayouts) -> None:
+        match record:
+            case Cards():
+                self._put_cards(record.name, record)
+            case MigLayouts():
+                self._put_layouts(record.node, record)
+            case _:
+                self.devices.put(record)
 
     def _remove_record(self, kind: Kind, key: str) -> None:
         if kind == "Device":
@@ -260,16 +269,51 @@ class State:
             self.cards[node] = cards
         if (known := self.nodes.get(node)) is not None:
             self._read(known)
+        elif kind == "ConfigMap":
+            self._put_layouts(key, None)
 
     def _read(self, node: Node) -> None:
         self._problems.pop(node.name, None)
         try:
-            shape = shape_of(node, self.cards.get(node.name))
+            inventory = inventory_of(node, self.cards.get(node.name), self.layouts_for(node.name))
+            shape = inventory.shape
+            if inventory.doubt:
+                self._problem(node.name, inventory.doubt)
         except (InventoryError, QuantityError) as error:
             self._problem(node.name, f"node takes nothing: {error}")
             shape = NodeShape(node.name, 0, 0, blocked=Reason.UNREADABLE)
         self.ledger.put_node(shape)
         self._note(node.name)
+
+    def layouts_for(self, node: str) -> MigLayouts | None:
+        """What the MIG manager knows of layouts for a node."""
+        return self.layouts.get(node) or self.layouts.get("")
+
+    def _put_layouts(self, key: str, layouts: MigLayouts | None) -> None:
+        """Take in, or forget, what is for one node or for all (""). Nodes that it changes are read again."""
+        mine = self.nodes.get(key)
+        concerned = [mine] if mine else [] if key else list(self.nodes.values())
+        before = [self._layout(node) for node in concerned]
+        if layouts is None:
+            self.layouts.pop(key, None)
+        else:
+            self.layouts[key] = layouts
+        for node, layout in zip(concerned, before, strict=True):
+            if self._layout(node) != layout:
+                self._read(node)
+        subject = _layouts_of(key)
+        if layouts is not None and layouts.problem:
+            self._problem(subject, f"{layouts.name}: {layouts.problem}")
+        elif layouts is None and (mine or not key):
+            self._problem(subject, "the MIG manager's configmap is not there")
+        else:
+            self._problems.pop(subject, None)
+
+    def _layout(self, node: Node) -> tuple[str, bool, MigLayout | None] | None:
+        layouts = self.layouts_for(node.name)
+        if layouts is None or LAYOUT not in node.labels:
+            return None
+        return layouts.name, bool(layouts.layouts), named(node, layouts)
 
     def _remove_node(self, name: str) -> None:
         self.nodes.pop(name, None)
@@ -284,6 +328,7 @@ class State:
         known = self.pods.get(pod.key)
         if known is not None and known.uid != pod.uid:
             self._remove_pod(pod.key)
+        self._problems.pop(_layouts_of(name), None)
             known = None
         if known is None:
             self._learn(pod)
@@ -361,6 +406,9 @@ class State:
         if row is not None and self.binds:
             self.fleet.block(row, self._closed(row))
         if row is None or not self.fleet.overcommitted[row]:
+        elif kind == "ConfigMap":
+            for name in (self.layouts.keys() or {""}) - keys:
+                self._put_layouts(name, None)
             self._overcommitted.discard(name)
         elif name not in self._overcommitted:
             self._overcommitted.add(name)
@@ -388,3 +436,7 @@ def _same_inventory(one: Node, other: Node) -> bool:
         other.annotations,
         other.allocatable,
     )
+def _layouts_of(node: str) -> str:
+    return f"MIG layouts of {node or 'all nodes'}"
+
+

@@ -17,14 +17,26 @@ from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from extender.manifests import WireCards, WireClaim, WireDeviceClass, WireNode, WirePod, WireSlice, complaint
+from extender.manifests import (
+    WireCards,
+    WireClaim,
+    WireDeviceClass,
+    WireMigLayouts,
+    WireNode,
+    WirePod,
+    WireSlice,
+    complaint,
+)
+from extender.mig_layouts import OWN
 from extender.objects import Deleted, Event, Kind, Listed, Upserted
 
 PAGE = 500  # objects; a list of 30,000 pods at once would cost 130 MB here and stall the API server
 WATCH_SECONDS = 290  # a watch ends by itself before the five minutes after which many proxies cut it
 
 _log = logging.getLogger(__name__)
-Manifest: TypeAlias = WireNode | WirePod | WireSlice | WireClaim | WireDeviceClass | WireCards
+Manifest: TypeAlias = (
+    WireNode | WirePod | WireSlice | WireClaim | WireDeviceClass | WireCards | WireMigLayouts
+)
 _M = TypeVar("_M", bound=Manifest)
 
 
@@ -66,10 +78,13 @@ class _Error(BaseModel):
 
 
 class Resource:
-    """What is followed: its kind, the path it is served under, and how its objects are read."""
+    """What is followed: its kind, the path it is served under, how its objects are read, and which of them
+    (a label or field selector, {} for all)."""
 
-    def __init__(self, kind: Kind, path: str, manifest: type[Manifest]) -> None:
-        self.kind, self.path, self.manifest = kind, path, manifest
+    def __init__(
+        self, kind: Kind, path: str, manifest: type[Manifest], selector: Mapping[str, str] | None = None
+    ) -> None:
+        self.kind, self.path, self.manifest, self.selector = kind, path, manifest, selector or {}
         line = Annotated[_Change[manifest] | _Bookmark | _Error, Field(discriminator="type")]  # type: ignore[valid-type]
         self.page: TypeAdapter[_Page[Any]] = TypeAdapter(_Page[manifest])  # type: ignore[valid-type]
         self.line: TypeAdapter[_Change[Any] | _Bookmark | _Error] = TypeAdapter(line)
@@ -85,6 +100,12 @@ DEVICES = (
 """Of Dynamic Resource Allocation, which not every cluster has."""
 CARDS = Resource("Device", "/apis/scheduling.koordinator.sh/v1alpha1/devices", WireCards)
 """Of Koordinator, which few clusters have."""
+
+
+def mig_layouts(namespace: str, name: str) -> Resource:
+    """The ConfigMap of NVIDIA's MIG manager of this name; "" for those that it writes, one for each node."""
+    selector = {"fieldSelector": f"metadata.name={name}"} if name else {"labelSelector": OWN}
+    return Resource("ConfigMap", f"/api/v1/namespaces/{namespace}/configmaps", WireMigLayouts, selector)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +147,7 @@ class ListWatch:
         else:
             query = {"limit": str(PAGE)} if self._paged else {}
             query |= {"continue": self._more} if self._more else {}
-        return Request(self.resource.path, query, self._watching)
+        return Request(self.resource.path, query | dict(self.resource.selector), self._watching)
 
     def page(self, body: bytes) -> list[Event]:
         """A page of the list; ``Listed`` after the last. After a ``ProtocolError`` it is asked for again."""

@@ -228,19 +228,38 @@ class Fleet(Arrays):
         """Show the pools in the GPU arrays, as if their devices were taken GPU by GPU, lowest index first."""
         shape = self.shapes[row]
         assert shape is not None
-        taken: dict[tuple[int, ...], tuple[int, int]] = {}
+        together: dict[tuple[int, ...], tuple[int, int]] = {}
+        alone: dict[int, tuple[int, int]] = {}
         for pool in shape.pools:
             if shape.divides(pool):
                 continue
             devices = pool.total - int(self.free[self.resources[pool.resource], row])
-            milli, mib = taken.get(pool.gpus, (0, 0))
-            taken[pool.gpus] = (milli + devices * pool.compute_milli, mib + devices * pool.memory_mib)
-        for gpus, (milli, mib) in taken.items():
+            if not pool.each:
+                milli, mib = together.get(pool.gpus, (0, 0))
+                together[pool.gpus] = (
+                    milli + devices * pool.compute_milli,
+                    mib + devices * pool.memory_mib,
+                )
+            for gpu, here in zip(pool.gpus, pool.each, strict=False):
+                milli, mib = alone.get(gpu, (0, 0))
+                taken = min(max(devices, 0), here)
+                alone[gpu] = (milli + taken * pool.compute_milli, mib + taken * pool.memory_mib)
+                devices -= taken
+        for gpus, (milli, mib) in together.items():
             for gpu in gpus:
-                here = min(max(milli, 0), WHOLE), min(max(mib, 0), shape.gpus[gpu].memory_mib)
-                self.compute[gpu, row] = WHOLE - here[0]
-                self.memory[gpu, row] = shape.gpus[gpu].memory_mib - here[1]
-                milli, mib = milli - here[0], mib - here[1]
+                here_milli, here_mib = self._show(row, gpu, milli, mib)
+                milli, mib = milli - here_milli, mib - here_mib
+        for gpu, (milli, mib) in alone.items():
+            self._show(row, gpu, milli, mib)
+
+    def _show(self, row: int, gpu: int, milli: int, mib: int) -> tuple[int, int]:
+        """Show so much of a GPU as taken, at most all of it; how much that is."""
+        shape = self.shapes[row]
+        assert shape is not None
+        memory = shape.gpus[gpu].memory_mib
+        milli, mib = min(max(milli, 0), WHOLE), min(max(mib, 0), memory)
+        self.compute[gpu, row], self.memory[gpu, row] = WHOLE - milli, memory - mib
+        return milli, mib
 
     def _recount(self, row: int) -> None:
         """Which GPUs can still take a share, and how many of them nobody has a part of."""

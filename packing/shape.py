@@ -35,7 +35,9 @@ class Pool:
     """Devices of one extended resource: ``total`` of this size on the node's ``gpus`` (indices).
 
     A pool over divisible GPUs counts whole GPUs: those that nobody has a part of are free.
-    ``most`` is how many of them the plugin gives to one container at once, 0 for any number.
+    ``most`` is how many of them the plugin gives to one container at once, 0 for any number. ``each`` says
+    how many of them are on each of ``gpus``, () where that is not known; then the pools of the same
+    ``gpus`` share them.
     """
 
     resource: str
@@ -44,6 +46,7 @@ class Pool:
     compute_milli: int
     memory_mib: int
     most: int = 0
+    each: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,19 +9,40 @@ stand-ins.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from extender.inventory import cloud, gfd, gpushare, hami, koordinator, nvlink, own, vgpu_manager, volcano
+from extender.inventory import (
+    cloud,
+    gfd,
+    gpushare,
+    hami,
+    koordinator,
+    mig_manager,
+    nvlink,
+    own,
+    vgpu_manager,
+    volcano,
+)
 from extender.inventory.division import Division, InventoryError
-from extender.objects import Cards, Node
+from extender.inventory.mig_manager import Advertised, Partition
+from extender.objects import Cards, MigLayouts, Node
 from extender.quantity import mib, milli, whole
-from packing.catalogue import Model, find_model, parse_product, parse_profile, placement_of
+from packing.catalogue import Model, Profile, find_model, parse_product, parse_profile, placement_of
 from packing.fleet import Gpu, NodeShape, Pool
 from packing.reasons import Reason
 from packing.request import WHOLE
 
-__all__ = ["InventoryError", "Sources", "is_gpu_resource", "shape_of", "sources_of"]
+__all__ = [
+    "Inventory",
+    "InventoryError",
+    "Sources",
+    "inventory_of",
+    "is_gpu_resource",
+    "shape_of",
+    "sources_of",
+]
 
 MIG_PREFIX = "nvidia.com/mig-"
 SHARED_SUFFIX = ".shared"
@@ -33,13 +54,16 @@ _MOST_GPUS, _MOST_DEVICES = 64, 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Device:
-    """One device of a pool, the memory of the GPU it is on, and how many of it one GPU gives."""
+    """One device of a pool, the memory of the GPU it is on, and how many of it one GPU gives; the MIG profile
+    of its instance, None for a GPU, and how many of it one instance (or GPU) gives."""
 
     compute_milli: int
     memory_mib: int
     gpu_mib: int
     per_gpu: int = 1
     most: int = 0
+    profile: Profile | None = None
+    parts: int = 1
 
 
 def is_gpu_resource(name: str) -> bool:
@@ -52,15 +76,16 @@ class Sources:
     """What a node's inventory was read from: label, annotation or resource names, "" for nothing.
 
     ``truth`` is ``placement`` where it is known which GPU a pod has, ``counts`` where the device plugin
-    keeps that to itself.
+    keeps that to itself. ``layout`` says which GPU has which devices; "" where that is guessed.
     """
 
     devices: str
     model: str
     truth: Literal["placement", "counts"]
+    layout: str = ""
 
 
-def sources_of(node: Node, cards: Cards | None = None) -> Sources:
+def sources_of(node: Node, cards: Cards | None = None, layouts: MigLayouts | None = None) -> Sources:
     """Where ``shape_of`` has a node's inventory from. Raises as it does."""
     division = _division(node, cards)
     label = next(
@@ -74,33 +99,49 @@ def sources_of(node: Node, cards: Cards | None = None) -> Sources:
     if division:
         return Sources(division.source, model, "placement")
     plain = any(is_gpu_resource(name) for name in node.allocatable)
-    return Sources("allocatable" if plain else "", model, "counts")
+    devices = _devices(node, division, _model(node, division))
+    layout = (
+        f"configmap {layouts.name}" if layouts and _partition(node, division, devices, layouts).gpus else ""
+    )
+    return Sources("allocatable" if plain else "", model, "counts", layout)
 
 
-def shape_of(node: Node, cards: Cards | None = None) -> NodeShape:
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What a node has. ``doubt`` is what beside the node contradicts it and is not heard, "" for nothing."""
+
+    shape: NodeShape
+    doubt: str = ""
+
+
+def shape_of(node: Node, cards: Cards | None = None, layouts: MigLayouts | None = None) -> NodeShape:
+    """The shape of ``inventory_of``. Raises as it does."""
+    return inventory_of(node, cards, layouts).shape
+
+
+def inventory_of(node: Node, cards: Cards | None = None, layouts: MigLayouts | None = None) -> Inventory:
     """Read a node, and what there is beside it of its GPUs.
 
     Raises QuantityError or InventoryError where what it advertises cannot be read.
     """
     division = _division(node, cards)
-    product = _product(node, division)
-    model = find_model(product) if product else None
-    counts = {name: whole(text) for name, text in node.allocatable.items() if is_gpu_resource(name)}
+    model = _model(node, division)
     gpus: list[Gpu] = []
     pools: list[Pool] = []
     if division:
-        counts = {name: count for name, count in counts.items() if name not in division.replaces}
         _add_divided(gpus, pools, division)
-    for name in sorted(
-        name for name, count in counts.items() if count > 0 and not name.startswith(MIG_PREFIX)
-    ):
-        device = _nvidia_device(node, name, model) if name in _NVIDIA else _other_device(node, name, model)
-        _add_group(gpus, pools, {name: (counts[name], device)}, -(-counts[name] // device.per_gpu))
-    instances = {name: count for name, count in counts.items() if count > 0 and name.startswith(MIG_PREFIX)}
+    devices = _devices(node, division, model)
+    partition = _partition(node, division, devices, layouts)
+    if partition.gpus:
+        _add_partitioned(gpus, pools, devices, partition)
+        devices = {name: one for name, one in devices.items() if name in _OTHERS}
+    for name, (count, device) in devices.items():
+        if not name.startswith(MIG_PREFIX):
+            _add_group(gpus, pools, {name: (count, device)}, -(-count // device.per_gpu))
+    instances = {name: one for name, one in devices.items() if name.startswith(MIG_PREFIX)}
     if instances:
-        devices = {name: (count, _mig_device(node, name, model)) for name, count in sorted(instances.items())}
-        _add_group(gpus, pools, devices, _mig_gpus(node, len(gpus), devices))
-    return NodeShape(
+        _add_group(gpus, pools, instances, _mig_gpus(node, len(gpus), instances))
+    shape = NodeShape(
         node.name,
         milli(node.allocatable.get("cpu", "0")),
         mib(node.allocatable.get("memory", "0"), round_up=False),
@@ -109,10 +150,11 @@ def shape_of(node: Node, cards: Cards | None = None) -> NodeShape:
         model.name if model else None,
         nvlink.islands(node.labels, len(gpus), model if _all_whole(pools, division) else None),
         _blocked(node),
-        product,
+        _product(node, division),
         gfd.cuda(node.labels),
         division.resource if division else "",
     )
+    return Inventory(shape, partition.doubt)
 
 
 def _division(node: Node, cards: Cards | None) -> Division | None:
@@ -125,6 +167,34 @@ def _division(node: Node, cards: Cards | None) -> Division | None:
     if len(divisions) > 1:
         raise InventoryError(f"GPUs are divided as {' and as '.join(d.resource for d in divisions)}")
     return divisions[0] if divisions else None
+
+
+def _devices(node: Node, division: Division | None, model: Model | None) -> dict[str, tuple[int, _Device]]:
+    """The counted devices of each resource, in the order of their names: how many, and what one is."""
+    replaced = division.replaces if division else ()
+    counts = {
+        name: whole(text)
+        for name, text in sorted(node.allocatable.items())
+        if is_gpu_resource(name) and name not in replaced
+    }
+    return {name: (count, _device(node, name, model)) for name, count in counts.items() if count > 0}
+
+
+def _partition(
+    node: Node,
+    division: Division | None,
+    devices: Mapping[str, tuple[int, _Device]],
+    layouts: MigLayouts | None,
+) -> Partition:
+    """Which of NVIDIA's GPUs has which devices, as far as the MIG manager says."""
+    if layouts is None or division is not None:
+        return Partition()
+    advertised = {
+        name: Advertised(count, device.profile, device.compute_milli, device.parts)
+        for name, (count, device) in devices.items()
+        if name not in _OTHERS
+    }
+    return mig_manager.partition(node, layouts, advertised)
 
 
 def _add_divided(gpus: list[Gpu], pools: list[Pool], division: Division) -> None:
@@ -151,6 +221,21 @@ def _add_group(
     )
 
 
+def _add_partitioned(
+    gpus: list[Gpu], pools: list[Pool], devices: Mapping[str, tuple[int, _Device]], partition: Partition
+) -> None:
+    """Add NVIDIA's GPUs, each with the devices that it carries."""
+    first = len(gpus)
+    largest = max(device.gpu_mib for _, device in devices.values())
+    for carried in partition.gpus:
+        gpus.append(Gpu(max((devices[name][1].gpu_mib for name in carried), default=largest)))
+    for name in sorted({name for carried in partition.gpus for name in carried}):
+        total, device = devices[name]
+        on = [(first + index, one[name]) for index, one in enumerate(partition.gpus) if name in one]
+        indices, each = zip(*on, strict=True)
+        pools.append(Pool(name, total, indices, device.compute_milli, device.memory_mib, device.most, each))
+
+
 def _labelled_product(node: Node) -> str:
     product = gfd.card(node.labels).product
     return (product.base if product else cloud.product(node.labels)) or node.labels.get(
@@ -164,6 +249,19 @@ def _product(node: Node, division: Division | None) -> str:
     if len(names) > 1:
         return ""
     return _labelled_product(node) or next(iter(names), "")
+
+
+def _device(node: Node, resource: str, model: Model | None) -> _Device:
+    if resource.startswith(MIG_PREFIX):
+        return _mig_device(node, resource, model)
+    return (
+        _nvidia_device(node, resource, model) if resource in _NVIDIA else _other_device(node, resource, model)
+    )
+
+
+def _model(node: Node, division: Division | None) -> Model | None:
+    product = _product(node, division)
+    return find_model(product) if product else None
 
 
 def _nvidia_device(node: Node, resource: str, model: Model | None) -> _Device:
@@ -206,10 +304,10 @@ def _instance(profile_name: str, memory_mib: int, model: Model | None) -> _Devic
     if geometry is None or placement is None or model is None:
         slices = 7 // max(profile.compute, 1)
         memory = memory_mib or profile.memory_gb * 1024
-        return _Device(WHOLE * profile.compute // 7, memory, memory * slices, max(slices, 1))
+        return _Device(WHOLE * profile.compute // 7, memory, memory * slices, max(slices, 1), profile=profile)
     memory = memory_mib or model.memory_mib * placement.size // geometry.memory_slices
     compute = WHOLE * profile.compute // geometry.compute_slices
-    return _Device(compute, memory, model.memory_mib, len(placement.starts))
+    return _Device(compute, memory, model.memory_mib, len(placement.starts), profile=profile)
 
 
 def _replicated(device: _Device, replicas: int, *, shared: bool, most: int) -> _Device:
@@ -226,6 +324,7 @@ def _replicated(device: _Device, replicas: int, *, shared: bool, most: int) -> _
         memory_mib=device.memory_mib // parts,
         per_gpu=device.per_gpu * parts,
         most=most,
+        parts=parts,
     )
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from .controlplane.api import Api
+from .controlplane.api import Api, Object
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually
 from .dra_cases import claim
 from .recorder import Recorder
-from .rush import GPU
-from .stowage import Stowage, apply, scheduler_configuration
+from .rush import GPU, LABEL_SETS, LARGE, MEDIUM, SMALL
+from .stowage import Stowage, applied, apply, scheduler_configuration
 from .test_waiting import why_unscheduled
 from .workload import node, pod
 
@@ -62,3 +62,52 @@ def test_stowage_binds_with_one_more_right(cluster: ControlPlane, api: Api, stow
     replies = [exchange.reply["Error"] for exchange in recorder.exchanges() if exchange.verb == "bind"]
     assert "forbidden" in replies[0]
     assert replies[-1] == ""
+
+
+LAYOUTS = """
+version: v1
+mig-configs:
+  first-two:
+  - {devices: [0, 1], mig-enabled: true, mig-devices: {"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1}}
+  - {devices: [2, 3, 4, 5, 6, 7], mig-enabled: false}
+"""
+
+
+def config_map(name: str) -> Object:
+    metadata = {"name": name, "namespace": "gpu-operator"}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"config.yaml": LAYOUTS}}
+
+
+def test_stowage_follows_the_one_configmap_of_the_mig_manager(
+    cluster: ControlPlane, api: Api, stowage_kubeconfig: Path
+) -> None:
+    """Its default name in the GPU operator is what the Role has; the guess is that whole GPUs come first."""
+    name = "default-mig-parted-config"
+    api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu-operator"}})
+    labels = {"nvidia.com/mig.config": "first-two", "nvidia.com/mig.config.state": "success"}
+    devices = {GPU: 6, SMALL: 4, MEDIUM: 2, LARGE: 2}
+    api.create(node("n1", devices, labels=LABEL_SETS["h100-8-mixed-2-of-8"] | labels))
+    with (
+        applied(api, "rbac-mig-manager.yaml"),
+        cluster.client(api.token("stowage")) as client,
+        Stowage(cluster, stowage_kubeconfig, MIG_MANAGER=f"gpu-operator/{name}") as stowage,
+    ):
+        eventually(lambda: bool(small(stowage)), within_s=30, what="Stowage knows the node")
+        assert small(stowage) == ([6, 7], [])
+        api.create(config_map(name))
+        eventually(lambda: small(stowage) == ([0, 1], [2, 2]), within_s=30, what="Stowage knows the layout")
+        api.delete("ConfigMap", name, "gpu-operator")
+        eventually(lambda: small(stowage) == ([6, 7], []), within_s=30, what="Stowage guesses again")
+        for forbidden in (
+            lambda: client.get("ConfigMap", "another", "gpu-operator"),
+            lambda: client.list("ConfigMap"),
+        ):
+            with pytest.raises(httpx.HTTPStatusError, match="403 Forbidden"):
+                forbidden()
+
+
+def small(stowage: Stowage) -> tuple[list[int], list[int]]:
+    """On which GPUs of the node the small instances are, and how many on each."""
+    pools = stowage.json("/debug/nodes/n1")["pools"]
+    (pool,) = [one for one in pools if one["resource"] == SMALL]
+    return pool["gpus"], pool["each"]

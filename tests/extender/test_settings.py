@@ -55,6 +55,7 @@ def test_environment_values_are_yaml_scalars(variable: str, text: str, expected:
     [
         ("shortlist: -1", ["shortlist", "-1", "whole number from 0"]),
         ("shortlist: many", ["shortlist", "'many'", "whole number from 0"]),
+        ("mig_manager: a/b/c", ["mig_manager", "'a/b/c'", "namespace/name of the MIG manager"]),
         ("shortlst: 3", ["shortlst", "no such setting", "did you mean shortlist?"]),
         ("colour: blue", ["colour", "no such setting"]),
         ("policy: ''", ["policy", "''", "packing policy"]),

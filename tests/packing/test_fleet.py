@@ -152,6 +152,36 @@ def test_mig_pools_share_their_gpus_in_the_arrays():
     assert why(fleet, "n", Request(devices=((small, 2),))) is Reason.DEVICES_TAKEN
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1)), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=6),
+)
+def test_pools_that_overlap_are_shown_on_the_gpus_that_carry_them(on, pods):
+    """GPUs carry so many small and large instances; pods take some of them, and give them back."""
+    sizes = {"small": (142, 10_000), "large": (428, 40_000)}
+    pools = tuple(
+        Pool(name, sum(one[i] for one in on), tuple(range(len(on))), *sizes[name], 0, tuple(o[i] for o in on))
+        for i, name in enumerate(sizes)
+    )
+    fleet = Fleet()
+    row = fleet.put(NodeShape("n", 1000, 1000, (Gpu(MIB),) * len(on), pools))
+    held = []
+    for pod in pods:
+        request = Request(devices=tuple((name, n) for name, n in zip(sizes, pod, strict=True) if n))
+        if fleet.reasons(request)[row] == Reason.FITS:
+            held.append(fleet.allocation(row, request))
+            fleet.take(held[-1])
+    taken = [sum(n for one in held for r, n in one.devices if r == fleet.resources[name]) for name in sizes]
+    used = 1000 - fleet.compute[: len(on), row]
+    assert used.sum() == 142 * taken[0] + 428 * taken[1]
+    assert (MIB - fleet.memory[: len(on), row]).sum() == 10_000 * taken[0] + 40_000 * taken[1]
+    assert (used <= [142 * small + 428 * large for small, large in on]).all()
+    for one in held:
+        fleet.give_back(one)
+    assert (fleet.compute[: len(on), row] == 1000).all()
+    assert (fleet.memory[: len(on), row] == MIB).all()
+
+
 shares = st.builds(
     Shares,
     st.integers(1, 3),

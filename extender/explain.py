@@ -174,6 +174,8 @@ def _option(state: State, verdict: Verdict, index: int, name: str, score: int | 
     row, request = int(verdict.rows[index]), verdict.request
     forecast = verdict.forecasts[index] if verdict.forecasts else Forecast()
     claims = {"claims": forecast.cost} if forecast.devices else {}
+    if forecast.regret:
+        claims["less wanted"] = forecast.regret
     return Option(
         node=name,
         score=score,

@@ -8,7 +8,8 @@ offered order, so that no set of them is tried twice. Described in k8s.io/dynami
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -23,6 +24,7 @@ _STEPS = 20_000
 Counter: TypeAlias = Hashable
 Number: TypeAlias = int | Fraction
 Amounts: TypeAlias = Mapping[Counter, Number]
+_NOTHING: Amounts = {}
 
 
 class NoAnswer(Exception):
@@ -32,26 +34,40 @@ class NoAnswer(Exception):
 @dataclass(frozen=True, slots=True)
 class Offer:
     """What there is, in the order in which it is tried: what each device consumes (D,), what is left of each
-    counter, and the devices that are taken, or can have no part of a counter that is overdrawn."""
+    counter, and the devices that are taken.
+
+    Some devices are given out in parts: ``parts`` has the counters of what each of them consists of, which no
+    other device consumes. Of those in ``begun`` a part is given out, and with it what the device consumes.
+    """
 
     consumes: Sequence[Amounts]
     left: Amounts
     taken: AbstractSet[int] = frozenset()
+    parts: Mapping[int, Collection[Counter]] = field(default_factory=dict)
+    begun: AbstractSet[int] = frozenset()
 
     def has(self, device: int) -> bool:
-        """Whether the device is to be had."""
+        """Whether the device is to be had, or something of it."""
+        if device in self.taken or any(self.left[counter] <= 0 for counter in self.parts.get(device, ())):
+            return False
         enough = (self.left[counter] >= amount for counter, amount in self.consumes[device].items())
-        return device not in self.taken and all(enough)
+        return device in self.begun or all(enough)
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
     """``count`` devices (``None``: all of them) for which ``suits`` is true; it may raise. Those for which
-    ``admits`` is false are there, and are not given to this option."""
+    ``admits`` is false are there, and are not given to this option.
+
+    ``takes`` is what it takes of the parts of a device beside what that consumes, None where a device cannot
+    give it. One that ``watches`` has devices beside whoever has them, but not twice in a claim.
+    """
 
     count: int | None
     suits: Callable[[int], bool]
     admits: Callable[[int], bool] = lambda device: True
+    takes: Callable[[int], Amounts | None] = lambda device: _NOTHING
+    watches: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +146,18 @@ class _Search:
     def __init__(self, offer: Offer, wants: Sequence[Want], rulings: list[_Ruling]) -> None:
         self._offer, self._wants, self._rulings = offer, wants, rulings
         self._left = dict(offer.left)
-        self._used: set[int] = set()
+        self._users: defaultdict[int, list[int]] = defaultdict(list)  # claims, by device
         self._steps = _STEPS
         self._devices = range(len(offer.consumes))
         self.picks: list[Pick] = []
+        self._paid: list[Amounts] = []  # what each pick has taken
         # "All" devices are told before anything is tried.
         self._all = {
-            (index, number): [device for device in self._devices if option.suits(device)]
+            (index, number): [
+                device
+                for device in self._devices
+                if option.suits(device) and self._enough(option.takes(device))
+            ]
             for index, want in enumerate(wants)
             for number, option in enumerate(want.options)
             if option.count is None
@@ -182,10 +203,12 @@ class _Search:
         """Take all of these devices, or none."""
         if not devices:
             return self.want(index + 1)
-        pick = Pick(index, number, devices[0])
-        if not self._free(pick.device) or not self._wants[index].options[number].admits(pick.device):
+        pick, option = Pick(index, number, devices[0]), self._wants[index].options[number]
+        if not self._free(option, self._wants[index].claim, pick.device) or not option.admits(pick.device):
             return False
-        if not self._take(pick):
+        if (price := self._price(option, pick.device)) is None:
+            return False
+        if not self._take(pick, price):
             raise NoAnswer("a constraint excludes one of all devices")
         return self._goes_on(pick, lambda: self._each(index, number, devices[1:]))
 
@@ -193,15 +216,15 @@ class _Search:
         """Take ``count`` devices from ``start`` on."""
         if count <= 0:
             return self.want(index + 1)
-        option = self._wants[index].options[number]
+        option, claim = self._wants[index].options[number], self._wants[index].claim
         for device in self._devices[start:]:
             self._steps -= 1
             if self._steps < 0:
                 raise NoAnswer("the search for devices takes too long")
-            if device in self._used or device in self._offer.taken or not option.suits(device):
+            if not self._free(option, claim, device) or not option.suits(device):
                 continue
-            pick = Pick(index, number, device)
-            if not self._free(device) or not option.admits(device) or not self._take(pick):
+            pick, price = Pick(index, number, device), self._price(option, device)
+            if price is None or not option.admits(device) or not self._take(pick, price):
                 continue
             if self._goes_on(pick, partial(self._some, index, number, count - 1, device + 1)):
                 return True
@@ -217,27 +240,43 @@ class _Search:
                 self._give_back(pick)
         return done
 
-    def _free(self, device: int) -> bool:
-        if device in self._used or device in self._offer.taken:
-            return False
-        return all(self._left[counter] >= amount for counter, amount in self._offer.consumes[device].items())
+    def _free(self, option: Option, claim: int, device: int) -> bool:
+        """Whether nobody has the device who excludes this."""
+        users = self._users.get(device)
+        if users and device not in self._offer.parts:
+            return option.watches and claim not in users
+        return option.watches or device not in self._offer.taken
 
-    def _take(self, pick: Pick) -> bool:
+    def _price(self, option: Option, device: int) -> Amounts | None:
+        """What this takes of all counters, None where it cannot be had."""
+        price = option.takes(device)
+        if price is None:
+            return None
+        begun = device in self._offer.parts and (device in self._offer.begun or self._users.get(device))
+        if not begun:
+            price = {**self._offer.consumes[device], **price}
+        return price if self._enough(price) else None
+
+    def _enough(self, amounts: Amounts | None) -> bool:
+        return amounts is not None and all(self._left[counter] >= n for counter, n in amounts.items())
+
+    def _take(self, pick: Pick, price: Amounts) -> bool:
         for number, ruling in enumerate(self._rulings):
             if not ruling.add(pick):
                 for earlier in self._rulings[:number]:
                     earlier.remove(pick)
                 return False
-        self._used.add(pick.device)
+        self._users[pick.device].append(self._wants[pick.want].claim)
         self.picks.append(pick)
-        for counter, amount in self._offer.consumes[pick.device].items():
+        self._paid.append(price)
+        for counter, amount in price.items():
             self._left[counter] -= amount
         return True
 
     def _give_back(self, pick: Pick) -> None:
-        for counter, amount in self._offer.consumes[pick.device].items():
+        for counter, amount in self._paid.pop().items():
             self._left[counter] += amount
         self.picks.pop()
-        self._used.remove(pick.device)
+        self._users[pick.device].pop()
         for ruling in self._rulings:
             ruling.remove(pick)

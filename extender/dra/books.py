@@ -6,15 +6,17 @@ asked for: a pool anew when one of its slices has changed, a node when one of it
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter as Tally
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from extender.dra.extended import OF_CLASS
 from extender.dra.pools import Pool, PoolKey, pool_of
 from extender.dra.records import Device, DeviceClass, DeviceId, Grant, Reach, ResourceClaim, ResourceSlice
-from packing.first_fit import Number, Offer
+from packing.first_fit import Amounts, Counter, Offer
 from packing.room import Kind, Room, Slot, counts, room
 
 Record: TypeAlias = ResourceSlice | ResourceClaim | DeviceClass
@@ -23,20 +25,31 @@ Labels: TypeAlias = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """A pool, which of its devices are not to be had, and what is left of its counters (C,)."""
+    """A pool, which of its devices are ``taken``, of which a part is (``begun``), and what is ``left`` of its
+    counters and of the devices' parts. ``overdrawn`` are counters of which more is taken than there is."""
 
     pool: Pool
     taken: frozenset[int]
-    left: tuple[Number, ...]
+    begun: frozenset[int]
+    left: Amounts
+    overdrawn: tuple[Counter, ...]
+
+    def consumes(self, place: int) -> Amounts:
+        """What a device takes of the counters. While one of a pool is overdrawn, none of its devices that
+        consume any are given out: they want nothing of that one, and there is less."""
+        consumed = self.pool.consumes[place]
+        return {**consumed, **dict.fromkeys(self.overdrawn, 0)} if consumed and self.overdrawn else consumed
 
     def counts(self, places: AbstractSet[int] = frozenset()) -> Mapping[Kind, int]:
-        """How many more of each kind there could be once these are taken, too."""
-        assert self.pool.shape is not None
-        left = dict(zip(self.pool.counters, self.left, strict=True))
-        for place in places:
-            for counter, amount in self.pool.consumes[place].items():
+        """How many more whole devices of each kind there could be once these are taken, too."""
+        pool = self.pool
+        assert pool.shape is not None
+        left = {counter: self.left[counter] for counter in pool.counters}
+        for place in places - self.begun:
+            for counter, amount in pool.consumes[place].items():
                 left[counter] -= amount
-        return counts(self.pool.shape, self.taken | places, tuple(left.values()))
+        blocked = (place for place, consumed in enumerate(pool.consumes) if consumed and self.overdrawn)
+        return counts(pool.shape, self.taken.union(self.begun, places, blocked), tuple(left.values()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,6 +72,11 @@ class OnNode:
         """A device."""
         pool, place = self.places[index]
         return pool.devices[place]
+
+    @property
+    def has_pools(self) -> bool:
+        """Whether there are devices, or may be at any moment."""
+        return bool(self.places) or self.incomplete
 
     def id_of(self, index: int) -> DeviceId:
         """The name of a device in the cluster."""
@@ -86,7 +104,7 @@ class _Entry:
     the claims that hold its devices, by device."""
 
     slices: dict[str, ResourceSlice] = field(default_factory=dict)
-    held: dict[str, dict[str, Grant]] = field(default_factory=dict)
+    held: dict[str, dict[str, tuple[Grant, ...]]] = field(default_factory=dict)
     nodes: frozenset[str] = frozenset()
     pool: Pool | None = None
     version: int = 0
@@ -104,7 +122,7 @@ class DeviceBooks:
         self.classes: dict[str, DeviceClass] = {}
         self.claims: dict[str, ResourceClaim] = {}
         self.version = 0
-        self.total: Counter[Slot] = Counter()
+        self.total: Tally[Slot] = Tally()
         self.sizes: dict[Kind, float] = {}
         self._slices: dict[str, ResourceSlice] = {}
         self._entries: dict[PoolKey, _Entry] = {}
@@ -137,8 +155,8 @@ class DeviceBooks:
                 self.claims[record.key] = record
                 for grant in record.grants or ():
                     key = PoolKey(grant.id.driver, grant.id.pool)
-                    held = self._entries.setdefault(key, _Entry()).held
-                    held.setdefault(grant.id.device, {})[record.key] = grant
+                    held = self._entries.setdefault(key, _Entry()).held.setdefault(grant.id.device, {})
+                    held[record.key] = (*held.get(record.key, ()), grant)
                     self._touched(key)
 
     def remove(self, kind: str, key: str) -> None:
@@ -182,7 +200,7 @@ class DeviceBooks:
         for key in known[kind].keys() - keys:
             self.remove(kind, key)
 
-    def holders(self, device: DeviceId) -> Mapping[str, Grant]:
+    def holders(self, device: DeviceId) -> Collection[str]:
         """The claims that hold a device, or a part of it, or look at it."""
         entry = self._entries.get(PoolKey(device.driver, device.pool))
         return entry.held.get(device.device, {}) if entry else {}
@@ -197,6 +215,12 @@ class DeviceBooks:
     def resources(self) -> frozenset[str]:
         """The extended resources that a device class stands for."""
         return frozenset(one.resource for one in self.classes.values() if one.resource)
+
+    def classes_for(self, resource: str) -> list[str]:
+        """The classes that stand for an extended resource."""
+        if resource.startswith(OF_CLASS):
+            return [name] if (name := resource.removeprefix(OF_CLASS)) in self.classes else []
+        return [one.name for one in self.classes.values() if one.resource == resource]
 
     @property
     def unsound(self) -> bool:
@@ -243,11 +267,13 @@ class DeviceBooks:
             if reach.includes(name, labels)
         )
         rests = tuple(self._rest(pool) for pool in pools)
-        taken = {rest.pool.key: rest.taken for rest in rests}
+        rest = {one.pool.key: one for one in rests}
         offer = Offer(
-            tuple(pool.consumes[place] for pool, place in places),
-            {c: amount for one in rests for c, amount in zip(one.pool.counters, one.left, strict=True)},
-            frozenset(i for i, (pool, place) in enumerate(places) if place in taken[pool.key]),
+            tuple(rest[pool.key].consumes(place) for pool, place in places),
+            {counter: amount for one in rests for counter, amount in one.left.items()},
+            frozenset(i for i, (pool, place) in enumerate(places) if place in rest[pool.key].taken),
+            {i: pool.parts[place].keys() for i, (pool, place) in enumerate(places) if place in pool.parts},
+            frozenset(i for i, (pool, place) in enumerate(places) if place in rest[pool.key].begun),
         )
         incomplete = len(pools) < len(keys) or any(pool.problem for pool in pools)
         own = tuple(one for one in rests if one.pool.shape and one.pool.reach[0].node == name)
@@ -255,18 +281,26 @@ class DeviceBooks:
 
     def _rest(self, pool: Pool) -> _Rest:
         left = dict(pool.counters)
-        taken: set[int] = set()
-        for name, grants in self._entries[pool.key].held.items():
-            kinds = {grant.shared for grant in grants.values() if not grant.watching}
-            if kinds and name in pool.index:
-                index = pool.index[name]
-                taken |= {index} if False in kinds else set()
-                for counter, amount in pool.consumes[index].items():
-                    left[counter] -= amount
-        if any(amount < 0 for amount in left.values()):
-            # While one counter of a pool is overdrawn, none of its devices that consume any are given out.
-            taken |= {index for index, consumed in enumerate(pool.consumes) if consumed}
-        return _Rest(pool, frozenset(taken), tuple(left.values()))
+        for parts in pool.parts.values():
+            left |= parts
+        taken, begun = set[int](), set[int]()
+        for name, holders in self._entries[pool.key].held.items():
+            grants = [grant for held in holders.values() for grant in held if not grant.watching]
+            if not grants or name not in pool.index:
+                continue
+            index = pool.index[name]
+            for counter, amount in pool.consumes[index].items():
+                left[counter] -= amount
+            for grant in grants:
+                if not grant.shared:
+                    taken.add(index)
+                elif grant.consumed is not None:
+                    begun.add(index)
+                    for capacity, portion in grant.consumed:
+                        if (part := (pool.key, index, capacity)) in left:
+                            left[part] -= portion.number
+        overdrawn = tuple(counter for counter in pool.counters if left[counter] < 0)
+        return _Rest(pool, frozenset(taken), frozenset(begun), left, overdrawn)
 
     def _sliced(self, key: PoolKey) -> None:
         """One of the pool's slices came, changed or went."""

@@ -9,24 +9,29 @@ v0.36.3, ``structured/internal/incubating/allocator_incubating.go``.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 
 from extender.dra.books import DeviceBooks, Labels, OnNode
+from extender.dra.capacity import taken
 from extender.dra.cel import NotUnderstood, Unclear
+from extender.dra.extended import requests_for
 from extender.dra.records import Agreement, Choice, Demand, DeviceClass, DeviceId, DeviceRequest
-from extender.dra.values import Version
+from extender.dra.values import Amount, Version
 from extender.objects import Pod
-from extender.quantity import QuantityError, whole
-from packing.first_fit import NoAnswer, Option, Rule, Want, first_fit
+from extender.quantity import QuantityError
+from packing.first_fit import Amounts, NoAnswer, Option, Rule, Want, first_fit
 from packing.room import Lost, Slot, lost, prices
 
 _KEPT = 128
 """Different demands whose forecasts are kept, node by node: a cluster has few templates."""
 _EFFORT = 100_000
 """Devices that are looked at for one question about all nodes: some tenths of a second."""
+_REGRET = 100.0
+"""GPUs: what is wanted first decides, as it does in kube-scheduler's own score, which ours outweighs
+(``computeScore`` of its plugin ``dynamicresources``, v1.36.3)."""
 Demands = tuple[Demand, ...]
 
 
@@ -34,12 +39,20 @@ Demands = tuple[Demand, ...]
 class Forecast:
     """The devices that the claims would get, in the order of their requests, and what that costs in GPUs.
 
-    Without devices, ``why`` there are none: kube-scheduler gives nothing on the node, or nothing is known.
+    ``rank`` is how far down the lists are the alternatives (``firstAvailable``) that they come from: 0 where
+    all are the first. Without devices, ``why`` there are none: kube-scheduler gives nothing on the node, or
+    nothing is known.
     """
 
     devices: tuple[DeviceId, ...] = ()
     cost: float = 0.0
+    rank: int = 0
     why: str = ""
+
+    @property
+    def regret(self) -> float:
+        """What it costs, in GPUs, that the pod's owner wants something else first: more than any waste."""
+        return _REGRET * self.rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,23 +89,15 @@ class Forecaster:
                     raise NotUnderstood(f"claim {name}: {claim.demand.unclear}")
                 demands.append(claim.demand)
         if resources:
-            choices = [choice for name in sorted(resources) for choice in self._containers(pod, name)]
-            demands.append(Demand(tuple(choices)))
+            classes = {name: self._class_for(name) for name in resources}
+            demands.append(Demand(requests_for(pod.spec, classes)))
         return tuple(demands)
 
-    def _containers(self, pod: Pod, resource: str) -> Iterator[Choice]:
-        """A request for each container that asks for the resource, init containers that go on running first.
-
-        As ``createRequestsAndMappings`` of kube-scheduler v1.36.3 (``extendeddynamicresources.go``) has it.
-        """
-        found = [one.name for one in self._books.classes.values() if one.resource == resource]
-        early = [one for one in pod.spec.init_containers if not one.sidecar]
-        if len(found) != 1 or any(name == resource for one in early for name, _ in one.requests):
-            raise NotUnderstood(f"{resource} of several device classes, or of an init container")
-        lasting = [one for one in pod.spec.init_containers if one.sidecar]
-        for number, container in enumerate((*lasting, *pod.spec.containers)):
-            if count := whole(dict(container.requests).get(resource, "0")):
-                yield Choice(str(number), (DeviceRequest(str(number), found[0], count=count),))
+    def _class_for(self, resource: str) -> str:
+        found = self._books.classes_for(resource)
+        if len(found) != 1:  # kube-scheduler takes the newest
+            raise NotUnderstood(f"{len(found)} device classes stand for {resource}")
+        return found[0]
 
     def forecasts(
         self, pod: Pod, nodes: Iterable[tuple[str, Labels]], given: Iterable[Sequence[str]] = repeat(())
@@ -142,16 +147,20 @@ class Forecaster:
 
     def _search(self, demands: Demands, on_node: OnNode, stamp: Hashable) -> _Found:
         try:
-            picks = first_fit(on_node.offer, *self._problem(demands, on_node))
+            wants, rules = self._problem(demands, on_node)
+            picks = first_fit(on_node.offer, wants, rules)
         except (Unclear, NoAnswer) as error:
             return _Found(stamp, Forecast(why=str(error)))
         except RecursionError:
             return _Found(stamp, Forecast(why="too many devices are asked for at once"))
         if picks is None:
             return _Found(stamp, Forecast(why="the node has no devices that fit"))
-        devices = [pick.device for pick in picks]
-        after = on_node.room_without(devices, self._books.sizes)
-        return _Found(stamp, Forecast(tuple(map(on_node.id_of, devices))), lost(on_node.room, after))
+        gone = [pick.device for pick in picks if not wants[pick.want].options[pick.option].watches]
+        forecast = Forecast(
+            tuple(on_node.id_of(pick.device) for pick in picks),
+            rank=sum(option for _, option in {(pick.want, pick.option) for pick in picks}),
+        )
+        return _Found(stamp, forecast, lost(on_node.room, on_node.room_without(gone, self._books.sizes)))
 
     def _problem(self, demands: Demands, on_node: OnNode) -> tuple[list[Want], list[Rule]]:
         wants: list[Want] = []
@@ -172,7 +181,11 @@ class Forecaster:
         if request.count is None and (on_node.incomplete or self._books.unsound):
             raise NotUnderstood("all devices are asked for, and a pool is incomplete")
         return Option(
-            request.count, partial(self._suits, request, of, on_node), partial(_admits, request, on_node)
+            request.count,
+            partial(self._suits, request, of, on_node),
+            partial(_admits, request, on_node),
+            partial(_takes, dict(request.capacity), on_node),
+            request.watching,
         )
 
     def _suits(self, request: DeviceRequest, of: DeviceClass, on_node: OnNode, index: int) -> bool:
@@ -180,23 +193,16 @@ class Forecaster:
         pool, place = on_node.places[index]
         if not all(pool.matches(place, selector) for selector in (*of.selectors, *request.selectors)):
             return False
-        device = pool.devices[place]
-        if device.shared or device.policies or device.unreadable:
-            raise NotUnderstood(
-                f"device {device.name} is one of which parts are given out, or is not understood"
-            )
-        # Without a policy the capacity has to be there, by the very name, and nothing of it is used up.
-        return all(
-            name in device.named and amount.number <= device.named[name].number
-            for name, amount in request.capacity
-        )
+        if unreadable := pool.devices[place].unreadable:
+            raise NotUnderstood(f"{unreadable} of pool {pool.key.pool}")
+        return True
 
 
 def _priced(found: _Found, worth: Mapping[Slot, float]) -> Forecast:
     if not found.lost:
         return found.forecast
     cost = sum(worth.get(slot, 0.0) * n for slot, n in found.lost)
-    return Forecast(found.forecast.devices, cost)
+    return replace(found.forecast, cost=cost)
 
 
 def _admits(request: DeviceRequest, on_node: OnNode, index: int) -> bool:
@@ -205,6 +211,16 @@ def _admits(request: DeviceRequest, on_node: OnNode, index: int) -> bool:
         or any(one.covers(taint) for one in request.tolerations)
         for taint in on_node.device(index).taints
     )
+
+
+def _takes(asked: Mapping[str, Amount], on_node: OnNode, index: int) -> Amounts | None:
+    """What of the parts of a device; one that is given out whole has none, and has to be large enough."""
+    pool, place = on_node.places[index]
+    device = pool.devices[place]
+    portions = taken(asked, device.named, device.policies)
+    if portions is None or not device.shared:
+        return None if portions is None else {}
+    return {(pool.key, place, name): portion for name, portion in portions.items()}
 
 
 def _rule(agreement: Agreement, choices: Sequence[Choice], first: int, on_node: OnNode) -> Rule:

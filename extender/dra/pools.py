@@ -34,7 +34,8 @@ class PoolKey(NamedTuple):
 class Pool:
     """A whole pool: its devices in the order of the scheduler, and the nodes that each is for (D,).
 
-    ``counters``, and what each device ``consumes`` of them, are by (pool, counter set, counter).
+    ``counters``, and what each device ``consumes`` of them, are by (pool, counter set, counter). Devices of
+    which parts are given out have ``parts``: their capacities, by (pool, device's index, name).
 
     ``problem`` says why it gives nothing, to anybody (kube-scheduler sees it so, too). A pool of which
     something could not be read, ``unclear``, has one device that nobody understands.
@@ -48,6 +49,7 @@ class Pool:
     problem: str = ""
     unclear: str = ""
     index: Mapping[str, int] = field(default_factory=dict)  # of the devices by name
+    parts: Mapping[int, Amounts] = field(default_factory=dict)
     shape: Shape | None = None  # of a pool that is one node's; others do not count for the room of nodes
     _known: dict[tuple[str, int], bool] = field(default_factory=dict)
 
@@ -121,6 +123,11 @@ def pool_of(key: PoolKey, slices: Iterable[ResourceSlice]) -> Pool | None:
         {(key, *counter): amount for counter, amount in counters.items()},
         tuple({(key, *counter): n for counter, n in one.consumes.items()} for one in devices),
         index={device.name: index for index, device in enumerate(devices)},
+        parts={
+            index: {(key, index, name): amount.number for name, amount in device.named.items()}
+            for index, device in enumerate(devices)
+            if device.shared
+        },
         shape=_shape(key, devices, list(counters)) if own else None,
     )
 

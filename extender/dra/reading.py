@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from extender.dra.capacity import Policy
 from extender.dra.records import (
     Agreement,
     Choice,
@@ -27,7 +28,7 @@ from extender.dra.records import (
     ResourceSlice,
     Toleration,
 )
-from extender.dra.values import Value, amount, version
+from extender.dra.values import Amount, Value, amount, version
 from extender.quantity import QuantityError
 from extender.selectors import Expression, Term
 from packing.first_fit import Number
@@ -131,10 +132,24 @@ def _device(raw: _Raw, driver: str) -> Device:
         tuple(_taint(_map(one, "taint")) for one in _list(raw.get("taints"), "taints")),
         _reach(raw),
         shared=raw.get("allowMultipleAllocations") is True,
-        policies=any("requestPolicy" in one for one in capacity.values()),
+        policies={
+            str(key): _policy(_map(one["requestPolicy"], "requestPolicy"))
+            for key, one in capacity.items()
+            if one.get("requestPolicy") is not None
+        },
         later=raw.get("bindingConditions") is not None,
         unreadable=f"device field {unknown[0]}" if unknown else unreadable,
     )
+
+
+def _policy(raw: _Raw) -> Policy:
+    between = _map(raw.get("validRange"), "validRange")
+    default, least, most, step = (
+        None if given is None else amount(given).number
+        for given in (raw.get("default"), *(between.get(key) for key in ("min", "max", "step")))
+    )
+    values = tuple(amount(one).number for one in _list(raw.get("validValues"), "validValues"))
+    return Policy(default, values, least, most, step)
 
 
 def _attributes(raw: _Raw, driver: str) -> tuple[dict[str, dict[str, Value]], str]:
@@ -256,8 +271,6 @@ def _choice(raw: _Raw, note: Callable[[str], None]) -> Choice:
 def _request(raw: _Raw, note: Callable[[str], None]) -> DeviceRequest:
     if unknown := sorted(map(str, raw.keys() - _REQUEST)):
         note(f"request field {unknown[0]}")
-    if raw.get("adminAccess") is not None:
-        note("admin access")
     mode = _text(raw.get("allocationMode")) or "ExactCount"
     if mode not in ("ExactCount", "All"):
         note(f"allocation mode {mode[:64]}")
@@ -276,6 +289,7 @@ def _request(raw: _Raw, note: Callable[[str], None]) -> DeviceRequest:
             Toleration(*(_text(one.get(key)) for key in ("key", "operator", "value", "effect")))
             for one in tolerations
         ),
+        raw.get("adminAccess") is True,
     )
 
 
@@ -294,10 +308,18 @@ def _grants(allocation: _Raw) -> tuple[Grant, ...]:
         Grant(
             DeviceId(*(sys.intern(_text(one.get(key))) for key in ("driver", "pool", "device"))),
             shared=one.get("shareID") is not None,
+            consumed=_consumption(one.get("consumedCapacity")),
             watching=one.get("adminAccess") is True,
         )
         for one in results
     )
+
+
+def _consumption(raw: object) -> tuple[tuple[str, Amount], ...] | None:
+    if raw is None:
+        return None
+    consumed = _map(raw, "consumedCapacity")
+    return tuple((str(name), amount(value)) for name, value in sorted(consumed.items(), key=str))
 
 
 def _map(raw: object, what: str) -> _Raw:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
+from extender.dra.capacity import Policy
 from extender.dra.values import Amount, Value
 from extender.selectors import Term
 from packing.first_fit import Number
@@ -53,8 +54,8 @@ class Device:
 
     ``attributes`` and ``capacity`` are by domain (the driver's where none is written) and name, ``named`` the
     names of the capacities as they are written. ``consumes`` is what it takes of its pool's counters.
-    ``shared``: several claims may have parts of it. ``policies``: what may be asked of its capacity is
-    restricted. ``reach``, where not ``None``, is its own and not its slice's. ``later``: it is bound in
+    ``shared``: several claims may have parts of it, ``policies`` in which portions, by the names as written.
+    ``reach``, where not ``None``, is its own and not its slice's. ``later``: it is bound in
     steps, and its pool comes last. ``unreadable`` says what of it is not understood, "" where nothing.
     """
 
@@ -66,7 +67,7 @@ class Device:
     taints: tuple[DeviceTaint, ...] = ()
     reach: Reach | None = None
     shared: bool = False
-    policies: bool = False
+    policies: Mapping[str, Policy] = field(default_factory=dict)
     later: bool = False
     unreadable: str = ""
 
@@ -138,7 +139,8 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """So many devices of a class. ``count`` ``None``: all there are. ``capacity``: what each must have."""
+    """So many devices of a class. ``count`` ``None``: all there are. ``capacity``: what of each.
+    ``watching``: they are looked at (admin access), whoever has them."""
 
     name: str
     device_class: str
@@ -146,6 +148,7 @@ class DeviceRequest:
     count: int | None = 1
     capacity: tuple[tuple[str, Amount], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
+    watching: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +181,12 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A device that a claim has. ``shared``: a part of it. ``watching``: it is looked at (admin access), and
-    others may have it."""
+    """A device that a claim has. ``shared``: a part of it, which takes ``consumed`` of its capacities (None:
+    it is not said). ``watching``: it is looked at (admin access), and others may have it."""
 
     id: DeviceId
     shared: bool = False
+    consumed: tuple[tuple[str, Amount], ...] | None = None
     watching: bool = False
 
 

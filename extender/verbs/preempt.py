@@ -10,7 +10,7 @@ from __future__ import annotations
 from extender.dialects import RequestError, request_of
 from extender.objects import Pod
 from extender.state import State
-from extender.verbs.verdict import as_devices, without
+from extender.verbs.verdict import as_devices, only_devices, without
 from extender.wire import Candidate, PreemptArgs, PreemptResult
 from packing.reasons import Reason
 from packing.request import Request
@@ -42,9 +42,9 @@ def _fits_without(state: State, pod: Pod, request: Request, node: str, victims: 
     if row is None:
         return False
     # Devices for claims are for kube-scheduler's own dry run to find.
-    counted = without(request, as_devices(state, request, node))
-    if pod.spec.claims and not request.wants_gpu:
+    given = as_devices(state, pod, request, node)
+    if only_devices(pod, request, given):
         return True
     held = [taken for victim in victims if (taken := state.ledger.taken(victim.key)) is not None]
     with state.fleet.without(held), state.as_for(pod) as fleet:
-        return bool(fleet.reasons(counted)[row] == Reason.FITS)
+        return bool(fleet.reasons(without(request, given))[row] == Reason.FITS)

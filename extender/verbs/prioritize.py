@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from extender.dialects import RequestError, request_of
+from extender.dra.extended import by_class
 from extender.state import State
 from extender.verbs.verdict import Verdict, judge
 from extender.wire import FilterArgs
@@ -22,7 +23,7 @@ def prioritize(state: State, args: FilterArgs) -> tuple[list[int], Verdict | Non
         request = request_of(args.pod)
     except RequestError:
         return [0] * len(args.names), None
-    if not (request.wants_gpu or args.pod.spec.claims):
+    if not (request.wants_gpu or args.pod.spec.claims or by_class(args.pod.spec)):
         return [0] * len(args.names), None
     verdict = judge(state, args.pod, request, args.names)
     if not verdict.tells_apart:

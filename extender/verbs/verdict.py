@@ -8,6 +8,7 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
+from extender.dra.extended import by_class
 from extender.dra.forecast import Forecast
 from extender.objects import Pod
 from extender.state import Rows, State
@@ -42,38 +43,48 @@ class Verdict:
 def judge(state: State, pod: Pod, request: Request, names: list[str]) -> Verdict:
     """Judge every named node with the policy in force."""
     rows = state.rows(names, len(names))
-    if request.wants_gpu or not pod.spec.claims:
-        codes, cost = _counted(state, pod, request, rows)
-    else:  # whether there are devices for its claims is for kube-scheduler to say
-        codes = np.where(rows < 0, Reason.UNKNOWN_NODE, Reason.FITS).astype(np.int8)
-        cost = np.zeros(rows.size, np.float32)
-    given = _all_as_devices(state, request, names)
+    codes, cost = _counted(state, pod, request, (), rows)
+    given = _all_as_devices(state, pod, request, names)
     for resources in {one for one in given if one}:
         # What such a node has of these resources is in its ResourceSlices, and not counted.
         there = np.array([one == resources for one in given])
-        codes[there], cost[there] = _counted(state, pod, without(request, resources), rows[there])
+        codes[there], cost[there] = _counted(state, pod, request, resources, rows[there])
     forecasts = _foresee(state, pod, names, given)
     if forecasts:
         cost = cost + _price(forecasts)
     return Verdict(pod, request, rows, codes, cost, rank_keys(cost, state.fleet.order[rows]), forecasts)
 
 
-def _counted(state: State, pod: Pod, request: Request, rows: Rows) -> tuple[npt.NDArray[np.int8], Floats]:
+def _counted(
+    state: State, pod: Pod, request: Request, given: tuple[str, ...], rows: Rows
+) -> tuple[npt.NDArray[np.int8], Floats]:
     """Reason codes and costs for these rows, as far as resources are counted: (len(rows),) each."""
+    if only_devices(pod, request, given):
+        codes = np.where(rows < 0, Reason.UNKNOWN_NODE, Reason.FITS).astype(np.int8)
+        return codes, np.zeros(rows.size, np.float32)
+    request = without(request, given)
     with state.as_for(pod) as fleet:
         codes = np.append(fleet.reasons(request), np.int8(Reason.UNKNOWN_NODE))[rows]  # row -1 is the last
         return codes, state.policy.cost(fleet, request)[rows]
 
 
-def as_devices(state: State, request: Request, node: str) -> tuple[str, ...]:
-    """Which of the counted devices asked for a node gives out as devices of DRA (KEP-5004): those that it
-    does not advertise, and that a device class stands for."""
+def as_devices(state: State, pod: Pod, request: Request, node: str) -> tuple[str, ...]:
+    """Which of the resources asked for a node gives out as devices of DRA (KEP-5004): those that it does not
+    advertise, and that a device class stands for."""
+    always = by_class(pod.spec)
     mapped = [name for name, _ in request.devices if name in state.devices.resources]
     row = state.fleet.rows.get(node)
-    if not mapped or row is None or not state.devices.on_node(node, state.labels_of(node)).places:
-        return ()
+    if not mapped or row is None or not state.devices.on_node(node, state.labels_of(node)).has_pools:
+        return always
     numbers = {name: state.fleet.resources.get(name) for name in mapped}
-    return tuple(name for name, n in numbers.items() if n is None or not state.fleet.total[n, row])
+    given = (name for name, n in numbers.items() if n is None or not state.fleet.total[n, row])
+    return (*given, *always)
+
+
+def only_devices(pod: Pod, request: Request, given: tuple[str, ...]) -> bool:
+    """Whether a pod wants nothing but devices of DRA where these resources are ``given`` as such: whether
+    there are any is for kube-scheduler to say."""
+    return bool(given or pod.spec.claims) and not without(request, given).wants_gpu
 
 
 def without(request: Request, resources: tuple[str, ...]) -> Request:
@@ -81,12 +92,12 @@ def without(request: Request, resources: tuple[str, ...]) -> Request:
     return replace(request, devices=tuple(one for one in request.devices if one[0] not in resources))
 
 
-def _all_as_devices(state: State, request: Request, names: list[str]) -> list[tuple[str, ...]]:
+def _all_as_devices(state: State, pod: Pod, request: Request, names: list[str]) -> list[tuple[str, ...]]:
     """``as_devices`` for every name; nothing at all where no class stands for anything asked for."""
     mapped = state.devices.resources
-    if not any(name in mapped for name, _ in request.devices):
+    if not (by_class(pod.spec) or any(name in mapped for name, _ in request.devices)):
         return []
-    return [as_devices(state, request, name) for name in names]
+    return [as_devices(state, pod, request, name) for name in names]
 
 
 def _foresee(state: State, pod: Pod, names: list[str], given: list[tuple[str, ...]]) -> tuple[Forecast, ...]:
@@ -99,9 +110,9 @@ def _foresee(state: State, pod: Pod, names: list[str], given: list[tuple[str, ..
 
 
 def _price(forecasts: tuple[Forecast, ...]) -> Floats:
-    """The cost of each forecast (N,); where there is none, the mean of the others: neither good nor bad."""
+    """The price of each forecast (N,); where there is none, the mean of the others: neither good nor bad."""
     known = np.array([bool(forecast.devices) for forecast in forecasts])
-    cost = np.array([forecast.cost for forecast in forecasts], np.float32)
+    cost = np.array([forecast.cost + forecast.regret for forecast in forecasts], np.float32)
     if known.any():
         cost[~known] = cost[known].mean()
     return cost

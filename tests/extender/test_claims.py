@@ -204,9 +204,45 @@ def test_gpus_of_containers_are_one_request_each(served):
     pod = make_pod("p", spec=PodSpec(containers))
     (told,) = [option for option in explain(served, pod).best if option.node == "free"]
     assert len(told.devices) == 2
-    early = make_pod("p", spec=PodSpec(containers, init_containers=(Container("i", ((GPU, "1"),)),)))
-    (told,) = [option for option in explain(served, early).best if option.node == "free"]
-    assert "init container" in told.devices_unknown
+
+
+def test_a_class_is_asked_for_by_its_own_name_too(served):
+    containers = (Container("c", (("deviceclass.resource.kubernetes.io/gpu", "2"),)),)
+    pod = make_pod("p", spec=PodSpec(containers))
+    result, _ = filter_nodes(served, FilterArgs(pod, ["counts", "full", "free"]), make_settings())
+    assert result.names == ["counts", "full", "free"]
+    assert scores(served, pod, ["full", "free"]) == [9, 10]  # the first has not as many
+    told = {option.node: option.devices for option in explain(served, pod).best}
+    assert told["free"] == ("gpu.nvidia.com/free/gpu-0", "gpu.nvidia.com/free/gpu-1")
+
+
+def test_a_node_is_not_refused_while_its_pool_is_renewed(served):
+    served.apply([Upserted(slice_of("free", spec(gpu(0), count=2, generation=2, node="free")))])
+    result, _ = filter_nodes(served, FilterArgs(make_pod("p", 2), ["free", "bare"]), make_settings())
+    assert result.names == ["free"]
+
+
+def test_a_node_that_gives_gpus_as_devices_is_not_refused_for_anything_else(served):
+    """What it has of CPU, and whether it takes anything, kube-scheduler knows."""
+    served.apply([Upserted(make_node("free", 0, cpu="0", labels={"nvidia.com/mig.config.state": "pending"}))])
+    result, _ = filter_nodes(served, FilterArgs(make_pod("p", 1), ["free", "bare"]), make_settings())
+    assert result.names == ["free"]
+
+
+def test_what_is_wanted_first_outweighs_what_is_wasted(state):
+    """A small part would waste nothing on the second node, and the whole GPU is there on the first alone."""
+    whole = "device.attributes['gpu.nvidia.com'].type == 'gpu'"
+    options = [
+        {"name": name, "deviceClassName": name, "selectors": [{"cel": {"expression": only}}]}
+        for name, only in (("any", whole), ("mig", SMALL))
+    ]
+    devices = {"requests": [{"name": "r", "firstAvailable": options}]}
+    claim = claim_of("default", "ranked", {"devices": devices}, None)
+    state.apply([Upserted(claim), Upserted(class_of("any", {}))])
+    assert scores(state, claiming("p", claim="ranked")) == [10, 0]
+    first, second = explain(state, claiming("p", claim="ranked")).best
+    assert "less wanted" not in first.terms
+    assert second.terms["less wanted"] == 100
 
 
 def test_preemption_does_not_miss_gpus_that_are_devices(served):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from itertools import combinations, product
 
 import pytest
@@ -27,13 +28,35 @@ def problems(draw):
     members = frozenset((want, 0) for want in draw(st.sets(st.sampled_from(range(len(wants))))))
     # Distinct values are only kept for one device of each want: no oracle for several.
     rules = [Rule(values, members, draw(st.booleans()) and all(count == 1 for count, _ in wants))]
-    return Offer(consumes, left, draw(some)), wants, draw(st.sampled_from([rules, []]))
+    shared = sorted(draw(some))
+    left |= {device: draw(st.integers(0, 4)) for device in shared}
+    parts = {device: [device] for device in shared}
+    offer = Offer(consumes, left, draw(some), parts, draw(some) & parts.keys())
+    return offer, wants, draw(st.sampled_from([rules, []]))
+
+
+def takes(offer: Offer, want: int, device: int) -> dict | None:
+    """Of a shared device the first want takes one part, the second two, and the third can take none."""
+    if device not in offer.parts:
+        return {}
+    return None if want == 2 else {device: want + 1}
+
+
+def used_of(offer: Offer, chosen: list[tuple[int, int]]) -> Counter | None:
+    """What all of this takes of each counter, None where one cannot be."""
+    used: Counter = Counter()
+    for want, device in chosen:
+        if (taken := takes(offer, want, device)) is None:
+            return None
+        used.update(taken)
+    for device in {device for _, device in chosen} - offer.begun:
+        used.update(offer.consumes[device])
+    return used
 
 
 def allowed(offer: Offer, chosen: list[tuple[int, int]], rules: list[Rule]) -> bool:
-    used = Counter()
-    for _, device in chosen:
-        used.update(offer.consumes[device])
+    if (used := used_of(offer, chosen)) is None:
+        return False
     values = [rule.values[device] for rule in rules for want, device in chosen if (want, 0) in rule.members]
     if any(value is None for value in values):
         return False
@@ -47,7 +70,8 @@ def first_of_all(offer: Offer, wants: list, rules: list[Rule]) -> list[tuple[int
     free = [sorted(suitable - offer.taken) for _, suitable in wants]
     for choice in product(*(combinations(f, count) for f, (count, _) in zip(free, wants, strict=True))):
         chosen = [(want, device) for want, devices in enumerate(choice) for device in devices]
-        different = len({device for _, device in chosen}) == len(chosen)
+        whole = [device for _, device in chosen if device not in offer.parts]
+        different = len(set(whole)) == len(whole)
         if different and allowed(offer, chosen, rules):
             return chosen
     return None
@@ -56,7 +80,11 @@ def first_of_all(offer: Offer, wants: list, rules: list[Rule]) -> list[tuple[int
 @given(problems())
 def test_it_finds_the_first_of_all_solutions(problem):
     offer, wants, rules = problem
-    found = first_fit(offer, [Want([Option(n, suitable.__contains__)]) for n, suitable in wants], rules)
+    options = [
+        Option(count, suitable.__contains__, takes=partial(takes, offer, want))
+        for want, (count, suitable) in enumerate(wants)
+    ]
+    found = first_fit(offer, [Want([option]) for option in options], rules)
     expected = first_of_all(offer, wants, rules)
     assert (None if found is None else [(pick.want, pick.device) for pick in found]) == expected
 
@@ -66,16 +94,18 @@ def test_no_counter_is_ever_overdrawn(problem, data):
     offer, wants, rules = problem
     modes = [data.draw(st.sampled_from([None, count])) for count, _ in wants]
     options = [
-        [Option(2, lambda device: True), Option(mode, suitable.__contains__)]
-        for mode, (_, suitable) in zip(modes, wants, strict=True)
+        [
+            Option(2, lambda device: True, takes=partial(takes, offer, want)),
+            Option(mode, suitable.__contains__, takes=partial(takes, offer, want)),
+        ]
+        for want, (mode, (_, suitable)) in enumerate(zip(modes, wants, strict=True))
     ]
     try:
         found = first_fit(offer, [Want(one) for one in options], rules)
     except NoAnswer:
         return
-    used: Counter = Counter()
-    for pick in found or ():
-        used.update(offer.consumes[pick.device])
+    used = used_of(offer, [(pick.want, pick.device) for pick in found or ()])
+    assert used is not None
     assert all(offer.left[c] >= n for c, n in used.items())
     assert not {pick.device for pick in found or ()} & set(offer.taken)
     assert len({pick.device for pick in found or ()}) == len(found or ())
@@ -119,3 +149,14 @@ def test_of_one_want_only_the_last_of_distinct_values_is_remembered():
     rule = Rule(["x", "y", "x"], frozenset({(0, 0)}), distinct=True)
     picks = first_fit(Offer([{}, {}, {}], {}), [Want([Option(3, lambda d: True)])], [rule])
     assert [pick.device for pick in picks or ()] == [0, 1, 2]
+
+
+def test_who_watches_has_what_others_have_but_not_twice():
+    offer = Offer([{}, {}], {}, frozenset({0}))
+    watching, having = Option(1, lambda device: True, watches=True), Option(1, lambda device: True)
+    wants = [Want([watching]), Want([watching]), Want([watching], claim=1)]
+    found = first_fit(offer, wants)
+    assert found is not None
+    assert [pick.device for pick in found] == [0, 1, 0]
+    # Within one search nobody has a device that is watched already, as in the allocator.
+    assert first_fit(offer, [Want([watching]), Want([watching]), Want([having], claim=1)]) is None

@@ -160,7 +160,6 @@ def request(**more: object) -> dict:
         request(deviceClassName="nobody.knows"),
         request(selectors=[{"cel": {"expression": "dyn(true)"}}]),
         request(selectors=[{"cel": {"expression": "device.attributes['gpu.nvidia.com'].nothing == 1"}}]),
-        request(adminAccess=True),
         request(allocationMode="Some"),
         request(count=0),
         request(newField=1),
@@ -177,11 +176,98 @@ def test_nothing_is_foreseen_where_something_is_not_understood(claim):
     assert forecast.why not in ("", "the node has no devices that fit")
 
 
-def test_a_device_of_which_parts_are_given_out_is_not_foreseen():
-    made = books(spec(gpu(0), gpu(1, allowMultipleAllocations=True)))
-    assert names(foresee(made, ONE_GPU)) == ["gpu-0"]
+def cores(minor: int, **policy: object) -> dict:
+    """A GPU of which parts are given out."""
+    capacity = {"cores": {"value": "100"} | ({"requestPolicy": policy} if policy else {})}
+    return gpu(minor, allowMultipleAllocations=True, capacity=capacity)
+
+
+def part(amount: str | None, **more: object) -> dict:
+    asked = {} if amount is None else {"capacity": {"requests": {"cores": amount}}}
+    return request(**asked, **more)
+
+
+def hold_part(made, device: str, claim: str, *amounts: str) -> None:
+    results = [
+        {"driver": "gpu.nvidia.com", "pool": "node-a", "device": device}
+        | {"shareID": f"{claim}-{number}", "consumedCapacity": {"cores": amount}}
+        for number, amount in enumerate(amounts)
+    ]
+    made.put(claim_of("ml", claim, {"devices": {}}, {"allocation": {"devices": {"results": results}}}))
+
+
+def test_parts_of_a_device_are_given_out_until_it_is_full():
+    made = books(spec(cores(0), cores(1)))
+    hold_part(made, "gpu-0", "one", "30", "20")
+    assert names(foresee(made, part("50"))) == ["gpu-0"]
+    assert names(foresee(made, part("51"))) == ["gpu-1"]
+    assert names(foresee(made, part(None))) == ["gpu-1"]  # which is all of it
+    hold_part(made, "gpu-0", "two", "50")
+    assert names(foresee(made, part("1"))) == ["gpu-1"]
+    made.remove("ResourceClaim", "ml/one")
+    assert names(foresee(made, part("50"))) == ["gpu-0"]
     give(made, "gpu-0")
-    assert "parts" in foresee(made, ONE_GPU).why
+    assert names(foresee(made, part("1"))) == ["gpu-1"]
+
+
+def test_requests_of_a_claim_share_a_device_but_those_for_several_do_not():
+    made = books(spec(cores(0), cores(1)))
+    twice = {"requests": [one | {"name": f"r{n}"} for n in range(2) for one in part("60")["requests"]]}
+    assert names(foresee(made, twice)) == ["gpu-0", "gpu-1"]
+    twice = {"requests": [one | {"name": f"r{n}"} for n in range(2) for one in part("50")["requests"]]}
+    assert names(foresee(made, twice)) == ["gpu-0", "gpu-0"]
+    assert names(foresee(made, part("50", count=2))) == ["gpu-0", "gpu-1"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked", "fits"),
+    [
+        ({"default": "25"}, None, 4),
+        ({"default": "25", "validValues": ["25", "50"]}, "26", 2),
+        ({"default": "25", "validValues": ["25", "50"]}, "51", 0),
+        ({"default": "20", "validRange": {"min": "20"}}, "1", 5),
+        ({"default": "20", "validRange": {"min": "20", "step": "15"}}, "21", 2),
+        ({"default": "20", "validRange": {"min": "20", "step": "15"}}, "35", 2),
+        ({"default": "20", "validRange": {"min": "20", "max": "30"}}, "31", 0),
+        ({"default": "20", "validRange": {"min": "20", "max": "30"}}, "24", 4),
+    ],
+)
+def test_parts_come_in_the_portions_of_the_policy(policy, asked, fits):
+    made = books(spec(cores(0, **policy)))
+
+    def wanted(count: int) -> dict:
+        return {
+            "requests": [one | {"name": f"r{n}"} for n in range(count) for one in part(asked)["requests"]]
+        }
+
+    assert fits == 0 or names(foresee(made, wanted(fits))) == ["gpu-0"] * fits
+    assert foresee(made, wanted(fits + 1)).why == "the node has no devices that fit"
+
+
+def test_counters_are_taken_by_the_first_part_of_a_device_alone():
+    consumed = [{"counterSet": "s", "counters": {"slices": {"value": "4"}}}]
+    devices = [one | {"consumesCounters": consumed} for one in (cores(0), cores(1))]
+    sets = {"sharedCounters": [{"name": "s", "counters": {"slices": {"value": "7"}}}]}
+    made = books(spec(*devices, count=2), spec(count=2, **sets))
+    assert names(foresee(made, part("50"))) == ["gpu-0"]
+    hold_part(made, "gpu-0", "one", "50")
+    assert names(foresee(made, part("50"))) == ["gpu-0"]
+    assert foresee(made, part("60")).why == "the node has no devices that fit"
+
+
+def test_a_device_that_is_shared_already_is_cheaper_than_a_whole_one():
+    made = books(spec(cores(0), node="whole"), spec(cores(0)))
+    hold_part(made, "gpu-0", "one", "50")
+    assert foresee(made, part("10")).cost < foresee(made, part("10"), "whole").cost
+
+
+def test_who_watches_has_what_others_have_and_costs_nothing():
+    made = books(spec(gpu(0), gpu(1)))
+    give(made, "gpu-0")
+    watching = foresee(made, request(adminAccess=True, allocationMode="All"))
+    assert names(watching) == ["gpu-0", "gpu-1"]
+    assert watching.cost == 0
+    assert names(foresee(made, request(adminAccess=False))) == ["gpu-1"]
 
 
 def test_claims_that_have_devices_or_are_not_made_yet():

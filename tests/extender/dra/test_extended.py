@@ -1,0 +1,66 @@
+"""The claim that kube-scheduler makes for extended resources; its own cases are in the e2e tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from extender.dra.extended import by_class, requests_for
+from extender.objects import Container, PodSpec
+
+GPU, NIC = "nvidia.com/gpu", "example.com/nic"
+
+
+def container(gpus: int = 0, nics: int = 0, *, sidecar: bool = False) -> Container:
+    asked = (("cpu", "1"), *((name, str(n)) for name, n in ((NIC, nics), (GPU, gpus)) if n))
+    return Container("c", tuple(sorted(asked)), sidecar=sidecar)
+
+
+def made(spec: PodSpec) -> dict[str, int | None]:
+    found = requests_for(spec, {GPU: "gpus", NIC: "nics"})
+    return {one.name: one.options[0].count for one in found}
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "expected"),
+    [
+        ([], [2, 0, 1], {"container-0-request-1": 2, "container-2-request-1": 1}),
+        ([1], [2], {"container-1-request-1": 2}),
+        ([3], [2], {"container-0-request-1": 1, "container-1-request-1": 2}),
+        ([3, 4, 1], [2], {"container-1-request-1": 2, "container-3-request-1": 2}),
+        ([1], [0], {"container-0-request-1": 1}),
+    ],
+)
+def test_init_containers_use_what_comes_after_them(early, late, expected):
+    assert made(PodSpec(tuple(map(container, late)), tuple(map(container, early)))) == expected
+
+
+def test_a_sidecar_keeps_what_it_has():
+    sidecar = container(1, sidecar=True)
+    before, after = (
+        PodSpec((container(1),), (sidecar, container(2))),
+        PodSpec((container(1),), (container(2), sidecar)),
+    )
+    assert made(before) == {
+        "container-0-request-1": 1,
+        "container-1-request-1": 1,
+        "container-2-request-1": 1,
+    }
+    assert made(after) == {"container-1-request-1": 1, "container-2-request-1": 1}
+
+
+def test_requests_go_by_name():
+    assert list(made(PodSpec((container(1, 1), container(0, 1))))) == [
+        "container-0-request-1",
+        "container-0-request-2",
+        "container-1-request-1",
+    ]
+    many = list(made(PodSpec(tuple(container(1) for _ in range(11)))))
+    assert many[1:3] == ["container-1-request-1", "container-10-request-1"]
+
+
+def test_a_class_may_be_named_itself():
+    spec = PodSpec(
+        (Container("c", (("cpu", "1"), ("deviceclass.resource.kubernetes.io/gpu.nvidia.com", "1"))),)
+    )
+    assert by_class(spec) == ("deviceclass.resource.kubernetes.io/gpu.nvidia.com",)
+    assert by_class(PodSpec((container(1),))) == ()

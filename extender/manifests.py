@@ -28,8 +28,8 @@ from extender.objects import (
     Pod,
     PodClaim,
     PodSpec,
-    Taint,
 )
+from extender.taints import Taint
 
 # Domains (with their sub-domains) and bare names of annotations and pod labels that speak of GPUs, queues or
 # gangs. All others are dropped: on most pods they outweigh everything that is kept.

@@ -11,21 +11,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
 
 from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
+from extender.taints import Taint
 
 Kind: TypeAlias = Literal[
     "Node", "Pod", "ResourceSlice", "ResourceClaim", "DeviceClass", "Device", "ConfigMap"
 ]
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 """A small map from name to value that hashes: sorted by name. Quantities stay as they were written."""
-
-
-@dataclass(frozen=True, slots=True)
-class Taint:
-    """A taint of a node."""
-
-    key: str
-    value: str
-    effect: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,28 +15,11 @@ from functools import lru_cache
 from typing_extensions import TypedDict
 
 from extender.manifests import WireMetadata, WirePod, WirePodSpec, WireText
-from extender.objects import Node, Pod, Taint
+from extender.objects import Node, Pod
 from extender.selectors import Expression, Term
+from extender.taints import Taint, Toleration, tolerated
 
 _CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
-
-
-@dataclass(frozen=True, slots=True)
-class Toleration:
-    """A taint that a pod puts up with; an empty key with Exists means every one."""
-
-    key: str = ""
-    operator: str = ""
-    value: str = ""
-    effect: str = ""
-
-    def covers(self, taint: Taint) -> bool:
-        """Whether this is such a taint."""
-        if self.effect not in ("", taint.effect) or self.key not in ("", taint.key):
-            return False
-        if self.operator == "Exists":
-            return True
-        return bool(self.key) and self.operator in ("", "Equal") and self.value == taint.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +51,7 @@ def admits(node: Node, pod: Pod) -> bool:
     rules = pod.rules if isinstance(pod, RuledPod) else Rules()
     if rules.terms is not None and not any(term.holds(node.name, node.labels) for term in rules.terms):
         return False
-    return all(any(one.covers(taint) for one in rules.tolerations) for taint in _hard_taints(node))
-
-
-def _hard_taints(node: Node) -> list[Taint]:
-    cordon = [_CORDON] if node.unschedulable else []
-    return cordon + [taint for taint in node.taints if taint.effect in ("NoSchedule", "NoExecute")]
+    return tolerated((*node.taints, *([_CORDON] if node.unschedulable else ())), rules.tolerations)
 
 
 class _Owner(TypedDict, total=False):

@@ -22,6 +22,7 @@ from extender.dra.records import Agreement, Choice, Demand, DeviceClass, DeviceI
 from extender.dra.values import Amount, Version
 from extender.objects import Pod
 from extender.quantity import QuantityError
+from extender.taints import tolerated
 from packing.first_fit import Amounts, NoAnswer, Option, Rule, Want, first_fit
 from packing.room import Lost, Slot, lost, prices
 
@@ -206,11 +207,7 @@ def _priced(found: _Found, worth: Mapping[Slot, float]) -> Forecast:
 
 
 def _admits(request: DeviceRequest, on_node: OnNode, index: int) -> bool:
-    return all(
-        taint.effect not in ("NoSchedule", "NoExecute")
-        or any(one.covers(taint) for one in request.tolerations)
-        for taint in on_node.device(index).taints
-    )
+    return tolerated(on_node.device(index).taints, request.tolerations)
 
 
 def _takes(asked: Mapping[str, Amount], on_node: OnNode, index: int) -> Amounts | None:

@@ -21,16 +21,15 @@ from extender.dra.records import (
     DeviceClass,
     DeviceId,
     DeviceRequest,
-    DeviceTaint,
     Grant,
     Reach,
     ResourceClaim,
     ResourceSlice,
-    Toleration,
 )
 from extender.dra.values import Amount, Value, amount, version
 from extender.quantity import QuantityError
 from extender.selectors import Expression, Term
+from extender.taints import Taint, Toleration
 from packing.first_fit import Number
 
 _DEVICE = {
@@ -206,8 +205,8 @@ def _number_of(raw: object, what: str) -> Number:
     return number.numerator if number.denominator == 1 else number
 
 
-def _taint(raw: _Raw) -> DeviceTaint:
-    return DeviceTaint(_text(raw.get("key")), _text(raw.get("value")), _text(raw.get("effect")))
+def _taint(raw: _Raw) -> Taint:
+    return Taint(_text(raw.get("key")), _text(raw.get("value")), _text(raw.get("effect")))
 
 
 def _reach(raw: _Raw) -> Reach | None:

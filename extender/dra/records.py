@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, NamedTuple, TypeAlias
 from extender.dra.capacity import Policy
 from extender.dra.values import Amount, Value
 from extender.selectors import Term
+from extender.taints import Taint, Toleration
 from packing.first_fit import Number
 
 Counters: TypeAlias = Mapping[tuple[str, str], Number]
@@ -40,15 +41,6 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceTaint:
-    """What keeps allocations off a device that do not tolerate it."""
-
-    key: str
-    value: str
-    effect: str
-
-
-@dataclass(frozen=True, slots=True)
 class Device:
     """One device of a slice.
 
@@ -64,7 +56,7 @@ class Device:
     capacity: Mapping[str, Mapping[str, Amount]] = field(default_factory=dict)
     named: Mapping[str, Amount] = field(default_factory=dict)
     consumes: Counters = field(default_factory=dict)
-    taints: tuple[DeviceTaint, ...] = ()
+    taints: tuple[Taint, ...] = ()
     reach: Reach | None = None
     shared: bool = False
     policies: Mapping[str, Policy] = field(default_factory=dict)
@@ -119,22 +111,6 @@ class DeviceClass:
     def key(self) -> str:
         """The name: classes have no namespace."""
         return self.name
-
-
-@dataclass(frozen=True, slots=True)
-class Toleration:
-    """Which taints of devices do not matter. Empty fields stand for any."""
-
-    key: str = ""
-    operator: str = ""
-    value: str = ""
-    effect: str = ""
-
-    def covers(self, taint: DeviceTaint) -> bool:
-        """Whether it tolerates this taint."""
-        if self.effect not in ("", taint.effect) or self.key not in ("", taint.key):
-            return False
-        return self.operator == "Exists" or (self.operator in ("", "Equal") and self.value == taint.value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from extender.manifests import WireNode, WirePod, complaint
-from extender.objects import Container, Node, Pod, PodClaim, PodSpec, Taint
+from extender.objects import Container, Node, Pod, PodClaim, PodSpec
+from extender.taints import Taint
 
 
 def pod_of(manifest: dict[str, Any]) -> Pod:

@@ -149,7 +149,7 @@ def test_selector_and_required_affinity_are_kept(replayed, rules: dict[str, Any]
         ([{"key": "other", "operator": "Exists"}], False),
         ([{"key": "team", "operator": "Exists", "effect": "NoExecute"}], False),
         ([{"key": "team", "operator": "Equal", "value": "a", "effect": "NoSchedule"}], True),
-        ([{"value": "a"}], False),
+        ([{"key": "team", "operator": "Equals", "value": "a"}], False),
     ],
 )
 def test_taints_are_kept(replayed, tolerations: list[Any], goes: bool) -> None:

@@ -144,13 +144,13 @@ class KubeSource:
         for follower in (*self._followers, *self._besides):
             follower.start(apply)
 
-    def stop(self) -> None:
-        """End the watches."""
-        followers = (*self._followers, *self._besides)
     def follow_mig_layouts(self, namespace: str, name: str) -> None:
         """See ``Source.follow_mig_layouts``. It is asked for, so without the right there are warnings."""
         self._besides.append(Follower(mig_layouts(namespace, name), self._api.follow))
 
+    def stop(self) -> None:
+        """End the watches."""
+        followers = (*self._followers, *self._besides)
         for follower in followers:
             follower.stop()
         deadline = time.monotonic() + self._api.timeouts.stop

@@ -259,6 +259,8 @@ class State:
     def _remove_record(self, kind: Kind, key: str) -> None:
         if kind == "Device":
             self._put_cards(key, None)
+        elif kind == "ConfigMap":
+            self._put_layouts(key, None)
         else:
             self.devices.remove(kind, key)
 
@@ -269,21 +271,6 @@ class State:
             self.cards[node] = cards
         if (known := self.nodes.get(node)) is not None:
             self._read(known)
-        elif kind == "ConfigMap":
-            self._put_layouts(key, None)
-
-    def _read(self, node: Node) -> None:
-        self._problems.pop(node.name, None)
-        try:
-            inventory = inventory_of(node, self.cards.get(node.name), self.layouts_for(node.name))
-            shape = inventory.shape
-            if inventory.doubt:
-                self._problem(node.name, inventory.doubt)
-        except (InventoryError, QuantityError) as error:
-            self._problem(node.name, f"node takes nothing: {error}")
-            shape = NodeShape(node.name, 0, 0, blocked=Reason.UNREADABLE)
-        self.ledger.put_node(shape)
-        self._note(node.name)
 
     def layouts_for(self, node: str) -> MigLayouts | None:
         """What the MIG manager knows of layouts for a node."""
@@ -315,9 +302,23 @@ class State:
             return None
         return layouts.name, bool(layouts.layouts), named(node, layouts)
 
+    def _read(self, node: Node) -> None:
+        self._problems.pop(node.name, None)
+        try:
+            inventory = inventory_of(node, self.cards.get(node.name), self.layouts_for(node.name))
+            shape = inventory.shape
+            if inventory.doubt:
+                self._problem(node.name, inventory.doubt)
+        except (InventoryError, QuantityError) as error:
+            self._problem(node.name, f"node takes nothing: {error}")
+            shape = NodeShape(node.name, 0, 0, blocked=Reason.UNREADABLE)
+        self.ledger.put_node(shape)
+        self._note(node.name)
+
     def _remove_node(self, name: str) -> None:
         self.nodes.pop(name, None)
         self._problems.pop(name, None)
+        self._problems.pop(_layouts_of(name), None)
         self.ledger.remove_node(name)
 
     def _put_pod(self, pod: Pod) -> None:
@@ -328,7 +329,6 @@ class State:
         known = self.pods.get(pod.key)
         if known is not None and known.uid != pod.uid:
             self._remove_pod(pod.key)
-        self._problems.pop(_layouts_of(name), None)
             known = None
         if known is None:
             self._learn(pod)
@@ -396,6 +396,9 @@ class State:
         elif kind == "Device":
             for name in self.cards.keys() - keys:
                 self._put_cards(name, None)
+        elif kind == "ConfigMap":
+            for name in (self.layouts.keys() or {""}) - keys:
+                self._put_layouts(name, None)
         else:
             self.devices.keep(kind, keys)
         self.synced.add(kind)
@@ -406,9 +409,6 @@ class State:
         if row is not None and self.binds:
             self.fleet.block(row, self._closed(row))
         if row is None or not self.fleet.overcommitted[row]:
-        elif kind == "ConfigMap":
-            for name in (self.layouts.keys() or {""}) - keys:
-                self._put_layouts(name, None)
             self._overcommitted.discard(name)
         elif name not in self._overcommitted:
             self._overcommitted.add(name)
@@ -430,13 +430,13 @@ class State:
         self._problems[subject] = text
 
 
+def _layouts_of(node: str) -> str:
+    return f"MIG layouts of {node or 'all nodes'}"
+
+
 def _same_inventory(one: Node, other: Node) -> bool:
     return (one.labels, one.annotations, one.allocatable) == (
         other.labels,
         other.annotations,
         other.allocatable,
     )
-def _layouts_of(node: str) -> str:
-    return f"MIG layouts of {node or 'all nodes'}"
-
-

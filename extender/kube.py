@@ -13,7 +13,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -29,7 +29,7 @@ from urllib3 import HTTPResponse
 from extender.follow import NO_ANSWER, Follower, Refused, Standing
 from extender.lease import KubeLease
 from extender.manifests import WirePod
-from extender.objects import Kind, Pod
+from extender.objects import Kind, Pod, Upserted
 from extender.source import (
     Apply,
     BindConflict,
@@ -46,6 +46,8 @@ from extender.watch import (
     NODES,
     PODS,
     WATCH_SECONDS,
+    ListWatch,
+    ProtocolError,
     Request,
     mig_layouts,
 )
@@ -61,7 +63,7 @@ class Timeouts:
     """Seconds to wait for each."""
 
     connect: float = 5.0
-    bind: float = 10.0
+    bind: float = 2.0  # as long as kube-scheduler waits: the httpTimeout of scheduler-config/
     page: float = 30.0
     # Of a watch, which may be silent to its end: where nothing changes there are no bookmarks either.
     silence: float = WATCH_SECONDS + 10.0
@@ -84,8 +86,9 @@ class _Api:
         read = self.timeouts.silence if request.watch else self.timeouts.page
         return self._call("GET", request.path, read, query=request.query)
 
-    def get(self, path: str) -> bytes:
-        with closing(self._call("GET", path, self.timeouts.page)) as response:
+    def get(self, path: str, within: float | None = None, query: Mapping[str, str] | None = None) -> bytes:
+        read = within / 2 if within else self.timeouts.page
+        with closing(self._call("GET", path, read, query=query)) as response:
             return response.read()
 
     def post(self, path: str, body: object, within: float) -> None:
@@ -159,11 +162,16 @@ class KubeSource:
 
     async def bind(self, pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -> None:
         """Create the pod's Binding in a thread of its own. Raises ``BindError``."""
-        await asyncio.to_thread(self._bind, pod, node, annotations or {})
+        until = time.monotonic() + self._api.timeouts.bind
+        await asyncio.to_thread(self._bind, pod, node, annotations or {}, until)
 
     async def look_up(self, pod: Pod) -> Pod | None:
         """See ``Source.look_up``: a read of the latest version, in a thread of its own."""
         return await asyncio.to_thread(self._look_up, pod)
+
+    async def pods_on(self, node: str) -> Sequence[Pod]:
+        """See ``Source.pods_on``: a list of the latest version, in a thread of its own."""
+        return await asyncio.to_thread(self._pods_on, node)
 
     async def caught_up(self) -> bool:
         """See ``Source.caught_up``."""
@@ -224,7 +232,7 @@ class KubeSource:
         """Where the configuration came from, and the address."""
         return f"{self._name} at {self._api.host}"
 
-    def _bind(self, pod: Pod, node: str, annotations: Mapping[str, str]) -> None:
+    def _bind(self, pod: Pod, node: str, annotations: Mapping[str, str], until: float) -> None:
         metadata = {"name": pod.name, "namespace": pod.namespace, "annotations": dict(annotations)}
         body = {
             "apiVersion": "v1",
@@ -233,9 +241,10 @@ class KubeSource:
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         # Asked here, for a thread may have been long in coming.
-        within = min(self._api.timeouts.bind, self._allowed_for())
-        if within <= 0:
+        if (allowed_for := self._allowed_for()) <= 0:
             raise BindError("this replica of Stowage leads no more")
+        if (within := min(until - time.monotonic(), allowed_for)) <= 0:
+            raise BindError("the API server is too slow, the binding was not sent")
         try:
             self._api.post(f"{_path(pod)}/binding", body, within)
         except Refused as refused:
@@ -252,6 +261,14 @@ class KubeSource:
             raise Unreachable(f"the pod cannot be read: {refused.message}") from None
         except (*NO_ANSWER, ValidationError) as error:
             raise Unreachable(f"the API server did not answer: {error}") from error
+
+    def _pods_on(self, node: str) -> list[Pod]:
+        of_node = {"fieldSelector": f"spec.nodeName={node}"}
+        try:
+            events = ListWatch(PODS).page(self._api.get(PODS.path, self._api.timeouts.bind, of_node))
+        except (*NO_ANSWER, Refused, ProtocolError) as error:
+            raise Unreachable(f"the pods of the node cannot be read: {error}") from error
+        return [event.obj for event in events if isinstance(event, Upserted) and isinstance(event.obj, Pod)]
 
 
 def _path(pod: Pod) -> str:

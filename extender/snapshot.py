@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -171,6 +171,10 @@ class SnapshotSource:
     async def look_up(self, pod: Pod) -> Pod | None:
         """The pod of this name in the snapshot."""
         return self._snapshot.pods.get(pod.key)
+
+    async def pods_on(self, node: str) -> Sequence[Pod]:
+        """The pods of this node in the snapshot."""
+        return [pod for pod in self._snapshot.pods.values() if pod.node_name == node]
 
     async def caught_up(self) -> bool:
         """Always: nothing changes."""

@@ -87,6 +87,9 @@ class Source(Protocol):
     async def look_up(self, pod: Pod) -> Pod | None:
         """The pod of this name as it is at this moment, None where there is none. Raises ``Unreachable``."""
 
+    async def pods_on(self, node: str) -> Sequence[Pod]:
+        """The pods of a node as it is at this moment, ended ones included. Raises ``Unreachable``."""
+
     async def caught_up(self) -> bool:
         """Whether nothing newer can be had than what was delivered, trying for a moment to catch up.
 

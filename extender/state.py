@@ -210,14 +210,24 @@ class State:
         if truth is None or truth.uid != pod.uid or truth.terminated:
             self._drop_all(pod.uid)
         elif truth.node_name:
-            there = self.tentative.on(pod.uid, truth.node_name)
-            self._drop_all(pod.uid)
-            in_flight = there.in_flight if there else 0
-            self._tentatively(Tentative(truth, now, in_flight=in_flight, sure=True))
+            self._hold_for_sure(truth, now)
         else:
             for one in held:
                 if not one.in_flight and now - one.since >= TIME_TO_LIVE:
                     self._drop(one)
+
+    def found(self, truth: Pod, now: float) -> None:
+        """The API server has this pod, which may have been bound by others and not be on the watch yet."""
+        known = self.pods.get(truth.key)
+        shown = known is not None and known.uid == truth.uid and known.node_name
+        if truth.node_name and not (shown or truth.terminated):
+            self._hold_for_sure(truth, now)
+
+    def _hold_for_sure(self, truth: Pod, now: float) -> None:
+        there = self.tentative.on(truth.uid, truth.node_name)
+        self._drop_all(truth.uid)
+        in_flight = there.in_flight if there else 0
+        self._tentatively(Tentative(truth, now, in_flight=in_flight, sure=True))
 
     def _tentatively(self, one: Tentative) -> Tentative:
         self.tentative.put(one)

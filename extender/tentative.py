@@ -1,4 +1,4 @@
-"""Tentative holds: what ``bind`` has assumed and the watch has not shown yet.
+"""Tentative holds: what ``bind`` has assumed, or found on the API server, and the watch has not shown yet.
 
 A binding that was asked for has happened, has not, or may have: the answer can be lost, and the watch comes
 later than the answer. Until it is known the room counts as taken. What ends a hold is the truth: the watch

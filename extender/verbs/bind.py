@@ -3,19 +3,22 @@
 Which GPU of a node that divides them is written into annotations of the Binding, which the API server merges
 into the pod together with the node's name and only for the pod of that UID: all or nothing. The room is taken
 in the books before the API server is asked, so that two binds in flight cannot both have it, and stays taken
-until it is known what became of the binding (``extender/tentative.py``). Where GPUs are merely counted the
-device is kubelet's choice, and nothing is written.
+until it is known what became of the binding (``extender/tentative.py``). Where another replica may have bound
+before, the node's pods are read first (``extender/handover.py``). Where GPUs are merely counted the device is
+kubelet's choice, and nothing is written.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
 from extender.dialects import WRITERS, RequestError, claims_of, request_of
+from extender.handover import Handover
 from extender.holdings import settle
 from extender.objects import Pod
 from extender.settings import Settings
@@ -30,8 +33,10 @@ from packing.request import Request
 from packing.shape import meaning
 
 PATIENCE = 1.0
-"""Seconds for which a bind waits for a busy device plugin: half of the httpTimeout of scheduler-config/."""
+"""Seconds for which a bind waits for a busy device plugin, and for the API server's word on the node: half of
+the httpTimeout of scheduler-config/."""
 _OFF = "binding is off in Stowage (setting bind): remove bindVerb from the scheduler's configuration"
+_UNREAD = "the API server does not say in time what the node holds, and another replica may have bound there"
 _POLL = 0.02  # seconds between looks at whether it still is
 
 
@@ -49,9 +54,12 @@ class Binder:
     def __init__(self, state: State, source: Source, settings: Settings) -> None:
         self._state, self._source, self._settings = state, source, settings
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._handover = Handover()
 
     async def bind(self, pod: Pod | None, args: BindArgs) -> str:
         """Bind; "" is success, anything else says why not. Binding again to the same node succeeds."""
+        asked_at = time.monotonic()
+        self._handover.asked(asked_at)
         try:
             if not self._settings.bind:
                 raise Refusal(_OFF)
@@ -59,24 +67,46 @@ class Binder:
                 raise Refusal("pod is not known, or was made anew under its name")
             if not await self._source.caught_up():
                 raise Refusal("Stowage was cut off from the API server, and has not caught up yet")
-            one = await self._in_turn(pod, args.node)
+            one = await self._in_turn(pod, args.node, asked_at + PATIENCE - time.monotonic())
             return await self._ask(one) if one else ""
         except (Refusal, RequestError) as error:
             return str(error)
 
-    async def _in_turn(self, pod: Pod, node: str) -> Tentative | None:
+    async def _in_turn(self, pod: Pod, node: str, within: float) -> Tentative | None:
         """The pod's room, taken in the books; None where the pod is bound to the node already."""
         turn = self._turns.setdefault(node, asyncio.Lock())
         try:
-            async with asyncio.timeout(PATIENCE), turn:
+            async with asyncio.timeout(within), turn:
                 while True:
                     with suppress(Busy):
+                        await self._catch_up_with_others(pod, node)
                         return self._assume(pod, node)
                     await asyncio.sleep(_POLL)
         except TimeoutError:
             raise Busy(Reason.PLUGIN_BUSY.text) from None
 
+    async def _catch_up_with_others(self, pod: Pod, node: str) -> None:
+        """Take in what others may have bound to a node, where the pod is about to get some GPU of it."""
+        if not (self._handover.must_read(node) and self._assignment(pod, node)):
+            return
+        read_at = time.monotonic()
+        try:
+            async with asyncio.timeout(PATIENCE / 2):
+                bound = await self._source.pods_on(node)
+        except (Unreachable, TimeoutError):
+            raise Refusal(_UNREAD) from None
+        for one in bound:
+            self._state.found(one, read_at)
+        self._handover.read(node, read_at)
+
     def _assume(self, pod: Pod, node: str) -> Tentative | None:
+        if (assignment := self._assignment(pod, node)) is None:
+            return None
+        known = self._state.pod_by_uid(pod.uid) or pod
+        return self._state.assume(known, node, assignment, time.monotonic())
+
+    def _assignment(self, pod: Pod, node: str) -> Mapping[str, str] | None:
+        """What the pod is to be told on this node; None where it is bound there already."""
         state = self._state
         known = state.pod_by_uid(pod.uid) or pod
         held = state.tentative.of(pod.uid)
@@ -86,8 +116,7 @@ class Binder:
                 raise Refusal("pod is bound to another node")
             return None
         before = state.tentative.on(pod.uid, node)  # asked for already, without an answer: the same again
-        assignment = before.assignment if before else assign(state, known, node)
-        return state.assume(known, node, assignment, time.monotonic())
+        return before.assignment if before else assign(state, known, node)
 
     async def _ask(self, one: Tentative) -> str:
         """Ask the API server for the binding, and leave the books as its answer says."""

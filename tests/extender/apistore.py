@@ -74,7 +74,9 @@ class Store:
                 return 410, b"{}"
             version, rest = self._snapshots[token]
         else:
-            version, rest = self.version, [*self.objects.values()]
+            node = query.get("fieldSelector", "").removeprefix("spec.nodeName=")
+            every = self.objects.values()
+            version, rest = self.version, [o for o in every if not node or o["spec"]["nodeName"] == node]
         if "limit" not in query or len(rest) <= self._page_size:
             return 200, page(rest, version)
         token = f"{version}.{len(rest)}"

@@ -42,6 +42,8 @@ class Api(SnapshotSource):
         self.made = self.hangs = False
         self.answers = True
         self.current = True
+        self.silent = False  # a read of a node's pods takes for ever
+        self.read: list[str] = []
         self.sent: list[tuple[str, dict[str, str]]] = []
 
     async def bind(self, pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -> None:
@@ -58,6 +60,13 @@ class Api(SnapshotSource):
         if not self.answers:
             raise Unreachable("no answer")
         return self.pods.get(pod.key)
+
+    async def pods_on(self, node: str) -> list[Pod]:
+        self.read.append(node)
+        await asyncio.sleep(3600 if self.silent else 0)
+        if not self.answers:
+            raise Unreachable("no answer")
+        return [pod for pod in self.pods.values() if pod.node_name == node]
 
     async def caught_up(self) -> bool:
         return self.current
@@ -431,3 +440,63 @@ async def test_a_hold_outlives_its_node() -> None:
     events: Sequence[Deleted | Upserted] = [Deleted("Node", "own"), Upserted(node_of("own"))]
     cluster.state.apply(events)
     assert cluster.free("own") == [400, 1000, 1000, 1000]
+
+
+# Another replica has bound before, and the watch has not shown it.
+
+
+def bound_by_another(pod: Pod, node: str, index: int = 0, **changes: str) -> Pod:
+    annotations = {**pod.annotations, "stowage.dev/gpu-indices": str(index)}
+    return replace(pod, node_name=node, annotations=annotations, **changes)
+
+
+async def test_a_gpu_that_another_replica_gave_away_a_moment_ago_is_not_given_again() -> None:
+    cluster = Cluster(node_of("own"), own("a"), own("b"))
+    cluster.api.pods["default/a"] = bound_by_another(own("a"), "own")
+    cluster.api.pods["default/c"] = bound_by_another(own("c"), "own", index=1)  # the watch knows no such pod
+    assert await cluster.bind(own("b"), "own") == ""
+    assert cluster.api.sent == [("own", {"stowage.dev/gpu-indices": "2"})]
+    assert cluster.free("own") == [400, 400, 400, 1000]
+    cluster.tell("default/a", "default/b", "default/c")
+    assert (cluster.free("own"), len(cluster.state.tentative)) == ([400, 400, 400, 1000], 0)
+
+
+async def test_a_pod_that_another_replica_bound_is_not_bound_again() -> None:
+    cluster = Cluster(node_of("own"), own("a"))
+    cluster.api.pods["default/a"] = bound_by_another(own("a"), "own", index=3)
+    assert await cluster.bind(own("a"), "own") == ""
+    assert (cluster.api.sent, cluster.free("own")) == ([], [1000, 1000, 1000, 400])
+
+
+async def test_what_ended_or_is_known_better_is_not_held_again() -> None:
+    cluster = Cluster(node_of("own"), own("b"), bound_by_another(own("a"), "own", index=1))
+    cluster.api.pods["default/c"] = bound_by_another(own("c"), "own", phase="Succeeded")
+    assert await cluster.bind(own("b"), "own") == ""
+    assert (cluster.free("own"), len(cluster.state.tentative)) == ([400, 400, 1000, 1000], 1)
+
+
+async def test_nothing_is_bound_where_it_is_not_known_what_others_have_bound(impatient: None) -> None:
+    cluster = Cluster(node_of("own"), own("a"))
+    cluster.api.answers = False
+    assert "another replica may have bound" in await cluster.bind(own("a"), "own")
+    cluster.api.answers, cluster.api.silent = True, True
+    assert "another replica may have bound" in await cluster.bind(own("a"), "own")
+    assert (cluster.api.sent, cluster.free("own")) == ([], [1000] * 4)
+
+
+async def test_a_node_whose_gpus_are_only_counted_is_not_read() -> None:
+    cluster = Cluster(make_node("counted", 8), make_pod("a", 1))
+    assert await cluster.bind(make_pod("a", 1), "counted") == ""
+    assert (cluster.api.read, len(cluster.api.sent)) == ([], 1)
+
+
+async def test_a_pod_that_waits_for_the_device_plugin_is_told_what_came_meanwhile() -> None:
+    """The node is read when the wait is over, not before it."""
+    cluster = Cluster(node_of("hami"), hami("a"), hami("b"))
+    await cluster.bind(hami("a"), "hami")
+    waiting = asyncio.create_task(cluster.bind(hami("b"), "hami"))
+    await asyncio.sleep(0)
+    assert cluster.api.read == ["hami"]
+    cluster.state.apply([Upserted(replace(cluster.api.pods["default/a"], phase="Running"))])
+    assert await waiting == ""
+    assert cluster.api.read == ["hami", "hami"]

@@ -35,6 +35,7 @@ GPUS, MIB = 2, 1000
 SIZES = (300, 500, 700, 1000)
 COMPUTE, INDICES = "stowage.dev/gpu-compute", "stowage.dev/gpu-indices"
 names, nodes, sizes = st.sampled_from("abcd"), st.sampled_from(NODES), st.sampled_from(SIZES)
+calls = st.lists(st.tuples(names, nodes), min_size=1, max_size=4)
 which = st.integers(0, 7)
 answered = st.sampled_from(["ok", "refused", "made", "lost", "late"])
 
@@ -96,6 +97,9 @@ class Truth(SnapshotSource):
             raise Unreachable("no answer")
         return self.pods.get(pod.key)
 
+    async def pods_on(self, node: str) -> list[Pod]:
+        return [pod for pod in self.pods.values() if pod.node_name == node]
+
 
 class Books(RuleBasedStateMachine):
     """Random interleavings of all that."""
@@ -115,11 +119,17 @@ class Books(RuleBasedStateMachine):
 
     def begin(self) -> None:
         """A fresh Stowage, as after a start or a restart: it knows nothing but what it lists."""
+        self.truth.events.clear()
+        self.become(self.truth.everything())
+
+    def become(self, known: Iterable[Event]) -> None:
+        """A Stowage that has seen these events, and has not been asked anything yet."""
         self.state = State(POLICIES["best-fit"]())
         self.state.binds = True
         self.binder = Binder(self.state, self.truth, Settings(bind=True))
-        self.truth.events.clear()
-        self.state.apply(self.truth.everything())
+        self.state.apply(list(known))
+        known_bound = {pod.uid for pod in self.state.pods.values() if pod.node_name}
+        self.unseen = {pod.uid for pod in self.held_in_truth()} - known_bound
 
     # What others do to the cluster.
 
@@ -165,6 +175,8 @@ class Books(RuleBasedStateMachine):
             event = self.truth.events.popleft()
             before = self.state.pods.get(event.key) if isinstance(event, Deleted) else None
             self.state.apply([event])
+            if isinstance(event, Upserted) and isinstance(event.obj, Pod) and event.obj.node_name:
+                self.unseen.discard(event.obj.uid)
             if before:
                 self.nothing_is_tentative_of([before.uid])
             elif isinstance(event, Upserted) and isinstance(event.obj, Pod) and event.obj.node_name:
@@ -174,6 +186,7 @@ class Books(RuleBasedStateMachine):
     def list_anew(self) -> None:
         before = {pod.uid for pod in self.state.pods.values()}
         self.truth.events.clear()
+        self.unseen.clear()
         self.state.apply(self.truth.everything())
         listed = {pod.uid: pod for pod in self.truth.pods.values()}
         self.nothing_is_tentative_of(before - listed.keys())
@@ -185,7 +198,7 @@ class Books(RuleBasedStateMachine):
 
     # What kube-scheduler asks, and what becomes of the bindings.
 
-    @rule(calls=st.lists(st.tuples(names, nodes), min_size=1, max_size=4))
+    @rule(calls=calls)
     def bind(self, calls: list[tuple[str, str]]) -> None:
         for name, node in calls:
             if pod := self.truth.pods.get(f"d/{name}"):  # kube-scheduler may know it before Stowage does
@@ -243,6 +256,18 @@ class Books(RuleBasedStateMachine):
 
     @rule(made=st.booleans())
     def restart(self, made: bool) -> None:
+        """The process is killed."""
+        self.end(made)
+        self.begin()
+
+    @rule(made=st.booleans(), calls=calls)
+    def take_over(self, made: bool, calls: list[tuple[str, str]]) -> None:
+        """Another replica is asked from now on. Its watch is as far as that of the one before."""
+        self.end(made)
+        self.become(map(Upserted, [*self.state.nodes.values(), *self.state.pods.values()]))
+        self.bind(calls)
+
+    def end(self, made: bool) -> None:
         """A process that is killed ends its requests: what it asked for is made by now, or never."""
         for binding in self.truth.sent:
             if made:
@@ -252,7 +277,6 @@ class Books(RuleBasedStateMachine):
             task.cancel()
         self.turn()
         self.binds.clear()
-        self.begin()
 
     def make_if_possible(self, binding: Binding) -> None:
         with suppress(BindError):
@@ -292,7 +316,7 @@ class Books(RuleBasedStateMachine):
     def what_is_true_or_may_be_is_in_the_books(self) -> None:
         books = self.in_the_books()
         for pod in self.possible():
-            assert (pod.uid, pod.node_name, pod.annotations[INDICES]) in books
+            assert pod.uid in self.unseen or (pod.uid, pod.node_name, pod.annotations[INDICES]) in books
 
     @invariant()
     def the_fleet_is_what_the_books_say(self) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,7 @@ from kubernetes.config import ConfigException
 from extender.kube import KubeSource, from_kubeconfig, in_cluster
 from extender.objects import Pod
 from extender.source import BindConflict, BindError, PodNotFound, Unavailable, Unreachable
-from tests.extender.apiserver import ApiServer, pod, source_of
+from tests.extender.apiserver import PATIENT, ApiServer, pod, source_of
 
 
 @pytest.fixture
@@ -66,6 +70,32 @@ async def test_a_pod_is_looked_up_as_it_is_now(api: ApiServer, tmp_path: Path) -
     with pytest.raises(Unreachable, match="did not answer"):
         await source.look_up(Pod("ml", "p0", "u-p0"))
     api.start()
+
+
+async def test_the_pods_of_a_node_are_those_of_this_moment(api: ApiServer, tmp_path: Path) -> None:
+    source = source_of(api, tmp_path)
+    for name, node in (("p0", "n1"), ("p1", "n2"), ("p2", "n1"), ("p3", "n1"), ("p4", "")):
+        api.put(pod(name, node))
+    assert [one.name for one in await source.pods_on("n1")] == ["p0", "p2", "p3"]
+    assert api.requests == [("/api/v1/pods", {"fieldSelector": "spec.nodeName=n1"})]
+    for trouble in ("500", "hangup", "garbage", "silent"):
+        api.script["/api/v1/pods"].append(trouble)
+        with pytest.raises(Unreachable, match="cannot be read"):
+            await source.pods_on("n1")
+
+
+async def test_a_binding_that_could_not_be_sent_in_time_is_not_sent(api: ApiServer, tmp_path: Path) -> None:
+    """All threads are busy: who asked has given up, and another replica may be asked by now."""
+    api.put(pod("p0"))
+    source = source_of(api, tmp_path, timeouts=replace(PATIENT, bind=0.2))
+    with ThreadPoolExecutor(1) as pool:
+        asyncio.get_running_loop().set_default_executor(pool)
+        pool.submit(time.sleep, 0.5)
+        with pytest.raises(BindError, match="was not sent") as caught:
+            await source.bind(Pod("ml", "p0", "u-p0"), "n1")
+    assert not isinstance(caught.value, Unreachable)
+    assert api.requests == []
+    assert not api.pods.objects["ml/p0"]["spec"]["nodeName"]
 
 
 async def test_bind_without_a_server(api: ApiServer, tmp_path: Path) -> None:

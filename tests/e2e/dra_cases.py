@@ -1,33 +1,22 @@
-"""Random small clusters with devices, in the form in which NVIDIA's DRA driver publishes them.
-
-The form is that of kubernetes-sigs/dra-driver-nvidia-gpu at 95932046 (``cmd/gpu-kubelet-plugin``): devices
-``gpu-<minor>``, and for each placement of each MIG profile ``gpu-<minor>-mig-<profile>-<id>-<start>``, which
-take the memory slices and multiprocessors of their GPU's counter set. Each case has nodes of its own.
-"""
+"""Random small clusters with devices, and what pods ask for. Each case has nodes of its own."""
 
 import random
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from .controlplane.api import NAMESPACE, Object
+from .dra_devices import DRIVER, PROFILES, ROOT, devices_of, root, slice_of, slices_of
 from .workload import node, pod
 
-DRIVER = "gpu.nvidia.com"
 CASE = "e2e.stowage.dev/case"
-H100, L40S = "NVIDIA H100 80GB HBM3", "NVIDIA L40S"
-# Profile, its id, memory slices, multiprocessors, starts: of an H100 with 80 GB.
-PROFILES = (
-    ("1g.10gb", 19, 1, 16, range(7)),
-    ("1g.20gb", 15, 2, 26, (0, 2, 4, 6)),
-    ("2g.20gb", 14, 2, 32, (0, 2, 4)),
-    ("3g.40gb", 9, 4, 60, (0, 4)),
-    ("4g.40gb", 5, 4, 64, (0,)),
-    ("7g.80gb", 0, 8, 132, (0,)),
-)
+GPUS = "nvidia.com/gpu"
+A = "device.attributes['gpu.nvidia.com']"
 OF_TYPE = "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == "
 CLASSES = {
     "gpu.nvidia.com": f"{OF_TYPE}'gpu'",
     "mig.nvidia.com": f"{OF_TYPE}'mig'",
     "any.nvidia.com": 'device.driver == "gpu.nvidia.com"',
+    "parts.nvidia.com": f"['parts', 'x'].exists(t, {A}.type == t) && device.allowMultipleAllocations",
     "nics": 'device.driver == "nic.example.com"',
 }
 WHOLE_SELECTORS = (
@@ -43,9 +32,14 @@ WHOLE_SELECTORS = (
     "!(device.attributes['gpu.nvidia.com'].index < 1)",
     "device.attributes['resource.kubernetes.io'].pcieRoot != 'pci0000:00'",
     "cel.bind(a, device.attributes['gpu.nvidia.com'], a.brand == 'Nvidia' && a.index >= 1)",
+    f"['L40S', 'A100'].exists(model, {A}.productName.endsWith(model))",
+    f"['NVIDIA', '80GB'].all(part, {A}.productName.contains(part))",
+    f"[0, 1, 2, 3].filter(i, i % 2 == 0).exists_one(i, i == {A}.index)",
+    f"[{A}.index].exists(i, {A}.nothing == i || i < 4)",
+    f"['H100', 'H200'].map(m, 'NVIDIA ' + m).exists(m, {A}.productName.startsWith(m))",
+    f"int({A}.uuid.split('-')[1]) % 2 == 0 && device.attributes.exists(d, d == 'resource.kubernetes.io')",
+    "sign(device.capacity['gpu.nvidia.com'].memory.sub(quantity('60Gi'))) > 0",
 )
-PARENT = "parentUUID"
-ROOT = "resource.kubernetes.io/pcieRoot"
 
 
 @dataclass
@@ -64,21 +58,6 @@ class Case:
     held: set[str] = field(default_factory=set)
 
 
-def divided_node(name: str) -> tuple[Object, list[Object]]:
-    """A node with one H100 that is divided on demand, and its slices."""
-    rng = random.Random(name)
-    counters = [{"name": "gpu-0-counter-set", "counters": _all_of_it()}]
-    devices = _gpu(0, rng, divided=True)
-    return node(name, {}), _slices(name, devices, counters, rng, missing=False)
-
-
-def whole_node(name: str, gpus: int) -> tuple[Object, Object]:
-    """A node with so many L40S or H100, which are not in its allocatable, and their slice."""
-    rng = random.Random(name)
-    devices = [device for minor in range(gpus) for device in _gpu(minor, rng, divided=False)]
-    return node(name, {}), _slice(f"{name}-gpus", DRIVER, name, 1, {"devices": devices})
-
-
 def small_pod(name: str, scheduler: str) -> tuple[Object, Object]:
     """A pod that asks for the smallest part of a GPU, and its claim."""
     selector = "device.attributes['gpu.nvidia.com'].profile == '1g.10gb'"
@@ -95,7 +74,8 @@ def classes() -> list[Object]:
             "apiVersion": "resource.k8s.io/v1",
             "kind": "DeviceClass",
             "metadata": {"name": name},
-            "spec": {"selectors": [{"cel": {"expression": expression}}]},
+            "spec": {"selectors": [{"cel": {"expression": expression}}]}
+            | ({"extendedResourceName": GPUS} if name == "gpu.nvidia.com" else {}),
         }
         for name, expression in CLASSES.items()
     ]
@@ -104,133 +84,34 @@ def classes() -> list[Object]:
 def case(name: str, rng: random.Random) -> Case:
     """One random case."""
     made = Case(name)
-    kind = rng.choice(("whole", "mig", "both"))
+    kind = rng.choice(tuple(WISHES))
     with_nics = rng.random() < 0.3
-    for number in range(rng.choice((1, 1, 1, 2, 3))):
+    for number in range(rng.choice((1, 1, 2, 2, 3))):
         node_name = f"{name}-n{number}"
         made.nodes.append(node(node_name, {}, labels={CASE: name}))
-        devices, counters = _devices(kind, rng)
+        devices, counters = devices_of(kind, rng)
         missing = not counters and rng.random() < 0.05  # with counters nobody could have "All" devices
-        made.slices += _slices(node_name, devices, counters, rng, missing=missing)
+        made.slices += slices_of(node_name, devices, counters, rng, missing=missing)
         made.devices[node_name] = len(devices) * (not missing) + 4 * with_nics
-        taken = _taken(node_name, devices, counters, rng)
+        give = _shared if kind == "parts" else _taken
+        taken = give(node_name, devices, counters, rng)
         made.claims += taken
         made.held |= {one["metadata"]["name"] for one in taken if not missing}
         if with_nics:
-            nics = [{"name": f"nic-{n}", "attributes": {ROOT: {"string": _root(n)}}} for n in range(4)]
+            nics = [{"name": f"nic-{n}", "attributes": {ROOT: {"string": root(n)}}} for n in range(4)]
             rng.shuffle(nics)
-            made.slices += [_slice(f"{node_name}-nics", "nic.example.com", node_name, 1, {"devices": nics})]
+            made.slices += [slice_of(f"{node_name}-nics", "nic.example.com", node_name, 1, {"devices": nics})]
     kinds = WISHES[kind] + ("nic",) * with_nics
     wanted = [claim(f"{name}-c{n}", _wish(kinds, rng)) for n in range(rng.choice((1, 1, 1, 2)))]
     made.claims += wanted
     made.pod = pod(f"{name}-pod", {}, scheduler="default-scheduler")
     made.pod["spec"]["nodeSelector"] = {CASE: name}
+    if kind in ("whole", "both") and rng.random() < 0.3:
+        _ask_by_resource(made.pod["spec"], rng)
     made.pod["spec"]["resourceClaims"] = [
         {"name": f"claim-{n}", "resourceClaimName": one["metadata"]["name"]} for n, one in enumerate(wanted)
     ]
     return made
-
-
-def _devices(kind: str, rng: random.Random) -> tuple[list[Object], list[Object]]:
-    """Devices of a node and their counter sets."""
-    devices: list[Object] = []
-    counters: list[Object] = []
-    for minor in range(rng.choice((2, 4, 6)) if kind == "whole" else rng.choice((1, 2, 3))):
-        divided = kind == "mig" or (kind == "both" and minor % 2 == 1)
-        devices += _gpu(minor, rng, divided=divided)
-        if divided:
-            counters.append({"name": f"gpu-{minor}-counter-set", "counters": _all_of_it()})
-    if rng.random() < 0.5:
-        rng.shuffle(devices)
-    if rng.random() < 0.2:
-        tainted = rng.choice(devices)
-        tainted["taints"] = [
-            {"key": "gpu.nvidia.com/unhealthy", "value": "yes", "effect": rng.choice(EFFECTS)}
-        ]
-    return devices, counters
-
-
-EFFECTS = ("NoSchedule", "NoExecute", "None")
-
-
-def _gpu(minor: int, rng: random.Random, *, divided: bool) -> list[Object]:
-    product = H100 if divided else rng.choice((H100, L40S))
-    memory = "80Gi" if product == H100 else "48Gi"
-    common = {
-        "productName": {"string": product},
-        "brand": {"string": "Nvidia"},
-        "architecture": {"string": "Hopper" if product == H100 else "Ada Lovelace"},
-        "cudaComputeCapability": {"version": "9.0.0" if product == H100 else "8.9.0"},
-        "driverVersion": {"version": rng.choice(("550.54.15", "570.86.15"))},
-        "cudaDriverVersion": {"version": "12.8.0"},
-        ROOT: {"string": _root(minor)},
-        "index": {"int": minor},
-    }
-    uuid = {"string": f"GPU-{minor}"}
-    whole: Object = {
-        "name": f"gpu-{minor}",
-        "attributes": common | {"type": {"string": "gpu"}, "uuid": uuid},
-        "capacity": {"memory": {"value": memory}},
-    }
-    if not divided:
-        return [whole]
-    source = f"gpu-{minor}-counter-set"
-    whole["consumesCounters"] = [{"counterSet": source, "counters": _all_of_it()}]
-    parts = [
-        {
-            "name": f"gpu-{minor}-mig-{profile.replace('.', '')}-{number}-{start}",
-            "attributes": common
-            | {"type": {"string": "mig"}, "profile": {"string": profile}, "parentUUID": uuid},
-            "capacity": {"memory": {"value": f"{profile.partition('.')[2].removesuffix('gb')}Gi"}},
-            "consumesCounters": [{"counterSet": source, "counters": _window(start, size, sms)}],
-        }
-        for profile, number, size, sms, starts in PROFILES
-        for start in starts
-    ]
-    return [whole, *parts]
-
-
-def _window(start: int, size: int, multiprocessors: int) -> Object:
-    taken = {f"memory-slice-{n}": {"value": "1"} for n in range(start, start + size)}
-    return taken | {"multiprocessors": {"value": str(multiprocessors)}, "memory": {"value": f"{size * 10}Gi"}}
-
-
-def _all_of_it() -> Object:
-    return _window(0, 8, 132)
-
-
-def _root(number: int) -> str:
-    return f"pci0000:0{number // 2}"
-
-
-def _slices(
-    node_name: str, devices: list[Object], counters: list[Object], rng: random.Random, *, missing: bool
-) -> list[Object]:
-    """Slices of at most so many devices, sometimes one too few, or one of an older generation besides."""
-    size = rng.choice((3, 8, 60)) if len(devices) < 20 else 60
-    parts: list[Object] = [{"devices": devices[n : n + size]} for n in range(0, len(devices), size)]
-    if counters:
-        parts.insert(rng.randrange(len(parts) + 1), {"sharedCounters": counters})
-    letters = rng.sample("abcdefghijklmnop", len(parts))
-    made = [
-        _slice(f"{node_name}-{letter}", DRIVER, node_name, len(parts) + missing, part, generation=2)
-        for letter, part in zip(letters, parts, strict=True)
-    ]
-    if rng.random() < 0.1:
-        made.append(_slice(f"{node_name}-old", DRIVER, node_name, 1, {"devices": [{"name": "gpu-0"}]}))
-    return made
-
-
-def _slice(
-    name: str, driver: str, node_name: str, count: int, part: Object, *, generation: int = 1
-) -> Object:
-    pool = {"name": node_name, "generation": generation, "resourceSliceCount": count}
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": name},
-        "spec": {"driver": driver, "nodeName": node_name, "pool": pool} | part,
-    }
 
 
 def _taken(node_name: str, devices: list[Object], counters: list[Object], rng: random.Random) -> list[Object]:
@@ -257,13 +138,34 @@ def _number(text: str) -> int:
     return int(text.removesuffix("Gi"))
 
 
-def _held(name: str, node_name: str, device: str) -> Object:
+def _shared(
+    node_name: str, devices: list[Object], counters: list[Object], rng: random.Random
+) -> list[Object]:
+    """Claims that hold parts of devices which may be held at the same time."""
+    held: list[Object] = []
+    for device in rng.sample(devices, rng.randrange(1 + min(len(devices), 2 if counters else 3))):
+        parts = [
+            {
+                "shareID": str(UUID(int=rng.getrandbits(128), version=4)),
+                "consumedCapacity": {
+                    "cores": rng.choice(("10", "30")),
+                    "memory": rng.choice(("10Gi", "20Gi")),
+                },
+            }
+            for _ in range(rng.choice((1, 1, 2)))
+        ]
+        held.append(_held(f"{node_name}-h{len(held)}", node_name, device["name"], *parts))
+    return held
+
+
+def _held(name: str, node_name: str, device: str, *parts: Object) -> Object:
+    """A claim that has a device, or parts of it."""
     held = claim(name)
     result = {"request": "r", "driver": DRIVER, "pool": node_name, "device": device}
     here = {"key": "metadata.name", "operator": "In", "values": [node_name]}
     held["status"] = {
         "allocation": {
-            "devices": {"results": [result]},
+            "devices": {"results": [result | part for part in parts or ({},)]},
             "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [here]}]},
         }
     }
@@ -291,7 +193,25 @@ WISHES = {
     "whole": ("gpu", "gpu", "any", "ranked"),
     "mig": ("mig", "mig", "mig", "any", "ranked", "gpu"),
     "both": ("gpu", "mig", "any", "ranked"),
+    "parts": ("part", "part", "part", "any"),
 }
+
+
+def _ask_by_resource(spec: Object, rng: random.Random) -> None:
+    """Containers that ask for GPUs by the resource that a class stands for, beside the claims."""
+    resource = rng.choice((GPUS, "deviceclass.resource.kubernetes.io/gpu.nvidia.com"))
+
+    def containers(kind: str, most: int, **more: object) -> list[Object]:
+        made = []
+        for number in range(rng.randrange(most + 1)):
+            amounts = {"cpu": "1"} | ({resource: rng.choice("112")} if rng.random() < 0.5 else {})
+            asks = {"requests": amounts, "limits": amounts}
+            made.append({"name": f"{kind}-{number}", "image": "work", "resources": asks, **more})
+        return made
+
+    spec["containers"] += containers("beside", 2)
+    spec["initContainers"] = containers("early", 1) + containers("sidecar", 1, restartPolicy="Always")
+    spec["initContainers"] += containers("later", 1)
 
 
 def _wish(kinds: tuple[str, ...], rng: random.Random) -> Object:
@@ -313,13 +233,7 @@ def _wish(kinds: tuple[str, ...], rng: random.Random) -> Object:
 
 
 def _one_wish(name: str, kinds: tuple[str, ...], rng: random.Random) -> Object:
-    more: Object = {}
-    if rng.random() < 0.3:
-        more["count"] = rng.choice((1, 2, 2, 3))
-    elif rng.random() < 0.05:
-        more["allocationMode"] = "All"
-    if rng.random() < 0.1:
-        more["tolerations"] = [{"key": "gpu.nvidia.com/unhealthy", "operator": "Exists"}]
+    more = _details(rng)
     profile = rng.choice(PROFILES[:5])[0]
     of_profile = f"device.attributes['gpu.nvidia.com'].profile == '{profile}'"
     match rng.choice(kinds):
@@ -328,6 +242,8 @@ def _one_wish(name: str, kinds: tuple[str, ...], rng: random.Random) -> Object:
             return _request(name, "gpu.nvidia.com", *selectors, **more)
         case "mig":
             return _request(name, "mig.nvidia.com", of_profile, **more)
+        case "part":
+            return _request(name, "parts.nvidia.com", capacity={"requests": _portions(rng)}, **more)
         case "any":
             size = rng.choice(("10Gi", "20Gi", "40Gi"))
             if rng.random() < 0.3:
@@ -341,3 +257,28 @@ def _one_wish(name: str, kinds: tuple[str, ...], rng: random.Random) -> Object:
             return {"name": name, "firstAvailable": options}
         case _:
             return _request(name, "nics")
+
+
+def _details(rng: random.Random) -> Object:
+    """How many devices, and whichever."""
+    more: Object = {}
+    if rng.random() < 0.3:
+        more["count"] = rng.choice((1, 2, 2, 3))
+    elif rng.random() < 0.05:
+        more["allocationMode"] = "All"
+    if rng.random() < 0.08:
+        more["adminAccess"] = True
+    if rng.random() < 0.1:
+        more["tolerations"] = [{"key": "gpu.nvidia.com/unhealthy", "operator": "Exists"}]
+    return more
+
+
+def _portions(rng: random.Random) -> Object:
+    """How much of a device that is given out in parts."""
+    asked = {
+        "cores": rng.choice(("5", "25", "60", "100")),
+        "memory": rng.choice(("5Gi", "15Gi", "40Gi", "100Gi")),
+    }
+    if rng.random() < 0.4:
+        del asked[rng.choice(("cores", "memory"))]
+    return asked

@@ -17,7 +17,7 @@ from .controlplane.process import Process, eventually, free_port
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(sys.executable).with_name("stowage")
-SCHEDULER = ROOT / "scheduler-config" / "second-scheduler.yaml"
+SCHEDULERS = ROOT / "scheduler-config"
 
 
 class Stowage:
@@ -111,9 +111,9 @@ def manifests(file: str) -> list[Object]:
     return list(yaml.safe_load_all((ROOT / "deploy" / file).read_text()))
 
 
-def scheduler_configuration(url: str, **changes: object) -> Object:
-    """The shipped configuration of a second scheduler, with Stowage at `url` and without an election."""
-    configuration: Object = yaml.safe_load(SCHEDULER.read_text())
+def scheduler_configuration(url: str, file: str = "second-scheduler.yaml", **changes: object) -> Object:
+    """A shipped configuration, with Stowage at `url` and without an election."""
+    configuration: Object = yaml.safe_load((SCHEDULERS / file).read_text())
     configuration["leaderElection"] = {"leaderElect": False}
     configuration["extenders"][0] |= {"urlPrefix": f"{url}/scheduler"} | changes
     return configuration

@@ -5,15 +5,17 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 from .controlplane.__main__ import PLAIN
-from .controlplane.api import Api, Object
+from .controlplane.api import NAMESPACE, Api, Object
 from .controlplane.cluster import ControlPlane
-from .controlplane.process import eventually
-from .dra_cases import Case, case, classes, divided_node, small_pod, whole_node
+from .controlplane.process import eventually, free_port
+from .dra_cases import Case, case, classes, small_pod
+from .dra_devices import divided_node, whole_node
 from .rush import GPU
 from .stowage import Stowage, scheduler_configuration
 from .workload import pod
 
 CASES, SEED = 200, 20
+CLAIMS_ONLY = "resource-claims.yaml"
 RATE = 0.95
 FAST: Object = PLAIN | {"clientConnection": {"qps": 1000, "burst": 2000}}
 
@@ -53,7 +55,7 @@ def test_small_parts_are_put_together(cluster: ControlPlane, api: Api, stowage: 
         api.create(node)
         api.create_all(slices)
     wait_for_devices(stowage, names)
-    with cluster.scheduler(scheduler_configuration(stowage.url, managedResources=[])):
+    with cluster.scheduler(scheduler_configuration(stowage.url, CLAIMS_ONLY)):
         for number in range(7):
             small, claim = small_pod(f"small-{number}", "stowage")
             api.create(claim)
@@ -69,6 +71,20 @@ def test_small_parts_are_put_together(cluster: ControlPlane, api: Api, stowage: 
     ]
     assert {pod for device in parts for pod in device["pods"]} == {f"default/small-{n}" for n in range(7)}
     assert not any(device["free"] for device in told if device["device"].endswith("/gpu-0"))
+
+
+def test_claims_do_not_wait_for_stowage(cluster: ControlPlane, api: Api) -> None:
+    api.create_all(classes())
+    node, slices = divided_node("n0")
+    api.create(node)
+    api.create_all(slices)
+    small, claim = small_pod("small", "stowage")
+    api.create(claim)
+    api.create(small)
+    with cluster.scheduler(scheduler_configuration(f"http://127.0.0.1:{free_port()}", CLAIMS_ONLY)):
+        eventually(
+            lambda: api.get("Pod", "small")["spec"].get("nodeName") == "n0", within_s=60, what="it is placed"
+        )
 
 
 def test_gpus_that_no_node_advertises(cluster: ControlPlane, api: Api, stowage: Stowage) -> None:
@@ -96,6 +112,9 @@ def test_gpus_that_no_node_advertises(cluster: ControlPlane, api: Api, stowage: 
 def create(api: Api, cases: list[Case]) -> None:
     """The cases, and what is given out in them already."""
     claims = [claim for one in cases for claim in one.claims]
+    api.patch(
+        "Namespace", NAMESPACE, {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
+    )
     api.create_all(classes())
     api.create_all(node for one in cases for node in one.nodes)
     api.create_all(part for one in cases for part in one.slices)
@@ -120,7 +139,11 @@ def knows(stowage: Stowage, cases: list[Case]) -> bool:
         return False
     told = {claim for devices in nodes.values() for device in devices for claim in device["claims"]}
     given = {f"default/{name}" for one in cases for name in one.held}
-    if told != given or stowage.status(f"/debug/pods/default/{cases[-1].name}-pod") != 200:
+    if (
+        told != given
+        or any(len(options(stowage, one)) < len(one.nodes) for one in cases)
+        or stowage.status(f"/debug/pods/default/{cases[-1].name}-pod") != 200
+    ):
         return False
     return not any(
         "not known" in option["devices_unknown"] for one in cases for option in options(stowage, one)
@@ -131,7 +154,6 @@ def options(stowage: Stowage, one: Case) -> list[Object]:
     """What Stowage says of the nodes of a case."""
     story = stowage.json(f"/debug/pods/default/{one.name}-pod")
     best: list[Object] = story["now"]["best"]
-    assert len(best) == len(one.nodes)
     return best
 
 
@@ -151,6 +173,8 @@ def judged(options: list[Object], pod: Object, claims: dict[str, Object]) -> tup
         why = [one["message"] for one in pod["status"]["conditions"] if one["type"] == "PodScheduled"]
         return ("wrongly some", (foreseen, why)) if any(foreseen.values()) else ("rightly none", why)
     names = [entry["resourceClaimName"] for entry in pod["spec"]["resourceClaims"]]
+    if made := pod["status"].get("extendedResourceClaimStatus"):
+        names.append(made["resourceClaimName"])
     given = [
         "/".join((result["driver"], result["pool"], result["device"]))
         for name in names

@@ -12,7 +12,7 @@ from .controlplane.process import Process, ProcessError, eventually, free_port
 
 DIRECTORY = Path(__file__).parents[2] / "scheduler-config"
 FILES = sorted(DIRECTORY.glob("*.yaml"))
-BINDS = "shared-gpus"
+BINDS, SCORES_ONLY = "shared-gpus", "resource-claims"
 LISTED = {"second-scheduler", "own-control-plane"}
 IN_TREE_MOST = 14 * 100  # default plugin weights x 100, with the plugin for resource claims
 
@@ -45,6 +45,7 @@ def test_kube_scheduler_starts_and_leads(cluster: ControlPlane, file: Path) -> N
         assert (extender["nodeCacheCapable"], extender.get("ignorable", False)) == (True, False)
         assert extender["httpTimeout"] == "2s"
         assert ("bindVerb" in extender) == (file.stem == BINDS)
+        assert ("filterVerb" in extender) == (file.stem != SCORES_ONLY)
         assert scoring(loaded, "stowage") == "MostAllocated"
 
 
@@ -53,6 +54,10 @@ def test_files_differ_in_their_scope_only() -> None:
     managed = {name: file["extenders"][0].pop("managedResources", None) for name, file in loaded.items()}
     assert managed.pop("every-pod") is None
     assert managed.pop(BINDS) is None
+    assert managed.pop(SCORES_ONLY) is None
+    rest = {"filterVerb": "filter", "preemptVerb": "preempt", "ignorable": False}
+    assert not loaded[SCORES_ONLY]["extenders"][0].keys() & rest.keys()
+    loaded[SCORES_ONLY]["extenders"][0] |= rest
     assert loaded[BINDS]["extenders"][0].pop("bindVerb") == "bind"
     assert set(managed) == LISTED
     first, second = managed.values()

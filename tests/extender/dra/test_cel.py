@@ -78,7 +78,7 @@ C = 'device.capacity["gpu.nvidia.com"]'
         ("int('12'.split('').size() == 2 ? '8' : 'x') + 1 == 9", True),
         (f"int({A}.productName.split('-')[2].split('G')[0]) >= 40", True),
         (f"{C}.memory.sub(quantity('39Gi')).add(1).compareTo(quantity('1073741825')) == 0", True),
-        (f"{C}.memory.isInteger() && {C}.memory.sign() == 1 && !isSemver('1.2')", True),
+        (f"{C}.memory.isInteger() && sign({C}.memory) == 1 && !isSemver('1.2')", True),
         (f"string({A}.index) + string(true) == '3true' && ['a'] + ['b'] == ['a', 'b']", True),
         # Macros: what decides outweighs errors, as with the operators; of one item they all count.
         (f"['A100', 'H100'].exists(model, {A}.productName.contains(model))", True),

@@ -1,0 +1,160 @@
+"""Nodes with devices, in the form in which DRA drivers publish them.
+
+Whole GPUs and dynamic MIG are as of kubernetes-sigs/dra-driver-nvidia-gpu at 95932046
+(``cmd/gpu-kubelet-plugin``): devices ``gpu-<minor>``, and for each placement of each MIG profile
+``gpu-<minor>-mig-<profile>-<id>-<start>``, which take the memory slices and multiprocessors of their GPU's
+counter set. GPUs that are given out in parts are as in KEP-5075 (consumable capacity).
+"""
+
+import random
+
+from .controlplane.api import Object
+from .workload import node
+
+DRIVER = "gpu.nvidia.com"
+H100, L40S = "NVIDIA H100 80GB HBM3", "NVIDIA L40S"
+# Profile, its id, memory slices, multiprocessors, starts: of an H100 with 80 GB.
+PROFILES = (
+    ("1g.10gb", 19, 1, 16, range(7)),
+    ("1g.20gb", 15, 2, 26, (0, 2, 4, 6)),
+    ("2g.20gb", 14, 2, 32, (0, 2, 4)),
+    ("3g.40gb", 9, 4, 60, (0, 4)),
+    ("4g.40gb", 5, 4, 64, (0,)),
+    ("7g.80gb", 0, 8, 132, (0,)),
+)
+ROOT = "resource.kubernetes.io/pcieRoot"
+POWER = "chassis"
+CORES = {"default": "50", "validRange": {"min": "10", "step": "20"}}
+MEMORY = {"default": "20Gi", "validValues": ["10Gi", "20Gi", "40Gi", "80Gi"]}
+
+
+def divided_node(name: str) -> tuple[Object, list[Object]]:
+    """A node with one H100 that is divided on demand, and its slices."""
+    rng = random.Random(name)
+    counters = [{"name": "gpu-0-counter-set", "counters": _all_of_it()}]
+    devices = _gpu(0, rng, divided=True)
+    return node(name, {}), slices_of(name, devices, counters, rng, missing=False)
+
+
+def whole_node(name: str, gpus: int) -> tuple[Object, Object]:
+    """A node with so many L40S or H100, which are not in its allocatable, and their slice."""
+    rng = random.Random(name)
+    devices = [device for minor in range(gpus) for device in _gpu(minor, rng, divided=False)]
+    return node(name, {}), slice_of(f"{name}-gpus", DRIVER, name, 1, {"devices": devices})
+
+
+def devices_of(kind: str, rng: random.Random) -> tuple[list[Object], list[Object]]:
+    """Devices of a node and their counter sets."""
+    devices: list[Object] = []
+    counters: list[Object] = []
+    for minor in range(rng.choice((2, 4, 6)) if kind == "whole" else rng.choice((1, 2, 3))):
+        divided = kind == "mig" or (kind == "both" and minor % 2 == 1)
+        devices += [_parted(minor, rng)] if kind == "parts" else _gpu(minor, rng, divided=divided)
+        if divided:
+            counters.append({"name": f"gpu-{minor}-counter-set", "counters": _all_of_it()})
+    if kind == "parts" and rng.random() < 0.4:  # of three there is power for two
+        counters.append({"name": POWER, "counters": {"watts": {"value": "1500"}}})
+        for device in devices:
+            device["consumesCounters"] = [{"counterSet": POWER, "counters": {"watts": {"value": "700"}}}]
+    if rng.random() < 0.5:
+        rng.shuffle(devices)
+    if rng.random() < 0.2:
+        tainted = rng.choice(devices)
+        tainted["taints"] = [
+            {"key": "gpu.nvidia.com/unhealthy", "value": "yes", "effect": rng.choice(EFFECTS)}
+        ]
+    return devices, counters
+
+
+EFFECTS = ("NoSchedule", "NoExecute", "None")
+
+
+def _gpu(minor: int, rng: random.Random, *, divided: bool) -> list[Object]:
+    product = H100 if divided else rng.choice((H100, L40S))
+    memory = "80Gi" if product == H100 else "48Gi"
+    common = {
+        "productName": {"string": product},
+        "brand": {"string": "Nvidia"},
+        "architecture": {"string": "Hopper" if product == H100 else "Ada Lovelace"},
+        "cudaComputeCapability": {"version": "9.0.0" if product == H100 else "8.9.0"},
+        "driverVersion": {"version": rng.choice(("550.54.15", "570.86.15"))},
+        "cudaDriverVersion": {"version": "12.8.0"},
+        ROOT: {"string": root(minor)},
+        "index": {"int": minor},
+    }
+    uuid = {"string": f"GPU-{minor}"}
+    whole: Object = {
+        "name": f"gpu-{minor}",
+        "attributes": common | {"type": {"string": "gpu"}, "uuid": uuid},
+        "capacity": {"memory": {"value": memory}},
+    }
+    if not divided:
+        return [whole]
+    source = f"gpu-{minor}-counter-set"
+    whole["consumesCounters"] = [{"counterSet": source, "counters": _all_of_it()}]
+    parts = [
+        {
+            "name": f"gpu-{minor}-mig-{profile.replace('.', '')}-{number}-{start}",
+            "attributes": common
+            | {"type": {"string": "mig"}, "profile": {"string": profile}, "parentUUID": uuid},
+            "capacity": {"memory": {"value": f"{profile.partition('.')[2].removesuffix('gb')}Gi"}},
+            "consumesCounters": [{"counterSet": source, "counters": _window(start, size, sms)}],
+        }
+        for profile, number, size, sms, starts in PROFILES
+        for start in starts
+    ]
+    return [whole, *parts]
+
+
+def _parted(minor: int, rng: random.Random) -> Object:
+    """A GPU of which parts are given out; now and then it does not say in which portions."""
+    (whole,) = _gpu(minor, rng, divided=False)
+    cores: Object = {"value": "100", "requestPolicy": CORES}
+    memory: Object = {"value": "80Gi", "requestPolicy": MEMORY}
+    if rng.random() < 0.2:
+        del cores["requestPolicy"]
+    whole["attributes"] |= {"type": {"string": "parts"}}
+    return whole | {"allowMultipleAllocations": True, "capacity": {"cores": cores, "memory": memory}}
+
+
+def _window(start: int, size: int, multiprocessors: int) -> Object:
+    taken = {f"memory-slice-{n}": {"value": "1"} for n in range(start, start + size)}
+    return taken | {"multiprocessors": {"value": str(multiprocessors)}, "memory": {"value": f"{size * 10}Gi"}}
+
+
+def _all_of_it() -> Object:
+    return _window(0, 8, 132)
+
+
+def root(number: int) -> str:
+    return f"pci0000:0{number // 2}"
+
+
+def slices_of(
+    node_name: str, devices: list[Object], counters: list[Object], rng: random.Random, *, missing: bool
+) -> list[Object]:
+    """Slices of at most so many devices, sometimes one too few, or one of an older generation besides."""
+    size = rng.choice((3, 8, 60)) if len(devices) < 20 else 60
+    parts: list[Object] = [{"devices": devices[n : n + size]} for n in range(0, len(devices), size)]
+    if counters:
+        parts.insert(rng.randrange(len(parts) + 1), {"sharedCounters": counters})
+    letters = rng.sample("abcdefghijklmnop", len(parts))
+    made = [
+        slice_of(f"{node_name}-{letter}", DRIVER, node_name, len(parts) + missing, part, generation=2)
+        for letter, part in zip(letters, parts, strict=True)
+    ]
+    if rng.random() < 0.1:
+        made.append(slice_of(f"{node_name}-old", DRIVER, node_name, 1, {"devices": [{"name": "gpu-0"}]}))
+    return made
+
+
+def slice_of(
+    name: str, driver: str, node_name: str, count: int, part: Object, *, generation: int = 1
+) -> Object:
+    pool = {"name": node_name, "generation": generation, "resourceSliceCount": count}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": name},
+        "spec": {"driver": driver, "nodeName": node_name, "pool": pool} | part,
+    }

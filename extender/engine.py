@@ -22,9 +22,11 @@ from extender.expected import prior_of
 from extender.explain import explain_verdict
 from extender.inspector import Inspector
 from extender.metrics import Gauges, Gpus, Metrics
+from extender.names import NO_NAMES, Bytes, NodeNames
 from extender.objects import Event, Kind, Pod
 from extender.patience import LONGEST, Patience
 from extender.planner import Planner
+from extender.refusal import bind_error, filter_error
 from extender.service import Verb
 from extender.settings import Settings, SettingsError
 from extender.source import Source
@@ -121,7 +123,7 @@ class Engine:
         args = wire.parse_filter(body)
         self._remember(args.pod)
         if not await self.source.caught_up():
-            return wire.encode_filter(wire.FilterResult(error=_BEHIND)), "behind"
+            return filter_error(_BEHIND), "behind"
         self._close_what_may_be_taken()
         result, verdict = await self._patience.unless_refused(
             lambda: filter_nodes(self.state, args, self._settings),
@@ -144,8 +146,8 @@ class Engine:
     async def _prioritize(self, body: bytes) -> tuple[bytes, str]:
         args = wire.parse_filter(body)
         scores, verdict = prioritize(self.state, args)
-        if TOP_LEVEL in scores:
-            self._unseen.note(args.pod, args.names[scores.index(TOP_LEVEL)], time.monotonic())
+        if scores.max(initial=0) == TOP_LEVEL:
+            self._unseen.note(args.pod, args.names[int(scores.argmax())], time.monotonic())
         self._note("prioritize", args.pod, f"{len(scores)} nodes scored", verdict, args.names, scores)
         return wire.encode_priorities(args.names, scores), "scored"
 
@@ -177,7 +179,7 @@ class Engine:
         error = await self._binder.bind(pod, args)
         if pod is not None:
             self._note("bind", pod, error or f"bound to {args.node}")
-        return wire.encode_bind(error), "refused" if error else "bound"
+        return bind_error(error), "refused" if error else "bound"
 
     def _note(
         self,
@@ -185,8 +187,8 @@ class Engine:
         pod: Pod,
         answer: str,
         verdict: Verdict | None = None,
-        names: Sequence[str] = (),
-        scores: Sequence[int] | None = None,
+        names: NodeNames = NO_NAMES,
+        scores: Bytes | None = None,
     ) -> None:
         """Keep a decision for the debug endpoint, explained once kube-scheduler has had its next answer."""
         _log.debug("%s %s: %s", verb, pod.key, answer)

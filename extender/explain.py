@@ -7,13 +7,13 @@ not known here; of its filters only cordons and the node selector are followed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from extender.dialects import RequestError, request_of
 from extender.dra.forecast import Forecast
+from extender.names import Bytes, NodeNames
 from extender.objects import Pod
 from extender.snapshot import Snapshot
 from extender.source import Unavailable
@@ -104,19 +104,20 @@ def explain(state: State, pod: Pod) -> Explanation:
         request = request_of(pod)
     except RequestError as error:
         return Explanation(pod.key, error=str(error))
-    names, passed_over = _worth_asking(state, pod)
+    worth_asking, passed_over = _worth_asking(state, pod)
+    names = NodeNames.of(worth_asking)
     verdict = judge(state, pod, request, names)
     fits = verdict.codes == Reason.FITS
-    scores = np.zeros(len(names), np.int64)
+    scores = np.zeros(len(names), np.uint8)
     scores[fits] = levels(verdict.cost[fits], verdict.keys[fits])
-    return explain_verdict(state, names, verdict, scores.tolist(), passed_over)
+    return explain_verdict(state, names, verdict, scores, passed_over)
 
 
 def explain_verdict(
     state: State,
-    names: Sequence[str],
+    names: NodeNames,
     verdict: Verdict,
-    scores: Sequence[int] | None = None,
+    scores: Bytes | None = None,
     passed_over: dict[str, int] | None = None,
 ) -> Explanation:
     """What a verdict says about these names (and with these scores) in numbers of this moment."""
@@ -125,7 +126,10 @@ def explain_verdict(
     shown = fitting[best(verdict.keys[fitting], BEST)]
     shown = shown[np.argsort(verdict.keys[shown])]
     with state.as_for(pod) as fleet:
-        options = [_option(state, verdict, int(i), names[i], scores[i] if scores else None) for i in shown]
+        options = [
+            _option(state, verdict, i, names[i], None if scores is None else int(scores[i]))
+            for i in shown.tolist()
+        ]
         refusals = [
             _refusal(fleet, names, verdict, Reason(int(code)))
             for code in np.flatnonzero(np.bincount(verdict.codes))
@@ -187,7 +191,7 @@ def _option(state: State, verdict: Verdict, index: int, name: str, score: int | 
     )
 
 
-def _refusal(fleet: Fleet, names: Sequence[str], verdict: Verdict, reason: Reason) -> Refusal:
+def _refusal(fleet: Fleet, names: NodeNames, verdict: Verdict, reason: Reason) -> Refusal:
     refused = np.flatnonzero(verdict.codes == reason)
     index = int(refused[np.argmin(_lacking(fleet, verdict.rows[refused], verdict.request))])
     needs = _needs(fleet, int(verdict.rows[index]), verdict.request)

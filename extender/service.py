@@ -27,11 +27,12 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-from extender import wire
 from extender.elector import Elector
+from extender.envelope import BadMessage
 from extender.keeper import keep
 from extender.metrics import Gauges, Metrics
 from extender.objects import Event
+from extender.refusal import bind_error, filter_error
 from extender.settings import Settings
 from extender.source import Source
 
@@ -158,7 +159,7 @@ class Service:
             with self._elector.acting() if self._elector and verb == "bind" else nullcontext():
                 answer, result = await self.engine.verbs[verb](body)
             return Reply(answer), result
-        except wire.BadMessage as error:
+        except BadMessage as error:
             return _refusal(verb, f"no {verb} request: {error}", 400), "bad_message"
         except Exception as error:  # the edge: one bad request must not end the service
             _log.exception("%s failed", verb)
@@ -189,7 +190,7 @@ def _elector(settings: Settings, source: Source) -> Elector | None:
 
 def _refusal(verb: Verb, text: str, status: int) -> Reply:
     if status != 413 and verb == "filter":
-        return Reply(wire.encode_filter(wire.FilterResult(error=text)))
+        return Reply(filter_error(text))
     if status != 413 and verb == "bind":
-        return Reply(wire.encode_bind(text))
+        return Reply(bind_error(text))
     return Reply(text.encode(), status)

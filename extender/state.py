@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,7 @@ from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
 from extender.inventory import InventoryError, inventory_of, is_gpu_resource
 from extender.inventory.mig_manager import LAYOUT, named
 from extender.ledger import Hold, Ledger
+from extender.names import NameTable, NodeNames
 from extender.objects import Cards, Deleted, Event, Kind, Listed, MigLayout, MigLayouts, Node, Pod, Upserted
 from extender.quantity import QuantityError
 from extender.tentative import TIME_TO_LIVE, Tentative, Tentatives
@@ -72,6 +72,7 @@ class State:
         self.binds = False
         self.eviction_helps_extenders = False
         self.learnt = 0
+        self._table = self.fleet.replaced, NameTable({})
         self._keys_by_uid: dict[str, str] = {}
         self._overcommitted: set[str] = set()
 
@@ -96,9 +97,13 @@ class State:
                 case Listed(kind, keys):
                     self._listed(kind, keys)
 
-    def rows(self, names: Iterable[str], count: int) -> Rows:
-        """The fleet row of each name, -1 for a node that is not known: (count,) int64."""
-        return np.fromiter(map(self.fleet.rows.get, names, repeat(-1)), np.int64, count)
+    def rows(self, names: NodeNames) -> Rows:
+        """The fleet row of each name, -1 for a node that is not known: (len(names),) int64."""
+        replaced, table = self._table
+        if replaced != self.fleet.replaced:
+            table = NameTable(self.fleet.rows)
+            self._table = self.fleet.replaced, table
+        return table.find(names)
 
     @contextmanager
     def as_for(self, pod: Pod) -> Iterator[Fleet]:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from pydantic_core import to_json
 
 from extender.envelope import (
@@ -23,7 +22,9 @@ from extender.envelope import (
     read,
 )
 from extender.manifests import WirePod
+from extender.names import NO_NAMES, Bytes, NodeNames
 from extender.objects import Pod
+from extender.refusal import filter_error
 
 __all__ = [
     "BadMessage",
@@ -33,7 +34,6 @@ __all__ = [
     "FilterResult",
     "PreemptArgs",
     "PreemptResult",
-    "encode_bind",
     "encode_filter",
     "encode_preempt",
     "encode_priorities",
@@ -49,7 +49,7 @@ class FilterArgs:
     ``None`` where kube-scheduler sent names only (``nodeCacheCapable: true``)."""
 
     pod: Pod
-    names: list[str]
+    names: NodeNames
     nodes: list[dict[str, Any]] | None = None
 
 
@@ -60,9 +60,9 @@ class FilterResult:
     ``failed``: evicting pods could help; ``unresolvable``: it could not. ``error`` fails the attempt.
     """
 
-    names: Sequence[str] = ()
-    failed: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    unresolvable: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    names: NodeNames = NO_NAMES
+    failed: Mapping[str, NodeNames] = field(default_factory=dict)
+    unresolvable: Mapping[str, NodeNames] = field(default_factory=dict)
     error: str = ""
 
 
@@ -101,14 +101,31 @@ class BindArgs:
 
 def parse_filter(body: bytes) -> FilterArgs:
     """Arguments of filter and prioritize. Raises ``BadMessage``."""
-    message = read(FilterMessage, body)
+    names, rest = _apart(body)
+    message = read(FilterMessage, rest)
     pod = _pod(message.Pod)
+    if names is not None:
+        return FilterArgs(pod, names)
     if message.NodeNames is not None:
-        return FilterArgs(pod, message.NodeNames)
+        return FilterArgs(pod, NodeNames.of(message.NodeNames))
     if message.Nodes is None:
         raise BadMessage("neither NodeNames nor Nodes is given")
     nodes = message.Nodes.items or []
-    return FilterArgs(pod, [_node_name(node) for node in nodes], nodes)
+    return FilterArgs(pod, NodeNames.of(map(_node_name, nodes)), nodes)
+
+
+_NAMES = b',"NodeNames":["'
+
+
+def _apart(body: bytes) -> tuple[NodeNames | None, bytes]:
+    """The names at the end of a message, where kube-scheduler has them, and the message without them.
+
+    No text in JSON can hold an unescaped quote; and only if the names stood in the outermost object can a
+    message come out without them.
+    """
+    start = body.rfind(_NAMES)
+    names = NodeNames.at_the_end(body, start + len(_NAMES)) if start >= 0 else None
+    return names, body if names is None else body[:start] + b',"NodeNames":null}'
 
 
 def parse_preempt(body: bytes) -> PreemptArgs:
@@ -134,30 +151,30 @@ def parse_bind(body: bytes) -> BindArgs:
 
 def encode_filter(result: FilterResult, nodes: Sequence[dict[str, Any]] | None = None) -> bytes:
     """A filter reply; ``nodes`` are those of the request and come back unchanged where they fit."""
-    names: list[str] | None = list(result.names)
-    items: list[dict[str, Any]] | None = None
     if result.error:
-        names = None  # an attempt that failed has no nodes
-    elif nodes is not None:
+        return filter_error(result.error)
+    whole, names = b"null", b"null"
+    if nodes is None:
+        names = result.names.json()
+    else:
         fits = set(result.names)
-        names, items = None, [node for node in nodes if _node_name(node) in fits]
-    return (b'{"Nodes":%b,"NodeNames":%b,"FailedNodes":%b,"FailedAndUnresolvableNodes":%b,"Error":%b}') % (
-        _dump(None if items is None else {"metadata": {}, "items": items}),
-        b"null" if names is None else _strings(names),
+        whole = _dump({"metadata": {}, "items": [node for node in nodes if _node_name(node) in fits]})
+    return b'{"Nodes":%b,"NodeNames":%b,"FailedNodes":%b,"FailedAndUnresolvableNodes":%b,"Error":""}' % (
+        whole,
+        names,
         _reasons(result.failed),
         _reasons(result.unresolvable),
-        _dump(result.error),
     )
 
 
-def encode_priorities(names: Sequence[str], scores: Sequence[int]) -> bytes:
-    """A prioritize reply: one whole number from 0 to 10 per name, in the same order."""
-    if not (names and _plain(names)):
-        return _dump([{"Host": name, "Score": score} for name, score in zip(names, scores, strict=True)])
-    parts = [""] * (2 * len(names))
-    parts[0::2] = names
-    parts[1::2] = map(_BETWEEN_HOSTS.__getitem__, scores)
-    return ('[{"Host":"' + "".join(parts).removesuffix(',{"Host":"') + "]").encode()
+_BETWEEN_HOSTS = [b'","Score":%d},{"Host":"' % score for score in range(11)]
+
+
+def encode_priorities(names: NodeNames, scores: Bytes) -> bytes:
+    """A prioritize reply: ``scores`` (len(names),) from 0 to 10, in the order of the names."""
+    if not names:
+        return b"[]"
+    return b'[{"Host":"' + names.woven(_BETWEEN_HOSTS, scores)[: -len(b',{"Host":"')] + b"]"
 
 
 def encode_preempt(result: PreemptResult) -> bytes:
@@ -169,40 +186,10 @@ def encode_preempt(result: PreemptResult) -> bytes:
     return _dump({"NodeNameToMetaVictims": victims})
 
 
-def encode_bind(error: str) -> bytes:
-    """A bind reply; the empty text means bound."""
-    return _dump({"Error": error})
-
-
-# Replies of thousands of names are woven from the names as they are: writing each as JSON would cost twice to
-# four times as much.
-_BETWEEN_HOSTS = [f'","Score":{score}}},{{"Host":"' for score in range(11)]
-
-
-def _plain(names: Sequence[str]) -> bool:
-    """Whether JSON writes these names as they are: so it does with every name that Kubernetes allows."""
-    text = "".join(names).encode()
-    codes = np.frombuffer(text, np.uint8)
-    return b'"' not in text and b"\\" not in text and bool(codes.min(initial=0x20) >= 0x20)
-
-
-def _strings(names: Sequence[str]) -> bytes:
-    if not (names and _plain(names)):
-        return _dump(names)
-    return ('["' + '","'.join(names) + '"]').encode()
-
-
-def _reasons(refused: Mapping[str, Sequence[str]]) -> bytes:
+def _reasons(refused: Mapping[str, NodeNames]) -> bytes:
     """Nodes by reason as an object of reasons by node."""
-    members = b",".join(_members(names, reason) for reason, names in refused.items() if names)
-    return b"{" + members + b"}" if members else b"null"
-
-
-def _members(names: Sequence[str], value: str) -> bytes:
-    if not _plain(names):
-        return _dump(dict.fromkeys(names, value))[1:-1]
-    text = _dump(value).decode()
-    return ('"' + f'":{text},"'.join(names) + f'":{text}').encode()
+    members = [names.woven([b'":%b,"' % _dump(reason)]) for reason, names in refused.items() if names]
+    return b'{"' + b"".join(members)[:-2] + b"}" if members else b"null"
 
 
 def _pod(pod: WirePod | None) -> Pod:

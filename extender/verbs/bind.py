@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 from extender.dialects import WRITERS, RequestError, claims_of, request_of
 from extender.handover import Handover
 from extender.holdings import settle
+from extender.names import NodeNames
 from extender.objects import Pod
 from extender.settings import Settings
 from extender.source import BindConflict, BindError, Source, Unreachable
@@ -155,7 +156,7 @@ def assign(state: State, pod: Pod, node: str) -> dict[str, str]:
     request = request_of(pod)
     if not request.wants_gpu:
         return {}  # kube-scheduler knows better than the books where there is room
-    verdict = judge(state, pod, request, [node])
+    verdict = judge(state, pod, request, NodeNames.of([node]))
     reason = Reason(int(verdict.codes[0]))
     if reason is not Reason.FITS:
         raise (Busy if reason is Reason.PLUGIN_BUSY else Refusal)(reason.text)

@@ -7,12 +7,10 @@ nothing fits, and then every node must have one.
 
 from __future__ import annotations
 
-from itertools import compress
-
 import numpy as np
-import numpy.typing as npt
 
 from extender.dialects import RequestError, request_of
+from extender.names import NodeNames
 from extender.settings import Settings
 from extender.state import State
 from extender.verbs.verdict import Verdict, judge
@@ -34,29 +32,26 @@ def filter_nodes(state: State, args: FilterArgs, settings: Settings) -> tuple[Fi
     # What is best for claims is a guess at most: kube-scheduler gets all nodes to choose from.
     if settings.shortlist and fits.any() and not verdict.forecasts:
         fitting = np.flatnonzero(fits)
-        shortlist = np.sort(fitting[best(verdict.keys[fitting], settings.shortlist)])
-        return FilterResult(names=[args.names[i] for i in shortlist.tolist()]), verdict
+        shortlist = np.zeros_like(fits)
+        shortlist[fitting[best(verdict.keys[fitting], settings.shortlist)]] = True
+        return FilterResult(args.names.where(shortlist)), verdict
     failed, unresolvable = _refused(args.names, verdict, state.eviction_helps_extenders)
-    return FilterResult(_picked(args.names, fits), failed, unresolvable), verdict
+    return FilterResult(args.names.where(fits), failed, unresolvable), verdict
 
 
 def _refused(
-    names: list[str], verdict: Verdict, eviction: bool
-) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    names: NodeNames, verdict: Verdict, eviction: bool
+) -> tuple[dict[str, NodeNames], dict[str, NodeNames]]:
     """Nodes by reason, apart by whether kube-scheduler should look for victims there.
 
     Before 1.38 it never should: its dry run does not ask extenders, finds that the pod fits without
     victims, and fails the attempt.
     """
-    failed: dict[str, list[str]] = {}
-    unresolvable: dict[str, list[str]] = {}
+    failed: dict[str, NodeNames] = {}
+    unresolvable: dict[str, NodeNames] = {}
     for code in np.flatnonzero(np.bincount(verdict.codes)).tolist():
         if code != Reason.FITS:
             reason = Reason(code)
             refused = failed if eviction and reason.eviction_helps else unresolvable
-            refused[reason.text] = _picked(names, verdict.codes == code)
+            refused[reason.text] = names.where(verdict.codes == code)
     return failed, unresolvable
-
-
-def _picked(names: list[str], which: npt.NDArray[np.bool_]) -> list[str]:
-    return list(compress(names, which.tobytes()))

@@ -6,6 +6,7 @@ import numpy as np
 
 from extender.dialects import RequestError, request_of
 from extender.dra.extended import by_class
+from extender.names import Bytes
 from extender.state import State
 from extender.verbs.verdict import Verdict, judge
 from extender.wire import FilterArgs
@@ -13,22 +14,22 @@ from packing.ranking import levels
 from packing.reasons import Reason
 
 
-def prioritize(state: State, args: FilterArgs) -> tuple[list[int], Verdict | None]:
-    """A score for each name, in the order asked; 0 for a node that does not fit (any more).
+def prioritize(state: State, args: FilterArgs) -> tuple[Bytes, Verdict | None]:
+    """A score for each name (len(names),), in the order asked; 0 for a node that does not fit (any more).
 
     A pod that asks for no GPU, or for what cannot be read, scores 0 everywhere: nothing to say. The same goes
     for one with claims alone of which nothing can be foreseen.
     """
+    scores = np.zeros(len(args.names), np.uint8)
     try:
         request = request_of(args.pod)
     except RequestError:
-        return [0] * len(args.names), None
+        return scores, None
     if not (request.wants_gpu or args.pod.spec.claims or by_class(args.pod.spec)):
-        return [0] * len(args.names), None
+        return scores, None
     verdict = judge(state, args.pod, request, args.names)
     if not verdict.tells_apart:
-        return [0] * len(args.names), verdict
+        return scores, verdict
     fits = np.flatnonzero(verdict.codes == Reason.FITS)
-    scores = np.zeros(len(args.names), np.int64)
     scores[fits] = levels(verdict.cost[fits], verdict.keys[fits])
-    return scores.tolist(), verdict
+    return scores, verdict

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from extender.dra.extended import by_class
 from extender.dra.forecast import Forecast
+from extender.names import NodeNames
 from extender.objects import Pod
 from extender.state import Rows, State
 from packing.fleet import Floats
@@ -40,9 +41,9 @@ class Verdict:
         return self.request.wants_gpu or any(forecast.devices for forecast in self.forecasts)
 
 
-def judge(state: State, pod: Pod, request: Request, names: list[str]) -> Verdict:
+def judge(state: State, pod: Pod, request: Request, names: NodeNames) -> Verdict:
     """Judge every named node with the policy in force."""
-    rows = state.rows(names, len(names))
+    rows = state.rows(names)
     codes, cost = _counted(state, pod, request, (), rows)
     given = _all_as_devices(state, pod, request, names)
     for resources in {one for one in given if one}:
@@ -92,7 +93,7 @@ def without(request: Request, resources: tuple[str, ...]) -> Request:
     return replace(request, devices=tuple(one for one in request.devices if one[0] not in resources))
 
 
-def _all_as_devices(state: State, pod: Pod, request: Request, names: list[str]) -> list[tuple[str, ...]]:
+def _all_as_devices(state: State, pod: Pod, request: Request, names: NodeNames) -> list[tuple[str, ...]]:
     """``as_devices`` for every name; nothing at all where no class stands for anything asked for."""
     mapped = state.devices.resources
     if not (by_class(pod.spec) or any(name in mapped for name, _ in request.devices)):
@@ -100,7 +101,7 @@ def _all_as_devices(state: State, pod: Pod, request: Request, names: list[str]) 
     return [as_devices(state, pod, request, name) for name in names]
 
 
-def _foresee(state: State, pod: Pod, names: list[str], given: list[tuple[str, ...]]) -> tuple[Forecast, ...]:
+def _foresee(state: State, pod: Pod, names: NodeNames, given: list[tuple[str, ...]]) -> tuple[Forecast, ...]:
     """Which devices the pod's claims would get on each named node; nothing for a pod that needs no claims."""
     if not pod.spec.claims and not any(given):
         return ()

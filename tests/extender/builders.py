@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from extender.dialects import request_of
+from extender.names import NodeNames
 from extender.objects import Container, Event, Listed, Node, Pod, PodSpec, Upserted
 from extender.settings import Settings
 from extender.state import State
@@ -47,4 +48,4 @@ def make_settings(**keys) -> Settings:
 
 def why(state: State, pod: Pod, node: str, request: Request | None = None) -> Reason:
     """What the state says of this pod (or of another request in its place) on this node."""
-    return Reason(int(judge(state, pod, request or request_of(pod), [node]).codes[0]))
+    return Reason(int(judge(state, pod, request or request_of(pod), NodeNames.of([node])).codes[0]))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from extender.explain import Need, asks, explain, explain_verdict
+from extender.names import NO_NAMES, NodeNames
 from extender.objects import Container, PodSpec
 from extender.verbs.verdict import judge
 from packing.reasons import Reason
@@ -85,8 +86,9 @@ def test_the_best_come_first_with_their_scores_and_terms():
 def test_a_verdict_about_names_nobody_knows():
     state = make_state(make_node("a"))
     pod = make_pod("new")
-    verdict = judge(state, pod, Request(devices=((GPU, 1),)), ["x", "y"])
-    [refusal] = explain_verdict(state, ["x", "y"], verdict).refusals
+    names = NodeNames.of(["x", "y"])
+    verdict = judge(state, pod, Request(devices=((GPU, 1),)), names)
+    [refusal] = explain_verdict(state, names, verdict).refusals
     assert (refusal.reason, refusal.nodes, refusal.nearest, refusal.lacks) == (
         Reason.UNKNOWN_NODE.text,
         2,
@@ -97,8 +99,8 @@ def test_a_verdict_about_names_nobody_knows():
 
 def test_a_verdict_about_nothing():
     state = make_state(make_node("a"))
-    verdict = judge(state, make_pod("new"), Request(devices=((GPU, 1),)), [])
-    explanation = explain_verdict(state, [], verdict)
+    verdict = judge(state, make_pod("new"), Request(devices=((GPU, 1),)), NO_NAMES)
+    explanation = explain_verdict(state, NO_NAMES, verdict)
     assert (explanation.nodes, explanation.fits, explanation.best, explanation.refusals) == (0, 0, (), ())
 
 

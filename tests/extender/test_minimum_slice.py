@@ -7,6 +7,7 @@ import pytest
 from extender.dialects import request_of
 from extender.engine import policy_of, state_of
 from extender.explain import explain
+from extender.names import NodeNames
 from extender.objects import Container, Listed, Node, Pod, PodSpec, Upserted
 from extender.state import State
 from extender.verbs.filter import filter_nodes
@@ -61,9 +62,12 @@ def test_whole_gpus_and_devices_of_a_plugin_are_no_slivers() -> None:
 
 def test_filter_and_explain_say_so() -> None:
     state, pod = state_with(shared("a"), shared("b")), asks(compute="5%")
-    result, _ = filter_nodes(state, FilterArgs(pod, ["a", "b"], None), make_settings())
-    assert result.names == []
-    assert {**result.failed, **result.unresolvable} == {Reason.BELOW_MINIMUM.text: ["a", "b"]}
+    result, _ = filter_nodes(state, FilterArgs(pod, NodeNames.of(["a", "b"])), make_settings())
+    assert not result.names
+    assert not result.failed
+    assert {reason: list(names) for reason, names in result.unresolvable.items()} == {
+        Reason.BELOW_MINIMUM.text: ["a", "b"]
+    }
     [refusal] = explain(state, pod).refusals
     assert (refusal.reason, refusal.nodes, refusal.eviction_helps) == (Reason.BELOW_MINIMUM.text, 2, False)
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.dialects import request_of
+from extender.names import NodeNames
 from extender.objects import Container, Deleted, Listed, PodSpec, Upserted
 from extender.state import State
 from packing.reasons import Reason
@@ -159,7 +160,7 @@ def test_the_books_are_what_a_recount_says(events):
 
 @pytest.mark.parametrize("name", ["nowhere", ""])
 def test_unknown_names_have_row_minus_one(name):
-    assert make_state(make_node("n")).rows([name], 1).tolist() == [-1]
+    assert make_state(make_node("n")).rows(NodeNames.of([name])).tolist() == [-1]
 
 
 def test_a_pod_that_is_shown_bound_never_counts_twice(caplog: pytest.LogCaptureFixture) -> None:

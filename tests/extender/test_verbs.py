@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from extender.names import NodeNames
 from extender.objects import Container, PodSpec
 from extender.verbs.filter import filter_nodes
 from extender.verbs.preempt import preempt
@@ -16,7 +17,11 @@ ALL = make_settings(shortlist=0)
 
 
 def ask(state, pod, *names, settings=ALL):
-    return filter_nodes(state, FilterArgs(pod, list(names)), settings)[0]
+    return filter_nodes(state, FilterArgs(pod, NodeNames.of(names)), settings)[0]
+
+
+def said(refused):
+    return {reason: list(names) for reason, names in refused.items()}
 
 
 def nodes_of(refused):
@@ -37,7 +42,7 @@ def test_every_dropped_node_has_a_reason(three):
     result = ask(three, make_pod("p", 4), "a", "b", "c", "nowhere")
     assert list(result.names) == ["a"]
     assert result.failed == {}
-    assert result.unresolvable == {
+    assert said(result.unresolvable) == {
         Reason.DEVICES_TAKEN.text: ["b", "c"],
         Reason.UNKNOWN_NODE.text: ["nowhere"],
     }
@@ -49,7 +54,7 @@ def test_from_1_38_reasons_that_eviction_helps_go_where_kube_scheduler_looks_for
     result = ask(three, make_pod("p", 9), "a", "b")
     assert (result.failed, nodes_of(result.unresolvable)) == ({}, {"a", "b"})
     result = ask(three, make_pod("p", 4), "c", "nowhere")
-    assert result.failed == {Reason.DEVICES_TAKEN.text: ["c"]}
+    assert said(result.failed) == {Reason.DEVICES_TAKEN.text: ["c"]}
     assert nodes_of(result.unresolvable) == {"nowhere"}
 
 
@@ -67,39 +72,45 @@ def test_the_shortlist_gives_all_reasons_when_nothing_fits(three):
 
 def test_pods_without_gpu_pass_everywhere(three):
     assert list(ask(three, make_pod("p", 0), "c", "nowhere").names) == ["c", "nowhere"]
-    assert prioritize(three, FilterArgs(make_pod("p", 0), ["c", "nowhere"]))[0] == [0, 0]
+    scores, _ = prioritize(three, FilterArgs(make_pod("p", 0), NodeNames.of(["c", "nowhere"])))
+    assert scores.tolist() == [0, 0]
 
 
 def test_an_impossible_request_is_an_error(three):
     broken = make_pod("p", spec=PodSpec((Container(requests=((GPU, "-1"),)),)))
     assert "nvidia.com/gpu" in ask(three, broken, "a").error
-    assert prioritize(three, FilterArgs(broken, ["a"]))[0] == [0]
+    assert prioritize(three, FilterArgs(broken, NodeNames.of(["a"])))[0].tolist() == [0]
     assert preempt(three, PreemptArgs(broken, {"c": Candidate(["uid-on-c"])})).candidates == {}
 
 
 def test_the_fullest_node_that_fits_alone_has_ten(three):
-    scores, _ = prioritize(three, FilterArgs(make_pod("p", 1), ["a", "b", "c", "nowhere"]))
-    assert scores == [0, 10, 0, 0]
+    scores, _ = prioritize(three, FilterArgs(make_pod("p", 1), NodeNames.of(["a", "b", "c", "nowhere"])))
+    assert scores.tolist() == [0, 10, 0, 0]
 
 
 def test_equal_nodes_still_have_one_best():
     state = make_state(*(make_node(f"n{i}") for i in range(5)))
-    scores, _ = prioritize(state, FilterArgs(make_pod("p", 1), [f"n{i}" for i in range(5)]))
+    scores, _ = prioritize(state, FilterArgs(make_pod("p", 1), NodeNames.of(f"n{i}" for i in range(5))))
     assert sorted(scores) == [9, 9, 9, 9, 10]
 
 
 def test_the_best_does_not_depend_on_the_order_in_which_nodes_came():
     names = [f"n{i}" for i in range(9)]
     one, other = (make_state(*(make_node(name) for name in order)) for order in (names, names[::-1]))
-    args = FilterArgs(make_pod("p", 1), names)
-    assert prioritize(one, args)[0] == prioritize(other, args)[0]
+    args = FilterArgs(make_pod("p", 1), NodeNames.of(names))
+    assert prioritize(one, args)[0].tolist() == prioritize(other, args)[0].tolist()
+
+
+def answers(state, args):
+    result, _ = filter_nodes(state, args, ALL)
+    return list(result.names), said(result.unresolvable), prioritize(state, args)[0].tolist()
 
 
 def test_asking_changes_nothing(three):
-    args = FilterArgs(make_pod("p", 1), ["a", "b", "c"])
-    first = ask(three, args.pod, *args.names), prioritize(three, args)[0]
+    args = FilterArgs(make_pod("p", 1), NodeNames.of(["a", "b", "c"]))
+    first = answers(three, args)
     before = three.fleet.free.copy(), three.fleet.compute.copy(), dict(three.pods)
-    assert (ask(three, args.pod, *args.names), prioritize(three, args)[0]) == first
+    assert answers(three, args) == first
     assert (three.fleet.free == before[0]).all()
     assert (three.fleet.compute == before[1]).all()
     assert three.pods == before[2]
@@ -157,5 +168,5 @@ def test_a_pod_is_judged_without_what_it_holds_itself():
     """After a bind whose answer was lost, kube-scheduler asks again for a pod that the books have already."""
     holds = make_pod("holds", 8, node_name="a")
     state = make_state(make_node("a"), make_node("b"), holds)
-    scores, _ = prioritize(state, FilterArgs(holds, ["a", "b"]))
+    scores, _ = prioritize(state, FilterArgs(holds, NodeNames.of(["a", "b"])))
     assert sorted(scores) == [9, 10]

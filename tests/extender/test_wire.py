@@ -6,17 +6,22 @@ import json
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from extender import wire
+from extender.names import NodeNames
+from extender.refusal import bind_error
 
 POD: dict[str, Any] = {
     "metadata": {"name": "train", "namespace": "team", "uid": "u1"},
     "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "2"}}}]},
     "status": {},
 }
+
+of = NodeNames.of
 
 
 def dump(value: object) -> bytes:
@@ -39,7 +44,7 @@ def test_filter_arguments_with_names() -> None:
     args = wire.parse_filter(dump({"Pod": POD, "Nodes": None, "NodeNames": ["node-2", "node-1"]}))
     assert (args.pod.key, args.pod.uid) == ("team/train", "u1")
     assert args.pod.spec.containers[0].requests == (("nvidia.com/gpu", "2"),)
-    assert (args.names, args.nodes) == (["node-2", "node-1"], None)
+    assert (list(args.names), args.nodes) == (["node-2", "node-1"], None)
 
 
 def test_filter_arguments_with_whole_nodes() -> None:
@@ -48,13 +53,13 @@ def test_filter_arguments_with_whole_nodes() -> None:
         {"metadata": {"name": "node-2"}},
     ]
     args = wire.parse_filter(dump({"Pod": POD, "Nodes": {"metadata": {}, "items": items}, "NodeNames": None}))
-    assert (args.names, args.nodes) == (["node-1", "node-2"], items)
+    assert (list(args.names), args.nodes) == (["node-1", "node-2"], items)
 
 
 @pytest.mark.parametrize("items", [None, []])
 def test_a_list_without_nodes_is_empty(items: object) -> None:
     args = wire.parse_filter(dump({"Pod": POD, "Nodes": {"items": items}, "NodeNames": None}))
-    assert (args.names, args.nodes) == ([], [])
+    assert (list(args.names), args.nodes) == ([], [])
 
 
 def test_a_pod_may_hold_nulls_everywhere() -> None:
@@ -87,7 +92,7 @@ CANDIDATES = {"node-1": wire.Candidate(["u2", "u3"], 1), "node-2": wire.Candidat
     "spell", [str, str.lower, str.upper, str.swapcase], ids=["as sent", "lower", "upper", "swap"]
 )
 def test_the_envelope_is_read_in_any_case(spell: Any) -> None:
-    assert wire.parse_filter(dump(respell(FILTER, spell))).names == ["node-1"]
+    assert list(wire.parse_filter(dump(respell(FILTER, spell))).names) == ["node-1"]
     assert wire.parse_filter(dump(respell(FILTER, spell))).pod.key == "team/train"
     assert wire.parse_preempt(dump(respell(PREEMPT_META, spell))).candidates == CANDIDATES
     assert (
@@ -109,7 +114,7 @@ def test_keys_inside_a_pod_are_not_bent() -> None:
 
 
 def test_members_that_are_absent_are_null() -> None:
-    assert wire.parse_filter(dump({"Pod": POD, "NodeNames": ["node-1"]})).names == ["node-1"]
+    assert list(wire.parse_filter(dump({"Pod": POD, "NodeNames": ["node-1"]})).names) == ["node-1"]
     assert wire.parse_preempt(dump({"Pod": POD})).candidates == {}
 
 
@@ -163,7 +168,7 @@ def test_an_error_does_not_quote_the_pod() -> None:
 
 
 def test_a_filter_reply_with_names() -> None:
-    result = wire.FilterResult(["n1"], {"GPUs are taken": ["n2"]}, {"no GPU": ["n3"]})
+    result = wire.FilterResult(of(["n1"]), {"GPUs are taken": of(["n2"])}, {"no GPU": of(["n3"])})
     assert wire.encode_filter(result) == (
         b'{"Nodes":null,"NodeNames":["n1"],"FailedNodes":{"n2":"GPUs are taken"},'
         b'"FailedAndUnresolvableNodes":{"n3":"no GPU"},"Error":""}'
@@ -171,7 +176,7 @@ def test_a_filter_reply_with_names() -> None:
 
 
 def test_a_filter_reply_leaves_nothing_out() -> None:
-    assert wire.encode_filter(wire.FilterResult(["n1"])) == (
+    assert wire.encode_filter(wire.FilterResult(of(["n1"]))) == (
         b'{"Nodes":null,"NodeNames":["n1"],"FailedNodes":null,"FailedAndUnresolvableNodes":null,"Error":""}'
     )
     assert wire.encode_filter(wire.FilterResult()) == (
@@ -192,16 +197,15 @@ def test_whole_nodes_come_back_unchanged() -> None:
         for name in "abc"
     ]
     body = dump({"Pod": POD, "Nodes": {"metadata": {}, "items": items}, "NodeNames": None})
-    reply = json.loads(wire.encode_filter(wire.FilterResult(["c", "a"]), wire.parse_filter(body).nodes))
+    reply = json.loads(wire.encode_filter(wire.FilterResult(of(["c", "a"])), wire.parse_filter(body).nodes))
     assert reply["Nodes"] == {"metadata": {}, "items": [items[0], items[2]]}
     assert reply["NodeNames"] is None
 
 
 def test_priorities_are_whole_numbers_in_the_order_asked() -> None:
-    assert (
-        wire.encode_priorities(["n2", "n1"], [10, 0]) == b'[{"Host":"n2","Score":10},{"Host":"n1","Score":0}]'
-    )
-    assert wire.encode_priorities([], []) == b"[]"
+    reply = wire.encode_priorities(of(["n2", "n1"]), np.array([10, 0], np.uint8))
+    assert reply == b'[{"Host":"n2","Score":10},{"Host":"n1","Score":0}]'
+    assert wire.encode_priorities(of([]), np.zeros(0, np.uint8)) == b"[]"
 
 
 # Names as they are, and names that must be escaped, which Kubernetes allows nowhere.
@@ -214,7 +218,7 @@ names_of_nodes = st.text(st.sampled_from("abc-.09")) | st.text().map(
 def test_priorities_are_the_json_of_their_meaning(names: list[str], rng: random.Random) -> None:
     scores = [rng.randrange(11) for _ in names]
     expected = [{"Host": name, "Score": score} for name, score in zip(names, scores, strict=True)]
-    assert json.loads(wire.encode_priorities(names, scores)) == expected
+    assert json.loads(wire.encode_priorities(of(names), np.array(scores, np.uint8))) == expected
 
 
 @given(st.dictionaries(names_of_nodes, st.sampled_from(["GPUs are taken", 'a "quoted", text']), max_size=30))
@@ -222,7 +226,8 @@ def test_reasons_are_the_json_of_their_meaning(reasons: dict[str, str]) -> None:
     refused: dict[str, list[str]] = {}
     for name, reason in reasons.items():
         refused.setdefault(reason, []).append(name)
-    reply = json.loads(wire.encode_filter(wire.FilterResult(list(reasons), refused, refused)))
+    nodes = {reason: of(names) for reason, names in refused.items()}
+    reply = json.loads(wire.encode_filter(wire.FilterResult(of(reasons), nodes, nodes)))
     assert reply["NodeNames"] == list(reasons)
     assert (reply["FailedNodes"] or {}) == (reply["FailedAndUnresolvableNodes"] or {}) == reasons
 
@@ -235,5 +240,5 @@ def test_a_preempt_reply_is_always_the_short_form() -> None:
 
 
 def test_a_bind_reply() -> None:
-    assert wire.encode_bind("") == b'{"Error":""}'
-    assert wire.encode_bind('node "n1" is gone') == b'{"Error":"node \\"n1\\" is gone"}'
+    assert bind_error("") == b'{"Error":""}'
+    assert bind_error('node "n1" is gone') == b'{"Error":"node \\"n1\\" is gone"}'

@@ -1,0 +1,80 @@
+"""Names in bulk: what is read, found and written is what Python's own JSON says of the same text."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic_core import to_json
+
+from extender.names import NO_NAMES, NameTable, NodeNames
+
+# As they may be in a cluster, and as they may be in a snapshot file or in a request of somebody's.
+plain = st.text("abc-.09", min_size=1, max_size=300)
+any_name = plain | st.text().map(lambda text: text.encode(errors="replace").decode())
+
+
+def at_the_end(array: str) -> NodeNames | None:
+    message = f'{{"Pod":null,"NodeNames":{array}}}'.encode()
+    return NodeNames.at_the_end(message, message.index(b'["') + 2)
+
+
+@given(st.lists(plain, min_size=1))
+def test_plain_names_are_found_where_they_stand(names: list[str]) -> None:
+    found = at_the_end(json.dumps(names, separators=(",", ":")))
+    assert found is not None
+    assert list(found) == [found[i] for i in range(len(found))] == names
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        *('["a", "b"]', '["a" ]', '["a",]', '["a"', '["a', '["a"]]', '["a"],"Pod":{}', '["a",1]', '["a"],'),
+        *('["a\\u0062"]', '["a\\""]', '["ü"]', '["a\n"]', '["a""b"]', '["a",["b"]]', '["', '["]'),
+    ],
+)
+def test_anything_else_is_left_to_a_parser(array: str) -> None:
+    assert at_the_end(array) is None
+
+
+@given(st.text('",[]{}\\ab ', max_size=30))
+def test_what_is_taken_for_names_is_an_array_of_them(array: str) -> None:
+    if found := at_the_end('["' + array):
+        assert list(found) == json.loads('["' + array)
+
+
+@given(st.lists(any_name), st.data())
+def test_names_come_back_as_json(names: list[str], data: st.DataObject) -> None:
+    held = NodeNames.of(names)
+    assert json.loads(held.json()) == list(held) == names
+    which = np.array([data.draw(st.booleans()) for _ in names], np.bool_)
+    assert list(held.where(which)) == [name for name, picked in zip(names, which, strict=True) if picked]
+
+
+@given(st.lists(any_name), st.data())
+def test_each_name_is_followed_by_its_text(names: list[str], data: st.DataObject) -> None:
+    texts = [b"", b'":1,"', b"a longer text that follows a name"]
+    which = np.array([data.draw(st.integers(0, 2)) for _ in names], np.uint8)
+    expected = [to_json(name)[1:-1] + texts[w] for name, w in zip(names, which, strict=True)]
+    assert NodeNames.of(names).woven(texts, which) == b"".join(expected)
+
+
+@given(st.dictionaries(any_name, st.integers(0, 1 << 40)), st.lists(any_name))
+def test_a_table_finds_what_is_in_it_and_nothing_else(numbers: dict[str, int], others: list[str]) -> None:
+    asked = [*others, *numbers, *others]
+    found = NameTable(numbers).find(NodeNames.of(asked))
+    assert found.tolist() == [numbers.get(name, -1) for name in asked]
+
+
+def test_names_that_share_a_place_are_told_apart() -> None:
+    names = [f"{'x' * 300}{i}" for i in range(500)]  # they differ beyond what decides about the place
+    table = NameTable({name: i for i, name in enumerate(names)})
+    assert table.find(NodeNames.of(names)).tolist() == list(range(500))
+    assert table.find(NodeNames.of(["x" * 300])).tolist() == [-1]
+
+
+def test_nothing() -> None:
+    assert (len(NO_NAMES), list(NO_NAMES), NO_NAMES.json()) == (0, [], b"[]")
+    assert NameTable({}).find(NodeNames.of(["a"])).tolist() == [-1]
+    assert NameTable({"a": 1}).find(NO_NAMES).tolist() == []

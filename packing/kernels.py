@@ -24,6 +24,7 @@ _DEVICES_TAKEN = int(Reason.DEVICES_TAKEN)
 _CRUMBS = int(Reason.CRUMBS)
 _CPU_TAKEN = int(Reason.CPU_TAKEN)
 _MEMORY_TAKEN = int(Reason.MEMORY_TAKEN)
+_PLUGIN_BUSY = int(Reason.PLUGIN_BUSY)
 
 
 @kernel(read(F4, 1), read(F4, 1), F4, F4, write(I1, 1))
@@ -99,13 +100,15 @@ def share_reasons(
 def standing_reasons(model, allowed, max_island, island, overcommitted, blocked, reasons):
     """Overlay what no eviction changes, the gravest last: (N,) model, island, over-commitment, blocked.
 
-    ``allowed`` (M,) says per model id whether the pod may run there; ``island`` is the size needed.
+    ``allowed`` (M,) says per model id whether the pod may run there; ``island`` is the size needed. A busy
+    plugin is soon free again: it is the reason only where there is no other.
     """
     for n in range(reasons.size):
         code = _NO_ISLAND if (max_island[n] < island) & (reasons[n] != _NO_SUCH_DEVICE) else reasons[n]
         code = _WRONG_MODEL if (allowed[model[n]] == 0) & (code != _NO_SUCH_DEVICE) else code
         code = _OVERCOMMITTED if overcommitted[n] else code
-        reasons[n] = blocked[n] if blocked[n] else code
+        passes = (blocked[n] == 0) | ((blocked[n] == _PLUGIN_BUSY) & (code != 0))
+        reasons[n] = code if passes else blocked[n]
 
 
 @kernel(I8, *[read(F4, 2)] * 4, read(U1, 2), read(I4, 2), write(U1, 2), write(U1, 1))

@@ -65,6 +65,9 @@ def test_counted_devices_are_taken_and_given_back():
         (counted("n", 8), Request(cpu_milli=64_001, devices=((GPU, 1),)), Reason.CPU_TAKEN),
         (counted("n", 8), Request(memory_mib=512_001, devices=((GPU, 1),)), Reason.MEMORY_TAKEN),
         (counted("n", 8, blocked=Reason.REPARTITIONING), ask(1), Reason.REPARTITIONING),
+        (counted("n", 8, blocked=Reason.REPARTITIONING), ask(9), Reason.REPARTITIONING),
+        (counted("n", 8, blocked=Reason.PLUGIN_BUSY), ask(1), Reason.PLUGIN_BUSY),
+        (counted("n", 8, blocked=Reason.PLUGIN_BUSY), ask(9), Reason.TOO_FEW_DEVICES),
         (
             counted("n", 8, model="A100"),
             Request(devices=((GPU, 1),), models=frozenset({"H100"})),

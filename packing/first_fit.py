@@ -221,7 +221,8 @@ class _Search:
             self._steps -= 1
             if self._steps < 0:
                 raise NoAnswer("the search for devices takes too long")
-            if not self._free(option, claim, device) or not option.suits(device):
+            touched = device in self._offer.taken or self._users.get(device)
+            if (touched and not self._free(option, claim, device)) or not option.suits(device):
                 continue
             pick, price = Pick(index, number, device), self._price(option, device)
             if price is None or not option.admits(device) or not self._take(pick, price):
@@ -254,7 +255,7 @@ class _Search:
             return None
         begun = device in self._offer.parts and (device in self._offer.begun or self._users.get(device))
         if not begun:
-            price = {**self._offer.consumes[device], **price}
+            price = {**self._offer.consumes[device], **price} if price else self._offer.consumes[device]
         return price if self._enough(price) else None
 
     def _enough(self, amounts: Amounts | None) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -16,7 +16,7 @@ from typing import TypeAlias
 from extender.dra.extended import OF_CLASS
 from extender.dra.pools import Pool, PoolKey, pool_of
 from extender.dra.records import Device, DeviceClass, DeviceId, Grant, Reach, ResourceClaim, ResourceSlice
-from packing.first_fit import Amounts, Counter, Offer
+from packing.first_fit import Amounts, Offer
 from packing.room import Kind, Room, Slot, counts, room
 
 Record: TypeAlias = ResourceSlice | ResourceClaim | DeviceClass
@@ -26,19 +26,14 @@ Labels: TypeAlias = Mapping[str, str]
 @dataclass(frozen=True, slots=True)
 class _Rest:
     """A pool, which of its devices are ``taken``, of which a part is (``begun``), and what is ``left`` of its
-    counters and of the devices' parts. ``overdrawn`` are counters of which more is taken than there is."""
+    counters and of the devices' parts. ``overdrawn``: of a counter more is taken than there is."""
 
     pool: Pool
     taken: frozenset[int]
     begun: frozenset[int]
     left: Amounts
-    overdrawn: tuple[Counter, ...]
-
-    def consumes(self, place: int) -> Amounts:
-        """What a device takes of the counters. While one of a pool is overdrawn, none of its devices that
-        consume any are given out: they want nothing of that one, and there is less."""
-        consumed = self.pool.consumes[place]
-        return {**consumed, **dict.fromkeys(self.overdrawn, 0)} if consumed and self.overdrawn else consumed
+    consumes: Sequence[Amounts]
+    overdrawn: bool
 
     def counts(self, places: AbstractSet[int] = frozenset()) -> Mapping[Kind, int]:
         """How many more whole devices of each kind there could be once these are taken, too."""
@@ -48,8 +43,10 @@ class _Rest:
         for place in places - self.begun:
             for counter, amount in pool.consumes[place].items():
                 left[counter] -= amount
-        blocked = (place for place, consumed in enumerate(pool.consumes) if consumed and self.overdrawn)
-        return counts(pool.shape, self.taken.union(self.begun, places, blocked), tuple(left.values()))
+        gone = self.taken.union(self.begun, places)
+        if self.overdrawn:
+            gone |= {place for place, consumed in enumerate(pool.consumes) if consumed}
+        return counts(pool.shape, gone, tuple(left.values()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -260,21 +257,25 @@ class DeviceBooks:
     def _build(self, name: str, labels: Labels, keys: set[PoolKey], stamp: tuple[int, int, int]) -> OnNode:
         found = [self._pool(key) for key in keys]
         pools = sorted((pool for pool in found if pool), key=lambda pool: pool.order)
-        places = tuple(
-            (pool, index)
-            for pool in pools
-            for index, reach in enumerate(pool.reach)
-            if reach.includes(name, labels)
-        )
         rests = tuple(self._rest(pool) for pool in pools)
-        rest = {one.pool.key: one for one in rests}
+        here = [
+            (rest, place)
+            for rest in rests
+            for place, reach in enumerate(rest.pool.reach)
+            if reach.includes(name, labels)
+        ]
         offer = Offer(
-            tuple(rest[pool.key].consumes(place) for pool, place in places),
-            {counter: amount for one in rests for counter, amount in one.left.items()},
-            frozenset(i for i, (pool, place) in enumerate(places) if place in rest[pool.key].taken),
-            {i: pool.parts[place].keys() for i, (pool, place) in enumerate(places) if place in pool.parts},
-            frozenset(i for i, (pool, place) in enumerate(places) if place in rest[pool.key].begun),
+            tuple(rest.consumes[place] for rest, place in here),
+            {counter: amount for rest in rests for counter, amount in rest.left.items()},
+            frozenset(i for i, (rest, place) in enumerate(here) if place in rest.taken),
+            {
+                i: rest.pool.parts[place].keys()
+                for i, (rest, place) in enumerate(here)
+                if place in rest.pool.parts
+            },
+            frozenset(i for i, (rest, place) in enumerate(here) if place in rest.begun),
         )
+        places = tuple((rest.pool, place) for rest, place in here)
         incomplete = len(pools) < len(keys) or any(pool.problem for pool in pools)
         own = tuple(one for one in rests if one.pool.shape and one.pool.reach[0].node == name)
         return OnNode(places, offer, own, room((one.counts() for one in own), self.sizes), incomplete, stamp)
@@ -299,8 +300,10 @@ class DeviceBooks:
                     for capacity, portion in grant.consumed:
                         if (part := (pool.key, index, capacity)) in left:
                             left[part] -= portion.number
-        overdrawn = tuple(counter for counter in pool.counters if left[counter] < 0)
-        return _Rest(pool, frozenset(taken), frozenset(begun), left, overdrawn)
+        overdrawn = {counter: 0 for counter in pool.counters if left[counter] < 0}
+        # While there is one, no device that consumes any is given out: they want none of it, and have less.
+        consumes = [one and {**one, **overdrawn} for one in pool.consumes] if overdrawn else pool.consumes
+        return _Rest(pool, frozenset(taken), frozenset(begun), left, consumes, bool(overdrawn))
 
     def _sliced(self, key: PoolKey) -> None:
         """One of the pool's slices came, changed or went."""

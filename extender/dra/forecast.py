@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 
@@ -30,9 +30,10 @@ _KEPT = 128
 """Different demands whose forecasts are kept, node by node: a cluster has few templates."""
 _EFFORT = 100_000
 """Devices that are looked at for one question about all nodes: some tenths of a second."""
-_REGRET = 100.0
+REGRET = 100.0
 """GPUs: what is wanted first decides, as it does in kube-scheduler's own score, which ours outweighs
 (``computeScore`` of its plugin ``dynamicresources``, v1.36.3)."""
+_NOTHING: Amounts = {}
 Demands = tuple[Demand, ...]
 
 
@@ -53,7 +54,7 @@ class Forecast:
     @property
     def regret(self) -> float:
         """What it costs, in GPUs, that the pod's owner wants something else first: more than any waste."""
-        return _REGRET * self.rank
+        return REGRET * self.rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +204,7 @@ def _priced(found: _Found, worth: Mapping[Slot, float]) -> Forecast:
     if not found.lost:
         return found.forecast
     cost = sum(worth.get(slot, 0.0) * n for slot, n in found.lost)
-    return replace(found.forecast, cost=cost)
+    return Forecast(found.forecast.devices, cost, found.forecast.rank)
 
 
 def _admits(request: DeviceRequest, on_node: OnNode, index: int) -> bool:
@@ -214,10 +215,11 @@ def _takes(asked: Mapping[str, Amount], on_node: OnNode, index: int) -> Amounts 
     """What of the parts of a device; one that is given out whole has none, and has to be large enough."""
     pool, place = on_node.places[index]
     device = pool.devices[place]
-    portions = taken(asked, device.named, device.policies)
-    if portions is None or not device.shared:
-        return None if portions is None else {}
-    return {(pool.key, place, name): portion for name, portion in portions.items()}
+    if not asked and not device.shared:
+        return _NOTHING
+    if (portions := taken(asked, device.named, device.policies)) is None:
+        return None
+    return {(pool.key, place, name): n for name, n in portions.items()} if device.shared else _NOTHING
 
 
 def _rule(agreement: Agreement, choices: Sequence[Choice], first: int, on_node: OnNode) -> Rule:

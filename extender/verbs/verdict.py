@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.dra.extended import by_class
-from extender.dra.forecast import Forecast
+from extender.dra.forecast import REGRET, Forecast
 from extender.names import NodeNames
 from extender.objects import Pod
 from extender.state import Rows, State
@@ -113,7 +113,8 @@ def _foresee(state: State, pod: Pod, names: NodeNames, given: list[tuple[str, ..
 def _price(forecasts: tuple[Forecast, ...]) -> Floats:
     """The price of each forecast (N,); where there is none, the mean of the others: neither good nor bad."""
     known = np.array([bool(forecast.devices) for forecast in forecasts])
-    cost = np.array([forecast.cost + forecast.regret for forecast in forecasts], np.float32)
+    cost = np.array([forecast.cost for forecast in forecasts], np.float32)
+    cost += REGRET * np.array([forecast.rank for forecast in forecasts], np.float32)
     if known.any():
         cost[~known] = cost[known].mean()
     return cost

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -196,7 +197,14 @@ def changed(raw: dict, path: tuple, value: object) -> object:
     return raw
 
 
-SLICE = spec(*dynamic()[:3], gpu(1, taints=[{"key": "k", "effect": "None"}]), sharedCounters=[counter_set()])
+POLICY = {"default": "1", "validRange": {"min": "1", "max": "9", "step": "2"}, "validValues": ["1", "3"]}
+PARTS = {"cores": {"value": "9", "requestPolicy": POLICY}}
+SLICE = spec(
+    *dynamic()[:3],
+    gpu(1, taints=[{"key": "k", "effect": "None"}]),
+    gpu(2, allowMultipleAllocations=True, capacity=PARTS),
+    sharedCounters=[counter_set()],
+)
 CLAIM = {
     "requests": [
         {
@@ -207,6 +215,7 @@ CLAIM = {
                 "count": 1,
                 "tolerations": [{"key": "k"}],
                 "capacity": {"requests": {"memory": "1Gi"}},
+                "adminAccess": False,
             },
         }
     ],
@@ -215,7 +224,17 @@ CLAIM = {
 ELSEWHERE = {"driver": "d", "pool": "p", "device": "x"}
 STATUS_ELSEWHERE = {"allocation": {"devices": {"results": [ELSEWHERE, ELSEWHERE]}}}
 STATUS = {
-    "allocation": {"devices": {"results": [{"driver": "gpu.nvidia.com", "pool": NODE, "device": "gpu-0"}]}},
+    "allocation": {
+        "devices": {
+            "results": [
+                {"driver": "gpu.nvidia.com", "pool": NODE, "device": "gpu-0"},
+                {
+                    **{"driver": "gpu.nvidia.com", "pool": NODE, "device": "gpu-2"},
+                    **{"shareID": "a", "consumedCapacity": {"cores": "3"}},
+                },
+            ]
+        }
+    },
     "reservedFor": [{"resource": "pods", "name": "p"}],
 }
 
@@ -227,7 +246,7 @@ def test_nothing_that_comes_breaks_anything(data):
     status = changed(STATUS, data.draw(st.sampled_from(paths(STATUS))), data.draw(values))
     made = books(raw)
     made.put(claim_of("ml", "other", {"devices": claim}, status))
-    forecast = foresee(made, claim)
+    forecast = foresee(made, yaml.safe_dump(claim))
     assert forecast.devices or forecast.why or not claim or claim.get("requests") in (None, [])
     assert all(isinstance(problem, str) and problem for problem in made.problems.values())
     for kind in ("ResourceSlice", "ResourceClaim", "DeviceClass"):

@@ -7,7 +7,9 @@ routes: nothing in their bodies is FastAPI's to parse.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from pydantic_core import to_json
@@ -57,11 +59,28 @@ def _verb(service: Service, verb: Verb) -> Handler:
         if body is None:
             text = f"the body is larger than {limit_mib} MiB (setting body_limit_mib)"
             return _response(service.refuse(verb, "too_large", text, 413), {"connection": "close"})
-        reply = await service.answer(verb, body)
+        if verb == "bind":
+            reply = await _while_awaited(request, service, service.answer(verb, body))
+        else:
+            reply = await service.answer(verb, body)
         # A caller that comes by way of a Service keeps its connection to a replica that is ready no more.
         return _response(reply, {"connection": "close"} if service.waiting_for() else None)
 
     return handle
+
+
+async def _while_awaited(request: Request, service: Service, answer: Coroutine[Any, Any, Reply]) -> Reply:
+    """Bind for a caller that waits: where one has hung up, another replica may be asked by now."""
+    answering, hanging_up = asyncio.create_task(answer), asyncio.create_task(request.receive())
+    hanging_up.add_done_callback(lambda _: answering.cancel())
+    try:
+        return await answering
+    except asyncio.CancelledError:
+        if not hanging_up.done():
+            raise
+        return service.refuse("bind", "hung_up", "the caller has hung up", 499)
+    finally:
+        hanging_up.cancel()
 
 
 def _response(reply: Reply, headers: dict[str, str] | None = None) -> Response:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 from weakref import WeakValueDictionary
 
 from extender.dialects import WRITERS, RequestError, claims_of, request_of
@@ -69,7 +70,7 @@ class Binder:
             if not await self._source.caught_up():
                 raise Refusal("Stowage was cut off from the API server, and has not caught up yet")
             one = await self._in_turn(pod, args.node, asked_at + PATIENCE - time.monotonic())
-            return await self._ask(one) if one else ""
+            return await _to_the_end(self._ask(one)) if one else ""
         except (Refusal, RequestError) as error:
             return str(error)
 
@@ -146,6 +147,16 @@ class Binder:
             return False
         self._state.heard(pod, truth, time.monotonic())
         return truth is not None and truth.uid == pod.uid and truth.node_name == pod.node_name
+
+
+async def _to_the_end(asking: Coroutine[Any, Any, str]) -> str:
+    """What was sent is seen to its end, also where nobody waits for the answer any more."""
+    task = asyncio.create_task(asking)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise
 
 
 def assign(state: State, pod: Pod, node: str) -> dict[str, str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from extender.snapshot import Snapshot, SnapshotSource
 from extender.source import Unavailable
 from tests.contract.conftest import GPU, Stowage, manifest
 from tests.extender.apiserver import ApiServer, source_of
+from tests.extender.builders import make_pod
 
 ALLOCATABLE = {GPU: "8", "cpu": "64", "memory": "256Gi", "pods": "100"}
 Replica = Callable[[], Stowage]
@@ -114,6 +116,36 @@ async def test_who_leaves_makes_way_and_binds_no_more(api: ApiServer, replica: R
     await becomes(other, "ready\n")
     assert await other.bind(manifest(), "a") == b'{"Error":""}'
     assert api.pods.objects["default/train"]["spec"]["nodeName"] == "a"
+
+
+async def test_who_hangs_up_while_a_binding_waits_gets_none() -> None:
+    """It may have ended, and the scheduler that leads now asks another replica."""
+
+    class Behind(SnapshotSource):
+        async def caught_up(self) -> bool:
+            waiting.set()
+            return await asyncio.Event().wait()
+
+    waiting = asyncio.Event()
+    service = Service(
+        Settings(bind=True), Behind(Snapshot(pods={"default/train": make_pod("train")}), ""), "1"
+    )
+    await service.start()
+    request = {"PodName": "train", "PodNamespace": "default", "PodUID": "uid-train", "Node": "a"}
+    messages = iter([{"type": "http.request", "body": json.dumps(request).encode()}])
+
+    async def receive() -> MutableMapping[str, Any]:
+        if (message := next(messages, None)) is None:
+            await waiting.wait()
+        return message or {"type": "http.disconnect"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        """Nobody listens."""
+
+    scope = {"type": "http", "method": "POST", "path": "/scheduler/bind", "headers": [], "query_string": b""}
+    async with asyncio.timeout(60):
+        await create_app(service)(scope, receive, send)
+    assert b'result="hung_up",verb="bind"} 1.0' in service.metrics.render()
 
 
 def test_a_snapshot_has_no_lease() -> None:

@@ -300,15 +300,18 @@ async def test_a_pod_that_is_first_seen_when_it_has_ended_holds_nothing() -> Non
     assert (cluster.free("own"), len(cluster.state.tentative)) == ([1000] * 4, 0)
 
 
-async def test_a_bind_that_is_cancelled_is_in_doubt() -> None:
+async def test_what_was_sent_is_seen_to_its_end_though_nobody_waits() -> None:
     cluster = Cluster(node_of("own"), own("a"))
     cluster.api.hangs = True
     task = asyncio.create_task(cluster.bind(own("a"), "own"))
     while not cluster.api.sent:
         await asyncio.sleep(0)
     task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await asyncio.wait({task}, timeout=0.05)
     (one,) = cluster.state.tentative
+    assert (one.in_flight, one.doubtful) == (1, False)
+    task.cancel()  # the process ends
+    await asyncio.gather(task, return_exceptions=True)
     assert (one.in_flight, one.doubtful) == (0, True)
 
 
@@ -388,6 +391,18 @@ async def test_bind_waits_a_moment_for_the_device_plugin() -> None:
     await asyncio.sleep(0)
     cluster.state.apply([Upserted(replace(cluster.api.pods["default/a"], phase="Running"))])
     assert await waiting == ""
+
+
+async def test_nothing_is_bound_for_who_does_not_wait() -> None:
+    cluster = Cluster(node_of("hami"), hami("a"), hami("b"))
+    await cluster.bind(hami("a"), "hami")
+    waiting = asyncio.create_task(cluster.bind(hami("b"), "hami"))
+    await asyncio.sleep(0.05)
+    waiting.cancel()
+    cluster.state.apply([Upserted(replace(cluster.api.pods["default/a"], phase="Running"))])
+    await asyncio.gather(waiting, return_exceptions=True)
+    await asyncio.sleep(0.05)
+    assert (len(cluster.api.sent), len(cluster.state.tentative)) == (1, 0)
 
 
 async def test_a_pod_does_not_stand_in_its_own_way() -> None:

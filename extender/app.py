@@ -71,7 +71,7 @@ def _verb(service: Service, verb: Verb) -> Handler:
 
 async def _while_awaited(request: Request, service: Service, answer: Coroutine[Any, Any, Reply]) -> Reply:
     """Bind for a caller that waits: where one has hung up, another replica may be asked by now."""
-    answering, hanging_up = asyncio.create_task(answer), asyncio.create_task(request.receive())
+    answering, hanging_up = asyncio.create_task(answer), asyncio.ensure_future(request.receive())
     hanging_up.add_done_callback(lambda _: answering.cancel())
     try:
         return await answering

@@ -12,8 +12,9 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from extender.dialects.vocabulary import Claim, Claims
+from packing.instances import every_slice
 from packing.request import WHOLE, Request, Shares
-from packing.shape import NodeShape, meaning
+from packing.shape import Gpu, NodeShape, meaning
 
 _ROUNDING = 2
 """MiB by which others may round a part of a GPU's memory in another way."""
@@ -23,10 +24,12 @@ Parts = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """``parts`` of GPUs in the books; ``doubt`` says what the claims contradict, "" where nothing."""
+    """``parts`` of GPUs in the books, and of those that are divided into MIG instances the ``slices`` (GPU,
+    mask); ``doubt`` says what the claims contradict, "" where nothing."""
 
     parts: Parts = ()
     doubt: str = ""
+    slices: tuple[tuple[int, int], ...] = ()
 
 
 def settle(shape: NodeShape, request: Request, claims: Claims | None) -> Settled:
@@ -41,6 +44,7 @@ def settle(shape: NodeShape, request: Request, claims: Claims | None) -> Settled
     devices, doubts = _heard(shape, asked, claims)
     exact = claims is not None and claims.exact
     held: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
+    slices: defaultdict[int, int] = defaultdict(int)
     for claim in devices:
         known = _find(shape, claim.device)
         gpus = range(len(shape.gpus)) if known is None else (known,)
@@ -50,9 +54,15 @@ def settle(shape: NodeShape, request: Request, claims: Claims | None) -> Settled
             milli, mib, doubt = _size(shape, gpu, claim, exact=exact)
             held[claim.stage][gpu][0] += milli
             held[claim.stage][gpu][1] += mib
+            if shape.gpus[gpu].instances:
+                mask, why = _slices(shape.gpus[gpu], claim, sure=known is not None and not doubt)
+                slices[gpu] |= mask
+                doubt = doubt or why
+            elif claim.slices:
+                doubt = doubt or "claims a MIG instance of a GPU that has none"
             if doubt and claim.device:
                 doubts.append(doubt)
-    return Settled(_at_once(held), "; ".join(dict.fromkeys(doubts)))
+    return Settled(_at_once(held), "; ".join(dict.fromkeys(doubts)), tuple(sorted(slices.items())))
 
 
 def _heard(
@@ -109,7 +119,9 @@ def _size(shape: NodeShape, gpu: int, claim: Claim, *, exact: bool) -> tuple[int
     """Compute and memory that count, and what is wrong with what the claim says of them."""
     has, least = shape.gpus[gpu], claim.least
     milli, mib = claim.compute_milli, claim.memory_mib + has.memory_mib * claim.memory_milli // WHOLE
-    asked_milli = min(least.compute_milli, has.compute_milli) if least else 0
+    # A MIG instance may be larger than what was asked for, and its compute is what comes with its memory.
+    exact = exact and not has.instances
+    asked_milli = min(least.compute_milli, has.compute_milli) if least and not has.instances else 0
     asked_mib = least.memory_mib + has.memory_mib * least.memory_milli // WHOLE if least else 0
     doubt = ""
     slack = _ROUNDING if least and least.memory_milli else 0
@@ -125,6 +137,13 @@ def _size(shape: NodeShape, gpu: int, claim: Claim, *, exact: bool) -> tuple[int
         min(max(mib, asked_mib), has.memory_mib),
         doubt,
     )
+
+
+def _slices(gpu: Gpu, claim: Claim, *, sure: bool) -> tuple[int, str]:
+    """The slices that count, and what is wrong with those that are claimed: then all of the GPU's count."""
+    if sure and any(claim.slices in instance.windows for instance in gpu.instances):
+        return claim.slices, ""
+    return every_slice(gpu.instances), "claims no MIG instance that its GPU can have"
 
 
 def _at_once(held: dict[int, dict[int, list[int]]]) -> Parts:

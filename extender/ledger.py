@@ -128,7 +128,7 @@ class Ledger:
         self._doubt(key, "; ".join(filter(None, (doubt, settled.doubt))))
         allocation = self._fleet.allocation(row, request)
         if settled.parts:
-            allocation = replace(allocation, shares=settled.parts)
+            allocation = replace(allocation, shares=settled.parts, slices=settled.slices)
         self._taken[key] = allocation
         self._fleet.take(allocation)
 

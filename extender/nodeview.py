@@ -13,12 +13,17 @@ from packing.reasons import Reason
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
-    """One GPU. Behind a device plugin that only counts, what is free is shown as if GPUs filled in order."""
+    """One GPU. Behind a device plugin that only counts, what is free is shown as if GPUs filled in order.
+
+    Where MIG instances are made on demand, what is free is the largest that can still be made, and
+    ``taken_slices`` are the memory slices that it must do without.
+    """
 
     index: int
     free_compute_milli: int
     free_memory_mib: int
     memory_mib: int
+    taken_slices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,13 @@ def view_node(state: State, name: str, now: float) -> NodeView | None:
         free_cpu_milli=int(fleet.cpu[row]),
         free_memory_mib=int(fleet.node_memory[row]),
         gpus=tuple(
-            GpuView(index, int(fleet.compute[index, row]), int(fleet.memory[index, row]), gpu.memory_mib)
+            GpuView(
+                index,
+                int(fleet.compute[index, row]),
+                int(fleet.memory[index, row]),
+                gpu.memory_mib,
+                _places(fleet.slices(row, index)),
+            )
             for index, gpu in enumerate(shape.gpus)
         ),
         pools=tuple(
@@ -126,6 +137,10 @@ def view_node(state: State, name: str, now: float) -> NodeView | None:
         holders=tuple(holders),
         devices=tuple(_devices(state, name)),
     )
+
+
+def _places(mask: int) -> tuple[int, ...]:
+    return tuple(place for place in range(mask.bit_length()) if mask >> place & 1)
 
 
 def _sources(state: State, name: str) -> Sources | None:

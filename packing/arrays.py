@@ -57,6 +57,7 @@ class Arrays:
         self.resources: dict[str, int] = {}
         self.model_names: list[str | None] = [None]
         self.products: list[str] = [""]
+        self.modes: list[str] = [""]
         self.divisions: dict[str, int] = {"": 0}
         self.uuids: dict[str, tuple[int, int]] = {}
         self.permits: dict[tuple[object, ...], npt.NDArray[np.uint8]] = {}
@@ -154,13 +155,14 @@ class Arrays:
                 setattr(self, array, np.pad(getattr(self, array), [(0, 1), (0, 0)]))
         return self.resources[name]
 
-    def _model(self, model: str | None, product: str) -> int:
-        known = zip(self.model_names, self.products, strict=True)
-        for index, pair in enumerate(known):
-            if pair == (model, product):
+    def _model(self, model: str | None, product: str, mode: str) -> int:
+        known = zip(self.model_names, self.products, self.modes, strict=True)
+        for index, kind in enumerate(known):
+            if kind == (model, product, mode):
                 return index
         self.model_names.append(model)
         self.products.append(product)
+        self.modes.append(mode)
         self.grown += 1
         return len(self.products) - 1
 

@@ -70,7 +70,7 @@ def sizes(fleet: Arrays, request: Request) -> Floats:
 
 def allowed(fleet: Arrays, request: Request) -> npt.NDArray[np.uint8]:
     """Per model id (an index into ``model_names``) 1 where the request may run; to read only."""
-    kind = fleet.grown, request.models, request.products
+    kind = fleet.grown, request.models, request.products, request.mode
     if (found := fleet.permits.get(kind)) is None:
         if len(fleet.permits) >= _MOST_PERMITS:
             fleet.permits.clear()
@@ -84,7 +84,8 @@ def _permits(fleet: Arrays, request: Request) -> npt.NDArray[np.uint8]:
         [
             (models is None or model in models)
             and products.permits_match(" ".join(filter(None, (model, product))))
-            for model, product in zip(fleet.model_names, fleet.products, strict=True)
+            and (not (request.mode and mode) or mode in request.mode)
+            for model, product, mode in zip(fleet.model_names, fleet.products, fleet.modes, strict=True)
         ],
         np.uint8,
     )

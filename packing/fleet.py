@@ -3,7 +3,8 @@
 A GPU request is met in one of two ways. *Counted* devices (whole GPUs, replicas, existing MIG instances
 behind a device plugin) live in pools: the plugin chooses the physical device, so the pool's count is the
 truth and the GPU arrays show the pool as if it were filled GPU by GPU. *Divisible* GPUs are placed device
-by device, and there the arrays are the truth.
+by device, and there the arrays are the truth; of a GPU that is divided into MIG instances they show the
+largest instance that can still be made.
 
 All quantities are whole numbers (milli, MiB) and below 2**24, so float32 holds them exactly and giving
 back restores every array bit by bit.
@@ -11,6 +12,7 @@ back restores every array bit by bit.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ from packing import feasible, kernels
 from packing.arrays import KINDS, LARGEST, Arrays
 from packing.arrays import Floats as Floats
 from packing.feasible import Reasons
+from packing.instances import every_slice, room, smallest
 from packing.reasons import Reason
 from packing.request import WHOLE, Request
 from packing.shape import Gpu as Gpu
@@ -37,13 +40,15 @@ _MOST = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What one pod holds on one node: CPU, memory, (pool row, devices), (GPU, compute milli, memory MiB)."""
+    """What one pod holds on one node: CPU, memory, (pool row, devices), (GPU, compute milli, memory MiB), and
+    of GPUs that are divided into MIG instances (GPU, mask of slices)."""
 
     row: int
     cpu_milli: int
     memory_mib: int
     devices: tuple[tuple[int, int], ...] = ()
     shares: tuple[tuple[int, int, int], ...] = ()
+    slices: tuple[tuple[int, int], ...] = ()
 
 
 class Fleet(Arrays):
@@ -56,6 +61,7 @@ class Fleet(Arrays):
         super().__init__(nodes, gpus)
         self.minimum_milli = minimum_milli
         self._answered: tuple[Request, int, Reasons] | None = None
+        self._slices: defaultdict[int, Counter[tuple[int, int]]] = defaultdict(Counter)  # holders, by row
 
     def put(self, shape: NodeShape) -> int:
         """Add a node, or replace the one of that name, and return its row. The row is empty afterwards:
@@ -68,10 +74,11 @@ class Fleet(Arrays):
         self._forget_uuids(row)
         self.shapes[row] = shape
         self.blocked[row] = shape.blocked
-        self.model[row] = self._model(shape.model, shape.product)
+        self.model[row] = self._model(shape.model, shape.product, shape.mode)
         self.divided[row] = self._division(shape.divided_as)
         self.cuda[row] = shape.cuda
         self.max_island[row] = max(map(len, shape.islands), default=min(1, len(shape.gpus)))
+        self._slices.pop(row, None)
         self._empty(row, shape)
         for resource, pool in zip(pools, shape.pools, strict=True):
             self.free[resource, row] = self.total[resource, row] = pool.total
@@ -86,6 +93,7 @@ class Fleet(Arrays):
         """Forget a node; its row answers "unknown" until it is reused."""
         row = self.rows.pop(name)
         self._forget_uuids(row)
+        self._slices.pop(row, None)
         self._empty(row, NodeShape(name, 0, 0))
         self.shapes[row] = None
         self.blocked[row] = Reason.UNKNOWN_NODE
@@ -115,8 +123,20 @@ class Fleet(Arrays):
             )
         part = request.shares
         shares = tuple((g, part.compute_milli, self.share_mib(row, g, request)) for g in gpus) if part else ()
+        slices = tuple(
+            (gpu, self._window(row, gpu, milli, mib))
+            for gpu, milli, mib in shares
+            if shape and shape.gpus[gpu].instances
+        )
         cpu, memory = min(request.cpu_milli, LARGEST // 2), min(request.memory_mib, LARGEST // 2)
-        return Allocation(row, cpu, memory, devices, shares)
+        return Allocation(row, cpu, memory, devices, shares, slices)
+
+    def slices(self, row: int, gpu: int) -> int:
+        """The mask of slices of a GPU that are taken."""
+        if row not in self._slices:  # as almost everywhere
+            return 0
+        held = self._slices[row].items()
+        return sum(1 << place for (other, place), count in held if other == gpu and count > 0)
 
     def roomiest(self, row: int, request: Request) -> tuple[int, ...]:
         """The GPUs that a promised pod's shares count on: such as have room now, the freest first."""
@@ -198,6 +218,14 @@ class Fleet(Arrays):
         capacity = np.maximum(self.memory_capacity, 1)
         return float((self.compute / WHOLE + self.memory / capacity).sum(dtype=np.float64)) / 2
 
+    def _window(self, row: int, gpu: int, compute_milli: int, memory_mib: int) -> int:
+        """The slices that a share gets now; all of them where there is no room."""
+        shape = self.shapes[row]
+        assert shape is not None
+        instances = shape.gpus[gpu].instances
+        found = smallest(instances, self.slices(row, gpu), compute_milli, memory_mib)
+        return found[1] if found else every_slice(instances)
+
     def _move(self, held: Allocation, sign: int) -> None:
         row = held.row
         self.cpu[row] += sign * held.cpu_milli
@@ -208,6 +236,8 @@ class Fleet(Arrays):
             self.compute[gpu, row] += sign * milli
             self.memory[gpu, row] += sign * mib
             self.slots[gpu, row] += sign
+        for gpu, mask in held.slices:
+            self._move_slices(row, gpu, mask, sign)
         if held.devices:
             self._mirror(row)
         if held.shares:
@@ -216,6 +246,18 @@ class Fleet(Arrays):
             self.hosted[self._kind(held), row] -= sign
             self._note_overcommitment(row)
         self.touch(row)
+
+    def _move_slices(self, row: int, gpu: int, mask: int, sign: int) -> None:
+        """Take or give back slices; then the GPU shows the largest instance that can be made, or less than
+        nothing where a slice is taken twice."""
+        shape, holders = self.shapes[row], self._slices[row]
+        assert shape is not None
+        for place in range(mask.bit_length()):
+            if mask >> place & 1:
+                holders[gpu, place] -= sign
+        twice = any(count > 1 for (other, _), count in holders.items() if other == gpu)
+        free = (-1, -1) if twice else room(shape.gpus[gpu].instances, self.slices(row, gpu))
+        self.compute[gpu, row], self.memory[gpu, row] = free
 
     def _kind(self, held: Allocation) -> int:
         """Index into ``hosted``."""

@@ -79,7 +79,8 @@ class Request(_Hashed):
     ``models``: names of the GPU models allowed, ``None`` for any. ``island``: the GPUs must be NVLink peers.
     ``products``: patterns that the model's or the product's name must match. ``uuids``: which GPUs shares
     may take. ``cuda``: the CUDA version that the driver must support (12.4 is 12004), 0 for any.
-    ``together``: the most counted devices of one kind that a single container asks for.
+    ``together``: the most counted devices of one kind that a single container asks for. ``mode``: names of
+    the ways in which GPUs may be divided for it, in any text, "" for any.
     """
 
     cpu_milli: int = 0
@@ -93,6 +94,7 @@ class Request(_Hashed):
     uuids: Choice = ANY
     cuda: int = 0
     together: int = 1
+    mode: str = ""
 
     def __post_init__(self) -> None:
         if self.cpu_milli < 0 or self.memory_mib < 0:

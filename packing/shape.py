@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from packing.instances import Instances
 from packing.reasons import Reason
 from packing.request import WHOLE, Request, whole_gpus
 
@@ -20,7 +21,8 @@ UNLIMITED = 1 << 20
 class Gpu:
     """One GPU: its memory and compute, whether parts of it are handed out device by device, and to how many.
 
-    A GPU that is sick or cordoned is not ``divisible``: it keeps what it holds and takes nothing.
+    A GPU that is sick or cordoned is not ``divisible``: it keeps what it holds and takes nothing. Where
+    parts of it are MIG ``instances``, memory and compute are those of the largest one.
     """
 
     memory_mib: int
@@ -28,6 +30,7 @@ class Gpu:
     compute_milli: int = WHOLE
     slots: int = UNLIMITED
     uuid: str = ""
+    instances: Instances = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,8 @@ class NodeShape:
 
     ``model`` is the catalogue's name of the GPUs, ``product`` the name that the node itself gives them;
     ``cuda`` the CUDA version that the driver supports (12.4 is 12004, 0 is unknown); ``divided_as`` names
-    the resource of the shares that its divisible GPUs take.
+    the resource of the shares that its divisible GPUs take, ``mode`` the way in which they are kept apart, ""
+    where there is but one.
     """
 
     name: str
@@ -69,6 +73,7 @@ class NodeShape:
     product: str = ""
     cuda: int = 0
     divided_as: str = ""
+    mode: str = ""
 
     def divides(self, pool: Pool) -> bool:
         """Whether the devices of a pool are whole GPUs that are handed out device by device."""

@@ -82,6 +82,7 @@ def _request(spec: PodSpec, said: Pairs) -> Request:
         cuda=constraints.cuda(words),
         island=constraints.island(words),
         together=most_together(spec, frozenset(name for name, _ in devices)) if devices else 1,
+        mode=constraints.mode(words),
     )
 
 

@@ -1,4 +1,4 @@
-"""What a pod demands of the GPUs beside their number: model, UUID, CUDA version, NVLink island.
+"""What a pod demands of the GPUs beside their number: model, UUID, mode, CUDA version, NVLink island.
 
 Model lists of HAMi, Volcano and vgpu-manager match any part of the GPU's name, in any letter case
 (``pkg/device/devices.go`` CheckType in Project-HAMi/HAMi at 4707fb02; README of coldzerofear/vgpu-manager
@@ -59,6 +59,11 @@ def island(said: Mapping[str, str]) -> bool:
     if text not in (None, "required"):
         raise RequestError(f"{NVLINK}: {text!r} is not known; the one value is 'required'")
     return text is not None
+
+
+def mode(said: Mapping[str, str]) -> str:
+    """The ways in which GPUs may be divided for the pod, in any text; "" for any."""
+    return said.get(hami.MODE, "")
 
 
 def _listed(said: Mapping[str, str], key: str) -> list[str]:

@@ -67,7 +67,9 @@ def claims(pod: Pod) -> Claims | None:
     return Claims(RESOURCE, tuple(found), complaint)
 
 
-def assignment(pod: Pod, shape: NodeShape, chosen: tuple[int, ...], now: float) -> dict[str, str]:
+def assignment(
+    pod: Pod, shape: NodeShape, chosen: tuple[int, ...], now: float, taken: Mapping[int, int]
+) -> dict[str, str]:
     """See ``Writer.assignment``."""
     asked = shares(pod.spec, effective(pod.spec), pod.labels)
     if asked is None or len(chosen) != 1:

@@ -8,7 +8,12 @@ default ``defaultMemory: 0`` is all memory, and the webhook then adds all cores)
 ``gpumem-percentage`` is not for use together, and refused here.
 
 A pod with ``nvidia.com/gpu`` alone is not in this vocabulary: it is a counted device, which a HAMi node
-hands out as a whole GPU (``packing/shape.py``). HAMi's MIG and MPS modes are not placed by Stowage.
+hands out as a whole GPU (``packing/shape.py``). HAMi's MPS mode is not placed by Stowage.
+
+In MIG mode a device is an instance, and ``hami.io/vgpu-mig-allocations`` says which: profile and placement of
+each device of each container, init containers first (``pkg/device/nvidia/mig_allocations.go``); the plugin
+makes it when the container starts (GetContainerDeviceStrArray in its ``plugin/util.go``), and keeps it until
+the pod ends. HAMi holds ``gpucores`` against the GPU, Stowage against the instance.
 
 What is written is what HAMi's scheduler writes in its ``filter`` and ``bind`` (Filter and Bind in
 ``pkg/scheduler/scheduler.go``, PatchAnnotations in ``device.go``). The device plugin is not told which pod
@@ -19,7 +24,9 @@ Stowage takes no lock, so it binds a pod only where there is no such pod (``busy
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import zip_longest
 
 from extender.dialects.effective import RequestError
@@ -27,6 +34,7 @@ from extender.dialects.per_device import PERCENT, PerDevice, dealt, devices
 from extender.dialects.vocabulary import Claim, Claims, stages
 from extender.inventory import hami as nodes
 from extender.objects import Container, Node, Pod, PodSpec
+from packing.instances import Instance, smallest, window
 from packing.request import WHOLE, Shares
 from packing.shape import NodeShape
 
@@ -48,8 +56,8 @@ def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str])
     if not (_NAMES.speaks(spec) or said.get(USE_UUID) or said.get(DENY_UUID) or MODE in said):
         return None
     asked = _NAMES.of_pod(spec)
-    if asked and "hami-core" not in said.get(MODE, "hami-core"):
-        raise RequestError(f"{MODE}: {said[MODE]} is not supported: only hami-core is")
+    if asked and not any(mode in said.get(MODE, nodes.CORE) for mode in (nodes.CORE, nodes.MIG)):
+        raise RequestError(f"{MODE}: {said[MODE]} is not supported: only hami-core and mig are")
     if asked and asked.count > 1 and said.get(NUMA, "").lower() in ("true", "1", "t"):
         raise RequestError(f"{NUMA} is not supported for several GPUs: which share a NUMA node is not known")
     return asked
@@ -65,22 +73,42 @@ def claims(pod: Pod) -> Claims | None:
         named = devices(text)
     except ValueError:
         return Claims(RESOURCE, complaint=f"{ALLOCATED} cannot be read", node=node)
+    try:
+        named, others = _with_instances(named, pod.annotations.get(MIG, "[]"))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return Claims(RESOURCE, complaint=f"{MIG} cannot be read", node=node)
     containers, stage = (*pod.spec.init_containers, *pod.spec.containers), stages(pod.spec)
     if len(named) == len(pod.spec.containers):  # older versions left init containers out
         containers, stage = pod.spec.containers, [0] * len(named)
     nothing: list[Claim] = []
     rows = [(c, s or 0, n or nothing) for c, s, n in zip_longest(containers, stage, named)]
+    rows += [(None, 0, [other]) for other in others]
     return _NAMES.claims(rows, node=node, exact=MIG not in pod.annotations)
 
 
-def assignment(pod: Pod, shape: NodeShape, chosen: tuple[int, ...], now: float) -> dict[str, str]:
+def assignment(
+    pod: Pod, shape: NodeShape, chosen: tuple[int, ...], now: float, taken: Mapping[int, int]
+) -> dict[str, str]:
     """See ``Writer.assignment``."""
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     hands = dealt(pod.spec, chosen, _NAMES.count_of)
+    instances = _chosen_instances(pod.spec, shape, chosen, taken)
     text = "".join(
-        "".join(_device(shape, container, gpu) for gpu in hand) + ";"
+        "".join(_device(shape, container, gpu, instances.get(gpu)) for gpu in hand) + ";"
         for container, hand in zip(containers, hands, strict=True)
     )
+    reservations = [
+        {
+            "containerIndex": index,
+            "deviceIndex": number,
+            "gpuUUID": shape.gpus[gpu].uuid,
+            "profile": instances[gpu][0].profile,
+            "placement": {"start": _start(instances[gpu][1]), "size": instances[gpu][1].bit_count()},
+        }
+        for index, hand in enumerate(hands)
+        for number, gpu in enumerate(hand)
+        if gpu in instances
+    ]
     return {
         NODE: shape.name,
         ASSIGNED_AT: str(int(now)),
@@ -88,6 +116,7 @@ def assignment(pod: Pod, shape: NodeShape, chosen: tuple[int, ...], now: float) 
         TO_ALLOCATE: text,
         PHASE: "allocating",
         BOUND_AT: str(int(now)),
+        **({MIG: json.dumps(reservations, separators=(",", ":"))} if reservations else {}),
     }
 
 
@@ -102,9 +131,60 @@ def _in_the_way(pod: Pod, node: str) -> bool:
     return starting and said.get(PHASE) in ("allocating", "success")
 
 
-def _device(shape: NodeShape, container: Container, gpu: int) -> str:
+def _device(
+    shape: NodeShape, container: Container, gpu: int, made: tuple[Instance, int] | None = None
+) -> str:
     """One device of a container, with the memory and the cores that HAMi would give it."""
     asked, has = _NAMES.of_container(container), shape.gpus[gpu]
     assert asked is not None  # who asks for nothing is dealt nothing
     memory = _NAMES.memory_of(container) or has.memory_mib * asked.memory_milli // WHOLE
-    return f"{has.uuid},NVIDIA,{memory},{asked.compute_milli // PERCENT}:"
+    compute = asked.compute_milli
+    if made is not None:
+        memory, compute = made[0].memory_mib, made[0].compute_milli
+    return f"{has.uuid},NVIDIA,{memory},{compute // PERCENT}:"
+
+
+def _chosen_instances(
+    spec: PodSpec, shape: NodeShape, chosen: tuple[int, ...], taken: Mapping[int, int]
+) -> dict[int, tuple[Instance, int]]:
+    """The MIG instance, and its window, on each of these GPUs that has any; large enough for every container,
+    for an init container has the one that a container has later. Raises RequestError."""
+    asked = _NAMES.of_pod(spec)
+    assert asked is not None  # else no GPU is chosen for it
+    made = {}
+    for gpu in chosen:
+        has = shape.gpus[gpu]
+        need = asked.memory_mib + has.memory_mib * asked.memory_milli // WHOLE
+        if found := smallest(has.instances, taken.get(gpu, 0), asked.compute_milli, need):
+            made[gpu] = found
+        elif has.instances:
+            raise RequestError("no MIG instance that is large enough can be made")
+    return made
+
+
+def _start(mask: int) -> int:
+    return (mask & -mask).bit_length() - 1
+
+
+def _with_instances(named: list[list[Claim]], text: str) -> tuple[list[list[Claim]], list[Claim]]:
+    """The devices with the slices that are reserved for them, and the reservations for none of them. Raises
+    ValueError, TypeError or KeyError."""
+    reserved = {}
+    for one in json.loads(text):
+        start, size = one["placement"]["start"], one["placement"]["size"]
+        if not (isinstance(start, int) and isinstance(size, int) and start >= 0 < size):
+            raise ValueError("no placement")
+        if start + size > nodes.MOST_SLICES:
+            raise ValueError("no GPU has so many memory slices")
+        place = one["containerIndex"], one["deviceIndex"], str(one["gpuUUID"])
+        if place in reserved:
+            raise ValueError("two reservations for one device")
+        reserved[place] = window(start, size)
+    with_slices = [
+        [
+            replace(claim, slices=reserved.pop((index, number, claim.device), 0))
+            for number, claim in enumerate(claims)
+        ]
+        for index, claims in enumerate(named)
+    ]
+    return with_slices, [Claim(uuid, slices=mask) for (_, _, uuid), mask in reserved.items()]

@@ -74,7 +74,9 @@ def claims_on(text: str, asked: Shares | None) -> Claims:
     return Claims(RESOURCE, tuple(found), complaint)
 
 
-def assignment(pod: Pod, shape: NodeShape, chosen: tuple[int, ...], now: float) -> dict[str, str]:
+def assignment(
+    pod: Pod, shape: NodeShape, chosen: tuple[int, ...], now: float, taken: Mapping[int, int]
+) -> dict[str, str]:
     """See ``Writer.assignment``. The container gets it by the downward API as ``NVIDIA_VISIBLE_DEVICES``."""
     return {INDICES: ",".join(map(str, sorted(chosen)))}
 

@@ -23,6 +23,7 @@ class Claim:
     ``device`` is a UUID or an index, "" where it is not said. ``memory_milli`` is memory as thousandths of
     the device's. ``least`` is what the pod asked for on each device: the larger of both counts. ``stage``
     is 0 for containers, 1 for sidecars and 2 up for each init container, which do not run at the same time.
+    ``slices`` are those of a MIG instance, as a mask, 0 where it is none.
     """
 
     device: str
@@ -31,6 +32,7 @@ class Claim:
     memory_milli: int = 0
     least: Shares | None = None
     stage: int = 0
+    slices: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +79,13 @@ class Writer(Protocol):
     RESOURCE: str
     """See ``Vocabulary``."""
 
-    def assignment(self, pod: Pod, shape: NodeShape, chosen: tuple[int, ...], now: float) -> dict[str, str]:
+    def assignment(
+        self, pod: Pod, shape: NodeShape, chosen: tuple[int, ...], now: float, taken: Mapping[int, int]
+    ) -> dict[str, str]:
         """The annotations that give a pod these GPUs (indices) of a node that is divided as ``RESOURCE``.
 
-        ``now`` is in Unix seconds. Raises RequestError where the node's device plugin could not read it.
+        ``now`` is in Unix seconds; ``taken`` are the slices of these GPUs that others have, as masks. Raises
+        RequestError where the node's device plugin could not read it.
         """
         ...
 
@@ -96,12 +101,13 @@ def stages(spec: PodSpec) -> list[int]:
 
 
 def compared(found: list[Claim], asked: Shares | None, stage: int = 0) -> tuple[list[Claim], str]:
-    """A container's claims held against its request, and what is wrong: too few different devices, or others.
+    """A container's claims held against its request, and what is wrong: too few different devices (or MIG
+    instances), or others.
 
     For devices that are missing one claim without a name is added: it could be any of them.
     """
     claims = [replace(claim, least=asked, stage=stage) for claim in found]
-    wanted, different = asked.count if asked else 0, len({claim.device for claim in found})
+    wanted, different = asked.count if asked else 0, len({(claim.device, claim.slices) for claim in found})
     if len(found) == different == wanted:
         return claims, ""
     if different < wanted:

@@ -153,6 +153,7 @@ def inventory_of(node: Node, cards: Cards | None = None, layouts: MigLayouts | N
         _product(node, division),
         gfd.cuda(node.labels),
         division.resource if division else "",
+        division.mode if division else "",
     )
     return Inventory(shape, partition.doubt)
 
@@ -201,7 +202,11 @@ def _add_divided(gpus: list[Gpu], pools: list[Pool], division: Division) -> None
     gpus.extend(division.gpus)
     if len(gpus) > _MOST_GPUS:
         raise InventoryError(f"{division.resource}: {len(gpus)} GPUs on one node cannot be true")
-    fit = tuple(index for index, gpu in enumerate(gpus) if gpu.divisible)
+    fit = tuple(
+        index
+        for index, gpu in enumerate(gpus)
+        if gpu.divisible and not (gpu.instances and gpu.compute_milli < WHOLE)
+    )
     if division.whole and fit:
         total = len(fit) if division.open else 0
         pools.append(Pool(division.whole, total, fit, WHOLE, max(gpus[index].memory_mib for index in fit)))

@@ -24,6 +24,7 @@ class Division:
 
     ``whole`` names the counted device that stands for a whole one of them ("" for none), ``open`` whether
     pods may ask for it. ``replaces`` are the resources of ``allocatable`` that are not to be counted apart.
+    ``mode`` is the way in which the parts are kept apart, "" where there is but one.
     """
 
     resource: str
@@ -33,6 +34,7 @@ class Division:
     whole: str = ""
     open: bool = True
     replaces: frozenset[str] = frozenset()
+    mode: str = ""
 
 
 def product_label(name: str) -> str:

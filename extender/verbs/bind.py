@@ -181,7 +181,8 @@ def assign(state: State, pod: Pod, node: str) -> dict[str, str]:
         raise Refusal(f"Stowage cannot say who has which GPU of a node that is shared by {shape.divided_as}")
     with state.as_for(pod) as fleet:
         chosen = state.policy.choose(fleet, meant, row)
-        assignment = writer.assignment(pod, shape, chosen, time.time())
+        taken = {gpu: fleet.slices(row, gpu) for gpu in chosen}
+        assignment = writer.assignment(pod, shape, chosen, time.time(), taken)
         _check(fleet, row, pod, request, assignment)
     return assignment
 
@@ -194,7 +195,7 @@ def _check(fleet: Fleet, row: int, pod: Pod, request: Request, assignment: dict[
     settled = settle(shape, request, claims_of(bound))
     if settled.doubt:
         raise Refusal(f"the pod's own annotations are in the way: {settled.doubt}")
-    if not all(
+    if any(fleet.slices(row, gpu) & mask for gpu, mask in settled.slices) or not all(
         fleet.compute[gpu, row] >= milli and fleet.memory[gpu, row] >= mib
         for gpu, milli, mib in settled.parts
     ):

@@ -30,7 +30,7 @@ def shape_of(resource: str, count: int, mib: int = MIB) -> NodeShape:
 
 def written(pod: Pod, shape: NodeShape, chosen: tuple[int, ...]) -> tuple[Claims | None, Settled]:
     """The claims and the books of the pod, once it is bound with what is written for it."""
-    said = WRITERS[shape.divided_as].assignment(pod, shape, chosen, 1_700_000_000.5)
+    said = WRITERS[shape.divided_as].assignment(pod, shape, chosen, 1_700_000_000.5, {})
     bound = replace(pod, node_name=shape.name, annotations={**pod.annotations, **said})
     claims = claims_of(bound)
     return claims, settle(shape, request_of(pod), claims)
@@ -110,7 +110,7 @@ def test_hami_books_what_was_asked_for(count, size, cores, draw):
 def test_init_containers_and_sidecars_have_their_places_in_the_text():
     one, sidecar, none = container(1, 1000, 0, 10), container(1, 2000, 0, 20, True), container(0, 0, 0, 0)
     pod = Pod("d", "p", "u", PodSpec((none, replace(one, name="work")), (one, sidecar, none)))
-    said = WRITERS[GPU].assignment(pod, shape_of(GPU, 4), (2, 0), 0)
+    said = WRITERS[GPU].assignment(pod, shape_of(GPU, 4), (2, 0), 0, {})
     text = "GPU-0,NVIDIA,1000,10:;GPU-2,NVIDIA,2000,20:;;;GPU-0,NVIDIA,1000,10:;"
     assert said["hami.io/vgpu-devices-to-allocate"] == text
 
@@ -123,7 +123,7 @@ def test_an_init_container_that_needs_a_gpu_of_a_later_sidecar_is_refused():
         PodSpec((container(1, 1000, 0, 0),), (container(2, 1000, 0, 0), container(1, 1, 0, 0, True))),
     )
     with pytest.raises(RequestError, match="sidecar"):
-        WRITERS[GPU].assignment(pod, shape_of(GPU, 4), (0, 1), 0)
+        WRITERS[GPU].assignment(pod, shape_of(GPU, 4), (0, 1), 0, {})
 
 
 own_words = st.one_of(

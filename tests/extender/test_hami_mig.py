@@ -1,0 +1,211 @@
+"""HAMi's MIG mode: what is written for one pod after the other leaves no slice to two of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extender.dialects import RequestError
+from extender.engine import state_of
+from extender.inventory import InventoryError, shape_of
+from extender.nodeview import view_node
+from extender.objects import Container, Deleted, Node, Pod, PodSpec, Upserted
+from extender.settings import Settings
+from extender.state import State
+from extender.verbs.bind import Refusal, assign
+from packing.instances import window
+from packing.reasons import Reason
+from tests.extender.builders import make_state, why
+from tests.extender.test_dialect_manifests import node, pod
+
+ON = "hami-mig-on-demand"
+REGISTER = "hami.io/node-nvidia-register"
+ALLOCATED, RESERVED = "hami.io/vgpu-devices-allocated", "hami.io/vgpu-mig-allocations"
+
+
+def with_gpus(count: int, **changes: object) -> Node:
+    """The node with so many GPUs of its kind; ``changes`` are fields of the second one's register."""
+    one = node(ON)
+    (gpu,) = json.loads(one.annotations[REGISTER])
+    gpus = [gpu | {"id": f"GPU-{index}", "index": index} for index in range(count)]
+    gpus[-1] |= changes
+    allocatable = {**one.allocatable, "nvidia.com/gpu": str(7 * count)}
+    return replace(one, annotations={REGISTER: json.dumps(gpus)}, allocatable=allocatable)
+
+
+def asking(name: str, *amounts: tuple[int, int, int], inits: tuple[tuple[int, int, int], ...] = ()) -> Pod:
+    """A pod with a container (and init containers) for each (GPUs, MiB, per cent of the cores)."""
+    return Pod("d", name, name, PodSpec(tuple(map(container, amounts)), tuple(map(container, inits))))
+
+
+def container(amounts: tuple[int, int, int]) -> Container:
+    names = ("nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores")
+    limits = tuple((name, str(n)) for name, n in zip(names, amounts, strict=True) if n)
+    return Container("c", limits, limits)
+
+
+def started(one: Pod, said: dict[str, str]) -> Pod:
+    return replace(one, node_name=ON, annotations={**one.annotations, **said}, phase="Running")
+
+
+def running(name: str, devices: str, reserved: list[tuple[int, int, str, int, int]], mib: int = 4000) -> Pod:
+    """A pod of one container that has these devices, by HAMi's word."""
+    entries = [
+        {
+            "containerIndex": index,
+            "deviceIndex": number,
+            "gpuUUID": uuid,
+            "profile": "1g.5gb",
+            "placement": {"start": start, "size": size},
+        }
+        for index, number, uuid, start, size in reserved
+    ]
+    one = asking(name, (devices.count(":"), mib, 0))
+    return started(one, {ALLOCATED: devices + ";", RESERVED: json.dumps(entries)})
+
+
+def arrays(state: State) -> list[list[list[float]]]:
+    fleet = state.fleet
+    return [array.tolist() for array in (fleet.compute, fleet.memory, fleet.slots, fleet.free)]
+
+
+sizes = st.tuples(st.sampled_from([4000, 4864, 5000, 9000, 15_000, 30_000]), st.sampled_from([0, 0, 20, 60]))
+pods = st.lists(
+    st.tuples(st.lists(sizes, min_size=1, max_size=2), st.lists(sizes, max_size=1), st.booleans()),
+    max_size=18,
+)
+
+
+@pytest.mark.parametrize("policy", ["best-fit", "inventory"])
+@settings(max_examples=40, deadline=None)
+@given(pods, st.randoms(use_true_random=False))
+def test_pods_that_come_and_go_never_share_a_slice(policy, pods, draw):
+    state = state_of(Settings(policy=policy))
+    state.policy.adopt(state.fleet, state.policy.plan(state.fleet)())
+    state.apply([Upserted(with_gpus(2))])
+    empty, there = arrays(state), {}
+    for number, (containers, inits, goes) in enumerate(pods):
+        one = asking(f"p{number}", *((1, *c) for c in containers), inits=tuple((1, *c) for c in inits))
+        if goes and there:
+            gone = draw.choice(sorted(there))
+            del there[gone]
+            state.apply([Deleted("Pod", f"d/{gone}")])
+        try:
+            said = assign(state, one, ON)
+        except Refusal:
+            assert why(state, one, ON) is not Reason.FITS
+            continue
+        there[one.name] = said
+        state.apply([Upserted(started(one, said))])
+        assert not state.problems
+        check(there)
+    state.apply([Deleted("Pod", f"d/{name}") for name in there])
+    assert arrays(state) == empty
+
+
+def check(there: dict[str, dict[str, str]]) -> None:
+    """Recount from the annotations: every instance is one that the GPU can have, and one pod has it."""
+    profiles = {one["name"]: one for one in json.loads(with_gpus(1).annotations[REGISTER])[0]["migProfiles"]}
+    taken: dict[str, set[tuple[str, int]]] = {}
+    for name, said in there.items():
+        devices = [part for part in said[ALLOCATED].replace(";", ":").split(":") if part]
+        reserved = json.loads(said[RESERVED])
+        assert len(devices) == len(reserved)
+        for device, one in zip(devices, reserved, strict=True):
+            profile, (uuid, _, mib, cores) = profiles[one["profile"]], device.split(",")
+            assert one["placement"] in profile["placements"]
+            assert (uuid, int(mib), int(cores)) == (one["gpuUUID"], profile["memoryMB"], profile["core"])
+            start, size = one["placement"]["start"], one["placement"]["size"]
+            taken.setdefault(name, set()).update((uuid, place) for place in range(start, start + size))
+    assert not any(one & other for one, other in combinations(taken.values(), 2))
+
+
+def test_two_devices_of_one_gpu_are_two_instances():
+    state = make_state(with_gpus(1))
+    two = running(
+        "two", "GPU-0,NVIDIA,4864,15:GPU-0,NVIDIA,4864,15:", [(0, 0, "GPU-0", 6, 1), (0, 1, "GPU-0", 5, 1)]
+    )
+    state.apply([Upserted(two)])
+    assert not state.problems
+    assert state.fleet.slices(state.fleet.rows[ON], 0) == window(5, 2)
+    view = view_node(state, ON, 0.0)
+    assert view is not None
+    assert (view.gpus[0].taken_slices, view.gpus[0].free_memory_mib) == ((5, 6), 19_968)
+
+
+@pytest.mark.parametrize(
+    ("reserved", "doubt"),
+    [
+        ([], "claims no MIG instance"),
+        ([(0, 0, "GPU-0", 6, 2)], "claims no MIG instance"),
+        ([(0, 0, "GPU-1", 6, 1)], "names 1 GPUs where the pod asks for 0"),
+        ([(1, 0, "GPU-0", 6, 1)], "names 1 GPUs where the pod asks for 0"),
+        ([(0, 0, "GPU-0", 6, 1), (0, 0, "GPU-0", 5, 1)], "cannot be read"),
+        ([(0, 0, "GPU-0", -1, 1)], "cannot be read"),
+        ([(0, 0, "GPU-0", 6, 10**9)], "cannot be read"),
+    ],
+)
+def test_a_device_without_a_true_reservation_has_the_whole_gpu(reserved, doubt):
+    state = make_state(with_gpus(2))
+    empty = arrays(state)
+    state.apply([Upserted(running("odd", "GPU-0,NVIDIA,4864,15:", reserved))])
+    assert doubt in state.problems["d/odd"]
+    row = state.fleet.rows[ON]
+    assert (state.fleet.compute[0, row], state.fleet.memory[0, row]) == (0, 0)
+    state.apply([Deleted("Pod", "d/odd")])
+    assert arrays(state) == empty
+
+
+def test_two_pods_on_one_slice_close_the_node():
+    state = make_state(with_gpus(1))
+    for name in ("a", "b"):
+        state.apply([Upserted(running(name, "GPU-0,NVIDIA,4864,15:", [(0, 0, "GPU-0", 6, 1)]))])
+    assert why(state, pod("hami-mig-mode"), ON) is Reason.OVERCOMMITTED
+    assert state.overcommitted == {ON}
+    state.apply([Deleted("Pod", "d/a")])
+    assert why(state, pod("hami-mig-mode"), ON) is Reason.FITS
+
+
+def test_a_reservation_on_a_gpu_that_is_shared_otherwise_is_a_contradiction():
+    state = make_state(node("hami"))
+    one = running("odd", "GPU-aaaa,NVIDIA,4000,0:", [(0, 0, "GPU-aaaa", 6, 1)])
+    state.apply([Upserted(replace(one, node_name="hami"))])
+    assert "claims a MIG instance of a GPU that has none" in state.problems["d/odd"]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"mode": "hami-core"}, {"migProfiles": []}, {"health": False}, {"mode": "mps"}]
+)
+def test_gpus_of_which_nothing_is_sure_take_nothing(changes):
+    shape = shape_of(with_gpus(2, **changes))
+    assert not shape.gpus[1].divisible or shape.mode == "hami-core"
+    assert shape.gpus[0].divisible == ("mode" not in changes)
+    assert not any(gpu.divisible and gpu.instances for gpu in shape.gpus if shape.mode != "mig")
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        7,
+        {"name": "1g.5gb", "memoryMB": "much", "core": 14, "placements": []},
+        {"name": "1g.5gb", "memoryMB": 5000, "core": 101, "placements": []},
+        {"name": "1g.5gb", "memoryMB": 5000, "core": 14, "placements": [{"start": 0, "size": 0}]},
+        {"name": "1g.5gb", "memoryMB": 5000, "core": 14, "placements": [{"start": 30, "size": 9}]},
+        {"name": "1g.5gb", "memoryMB": 5000, "core": 14, "placements": "all"},
+    ],
+)
+def test_profiles_that_cannot_be_true_close_the_node(profile):
+    with pytest.raises(InventoryError, match=REGISTER):
+        shape_of(with_gpus(1, migProfiles=[profile]))
+
+
+def test_without_an_instance_nothing_is_written():
+    state = make_state(with_gpus(1))
+    state.apply([Upserted(started(asking("all", (1, 0, 0)), assign(state, asking("all", (1, 0, 0)), ON)))])
+    with pytest.raises((Refusal, RequestError)):
+        assign(state, asking("more", (1, 1000, 0)), ON)

@@ -1,0 +1,147 @@
+"""MIG instances made on demand: what fits, what it takes, and that giving back restores everything."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packing.fleet import Allocation, Fleet, Gpu, NodeShape
+from packing.instances import Instance, every_slice, room, smallest, window
+from packing.reasons import Reason
+from packing.request import Request, Shares
+
+# As nvidia-smi lists them for an A100 of 40 GB.
+A100 = (
+    Instance("1g.5gb", 140, 4864, tuple(window(start, 1) for start in range(7))),
+    Instance("1g.10gb", 140, 9856, tuple(window(start, 2) for start in (0, 2, 4, 6))),
+    Instance("2g.10gb", 280, 9984, tuple(window(start, 2) for start in (0, 2, 4))),
+    Instance("3g.20gb", 420, 19968, (window(4, 4), window(0, 4))),
+    Instance("4g.20gb", 570, 20096, (window(0, 4),)),
+    Instance("7g.40gb", 1000, 40192, (window(0, 8),)),
+)
+SIZES = st.tuples(st.sampled_from([0, 140, 200, 420, 1000]), st.integers(1, 41_000))
+
+
+def node(gpus: int, name: str = "n", slots: int = 7) -> NodeShape:
+    gpu = Gpu(40192, divisible=True, slots=slots, instances=A100)
+    return NodeShape(name, 64_000, 512_000, (gpu,) * gpus, divided_as="gpu", mode="mig")
+
+
+def ask(milli: int, mib: int, count: int = 1, mode: str = "") -> Request:
+    return Request(shares=Shares(count, milli, mib, resource="gpu"), mode=mode)
+
+
+def arrays(fleet: Fleet) -> list[np.ndarray]:
+    return [fleet.compute.copy(), fleet.memory.copy(), fleet.slots.copy(), fleet.overcommitted.copy()]
+
+
+@given(st.integers(0, 255), SIZES)
+def test_a_share_fits_if_any_instance_that_is_large_enough_finds_a_window(taken, size):
+    by_hand = [
+        (one, mask)
+        for one in A100
+        for mask in one.windows
+        if one.compute_milli >= size[0] and one.memory_mib >= size[1] and not mask & taken
+    ]
+    found, left = smallest(A100, taken, *size), room(A100, taken)
+    assert (found is not None) == bool(by_hand) == (left[0] >= size[0] and left[1] >= size[1])
+    assert found is None or (
+        found in by_hand and found[0].memory_mib == min(o.memory_mib for o, _ in by_hand)
+    )
+
+
+@given(st.integers(1, 3), st.lists(SIZES, max_size=24), st.randoms(use_true_random=False))
+def test_no_slice_is_given_twice_and_all_comes_back(gpus, sizes, draw):
+    fleet = Fleet()
+    row = fleet.put(node(gpus))
+    empty, held = arrays(fleet), []
+    for milli, mib in sizes:
+        request = ask(milli, mib)
+        if fleet.reasons(request)[row] != Reason.FITS:
+            assert not any(smallest(A100, fleet.slices(row, gpu), milli, mib) for gpu in range(gpus))
+            continue
+        gpu = draw.choice([g for g in range(gpus) if smallest(A100, fleet.slices(row, g), milli, mib)])
+        held.append(fleet.allocation(row, request, (gpu,)))
+        fleet.take(held[-1])
+    taken = [(gpu, mask) for one in held for gpu, mask in one.slices]
+    assert len(taken) == len(held)
+    assert not any(a == b and one & other for (a, one), (b, other) in combinations(taken, 2))
+    assert not fleet.overcommitted[row]
+    for gpu in range(gpus):
+        assert (fleet.compute[gpu, row], fleet.memory[gpu, row]) == room(A100, fleet.slices(row, gpu))
+    before = arrays(fleet)
+    some = draw.sample(held, draw.randint(0, len(held)))
+    with fleet.without(some):
+        assert not any(fleet.slices(row, gpu) & mask for one in some for gpu, mask in one.slices)
+    assert all((a == b).all() for a, b in zip(arrays(fleet), before, strict=True))
+    for one in draw.sample(held, len(held)):
+        fleet.give_back(one)
+    assert all((a == b).all() for a, b in zip(arrays(fleet), empty, strict=True))
+
+
+def test_free_slices_that_are_apart_make_no_large_instance():
+    fleet = Fleet()
+    row = fleet.put(node(1))
+    for mask in (window(1, 1), window(5, 1)):
+        fleet.take(Allocation(row, 0, 0, shares=((0, 140, 4864),), slices=((0, mask),)))
+    assert fleet.reasons(ask(0, 15_000))[row] == Reason.DEVICES_TAKEN  # as far as anyone can see
+    assert fleet.reasons(ask(0, 9_984))[row] == Reason.FITS  # slices 2 and 3
+    assert fleet.memory[0, row] == 9_984
+
+
+def test_a_slice_that_two_claim_closes_the_node():
+    fleet = Fleet()
+    row = fleet.put(node(2))
+    held = [Allocation(row, 0, 0, shares=((0, 140, 4864),), slices=((0, window(6, 1)),)) for _ in range(2)]
+    for one in held:
+        fleet.take(one)
+    assert fleet.reasons(ask(0, 1000))[row] == Reason.OVERCOMMITTED
+    fleet.give_back(held[0])
+    assert fleet.reasons(ask(0, 1000))[row] == Reason.FITS
+
+
+def test_a_share_without_room_takes_the_whole_gpu():
+    fleet = Fleet()
+    row = fleet.put(node(1))
+    held = [fleet.allocation(row, ask(0, 30_000), (0,))]
+    fleet.take(held[0])
+    held.append(fleet.allocation(row, ask(0, 1000), (0,)))
+    assert held[1].slices == ((0, every_slice(A100)),)
+    fleet.take(held[1])
+    assert fleet.overcommitted[row]
+
+
+def test_a_node_that_comes_back_is_empty():
+    fleet = Fleet()
+    row = fleet.put(node(1))
+    fleet.take(fleet.allocation(row, ask(0, 30_000), (0,)))
+    assert fleet.put(node(1)) == row
+    assert fleet.slices(row, 0) == 0
+    fleet.take(fleet.allocation(row, ask(0, 30_000), (0,)))
+    fleet.remove("n")
+    assert fleet.put(node(1, "other")) == row
+    assert fleet.reasons(ask(1000, 40_000))[row] == Reason.FITS
+
+
+def test_slots_limit_the_instances():
+    fleet = Fleet()
+    row = fleet.put(node(1, slots=1))
+    fleet.take(fleet.allocation(row, ask(0, 1000), (0,)))
+    assert fleet.reasons(ask(0, 1000))[row] != Reason.FITS
+
+
+def test_a_pod_may_insist_on_a_mode():
+    fleet = Fleet()
+    mig, core = fleet.put(node(1, "mig")), Gpu(40192, divisible=True)
+    other = fleet.put(NodeShape("core", 64_000, 512_000, (core,), divided_as="gpu", mode="hami-core"))
+    plain = fleet.put(NodeShape("plain", 64_000, 512_000, (core,), divided_as="gpu"))
+    for mode, fits in (
+        ("", {mig, other, plain}),
+        ("mig", {mig, plain}),
+        ("hami-core,mig", {mig, other, plain}),
+    ):
+        reasons = fleet.reasons(ask(0, 1000, mode=mode))
+        assert {row for row in (mig, other, plain) if reasons[row] == Reason.FITS} == fits

@@ -1,7 +1,7 @@
 """A proxy before kube-apiserver that spoils the bindings: it refuses some, and loses the answers of others.
 
-Everything else passes through unchanged. Where a binding is spoilt "after", the API server has made it and
-the client does not know.
+Everything else passes through unchanged, but watches may be held back for a while. Where a binding is spoilt
+"after", the API server has made it and the client does not know.
 """
 
 import http.client
@@ -11,7 +11,8 @@ import socket
 import ssl
 import threading
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import product
 from urllib.parse import urlsplit
@@ -39,8 +40,19 @@ class FaultyApi(Served):
         self._random = random.Random(seed)
         self._share = share
         self._lock = threading.Lock()
+        self._flowing = threading.Event()
+        self._flowing.set()
         self.bindings: Counter[tuple[str, str]] = Counter()
         super().__init__(_Server(("127.0.0.1", 0), self._handler()), "faulty-api")
+
+    @contextmanager
+    def late(self) -> Iterator[None]:
+        """What watches bring waits until the end of the block."""
+        self._flowing.clear()
+        try:
+            yield
+        finally:
+            self._flowing.set()
 
     def _draw(self) -> tuple[str, str]:
         with self._lock:
@@ -48,7 +60,7 @@ class FaultyApi(Served):
             self.bindings[fault] += 1
             return fault
 
-    def _pass_on(self, request: bytes, client: socket.socket) -> None:
+    def _pass_on(self, request: bytes, client: socket.socket, *, watch: bool) -> None:
         """Send it as it is, and everything that comes back, to the end."""
         with (
             suppress(OSError),
@@ -58,6 +70,8 @@ class FaultyApi(Served):
         ):
             upstream.sendall(request)
             while data := upstream.recv(1 << 16):
+                if watch:
+                    self._flowing.wait()
                 client.sendall(data)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
@@ -83,7 +97,7 @@ class FaultyApi(Served):
                 kept = [f"{name}: {value}" for name, value in self.headers.items() if name != "Connection"]
                 head = [f"GET {self.path} HTTP/1.1", *kept, "Connection: close", "", ""]
                 self.close_connection = True  # the end of the answer is the end of the connection
-                proxy._pass_on("\r\n".join(head).encode(), self.connection)
+                proxy._pass_on("\r\n".join(head).encode(), self.connection, watch="watch=true" in self.path)
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))

@@ -1,70 +1,95 @@
-"""Two replicas behind a Service, while pods with parts of GPUs are bound through them and bindings fail: the
-one that leads is killed twice and stopped once. What came of it is counted from the API alone."""
+"""A kube-scheduler and a Stowage in one pod, twice, as in deploy/beside-kube-scheduler.yaml: the one that is
+asked must bind on top of what the other one has bound."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import pytest
-import yaml
 
 from . import sharing
-from .audit import runs
+from .binding import are_bound, binding, check_the_books, check_the_end, configuration, faulty_api
 from .controlplane.api import Api
 from .controlplane.cluster import ControlPlane
-from .controlplane.process import eventually
+from .controlplane.process import Process, eventually
 from .faults import FaultyApi
-from .service import Service
 from .stowage import Stowage, applied
-from .test_bind import check_the_books, configuration
 
-OWN, HAMI, WAVE = 260, 160, 140
-ELECTION = {"LEADER_ELECTION": "stowage-system/stowage", "LEASE_SECONDS": "5"}
+OWN, HAMI, SOME = 330, 150, 80
+# In the proportions of the defaults, which are 15, 10 and 2 seconds.
+ELECTION = {"leaseDuration": "6s", "renewDeadline": "4s", "retryPeriod": "800ms"}
+
+
+@dataclass
+class Pod:
+    """The two containers, and what Stowage takes for the API server."""
+
+    scheduler: Process
+    stowage: Stowage
+    api: FaultyApi
+
+    def is_told_to_stop(self) -> None:
+        """kube-scheduler gives its Lease up at once, and Stowage may have bindings under way."""
+        self.scheduler.stop()
+        self.stowage.process.stop()
+
+    def is_lost(self) -> None:
+        """As with its node."""
+        self.scheduler.kill()
+        self.stowage.process.kill()
+
+    def comes_back(self) -> None:
+        self.stowage.process.start(within_s=180)
+        self.scheduler.start()
 
 
 @pytest.fixture
-def replicas(cluster: ControlPlane, api: Api, stowage_kubeconfig: Path) -> Iterator[list[Stowage]]:
-    """Two that have the rights of deploy/ and know the cluster. A tenth of their bindings fail."""
+def two_pods(cluster: ControlPlane, api: Api, stowage_kubeconfig: Path) -> Iterator[list[Pod]]:
+    """The first one's scheduler leads."""
     with ExitStack() as stack:
-        stack.enter_context(applied(api, "behind-a-service.yaml"))
         stack.enter_context(applied(api, "rbac-bind.yaml"))
-        certificate = cluster.directory / "certificates" / "apiserver.crt"
-        faulty = stack.enter_context(FaultyApi(cluster.server, str(certificate), share=0.1))
-        kubeconfig = yaml.safe_load(stowage_kubeconfig.read_text())
-        kubeconfig["clusters"][0]["cluster"] = {"server": faulty.url}
-        file = cluster.directory / "replicas.kubeconfig"
-        file.write_text(yaml.safe_dump(kubeconfig))
-        yield [
-            stack.enter_context(
-                Stowage(cluster, file, name=name, awaits="/debug/nodes", BIND="true", **ELECTION)
+        stack.callback(api.delete, "Lease", "stowage-scheduler")
+
+        def start(name: str) -> Pod:
+            faulty = stack.enter_context(faulty_api(cluster))
+            stowage = stack.enter_context(
+                binding(cluster, stowage_kubeconfig, faulty, f"stowage-{name}", DRAIN_SECONDS="0")
             )
-            for name in ("replica-a", "replica-b")
-        ]
+            scheduler = cluster.scheduler(configuration(stowage.url, **ELECTION), f"kube-scheduler-{name}")
+            return Pod(stack.enter_context(scheduler), stowage, faulty)
+
+        first = start("a")
+        eventually(lambda: is_led(api), within_s=30, what="the first scheduler leads")
+        yield [first, start("b")]
 
 
-def test_the_leader_dies_twice_while_parts_of_gpus_are_bound(
-    cluster: ControlPlane, api: Api, replicas: list[Stowage]
+def is_led(api: Api) -> bool:
+    return any(one["metadata"]["name"] == "stowage-scheduler" for one in api.list("Lease")["items"])
+
+
+def test_the_next_scheduler_has_a_stowage_that_binds_on_top(
+    cluster: ControlPlane, api: Api, two_pods: list[Pod]
 ) -> None:
+    """Each take-over comes while the next Stowage's watch is late: what was bound last it has not seen."""
     api.create_all(sharing.nodes())
-    waiting = sharing.pods(OWN, HAMI)
-    with Service(replicas) as service:
-        eventually(lambda: bool(service.leaders), within_s=60, what="a replica is ready")
-        with sharing.GpuAudit(api) as audit, cluster.scheduler(configuration(service.url)):
-            for wave, end in enumerate(["kill", "kill", "stop"]):
-                api.create_all(waiting[wave * WAVE : (wave + 1) * WAVE])
-                half_way = wave * WAVE + WAVE // 2
-                bound = lambda goal=half_way: len(audit.bound) >= goal  # noqa: E731
-                eventually(bound, within_s=120, what=f"{half_way} pods are bound")
-                leader = service.leaders[-1]
-                getattr(leader.process, end)()
-                leader.process.start(within_s=180)  # as kubelet would
-            eventually(audit.settled, within_s=240, what="every pod runs or waits", every_s=0.2)
-        assert audit.findings == []
-        pods = api.list("Pod")["items"]
-        assert len(pods) == OWN + HAMI
-        assert [one["metadata"]["name"] for one in pods if not runs(one)] == []  # there is room for all
-        assert sharing.overcommitted(pods) == {}
-        for replica in replicas:
-            check_the_books(api, replica)
-    assert len(service.leaders) >= 4
-    assert service.rivals == 0
+    leader, other = two_pods
+    waiting = iter(sharing.pods(OWN, HAMI))
+    with sharing.GpuAudit(api) as audit:
+        for end in (Pod.is_told_to_stop, Pod.is_lost):
+            before = len(audit.bound)
+            api.create_all(islice(waiting, SOME))
+            are_bound(lambda: len(audit.bound), before + SOME // 4)
+            with other.api.late():
+                api.create_all(islice(waiting, SOME))
+                are_bound(lambda: len(audit.bound), before + SOME + SOME // 2)
+                end(leader)
+                api.create_all(islice(waiting, SOME))
+                are_bound(other.api.bindings.total, other.api.bindings.total() + SOME // 2)
+            leader.comes_back()
+            leader, other = other, leader
+        eventually(audit.settled, within_s=120, what="every pod runs", every_s=0.2)
+    assert check_the_end(api, audit, OWN + HAMI) == []  # there is room for all
+    for pod in two_pods:
+        check_the_books(api, pod.stowage)

@@ -53,10 +53,12 @@ class ControlPlane:
     ) -> None:
         self._stack.close()
 
-    def scheduler(self, configuration: Object) -> Process:
-        """A kube-scheduler, not yet started, with this KubeSchedulerConfiguration and our kubeconfig."""
+    def scheduler(self, configuration: Object, name: str = "kube-scheduler") -> Process:
+        """A kube-scheduler, not yet started, with this KubeSchedulerConfiguration and our kubeconfig.
+
+        Of several, each has its own ``name``."""
         connection = configuration.get("clientConnection", {}) | {"kubeconfig": str(self.kubeconfig)}
-        file = self.directory / "scheduler.yaml"
+        file = self.directory / f"{name}.yaml"
         file.write_text(yaml.safe_dump(configuration | {"clientConnection": connection}))
         port = free_port()
         flags = {
@@ -65,7 +67,7 @@ class ControlPlane:
             "secure-port": port,
             "authorization-always-allow-paths": "/healthz,/readyz,/livez,/metrics,/configz",
         }
-        return self._process("kube-scheduler", flags, ready=f"https://127.0.0.1:{port}/readyz")
+        return self._process("kube-scheduler", flags, ready=f"https://127.0.0.1:{port}/readyz", name=name)
 
     def process(self, name: str, command: list[str | Path], *, ready: str) -> Process:
         """A program, not yet started, that logs beside the others; ready once the URL `ready` answers 200."""
@@ -90,10 +92,10 @@ class ControlPlane:
         file.write_text(yaml.safe_dump(kubeconfig))
         return file
 
-    def _process(self, name: str, flags: dict[str, object], *, ready: str) -> Process:
-        program = next(binary(component) for component in COMPONENTS if component.name == name)
+    def _process(self, what: str, flags: dict[str, object], *, ready: str, name: str = "") -> Process:
+        program = next(binary(component) for component in COMPONENTS if component.name == what)
         return self.process(
-            name, [program, *(f"--{flag}={value}" for flag, value in flags.items())], ready=ready
+            name or what, [program, *(f"--{flag}={value}" for flag, value in flags.items())], ready=ready
         )
 
     def _etcd(self) -> Process:

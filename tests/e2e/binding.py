@@ -1,0 +1,97 @@
+"""Stowages that bind, the kube-scheduler that asks them, and what must be true of their books in the end."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+from . import sharing
+from .audit import runs
+from .controlplane.api import Api, Object
+from .controlplane.cluster import ControlPlane
+from .controlplane.process import eventually
+from .faults import FaultyApi
+from .stowage import ROOT, Stowage, holders
+
+SCHEDULER = ROOT / "scheduler-config" / "shared-gpus.yaml"
+
+
+def faulty_api(cluster: ControlPlane) -> FaultyApi:
+    """What a Stowage may take for the API server: a tenth of the bindings fail."""
+    certificate = cluster.directory / "certificates" / "apiserver.crt"
+    return FaultyApi(cluster.server, str(certificate), share=0.1)
+
+
+@contextmanager
+def binding(
+    cluster: ControlPlane, kubeconfig: Path, faulty: FaultyApi, name: str, **settings: str
+) -> Iterator[Stowage]:
+    """A Stowage that binds, with these credentials, through the faulty API server."""
+    changed = yaml.safe_load(kubeconfig.read_text())
+    changed["clusters"][0]["cluster"] = {"server": faulty.url}
+    file = cluster.directory / f"{name}.kubeconfig"
+    file.write_text(yaml.safe_dump(changed))
+    with Stowage(cluster, file, name=name, awaits="/debug/nodes", BIND="true", **settings) as stowage:
+        yield stowage
+
+
+def configuration(url: str, **election: object) -> Object:
+    """The shipped configuration for shared GPUs, with Stowage at `url`; without an election unless given."""
+    loaded: Object = yaml.safe_load(SCHEDULER.read_text())
+    loaded["leaderElection"] |= election or {"leaderElect": False}
+    loaded["podMaxBackoffSeconds"] = 2  # nobody schedules while Stowage is away: try again soon after
+    loaded["extenders"][0]["urlPrefix"] = f"{url}/scheduler"
+    return loaded
+
+
+def are_bound(bound: Callable[[], int], count: int) -> None:
+    """Waits until there are so many."""
+    eventually(lambda: bound() >= count, within_s=120, what=f"{count} pods are bound")
+
+
+def check_the_end(api: Api, audit: sharing.GpuAudit, count: int) -> list[Object]:
+    """Nothing is lost, no GPU is or ever was over-committed, and what waits fits nowhere, as it is told.
+
+    Returns the pods that wait.
+    """
+    pods = api.list("Pod")["items"]
+    assert len(pods) == count
+    assert audit.findings == []
+    assert sharing.overcommitted(pods) == {}
+    waiting = [pod for pod in pods if not runs(pod)]
+    assert [pod["metadata"]["name"] for pod in waiting if sharing.has_room(pods, pod)] == []
+    for pod in waiting:
+        check_the_reason(pod)
+    return waiting
+
+
+def check_the_reason(waiting: Object) -> None:
+    """One that asks in Stowage's own words: the nodes that it is for are full, the others are not for it."""
+    (condition,) = (one for one in waiting["status"]["conditions"] if one["type"] == "PodScheduled")
+    reasons = condition["message"].partition(" nodes are available: ")[2].partition(". ")[0]
+    told = {text: int(nodes) for nodes, text in re.findall("([0-9]+) ([^,]+)", reasons)}
+    assert told.pop("node has no GPU of the kind asked for") == sharing.HAMI_NODES
+    assert told.keys() <= {"GPUs are taken", "free GPU is in crumbs that are too small"}
+    assert sum(told.values()) == sharing.OWN_NODES
+
+
+def check_the_books(api: Api, stowage: Stowage) -> None:
+    """Stowage has every pod that is bound and no other, each on the GPU that is written."""
+    eventually(lambda: no_hold_is_tentative(stowage), within_s=90, what="no hold is tentative", every_s=0.5)
+    assert stowage.holders() == holders(api)
+    gpus = {
+        holder["pod"].partition("/")[2]: holder["gpus"]
+        for node in stowage.json("/debug/nodes")["nodes"]
+        for holder in node["holders"]
+    }
+    for pod in api.list("Pod")["items"]:
+        if pod["spec"].get("nodeName"):
+            index = int(sharing.assigned(pod).gpu.rpartition("-")[2])
+            assert gpus[pod["metadata"]["name"]] == [index]
+
+
+def no_hold_is_tentative(stowage: Stowage) -> bool:
+    found = stowage.json("/debug/nodes")["nodes"]
+    return all(holder["tentative_seconds"] is None for node in found for holder in node["holders"])

@@ -12,6 +12,8 @@ from .controlplane.process import tail
 from .recorder import Recorder
 from .stowage import Stowage, apply
 
+pytest.register_assert_rewrite("tests.e2e.binding", "tests.e2e.sharing")  # so a failure shows what was found
+
 
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:

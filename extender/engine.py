@@ -44,6 +44,7 @@ from packing.ranking import TOP_LEVEL
 _log = logging.getLogger(__name__)
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _RESOURCES: dict[Kind, str] = {"Node": "nodes", "Pod": "pods"}
+_DEVICES: set[Kind] = {"ResourceSlice", "ResourceClaim", "DeviceClass"}
 _SEEN = 4096
 """Pods of filter requests that are remembered for bind: more than are ever on their way between the two."""
 _UNSURE = "the API server was away, and other pods may have been bound where this one fits"
@@ -76,6 +77,8 @@ class Engine:
     def missing(self) -> str:
         """What has not been listed yet, "" when all has."""
         absent = [name for kind, name in _RESOURCES.items() if kind not in self.state.synced]
+        # Who does not know which GPUs are given out as devices would refuse nodes for having none.
+        absent = absent or (["devices"] if _DEVICES - self.state.synced else [])
         return f"{' and '.join(absent)} are not listed yet" if absent else ""
 
     def apply(self, events: Sequence[Event]) -> None:

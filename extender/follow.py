@@ -19,7 +19,7 @@ from http import HTTPStatus
 from urllib3 import HTTPResponse
 from urllib3.exceptions import HTTPError
 
-from extender.objects import Event
+from extender.objects import Event, Listed
 from extender.source import Apply, Interruption
 from extender.watch import ListWatch, ProtocolError, Request, Resource
 
@@ -62,7 +62,8 @@ class Standing(Enum):
 
 class Follower:
     """One resource. ``ask`` sends a request and returns its answer unread; it raises ``Refused`` for a status
-    other than 200, and ``NO_ANSWER``. ``optional``: that there is none of it is nothing unusual."""
+    other than 200, and ``NO_ANSWER``. ``optional``: that there is none of it is nothing unusual, and an empty
+    list."""
 
     def __init__(
         self, resource: Resource, ask: Callable[[Request], HTTPResponse], *, optional: bool = False
@@ -196,7 +197,7 @@ class Follower:
             return "" if self._protocol.watching else _ANEW
         except Refused as refused:
             self._answered = True
-            self._without = self._optional and refused.status in (HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN)
+            self._without = self._is_absent(refused)
             return _ANEW if self._protocol.rejected(refused.status) else str(refused)
         except (*NO_ANSWER, ProtocolError) as error:
             return f"{type(error).__name__}: {error}"
@@ -213,8 +214,17 @@ class Follower:
             self._protocol.relist()
         return not self._protocol.watching
 
+    def _is_absent(self, refused: Refused) -> bool:
+        return self._optional and refused.status in (HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN)
+
     def _list(self, apply: Apply) -> None:
-        with closing(self._ask(self._protocol.next_request())) as page:
+        try:
+            answer = self._ask(self._protocol.next_request())
+        except Refused as refused:
+            if self._is_absent(refused) and self.heard_at == -math.inf:  # what was there once is kept
+                self._deliver([Listed(self.kind, frozenset())], apply)
+            raise
+        with closing(answer) as page:
             self._answered = True
             body = page.read()
         self._backoff.answered(time.monotonic())

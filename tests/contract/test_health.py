@@ -34,7 +34,7 @@ async def test_a_verb_before_that_is_refused(start: Start, verb: str) -> None:
     assert await stowage.metric(f'stowage_verb_results_total{{result="not_ready",verb="{verb}"}}') == 1
 
 
-async def test_ready_means_that_nodes_and_pods_are_listed() -> None:
+async def test_ready_means_that_nodes_pods_and_devices_are_listed() -> None:
     class Silent(SnapshotSource):
         def start(self, apply: object) -> None:
             """Says nothing, like an API server that is away."""
@@ -45,6 +45,10 @@ async def test_ready_means_that_nodes_and_pods_are_listed() -> None:
     engine.apply([Listed("Node", frozenset())])
     assert service.waiting_for() == "pods are not listed yet"
     engine.apply([Listed("Pod", frozenset())])
+    assert service.waiting_for() == "devices are not listed yet"
+    engine.apply([Listed("ResourceSlice", frozenset()), Listed("DeviceClass", frozenset())])
+    assert service.waiting_for() == "devices are not listed yet"
+    engine.apply([Listed("ResourceClaim", frozenset())])
     assert service.waiting_for() == ""
 
 

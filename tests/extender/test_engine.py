@@ -17,7 +17,8 @@ from extender.snapshot import Snapshot, SnapshotSource
 from extender.source import Interruption
 from tests.extender.builders import make_node, make_pod, make_state
 
-SYNCED = [Listed("Node", frozenset("ab")), Listed("Pod", frozenset())]
+DEVICES = [Listed(kind, frozenset()) for kind in ("ResourceSlice", "ResourceClaim", "DeviceClass")]
+SYNCED = [Listed("Node", frozenset("ab")), Listed("Pod", frozenset()), *DEVICES]
 
 
 def make_engine(**settings: object) -> Engine:

@@ -27,11 +27,12 @@ QUICK = Timeouts(connect=1, bind=1, page=1, silence=0.3, stop=5)
 
 
 class Mirror:
-    """What the events add up to, and how often everything was listed."""
+    """What the events add up to, and how often all was listed; ``besides`` is what need not be there."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Node | Pod] = {}
         self.lists: Counter[str] = Counter()
+        self.besides: Counter[str] = Counter()
         self.failures = 0
 
     def apply(self, events: Sequence[Event]) -> None:
@@ -48,7 +49,7 @@ class Mirror:
                     gone = [key for key, obj in self.objects.items() if obj.kind == kind and key not in keys]
                     for key in gone:
                         del self.objects[key]
-                    self.lists[kind] += 1
+                    (self.lists if kind in ("Node", "Pod") else self.besides)[kind] += 1
 
 
 def eventually(holds: Callable[[], bool]) -> None:
@@ -310,6 +311,7 @@ def test_a_cluster_without_devices_is_followed_all_the_same(
     assert "resourceslices: " in caplog.text
     assert "next try in 300.0 s" in caplog.text
     assert mirror.lists == {"Node": 1, "Pod": 1}
+    assert mirror.besides == dict.fromkeys(("ResourceSlice", "ResourceClaim", "DeviceClass", "Device"), 1)
     assert source.staleness().keys() == {"Node", "Pod"}
     assert asyncio.run(source.caught_up())
 

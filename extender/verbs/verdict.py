@@ -89,7 +89,9 @@ def only_devices(pod: Pod, request: Request, given: tuple[str, ...]) -> bool:
 
 
 def without(request: Request, resources: tuple[str, ...]) -> Request:
-    """The request without these counted devices."""
+    """The request without these counted devices; itself, of which much is remembered, without none."""
+    if not resources:
+        return request
     return replace(request, devices=tuple(one for one in request.devices if one[0] not in resources))
 
 

@@ -123,7 +123,7 @@ def _apart(body: bytes) -> tuple[NodeNames | None, bytes]:
     No text in JSON can hold an unescaped quote; and only if the names stood in the outermost object can a
     message come out without them.
     """
-    start = body.rfind(_NAMES)
+    start = body.find(_NAMES)
     names = NodeNames.at_the_end(body, start + len(_NAMES)) if start >= 0 else None
     return names, body if names is None else body[:start] + b',"NodeNames":null}'
 

@@ -23,6 +23,7 @@ _OPTIONS: dict[str, Any] = {
     "nogil": True,
     "cache": bool(os.environ.get("NUMBA_CACHE_DIR")),
     "_nrt": False,
+    "no_cfunc_wrapper": True,
 }
 
 
@@ -50,7 +51,7 @@ def kernel(
     """Compile at import for exactly these argument types, to be called from Python and from nowhere else."""
 
     def compile_it(function: Callable[..., Any]) -> Callable[..., Any]:
-        return njit(returns(*arguments), no_cfunc_wrapper=True, **_OPTIONS)(function)
+        return njit(returns(*arguments), **_OPTIONS)(function)
 
     return compile_it
 
@@ -60,5 +61,5 @@ def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Python cannot call it: the wrappers that nobody needs are a fourth of the time that compiling takes.
     """
-    options = _OPTIONS | {"no_cfunc_wrapper": True, "no_cpython_wrapper": True}
+    options = _OPTIONS | {"no_cpython_wrapper": True}
     return njit(**options)(function)  # type: ignore[no-any-return]

@@ -81,9 +81,10 @@ def _unknown(node: Node, layouts: MigLayouts | None) -> str:
 def _read(
     layout: MigLayout, advertised: tuple[tuple[str, Advertised], ...], count: int
 ) -> tuple[Mapping[str, int], ...]:
-    """The devices on each GPU, () if no reading has those advertised. Nodes of one kind ask the same."""
+    """The devices on each GPU, () unless one reading has those advertised. Nodes of one kind ask the same."""
     divided = (_divided(groups, dict(advertised), count) for groups in _readings(layout))
-    return next(filter(None, divided), ())
+    first, *others = [*filter(None, divided)] or [()]
+    return first if all(other == first for other in others) else ()
 
 
 def _readings(layout: MigLayout) -> Iterator[MigLayout]:

@@ -241,6 +241,21 @@ def test_what_does_not_agree_exactly_is_not_heard(node: Node, doubt: str) -> Non
     assert bool(said) == bool(doubt)
 
 
+def test_of_two_readings_that_agree_none_is_heard():
+    """GPU 0 is large on one model, GPU 1 on the other, and which model the node has is not known."""
+    config = """
+    mig-configs:
+      either:
+      - {device-filter: "0x1", devices: [0], mig-enabled: true, mig-devices: {"7g.80gb": 1}}
+      - {device-filter: "0x1", devices: [1], mig-enabled: true, mig-devices: {"1g.10gb": 7}}
+      - {device-filter: "0x2", devices: [1], mig-enabled: true, mig-devices: {"7g.80gb": 1}}
+      - {device-filter: "0x2", devices: [0], mig-enabled: true, mig-devices: {"1g.10gb": 7}}
+    """
+    node = divided("either", {"nvidia.com/mig-7g.80gb": 1, "nvidia.com/mig-1g.10gb": 7})
+    assert shape_of(node, None, layouts(config)) == shape_of(node)
+    assert inventory_of(node, None, layouts(config)).doubt
+
+
 @pytest.mark.parametrize("text", ["", "mig-configs", "mig-configs: 3", "[", "- a", "a: *b", "{" * 5000, "\0"])
 def test_a_text_that_is_no_configuration_has_no_layouts(text: str) -> None:
     found, problem = layouts_of(text)

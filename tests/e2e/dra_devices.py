@@ -28,11 +28,11 @@ CORES = {"default": "50", "validRange": {"min": "10", "step": "20"}}
 MEMORY = {"default": "20Gi", "validValues": ["10Gi", "20Gi", "40Gi", "80Gi"]}
 
 
-def divided_node(name: str) -> tuple[Object, list[Object]]:
-    """A node with one H100 that is divided on demand, and its slices."""
+def divided_node(name: str, gpus: int = 1) -> tuple[Object, list[Object]]:
+    """A node with so many H100 that are divided on demand, and its slices."""
     rng = random.Random(name)
-    counters = [{"name": "gpu-0-counter-set", "counters": _all_of_it()}]
-    devices = _gpu(0, rng, divided=True)
+    counters = [{"name": f"gpu-{minor}-counter-set", "counters": _all_of_it()} for minor in range(gpus)]
+    devices = [device for minor in range(gpus) for device in _gpu(minor, rng, divided=True)]
     return node(name, {}), slices_of(name, devices, counters, rng, missing=False)
 
 

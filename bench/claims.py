@@ -1,0 +1,124 @@
+"""What the scores for claims are worth: MIG on demand, where claims come and go.
+
+Claims arrive at random, each for a MIG device or whole GPUs, and leave after a random time; one that fits
+nowhere is turned away. Which devices a node gives is told by its search for the first that fits, as in
+kube-scheduler. The node is drawn from those that fit (in tree nothing prefers a node for its devices), or it
+is the one that Stowage scores best. The figure is the part of the GPU asked for that is given, in per cent.
+
+    python -m bench.claims --seeds 1 2 3 4
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import random
+from collections.abc import Mapping
+from statistics import mean
+from typing import Any
+
+from extender.dra.books import DeviceBooks
+from extender.dra.forecast import Forecaster
+from extender.dra.reading import claim_of, class_of, slice_of
+from extender.objects import Pod, PodClaim, PodSpec
+from tests.e2e.dra_cases import classes
+from tests.e2e.dra_devices import divided_node
+
+SIZES = {"1g.10gb": 1 / 7, "2g.20gb": 2 / 7, "3g.40gb": 3 / 7, "one GPU": 1.0, "two GPUs": 2.0}
+MIXES: Mapping[str, Mapping[str, float]] = {
+    "small": {"1g.10gb": 0.7, "2g.20gb": 0.15, "3g.40gb": 0.1, "one GPU": 0.05},
+    "mixed": {"1g.10gb": 0.4, "2g.20gb": 0.2, "3g.40gb": 0.2, "one GPU": 0.2},
+    "large": {"1g.10gb": 0.2, "3g.40gb": 0.3, "one GPU": 0.5},
+    "pairs": {"1g.10gb": 0.5, "3g.40gb": 0.2, "one GPU": 0.2, "two GPUs": 0.1},
+}
+SHAPES = ((24, 1), (6, 4))
+"""(nodes, GPUs of each)."""
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.claims", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4])
+    parser.add_argument("--claims", type=int, default=1500)
+    parser.add_argument("--loads", type=float, nargs="+", default=[0.9, 1.1])
+    args = parser.parse_args()
+    print("| nodes x GPUs | claims | load | any node | Stowage |\n|---|---|--:|--:|--:|")
+    for nodes, gpus in SHAPES:
+        for name, mix in MIXES.items():
+            if gpus == 1 and "two GPUs" in mix:
+                continue
+            for load in args.loads:
+                given = [
+                    100
+                    * mean(
+                        Cluster(nodes, gpus).run(mix, load, seed, args.claims, scored=scored)
+                        for seed in args.seeds
+                    )
+                    for scored in (False, True)
+                ]
+                print(f"| {nodes} x {gpus} | {name} | {load} | {given[0]:.1f} | {given[1]:.1f} |", flush=True)
+
+
+class Cluster:
+    """Nodes with H100 that are divided on demand, and the claims that have devices there."""
+
+    def __init__(self, nodes: int, gpus: int) -> None:
+        self.gpus = nodes * gpus
+        self._books = DeviceBooks()
+        self._nodes = [f"n{number}" for number in range(nodes)]
+        for raw in classes():
+            self._books.put(class_of(raw["metadata"]["name"], raw["spec"]))
+        for name in self._nodes:
+            for raw in divided_node(name, gpus)[1]:
+                self._books.put(slice_of(raw["metadata"]["name"], raw["spec"]))
+        self._forecaster = Forecaster(self._books)
+
+    def run(self, mix: Mapping[str, float], load: float, seed: int, claims: int, *, scored: bool) -> float:
+        """The part of what is asked for that is given; ``load`` is what would be in use if all were given."""
+        rng = random.Random(seed)
+        rate = load * self.gpus / sum(part * SIZES[kind] for kind, part in mix.items())
+        now = asked = given = 0.0
+        leaving: list[tuple[float, str]] = []
+        for number in range(claims):
+            now += rng.expovariate(rate)
+            while leaving and leaving[0][0] <= now:
+                self._books.remove("ResourceClaim", heapq.heappop(leaving)[1])
+            kind = rng.choices(list(mix), list(mix.values()))[0]
+            ends = now + rng.expovariate(1.0)
+            asked += SIZES[kind]
+            if self._place(f"claim-{number}", kind, rng, scored=scored):
+                given += SIZES[kind]
+                heapq.heappush(leaving, (ends, f"d/claim-{number}"))
+        return given / asked
+
+    def _place(self, name: str, kind: str, rng: random.Random, *, scored: bool) -> bool:
+        """Give a claim its devices on the best node, or on any; False where it fits on none."""
+        self._books.put(claim_of("d", name, {"devices": _wish(kind)}, None))
+        self._books.refresh(lambda node: {})
+        pod = Pod("d", name, name, PodSpec(claims=(PodClaim("c", name),)))
+        found = self._forecaster.forecasts(pod, [(node, {}) for node in self._nodes])
+        fits = [forecast for forecast in found if forecast.devices]
+        if not fits:
+            self._books.remove("ResourceClaim", f"d/{name}")
+            return False
+        chosen = min(fits, key=lambda forecast: forecast.cost) if scored else rng.choice(fits)
+        results = [{"driver": one.driver, "pool": one.pool, "device": one.device} for one in chosen.devices]
+        self._books.put(
+            claim_of("d", name, {"devices": {}}, {"allocation": {"devices": {"results": results}}})
+        )
+        return True
+
+
+def _wish(kind: str) -> dict[str, Any]:
+    if kind.endswith(("GPU", "GPUs")):
+        exactly: dict[str, Any] = {"deviceClassName": "gpu.nvidia.com", "count": int(SIZES[kind])}
+    else:
+        expression = f"device.attributes['gpu.nvidia.com'].profile == '{kind}'"
+        exactly = {"deviceClassName": "mig.nvidia.com", "selectors": [{"cel": {"expression": expression}}]}
+    return {"requests": [{"name": "r", "exactly": exactly}]}
+
+
+if __name__ == "__main__":
+    main()

@@ -16,11 +16,11 @@ import numpy.typing as npt
 from extender.traces import BadTrace, read_mixes, read_nodes, read_pods
 from packing import mig
 from packing.bound import NodeBound
-from packing.demand import Mix
+from packing.demand import Mix, by_pods
 from packing.mig import ProfileMix
 from packing.mixes import replay_mix
 from packing.pick import Pick
-from packing.policies import POLICIES
+from packing.policies import POLICIES, known_mix
 from packing.policies.fgd import unusable_gpu
 from packing.policies.scored import Scored
 from packing.replay import Filling, arrivals, build_fleet, fill, gpus_of, reached
@@ -31,6 +31,8 @@ from packing.timeline import replay_times
 Progress = Callable[[str, float], None]
 _RATIO = 1.3
 """Arrivals of the published protocol, as a multiple of the capacity."""
+_OF_NO_RUN = {"knee": None, "failed_pods": None, "fragmentation": None}
+"""What rows of the bound leave open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,14 @@ def replay_trace(
                 report = lambda part, label=label: progress(label, part)  # noqa: E731
                 row, filling = _fill_once(shapes, requests, policy, seed, options, report)
                 curves.setdefault(f"{trace.stem} {policy}", _curve(filling, capacity))
+                knee = filling.knee(capacity)
                 for arrival in options.arrival:
                     mark = filling.at(capacity, arrival)
-                    figures = {"allocation": round(mark.allocation, 4), "failed_pods": mark.failed_pods}
+                    figures = {
+                        "allocation": round(mark.allocation, 4),
+                        "knee": knee and round(knee, 4),
+                        "failed_pods": mark.failed_pods,
+                    }
                     name = {"trace": trace.stem, "policy": policy, "seed": seed, "arrival": arrival}
                     rows.append(name | figures | row)
     return rows, curves
@@ -92,9 +99,9 @@ def bound_trace(
                 started = time.perf_counter()
                 gpus = bound.allocation(_arrived(queue, bound.capacity, arrival))
                 seconds = round(time.perf_counter() - started, 3)
-                figures = {"allocation": _rounded_up(100 * gpus / bound.capacity), "failed_pods": None}
+                figures = {"allocation": _rounded_up(100 * gpus / bound.capacity)}
                 name = {"trace": trace.stem, "policy": "bound", "seed": seed, "arrival": arrival}
-                rows.append(name | figures | {"fragmentation": None, "seconds": seconds})
+                rows.append(name | figures | _OF_NO_RUN | {"seconds": seconds})
         progress(f"{trace.stem} bound", 1.0)
     return rows
 
@@ -123,12 +130,12 @@ def _fill_once(
     shapes: Sequence[NodeShape], requests: Sequence[Request], policy: str, seed: int, options: TraceOptions,
     report: Callable[[float], None],
 ) -> tuple[dict[str, float], Filling]:  # fmt: skip
-    fleet, mix = build_fleet(shapes), Mix.of(Counter(requests))
+    fleet, counts = build_fleet(shapes), Counter(requests)
     queue = _queue(requests, float(sum(len(s.gpus) for s in shapes)), seed, options)
     rng = np.random.default_rng([seed, 1])
     order = rng.permutation(len(shapes)) if options.shuffle_nodes else np.arange(len(shapes))
     pick = Pick(order, sample=options.sample, ties=rng if options.random_ties else None)
-    known = mix if options.known_mix else None
+    known = known_mix(policy, counts) if options.known_mix else None
     make = Scored if options.scored else POLICIES[policy]
     chosen = make(known, minimum_milli=options.minimum_milli)
     started = time.perf_counter()
@@ -143,7 +150,7 @@ def _fill_once(
     )
     filling = _with_refused(filling, queue, taken)
     seconds = time.perf_counter() - started
-    unusable = 100 * unusable_gpu(fleet, mix) / sum(len(s.gpus) for s in shapes)
+    unusable = 100 * unusable_gpu(fleet, Mix.of(counts, [by_pods])) / sum(len(s.gpus) for s in shapes)
     return {"fragmentation": round(unusable, 4), "seconds": round(seconds, 3)}, filling
 
 

@@ -31,10 +31,9 @@ from extender.rules import RuledPod, WireRuledPod, admits
 from extender.settings import Settings
 from extender.snapshot import Manifests, SnapshotSource, read
 from extender.traces import BadTrace
-from packing.demand import Mix
 from packing.fleet import Allocation, Fleet
 from packing.pick import Pick
-from packing.policies import POLICIES, Policy
+from packing.policies import POLICIES, Policy, known_mix
 from packing.request import Request
 
 Progress = Callable[[str, float], None]
@@ -130,9 +129,10 @@ def replay_snapshot(
     that found no place. Raises ``BadTrace``, ``Unavailable`` and ``SettingsError``."""
     cluster = _Cluster(paths, options.settings)
     rows = [_row(cluster, _TODAY, [], 0.0)]
-    mix = Mix.of(Counter(pod.request for pod in cluster.moved)) if options.known_mix else None
+    counts = Counter(pod.request for pod in cluster.moved)
     prior, minimum = prior_of(options.settings.demand), options.settings.minimum_slice_milli
     for name in policies:
+        mix = known_mix(name, counts) if options.known_mix else None
         policy, started = POLICIES[name](mix, prior=prior, minimum_milli=minimum), time.perf_counter()
         pick = Pick(np.argsort(cluster.state.fleet.order, kind="stable"), sample=options.sample)
         report = lambda part, name=name: progress(f"{cluster.name} {name}", part)  # noqa: E731

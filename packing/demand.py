@@ -6,7 +6,7 @@ known beforehand or learnt from what arrives; this file does not know where requ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -14,6 +14,25 @@ from packing.request import Request
 
 COVERAGE = 0.95
 """The most frequent request types up to this part of all requests make the mix (as in FGD, ATC 2023)."""
+
+Measure = Callable[[Request], float]
+"""What a request counts for when the most frequent are looked for."""
+
+
+def by_pods(request: Request) -> float:
+    """Every pod counts the same."""
+    return 1.0
+
+
+def by_gpus(request: Request) -> float:
+    """A pod counts as often as it asks for a GPU or a part of one."""
+    counted = sum(count for _, count in (*request.devices, *request.profiles))
+    return counted + (request.shares.count if request.shares else 0)
+
+
+BOTH = by_pods, by_gpus
+"""By pods alone, a job for a whole node that comes once in five hundred pods is left out of the mix, and no
+node is kept whole for it: of trace default 1 % of the GPU was dropped when 89.7 % had arrived, not 97.2 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +43,8 @@ class Mix:
     frequency: tuple[float, ...]
 
     @classmethod
-    def of(cls, counts: Mapping[Request, float]) -> Mix:
-        """The mix of these weighted requests.
+    def of(cls, counts: Mapping[Request, float], measures: Sequence[Measure] = BOTH) -> Mix:
+        """The mix of these weighted requests: the types that are most frequent by any of the measures.
 
         Requests that differ in the node's memory alone are one type with their mean memory: memory rarely
         decides, and would split every type in many.
@@ -37,7 +56,10 @@ class Mix:
             weights[kind] = weights.get(kind, 0.0) + weight
             memory[kind] = memory.get(kind, 0.0) + weight * request.memory_mib
         ranked = sorted(weights, key=lambda kind: (-weights[kind], _name(kind)))
-        kept = _covering(ranked, weights)
+        frequent: set[Request] = set()
+        for measure in measures:
+            frequent |= _covering({kind: weights[kind] * measure(kind) for kind in ranked})
+        kept = [kind for kind in ranked if kind in frequent]
         total = sum(weights[kind] for kind in kept)
         return cls(
             tuple(replace(kind, memory_mib=round(memory[kind] / weights[kind])) for kind in kept),
@@ -67,13 +89,16 @@ def _name(kind: Request) -> str:
     return repr(kind)
 
 
-def _covering(ranked: list[Request], weights: Mapping[Request, float]) -> list[Request]:
-    total, seen = sum(weights.values()), 0.0
-    for i, kind in enumerate(ranked):
-        seen += weights[kind]
-        if seen >= COVERAGE * total:
-            return ranked[: i + 1]
-    return ranked
+def _covering(asked: Mapping[Request, float]) -> set[Request]:
+    """The kinds with the most, up to ``COVERAGE`` of all."""
+    kept: set[Request] = set()
+    missing = COVERAGE * sum(asked.values())
+    for kind in sorted(asked, key=lambda kind: -asked[kind]):
+        if missing <= 0:
+            break
+        kept.add(kind)
+        missing -= asked[kind]
+    return kept
 
 
 class Demand:
@@ -101,9 +126,9 @@ class Demand:
         if self._weight > 1e9:
             self._rescale()
 
-    def mix(self) -> Mix:
+    def mix(self, measures: Sequence[Measure] = BOTH) -> Mix:
         """The mix as learnt so far; empty before the first request without a prior."""
-        return Mix.of(self._counts)
+        return Mix.of(self._counts, measures)
 
     def _rescale(self) -> None:
         """Bring the weights back to about 1 and drop what has faded."""

@@ -107,7 +107,6 @@ class Weights(NamedTuple):
 
     fill: float
     stranding: float
-    width: float
     cpu_per_gpu: float
     step: float
 
@@ -142,7 +141,7 @@ INVENTORY = each_of(Inventory(_f2, _f2, _an("f8", 1)))
 WORTH = each_of(Worth(_f1, _an("f4", 3), _f1))
 TWINS = each_of(Twins(_an("i8", 1), _an("i8", 1)))
 SCRATCH = each_of(Scratch(_f1, _f1, _f1, _f2, _an("i4", 1), _f2, _f2))
-WEIGHTS = each_of(Weights(1.0, 1.0, 1.0, 1.0, 1.0))
+WEIGHTS = each_of(Weights(1.0, 1.0, 1.0, 1.0))
 
 _MANY = 1e9
 

@@ -22,6 +22,9 @@ from packing.request import Request
 REPRICE = 500
 """Placements between two pricings, and arrivals between two rebuilds of a learnt mix."""
 
+KNEE = 0.01
+"""Part of the capacity that has been dropped at the knee of a filling."""
+
 Doubles = npt.NDArray[np.float64]
 
 
@@ -42,6 +45,13 @@ class Filling:
         there = reached(arrived, capacity, arrival)
         failed = int((self.rows[: there[-1] + 1] < 0).sum())
         return Mark(float(100 * used[there].mean() / capacity), failed)
+
+    def knee(self, capacity: float) -> float | None:
+        """GPU that had arrived, in per cent of the capacity, when ``KNEE`` of the capacity had been dropped:
+        so far allocation follows arrivals. None if it never came to that."""
+        dropped = np.cumsum(np.where(self.rows < 0, self.gpus, 0.0))
+        beyond = np.flatnonzero(dropped >= KNEE * capacity)
+        return float(100 * self.gpus[: beyond[0] + 1].sum() / capacity) if beyond.size else None
 
 
 @dataclass(frozen=True, slots=True)

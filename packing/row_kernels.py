@@ -65,15 +65,16 @@ def _add_units(compute, memory, needs, amounts, sign, units):
 @inlined
 def _set_limits(n, cpu, node_memory, free, devices, amounts, needed, limits):
     """What is left of CPU, memory and counted devices, in requests of each type (T,), CPU and memory
-    unrounded."""
+    unrounded, but 0 where it is less than one."""
     for t in range(limits.size):  # a tiny amount stands for none: nothing limits that
         by_cpu = cpu / amounts[CPU, t] if amounts[CPU, t] > _TINY else _BIG
         by_memory = node_memory / amounts[MEMORY, t] if amounts[MEMORY, t] > _TINY else _BIG
-        limits[t] = max(min(by_cpu, by_memory), np.float32(0))
+        left = min(by_cpu, by_memory)
+        limits[t] = left if left >= np.float32(1) else np.float32(0)
     for r in range(needed.shape[0]):
-        left = np.float32(max(free[r, n] - devices[r], 0))
+        devices_left = np.float32(max(free[r, n] - devices[r], 0))
         for t in range(limits.size):
-            limits[t] = min(limits[t], np.floor(left / needed[r, t]))
+            limits[t] = min(limits[t], np.floor(devices_left / needed[r, t]))
 
 
 @inlined
@@ -145,12 +146,6 @@ def _fill_of(compute, memory, capacity, k, tables):
     i = np.int64(compute * bins / np.float32(1000) + np.float32(0.5))
     j = np.int64(memory * bins / max(capacity, np.float32(1)) + np.float32(0.5))
     return tables[k, min(max(i, 0), bins), min(max(j, 0), bins)]
-
-
-@inlined
-def _softplus(x, width):
-    """width * log(1 + exp(x / width)), without overflow and without work far from the bend."""
-    return max(x, 0.0) + (width * np.log1p(np.exp(-abs(x) / width)) if abs(x) < 16 * width else 0.0)
 
 
 @inlined
@@ -262,7 +257,7 @@ def inventory_cost(
     generation, cpu, node_memory, model, max_island, overcommitted, blocked, compute, memory,
     memory_capacity, divisible, free, device_gpu, divides, divided, asked, allowed, asked_devices,
     amounts, needed, permitted, units, slots, totals, prices, tables, memory_mib,
-    fill_weight, stranding, width, cpu_per_gpu, step, first, since,
+    fill_weight, stranding, cpu_per_gpu, step, first, since,
     limits, needs, lost, gpu, devices, states, gone,
 ):  # fmt: skip
     """Cost (N,) in GPUs of the request where a node changed since ``seen``, infinite where it does not fit.
@@ -294,7 +289,7 @@ def inventory_cost(
         if load(n, compute, memory, memory_capacity, divisible, share, mib, milli, gpu) < count:
             continue
         left, unused = cpu[n] - asked[CPU], free_gpu(gpu)
-        stranded = _softplus(unused - cpu[n] / cpu_per_gpu, width)
+        stranded = max(unused - cpu[n] / cpu_per_gpu, 0.0)
         least = np.inf
         for g in range(gpu.shape[1] if count == 1 else 1):
             if count == 1 and (gpu[TAKES, g] < 0 or like_another(g, gpu)):
@@ -306,7 +301,7 @@ def inventory_cost(
             priced = _price_lost(n, units, slots, amounts, prices, limits, lost)
             fill = -fill_weight * _fill_gained(chosen, gpu, share, memory_mib, tables)
             over = unused - size - left / cpu_per_gpu
-            strand = stranding * (_softplus(over, width) - stranded)
+            strand = stranding * (max(over, 0.0) - stranded)
             if priced + fill + strand < least - 1e-6:
                 least, gpus[n] = priced + fill + strand, chosen
                 terms[0, n], terms[1, n], terms[2, n] = priced, fill, strand

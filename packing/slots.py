@@ -2,8 +2,9 @@
 
 cap_t(n) is the number of requests of type t that node n could still take: by its GPUs (for single shares the
 sum over GPUs of floor(free / share), for k GPUs floor(GPUs with room / k)), by counted devices, and by CPU
-and memory, which are not rounded so that a node short of CPU loses by every core. Cap_t is the sum over
-nodes.
+and memory. These are not rounded, so that a node short of CPU loses by every core; but a node where they do
+not suffice for one has none (half a slot on each of many would hide that few nodes can take the request).
+Cap_t is the sum over nodes.
 
 With x_t the frequency of type t and g_t its size in GPUs, sum_t x_t g_t log Cap_t is a concave measure of how
 balanced the inventory is: its gradient prices the last slots of a type highest (a = b = 1 below; the idea of
@@ -40,12 +41,12 @@ from packing.request import Request
 
 SCARCITY = 1.9
 """a: how fast the price rises as slots get few."""
-SIZE = -1.1
+SIZE = -1.3
 """b: below 0, a slot of a small request costs more per GPU: it is small ones that fill gaps.
 
 Both found by search on six of the 17 openb traces (default, gpushare60, cpu250, gpuspec33, multigpu40,
-gpushare100) with seeds of their own; a = b = 1, which needs no search, is 1.4 points worse on average, a =
-1.5 and b = -1 0.3."""
+gpushare100) with seeds of their own; a = b = 1, which needs no search, is 0.7 points worse on average, a =
+1.5 and b = -1 0.1."""
 
 
 _TINY = 1e-3

@@ -13,14 +13,14 @@ from extender.replay_runs import TraceOptions
 README = Path(__file__).parents[1] / "README.md"
 
 
-def result(label: str, trace: str, *allocations: float) -> Result:
+def result(label: str, trace: str, *allocations: float, knee: float | None = None) -> Result:
     task = Task(label, trace, label, tuple(range(len(allocations))), TraceOptions())
-    return Result(task, [{"allocation": allocation} for allocation in allocations], None)
+    return Result(task, [{"allocation": allocation, "knee": knee} for allocation in allocations], None)
 
 
 RESULTS = [
-    result("ours", "one", 90.0, 92.0), result("theirs", "one", 95.0),
-    result("ours", "two", 80.0), result("theirs", "two", 70.0),
+    result("ours", "one", 90.0, 92.0, knee=91.0), result("theirs", "one", 95.0),
+    result("ours", "two", 80.0, knee=84.0), result("theirs", "two", 70.0),
 ]  # fmt: skip
 
 
@@ -35,9 +35,9 @@ def test_a_line_for_each_trace_and_their_mean() -> None:
 
 def test_a_line_for_each_policy_best_first() -> None:
     assert tables.by_policy(RESULTS, ["two", "three"], gpus=200) == [
-        ["policy", "mean of 2", "GPUs left", "two"],
-        ["ours", "85.50", "29", "80.00"],
-        ["theirs", "82.50", "35", "70.00"],
+        ["policy", "mean of 2", "GPUs left", "1 % dropped at", "two"],
+        ["ours", "85.50", "29", "87.50", "80.00"],
+        ["theirs", "82.50", "35", "", "70.00"],
     ]
 
 

@@ -43,6 +43,12 @@ class Result:
         """Mean over the seeds, in per cent."""
         return fmean(row["allocation"] for row in self.rows)
 
+    @property
+    def knee(self) -> float | None:
+        """Mean over the seeds that have one, in per cent; None for the bound."""
+        knees = [row["knee"] for row in self.rows if row["knee"] is not None]
+        return fmean(knees) if knees else None
+
 
 def nodes_file(data: Path) -> Path:
     """The node list of the published experiments."""

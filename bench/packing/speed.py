@@ -22,7 +22,7 @@ from extender.traces import read_nodes, read_pods
 from packing.demand import Mix
 from packing.fleet import Fleet, Floats, NodeShape
 from packing.pick import Pick
-from packing.policies import POLICIES, Policy
+from packing.policies import POLICIES, Policy, known_mix
 from packing.replay import arrivals, build_fleet, fill
 from packing.request import Request
 
@@ -77,9 +77,12 @@ def main() -> None:
     for trace in args.traces.split(","):
         requests = [pod.request for pod in read_pods(args.data / f"openb_pod_list_{trace}.csv")]
         queue = [requests[i] for i in arrivals(requests, float(sum(len(s.gpus) for s in shapes)), 1.3, SEED)]
-        mix = Mix.of(Counter(requests))
+        counts = Counter(requests)
         for policy, known in WAYS:
-            runs = [replay(shapes, queue, policy, mix if known else None) for _ in range(args.rounds)]
+            runs = [
+                replay(shapes, queue, policy, known_mix(policy, counts) if known else None)
+                for _ in range(args.rounds)
+            ]
             seconds, nanoseconds = min(runs)
             middle, late = np.percentile(nanoseconds, [50, 99]) / 1e3
             cells = [trace, policy, "known" if known else "learnt", f"{len(queue):,}"]

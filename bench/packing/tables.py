@@ -29,20 +29,28 @@ def by_trace(results: Sequence[Result], spread_of: str) -> Lines:
 
 
 def by_policy(results: Sequence[Result], traces: Sequence[str], gpus: int) -> Lines:
-    """A line for each label, best first: the mean over all traces, the GPUs left, and a few traces."""
+    """A line for each label, best first: the mean over all traces, the GPUs left, the mean of the knees, and
+    a few traces."""
     labels = dict.fromkeys(result.task.label for result in results)
     found = {
         label: {result.task.trace: result.allocation for result in results if result.task.label == label}
         for label in labels
     }
     means = {label: fmean(of_label.values()) for label, of_label in found.items()}
+    knees = {label: [result.knee for result in results if result.task.label == label] for label in labels}
     shown = [trace for trace in traces if all(trace in of_label for of_label in found.values())]
     count = len({result.task.trace for result in results})
-    lines = [["policy", f"mean of {count}", "GPUs left", *shown]]
+    lines = [["policy", f"mean of {count}", "GPUs left", "1 % dropped at", *shown]]
     for label in sorted(labels, key=lambda label: -means[label]):
         left = f"{gpus * (1 - means[label] / 100):.0f}"
-        lines.append([label, f"{means[label]:.2f}", left, *(f"{found[label][t]:.2f}" for t in shown)])
+        knee = _mean(knees[label])
+        lines.append([label, f"{means[label]:.2f}", left, knee, *(f"{found[label][t]:.2f}" for t in shown)])
     return lines
+
+
+def _mean(figures: Sequence[float | None]) -> str:
+    known = [figure for figure in figures if figure is not None]
+    return f"{fmean(known):.2f}" if known else ""
 
 
 def aligned(lines: Lines) -> str:

@@ -5,11 +5,11 @@ The service and the replay call the same objects, so that a figure of the replay
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Protocol, cast
 
-from packing.demand import Demand, Mix
+from packing.demand import BOTH, Demand, Mix, by_pods
 from packing.fleet import Fleet, Floats
 from packing.request import Request
 
@@ -50,6 +50,11 @@ class Policy(Protocol):
     def refresh(self, fleet: Fleet) -> None:
         """Bring prices up to date with the fleet; wanted every few hundred placements, outside requests."""
         ...
+
+
+def known_mix(policy: str, counts: Mapping[Request, float]) -> Mix:
+    """The mix of a policy that is told what comes, cut as it cuts the mix that it learns."""
+    return Mix.of(counts, [by_pods] if policy == "fgd" else BOTH)
 
 
 def _in(module: str, name: str) -> Callable[..., Policy]:

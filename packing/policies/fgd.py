@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from packing.demand import Demand, Mix
+from packing.demand import Demand, Mix, by_pods
 from packing.fgd_kernels import fgd_cost
 from packing.fleet import Fleet, Floats
 from packing.policies.devices import tightest
@@ -47,7 +47,7 @@ class Fgd:
 
     def plan(self, fleet: Fleet) -> Callable[[], Mix]:
         """See ``Policy.plan``: the mix is all it needs."""
-        mix = self._mix or self._demand.mix()
+        mix = self._mix or self._demand.mix([by_pods])
         return lambda: mix
 
     def adopt(self, fleet: Fleet, tables: object) -> None:

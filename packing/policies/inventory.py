@@ -8,8 +8,8 @@ A placement costs, in GPUs,
   the price of such a slot (``slots.py``). It keeps whole nodes, scarce models and CPU beside GPUs without a
   rule for each.
 - *fill*: how much worse the rest of the GPU can be filled (``fill.py``).
-- *stranding*: the rise of s log(1 + exp((R - C / (e rho)) / s)), with R the node's free GPU, C its free CPU
-  and rho the CPU per GPU that the mix asks for: free GPU that the node's CPU will not serve.
+- *stranding*: the rise of max(R - C / (e rho), 0), with R the node's free GPU, C its free CPU and rho the CPU
+  per GPU that the mix asks for: free GPU that the node's CPU will not serve.
 
 Rounding makes near-equal nodes equal. Of those the one with least free goes first: STEP x free / (1 + free),
 with free = R + C / (e rho) before the placement. So load stays together without leaning on the order of the
@@ -34,10 +34,10 @@ from packing.request import ANY, WHOLE, Request
 from packing.slots import Sizes, Slots
 
 FILL, STRANDING, STEP = 13.0, 1.1, 0.055
-STRAND_WIDTH, STRAND_MARGIN = 0.26, 0.77
-"""s and e above. All five found with ``slots.SCARCITY`` and ``slots.SIZE`` on the same six traces; the
-optimum is flat: FILL 5 instead of 13 costs 0.1 points, no stranding 0.2, no rounding 0.35. Only cpu250 is
-sharp: a STEP of 0.1 costs it 0.6, none 1.0."""
+STRAND_MARGIN = 0.77
+"""e above. All four found with ``slots.SCARCITY`` and ``slots.SIZE`` on the same six traces; the
+optimum is flat: FILL 5 instead of 13 costs 0.1 points, no stranding 0.55, no rounding 0.1. Only cpu250 is
+sharp: a STEP of 0.1 costs it 0.4, none 0.7. A bend instead of the corner in stranding costs cpu250 0.6."""
 
 _NO_CPU_COUNTS = 1e9
 """CPU milli per GPU before any request for GPU is known: free CPU then counts as nothing."""
@@ -138,7 +138,7 @@ class _Counted:
         self.worth = Worth(np.zeros_like(slots.inventory.totals, np.float32), fill, memory_mib)
         rho = tables.mix.cpu_per_gpu(dict(zip(slots.requests, slots.gpus.tolist(), strict=True)))
         per_gpu = STRAND_MARGIN * rho if rho > 0 else _NO_CPU_COUNTS
-        self.weights = Weights(FILL, STRANDING if rho > 0 else 0.0, STRAND_WIDTH, per_gpu, STEP)
+        self.weights = Weights(FILL, STRANDING if rho > 0 else 0.0, per_gpu, STEP)
         self.price(fleet)
 
     def still_of(self, fleet: Fleet) -> bool:

@@ -119,7 +119,7 @@ def test_rows_have_the_documented_fields_and_repeat(files, capsys):
     assert rows[0] == rows[1]
     assert len(rows[0]) == 8
     assert set(rows[0][0]) == {
-        "trace", "policy", "seed", "arrival", "allocation", "failed_pods", "fragmentation", "seconds"
+        "trace", "policy", "seed", "arrival", "allocation", "knee", "failed_pods", "fragmentation", "seconds"
     }  # fmt: skip
     assert rows[0][0]["trace"] == "pods"
     assert all(0 <= row["allocation"] <= 100 for row in rows[0])

@@ -62,6 +62,13 @@ def test_a_small_request_leaves_the_scarce_model_alone():
     assert ready(fleet, mix).cost(fleet, share(250, 1000)).argmin() != 0
 
 
+def test_a_node_has_no_slot_for_what_its_cpu_does_not_suffice_for():
+    fleet = fleet_of(node("half", cpu=4000), node("one and a half", cpu=12_000))
+    slots = Slots(fleet, Mix.of({share(500, 8000): 1}))
+    slots.recount(nodes_of(fleet))
+    assert slots.inventory.slots[:, 0].tolist() == [0, 1.5]
+
+
 def test_cpu_work_goes_where_it_strands_no_gpu():
     fleet = fleet_of(node("gpus free", cpu=16_000), node("gpus gone", cpu=16_000))
     policy = ready(fleet)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from packing.demand import Demand, Mix
+from packing.demand import Demand, Mix, by_pods
 from packing.pick import Pick
 from packing.policies.inventory import Inventory
 from packing.policies.simple import FirstFit
@@ -59,6 +59,8 @@ def test_figures_at_an_arrival():
     assert filling.at(4, 1.0).allocation == 75
     assert filling.at(4, 1.0).failed_pods == 1
     assert filling.at(8, 2.0).allocation == 37.5  # never reached: the last arrival counts
+    assert filling.knee(4) == 75
+    assert filling.knee(200) is None  # one GPU of 200 is less than 1 %
 
 
 def test_pick_samples_from_where_it_stopped_and_breaks_ties_as_told():
@@ -91,6 +93,13 @@ def test_a_mix_covers_the_most_frequent_requests_and_merges_memory():
     assert len(mix.requests) == 1
     assert mix.requests[0].memory_mib == 57
     assert mix.frequency == (1.0,)
+
+
+def test_a_mix_has_what_few_pods_ask_much_of():
+    counts = {share(500): 970, Request(4000): 20, Request(8000, shares=whole_gpus(8)): 10}
+    assert Mix.of(counts).requests == (share(500), Request(8000, shares=whole_gpus(8)))
+    assert Mix.of(counts, [by_pods]).requests == (share(500),)
+    assert Mix.of({Request(4000): 1, Request(8000): 1}).requests == (Request(4000), Request(8000))
 
 
 def test_a_timeline_queues_what_does_not_fit_and_counts_its_wait():

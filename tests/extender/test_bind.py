@@ -271,6 +271,13 @@ async def test_a_pod_in_doubt_that_is_bound_elsewhere_gives_its_room_back() -> N
     assert (cluster.free("own")[0], cluster.free("other")[0]) == (1000, 400)
 
 
+async def ended(task: asyncio.Task[str]) -> None:
+    """As when the process ends: what is seen to its end is cancelled, too."""
+    while not task.done():
+        task.cancel()
+        await asyncio.sleep(0)
+
+
 async def test_what_is_still_awaited_outlives_its_time() -> None:
     other = replace(node_of("own"), name="other")
     cluster = Cluster(node_of("own"), other, own("a"))
@@ -282,7 +289,7 @@ async def test_what_is_still_awaited_outlives_its_time() -> None:
         await asyncio.sleep(0)
     await check(cluster.state, cluster.api, time.monotonic() + TIME_TO_LIVE * 2)
     assert (cluster.free("own")[0], cluster.free("other")[0]) == (1000, 400)
-    task.cancel()
+    await ended(task)
 
 
 async def test_a_pod_that_came_and_went_unseen_is_forgotten() -> None:
@@ -310,8 +317,7 @@ async def test_what_was_sent_is_seen_to_its_end_though_nobody_waits() -> None:
     await asyncio.wait({task}, timeout=0.05)
     (one,) = cluster.state.tentative
     assert (one.in_flight, one.doubtful) == (1, False)
-    task.cancel()  # the process ends
-    await asyncio.gather(task, return_exceptions=True)
+    await ended(task)
     assert (one.in_flight, one.doubtful) == (0, True)
 
 

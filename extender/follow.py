@@ -84,6 +84,7 @@ class Follower:
         self._tried_at = -math.inf  # the end of the last attempt
         self._failed_at = -math.inf  # the same of one that had no answer at all
         self._answered = False  # whether the attempt that runs has had an answer, or the last one had
+        self._refused = False  # whether the last answer was a refusal: then somebody is there to ask again
         self._interruption: Interruption | None = None
         self._wanted = self._begun = self._listed = 0  # calls of list_anew: all, heeded, done
         self._stream: HTTPResponse | None = None
@@ -122,7 +123,7 @@ class Follower:
             return Standing.UNKNOWN
         if settled_at is not None:
             return Standing.CURRENT if now >= settled_at else Standing.BEHIND
-        if self._answered:
+        if self._answered or self._refused:
             return Standing.BEHIND
         return Standing.AWAY if now - self._failed_at < _FRESH else Standing.UNKNOWN
 
@@ -196,10 +197,11 @@ class Follower:
             self._watch(apply)
             return "" if self._protocol.watching else _ANEW
         except Refused as refused:
-            self._answered = True
+            self._answered = self._refused = True
             self._without = self._is_absent(refused)
             return _ANEW if self._protocol.rejected(refused.status) else str(refused)
         except (*NO_ANSWER, ProtocolError) as error:
+            self._refused = False
             return f"{type(error).__name__}: {error}"
         except _Stopped:
             return ""
@@ -232,7 +234,7 @@ class Follower:
 
     def _watch(self, apply: Apply) -> None:
         with closing(self._ask(self._protocol.next_request())) as self._stream:
-            self._answered = True
+            self._answered, self._refused = True, False
             self._backoff.answered(time.monotonic())
             self._deliver([], apply)
             opened_at = time.monotonic()

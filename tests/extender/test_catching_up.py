@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from urllib3 import HTTPResponse
 
-from extender import kube
-from extender.follow import Backoff
+from extender import kube, watch
+from extender.follow import Backoff, Follower, Refused, Standing
 from extender.kube import KubeSource
 from extender.objects import Event, Upserted
 from tests.extender.apiserver import PATIENT, ApiServer, pod, source_of
@@ -119,6 +121,27 @@ async def test_a_server_that_refuses_has_something_newer(
     assert not await source.caught_up()
     api.script[PODS].clear()
     assert await source.caught_up()
+
+
+def test_a_server_that_has_refused_is_still_there_while_it_is_asked_again() -> None:
+    asked_again, ended = threading.Event(), threading.Event()
+    answers: Iterator[Exception] = iter([Refused(403, "not yet"), OSError("no answer")])
+
+    def ask(request: watch.Request) -> HTTPResponse:
+        answer = next(answers)
+        if isinstance(answer, OSError):
+            asked_again.set()
+            ended.wait(20)
+        raise answer
+
+    follower = Follower(watch.PODS, ask)
+    follower.start(lambda events: None)
+    assert asked_again.wait(20)
+    assert follower.standing() is Standing.BEHIND
+    follower.stop()
+    ended.set()
+    follower.join(20)
+    assert follower.standing() is not Standing.BEHIND
 
 
 async def test_a_server_that_says_nothing_is_waited_for_once(

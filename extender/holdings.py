@@ -109,7 +109,7 @@ def _complaint(claims: Claims | None, *, elsewhere: bool) -> str:
 
 def _find(shape: NodeShape, device: str) -> int | None:
     """The index of the GPU that a UUID or an index stands for, None where it stands for none."""
-    if device.isdecimal() and int(device) < len(shape.gpus):
+    if device.isdecimal() and len(device) < 10 and int(device) < len(shape.gpus):
         return int(device)
     named = (index for index, gpu in enumerate(shape.gpus) if device and gpu.uuid == device)
     return next(named, None)

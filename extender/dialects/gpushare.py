@@ -60,7 +60,7 @@ def claims(pod: Pod) -> Claims | None:
     except RequestError:
         asked = None
     indices = index.split(",")
-    if not all(i.isdecimal() for i in indices) or not held.isdecimal():
+    if not all(text.isdecimal() and len(text) < 10 for text in (*indices, held)):
         return Claims(RESOURCE, complaint=f"{INDEX} or {HELD} cannot be read")
     each = -(-int(held) // len(indices))
     found, complaint = compared([Claim(i, memory_mib=each) for i in indices], asked)

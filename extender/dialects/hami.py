@@ -29,6 +29,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import zip_longest
 
+from pydantic_core import from_json
+
 from extender.dialects.effective import RequestError
 from extender.dialects.per_device import PERCENT, PerDevice, dealt, devices
 from extender.dialects.vocabulary import Claim, Claims, stages
@@ -75,7 +77,7 @@ def claims(pod: Pod) -> Claims | None:
         return Claims(RESOURCE, complaint=f"{ALLOCATED} cannot be read", node=node)
     try:
         named, others = _with_instances(named, pod.annotations.get(MIG, "[]"))
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError):
         return Claims(RESOURCE, complaint=f"{MIG} cannot be read", node=node)
     containers, stage = (*pod.spec.init_containers, *pod.spec.containers), stages(pod.spec)
     if len(named) == len(pod.spec.containers):  # older versions left init containers out
@@ -170,7 +172,7 @@ def _with_instances(named: list[list[Claim]], text: str) -> tuple[list[list[Clai
     """The devices with the slices that are reserved for them, and the reservations for none of them. Raises
     ValueError, TypeError or KeyError."""
     reserved = {}
-    for one in json.loads(text):
+    for one in from_json(text):
         start, size = one["placement"]["start"], one["placement"]["size"]
         if not (isinstance(start, int) and isinstance(size, int) and start >= 0 < size):
             raise ValueError("no placement")

@@ -57,10 +57,10 @@ def claims(pod: Pod) -> Claims | None:
 
 
 def _milli(text: str) -> int:
-    try:
-        part = Fraction(text) if len(text) < 32 and "/" not in text else Fraction(0)
+    try:  # as a float first: a Fraction of 1e999999999 would take all day
+        part = Fraction(text) if len(text) < 32 and 0 < float(text) < 1 else Fraction(0)
     except ValueError:
         part = Fraction(0)
-    if not 0 < part < 1:
+    if not part:
         raise RequestError(f"{FRACTION}: {text!r} is not a number between 0 and 1")
     return -(-part.numerator * WHOLE // part.denominator)

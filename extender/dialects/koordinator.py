@@ -11,9 +11,10 @@ and of ratio. The annotation names devices by minor number.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
+
+from pydantic_core import from_json
 
 from extender.dialects.effective import RequestError, effective
 from extender.dialects.per_device import PERCENT
@@ -59,8 +60,8 @@ def claims(pod: Pod) -> Claims | None:
     if text is None:
         return None
     try:
-        named = [_claim(entry) for entry in json.loads(text).get("gpu") or ()]
-    except (ValueError, TypeError, AttributeError, KeyError):
+        named = [_claim(entry) for entry in from_json(text).get("gpu") or ()]
+    except (ValueError, TypeError, AttributeError, KeyError, OverflowError):
         return Claims(RESOURCE, complaint=f"{ALLOCATED} cannot be read")
     found, complaint = compared(named, _asked(pod.spec))
     return Claims(RESOURCE, tuple(found), complaint) if found else None

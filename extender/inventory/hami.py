@@ -17,9 +17,10 @@ layouts are in HAMi's own configuration), and in MIG mode beside others, are lis
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import lru_cache
+
+from pydantic_core import from_json
 
 from extender.inventory.division import Division, InventoryError, count, product_label, table, unique
 from extender.objects import Node
@@ -105,6 +106,6 @@ def _entries(text: str) -> list[Mapping[str, object]]:
             raise InventoryError(f"{REGISTER} cannot be read")
         return [dict(zip(_FIELDS, part, strict=False)) for part in parts]
     try:
-        return table(json.loads(text), REGISTER)
+        return table(from_json(text), REGISTER)
     except ValueError as error:
         raise InventoryError(f"{REGISTER} cannot be read: {error}") from error

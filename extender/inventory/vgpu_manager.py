@@ -7,7 +7,7 @@ the memory of requests is multiplied by. GPUs with ``mig`` are the native plugin
 
 from __future__ import annotations
 
-import json
+from pydantic_core import from_json
 
 from extender.inventory.division import Division, InventoryError, count, product_label, table, unique
 from extender.objects import Node
@@ -24,8 +24,8 @@ def divided(node: Node) -> Division | None:
     if not text or not whole(node.allocatable.get(RESOURCE, "0")):
         return None
     try:
-        entries = table(json.loads(text), REGISTER)
-        config = json.loads(node.annotations.get(CONFIG) or "{}")
+        entries = table(from_json(text), REGISTER)
+        config = from_json(node.annotations.get(CONFIG) or "{}")
     except ValueError as error:
         raise InventoryError(f"{REGISTER} or {CONFIG} cannot be read: {error}") from error
     factor = config.get("memoryFactor", 1) if isinstance(config, dict) else 1

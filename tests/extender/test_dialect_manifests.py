@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import yaml
 from extender.dialects import RequestError, request_of
 from extender.inventory import Sources, sources_of
 from extender.manifests import WireNode, WirePod
-from extender.objects import Node, Pod
+from extender.objects import Deleted, Node, Pod
 from extender.verbs.bind import Refusal, assign
 from packing.reasons import Reason
 from tests.extender.builders import make_state, why
@@ -80,6 +81,32 @@ def test_what_it_holds_when_it_runs(name, on):
         assert state.problems.keys() == ({running.key} if doubt else set())
         assert doubt is None or doubt in state.problems[running.key]
         assert state.contradictions == bool(doubt)
+
+
+@pytest.mark.parametrize(
+    ("name", "on", "annotation", "text"),
+    [
+        ("koordinator-running", "koordinator", "scheduling.koordinator.sh/device-allocated", "[" * 100_000),
+        (
+            "koordinator-running",
+            "koordinator",
+            "scheduling.koordinator.sh/device-allocated",
+            '{"gpu": [{"minor": 1e999}]}',
+        ),
+        ("hami-running", "hami", "hami.io/vgpu-devices-allocated", "9" * 5000 + ",NVIDIA,1,1:;"),
+        ("hami-mig-running", "hami-mig-on-demand", "hami.io/vgpu-mig-allocations", "[" * 100_000),
+        ("gpushare-running", "gpushare", "ALIYUN_COM_GPU_MEM_POD", "9" * 5000),
+        ("kai-fraction", "own", "gpu-fraction", "1e999999999"),
+    ],
+)
+def test_an_annotation_that_asks_for_trouble_is_a_problem_and_stops_nothing(name, on, annotation, text):
+    running = pod(name, on)
+    forged = replace(running, annotations={**running.annotations, annotation: text})
+    state = make_state(node(on), forged)
+    assert running.key in state.problems
+    assert used(state, on)
+    state.apply([Deleted("Pod", running.key)])
+    assert not used(state, on)
 
 
 TIMES = {"hami.io/bind-time", "hami.io/vgpu-time", "ALIYUN_COM_GPU_MEM_ASSUME_TIME"}

@@ -203,6 +203,7 @@ VGPU = "nvidia.com/node-device-register"
         ({HAMI: "{}"}, {"nvidia.com/gpu": "10"}),
         ({HAMI: "[3]"}, {"nvidia.com/gpu": "10"}),
         ({HAMI: "[{"}, {"nvidia.com/gpu": "10"}),
+        ({HAMI: "[" * 100_000}, {"nvidia.com/gpu": "10"}),
         ({HAMI: "GPU-1,10,32768:"}, {"nvidia.com/gpu": "10"}),
         ({HAMI: '[{"id":"a","count":-1,"devmem":1}]'}, {"nvidia.com/gpu": "10"}),
         ({HAMI: '[{"id":"a","count":10,"health":true}]'}, {"nvidia.com/gpu": "10"}),
@@ -213,6 +214,7 @@ VGPU = "nvidia.com/node-device-register"
         ({VOLCANO: "GPU-1,10:"}, {"volcano.sh/vgpu-number": "10"}),
         ({VOLCANO: "GPU-1,10,much,T4,true,hami-core:"}, {"volcano.sh/vgpu-number": "10"}),
         ({VGPU: "nothing"}, {"nvidia.com/vgpu-number": "10"}),
+        ({VGPU: "[" * 100_000}, {"nvidia.com/vgpu-number": "10"}),
         ({VGPU: '[{"id":0}]'}, {"nvidia.com/vgpu-number": "10"}),
         (
             {VGPU: "[]", "nvidia.com/node-config-info": '{"memoryFactor":1024}'},

@@ -16,6 +16,7 @@ _PATTERN = re.compile(
     r"(?:\(\?i\))?(?:[^\\(\[{]|\\[dwsDWSb.\\/+*?()|\[\]{}^$-]|\((?!\?)|\(\?:|\[\^?[\w .:/-]+\]|\{\d+\})*"
 )
 _MOST_STEPS = 1_000_000  # of a regular expression, at worst
+_LONGEST = 64  # characters of a text that one is tried on: an attribute has no more, by the API
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
@@ -47,7 +48,7 @@ def _compared(test: Callable[[int], Any]) -> Callable[[object, object], Any]:
 
 
 def _matches(text: str, pattern: str) -> bool:
-    if not _harmless(pattern):
+    if len(text) > _LONGEST or not _harmless(pattern):
         raise NotUnderstood(f"the regular expression {pattern[:64]!r} is not understood")
     return re.search(pattern, text, re.ASCII) is not None
 
@@ -63,7 +64,7 @@ def _harmless(pattern: str) -> bool:
         re.compile(pattern)
     except re.error:
         return False
-    return bool(65**repeats * (1 + choices) ** max(groups, 1) <= _MOST_STEPS)
+    return bool((1 + _LONGEST) ** repeats * (1 + choices) ** max(groups, 1) <= _MOST_STEPS)
 
 
 def _lower(text: str) -> str:

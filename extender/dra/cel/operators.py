@@ -26,6 +26,8 @@ _ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
 }
 Item = TypeVar("Item")
+_LONGEST = 1024
+"""Characters or items of a sum: with ``cel.bind`` a short expression can double one any number of times."""
 _SUMS: Mapping[str, Callable[[Any, Any], Any]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 
@@ -141,7 +143,11 @@ def _summed(sign: str) -> Callable[[Any, Any], Any]:
     def combine(one: object, other: object) -> object:
         if type(one) is not type(other) or isinstance(one, bool):
             overload()
-        if isinstance(one, float) or (isinstance(one, str | list) and sign == "+"):
+        if isinstance(one, str | list) and isinstance(other, str | list) and sign == "+":
+            if len(one) + len(other) > _LONGEST:
+                raise NotUnderstood(f"a text or list of more than {_LONGEST}")
+            return compute(one, other)
+        if isinstance(one, float):
             return compute(one, other)
         return integer(compute(one, other)) if isinstance(one, int) else overload()
 

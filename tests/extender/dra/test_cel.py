@@ -157,6 +157,8 @@ def test_what_fails_for_kube_scheduler_fails_here(expression):
         f"{A}.?type == {A}.?type",
         "true && " * 5000 + "true",
         "(" * 3000 + "true" + ")" * 3000,
+        "cel.bind(a, [1], " + "cel.bind(a, a + a, " * 40 + "1 in a" + ")" * 41,
+        "cel.bind(a, 'a', " + "cel.bind(a, a + a, " * 40 + "'a' in [a]" + ")" * 41,
     ],
 )
 def test_what_is_not_understood_says_so(expression):
@@ -171,6 +173,12 @@ def test_what_is_not_understood_says_so(expression):
 def test_no_text_breaks_it(text):
     with suppress(Unclear):
         compiled(text)(DEVICE)
+
+
+def test_a_pattern_is_not_tried_on_a_text_that_no_attribute_has():
+    assert compiled(f"'{'a' * 64}'.matches('^a*.*a$')")(DEVICE)
+    with pytest.raises(NotUnderstood):
+        compiled(f"'{'a' * 9000}'.matches('.*.*.*x')")(DEVICE)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import yaml
 
@@ -25,7 +25,6 @@ MOST_GPUS = 64
 _MOST_INSTANCES = 64
 """More GPUs in a node, or instances on a GPU, than this is a mistake."""
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Read: TypeAlias = tuple[Mapping[str, MigLayout], str]
 
 
@@ -40,7 +39,7 @@ def layouts_of(text: str) -> _Read:
     Nodes of one kind have ConfigMaps of one text, so equal texts share their layouts.
     """
     try:
-        content = yaml.load(text, _Loader)
+        content = yaml.load(text, yaml.SafeLoader)  # the one in C falls over deep nesting, with the process
     except (yaml.YAMLError, ValueError, RecursionError):
         return {}, f"{KEY} is not YAML"
     configs = content.get("mig-configs") if isinstance(content, dict) else None

@@ -256,7 +256,9 @@ def test_of_two_readings_that_agree_none_is_heard():
     assert inventory_of(node, None, layouts(config)).doubt
 
 
-@pytest.mark.parametrize("text", ["", "mig-configs", "mig-configs: 3", "[", "- a", "a: *b", "[" * 100_000, "\0"])
+@pytest.mark.parametrize(
+    "text", ["", "mig-configs", "mig-configs: 3", "[", "- a", "a: *b", "[" * 100_000, "\0"]
+)
 def test_a_text_that_is_no_configuration_has_no_layouts(text: str) -> None:
     found, problem = layouts_of(text)
     assert (dict(found), bool(problem)) == ({}, True)

@@ -7,6 +7,7 @@ written there. As Python texts they took longer than all the rest of an answer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Self
 
 import numpy as np
@@ -69,15 +70,14 @@ class NodeNames:
 
     def json(self) -> bytes:
         """All of them as an array."""
-        return b'["' + self.woven([b'","'])[:-2] + b"]" if len(self) else b"[]"
+        return b'["' + self.woven((b'","',))[:-2] + b"]" if len(self) else b"[]"
 
-    def woven(self, texts: Sequence[bytes], which: Bytes | None = None) -> bytes:
+    def woven(self, texts: tuple[bytes, ...], which: Bytes | None = None) -> bytes:
         """Each name, and after it the text that ``which`` (count,) has for it out of up to 256; the first one
         after all of them without ``which``."""
         which = np.zeros(len(self), np.uint8) if which is None else which
-        starts, lengths = _spans(texts)
-        out = np.empty(int(self._lengths.sum()) + int(lengths[which].sum()), np.uint8)
-        after = np.frombuffer(b"".join(texts), np.uint8)
+        after, starts, lengths = _texts(texts)
+        out = np.empty(int(self._lengths.sum() + lengths[which].sum()), np.uint8)
         kernels.weave(*self._spans(), after, starts, lengths, which, out)
         return out.tobytes()
 
@@ -100,6 +100,12 @@ class NameTable:
         found = np.empty(len(names), np.int64)
         kernels.find(*names._spans(), *self._known, _WEIGHTS, self._table, self._numbers, found)
         return found
+
+
+@lru_cache(maxsize=64)
+def _texts(texts: tuple[bytes, ...]) -> tuple[Bytes, _Offsets, _Offsets]:
+    """Texts that may follow names; hardly any others ever do."""
+    return np.frombuffer(b"".join(texts), np.uint8), *_spans(texts)
 
 
 def _spans(parts: Sequence[bytes]) -> tuple[_Offsets, _Offsets]:

@@ -167,7 +167,7 @@ def encode_filter(result: FilterResult, nodes: Sequence[dict[str, Any]] | None =
     )
 
 
-_BETWEEN_HOSTS = [b'","Score":%d},{"Host":"' % score for score in range(11)]
+_BETWEEN_HOSTS = tuple(b'","Score":%d},{"Host":"' % score for score in range(11))
 
 
 def encode_priorities(names: NodeNames, scores: Bytes) -> bytes:
@@ -188,7 +188,7 @@ def encode_preempt(result: PreemptResult) -> bytes:
 
 def _reasons(refused: Mapping[str, NodeNames]) -> bytes:
     """Nodes by reason as an object of reasons by node."""
-    members = [names.woven([b'":%b,"' % _dump(reason)]) for reason, names in refused.items() if names]
+    members = [names.woven((b'":%b,"' % _dump(reason),)) for reason, names in refused.items() if names]
     return b'{"' + b"".join(members)[:-2] + b"}" if members else b"null"
 
 

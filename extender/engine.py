@@ -23,7 +23,7 @@ from extender.explain import explain_verdict
 from extender.inspector import Inspector
 from extender.metrics import Gauges, Gpus, Metrics
 from extender.names import NO_NAMES, Bytes, NodeNames
-from extender.objects import Event, Kind, Pod
+from extender.objects import DEVICE_KINDS, Event, Kind, Pod
 from extender.patience import LONGEST, Patience
 from extender.planner import Planner
 from extender.refusal import bind_error, filter_error
@@ -44,7 +44,6 @@ from packing.ranking import TOP_LEVEL
 _log = logging.getLogger(__name__)
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _RESOURCES: dict[Kind, str] = {"Node": "nodes", "Pod": "pods"}
-_DEVICES: set[Kind] = {"ResourceSlice", "ResourceClaim", "DeviceClass"}
 _SEEN = 4096
 """Pods of filter requests that are remembered for bind: more than are ever on their way between the two."""
 _UNSURE = "the API server was away, and other pods may have been bound where this one fits"
@@ -78,7 +77,7 @@ class Engine:
         """What has not been listed yet, "" when all has."""
         absent = [name for kind, name in _RESOURCES.items() if kind not in self.state.synced]
         # Who does not know which GPUs are given out as devices would refuse nodes for having none.
-        absent = absent or (["devices"] if _DEVICES - self.state.synced else [])
+        absent = absent or (["devices"] if DEVICE_KINDS - self.state.synced else [])
         return f"{' and '.join(absent)} are not listed yet" if absent else ""
 
     def apply(self, events: Sequence[Event]) -> None:

@@ -28,6 +28,7 @@ class Handover:
         """A binding is asked for at ``now``, in seconds of a monotonic clock."""
         if now - self._asked > _PAUSE:
             self._began = now
+            self._read.clear()  # all of it too early, and nodes come and go
         self._asked = now
 
     def must_read(self, node: str) -> bool:

@@ -16,6 +16,8 @@ from extender.taints import Taint
 Kind: TypeAlias = Literal[
     "Node", "Pod", "ResourceSlice", "ResourceClaim", "DeviceClass", "Device", "ConfigMap"
 ]
+DEVICE_KINDS: frozenset[Kind] = frozenset({"ResourceSlice", "ResourceClaim", "DeviceClass"})
+"""What Dynamic Resource Allocation consists of."""
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 """A small map from name to value that hashes: sorted by name. Quantities stay as they were written."""
 

@@ -29,11 +29,10 @@ from extender.manifests import (
     WireSlice,
     complaint,
 )
-from extender.objects import Cards, Event, Kind, Listed, MigLayouts, Node, Pod, Upserted
+from extender.objects import DEVICE_KINDS, Cards, Event, Kind, Listed, MigLayouts, Node, Pod, Upserted
 from extender.source import Apply, BindConflict, BindError, Lease, Unavailable
 
 _log = logging.getLogger(__name__)
-_DEVICES: tuple[Kind, ...] = ("ResourceSlice", "ResourceClaim", "DeviceClass")
 _SHOWN = 20  # broken items in the log; a file full of them must not bury everything else
 Manifests: TypeAlias = Mapping[
     str, type[WireNode | WirePod | WireSlice | WireClaim | WireDeviceClass | WireCards | WireMigLayouts]
@@ -147,7 +146,7 @@ class SnapshotSource:
         events += map(Upserted, self._snapshot.devices.values())
         apply([*events, *map(Upserted, pods.values()), Listed("Pod", frozenset(pods))])
         known = self._snapshot.devices
-        apply([Listed(kind, frozenset(key for of, key in known if of == kind)) for kind in _DEVICES])
+        apply([Listed(kind, frozenset(key for of, key in known if of == kind)) for kind in DEVICE_KINDS])
 
     def follow_mig_layouts(self, namespace: str, name: str) -> None:
         """Whatever the files have of them is delivered."""

@@ -9,6 +9,7 @@ counts.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from extender.dialects.vocabulary import Claim, Claims
@@ -62,7 +63,9 @@ def settle(shape: NodeShape, request: Request, claims: Claims | None) -> Settled
                 doubt = doubt or "claims a MIG instance of a GPU that has none"
             if doubt and claim.device:
                 doubts.append(doubt)
-    return Settled(_at_once(held), "; ".join(dict.fromkeys(doubts)), tuple(sorted(slices.items())))
+    return Settled(
+        _at_once(held, shape.gpus), "; ".join(dict.fromkeys(doubts)), tuple(sorted(slices.items()))
+    )
 
 
 def _heard(
@@ -146,12 +149,17 @@ def _slices(gpu: Gpu, claim: Claim, *, sure: bool) -> tuple[int, str]:
     return every_slice(gpu.instances), "claims no MIG instance that its GPU can have"
 
 
-def _at_once(held: dict[int, dict[int, list[int]]]) -> Parts:
-    """The most of each GPU at once: sidecars, and beside them containers or any one init container."""
-    gpus = sorted({gpu for stage in held.values() for gpu in stage})
+def _at_once(held: dict[int, dict[int, list[int]]], gpus: Sequence[Gpu]) -> Parts:
+    """The most of each GPU at once: sidecars, and beside them containers or any one init container.
+
+    More than it has is as good as any number, and forged sums may be too large for the books to be exact.
+    """
+    touched = sorted({gpu for stage in held.values() for gpu in stage})
     alone = [stage for stage in held if stage != 1] or [0]
 
-    def most(gpu: int, i: int) -> int:
-        return held[1][gpu][i] + max(held[stage][gpu][i] for stage in alone)
+    def most(gpu: int, i: int, has: int) -> int:
+        return min(held[1][gpu][i] + max(held[stage][gpu][i] for stage in alone), has + 1)
 
-    return tuple((gpu, most(gpu, 0), most(gpu, 1)) for gpu in gpus)
+    return tuple(
+        (gpu, most(gpu, 0, gpus[gpu].compute_milli), most(gpu, 1, gpus[gpu].memory_mib)) for gpu in touched
+    )

@@ -109,6 +109,17 @@ def test_an_annotation_that_asks_for_trouble_is_a_problem_and_stops_nothing(name
     assert not used(state, on)
 
 
+def test_the_books_are_exact_again_after_any_forged_sum():
+    running = pod("hami-running", "hami")
+    devices = "GPU-aaaa,NVIDIA,31111,33:" * 7000 + ";"
+    forged = {**running.annotations, "hami.io/vgpu-devices-allocated": devices}
+    state = make_state(node("hami"), replace(running, annotations=forged))
+    assert state.overcommitted == {"hami"}
+    state.apply([Deleted("Pod", running.key)])
+    assert not state.overcommitted
+    assert not used(state, "hami")
+
+
 TIMES = {"hami.io/bind-time", "hami.io/vgpu-time", "ALIYUN_COM_GPU_MEM_ASSUME_TIME"}
 
 

@@ -105,10 +105,10 @@ class Ledger:
         """Keys of the pods that hold something on a node, in the order they came."""
         return list(self._on_node.get(node, ()))
 
-    def promised(self, key: str, priority: int) -> list[Allocation]:
+    def promised(self, key: str, priority: int) -> list[Hold]:
         """What pods of at least this priority are promised, those of ``key`` left out."""
         return [
-            self.promise(hold)
+            hold
             for other, hold in self._nominated.items()
             if other != key and hold.priority >= priority and hold.node in self._fleet.rows
         ]

@@ -118,15 +118,15 @@ class State:
         for row in closed:
             self.fleet.block(row, self._closed(row, pod.uid))
         try:
-            with self.fleet.without(own), self.fleet.holding(promised):
+            with self.fleet.without(own), self.fleet.holding(map(self.ledger.promise, promised)):
                 yield self.fleet
         finally:
             for row, reason in closed.items():
                 self.fleet.block(row, reason)
 
-    def _unsure_for(self, pod: Pod) -> list[Allocation]:
+    def _unsure_for(self, pod: Pod) -> list[Hold]:
         return [
-            self.ledger.promise(Hold(node, request_of(other)))  # readable: it has been answered
+            Hold(node, request_of(other))  # readable: it has been answered
             for other, node in self.unsure
             if other.uid != pod.uid and node in self.fleet.rows
         ]

@@ -13,7 +13,7 @@ back restores every array bit by bit.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -181,14 +181,19 @@ class Fleet(Arrays):
                 self.take(one)
 
     @contextmanager
-    def holding(self, held: Sequence[Allocation]) -> Iterator[None]:
-        """What if these were taken, too? (Nominated pods.) The exact old state after the block."""
-        for one in held:
-            self.take(one)
+    def holding(self, held: Iterable[Allocation]) -> Iterator[None]:
+        """What if these were taken, too? (Nominated pods.) The exact old state after the block.
+
+        Each is asked for once those before it are taken, so that it can go by what they leave.
+        """
+        taken: list[Allocation] = []
         try:
+            for one in held:
+                self.take(one)
+                taken.append(one)
             yield
         finally:
-            for one in held:
+            for one in taken:
                 self.give_back(one)
 
     def reasons(self, request: Request) -> Reasons:

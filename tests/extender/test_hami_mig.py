@@ -161,6 +161,15 @@ def test_a_device_without_a_true_reservation_has_the_whole_gpu(reserved, doubt):
     assert arrays(state) == empty
 
 
+def test_promised_pods_are_promised_different_slices():
+    state = make_state(with_gpus(1))
+    for number in range(7):
+        assert why(state, asking("asking", (1, 4000, 0)), ON) is Reason.FITS
+        state.apply([Upserted(replace(asking(f"n{number}", (1, 4000, 0)), nominated_node=ON))])
+    assert why(state, asking("asking", (1, 4000, 0)), ON) is Reason.DEVICES_TAKEN
+    assert not state.fleet.slices(state.fleet.rows[ON], 0)
+
+
 def test_two_pods_on_one_slice_close_the_node():
     state = make_state(with_gpus(1))
     for name in ("a", "b"):

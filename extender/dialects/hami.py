@@ -2,10 +2,13 @@
 
 Facts (Project-HAMi/HAMi at 4707fb02): resources and defaults in ``pkg/device/nvidia/device.go``
 (GenerateResourceRequests, MutateAdmission), the annotation ``UUID,type,MiB,cores:`` per device and ``;`` per
-container, init containers first, in ``pkg/device/devices.go``; manifests in ``examples/nvidia``. Memory is
-in MiB (``memoryFactor`` 1). A container that names neither memory nor cores gets a GPU to itself (the
-default ``defaultMemory: 0`` is all memory, and the webhook then adds all cores). ``gpumem`` beside
-``gpumem-percentage`` is not for use together, and refused here.
+container, init containers first, in ``pkg/device/devices.go``; manifests in ``examples/nvidia``. The device
+plugin takes every container to have a place. HAMi's scheduler gives none to those that ask for no GPU
+(allocateAppContainers in ``pkg/scheduler/score.go`` files their places under the GPU's model, from where they
+are not written), and older versions gave none to init containers. Memory is in MiB (``memoryFactor`` 1). A
+container that names neither memory nor cores gets a GPU to itself (the default ``defaultMemory: 0`` is all
+memory, and the webhook then adds all cores). ``gpumem`` beside ``gpumem-percentage`` is not for use together,
+and refused here.
 
 A pod with ``nvidia.com/gpu`` alone is not in this vocabulary: it is a counted device, which a HAMi node
 hands out as a whole GPU (``packing/shape.py``). HAMi's MPS mode is not placed by Stowage.
@@ -79,11 +82,9 @@ def claims(pod: Pod) -> Claims | None:
         named, others = _with_instances(named, pod.annotations.get(MIG, "[]"))
     except (ValueError, TypeError, KeyError):
         return Claims(RESOURCE, complaint=f"{MIG} cannot be read", node=node)
-    containers, stage = (*pod.spec.init_containers, *pod.spec.containers), stages(pod.spec)
-    if len(named) == len(pod.spec.containers):  # older versions left init containers out
-        containers, stage = pod.spec.containers, [0] * len(named)
-    nothing: list[Claim] = []
-    rows = [(c, s or 0, n or nothing) for c, s, n in zip_longest(containers, stage, named)]
+    nobody: tuple[Container | None, int] = (None, 0)
+    whose = _named_containers(pod.spec, list(map(len, named)))
+    rows = [(*(one or nobody), hand or []) for one, hand in zip_longest(whose, named)]
     rows += [(None, 0, [other]) for other in others]
     return _NAMES.claims(rows, node=node, exact=MIG not in pod.annotations)
 
@@ -166,6 +167,24 @@ def _chosen_instances(
 
 def _start(mask: int) -> int:
     return (mask & -mask).bit_length() - 1
+
+
+def _named_containers(spec: PodSpec, counts: list[int]) -> list[tuple[Container, int]]:
+    """The containers, and their stages, whose devices are named: the first reading that agrees with what they
+    ask for, else that has as many. Every container has a place, or each that asks for devices, or none of the
+    init containers."""
+    every = list(zip((*spec.init_containers, *spec.containers), stages(spec), strict=True))
+    readings = every, [one for one in every if _count(one[0])], every[len(spec.init_containers) :]
+    agreeing = (reading for reading in readings if [_count(one) for one, _ in reading] == counts)
+    as_many = (reading for reading in reversed(readings) if len(reading) == len(counts))
+    return next(agreeing, None) or next(as_many, every)
+
+
+def _count(container: Container) -> int:
+    try:
+        return _NAMES.count_of(container)
+    except RequestError:
+        return 0
 
 
 def _with_instances(named: list[list[Claim]], text: str) -> tuple[list[list[Claim]], list[Claim]]:

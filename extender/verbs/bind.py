@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -39,6 +38,7 @@ PATIENCE = 1.0
 the httpTimeout of scheduler-config/."""
 _OFF = "binding is off in Stowage (setting bind): remove bindVerb from the scheduler's configuration"
 _UNREAD = "the API server does not say in time what the node holds, and another replica may have bound there"
+_QUEUED = "other pods are being bound to the node"
 _POLL = 0.02  # seconds between looks at whether it still is
 
 
@@ -77,15 +77,18 @@ class Binder:
     async def _in_turn(self, pod: Pod, node: str, within: float) -> Tentative | None:
         """The pod's room, taken in the books; None where the pod is bound to the node already."""
         turn = self._turns.setdefault(node, asyncio.Lock())
+        late: Refusal = Refusal(_QUEUED)
         try:
             async with asyncio.timeout(within), turn:
                 while True:
-                    with suppress(Busy):
+                    try:
                         await self._catch_up_with_others(pod, node)
                         return self._assume(pod, node)
+                    except Busy as busy:
+                        late = busy
                     await asyncio.sleep(_POLL)
         except TimeoutError:
-            raise Busy(Reason.PLUGIN_BUSY.text) from None
+            raise late from None
 
     async def _catch_up_with_others(self, pod: Pod, node: str) -> None:
         """Take in what others may have bound to a node, where the pod is about to get some GPU of it."""

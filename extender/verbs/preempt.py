@@ -32,7 +32,7 @@ def preempt(state: State, args: PreemptArgs) -> PreemptResult:
 
 def _victims(state: State, node: str, candidate: Candidate) -> list[Pod]:
     """The victims, highest priority first; none at all where one is not known to run on the node."""
-    pods = [state.pod_by_uid(uid) for uid in candidate.victims]
+    pods = [state.pod_by_uid(uid) for uid in dict.fromkeys(candidate.victims)]  # each is evicted once
     known = [pod for pod in pods if pod is not None and pod.node_name == node]
     return sorted(known, key=lambda pod: -pod.priority) if len(known) == len(pods) else []
 

@@ -505,6 +505,14 @@ async def test_nothing_is_bound_where_it_is_not_known_what_others_have_bound(imp
     assert (cluster.api.sent, cluster.free("own")) == ([], [1000] * 4)
 
 
+async def test_who_waits_behind_others_is_told_so(impatient: None) -> None:
+    pods = [own(name) for name in "abcd"]
+    cluster = Cluster(node_of("own"), *pods)
+    cluster.api.silent = True
+    *_, last = await asyncio.gather(*(cluster.bind(pod, "own") for pod in pods))
+    assert last == "other pods are being bound to the node"
+
+
 async def test_a_node_whose_gpus_are_only_counted_is_not_read() -> None:
     cluster = Cluster(make_node("counted", 8), make_pod("a", 1))
     assert await cluster.bind(make_pod("a", 1), "counted") == ""

@@ -143,6 +143,7 @@ def test_victims_that_make_the_pod_fit_are_kept_highest_priority_first(full):
     ("gpus", "node", "uids"),
     [
         (6, "n", ["uid-low"]),  # not enough room
+        (6, "n", ["uid-low", "uid-low"]),  # which is evicted once
         (6, "n", []),  # never echo an empty list
         (4, "n", ["uid-low", "uid-unknown"]),
         (4, "n", ["uid-on-m"]),  # runs elsewhere

@@ -42,11 +42,12 @@ class PerDevice:
         parts = [ask for ask in asks if ask]
         if not parts:
             return None
+        memory_milli = max(part.memory_milli for part in parts)
         return Shares(
             over_lifetime(spec, lambda c: Counter({self.count: self.count_of(c)}))[self.count],
             max(part.compute_milli for part in parts),
-            max(part.memory_mib for part in parts),
-            max(part.memory_milli for part in parts),
+            max(part.memory_mib for part in parts) if memory_milli < WHOLE else 0,  # all has any amount in it
+            memory_milli,
             self.count,
         )
 

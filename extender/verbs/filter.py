@@ -35,6 +35,9 @@ def filter_nodes(state: State, args: FilterArgs, settings: Settings) -> tuple[Fi
         shortlist = np.zeros_like(fits)
         shortlist[fitting[best(verdict.keys[fitting], settings.shortlist)]] = True
         return FilterResult(args.names.where(shortlist)), verdict
+    if not fits.any() and (verdict.codes == Reason.PLUGIN_BUSY).any():
+        # Nobody wakes a pod that is unschedulable when another one has started; a failed attempt is repeated.
+        return FilterResult(error=Reason.PLUGIN_BUSY.text), verdict
     failed, unresolvable = _refused(args.names, verdict, state.eviction_helps_extenders)
     return FilterResult(args.names.where(fits), failed, unresolvable), verdict
 

@@ -13,6 +13,7 @@ import pytest
 from extender.engine import Engine
 from extender.keeper import check
 from extender.metrics import Metrics
+from extender.names import NodeNames
 from extender.objects import Deleted, Listed, Node, Pod, Upserted
 from extender.settings import Settings
 from extender.snapshot import Snapshot, SnapshotSource
@@ -21,7 +22,8 @@ from extender.state import State
 from extender.tentative import TIME_TO_LIVE
 from extender.verbs import bind as bind_module
 from extender.verbs.bind import Binder
-from extender.wire import BindArgs
+from extender.verbs.filter import filter_nodes
+from extender.wire import BindArgs, FilterArgs
 from packing.policies import POLICIES
 from packing.reasons import Reason
 from tests.extender.builders import make_node, make_pod, make_state, why
@@ -388,6 +390,17 @@ async def test_a_hami_node_takes_one_pod_at_a_time(impatient: None) -> None:
     cluster.state.apply([Upserted(started)])
     assert why(cluster.state, hami("b"), "hami") is Reason.FITS
     assert await cluster.bind(hami("b"), "hami") == ""
+
+
+async def test_a_busy_plugin_fails_the_attempt_and_makes_no_pod_unschedulable() -> None:
+    cluster = Cluster(node_of("hami"), replace(node_of("hami"), name="other"), hami("a"), hami("b"))
+    await cluster.bind(hami("a"), "hami")
+    names = NodeNames.of(["hami", "other", "nowhere"])
+    result, _ = filter_nodes(cluster.state, FilterArgs(hami("b"), names), Settings())
+    assert list(result.names) == ["other"]
+    names = NodeNames.of(["hami", "nowhere"])
+    result, _ = filter_nodes(cluster.state, FilterArgs(hami("b"), names), Settings())
+    assert (result.error, len(result.names)) == (Reason.PLUGIN_BUSY.text, 0)
 
 
 async def test_bind_waits_a_moment_for_the_device_plugin() -> None:

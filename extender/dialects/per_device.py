@@ -142,6 +142,7 @@ def devices(text: str) -> list[list[Claim]]:
 
 def _device(text: str) -> Claim:
     uuid, _, mib, cores = text.split(",")[:4]
-    if int(mib) < 0 or int(cores) < 0:
-        raise ValueError(f"negative amount in {text!r}")
-    return Claim(uuid.partition("[")[0], int(cores) * PERCENT, int(mib))
+    gpu = uuid.partition("[")[0]
+    if not gpu or int(mib) < 0 or int(cores) < 0:
+        raise ValueError(f"no GPU or a negative amount in {text!r}")
+    return Claim(gpu, int(cores) * PERCENT, int(mib))

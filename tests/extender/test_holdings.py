@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from extender.dialects import claims_of
@@ -57,6 +57,7 @@ anything = st.one_of(hami, hami.map(lambda text: text + ";"), st.text(max_size=2
     st.integers(1, 99),
     st.integers(1, MIB),
 )
+@example({"hami.io/vgpu-devices-allocated": ",NVIDIA,0,0:"}, 1, 1, 1)
 def test_no_claim_makes_a_pod_hold_less_than_it_asks_for(annotations, count, cores, mib):
     limits = ((HAMI, str(count)), ("nvidia.com/gpumem", str(mib)), ("nvidia.com/gpucores", str(cores)))
     running = Pod("d", "p", spec=PodSpec((Container("a", limits, limits),)), annotations=annotations)

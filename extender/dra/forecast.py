@@ -42,14 +42,15 @@ class Forecast:
     """The devices that the claims would get, in the order of their requests, and what that costs in GPUs.
 
     ``rank`` is how far down the lists are the alternatives (``firstAvailable``) that they come from: 0 where
-    all are the first. Without devices, ``why`` there are none: kube-scheduler gives nothing on the node, or
-    nothing is known.
+    all are the first. Without devices, ``why`` there are none: kube-scheduler gives nothing on the node
+    (``refused``), or nothing is known.
     """
 
     devices: tuple[DeviceId, ...] = ()
     cost: float = 0.0
     rank: int = 0
     why: str = ""
+    refused: bool = False
 
     @property
     def regret(self) -> float:

@@ -5,6 +5,9 @@ size of real ones, the answers are rendered once, and the rate of changes is an 
 its own, so that what it costs is not counted as Stowage's:
 
     python -m bench.apiserver --port 8001 --nodes 5000 --rate 500 --burst 500
+
+With ``--hostile`` so many pods wait beside the others that were made to cost more than their share, and every
+tenth change is of one of them.
 """
 
 from __future__ import annotations
@@ -34,20 +37,24 @@ class Life:
     report their status, as the kubelet does every few minutes.
     """
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes: int, hostile: int = 0) -> None:
         self._version = itertools.count(10_000_000)
         self._nodes = nodes
+        self._hostile = list(cluster.hostile(hostile))
         self._roomy = list(cluster.roomy(nodes))
 
     def pods(self) -> Iterator[bytes]:
         """Four changes of each pod; as many are alive as there are nodes with room."""
         alive = len(self._roomy)
+        hostile = itertools.cycle(self._hostile)
         for number, node in enumerate(itertools.cycle(self._roomy), start=5_000_000):
             yield self._line("ADDED", cluster.pod(number, 1))
             yield self._line("MODIFIED", cluster.pod(number, 1, node=node, phase="Pending"))
             yield self._line("MODIFIED", cluster.pod(number, 1, node=node))
             if number >= 5_000_000 + alive:
                 yield self._line("DELETED", cluster.pod(number - alive, 1))
+            if self._hostile and number % 3 == 0:
+                yield self._line("MODIFIED", next(hostile))
 
     def nodes(self) -> Iterator[bytes]:
         """Each node in turn, unchanged in what matters for placement."""
@@ -62,13 +69,14 @@ class Life:
 class ApiServer:
     """An ASGI application with the few paths that Stowage asks for."""
 
-    def __init__(self, *, nodes: int, rate: float, burst: int) -> None:
+    def __init__(self, *, nodes: int, rate: float, burst: int, hostile: int = 0) -> None:
+        pods = itertools.chain(cluster.bound_pods(nodes), cluster.hostile(hostile))
         self._lists = {
             "/api/v1/nodes": ("NodeList", [_dump(node) for node in cluster.nodes(nodes)]),
-            "/api/v1/pods": ("PodList", [_dump(pod) for pod in cluster.bound_pods(nodes)]),
+            "/api/v1/pods": ("PodList", [_dump(pod) for pod in pods]),
         }
         # The lines are rendered beforehand and then repeated: a dumped pod costs more than what reads it.
-        life = Life(nodes)
+        life = Life(nodes, hostile)
         self._changes = {
             "/api/v1/nodes": (list(itertools.islice(life.nodes(), nodes)), nodes / 300, 0),
             "/api/v1/pods": (list(itertools.islice(life.pods(), 2 * nodes + 2_000)), rate, burst),
@@ -143,8 +151,9 @@ def main() -> None:
     parser.add_argument(
         "--burst", type=int, default=0, help="changes of pods that come at once every 5 s (0)"
     )
+    parser.add_argument("--hostile", type=int, default=0, help="pods made to cost more than their share (0)")
     args = parser.parse_args()
-    app = ApiServer(nodes=args.nodes, rate=args.rate, burst=args.burst)
+    app = ApiServer(nodes=args.nodes, rate=args.rate, burst=args.burst, hostile=args.hostile)
     uvicorn.run(app, host="127.0.0.1", port=args.port, log_level="warning", lifespan="off", access_log=False)
 
 

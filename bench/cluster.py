@@ -70,6 +70,23 @@ def arrivals(sizes: Mapping[int, int] = ASKED) -> Iterator[Manifest]:
         yield pod(number, rng.choices(list(sizes), list(sizes.values()))[0])
 
 
+def hostile(count: int) -> Iterator[Manifest]:
+    """``count`` pods that wait, made to cost more than their share."""
+    for number, (notes, gpus) in zip(range(count), itertools.cycle(_HOSTILE), strict=False):
+        manifest = pod(9_000_000 + number, gpus)
+        manifest["metadata"]["annotations"] |= notes
+        yield manifest
+
+
+_HOSTILE: tuple[tuple[dict[str, str], int], ...] = (
+    ({}, 3_000_000_000),
+    ({"stowage.dev/gpu-models": ",".join(f"m{n:05d}" for n in range(3300))}, 1),
+    ({"hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,1,1:" * 14_000}, 1),
+    ({"scheduling.koordinator.sh/device-allocated": "[" * 250_000}, 1),
+    ({"stowage.dev/gpu-compute": "9" * 250_000}, 0),
+)
+
+
 def _occupancy(count: int) -> Iterator[tuple[int, ...]]:
     rng = random.Random(SEED + 1)
     return (rng.choice(_OCCUPANCY) for _ in range(count))

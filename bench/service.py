@@ -42,10 +42,10 @@ def cpu_seconds(pid: int) -> float:
 
 
 @contextmanager
-def api_server(nodes: int, *, rate: float = 0, burst: int = 0) -> Iterator[Path]:
+def api_server(nodes: int, *, rate: float = 0, burst: int = 0, hostile: int = 0) -> Iterator[Path]:
     """A scripted API server; the value is a kubeconfig for it."""
     port = free_port()
-    arguments = {"port": port, "nodes": nodes, "rate": rate, "burst": burst}
+    arguments = {"port": port, "nodes": nodes, "rate": rate, "burst": burst, "hostile": hostile}
     command = [sys.executable, "-m", "bench.apiserver", *(f"--{k}={v}" for k, v in arguments.items())]
     with _process(command, {}) as process:
         _until_ok(process, f"http://127.0.0.1:{port}/version")

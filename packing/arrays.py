@@ -62,9 +62,9 @@ class Arrays:
     ``uuids``, ``island`` (G, N) the lowest GPU of the NVLink island that a GPU is in (itself where it is in
     none), ``free`` and ``total`` (R, N) devices of each pool, ``device_gpu`` (R, N) the size of one of them
     in GPUs, ``model`` (N,) an index into ``model_names``, ``max_island`` (N,) GPUs, ``overcommitted`` (N,) 1
-    where GPU is handed out twice, ``blocked`` (N,) a reason code, ``order`` (N,) a fixed order of nodes for ties,
-    ``generation`` (N,) counts changes of a node and ``changes`` those of all, ``replaced`` counts nodes that
-    came or went, ``grown`` changes of the arrays' shapes and new ids, ``most`` (R, N) devices of a
+    where GPU is handed out twice, ``blocked`` (N,) a reason code, ``order`` (N,) a fixed order of nodes for
+    ties, ``generation`` (N,) counts changes of a node and ``changes`` those of all, ``replaced`` counts nodes
+    that came or went, ``grown`` changes of the arrays' shapes and new ids, ``most`` (R, N) devices of a
     pool for one container (0: any number), ``divides`` (R, N) 1 where they are whole divisible GPUs,
     ``divided`` (N,) an index into ``divisions``, ``cuda`` (N,) versions, ``hosted`` (KINDS, N) pods by the
     number of GPUs that they have (the last: so many or more), 0 for parts of GPUs; ``permits`` keeps which

@@ -82,7 +82,7 @@ class Fleet(Arrays):
         """Add a node, or replace the one of that name, and return its row. The row is empty afterwards:
         what its pods hold must be taken again.
 
-        Raises TooMany, and changes nothing then, where the node would exceed a bound of ``Arrays``.
+        Raises TooMany where the fleet would exceed a bound of ``Arrays``: the node is then as it was.
         """
         if len(shape.gpus) > MOST_GPUS:
             raise TooMany(f"{len(shape.gpus)} GPUs on one node, more than {MOST_GPUS}")

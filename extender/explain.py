@@ -202,7 +202,8 @@ def _refusal(fleet: Fleet, names: NodeNames, verdict: Verdict, reason: Reason) -
 def _lacking(fleet: Fleet, rows: Rows, request: Request) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """How far each row is from having what is asked, each thing by its own measure: (len(rows),)."""
     lacking = np.zeros(rows.size, np.float64)
-    for free, asked in ((fleet.cpu, request.cpu_milli), (fleet.node_memory, request.memory_mib)):
+    amounts = (fleet.free_cpu, request.cpu_milli), (fleet.free_memory, request.memory_bytes)
+    for free, asked in amounts:
         lacking += np.maximum(asked - free[rows], 0) / max(asked, 1)
     for name, count in request.devices:
         free_devices = fleet.free[fleet.resources[name]][rows] if name in fleet.resources else 0
@@ -220,8 +221,8 @@ def _needs(fleet: Fleet, row: int, request: Request) -> list[Need]:
         return []
     request = meaning(shape, request)
     needs = [
-        Need("cpu (milli)", request.cpu_milli, int(fleet.cpu[row]), shape.cpu_milli),
-        Need("memory (MiB)", request.memory_mib, int(fleet.node_memory[row]), shape.memory_mib),
+        Need("cpu (milli)", request.cpu_milli, int(fleet.free_cpu[row]), shape.cpu_milli),
+        Need("memory (MiB)", request.memory_mib, -(-int(fleet.free_memory[row]) >> 20), shape.memory_mib),
     ]
     for name, count in request.devices:
         resource = fleet.resources.get(name)

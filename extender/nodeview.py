@@ -109,8 +109,8 @@ def view_node(state: State, name: str, now: float) -> NodeView | None:
         takes_nothing=closed.text if closed is not Reason.FITS else "",
         problem=state.problems.get(name, ""),
         read_from=_sources(state, name),
-        free_cpu_milli=int(fleet.cpu[row]),
-        free_memory_mib=int(fleet.node_memory[row]),
+        free_cpu_milli=int(fleet.free_cpu[row]),
+        free_memory_mib=int(fleet.free_memory[row]) >> 20,
         gpus=tuple(
             GpuView(
                 index,

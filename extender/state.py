@@ -26,6 +26,7 @@ from extender.names import NameTable, NodeNames
 from extender.objects import Cards, Deleted, Event, Kind, Listed, MigLayout, MigLayouts, Node, Pod, Upserted
 from extender.quantity import QuantityError
 from extender.tentative import TIME_TO_LIVE, Tentative, Tentatives
+from packing.arrays import TooMany
 from packing.feasible import too_small
 from packing.fleet import Allocation, Fleet, NodeShape
 from packing.policies import Policy
@@ -324,10 +325,10 @@ class State:
             shape = inventory.shape
             if inventory.doubt:
                 self._problem(node.name, inventory.doubt)
-        except (InventoryError, QuantityError) as error:
+            self.ledger.put_node(shape)
+        except (InventoryError, QuantityError, TooMany) as error:
             self._problem(node.name, f"node takes nothing: {error}")
-            shape = NodeShape(node.name, 0, 0, blocked=Reason.UNREADABLE)
-        self.ledger.put_node(shape)
+            self.ledger.put_node(NodeShape(node.name, 0, 0, blocked=Reason.UNREADABLE))
         self._note(node.name)
 
     def _remove_node(self, name: str) -> None:

@@ -96,7 +96,7 @@ def _rows(path: Path, columns: Sequence[str], parse: Callable[[Mapping[str, str]
 def _node(row: Mapping[str, str]) -> NodeShape:
     gpus = (Gpu(WHOLE, divisible=True),) * _number(row, "gpu", _MOST_GPUS)
     cpu, memory = _number(row, "cpu_milli"), _number(row, "memory_mib")
-    return NodeShape(row["sn"], cpu, memory, gpus, model=row["model"] or None)
+    return NodeShape(row["sn"], cpu, memory << 20, gpus, model=row["model"] or None)
 
 
 def _request(row: Mapping[str, str]) -> Request:
@@ -106,7 +106,7 @@ def _request(row: Mapping[str, str]) -> Request:
     models = row.get("gpu_spec") or ""
     return Request(
         _number(row, "cpu_milli"),
-        _number(row, "memory_mib"),
+        _number(row, "memory_mib") << 20,
         shares=Shares(count, milli, memory_milli=milli) if count else None,
         models=frozenset(models.split("|")) if models and count else None,
     )

@@ -9,11 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from heapq import nlargest
+from itertools import groupby
 
 from packing.request import Request
 
 COVERAGE = 0.95
 """The most frequent request types up to this part of all requests make the mix (as in FGD, ATC 2023)."""
+
+MOST_TYPES = 2_048
+"""Requests that are told apart in the demand; real clusters have a few hundred."""
 
 Measure = Callable[[Request], float]
 """What a request counts for when the most frequent are looked for."""
@@ -26,8 +31,7 @@ def by_pods(request: Request) -> float:
 
 def by_gpus(request: Request) -> float:
     """A pod counts as often as it asks for a GPU or a part of one."""
-    counted = sum(count for _, count in (*request.devices, *request.profiles))
-    return counted + (request.shares.count if request.shares else 0)
+    return request.gpus + sum(count for _, count in request.profiles)
 
 
 BOTH = by_pods, by_gpus
@@ -55,14 +59,14 @@ class Mix:
             kind = _kind(request)
             weights[kind] = weights.get(kind, 0.0) + weight
             memory[kind] = memory.get(kind, 0.0) + weight * request.memory_mib
-        ranked = sorted(weights, key=lambda kind: (-weights[kind], _name(kind)))
+        ranked = _ranked(weights)
         frequent: set[Request] = set()
         for measure in measures:
             frequent |= _covering({kind: weights[kind] * measure(kind) for kind in ranked})
         kept = [kind for kind in ranked if kind in frequent]
         total = sum(weights[kind] for kind in kept)
         return cls(
-            tuple(replace(kind, memory_mib=round(memory[kind] / weights[kind])) for kind in kept),
+            tuple(replace(kind, memory_bytes=round(memory[kind] / weights[kind]) << 20) for kind in kept),
             tuple(weights[kind] / total for kind in kept),
         )
 
@@ -77,16 +81,19 @@ class Mix:
         return sum(cpu for cpu, _ in shares) / total if total else 0.0
 
 
-@lru_cache(maxsize=10_000)
+@lru_cache(maxsize=MOST_TYPES)
 def _kind(request: Request) -> Request:
     """The request without the node's memory."""
-    return replace(request, memory_mib=0)
+    return replace(request, memory_bytes=0)
 
 
-@lru_cache(maxsize=10_000)
-def _name(kind: Request) -> str:
-    """By which kinds that are equally frequent are ordered."""
-    return repr(kind)
+def _ranked(weights: Mapping[Request, float]) -> list[Request]:
+    """The kinds, the most frequent first; by their names where they are equally frequent."""
+    ranked: list[Request] = []
+    for _, group in groupby(sorted(weights, key=lambda kind: -weights[kind]), key=weights.__getitem__):
+        equal = list(group)
+        ranked += sorted(equal, key=repr) if len(equal) > 1 else equal
+    return ranked
 
 
 def _covering(asked: Mapping[Request, float]) -> set[Request]:
@@ -104,7 +111,8 @@ def _covering(asked: Mapping[Request, float]) -> set[Request]:
 class Demand:
     """A histogram of the requests seen that forgets: after ``half_life`` requests one counts half.
 
-    A ``prior`` counts like ``prior_weight`` requests seen before the first one.
+    A ``prior`` counts like ``prior_weight`` requests seen before the first one. The requests seen least are
+    forgotten where there are more than ``MOST_TYPES`` different ones.
     """
 
     def __init__(
@@ -125,10 +133,16 @@ class Demand:
         self._counts[request] = self._counts.get(request, 0.0) + self._weight
         if self._weight > 1e9:
             self._rescale()
+        if len(self._counts) > 2 * MOST_TYPES:  # seldom, as it takes a sort
+            self._drop_lightest()
 
     def mix(self, measures: Sequence[Measure] = BOTH) -> Mix:
         """The mix as learnt so far; empty before the first request without a prior."""
         return Mix.of(self._counts, measures)
+
+    def _drop_lightest(self) -> None:
+        kept = nlargest(MOST_TYPES, self._counts.items(), key=lambda one: one[1])
+        self._counts = dict(kept)
 
     def _rescale(self) -> None:
         """Bring the weights back to about 1 and drop what has faded."""

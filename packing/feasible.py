@@ -2,43 +2,76 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
 from packing import kernels
 from packing.arrays import Arrays, Floats
 from packing.reasons import Reason
-from packing.request import ANY, WHOLE, Request
+from packing.request import ANY, WHOLE, Request, Shares, whole_gpus
 
 Reasons = npt.NDArray[np.int8]
-_MOST_PERMITS = 1000
+_MOST_PERMITS = 256
+_MOST_GPUS = 32767
+"""More GPUs than this are as good as any number: ``MOST_GPUS`` of one node are far fewer."""
 
 
-def reasons(fleet: Arrays, request: Request, minimum_milli: int = 0) -> Reasons:
-    """For every row the reason code why ``request`` does not fit, 0 where it does: (N,) int8.
+class _Free(NamedTuple):
+    """What requests are held against: the arrays of a fleet as it is, or of one without pods."""
 
-    Shares below ``minimum_milli`` fit nowhere.
-    """
+    cpu: npt.NDArray[np.int64]
+    memory: npt.NDArray[np.int64]
+    devices: npt.NDArray[np.int32]
+    gpu_compute: Floats
+    gpu_memory: Floats
+    divisible: npt.NDArray[np.uint8]
+    overcommitted: npt.NDArray[np.uint8]
+    blocked: npt.NDArray[np.int8]
+
+
+def reasons(fleet: Arrays, request: Request) -> Reasons:
+    """For every row the reason code why ``request`` does not fit, 0 where it does: (N,) int8."""
+    now = _Free(
+        fleet.free_cpu, fleet.free_memory, fleet.free, fleet.compute, fleet.memory, fleet.divisible,
+        fleet.overcommitted, fleet.blocked,
+    )  # fmt: skip
+    return _reasons(fleet, request, now)
+
+
+def could_host(fleet: Arrays, request: Request) -> bool:
+    """Whether at least one node fits the request when it is empty. Why a node is closed does not count (it is
+    being re-partitioned, its device plugin is busy), but one that cannot be read has no GPU."""
+    empty = _Free(
+        fleet.total_cpu, fleet.total_memory, fleet.total, fleet.compute_capacity, fleet.memory_capacity,
+        fleet.shareable, np.zeros_like(fleet.overcommitted), np.zeros_like(fleet.blocked),
+    )  # fmt: skip
+    known = fleet.blocked != Reason.UNKNOWN_NODE
+    return bool((known & (_reasons(fleet, request, empty) == Reason.FITS)).any())
+
+
+def _reasons(fleet: Arrays, request: Request, free: _Free) -> Reasons:
     reasons = np.empty(fleet.capacity, np.int8)
-    kernels.node_reasons(fleet.cpu, fleet.node_memory, request.cpu_milli, request.memory_mib, reasons)
+    kernels.node_reasons(free.cpu, free.memory, request.cpu_milli, request.memory_bytes, reasons)
     for name, count in request.devices:
-        _device_reasons(fleet, name, count, request.together, reasons)
+        _device_reasons(fleet, free, name, count, request.together, reasons)
     if request.shares:
-        _share_reasons(fleet, request, reasons)
+        _share_reasons(fleet, free, request, reasons)
+    if request.island:
+        _island_reasons(fleet, free, request, reasons)
     if request.cuda:
         reasons[(fleet.cuda < request.cuda) & (reasons != Reason.NO_SUCH_DEVICE)] = Reason.OLD_DRIVER
-    if minimum_milli:
-        small = too_small(fleet, request, minimum_milli)
+    if fleet.minimum_milli:
+        small = too_small(fleet, request, fleet.minimum_milli)
         reasons[small & (reasons != Reason.NO_SUCH_DEVICE)] = Reason.BELOW_MINIMUM
-    wanted = sum(count for _, count in request.devices) + (request.shares.count if request.shares else 0)
-    island = min(wanted, 32767) if request.island else 0
     kernels.standing_reasons(
         fleet.model,
         allowed(fleet, request),
         fleet.max_island,
-        island,
-        fleet.overcommitted,
-        fleet.blocked,
+        min(request.gpus, _MOST_GPUS) if request.island else 0,
+        free.overcommitted,
+        free.blocked,
         reasons,
     )
     return reasons
@@ -91,32 +124,64 @@ def _permits(fleet: Arrays, request: Request) -> npt.NDArray[np.uint8]:
     )
 
 
-def _device_reasons(fleet: Arrays, name: str, count: int, together: int, reasons: Reasons) -> None:
+def _device_reasons(
+    fleet: Arrays, free: _Free, name: str, count: int, together: int, reasons: Reasons
+) -> None:
     resource = fleet.resources.get(name)
     if resource is None:
         reasons[:] = Reason.NO_SUCH_DEVICE
     else:
-        wanted = min(count, np.iinfo(np.int32).max)
-        kernels.device_reasons(fleet.free[resource], fleet.total[resource], wanted, reasons)
+        kernels.device_reasons(free.devices[resource], fleet.total[resource], count, reasons)
         if together > 1:
             limit = fleet.most[resource]
             reasons[(limit > 0) & (limit < together)] = Reason.ONE_REPLICA
 
 
-def _share_reasons(fleet: Arrays, request: Request, reasons: Reasons) -> None:
+def _share_reasons(fleet: Arrays, free: _Free, request: Request, reasons: Reasons) -> None:
     part = request.shares
     assert part is not None
     counts, frees = np.empty((2, fleet.capacity), np.int32), np.empty((2, fleet.capacity), np.float32)
-    divisible, shareable = fleet.divisible, fleet.shareable
-    if request.uuids is not ANY:
-        named = _named(fleet, request)
-        divisible, shareable = divisible * named, shareable * named
     kernels.share_reasons(
-        fleet.compute, fleet.memory, fleet.compute_capacity, fleet.memory_capacity, divisible, shareable,
-        min(part.count, 32767), part.compute_milli, part.memory_mib, part.memory_milli / WHOLE,
-        reasons, *counts, *frees,
+        free.gpu_compute, free.gpu_memory, fleet.compute_capacity, fleet.memory_capacity,
+        *_for_shares(fleet, free, request), min(part.count, _MOST_GPUS), part.compute_milli, part.memory_mib,
+        part.memory_milli, reasons, *counts, *frees,
     )  # fmt: skip
-    reasons[fleet.divided != fleet.divisions.get(part.resource, -1)] = Reason.NO_SUCH_DEVICE
+    reasons[~_divided_as(fleet, part)] = Reason.NO_SUCH_DEVICE
+
+
+def _island_reasons(fleet: Arrays, free: _Free, request: Request, reasons: Reasons) -> None:
+    """Where a node places the GPUs of the request one by one they must be in one island. Elsewhere its device
+    plugin chooses, and all that is asked is an island of this size."""
+    asked: list[tuple[Shares, npt.NDArray[np.bool_]]] = []
+    if request.shares:
+        asked.append((request.shares, _divided_as(fleet, request.shares)))
+    for name, count in request.devices:
+        if name in fleet.resources:
+            asked.append((whole_gpus(count), fleet.divides[fleet.resources[name]] > 0))
+    counts = np.empty((2, len(fleet.compute)), np.int32)
+    for part, placed in asked:
+        kernels.island_reasons(
+            free.gpu_compute, free.gpu_memory, fleet.compute_capacity, fleet.memory_capacity,
+            *_for_shares(fleet, free, request), fleet.island, placed.astype(np.uint8),
+            min(part.count, _MOST_GPUS), part.compute_milli, part.memory_mib, part.memory_milli, reasons,
+            *counts,
+        )  # fmt: skip
+
+
+def _divided_as(fleet: Arrays, part: Shares) -> npt.NDArray[np.bool_]:
+    """(N,) where nodes divide their GPUs into such shares."""
+    divided: npt.NDArray[np.bool_] = fleet.divided == fleet.divisions.get(part.resource, -1)
+    return divided
+
+
+def _for_shares(
+    fleet: Arrays, free: _Free, request: Request
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+    """(G, N) each: the GPUs that can take a share of the request now, and that ever can."""
+    if request.uuids is ANY:
+        return free.divisible, fleet.shareable
+    named = _named(fleet, request)
+    return free.divisible * named, fleet.shareable * named
 
 
 def _named(fleet: Arrays, request: Request) -> npt.NDArray[np.uint8]:

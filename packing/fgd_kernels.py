@@ -13,12 +13,13 @@ from packing.node_kernels import (
     TAKES,
     as_shares,
     free_gpu,
+    keep_one_island,
     like_another,
     load,
     node_fits,
     tightest,
 )
-from packing.records import ASK, COMPUTE, COUNT, CPU, MOST, NODES, SHARE_MIB, SHARE_MILLI, TYPES
+from packing.records import ASK, COMPUTE, COUNT, CPU, ISLAND, MOST, NODES, SHARE_MIB, SHARE_MILLI, TYPES
 
 
 @inlined
@@ -58,8 +59,8 @@ def _take(chosen, gpu, share, sign):
 def fgd_cost(
     seen, cost, gpus, terms,
     generation, cpu, node_memory, model, max_island, overcommitted, blocked, compute, memory,
-    memory_capacity, divisible, free, device_gpu, divides, divided, asked, allowed, devices,
-    amounts, needed, suits, frequency, gpu,
+    memory_capacity, divisible, free, device_gpu, divides, divided, free_cpu, free_memory, island,
+    exact, asked, allowed, devices, amounts, needed, suits, needs_any, frequency, gpu,
 ):  # fmt: skip
     """Cost (N,) = 100 - score where a node changed since ``seen``, infinite where the request does not fit.
 
@@ -72,12 +73,15 @@ def fgd_cost(
             continue
         seen[n], cost[n], gpus[n] = generation[n], np.inf, 0
         if not node_fits(
-            n, cpu, node_memory, model, max_island, overcommitted, blocked, free, divided, asked, allowed,
-            devices,
+            n, free_cpu, free_memory, model, max_island, overcommitted, blocked, free, divided, exact, asked,
+            allowed, devices,
         ):  # fmt: skip
             continue
         count, share, mib, milli = as_shares(n, asked, devices, divides)
-        if load(n, compute, memory, memory_capacity, divisible, share, mib, milli, gpu) < count:
+        fitting = load(n, compute, memory, memory_capacity, divisible, share, mib, milli, gpu)
+        if count > 0 and asked[ISLAND] > 0:
+            fitting = keep_one_island(n, island, count, gpu)
+        if fitting < count:
             continue
         before = _unusable(n, cpu[n], model, amounts, suits, frequency, gpu)
         for g in range(gpu.shape[1] if count == 1 else 1):

@@ -6,36 +6,35 @@ truth and the GPU arrays show the pool as if it were filled GPU by GPU. *Divisib
 by device, and there the arrays are the truth; of a GPU that is divided into MIG instances they show the
 largest instance that can still be made.
 
-All quantities are whole numbers (milli, MiB) and below 2**24, so float32 holds them exactly and giving
-back restores every array bit by bit.
+What is taken of each node is counted in Python's whole numbers, of which no one overflows or is rounded. The
+arrays are written from them at every move, cut to what their types hold, so giving back restores every array
+bit by bit, whatever was taken and in whatever order.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from packing import feasible, kernels
-from packing.arrays import KINDS, LARGEST, Arrays
+from packing.arrays import KINDS, LARGEST, MOST_GPUS, Arrays, TooMany
 from packing.arrays import Floats as Floats
 from packing.feasible import Reasons
 from packing.instances import every_slice, room, smallest
 from packing.reasons import Reason
-from packing.request import WHOLE, Request
+from packing.request import MOST_DEVICES, WHOLE, Request
 from packing.shape import Gpu as Gpu
 from packing.shape import NodeShape as NodeShape
 from packing.shape import Pool as Pool
-from packing.shape import meaning
+from packing.shape import in_one_island, meaning
 
 ALMOST = 0.999
 """A device at least this large is a whole GPU; the others are replicas and MIG instances."""
-_MOST = 1 << 20
-"""More devices than this in one request are as good as any number: no node has them, and they add up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,44 +44,65 @@ class Allocation:
 
     row: int
     cpu_milli: int
-    memory_mib: int
+    memory_bytes: int
     devices: tuple[tuple[int, int], ...] = ()
     shares: tuple[tuple[int, int, int], ...] = ()
     slices: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def memory_mib(self) -> int:
+        """Memory of the node that it holds, in MiB, rounded up."""
+        return -(-self.memory_bytes >> 20)
+
+
+@dataclass(slots=True)
+class _Taken:
+    """What is taken of one node: CPU, memory, devices by pool row, (compute milli, memory MiB) by GPU for
+    shares and for the devices that are shown there, and the holders of each slice (GPU, place)."""
+
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    devices: Counter[int] = field(default_factory=Counter)
+    compute: Counter[int] = field(default_factory=Counter)
+    memory: Counter[int] = field(default_factory=Counter)
+    shown: dict[int, tuple[int, int]] = field(default_factory=dict)
+    slices: Counter[tuple[int, int]] = field(default_factory=Counter)
+
 
 class Fleet(Arrays):
-    """Nodes and what is free on them. The arrays are described in ``Arrays``.
-
-    Shares below ``minimum_milli`` thousandths of a GPU are refused; 0 refuses none.
-    """
+    """Nodes and what is free on them. The arrays are described in ``Arrays``."""
 
     def __init__(self, nodes: int = 64, gpus: int = 8, *, minimum_milli: int = 0) -> None:
-        super().__init__(nodes, gpus)
-        self.minimum_milli = minimum_milli
+        super().__init__(nodes, gpus, minimum_milli)
         self._answered: tuple[Request, int, Reasons] | None = None
-        self._slices: defaultdict[int, Counter[tuple[int, int]]] = defaultdict(Counter)  # holders, by row
+        self._taken: defaultdict[int, _Taken] = defaultdict(_Taken)  # by row
+        self._promised: defaultdict[int, list[Allocation]] = defaultdict(list)  # by row, of ``holding``
 
     def put(self, shape: NodeShape) -> int:
         """Add a node, or replace the one of that name, and return its row. The row is empty afterwards:
-        what its pods hold must be taken again."""
+        what its pods hold must be taken again.
+
+        Raises TooMany where the fleet would exceed a bound of ``Arrays``: the node is then as it was.
+        """
+        if len(shape.gpus) > MOST_GPUS:
+            raise TooMany(f"{len(shape.gpus)} GPUs on one node, more than {MOST_GPUS}")
+        division = self._division(shape.divided_as)
+        kind = self._gpu_kind((shape.model, shape.product, shape.mode))
+        pools = self._resources([pool.resource for pool in shape.pools])
         row = self.rows.get(shape.name)
         if row is None:
             row = self._new_row(shape.name)
         self._reserve_gpus(len(shape.gpus))
-        pools = [self._resource(pool.resource) for pool in shape.pools]
         self._forget_uuids(row)
         self.shapes[row] = shape
-        self.blocked[row] = shape.blocked
-        self.model[row] = self._model(shape.model, shape.product, shape.mode)
-        self.divided[row] = self._division(shape.divided_as)
-        self.cuda[row] = shape.cuda
-        self.max_island[row] = max(map(len, shape.islands), default=min(1, len(shape.gpus)))
-        self._slices.pop(row, None)
+        self.blocked[row], self.model[row], self.divided[row] = shape.blocked, kind, division
+        self.cuda[row] = min(shape.cuda, LARGEST)
+        self.max_island[row] = max(map(len, shape.peers), default=0)
+        self._taken.pop(row, None)
         self._empty(row, shape)
         for resource, pool in zip(pools, shape.pools, strict=True):
-            self.free[resource, row] = self.total[resource, row] = pool.total
-            self.most[resource, row] = pool.most
+            self.free[resource, row] = self.total[resource, row] = min(pool.total, MOST_DEVICES)
+            self.most[resource, row] = min(pool.most, MOST_DEVICES)
             self.divides[resource, row] = shape.divides(pool)
             memory = shape.gpus[pool.gpus[0]].memory_mib if pool.gpus else 0
             self.device_gpu[resource, row] = _mean_share(pool.compute_milli, pool.memory_mib, memory)
@@ -93,7 +113,7 @@ class Fleet(Arrays):
         """Forget a node; its row answers "unknown" until it is reused."""
         row = self.rows.pop(name)
         self._forget_uuids(row)
-        self._slices.pop(row, None)
+        self._taken.pop(row, None)
         self._empty(row, NodeShape(name, 0, 0))
         self.shapes[row] = None
         self.blocked[row] = Reason.UNKNOWN_NODE
@@ -118,9 +138,7 @@ class Fleet(Arrays):
         devices: tuple[tuple[int, int], ...] = ()
         if request.devices and shape:
             owned = {pool.resource for pool in shape.pools}
-            devices = tuple(
-                (self.resources[name], min(count, _MOST)) for name, count in request.devices if name in owned
-            )
+            devices = tuple((self.resources[name], count) for name, count in request.devices if name in owned)
         part = request.shares
         shares = tuple((g, part.compute_milli, self.share_mib(row, g, request)) for g in gpus) if part else ()
         slices = tuple(
@@ -128,46 +146,56 @@ class Fleet(Arrays):
             for gpu, milli, mib in shares
             if shape and shape.gpus[gpu].instances
         )
-        cpu, memory = min(request.cpu_milli, LARGEST // 2), min(request.memory_mib, LARGEST // 2)
-        return Allocation(row, cpu, memory, devices, shares, slices)
+        return Allocation(row, request.cpu_milli, request.memory_bytes, devices, shares, slices)
 
     def slices(self, row: int, gpu: int) -> int:
         """The mask of slices of a GPU that are taken."""
-        if row not in self._slices:  # as almost everywhere
+        if row not in self._taken:
             return 0
-        held = self._slices[row].items()
+        held = self._taken[row].slices.items()
         return sum(1 << place for (other, place), count in held if other == gpu and count > 0)
 
     def roomiest(self, row: int, request: Request) -> tuple[int, ...]:
-        """The GPUs that a promised pod's shares count on: such as have room now, the freest first."""
+        """The GPUs that a promised pod's shares count on: such as have room now, the freest first. A pod that
+        needs peers counts on one island, the one with the most such GPUs if none has enough."""
         shape = self.shapes[row]
-        part = meaning(shape, request).shares if shape else None
+        wanted = meaning(shape, request) if shape else request
+        part = wanted.shares
         if shape is None or part is None or part.resource != shape.divided_as:
             return ()
         compute, memory = self.compute[:, row].tolist(), self.memory[:, row].tolist()
 
-        def rank(gpu: int) -> tuple[bool, float, float, int]:
-            need = part.memory_mib + shape.gpus[gpu].memory_mib * part.memory_milli // WHOLE
-            fits = self.divisible[gpu, row] and compute[gpu] >= part.compute_milli and memory[gpu] >= need
-            return not fits, -compute[gpu], -memory[gpu], gpu
+        def fits(gpu: int) -> bool:
+            enough = compute[gpu] >= max(part.compute_milli, 1)
+            enough = enough and memory[gpu] >= self.share_mib(row, gpu, wanted)
+            named = request.uuids.permits(shape.gpus[gpu].uuid)
+            return bool(self.divisible[gpu, row]) and named and enough
 
-        return tuple(sorted(range(len(shape.gpus)), key=rank)[: part.count])
+        room = {gpu for gpu in range(len(shape.gpus)) if fits(gpu)}
+        gpus: Collection[int] = range(len(shape.gpus))
+        if request.island:
+            large = [island for island in shape.peers if len(island) >= part.count]
+            most = max(large, key=lambda island: len(room.intersection(island)), default=gpus)
+            gpus = in_one_island(shape, room, part.count) or most
+        ranked = sorted(gpus, key=lambda gpu: (gpu not in room, -compute[gpu], -memory[gpu], gpu))
+        return tuple(ranked[: part.count])
 
     def share_mib(self, row: int, gpu: int, request: Request) -> int:
         """Memory that one share of ``request`` takes on this GPU, in MiB."""
         part = request.shares
         if part is None:
             return 0
-        capacity = int(self.memory_capacity[gpu, row])
-        return min(part.memory_mib + capacity * part.memory_milli // WHOLE, LARGEST // 2)
+        return part.memory_mib + int(self.memory_capacity[gpu, row]) * part.memory_milli // WHOLE
 
     def take(self, held: Allocation) -> None:
         """Take an allocation, even beyond what is free: then the node counts as over-committed."""
-        self._move(held, -1)
+        self._move(held, +1)
+        self._note_overcommitment(held.row)
 
     def give_back(self, held: Allocation) -> None:
         """Undo ``take``: every array is again what it was before."""
-        self._move(held, +1)
+        self._move(held, -1)
+        self._note_overcommitment(held.row)
 
     @contextmanager
     def without(self, held: Sequence[Allocation]) -> Iterator[None]:
@@ -184,17 +212,21 @@ class Fleet(Arrays):
     def holding(self, held: Iterable[Allocation]) -> Iterator[None]:
         """What if these were taken, too? (Nominated pods.) The exact old state after the block.
 
-        Each is asked for once those before it are taken, so that it can go by what they leave.
+        Each is asked for once those before it are taken, so that it can go by what they leave. They may wait
+        for room that others still have: where more is taken than there is nothing is free, but the node does
+        not count as over-committed.
         """
         taken: list[Allocation] = []
         try:
             for one in held:
-                self.take(one)
+                self._move(one, +1)
+                self._promised[one.row].append(one)
                 taken.append(one)
             yield
         finally:
             for one in taken:
-                self.give_back(one)
+                self._move(one, -1)
+                self._promised[one.row].remove(one)
 
     def reasons(self, request: Request) -> Reasons:
         """For every row the code of why ``request`` does not fit, 0 where it does: (N,) int8, to read only.
@@ -205,7 +237,7 @@ class Fleet(Arrays):
             asked, changes, reasons = self._answered
             if asked is request and changes == self.changes:
                 return reasons
-        reasons = feasible.reasons(self, request, self.minimum_milli)
+        reasons = feasible.reasons(self, request)
         reasons.setflags(write=False)
         self._answered = request, self.changes, reasons
         return reasons
@@ -232,37 +264,59 @@ class Fleet(Arrays):
         return found[1] if found else every_slice(instances)
 
     def _move(self, held: Allocation, sign: int) -> None:
-        row = held.row
-        self.cpu[row] += sign * held.cpu_milli
-        self.node_memory[row] += sign * held.memory_mib
-        for resource, count in held.devices:
-            self.free[resource, row] += sign * count
+        row, taken, shape = held.row, self._taken[held.row], self.shapes[held.row]
+        assert shape is not None
+        taken.cpu_milli += sign * held.cpu_milli
+        taken.memory_bytes += sign * held.memory_bytes
+        self._show_node(row, shape.cpu_milli - taken.cpu_milli, shape.memory_bytes - taken.memory_bytes)
         for gpu, milli, mib in held.shares:
-            self.compute[gpu, row] += sign * milli
-            self.memory[gpu, row] += sign * mib
-            self.slots[gpu, row] += sign
+            taken.compute[gpu] += sign * milli
+            taken.memory[gpu] += sign * mib
+            self.slots[gpu, row] -= sign
         for gpu, mask in held.slices:
-            self._move_slices(row, gpu, mask, sign)
+            for place in range(mask.bit_length()):
+                if mask >> place & 1:
+                    taken.slices[gpu, place] += sign
+        for gpu in {gpu for gpu, *_ in (*held.shares, *held.slices)}:
+            self._show_gpu(row, gpu)
         if held.devices:
-            self._mirror(row)
+            self._move_devices(row, held.devices, sign)
         if held.shares:
             self._recount(row)
         if held.devices or held.shares:
-            self.hosted[self._kind(held), row] -= sign
-            self._note_overcommitment(row)
+            self.hosted[self._kind(held), row] += sign
         self.touch(row)
 
-    def _move_slices(self, row: int, gpu: int, mask: int, sign: int) -> None:
-        """Take or give back slices; then the GPU shows the largest instance that can be made, or less than
-        nothing where a slice is taken twice."""
-        shape, holders = self.shapes[row], self._slices[row]
+    def _move_devices(self, row: int, devices: tuple[tuple[int, int], ...], sign: int) -> None:
+        """Take or give back devices of pools, and show them on the GPUs that carry them."""
+        shape, taken = self.shapes[row], self._taken[row]
         assert shape is not None
-        for place in range(mask.bit_length()):
-            if mask >> place & 1:
-                holders[gpu, place] -= sign
-        twice = any(count > 1 for (other, _), count in holders.items() if other == gpu)
-        free = (-1, -1) if twice else room(shape.gpus[gpu].instances, self.slices(row, gpu))
-        self.compute[gpu, row], self.memory[gpu, row] = free
+        for resource, count in devices:
+            taken.devices[resource] += sign * count
+        for pool in shape.pools:
+            if not shape.divides(pool):
+                resource = self.resources[pool.resource]
+                free = pool.total - taken.devices[resource]
+                self.free[resource, row] = min(max(free, -MOST_DEVICES), MOST_DEVICES)
+        taken.shown = self._shown(shape, taken)
+        for gpu in taken.shown:
+            self._show_gpu(row, gpu)
+
+    def _show_gpu(self, row: int, gpu: int) -> None:
+        """Show what is free of a GPU, below nothing where more is taken than it has. Of one that is divided
+        into MIG instances that is the largest that can be made, or less than nothing where a slice is taken
+        twice."""
+        shape, taken = self.shapes[row], self._taken[row]
+        assert shape is not None
+        has = shape.gpus[gpu]
+        if has.instances:
+            twice = any(count > 1 for (other, _), count in taken.slices.items() if other == gpu)
+            compute, memory = (-1, -1) if twice else room(has.instances, self.slices(row, gpu))
+        else:
+            milli, mib = taken.shown.get(gpu, (0, 0))
+            compute = has.compute_milli - milli - taken.compute[gpu]
+            memory = min(has.memory_mib, LARGEST) - mib - taken.memory[gpu]
+        self.compute[gpu, row], self.memory[gpu, row] = max(compute, -LARGEST), max(memory, -LARGEST)
 
     def _kind(self, held: Allocation) -> int:
         """Index into ``hosted``."""
@@ -271,42 +325,30 @@ class Fleet(Arrays):
         count = len(held.shares) + sum(count for _, count in held.devices)
         return min(count, KINDS - 1) if whole else 0
 
-    def _mirror(self, row: int) -> None:
-        """Show the pools in the GPU arrays, as if their devices were taken GPU by GPU, lowest index first."""
-        shape = self.shapes[row]
-        assert shape is not None
+    def _shown(self, shape: NodeShape, taken: _Taken) -> dict[int, tuple[int, int]]:
+        """(compute milli, memory MiB) to show as taken by pools, by GPU, as if their devices were taken GPU
+        by GPU, lowest index first."""
         together: dict[tuple[int, ...], tuple[int, int]] = {}
-        alone: dict[int, tuple[int, int]] = {}
+        shown: dict[int, tuple[int, int]] = {}
         for pool in shape.pools:
             if shape.divides(pool):
                 continue
-            devices = pool.total - int(self.free[self.resources[pool.resource], row])
+            devices = taken.devices[self.resources[pool.resource]]
             if not pool.each:
                 milli, mib = together.get(pool.gpus, (0, 0))
-                together[pool.gpus] = (
-                    milli + devices * pool.compute_milli,
-                    mib + devices * pool.memory_mib,
-                )
+                together[pool.gpus] = milli + devices * pool.compute_milli, mib + devices * pool.memory_mib
             for gpu, here in zip(pool.gpus, pool.each, strict=False):
-                milli, mib = alone.get(gpu, (0, 0))
-                taken = min(max(devices, 0), here)
-                alone[gpu] = (milli + taken * pool.compute_milli, mib + taken * pool.memory_mib)
-                devices -= taken
+                milli, mib = shown.get(gpu, (0, 0))
+                there = min(devices, here)
+                shown[gpu] = milli + there * pool.compute_milli, mib + there * pool.memory_mib
+                devices -= there
         for gpus, (milli, mib) in together.items():
             for gpu in gpus:
-                here_milli, here_mib = self._show(row, gpu, milli, mib)
+                here_milli, here_mib = _at_most(shape.gpus[gpu], milli, mib)
+                before_milli, before_mib = shown.get(gpu, (0, 0))
+                shown[gpu] = before_milli + here_milli, before_mib + here_mib
                 milli, mib = milli - here_milli, mib - here_mib
-        for gpu, (milli, mib) in alone.items():
-            self._show(row, gpu, milli, mib)
-
-    def _show(self, row: int, gpu: int, milli: int, mib: int) -> tuple[int, int]:
-        """Show so much of a GPU as taken, at most all of it; how much that is."""
-        shape = self.shapes[row]
-        assert shape is not None
-        memory = shape.gpus[gpu].memory_mib
-        milli, mib = min(max(milli, 0), WHOLE), min(max(mib, 0), memory)
-        self.compute[gpu, row], self.memory[gpu, row] = WHOLE - milli, memory - mib
-        return milli, mib
+        return {gpu: _at_most(shape.gpus[gpu], *use) for gpu, use in shown.items()}
 
     def _recount(self, row: int) -> None:
         """Which GPUs can still take a share, and how many of them nobody has a part of."""
@@ -323,7 +365,18 @@ class Fleet(Arrays):
                 self.free[self.resources[pool.resource], row] = min(whole, pool.total)
 
     def _note_overcommitment(self, row: int) -> None:
+        """Note whether more of a GPU or a pool is taken than there is, beside what is only promised."""
+        promised = self._promised[row]
+        for one in promised:
+            self._move(one, -1)
         kernels.note_overcommitment(row, self.compute, self.memory, self.free, self.overcommitted)
+        for one in promised:
+            self._move(one, +1)
+
+
+def _at_most(gpu: Gpu, milli: int, mib: int) -> tuple[int, int]:
+    """So much of a GPU, at most all of it."""
+    return min(milli, gpu.compute_milli), min(mib, gpu.memory_mib, LARGEST)
 
 
 def _mean_share(compute_milli: int, memory_mib: int, capacity_mib: int) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from packing.compiled import F4, I1, I2, I4, I8, U1, kernel, read, write
+from packing.compiled import F4, F8, I1, I2, I4, I8, U1, inlined, kernel, read, write
 from packing.reasons import Reason
 
 _UNKNOWN_NODE = int(Reason.UNKNOWN_NODE)
@@ -25,14 +25,18 @@ _CRUMBS = int(Reason.CRUMBS)
 _CPU_TAKEN = int(Reason.CPU_TAKEN)
 _MEMORY_TAKEN = int(Reason.MEMORY_TAKEN)
 _PLUGIN_BUSY = int(Reason.PLUGIN_BUSY)
+_ISLAND_TAKEN = int(Reason.ISLAND_TAKEN)
 
 
-@kernel(read(F4, 1), read(F4, 1), F4, F4, write(I1, 1))
-def node_reasons(cpu, memory, cpu_milli, memory_mib, reasons):
-    """Start ``reasons`` (N,): 0, or the code for too little free CPU or memory on the node."""
+@kernel(read(I8, 1), read(I8, 1), I8, I8, write(I1, 1))
+def node_reasons(cpu, memory, cpu_milli, memory_bytes, reasons):
+    """Start ``reasons`` (N,): 0, or the code for too little free CPU or memory on the node.
+
+    A pod that asks for none of it fits whatever is free, as kube-scheduler has it (NodeResourcesFit).
+    """
     for n in range(reasons.size):
-        code = _MEMORY_TAKEN if memory[n] < memory_mib else 0
-        reasons[n] = _CPU_TAKEN if cpu[n] < cpu_milli else code
+        code = _MEMORY_TAKEN if (memory_bytes > 0) & (memory[n] < memory_bytes) else 0
+        reasons[n] = _CPU_TAKEN if (cpu_milli > 0) & (cpu[n] < cpu_milli) else code
 
 
 @kernel(read(I4, 1), read(I4, 1), I4, write(I1, 1))
@@ -44,26 +48,32 @@ def device_reasons(free, total, count, reasons):
         reasons[n] = _NO_SUCH_DEVICE if total[n] <= 0 else code
 
 
+@inlined
+def _need(capacity, memory_mib, memory_milli):
+    """MiB that a share takes of a GPU; exact, as every product of both is below 2**53."""
+    return memory_mib + np.float32(np.floor(np.float64(capacity) * memory_milli / 1000.0))
+
+
 @kernel(
     *[read(F4, 2)] * 4,
     *[read(U1, 2)] * 2,
     I4,
     F4,
     F4,
-    F4,
+    F8,
     write(I1, 1),
     *[write(I4, 1)] * 2,
     *[write(F4, 1)] * 2,
 )
 def share_reasons(
     compute, memory, compute_capacity, memory_capacity, divisible, shareable,
-    count, compute_milli, memory_mib, memory_part, reasons,
+    count, compute_milli, memory_mib, memory_milli, reasons,
     fitting, ever, free_compute, free_memory,
 ):  # fmt: skip
     """Overlay the verdict on ``count`` shares, one a GPU, over (G, N) free and capacity arrays.
 
-    A share needs ``compute_milli`` and ``memory_mib + memory_part x the GPU's memory`` on one GPU, and a GPU
-    without any free compute takes none at all.
+    A share needs ``compute_milli`` of one GPU, and ``memory_mib`` with ``memory_milli`` thousandths of its
+    memory, rounded down; a GPU without any free compute takes none at all.
     ``fitting``, ``ever``, ``free_compute`` and ``free_memory`` are scratch (N,): GPUs that can take a
     share now and when empty, and the free compute and memory of the node counted in shares.
     """
@@ -75,7 +85,7 @@ def share_reasons(
     free_memory[:] = 0
     for g in range(gpus):
         for n in range(nodes):
-            need = memory_mib + memory_part * memory_capacity[g, n]
+            need = _need(memory_capacity[g, n], memory_mib, memory_milli)
             fits_empty = (
                 (shareable[g, n] != 0)
                 & (compute_capacity[g, n] >= compute_milli)
@@ -88,12 +98,52 @@ def share_reasons(
             free_memory[n] += fits_empty * memory[g, n] / max(need, np.float32(1))
     for n in range(nodes):
         loose = (free_compute[n] >= count * compute_milli) & (
-            free_memory[n] >= count * (memory_mib + memory_part > 0)
+            free_memory[n] >= count * (memory_mib + memory_milli > 0)
         )
         taken = _CRUMBS if loose else _DEVICES_TAKEN
         code = taken if fitting[n] < count else reasons[n]
         code = _TOO_FEW_DEVICES if ever[n] < count else code
         reasons[n] = _NO_SUCH_DEVICE if ever[n] == 0 else code
+
+
+@kernel(
+    *[read(F4, 2)] * 4,
+    *[read(U1, 2)] * 3,
+    read(U1, 1),
+    I4,
+    F4,
+    F4,
+    F8,
+    write(I1, 1),
+    *[write(I4, 1)] * 2,
+)
+def island_reasons(
+    compute, memory, compute_capacity, memory_capacity, divisible, shareable, island, placed,
+    count, compute_milli, memory_mib, memory_milli, reasons, fitting, ever,
+):  # fmt: skip
+    """Overlay the verdict on ``count`` shares that must be in one island, where they are ``placed`` (N,) GPU
+    by GPU. Arguments as of ``share_reasons``; ``fitting`` and ``ever`` (G,) are scratch, by island."""
+    gpus, nodes = compute.shape
+    least = max(compute_milli, np.float32(1))
+    for n in range(nodes):
+        if placed[n] == 0 or reasons[n] == _NO_SUCH_DEVICE:
+            continue
+        fitting[:] = 0
+        ever[:] = 0
+        most_now, most_ever = 0, 0
+        for g in range(gpus):
+            need = _need(memory_capacity[g, n], memory_mib, memory_milli)
+            has = compute_capacity[g, n] >= compute_milli and memory_capacity[g, n] >= need
+            if shareable[g, n] != 0 and has:
+                ever[island[g, n]] += 1
+                most_ever = max(most_ever, ever[island[g, n]])
+                fits = divisible[g, n] != 0 and compute[g, n] >= least and memory[g, n] >= need
+                fitting[island[g, n]] += fits
+                most_now = max(most_now, fitting[island[g, n]])
+        if most_ever < count:
+            reasons[n] = _NO_ISLAND
+        elif most_now < count and reasons[n] != _DEVICES_TAKEN and reasons[n] != _CRUMBS:
+            reasons[n] = _ISLAND_TAKEN
 
 
 @kernel(read(I2, 1), read(U1, 1), read(I2, 1), I2, read(U1, 1), read(I1, 1), write(I1, 1))

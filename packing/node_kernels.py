@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from packing.compiled import inlined
-from packing.records import COMPUTE, COUNT, CPU, DIVISION, ISLAND, MEMORY, SHARE_MIB, SHARE_MILLI
+from packing.records import COMPUTE, COUNT, DIVISION, ISLAND, SHARE_MIB, SHARE_MILLI
 
 FREE_COMPUTE, FREE_MEMORY, CAPACITY, TAKES, FREE = range(5)
 """Rows of ``gpu`` (5, G), one node's GPUs: free milli and MiB, MiB in all, MiB a share takes (negative: it
@@ -26,7 +26,8 @@ def load(n, compute, memory, memory_capacity, divisible, share, mib, milli, gpu)
             capacity = memory_capacity[g, n]
             takes = mib + np.float32(np.int64(capacity) * np.int64(milli) // 1000)
             per_mib = np.float32(0.5) / capacity if capacity > 0 else np.float32(0)
-        fits = divisible[g, n] != 0 and compute[g, n] >= share and memory[g, n] >= takes
+        enough = compute[g, n] >= max(share, np.float32(1)) and memory[g, n] >= takes
+        fits = divisible[g, n] != 0 and enough
         gpu[FREE_COMPUTE, g], gpu[FREE_MEMORY, g], gpu[CAPACITY, g] = compute[g, n], memory[g, n], capacity
         gpu[TAKES, g] = takes if fits else np.float32(-1)
         gpu[FREE, g] = compute[g, n] * np.float32(0.0005) + memory[g, n] * per_mib
@@ -45,11 +46,31 @@ def like_another(g, gpu):
 
 
 @inlined
+def keep_one_island(n, island, count, gpu):
+    """Let no GPU of node ``n`` fit but those of one island: of the islands in which ``count`` fit the one
+    with the fewest. How many that are, 0 where there is no such island."""
+    chosen, fewest = -1, gpu.shape[1] + 1
+    for first in range(gpu.shape[1]):
+        fitting = 0
+        for g in range(first, gpu.shape[1]):
+            fitting += island[g, n] == first and gpu[TAKES, g] >= 0
+        if count <= fitting < fewest:
+            chosen, fewest = first, fitting
+    for g in range(gpu.shape[1]):
+        if island[g, n] != chosen:
+            gpu[TAKES, g] = np.float32(-1)
+    return fewest if chosen >= 0 else 0
+
+
+@inlined
 def node_fits(
-    n, cpu, node_memory, model, max_island, overcommitted, blocked, free, divided, amounts, allowed, devices
-):
+    n, free_cpu, free_memory, model, max_island, overcommitted, blocked, free, divided, exact, amounts,
+    allowed, devices,
+):  # fmt: skip
     """Whether all but the shares fits on node ``n``."""
-    if blocked[n] != 0 or overcommitted[n] != 0 or cpu[n] < amounts[CPU] or node_memory[n] < amounts[MEMORY]:
+    if blocked[n] != 0 or overcommitted[n] != 0:
+        return False
+    if (exact[0] > 0 and free_cpu[n] < exact[0]) or (exact[1] > 0 and free_memory[n] < exact[1]):
         return False
     if allowed[model[n]] == 0 or max_island[n] < amounts[ISLAND]:
         return False

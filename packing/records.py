@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from packing.compiled import each_of
 from packing.fleet import Fleet, Floats
-from packing.request import Request
+from packing.request import MOST_DEVICES, Request
 
 ROWS = 9
 CPU, MEMORY, COUNT, COMPUTE, SHARE_MIB, SHARE_MILLI, ISLAND, DIVISION, MOST = range(ROWS)
@@ -41,11 +41,16 @@ class Nodes(NamedTuple):
     device_gpu: Floats
     divides: npt.NDArray[np.uint8]
     divided: npt.NDArray[np.uint8]
+    free_cpu: npt.NDArray[np.int64]
+    free_memory: npt.NDArray[np.int64]
+    island: npt.NDArray[np.uint8]
 
 
 class Ask(NamedTuple):
-    """A request against a fleet: ``amounts`` (9,), models ``allowed`` (M,) 0 or 1, ``devices`` (R,) taken."""
+    """A request against a fleet: CPU milli and memory bytes ``exact`` (2,), ``amounts`` (9,), models
+    ``allowed`` (M,) 0 or 1, ``devices`` (R,) taken."""
 
+    exact: npt.NDArray[np.int64]
     amounts: Floats
     allowed: npt.NDArray[np.uint8]
     devices: npt.NDArray[np.int32]
@@ -53,11 +58,12 @@ class Ask(NamedTuple):
 
 class Types(NamedTuple):
     """The T request types of a mix: ``amounts`` (9, T) with a tiny number for 0 where it divides, ``devices``
-    (R, T), models ``allowed`` (M, T) 0 or 1."""
+    (R, T), models ``allowed`` (M, T) 0 or 1, and the resources ``asked`` (A,) that any of them needs."""
 
     amounts: Floats
     devices: Floats
     allowed: Floats
+    asked: npt.NDArray[np.int32]
 
 
 class Inventory(NamedTuple):
@@ -133,10 +139,13 @@ NODES = each_of(
         _f2,
         _an("u1", 2),
         _u1,
+        _an("i8", 1),
+        _an("i8", 1),
+        _an("u1", 2),
     )
 )
-ASK = each_of(Ask(_f1, _u1, _an("i4", 1)))
-TYPES = each_of(Types(_f2, _f2, _f2))
+ASK = each_of(Ask(_an("i8", 1), _f1, _u1, _an("i4", 1)))
+TYPES = each_of(Types(_f2, _f2, _f2, _an("i4", 1)))
 INVENTORY = each_of(Inventory(_f2, _f2, _an("f8", 1)))
 WORTH = each_of(Worth(_f1, _an("f4", 3), _f1))
 TWINS = each_of(Twins(_an("i8", 1), _an("i8", 1)))
@@ -152,6 +161,7 @@ def nodes_of(fleet: Fleet) -> Nodes:
         fleet.generation, fleet.cpu, fleet.node_memory, fleet.model, fleet.max_island,
         fleet.overcommitted, fleet.blocked, fleet.compute, fleet.memory, fleet.memory_capacity,
         fleet.divisible, fleet.free, fleet.device_gpu, fleet.divides, fleet.divided,
+        fleet.free_cpu, fleet.free_memory, fleet.island,
     )  # fmt: skip
 
 
@@ -164,16 +174,18 @@ def ask_of(fleet: Fleet, request: Request) -> Ask:
     """A request against the models and resources of this fleet."""
     devices, known = devices_of(fleet, request)
     allowed = fleet.allowed(request) if known else np.zeros(len(fleet.model_names), np.uint8)
-    return Ask(amounts_of(fleet, [request])[:, 0].copy(), allowed, devices)
+    exact = np.array([request.cpu_milli, request.memory_bytes], np.int64)
+    return Ask(exact, amounts_of(fleet, [request])[:, 0].copy(), allowed, devices)
 
 
 def devices_of(fleet: Fleet, request: Request) -> tuple[npt.NDArray[np.int32], bool]:
     """Counted devices of each resource (R,), and whether the fleet knows all that are asked for."""
-    devices = np.zeros(len(fleet.resources), np.int32)
+    devices = np.zeros(len(fleet.free), np.int32)
     for name, count in request.devices:
         if name not in fleet.resources:
             return devices, False
-        devices[fleet.resources[name]] += count
+        resource = fleet.resources[name]
+        devices[resource] = min(int(devices[resource]) + count, MOST_DEVICES)
     return devices, True
 
 
@@ -186,8 +198,7 @@ def amounts_of(fleet: Fleet, requests: Sequence[Request]) -> Floats:
 def _amounts(fleet: Fleet, request: Request) -> list[float]:
     part = request.shares
     share = (part.count, part.compute_milli, part.memory_mib, part.memory_milli) if part else (0, 0, 0, 0)
-    gpus = share[0] + sum(count for _, count in request.devices)
     division = fleet.divisions.get(part.resource, -1) if part else 0
     most = 0 if part is None else 1 if part.count > 1 else _MANY
-    island = gpus if request.island else 0
+    island = request.gpus if request.island else 0
     return [request.cpu_milli, request.memory_mib, *share, island, division, most]

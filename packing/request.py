@@ -8,13 +8,20 @@ from dataclasses import dataclass, fields
 
 WHOLE = 1000
 """Compute of a whole GPU in milli-GPU; also the whole of a GPU's memory in thousandths."""
+MOST = (1 << 63) - 1
+"""More CPU milli or bytes of memory than this count as this many: it is the largest Kubernetes quantity."""
+MOST_DEVICES = 1 << 30
+"""More GPUs, devices, or MiB of one GPU than this count as this many: no node has them."""
+_MIB = 20
+"""Bits of a MiB in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
     """``count`` different GPUs of one node, this much of each.
 
-    Memory is asked for in MiB or in thousandths of the GPU's own memory (both add up).
+    Memory is asked for in MiB or in thousandths of the GPU's own memory (both add up). ``count`` and
+    ``memory_mib`` are at most ``MOST_DEVICES``: what is more is cut.
     ``Shares(k, 1000, memory_milli=1000)`` are k whole GPUs. ``resource`` is the extended resource that counts
     them: only GPUs that are divided under that name take them ("" where there is but one kind).
     """
@@ -34,6 +41,9 @@ class Shares:
             raise ValueError(f"a share lies between nothing and one GPU: {self}")
         if not (self.compute_milli or self.memory_mib or self.memory_milli):
             raise ValueError("a share of nothing")
+        for name in ("count", "memory_mib"):
+            if getattr(self, name) > MOST_DEVICES:
+                object.__setattr__(self, name, MOST_DEVICES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +80,7 @@ class _Hashed:
 
 @dataclass(frozen=True, slots=True)
 class Request(_Hashed):
-    """CPU and memory of a pod, and the GPU it asks for in one or more of three ways.
+    """CPU and memory (bytes) of a pod, and the GPU it asks for in one or more of three ways.
 
     ``devices``: counted devices behind a device plugin, by extended resource (``nvidia.com/gpu: 2``);
     which physical device it will be is the kubelet's choice.
@@ -81,10 +91,13 @@ class Request(_Hashed):
     may take. ``cuda``: the CUDA version that the driver must support (12.4 is 12004), 0 for any.
     ``together``: the most counted devices of one kind that a single container asks for. ``mode``: names of
     the ways in which GPUs may be divided for it, in any text, "" for any.
+
+    CPU and memory are at most ``MOST``, each count at most ``MOST_DEVICES``: what is more is cut, so that no
+    request is too large for the arrays that it is compared with.
     """
 
     cpu_milli: int = 0
-    memory_mib: int = 0
+    memory_bytes: int = 0
     devices: tuple[tuple[str, int], ...] = ()
     shares: Shares | None = None
     profiles: tuple[tuple[str, int], ...] = ()
@@ -97,11 +110,15 @@ class Request(_Hashed):
     mode: str = ""
 
     def __post_init__(self) -> None:
-        if self.cpu_milli < 0 or self.memory_mib < 0:
+        if self.cpu_milli < 0 or self.memory_bytes < 0:
             raise ValueError(f"negative CPU or memory: {self}")
-        for name, count in (*self.devices, *self.profiles):
-            if count < 1:
-                raise ValueError(f"{name}: {count} asked for, at least one is needed")
+        for name in ("cpu_milli", "memory_bytes"):
+            if getattr(self, name) > MOST:
+                object.__setattr__(self, name, MOST)
+        for name in ("devices", "profiles"):
+            counts = getattr(self, name)
+            if any(not 1 <= count <= MOST_DEVICES for _, count in counts):
+                object.__setattr__(self, name, tuple(_bounded(*one) for one in counts))
 
     def __hash__(self) -> int:
         try:
@@ -111,9 +128,26 @@ class Request(_Hashed):
             return self._hash
 
     @property
+    def memory_mib(self) -> int:
+        """Memory of the pod in MiB, rounded up."""
+        return -(-self.memory_bytes >> _MIB)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs and counted devices that are asked for, all kinds together; at most ``MOST_DEVICES``."""
+        counted = sum(count for _, count in self.devices)
+        return min(counted + (self.shares.count if self.shares else 0), MOST_DEVICES)
+
+    @property
     def wants_gpu(self) -> bool:
         """Whether any GPU is asked for."""
         return bool(self.devices or self.shares or self.profiles)
+
+
+def _bounded(name: str, count: int) -> tuple[str, int]:
+    if count < 1:
+        raise ValueError(f"{name}: {count} asked for, at least one is needed")
+    return name, min(count, MOST_DEVICES)
 
 
 _FIELDS = tuple(field.name for field in fields(Request))

@@ -18,6 +18,7 @@ from packing.node_kernels import (
     TAKES,
     as_shares,
     free_gpu,
+    keep_one_island,
     like_another,
     load,
     node_fits,
@@ -63,7 +64,7 @@ def _add_units(compute, memory, needs, amounts, sign, units):
 
 
 @inlined
-def _set_limits(n, cpu, node_memory, free, devices, amounts, needed, limits):
+def _set_limits(n, cpu, node_memory, free, devices, amounts, needed, needs_any, limits):
     """What is left of CPU, memory and counted devices, in requests of each type (T,), CPU and memory
     unrounded, but 0 where it is less than one."""
     for t in range(limits.size):  # a tiny amount stands for none: nothing limits that
@@ -71,10 +72,12 @@ def _set_limits(n, cpu, node_memory, free, devices, amounts, needed, limits):
         by_memory = node_memory / amounts[MEMORY, t] if amounts[MEMORY, t] > _TINY else _BIG
         left = min(by_cpu, by_memory)
         limits[t] = left if left >= np.float32(1) else np.float32(0)
-    for r in range(needed.shape[0]):
+    for i in range(needs_any.size):
+        r = needs_any[i]
         devices_left = np.float32(max(free[r, n] - devices[r], 0))
         for t in range(limits.size):
-            limits[t] = min(limits[t], np.floor(devices_left / needed[r, t]))
+            by_devices = np.floor(devices_left / needed[r, t]) if needed[r, t] > 0 else _BIG
+            limits[t] = min(limits[t], by_devices)
 
 
 @inlined
@@ -87,7 +90,7 @@ def _twin(n, generation, first, since):
 @inlined
 def _recount(
     seen, generation, cpu, node_memory, model, max_island, overcommitted, blocked, compute, memory,
-    memory_capacity, divisible, free, divided, amounts, needed, allowed,
+    memory_capacity, divisible, free, divided, amounts, needed, allowed, needs_any,
     units, slots, totals, first, since, limits, needs, held, devices,
 ):  # fmt: skip
     """See ``count_slots``."""
@@ -110,7 +113,7 @@ def _recount(
                     capacity = memory_capacity[g, n]
                     _set_needs(capacity, amounts, needs)
                 _add_units(compute[g, n], memory[g, n], needs, amounts, np.float32(1), held)
-        _set_limits(n, cpu[n], node_memory[n], free, devices, amounts, needed, limits)
+        _set_limits(n, cpu[n], node_memory[n], free, devices, amounts, needed, needs_any, limits)
         takes_any = blocked[n] == 0 and overcommitted[n] == 0
         for t in range(limits.size):
             shares = amounts[MOST, t] > 0
@@ -127,14 +130,15 @@ def _recount(
 @kernel(write(I8, 1), *NODES, *TYPES, *INVENTORY, *TWINS, *SCRATCH)
 def count_slots(
     counted, generation, cpu, node_memory, model, max_island, overcommitted, blocked, compute, memory,
-    memory_capacity, divisible, free, device_gpu, divides, divided, amounts, needed, allowed,
+    memory_capacity, divisible, free, device_gpu, divides, divided, free_cpu, free_memory, island,
+    amounts, needed, allowed, needs_any,
     units, slots, totals, first, since, limits, needs, held, gpu, devices, states, gone,
 ):  # fmt: skip
     """Recount the slots of every node whose generation is not the one ``counted`` (N,); the rest are fields
     of ``Nodes``, ``Types``, ``Inventory``, ``Twins`` and ``Scratch``."""
     _recount(
         counted, generation, cpu, node_memory, model, max_island, overcommitted, blocked, compute, memory,
-        memory_capacity, divisible, free, divided, amounts, needed, allowed,
+        memory_capacity, divisible, free, divided, amounts, needed, allowed, needs_any,
         units, slots, totals, first, since, limits, needs, held, devices,
     )  # fmt: skip
 
@@ -255,9 +259,9 @@ def _taken(n, chosen, gpu, share, asked_devices, device_gpu, divides, devices):
 def inventory_cost(
     seen, cost, gpus, terms, counted,
     generation, cpu, node_memory, model, max_island, overcommitted, blocked, compute, memory,
-    memory_capacity, divisible, free, device_gpu, divides, divided, asked, allowed, asked_devices,
-    amounts, needed, permitted, units, slots, totals, prices, tables, memory_mib,
-    fill_weight, stranding, cpu_per_gpu, step, first, since,
+    memory_capacity, divisible, free, device_gpu, divides, divided, free_cpu, free_memory, island,
+    exact, asked, allowed, asked_devices, amounts, needed, permitted, needs_any,
+    units, slots, totals, prices, tables, memory_mib, fill_weight, stranding, cpu_per_gpu, step, first, since,
     limits, needs, lost, gpu, devices, states, gone,
 ):  # fmt: skip
     """Cost (N,) in GPUs of the request where a node changed since ``seen``, infinite where it does not fit.
@@ -268,7 +272,7 @@ def inventory_cost(
     """
     _recount(
         counted, generation, cpu, node_memory, model, max_island, overcommitted, blocked, compute, memory,
-        memory_capacity, divisible, free, divided, amounts, needed, permitted,
+        memory_capacity, divisible, free, divided, amounts, needed, permitted, needs_any,
         units, slots, totals, first, since, limits, needs, lost, devices,
     )  # fmt: skip
     for n in range(seen.size):
@@ -281,12 +285,15 @@ def inventory_cost(
             terms[0, n], terms[1, n], terms[2, n] = terms[0, twin], terms[1, twin], terms[2, twin]
             continue
         if not node_fits(
-            n, cpu, node_memory, model, max_island, overcommitted, blocked, free, divided,
-            asked, allowed, asked_devices,
+            n, free_cpu, free_memory, model, max_island, overcommitted, blocked, free, divided,
+            exact, asked, allowed, asked_devices,
         ):  # fmt: skip
             continue
         count, share, mib, milli = as_shares(n, asked, asked_devices, divides)
-        if load(n, compute, memory, memory_capacity, divisible, share, mib, milli, gpu) < count:
+        fitting = load(n, compute, memory, memory_capacity, divisible, share, mib, milli, gpu)
+        if count > 0 and asked[ISLAND] > 0:
+            fitting = keep_one_island(n, island, count, gpu)
+        if fitting < count:
             continue
         left, unused = cpu[n] - asked[CPU], free_gpu(gpu)
         stranded = max(unused - cpu[n] / cpu_per_gpu, 0.0)
@@ -296,7 +303,8 @@ def inventory_cost(
                 continue
             chosen = np.int64(1) << g if count == 1 else tightest(gpu, count)
             size = _taken(n, chosen, gpu, share, asked_devices, device_gpu, divides, devices)
-            _set_limits(n, left, node_memory[n] - asked[MEMORY], free, devices, amounts, needed, limits)
+            memory_left = node_memory[n] - asked[MEMORY]
+            _set_limits(n, left, memory_left, free, devices, amounts, needed, needs_any, limits)
             _count_lost(chosen, gpu, share, amounts, needs, states, gone, lost)
             priced = _price_lost(n, units, slots, amounts, prices, limits, lost)
             fill = -fill_weight * _fill_gained(chosen, gpu, share, memory_mib, tables)
@@ -323,10 +331,11 @@ def _state_hash(n, cpu, node_memory, compute, memory, free):
 @inlined
 def _same_state(
     n, m, cpu, node_memory, model, max_island, overcommitted, blocked, compute, memory, memory_capacity,
-    divisible, free, device_gpu, divides, divided,
+    divisible, free, device_gpu, divides, divided, free_cpu, free_memory, island,
 ):  # fmt: skip
     """Whether nodes ``n`` and ``m`` do not differ in anything but their generation."""
     same = cpu[n] == cpu[m] and node_memory[n] == node_memory[m] and model[n] == model[m]
+    same = same and free_cpu[n] == free_cpu[m] and free_memory[n] == free_memory[m]
     same = same and max_island[n] == max_island[m] and overcommitted[n] == overcommitted[m]
     same = same and blocked[n] == blocked[m] and divided[n] == divided[m]
     if not same:
@@ -334,6 +343,7 @@ def _same_state(
     for g in range(compute.shape[0]):
         same = same and compute[g, n] == compute[g, m] and memory[g, n] == memory[g, m]
         same = same and memory_capacity[g, n] == memory_capacity[g, m] and divisible[g, n] == divisible[g, m]
+        same = same and island[g, n] == island[g, m]
     for r in range(free.shape[0]):
         same = same and free[r, n] == free[r, m] and device_gpu[r, n] == device_gpu[r, m]
         same = same and divides[r, n] == divides[r, m]
@@ -343,7 +353,7 @@ def _same_state(
 @kernel(write(I8, 1), *TWINS, *NODES)
 def find_twins(
     table, first, since, generation, cpu, node_memory, model, max_island, overcommitted, blocked, compute,
-    memory, memory_capacity, divisible, free, device_gpu, divides, divided,
+    memory, memory_capacity, divisible, free, device_gpu, divides, divided, free_cpu, free_memory, island,
 ):  # fmt: skip
     """Find for every node the first one in the same state. ``table`` is scratch of a size that is a power of
     2 above N; the rest are fields of ``Twins`` and ``Nodes``."""
@@ -355,7 +365,7 @@ def find_twins(
             m = table[at]
             if _same_state(
                 n, m, cpu, node_memory, model, max_island, overcommitted, blocked, compute, memory,
-                memory_capacity, divisible, free, device_gpu, divides, divided,
+                memory_capacity, divisible, free, device_gpu, divides, divided, free_cpu, free_memory, island,
             ):  # fmt: skip
                 first[n] = m
                 break

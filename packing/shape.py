@@ -7,6 +7,7 @@ and a part of a GPU on another: ``meaning`` says which.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from packing.instances import Instances
@@ -59,12 +60,12 @@ class NodeShape:
     ``model`` is the catalogue's name of the GPUs, ``product`` the name that the node itself gives them;
     ``cuda`` the CUDA version that the driver supports (12.4 is 12004, 0 is unknown); ``divided_as`` names
     the resource of the shares that its divisible GPUs take, ``mode`` the way in which they are kept apart, ""
-    where there is but one.
+    where there is but one. ``islands`` are the GPUs (indices) that are NVLink peers, each in one at most.
     """
 
     name: str
     cpu_milli: int
-    memory_mib: int
+    memory_bytes: int
     gpus: tuple[Gpu, ...] = ()
     pools: tuple[Pool, ...] = ()
     model: str | None = None
@@ -75,9 +76,29 @@ class NodeShape:
     divided_as: str = ""
     mode: str = ""
 
+    @property
+    def memory_mib(self) -> int:
+        """Memory of the node in MiB, rounded down."""
+        return self.memory_bytes >> 20
+
+    @property
+    def peers(self) -> tuple[tuple[int, ...], ...]:
+        """All GPUs in groups of NVLink peers: the islands, and each GPU that is in none by itself."""
+        islands = [tuple(gpu for gpu in island if gpu < len(self.gpus)) for island in self.islands]
+        grouped = {gpu for island in islands for gpu in island}
+        alone = [(gpu,) for gpu in range(len(self.gpus)) if gpu not in grouped]
+        return tuple(sorted([*filter(None, islands), *alone], key=min))
+
     def divides(self, pool: Pool) -> bool:
         """Whether the devices of a pool are whole GPUs that are handed out device by device."""
         return bool(self.divided_as) and any(self.gpus[gpu].divisible for gpu in pool.gpus)
+
+
+def in_one_island(shape: NodeShape, gpus: Collection[int], count: int) -> frozenset[int]:
+    """Those of these GPUs that are in the same island: of the islands with at least ``count`` of them the one
+    with the fewest, so that the larger ones stay whole; none where no island has as many."""
+    groups = [frozenset(gpu for gpu in island if gpu in gpus) for island in shape.peers]
+    return min((group for group in groups if len(group) >= count), key=len, default=frozenset())
 
 
 def meaning(shape: NodeShape, request: Request) -> Request:

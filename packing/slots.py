@@ -50,7 +50,7 @@ gpushare100) with seeds of their own; a = b = 1, which needs no search, is 0.7 p
 
 
 _TINY = 1e-3
-_MOST_SIZES = 10_000
+_MOST_SIZES = 2_048
 
 
 class Slots:
@@ -79,7 +79,7 @@ class Slots:
             np.zeros(width, np.float32),
             np.zeros(width, np.float32),
             np.zeros((5, len(fleet.compute)), np.float32),
-            np.zeros(len(fleet.resources), np.int32),
+            np.zeros(len(fleet.free), np.int32),
             np.full((STATES, 5), -1, np.float32),
             np.zeros((STATES, width), np.float32),
         )
@@ -136,7 +136,7 @@ def _mean_gpu(fleet: Fleet, request: Request) -> float:
 def types_of(fleet: Fleet, requests: Sequence[Request]) -> Types:
     """The request types of a mix against the models, resources and sharing systems of a fleet."""
     amounts = amounts_of(fleet, requests)
-    shape = len(fleet.model_names), len(fleet.resources)
+    shape = len(fleet.model_names), len(fleet.free)
     allowed = np.zeros((shape[0], len(requests)), np.float32)
     devices = np.zeros((shape[1], len(requests)), np.float32)
     for t, request in enumerate(requests):
@@ -145,11 +145,12 @@ def types_of(fleet: Fleet, requests: Sequence[Request]) -> Types:
     divisors = [records.CPU, records.MEMORY, records.COMPUTE]
     amounts[divisors] = np.maximum(amounts[divisors], _TINY)
     amounts[records.COUNT] = np.maximum(amounts[records.COUNT], 1)
-    return Types(amounts, np.where(devices > 0, devices, _TINY * _TINY).astype(np.float32), allowed)
+    asked = np.flatnonzero(devices.any(axis=1)).astype(np.int32)
+    return Types(amounts, devices, allowed, asked)
 
 
 def _filled_up(types: Types, width: int) -> Types:
     """The same with further types, which no model is allowed to take."""
     more = [(0, 0), (0, width - types.amounts.shape[1])]
     amounts, devices = (np.pad(part, more, constant_values=1) for part in types[:2])
-    return Types(amounts, devices, np.pad(types.allowed, more))
+    return Types(amounts, devices, np.pad(types.allowed, more), types.asked)

@@ -74,7 +74,7 @@ def _request(spec: PodSpec, said: Pairs) -> Request:
         raise RequestError("GPUs are named by UUID, but a plugin that counts devices chooses them itself")
     return Request(
         cpu_milli=cpu,
-        memory_mib=memory,
+        memory_bytes=memory,
         devices=devices,
         shares=shares,
         products=constraints.products(words),

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from extender.objects import Container, Pairs, PodSpec
-from extender.quantity import QuantityError, mib, milli, whole
+from extender.quantity import QuantityError, milli, whole
 
 
 class RequestError(ValueError):
@@ -24,7 +24,7 @@ class RequestError(ValueError):
 
 
 def effective(spec: PodSpec) -> dict[str, int]:
-    """By resource name: CPU in milli, memory in MiB (rounded up), everything else in whole units."""
+    """By resource name: CPU in milli, everything else in whole units (memory in bytes)."""
     if not spec.containers:
         raise RequestError("the pod has no containers")
     total = over_lifetime(spec, lambda container: amounts(container.requests)) + amounts(spec.overhead)
@@ -53,9 +53,9 @@ def _read(pairs: Pairs) -> Iterable[tuple[str, int]]:
         try:
             if name == "cpu":
                 yield name, milli(text)
-            elif name == "memory":
-                yield name, mib(text)
-            elif "/" in name:  # extended resources; nothing here places by storage or huge pages
+            elif (
+                name == "memory" or "/" in name
+            ):  # extended resources; nothing here places by storage or huge pages
                 yield name, whole(text)
         except QuantityError as error:
             raise RequestError(f"{name}: {error}") from error

@@ -28,7 +28,7 @@ from extender.inventory import (
 from extender.inventory.division import Division, InventoryError
 from extender.inventory.mig_manager import Advertised, Partition
 from extender.objects import Cards, MigLayouts, Node
-from extender.quantity import mib, milli, whole
+from extender.quantity import milli, whole
 from packing.catalogue import Model, Profile, find_model, parse_product, parse_profile, placement_of
 from packing.fleet import Gpu, NodeShape, Pool
 from packing.reasons import Reason
@@ -143,8 +143,8 @@ def inventory_of(node: Node, cards: Cards | None = None, layouts: MigLayouts | N
         _add_group(gpus, pools, instances, _mig_gpus(node, len(gpus), instances))
     shape = NodeShape(
         node.name,
-        milli(node.allocatable.get("cpu", "0")),
-        mib(node.allocatable.get("memory", "0"), round_up=False),
+        milli(node.allocatable.get("cpu", "0")),  # rounded up, as kube-scheduler does (Resource.Add)
+        whole(node.allocatable.get("memory", "0")),
         tuple(gpus),
         tuple(pools),
         model.name if model else None,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from packing.fleet import Fleet
 from packing.request import WHOLE, Request
-from packing.shape import meaning
+from packing.shape import in_one_island, meaning
 
 Rank = Callable[[float, int], tuple[float, int]]
 
@@ -22,18 +22,23 @@ def freest(fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
 
 
 def fitting(fleet: Fleet, request: Request, row: int) -> list[tuple[float, int]]:
-    """(free part, index) of the GPUs that can take one share of the request."""
+    """(free part, index) of the GPUs that can take one share of the request. Where it needs NVLink peers they
+    are all of one island (see ``in_one_island``)."""
     shape = fleet.shapes[row]
-    part = meaning(shape, request).shares if shape else None
+    wanted = meaning(shape, request) if shape else request
+    part = wanted.shares
     if shape is None or part is None or part.resource != shape.divided_as:
         return []
     found = []
     for gpu, has in enumerate(shape.gpus):
-        mib = part.memory_mib + has.memory_mib * part.memory_milli // WHOLE
+        mib = fleet.share_mib(row, gpu, wanted)
         compute, memory = float(fleet.compute[gpu, row]), float(fleet.memory[gpu, row])
         named = request.uuids.permits(has.uuid)
-        if named and fleet.divisible[gpu, row] and compute >= part.compute_milli and memory >= mib:
+        if named and fleet.divisible[gpu, row] and compute >= max(part.compute_milli, 1) and memory >= mib:
             found.append((compute / WHOLE / 2 + memory / max(1, has.memory_mib) / 2, gpu))
+    if request.island:
+        kept = in_one_island(shape, [gpu for _, gpu in found], part.count)
+        found = [one for one in found if one[1] in kept]
     return found
 
 

@@ -53,8 +53,8 @@ class Fgd:
     def adopt(self, fleet: Fleet, tables: object) -> None:
         """Use another mix from now on."""
         assert isinstance(tables, Mix)
-        self._tables = tables
-        self._against = _Against(fleet, tables)
+        against = _Against(fleet, tables)  # where that fails the old ones stay in force
+        self._tables, self._against = tables, against
         self._kept.forget()
 
     def refresh(self, fleet: Fleet) -> None:
@@ -106,7 +106,7 @@ def unusable_gpu(fleet: Fleet, mix: Mix) -> float:
     expected = 0.0
     for request, frequency in zip(mix.requests, mix.frequency, strict=True):
         part = request.shares
-        able = fleet.reasons(replace(request, memory_mib=0)) == 0
+        able = fleet.reasons(replace(request, memory_bytes=0)) == 0
         crumbs = np.where(parts + 1e-6 >= part.compute_milli / WHOLE, 0, parts).sum(axis=0) if part else free
         expected += frequency * float(np.where(able, crumbs, free).sum())
     return expected

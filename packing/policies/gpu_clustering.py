@@ -48,5 +48,4 @@ def _kind(fleet: Fleet, request: Request) -> npt.NDArray[np.int64]:
     for name, _ in request.devices:
         if name in fleet.resources:
             whole |= fleet.device_gpu[fleet.resources[name]] > ALMOST
-    count = (request.shares.count if request.shares else 0) + sum(count for _, count in request.devices)
-    return np.where(whole, min(count, KINDS - 1), 0)
+    return np.where(whole, min(request.gpus, KINDS - 1), 0)

@@ -32,7 +32,7 @@ class GpuPacking(Ranked):
         if not request.wants_gpu:
             return np.full(nodes, 100, np.float32)
         free, has = free_parts(fleet), whole_parts(fleet)
-        gpus, count = has.sum(axis=0), np.full(nodes, _gpus_used(request))
+        gpus, count = has.sum(axis=0), np.full(nodes, request.gpus)
         need = request.shares.compute_milli / WHOLE if request.shares else 1.0
         fitting = np.sort(np.where(free + 1e-6 >= need, free, np.inf), axis=0)
         used = np.where(np.arange(len(free))[:, None] < count, fitting, 0)
@@ -41,7 +41,3 @@ class GpuPacking(Ranked):
         score = np.where(whole > 0, np.maximum(50 - whole, 33), partly)
         empty = (free >= _WHOLE).sum(axis=0) == gpus
         return (100 - np.where(empty, np.maximum(33 - gpus, gpus), score)).astype(np.float32)
-
-
-def _gpus_used(request: Request) -> int:
-    return (request.shares.count if request.shares else 0) + sum(count for _, count in request.devices)

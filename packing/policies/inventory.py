@@ -84,8 +84,8 @@ class Inventory:
     def adopt(self, fleet: Fleet, tables: object) -> None:
         """Use new tables from now on: count the slots of their mix."""
         assert isinstance(tables, Tables)
-        self._tables = tables
-        self._counted = _Counted(fleet, tables, self._sizes)
+        counted = _Counted(fleet, tables, self._sizes)  # where that fails the old ones stay in force
+        self._tables, self._counted = tables, counted
         self._kept.forget()
 
     def refresh(self, fleet: Fleet) -> None:

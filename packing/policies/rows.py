@@ -17,6 +17,8 @@ from packing.request import Request
 
 _CELLS = 2_000_000
 """Rows x nodes kept at most, some 60 MB."""
+_MOST_ROWS = 1_000
+"""Rows kept at most, however small the fleet: each keeps its request, in which a pod may list many names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Kept:
             self._layout, self._nodes = layout, nodes_of(fleet)
         row = self._rows.get(request)
         if row is None:
-            if (len(self._rows) + 1) * fleet.capacity > _CELLS:
+            if len(self._rows) >= min(_MOST_ROWS, _CELLS // fleet.capacity):
                 self._rows.pop(next(iter(self._rows)), None)
             row = self._rows[request] = _new_row(fleet, request)
         self._last = request, fleet.changes, row

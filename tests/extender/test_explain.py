@@ -126,7 +126,7 @@ def test_asking_changes_nothing():
 
 def test_requests_in_words():
     request = Request(
-        4000, 1024, shares=Shares(2, 500, memory_mib=8192), models=frozenset({"T4", "L4"}), island=True
+        4000, 1 << 30, shares=Shares(2, 500, memory_mib=8192), models=frozenset({"T4", "L4"}), island=True
     )
     assert asks(request) == {
         "cpu (milli)": 4000,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from extender.dialects import request_of
 from extender.names import NodeNames
-from extender.objects import Container, Deleted, Listed, PodSpec, Upserted
+from extender.objects import Container, Deleted, Listed, Node, PodSpec, Upserted
 from extender.state import State
 from packing.reasons import Reason
 from tests.extender.builders import GPU, make_node, make_pod, make_state, why
@@ -170,3 +170,58 @@ def test_a_pod_that_is_shown_bound_never_counts_twice(caplog: pytest.LogCaptureF
     state.apply([Upserted(replace(pod, node_name="n"))])
     assert free(state, "n") == 0
     assert not caplog.records  # "node holds more GPU than its allocatable"
+
+
+def test_a_pod_that_asks_for_all_that_a_node_has_fits_to_the_byte():
+    state = make_state(make_node("n", memory="263856108Ki"))
+    for memory, reason in (("263856108Ki", Reason.FITS), ("270188654593", Reason.MEMORY_TAKEN)):
+        spec = PodSpec((Container("main", (("cpu", "64"), ("memory", memory), (GPU, "1"))),))
+        assert why(state, make_pod("all", spec=spec), "n") is reason
+
+
+def test_numbers_as_large_as_the_api_lets_through_leave_no_trace():
+    node, largest = make_node("n"), str(2**63 - 1)
+    requests = (("cpu", "9223372036854775"), ("memory", largest), (GPU, largest))
+    spec = PodSpec((Container("a", requests), Container("b", requests)))
+    huge = [make_pod(f"huge-{i}", spec=spec, node_name="n") for i in range(3)]
+    state, fresh = make_state(node), make_state(node)
+    state.apply([Upserted(pod) for pod in huge])
+    assert why(state, make_pod("small"), "n") is Reason.OVERCOMMITTED
+    state.apply([Deleted("Pod", pod.key) for pod in reversed(huge)])
+    for name in (
+        "free_cpu",
+        "free_memory",
+        "cpu",
+        "node_memory",
+        "free",
+        "compute",
+        "memory",
+        "overcommitted",
+    ):
+        np.testing.assert_array_equal(getattr(state.fleet, name), getattr(fresh.fleet, name), err_msg=name)
+
+
+def test_a_promise_of_a_full_node_does_not_close_it_for_others():
+    state = make_state(
+        make_node("n", 8, **{"amd.com__gpu": "1"}),
+        make_pod("running", 8, node_name="n"),
+        make_pod("promised", 4, nominated_node="n", priority=9),
+    )
+    assert why(state, make_pod("amd", 1, resource="amd.com/gpu"), "n") is Reason.FITS
+    assert why(state, make_pod("other", 0), "n") is Reason.FITS
+    assert why(state, make_pod("more", 1), "n") is Reason.DEVICES_TAKEN
+
+
+def test_a_node_beyond_the_bounds_of_the_fleet_is_unreadable_and_harms_no_other():
+    def rogue(number: int) -> Node:
+        profiles = {f"nvidia.com__mig-1g.{10 + i}gb": "1" for i in range(50 * number, 50 * number + 50)}
+        return make_node(f"rogue-{number}", 0, **profiles)
+
+    held = make_pod("a", 3, node_name="rogue-2")
+    state = make_state(make_node("n"), *map(rogue, range(3)), held)
+    assert "different resources" in state.problems["rogue-2"]
+    assert why(state, make_pod("b", 1), "rogue-2") is Reason.UNREADABLE
+    assert why(state, make_pod("b", 8), "n") is Reason.FITS
+    state.apply([Deleted("Node", "rogue-1"), Upserted(make_node("rogue-2", 8))])
+    assert "rogue-2" not in state.problems
+    assert free(state, "rogue-2") == 5

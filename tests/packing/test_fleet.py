@@ -20,11 +20,11 @@ MIB = 80_000
 
 def counted(name: str, gpus: int, **more) -> NodeShape:
     pool = Pool(GPU, gpus, tuple(range(gpus)), 1000, MIB)
-    return NodeShape(name, 64_000, 512_000, (Gpu(MIB),) * gpus, (pool,) if gpus else (), **more)
+    return NodeShape(name, 64_000, 512_000 << 20, (Gpu(MIB),) * gpus, (pool,) if gpus else (), **more)
 
 
 def divisible(name: str, gpus: int, **more) -> NodeShape:
-    return NodeShape(name, 64_000, 512_000, (Gpu(MIB, divisible=True),) * gpus, **more)
+    return NodeShape(name, 64_000, 512_000 << 20, (Gpu(MIB, divisible=True),) * gpus, **more)
 
 
 def why(fleet: Fleet, node: str, request: Request) -> Reason:
@@ -32,7 +32,7 @@ def why(fleet: Fleet, node: str, request: Request) -> Reason:
 
 
 def ask(count: int) -> Request:
-    return Request(cpu_milli=1000, memory_mib=1000, devices=((GPU, count),))
+    return Request(cpu_milli=1000, memory_bytes=1000 << 20, devices=((GPU, count),))
 
 
 def state_of(fleet: Fleet) -> dict[str, np.ndarray]:
@@ -63,7 +63,7 @@ def test_counted_devices_are_taken_and_given_back():
         (counted("n", 0), ask(1), Reason.NO_SUCH_DEVICE),
         (counted("n", 8), Request(devices=(("nvidia.com/mig-1g.10gb", 1),)), Reason.NO_SUCH_DEVICE),
         (counted("n", 8), Request(cpu_milli=64_001, devices=((GPU, 1),)), Reason.CPU_TAKEN),
-        (counted("n", 8), Request(memory_mib=512_001, devices=((GPU, 1),)), Reason.MEMORY_TAKEN),
+        (counted("n", 8), Request(0, (512_000 << 20) + 1, devices=((GPU, 1),)), Reason.MEMORY_TAKEN),
         (counted("n", 8, blocked=Reason.REPARTITIONING), ask(1), Reason.REPARTITIONING),
         (counted("n", 8, blocked=Reason.REPARTITIONING), ask(9), Reason.REPARTITIONING),
         (counted("n", 8, blocked=Reason.PLUGIN_BUSY), ask(1), Reason.PLUGIN_BUSY),
@@ -192,7 +192,7 @@ shares = st.builds(
     st.integers(0, MIB),
     st.integers(0, 1000),
 )
-requests = st.builds(Request, st.integers(0, 40_000), st.integers(0, 300_000), shares=shares)
+requests = st.builds(Request, st.integers(0, 40_000), st.integers(0, 300_000 << 20), shares=shares)
 
 
 def fits_by_hand(fleet: Fleet, row: int, request: Request) -> bool:
@@ -207,7 +207,7 @@ def fits_by_hand(fleet: Fleet, row: int, request: Request) -> bool:
     return (
         len(room) >= part.count
         and fleet.cpu[row] >= request.cpu_milli
-        and fleet.node_memory[row] >= request.memory_mib
+        and fleet.free_memory[row] >= request.memory_bytes
     )
 
 
@@ -274,7 +274,7 @@ def divided(gpus: int = 2, *, slots: int = 10, sick: tuple[int, ...] = (), **mor
     cards = tuple(Gpu(MIB, g not in sick, slots=slots, uuid=f"GPU-{g}") for g in range(gpus))
     healthy = tuple(g for g in range(gpus) if g not in sick)
     pools = (Pool(HAMI, len(healthy), healthy, 1000, MIB),) if healthy else ()
-    return NodeShape("n", 64_000, 512_000, cards, pools, divided_as=HAMI, **more)
+    return NodeShape("n", 64_000, 512_000 << 20, cards, pools, divided_as=HAMI, **more)
 
 
 def share(compute: int, mib: int, count: int = 1, **more) -> Request:
@@ -387,24 +387,24 @@ def test_the_driver_must_support_the_cuda_version(cuda, fits):
 
 def test_a_plugin_may_give_one_replica_to_a_container():
     fleet = Fleet()
-    fleet.put(NodeShape("n", 64_000, 512_000, (Gpu(MIB),), (Pool(GPU, 8, (0,), 125, MIB // 8, most=1),)))
+    fleet.put(NodeShape("n", 64_000, 0, (Gpu(MIB),), (Pool(GPU, 8, (0,), 125, MIB // 8, most=1),)))
     assert why(fleet, "n", Request(devices=((GPU, 2),), together=2)) is Reason.ONE_REPLICA
-    assert why(fleet, "n", ask(2)) is Reason.FITS  # two containers, one each
+    assert why(fleet, "n", Request(devices=((GPU, 2),))) is Reason.FITS  # two containers, one each
 
 
 def test_a_gpu_is_found_by_its_uuid_wherever_it_goes():
     fleet = Fleet()
     only = share(100, 100, uuids=Choice((frozenset({"GPU-1"}),)))
     fleet.put(divided())
-    fleet.put(NodeShape("other", 64_000, 512_000, (Gpu(MIB, True, uuid="GPU-9"),), divided_as=HAMI))
+    fleet.put(NodeShape("other", 64_000, 512_000 << 20, (Gpu(MIB, True, uuid="GPU-9"),), divided_as=HAMI))
     assert (why(fleet, "n", only), why(fleet, "other", only)) == (Reason.FITS, Reason.NO_SUCH_DEVICE)
     fleet.put(divided(1))
     assert why(fleet, "n", only) is Reason.NO_SUCH_DEVICE
     fleet.put(divided(2))
     fleet.remove("n")
-    fleet.put(NodeShape("other", 64_000, 512_000, (Gpu(MIB, True, uuid="GPU-1"),), divided_as=HAMI))
+    fleet.put(NodeShape("other", 64_000, 512_000 << 20, (Gpu(MIB, True, uuid="GPU-1"),), divided_as=HAMI))
     assert why(fleet, "other", only) is Reason.FITS
-    unnamed = NodeShape("x", 64_000, 512_000, (Gpu(MIB, True),), divided_as=HAMI)
+    unnamed = NodeShape("x", 64_000, 512_000 << 20, (Gpu(MIB, True),), divided_as=HAMI)
     fleet.put(unnamed)
     assert why(fleet, "x", share(100, 100, uuids=Choice(deny=frozenset({"GPU-5"})))) is Reason.NO_SUCH_DEVICE
 

@@ -27,7 +27,7 @@ SIZES = st.tuples(st.sampled_from([0, 140, 200, 420, 1000]), st.integers(1, 41_0
 
 def node(gpus: int, name: str = "n", slots: int = 7) -> NodeShape:
     gpu = Gpu(40192, divisible=True, slots=slots, instances=A100)
-    return NodeShape(name, 64_000, 512_000, (gpu,) * gpus, divided_as="gpu", mode="mig")
+    return NodeShape(name, 64_000, 512_000 << 20, (gpu,) * gpus, divided_as="gpu", mode="mig")
 
 
 def ask(milli: int, mib: int, count: int = 1, mode: str = "") -> Request:
@@ -136,8 +136,8 @@ def test_slots_limit_the_instances():
 def test_a_pod_may_insist_on_a_mode():
     fleet = Fleet()
     mig, core = fleet.put(node(1, "mig")), Gpu(40192, divisible=True)
-    other = fleet.put(NodeShape("core", 64_000, 512_000, (core,), divided_as="gpu", mode="hami-core"))
-    plain = fleet.put(NodeShape("plain", 64_000, 512_000, (core,), divided_as="gpu"))
+    other = fleet.put(NodeShape("core", 64_000, 512_000 << 20, (core,), divided_as="gpu", mode="hami-core"))
+    plain = fleet.put(NodeShape("plain", 64_000, 512_000 << 20, (core,), divided_as="gpu"))
     for mode, fits in (
         ("", {mig, other, plain}),
         ("mig", {mig, plain}),

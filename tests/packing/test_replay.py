@@ -86,7 +86,7 @@ def test_demand_forgets_and_starts_from_its_prior():
 
 
 def test_a_mix_covers_the_most_frequent_requests_and_merges_memory():
-    counts = {Request(1, m, shares=Shares(1, 500)): 1 for m in range(10, 105)} | {
+    counts = {Request(1, m << 20, shares=Shares(1, 500)): 1 for m in range(10, 105)} | {
         share(1 + i): 1 for i in range(5)
     }
     mix = Mix.of(counts)

@@ -39,4 +39,5 @@ class Reason(IntEnum):
     OLD_DRIVER = 14, "CUDA driver is older than the pod needs, or not known"
     ONE_REPLICA = 15, "node gives a container fewer replicas of a shared GPU at once"
     PLUGIN_BUSY = 16, "device plugin is busy with another pod that starts"
+    SICK_GPU = 19, "a GPU of the node is reported unhealthy"
     BELOW_MINIMUM = 24, "share of a GPU is smaller than the smallest that is allowed"

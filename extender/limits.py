@@ -38,6 +38,16 @@ GPUS_PER_NODE = 64
 """More GPUs on one node are a broken advertisement."""
 DEVICES_PER_NODE = 1 << 20
 """More devices of one resource on one node are a broken advertisement."""
+GPU_MIB = (1 << 24) - 1
+"""MiB of one GPU (16 TiB), scaled as its sharing system likes."""
+MIG_SLICES = 32
+"""Memory slices of a GPU in MIG mode, and places of one profile. NVIDIA's GPUs have 8."""
+MIG_PROFILES = 64
+"""MIG profiles of one GPU, or instances that a layout makes on it. NVIDIA's GPUs have at most 20."""
+MIG_CONFIG = 64 << 10
+"""Characters of the MIG manager's ``config.yaml``. NVIDIA's default has 15 KiB."""
+MIG_LAYOUTS = 256
+"""Layouts of one ``config.yaml``."""
 NODE_TAINTS = 64
 """Taints and conditions that are read of a node, of each kind."""
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import lru_cache
+from itertools import islice
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, Field, ValidationError
@@ -17,6 +18,8 @@ from typing_extensions import TypedDict
 
 from extender.dra import reading
 from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
+from extender.inventory import health
+from extender.limits import NAME, NODE_TAINTS
 from extender.mig_layouts import KEY, NODE_LABEL, layouts_of
 from extender.objects import (
     Card,
@@ -69,8 +72,14 @@ class _NodeSpec(TypedDict, total=False):
     taints: list[_Taint] | None
 
 
+class _Condition(TypedDict, total=False):
+    type: str | None
+    status: str | None
+
+
 class _NodeStatus(TypedDict, total=False):
     allocatable: _Map
+    conditions: list[_Condition] | None
 
 
 class _Resources(TypedDict, total=False):
@@ -142,6 +151,7 @@ class WireNode(BaseModel):
             unschedulable=bool(spec.get("unschedulable")),
             taints=tuple([_taint(t) for t in spec.get("taints") or ()]),
             created=_seconds(metadata.get("creationTimestamp")),
+            conditions=_conditions(status.get("conditions") or ()),
         )
 
 
@@ -280,6 +290,13 @@ def _claim(claim: _Claim) -> PodClaim:
 
 def _taint(taint: _Taint) -> Taint:
     return Taint(taint.get("key") or "", taint.get("value") or "", taint.get("effect") or "")
+
+
+def _conditions(conditions: Iterable[_Condition]) -> Pairs:
+    """Those that speak of GPUs: heartbeats change the others every few minutes."""
+    named = ((one.get("type") or "", one.get("status") or "") for one in conditions)
+    kept = ((sys.intern(kind), sys.intern(status[:NAME])) for kind, status in named if health.matters(kind))
+    return tuple(islice(kept, NODE_TAINTS))
 
 
 def _devices(statuses: Iterable[_ContainerStatus]) -> Pairs:

@@ -15,15 +15,22 @@ from typing import TypeAlias
 
 import yaml
 
+from extender.limits import (
+    GPUS_PER_NODE,
+    LISTED_NAMES,
+    MIG_CONFIG,
+    MIG_LAYOUTS,
+    MIG_PROFILES,
+    NAME,
+    quoted,
+    shorten,
+)
 from extender.objects import MigGroup, MigLayout
 
 KEY = "config.yaml"
 NODE_LABEL = "nvidia.com/node-name"
 OWN = "app.kubernetes.io/component=nvidia-mig-manager"
 """Selects the ConfigMaps that the MIG manager writes itself, one for each node."""
-MOST_GPUS = 64
-_MOST_INSTANCES = 64
-"""More GPUs in a node, or instances on a GPU, than this is a mistake."""
 
 _Read: TypeAlias = tuple[Mapping[str, MigLayout], str]
 
@@ -38,6 +45,8 @@ def layouts_of(text: str) -> _Read:
 
     Nodes of one kind have ConfigMaps of one text, so equal texts share their layouts.
     """
+    if len(text) > MIG_CONFIG:
+        return {}, f"{KEY} has more than {MIG_CONFIG} characters"
     try:
         content = yaml.load(text, yaml.SafeLoader)  # the one in C falls over deep nesting, with the process
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -45,13 +54,15 @@ def layouts_of(text: str) -> _Read:
     configs = content.get("mig-configs") if isinstance(content, dict) else None
     if not isinstance(configs, dict):
         return {}, f"{KEY} has no mig-configs"
+    if len(configs) > MIG_LAYOUTS:
+        return {}, f"{KEY} has {len(configs)} layouts: at most {MIG_LAYOUTS} are read"
     layouts, wrong = {}, []
     for name, entries in configs.items():
         try:
-            layouts[str(name)] = tuple([_group(entry) for entry in _list(entries)])
+            layouts[_name(name)] = tuple([_group(entry) for entry in _list(entries, GPUS_PER_NODE)])
         except _Malformed as error:
-            wrong.append(f"layout {str(name)[:63]} is left out: {error}")
-    return layouts, "; ".join(wrong[:3])
+            wrong.append(f"layout {shorten(_shown(name), 63)} is left out: {error}")
+    return layouts, shorten("; ".join(wrong[:3]))
 
 
 def _group(entry: object) -> MigGroup:
@@ -60,13 +71,16 @@ def _group(entry: object) -> MigGroup:
     enabled, instances = entry.get("mig-enabled"), entry.get("mig-devices") or {}
     if not isinstance(enabled, bool) or not isinstance(instances, dict):
         raise _Malformed("mig-enabled must be true or false, mig-devices a map")
-    counts = {str(name): _number(n, _MOST_INSTANCES, f"{name}") for name, n in instances.items()}
+    if len(instances) > MIG_PROFILES:
+        raise _Malformed(f"mig-devices has {len(instances)} entries: at most {MIG_PROFILES} are read")
+    counts = {_name(name): _number(n, MIG_PROFILES, _shown(name)) for name, n in instances.items()}
     if counts and not enabled:
         raise _Malformed("mig-devices while mig-enabled is false")
     wanted = entry.get("device-filter") or []
+    models = [wanted] if isinstance(wanted, str) else _list(wanted, LISTED_NAMES)
     return MigGroup(
         _indices(entry.get("devices")),
-        tuple(str(one).lower() for one in ([wanted] if isinstance(wanted, str) else _list(wanted))),
+        tuple(_name(one).lower() for one in models),
         tuple(counts.items()) if enabled else None,
     )
 
@@ -74,16 +88,34 @@ def _group(entry: object) -> MigGroup:
 def _indices(devices: object) -> tuple[int, ...] | None:
     if devices == "all":
         return None
-    return tuple([_number(index, MOST_GPUS - 1, "the index of a GPU") for index in _list(devices)])
+    listed = _list(devices, GPUS_PER_NODE)
+    return tuple([_number(index, GPUS_PER_NODE - 1, "the index of a GPU") for index in listed])
 
 
-def _list(value: object) -> list[object]:
+def _list(value: object, most: int) -> list[object]:
     if not isinstance(value, list):
-        raise _Malformed(f"{str(value)[:63]!r} is no list")
+        raise _Malformed(f"{quoted(_shown(value))} is no list")
+    if len(value) > most:
+        raise _Malformed(f"a list has {len(value)} entries: at most {most} are read")
     return value
+
+
+def _name(value: object) -> str:
+    text = _shown(value)
+    if len(text) > NAME:
+        raise _Malformed(f"a name has more than {NAME} characters")
+    return text
 
 
 def _number(value: object, most: int, what: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise _Malformed(f"{what[:63]} must be a whole number from 0 to {most}, not {str(value)[:63]}")
+        number = shorten(_shown(value), 63)
+        raise _Malformed(f"{shorten(what, 63)} must be a whole number from 0 to {most}, not {number}")
     return value
+
+
+def _shown(value: object) -> str:
+    """A value as a text. Lists and maps may hold themselves a million times, numbers a million digits."""
+    if isinstance(value, int) and abs(value) < 1 << 63:
+        return str(value)
+    return value if isinstance(value, str) else f"a {type(value).__name__}"

@@ -35,6 +35,9 @@ class Node:
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
     created: float = 0.0  # Unix seconds, 0 where unknown
+    conditions: Pairs = ()  # (type, status) of those that speak of GPUs
+    unreadable: tuple[str, ...] = ()  # annotations that are left out, for they exceed a limit
+    problem: str = ""  # what exceeds a limit
 
     @property
     def key(self) -> str:

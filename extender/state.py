@@ -451,8 +451,11 @@ def _layouts_of(node: str) -> str:
 
 
 def _same_inventory(one: Node, other: Node) -> bool:
-    return (one.labels, one.annotations, one.allocatable) == (
-        other.labels,
-        other.annotations,
-        other.allocatable,
+    return _inventory_of(one) == _inventory_of(other)
+
+
+def _inventory_of(node: Node) -> tuple[object, ...]:
+    return (
+        *(node.labels, node.annotations, node.allocatable),
+        *(node.taints, node.conditions, node.unreadable, node.problem),
     )

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
 
-_PROFILE = re.compile(r"^(\d+)g\.(\d+)gb(.*)$")
-_PRODUCT_SUFFIX = re.compile(r"(-MIG-(?P<profile>INVALID|\d+g\.\d+gb[A-Za-z0-9.-]*?))?(?P<shared>-SHARED)?$")
+_PROFILE = re.compile(r"(\d{1,2})g\.(\d{1,4})gb([\w.+-]{0,32})", re.ASCII)
+_PRODUCT_PROFILE = re.compile(r"INVALID|\d{1,2}g\.\d{1,4}gb[A-Za-z0-9.-]{0,32}", re.ASCII)
+_SHARED = "-SHARED"
+_LONGEST = 128
+"""Characters of a product label that are read. The API server allows 63."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +79,17 @@ class Product:
 
 def parse_product(label: str) -> Product:
     """Split a product label into model, MIG profile and sharing (GFD, internal/lm/resource.go)."""
-    suffix = _PRODUCT_SUFFIX.search(label)
-    assert suffix is not None  # every part of the pattern is optional
-    return Product(label[: suffix.start()], suffix["profile"], suffix["shared"] is not None)
+    label = label[:_LONGEST]
+    rest = label.removesuffix(_SHARED)
+    base, mig, profile = rest.rpartition("-MIG-")
+    if mig and _PRODUCT_PROFILE.fullmatch(profile):
+        return Product(base, profile, rest != label)
+    return Product(rest, None, rest != label)
 
 
 def parse_profile(name: str) -> Profile | None:
     """Parse a profile name. Names differ between drivers, so they are parsed and never enumerated."""
-    match = _PROFILE.match(name)
+    match = _PROFILE.fullmatch(name)
     return Profile(int(match[1]), int(match[2]), match[3]) if match else None
 
 

@@ -10,17 +10,23 @@ import re
 
 Islands = tuple[tuple[int, ...], ...]
 
-_ITEM = re.compile(r"^(\d{1,3})(?:-(\d{1,3}))?$")
+_ITEM = re.compile(r"(\d{1,3})(?:-(\d{1,3}))?", re.ASCII)
+_GPUS = 64
+"""More GPUs than this on one node are a mistake."""
+_LONGEST = 256
+"""Characters of the label form that are read. 64 GPUs in groups of two take 181; a label has 63."""
 
 
 def parse_islands(value: str) -> Islands:
     """Read the label form: ``0-7``, ``0.1_2.3``, ``0.1.3-7`` or ``none``.
 
-    ``_`` stands between groups, ``.`` between items, ``-`` for a run. ValueError when malformed or when a
-    GPU is named twice.
+    ``_`` stands between groups, ``.`` between items, ``-`` for a run. ValueError when malformed, when a GPU
+    is named twice, or above GPU 63.
     """
     if value == "none":
         return ()
+    if len(value) > _LONGEST:
+        raise ValueError(f"islands: more than {_LONGEST} characters")
     islands = tuple(
         tuple(g for item in group.split(".") for g in _item(item, value)) for group in value.split("_")
     )
@@ -39,10 +45,12 @@ def reference_islands(gpus: int, island: int) -> Islands:
 
 
 def _item(item: str, value: str) -> range:
-    match = _ITEM.match(item)
+    match = _ITEM.fullmatch(item)
     if match is None:
         raise ValueError(f"islands {value!r}: {item!r} is neither a GPU index nor a run of them")
     first, last = int(match[1]), int(match[2] or match[1])
     if last < first:
         raise ValueError(f"islands {value!r}: the run {item!r} goes backwards")
+    if last >= _GPUS:
+        raise ValueError(f"islands {value!r}: GPU {last} is more than a node has")
     return range(first, last + 1)

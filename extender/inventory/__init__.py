@@ -18,6 +18,7 @@ from extender.inventory import (
     gfd,
     gpushare,
     hami,
+    health,
     koordinator,
     mig_manager,
     nvlink,
@@ -25,8 +26,17 @@ from extender.inventory import (
     vgpu_manager,
     volcano,
 )
-from extender.inventory.division import Division, InventoryError
+from extender.inventory.division import MIG_PREFIX, NVIDIA, Division, InventoryError, is_nvidia
 from extender.inventory.mig_manager import Advertised, Partition
+from extender.limits import (
+    DEVICES_PER_NODE,
+    GPU_MIB,
+    GPUS_PER_NODE,
+    NAME,
+    RESOURCES,
+    quoted,
+    shorten,
+)
 from extender.objects import Cards, MigLayouts, Node
 from extender.quantity import milli, whole
 from packing.catalogue import Model, Profile, find_model, parse_product, parse_profile, placement_of
@@ -44,12 +54,17 @@ __all__ = [
     "sources_of",
 ]
 
-MIG_PREFIX = "nvidia.com/mig-"
 SHARED_SUFFIX = ".shared"
-_NVIDIA = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 _OTHERS = {"amd.com/gpu": "amd.com/gpu.product-name", "gpu.intel.com/i915": "", "gpu.intel.com/xe": ""}
-_MOST_GPUS, _MOST_DEVICES = 64, 1 << 20
-"""More GPUs than this on one node is a broken advertisement, not a machine."""
+_READ = frozenset(
+    {
+        *(hami.REGISTER, hami.HANDSHAKE, hami.CORDON, volcano.REGISTER),
+        *(vgpu_manager.REGISTER, vgpu_manager.CONFIG, own.LABEL, koordinator.MODEL),
+        *(health.IGNORED, cloud.INSTANCE_TYPE, *health.LABELS),
+    }
+)
+_READ_PREFIXES = ("nvidia.com/gpu.", "nvidia.com/mig", "amd.com/gpu.", "cloud.google.com/gke-", nvlink.PREFIX)
+"""Annotations and labels that say what a node has: without one of them that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +83,7 @@ class _Device:
 
 def is_gpu_resource(name: str) -> bool:
     """Whether an extended resource is a counted GPU device that Stowage packs."""
-    return name in _NVIDIA or name in _OTHERS or name.startswith(MIG_PREFIX)
+    return is_nvidia(name) or name in _OTHERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +123,8 @@ def sources_of(node: Node, cards: Cards | None = None, layouts: MigLayouts | Non
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What a node has. ``doubt`` is what beside the node contradicts it and is not heard, "" for nothing."""
+    """What a node has. ``doubt`` says why it takes nothing new, and what contradicts it and is not heard; ""
+    for nothing."""
 
     shape: NodeShape
     doubt: str = ""
@@ -122,8 +138,9 @@ def shape_of(node: Node, cards: Cards | None = None, layouts: MigLayouts | None 
 def inventory_of(node: Node, cards: Cards | None = None, layouts: MigLayouts | None = None) -> Inventory:
     """Read a node, and what there is beside it of its GPUs.
 
-    Raises QuantityError or InventoryError where what it advertises cannot be read.
+    Raises QuantityError or InventoryError where what it advertises cannot be read, and nothing else.
     """
+    _check_readable(node)
     division = _division(node, cards)
     model = _model(node, division)
     gpus: list[Gpu] = []
@@ -141,6 +158,7 @@ def inventory_of(node: Node, cards: Cards | None = None, layouts: MigLayouts | N
     instances = {name: one for name, one in devices.items() if name.startswith(MIG_PREFIX)}
     if instances:
         _add_group(gpus, pools, instances, _mig_gpus(node, len(gpus), instances))
+    closed, reason = _closed(node, division, devices)
     shape = NodeShape(
         node.name,
         milli(node.allocatable.get("cpu", "0")),  # rounded up, as kube-scheduler does (Resource.Add)
@@ -149,13 +167,24 @@ def inventory_of(node: Node, cards: Cards | None = None, layouts: MigLayouts | N
         tuple(pools),
         model.name if model else None,
         nvlink.islands(node.labels, len(gpus), model if _all_whole(pools, division) else None),
-        _blocked(node),
+        reason,
         _product(node, division),
         gfd.cuda(node.labels),
         division.resource if division else "",
         division.mode if division else "",
     )
-    return Inventory(shape, partition.doubt)
+    doubts = (closed, partition.doubt, node.problem)
+    return Inventory(shape, shorten("; ".join(filter(None, doubts))))
+
+
+def _check_readable(node: Node) -> None:
+    """Raises InventoryError where something that the inventory is read from is missing or too long."""
+    for name in node.unreadable:
+        if name in _READ or name.startswith(_READ_PREFIXES):
+            raise InventoryError(f"{quoted(name)} is too long to be read")
+    for label in (gfd.PREFIX + "gpu.product", _OTHERS["amd.com/gpu"]):
+        if len(node.labels.get(label, "")) > NAME:
+            raise InventoryError(f"label {label} has more than {NAME} characters")
 
 
 def _division(node: Node, cards: Cards | None) -> Division | None:
@@ -174,11 +203,13 @@ def _devices(node: Node, division: Division | None, model: Model | None) -> dict
     """The counted devices of each resource, in the order of their names: how many, and what one is."""
     replaced = division.replaces if division else ()
     counts = {
-        name: whole(text)
+        name: count
         for name, text in sorted(node.allocatable.items())
-        if is_gpu_resource(name) and name not in replaced
+        if is_gpu_resource(name) and name not in replaced and (count := whole(text)) > 0
     }
-    return {name: (count, _device(node, name, model)) for name, count in counts.items() if count > 0}
+    if len(counts) > RESOURCES or max(counts.values(), default=0) > DEVICES_PER_NODE:
+        raise InventoryError("more GPU devices on one node than can be true")
+    return {name: (count, _device(node, name, count, model)) for name, count in counts.items()}
 
 
 def _partition(
@@ -200,8 +231,6 @@ def _partition(
 
 def _add_divided(gpus: list[Gpu], pools: list[Pool], division: Division) -> None:
     gpus.extend(division.gpus)
-    if len(gpus) > _MOST_GPUS:
-        raise InventoryError(f"{division.resource}: {len(gpus)} GPUs on one node cannot be true")
     fit = tuple(
         index
         for index, gpu in enumerate(gpus)
@@ -216,8 +245,9 @@ def _add_group(
     gpus: list[Gpu], pools: list[Pool], devices: dict[str, tuple[int, _Device]], count: int
 ) -> None:
     """Add ``count`` GPUs that carry these pools between them."""
-    if len(gpus) + count > _MOST_GPUS or any(total > _MOST_DEVICES for total, _ in devices.values()):
-        raise InventoryError(f"{', '.join(devices)}: {len(gpus) + count} GPUs on one node cannot be true")
+    if len(gpus) + count > GPUS_PER_NODE:
+        names = quoted(", ".join(devices))
+        raise InventoryError(f"{names}: {len(gpus) + count} GPUs on one node cannot be true")
     indices = tuple(range(len(gpus), len(gpus) + count))
     gpus.extend(Gpu(max(device.gpu_mib for _, device in devices.values())) for _ in indices)
     pools.extend(
@@ -256,12 +286,12 @@ def _product(node: Node, division: Division | None) -> str:
     return _labelled_product(node) or next(iter(names), "")
 
 
-def _device(node: Node, resource: str, model: Model | None) -> _Device:
+def _device(node: Node, resource: str, count: int, model: Model | None) -> _Device:
     if resource.startswith(MIG_PREFIX):
         return _mig_device(node, resource, model)
-    return (
-        _nvidia_device(node, resource, model) if resource in _NVIDIA else _other_device(node, resource, model)
-    )
+    if resource in NVIDIA:
+        return _nvidia_device(node, resource, count, model)
+    return _other_device(node, resource, model)
 
 
 def _model(node: Node, division: Division | None) -> Model | None:
@@ -269,7 +299,9 @@ def _model(node: Node, division: Division | None) -> Model | None:
     return find_model(product) if product else None
 
 
-def _nvidia_device(node: Node, resource: str, model: Model | None) -> _Device:
+def _nvidia_device(node: Node, resource: str, count: int, model: Model | None) -> _Device:
+    """A GPU, a MIG instance (single strategy) or a replica of one. Raises InventoryError where there are more
+    devices than GPUs, and nothing says why."""
     card = gfd.card(node.labels)
     profile = (card.product.profile if card.product else None) or cloud.mig_profile(node.labels)
     if profile:
@@ -277,9 +309,16 @@ def _nvidia_device(node: Node, resource: str, model: Model | None) -> _Device:
     else:
         memory = card.memory_mib or (model.memory_mib if model else 0)
         device = _Device(WHOLE, memory, memory)
-    shared = resource.endswith(SHARED_SUFFIX) or (card.product is not None and card.product.shared)
-    replicas = max(card.replicas, cloud.replicas(node.labels))
-    return _replicated(device, replicas, shared=shared, most=gfd.most_replicas(node.labels, "gpu"))
+    shared = resource.endswith(SHARED_SUFFIX) or gfd.shared(node.labels)
+    replicas, gpus = max(card.replicas, cloud.replicas(node.labels)), gfd.gpu_count(node.labels)
+    if shared and replicas < 2 and gpus:
+        replicas = -(-count // gpus)
+    device = _replicated(device, replicas, shared=shared, most=gfd.most_replicas(node.labels, "gpu"))
+    if gpus and not profile and count > gpus * device.per_gpu:
+        raise InventoryError(
+            f"{count} {resource} on {gpus} GPUs (nvidia.com/gpu.count): no label says how they are shared"
+        )
+    return device
 
 
 def _mig_device(node: Node, resource: str, model: Model | None) -> _Device:
@@ -294,8 +333,8 @@ def _mig_device(node: Node, resource: str, model: Model | None) -> _Device:
 
 def _other_device(node: Node, resource: str, model: Model | None) -> _Device:
     vram = node.labels.get("amd.com/gpu.vram", "") if resource == "amd.com/gpu" else ""
-    labelled = int(vram[:-1]) * 1024 if vram[-1:] == "G" and vram[:-1].isdigit() else 0
-    memory = labelled or (model.memory_mib if model else 0)
+    labelled = gfd.whole_number(vram[:-1]) * 1024 if vram[-1:] == "G" else 0
+    memory = labelled if 0 < labelled <= GPU_MIB else (model.memory_mib if model else 0)
     return _Device(WHOLE, memory, memory)
 
 
@@ -303,13 +342,14 @@ def _instance(profile_name: str, memory_mib: int, model: Model | None) -> _Devic
     """One MIG instance. Without a known geometry the GPU is taken to have seven compute slices."""
     profile = parse_profile(profile_name)
     if profile is None:
-        raise InventoryError(f"{profile_name!r} is not a MIG profile (like 1g.10gb)")
+        raise InventoryError(f"{quoted(profile_name)} is not a MIG profile (like 1g.10gb)")
     geometry = model.geometry if model else None
     placement = placement_of(geometry, profile, model.memory_mib) if geometry and model else None
     if geometry is None or placement is None or model is None:
         slices = 7 // max(profile.compute, 1)
-        memory = memory_mib or profile.memory_gb * 1024
-        return _Device(WHOLE * profile.compute // 7, memory, memory * slices, max(slices, 1), profile=profile)
+        memory, most = memory_mib or profile.memory_gb * 1024, max(slices, 1)
+        compute = min(WHOLE * profile.compute // 7, WHOLE)
+        return _Device(compute, memory, min(memory * most, GPU_MIB), most, profile=profile)
     memory = memory_mib or model.memory_mib * placement.size // geometry.memory_slices
     compute = WHOLE * profile.compute // geometry.compute_slices
     return _Device(compute, memory, model.memory_mib, len(placement.starts), profile=profile)
@@ -345,8 +385,25 @@ def _all_whole(pools: list[Pool], division: Division | None) -> bool:
     return whole_devices and bool(pools or division)
 
 
-def _blocked(node: Node) -> Reason:
+def _closed(
+    node: Node, division: Division | None, devices: Mapping[str, tuple[int, _Device]]
+) -> tuple[str, Reason]:
+    """Why the node takes nothing new, in words and by its kind."""
     if gfd.repartitioning(node.labels):
-        return Reason.REPARTITIONING
-    product = parse_product(node.labels.get("nvidia.com/gpu.product", ""))
-    return Reason.INVALID_LAYOUT if product.profile == "INVALID" else Reason.FITS
+        return "", Reason.REPARTITIONING
+    if parse_product(node.labels.get("nvidia.com/gpu.product", "")).profile == "INVALID":
+        return "", Reason.INVALID_LAYOUT
+    if division and (division.closed or (twice := _side_by_side(node, division, devices))):
+        return f"node takes nothing new: {division.closed or twice}", division.reason
+    sign = "" if division and division.sick else health.reported(node)
+    return (f"node takes nothing new: {sign}", Reason.SICK_GPU) if sign else ("", Reason.FITS)
+
+
+def _side_by_side(node: Node, division: Division, devices: Mapping[str, tuple[int, _Device]]) -> str:
+    """Why GPUs that a sharing system divides may be advertised by NVIDIA's plugin, too; "" where the node has
+    GPUs enough for both."""
+    plain = {name: -(-count // one.per_gpu) for name, (count, one) in devices.items() if name in NVIDIA}
+    needed = len(division.gpus) + sum(plain.values())
+    if not plain or gfd.gpu_count(node.labels) >= needed:
+        return ""
+    return f"{' and '.join(plain)} may be the GPUs that are divided as {division.resource}"

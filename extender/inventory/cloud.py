@@ -14,6 +14,8 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
+from extender.limits import NAME
+
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 _EC2 = {
     "t4": "Tesla-T4",
@@ -94,7 +96,8 @@ def naming_label(labels: Mapping[str, str]) -> str | None:
     for label, names in _PRODUCTS.items():
         if labels.get(label) in names:
             return label
-    return INSTANCE_TYPE if _of_instance_type(labels.get(INSTANCE_TYPE, "")) else None
+    kind = labels.get(INSTANCE_TYPE, "")
+    return INSTANCE_TYPE if len(kind) <= NAME and _of_instance_type(kind) else None
 
 
 def replicas(labels: Mapping[str, str]) -> int:

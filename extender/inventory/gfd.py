@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from extender.limits import DEVICES_PER_NODE, GPU_MIB
 from packing.catalogue import Product, parse_product
 
 PREFIX = "nvidia.com/"
@@ -60,7 +61,8 @@ def cuda(labels: Mapping[str, str]) -> int:
     """
     for major, minor in _CUDA:
         if major in labels:
-            return number(labels, major) * 1000 + number(labels, minor)
+            version = number(labels, major), number(labels, minor)
+            return version[0] * 1000 + version[1] if max(version) < 1000 else 0
     return 0
 
 
@@ -73,14 +75,28 @@ def most_replicas(labels: Mapping[str, str], device: str) -> int:
     """
     said = labels.get("stowage.dev/replicas-per-container")
     if said is not None:
-        return number(labels, "stowage.dev/replicas-per-container")
+        return min(number(labels, "stowage.dev/replicas-per-container"), DEVICES_PER_NODE)
     mps = labels.get(f"{PREFIX}{device}.sharing-strategy") == "mps"
     return int(mps or "cloud.google.com/gke-gpu-sharing-strategy" in labels)
 
 
+def shared(labels: Mapping[str, str]) -> bool:
+    """Whether labels say that the device behind ``nvidia.com/gpu`` is a replica, however many there are."""
+    product = card(labels).product
+    return (
+        (product is not None and product.shared)
+        or labels.get(PREFIX + "gpu.sharing-strategy") in ("time-slicing", "mps")
+        or "cloud.google.com/gke-gpu-sharing-strategy" in labels
+    )
+
+
 def number(labels: Mapping[str, str], key: str) -> int:
     """A label as a whole number, 0 where absent or not one."""
-    text = labels.get(key, "")
+    return whole_number(labels.get(key, ""))
+
+
+def whole_number(text: str) -> int:
+    """A whole number of at most 15 digits, 0 for anything else."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 15 else 0
 
 
@@ -88,4 +104,5 @@ def _size(labels: Mapping[str, str], device: str) -> tuple[int, int]:
     memory = number(labels, f"{PREFIX}{device}.memory")
     if memory > _BYTES_GUARD:
         memory >>= 20
-    return memory, number(labels, f"{PREFIX}{device}.replicas")
+    replicas = min(number(labels, f"{PREFIX}{device}.replicas"), DEVICES_PER_NODE)
+    return memory if memory <= GPU_MIB else 0, replicas

@@ -7,7 +7,8 @@ goes by its index. Memory is kept in that unit (``dialects/gpushare.py``).
 
 from __future__ import annotations
 
-from extender.inventory.division import Division, InventoryError
+from extender.inventory.division import Division, InventoryError, advertises_nvidia
+from extender.limits import GPU_MIB, GPUS_PER_NODE
 from extender.objects import Node
 from extender.quantity import whole
 from packing.fleet import Gpu
@@ -19,7 +20,9 @@ def divided(node: Node) -> Division | None:
     """The node's GPUs if gpushare divides them. Raises InventoryError."""
     units, gpus = (whole(node.allocatable.get(name, "0")) for name in (RESOURCE, COUNT))
     if not units:
+        if gpus and advertises_nvidia(node):
+            raise InventoryError(f"{COUNT} is advertised without {RESOURCE}: who has the GPUs?")
         return None
-    if not 0 < gpus <= units or gpus > 64:
+    if not 0 < gpus <= min(units, GPUS_PER_NODE) or units // gpus > GPU_MIB:
         raise InventoryError(f"{RESOURCE}: {units} units on {gpus} GPUs ({COUNT}) cannot be true")
     return Division(RESOURCE, RESOURCE, (Gpu(units // gpus, divisible=True),) * gpus)

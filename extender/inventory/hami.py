@@ -4,9 +4,13 @@ Facts (Project-HAMi/HAMi at 4707fb02): a JSON list of id, index, count, devmem (
 type, numa, mode, health; Go leaves zero values out, so a GPU without ``health`` is sick
 (``pkg/device/devices.go``: DeviceInfo). Before, ``id,count,devmem,devcore,type,numa,health[,index,mode]:``
 (``docs/develop/protocol.md``). ``hami.io/device-cordon`` lists UUIDs that take nothing new,
-``hami.io/node-handshake`` begins with ``Deleted`` once the plugin is gone. The plugin advertises
-``nvidia.com/gpu`` as GPUs x count: where there is no more of it than GPUs, the annotation is a leftover and
-the node is a plain one.
+``hami.io/node-handshake`` begins with ``Deleted`` once HAMi's scheduler has found the plugin gone (HAMi up
+to 2.5). The plugin advertises ``nvidia.com/gpu`` as the sum of the counts of its healthy GPUs
+(``nvinternal/plugin/server.go``: ListAndWatch; kubelet leaves unhealthy devices out of ``allocatable``).
+
+A node with a register is HAMi's, whatever else it says: taken for a plain one by mistake, its GPUs would be
+given away twice. Where it is not certain that HAMi hands out the GPUs (see ``_closed``), the pods there keep
+what they hold, and the node takes nothing new until the annotation is removed.
 
 All GPUs of a node are in one mode. In MIG mode each lists ``migProfiles``: name, memoryMB, core (per cent),
 sliceCount, and placements with start and size in memory slices (``pkg/device/devices.go``: MigProfile). HAMi
@@ -22,7 +26,18 @@ from functools import lru_cache
 
 from pydantic_core import from_json
 
-from extender.inventory.division import Division, InventoryError, count, product_label, table, unique
+from extender.inventory.division import (
+    Division,
+    InventoryError,
+    advertises_nvidia,
+    count,
+    name,
+    product_label,
+    rows,
+    table,
+    unique,
+)
+from extender.limits import GPU_MIB, MIG_PROFILES, MIG_SLICES, quoted
 from extender.objects import Node
 from extender.quantity import whole
 from packing.fleet import Gpu
@@ -36,36 +51,66 @@ REGISTER, HANDSHAKE, CORDON = (
     "hami.io/device-cordon",
 )
 CORE, MIG = "hami-core", "mig"
-MOST_SLICES = 32
+MOST_SLICES = MIG_SLICES
 _FIELDS = ("id", "count", "devmem", "devcore", "type", "numa", "health", "index", "mode")
 
 
 def divided(node: Node) -> Division | None:
     """The node's GPUs if HAMi divides them. Raises InventoryError."""
     text = node.annotations.get(REGISTER)
-    if not text or node.annotations.get(HANDSHAKE, "").startswith("Deleted"):
+    if not text or not advertises_nvidia(node):  # nobody hands out these GPUs now
         return None
     entries = sorted(_entries(text), key=lambda entry: count(entry.get("index", 0), REGISTER))
-    slots = sum(count(entry.get("count", 0), REGISTER) for entry in entries)
-    advertised = whole(node.allocatable.get(RESOURCE, "0"))
-    if not advertised or (advertised <= len(entries) < slots):
-        return None
     cordoned = {uuid.strip() for uuid in node.annotations.get(CORDON, "").split(",")}
     mode = MIG if all(entry.get("mode") == MIG for entry in entries) else CORE
     gpus = unique([_gpu(entry, mode, cordoned) for entry in entries], REGISTER)
-    products = frozenset(product_label(str(entry.get("type", ""))) for entry in entries)
-    return Division(RESOURCE, REGISTER, gpus, products, RESOURCE, replaces=frozenset({RESOURCE}), mode=mode)
+    return Division(
+        RESOURCE,
+        REGISTER,
+        gpus,
+        frozenset(product_label(name(entry.get("type", ""), REGISTER)) for entry in entries),
+        RESOURCE,
+        replaces=frozenset({RESOURCE}),
+        mode=mode,
+        closed=_closed(node, entries),
+        sick=not all(map(_healthy, entries)),
+    )
+
+
+def _closed(node: Node, entries: list[Mapping[str, object]]) -> str:
+    """Why the GPUs take nothing new, "" where HAMi certainly hands them out.
+
+    More devices than GPUs are HAMi's, and so are as many as its healthy GPUs have. Fewer may be NVIDIA's
+    plugin beside an annotation that was left over.
+    """
+    way_out = f"remove annotation {REGISTER} if HAMi no longer runs here"
+    if node.annotations.get(HANDSHAKE, "").startswith("Deleted"):
+        return f"{HANDSHAKE} is Deleted, so HAMi would not read an assignment: {way_out}"
+    advertised = whole(node.allocatable.get(RESOURCE, "0"))
+    slots = sum(_slots(entry) for entry in entries)
+    healthy = sum(_slots(entry) for entry in entries if _healthy(entry))
+    if advertised > len(entries) or advertised == healthy or (advertised and slots <= len(entries)):
+        return ""
+    return f"{advertised} {RESOURCE} are advertised, and HAMi's healthy GPUs have {healthy}: {way_out}"
+
+
+def _slots(entry: Mapping[str, object]) -> int:
+    return count(entry.get("count", 0), REGISTER)
+
+
+def _healthy(entry: Mapping[str, object]) -> bool:
+    return entry.get("health") in (True, "true")
 
 
 def _gpu(entry: Mapping[str, object], mode: str, cordoned: set[str]) -> Gpu:
-    uuid = str(entry.get("id", ""))
+    uuid = name(entry.get("id", ""), REGISTER)
     instances = _instances(entry.get("migProfiles") or []) if mode == MIG else ()
     fit = bool(instances) if mode == MIG else entry.get("mode", CORE) in (CORE, "")
     return Gpu(
-        instances[-1].memory_mib if instances else count(entry.get("devmem", 0), REGISTER),
-        fit and entry.get("health") in (True, "true") and uuid not in cordoned,
+        instances[-1].memory_mib if instances else count(entry.get("devmem", 0), REGISTER, GPU_MIB),
+        fit and _healthy(entry) and uuid not in cordoned,
         instances[-1].compute_milli if instances else count(entry.get("devcore", 0), REGISTER) * 10,
-        count(entry.get("count", 0), REGISTER),
+        _slots(entry),
         uuid,
         instances,
     )
@@ -73,7 +118,8 @@ def _gpu(entry: Mapping[str, object], mode: str, cordoned: set[str]) -> Gpu:
 
 def _instances(profiles: object) -> Instances:
     """The instances of a GPU, in the order in which HAMi looks for one that is large enough."""
-    found = [(count(one.get("sliceCount", 0), REGISTER), _instance(one)) for one in table(profiles, REGISTER)]
+    listed = table(profiles, REGISTER, MIG_PROFILES)
+    found = [(count(one.get("sliceCount", 0), REGISTER), _instance(one)) for one in listed]
     found.sort(key=lambda one: (one[1].memory_mib, one[0]))
     return _shared(tuple(instance for _, instance in found if instance.windows))
 
@@ -84,24 +130,24 @@ def _shared(instances: Instances) -> Instances:
 
 
 def _instance(profile: Mapping[str, object]) -> Instance:
-    name = str(profile.get("name", ""))
+    title = name(profile.get("name", ""), REGISTER)
     places = [
         (count(one.get("start", 0), REGISTER), count(one.get("size", 0), REGISTER))
-        for one in table(profile.get("placements") or [], REGISTER)
+        for one in table(profile.get("placements") or [], REGISTER, MOST_SLICES)
     ]
     if not all(size and start + size <= MOST_SLICES for start, size in places):
-        raise InventoryError(f"{REGISTER}: the placements of MIG profile {name[:63]!r} cannot be true")
+        raise InventoryError(f"{REGISTER}: the placements of MIG profile {quoted(title)} cannot be true")
     compute = count(profile.get("core", 0), REGISTER) * 10
     if compute > WHOLE:
-        raise InventoryError(f"{REGISTER}: MIG profile {name[:63]!r} has more than a GPU")
-    places.sort(reverse=name.startswith(("1g.", "3g.")))
+        raise InventoryError(f"{REGISTER}: MIG profile {quoted(title)} has more than a GPU")
+    places.sort(reverse=title.startswith(("1g.", "3g.")))
     windows = tuple(window(start, size) for start, size in places)
-    return Instance(name, compute, count(profile.get("memoryMB", 0), REGISTER), windows)
+    return Instance(title, compute, count(profile.get("memoryMB", 0), REGISTER, GPU_MIB), windows)
 
 
 def _entries(text: str) -> list[Mapping[str, object]]:
     if not text.lstrip().startswith("["):
-        parts = [part.split(",") for part in text.split(":") if part.strip()]
+        parts = rows(text, REGISTER)
         if not all(len(part) in (7, 9) for part in parts):
             raise InventoryError(f"{REGISTER} cannot be read")
         return [dict(zip(_FIELDS, part, strict=False)) for part in parts]

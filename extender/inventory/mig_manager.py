@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from extender.inventory import gfd
-from extender.mig_layouts import MOST_GPUS
+from extender.limits import GPUS_PER_NODE
 from extender.objects import MigLayout, MigLayouts, Node
 from packing.catalogue import Profile, parse_profile
 from packing.request import WHOLE
@@ -61,7 +61,7 @@ def partition(node: Node, layouts: MigLayouts | None, advertised: Mapping[str, A
         return Partition()  # whole GPUs, or none
     mixed = not any(one.profile for name, one in advertised.items() if name == "nvidia.com/gpu")
     count = gfd.gpu_count(node.labels) if mixed else 0  # under the single strategy it counts instances
-    if gpus := _read(layout, tuple(sorted(advertised.items())), count if count <= MOST_GPUS else 0):
+    if gpus := _read(layout, tuple(sorted(advertised.items())), count if count <= GPUS_PER_NODE else 0):
         return Partition(gpus)
     name = node.labels[LAYOUT]
     return Partition(
@@ -100,7 +100,7 @@ def _divided(
     """The devices on each of ``count`` GPUs (0: as many as it takes), () if they are not those advertised."""
     left = {name: one.total for name, one in advertised.items()}
     gpus: list[Mapping[str, int]] = []
-    for index in range(count or MOST_GPUS):
+    for index in range(count or GPUS_PER_NODE):
         devices = _on(groups, index, advertised)
         if devices is None or sum(n * advertised[name].compute_milli for name, n in devices.items()) > WHOLE:
             return ()

@@ -3,15 +3,20 @@
 Nothing on such a node divides a GPU: the container gets the index and restrains itself. The plain device
 plugin must not hand out the same GPUs, so the node takes no pods that ask for ``nvidia.com/gpu``; one that
 runs there all the same may be on any of them, and counts on each.
+
+Where that plugin advertises fewer GPUs than the label ``nvidia.com/gpu.count`` has, some are sick. Which ones
+is not known, so the node takes nothing new.
 """
 
 from __future__ import annotations
 
 from extender.inventory import gfd
 from extender.inventory.division import Division, InventoryError
+from extender.limits import GPUS_PER_NODE
 from extender.objects import Node
 from extender.quantity import whole
 from packing.fleet import Gpu
+from packing.reasons import Reason
 
 RESOURCE, WHOLE_GPU = "stowage.dev/gpu", "nvidia.com/gpu"
 LABEL = "stowage.dev/gpu-sharing"
@@ -24,8 +29,18 @@ def divided(node: Node, memory_mib: int) -> Division | None:
     card = gfd.card(node.labels)
     if card.replicas > 1 or (card.product and (card.product.shared or card.product.profile)):
         raise InventoryError(f"{LABEL}: the device plugin divides the GPUs already")
-    gpus = whole(node.allocatable.get(WHOLE_GPU, "0")) or gfd.gpu_count(node.labels)
-    if not 0 < gpus <= 64 or not memory_mib:
+    advertised, labelled = whole(node.allocatable.get(WHOLE_GPU, "0")), gfd.gpu_count(node.labels)
+    gpus = labelled or advertised
+    if not 0 < gpus <= GPUS_PER_NODE or advertised > gpus or not memory_mib:
         raise InventoryError(f"{LABEL}: the number or the memory of the node's GPUs is not known")
-    shared = (Gpu(memory_mib, divisible=True),) * gpus
-    return Division(RESOURCE, LABEL, shared, whole=WHOLE_GPU, open=False, replaces=frozenset({WHOLE_GPU}))
+    closed = f"{advertised} of {gpus} GPUs are advertised, and which ones is not known"
+    return Division(
+        RESOURCE,
+        LABEL,
+        (Gpu(memory_mib, divisible=True),) * gpus,
+        whole=WHOLE_GPU,
+        open=False,
+        replaces=frozenset({WHOLE_GPU}),
+        closed=closed if 0 < advertised < gpus else "",
+        reason=Reason.SICK_GPU,
+    )

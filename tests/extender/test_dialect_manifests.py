@@ -41,7 +41,7 @@ def pod(name: str, on: str = "") -> Pod:
 
 def test_every_node_is_read():
     state = make_state(*map(node, NODES))
-    assert state.problems == {}
+    assert state.problems.keys() == {"hami-left-over"}  # whether it is left over is not certain
 
 
 @pytest.mark.parametrize("name", cases("asks"))
@@ -168,7 +168,7 @@ def test_a_pod_that_runs_with_an_impossible_request_may_have_a_whole_gpu(name):
         ("plain", "allocatable", "nvidia.com/gpu.product", "counts"),
         ("gke-time-sharing", "allocatable", "cloud.google.com/gke-accelerator", "counts"),
         ("hami", "hami.io/node-nvidia-register", "hami.io/node-nvidia-register", "placement"),
-        ("hami-left-over", "allocatable", "nvidia.com/gpu.product", "counts"),
+        ("hami-left-over", "hami.io/node-nvidia-register", "nvidia.com/gpu.product", "placement"),
         ("vgpu-manager", "nvidia.com/node-device-register", "nvidia.com/node-device-register", "placement"),
         ("volcano", "volcano.sh/node-vgpu-register", "volcano.sh/node-vgpu-register", "placement"),
         ("koordinator", "koordinator.sh/gpu-core", "koordinator.sh/gpu-core", "placement"),

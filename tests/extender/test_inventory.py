@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from extender.inventory import InventoryError, shape_of
-from extender.objects import Node
+from extender.inventory import InventoryError, inventory_of, shape_of
+from extender.objects import Container, Node, PodSpec
 from extender.quantity import QuantityError
 from packing.fleet import NodeShape
 from packing.reasons import Reason
+from tests.extender.builders import make_pod, make_state, why
 
 LABEL_SETS = {
     entry["id"]: entry
@@ -258,12 +259,151 @@ def test_a_node_set_aside_must_say_what_it_has(labels):
         shape_of(node(labels))
 
 
-def test_registers_without_a_device_plugin_are_left_over():
-    register = '[{"id":"a","count":10,"devmem":1000,"devcore":100,"health":true}]'
-    assert shape_of(annotated({HAMI: register})).gpus == ()
-    assert shape_of(annotated({VOLCANO: "GPU-1,10,32768,T4,true,hami-core:"})).gpus == ()
-    deleted = {HAMI: register, "hami.io/node-handshake": "Deleted_2026.01.01 00:00:00"}
-    assert shape_of(annotated(deleted, **{"nvidia.com/gpu": "10"})).divided_as == ""
+REGISTERS = {
+    HAMI: '[{"id":"a","count":10,"devmem":1000,"devcore":100,"health":true}]',
+    VOLCANO: "GPU-1,10,32768,T4,true,hami-core:",
+    VGPU: '[{"id":0,"type":"NVIDIA A10","uuid":"a","core":100,"memory":23028,"number":10,"healthy":true}]',
+}
+
+
+@pytest.mark.parametrize("register", REGISTERS)
+def test_registers_without_any_device_plugin_are_left_over(register):
+    assert shape_of(annotated({register: REGISTERS[register]})).gpus == ()
+
+
+@pytest.mark.parametrize("device", ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"])
+@pytest.mark.parametrize("register", REGISTERS)
+def test_a_register_beside_nvidias_devices_closes_the_node_and_keeps_its_gpus(register, device):
+    """Pods of the sharing system may run on: a node taken for a plain one would give their GPUs away."""
+    node = annotated({register: REGISTERS[register]}, **{device: "1"})
+    found = inventory_of(node)
+    assert (found.shape.blocked, len(found.shape.gpus) > 0) == (Reason.UNREADABLE, True)
+    assert found.shape.divided_as
+    assert "takes nothing new" in found.doubt
+    assert register in found.doubt
+
+
+def test_gpus_in_mig_mode_are_the_native_plugins():
+    listed = REGISTERS[VGPU].replace('"healthy"', '"mig":true,"healthy"')
+    found = shape_of(annotated({VGPU: listed}, **{"nvidia.com/mig-1g.10gb": "7"}))
+    assert (found.blocked, found.divided_as) == (Reason.FITS, "")
+
+
+def hami_gpus(*healthy: bool, count: int = 10) -> str:
+    return json.dumps(
+        [
+            {"id": f"GPU-{i}", "index": i, "count": count, "devmem": 40960, "devcore": 100, "health": one}
+            for i, one in enumerate(healthy)
+        ]
+    )
+
+
+GONE = "Deleted_2026.01.01 00:00:00"
+
+
+@pytest.mark.parametrize(
+    ("healthy", "count", "advertised", "handshake", "takes"),
+    [
+        ((True, True), 10, 20, "", (0, 1)),
+        ((True, True), 10, 10, "", (0, 1)),  # a GPU is sick, and the register does not say so yet
+        ((True, False), 10, 10, "", (0,)),
+        ((True, False), 2, 2, "", (0,)),  # as many as GPUs, and as the healthy one has
+        ((True,) + (False,) * 9, 10, 10, "", (0,)),
+        ((True, True), 2, 2, "", ()),  # nobody says that one is sick: perhaps a leftover
+        ((True, True), 10, 1, "", ()),
+        ((True, False), 10, 1, "", ()),
+        ((True, True), 1, 2, "", (0, 1)),  # whole GPUs, whoever hands them out
+        ((True, True), 10, 20, GONE, ()),
+        ((True, True), 10, 2, GONE, ()),  # most likely uninstalled, but its pods may still run
+        ((True, False), 2, 2, GONE, ()),
+    ],
+)
+def test_a_node_with_a_hami_register_is_hamis_and_takes_nothing_in_doubt(
+    healthy, count, advertised, handshake, takes
+):
+    annotations = {HAMI: hami_gpus(*healthy, count=count), "hami.io/node-handshake": handshake}
+    found = inventory_of(annotated(annotations, **{"nvidia.com/gpu": str(advertised)}))
+    assert (found.shape.divided_as, len(found.shape.gpus)) == ("nvidia.com/gpu", len(healthy))
+    if takes:
+        assert found.shape.blocked is Reason.FITS
+        assert tuple(i for i, gpu in enumerate(found.shape.gpus) if gpu.divisible) == takes
+    else:
+        assert found.shape.blocked is Reason.UNREADABLE
+        assert f"remove annotation {HAMI}" in found.doubt
+
+
+def test_a_whole_gpu_does_not_fit_beside_a_share_on_a_hami_node_with_a_sick_gpu():
+    annotations = {HAMI: hami_gpus(True, False, count=2)}
+    resources = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "2"}
+    share = make_pod(
+        "share",
+        spec=PodSpec((Container("main", (("nvidia.com/gpu", "1"), ("nvidia.com/gpumem", "30000"))),)),
+        node_name="n",
+        annotations={"hami.io/vgpu-node": "n", "hami.io/vgpu-devices-allocated": "GPU-0,NVIDIA,30000,0:;"},
+    )
+    for handshake in ("Reported 2026-01-01 00:00:00", GONE):
+        told = annotations | {"hami.io/node-handshake": handshake}
+        state = make_state(Node("n", annotations=told, allocatable=resources), share)
+        assert why(state, make_pod("whole"), "n") is not Reason.FITS
+        assert state.fleet.memory[0, 0] == 40960 - 30000
+
+
+def test_more_devices_than_gpus_of_which_nothing_says_how_they_are_shared():
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "2"}
+    twenty = node(labels, **{"nvidia.com/gpu": "20"})
+    with pytest.raises(InventoryError, match="no label says how they are shared"):
+        shape_of(twenty)
+    state = make_state(twenty)
+    assert why(state, make_pod("one", cpu="0"), "n") is Reason.UNREADABLE
+
+
+@pytest.mark.parametrize(
+    ("labels", "devices"),
+    [
+        ({"nvidia.com/gpu.replicas": "10"}, 20),
+        ({"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED"}, 20),
+        ({"nvidia.com/gpu.sharing-strategy": "time-slicing"}, 20),
+        ({"nvidia.com/gpu.sharing-strategy": "mps", "nvidia.com/gpu.replicas": "10"}, 20),
+        ({"cloud.google.com/gke-max-shared-clients-per-gpu": "10"}, 20),
+        ({"cloud.google.com/gke-gpu-sharing-strategy": "time-sharing"}, 20),
+    ],
+)
+def test_labels_that_say_how_gpus_are_shared(labels, devices):
+    known = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "2"}
+    found = shape_of(node(known | labels, **{"nvidia.com/gpu": str(devices)}))
+    assert (len(found.gpus), found.pools[0].total, found.pools[0].compute_milli) == (2, devices, 100)
+
+
+def test_more_replicas_than_the_label_says_are_not_known():
+    labels = {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.count": "1"}
+    with pytest.raises(InventoryError, match="no label says"):
+        shape_of(node(labels, **{"nvidia.com/gpu": "20"}))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "blocked"), [("", Reason.UNREADABLE), ("1", Reason.UNREADABLE), ("3", Reason.FITS)]
+)
+def test_whole_gpus_beside_divided_ones_may_be_the_same(gpus, blocked):
+    labels = {"nvidia.com/gpu.count": gpus} if gpus else {}
+    allocatable = {"volcano.sh/vgpu-number": "10", "nvidia.com/gpu": "2"}
+    if gpus == "1":
+        allocatable["nvidia.com/gpu"] = "1"
+    found = shape_of(
+        Node("n", labels=labels, annotations={VOLCANO: REGISTERS[VOLCANO]}, allocatable=allocatable)
+    )
+    assert found.blocked is blocked
+
+
+def test_a_node_of_our_own_with_fewer_gpus_than_its_label_has_a_sick_one():
+    labels = {
+        "stowage.dev/gpu-sharing": "true",
+        "nvidia.com/gpu.count": "4",
+        "nvidia.com/gpu.product": "NVIDIA-L40S",
+    }
+    found = shape_of(node(labels, **{"nvidia.com/gpu": "3"}))
+    assert (len(found.gpus), found.blocked) == (4, Reason.SICK_GPU)
+    assert shape_of(node(labels, **{"nvidia.com/gpu": "4"})).blocked is Reason.FITS
+    assert shape_of(node(labels)).blocked is Reason.FITS  # without NVIDIA's plugin
 
 
 def test_gpus_of_several_kinds_have_no_one_model():

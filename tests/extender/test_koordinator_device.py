@@ -155,9 +155,14 @@ def test_without_the_device_the_sums_count_again() -> None:
     assert len(gpus(state)) == 3
 
 
-def test_a_device_of_a_node_that_koordinator_does_not_divide_means_nothing() -> None:
+def test_a_device_without_koordinators_resources_closes_the_node_and_keeps_the_books() -> None:
+    """Koordinator's pods may hold parts of the GPUs that NVIDIA's plugin advertises alone."""
     plain = replace(node(), allocatable={"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "3"})
-    assert shape_of(plain, device()) == shape_of(plain)
+    found = shape_of(plain, device())
+    assert (found.divided_as, found.gpus) == ("koordinator.sh/gpu", shape_of(node(), device()).gpus)
+    assert found.blocked is Reason.UNREADABLE
+    bare = replace(plain, allocatable={"cpu": "64", "memory": "512Gi"})
+    assert shape_of(bare, device()) == shape_of(bare)
 
 
 @pytest.mark.parametrize("minors", [(0, 0), (-1, 0), (0, 64)])

@@ -108,8 +108,8 @@ def first_fit(
 ) -> list[Pick] | None:
     """The devices that are found, in the order of the wants; ``None`` where there is no solution.
 
-    ``spend`` is told of the steps before they are taken, and may raise to end the search. Raises ``NoAnswer``,
-    and what ``spend`` and ``Option.suits`` raise.
+    ``spend`` is told of the steps before they are taken, and may raise to end the search. Raises
+    ``NoAnswer``, and what ``spend`` and ``Option.suits`` raise.
     """
     search = _Search(offer, wants, [_Ruling(rule) for rule in rules], spend)
     try:

@@ -16,8 +16,9 @@ error does to ``&&``, ``||``, ``==``, ``in`` and the macros, cel-go v0.26.0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
 
 from extender.bounded import BoundedMap
 from extender.dra.cel.parser import Parser, tokens
@@ -42,11 +43,27 @@ _TOKEN_STEPS = 16
 """Steps that a token takes to compile."""
 _TOKEN_BYTES = 400
 """What is kept of a token, about."""
-_COMPILED: BoundedMap[str, Step | str] = BoundedMap(1024, 4 << 20)
+_COMPILED: BoundedMap[str, Selector | str] = BoundedMap(1024, 4 << 20)
 """By expression; a text says why it is not understood."""
 
-Selector: TypeAlias = Callable[..., bool]
-"""A function of a ``subject`` and the ``Meter`` to spend from, which raises ``Unclear``."""
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """A compiled expression. ``key`` tells it from others, and is much shorter."""
+
+    key: bytes
+    step: Step
+
+    def __call__(self, variables: Variables, meter: Meter | None = None) -> bool:
+        """Whether it matches a ``subject``; takes steps from the meter. Raises ``Unclear``."""
+        meter = meter or Meter()
+        result: object
+        try:
+            with meter.one_expression():
+                result = self.step.run(Names(variables, meter))
+        except RecursionError:
+            raise NotUnderstood("nested too deeply") from None
+        return result if isinstance(result, bool) else fail("the result is not true or false")
 
 
 def subject(
@@ -67,29 +84,18 @@ def subject(
 
 
 def compiled(expression: str, meter: Meter | None = None) -> Selector:
-    """The selector as a function of a ``subject``. Raises ``NotUnderstood``.
+    """The selector that an expression is. Raises ``NotUnderstood``.
 
     To compile it takes steps from the ``meter``, where it was not compiled of late.
     """
-    step = _COMPILED.get(expression) or _compile(expression, meter or Meter())
-    if isinstance(step, str):
-        raise NotUnderstood(step)
-
-    def matches(variables: Variables, meter: Meter | None = None) -> bool:
-        meter = meter or Meter()
-        result: object
-        try:
-            with meter.one_expression():
-                result = step.run(Names(variables, meter))
-        except RecursionError:
-            raise NotUnderstood("nested too deeply") from None
-        return result if isinstance(result, bool) else fail("the result is not true or false")
-
-    return matches
+    found = _COMPILED.get(expression) or _compile(expression, meter or Meter())
+    if isinstance(found, str):
+        raise NotUnderstood(found)
+    return found
 
 
-def _compile(expression: str, meter: Meter) -> Step | str:
-    made: Step | str
+def _compile(expression: str, meter: Meter) -> Selector | str:
+    made: Selector | str
     count = 0
     try:
         if len(expression) > SELECTOR:
@@ -98,7 +104,8 @@ def _compile(expression: str, meter: Meter) -> Step | str:
         found = tokens(expression)
         count = len(found)
         meter.spend_beside(_TOKEN_STEPS * count)
-        made = Parser(found).whole()
+        key = blake2b(expression.encode(errors="surrogatepass"), digest_size=16).digest()
+        made = Selector(key, Parser(found).whole())
     except Exhausted:
         raise
     except NotUnderstood as error:

@@ -48,12 +48,14 @@ class Defaulting(dict[str, Any]):
 
 
 class Meter:
-    """Counts down the steps that are left, for one expression and for all of a forecast."""
+    """Counts down the steps that are ``left``, for one expression and for all of a forecast. ``beside`` are
+    those that only the first who asks has to take."""
 
-    __slots__ = ("_floor", "left")
+    __slots__ = ("_floor", "beside", "left")
 
     def __init__(self, steps: int = MOST_STEPS) -> None:
         self.left = steps
+        self.beside = 0
         self._floor = 0
 
     def spend(self, steps: int = 1) -> None:
@@ -67,6 +69,7 @@ class Meter:
 
     def spend_beside(self, steps: int) -> None:
         """Take so many steps that do not count for the limit of one expression. Raises ``Exhausted``."""
+        self.beside += steps
         self._floor = max(0, self._floor - steps)
         self.spend(steps)
 

@@ -51,6 +51,66 @@ MIG_LAYOUTS = 256
 NODE_TAINTS = 64
 """Taints and conditions that are read of a node, of each kind."""
 
+# Dynamic Resource Allocation. The API server enforces the first group (k8s.io/api ``resource/v1/types.go``,
+# v0.36.3; where versions differ, the larger number); a file, or an API server of another version, may not.
+CLAIM_REQUESTS = 32
+"""Requests of a claim."""
+CLAIM_ALTERNATIVES = 8
+"""Alternatives (``firstAvailable``) of a request."""
+CLAIM_CONSTRAINTS = 32
+"""Constraints of a claim."""
+CLAIM_RESULTS = 32
+"""Devices that one claim has been given."""
+CLAIM_USERS = 256
+"""Pods that a claim is reserved for."""
+SELECTORS = 32
+"""CEL selectors of a request or a device class."""
+SELECTOR = 10 << 10
+"""Characters of a CEL selector."""
+DEVICE_TOLERATIONS = 16
+"""Tolerations of a request."""
+SLICE_DEVICES = 128
+"""Devices of a ResourceSlice."""
+DEVICE_ATTRIBUTES = 64
+"""Attributes of a device, and as many capacities."""
+DEVICE_TAINTS = 16
+"""Taints of a device."""
+COUNTER_SETS = 64
+"""Counter sets of a ResourceSlice, and of those that one device consumes from."""
+COUNTERS = 64
+"""Counters of one set."""
+POLICY_VALUES = 64
+"""Values that the request policy of a capacity lists."""
+SELECTOR_TERMS = 16
+"""Terms of a ResourceSlice's or a device's node selector, and expressions of a term."""
+OBJECT_NAME = 253
+"""Characters of a name in a claim, slice or class: of a class, driver, pool, device, request or counter."""
+ATTRIBUTE = 64
+"""Characters of an attribute's value."""
+
+# The API server bounds none of these, or only very far away.
+CLAIM_TEXT = 64 << 10
+"""All CEL selectors of a claim or class, in characters. The API server lets through 1.5 MiB."""
+POD_CLAIMS = 32
+"""ResourceClaims of a pod."""
+POD_DEVICES = 128
+"""Devices that are searched for at once, over all claims of a pod."""
+SELECTOR_TOKENS = 1024
+"""Names, literals and signs of a CEL selector. Those of NVIDIA's documentation have up to 40."""
+SELECTOR_DEPTH = 32
+"""Parts inside each other of a CEL selector: parentheses, calls, and operators one after the other."""
+SELECTOR_STEPS = 2000
+"""Steps that one evaluation of a CEL selector may take: each part of it that is evaluated is one, and each
+``STEP_TEXT`` characters or items that it goes through. A normal one takes less than 100."""
+STEP_TEXT = 16
+"""Characters or items that are gone through in one step."""
+FORECAST_STEPS, NODE_STEPS, DEVICE_STEPS = 4000, 256, 128
+"""Steps of CEL and of the search that the forecast for one pod may take, and for each node that it is about and
+each device there as many more; what one node does not need is left for the next ones. A normal forecast takes
+a fifth. So the author of a claim can make it a few times slower than others, in a cluster of any size."""
+MOST_STEPS = 1_000_000
+"""Steps that the forecast for one pod may take, however many nodes and devices there are: about a second."""
+
 # YAML of files and of requests for an explanation. Aliases are refused whatever their number.
 YAML_DEPTH = 64
 """Maps and lists inside each other. A pod has 12."""

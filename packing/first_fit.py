@@ -19,7 +19,10 @@ from typing import TypeAlias
 MOST = 32
 """Devices that one claim can have (``AllocationResultsMaxSize`` of the API)."""
 _STEPS = 20_000
-"""Devices that are looked at before the search is given up; kube-scheduler stops after ten seconds."""
+"""Steps before the search is given up: devices and options that are looked at. kube-scheduler stops after ten
+seconds."""
+_AT_ONCE = 128
+"""Devices of all claims; the search for each is a level of recursion."""
 
 Counter: TypeAlias = Hashable
 Number: TypeAlias = int | Fraction
@@ -97,12 +100,18 @@ class Pick:
     device: int
 
 
-def first_fit(offer: Offer, wants: Sequence[Want], rules: Sequence[Rule] = ()) -> list[Pick] | None:
+def first_fit(
+    offer: Offer,
+    wants: Sequence[Want],
+    rules: Sequence[Rule] = (),
+    spend: Callable[[int], None] = lambda steps: None,
+) -> list[Pick] | None:
     """The devices that are found, in the order of the wants; ``None`` where there is no solution.
 
-    Raises ``NoAnswer``, and what ``Option.suits`` raises.
+    ``spend`` is told of the steps before they are taken, and may raise to end the search. Raises
+    ``NoAnswer``, and what ``spend`` and ``Option.suits`` raise.
     """
-    search = _Search(offer, wants, [_Ruling(rule) for rule in rules])
+    search = _Search(offer, wants, [_Ruling(rule) for rule in rules], spend)
     try:
         return search.picks if search.want(0) else None
     except _TooMany:
@@ -143,8 +152,10 @@ class _Ruling:
 
 
 class _Search:
-    def __init__(self, offer: Offer, wants: Sequence[Want], rulings: list[_Ruling]) -> None:
-        self._offer, self._wants, self._rulings = offer, wants, rulings
+    def __init__(
+        self, offer: Offer, wants: Sequence[Want], rulings: list[_Ruling], spend: Callable[[int], None]
+    ) -> None:
+        self._offer, self._wants, self._rulings, self._tell = offer, wants, rulings, spend
         self._left = dict(offer.left)
         self._users: defaultdict[int, list[int]] = defaultdict(list)  # claims, by device
         self._steps = _STEPS
@@ -156,12 +167,22 @@ class _Search:
             (index, number): [
                 device
                 for device in self._devices
-                if option.suits(device) and self._enough(option.takes(device))
+                if self._looks(option, device) and self._enough(option.takes(device))
             ]
             for index, want in enumerate(wants)
             for number, option in enumerate(want.options)
             if option.count is None
         }
+
+    def _spend(self, steps: int = 1) -> None:
+        self._steps -= steps
+        if self._steps < 0:
+            raise NoAnswer("the search for devices takes too long")
+        self._tell(steps)
+
+    def _looks(self, option: Option, device: int) -> bool:
+        self._spend()
+        return option.suits(device)
 
     def want(self, index: int) -> bool:
         """Meet this want and all after it."""
@@ -191,10 +212,14 @@ class _Search:
     def _option(self, index: int, number: int) -> bool:
         option = self._wants[index].options[number]
         claim = self._wants[index].claim
+        self._spend(1 + len(self.picks) // 8)
         held = sum(self._wants[pick.want].claim == claim for pick in self.picks)
         devices = self._all.get((index, number), [])
-        if held + (len(devices) if option.count is None else option.count) > MOST:
+        count = len(devices) if option.count is None else option.count
+        if held + count > MOST:
             raise _TooMany
+        if len(self.picks) + count > _AT_ONCE:
+            raise NoAnswer("too many devices are asked for at once")
         if option.count is not None:
             return self._some(index, number, option.count, 0)
         return bool(devices) and self._each(index, number, devices)
@@ -218,9 +243,7 @@ class _Search:
             return self.want(index + 1)
         option, claim = self._wants[index].options[number], self._wants[index].claim
         for device in self._devices[start:]:
-            self._steps -= 1
-            if self._steps < 0:
-                raise NoAnswer("the search for devices takes too long")
+            self._spend()
             touched = device in self._offer.taken or self._users.get(device)
             if (touched and not self._free(option, claim, device)) or not option.suits(device):
                 continue
@@ -262,6 +285,7 @@ class _Search:
         return amounts is not None and all(self._left[counter] >= n for counter, n in amounts.items())
 
     def _take(self, pick: Pick, price: Amounts) -> bool:
+        self._spend(1 + len(self._rulings) // 2 + len(price) // 8)
         for number, ruling in enumerate(self._rulings):
             if not ruling.add(pick):
                 for earlier in self._rulings[:number]:

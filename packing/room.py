@@ -12,9 +12,9 @@ from collections import Counter as Tally
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
 from typing import TypeAlias
+from weakref import WeakValueDictionary
 
 from packing.first_fit import Number
 
@@ -30,7 +30,11 @@ Consumption: TypeAlias = tuple[tuple[int, Number], ...]
 """(counter, amount)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+_MOST_KEPT = 1 << 18
+"""Devices, counters and kinds in the counts that are kept of one shape: some MiB."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Shape:
     """Devices of a pool: the kind of each, and what each consumes of the pool's counters (D,).
 
@@ -41,11 +45,17 @@ class Shape:
     kinds: tuple[Kind, ...]
     consumes: tuple[Consumption, ...]
     sets: tuple[int, ...]
+    _counts: dict[tuple[AbstractSet[int], tuple[Number, ...]], Mapping[Kind, int]] = field(
+        default_factory=dict
+    )
 
     @classmethod
     def of(cls, kinds: tuple[Kind, ...], consumes: tuple[Consumption, ...], sets: tuple[int, ...]) -> Shape:
         """The one object of this shape."""
-        return _shape(kinds, consumes, sets)
+        key = kinds, consumes, sets
+        if (known := _SHAPES.get(key)) is None:
+            known = _SHAPES[key] = cls(*key)
+        return known
 
     def sizes(self, total: Sequence[Number]) -> dict[Kind, float]:
         """The part of a GPU (0 to 1) that a device of each kind is, of counters that are ``total`` (C,): its
@@ -59,18 +69,24 @@ class Shape:
         return sizes
 
 
-@lru_cache(maxsize=1024)
-def _shape(kinds: tuple[Kind, ...], consumes: tuple[Consumption, ...], sets: tuple[int, ...]) -> Shape:
-    return Shape(kinds, consumes, sets)
+_SHAPES: WeakValueDictionary[tuple[object, ...], Shape] = WeakValueDictionary()
 
 
-@lru_cache(maxsize=1 << 14)
 def counts(shape: Shape, taken: AbstractSet[int], left: tuple[Number, ...]) -> Mapping[Kind, int]:
     """How many more devices of each kind there could be if only that kind were asked for.
 
     ``taken`` are devices that are given out, ``left`` what is left of each counter (C,). Where the slices
     that a device takes lie side by side, as in MIG, the number is exact.
     """
+    kept = shape._counts
+    if (known := kept.get((taken, left))) is None:
+        if len(kept) * (len(shape.kinds) + len(left)) > _MOST_KEPT:
+            kept.clear()
+        known = kept[taken, left] = _counted(shape, taken, left)
+    return known
+
+
+def _counted(shape: Shape, taken: AbstractSet[int], left: tuple[Number, ...]) -> Mapping[Kind, int]:
     groups: defaultdict[tuple[Kind, frozenset[int]], list[Consumption]] = defaultdict(list)
     for device, (kind, consumed) in enumerate(zip(shape.kinds, shape.consumes, strict=True)):
         if device not in taken and all(left[counter] >= amount for counter, amount in consumed):

@@ -15,7 +15,16 @@ from typing import TypeAlias
 
 from extender.dra.extended import OF_CLASS
 from extender.dra.pools import Pool, PoolKey, pool_of
-from extender.dra.records import Device, DeviceClass, DeviceId, Grant, Reach, ResourceClaim, ResourceSlice
+from extender.dra.records import (
+    ANY_POOL,
+    Device,
+    DeviceClass,
+    DeviceId,
+    Grant,
+    Reach,
+    ResourceClaim,
+    ResourceSlice,
+)
 from packing.first_fit import Amounts, Offer
 from packing.room import Kind, Room, Slot, counts, room
 
@@ -55,7 +64,8 @@ class OnNode:
 
     ``places`` are pools and indices of devices there (D,). ``room`` is what the node's own pools (``rests``)
     have room for. ``incomplete``: a pool is being renewed or is not sound; nobody can have all devices until
-    that is over. ``stamp`` changes with everything else.
+    that is over. ``hidden``: a claim holds devices here, and it cannot be read which. ``stamp`` changes with
+    everything else.
     """
 
     places: tuple[tuple[Pool, int], ...]
@@ -64,6 +74,7 @@ class OnNode:
     room: Room
     incomplete: bool
     stamp: tuple[int, int, int]
+    hidden: bool = False
 
     def device(self, index: int) -> Device:
         """A device."""
@@ -97,18 +108,22 @@ _NOTHING = OnNode((), Offer((), {}), (), {}, incomplete=False, stamp=(0, 0, 0))
 
 @dataclass(slots=True)
 class _Entry:
-    """The slices of a pool by name, the nodes that they are for, the pool as it was last put together, and
-    the claims that hold its devices, by device."""
+    """The slices of a pool by name, the nodes that they are for, the pool as it was last put together (and
+    what was left of it then), the claims that hold its devices, by device, and those of which it could not
+    be read which they hold."""
 
     slices: dict[str, ResourceSlice] = field(default_factory=dict)
     held: dict[str, dict[str, tuple[Grant, ...]]] = field(default_factory=dict)
+    hidden: set[str] = field(default_factory=set)
     nodes: frozenset[str] = frozenset()
     pool: Pool | None = None
+    rest: tuple[int, _Rest] | None = None  # of which version
     version: int = 0
 
 
 class DeviceBooks:
-    """See above. ``classes`` and ``claims`` are by key; ``version`` changes with every class.
+    """See above. ``classes`` and ``claims`` are by key; ``version`` changes with every class. ``resources``
+    are the extended resources that a device class stands for.
 
     ``total`` is the room of all nodes, ``sizes`` the part of a GPU that a device is, by kind.
     ``unsound``: a pool with counters is being renewed or is not sound, on whichever node: kube-scheduler then
@@ -121,7 +136,11 @@ class DeviceBooks:
         self.version = 0
         self.total: Tally[Slot] = Tally()
         self.sizes: dict[Kind, float] = {}
+        self._pools_with: Tally[Kind] = Tally()
+        self._perhaps_gone: set[Kind] = set()
+        self.resources: frozenset[str] = frozenset()
         self._slices: dict[str, ResourceSlice] = {}
+        self._hidden: set[str] = set()
         self._entries: dict[PoolKey, _Entry] = {}
         self._of_node: defaultdict[str, set[PoolKey]] = defaultdict(set)
         self._of_many: set[PoolKey] = set()
@@ -147,7 +166,7 @@ class DeviceBooks:
                 self._sliced(key)
             case DeviceClass():
                 self.classes[record.name] = record
-                self.version += 1
+                self._classes_changed()
             case ResourceClaim():
                 self.claims[record.key] = record
                 for grant in record.grants or ():
@@ -155,6 +174,7 @@ class DeviceBooks:
                     held = self._entries.setdefault(key, _Entry()).held.setdefault(grant.id.device, {})
                     held[record.key] = (*held.get(record.key, ()), grant)
                     self._touched(key)
+                self._hide(record)
 
     def remove(self, kind: str, key: str) -> None:
         """A record is gone. One that is not known is none."""
@@ -166,10 +186,11 @@ class DeviceBooks:
             self._drop_if_empty(pool_key)
         elif kind == "DeviceClass" and key in self.classes:
             del self.classes[key]
-            self.version += 1
+            self._classes_changed()
         elif kind == "ResourceClaim" and (claim := self.claims.pop(key, None)):
             for grant in claim.grants or ():
                 self._give_back(key, grant.id)
+            self._show(claim)
 
     def _give_back(self, claim: str, device: DeviceId) -> None:
         key = PoolKey(device.driver, device.pool)
@@ -182,10 +203,36 @@ class DeviceBooks:
         self._touched(key)
         self._drop_if_empty(key)
 
+    def _hide(self, claim: ResourceClaim) -> None:
+        """Nobody can say what is free of the pools that the claim has devices of."""
+        for name in claim.hidden:
+            if name == ANY_POOL:
+                self._hidden.add(claim.key)
+            else:
+                key = PoolKey(*name)
+                self._entries.setdefault(key, _Entry()).hidden.add(claim.key)
+                self._touched(key)
+
+    def _show(self, claim: ResourceClaim) -> None:
+        self._hidden.discard(claim.key)
+        for key in map(PoolKey._make, claim.hidden):
+            if key in self._entries:
+                self._entries[key].hidden.discard(claim.key)
+                self._touched(key)
+                self._drop_if_empty(key)
+
+    def _classes_changed(self) -> None:
+        self.version += 1
+        self.resources = frozenset(one.resource for one in self.classes.values() if one.resource)
+
     def _same_grants(self, claim: ResourceClaim) -> bool:
         """Whether nothing has changed that devices depend on: who uses them does change, and often."""
         known = self.claims.get(claim.key)
-        return known is not None and (known.grants, known.problem) == (claim.grants, claim.problem)
+        return known is not None and (known.grants, known.hidden, known.problem) == (
+            claim.grants,
+            claim.hidden,
+            claim.problem,
+        )
 
     def keep(self, kind: str, keys: AbstractSet[str]) -> None:
         """Remove all records of a kind that are not among ``keys``."""
@@ -209,9 +256,14 @@ class DeviceBooks:
         return self._problems
 
     @property
-    def resources(self) -> frozenset[str]:
-        """The extended resources that a device class stands for."""
-        return frozenset(one.resource for one in self.classes.values() if one.resource)
+    def hidden(self) -> bool:
+        """Whether a claim holds devices of which not even the pool could be read."""
+        return bool(self._hidden)
+
+    @property
+    def has_slices(self) -> bool:
+        """Whether there are slices."""
+        return bool(self._slices)
 
     def classes_for(self, resource: str) -> list[str]:
         """The classes that stand for an extended resource."""
@@ -230,6 +282,7 @@ class DeviceBooks:
         while self._dirty:
             name = next(iter(self._dirty))
             self.on_node(name, labels_of(name))
+        self._forget_kinds()  # of which no node has room any more
 
     def on_node(self, name: str, labels: Labels) -> OnNode:
         """What the node of this name and these labels can use."""
@@ -246,17 +299,23 @@ class DeviceBooks:
         if known is not None and known.stamp == stamp:
             return known
         fresh = self._build(name, labels, keys, stamp)
-        if known is not None:
-            self.total.subtract(known.room)
-        self.total.update(fresh.room)
+        self._count(fresh.room, known.room if known else {})
         self._nodes[name] = fresh
         if not fresh.places:
             del self._nodes[name]
         return fresh
 
+    def _count(self, room: Room, before: Room) -> None:
+        self.total.update(room)
+        self.total.subtract(before)
+        for slot in before.keys() - room.keys():
+            if not self.total[slot]:
+                del self.total[slot]
+
     def _build(self, name: str, labels: Labels, keys: set[PoolKey], stamp: tuple[int, int, int]) -> OnNode:
         found = [self._pool(key) for key in keys]
         pools = sorted((pool for pool in found if pool), key=lambda pool: pool.order)
+        hidden = any(self._entries[key].hidden for key in keys)
         rests = tuple(self._rest(pool) for pool in pools)
         here = [
             (rest, place)
@@ -277,10 +336,21 @@ class DeviceBooks:
         )
         places = tuple((rest.pool, place) for rest, place in here)
         incomplete = len(pools) < len(keys) or any(pool.problem for pool in pools)
-        own = tuple(one for one in rests if one.pool.shape and one.pool.reach[0].node == name)
-        return OnNode(places, offer, own, room((one.counts() for one in own), self.sizes), incomplete, stamp)
+        own = tuple(
+            one
+            for one in rests
+            if one.pool.shape and one.pool.reach[0].node == name and not self._entries[one.pool.key].hidden
+        )
+        room_here = room((one.counts() for one in own), self.sizes)
+        return OnNode(places, offer, own, room_here, incomplete, stamp, hidden)
 
     def _rest(self, pool: Pool) -> _Rest:
+        entry = self._entries[pool.key]
+        if entry.rest is None or entry.rest[0] != entry.version:
+            entry.rest = entry.version, self._what_is_left(pool)
+        return entry.rest[1]
+
+    def _what_is_left(self, pool: Pool) -> _Rest:
         left = dict(pool.counters)
         for parts in pool.parts.values():
             left |= parts
@@ -316,6 +386,8 @@ class DeviceBooks:
         nodes = frozenset(reach.node for reach in reaches if reach.node)
         for name in entry.nodes - nodes:
             self._of_node[name].discard(key)
+            if not self._of_node[name]:
+                del self._of_node[name]
             self._dirty.add(name)
         for name in nodes:
             self._of_node[name].add(key)
@@ -330,7 +402,7 @@ class DeviceBooks:
     def _drop_if_empty(self, key: PoolKey) -> None:
         """Forget a pool that has no slices and no holders any more."""
         entry = self._entries.get(key)
-        if entry and not entry.slices and not entry.held:
+        if entry and not (entry.slices or entry.held or entry.hidden):
             self._pool(key)  # which ends what was wrong with it
             del self._entries[key]
 
@@ -347,15 +419,28 @@ class DeviceBooks:
         entry = self._entries[key]
         if key in self._unbuilt:
             self._unbuilt.discard(key)
+            before = entry.pool.sizes() if entry.pool else {}
             entry.pool = pool = pool_of(key, entry.slices.values())
-            if pool is not None:
-                self.sizes.update(pool.sizes())
+            self._count_kinds(before, pool.sizes() if pool else {})
             self._note(f"pool {key.pool} of {key.driver}", pool.problem if pool else "")
             if (pool is None or pool.problem) and any(one.counters for one in entry.slices.values()):
                 self._unsound.add(key)
             else:
                 self._unsound.discard(key)
         return entry.pool
+
+    def _count_kinds(self, before: Mapping[Kind, float], now: Mapping[Kind, float]) -> None:
+        self.sizes.update(now)
+        self._pools_with.update(now.keys())
+        self._pools_with.subtract(before.keys())
+        self._perhaps_gone |= before.keys() - now.keys()
+
+    def _forget_kinds(self) -> None:
+        for kind in self._perhaps_gone:
+            if not self._pools_with[kind]:
+                del self._pools_with[kind]
+                self.sizes.pop(kind, None)
+        self._perhaps_gone.clear()
 
     def _note(self, subject: str, problem: str) -> None:
         if problem:

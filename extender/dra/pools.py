@@ -11,16 +11,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from extender.dra.cel import NotUnderstood, compiled, subject
+from extender.dra.cel import Meter, NotUnderstood, Selector, subject
 from extender.dra.records import Counters, Device, DeviceId, Reach, ResourceSlice
 from packing.catalogue import parse_profile
 from packing.first_fit import Amounts
 from packing.room import Kind, Shape
 
 _KEPT = 32
-"""Selectors of which it is remembered what they match, for each device."""
+"""Selectors of classes, and as many of claims, of which it is remembered what they match: who writes claims
+cannot make it forgotten what the classes match."""
+_Known: TypeAlias = dict[bytes, bytearray]
+"""By the key of a selector, for each device: 0 where it was not asked yet, 1 for no, 2 for yes."""
 
 
 class PoolKey(NamedTuple):
@@ -51,7 +54,8 @@ class Pool:
     index: Mapping[str, int] = field(default_factory=dict)  # of the devices by name
     parts: Mapping[int, Amounts] = field(default_factory=dict)
     shape: Shape | None = None  # of a pool that is one node's; others do not count for the room of nodes
-    _known: dict[tuple[str, int], bool] = field(default_factory=dict)
+    _of_classes: _Known = field(default_factory=dict)
+    _of_claims: _Known = field(default_factory=dict)
 
     @property
     def order(self) -> tuple[bool, PoolKey]:
@@ -73,20 +77,22 @@ class Pool:
         """The name of a device in the cluster."""
         return DeviceId(self.key.driver, self.key.pool, self.devices[index].name)
 
-    def matches(self, index: int, expression: str) -> bool:
-        """Whether a selector matches a device. Raises ``Unclear``."""
-        known = self._known.get((expression, index))
-        if known is None:
-            if len(self._known) > _KEPT * len(self.devices):
-                self._known.clear()
-            known = self._known[expression, index] = self._evaluate(self.devices[index], expression)
-        return known
+    def matches(self, index: int, selector: Selector, meter: Meter, *, of_class: bool) -> bool:
+        """Whether a selector of a class or a claim matches a device. Raises ``Unclear``."""
+        kept = self._of_classes if of_class else self._of_claims
+        if (known := kept.get(selector.key)) is None:
+            if len(kept) >= _KEPT:
+                del kept[next(iter(kept))]
+            known = kept[selector.key] = bytearray(len(self.devices))
+        if not known[index]:
+            known[index] = 1 + self._evaluate(self.devices[index], selector, meter)
+        return known[index] == 2  # noqa: PLR2004
 
-    def _evaluate(self, device: Device, expression: str) -> bool:
+    def _evaluate(self, device: Device, selector: Selector, meter: Meter) -> bool:
         if device.unreadable:
             raise NotUnderstood(f"{device.unreadable} of pool {self.key.pool}")
         names = subject(self.key.driver, device.attributes, device.capacity, shared=device.shared)
-        return compiled(expression)(names)
+        return selector(names, meter)
 
 
 def pool_of(key: PoolKey, slices: Iterable[ResourceSlice]) -> Pool | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
+from weakref import WeakValueDictionary
 
 from extender.dra.capacity import Policy
 from extender.dra.values import Amount, Value
@@ -146,13 +147,30 @@ class Agreement:
     distinct: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Demand:
-    """What a claim asks for. ``unclear`` says what of it is not understood, "" where nothing."""
+    """What a claim asks for. ``unclear`` says what of it is not understood, "" where nothing.
+
+    Equal demands are one object, which ``of`` gives: many claims are of one template.
+    """
 
     choices: tuple[Choice, ...] = ()
     agreements: tuple[Agreement, ...] = ()
     unclear: str = ""
+
+    @classmethod
+    def of(
+        cls, choices: tuple[Choice, ...] = (), agreements: tuple[Agreement, ...] = (), unclear: str = ""
+    ) -> Demand:
+        """The one object of this demand."""
+        key = choices, agreements, unclear
+        if (known := _DEMANDS.get(key)) is None:
+            known = _DEMANDS[key] = cls(choices, agreements, unclear)
+        return known
+
+
+_DEMANDS: WeakValueDictionary[tuple[object, ...], Demand] = WeakValueDictionary()
+_NO_DEMAND = Demand.of()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,17 +184,25 @@ class Grant:
     watching: bool = False
 
 
+ANY_POOL = ("", "")
+
+
 @dataclass(frozen=True, slots=True)
 class ResourceClaim:
-    """A claim: what it asks for, what it has been given (``None``: nothing yet), and the pods that use it."""
+    """A claim: what it asks for, what it has been given (``None``: nothing yet), and the pods that use it.
+
+    ``hidden`` are pools (driver, name) of which it holds devices that could not be read, ``ANY_POOL`` where
+    it is not known of which.
+    """
 
     kind: ClassVar[Literal["ResourceClaim"]] = "ResourceClaim"
     uid: ClassVar[str] = ""
     namespace: str
     name: str
-    demand: Demand = Demand()
+    demand: Demand = _NO_DEMAND
     grants: tuple[Grant, ...] | None = None
     pods: tuple[str, ...] = ()
+    hidden: tuple[tuple[str, str], ...] = ()
     problem: str = ""
 
     @property

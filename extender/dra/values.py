@@ -15,6 +15,9 @@ _SEMVER = re.compile(
     re.ASCII,
 )
 _LONGEST = 64  # characters of a version, by the API
+_LARGEST = 2**63 - 1
+_TINY = re.compile(r"[eE][+-]?\d{3}")
+"""Numbers with thousands of digits, with which kube-scheduler counts in billionths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +39,14 @@ Value: TypeAlias = bool | int | str | Version
 """An attribute. ``bool`` is an ``int`` in Python and is none in CEL: ask for it first."""
 
 
-@lru_cache(maxsize=4096)
 def version(text: str) -> Version | None:
     """The version that a text is, None where it is none."""
-    match = _SEMVER.fullmatch(text) if len(text) <= _LONGEST else None
+    return _version(text) if len(text) <= _LONGEST else None
+
+
+@lru_cache(maxsize=4096)
+def _version(text: str) -> Version | None:
+    match = _SEMVER.fullmatch(text)
     if match is None:
         return None
     major, minor, patch, before = match.groups()
@@ -51,6 +58,10 @@ def amount(text: object) -> Amount:
     """The amount that a text or number is. Raises ``QuantityError``."""
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise QuantityError("quantity is neither a text nor a number")
+    if isinstance(text, int) and abs(text) > _LARGEST:
+        raise QuantityError("quantity is too large")
+    if isinstance(text, str) and _TINY.search(text[:_LONGEST]):
+        raise QuantityError("quantity has an exponent of three digits")
     return Amount(exact(str(text)))
 
 

@@ -16,16 +16,54 @@ error does to ``&&``, ``||``, ``==``, ``in`` and the macros, cel-go v0.26.0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
 
-from extender.dra.cel.parser import Parser
-from extender.dra.cel.terms import Defaulting, Failed, Names, NotUnderstood, Unclear, fail
+from extender.bounded import BoundedMap
+from extender.dra.cel.parser import Parser, tokens
+from extender.dra.cel.terms import (
+    Defaulting,
+    Exhausted,
+    Failed,
+    Meter,
+    Names,
+    NotUnderstood,
+    Step,
+    Unclear,
+    Variables,
+    fail,
+)
 from extender.dra.values import Amount
+from extender.limits import SELECTOR, STEP_TEXT
 
-__all__ = ["Failed", "NotUnderstood", "Unclear", "compiled", "subject"]
+__all__ = ["Exhausted", "Failed", "Meter", "NotUnderstood", "Selector", "Unclear", "compiled", "subject"]
 
-_LONGEST = 10 * 1024  # characters, by the API
+_TOKEN_STEPS = 16
+"""Steps that a token takes to compile."""
+_TOKEN_BYTES = 400
+"""What is kept of a token, about."""
+_COMPILED: BoundedMap[str, Selector | str] = BoundedMap(1024, 4 << 20)
+"""By expression; a text says why it is not understood."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """A compiled expression. ``key`` tells it from others, and is much shorter."""
+
+    key: bytes
+    step: Step
+
+    def __call__(self, variables: Variables, meter: Meter | None = None) -> bool:
+        """Whether it matches a ``subject``; takes steps from the meter. Raises ``Unclear``."""
+        meter = meter or Meter()
+        result: object
+        try:
+            with meter.one_expression():
+                result = self.step.run(Names(variables, meter))
+        except RecursionError:
+            raise NotUnderstood("nested too deeply") from None
+        return result if isinstance(result, bool) else fail("the result is not true or false")
 
 
 def subject(
@@ -34,7 +72,7 @@ def subject(
     capacity: Mapping[str, Mapping[str, Amount]],
     *,
     shared: bool = False,
-) -> Names:
+) -> Variables:
     """The variables of an expression for a device; attributes and capacities by domain and name."""
     fields = {
         "driver": driver,
@@ -45,22 +83,32 @@ def subject(
     return {"device": fields}
 
 
-@lru_cache(maxsize=1024)
-def compiled(expression: str) -> Callable[[Names], bool]:
-    """The selector as a function of a ``subject``, which raises ``Unclear``. Raises ``NotUnderstood``."""
-    if len(expression) > _LONGEST:
-        raise NotUnderstood(f"longer than {_LONGEST} characters")
+def compiled(expression: str, meter: Meter | None = None) -> Selector:
+    """The selector that an expression is. Raises ``NotUnderstood``.
+
+    To compile it takes steps from the ``meter``, where it was not compiled of late.
+    """
+    found = _COMPILED.get(expression) or _compile(expression, meter or Meter())
+    if isinstance(found, str):
+        raise NotUnderstood(found)
+    return found
+
+
+def _compile(expression: str, meter: Meter) -> Selector | str:
+    made: Selector | str
+    count = 0
     try:
-        step = Parser(expression).whole()
-    except RecursionError:
-        raise NotUnderstood("nested too deeply") from None
-
-    def matches(names: Names) -> bool:
-        result: object
-        try:
-            result = step(names)
-        except RecursionError:
-            raise Failed("nested too deeply") from None
-        return result if isinstance(result, bool) else fail("the result is not true or false")
-
-    return matches
+        if len(expression) > SELECTOR:
+            raise NotUnderstood(f"longer than {SELECTOR} characters")
+        meter.spend_beside(len(expression) // STEP_TEXT)
+        found = tokens(expression)
+        count = len(found)
+        meter.spend_beside(_TOKEN_STEPS * count)
+        key = blake2b(expression.encode(errors="surrogatepass"), digest_size=16).digest()
+        made = Selector(key, Parser(found).whole())
+    except Exhausted:
+        raise
+    except NotUnderstood as error:
+        made = str(error)
+    _COMPILED.put(expression, made, len(expression) + _TOKEN_BYTES * count)
+    return made

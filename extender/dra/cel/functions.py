@@ -2,22 +2,54 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import Any
 
+from extender.bounded import BoundedMap
 from extender.dra.cel.operators import integer, key
-from extender.dra.cel.terms import Maybe, NotUnderstood, Result, fail, overload
+from extender.dra.cel.terms import Maybe, Meter, NotUnderstood, Result, fail, overload
 from extender.dra.values import Amount, Version, amount, version
+from extender.limits import quoted
 from extender.quantity import QuantityError
 
 _PATTERN = re.compile(
-    r"(?:\(\?i\))?(?:[^\\(\[{]|\\[dwsDWSb.\\/+*?()|\[\]{}^$-]|\((?!\?)|\(\?:|\[\^?[\w .:/-]+\]|\{\d+\})*"
+    r"(?:\(\?i\))?(?:[^\\(\[{]|\\[dwsDWSb.\\/+*?()|\[\]{}^$-]|\((?!\?)|\(\?:|\[\^?[\w .:/-]+\]|\{\d{1,2}\})*"
 )
-_MOST_STEPS = 1_000_000  # of a regular expression, at worst
+_LONGEST_PATTERN = 256
+_TRIES = 64
+"""Ways to match a text that are tried in one step."""
+_COMPILE = 8
+"""Steps that each character of a pattern takes to compile."""
 _LONGEST = 64  # characters of a text that one is tried on: an attribute has no more, by the API
-_INTEGER = re.compile(r"[+-]?[0-9]+")
+_MOST_PARTS = 1024  # of a text that is split
+_INTEGER = re.compile(r"[+-]?[0-9]{1,32}")
+_ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
+_ASCII_UPPER = {lower: lower - 32 for lower in range(ord("a"), ord("z") + 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Regex:
+    """A compiled pattern. ``repeats`` of its atoms are repeated; ``anchored``: it starts with ``^``.
+    ``branches``: the most ways through its alternatives."""
+
+    pattern: re.Pattern[str]
+    repeats: int
+    anchored: bool
+    branches: int
+
+    def cost(self, text: str) -> int:
+        """The steps that it takes at most to say that the text does not match. A way to match is a place
+        where it begins, one where each repeat ends, in this order, and a way through the branches."""
+        ends = self.repeats + (not self.anchored)
+        ways = math.comb(len(text) + ends, ends) * self.branches
+        return ways * (1 + len(self.pattern.pattern) // _TRIES) // _TRIES
+
+
+_REGEXES: BoundedMap[str, _Regex | str] = BoundedMap(256, 64 << 10)
+"""By pattern; a text says why there is none."""
 
 
 def _or_value(maybe: object, other: object) -> Result:
@@ -48,34 +80,51 @@ def _compared(test: Callable[[int], Any]) -> Callable[[object, object], Any]:
 
 
 def _matches(text: str, pattern: str) -> bool:
-    if len(text) > _LONGEST or not _harmless(pattern):
-        raise NotUnderstood(f"the regular expression {pattern[:64]!r} is not understood")
-    return re.search(pattern, text, re.ASCII) is not None
+    found = _REGEXES.get(pattern) or _regex(pattern)
+    if isinstance(found, str) or len(text) > _LONGEST or "\n" in text:  # of which $ means another thing
+        raise NotUnderstood(f"the regular expression {quoted(pattern)} is not understood")
+    return found.pattern.search(text) is not None
 
 
-@lru_cache(maxsize=1024)
-def _harmless(pattern: str) -> bool:
-    """Whether a pattern means the same in RE2 and here, and cannot take long here."""
-    if len(pattern) > 256 or not _PATTERN.fullmatch(pattern) or re.search(r"\)[*+?{]|[*+?}][*+?{]", pattern):
-        return False
-    bare = re.sub(r"\\.|\[[^]]*\]|\(\?[:i]", "", pattern)
-    repeats, groups, choices = len(re.findall(r"[*+?{]", bare)), pattern.count("("), bare.count("|")
+def _cost_of_matches(meter: Meter, text: object, pattern: object) -> int:
+    """The steps of an expression. Who is the first to use a pattern pays for compiling it, beside those."""
+    if not isinstance(text, str) or not isinstance(pattern, str) or len(text) > _LONGEST:
+        return 0
+    if (found := _REGEXES.get(pattern)) is None:
+        meter.spend_beside(_COMPILE * min(len(pattern), _LONGEST_PATTERN))
+        found = _regex(pattern)
+        _REGEXES.put(pattern, found, 64 + len(pattern))
+    return 0 if isinstance(found, str) else found.cost(text)
+
+
+def _regex(pattern: str) -> _Regex | str:
+    """The pattern, if it means the same in RE2 and here, or what is wrong with it."""
+    if len(pattern) > _LONGEST_PATTERN or not _PATTERN.fullmatch(pattern):
+        return "not understood"
+    if re.search(r"\)[*+?{]|[*+?}][*+?{]", pattern):
+        return "a group that is repeated"
+    bare = re.sub(r"\\.|\[[^]]*\]|(?<=\()\?[:i]", "", pattern)
+    repeats, bars, groups = len(re.findall(r"[*+?{]", bare)), bare.count("|"), 1 + bare.count("(")
+    # The product is largest where all groups, and what is outside of them, have equally many alternatives.
+    branches = math.ceil((bars / groups + 1) ** groups) if bars else 1
     try:
-        re.compile(pattern)
-    except re.error:
-        return False
-    return bool((1 + _LONGEST) ** repeats * (1 + choices) ** max(groups, 1) <= _MOST_STEPS)
+        compiled = re.compile(pattern, re.ASCII)
+    except (re.error, OverflowError, RecursionError):
+        return "not understood"
+    return _Regex(compiled, repeats, pattern.startswith("^") and not bars, branches)
 
 
 def _lower(text: str) -> str:
-    return "".join(chr(ord(c) + 32) if "A" <= c <= "Z" else c for c in text)
+    return text.translate(_ASCII_LOWER)
 
 
 def _upper(text: str) -> str:
-    return "".join(chr(ord(c) - 32) if "a" <= c <= "z" else c for c in text)
+    return text.translate(_ASCII_UPPER)
 
 
 def _split(text: str, separator: str) -> list[str]:
+    if (text.count(separator) if separator else len(text)) > _MOST_PARTS:
+        raise NotUnderstood(f"a text of more than {_MOST_PARTS} parts")
     return text.split(separator) if separator else list(text)
 
 
@@ -102,8 +151,8 @@ def _to_text(value: object) -> str:
 def _quantity(text: object) -> Amount:
     try:
         return amount(text) if isinstance(text, str) else overload()
-    except QuantityError as error:
-        return fail(str(error))
+    except QuantityError:  # which kube-scheduler may take: its quantities may be negative
+        raise NotUnderstood(f"the quantity {quoted(str(text))}") from None
 
 
 def _semver(text: object) -> Version:
@@ -176,3 +225,5 @@ METHODS: Mapping[str, tuple[int, Callable[..., Any]]] = {
     "hasValue": (0, _has_value),
 }
 """By name: how many arguments, and the function of the target and those."""
+COSTS: Mapping[str, Callable[..., int]] = {"matches": _cost_of_matches}
+"""Of methods that take more steps than their arguments are long: how many more."""

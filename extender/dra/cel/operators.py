@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from extender.dra.cel.terms import (
     Defaulting,
     Failed,
     Maybe,
+    Meter,
     Names,
     NotUnderstood,
     Result,
     Step,
     fail,
+    length_of,
     overload,
 )
 from extender.dra.values import Amount, Version
+from extender.limits import STEP_TEXT, quoted
 
 _ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
@@ -33,22 +36,79 @@ _SUMS: Mapping[str, Callable[[Any, Any], Any]] = {"+": operator.add, "-": operat
 
 def constant(value: object) -> Step:
     """Always this value."""
-    return lambda names: value
+
+    def give(names: Names) -> object:
+        names.meter.spend()
+        return value
+
+    return Step(give)
 
 
-def applied(function: Callable[[Any], Any], argument: Step) -> Step:
-    """A function of what the step gives."""
-    return lambda names: function(argument(names))
+def variable(name: str) -> Step:
+    """The value of a variable."""
+
+    def look_up(names: Names) -> Result:
+        names.meter.spend()
+        return names.values[name] if name in names.values else fail(f"{quoted(name)} is not known")
+
+    return Step(look_up)
 
 
-def binary(function: Callable[[Any, Any], Any], left: Step, right: Step) -> Step:
-    """A function of what two steps give."""
-    return lambda names: function(left(names), right(names))
+def applied(function: Callable[..., Any], *arguments: Step, cost: Callable[..., int] | None = None) -> Step:
+    """A function of what the steps give. It takes a step, and as many more as the values are long, or as the
+    ``cost`` of (meter, values) says."""
+    runs = [argument.run for argument in arguments]
+
+    def apply(names: Names) -> Result:
+        values = [run(names) for run in runs]
+        long = cost(names.meter, *values) if cost else sum(map(length_of, values)) // STEP_TEXT
+        names.meter.spend(1 + long)
+        return function(*values)
+
+    return Step.of(apply, *arguments)
 
 
-def logical(left: Step, right: Step, *, decides: bool) -> Step:
+def member(function: Callable[[Any, str], Any], target: Step, name: str) -> Step:
+    """A function of what a step gives and of a name that is written in the expression."""
+    run = target.run
+
+    def look_up(names: Names) -> Result:
+        names.meter.spend()
+        return function(run(names), name)
+
+    return Step.of(look_up, target)
+
+
+def related(sign: str, left: Step, right: Step) -> Step:
+    """A relation between what two steps give."""
+    relation, of_left, of_right = _RELATIONS[sign], left.run, right.run
+
+    def relate(names: Names) -> bool:
+        one, other = of_left(names), of_right(names)
+        names.meter.spend(1 + (length_of(one) + length_of(other)) // STEP_TEXT)
+        return relation(names.meter, one, other)
+
+    return Step.of(relate, left, right)
+
+
+def listed(items: Sequence[Step]) -> Step:
+    """A list of what the steps give."""
+
+    def collect(names: Names) -> list[Result]:
+        names.meter.spend()
+        return [item.run(names) for item in items]
+
+    return Step.of(collect, *items)
+
+
+def logical(sides: Sequence[Step], *, decides: bool) -> Step:
     """``||`` where True decides, ``&&`` where False does."""
-    return lambda names: decided((left, right), lambda side: side(names), decides=decides)
+
+    def decide(names: Names) -> bool:
+        names.meter.spend()
+        return decided(sides, lambda side: side.run(names), decides=decides)
+
+    return Step.of(decide, *sides)
 
 
 def decided(items: Iterable[Item], test: Callable[[Item], Result], *, decides: bool) -> bool:
@@ -72,29 +132,31 @@ def choice(condition: Step, yes: Step, no: Step) -> Step:
     """``?:``, of which one side alone is evaluated."""
 
     def choose(names: Names) -> Result:
-        which = condition(names)
-        return (yes if which else no)(names) if isinstance(which, bool) else fail("no condition")
+        names.meter.spend()
+        which = condition.run(names)
+        return (yes if which else no).run(names) if isinstance(which, bool) else fail("no condition")
 
-    return choose
+    return Step.of(choose, condition, yes, no)
 
 
 def _number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _equal(one: object, other: object) -> bool:
+def _equal(meter: Meter, one: object, other: object) -> bool:
     if isinstance(one, Amount | Version):
         return bool(key(one) == key(other)) if type(one) is type(other) else overload()
     if isinstance(one, Maybe) or isinstance(other, Maybe):
         raise NotUnderstood("comparison of optional values")
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_equal, one, other))
+        meter.spend(len(one))  # lists that contain each other may be much longer than the expression
+        return len(one) == len(other) and all(_equal(meter, *pair) for pair in zip(one, other, strict=True))
     return (type(one) is type(other) or (_number(one) and _number(other))) and one == other
 
 
-def _unequal(one: object, other: object) -> bool:
+def _unequal(meter: Meter, one: object, other: object) -> bool:
     try:
-        return not _equal(one, other)
+        return not _equal(meter, one, other)
     except Failed:
         return True
 
@@ -104,10 +166,10 @@ def key(value: object) -> Result:
     return value.key if isinstance(value, Version) else value.number if isinstance(value, Amount) else None
 
 
-def _ordered(sign: str) -> Callable[[Any, Any], bool]:
+def _ordered(sign: str) -> Callable[[Meter, Any, Any], bool]:
     compare = _ORDERS[sign]
 
-    def order(one: object, other: object) -> bool:
+    def order(meter: Meter, one: object, other: object) -> bool:
         if (_number(one) and _number(other)) or (type(one) is type(other) and isinstance(one, str | bool)):
             return compare(one, other)
         overload()
@@ -115,21 +177,22 @@ def _ordered(sign: str) -> Callable[[Any, Any], bool]:
     return order
 
 
-def _contained(value: object, container: object) -> bool:
+def _contained(meter: Meter, value: object, container: object) -> bool:
     if isinstance(container, Mapping):
         return value in container if isinstance(value, str) else False
     if not isinstance(container, list):
         overload()
     for item in container:
+        meter.spend()
         try:
-            if _equal(value, item):
+            if _equal(meter, value, item):
                 return True
         except Failed:
             continue
     return False
 
 
-RELATIONS: Mapping[str, Callable[[Any, Any], bool]] = {
+_RELATIONS: Mapping[str, Callable[[Meter, Any, Any], bool]] = {
     "==": _equal,
     "!=": _unequal,
     "in": _contained,
@@ -186,6 +249,11 @@ ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
 }
 
 
+def nothing(*_: object) -> int:
+    """The cost of what does not depend on how long its arguments are."""
+    return 0
+
+
 def integer(number: int) -> int:
     """An integer of CEL, which has 64 bits."""
     return number if -(2**63) <= number < 2**63 else fail("integer overflow")
@@ -206,10 +274,14 @@ def index(container: object, key: object) -> Result:
     if isinstance(container, Maybe):
         return optional(container, key)
     if isinstance(container, Mapping):
+        if not isinstance(key, str):
+            overload()
         try:
             return container[key]
-        except (KeyError, TypeError):
-            raise Failed(f"no such key: {key}") from None
+        except KeyError:
+            raise Failed(f"no such key: {quoted(key)}") from None
+    if isinstance(container, list) and isinstance(key, float):
+        raise NotUnderstood("an index that is no integer")
     if isinstance(container, list) and isinstance(key, int) and not isinstance(key, bool):
         return container[key] if 0 <= key < len(container) else fail("index out of bounds")
     overload()
@@ -219,10 +291,12 @@ def optional(container: object, key: object) -> Maybe:
     """``container[?key]``, and ``container.?key``."""
     if isinstance(container, Maybe):
         return optional(container.value, key) if container.there else container
-    if not isinstance(container, Mapping):
+    if isinstance(container, list):
+        raise NotUnderstood("an optional item of a list")
+    if not isinstance(container, Mapping) or not isinstance(key, str):
         overload()
     if isinstance(container, Defaulting):
-        return Maybe(True, container[str(key)])
+        return Maybe(True, container[key])
     return Maybe(True, container[key]) if key in container else Maybe(False)
 
 

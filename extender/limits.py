@@ -44,6 +44,12 @@ NODE_TAINTS = 64
 # YAML of files and of requests for an explanation. Aliases are refused whatever their number.
 YAML_DEPTH = 64
 """Maps and lists inside each other. A pod has 12."""
+YAML_NODES = 20_000
+"""Scalars, lists and maps in one manifest of a request, or in one layout file. A large pod has 2,000."""
+MIG_LAYOUTS_TEXT = 256 << 10
+"""Characters of the ConfigMap of NVIDIA's MIG manager. The one that the GPU operator ships has 30,000."""
+MIG_LAYOUTS = 512
+"""Layouts in it. The GPU operator ships 70."""
 EXPLAIN_BODY = 1 << 20
 """Bytes of a manifest for ``POST /debug/explain``: what etcd stores of an object, give or take."""
 

@@ -10,20 +10,28 @@ ConfigMap and never an exception.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import TypeAlias
 
-import yaml
-
+from extender.bounded import bounded_cache
+from extender.limits import (
+    GPUS_PER_NODE,
+    LISTED_NAMES,
+    MIG_LAYOUTS,
+    MIG_LAYOUTS_TEXT,
+    YAML_NODES,
+    quoted,
+    shorten,
+)
 from extender.objects import MigGroup, MigLayout
+from extender.yaml_text import TextError, yaml_documents
 
 KEY = "config.yaml"
 NODE_LABEL = "nvidia.com/node-name"
 OWN = "app.kubernetes.io/component=nvidia-mig-manager"
 """Selects the ConfigMaps that the MIG manager writes itself, one for each node."""
-MOST_GPUS = 64
+MOST_GPUS = GPUS_PER_NODE
 _MOST_INSTANCES = 64
-"""More GPUs in a node, or instances on a GPU, than this is a mistake."""
+"""More instances on a GPU than this are a mistake."""
 
 _Read: TypeAlias = tuple[Mapping[str, MigLayout], str]
 
@@ -32,26 +40,35 @@ class _Malformed(ValueError):
     """An entry is not of the form that the MIG manager takes."""
 
 
-@lru_cache(maxsize=16)
+def _characters(text: str) -> int:
+    return len(text)
+
+
+@bounded_cache(16, weigh=_characters)
 def layouts_of(text: str) -> _Read:
     """The layouts of a ``config.yaml`` by name, without those that cannot be read, and what is wrong.
 
     Nodes of one kind have ConfigMaps of one text, so equal texts share their layouts.
     """
+    if len(text) > MIG_LAYOUTS_TEXT:
+        return {}, f"{KEY} has more than {MIG_LAYOUTS_TEXT} characters"
     try:
-        content = yaml.load(text, yaml.SafeLoader)  # the one in C falls over deep nesting, with the process
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return {}, f"{KEY} is not YAML"
+        documents = yaml_documents(text, nodes=YAML_NODES)
+    except TextError as error:
+        return {}, f"{KEY} is not YAML: {error}"
+    content = documents[0] if len(documents) == 1 else None
     configs = content.get("mig-configs") if isinstance(content, dict) else None
     if not isinstance(configs, dict):
         return {}, f"{KEY} has no mig-configs"
+    if len(configs) > MIG_LAYOUTS:
+        return {}, f"{KEY} has more than {MIG_LAYOUTS} layouts"
     layouts, wrong = {}, []
     for name, entries in configs.items():
         try:
-            layouts[str(name)] = tuple([_group(entry) for entry in _list(entries)])
+            layouts[name] = tuple([_group(entry) for entry in _list(entries, LISTED_NAMES)])
         except _Malformed as error:
-            wrong.append(f"layout {str(name)[:63]} is left out: {error}")
-    return layouts, "; ".join(wrong[:3])
+            wrong.append(f"layout {quoted(name)} is left out: {error}")
+    return layouts, shorten("; ".join(wrong[:3]))
 
 
 def _group(entry: object) -> MigGroup:
@@ -60,13 +77,14 @@ def _group(entry: object) -> MigGroup:
     enabled, instances = entry.get("mig-enabled"), entry.get("mig-devices") or {}
     if not isinstance(enabled, bool) or not isinstance(instances, dict):
         raise _Malformed("mig-enabled must be true or false, mig-devices a map")
-    counts = {str(name): _number(n, _MOST_INSTANCES, f"{name}") for name, n in instances.items()}
+    counts = {name: _number(n, _MOST_INSTANCES, quoted(name)) for name, n in instances.items()}
     if counts and not enabled:
         raise _Malformed("mig-devices while mig-enabled is false")
     wanted = entry.get("device-filter") or []
+    models = [wanted] if isinstance(wanted, str) else _list(wanted, LISTED_NAMES)
     return MigGroup(
         _indices(entry.get("devices")),
-        tuple(str(one).lower() for one in ([wanted] if isinstance(wanted, str) else _list(wanted))),
+        tuple(str(one).lower() for one in models),
         tuple(counts.items()) if enabled else None,
     )
 
@@ -74,16 +92,18 @@ def _group(entry: object) -> MigGroup:
 def _indices(devices: object) -> tuple[int, ...] | None:
     if devices == "all":
         return None
-    return tuple([_number(index, MOST_GPUS - 1, "the index of a GPU") for index in _list(devices)])
+    return tuple([_number(index, MOST_GPUS - 1, "the index of a GPU") for index in _list(devices, MOST_GPUS)])
 
 
-def _list(value: object) -> list[object]:
+def _list(value: object, most: int) -> list[object]:
     if not isinstance(value, list):
-        raise _Malformed(f"{str(value)[:63]!r} is no list")
+        raise _Malformed(f"{quoted(str(value))} is no list")
+    if len(value) > most:
+        raise _Malformed(f"a list has more than {most} entries")
     return value
 
 
 def _number(value: object, most: int, what: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise _Malformed(f"{what[:63]} must be a whole number from 0 to {most}, not {str(value)[:63]}")
+        raise _Malformed(f"{what} must be a whole number from 0 to {most}, not {quoted(str(value))}")
     return value

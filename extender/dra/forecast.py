@@ -43,7 +43,7 @@ class Forecast:
 
     ``rank`` is how far down the lists are the alternatives (``firstAvailable``) that they come from: 0 where
     all are the first. Without devices, ``why`` there are none: kube-scheduler gives nothing on the node
-    (``refused``), or nothing is known.
+    (``refused``), or nothing is known. Without ``why``, too, there is nothing left to give.
     """
 
     devices: tuple[DeviceId, ...] = ()
@@ -127,7 +127,7 @@ class Forecaster:
         except (Unclear, QuantityError) as error:
             return Forecast(why=str(error))
         if not demands:
-            return Forecast(why="all claims of the pod have their devices")
+            return Forecast()
         return demands, self._kept_of(demands)
 
     def _kept_of(self, demands: Demands) -> dict[str, _Found]:
@@ -157,7 +157,7 @@ class Forecaster:
         except RecursionError:
             return _Found(stamp, Forecast(why="too many devices are asked for at once"))
         if picks is None:
-            return _Found(stamp, Forecast(why="the node has no devices that fit"))
+            return _Found(stamp, Forecast(why="the node has no devices that fit", refused=True))
         gone = [pick.device for pick in picks if not wants[pick.want].options[pick.option].watches]
         forecast = Forecast(
             tuple(on_node.id_of(pick.device) for pick in picks),

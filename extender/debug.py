@@ -12,6 +12,7 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic_core import to_json
 
 from extender.body import read_body
+from extender.limits import EXPLAIN_BODY, KEY, shorten
 from extender.service import Service
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 5
 """Nodes rendered before others get their turn: about a millisecond."""
-_LARGEST_MANIFEST = 1 << 20
 
 
 def debug_router(service: Service) -> APIRouter:
@@ -37,22 +37,25 @@ def debug_router(service: Service) -> APIRouter:
 
     @router.get("/nodes/{name}")
     async def node(name: str) -> Response:
-        return _found(inspector().node(name), f"node {name}")
+        return _found(inspector().node(name), f"node {shorten(name, KEY)}")
 
     @router.get("/pods/{namespace}/{name}")
     async def pod(namespace: str, name: str) -> Response:
-        return _found(inspector().pod(f"{namespace}/{name}"), f"pod {namespace}/{name}")
+        key = f"{namespace}/{name}"
+        return _found(await inspector().pod(key), f"pod {shorten(key, KEY)}")
 
     @router.post("/explain")
     async def explain(request: Request) -> Response:
         declared = request.headers.get("content-length", "")
-        manifest = await read_body(request.receive, declared, _LARGEST_MANIFEST)
+        manifest = await read_body(request.receive, declared, EXPLAIN_BODY)
         if manifest is None:
-            raise HTTPException(413, "the manifest is larger than 1 MiB", {"connection": "close"})
+            text = f"the manifest is larger than {EXPLAIN_BODY >> 20} MiB"
+            raise HTTPException(413, text, {"connection": "close"})
         try:
-            return _json(inspector().explain(manifest.decode()))
+            explanation = await inspector().explain(manifest.decode())
         except ValueError as error:
-            raise HTTPException(400, str(error)) from None
+            raise HTTPException(400, shorten(str(error))) from None
+        return _json(explanation)
 
     return router
 

@@ -1,20 +1,26 @@
 """Why a pod fits where it fits, or nowhere, and what is missing: read by people, as JSON or in a terminal.
 
-Pure: the state and a pod in, values out. What kube-scheduler checks by itself (taints, affinity, volumes) is
-not known here; of its filters only cordons and the node selector are followed.
+Pure: the state and a pod in, values out. Of the filters that kube-scheduler has itself, those of
+``extender.rules`` and what is foreseen of the pod's claims count; affinity between pods, topology spread and
+volumes are not known here. Every text and list in an explanation is short, whatever the pod holds.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
+import numpy.typing as npt
 
 from extender.dialects import RequestError, request_of
 from extender.dra.forecast import Forecast
+from extender.limits import KEY, LISTED_NAMES, YAML_NODES, shorten
 from extender.names import Bytes, NodeNames
-from extender.objects import Pod
+from extender.objects import Node, Pod
+from extender.rules import NodeFilter
 from extender.snapshot import Snapshot
 from extender.source import Unavailable
 from extender.state import Rows, State
@@ -27,6 +33,11 @@ from packing.shape import meaning
 
 BEST = 3
 """Nodes that are shown of those that fit."""
+NO_DEVICES = "node does not have the devices that the pod's claims ask for"
+_UNKNOWN_REASONS = 20
+"""Reasons that are told apart where devices are not known: they may name what others wrote."""
+
+Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +80,10 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """``nodes`` were asked about, ``fits`` of them fit; ``passed_over`` counts those not worth asking about.
+    """``nodes`` were asked about, ``fits`` of them fit.
 
+    ``unknown`` counts, by reason, those where it is not known whether the pod's claims get their devices, and
+    that fit otherwise; ``passed_over``, by reason, nodes that kube-scheduler rules out before it asks.
     ``error``: the request itself is wrong, whatever the nodes have.
     """
 
@@ -81,14 +94,33 @@ class Explanation:
     fits: int = 0
     best: tuple[Option, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    unknown: dict[str, int] = field(default_factory=dict)
     passed_over: dict[str, int] = field(default_factory=dict)
+
+
+class Candidates:
+    """The nodes that kube-scheduler would ask about for a pod, and why not about the others."""
+
+    def __init__(self, pod: Pod) -> None:
+        self._filter = NodeFilter(pod.rules, pod.spec.node_selector)
+        self.names: list[str] = []
+        self.passed_over: Counter[str] = Counter()
+
+    def add(self, nodes: Iterable[Node]) -> None:
+        """Sort these nodes in."""
+        for node in nodes:
+            obstacle = self._filter.obstacle(node.name, node.labels, node.taints, node.unschedulable)
+            if obstacle:
+                self.passed_over[obstacle] += 1
+            else:
+                self.names.append(node.name)
 
 
 def parse_pod(text: str, name: str) -> Pod:
     """The one pod of a manifest, JSON or YAML, that ``name`` tells from others. Raises ``ValueError``."""
     found = Snapshot()
     try:
-        found.add(text, name)
+        found.add(text, name, nodes=YAML_NODES)
     except Unavailable as error:
         raise ValueError(str(error)) from None
     if found.problems:
@@ -100,17 +132,23 @@ def parse_pod(text: str, name: str) -> Pod:
 
 def explain(state: State, pod: Pod) -> Explanation:
     """The pod against every node, as things are now."""
+    candidates = Candidates(pod)
+    candidates.add(state.nodes.values())
+    return explain_candidates(state, pod, candidates)
+
+
+def explain_candidates(state: State, pod: Pod, candidates: Candidates) -> Explanation:
+    """The pod against these nodes, as things are now."""
     try:
         request = request_of(pod)
     except RequestError as error:
-        return Explanation(pod.key, error=str(error))
-    worth_asking, passed_over = _worth_asking(state, pod)
-    names = NodeNames.of(worth_asking)
+        return Explanation(shorten(pod.key, KEY), error=shorten(str(error)))
+    names = NodeNames.of(candidates.names)
     verdict = judge(state, pod, request, names)
-    fits = verdict.codes == Reason.FITS
+    fits, _, _ = _told_apart(verdict)
     scores = np.zeros(len(names), np.uint8)
     scores[fits] = levels(verdict.cost[fits], verdict.keys[fits])
-    return explain_verdict(state, names, verdict, scores, passed_over)
+    return explain_verdict(state, names, verdict, scores, dict(candidates.passed_over))
 
 
 def explain_verdict(
@@ -122,7 +160,8 @@ def explain_verdict(
 ) -> Explanation:
     """What a verdict says about these names (and with these scores) in numbers of this moment."""
     pod, request = verdict.pod, verdict.request
-    fitting = np.flatnonzero(verdict.codes == Reason.FITS)
+    fits, refused, unknown = _told_apart(verdict)
+    fitting = np.flatnonzero(fits)
     shown = fitting[best(verdict.keys[fitting], BEST)]
     shown = shown[np.argsort(verdict.keys[shown])]
     with state.as_for(pod) as fleet:
@@ -135,13 +174,17 @@ def explain_verdict(
             for code in np.flatnonzero(np.bincount(verdict.codes))
             if code != Reason.FITS
         ]
+    if refused.any():
+        nearest = names[int(refused.argmax())]
+        refusals.append(Refusal(NO_DEVICES, int(refused.sum()), eviction_helps=True, nearest=nearest))
     return Explanation(
-        pod=pod.key,
+        pod=shorten(pod.key, KEY),
         asks=asks(request),
         nodes=len(names),
         fits=fitting.size,
         best=tuple(options),
         refusals=tuple(sorted(refusals, key=lambda refusal: -refusal.nodes)),
+        unknown=_counted(verdict.forecasts[i].why for i in np.flatnonzero(unknown)),
         passed_over=passed_over or {},
     )
 
@@ -149,29 +192,40 @@ def explain_verdict(
 def asks(request: Request) -> dict[str, int | str]:
     """A request in words: what by how much."""
     said: dict[str, int | str] = {"cpu (milli)": request.cpu_milli, "memory (MiB)": request.memory_mib}
-    said |= dict(request.devices) | dict(request.profiles)
+    said |= _first(request.devices) | _first(request.profiles)
     if part := request.shares:
         said["GPUs"] = part.count
         said |= {"of each: compute (milli)": part.compute_milli} if part.compute_milli else {}
         said |= {"of each: memory (MiB)": part.memory_mib} if part.memory_mib else {}
         said |= {"of each: memory (milli)": part.memory_milli} if part.memory_milli else {}
     if request.models is not None:
-        said["models"] = ", ".join(sorted(request.models))
+        said["models"] = shorten(", ".join(sorted(request.models)))
     return said | ({"NVLink island": "required"} if request.island else {})
 
 
-def _worth_asking(state: State, pod: Pod) -> tuple[list[str], dict[str, int]]:
-    """Nodes that kube-scheduler would ask about, as far as is known here, and why not about the others."""
-    passed_over: Counter[str] = Counter()
-    names = []
-    for node in state.nodes.values():
-        if node.unschedulable:
-            passed_over["node is cordoned"] += 1
-        elif any(node.labels.get(key) != value for key, value in pod.spec.node_selector):
-            passed_over["node selector does not match"] += 1
-        else:
-            names.append(node.name)
-    return names, dict(passed_over)
+def _first(counts: Iterable[tuple[str, int]]) -> dict[str, int | str]:
+    return {shorten(name, KEY): count for name, count in islice(counts, LISTED_NAMES)}
+
+
+def _told_apart(verdict: Verdict) -> tuple[Flags, Flags, Flags]:
+    """Which nodes fit, which lack devices for the pod's claims, and of which that is not known: (N,) each.
+
+    Nodes that Stowage refuses for anything else are in none of them.
+    """
+    fits = verdict.codes == Reason.FITS
+    if not verdict.forecasts:
+        return fits, np.zeros_like(fits), np.zeros_like(fits)
+    refused = np.array([forecast.refused for forecast in verdict.forecasts], bool)
+    known = np.array([not forecast.why for forecast in verdict.forecasts], bool)
+    return fits & known & ~refused, fits & refused, fits & ~known & ~refused
+
+
+def _counted(reasons: Iterable[str]) -> dict[str, int]:
+    """How often each reason comes, the most frequent first, and the rare ones of many together."""
+    counts = Counter(map(shorten, reasons))
+    shown = dict(counts.most_common(_UNKNOWN_REASONS))
+    others = counts.total() - sum(shown.values())
+    return shown | ({"other reasons": others} if others else {})
 
 
 def _option(state: State, verdict: Verdict, index: int, name: str, score: int | None) -> Option:
@@ -186,8 +240,8 @@ def _option(state: State, verdict: Verdict, index: int, name: str, score: int | 
         cost=float(verdict.cost[index]),
         terms=state.policy.terms(state.fleet, request, row) | claims,
         gpus=state.policy.choose(state.fleet, request, row),
-        devices=tuple(map("/".join, forecast.devices)),
-        devices_unknown=forecast.why,
+        devices=tuple(map("/".join, forecast.devices[:LISTED_NAMES])),
+        devices_unknown=shorten(forecast.why),
     )
 
 
@@ -224,10 +278,10 @@ def _needs(fleet: Fleet, row: int, request: Request) -> list[Need]:
         Need("cpu (milli)", request.cpu_milli, int(fleet.free_cpu[row]), shape.cpu_milli),
         Need("memory (MiB)", request.memory_mib, -(-int(fleet.free_memory[row]) >> 20), shape.memory_mib),
     ]
-    for name, count in request.devices:
+    for name, count in request.devices[:LISTED_NAMES]:
         resource = fleet.resources.get(name)
         free, total = (0, 0) if resource is None else (fleet.free[resource, row], fleet.total[resource, row])
-        needs.append(Need(name, count, int(free), int(total)))
+        needs.append(Need(shorten(name, KEY), count, int(free), int(total)))
     if part := request.shares:
         mib = [fleet.share_mib(row, gpu, request) for gpu in range(len(shape.gpus))]
         enough = [

@@ -76,8 +76,11 @@ def render(explanation: Explanation) -> str:
         lines += ["", "Best:", *_table([_option(option) for option in explanation.best])]
     if explanation.refusals:
         lines += ["", "Does not fit:", *_table([_refusal(refusal) for refusal in explanation.refusals])]
+    if explanation.unknown:
+        lines += ["", "Not known whether the claims of the pod get their devices there:"]
+        lines += _table([(str(count), why) for why, count in explanation.unknown.items()])
     if explanation.passed_over:
-        lines += ["", "Not asked about:"]
+        lines += ["", "Ruled out before Stowage was asked:"]
         lines += _table([(str(count), why) for why, count in explanation.passed_over.items()])
     if not fits and (wish := _wish(explanation.refusals)):
         lines += ["", wish]

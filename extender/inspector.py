@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from time import monotonic
 
 from extender.decisions import Decision, Decisions
-from extender.explain import Explanation, explain, parse_pod
+from extender.explain import Candidates, Explanation, explain_candidates, parse_pod
 from extender.nodeview import NodeView, view_node
+from extender.objects import Pod
 from extender.state import State
 
+_AT_ONCE = 50
+"""Nodes whose labels and taints are compared with a pod's rules before others get their turn."""
 _NEVER_ASKED = (
     "kube-scheduler has not asked about this pod: it is for another scheduler, or no node passed the filters "
     'in tree ("Insufficient nvidia.com/gpu" never reaches an extender)'
@@ -41,7 +45,7 @@ class Inspector:
         """A node, None where it is not known (any more)."""
         return view_node(self._state, name, monotonic())
 
-    def pod(self, key: str) -> Story | None:
+    async def pod(self, key: str) -> Story | None:
         """The pod ``namespace/name``, None where nobody has heard of it."""
         asked = self._decisions.pod(key)
         pod = self._state.pods.get(key) or asked
@@ -55,10 +59,18 @@ class Inspector:
             return Story(key, node, note, self._decisions.about(key), None)
         its_own = asked is not None and asked.uid == pod.uid  # not those of a pod that had its name before
         decisions = self._decisions.about(key) if its_own else []
-        now = None if pod.node_name else explain(self._state, pod)
+        now = None if pod.node_name else await self._explain(pod)
         note = "" if decisions or pod.node_name else _NEVER_ASKED
         return Story(key, pod.node_name, note, decisions, now)
 
-    def explain(self, manifest: str) -> Explanation:
+    async def explain(self, manifest: str) -> Explanation:
         """A pod that need not exist. Raises ``ValueError`` where the manifest is not one of a pod."""
-        return explain(self._state, parse_pod(manifest, "the manifest"))
+        return await self._explain(parse_pod(manifest, "the manifest"))
+
+    async def _explain(self, pod: Pod) -> Explanation:
+        """The pod against every node. Its rules may be long, so others get their turn in between."""
+        candidates, nodes = Candidates(pod), list(self._state.nodes.values())
+        for start in range(0, len(nodes), _AT_ONCE):
+            candidates.add(nodes[start : start + _AT_ONCE])
+            await asyncio.sleep(0)
+        return explain_candidates(self._state, pod, candidates)

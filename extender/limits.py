@@ -44,10 +44,10 @@ MIG_SLICES = 32
 """Memory slices of a GPU in MIG mode, and places of one profile. NVIDIA's GPUs have 8."""
 MIG_PROFILES = 64
 """MIG profiles of one GPU, or instances that a layout makes on it. NVIDIA's GPUs have at most 20."""
-MIG_CONFIG = 64 << 10
-"""Characters of the MIG manager's ``config.yaml``. NVIDIA's default has 15 KiB."""
+MIG_CONFIG = 256 << 10
+"""Characters of the MIG manager's ``config.yaml``. The one that the GPU operator ships has 30,000."""
 MIG_LAYOUTS = 256
-"""Layouts of one ``config.yaml``."""
+"""Layouts of one ``config.yaml``. The GPU operator ships 70."""
 NODE_TAINTS = 64
 """Taints and conditions that are read of a node, of each kind."""
 
@@ -114,6 +114,8 @@ MOST_STEPS = 1_000_000
 # YAML of files and of requests for an explanation. Aliases are refused whatever their number.
 YAML_DEPTH = 64
 """Maps and lists inside each other. A pod has 12."""
+YAML_NODES = 20_000
+"""Scalars, lists and maps in one manifest of a request, or in one layout file. A large pod has 2,000."""
 EXPLAIN_BODY = 1 << 20
 """Bytes of a manifest for ``POST /debug/explain``: what etcd stores of an object, give or take."""
 

@@ -33,6 +33,7 @@ from extender.objects import (
     PodSpec,
 )
 from extender.taints import Taint
+from extender.wire_rules import WireAffinity, WireOwner, WireToleration, rules_of
 
 # Domains (with their sub-domains) and bare names of annotations and pod labels that speak of GPUs, queues or
 # gangs. All others are dropped: on most pods they outweigh everything that is kept.
@@ -59,6 +60,7 @@ class WireMetadata(TypedDict, total=False):
     creationTimestamp: str | None
     deletionTimestamp: str | None
     resourceVersion: str | None
+    ownerReferences: list[WireOwner] | None
 
 
 class _Taint(TypedDict, total=False):
@@ -109,6 +111,8 @@ class WirePodSpec(TypedDict, total=False):
     nodeName: str | None
     schedulerName: str | None
     priority: int | None
+    affinity: WireAffinity | None
+    tolerations: list[WireToleration] | None
 
 
 class _Device(TypedDict, total=False):
@@ -182,6 +186,12 @@ class WirePod(BaseModel):
             labels=_kept(metadata.get("labels")),
             devices=_devices(status.get("containerStatuses") or ()),
             claims=_claims(status.get("resourceClaimStatuses") or ()),
+            rules=rules_of(
+                spec.get("affinity"),
+                spec.get("tolerations"),
+                metadata.get("ownerReferences"),
+                len(spec.get("nodeSelector") or ()),
+            ),
         )
 
 

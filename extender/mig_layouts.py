@@ -10,11 +10,9 @@ ConfigMap and never an exception.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import TypeAlias
 
-import yaml
-
+from extender.bounded import bounded_cache
 from extender.limits import (
     GPUS_PER_NODE,
     LISTED_NAMES,
@@ -22,10 +20,12 @@ from extender.limits import (
     MIG_LAYOUTS,
     MIG_PROFILES,
     NAME,
+    YAML_NODES,
     quoted,
     shorten,
 )
 from extender.objects import MigGroup, MigLayout
+from extender.yaml_text import TextError, yaml_documents
 
 KEY = "config.yaml"
 NODE_LABEL = "nvidia.com/node-name"
@@ -39,7 +39,11 @@ class _Malformed(ValueError):
     """An entry is not of the form that the MIG manager takes."""
 
 
-@lru_cache(maxsize=16)
+def _characters(text: str) -> int:
+    return len(text)
+
+
+@bounded_cache(16, weigh=_characters)
 def layouts_of(text: str) -> _Read:
     """The layouts of a ``config.yaml`` by name, without those that cannot be read, and what is wrong.
 
@@ -48,9 +52,10 @@ def layouts_of(text: str) -> _Read:
     if len(text) > MIG_CONFIG:
         return {}, f"{KEY} has more than {MIG_CONFIG} characters"
     try:
-        content = yaml.load(text, yaml.SafeLoader)  # the one in C falls over deep nesting, with the process
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return {}, f"{KEY} is not YAML"
+        documents = yaml_documents(text, nodes=YAML_NODES)
+    except TextError as error:
+        return {}, f"{KEY} is not YAML: {error}"
+    content = documents[0] if len(documents) == 1 else None
     configs = content.get("mig-configs") if isinstance(content, dict) else None
     if not isinstance(configs, dict):
         return {}, f"{KEY} has no mig-configs"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
 
 from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
+from extender.rules import NO_RULES, Rules
 from extender.taints import Taint
 
 Kind: TypeAlias = Literal[
@@ -158,6 +159,7 @@ class Pod:
     labels: Mapping[str, str] = field(default_factory=dict)
     devices: Pairs = ()  # (resource, device id) as kubelet reports them (allocatedResourcesStatus)
     claims: Pairs = ()  # (name in spec.claims, the ResourceClaim made for it)
+    rules: Rules = NO_RULES
 
     @property
     def key(self) -> str:

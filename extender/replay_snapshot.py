@@ -24,12 +24,11 @@ import numpy.typing as npt
 from extender.dialects import RequestError, request_of
 from extender.engine import state_of
 from extender.expected import prior_of
-from extender.manifests import WireNode
 from extender.objects import Pod
 from extender.planner import LEARNT, MOVED
-from extender.rules import RuledPod, WireRuledPod, admits
+from extender.rules import NodeFilter
 from extender.settings import Settings
-from extender.snapshot import Manifests, SnapshotSource, read
+from extender.snapshot import SnapshotSource, read
 from extender.traces import BadTrace
 from packing.fleet import Allocation, Fleet
 from packing.pick import Pick
@@ -38,7 +37,6 @@ from packing.request import Request
 
 Progress = Callable[[str, float], None]
 Flags = npt.NDArray[np.bool_]
-_MANIFESTS: Manifests = {"Node": WireNode, "Pod": WireRuledPod}
 _TODAY = "today"
 
 
@@ -68,7 +66,7 @@ class _Cluster:
     def __init__(self, paths: Sequence[Path], settings: Settings) -> None:
         self.name = paths[0].stem
         self.state = state_of(settings)
-        SnapshotSource(read(paths, _MANIFESTS), self.name).start(self.state.apply)
+        SnapshotSource(read(paths), self.name).start(self.state.apply)
         fleet = self.state.fleet
         cordoned = [fleet.rows[node.name] for node in self.state.nodes.values() if node.unschedulable]
         self.open: Flags = fleet.blocked == 0
@@ -93,8 +91,7 @@ class _Cluster:
     def _request(self, pod: Pod) -> Request | None:
         """What a pod that can move asks for."""
         row = self.state.fleet.rows.get(pod.node_name, -1)
-        stays = isinstance(pod, RuledPod) and pod.rules.stays
-        if row < 0 or not self.open[row] or stays or pod.spec.claims:
+        if row < 0 or not self.open[row] or pod.rules.stays or pod.spec.claims:
             return None
         try:
             request = request_of(pod)
@@ -104,12 +101,14 @@ class _Cluster:
 
     def _rows(self, pod: Pod) -> Flags:
         """(N,) the rows that the pod's rules admit."""
-        rules = (pod.spec.node_selector, pod.rules if isinstance(pod, RuledPod) else None)
+        rules = (pod.spec.node_selector, pod.rules)
         admitted = self._admitted.get(rules)
         if admitted is None:
             admitted = np.zeros(self.state.fleet.capacity, bool)
+            admits = NodeFilter(pod.rules, pod.spec.node_selector)
             for node in self.state.nodes.values():
-                admitted[self.state.fleet.rows[node.name]] = admits(node, pod)
+                obstacle = admits.obstacle(node.name, node.labels, node.taints, node.unschedulable)
+                admitted[self.state.fleet.rows[node.name]] = not obstacle
             admitted &= self.open
             self._admitted[rules] = admitted
         return admitted

@@ -1,35 +1,40 @@
 """Where kube-scheduler's own filters let a pod run: node selector, required node affinity, taints, cordons.
 
-The service has no need of this, as it is asked about nodes that have passed these filters. A replay of a
-snapshot moves pods by itself, so it must read them. Semantics as in ``k8s.io/component-helpers``
-(``scheduling/corev1``), v1.36. Not read: affinity between pods, topology spread, host ports and volumes.
+``filter`` has no need of this: it is asked about nodes that have passed these filters. ``explain`` and a
+replay of a snapshot ask about all nodes, so they must check them. Semantics as in
+``k8s.io/component-helpers`` (``scheduling/corev1``), v1.36.
+Not read: affinity between pods, topology spread, host ports and volumes.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from typing_extensions import TypedDict
-
-from extender.manifests import WireMetadata, WirePod, WirePodSpec, WireText
-from extender.objects import Node, Pod
-from extender.selectors import Expression, Term
+from extender.selectors import Term
 from extender.taints import Taint, Toleration, tolerated
+
+CORDONED = "node is cordoned"
+OTHER_SELECTOR = "node selector does not match"
+OTHER_AFFINITY = "node affinity does not match"
+NOT_TOLERATED = "node has a taint that the pod does not tolerate"
 
 _CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a pod demands of its node. ``terms``: one must hold, ``None`` for no affinity. ``owner`` is the
-    kind of the object that the pod belongs to, "" for none."""
+    """What a pod demands of its node, beside its node selector.
+
+    ``terms``: one must hold, ``None`` for no affinity. ``owner`` is the kind of the object that the pod
+    belongs to, "" for none. ``problem``: what of all this is too large to be read, "" for nothing; then no
+    node is admitted.
+    """
 
     terms: tuple[Term, ...] | None = None
     tolerations: tuple[Toleration, ...] = ()
     owner: str = ""
+    problem: str = ""
 
     @property
     def stays(self) -> bool:
@@ -37,114 +42,51 @@ class Rules:
         return self.owner in ("DaemonSet", "Node")
 
 
-@dataclass(frozen=True, slots=True)
-class RuledPod(Pod):
-    """A pod with the rules for its node."""
-
-    rules: Rules = Rules()
+NO_RULES = Rules()
 
 
-def admits(node: Node, pod: Pod) -> bool:
-    """Whether kube-scheduler would ask about this node for this pod, as far as these rules go."""
-    if any(node.labels.get(key) != value for key, value in pod.spec.node_selector):
-        return False
-    rules = pod.rules if isinstance(pod, RuledPod) else Rules()
-    if rules.terms is not None and not any(term.holds(node.name, node.labels) for term in rules.terms):
-        return False
-    return tolerated((*node.taints, *([_CORDON] if node.unschedulable else ())), rules.tolerations)
+@dataclass(slots=True)
+class NodeFilter:
+    """The rules of one pod, for many nodes: what holds for equal labels or taints is worked out once."""
 
+    rules: Rules
+    selector: Sequence[tuple[str, str]] = ()
+    _labels: tuple[str, ...] = field(init=False)
+    _affinity: dict[tuple[str | None, ...], bool] = field(init=False, default_factory=dict)
+    _tolerated: dict[tuple[Taint, ...], bool] = field(init=False, default_factory=dict)
 
-class _Owner(TypedDict, total=False):
-    kind: str | None
-    controller: bool | None
+    def __post_init__(self) -> None:
+        terms = self.rules.terms or ()
+        self._labels = tuple({one.key: None for term in terms for one in term.labels})
 
+    def obstacle(
+        self, name: str, labels: Mapping[str, str], taints: tuple[Taint, ...], unschedulable: bool
+    ) -> str:
+        """Why kube-scheduler would not run the pod on this node, "" where these rules admit it."""
+        if self.rules.problem:
+            return self.rules.problem
+        if unschedulable and not self._tolerates((_CORDON,)):
+            return CORDONED
+        if any(labels.get(key) != value for key, value in self.selector):
+            return OTHER_SELECTOR
+        if not self._attracted(name, labels):
+            return OTHER_AFFINITY
+        return "" if self._tolerates(taints) else NOT_TOLERATED
 
-class _Metadata(WireMetadata, total=False):
-    ownerReferences: list[_Owner] | None
+    def _tolerates(self, taints: tuple[Taint, ...]) -> bool:
+        known = self._tolerated.get(taints)
+        if known is None:
+            known = self._tolerated[taints] = tolerated(taints, self.rules.tolerations)
+        return known
 
-
-class _Expression(TypedDict, total=False):
-    key: str | None
-    operator: str | None
-    values: list[WireText] | None
-
-
-class _Term(TypedDict, total=False):
-    matchExpressions: list[_Expression] | None
-    matchFields: list[_Expression] | None
-
-
-class _Required(TypedDict, total=False):
-    nodeSelectorTerms: list[_Term] | None
-
-
-class _NodeAffinity(TypedDict, total=False):
-    requiredDuringSchedulingIgnoredDuringExecution: _Required | None
-
-
-class _Affinity(TypedDict, total=False):
-    nodeAffinity: _NodeAffinity | None
-
-
-class _Toleration(TypedDict, total=False):
-    key: str | None
-    operator: str | None
-    value: WireText | None
-    effect: str | None
-
-
-class _PodSpec(WirePodSpec, total=False):
-    affinity: _Affinity | None
-    tolerations: list[_Toleration] | None
-
-
-class WireRuledPod(WirePod):
-    """A Pod of the wire, its rules included."""
-
-    metadata: _Metadata | None = None
-    spec: _PodSpec | None = None
-
-    def record(self) -> RuledPod:
-        """The pod that this manifest describes."""
-        pod = WirePod.record(self)
-        metadata, spec = self.metadata or {}, self.spec or {}
-        rules = Rules(
-            _terms(spec.get("affinity") or {}),
-            tuple(_toleration(one) for one in spec.get("tolerations") or ()),
-            _owner(metadata.get("ownerReferences") or ()),
-        )
-        return RuledPod(**{one.name: getattr(pod, one.name) for one in fields(pod)}, rules=_shared(rules))
-
-
-@lru_cache(maxsize=8192)
-def _shared(rules: Rules) -> Rules:
-    # As with specs: the first of equal rules stands for all of them.
-    return rules
-
-
-def _terms(affinity: _Affinity) -> tuple[Term, ...] | None:
-    of_nodes = affinity.get("nodeAffinity") or {}
-    required = of_nodes.get("requiredDuringSchedulingIgnoredDuringExecution")
-    if required is None:
-        return None
-    return tuple(
-        Term(_expressions(term.get("matchExpressions") or ()), _expressions(term.get("matchFields") or ()))
-        for term in required.get("nodeSelectorTerms") or ()
-    )
-
-
-def _expressions(found: Iterable[_Expression]) -> tuple[Expression, ...]:
-    return tuple(
-        Expression(one.get("key") or "", one.get("operator") or "", tuple(one.get("values") or ()))
-        for one in found
-    )
-
-
-def _toleration(found: _Toleration) -> Toleration:
-    return Toleration(*(str(found.get(key) or "") for key in ("key", "operator", "value", "effect")))
-
-
-def _owner(owners: Iterable[_Owner]) -> str:
-    """The kind of the controller, or of the one owner where none is marked as such."""
-    kinds = [(one.get("controller") is True, one.get("kind") or "") for one in owners]
-    return sys.intern(max(kinds, default=(False, ""))[1])
+    def _attracted(self, name: str, labels: Mapping[str, str]) -> bool:
+        if self.rules.terms is None:
+            return True
+        key = tuple([labels.get(label) for label in self._labels])
+        by_name = any(term.fields for term in self.rules.terms)
+        known = None if by_name else self._affinity.get(key)
+        if known is None:
+            known = any(term.holds(name, labels) for term in self.rules.terms)
+            if not by_name:
+                self._affinity[key] = known
+        return known

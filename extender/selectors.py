@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+_INTEGER = re.compile(r"[-+]?[0-9]{1,63}")
+"""What ``Gt`` and ``Lt`` compare, as Go's ``ParseInt`` reads it; a label has 63 characters at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +36,15 @@ class Expression:
         return False
 
     def _compares(self, value: str | None) -> bool:
-        try:
-            here, there = int(value or ""), int(self.values[0])
-        except (ValueError, IndexError):
+        here, there = _integer(value or ""), _integer(self.values[0] if len(self.values) == 1 else "")
+        if here is None or there is None:
             return False
         return here > there if self.operator == "Gt" else here < there
+
+
+def _integer(text: str) -> int | None:
+    number = int(text) if _INTEGER.fullmatch(text) else None
+    return number if number is not None and -(2**63) <= number < 2**63 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from extender.yaml_text import TextError, yaml_documents
 
 PREFIX = "STOWAGE_"
 # What the kubelet injects for a Service "stowage" (STOWAGE_PORT=tcp://10.0.0.1:80): not meant for us.
@@ -127,16 +128,17 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
 
 def _from_file(path: Path) -> dict[str, _Given]:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        documents = yaml_documents(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" (line {mark.line + 1})" if mark else ""
-        raise SettingsError(f"{path}: is not YAML{where}") from None
-    if not isinstance(content, dict | None):
+    except UnicodeDecodeError:
+        raise SettingsError(f"{path}: is not YAML") from None
+    except TextError as error:
+        raise SettingsError(f"{path}: is not YAML: {error}") from None
+    content = (documents[0] if documents else None) or {}
+    if len(documents) > 1 or not isinstance(content, dict):
         raise SettingsError(f"{path}: must hold 'key: value' lines, such as 'shortlist: 64'")
-    return {str(key): _Given(value, str(path)) for key, value in (content or {}).items()}
+    return {key: _Given(value, str(path)) for key, value in content.items()}
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
@@ -154,10 +156,12 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
 def _scalar(text: str) -> object:
     """``text`` as YAML, with numbers left as text: the model converts them, and 1.30 stays a version."""
     try:
-        value = yaml.load(text, yaml.BaseLoader)
-    except yaml.YAMLError:
+        documents = yaml_documents(text, plain=str)
+    except TextError:
         return text
-    return None if value in ("", "null", "~") else value
+    if len(documents) != 1:
+        return text or None
+    return None if documents[0] in ("", "null", "~") else documents[0]
 
 
 def _explain(loc: tuple[int | str, ...], kind: str, message: str, given: Mapping[str, _Given]) -> str:

@@ -12,13 +12,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
-import yaml
 from pydantic import ValidationError
 
 from extender.dra.books import Record
 from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
+from extender.limits import QUOTED, shorten
 from extender.manifests import (
     WireCards,
     WireClaim,
@@ -31,14 +31,13 @@ from extender.manifests import (
 )
 from extender.objects import DEVICE_KINDS, Cards, Event, Kind, Listed, MigLayouts, Node, Pod, Upserted
 from extender.source import Apply, BindConflict, BindError, Lease, Unavailable
+from extender.yaml_text import TextError, bounded_json, json_document, yaml_documents
 
 _log = logging.getLogger(__name__)
 _SHOWN = 20  # broken items in the log; a file full of them must not bury everything else
-Manifests: TypeAlias = Mapping[
+_MANIFESTS: Mapping[
     str, type[WireNode | WirePod | WireSlice | WireClaim | WireDeviceClass | WireCards | WireMigLayouts]
-]
-"""What reads each kind of object."""
-_MANIFESTS: Manifests = {
+] = {
     "Node": WireNode,
     "Pod": WirePod,
     "ResourceSlice": WireSlice,
@@ -48,15 +47,6 @@ _MANIFESTS: Manifests = {
     "ConfigMap": WireMigLayouts,
 }
 _LISTS = {"List": "", **{f"{kind}List": kind for kind in _MANIFESTS}}  # items may not name their kind
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML, with times left as text, which is what Kubernetes has them as."""
-
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
-        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +63,19 @@ class Problem:
 
 @dataclass(slots=True)
 class Snapshot:
-    """Nodes and pods by key, what there is beside them by kind and key, and what could not be read.
-
-    ``manifests`` may read more of them.
-    """
+    """Nodes and pods by key, what there is beside them by kind and key, and what could not be read."""
 
     nodes: dict[str, Node] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
     devices: dict[tuple[str, str], Record | Cards | MigLayouts] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    manifests: Manifests = field(default_factory=lambda: _MANIFESTS)
 
-    def add(self, text: str, file: str) -> None:
-        """Take in the objects of a text; of two with one name the later counts. Raises ``Unavailable``."""
-        for index, item in enumerate(_items(text, file, self.manifests)):
+    def add(self, text: str, file: str, nodes: int | None = None) -> None:
+        """Take in the objects of a text; of two with one name the later counts. Raises ``Unavailable``.
+
+        ``nodes``: at most so many scalars, lists and maps; a file of the operator may have any number.
+        """
+        for index, item in enumerate(_items(text, file, nodes)):
             match item:
                 case Node():
                     self._note_again(item.key in self.nodes, file, index, f"Node {item.key}")
@@ -109,9 +98,9 @@ class Snapshot:
             self.problems.append(Problem(file, index, f"{name} comes a second time, this one counts"))
 
 
-def read(paths: Iterable[Path], manifests: Manifests = _MANIFESTS) -> Snapshot:
+def read(paths: Iterable[Path]) -> Snapshot:
     """The objects of all files together. Raises ``Unavailable`` with the file and what is wrong with it."""
-    snapshot = Snapshot(manifests=manifests)
+    snapshot = Snapshot()
     for path in paths:
         try:
             raw = path.read_bytes()
@@ -219,37 +208,38 @@ _Item: TypeAlias = (
 _READ = (Node, Pod, ResourceSlice, ResourceClaim, DeviceClass, Cards, MigLayouts, _Broken)
 
 
-def _items(text: str, file: str, manifests: Manifests) -> Iterator[_Item]:
-    for document in _documents(text, file, manifests):
+def _items(text: str, file: str, nodes: int | None) -> Iterator[_Item]:
+    for document in _documents(text, file, nodes):
         kind = _kind(document)
         items = (document.get("items") or []) if kind in _LISTS else document
         if isinstance(items, list):
-            yield from (_item(item, manifests, _LISTS.get(kind, "")) for item in items)
+            yield from (_item(item, _LISTS.get(kind, "")) for item in items)
         elif isinstance(items, _READ) or _kind(items):
-            yield _item(items, manifests)
+            yield _item(items)
         else:
             raise Unavailable(f"{file}: holds no Kubernetes objects")
 
 
-def _documents(text: str, file: str, manifests: Manifests) -> list[Any]:
-    def narrowed(obj: dict[str, Any]) -> object:
-        # While the rest is still being parsed: the dicts of 30,000 pods are a gigabyte, their records are
-        # not. (An ownerReference has a kind, too, but no metadata.)
-        return _item(obj, manifests) if _kind(obj) in manifests and "metadata" in obj else obj
-
+def _documents(text: str, file: str, nodes: int | None) -> list[Any]:
     is_json = re.match(r"\s*[{\[]", text)
     try:
         if is_json:
-            return [json.loads(text, object_hook=narrowed)]
-        documents = [one for one in yaml.load_all(text, _Loader) if one is not None]
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+            return [json_document(text, _narrowed) if nodes is None else bounded_json(text, nodes)]
+        documents = yaml_documents(text, nodes=nodes, hook=_narrowed)
+    except TextError as error:
         raise Unavailable(f"{file}: is not {'JSON' if is_json else 'YAML'}: {error}") from None
-    if not documents:
-        raise Unavailable(f"{file}: is empty")
-    return documents
+    if documents := [one for one in documents if one is not None]:
+        return documents
+    raise Unavailable(f"{file}: is empty")
 
 
-def _item(item: object, manifests: Manifests, kind: str = "") -> _Item:
+def _narrowed(obj: dict[str, Any]) -> object:
+    # While the rest is still being parsed: the dicts of 30,000 pods are a gigabyte, their records are not.
+    # (An ownerReference has a kind, too, but no metadata.)
+    return _item(obj) if _kind(obj) in _MANIFESTS and "metadata" in obj else obj
+
+
+def _item(item: object, kind: str = "") -> _Item:
     if isinstance(item, _READ):
         return item
     if not isinstance(item, dict):
@@ -257,12 +247,12 @@ def _item(item: object, manifests: Manifests, kind: str = "") -> _Item:
     kind = _kind(item) or kind
     if not kind:
         return _Broken("has no kind")
-    if kind not in manifests:
+    if kind not in _MANIFESTS:
         return None
     try:
-        record = manifests[kind].model_validate(item).record()
+        record = _MANIFESTS[kind].model_validate(item).record()
     except ValidationError as error:
-        return _Broken(f"{kind} {_name(item)}: {complaint(error)}")
+        return _Broken(shorten(f"{kind} {_name(item)}: {complaint(error)}"))
     return record if record.name else _Broken(f"{kind} without a name")
 
 
@@ -274,4 +264,4 @@ def _kind(obj: object) -> str:
 def _name(item: dict[str, Any]) -> str:
     metadata = item.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
-    return str(name)[:253] if name else "without a name"
+    return shorten(str(name), QUOTED) if name else "without a name"

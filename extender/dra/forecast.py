@@ -54,7 +54,7 @@ class Forecast:
 
     ``rank`` is how far down the lists are the alternatives (``firstAvailable``) that they come from: 0 where
     all are the first. Without devices, ``why`` there are none: kube-scheduler gives nothing on the node
-    (``refused``), or nothing is known.
+    (``refused``), or nothing is known. Without ``why``, too, there is nothing left to give.
     """
 
     devices: tuple[DeviceId, ...] = ()
@@ -228,7 +228,7 @@ class Forecaster:
         except (Unclear, QuantityError, _Refused) as error:
             return _nothing(error)
         if not demands:
-            return Forecast(why="all claims of the pod have their devices")
+            return Forecast()
         if self._books.hidden:
             return Forecast(why=_HIDDEN)
         return _Question(demands, self._kept.of(demands), budget, self._books)

@@ -6,8 +6,11 @@ import json
 
 import pytest
 
+from extender.dra.forecast import Forecast
 from extender.dra.reading import claim_of, class_of, slice_of
-from extender.explain import explain
+from extender.explain import NO_DEVICES, explain
+from extender.explain_cli import render
+from extender.limits import PROBLEM
 from extender.names import NodeNames
 from extender.nodeview import view_node
 from extender.objects import Container, Deleted, Listed, PodClaim, PodSpec, Upserted
@@ -108,7 +111,44 @@ def test_it_is_explained_which_devices_the_claims_would_get(state):
         ("empty", ("gpu.nvidia.com/empty/gpu-0-mig-1g5gb-19-0",)),
     ]
     assert told.best[0].terms["claims"] < told.best[1].terms["claims"]
-    assert "dyn" in explain(state, claiming("p", claim="odd")).best[0].devices_unknown
+
+
+def test_what_is_not_known_of_the_devices_does_not_count_as_fitting(state):
+    told = explain(state, claiming("p", claim="odd"))
+    assert (told.nodes, told.fits, told.refusals, told.best) == (2, 0, (), ())
+    [(why, nodes)] = told.unknown.items()
+    assert "dyn" in why
+    assert nodes == 2
+    assert "Not known" in render(told)
+    assert left(state, claiming("p", claim="odd"), NAMES) == NAMES
+
+
+def test_a_node_without_the_devices_of_the_claims_does_not_fit(state):
+    everything = wish(SMALL)["requests"][0]["exactly"] | {"count": 16}
+    many = {"devices": {"requests": [{"name": "r", "exactly": everything}]}}
+    state.apply([Upserted(claim_of("default", "many", many, None))])
+    told = explain(state, claiming("p", claim="many"))
+    assert (told.nodes, told.fits, told.best, told.unknown) == (2, 0, (), {})
+    assert [(one.reason, one.nodes) for one in told.refusals] == [(NO_DEVICES, 2)]
+    assert f"2  {NO_DEVICES}" in render(told)
+    assert left(state, claiming("p", claim="many"), NAMES) == NAMES  # filter refuses no node for it
+
+
+def test_a_pod_whose_claims_have_their_devices_fits(state):
+    told = explain(state, claiming("p", claim="held"))
+    assert (told.fits, told.unknown) == (2, {})
+
+
+def test_many_different_reasons_why_nothing_is_known_stay_a_short_list(state, monkeypatch):
+    names = [f"n{i}" for i in range(40)]
+    forecasts = [Forecast(why=f"{name} {'x' * 1000}") for name in names]
+    monkeypatch.setattr(state.forecaster, "forecasts", lambda *args: forecasts)
+    state.apply([Deleted("Node", name) for name in NAMES])
+    state.apply([Upserted(make_node(name)) for name in names])
+    told = explain(state, claiming("p"))
+    assert sum(told.unknown.values()) == told.nodes == 40
+    assert told.unknown["other reasons"] == 20
+    assert max(map(len, told.unknown)) <= PROBLEM
 
 
 def test_preemption_for_a_claim_is_kube_schedulers_affair(state):
@@ -191,7 +231,9 @@ def test_gpus_that_are_given_out_as_devices_are_not_missing(served):
     assert left(served, make_pod("p", 2), names) == ["counts", "full", "free"]
     told = {option.node: option for option in explain(served, make_pod("p", 2)).best}
     assert told["free"].devices == ("gpu.nvidia.com/free/gpu-0", "gpu.nvidia.com/free/gpu-1")
-    assert told["full"].devices_unknown == "the node has no devices that fit"
+    assert told.keys() == {"counts", "free"}
+    [refusal] = [one for one in explain(served, make_pod("p", 2)).refusals if one.reason == NO_DEVICES]
+    assert (refusal.nodes, refusal.nearest) == (1, "full")
     assert not told["counts"].devices
     served.apply([Upserted(make_pod("runs", 1, node_name="free"))])
     assert not served.overcommitted  # it holds no counted device there

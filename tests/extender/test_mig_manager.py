@@ -286,7 +286,7 @@ def test_a_text_that_is_no_configuration_has_no_layouts(text: str) -> None:
 def test_a_layout_that_cannot_be_read_is_left_out_alone(entry: str) -> None:
     found, problem = layouts_of(f"mig-configs:\n  broken: [{entry}]\n  all-disabled: [{WHOLE}]")
     assert list(found) == ["all-disabled"]
-    assert problem.startswith("layout broken is left out: ")
+    assert problem.startswith("layout 'broken' is left out: ")
 
 
 WHOLE = "{devices: all, mig-enabled: false}"
@@ -409,7 +409,7 @@ def shape(state: State) -> NodeShape:
         (Upserted(layouts("[")), f"{NAME}: config.yaml is not YAML"),
         (
             Upserted(layouts(CONFIG.replace('"1g.10gb": 7', '"1g.10gb": 700'))),
-            "layout custom-mig is left out",
+            "layout 'custom-mig' is left out",
         ),
     ],
 )

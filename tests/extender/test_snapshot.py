@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from extender.objects import Event, Listed, Node, Pod, Upserted
+from extender.rules import Rules
 from extender.snapshot import Snapshot, SnapshotSource, read
 from extender.source import BindConflict, BindError, Unavailable
 
@@ -56,7 +57,7 @@ def test_a_list_of_nodes_and_pods(write: Callable[[Any], str]) -> None:
     assert snapshot.nodes["n1"] == Node("n1", labels={"pool": "gpu"})
     assert list(snapshot.pods) == ["ml/a", "ml/b"]
     assert snapshot.pods["ml/a"] == Pod(
-        "ml", "a", "u-a", node_name="n1", phase="Running", created=1767225600.0
+        "ml", "a", "u-a", node_name="n1", phase="Running", created=1767225600.0, rules=Rules(owner="Node")
     )
     assert snapshot.problems == []
 

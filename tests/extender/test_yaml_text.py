@@ -1,0 +1,215 @@
+"""The reader of foreign YAML and JSON: plain values, or the one error, whatever the text."""
+
+from __future__ import annotations
+
+import json
+import re
+import tracemalloc
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from extender.data import CLUSTER
+from extender.limits import YAML_DEPTH, YAML_NODES
+from extender.yaml_text import TextError, bounded_json, json_document, yaml_documents
+
+ALIASES = (
+    "a0: &a0 ["
+    + "x, " * 60
+    + "x]\n"
+    + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 60)}]\n" for n in range(1, 8))
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: " + "[" * 1_000_000, "deep"),
+        ("{a: " * 300_000, "deep"),
+        ("- " * 500_000, "deep"),
+        ("? " * 500_000, "a key is not text"),
+        ("[" * (YAML_DEPTH + 1) + "]" * (YAML_DEPTH + 1), "deep"),
+        (ALIASES, r"anchors are not read \(line 1\)"),
+        ("a: 1\nb: *a", r"aliases are not read \(line 2\)"),
+        ("<<: {a: 1}", "merge keys"),
+        ("".join(f"%TAG !a{n}! x\n" for n in range(80_000)) + "--- a", "directives"),
+        ("a\n---\n%YAML 1.1\n", "directives"),
+        ("a: !!python/object/apply:os.system [id]", "tag"),
+        ("a: !!python/name:os.system b", "tag"),
+        ("a: !!set {b}", "tag"),
+        ("? [a]\n: b", "a key is not text"),
+        ("[1," + "1," * (YAML_NODES + 1) + "1]", "too many values"),
+        ("---\n" * (YAML_NODES + 1), "too many values"),
+        ("a: [b", r"did not find expected .* \(line 1\)"),
+        ("a:\n\tb", r"\(line 2\)"),
+        ("\0", "character"),
+        ("\ud800", "character"),
+    ],
+    ids=str,
+)
+def test_what_is_not_read_is_one_short_error(text: str, problem: str) -> None:
+    with pytest.raises(TextError, match=problem) as caught:
+        yaml_documents(text, nodes=YAML_NODES)
+    assert len(str(caught.value)) <= 100
+
+
+def test_aliases_are_refused_before_they_cost_anything() -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(TextError):
+            yaml_documents(ALIASES)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("[1, -7, 0x1f, 017, 0b11, 1_000, 08]", [1, -7, 31, 15, 3, 1000, "08"]),
+        ("[1.5, .5, -2., 1.0e+3, 1e3]", [1.5, 0.5, -2.0, 1000.0, "1e3"]),
+        ("[yes, Off, TRUE, ~, null, NULL, nULL]", [True, False, True, None, None, None, "nULL"]),
+        ("['1', \"yes\", !!str 5, !!int '5', ! 7]", ["1", "yes", "5", 5, "7"]),
+        ("[2026-01-02, 2026-01-02T03:04:05Z]", ["2026-01-02", "2026-01-02T03:04:05Z"]),
+        ("[1_000:59, 190:20:30, 0x_, +, -, .]", ["1_000:59", "190:20:30", "0x_", "+", "-", "."]),
+        ("{1: a, yes: b, : c}", {"1": "a", "yes": "b", "": "c"}),
+        ("{a: 1, a: 2}", {"a": 2}),
+        ("a: " + "9" * 1_000_000, {"a": "9" * 1_000_000}),
+        ("a: 1." + "9" * 1_000_000, {"a": "1." + "9" * 1_000_000}),
+        ("[" * YAML_DEPTH + "]" * YAML_DEPTH, None),
+    ],
+    ids=lambda one: str(one)[:30],
+)
+def test_values(text: str, value: Any) -> None:
+    [document] = yaml_documents(text)
+    assert value is None or document == value
+
+
+def test_documents() -> None:
+    assert yaml_documents("a\n---\n...\n---\n[b]\n") == ["a", None, ["b"]]
+    assert yaml_documents("# nothing\n") == []
+    assert yaml_documents("a: 1.30", plain=str) == [{"a": "1.30"}]
+
+
+def test_a_real_file_is_what_the_loader_of_yaml_makes_of_it() -> None:
+    cluster = json.loads(CLUSTER.read_text())
+    assert yaml_documents(yaml.safe_dump(cluster)) == [cluster]
+
+
+def test_each_map_goes_through_the_hook() -> None:
+    [found] = yaml_documents("[{a: {b: 1}}]", hook=lambda made: tuple(made))
+    assert found == [("a",)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 1_000_000,
+        '{"a":' * 1_000_000,
+        "[" * (YAML_DEPTH + 1) + "]" * (YAML_DEPTH + 1),
+        "[1" + ",1" * YAML_NODES + "]",
+        "9" * 1_000_000,
+        '"\\ud800"',
+        "{} {}",
+        "",
+        "{a: 1}",
+    ],
+    ids=lambda text: text[:20],
+)
+def test_json_of_a_request_that_is_not_read(text: str) -> None:
+    with pytest.raises(TextError) as caught:
+        bounded_json(text, YAML_NODES)
+    assert len(str(caught.value)) <= 100
+
+
+@pytest.mark.parametrize("text", ["[" * 1_000_000, '{"a":' * 1_000_000, "9" * 5000, "{} {}", ""])
+def test_json_of_a_file_that_is_not_read(text: str) -> None:
+    with pytest.raises(TextError):
+        json_document(text)
+
+
+SYNTAX = st.sampled_from(
+    [
+        "[",
+        "]",
+        "{",
+        "}",
+        ",",
+        ": ",
+        "- ",
+        "? ",
+        "\n",
+        "\n  ",
+        "&a ",
+        "*a",
+        "!!int ",
+        "!x ",
+        "%",
+        "|\n",
+        ">",
+        '"',
+        "'",
+    ]
+    + ["<<", "#", "---\n", "...", "\t", "\r", "\u2028", "\ufeff", "\0", "\\", "a", "1", "_", "0x", ".", "e+9"]
+)
+TEXTS = st.lists(SYNTAX, max_size=60).map("".join) | st.text(max_size=60) | st.binary().map(bytes.hex)
+
+
+@given(TEXTS)
+@example('"\n\\%')
+@example("!<a b")
+@example("&\n*")
+def test_whatever_the_text_it_is_values_or_the_error(text: str) -> None:
+    for read in (lambda: yaml_documents(text, nodes=50), lambda: [bounded_json(text, 50)]):
+        try:
+            check(read())
+        except TextError as error:
+            assert len(str(error)) <= 100
+
+
+PLAIN = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**60), 10**60)
+    | st.floats(allow_nan=False, allow_infinity=False)
+)
+VALUES = st.recursive(
+    PLAIN | st.text(st.characters(blacklist_categories=["Cs", "Cc"]), max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=5) | st.dictionaries(st.text("abc~1", max_size=5), inner, max_size=5)
+    ),
+)
+
+
+@given(VALUES)
+def test_what_was_dumped_comes_back(value: Any) -> None:
+    assert bounded_json(json.dumps(value), 1000) == value
+    [found] = yaml_documents(yaml.safe_dump(value))
+    assert as_text(found) == as_text(value)
+
+
+def check(value: Any) -> None:
+    """Nothing but plain values."""
+    if isinstance(value, dict):
+        assert all(type(key) is str for key in value)
+        value = list(value.values())
+    if isinstance(value, list):
+        for one in value:
+            check(one)
+    else:
+        assert value is None or type(value) in (str, int, float, bool)
+
+
+def as_text(value: Any) -> Any:
+    """Floats as YAML 1.1 writes them may come back as text: 1e-05."""
+    if isinstance(value, dict):
+        return {key: as_text(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [as_text(one) for one in value]
+    if isinstance(value, str) and re.fullmatch(r"-?[0-9.]+e[-+][0-9]+", value):
+        return float(value)
+    return value

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic_core import to_json
 
-from extender.body import read_body
+from extender.body import Bodies, BodyRefused
+from extender.limits import EXPLAIN_BODY
 from extender.service import Service
 
 if TYPE_CHECKING:
@@ -19,11 +20,10 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 5
 """Nodes rendered before others get their turn: about a millisecond."""
-_LARGEST_MANIFEST = 1 << 20
 
 
-def debug_router(service: Service) -> APIRouter:
-    """The routes, for the main port or for a port of their own."""
+def debug_router(service: Service, bodies: Bodies) -> APIRouter:
+    """The routes, for the main port or for a port of their own, whose request bodies are ``bodies``."""
     router = APIRouter(prefix="/debug")
 
     def inspector() -> Inspector:
@@ -45,12 +45,11 @@ def debug_router(service: Service) -> APIRouter:
 
     @router.post("/explain")
     async def explain(request: Request) -> Response:
-        declared = request.headers.get("content-length", "")
-        manifest = await read_body(request.receive, declared, _LARGEST_MANIFEST)
-        if manifest is None:
-            raise HTTPException(413, "the manifest is larger than 1 MiB", {"connection": "close"})
         try:
-            return _json(inspector().explain(manifest.decode()))
+            async with bodies.read(request.receive, request.headers, EXPLAIN_BODY) as manifest:
+                return _json(inspector().explain(manifest.decode()))
+        except BodyRefused as refused:
+            raise HTTPException(refused.status, str(refused), {"connection": "close"}) from None
         except ValueError as error:
             raise HTTPException(400, str(error)) from None
 

@@ -47,6 +47,20 @@ YAML_DEPTH = 64
 EXPLAIN_BODY = 1 << 20
 """Bytes of a manifest for ``POST /debug/explain``: what etcd stores of an object, give or take."""
 
+# Requests. Everybody who reaches the port can send them, and only kube-scheduler's matter.
+BODIES_IN_FLIGHT = 4
+"""All request bodies of one port together, in multiples of the largest body that the port takes."""
+BODY_SECONDS = 10
+"""Seconds for a body to arrive. kube-scheduler waits for an extender's answer for 5 s by default."""
+HEADER_SECONDS = 10
+"""Seconds for the head of a request to arrive, from its first byte, and for a caller to take its answer."""
+HEADERS = 64 << 10
+"""Bytes of a request's first line and headers. kube-scheduler sends 200."""
+PIPELINED_REQUESTS = 16
+"""Requests that one connection sends without waiting for answers. kube-scheduler waits."""
+CONNECTIONS = 400
+"""Open connections of one port; two ports and the watches stay below the usual 1,024 open files."""
+
 # Text that Stowage writes about foreign input.
 QUOTED = 64
 """Characters of foreign text that an error or a log line quotes."""

@@ -14,22 +14,24 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from pydantic_core import to_json
 
-from extender.body import read_body
+from extender.body import Bodies, BodyRefused
 from extender.debug import debug_router
+from extender.limits import BODIES_IN_FLIGHT, QUOTED, shorten
 from extender.metrics import CONTENT_TYPE
 from extender.service import VERBS, Reply, Service, Verb
 
 Handler = Callable[[Request], Awaitable[Response]]
+_CLOSE = {"connection": "close"}
 
 
 def create_app(service: Service, *, debug: bool = True) -> FastAPI:
     """Verbs, health and version; with ``debug`` also what ``create_debug_app`` has."""
-    app = _new_app()
+    app, bodies = _new_app(), _bodies(service)
     for verb in VERBS:
-        app.add_route(f"/scheduler/{verb}", _verb(service, verb), methods=["POST"])
+        app.add_route(f"/scheduler/{verb}", _verb(service, verb, bodies), methods=["POST"])
     _add_health(app, service)
     if debug:
-        _add_debug(app, service)
+        _add_debug(app, service, bodies)
     return app
 
 
@@ -37,7 +39,7 @@ def create_debug_app(service: Service) -> FastAPI:
     """Metrics and the debug endpoint, for a port of their own."""
     app = _new_app()
     _add_health(app, service)
-    _add_debug(app, service)
+    _add_debug(app, service, _bodies(service))
     return app
 
 
@@ -46,25 +48,27 @@ def _new_app() -> FastAPI:
     return FastAPI(title="Stowage", openapi_url=None)
 
 
-def _verb(service: Service, verb: Verb) -> Handler:
-    limit_mib = service.settings.body_limit_mib
+def _bodies(service: Service) -> Bodies:
+    return Bodies(BODIES_IN_FLIGHT * service.settings.body_limit_mib << 20)
+
+
+def _verb(service: Service, verb: Verb, bodies: Bodies) -> Handler:
+    limit = service.settings.body_limit_mib << 20
 
     async def handle(request: Request) -> Response:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in ("", "application/json"):
-            text = f"no {verb} request: content type {kind[:100]} instead of application/json"
-            return _response(service.refuse(verb, "bad_message", text, 400))
-        declared = request.headers.get("content-length", "")
-        body = await read_body(request.receive, declared, limit_mib << 20)
-        if body is None:
-            text = f"the body is larger than {limit_mib} MiB (setting body_limit_mib)"
-            return _response(service.refuse(verb, "too_large", text, 413), {"connection": "close"})
-        if verb == "bind":
-            reply = await _while_awaited(request, service, service.answer(verb, body))
-        else:
-            reply = await service.answer(verb, body)
+            text = f"no {verb} request: content type {shorten(kind, QUOTED)} instead of application/json"
+            return _response(service.refuse(verb, "bad_message", text, 400), _CLOSE)
+        try:
+            async with bodies.read(request.receive, request.headers, limit) as body:
+                answer = service.answer(verb, body)
+                reply = await (_while_awaited(request, service, answer) if verb == "bind" else answer)
+        except BodyRefused as refused:
+            text = f"{refused} (setting body_limit_mib)" if refused.status == 413 else str(refused)
+            return _response(service.refuse(verb, refused.result, text, refused.status), _CLOSE)
         # A caller that comes by way of a Service keeps its connection to a replica that is ready no more.
-        return _response(reply, {"connection": "close"} if service.waiting_for() else None)
+        return _response(reply, _CLOSE if service.waiting_for() else None)
 
     return handle
 
@@ -104,9 +108,9 @@ def _add_health(app: FastAPI, service: Service) -> None:
         app.add_route(f"/{handler.__name__}", handler, methods=["GET"])
 
 
-def _add_debug(app: FastAPI, service: Service) -> None:
+def _add_debug(app: FastAPI, service: Service, bodies: Bodies) -> None:
     async def metrics(request: Request) -> Response:
         return Response(service.metrics.render(), media_type=CONTENT_TYPE)
 
     app.add_route("/metrics", metrics, methods=["GET"])
-    app.include_router(debug_router(service))
+    app.include_router(debug_router(service, bodies))

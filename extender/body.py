@@ -1,28 +1,102 @@
-"""The body of a request, as long as it is within its limit. Plain ASGI: no framework needed to read bytes."""
+"""Bodies of requests, within limits of size, time and sum. Plain ASGI: no framework needed to read bytes.
+
+Whoever reaches the port can send bodies, slowly and many at once. Where all together are too large, the
+largest that is still on its way is given up: requests of kube-scheduler are small, so they get through.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
+from extender.limits import BODY_SECONDS
 
-async def read_body(
-    receive: Callable[[], Awaitable[MutableMapping[str, Any]]], declared: str, limit: int
-) -> bytes | None:
-    """The body, or None as soon as it turns out to be larger than ``limit`` bytes.
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
-    ``declared`` is the Content-Length, "" where there is none. A client that goes away half-way leaves a
-    truncated body, which nobody takes for a whole message.
-    """
-    if declared.isdecimal() and int(declared) > limit:
-        return None
-    chunks: list[bytes] = []
-    size, more = 0, True
-    while more:
-        message = await receive()
-        chunk = message.get("body", b"")
-        size, more = size + len(chunk), message.get("more_body", False)
-        if size > limit:
-            return None
-        chunks.append(chunk)
-    return b"".join(chunks)
+
+class BodyRefused(Exception):
+    """A body that is not read; the text says why. ``result`` is the word for the metric."""
+
+    def __init__(self, status: int, result: str, text: str) -> None:
+        super().__init__(text)
+        self.status, self.result = status, result
+
+
+@dataclass(slots=True, eq=False)
+class _Body:
+    chunks: list[bytes] = field(default_factory=list)
+    size: int = 0
+    given_up: bool = False
+
+
+class Bodies:
+    """The bodies of all requests of one port that are being received or answered: ``most`` bytes at most."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._held = most, 0
+        self._arriving: set[_Body] = set()
+
+    @property
+    def held(self) -> int:
+        """Bytes that are held now."""
+        return self._held
+
+    @asynccontextmanager
+    async def read(self, receive: Receive, headers: Mapping[str, str], limit: int) -> AsyncIterator[bytes]:
+        """The body, which counts as held until the end of the block. Raises ``BodyRefused``: it is larger
+        than ``limit`` bytes, or too slow, the caller has hung up, or all bodies together are too large."""
+        body = _Body()
+        self._arriving.add(body)
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                await self._receive(body, receive, headers.get("content-length", ""), limit)
+        except TimeoutError:
+            self._give_up(body)
+            raise BodyRefused(408, "too_slow", f"the body took longer than {BODY_SECONDS} s") from None
+        except BaseException:
+            self._give_up(body)
+            raise
+        self._arriving.discard(body)
+        whole = b"".join(body.chunks)
+        body.chunks.clear()
+        try:
+            yield whole
+        finally:
+            self._held -= body.size
+
+    async def _receive(self, body: _Body, receive: Receive, declared: str, limit: int) -> None:
+        if declared.isdecimal() and (len(declared) > 20 or int(declared) > limit):
+            raise _too_large(limit)
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise BodyRefused(499, "hung_up", "the caller has hung up")
+            chunk, more = message.get("body", b""), message.get("more_body", False)
+            if body.size + len(chunk) > limit:
+                raise _too_large(limit)
+            self._take(body, chunk)
+
+    def _take(self, body: _Body, chunk: bytes) -> None:
+        if not body.given_up:
+            body.chunks.append(chunk)
+            body.size += len(chunk)
+            self._held += len(chunk)
+            while self._held > self._most and self._arriving:
+                self._give_up(max(self._arriving, key=lambda one: one.size))
+        if body.given_up:
+            raise BodyRefused(503, "overloaded", "too many large requests at once")
+
+    def _give_up(self, body: _Body) -> None:
+        """Its memory is free at once; its own task finds out with the next chunk."""
+        self._arriving.discard(body)
+        self._held -= body.size
+        body.chunks.clear()
+        body.size, body.given_up = 0, True
+
+
+def _too_large(limit: int) -> BodyRefused:
+    return BodyRefused(413, "too_large", f"the body is larger than {limit >> 20} MiB")

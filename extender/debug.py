@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic_core import to_json
 
-from extender.body import read_body
+from extender.body import Bodies, BodyRefused
 from extender.limits import EXPLAIN_BODY, KEY, shorten
 from extender.service import Service
 
@@ -22,8 +22,8 @@ _AT_ONCE = 5
 """Nodes rendered before others get their turn: about a millisecond."""
 
 
-def debug_router(service: Service) -> APIRouter:
-    """The routes, for the main port or for a port of their own."""
+def debug_router(service: Service, bodies: Bodies) -> APIRouter:
+    """The routes, for the main port or for a port of their own, whose request bodies are ``bodies``."""
     router = APIRouter(prefix="/debug")
 
     def inspector() -> Inspector:
@@ -46,13 +46,11 @@ def debug_router(service: Service) -> APIRouter:
 
     @router.post("/explain")
     async def explain(request: Request) -> Response:
-        declared = request.headers.get("content-length", "")
-        manifest = await read_body(request.receive, declared, EXPLAIN_BODY)
-        if manifest is None:
-            text = f"the manifest is larger than {EXPLAIN_BODY >> 20} MiB"
-            raise HTTPException(413, text, {"connection": "close"})
         try:
-            explanation = await inspector().explain(manifest.decode())
+            async with bodies.read(request.receive, request.headers, EXPLAIN_BODY) as manifest:
+                explanation = await inspector().explain(manifest.decode())
+        except BodyRefused as refused:
+            raise HTTPException(refused.status, str(refused), {"connection": "close"}) from None
         except ValueError as error:
             raise HTTPException(400, shorten(str(error))) from None
         return _json(explanation)

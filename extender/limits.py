@@ -105,9 +105,9 @@ SELECTOR_STEPS = 2000
 STEP_TEXT = 16
 """Characters or items that are gone through in one step."""
 FORECAST_STEPS, NODE_STEPS, DEVICE_STEPS = 4000, 256, 128
-"""Steps of CEL and of the search that the forecast for one pod may take, and for each node that it is about and
-each device there as many more; what one node does not need is left for the next ones. A normal forecast takes
-a fifth. So the author of a claim can make it a few times slower than others, in a cluster of any size."""
+"""Steps of CEL and of the search that the forecast for one pod may take, and how many more for each node that
+it is about and each device there; what one node does not need is left for the next ones. A normal forecast
+takes a fifth. So the author of a claim can make it a few times slower than others, in any cluster."""
 MOST_STEPS = 1_000_000
 """Steps that the forecast for one pod may take, however many nodes and devices there are: about a second."""
 
@@ -118,6 +118,20 @@ YAML_NODES = 20_000
 """Scalars, lists and maps in one manifest of a request, or in one layout file. A large pod has 2,000."""
 EXPLAIN_BODY = 1 << 20
 """Bytes of a manifest for ``POST /debug/explain``: what etcd stores of an object, give or take."""
+
+# Requests. Everybody who reaches the port can send them, and only kube-scheduler's matter.
+BODIES_IN_FLIGHT = 4
+"""All request bodies of one port together, in multiples of the largest body that the port takes."""
+BODY_SECONDS = 10
+"""Seconds for a body to arrive. kube-scheduler waits for an extender's answer for 5 s by default."""
+HEADER_SECONDS = 10
+"""Seconds for the head of a request to arrive, from its first byte, and for a caller to take its answer."""
+HEADERS = 64 << 10
+"""Bytes of a request's first line and headers. kube-scheduler sends 200."""
+PIPELINED_REQUESTS = 16
+"""Requests that one connection sends without waiting for answers. kube-scheduler waits."""
+CONNECTIONS = 400
+"""Open connections of one port; two ports and the watches stay below the usual 1,024 open files."""
 
 # Text that Stowage writes about foreign input.
 QUOTED = 64

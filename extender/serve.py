@@ -15,6 +15,7 @@ import uvicorn
 
 from extender import garbage
 from extender.app import create_app, create_debug_app
+from extender.connections import Connection
 from extender.service import Service
 
 KEEP_ALIVE = 120
@@ -60,6 +61,7 @@ class _Server(uvicorn.Server):
         config = uvicorn.Config(
             app,
             access_log=False,
+            http=Connection,
             lifespan="off",
             log_config=None,
             proxy_headers=False,

@@ -8,8 +8,8 @@ verb        a refusal is       what kube-scheduler does with it
 ==========  =================  =========================================================================
 filter      200 and ``Error``  fails the attempt, shows the text in the pod's event, tries again later
 bind        200 and ``Error``  fails the binding, shows the text in the pod's event, tries again later
-prioritize  400, 500 or 503    goes on without our scores, without a word: alert on the metric
-preempt     400, 500 or 503    fails the preemption; an empty reply (no preemption) would hide the fault
+prioritize  400 to 503         goes on without our scores, without a word: alert on the metric
+preempt     400 to 503         fails the preemption; an empty reply (no preemption) would hide the fault
 ==========  =================  =========================================================================
 
 A body beyond the limit is 413 for all. No refusal and no log line quotes the pod. No HTTP here, and nothing

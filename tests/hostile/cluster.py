@@ -1,0 +1,355 @@
+"""A Stowage that is fed watch lines and requests as bytes, and what they cost it.
+
+Costs are counted in steps: bytecode instructions and calls of C functions. That does not depend on the
+machine, and a loop cannot hide in one line. Decoding is done in C and counts nothing, so an object is allowed
+some steps for its bytes; what it may cost beside them is a multiple of a normal one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any, TypeAlias
+
+import httpx
+import numpy as np
+import pytest
+
+from extender.app import create_app
+from extender.engine import Engine
+from extender.objects import Kind
+from extender.service import Service, Verb
+from extender.settings import Settings
+from extender.snapshot import Snapshot, SnapshotSource
+from extender.watch import CARDS, DEVICES, NODES, PODS, ListWatch, mig_layouts
+
+Manifest: TypeAlias = dict[str, Any]
+GPU = "nvidia.com/gpu"
+ANNOTATIONS = 256 << 10
+"""Characters that the API server takes in all annotations of an object."""
+OBJECT = 3 << 19
+"""Bytes that the API server takes of an object."""
+EVENT, VERB = 20, 5
+"""What an event and a request may cost, in multiples of a normal one."""
+BYTES_A_STEP = 8
+"""An object may cost a step for so many of its bytes: about as long as it takes to decode them."""
+SAID = 700
+"""Characters of one error or log line, at most: a limit of 300 twice, and what stands around it."""
+RESOURCES = {resource.kind: resource for resource in (NODES, PODS, *DEVICES, CARDS, mig_layouts("d", "mig"))}
+PLAIN, OWN, HAMI, MIG = NAMES = ["plain", "own", "hami", "mig"]
+
+
+class TooManySteps(BaseException):
+    """Raised in what is measured, which may catch every ``Exception``."""
+
+
+def steps(run: Callable[[], object], most: float = float("inf")) -> int:
+    """What a call costs. Ends it with ``TooManySteps`` beyond ``most``."""
+    count = 0
+
+    def step() -> None:
+        nonlocal count
+        count += 1
+        if count > most:
+            raise TooManySteps
+
+    def trace(frame: FrameType, event: str, _: object) -> object:
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode":
+            step()
+        return trace
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        if event == "c_call":
+            step()
+
+    before = sys.gettrace(), sys.getprofile()
+    sys.settrace(trace)
+    sys.setprofile(profile)
+    try:
+        run()
+    finally:
+        sys.settrace(before[0])
+        sys.setprofile(before[1])
+    return count
+
+
+def line(kind: str, manifest: object) -> bytes:
+    """A line of a watch."""
+    return json.dumps({"type": kind, "object": manifest}).encode() + b"\n"
+
+
+class Cluster:
+    """One service over four nodes: plain, divided by Stowage, by HAMi, and in MIG mode."""
+
+    def __init__(self, runner: asyncio.Runner, nodes: Sequence[Manifest] = (), **settings: Any) -> None:
+        self._runner = runner
+        self.service = Service(Settings(**settings), SnapshotSource(Snapshot(), "hostile"), "0")
+        self.engine: Engine = runner.run(self.service.start())
+        transport = httpx.ASGITransport(create_app(self.service))
+        self._client = httpx.AsyncClient(transport=transport, base_url="http://stowage")
+        self._watches: dict[Kind, ListWatch] = {}
+        for node in nodes or usual_nodes():
+            self.hear("Node", "ADDED", node)
+
+    def hear(self, kind: Kind, change: str, manifest: Manifest) -> None:
+        """An event, as the watch brings it."""
+        self.hear_line(kind, line(change, manifest))
+
+    def hear_line(self, kind: Kind, data: bytes) -> None:
+        watch = self._watches.get(kind)
+        if watch is None or not watch.watching:
+            watch = self._watches[kind] = ListWatch(RESOURCES[kind])
+            watch.next_request()
+            watch.page(b'{"metadata": {"resourceVersion": "1"}, "items": []}')
+            watch.next_request()
+        self.engine.apply(watch.chunk(data))
+
+    def put(self, *pods: Manifest) -> None:
+        for pod in pods:
+            self.hear("Pod", "ADDED", pod)
+
+    def remove(self, *pods: Manifest) -> None:
+        for pod in pods:
+            self.hear("Pod", "DELETED", pod)
+
+    def send(self, method: str, path: str, content: bytes = b"", **headers: str) -> httpx.Response:
+        """A request. Whatever it is, the answer is no fault of ours."""
+        answer = self._client.request(method, path, content=content, headers=headers)
+        response = self._runner.run(answer)
+        assert response.status_code != 500, response.text[:SAID]
+        assert b"inside Stowage" not in response.content
+        return response
+
+    def ask(self, verb: str, message: object) -> Any:
+        """What a verb answers; a text where the status is not 200."""
+        response = self.send("POST", f"/scheduler/{verb}", json.dumps(message).encode())
+        return response.json() if response.status_code == 200 else response.text
+
+    def filter(self, pod: Manifest, names: Sequence[str] = NAMES) -> Any:
+        return self.ask("filter", {"Pod": pod, "Nodes": None, "NodeNames": list(names)})
+
+    def prioritize(self, pod: Manifest, names: Sequence[str] = NAMES) -> Any:
+        return self.ask("prioritize", {"Pod": pod, "Nodes": None, "NodeNames": list(names)})
+
+    def ask_all(self, pod: Manifest) -> list[Any]:
+        """What every verb says about a pod."""
+        return [self.ask(verb, message) for verb, message in every_verb(pod)]
+
+    def answer_all(self, messages: Sequence[tuple[Verb, bytes]]) -> None:
+        """The same without HTTP, whose client would cost more than the answers."""
+        for verb, body in messages:
+            self._runner.run(self.service.answer(verb, body))
+
+    def plan(self) -> None:
+        """What the service does beside requests: learn, plan, price."""
+        self._runner.run(self.engine.planner.look())
+
+    def alive(self) -> None:
+        """It answers probes, and a normal pod has its places."""
+        assert self.send("GET", "/healthz").text == "ok\n"
+        assert self.send("GET", "/metrics").status_code == 200
+        assert set(self.filter(usual_pod("after-all"))["NodeNames"]) >= {PLAIN}
+
+    def books(self) -> dict[str, dict[str, object]]:
+        """What the arrays say of each node, without what depends on the order of events."""
+        fleet = self.engine.state.fleet
+        named = {index: name for name, index in fleet.resources.items()}
+        arrays = {
+            name: array
+            for name, array in vars(fleet).items()
+            if isinstance(array, np.ndarray) and array.shape[-1] == fleet.capacity and name not in _BY_ORDER
+        }
+
+        def column(name: str, array: Any, row: int) -> object:
+            values = array[..., row].tolist()
+            if name in _PER_RESOURCE:
+                return {named[index]: value for index, value in enumerate(values) if value}
+            return np.trim_zeros(values, "b") if isinstance(values, list) else values
+
+        return {
+            node: {name: column(name, array, row) for name, array in arrays.items()}
+            for node, row in fleet.rows.items()
+        }
+
+
+_BY_ORDER = {"generation", "model", "divided", "order"}
+_PER_RESOURCE = {"free", "total", "device_gpu", "most", "divides"}
+
+
+def usual_nodes() -> list[Manifest]:
+    """A node of each kind."""
+    register = [
+        {
+            "id": f"GPU-{index}",
+            "index": index,
+            "count": 10,
+            "devmem": 40960,
+            "devcore": 100,
+            "type": "NVIDIA-NVIDIA A100-SXM4-40GB",
+            "mode": "hami-core",
+            "health": True,
+        }
+        for index in range(4)
+    ]
+    h100 = {
+        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+        "nvidia.com/gpu.memory": "81559",
+        "nvidia.com/gpu.count": "8",
+    }
+    return [
+        usual_node(PLAIN, {GPU: "8"}, h100),
+        usual_node(OWN, {GPU: "8"}, h100 | {"stowage.dev/gpu-sharing": "true"}),
+        usual_node(HAMI, {GPU: "40"}, {}, {"hami.io/node-nvidia-register": json.dumps(register)}),
+        usual_node(MIG, {"nvidia.com/mig-1g.10gb": "7"}, h100),
+    ]
+
+
+def usual_node(
+    name: str,
+    resources: Mapping[str, str],
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str] | None = None,
+) -> Manifest:
+    allocatable = {"cpu": "64", "memory": "512Gi", "pods": "110"} | dict(resources)
+    return {
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "uid": f"node-{name}",
+            "labels": dict(labels),
+            "annotations": annotations or {},
+        },
+        "spec": {},
+        "status": {"allocatable": allocatable},
+    }
+
+
+def usual_pod(
+    name: str,
+    resources: Mapping[str, object] | None = None,
+    *,
+    annotations: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    node: str = "",
+    **spec: Any,
+) -> Manifest:
+    """A pod of one container that asks for a GPU, or for ``resources``; bound where ``node`` is given."""
+    requests = {"cpu": "1", "memory": "1Gi"} | dict({GPU: "1"} if resources is None else resources)
+    meta = {"name": name, "namespace": "d", "uid": f"uid-{name}", "annotations": annotations or {}}
+    return {
+        "kind": "Pod",
+        "metadata": meta | {"labels": labels or {}},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": requests}}], "nodeName": node}
+        | spec,
+        "status": {"phase": "Running" if node else "Pending"},
+    }
+
+
+def every_verb(pod: Manifest) -> list[tuple[Verb, object]]:
+    """What kube-scheduler asks about a pod, verb by verb."""
+    meta, victims = pod["metadata"], {PLAIN: {"Pods": [{"UID": "x"}], "NumPDBViolations": 0}}
+    bind = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": PLAIN}
+    asked = {"Pod": pod, "Nodes": None, "NodeNames": NAMES}
+    candidates = {"NodeNameToVictims": None, "NodeNameToMetaVictims": victims}
+    return [
+        ("filter", asked),
+        ("prioritize", asked),
+        ("preempt", {"Pod": pod} | candidates),
+        ("bind", bind),
+    ]
+
+
+class Budget:
+    """What normal events and requests cost this cluster, and whether others cost too much."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        annotations = [
+            {},
+            {"stowage.dev/gpu-models": "H100,A100", "stowage.dev/min-cuda": "12.4"},
+            {"nvidia.com/use-gputype": "A100", "hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,4000,10:"},
+        ]
+        pods = [usual_pod(f"usual-{n}", annotations=one) for n, one in enumerate(annotations)]
+        cluster.put(pods[0])
+        cluster.ask_all(pods[0])  # what is worked out once
+        cluster.plan()
+        self.event = max(steps(lambda: cluster.put(pod)) for pod in pods)
+        self.verbs = max(steps(lambda: cluster.answer_all(_messages(pod))) for pod in pods)
+        cluster.remove(*pods)
+
+    def of_event(self, kind: Kind, change: str, manifest: Manifest) -> str:
+        """Bring an event; what is wrong with its cost, "" if nothing."""
+        data = line(change, manifest)
+        return self._over(lambda: self._cluster.hear_line(kind, data), EVENT * self.event, len(data))
+
+    def of_verbs(self, pod: Manifest) -> str:
+        """Ask every verb; what is wrong with the cost, "" if nothing."""
+        messages = _messages(pod)
+        size = sum(len(body) for _, body in messages)
+        return self._over(lambda: self._cluster.answer_all(messages), VERB * self.verbs, size)
+
+    def _over(self, run: Callable[[], object], usual: float, size: int) -> str:
+        most = usual + size / BYTES_A_STEP
+        try:
+            steps(run, most)
+        except TooManySteps:
+            return f"more than {most:.0f} steps for {size} bytes"
+        return ""
+
+
+def _messages(pod: Manifest) -> list[tuple[Verb, bytes]]:
+    return [(verb, json.dumps(message).encode()) for verb, message in every_verb(pod)]
+
+
+def errors_in(answers: Sequence[Any]) -> list[str]:
+    """The texts of refusals."""
+    return [
+        one if isinstance(one, str) else one.get("Error", "") for one in answers if not isinstance(one, list)
+    ]
+
+
+def run_cases(
+    runner: asyncio.Runner, log: pytest.LogCaptureFixture, pods: Mapping[str, Manifest]
+) -> Iterator[str]:
+    """Let each pod come, be asked about, run, change and go; what is wrong with any of that."""
+    cluster = Cluster(runner)
+    budget = Budget(cluster)
+    for name, pod in pods.items():
+        running = [pod | {"spec": pod["spec"] | {"nodeName": node}} for node in (HAMI, OWN)]
+        events = [("ADDED", pod), *(("MODIFIED", one) for one in running), ("DELETED", pod)]
+        for change, manifest in events:
+            log.clear()
+            problem = budget.of_event("Pod", change, manifest)
+            if problem:
+                yield f"{name}: {change}: {problem}"
+                cluster = Cluster(runner)  # the event was cut off in the middle
+                budget = Budget(cluster)
+                break
+            if len(log.text) > 2 * SAID:
+                yield f"{name}: {change}: {len(log.text)} characters of log"
+            if change == "ADDED":
+                yield from (f"{name}: {text}" for text in _asked(cluster, budget, pod, log))
+    cluster.alive()
+
+
+def _asked(cluster: Cluster, budget: Budget, pod: Manifest, log: pytest.LogCaptureFixture) -> Iterator[str]:
+    log.clear()
+    if problem := budget.of_verbs(pod):
+        yield f"verbs: {problem}"
+        return
+    texts = errors_in(cluster.ask_all(pod))
+    shown = cluster.send("GET", f"/debug/pods/d/{pod['metadata']['name']}")
+    explained = cluster.send("POST", "/debug/explain", json.dumps(pod).encode())
+    for about in (shown, explained):
+        if len(about.content) > 20_000 or (about.status_code != 200 and len(about.content) > SAID):
+            yield f"{about.request.url.path}: {len(about.content)} characters"
+    if explained.status_code == 200:
+        texts.append(explained.json()["error"])
+    if longest := max(map(len, texts)) > SAID:
+        yield f"an error of {longest} characters"
+    if len(log.text) > 2 * SAID:
+        yield f"verbs: {len(log.text)} characters of log"

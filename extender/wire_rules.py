@@ -6,7 +6,7 @@ Past ``SELECTOR_ITEMS`` nothing is kept of the rules but that they are too large
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated, TypeAlias
 
 from pydantic import Field
@@ -19,7 +19,6 @@ from extender.selectors import Expression, Term
 from extender.taints import Toleration
 
 _Text: TypeAlias = Annotated[str, Field(coerce_numbers_to_str=True)]
-_FIELDS = ("key", "operator", "value", "effect")
 
 
 class WireOwner(TypedDict, total=False):
@@ -57,6 +56,11 @@ class WireToleration(TypedDict, total=False):
     effect: str | None
 
 
+_RawExpression: TypeAlias = tuple[str, str, tuple[str, ...]]
+_RawTerm: TypeAlias = tuple[tuple[_RawExpression, ...], tuple[_RawExpression, ...]]
+_RawToleration: TypeAlias = tuple[str, str, str, str]
+
+
 def rules_of(
     affinity: WireAffinity | None,
     tolerations: list[WireToleration] | None,
@@ -64,60 +68,30 @@ def rules_of(
     selector_items: int,
 ) -> Rules:
     """The rules of a pod; equal ones are one object. ``selector_items``: the entries of its node selector."""
-    if not (affinity or tolerations or owners) and selector_items <= SELECTOR_ITEMS:
-        return NO_RULES
     owner = _owner(owners or ())
+    if selector_items > SELECTOR_ITEMS:
+        return Rules(owner=owner, problem="node selector is too large to be read")
     of_nodes = (affinity or {}).get("nodeAffinity") or {}
     required = of_nodes.get("requiredDuringSchedulingIgnoredDuringExecution")
-    wanted = None if required is None else required.get("nodeSelectorTerms") or []
-    problem = (
-        ("node selector is too large to be read" if selector_items > SELECTOR_ITEMS else "")
-        or ("node affinity is too large to be read" if _too_large(wanted or ()) else "")
-        or ("tolerations are too large to be read" if _too_many(tolerations or ()) else "")
-    )
-    if problem:
-        return _shared(Rules(owner=owner, problem=problem))
-    terms = None if wanted is None else tuple(map(_term, wanted))
-    return _shared(Rules(terms, tuple(map(_toleration, tolerations or ())), owner))
+    terms = None if required is None else tuple(map(_term, required.get("nodeSelectorTerms") or ()))
+    return _rules(terms, tuple(map(_toleration, tolerations or ())), owner)
 
 
-def _too_large(terms: Iterable[_Term]) -> bool:
-    """Whether there are more values than are read (each term and expression counts, too), or a longer one."""
-    items = 0
-    for term in terms:
-        items += 1
-        for one in (*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ())):
-            values = one.get("values") or ()
-            items += max(1, len(values))
-            if items > SELECTOR_ITEMS or any(
-                len(text) > KEY for text in (one.get("key") or "", one.get("operator") or "", *values)
-            ):
-                return True
-    return items > SELECTOR_ITEMS
+def _term(term: _Term) -> _RawTerm:
+    return _expressions(term.get("matchExpressions")), _expressions(term.get("matchFields"))
 
 
-def _too_many(tolerations: Iterable[WireToleration]) -> bool:
-    return any(
-        number >= SELECTOR_ITEMS or any(len(str(one.get(name) or "")) > KEY for name in _FIELDS)
-        for number, one in enumerate(tolerations)
-    )
-
-
-def _term(term: _Term) -> Term:
-    return Term(_expressions(term.get("matchExpressions") or ()), _expressions(term.get("matchFields") or ()))
-
-
-def _expressions(found: Iterable[_Expression]) -> tuple[Expression, ...]:
+def _expressions(found: list[_Expression] | None) -> tuple[_RawExpression, ...]:
     return tuple(
         [
-            Expression(one.get("key") or "", one.get("operator") or "", tuple(one.get("values") or ()))
-            for one in found
+            (one.get("key") or "", one.get("operator") or "", tuple(one.get("values") or ()))
+            for one in found or ()
         ]
     )
 
 
-def _toleration(found: WireToleration) -> Toleration:
-    return Toleration(*[str(found.get(name) or "") for name in _FIELDS])
+def _toleration(one: WireToleration) -> _RawToleration:
+    return one.get("key") or "", one.get("operator") or "", one.get("value") or "", one.get("effect") or ""
 
 
 def _owner(owners: Iterable[WireOwner]) -> str:
@@ -126,16 +100,37 @@ def _owner(owners: Iterable[WireOwner]) -> str:
     return sys.intern(max(kinds, default=(False, ""))[1][:KEY])
 
 
-def _size(rules: Rules) -> int:
-    """Characters of its texts, and some more for each of them."""
-    texts = [text for one in rules.tolerations for text in (one.key, one.operator, one.value, one.effect)]
-    for term in rules.terms or ():
-        for one in (*term.labels, *term.fields):
-            texts += (one.key, one.operator, *one.values)
-    return 16 + sum(map(len, texts)) + 16 * len(texts)
+def _texts(term: _RawTerm) -> Iterator[str]:
+    return (text for part in term for key, operator, values in part for text in (key, operator, *values))
+
+
+def _size(terms: tuple[_RawTerm, ...] | None, tolerations: tuple[_RawToleration, ...], owner: str) -> int:
+    """Characters of the texts, and some more for each of them."""
+    texts = [text for term in terms or () for text in _texts(term)]
+    texts += [text for one in tolerations for text in one]
+    return 16 + sum(map(len, texts)) + 16 * (len(texts) + len(terms or ()))
 
 
 @bounded_cache(8192, weigh=_size)
-def _shared(rules: Rules) -> Rules:
-    # As with specs: the first of equal rules stands for all of them.
-    return rules
+def _rules(terms: tuple[_RawTerm, ...] | None, tolerations: tuple[_RawToleration, ...], owner: str) -> Rules:
+    # 30,000 pods come from a few hundred templates, so most of this is asked again.
+    if _items(terms or ()) > SELECTOR_ITEMS or _longest(t for one in terms or () for t in _texts(one)) > KEY:
+        return Rules(owner=owner, problem="node affinity is too large to be read")
+    if len(tolerations) > SELECTOR_ITEMS or _longest(t for one in tolerations for t in one) > KEY:
+        return Rules(owner=owner, problem="tolerations are too large to be read")
+    read = None if terms is None else tuple(Term(*[_read(part) for part in term]) for term in terms)
+    rules = Rules(read, tuple(Toleration(*one) for one in tolerations), owner)
+    return NO_RULES if rules == NO_RULES else rules
+
+
+def _read(expressions: tuple[_RawExpression, ...]) -> tuple[Expression, ...]:
+    return tuple(Expression(*one) for one in expressions)
+
+
+def _items(terms: tuple[_RawTerm, ...]) -> int:
+    """The values of all terms; a term counts, too, and an expression without values."""
+    return sum(1 + sum(max(1, len(values)) for part in term for _, _, values in part) for term in terms)
+
+
+def _longest(texts: Iterable[str]) -> int:
+    return max(map(len, texts), default=0)

@@ -234,8 +234,7 @@ async def test_explain_says_what_is_wrong_with_a_manifest(
         "a: " + "[" * 60_000,
         "[" * 1_000_000,
         '{"kind": "Pod", "metadata": ' + '{"a":' * 200_000,
-        "a0: &a0 [x,x,x,x,x,x]\n"
-        + "".join(f"a{n}: &a{n} [{'*a%d,' % (n - 1) * 60}]\n" for n in range(1, 60)),
+        "a0: &a0 [x,x,x,x,x,x]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1},' * 60}]\n" for n in range(1, 60)),
         "".join(f"%TAG !a{n}! x\n" for n in range(60_000)) + "--- a",
         "kind: Pod\nmetadata: {name: a}\nspec: [" + "a," * 400_000 + "]",
         "kind: Pod\nmetadata: {name: " + "n" * 200_000 + "}\nspec: " + "s" * 200_000,

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.inventory import inventory_of, shape_of, sources_of
+from extender.limits import MIG_LAYOUTS, MIG_LAYOUTS_TEXT, PROBLEM
 from extender.manifests import WireMigLayouts
 from extender.mig_layouts import layouts_of
 from extender.nodeview import view_node
@@ -470,3 +471,33 @@ def test_a_snapshot_may_have_it_among_other_configmaps() -> None:
     snapshot.add(json.dumps({"kind": "List", "items": [other, manifest(), other]}), "cluster.json")
     assert list(snapshot.devices.values()) == [layouts()]
     assert not snapshot.problems
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("mig-configs: " + "[" * 60_000, "deep"),
+        ("a: &a [x]\nmig-configs: *a", "anchors"),
+        ("mig-configs: {a: [" + "x," * (MIG_LAYOUTS_TEXT // 2 - 20) + "]}", "too many values"),
+        ("#" * (MIG_LAYOUTS_TEXT + 1), "characters"),
+        ("mig-configs: {" + "".join(f"l{n}: []," for n in range(MIG_LAYOUTS + 1)) + "}", "layouts"),
+        ("mig-configs: {}\n---\nmig-configs: {}", "no mig-configs"),
+    ],
+)
+def test_a_config_past_its_limits_is_one_short_problem(text: str, problem: str) -> None:
+    found, said = layouts_of(text)
+    assert not found
+    assert problem in said
+    assert len(said) < 150
+
+
+def test_a_layout_past_its_limits_is_left_out_with_a_short_problem() -> None:
+    long = [
+        f"{'n' * 1000}: [7]",
+        "many: [" + f"{WHOLE}," * 65 + "]",
+        f"index: [{{devices: {[0] * 65}, mig-enabled: true}}]",
+        f"model: [{{devices: all, device-filter: {['x'] * 65}, mig-enabled: true}}]",
+    ]
+    found, problem = layouts_of("mig-configs:\n  " + "\n  ".join([*long, f"good: [{WHOLE}]"]))
+    assert list(found) == ["good"]
+    assert len(problem) <= PROBLEM

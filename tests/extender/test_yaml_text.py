@@ -73,10 +73,10 @@ def test_aliases_are_refused_before_they_cost_anything() -> None:
         ("[1, -7, 0x1f, 017, 0b11, 1_000, 08]", [1, -7, 31, 15, 3, 1000, "08"]),
         ("[1.5, .5, -2., 1.0e+3, 1e3]", [1.5, 0.5, -2.0, 1000.0, "1e3"]),
         ("[yes, Off, TRUE, ~, null, NULL, nULL]", [True, False, True, None, None, None, "nULL"]),
-        ("['1', \"yes\", !!str 5, !!int '5', ! 7]", ["1", "yes", "5", 5, "7"]),
+        ("['1', \"yes\", !!str 5, !!int '5']", ["1", "yes", "5", 5]),
         ("[2026-01-02, 2026-01-02T03:04:05Z]", ["2026-01-02", "2026-01-02T03:04:05Z"]),
         ("[1_000:59, 190:20:30, 0x_, +, -, .]", ["1_000:59", "190:20:30", "0x_", "+", "-", "."]),
-        ("{1: a, yes: b, : c}", {"1": "a", "yes": "b", "": "c"}),
+        ("{1: a, yes: b, ~: c, '<<': d}", {"1": "a", "yes": "b", "~": "c", "<<": "d"}),
         ("{a: 1, a: 2}", {"a": 2}),
         ("a: " + "9" * 1_000_000, {"a": "9" * 1_000_000}),
         ("a: 1." + "9" * 1_000_000, {"a": "1." + "9" * 1_000_000}),
@@ -134,27 +134,9 @@ def test_json_of_a_file_that_is_not_read(text: str) -> None:
 
 SYNTAX = st.sampled_from(
     [
-        "[",
-        "]",
-        "{",
-        "}",
-        ",",
-        ": ",
-        "- ",
-        "? ",
-        "\n",
-        "\n  ",
-        "&a ",
-        "*a",
-        "!!int ",
-        "!x ",
-        "%",
-        "|\n",
-        ">",
-        '"',
-        "'",
+        *"[]{},%>#\t\r\u2028\ufeff\0\\a1_.'\"",
+        *["&a ", "*a ", ": ", "- ", "? ", "!!int ", "!x ", "<<", "---", "...", "0x", "e+9", "\n", "\n  "],
     ]
-    + ["<<", "#", "---\n", "...", "\t", "\r", "\u2028", "\ufeff", "\0", "\\", "a", "1", "_", "0x", ".", "e+9"]
 )
 TEXTS = st.lists(SYNTAX, max_size=60).map("".join) | st.text(max_size=60) | st.binary().map(bytes.hex)
 
@@ -166,9 +148,10 @@ TEXTS = st.lists(SYNTAX, max_size=60).map("".join) | st.text(max_size=60) | st.b
 def test_whatever_the_text_it_is_values_or_the_error(text: str) -> None:
     for read in (lambda: yaml_documents(text, nodes=50), lambda: [bounded_json(text, 50)]):
         try:
-            check(read())
+            value = read()
         except TextError as error:
-            assert len(str(error)) <= 100
+            value = str(error)
+        check(value)
 
 
 PLAIN = (

@@ -66,7 +66,7 @@ def layouts_of(text: str) -> _Read:
         try:
             layouts[_name(name)] = tuple([_group(entry) for entry in _list(entries, GPUS_PER_NODE)])
         except _Malformed as error:
-            wrong.append(f"layout {shorten(_shown(name), 63)} is left out: {error}")
+            wrong.append(f"layout {quoted(name)} is left out: {error}")
     return layouts, shorten("; ".join(wrong[:3]))
 
 

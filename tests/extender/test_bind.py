@@ -356,7 +356,7 @@ async def test_people_see_what_is_tentative_and_for_how_long() -> None:
     request = {"PodName": "a", "PodNamespace": "default", "PodUID": "uid-a", "Node": "own"}
     reply, result = await engine.verbs["bind"](json.dumps(request).encode())
     assert (json.loads(reply), result) == ({"Error": "no answer"}, "refused")
-    node, story = engine.inspector.node("own"), engine.inspector.pod("default/a")
+    node, story = engine.inspector.node("own"), await engine.inspector.pod("default/a")
     assert node is not None
     (holder,) = node.holders
     assert (holder.pod, holder.gpus) == ("default/a", (0,))

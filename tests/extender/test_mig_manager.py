@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.inventory import inventory_of, shape_of, sources_of
-from extender.limits import MIG_LAYOUTS, MIG_LAYOUTS_TEXT, PROBLEM
+from extender.limits import MIG_LAYOUTS, MIG_CONFIG, PROBLEM
 from extender.manifests import WireMigLayouts
 from extender.mig_layouts import layouts_of
 from extender.nodeview import view_node
@@ -478,8 +478,8 @@ def test_a_snapshot_may_have_it_among_other_configmaps() -> None:
     [
         ("mig-configs: " + "[" * 60_000, "deep"),
         ("a: &a [x]\nmig-configs: *a", "anchors"),
-        ("mig-configs: {a: [" + "x," * (MIG_LAYOUTS_TEXT // 2 - 20) + "]}", "too many values"),
-        ("#" * (MIG_LAYOUTS_TEXT + 1), "characters"),
+        ("mig-configs: {a: [" + "x," * (MIG_CONFIG // 2 - 20) + "]}", "too many values"),
+        ("#" * (MIG_CONFIG + 1), "characters"),
         ("mig-configs: {" + "".join(f"l{n}: []," for n in range(MIG_LAYOUTS + 1)) + "}", "layouts"),
         ("mig-configs: {}\n---\nmig-configs: {}", "no mig-configs"),
     ],

@@ -13,7 +13,7 @@ bit by bit, whatever was taken and in whatever order.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -62,11 +62,11 @@ class _Taken:
 
     cpu_milli: int = 0
     memory_bytes: int = 0
-    devices: Counter[int] = field(default_factory=Counter)
-    compute: Counter[int] = field(default_factory=Counter)
-    memory: Counter[int] = field(default_factory=Counter)
+    devices: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
+    compute: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
+    memory: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
     shown: dict[int, tuple[int, int]] = field(default_factory=dict)
-    slices: Counter[tuple[int, int]] = field(default_factory=Counter)
+    slices: defaultdict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
 
 
 class Fleet(Arrays):
@@ -298,9 +298,10 @@ class Fleet(Arrays):
                 resource = self.resources[pool.resource]
                 free = pool.total - taken.devices[resource]
                 self.free[resource, row] = min(max(free, -MOST_DEVICES), MOST_DEVICES)
-        taken.shown = self._shown(shape, taken)
-        for gpu in taken.shown:
-            self._show_gpu(row, gpu)
+        before, taken.shown = taken.shown, self._shown(shape, taken)
+        for gpu, use in taken.shown.items():
+            if before.get(gpu, (0, 0)) != use:
+                self._show_gpu(row, gpu)
 
     def _show_gpu(self, row: int, gpu: int) -> None:
         """Show what is free of a GPU, below nothing where more is taken than it has. Of one that is divided
@@ -344,10 +345,10 @@ class Fleet(Arrays):
                 devices -= there
         for gpus, (milli, mib) in together.items():
             for gpu in gpus:
-                here_milli, here_mib = _at_most(shape.gpus[gpu], milli, mib)
+                taken_milli, taken_mib = _at_most(shape.gpus[gpu], milli, mib)
                 before_milli, before_mib = shown.get(gpu, (0, 0))
-                shown[gpu] = before_milli + here_milli, before_mib + here_mib
-                milli, mib = milli - here_milli, mib - here_mib
+                shown[gpu] = before_milli + taken_milli, before_mib + taken_mib
+                milli, mib = milli - taken_milli, mib - taken_mib
         return {gpu: _at_most(shape.gpus[gpu], *use) for gpu, use in shown.items()}
 
     def _recount(self, row: int) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from packing.compiled import F4, F8, I1, I2, I4, I8, U1, inlined, kernel, read, write
+from packing.compiled import F4, I1, I2, I4, I8, U1, inlined, kernel, read, write
 from packing.reasons import Reason
 
 _UNKNOWN_NODE = int(Reason.UNKNOWN_NODE)
@@ -50,8 +50,14 @@ def device_reasons(free, total, count, reasons):
 
 @inlined
 def _need(capacity, memory_mib, memory_milli):
-    """MiB that a share takes of a GPU; exact, as every product of both is below 2**53."""
-    return memory_mib + np.float32(np.floor(np.float64(capacity) * memory_milli / 1000.0))
+    """MiB that a share takes of a GPU of this capacity: ``memory_mib + capacity * memory_milli // 1000``.
+
+    Exact for capacities below 2**24: taken apart into thousands and a rest, no product is rounded, and what
+    the division of the rest by 1000 is off is less than the half thousandth that is added.
+    """
+    thousands = np.floor(capacity * np.float32(0.001))
+    rest = (capacity - thousands * np.float32(1000)) * memory_milli
+    return memory_mib + thousands * memory_milli + np.floor(rest * np.float32(0.001) + np.float32(0.0005))
 
 
 @kernel(
@@ -60,7 +66,7 @@ def _need(capacity, memory_mib, memory_milli):
     I4,
     F4,
     F4,
-    F8,
+    F4,
     write(I1, 1),
     *[write(I4, 1)] * 2,
     *[write(F4, 1)] * 2,
@@ -113,7 +119,7 @@ def share_reasons(
     I4,
     F4,
     F4,
-    F8,
+    F4,
     write(I1, 1),
     *[write(I4, 1)] * 2,
 )

@@ -143,14 +143,16 @@ def test_a_pod_that_asks_for_no_cpu_fits_where_more_is_taken_than_there_is():
     assert why(fleet, Request(1)) is Reason.CPU_TAKEN
 
 
-@given(st.integers(1, 1000), st.integers(1, 200_000))
-def test_two_shares_that_fill_a_gpu_fit(milli, mib):
-    """A share takes its part of the memory rounded down, and exactly what is left suffices for the next."""
-    fleet = Fleet()
+@given(st.integers(1, 1000), st.integers(1, 2**24 - 1), st.booleans())
+def test_a_share_fits_exactly_into_what_is_left(milli, mib, too_little):
+    """It takes its part of the memory rounded down: so much suffices, and a MiB less does not."""
+    fleet, part = Fleet(), Request(shares=Shares(1, 1, memory_milli=milli))
     row = fleet.put(NodeShape("n", 1000, 0, (Gpu(mib, divisible=True),)))
-    part = Request(shares=Shares(1, 1, memory_milli=milli))
-    fleet.take(Allocation(row, 0, 0, shares=((0, 0, mib - fleet.share_mib(row, 0, part)),)))
-    assert why(fleet, part) is Reason.FITS
+    takes = mib * milli // 1000
+    assert fleet.share_mib(row, 0, part) == takes
+    less = int(too_little and takes > 0)
+    fleet.take(Allocation(row, 0, 0, shares=((0, 0, mib - takes + less),)))
+    assert (why(fleet, part) is Reason.FITS) == (not less)
 
 
 counts = st.integers(1, 9) | st.integers(1, 2**80) | st.just(3_000_000_000)

@@ -318,15 +318,16 @@ class State:
         return layouts.name, bool(layouts.layouts), named(node, layouts)
 
     def _read(self, node: Node) -> None:
-        self._problems.pop(node.name, None)
         try:
             inventory = inventory_of(node, self.cards.get(node.name), self.layouts_for(node.name))
-            shape = inventory.shape
-            if inventory.doubt:
-                self._problem(node.name, inventory.doubt)
+            shape, problem = inventory.shape, inventory.doubt
         except (InventoryError, QuantityError) as error:
-            self._problem(node.name, f"node takes nothing: {error}")
             shape = NodeShape(node.name, 0, 0, blocked=Reason.UNREADABLE)
+            problem = f"node takes nothing: {error}"
+        if problem:
+            self._problem(node.name, problem)
+        else:
+            self._problems.pop(node.name, None)
         self.ledger.put_node(shape)
         self._note(node.name)
 

@@ -16,6 +16,8 @@ from packing.shape import NodeShape
 
 Floats = npt.NDArray[np.float32]
 KINDS = 17
+MOST_IDS = 512
+"""Kinds of GPUs, and resources, before ids are given anew: names of nodes' labels come and go without end."""
 LARGEST = (1 << 24) - 1
 """The largest whole number below which float32 has every one."""
 _PER_GPU = (
@@ -147,24 +149,46 @@ class Arrays:
             for name in _PER_GPU:
                 setattr(self, name, np.pad(getattr(self, name), [(0, more), (0, 0)]))
 
-    def _resource(self, name: str) -> int:
-        if name not in self.resources:
-            self.resources[name] = len(self.resources)
+    def _add_resources(self, names: list[str]) -> list[int]:
+        """The ids of these resources. Past ``MOST_IDS`` an id that no node uses any more is given anew."""
+        for name in names:
+            if name in self.resources:
+                continue
             self.grown += 1
+            unused = self._unused_resource(names) if len(self.resources) >= MOST_IDS else None
+            if unused is not None:
+                self.resources[name] = self.resources.pop(unused)
+                continue
+            self.resources[name] = len(self.resources)
             for array in _PER_RESOURCE:
                 setattr(self, array, np.pad(getattr(self, array), [(0, 1), (0, 0)]))
-        return self.resources[name]
+        return [self.resources[name] for name in names]
+
+    def _unused_resource(self, kept: list[str]) -> str | None:
+        used = (self.total != 0).any(axis=1)  # pods hold only what their node has
+        return next((name for name, i in self.resources.items() if not used[i] and name not in kept), None)
 
     def _model(self, model: str | None, product: str, mode: str) -> int:
+        """The id of this kind of GPU. Past ``MOST_IDS`` one that no node has any more is given anew; where
+        all are in use, the kind counts as unknown."""
         known = zip(self.model_names, self.products, self.modes, strict=True)
         for index, kind in enumerate(known):
             if kind == (model, product, mode):
                 return index
-        self.model_names.append(model)
-        self.products.append(product)
-        self.modes.append(mode)
-        self.grown += 1
-        return len(self.products) - 1
+        if len(self.products) < MOST_IDS:
+            self.model_names.append(model)
+            self.products.append(product)
+            self.modes.append(mode)
+            self.grown += 1
+            return len(self.products) - 1
+        used = np.bincount(self.model, minlength=MOST_IDS) > 0
+        used[0] = True  # unknown
+        index = int(used.argmin())
+        if not used[index]:
+            self.model_names[index], self.products[index], self.modes[index] = model, product, mode
+            self.grown += 1
+            return index
+        return 0
 
 
 def _floats(*shape: int) -> Floats:

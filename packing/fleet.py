@@ -70,7 +70,7 @@ class Fleet(Arrays):
         if row is None:
             row = self._new_row(shape.name)
         self._reserve_gpus(len(shape.gpus))
-        pools = [self._resource(pool.resource) for pool in shape.pools]
+        pools = self._add_resources([pool.resource for pool in shape.pools])
         self._forget_uuids(row)
         self.shapes[row] = shape
         self.blocked[row] = shape.blocked

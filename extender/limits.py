@@ -42,7 +42,7 @@ GPU_MIB = (1 << 24) - 1
 """MiB of one GPU (16 TiB), scaled as its sharing system likes."""
 MIG_SLICES = 32
 """Memory slices of a GPU in MIG mode, and places of one profile. NVIDIA's GPUs have 8."""
-MIG_PROFILES = 64
+MIG_PROFILES = 32
 """MIG profiles of one GPU, or instances that a layout makes on it. NVIDIA's GPUs have at most 20."""
 MIG_CONFIG = 256 << 10
 """Characters of the MIG manager's ``config.yaml``. The one that the GPU operator ships has 30,000."""
@@ -50,6 +50,8 @@ MIG_LAYOUTS = 256
 """Layouts of one ``config.yaml``. The GPU operator ships 70."""
 NODE_TAINTS = 64
 """Taints and conditions that are read of a node, of each kind."""
+NODE_LABELS = 512
+"""Labels of a node whose names are searched for words. Node Feature Discovery writes about 100."""
 
 # Dynamic Resource Allocation. The API server enforces the first group (k8s.io/api ``resource/v1/types.go``,
 # v0.36.3; where versions differ, the larger number); a file, or an API server of another version, may not.

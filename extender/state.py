@@ -319,16 +319,17 @@ class State:
         return layouts.name, bool(layouts.layouts), named(node, layouts)
 
     def _read(self, node: Node) -> None:
-        self._problems.pop(node.name, None)
         try:
             inventory = inventory_of(node, self.cards.get(node.name), self.layouts_for(node.name))
-            shape = inventory.shape
-            if inventory.doubt:
-                self._problem(node.name, inventory.doubt)
-            self.ledger.put_node(shape)
+            self.ledger.put_node(inventory.shape)
+            problem = inventory.doubt
         except (InventoryError, QuantityError, TooMany) as error:
-            self._problem(node.name, f"node takes nothing: {error}")
             self.ledger.put_node(NodeShape(node.name, 0, 0, blocked=Reason.UNREADABLE))
+            problem = f"node takes nothing: {error}"
+        if problem:
+            self._problem(node.name, problem)
+        else:
+            self._problems.pop(node.name, None)
         self._note(node.name)
 
     def _remove_node(self, name: str) -> None:

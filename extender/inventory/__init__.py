@@ -178,10 +178,14 @@ def inventory_of(node: Node, cards: Cards | None = None, layouts: MigLayouts | N
 
 
 def _check_readable(node: Node) -> None:
-    """Raises InventoryError where something that the inventory is read from is missing or too long."""
+    """Raises InventoryError where something that the inventory is read from is missing or too much."""
     for name in node.unreadable:
         if name in _READ or name.startswith(_READ_PREFIXES):
             raise InventoryError(f"{quoted(name)} is too long to be read")
+    if len(node.allocatable) > RESOURCES:
+        raise InventoryError(
+            f"allocatable has {len(node.allocatable)} resources: at most {RESOURCES} are read"
+        )
     for label in (gfd.PREFIX + "gpu.product", _OTHERS["amd.com/gpu"]):
         if len(node.labels.get(label, "")) > NAME:
             raise InventoryError(f"label {label} has more than {NAME} characters")
@@ -207,7 +211,7 @@ def _devices(node: Node, division: Division | None, model: Model | None) -> dict
         for name, text in sorted(node.allocatable.items())
         if is_gpu_resource(name) and name not in replaced and (count := whole(text)) > 0
     }
-    if len(counts) > RESOURCES or max(counts.values(), default=0) > DEVICES_PER_NODE:
+    if max(counts.values(), default=0) > DEVICES_PER_NODE:
         raise InventoryError("more GPU devices on one node than can be true")
     return {name: (count, _device(node, name, count, model)) for name, count in counts.items()}
 

@@ -131,18 +131,20 @@ def _shared(instances: Instances) -> Instances:
 
 def _instance(profile: Mapping[str, object]) -> Instance:
     title = name(profile.get("name", ""), REGISTER)
-    places = [
-        (count(one.get("start", 0), REGISTER), count(one.get("size", 0), REGISTER))
-        for one in table(profile.get("placements") or [], REGISTER, MOST_SLICES)
-    ]
-    if not all(size and start + size <= MOST_SLICES for start, size in places):
-        raise InventoryError(f"{REGISTER}: the placements of MIG profile {quoted(title)} cannot be true")
+    places = [_place(one, title) for one in table(profile.get("placements") or [], REGISTER, MOST_SLICES)]
     compute = count(profile.get("core", 0), REGISTER) * 10
     if compute > WHOLE:
         raise InventoryError(f"{REGISTER}: MIG profile {quoted(title)} has more than a GPU")
     places.sort(reverse=title.startswith(("1g.", "3g.")))
     windows = tuple(window(start, size) for start, size in places)
     return Instance(title, compute, count(profile.get("memoryMB", 0), REGISTER, GPU_MIB), windows)
+
+
+def _place(placement: Mapping[str, object], profile: str) -> tuple[int, int]:
+    start, size = placement.get("start", 0), placement.get("size", 0)
+    if type(start) is int and type(size) is int and start >= 0 < size and start + size <= MOST_SLICES:
+        return start, size
+    raise InventoryError(f"{REGISTER}: the placements of MIG profile {quoted(profile)} cannot be true")
 
 
 def _entries(text: str) -> list[Mapping[str, object]]:

@@ -19,8 +19,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from itertools import islice
 
-from extender.limits import KEY, quoted
+from extender.limits import KEY, NODE_LABELS, quoted
 from extender.objects import Node
 from extender.taints import Taint
 
@@ -138,14 +139,20 @@ def speak(taints: Iterable[Taint]) -> tuple[Taint, ...]:
 
 
 def reported(node: Node) -> str:
-    """The first sign that a GPU of the node is sick, in words; "" where there is none. One pass over each."""
+    """The first sign that a GPU of the node is sick, in words; "" where there is none.
+
+    The labels of the table are looked up; of the others ``limits.NODE_LABELS`` are searched for words.
+    """
     if node.labels.get(IGNORED) == "true":
         return ""
     for kind, status in node.conditions:
         if matters(kind) and status == _status(kind):
             return f"condition {quoted(kind)} is {status}"
-    for key, value in node.labels.items():
-        if value in LABELS[key] if key in LABELS else _says(key, value):
+    for key, bad in LABELS.items():
+        if (value := node.labels.get(key)) in bad:
+            return f"label {key} is {value}"
+    for key, value in islice(node.labels.items(), NODE_LABELS):
+        if key not in LABELS and _says(key, value):
             return f"label {quoted(key)} is {quoted(value)}"
     for taint in speak(node.taints):
         return f"taint {quoted(taint.key)} is {quoted(taint.value)}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import tracemalloc
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from extender.mig_layouts import layouts_of
 from extender.objects import Card, Cards, MigLayouts, Node, Upserted
 from extender.quantity import QuantityError
 from extender.state import State
+from extender.taints import Taint
 from packing.catalogue import parse_product, parse_profile
 from packing.policies import POLICIES
 from packing.reasons import Reason
@@ -383,3 +386,67 @@ def test_a_layout_with_bounds_is_still_read():
     node = replace(node, allocatable={"nvidia.com/mig-1g.10gb": "7"})
     found = inventory_of(node, None, MigLayouts("ns/name", layouts={"all": ()}))
     bounded(found)
+
+
+def steps(state: State, node: Node) -> int:
+    """Calls, in Python and in C, that it takes to take in a node whose label has changed."""
+    state.apply([Upserted(replace(node, labels={**node.labels, "flaps": "1"}))])
+    count = 0
+
+    def step(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal count
+        count += 1
+
+    sys.setprofile(step)
+    try:
+        state.apply([Upserted(node)])
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def profiles(kinds: int, places: int) -> list[dict[str, Any]]:
+    return [
+        PROFILE | {"name": f"{i}g.5gb", "placements": [{"start": j, "size": 1} for j in range(places)]}
+        for i in range(kinds)
+    ]
+
+
+def hami(*entries: dict[str, Any]) -> Node:
+    register = json.dumps([one | {"id": f"GPU-{i}", "index": i} for i, one in enumerate(entries)])
+    return Node("n", annotations={HAMI: register}, allocatable={"cpu": "64", "memory": "512Gi", GPU: "640"})
+
+
+NORMAL = make_node("n", labels={f"feature.node.kubernetes.io/f{i}": "true" for i in range(40)})
+NORMAL_MIG = hami(*[entry(mode="mig", migProfiles=profiles(8, 7))] * 8)
+
+
+@pytest.mark.parametrize(
+    ("node", "normal"),
+    [
+        (replace(NORMAL, labels={f"example.com/gpu-error-{i}": "0" for i in range(20_000)}), NORMAL),
+        (
+            replace(NORMAL, labels={f"feature.node.kubernetes.io/{i}": "x" * 63 for i in range(20_000)}),
+            NORMAL,
+        ),
+        (replace(NORMAL, allocatable={f"nvidia.com/mig-1g.{i + 1}gb": "1" for i in range(64)}), NORMAL),
+        (replace(NORMAL, allocatable={f"nvidia.com/mig-1g.{i + 1}gb": "1" for i in range(9000)}), NORMAL),
+        (replace(NORMAL, conditions=tuple((f"GpuError{i}", "False") for i in range(64))), NORMAL),
+        (replace(NORMAL, taints=tuple(Taint(f"gpu-{i}", "", "NoSchedule") for i in range(64))), NORMAL),
+        (hami(*[entry()] * 64), NORMAL),
+        (hami(*[entry()] * 1000), NORMAL),
+        (hami(*[entry(mode="mig", migProfiles=profiles(12, 32))] * 9), NORMAL_MIG),
+        (hami(*[entry(mode="mig", migProfiles=profiles(3, 1))] * 64), NORMAL_MIG),
+    ],
+)
+def test_no_node_costs_more_than_twenty_normal_ones(node: Node, normal: Node):
+    state = make_state()
+    assert steps(state, node) < 20 * steps(state, normal)
+
+
+def test_a_problem_that_stands_is_logged_once(caplog: pytest.LogCaptureFixture):
+    node = replace(make_node("n"), unreadable=(HAMI,))
+    state = make_state(node)
+    for i in range(20):
+        state.apply([Upserted(replace(node, labels={"flaps": str(i)}))])
+    assert len(caplog.records) == 1

@@ -86,7 +86,7 @@ class Pool:
             known = kept[selector.key] = bytearray(len(self.devices))
         if not known[index]:
             known[index] = 1 + self._evaluate(self.devices[index], selector, meter)
-        return known[index] == 2  # noqa: PLR2004
+        return known[index] == 2
 
     def _evaluate(self, device: Device, selector: Selector, meter: Meter) -> bool:
         if device.unreadable:

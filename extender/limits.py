@@ -97,7 +97,7 @@ POD_CLAIMS = 32
 """ResourceClaims of a pod."""
 POD_DEVICES = 128
 """Devices that are searched for at once, over all claims of a pod."""
-SELECTOR_TOKENS = 1024
+SELECTOR_TOKENS = 480
 """Names, literals and signs of a CEL selector. Those of NVIDIA's documentation have up to 40."""
 SELECTOR_DEPTH = 32
 """Parts inside each other of a CEL selector: parentheses, calls, and operators one after the other."""
@@ -106,10 +106,10 @@ SELECTOR_STEPS = 2000
 ``STEP_TEXT`` characters or items that it goes through. A normal one takes less than 100."""
 STEP_TEXT = 16
 """Characters or items that are gone through in one step."""
-FORECAST_STEPS, NODE_STEPS, DEVICE_STEPS = 4000, 256, 128
+FORECAST_STEPS, NODE_STEPS, DEVICE_STEPS = 12_000, 40, 32
 """Steps of CEL and of the search that the forecast for one pod may take, and how many more for each node that
 it is about and each device there; what one node does not need is left for the next ones. A normal forecast
-takes a fifth. So the author of a claim can make it a few times slower than others, in any cluster."""
+takes a fifth. So the author of a claim can make it a few times slower than others, and no more."""
 MOST_STEPS = 1_000_000
 """Steps that the forecast for one pod may take, however many nodes and devices there are: about a second."""
 

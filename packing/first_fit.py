@@ -18,9 +18,11 @@ from typing import TypeAlias
 
 MOST = 32
 """Devices that one claim can have (``AllocationResultsMaxSize`` of the API)."""
-_STEPS = 20_000
+_STEPS = 50_000
 """Steps before the search is given up: devices and options that are looked at. kube-scheduler stops after ten
 seconds."""
+_LOOKS = 8
+"""Devices that are counted at a time."""
 _AT_ONCE = 128
 """Devices of all claims; the search for each is a level of recursion."""
 
@@ -158,6 +160,7 @@ class _Search:
         self._offer, self._wants, self._rulings, self._tell = offer, wants, rulings, spend
         self._left = dict(offer.left)
         self._users: defaultdict[int, list[int]] = defaultdict(list)  # claims, by device
+        self._held: defaultdict[int, int] = defaultdict(int)  # devices, by claim
         self._steps = _STEPS
         self._devices = range(len(offer.consumes))
         self.picks: list[Pick] = []
@@ -212,11 +215,10 @@ class _Search:
     def _option(self, index: int, number: int) -> bool:
         option = self._wants[index].options[number]
         claim = self._wants[index].claim
-        self._spend(1 + len(self.picks) // 8)
-        held = sum(self._wants[pick.want].claim == claim for pick in self.picks)
+        self._spend()
         devices = self._all.get((index, number), [])
         count = len(devices) if option.count is None else option.count
-        if held + count > MOST:
+        if self._held[claim] + count > MOST:
             raise _TooMany
         if len(self.picks) + count > _AT_ONCE:
             raise NoAnswer("too many devices are asked for at once")
@@ -243,7 +245,8 @@ class _Search:
             return self.want(index + 1)
         option, claim = self._wants[index].options[number], self._wants[index].claim
         for device in self._devices[start:]:
-            self._spend()
+            if not (device - start) % _LOOKS:
+                self._spend(min(_LOOKS, len(self._devices) - device))
             touched = device in self._offer.taken or self._users.get(device)
             if (touched and not self._free(option, claim, device)) or not option.suits(device):
                 continue
@@ -285,13 +288,15 @@ class _Search:
         return amounts is not None and all(self._left[counter] >= n for counter, n in amounts.items())
 
     def _take(self, pick: Pick, price: Amounts) -> bool:
-        self._spend(1 + len(self._rulings) // 2 + len(price) // 8)
+        self._spend(4 + 2 * len(self._rulings) + len(price) // 4)
         for number, ruling in enumerate(self._rulings):
             if not ruling.add(pick):
                 for earlier in self._rulings[:number]:
                     earlier.remove(pick)
                 return False
-        self._users[pick.device].append(self._wants[pick.want].claim)
+        claim = self._wants[pick.want].claim
+        self._users[pick.device].append(claim)
+        self._held[claim] += 1
         self.picks.append(pick)
         self._paid.append(price)
         for counter, amount in price.items():
@@ -302,6 +307,7 @@ class _Search:
         for counter, amount in self._paid.pop().items():
             self._left[counter] += amount
         self.picks.pop()
+        self._held[self._wants[pick.want].claim] -= 1
         self._users[pick.device].pop()
         for ruling in self._rulings:
             ruling.remove(pick)

@@ -88,6 +88,7 @@ class _Answers:
 
     found: dict[str, _Found] = field(default_factory=dict)
     lost: dict[Lost, Lost] = field(default_factory=dict)  # nodes alike lose the same: one object for all
+    tried: dict[str, Hashable] = field(default_factory=dict)  # stamps of nodes for which the steps ran out
     size: int = 0
     kept: bool = True
 
@@ -240,9 +241,10 @@ class Forecaster:
         if known is not None and known.stamp == stamp:
             return known
         question.budget.allow(NODE_STEPS + DEVICE_STEPS * len(on_node.places))
-        found, lasts = question.search(on_node, stamp)
-        if lasts:
-            self._kept.put(question.answers, node, found)
+        found = question.search(node, on_node, stamp)
+        if found is None:
+            return _Found(stamp, Forecast(why="there is too much to search at once"))
+        self._kept.put(question.answers, node, found)
         return found
 
 
@@ -282,31 +284,40 @@ class _Question:
     books: DeviceBooks
     selectors: dict[str, Selector | NotUnderstood] = field(default_factory=dict)
 
-    def search(self, on_node: OnNode, stamp: Hashable) -> tuple[_Found, bool]:
-        """What is found on a node, and whether that is so until the ``stamp`` changes."""
-        meter = self.budget.meter
-        beside = meter.beside
+    def search(self, node: str, on_node: OnNode, stamp: Hashable) -> _Found | None:
+        """What is found on a node; None where that may be found another time.
+
+        That is so where there are more nodes than one forecast has steps for, and where the steps are used up
+        for the first time: what selectors match is known the second time.
+        """
+        try:
+            return self._search(on_node, stamp)
+        except Exhausted as error:
+            tried_before = self.answers.tried.get(node) == stamp
+            self.answers.tried[node] = stamp
+            return _Found(stamp, _nothing(error)) if tried_before and not self.budget.is_full else None
+
+    def _search(self, on_node: OnNode, stamp: Hashable) -> _Found:
         if on_node.hidden:
-            return _Found(stamp, Forecast(why=_HIDDEN)), True
+            return _Found(stamp, Forecast(why=_HIDDEN))
         try:
             wants, rules = self._problem(on_node)
-            picks = first_fit(on_node.offer, wants, rules, meter.spend)
-        except Exhausted as error:
-            # Other times there are as many steps for this node, but what is compiled now need not be then.
-            return _Found(stamp, _nothing(error)), not self.budget.is_full and meter.beside == beside
+            picks = first_fit(on_node.offer, wants, rules, self.budget.meter.spend)
+        except Exhausted:
+            raise
         except (Unclear, NoAnswer) as error:
-            return _Found(stamp, _nothing(error)), True
+            return _Found(stamp, _nothing(error))
         except RecursionError:
-            return _Found(stamp, Forecast(why="too many devices are asked for at once")), True
+            return _Found(stamp, Forecast(why="too many devices are asked for at once"))
         if picks is None:
             why = "the node has no devices that fit"
-            return _Found(stamp, Forecast(why=why, refused=not on_node.incomplete)), True
+            return _Found(stamp, Forecast(why=why, refused=not on_node.incomplete))
         gone = [pick.device for pick in picks if not wants[pick.want].options[pick.option].watches]
         forecast = Forecast(
             tuple(on_node.id_of(pick.device) for pick in picks),
             rank=sum(option for _, option in {(pick.want, pick.option) for pick in picks}),
         )
-        return _Found(stamp, forecast, lost(on_node.room, on_node.room_without(gone, self.books.sizes))), True
+        return _Found(stamp, forecast, lost(on_node.room, on_node.room_without(gone, self.books.sizes)))
 
     def _problem(self, on_node: OnNode) -> tuple[list[Want], list[Rule]]:
         wants: list[Want] = []
@@ -318,12 +329,12 @@ class _Question:
                 for choice in demand.choices
             ]
             for agreement in demand.agreements:
-                self.budget.meter.spend(1 + len(on_node.places) // 4)
+                self.budget.meter.spend(1 + len(on_node.places))
                 rules.append(_rule(agreement, demand.choices, first, on_node))
         return wants, rules
 
     def _option(self, request: DeviceRequest, on_node: OnNode) -> Option:
-        self.budget.meter.spend()
+        self.budget.meter.spend(4)
         of = self.books.classes[request.device_class]
         if of.problem:
             raise NotUnderstood(f"device class {quoted(request.device_class)} cannot be read")
@@ -331,13 +342,21 @@ class _Question:
             raise NotUnderstood("all devices are asked for, and a pool is incomplete")
         return Option(
             request.count,
-            partial(self._suits, request, of, on_node),
+            partial(self._suits, request, of, on_node, {}),
             partial(self._admits, request, on_node),
             partial(self._takes, dict(request.capacity), on_node),
             request.watching,
         )
 
-    def _suits(self, request: DeviceRequest, of: DeviceClass, on_node: OnNode, index: int) -> bool:
+    def _suits(
+        self, request: DeviceRequest, of: DeviceClass, on_node: OnNode, known: dict[int, bool], index: int
+    ) -> bool:
+        """Whether a device is what is asked for. ``known`` is what was found before, by device."""
+        if (found := known.get(index)) is None:
+            found = known[index] = self._matches(request, of, on_node, index)
+        return found
+
+    def _matches(self, request: DeviceRequest, of: DeviceClass, on_node: OnNode, index: int) -> bool:
         pool, place = on_node.places[index]
         meter = self.budget.meter
         for selectors, of_class in ((of.selectors, True), (request.selectors, False)):
@@ -355,9 +374,7 @@ class _Question:
         if found is None:
             try:
                 found = compiled(expression, self.budget.meter)
-            except Exhausted:
-                raise
-            except NotUnderstood as error:
+            except NotUnderstood as error:  # also Exhausted: it would not be compiled for the next node
                 found = error
             self.selectors[expression] = found
         if isinstance(found, NotUnderstood):

@@ -72,8 +72,11 @@ def _counted(
 def as_devices(state: State, pod: Pod, request: Request, node: str) -> tuple[str, ...]:
     """Which of the resources asked for a node gives out as devices of DRA (KEP-5004): those that it does not
     advertise, and that a device class stands for."""
-    always = by_class(pod.spec)
     mapped = [name for name, _ in request.devices if name in state.devices.resources]
+    return _as_devices(state, by_class(pod.spec), mapped, node)
+
+
+def _as_devices(state: State, always: tuple[str, ...], mapped: list[str], node: str) -> tuple[str, ...]:
     row = state.fleet.rows.get(node)
     if not mapped or row is None or not state.devices.on_node(node, state.labels_of(node)).has_pools:
         return always
@@ -97,10 +100,11 @@ def without(request: Request, resources: tuple[str, ...]) -> Request:
 
 def _all_as_devices(state: State, pod: Pod, request: Request, names: NodeNames) -> list[tuple[str, ...]]:
     """``as_devices`` for every name; nothing at all where no class stands for anything asked for."""
-    mapped = state.devices.resources
-    if not (by_class(pod.spec) or any(name in mapped for name, _ in request.devices)):
+    always = by_class(pod.spec)
+    mapped = [name for name, _ in request.devices if name in state.devices.resources]
+    if not (always or mapped):
         return []
-    return [as_devices(state, pod, request, name) for name in names]
+    return [_as_devices(state, always, mapped, name) for name in names]
 
 
 def _foresee(state: State, pod: Pod, names: NodeNames, given: list[tuple[str, ...]]) -> tuple[Forecast, ...]:

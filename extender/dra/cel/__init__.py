@@ -43,7 +43,7 @@ _TOKEN_STEPS = 16
 """Steps that a token takes to compile."""
 _TOKEN_BYTES = 400
 """What is kept of a token, about."""
-_COMPILED: BoundedMap[str, Selector | str] = BoundedMap(1024, 4 << 20)
+_COMPILED: BoundedMap[str, Selector | str] = BoundedMap(1024, 2 << 20)
 """By expression; a text says why it is not understood."""
 
 

@@ -55,14 +55,14 @@ def variable(name: str) -> Step:
 
 
 def applied(function: Callable[..., Any], *arguments: Step, cost: Callable[..., int] | None = None) -> Step:
-    """A function of what the steps give. It takes a step, and as many more as the values are long, or as the
-    ``cost`` of (meter, values) says."""
+    """A function of what the steps give. It takes two steps, and as many more as the values are long, or as
+    the ``cost`` of (meter, values) says."""
     runs = [argument.run for argument in arguments]
 
     def apply(names: Names) -> Result:
         values = [run(names) for run in runs]
-        long = cost(names.meter, *values) if cost else sum(map(length_of, values)) // STEP_TEXT
-        names.meter.spend(1 + long)
+        long = cost(names.meter, *values) if cost else length_of(*values) // STEP_TEXT
+        names.meter.spend(2 + long)
         return function(*values)
 
     return Step.of(apply, *arguments)
@@ -85,7 +85,7 @@ def related(sign: str, left: Step, right: Step) -> Step:
 
     def relate(names: Names) -> bool:
         one, other = of_left(names), of_right(names)
-        names.meter.spend(1 + (length_of(one) + length_of(other)) // STEP_TEXT)
+        names.meter.spend(1 + length_of(one, other) // STEP_TEXT)
         return relation(names.meter, one, other)
 
     return Step.of(relate, left, right)

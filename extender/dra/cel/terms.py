@@ -62,8 +62,8 @@ class Meter:
         """Take steps. Raises ``Exhausted``, and beyond the limit of one expression ``NotUnderstood``."""
         self.left -= steps
         if self.left < self._floor:
-            if self.left < 0:
-                self.left = 0
+            self.left = self._floor
+            if not self._floor:
                 raise Exhausted("there is too much to search at once")
             raise NotUnderstood(f"a selector takes more than {SELECTOR_STEPS} steps")
 
@@ -96,6 +96,7 @@ class Names:
 
     def also(self, name: str, value: object) -> Names:
         """These, and one more."""
+        self.meter.spend(2)
         return Names({**self.values, name: value}, self.meter)
 
 
@@ -119,9 +120,13 @@ class Step:
         return cls(run, height)
 
 
-def length_of(value: object) -> int:
+def length_of(*values: object) -> int:
     """Characters or items that there are to go through."""
-    return len(value) if isinstance(value, str | list | Mapping) else 0
+    length = 0
+    for value in values:
+        if type(value) is str or type(value) is list:  # maps are small
+            length += len(value)
+    return length
 
 
 def fail(why: str) -> NoReturn:

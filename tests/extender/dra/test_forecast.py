@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from extender.dra import forecast as dra_forecast
+from extender.dra.books import DeviceBooks
 from extender.dra.forecast import Forecast, Forecaster
-from extender.dra.reading import claim_of, class_of
+from extender.dra.reading import claim_of, class_of, slice_of
 from extender.objects import Pod, PodClaim, PodSpec
 from tests.extender.dra.nvidia import books, counter_set, dynamic, foresee, give, gpu, names, spec
 
@@ -279,7 +280,8 @@ def test_claims_that_have_devices_or_are_not_made_yet():
     waits = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", template="t"),)))
     assert "not made yet" in forecaster.forecasts(waits, HERE)[0].why
     unknown = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", template="t"),)), claims=(("c", "p-c-x"),))
-    assert "p-c-x is not known" in forecaster.forecasts(unknown, HERE)[0].why
+    missing = forecaster.forecasts(unknown, HERE)[0]
+    assert (missing.why, missing.refused) == ("claim 'p-c-x' does not exist", True)
 
 
 def test_a_forecast_is_made_anew_when_what_it_rests_on_changes():
@@ -299,7 +301,7 @@ def test_a_forecast_is_made_anew_when_what_it_rests_on_changes():
     made.put(class_of("gpu.nvidia.com", {"selectors": [{"cel": {"expression": "false"}}]}))
     assert now() == []
     made.remove("DeviceClass", "gpu.nvidia.com")
-    assert "gpu.nvidia.com is not known" in forecaster.forecasts(pod, HERE)[0].why
+    assert "'gpu.nvidia.com' does not exist" in forecaster.forecasts(pod, HERE)[0].why
 
 
 def test_the_gpu_that_is_divided_already_is_cheaper_than_a_whole_one():
@@ -321,22 +323,95 @@ def test_nodes_are_kept_whole():
 
 
 def test_a_question_that_takes_too_long_is_cut_short_and_goes_on_when_it_is_asked_again(monkeypatch):
-    monkeypatch.setattr(dra_forecast, "_EFFORT", 5)
     nodes = [f"n{number}" for number in range(4)]
     made = books(*(spec(*map(gpu, range(3)), node=node) for node in nodes))
     made.put(claim_of("ml", "wanted", {"devices": request(count=3)}, None))
     pod, forecaster = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", "wanted"),))), Forecaster(made)
-    asked = [[bool(one.devices) for one in forecaster.forecasts(pod, [(n, {}) for n in nodes])] for _ in "ab"]
-    assert asked == [[True, True, False, False], [True] * 4]
+    foresee(books(spec(gpu(0))), request())  # the selectors are compiled
+    monkeypatch.setattr(dra_forecast, "MOST_STEPS", 150)  # for about two nodes
+    asked = [
+        [bool(one.devices) for one in forecaster.forecasts(pod, [(n, {}) for n in nodes])] for _ in "abc"
+    ]
+    assert asked[0][0]
+    assert not asked[0][-1]
+    assert asked[-1] == [True] * 4
 
 
-def test_a_pod_with_more_claims_than_can_be_searched():
-    made = books(spec(*map(gpu, range(400))))
+def test_a_pod_with_more_devices_than_can_be_searched():
+    made = books(*(spec(*map(gpu, range(100 * n, 100 * n + 100)), count=4) for n in range(4)))
     wishes = {"requests": [{**request()["requests"][0], "name": f"r{number}"} for number in range(30)]}
     claims = [f"c{number}" for number in range(10)]
     for name in claims:
         made.put(claim_of("ml", name, {"devices": wishes}, None))
     pod = Pod("ml", "p", "u", PodSpec(claims=tuple(PodClaim(name, name) for name in claims)))
     (found,) = Forecaster(made).forecasts(pod, HERE)
-    assert not found.devices
-    assert found.why in ("too many devices are asked for at once", "nested too deeply")
+    assert found.why == "too many devices are asked for at once"
+    assert not found.refused
+
+
+def several(*options: dict) -> dict:
+    """A claim of one request with these alternatives."""
+    named = [one["requests"][0]["exactly"] | {"name": f"s{n}"} for n, one in enumerate(options)]
+    return {"requests": [{"name": "r", "firstAvailable": named}]}
+
+
+BROKEN = [{"cel": {"expression": "device.attributes['gpu.nvidia.com'].nothing == 1"}}]
+UNKNOWN = [{"cel": {"expression": "dyn(true)"}}]
+
+
+@pytest.mark.parametrize(
+    ("claim", "why", "refused"),
+    [
+        (request(count=3), "no devices that fit", True),
+        (request(selectors=[{"cel": {"expression": "false"}}]), "no devices that fit", True),
+        (request(deviceClassName="nobody.knows"), "'nobody.knows' does not exist", True),
+        (several(request(), request(deviceClassName="nobody.knows")), "'nobody.knows' does not exist", True),
+        (request(count=33), "more than 32 devices", True),
+        ({"requests": [request(count=20)["requests"][0] | {"name": n} for n in "ab"]}, "more than 32", True),
+        (several(request(count=33), request(count=40)), "more than 32 devices", True),
+        (request(selectors=BROKEN), "no such key", True),
+        (request(selectors=UNKNOWN), "dyn", False),
+        (request(newField=1), "newField", False),
+    ],
+)
+def test_what_kube_scheduler_will_refuse(claim, why, refused):
+    found = foresee(books(spec(gpu(0), gpu(1))), claim)
+    assert why in found.why
+    assert (found.devices, found.refused) == ((), refused)
+
+
+def test_an_alternative_for_fewer_devices_is_no_refusal():
+    assert names(foresee(books(spec(gpu(0))), several(request(count=33), request()))) == ["gpu-0"]
+
+
+def test_a_pool_that_is_being_renewed_is_no_refusal():
+    made = books(spec(gpu(0), count=2))
+    assert (foresee(made, ONE_GPU).devices, foresee(made, ONE_GPU).refused) == ((), False)
+    made.put(slice_of("s1", spec(gpu(1), count=2)))
+    give(made, "gpu-0", "gpu-1")
+    assert foresee(made, ONE_GPU).refused
+
+
+def test_a_device_that_is_not_understood_is_no_refusal():
+    made = books(spec(gpu(0, newField=1)))
+    assert (foresee(made, ONE_GPU).devices, foresee(made, ONE_GPU).refused) == ((), False)
+
+
+def test_a_search_that_takes_too_long_is_no_refusal():
+    made = books(*(spec(*map(gpu, range(100 * n, 100 * n + 100)), count=3) for n in range(3)))
+    apart = {"constraints": [{"distinctAttribute": "gpu.nvidia.com/type"}]}
+    wishes = [request()["requests"][0] | {"name": f"r{number}"} for number in range(8)]
+    found = foresee(made, {"requests": wishes} | apart)
+    assert found.why
+    late = {"constraints": [{"matchAttribute": "gpu.nvidia.com/uuid", "requests": ["r6", "r7"]}]}
+    found = foresee(made, {"requests": wishes} | late)
+    assert found.why in ("the search for devices takes too long", "there is too much to search at once")
+    assert not found.refused
+
+
+def test_a_missing_claim_is_unknown_where_nothing_is_known_of_devices():
+    pod = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", "wanted"),)))
+    (found,) = Forecaster(DeviceBooks()).forecasts(pod, HERE)
+    assert (found.why, found.refused) == ("claim 'wanted' is not known", False)
+    (found,) = Forecaster(books(spec(gpu(0)))).forecasts(pod, HERE)
+    assert (found.why, found.refused) == ("claim 'wanted' does not exist", True)

@@ -29,24 +29,40 @@ def deep(levels: int) -> Any:
     return value
 
 
+def about(names: Any, nodes: Any = None, pod: Any = POD) -> Any:
+    """A message of filter and prioritize."""
+    return {"Pod": pod, "Nodes": nodes, "NodeNames": names}
+
+
+def preempting(**candidates: Any) -> Any:
+    return {"Pod": POD} | NOTHING | candidates
+
+
 MESSAGES: dict[str, Callable[[], Any]] = {
-    "names": lambda: {"Pod": POD, "Nodes": None, "NodeNames": [f"n{n}" for n in range(100_000)]},
-    "one name": lambda: {"Pod": POD, "Nodes": None, "NodeNames": [PLAIN] * 100_000},
-    "long names": lambda: {"Pod": POD, "Nodes": None, "NodeNames": ["n" * 500_000]},
-    "odd names": lambda: {"Pod": POD, "Nodes": None, "NodeNames": ["\x00", "\u2028", '"', "\\", "\ud83d\ude00"]},
-    "nodes": lambda: {"Pod": POD, "Nodes": {"items": [usual_node("n", {}, {})] * 3000}, "NodeNames": None},
-    "deep nodes": lambda: {"Pod": POD, "Nodes": {"items": [{"metadata": {"name": "n"}, "x": deep(90)}]}, "NodeNames": None},
-    "too deep": lambda: {"Pod": POD | {"x": deep(300)}, "Nodes": None, "NodeNames": NAMES},
-    "victims": lambda: {"Pod": POD} | NOTHING | {"NodeNameToMetaVictims": victims(1000, 100)},
-    "victims of one node": lambda: {"Pod": POD} | NOTHING | {"NodeNameToMetaVictims": {PLAIN: victims(1, 50_000)["n0"]}},
-    "whole victims": lambda: {"Pod": POD} | NOTHING | {"NodeNameToVictims": {PLAIN: {"Pods": [POD] * 2000, "NumPDBViolations": -1}}},
+    "names": lambda: about([f"n{n}" for n in range(100_000)]),
+    "one name": lambda: about([PLAIN] * 100_000),
+    "long names": lambda: about(["n" * 500_000]),
+    "odd names": lambda: about(["\x00", "\u2028", '"', "\\", "\ud83d\ude00"]),
+    "nodes": lambda: about(None, {"items": [usual_node("n", {}, {})] * 3000}),
+    "deep nodes": lambda: about(None, {"items": [{"metadata": {"name": "n"}, "x": deep(90)}]}),
+    "too deep": lambda: about(NAMES, pod=POD | {"x": deep(300)}),
+    "victims": lambda: preempting(NodeNameToMetaVictims=victims(1000, 100)),
+    "victims of one node": lambda: preempting(NodeNameToMetaVictims={PLAIN: victims(1, 50_000)["n0"]}),
+    "whole victims": lambda: preempting(
+        NodeNameToVictims={PLAIN: {"Pods": [POD] * 2000, "NumPDBViolations": -1}}
+    ),
     "members": lambda: {f"Pod{n}": POD for n in range(2000)},
     "spellings": lambda: {f"P{'oO'[n % 2]}D"[: n % 4]: POD for n in range(2000)} | {"nodenames": NAMES},
-    "bind": lambda: {"PodName": "p" * 500_000, "PodNamespace": "d", "PodUID": "u" * 500_000, "Node": "n" * 500_000},
+    "bind": lambda: {
+        "PodName": "p" * 500_000,
+        "PodNamespace": "d",
+        "PodUID": "u" * 500_000,
+        "Node": "n" * 500_000,
+    },
     "long keys": lambda: {"k" * 500_000: 1},
-    "digits": lambda: {"Pod": POD | {"spec": POD["spec"] | {"priority": 10**4000}}, "Nodes": None, "NodeNames": NAMES},
+    "digits": lambda: about(NAMES, pod=POD | {"spec": POD["spec"] | {"priority": 10**4000}}),
     "text": lambda: "x" * 500_000,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -12,7 +12,7 @@ from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic_core import to_json
 
 from extender.body import Bodies, BodyRefused
-from extender.limits import EXPLAIN_BODY
+from extender.limits import EXPLAIN_BODY, shorten
 from extender.service import Service
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def debug_router(service: Service, bodies: Bodies) -> APIRouter:
         except BodyRefused as refused:
             raise HTTPException(refused.status, str(refused), {"connection": "close"}) from None
         except ValueError as error:
-            raise HTTPException(400, str(error)) from None
+            raise HTTPException(400, shorten(str(error))) from None
 
     return router
 
@@ -68,7 +68,7 @@ async def _nodes(inspector: Inspector) -> bytes:
 
 def _found(view: object, what: str) -> Response:
     if view is None:
-        raise HTTPException(404, f"{what} is not known")
+        raise HTTPException(404, shorten(f"{what} is not known"))
     return _json(view)
 
 

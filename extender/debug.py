@@ -70,7 +70,7 @@ async def _nodes(inspector: Inspector) -> bytes:
 
 def _found(view: object, what: str) -> Response:
     if view is None:
-        raise HTTPException(404, f"{what} is not known")
+        raise HTTPException(404, shorten(f"{what} is not known"))
     return _json(view)
 
 

@@ -1,4 +1,4 @@
-"""The pages say what is there: every setting, and no link that leads nowhere."""
+"""The pages say what is there: every setting and limit, tests that exist, no link that leads nowhere."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from extender import limits
 from extender.settings import Settings
 from packing.reasons import Reason
 
@@ -41,3 +42,16 @@ def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+def test_every_limit_is_in_the_table_with_its_value():
+    rows = [row for row in (ROOT / "docs/security.md").read_text().splitlines() if row.startswith("| ")]
+    shown = dict(re.findall(r"`([A-Z_]+)` = (\d+)", "\n".join(rows)))
+    assert shown == {name: str(value) for name, value in vars(limits).items() if name.isupper()}
+
+
+def test_every_test_that_a_page_names_exists():
+    named = re.findall(r"`(tests/\S+\.py)::(\w+)`", (ROOT / "docs/security.md").read_text())
+    assert named
+    for file, test in named:
+        assert re.search(rf"^(async )?def {test}\(", (ROOT / file).read_text(), re.MULTILINE), test

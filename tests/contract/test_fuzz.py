@@ -1,11 +1,12 @@
-"""Whatever JSON is sent to whichever verb, the answer is one that kube-scheduler can read, never a 500."""
+"""Whatever is sent to whichever route, the answer can be read, and is never a 500."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -118,8 +119,12 @@ class Caller:
 
     def post(self, verb: Verb, message: object) -> httpx.Response:
         headers = {"content-type": "application/json"}
-        body = json.dumps(message).encode()
-        return self._runner.run(self._client.post(f"/scheduler/{verb}", content=body, headers=headers))
+        return self.send("POST", f"/scheduler/{verb}", json.dumps(message).encode(), headers)
+
+    def send(
+        self, method: str, path: str, content: bytes, headers: Mapping[str, Any] | None = None
+    ) -> httpx.Response:
+        return self._runner.run(self._client.request(method, path, content=content, headers=headers))
 
 
 @pytest.fixture(scope="module")
@@ -167,3 +172,56 @@ def check_preempt(reply: Any) -> None:
 def check_bind(reply: Any) -> None:
     assert list(reply) == ["Error"]
     assert isinstance(reply["Error"], str)
+
+
+ROUTES = [
+    *(f"/scheduler/{verb}" for verb in VERBS),
+    *("/healthz", "/readyz", "/version", "/metrics", "/debug/nodes", "/debug/nodes/a", "/debug/nodes/{}"),
+    *("/debug/pods/default/waits", "/debug/pods/default/{}", "/debug/pods/{}/{}", "/debug/explain"),
+    *("/", "/scheduler", "/scheduler/{}", "/debug", "/debug/{}", "/{}", "/{}/{}", "/docs", "/openapi.json"),
+    *("/healthz/", "/debug/nodes/", "/debug/pods/default/../{}", "//healthz", "/metrics/{}", "*"),
+]
+"""Every route, others, and places for any text."""
+PLACES = st.text(max_size=30) | st.sampled_from(["n" * 5000, "\x00", "..", "%", "é" * 300, "\r\nX: y"])
+METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "CONNECT", "BREW"]
+BODIES = (
+    st.binary(max_size=64)
+    | ANYTHING.map(lambda value: json.dumps(value).encode())
+    | bent({**manifest(), "kind": "Pod"}).map(lambda pod: json.dumps(pod).encode())
+    | st.sampled_from(["kind: Pod", "a: &a [*a]", "- {", "!!x y", "---\n---\n", "a: b: c", "\ufeff{}"]).map(
+        str.encode
+    )
+)
+HEADERS = st.dictionaries(
+    st.sampled_from(
+        ["content-type", "content-length", "accept", "accept-encoding", "transfer-encoding", "x"]
+    ),
+    st.sampled_from([b"", b"0", b"-1", b"9" * 30, b"application/json", b"text/yaml; charset=x", b"\xe9" * 9]),
+    max_size=2,
+)
+TEXT = 700
+"""Characters of an answer that is no success, at most."""
+
+
+@st.composite
+def paths(draw: st.DrawFn) -> str:
+    """A route with any text in its places."""
+    route = draw(st.sampled_from(ROUTES))
+    while "{}" in route:
+        route = route.replace("{}", quote(draw(PLACES), safe=draw(st.sampled_from(["", "/"]))), 1)
+    return f"{route}?{quote(draw(PLACES))}" if draw(st.integers(0, 3)) == 0 else route
+
+
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@given(method=st.sampled_from(METHODS), path=paths(), body=BODIES, headers=HEADERS)
+def test_every_route_answers_whatever_it_is_asked(
+    caller: Caller, method: str, path: str, body: bytes, headers: dict[str, bytes]
+) -> None:
+    response = caller.send(method, path, body, headers)
+    assert response.status_code in (200, 307, 400, 404, 405, 413)
+    assert "inside Stowage" not in response.text
+    if response.status_code != 200:
+        assert len(response.text) <= TEXT
+    if response.headers.get("content-type", "").startswith("application/json") and method != "HEAD":
+        json.loads(response.content, parse_constant=pytest.fail)
+    assert caller.send("GET", "/healthz", b"").text == "ok\n"

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.inventory import inventory_of, shape_of, sources_of
-from extender.limits import MIG_LAYOUTS, MIG_CONFIG, PROBLEM
+from extender.limits import MIG_CONFIG, MIG_LAYOUTS, PROBLEM
 from extender.manifests import WireMigLayouts
 from extender.mig_layouts import layouts_of
 from extender.nodeview import view_node

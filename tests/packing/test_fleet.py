@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packing.arrays import MOST_IDS
 from packing.fleet import Allocation, Fleet, Gpu, NodeShape, Pool
 from packing.reasons import Reason
 from packing.request import Choice, Request, Shares, whole_gpus
@@ -435,30 +434,3 @@ def test_equal_requests_have_the_same_hash_before_and_after_a_copy():
     assert one == other
     assert hash(pickle.loads(pickle.dumps(one))) == hash(one)
     assert hash(replace(one, cpu_milli=5)) == hash(replace(other, cpu_milli=5))
-
-
-def test_names_that_come_and_go_do_not_add_up():
-    """A label or a resource that changes with every event took an id for good, of which int16 has 32,767."""
-    fleet = Fleet(nodes=2)
-    stays = NodeShape("stays", 1000, 1000, (Gpu(10),), (Pool("a", 1, (0,), 1000, 10),), product="A100")
-    fleet.put(stays)
-    row = fleet.put(NodeShape("changes", 1000, 1000, (Gpu(10),), (Pool("b", 1, (0,), 1000, 10),)))
-    for i in range(2000):
-        pools = tuple(Pool(f"r{i}-{j}", 1, (0,), 500, 5) for j in range(2))
-        assert fleet.put(NodeShape("changes", 1000, 1000, (Gpu(10),), pools, product=f"P{i}")) == row
-        last = f"r{i}-0", f"r{i}-1"
-    assert len(fleet.products) <= MOST_IDS
-    assert len(fleet.resources) <= MOST_IDS + 2
-    assert fleet.free.shape[0] == len(fleet.resources) == len(set(fleet.resources.values()))
-    assert (fleet.products[fleet.model[row]], fleet.products[fleet.model[0]]) == ("P1999", "A100")
-    for name in ("a", *last):
-        fits = fleet.reasons(Request(devices=((name, 1),)))
-        assert [bool(code == Reason.FITS) for code in fits[:2]] == [name == "a", name != "a"]
-
-
-def test_kinds_of_gpus_beyond_all_ids_are_unknown():
-    fleet = Fleet()
-    for i in range(MOST_IDS + 10):
-        fleet.put(NodeShape(f"n{i}", 1000, 1000, (Gpu(10),), product=f"P{i}"))
-    assert fleet.products[fleet.model[MOST_IDS + 5]] == ""
-    assert fleet.products[fleet.model[7]] == "P7"

@@ -1,0 +1,133 @@
+"""YAML of requests for an explanation and of ConfigMaps. It could end the process, so that is another one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from extender.data import CLUSTER
+from extender.limits import EXPLAIN_BODY
+from tests.extender.test_serve import Process
+from tests.hostile.cluster import SAID, usual_pod
+
+AS_MUCH = 20
+"""What hostile YAML may cost in seconds of the processor, in multiples of a pod of the same size."""
+
+
+def laughs(levels: int) -> str:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, levels)]
+    return "\n".join(lines)
+
+
+def pod_with(text: str) -> str:
+    return f"kind: Pod\nmetadata: {{name: p}}\nspec:\n  containers:\n  - resources: {{}}\nx:\n{text}\n"
+
+
+TEXTS: dict[str, Callable[[], str]] = {
+    "brackets": lambda: "a: " + "[" * 60_000,
+    "closed brackets": lambda: "a: " + "[" * 60_000 + "]" * 60_000,
+    "braces": lambda: "a: " + "{a: " * 60_000,
+    "JSON brackets": lambda: "[" * 500_000,
+    "JSON objects": lambda: '{"a":' * 150_000,
+    "dashes": lambda: "- " * 60_000,
+    "indentation": lambda: "\n".join(" " * n + "a:" for n in range(1400)),
+    "questions": lambda: "? " * 60_000,
+    "laughs": lambda: laughs(12),
+    "laughs in a pod": lambda: pod_with(laughs(9)),
+    "aliases": lambda: "a: &a [x]\nb: [" + "*a, " * 16_000 + "]",
+    "an alias of itself": lambda: "kind: Pod\nmetadata: &m\n  name: p\n  labels: *m\nspec: {}",
+    "merges": lambda: "\n".join(
+        ["a0: &a0 {k: v}"] + [f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, 25)]
+    ),
+    "anchors": lambda: "\n".join(f"- &a{n} x" for n in range(60_000)),
+    "tags": lambda: "!!python/object/apply:os.system [exit]",
+    "long tags": lambda: "!" + "a" * 500_000 + " x",
+    "digits": lambda: "a: " + "9" * 500_000,
+    "base 60": lambda: "a: " + "1:" * 100_000 + "1",
+    "binary": lambda: "a: 0b" + "1" * 500_000,
+    "JSON digits": lambda: '{"kind": "Pod", "metadata": ' + "9" * 500_000 + "}",
+    "documents": lambda: "---\nkind: Pod\nmetadata: {name: p}\n" * 20_000,
+    "empty documents": lambda: "---\n" * 200_000,
+    "many keys": lambda: "\n".join(f"k{n}: v" for n in range(80_000)),
+    "many pods": lambda: json.dumps({"kind": "List", "items": [usual_pod(f"p{n}") for n in range(3000)]}),
+    "long key": lambda: "? " + "k" * 900_000 + "\n: v",
+    "colons": lambda: "a: b: c: " * 50_000,
+    "quotes": lambda: '"' * 500_001,
+    "escapes": lambda: 'a: "' + "\\x00" * 100_000 + '"',
+    "controls": lambda: "\x00\x1b\x7f" * 100_000,
+    "percent": lambda: "%YAML 9.9\n" * 50_000,
+    "UTF-16": lambda: "\ufeffkind: Pod",
+    "surrogates": lambda: '{"kind": "Pod", "metadata": {"name": "\\ud800"}, "spec": {}}',
+    "name": lambda: json.dumps(usual_pod("n" * 500_000)),
+    "kind": lambda: '{"kind": "' + "k" * 500_000 + '", "metadata": {}}',
+    "too much": lambda: " " * (EXPLAIN_BODY + 1),
+}
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[httpx.Client]:
+    process = Process("--snapshot", str(CLUSTER))
+    try:
+        process.wait_until_ready()
+        with httpx.Client(base_url=process.urls[0], timeout=120) as client:
+            yield client
+    finally:
+        process.end()
+
+
+def metric(service: httpx.Client, name: str) -> float:
+    lines = service.get("/metrics").text.splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(name + " "))
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_manifest_to_be_explained(service: httpx.Client, text: str) -> None:
+    seconds, memory = "stowage_process_cpu_seconds_total", "stowage_process_resident_memory_bytes"
+    usual = json.dumps(usual_pod("p", labels={f"l{n}": "x" * 60 for n in range(11_000)})).encode()
+    service.post("/debug/explain", content=usual)
+    before, held = metric(service, seconds), metric(service, memory)
+    assert service.post("/debug/explain", content=usual).status_code == 200
+    cost = max(metric(service, seconds) - before, 0.02)
+    before = metric(service, seconds)
+    response = service.post("/debug/explain", content=TEXTS[text]().encode(errors="surrogatepass"))
+    assert response.status_code in (200, 400, 413)
+    assert response.status_code == 200 or len(response.content) <= SAID
+    assert metric(service, seconds) - before <= AS_MUCH * cost
+    assert metric(service, memory) - held < 100 << 20
+    assert service.get("/healthz").text == "ok\n"
+
+
+LAYOUTS = """
+import json, sys
+from extender.watch import ListWatch, mig_layouts
+for line in sys.stdin:
+    watch = ListWatch(mig_layouts("d", "mig"))
+    watch.next_request()
+    watch.page(b'{"metadata": {"resourceVersion": "1"}, "items": []}')
+    watch.next_request()
+    (event,) = watch.chunk(line.encode())
+    print(json.dumps(event.obj.problem), flush=True)
+"""
+
+
+def layouts(text: str) -> bytes:
+    data = {"config.yaml": text}
+    manifest = {"metadata": {"name": "mig", "namespace": "d"}, "data": data}
+    return json.dumps({"type": "ADDED", "object": manifest}).encode() + b"\n"
+
+
+@pytest.mark.parametrize("text", [name for name in TEXTS if name != "too much"])
+def test_a_configmap_of_layouts(text: str) -> None:
+    """The process has 1 GiB and 20 s of the processor: both are far more than it needs."""
+    limited = f"import resource as r; r.setrlimit(r.RLIMIT_CPU, (20, 20))\n{LAYOUTS}"
+    command = [sys.executable, "-c", limited]
+    ran = subprocess.run(command, input=layouts(TEXTS[text]()), capture_output=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-SAID:]
+    assert len(json.loads(ran.stdout)) <= SAID
+    assert len(ran.stderr) <= 2 * SAID

@@ -47,7 +47,7 @@ class Arrays:
     pool for one container (0: any number), ``divides`` (R, N) 1 where they are whole divisible GPUs,
     ``divided`` (N,) an index into ``divisions``, ``cuda`` (N,) versions, ``hosted`` (KINDS, N) pods by the
     number of GPUs that they have (the last: so many or more), 0 for parts of GPUs; ``permits`` keeps which
-    models requests may run on (see ``feasible.allowed``).
+    models requests may run on, ``permits_size`` is how large that is (see ``feasible.allowed``).
     """
 
     def __init__(self, nodes: int = 64, gpus: int = 8) -> None:
@@ -61,6 +61,7 @@ class Arrays:
         self.divisions: dict[str, int] = {"": 0}
         self.uuids: dict[str, tuple[int, int]] = {}
         self.permits: dict[tuple[object, ...], npt.NDArray[np.uint8]] = {}
+        self.permits_size = 0
         self._vacant: list[int] = []
         self.cpu, self.cpu_capacity, self.node_memory = _floats(nodes), _floats(nodes), _floats(nodes)
         self.compute, self.compute_capacity = _floats(gpus, nodes), _floats(gpus, nodes)

@@ -56,6 +56,8 @@ EXPLAIN_BODY = 1 << 20
 # Text that Stowage writes about foreign input.
 QUOTED = 64
 """Characters of foreign text that an error or a log line quotes."""
+ERRORS = 100
+"""Values of the wrong type in one object or request, up to which an error says where the first is."""
 PROBLEM = 300
 """Characters of one problem, error or log line about foreign input."""
 

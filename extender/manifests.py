@@ -487,7 +487,12 @@ def _seconds(timestamp: str | None) -> float:
 
 
 def complaint(error: ValidationError) -> str:
-    """The first thing that is wrong, and where, in one line of at most ``PROBLEM`` characters."""
+    """The first thing that is wrong, and where, in one line of at most ``PROBLEM`` characters.
+
+    Where very much is wrong only that: to have the first error pydantic describes all of them.
+    """
+    if (count := error.error_count()) > limits.ERRORS:
+        return f"{count} values are not what they should be"
     first = error.errors(include_url=False, include_input=False)[0]
     what = "Input should be an object" if first["type"] in ("model_type", "dict_type") else first["msg"]
     where = ".".join(limits.shorten(str(part), limits.QUOTED) for part in first["loc"])

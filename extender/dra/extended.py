@@ -7,7 +7,6 @@ from ``createRequestsAndMappings`` of kube-scheduler v1.36.3 (``extendeddynamicr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 
 from extender.dra.records import Choice, DeviceRequest
 from extender.objects import Container, PodSpec
@@ -17,7 +16,6 @@ OF_CLASS = "deviceclass.resource.kubernetes.io/"
 """Before the name of a class: the resource that each class stands for."""
 
 
-@lru_cache(maxsize=8192)
 def by_class(spec: PodSpec) -> tuple[str, ...]:
     """The resources that a pod asks for by the names of classes, which no node advertises."""
     containers = (*spec.init_containers, *spec.containers)

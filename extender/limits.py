@@ -32,7 +32,7 @@ CONTAINERS = 128
 """Containers of a pod, of each kind. The API server sets no limit."""
 RESOURCES = 64
 """Resources that one container requests, or a node offers."""
-POD_RESOURCES = 512
+POD_RESOURCES = 384
 """Resources that all containers of a pod request together: half a dozen of them request 20."""
 POD_CLAIMS = 64
 """ResourceClaims that a pod names."""

@@ -417,8 +417,15 @@ def _claims(statuses: Iterable[_Claim]) -> Pairs:
 
 
 @lru_cache(maxsize=4096)
+def _that_matters(key: str) -> str | None:
+    """The name of an annotation or label, None where it is not kept: equal names become one text.
+
+    ``key`` is no longer than ``KEY``, so the cache is bounded.
+    """
+    return key if _matters(key) else None
+
+
 def _matters(key: str) -> bool:
-    """Whether an annotation or label is kept. ``key`` is no longer than ``KEY``, so the cache is bounded."""
     domain, slash, _ = f".{key}".partition("/")
     return domain.endswith(_DOMAINS) if slash else key.startswith(_BARE_PREFIXES)
 
@@ -429,7 +436,11 @@ _NOTHING: Mapping[str, str] = {}
 def _kept(entries: _Map) -> Mapping[str, str]:
     if not entries:
         return _NOTHING
-    kept = {sys.intern(k): v or "" for k, v in entries.items() if len(k) <= limits.KEY and _matters(k)}
+    kept = {
+        name: text or ""
+        for key, text in entries.items()
+        if len(key) <= limits.KEY and (name := _that_matters(key)) is not None
+    }
     return kept or _NOTHING
 
 

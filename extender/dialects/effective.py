@@ -8,9 +8,9 @@ the overhead comes on top.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from extender.limits import QUOTED, shorten
+from extender.limits import PROBLEM, QUOTED, shorten
 from extender.objects import Pairs, PodSpec
 from extender.objects import over_lifetime as over_lifetime
 from extender.quantity import QuantityError, mib, milli, things
@@ -20,13 +20,14 @@ class RequestError(ValueError):
     """A pod asks for something contradictory or impossible; the text names it, fit for the pod's event.
 
     ``resource`` is the resource that would count the shares it asks for, "" where it asks for none. Whatever
-    the text quotes of the pod, it has at most ``PROBLEM`` characters.
+    the text quotes of the pod, it has at most ``PROBLEM`` characters, all of them printable.
     """
 
     resource = ""
 
     def __init__(self, text: str) -> None:
-        super().__init__(shorten(text))
+        text = shorten(text)
+        super().__init__(text if text.isprintable() else text.encode("unicode_escape").decode()[:PROBLEM])
 
 
 _OF_THE_POD = ("cpu", "memory")
@@ -37,16 +38,16 @@ def effective(spec: PodSpec) -> dict[str, int]:
     """By resource name: CPU in milli, memory in MiB (rounded up), everything else in whole units."""
     if not spec.containers:
         raise RequestError("the pod has no containers")
-    of_containers = over_lifetime(spec, lambda container: amounts(container.requests))
+    of_containers = over_lifetime(spec, lambda container: _read(container.requests))
     total = Counter({**of_containers, **_as_a_whole(spec, of_containers)})
-    total.update(amounts(spec.overhead))
+    total.update(_read(spec.overhead))
     return {name: amount for name, amount in total.items() if amount}
 
 
 def _as_a_whole(spec: PodSpec, of_containers: Mapping[str, int]) -> Mapping[str, int]:
     """What the pod requests as a whole; its limit, where neither it nor a container has a request (so
     ``defaultPodRequests`` of k8s.io/kubernetes, pkg/apis/core/v1/defaults.go)."""
-    requests, limits = amounts(spec.requests), amounts(spec.limits)
+    requests, limits = _read(spec.requests), _read(spec.limits)
     defaults = {name: amount for name, amount in limits.items() if name not in of_containers}
     asked = {**defaults, **requests}
     return {name: asked[name] for name in _OF_THE_POD if name in asked}
@@ -54,17 +55,19 @@ def _as_a_whole(spec: PodSpec, of_containers: Mapping[str, int]) -> Mapping[str,
 
 def amounts(pairs: Pairs) -> Counter[str]:
     """Quantities as whole numbers, in the units of ``effective``. Raises RequestError."""
-    return Counter(dict(_read(pairs)))
+    return Counter(_read(pairs))
 
 
-def _read(pairs: Pairs) -> Iterable[tuple[str, int]]:
+def _read(pairs: Pairs) -> dict[str, int]:
+    found = {}
     for name, text in pairs:
         try:
             if name == "cpu":
-                yield name, milli(text)
+                found[name] = milli(text)
             elif name == "memory":
-                yield name, mib(text)
+                found[name] = mib(text)
             elif "/" in name:  # extended resources; nothing here places by storage or huge pages
-                yield name, things(text)
+                found[name] = things(text)
         except QuantityError as error:
             raise RequestError(f"{shorten(name, QUOTED)}: {error}") from error
+    return found

@@ -1,14 +1,17 @@
 """Maps and caches that are bounded by the size of what they keep, not only by the number of entries.
 
-What they keep was written by others, so a bound on entries alone is none: 1,000 pods may have 250 MiB.
+What they keep was written by others, so a bound on entries alone is none: 1,000 pods may have 250 MiB. What
+belongs to an object of the cluster is best kept with it: then it goes when the object goes.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
+from copy import copy
 from functools import wraps
-from typing import Generic, ParamSpec, TypeVar
+from typing import Concatenate, Generic, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 from extender.limits import CACHE
 
@@ -77,3 +80,62 @@ def bounded_cache(
         return cached
 
     return decorate
+
+
+class Shared(Generic[K]):
+    """The first of equal objects stands for all of them, as long as anybody has it."""
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[K, ref[K]] = WeakKeyDictionary()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, one: K) -> K | None:
+        """The object that stands for this one, None if none does."""
+        known = self._known.get(one)
+        return known() if known is not None else None
+
+    def add(self, one: K) -> K:
+        """Let this object stand for those that equal it."""
+        self._known[one] = ref(one)
+        return one
+
+
+def cached_with_owner(
+    weigh: Callable[P, int], size: int = CACHE
+) -> Callable[[Callable[Concatenate[K, P], R]], Callable[Concatenate[K, P], R]]:
+    """A cache of what a function makes of its first argument, kept as long as anybody has one equal to it.
+
+    For each first argument it keeps results of ``size`` together: ``weigh`` gives the size of the other
+    arguments. A ``ValueError`` is a result, too. A result must not refer to the first argument.
+    """
+
+    def decorate(function: Callable[Concatenate[K, P], R]) -> Callable[Concatenate[K, P], R]:
+        owners: WeakKeyDictionary[K, BoundedMap[tuple[object, ...], R | ValueError]] = WeakKeyDictionary()
+
+        @wraps(function)
+        def cached(owner: K, *args: P.args, **kwargs: P.kwargs) -> R:
+            kept = owners.get(owner)
+            if kept is None:
+                kept = owners[owner] = BoundedMap(size, size)
+            found = kept.get(args)
+            if found is None:
+                found = _made(function, owner, *args, **kwargs)
+                kept.put(args, found, weigh(*args, **kwargs))
+            if isinstance(found, ValueError):
+                raise copy(found)
+            return found
+
+        return cached  # type: ignore[return-value]  # the first argument is positional
+
+    return decorate
+
+
+def _made(
+    function: Callable[Concatenate[K, P], R], owner: K, *args: P.args, **kwargs: P.kwargs
+) -> R | ValueError:
+    try:
+        return function(owner, *args, **kwargs)
+    except ValueError as error:
+        return copy(error)  # without its traceback, whose frames refer to the owner

@@ -7,12 +7,18 @@ here mirror the Go types and say nothing about what the members mean.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
+from extender.limits import ERRORS, KEY
 from extender.manifests import WirePod, complaint
+
+_Item = TypeVar("_Item")
+_List: TypeAlias = Annotated[list[_Item], Field(fail_fast=True)]
+"""Read up to the first item that is wrong: a million errors take a gigabyte."""
+_Name: TypeAlias = Annotated[str, Field(max_length=KEY)]
 
 
 class BadMessage(ValueError):
@@ -30,7 +36,7 @@ class Envelope(BaseModel):
 class NodeList(BaseModel):
     """Nodes stay as they came: they go back unchanged."""
 
-    items: list[dict[str, Any]] | None = None
+    items: _List[dict[str, Any]] | None = None
 
 
 class FilterMessage(Envelope):
@@ -38,7 +44,7 @@ class FilterMessage(Envelope):
 
     Pod: WirePod | None
     Nodes: NodeList | None
-    NodeNames: list[str] | None
+    NodeNames: _List[str] | None
 
 
 class MetaPod(Envelope):
@@ -54,7 +60,7 @@ class MetaPod(Envelope):
 class MetaVictims(Envelope):
     """Victims on one node, by UID."""
 
-    Pods: list[MetaPod] | None
+    Pods: _List[MetaPod] | None
     NumPDBViolations: int | None
 
 
@@ -75,7 +81,7 @@ class WholePod(BaseModel):
 class Victims(Envelope):
     """Victims on one node, as whole pods."""
 
-    Pods: list[WholePod] | None
+    Pods: _List[WholePod] | None
     NumPDBViolations: int | None
 
 
@@ -90,10 +96,10 @@ class PreemptMessage(Envelope):
 class BindMessage(Envelope):
     """``ExtenderBindingArgs``."""
 
-    PodName: str | None
-    PodNamespace: str | None
-    PodUID: str | None
-    Node: str | None
+    PodName: _Name | None
+    PodNamespace: _Name | None
+    PodUID: _Name | None
+    Node: _Name | None
 
 
 # Members that hold more of the envelope, in a map by node name or in a list.
@@ -110,12 +116,18 @@ def read(model: type[_Message], body: bytes) -> _Message:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        if not any(problem["type"] == "missing" for problem in error.errors()):
+        if error.error_count() <= ERRORS and not _is_missing_any(error):
             raise BadMessage(_text(error)) from None
     try:
         return model.model_validate(_any_case(from_json(body), model))
     except ValidationError as error:
         raise BadMessage(_text(error)) from None
+
+
+def _is_missing_any(error: ValidationError) -> bool:
+    return any(
+        problem["type"] == "missing" for problem in error.errors(include_url=False, include_input=False)
+    )
 
 
 def _any_case(message: object, model: type[Envelope]) -> object:
@@ -136,4 +148,4 @@ def _each(values: object, model: type[Envelope]) -> object:
 
 
 def _text(error: ValidationError) -> str:
-    return complaint(error).removeprefix(": ")[:300]
+    return complaint(error).removeprefix(": ")

@@ -32,6 +32,12 @@ CONTAINERS = 128
 """Containers of a pod, of each kind. The API server sets no limit."""
 RESOURCES = 64
 """Resources that one container requests, or a node offers."""
+POD_RESOURCES = 384
+"""Resources that all containers of a pod request together: half a dozen of them request 20."""
+POD_CLAIMS = 64
+"""ResourceClaims that a pod names."""
+REPORTED_DEVICES = 1024
+"""Devices of a pod that kubelet reports."""
 SELECTOR_ITEMS = 256
 """Entries of a pod's node selector, values of its node affinity, and tolerations, each over the pod."""
 GPUS_PER_NODE = 64
@@ -138,6 +144,8 @@ CONNECTIONS = 400
 # Text that Stowage writes about foreign input.
 QUOTED = 64
 """Characters of foreign text that an error or a log line quotes."""
+ERRORS = 100
+"""Values of the wrong type in one object or request, up to which an error says where the first is."""
 PROBLEM = 300
 """Characters of one problem, error or log line about foreign input."""
 

@@ -1,7 +1,9 @@
 """Nodes and pods of the wire, and the records made from them.
 
 A pod of the API is 4 KB of JSON of which placement needs a tenth. These models read that tenth and skip the
-rest; any field may be absent or null. ``record()`` shares what many objects have in common.
+rest; any field may be absent or null. ``record()`` shares what many objects have in common, and keeps no more
+of an object than ``limits.py`` allows, whatever its author wrote: beyond this module every text and every
+list is bounded.
 """
 
 from __future__ import annotations
@@ -10,12 +12,14 @@ import sys
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, Field, ValidationError
 from typing_extensions import TypedDict
 
+from extender import limits
+from extender.bounded import Shared
 from extender.dra import reading
 from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
 from extender.inventory import health
@@ -31,7 +35,9 @@ from extender.objects import (
     Pod,
     PodClaim,
     PodSpec,
+    over_lifetime,
 )
+from extender.quantity import QuantityError, milli, whole
 from extender.taints import Taint
 from extender.wire_rules import WireAffinity, WireOwner, WireToleration, rules_of
 
@@ -48,13 +54,15 @@ _BARE_PREFIXES = ("ALIYUN_COM_GPU", "gpu-", "runai-", "pod-group-name")
 # dicts of text alone. Quantities may be written as plain numbers ("cpu: 1"); Kubernetes takes them too.
 WireText: TypeAlias = Annotated[str, Field(coerce_numbers_to_str=True)]
 _Map: TypeAlias = dict[str, WireText | None] | None
+_Name: TypeAlias = Annotated[str, Field(max_length=limits.KEY)]
+"""What an object goes by. The API server lets through 253 characters, so a longer one is no object of its."""
 
 
 class WireMetadata(TypedDict, total=False):
-    name: str | None
-    generateName: str | None
-    namespace: str | None
-    uid: str | None
+    name: _Name | None
+    generateName: _Name | None
+    namespace: _Name | None
+    uid: _Name | None
     labels: _Map
     annotations: _Map
     creationTimestamp: str | None
@@ -108,7 +116,7 @@ class WirePodSpec(TypedDict, total=False):
     overhead: _Map
     nodeSelector: _Map
     resourceClaims: list[_Claim] | None
-    nodeName: str | None
+    nodeName: _Name | None
     schedulerName: str | None
     priority: int | None
     affinity: WireAffinity | None
@@ -130,7 +138,7 @@ class _ContainerStatus(TypedDict, total=False):
 
 class _PodStatus(TypedDict, total=False):
     phase: str | None
-    nominatedNodeName: str | None
+    nominatedNodeName: _Name | None
     startTime: str | None
     containerStatuses: list[_ContainerStatus] | None
     resourceClaimStatuses: list[_Claim] | None
@@ -146,16 +154,28 @@ class WireNode(BaseModel):
     def record(self) -> Node:
         """The node that this manifest describes."""
         metadata, spec, status = self.metadata or {}, self.spec or {}, self.status or {}
+        labels, annotations, unreadable, problem = _readable(
+            _interned(metadata.get("labels")),
+            _kept(metadata.get("annotations")),
+            limits.NODE_ANNOTATION,
+            limits.NODE_ANNOTATIONS,
+        )
+        allocatable, taints = _interned(status.get("allocatable")), spec.get("taints") or []
+        if len(allocatable) > limits.RESOURCES or len(taints) > limits.NODE_TAINTS:
+            allocatable, taints, too_many = _node_within(allocatable, taints)
+            problem = problem or too_many
         return Node(
             name=sys.intern(metadata.get("name") or ""),
             uid=metadata.get("uid") or "",
-            labels=_interned(metadata.get("labels")),
-            annotations=_kept(metadata.get("annotations")),
-            allocatable=_interned(status.get("allocatable")),
+            labels=labels,
+            annotations=annotations,
+            allocatable=allocatable,
             unschedulable=bool(spec.get("unschedulable")),
-            taints=tuple([_taint(t) for t in spec.get("taints") or ()]),
+            taints=tuple([_taint(t) for t in taints]),
             created=_seconds(metadata.get("creationTimestamp")),
             conditions=_conditions(status.get("conditions") or ()),
+            unreadable=unreadable,
+            problem=problem,
         )
 
 
@@ -168,30 +188,43 @@ class WirePod(BaseModel):
 
     def record(self) -> Pod:
         """The pod that this manifest describes; a namespace that is not given is ``default``."""
-        metadata, spec, status = self.metadata or {}, self.spec or {}, self.status or {}
+        metadata, wire, status = self.metadata or {}, self.spec or {}, self.status or {}
+        labels, annotations, unreadable, unnamed = _readable(
+            _kept(metadata.get("labels")),
+            _kept(metadata.get("annotations")),
+            limits.POD_ANNOTATION,
+            limits.POD_ANNOTATIONS,
+        )
+        spec, problem = _spec(wire)
+        devices = _devices(status.get("containerStatuses") or ())
+        if len(devices) > limits.REPORTED_DEVICES:
+            devices = devices[: limits.REPORTED_DEVICES]
+            problem = f"kubelet reports more than {limits.REPORTED_DEVICES} devices"
         return Pod(
             namespace=sys.intern(metadata.get("namespace") or "default"),
             name=metadata.get("name") or metadata.get("generateName") or "",
             uid=metadata.get("uid") or "",
-            spec=_shared(_spec(spec)),
-            node_name=sys.intern(spec.get("nodeName") or ""),
-            phase=sys.intern(status.get("phase") or "Pending"),
-            scheduler_name=sys.intern(spec.get("schedulerName") or "default-scheduler"),
-            priority=spec.get("priority") or 0,
+            spec=spec,
+            node_name=sys.intern(wire.get("nodeName") or ""),
+            phase=sys.intern((status.get("phase") or "Pending")[: limits.KEY]),
+            scheduler_name=sys.intern((wire.get("schedulerName") or "default-scheduler")[: limits.KEY]),
+            priority=wire.get("priority") or 0,
             nominated_node=sys.intern(status.get("nominatedNodeName") or ""),
             deleting=metadata.get("deletionTimestamp") is not None,
             created=_seconds(metadata.get("creationTimestamp")),
             started=_seconds(status.get("startTime")),
-            annotations=_kept(metadata.get("annotations")),
-            labels=_kept(metadata.get("labels")),
-            devices=_devices(status.get("containerStatuses") or ()),
+            annotations=annotations,
+            labels=labels,
+            devices=devices,
             claims=_claims(status.get("resourceClaimStatuses") or ()),
             rules=rules_of(
-                spec.get("affinity"),
-                spec.get("tolerations"),
+                wire.get("affinity"),
+                wire.get("tolerations"),
                 metadata.get("ownerReferences"),
-                len(spec.get("nodeSelector") or ()),
+                len(wire.get("nodeSelector") or ()),
             ),
+            unreadable=unreadable,
+            problem=problem or unnamed,
         )
 
 
@@ -273,17 +306,93 @@ class WireClaim(BaseModel):
         return reading.claim_of(namespace, metadata.get("name") or "", self.spec, self.status)
 
 
-def _spec(spec: WirePodSpec) -> PodSpec:
-    requests, limits = _completed(spec.get("resources"))
-    return PodSpec(
-        containers=tuple([_container(c) for c in spec.get("containers") or ()]),
-        init_containers=tuple([_container(c) for c in spec.get("initContainers") or ()]),
-        requests=requests,
-        limits=limits,
-        overhead=_pairs(spec.get("overhead")),
-        node_selector=_pairs(spec.get("nodeSelector")),
-        claims=tuple([_claim(c) for c in spec.get("resourceClaims") or ()]),
+_specs: Shared[PodSpec] = Shared()
+"""30,000 pods come from a few hundred templates: the first of equal specs stands for all of them."""
+
+
+def _spec(wire: WirePodSpec) -> tuple[PodSpec, str]:
+    """The spec, and what of it exceeds a limit; then it has one container that uses what the pod uses."""
+    overall = wire.get("resources") or {}
+    spec = PodSpec(
+        containers=tuple([_container(c) for c in wire.get("containers") or ()]),
+        init_containers=tuple([_container(c) for c in wire.get("initContainers") or ()]),
+        requests=_pairs(overall.get("requests")),
+        limits=_pairs(overall.get("limits")),
+        overhead=_pairs(wire.get("overhead")),
+        node_selector=_pairs(wire.get("nodeSelector")),
+        claims=tuple([_claim(c) for c in wire.get("resourceClaims") or ()]),
     )
+    if (known := _specs.find(spec)) is not None:  # within the limits, as it was when it came first
+        return known, ""
+    if problem := _excess(spec):
+        return _summary(spec), problem
+    return _specs.add(spec), ""
+
+
+def _excess(spec: PodSpec) -> str:
+    """What of a pod's spec exceeds a limit, "" for nothing."""
+    every = (*spec.init_containers, *spec.containers)
+    resources = [len(c.requests) for c in every]
+    counts = (
+        (max(len(spec.containers), len(spec.init_containers)), limits.CONTAINERS, "containers"),
+        (max(resources, default=0), limits.RESOURCES, "resources of one container"),
+        (sum(resources), limits.POD_RESOURCES, "resources of all containers"),
+        (
+            max(map(len, (spec.requests, spec.limits, spec.overhead))),
+            limits.RESOURCES,
+            "resources of the pod as a whole",
+        ),
+        (len(spec.node_selector), limits.SELECTOR_ITEMS, "entries in the node selector"),
+        (len(spec.claims), limits.POD_CLAIMS, "resource claims"),
+        (max(map(len, _texts(spec)), default=0), limits.KEY, "characters in a name or quantity"),
+    )
+    return next((f"more than {most} {what}" for count, most, what in counts if count > most), "")
+
+
+def _texts(spec: PodSpec) -> Iterable[str]:
+    """Every text of a spec."""
+    every = (*spec.init_containers, *spec.containers)
+    maps = chain.from_iterable((c.requests, c.limits) for c in every)
+    pairs = chain(*maps, spec.requests, spec.limits, spec.overhead, spec.node_selector)
+    claims = chain.from_iterable((c.name, c.claim, c.template) for c in spec.claims)
+    return chain((c.name for c in every), chain.from_iterable(pairs), claims)
+
+
+def _summary(spec: PodSpec) -> PodSpec:
+    """A spec of one container that requests what all of them use at once, so that the books are right.
+
+    Of more than ``POD_RESOURCES`` names those that speak of GPUs and the short ones stay.
+    """
+    used = over_lifetime(spec, lambda container: _amounts(container.requests))
+    names = sorted(used, key=lambda name: ("/" in name, not _matters(name), len(name), name))
+    requests = tuple(sorted((name, _quantity(name, used[name])) for name in names[: limits.POD_RESOURCES]))
+    return PodSpec(
+        containers=(Container("", requests),),
+        requests=_only_native(spec.requests),
+        limits=_only_native(spec.limits),
+        overhead=_only_native(spec.overhead),
+    )
+
+
+def _amounts(pairs: Pairs) -> Mapping[str, int]:
+    """Milli-CPU, bytes of memory, and numbers of everything else, without what cannot be read."""
+    amounts = {}
+    for name, text in pairs:
+        if len(name) <= limits.KEY:
+            try:
+                amounts[name] = milli(text) if name == "cpu" else whole(text)
+            except QuantityError:
+                continue
+    return amounts
+
+
+def _quantity(name: str, amount: int) -> str:
+    return f"{amount}m" if name == "cpu" else str(amount)
+
+
+def _only_native(pairs: Pairs) -> Pairs:
+    """CPU and memory, the resources that a pod as a whole may request."""
+    return tuple((name, text[: limits.KEY]) for name, text in pairs if name in ("cpu", "memory"))
 
 
 def _container(container: _Container) -> Container:
@@ -296,6 +405,20 @@ def _container(container: _Container) -> Container:
 def _claim(claim: _Claim) -> PodClaim:
     template = claim.get("resourceClaimTemplateName") or ""
     return PodClaim(claim.get("name") or "", claim.get("resourceClaimName") or "", template)
+
+
+def _node_within(
+    allocatable: Mapping[str, str], taints: list[_Taint]
+) -> tuple[Mapping[str, str], list[_Taint], str]:
+    """So much of what a node offers and of its taints as is kept, and what exceeds a limit."""
+    problem = ""
+    if len(allocatable) > limits.RESOURCES:  # the MIG instances of a former layout stay behind as zeros
+        allocatable = {name: text for name, text in allocatable.items() if text != "0"}
+    if len(allocatable) > limits.RESOURCES:
+        allocatable, problem = {}, f"offers more than {limits.RESOURCES} resources"
+    if len(taints) > limits.NODE_TAINTS:
+        problem = f"more than {limits.NODE_TAINTS} taints"
+    return allocatable, taints[: limits.NODE_TAINTS], problem
 
 
 def _taint(taint: _Taint) -> Taint:
@@ -319,13 +442,15 @@ def _claims(statuses: Iterable[_Claim]) -> Pairs:
     return tuple([(s.get("name") or "", claim) for s in statuses if (claim := s.get("resourceClaimName"))])
 
 
-@lru_cache(maxsize=8192)
-def _shared(spec: PodSpec) -> PodSpec:
-    # 30,000 pods come from a few hundred templates: the first of equal specs stands for all of them.
-    return spec
-
-
 @lru_cache(maxsize=4096)
+def _that_matters(key: str) -> str | None:
+    """The name of an annotation or label, None where it is not kept: equal names become one text.
+
+    ``key`` is no longer than ``KEY``, so the cache is bounded.
+    """
+    return key if _matters(key) else None
+
+
 def _matters(key: str) -> bool:
     domain, slash, _ = f".{key}".partition("/")
     return domain.endswith(_DOMAINS) if slash else key.startswith(_BARE_PREFIXES)
@@ -335,8 +460,41 @@ _NOTHING: Mapping[str, str] = {}
 
 
 def _kept(entries: _Map) -> Mapping[str, str]:
-    kept = {sys.intern(k): v or "" for k, v in (entries or {}).items() if _matters(k)}
+    if not entries:
+        return _NOTHING
+    kept = {
+        name: text or ""
+        for key, text in entries.items()
+        if len(key) <= limits.KEY and (name := _that_matters(key)) is not None
+    }
     return kept or _NOTHING
+
+
+def _readable(
+    labels: Mapping[str, str], annotations: Mapping[str, str], most: int, together: int
+) -> tuple[Mapping[str, str], Mapping[str, str], tuple[str, ...], str]:
+    """The labels and annotations that are kept: of at most ``most`` characters each, and with their names
+    ``together``. And the names of those that are left out, the largest first; a problem where these are too
+    many to be named."""
+    maps = labels, annotations
+    if sum([len("".join(m)) + len("".join(m.values())) for m in maps if m]) <= most:  # as on almost all
+        return labels, annotations, (), ""
+    found = sorted((len(k) + len(v), k, n) for n, entries in enumerate(maps) for k, v in entries.items())
+    read: tuple[dict[str, str], dict[str, str]] = {}, {}
+    left_out = []
+    for size, key, number in found:
+        text = maps[number][key]
+        together -= size
+        if together < 0 or len(text) > most:
+            left_out.append(key)
+        else:
+            read[number][key] = text
+    unnamed = f"more than {limits.LISTED_NAMES} annotations and labels are too large"
+    return (
+        *read,
+        tuple(left_out[: limits.LISTED_NAMES]),
+        unnamed if len(left_out) > limits.LISTED_NAMES else "",
+    )
 
 
 def _interned(entries: _Map) -> Mapping[str, str]:
@@ -351,8 +509,11 @@ def _completed(resources: _Resources | None) -> tuple[Pairs, Pairs]:
     # SetDefaults_Pod of k8s.io/kubernetes: what has a limit and no request requests its limit.
     if not resources:
         return (), ()
-    limits = _pairs(resources.get("limits"))
-    return tuple(sorted({**dict(limits), **dict(_pairs(resources.get("requests")))}.items())), limits
+    requests, limited = resources.get("requests"), resources.get("limits")
+    if not limited:
+        return _pairs(requests), ()
+    asked = {name: text for name, text in requests.items() if text is not None} if requests else {}
+    return _pairs(limited | asked), _pairs(limited)
 
 
 def _seconds(timestamp: str | None) -> float:
@@ -363,7 +524,13 @@ def _seconds(timestamp: str | None) -> float:
 
 
 def complaint(error: ValidationError) -> str:
-    """The first thing that is wrong, and where, in one line."""
+    """The first thing that is wrong, and where, in one line of at most ``PROBLEM`` characters.
+
+    Where very much is wrong only that: to have the first error pydantic describes all of them.
+    """
+    if (count := error.error_count()) > limits.ERRORS:
+        return f"{count} values are not what they should be"
     first = error.errors(include_url=False, include_input=False)[0]
     what = "Input should be an object" if first["type"] in ("model_type", "dict_type") else first["msg"]
-    return ": ".join(filter(None, (".".join(map(str, first["loc"])), what)))
+    where = ".".join(limits.shorten(str(part), limits.QUOTED) for part in first["loc"])
+    return limits.shorten(": ".join(filter(None, (where, what))))

@@ -104,7 +104,7 @@ class NameTable:
 
 @lru_cache(maxsize=64)
 def _texts(texts: tuple[bytes, ...]) -> tuple[Bytes, _Offsets, _Offsets]:
-    """Texts that may follow names; hardly any others ever do."""
+    """Texts that may follow names. All of them are Stowage's own, so the cache is bounded."""
     return np.frombuffer(b"".join(texts), np.uint8), *_spans(texts)
 
 

@@ -6,7 +6,8 @@ for all pods of a template. Nothing here knows the wire, nor what a resource nam
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
 
@@ -25,7 +26,11 @@ Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node: what it is (labels, annotations) and what it offers (``allocatable``)."""
+    """A node: what it is (labels, annotations) and what it offers (``allocatable``).
+
+    ``unreadable`` names labels and annotations that were left out because they are too large; ``problem``
+    says what else exceeds a limit of ``limits.py``, "" for nothing: then the record is not all of the node.
+    """
 
     kind: ClassVar[Literal["Node"]] = "Node"
     name: str
@@ -37,8 +42,8 @@ class Node:
     taints: tuple[Taint, ...] = ()
     created: float = 0.0  # Unix seconds, 0 where unknown
     conditions: Pairs = ()  # (type, status) of those that speak of GPUs
-    unreadable: tuple[str, ...] = ()  # annotations that are left out, for they exceed a limit
-    problem: str = ""  # what exceeds a limit
+    unreadable: tuple[str, ...] = ()
+    problem: str = ""
 
     @property
     def key(self) -> str:
@@ -125,22 +130,68 @@ class PodClaim:
     template: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PodSpec:
-    """The part of a pod's spec that never changes for placement. Equal specs of the wire are one object."""
+class Hashed:
+    """Where a record keeps its hash, if it is large and looked up several times for each event."""
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class PodSpec(Hashed):
+    """The part of a pod's spec that never changes for placement. Equal specs of the wire are one object.
+
+    ``requests`` and ``limits`` are those of the pod as a whole (``spec.resources``), as they were written.
+    """
 
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
-    requests: Pairs = ()  # of the pod as a whole: they replace the sum of the containers
+    requests: Pairs = ()
     limits: Pairs = ()
     overhead: Pairs = ()
     node_selector: Pairs = ()
     claims: tuple[PodClaim, ...] = ()
 
+    def __hash__(self) -> int:
+        known: int | None = getattr(self, "_hash", None)
+        if known is None:
+            known = hash(
+                (
+                    *(self.containers, self.init_containers, self.requests, self.limits),
+                    *(self.overhead, self.node_selector, self.claims),
+                )
+            )
+            object.__setattr__(self, "_hash", known)
+        return known
+
+
+def over_lifetime(spec: PodSpec, of: Callable[[Container], Mapping[str, int]]) -> Counter[str]:
+    """The most that is in use at once over a pod's life, by name, if a container uses ``of(container)``.
+
+    An init container runs alone but for the sidecars that were started before it; containers run together
+    with all sidecars (``AggregateContainerRequests`` of k8s.io/component-helpers, resource/helpers.go). The
+    time is linear in what the containers use: a pod may have thousands of names.
+    """
+    sidecars: Counter[str] = Counter()
+    peak: Counter[str] = Counter()
+    for container in spec.init_containers:
+        for name, amount in of(container).items():
+            peak[name] = max(peak[name], sidecars[name] + amount)
+            if container.sidecar:
+                sidecars[name] += amount
+    for container in spec.containers:
+        sidecars.update(of(container))
+    return Counter({**sidecars, **{name: most for name, most in peak.items() if most > sidecars[name]}})
+
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod and where it stands."""
+    """A pod and where it stands.
+
+    ``unreadable`` names annotations and labels that were left out because they are too large. ``problem``
+    says what else exceeds a limit of ``limits.py``, "" for nothing: such a pod is not placed, and its
+    ``spec`` has one container that uses what the whole pod uses.
+    """
 
     kind: ClassVar[Literal["Pod"]] = "Pod"
     namespace: str
@@ -160,6 +211,8 @@ class Pod:
     devices: Pairs = ()  # (resource, device id) as kubelet reports them (allocatedResourcesStatus)
     claims: Pairs = ()  # (name in spec.claims, the ResourceClaim made for it)
     rules: Rules = NO_RULES
+    unreadable: tuple[str, ...] = ()
+    problem: str = ""
 
     @property
     def key(self) -> str:

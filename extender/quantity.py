@@ -11,8 +11,11 @@ import re
 from fractions import Fraction
 from functools import lru_cache
 
+from extender.limits import quoted
+
 _LARGEST = 2**63 - 1  # of any quantity, by the definition in quantity.go
 _LONGEST = 64  # characters; longer is no quantity that a person or a program meant
+_SMALLEST = -99  # exponent of ten; what is smaller is rounded as this is, and has thousands of digits
 _MIB = Fraction(1, 2**20)
 _GRAMMAR = re.compile(r"([+-]?)(\d+\.?\d*|\.\d+)(?:[eE]([+-]?\d{1,4})|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII)
 _SUFFIXES = {
@@ -29,6 +32,9 @@ class QuantityError(ValueError):
     """A quantity that is malformed, negative or absurdly large; the text says which, and quotes it."""
 
 
+# The caches keep results alone, and no text that is longer than ``_LONGEST`` has one: they stay below 4 MiB.
+
+
 @lru_cache(maxsize=4096)
 def milli(text: str, *, round_up: bool = True) -> int:
     """Thousandths (milli-CPU). Raises ``QuantityError``."""
@@ -39,6 +45,18 @@ def milli(text: str, *, round_up: bool = True) -> int:
 def whole(text: str, *, round_up: bool = True) -> int:
     """Whole things (devices, bytes). Raises ``QuantityError``."""
     return _rounded(text, Fraction(1), round_up)
+
+
+@lru_cache(maxsize=4096)
+def things(text: str) -> int:
+    """How many of an extended resource, which comes in whole numbers alone. Raises ``QuantityError``.
+
+    So does the API server (``ValidateResourceQuantityValue`` of k8s.io/kubernetes, pkg/apis/core/validation).
+    """
+    number = _exact(text)
+    if number.denominator != 1:
+        raise QuantityError(f"quantity {quoted(text)} is not a whole number")
+    return number.numerator
 
 
 @lru_cache(maxsize=4096)
@@ -57,20 +75,23 @@ def _rounded(text: str, unit: Fraction, round_up: bool) -> int:
     scaled = _exact(text) * unit
     number = math.ceil(scaled) if round_up else math.floor(scaled)
     if number > _LARGEST:
-        raise QuantityError(f"quantity {text!r} is too large")
+        raise QuantityError(f"quantity {quoted(text)} is too large")
     return number
 
 
 def _exact(text: str) -> Fraction:
     match = _GRAMMAR.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
-        shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-        raise QuantityError(f"quantity {shown!r} is malformed")
+        raise QuantityError(f"quantity {quoted(text)} is malformed")
     sign, number, exponent, suffix = match.groups()
-    scale = Fraction(10) ** int(exponent) if exponent else _SUFFIXES[suffix or ""]
+    scale = Fraction(10) ** _exponent(exponent) if exponent else _SUFFIXES[suffix or ""]
     value = Fraction(number) * scale
     if value and sign == "-":
-        raise QuantityError(f"quantity {text!r} is negative")
+        raise QuantityError(f"quantity {quoted(text)} is negative")
     if value > _LARGEST:
-        raise QuantityError(f"quantity {text!r} is too large")
+        raise QuantityError(f"quantity {quoted(text)} is too large")
     return value
+
+
+def _exponent(text: str) -> int:
+    return min(max(int(text), _SMALLEST), -_SMALLEST)

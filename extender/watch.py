@@ -17,6 +17,7 @@ from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
+from extender.limits import shorten
 from extender.manifests import (
     WireCards,
     WireClaim,
@@ -203,7 +204,7 @@ class ListWatch:
         try:
             event = self.resource.line.validate_json(line)
         except ValidationError as error:
-            if error.errors()[0]["type"] == "json_invalid":
+            if error.error_count() == 1 and error.errors()[0]["type"] == "json_invalid":
                 return self._broken("no JSON in the watch")
             _log.warning("Ignored a change of a %s: %s", self.resource.kind, complaint(error))
             return []
@@ -221,7 +222,7 @@ class ListWatch:
 
     def _broken(self, why: str) -> list[Event]:
         # Mostly 410; the others are rare, and client-go lists again, too.
-        _log.info("Listing %s again: %s", self.resource.path, why)
+        _log.info("Listing %s again: %s", self.resource.path, shorten(why))
         self.relist()
         return []
 

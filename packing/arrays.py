@@ -68,8 +68,8 @@ class Arrays:
     pool for one container (0: any number), ``divides`` (R, N) 1 where they are whole divisible GPUs,
     ``divided`` (N,) an index into ``divisions``, ``cuda`` (N,) versions, ``hosted`` (KINDS, N) pods by the
     number of GPUs that they have (the last: so many or more), 0 for parts of GPUs; ``permits`` keeps which
-    models requests may run on (see ``feasible.allowed``). Shares below ``minimum_milli`` thousandths of a GPU
-    are refused; 0 refuses none.
+    models requests may run on, ``permits_size`` is how large that is (see ``feasible.allowed``). Shares below
+    ``minimum_milli`` thousandths of a GPU are refused; 0 refuses none.
 
     What nodes advertise is bounded by the constants above; names that no node has any more are forgotten when
     a bound is reached.
@@ -88,6 +88,7 @@ class Arrays:
         self.uuids: dict[str, tuple[int, int]] = {}
         self.permits: dict[tuple[object, ...], npt.NDArray[np.uint8]] = {}
         self._kinds: dict[_Kind, int] = {(None, "", ""): 0}
+        self.permits_size = 0
         self._vacant: list[int] = []
         self.free_cpu, self.free_memory = np.zeros((2, nodes), np.int64)
         self.total_cpu, self.total_memory = np.zeros((2, nodes), np.int64)

@@ -13,7 +13,8 @@ from packing.reasons import Reason
 from packing.request import ANY, WHOLE, Request, Shares, whole_gpus
 
 Reasons = npt.NDArray[np.int8]
-_MOST_PERMITS = 256
+_MOST_PERMITS = 1 << 20
+"""Bytes, roughly, of the model names and other texts that ``Arrays.permits`` keeps alive."""
 _MOST_GPUS = 32767
 """More GPUs than this are as good as any number: ``MOST_GPUS`` of one node are far fewer."""
 
@@ -105,10 +106,21 @@ def allowed(fleet: Arrays, request: Request) -> npt.NDArray[np.uint8]:
     """Per model id (an index into ``model_names``) 1 where the request may run; to read only."""
     kind = fleet.grown, request.models, request.products, request.mode
     if (found := fleet.permits.get(kind)) is None:
-        if len(fleet.permits) >= _MOST_PERMITS:
+        fleet.permits_size += _size(request)
+        if fleet.permits_size > _MOST_PERMITS:
             fleet.permits.clear()
+            fleet.permits_size = _size(request)
         found = fleet.permits[kind] = _permits(fleet, request)
     return found
+
+
+def _size(request: Request) -> int:
+    """Bytes, roughly, of what ``allowed`` goes by."""
+    names = [
+        len(name.letters) for group in (*request.products.allow, request.products.deny) for name in group
+    ]
+    models = [len(name) for name in request.models or ()]
+    return 512 + 256 * len(names) + sum(names) + 64 * len(models) + sum(models) + len(request.mode)
 
 
 def _permits(fleet: Arrays, request: Request) -> npt.NDArray[np.uint8]:
@@ -116,7 +128,7 @@ def _permits(fleet: Arrays, request: Request) -> npt.NDArray[np.uint8]:
     return np.array(
         [
             (models is None or model in models)
-            and products.permits_match(" ".join(filter(None, (model, product))))
+            and products.permits(" ".join(filter(None, (model, product))))
             and (not (request.mode and mode) or mode in request.mode)
             for model, product, mode in zip(fleet.model_names, fleet.products, fleet.modes, strict=True)
         ],

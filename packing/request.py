@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
+
+_SEPARATORS = re.compile("[-_ ]+")
 
 WHOLE = 1000
 """Compute of a whole GPU in milli-GPU; also the whole of a GPU's memory in thousandths."""
@@ -56,19 +58,107 @@ class Choice:
 
     def permits(self, name: str) -> bool:
         """Whether a name is one of the names (which are compared as they are)."""
-        return self._decide(name, name.__eq__)
-
-    def permits_match(self, text: str) -> bool:
-        """Whether a text is matched by the names, taken as regular expressions, in any letter case."""
-        return self._decide(text, lambda pattern: bool(re.search(pattern, text, re.IGNORECASE)))
-
-    def _decide(self, text: str, is_one: Callable[[str], bool]) -> bool:
-        if not text:
+        if not name:
             return not (self.allow or self.deny)
-        return all(any(map(is_one, group)) for group in self.allow) and not any(map(is_one, self.deny))
+        return all(name in group for group in self.allow) and name not in self.deny
+
+
+class ModelText:
+    """The name of a GPU's model, prepared for names to be looked for in it.
+
+    ``letters`` is the text in lower case without separators; bit k of ``gaps`` is set where separators stood
+    before letter k.
+    """
+
+    __slots__ = ("gaps", "letters")
+
+    def __init__(self, text: str) -> None:
+        self.letters, self.gaps = _without_separators(text)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelName:
+    """A name of GPU models as people write it: words with separators between them, in any letter case.
+
+    It is found in a text where its words follow each other, with any separators between them or none, and
+    none inside a word. ``whole``: no letter or digit directly before or after them.
+
+    ``letters`` are the words in lower case, joined; bit k of ``joints`` is set where a word starts at letter
+    k, the first one aside.
+    """
+
+    letters: str
+    joints: int = 0
+    whole: bool = False
+
+    @classmethod
+    def of(cls, text: str, *, whole: bool = False) -> ModelName:
+        """The name that is written so. Raises ValueError if there is no word in it."""
+        letters, gaps = _without_separators(text)
+        if not letters:
+            raise ValueError("a name of separators alone")
+        return cls(letters, gaps & ((1 << len(letters)) - 2), whole)
+
+    def found_in(self, text: ModelText) -> bool:
+        """Whether it is somewhere in a text."""
+        at = text.letters.find(self.letters)
+        while at >= 0:
+            if self._stands_at(text, at):
+                return True
+            at = text.letters.find(self.letters, at + 1)
+        return False
+
+    def _stands_at(self, text: ModelText, start: int) -> bool:
+        """Whether separators and ends are right where the letters are found."""
+        end = start + len(self.letters)
+        inside = (1 << len(self.letters)) - 2
+        if text.gaps >> start & inside & ~self.joints:
+            return False
+        return not self.whole or not (_adjoins(text, start, start - 1) or _adjoins(text, end, end))
+
+
+def _without_separators(text: str) -> tuple[str, int]:
+    """A text in lower case without separators, and before which of its letters some stood, as a mask."""
+    words = _SEPARATORS.split(text.lower())
+    gaps = length = 0
+    for word in words[:-1]:
+        length += len(word)
+        gaps |= 1 << length
+    return "".join(words), gaps
+
+
+def _adjoins(text: ModelText, place: int, neighbour: int) -> bool:
+    """Whether a letter or digit is the direct neighbour of a place in a text."""
+    if text.gaps >> place & 1 or not 0 <= neighbour < len(text.letters):
+        return False
+    letter = text.letters[neighbour]
+    return letter.isascii() and letter.isalnum()
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """GPU models that will do: those in which one name of every group in ``allow`` is found, and none of
+    ``deny``. A model that is not known ("") does only where nothing is asked of it."""
+
+    allow: tuple[frozenset[ModelName], ...] = ()
+    deny: frozenset[ModelName] = frozenset()
+
+    def permits(self, model: str) -> bool:
+        """Whether a model will do. The time is linear in the names; ``model`` is a node's label."""
+        if not (self.allow or self.deny):
+            return True
+        text = ModelText(model)
+        if not text.letters:
+            return False
+        return all(_any_in(group, text) for group in self.allow) and not _any_in(self.deny, text)
+
+
+def _any_in(names: Iterable[ModelName], text: ModelText) -> bool:
+    return any(name.found_in(text) for name in names if name.letters in text.letters)
 
 
 ANY = Choice()
+ANY_MODEL = Models()
 
 
 class _Hashed:
@@ -87,7 +177,7 @@ class Request(_Hashed):
     ``shares``: parts of GPUs, or whole ones, that are placed device by device.
     ``profiles``: MIG instances made on demand, by profile name.
     ``models``: names of the GPU models allowed, ``None`` for any. ``island``: the GPUs must be NVLink peers.
-    ``products``: patterns that the model's or the product's name must match. ``uuids``: which GPUs shares
+    ``products``: names that must be found in the model's or the product's name. ``uuids``: which GPUs shares
     may take. ``cuda``: the CUDA version that the driver must support (12.4 is 12004), 0 for any.
     ``together``: the most counted devices of one kind that a single container asks for. ``mode``: names of
     the ways in which GPUs may be divided for it, in any text, "" for any.
@@ -103,7 +193,7 @@ class Request(_Hashed):
     profiles: tuple[tuple[str, int], ...] = ()
     models: frozenset[str] | None = None
     island: bool = False
-    products: Choice = ANY
+    products: Models = ANY_MODEL
     uuids: Choice = ANY
     cuda: int = 0
     together: int = 1

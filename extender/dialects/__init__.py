@@ -11,8 +11,8 @@ request stays one value, and ``packing.shape.meaning`` says what it is on a node
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 
+from extender.bounded import cached_with_owner
 from extender.dialects import (
     constraints,
     counted,
@@ -26,6 +26,7 @@ from extender.dialects import (
 )
 from extender.dialects.effective import RequestError, effective
 from extender.dialects.vocabulary import Claims, Vocabulary, Writer, most_together
+from extender.limits import POD_ANNOTATION
 from extender.objects import Pairs, Pod, PodSpec
 from packing.request import ANY, Request, Shares
 
@@ -39,10 +40,20 @@ _READS_LABELS = frozenset[str]().union(*(vocabulary.READS_LABELS for vocabulary 
 
 
 def request_of(pod: Pod) -> Request:
-    """What a pod asks for. Raises RequestError."""
+    """What a pod asks for. Raises RequestError, also where what it says of that exceeds a limit."""
+    if pod.problem or pod.unreadable:
+        _check_limits(pod)
     said = {key: pod.annotations[key] for key in pod.annotations.keys() & _READS}
     said |= {key: pod.labels[key] for key in pod.labels.keys() & _READS_LABELS}
     return _request(pod.spec, tuple(sorted(said.items())))
+
+
+def _check_limits(pod: Pod) -> None:
+    if pod.problem:
+        raise RequestError(pod.problem)
+    for name in pod.unreadable:
+        if name in _READS or name in _READS_LABELS:
+            raise RequestError(f"{name}: more than {POD_ANNOTATION} characters, or too much beside it")
 
 
 def claims_of(pod: Pod) -> Claims | None:
@@ -57,7 +68,7 @@ def claims_of(pod: Pod) -> Claims | None:
     return next((claims for claims in found if claims), None)
 
 
-@lru_cache(maxsize=8192)
+@cached_with_owner(weigh=lambda said: 64 + sum(64 + len(key) + len(text) for key, text in said))
 def _request(spec: PodSpec, said: Pairs) -> Request:
     # Pods come from few templates whose specs are shared, so most pods cost one look-up.
     resources, words = effective(spec), dict(said)

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 
 from extender.dialects import hami, vgpu_manager, volcano
 from extender.dialects.effective import RequestError
-from packing.request import Choice
+from extender.limits import LISTED_NAMES, NAME, quoted
+from packing.request import Choice, ModelName, Models
 
 MODELS, NOT_MODELS = "stowage.dev/gpu-models", "stowage.dev/gpu-models-not"
 CUDA, NVLINK = "stowage.dev/min-cuda", "stowage.dev/nvlink"
@@ -26,11 +27,11 @@ _USE_UUID = (hami.USE_UUID, vgpu_manager.USE_UUID, volcano.USE_UUID)
 _DENY_UUID = (hami.DENY_UUID, vgpu_manager.DENY_UUID, volcano.DENY_UUID)
 
 
-def products(said: Mapping[str, str]) -> Choice:
-    """Patterns for the names of the GPU's model."""
-    allow = (frozenset(_pattern(key, name) for name in _listed(said, key)) for key in _USE_TYPE)
-    deny = frozenset(_pattern(key, name) for key in _DENY_TYPE for name in _listed(said, key))
-    return Choice(tuple(filter(None, allow)), deny)
+def products(said: Mapping[str, str]) -> Models:
+    """What the names of the GPU's model must match. Raises RequestError."""
+    allow = (frozenset(_names(said, key)) for key in _USE_TYPE)
+    deny = frozenset(name for key in _DENY_TYPE for name in _names(said, key))
+    return Models(tuple(filter(None, allow)), deny)
 
 
 def uuids(said: Mapping[str, str]) -> Choice:
@@ -49,7 +50,7 @@ def cuda(said: Mapping[str, str]) -> int:
         return 0
     match = re.fullmatch(r"(\d{1,3})(?:\.(\d{1,3}))?", text.strip(), re.ASCII)
     if match is None:
-        raise RequestError(f"{CUDA}: {text!r} is not a CUDA version such as 12.4")
+        raise RequestError(f"{CUDA}: {quoted(text)} is not a CUDA version such as 12.4")
     return int(match[1]) * 1000 + int(match[2] or 0)
 
 
@@ -57,20 +58,38 @@ def island(said: Mapping[str, str]) -> bool:
     """Whether the GPUs must be NVLink peers. Raises RequestError."""
     text = said.get(NVLINK)
     if text not in (None, "required"):
-        raise RequestError(f"{NVLINK}: {text!r} is not known; the one value is 'required'")
+        raise RequestError(f"{NVLINK}: {quoted(text)} is not known; the one value is 'required'")
     return text is not None
 
 
 def mode(said: Mapping[str, str]) -> str:
-    """The ways in which GPUs may be divided for the pod, in any text; "" for any."""
-    return said.get(hami.MODE, "")
+    """The ways in which GPUs may be divided for the pod, in any text; "" for any. Raises RequestError."""
+    text = said.get(hami.MODE, "")
+    if len(text) > NAME:
+        raise RequestError(f"{hami.MODE}: more than {NAME} characters")
+    return text
+
+
+def _names(said: Mapping[str, str], key: str) -> list[ModelName]:
+    whole = key in (MODELS, NOT_MODELS)
+    return [_name(key, text, whole=whole) for text in _listed(said, key)]
+
+
+def _name(key: str, text: str, *, whole: bool) -> ModelName:
+    try:
+        return ModelName.of(text, whole=whole)
+    except ValueError as error:
+        raise RequestError(f"{key}: {error}") from None
 
 
 def _listed(said: Mapping[str, str], key: str) -> list[str]:
-    return [name for part in said.get(key, "").split(",") if (name := part.strip())]
-
-
-def _pattern(key: str, name: str) -> str:
-    words = "[-_ ]*".join(map(re.escape, re.split(r"[-_ ]+", name)))
-    whole_words = key in (MODELS, NOT_MODELS)
-    return rf"(?<![A-Za-z0-9]){words}(?![A-Za-z0-9])" if whole_words else words
+    """The names of a list that is parted by commas. Raises RequestError where there are too many, or one is
+    too long."""
+    if key not in said:
+        return []
+    names = [name for part in said[key].split(",") if (name := part.strip())]
+    if len(names) > LISTED_NAMES:
+        raise RequestError(f"{key}: more than {LISTED_NAMES} names")
+    if any(len(name) > NAME for name in names):
+        raise RequestError(f"{key}: a name of more than {NAME} characters")
+    return names

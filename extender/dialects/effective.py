@@ -1,61 +1,73 @@
 """The resources a pod effectively takes: containers by sum, init containers by peak, sidecars added.
 
-The rule is kube-scheduler's (k8s.io/component-helpers, resource/helpers.go): an init container runs alone
-but for the sidecars started before it; containers run together with all sidecars; the pod takes the larger
-of both, plus its overhead. Pod-level resources replace what they name.
+The rule is kube-scheduler's (``PodRequests`` of k8s.io/component-helpers, resource/helpers.go): what runs at
+the same time adds up, CPU and memory that the pod requests as a whole replace those of its containers, and
+the overhead comes on top.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping
 
-from extender.objects import Container, Pairs, PodSpec
-from extender.quantity import QuantityError, milli, whole
+from extender.limits import PROBLEM, QUOTED, shorten
+from extender.objects import Pairs, PodSpec
+from extender.objects import over_lifetime as over_lifetime
+from extender.quantity import QuantityError, milli, things, whole
 
 
 class RequestError(ValueError):
     """A pod asks for something contradictory or impossible; the text names it, fit for the pod's event.
 
-    ``resource`` is the resource that would count the shares it asks for, "" where it asks for none.
+    ``resource`` is the resource that would count the shares it asks for, "" where it asks for none. Whatever
+    the text quotes of the pod, it has at most ``PROBLEM`` characters, all of them printable.
     """
 
     resource = ""
+
+    def __init__(self, text: str) -> None:
+        text = shorten(text)
+        super().__init__(text if text.isprintable() else text.encode("unicode_escape").decode()[:PROBLEM])
+
+
+_OF_THE_POD = ("cpu", "memory")
+"""What a pod may request as a whole (huge pages aside, which nothing here places by)."""
 
 
 def effective(spec: PodSpec) -> dict[str, int]:
     """By resource name: CPU in milli, everything else in whole units (memory in bytes)."""
     if not spec.containers:
         raise RequestError("the pod has no containers")
-    total = over_lifetime(spec, lambda container: amounts(container.requests)) + amounts(spec.overhead)
-    return dict(total) | dict(amounts(spec.requests) + amounts(spec.overhead) if spec.requests else {})
+    of_containers = over_lifetime(spec, lambda container: _read(container.requests))
+    total = Counter({**of_containers, **_as_a_whole(spec, of_containers)})
+    total.update(_read(spec.overhead))
+    return {name: amount for name, amount in total.items() if amount}
 
 
-def over_lifetime(spec: PodSpec, of: Callable[[Container], Counter[str]]) -> Counter[str]:
-    """The most that is in use at once over a pod's life, by name, if a container uses ``of(container)``."""
-    sidecars: Counter[str] = Counter()
-    peak: Counter[str] = Counter()
-    for container in spec.init_containers:
-        asked = of(container)
-        if container.sidecar:
-            sidecars += asked
-        peak |= sidecars if container.sidecar else sidecars + asked
-    return sum(map(of, spec.containers), sidecars) | peak
+def _as_a_whole(spec: PodSpec, of_containers: Mapping[str, int]) -> Mapping[str, int]:
+    """What the pod requests as a whole; its limit, where neither it nor a container has a request (so
+    ``defaultPodRequests`` of k8s.io/kubernetes, pkg/apis/core/v1/defaults.go)."""
+    requests, limits = _read(spec.requests), _read(spec.limits)
+    defaults = {name: amount for name, amount in limits.items() if name not in of_containers}
+    asked = {**defaults, **requests}
+    return {name: asked[name] for name in _OF_THE_POD if name in asked}
 
 
 def amounts(pairs: Pairs) -> Counter[str]:
     """Quantities as whole numbers, in the units of ``effective``. Raises RequestError."""
-    return Counter(dict(_read(pairs)))
+    return Counter(_read(pairs))
 
 
-def _read(pairs: Pairs) -> Iterable[tuple[str, int]]:
+def _read(pairs: Pairs) -> dict[str, int]:
+    found = {}
     for name, text in pairs:
         try:
             if name == "cpu":
-                yield name, milli(text)
-            elif (
-                name == "memory" or "/" in name
-            ):  # extended resources; nothing here places by storage or huge pages
-                yield name, whole(text)
+                found[name] = milli(text)
+            elif name == "memory":
+                found[name] = whole(text)
+            elif "/" in name:  # extended resources; nothing here places by storage or huge pages
+                found[name] = things(text)
         except QuantityError as error:
-            raise RequestError(f"{name}: {error}") from error
+            raise RequestError(f"{shorten(name, QUOTED)}: {error}") from error
+    return found

@@ -85,7 +85,6 @@ def test_a_pod() -> None:
                 ),
             ),
             init_containers=(Container(name="proxy", sidecar=True), Container(name="fetch")),
-            requests=(("cpu", "2"),),
             limits=(("cpu", "2"),),
             overhead=(("memory", "64Mi"),),
             node_selector=(("arch", "amd64"), ("pool", "gpu")),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from packing.fleet import Allocation, Fleet, Gpu, NodeShape, Pool
 from packing.reasons import Reason
-from packing.request import Choice, Request, Shares, whole_gpus
+from packing.request import Choice, ModelName, Models, Request, Shares, whole_gpus
 
 GPU = "nvidia.com/gpu"
 MIB = 80_000
@@ -362,12 +362,17 @@ def test_gpus_named_by_uuid(uuids, reason):
 @pytest.mark.parametrize(
     ("model", "product", "products", "fits"),
     [
-        ("A100 SXM4 40GB", "NVIDIA-A100-SXM4-40GB", Choice((frozenset({"a100"}),)), True),
-        (None, "NVIDIA-GeForce-RTX-4090", Choice((frozenset({"4090"}),)), True),
-        (None, "NVIDIA-GeForce-RTX-4090", Choice(deny=frozenset({"4090"})), False),
-        (None, "", Choice(deny=frozenset({"4090"})), False),  # not known is not permitted
-        (None, "", Choice(), True),
-        ("T4", "Tesla-T4", Choice((frozenset({"T4"}), frozenset({"A100", "L4"}))), False),
+        ("A100 SXM4 40GB", "NVIDIA-A100-SXM4-40GB", Models((frozenset({ModelName.of("a100")}),)), True),
+        (None, "NVIDIA-GeForce-RTX-4090", Models((frozenset({ModelName.of("4090")}),)), True),
+        (None, "NVIDIA-GeForce-RTX-4090", Models(deny=frozenset({ModelName.of("4090")})), False),
+        (None, "", Models(deny=frozenset({ModelName.of("4090")})), False),  # not known is not permitted
+        (None, "", Models(), True),
+        (
+            "T4",
+            "Tesla-T4",
+            Models((frozenset({ModelName.of("T4")}), frozenset({ModelName.of("A100"), ModelName.of("L4")}))),
+            False,
+        ),
     ],
 )
 def test_models_by_a_part_of_their_name(model, product, products, fits):

@@ -155,6 +155,8 @@ class Pod:
     labels: Mapping[str, str] = field(default_factory=dict)
     devices: Pairs = ()  # (resource, device id) as kubelet reports them (allocatedResourcesStatus)
     claims: Pairs = ()  # (name in spec.claims, the ResourceClaim made for it)
+    unreadable: tuple[str, ...] = ()  # annotations and labels that are left out because they are too long
+    problem: str = ""  # what could not be read of it, "" for nothing
 
     @property
     def key(self) -> str:

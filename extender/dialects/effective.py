@@ -15,12 +15,7 @@ from extender.quantity import QuantityError, mib, milli, whole
 
 
 class RequestError(ValueError):
-    """A pod asks for something contradictory or impossible; the text names it, fit for the pod's event.
-
-    ``resource`` is the resource that would count the shares it asks for, "" where it asks for none.
-    """
-
-    resource = ""
+    """A pod asks for something contradictory or impossible; the text names it, fit for the pod's event."""
 
 
 def effective(spec: PodSpec) -> dict[str, int]:

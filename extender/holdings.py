@@ -164,12 +164,10 @@ class _Uses:
         """It could be any GPU of the node, so it counts on each."""
         if not self._anywhere:
             self._anywhere = {_kind(gpu): _OnAny(gpu) for gpu in self._gpus}
-        doubts = [f"claims GPU {quoted(claim.device)}, which the node does not have"]
         for one in self._anywhere.values():
-            milli, mib, doubt = _size(one.gpu, claim, exact=self._exact)
+            milli, mib, _ = _size(one.gpu, claim, exact=self._exact)
             one.add(claim.stage, milli, mib)
-            doubts.append(doubt)
-        return _joined(doubts) if claim.device else ""
+        return f"claims GPU {quoted(claim.device)}, which the node does not have" if claim.device else ""
 
     def parts(self) -> Parts:
         """The most of each GPU at once: sidecars, and beside them containers or any one init container.

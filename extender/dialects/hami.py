@@ -215,7 +215,7 @@ def _with_instances(named: list[list[Claim]], text: str) -> tuple[list[list[Clai
         reserved[place] = window(start, size)
     with_slices = [
         [
-            replace(claim, slices=reserved.pop((index, number, claim.device), 0))
+            replace(claim, slices=reserved.pop((index, number, claim.device), 0)) if reserved else claim
             for number, claim in enumerate(claims)
         ]
         for index, claims in enumerate(named)

@@ -7,7 +7,7 @@ with the pod's request and with the node before they enter the books (``extender
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from extender.dialects.effective import RequestError, amounts
@@ -117,7 +117,9 @@ def compared(found: list[Claim], asked: Shares | None, stage: int = 0) -> tuple[
 
     For devices that are missing one claim without a name is added: it could be any of them.
     """
-    claims = [replace(claim, least=asked, stage=stage) for claim in found]
+    claims = [
+        Claim(c.device, c.compute_milli, c.memory_mib, c.memory_milli, asked, stage, c.slices) for c in found
+    ]
     wanted, different = asked.count if asked else 0, len({(claim.device, claim.slices) for claim in found})
     if len(found) == different == wanted:
         return claims, ""

@@ -238,7 +238,7 @@ def _joined(doubts: Sequence[str]) -> str:
     return shorten("; ".join(dict.fromkeys(filter(None, doubts))))
 
 
-_ALTERNATIVES = 4
+_ALTERNATIVES = 2
 """Shares of one pod of which none covers another. More are counted as one that covers them all."""
 
 

@@ -12,9 +12,9 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from extender.dialects.vocabulary import Claims
-from extender.holdings import settle, settle_counts
+from extender.holdings import Seen, settle_counts, settle_since
 from packing.fleet import Allocation, Fleet, NodeShape
-from packing.request import Request
+from packing.request import Request, Shares
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,8 @@ class Hold:
     """What a pod asked for, and the node it has (or, nominated, is promised).
 
     ``claims`` is what its annotations say it has of GPUs that are divided, ``reported`` how many counted
-    devices of each resource kubelet reports.
+    devices of each resource kubelet reports. ``possible`` is set where the request cannot be read: the most
+    that it can have been given of GPUs that are divided, by each who divides them (see ``dialects.Held``).
     """
 
     node: str
@@ -32,6 +33,8 @@ class Hold:
     claims: Claims | None = None
     reported: tuple[tuple[str, int], ...] = ()
     priority: int = 0
+    possible: tuple[Shares, ...] = ()
+    uid: str = ""
 
 
 class Ledger:
@@ -47,6 +50,7 @@ class Ledger:
         self.contradictions = 0
         self._holds: dict[str, Hold] = {}
         self._taken: dict[str, Allocation] = {}
+        self._seen: dict[str, Seen] = {}
         self._on_node: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._nominated: dict[str, Hold] = {}
 
@@ -64,11 +68,20 @@ class Ledger:
             self._forget_taken(name)
             self._fleet.remove(name)
 
-    def hold(self, key: str, hold: Hold) -> None:
-        """The pod runs on (or is bound to) a node."""
-        if self._holds.get(key) == hold:
+    def hold(self, key: str, hold: Hold, seen: Seen | None = None) -> None:
+        """The pod runs on (or is bound to) a node. ``seen`` is what is known of it by another key.
+
+        While it stays there, it holds no less of the GPUs than before, and no others (see ``Seen``).
+        """
+        before = self._holds.get(key)
+        if before == hold:
             return
-        self.release(key)
+        if before is None or (before.uid, before.node) != (hold.uid, hold.node):
+            self.release(key)
+            self._seen[key] = seen or Seen()
+        elif (taken := self._taken.pop(key, None)) is not None:
+            self._fleet.give_back(taken)
+        self._seen[key].note(hold.request, hold.reported)
         self._holds[key] = hold
         self._on_node[hold.node][key] = None
         if hold.node in self._fleet.rows:
@@ -83,6 +96,7 @@ class Ledger:
         """The pod holds nothing and is promised nothing any more."""
         self._nominated.pop(key, None)
         self.doubts.pop(key, None)
+        self._seen.pop(key, None)
         hold = self._holds.pop(key, None)
         if hold is None:
             return
@@ -97,9 +111,9 @@ class Ledger:
         """What the pod has in the fleet; None for a pod without a known node."""
         return self._taken.get(key)
 
-    def hold_of(self, key: str) -> Hold | None:
-        """The pod's hold, nominations left out."""
-        return self._holds.get(key)
+    def seen(self, key: str) -> Seen | None:
+        """What has been seen of a pod since it was bound."""
+        return self._seen.get(key)
 
     def holders(self, node: str) -> list[str]:
         """Keys of the pods that hold something on a node, in the order they came."""
@@ -123,8 +137,9 @@ class Ledger:
         row = self._fleet.rows[hold.node]
         shape = self._fleet.shapes[row]
         assert shape is not None
-        request, doubt = settle_counts(shape, hold.request, hold.reported)
-        settled = settle(shape, hold.request, hold.claims)
+        seen = self._seen[key]
+        request, doubt = settle_counts(shape, hold.request, seen.reported)
+        settled = settle_since(shape, hold.request, hold.claims, hold.possible, seen)
         self._doubt(key, "; ".join(filter(None, (doubt, settled.doubt))))
         allocation = self._fleet.allocation(row, request)
         if settled.parts:

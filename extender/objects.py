@@ -211,8 +211,8 @@ class Pod:
     devices: Pairs = ()  # (resource, device id) as kubelet reports them (allocatedResourcesStatus)
     claims: Pairs = ()  # (name in spec.claims, the ResourceClaim made for it)
     rules: Rules = NO_RULES
-    unreadable: tuple[str, ...] = ()
-    problem: str = ""
+    unreadable: tuple[str, ...] = ()  # annotations and labels that are left out because they are too long
+    problem: str = ""  # what exceeds a limit, "" for nothing
 
     @property
     def key(self) -> str:

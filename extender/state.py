@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from extender.dialects import WRITERS, RequestError, claims_of, request_of
+from extender.dialects import WRITERS, RequestError, claims_of, held_by, request_of
 from extender.dra.books import DeviceBooks
 from extender.dra.forecast import Forecaster
 from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
@@ -31,7 +31,7 @@ from packing.feasible import too_small
 from packing.fleet import Allocation, Fleet, NodeShape
 from packing.policies import Policy
 from packing.reasons import Reason
-from packing.request import Request, whole_gpus
+from packing.request import Request
 
 log = logging.getLogger(__name__)
 
@@ -351,6 +351,8 @@ class State:
             self._learn(pod)
         self.pods[pod.key] = pod
         self._keys_by_uid[pod.uid] = pod.key
+        assumed = self.tentative.on(pod.uid, pod.node_name)
+        seen = self.ledger.seen(assumed.key) if assumed and assumed.sure else None
         if pod.node_name:
             self._drop_all(pod.uid)  # before it is held for good: it has its room once
         node = pod.node_name or pod.nominated_node
@@ -358,7 +360,7 @@ class State:
         if hold is None:
             self.ledger.release(pod.key)
         elif pod.node_name:
-            self.ledger.hold(pod.key, hold)
+            self.ledger.hold(pod.key, hold, seen)
             self._note(node)
         elif not self.tentative.of(pod.uid):
             self.ledger.nominate(pod.key, hold)
@@ -380,19 +382,16 @@ class State:
         )
 
     def _hold(self, pod: Pod, node: str) -> Hold | None:
-        try:
-            request = request_of(pod)
+        held = held_by(pod)
+        if held.problem:
+            self._problem(pod.key, f"request cannot be read: {held.problem}")
+        else:
             self._problems.pop(pod.key, None)
-        except RequestError as error:
-            self._problem(pod.key, f"request cannot be read: {error}")
-            if not pod.node_name:
-                return None
-            # It runs all the same: where its node divides GPUs, it may have a whole one.
-            request = Request(shares=whole_gpus(1, error.resource)) if error.resource else Request()
         if not pod.node_name:
-            return Hold(node, request, priority=pod.priority)
-        reported = Counter(name for name, _ in set(pod.devices) if is_gpu_resource(name))
-        return Hold(node, request, claims_of(pod), tuple(sorted(reported.items())), pod.priority)
+            return None if held.problem else Hold(node, held.request, priority=pod.priority)
+        devices = Counter(name for name, _ in set(pod.devices) if is_gpu_resource(name))
+        reported = tuple(sorted(devices.items()))
+        return Hold(node, held.request, claims_of(pod), reported, pod.priority, held.possible, pod.uid)
 
     def _remove_pod(self, key: str) -> None:
         self._problems.pop(key, None)

@@ -5,6 +5,7 @@ That the API server takes them, and that their rights suffice, is shown in tests
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from extender import cli, settings
+from extender import cli, dialects, settings
 from extender.app import create_app
 from extender.service import Service
 from extender.snapshot import Snapshot, SnapshotSource
@@ -142,3 +143,16 @@ def test_containers_are_restricted(file: Path) -> None:
     pod = deployment["spec"]["template"]["spec"]["securityContext"]
     assert pod["runAsNonRoot"] is True
     assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_the_policy_keeps_all_that_is_read_of_a_running_pod() -> None:
+    file = ROOT / "deploy" / "keep-assignments.yaml"
+    (policy,) = of_kind("ValidatingAdmissionPolicy", file)
+    (binding,) = of_kind("ValidatingAdmissionPolicyBinding", file)
+    lists = {one["name"]: one["expression"] for one in policy["spec"]["variables"]}
+    named = {name: set(re.findall(r"'([^']+)'", expression)) for name, expression in lists.items()}
+    assert named["asks"] == dialects.READS
+    assert named["asksByLabel"] == dialects.READS_LABELS
+    assert named["given"] == dialects.ASSIGNED_BY
+    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+    assert (policy["spec"]["failurePolicy"], binding["spec"]["validationActions"]) == ("Fail", ["Deny"])

@@ -11,6 +11,7 @@ request stays one value, and ``packing.shape.meaning`` says what it is on a node
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from extender.bounded import cached_with_owner
 from extender.dialects import (
@@ -24,27 +25,56 @@ from extender.dialects import (
     vgpu_manager,
     volcano,
 )
-from extender.dialects.effective import RequestError, effective
+from extender.dialects.effective import RequestError, amounts, effective
 from extender.dialects.vocabulary import Claims, Vocabulary, Writer, most_together
-from extender.limits import POD_ANNOTATION
-from extender.objects import Pairs, Pod, PodSpec
+from extender.limits import POD_ANNOTATION, shorten
+from extender.objects import Container, Pairs, Pod, PodSpec
 from packing.request import ANY, Request, Shares
 
-__all__ = ["VOCABULARIES", "WRITERS", "RequestError", "claims_of", "request_of"]
+__all__ = [
+    "ASSIGNED_BY",
+    "READS",
+    "READS_LABELS",
+    "VOCABULARIES",
+    "WRITERS",
+    "Held",
+    "RequestError",
+    "claims_of",
+    "held_by",
+    "request_of",
+]
 
 VOCABULARIES: tuple[Vocabulary, ...] = (hami, vgpu_manager, volcano, koordinator, gpushare, kai, own)
 WRITERS: Mapping[str, Writer] = {writer.RESOURCE: writer for writer in (hami, gpushare, own)}
 """By what a node's GPUs are divided as: who can tell its device plugin which of them a pod has."""
-_READS = constraints.READS.union(*(vocabulary.READS for vocabulary in VOCABULARIES))
-_READS_LABELS = frozenset[str]().union(*(vocabulary.READS_LABELS for vocabulary in VOCABULARIES))
+READS = constraints.READS.union(*(vocabulary.READS for vocabulary in VOCABULARIES))
+"""The annotations that say what a pod asks for."""
+READS_LABELS = frozenset[str]().union(*(vocabulary.READS_LABELS for vocabulary in VOCABULARIES))
+"""The labels that do."""
+ASSIGNED_BY = frozenset[str]().union(*(vocabulary.ASSIGNED_BY for vocabulary in VOCABULARIES))
+"""The annotations that say what a pod has been given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a bound pod has taken at most.
+
+    ``problem`` is why its request cannot be read, "" where it can. Then ``request`` is what its spec alone
+    takes (CPU, memory and counted devices), and ``possible`` the most that each sharing system can have given
+    it: which one it is depends on the node.
+    """
+
+    request: Request
+    possible: tuple[Shares, ...] = ()
+    problem: str = ""
 
 
 def request_of(pod: Pod) -> Request:
     """What a pod asks for. Raises RequestError, also where what it says of that exceeds a limit."""
     if pod.problem or pod.unreadable:
         _check_limits(pod)
-    said = {key: pod.annotations[key] for key in pod.annotations.keys() & _READS}
-    said |= {key: pod.labels[key] for key in pod.labels.keys() & _READS_LABELS}
+    said = {key: pod.annotations[key] for key in pod.annotations.keys() & READS}
+    said |= {key: pod.labels[key] for key in pod.labels.keys() & READS_LABELS}
     return _request(pod.spec, tuple(sorted(said.items())))
 
 
@@ -52,8 +82,25 @@ def _check_limits(pod: Pod) -> None:
     if pod.problem:
         raise RequestError(pod.problem)
     for name in pod.unreadable:
-        if name in _READS or name in _READS_LABELS:
+        if name in READS or name in READS_LABELS:
             raise RequestError(f"{name}: more than {POD_ANNOTATION} characters, or too much beside it")
+
+
+def held_by(pod: Pod) -> Held:
+    """What a bound pod has taken, whatever its annotations say. Never raises.
+
+    Which GPUs it must or must not have (models, UUIDs, NVLink, CUDA) does not matter any more.
+    """
+    try:
+        return Held(request_of(pod))
+    except RequestError as error:
+        problem = shorten(str(error))
+    pod = replace(pod, spec=_readable(pod.spec))
+    resources = effective(pod.spec)
+    possible = [vocabulary.grantable(pod, resources) for vocabulary in VOCABULARIES]
+    cpu, memory = resources.pop("cpu", 0), resources.pop("memory", 0)
+    request = Request(cpu_milli=cpu, memory_bytes=memory, devices=counted.devices(resources))
+    return Held(request, tuple(filter(None, possible)), problem)
 
 
 def claims_of(pod: Pod) -> Claims | None:
@@ -62,6 +109,10 @@ def claims_of(pod: Pod) -> Claims | None:
     kubelet's own report (``pod.devices``) is not asked: the plugins that divide GPUs let kubelet choose
     among interchangeable stand-ins and hand out what the annotations say.
     """
+    for vocabulary in VOCABULARIES if pod.unreadable else ():
+        for name in pod.unreadable:
+            if name in vocabulary.ASSIGNED_BY:
+                return Claims(vocabulary.RESOURCE, complaint=f"{name} is too long to be read")
     if not pod.annotations:
         return None
     found = (vocabulary.claims(pod) for vocabulary in VOCABULARIES)
@@ -104,10 +155,36 @@ def _shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str]
             shares = vocabulary.shares(spec, resources, said)
             if shares and found:
                 raise RequestError(f"asks for parts of GPUs by {found.resource} and by {shares.resource}")
-        except RequestError as error:
-            error.resource = vocabulary.RESOURCE
+        except RequestError:
             raise
         except ValueError as error:  # Shares: more of a GPU than one has, or nothing of it
             raise RequestError(f"{vocabulary.RESOURCE}: {error}") from error
         found = found or shares
     return found
+
+
+def _readable(spec: PodSpec) -> PodSpec:
+    """The spec without the quantities that cannot be read: the API server lets none of them through."""
+    return replace(
+        spec,
+        containers=tuple(map(_readable_container, spec.containers)) or (Container(),),
+        init_containers=tuple(map(_readable_container, spec.init_containers)),
+        requests=_readable_pairs(spec.requests),
+        overhead=_readable_pairs(spec.overhead),
+    )
+
+
+def _readable_container(container: Container) -> Container:
+    return replace(container, requests=_readable_pairs(container.requests))
+
+
+def _readable_pairs(pairs: Pairs) -> Pairs:
+    return tuple(pair for pair in pairs if _is_readable(pair))
+
+
+def _is_readable(pair: tuple[str, str]) -> bool:
+    try:
+        amounts((pair,))
+    except RequestError:
+        return False
+    return True

@@ -19,11 +19,8 @@ from extender.quantity import QuantityError, milli, things, whole
 class RequestError(ValueError):
     """A pod asks for something contradictory or impossible; the text names it, fit for the pod's event.
 
-    ``resource`` is the resource that would count the shares it asks for, "" where it asks for none. Whatever
-    the text quotes of the pod, it has at most ``PROBLEM`` characters, all of them printable.
+    Whatever the text quotes of the pod, it has at most ``PROBLEM`` characters, all of them printable.
     """
-
-    resource = ""
 
     def __init__(self, text: str) -> None:
         text = shorten(text)

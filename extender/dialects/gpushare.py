@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from extender.dialects.effective import RequestError, effective
-from extender.dialects.vocabulary import Claim, Claims, compared
+from extender.dialects.vocabulary import Claim, Claims, compared, listed, number, positive
 from extender.inventory import gpushare as nodes
 from extender.objects import Node, Pod, PodSpec
 from packing.request import Shares
@@ -32,6 +32,7 @@ READS_LABELS = frozenset({COUNT})
 INDEX, HELD = "ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_POD"
 OF_GPU, ASSIGNED = "ALIYUN_COM_GPU_MEM_DEV", "ALIYUN_COM_GPU_MEM_ASSIGNED"
 ASSUMED_AT = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+ASSIGNED_BY = frozenset({INDEX, HELD, OF_GPU, ASSIGNED, ASSUMED_AT})
 
 
 def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str]) -> Shares | None:
@@ -42,12 +43,21 @@ def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str])
         if resources.get(COUNT):
             raise RequestError(f"{COUNT} without {RESOURCE}: how much of each GPU?")
         return None
-    if text and (not text.isdecimal() or int(text) < 1):
-        raise RequestError(f"{COUNT}: {text!r} is not a number of GPUs")
-    count = int(text or 1)
+    count = positive(COUNT, text) if text else 1
     if memory % count:
         raise RequestError(f"{RESOURCE}: {memory} cannot be divided into {count} equal whole parts")
     return Shares(count, 0, memory // count, resource=RESOURCE)
+
+
+def grantable(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
+    """See ``Vocabulary.grantable``: without a number of GPUs all of the memory is on one."""
+    memory = resources.get(RESOURCE, 0)
+    if not memory:
+        return None
+    try:
+        return shares(pod.spec, resources, pod.labels)
+    except ValueError:
+        return Shares(1, 0, memory, resource=RESOURCE)
 
 
 def claims(pod: Pod) -> Claims | None:
@@ -59,10 +69,11 @@ def claims(pod: Pod) -> Claims | None:
         asked = shares(pod.spec, effective(pod.spec), pod.labels)
     except RequestError:
         asked = None
-    indices = index.split(",")
-    if not all(text.isdecimal() and len(text) < 10 for text in (*indices, held)):
-        return Claims(RESOURCE, complaint=f"{INDEX} or {HELD} cannot be read")
-    each = -(-int(held) // len(indices))
+    try:
+        indices = listed(index)
+        each = -(-number(held) // len(indices))
+    except ValueError as error:
+        return Claims(RESOURCE, complaint=f"{INDEX} or {HELD} cannot be read: {error}")
     found, complaint = compared([Claim(i, memory_mib=each) for i in indices], asked)
     return Claims(RESOURCE, tuple(found), complaint)
 

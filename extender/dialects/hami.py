@@ -35,9 +35,10 @@ from itertools import zip_longest
 from pydantic_core import from_json
 
 from extender.dialects.effective import RequestError
-from extender.dialects.per_device import PERCENT, PerDevice, dealt, devices
+from extender.dialects.per_device import PERCENT, PerDevice, check_size, dealt, devices
 from extender.dialects.vocabulary import Claim, Claims, stages
 from extender.inventory import hami as nodes
+from extender.limits import POD_ANNOTATION, quoted
 from extender.objects import Container, Node, Pod, PodSpec
 from packing.instances import Instance, smallest, window
 from packing.request import WHOLE, Shares
@@ -52,6 +53,7 @@ READS_LABELS: frozenset[str] = frozenset()
 ALLOCATED, NODE, MIG = "hami.io/vgpu-devices-allocated", "hami.io/vgpu-node", "hami.io/vgpu-mig-allocations"
 TO_ALLOCATE, ASSIGNED_AT = "hami.io/vgpu-devices-to-allocate", "hami.io/vgpu-time"
 PHASE, BOUND_AT, LOCK = "hami.io/bind-phase", "hami.io/bind-time", "hami.io/mutex.lock"
+ASSIGNED_BY = frozenset({ALLOCATED, NODE, MIG, TO_ALLOCATE, ASSIGNED_AT, PHASE, BOUND_AT})
 
 _NAMES = PerDevice(RESOURCE, "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores")
 
@@ -62,10 +64,15 @@ def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str])
         return None
     asked = _NAMES.of_pod(spec)
     if asked and not any(mode in said.get(MODE, nodes.CORE) for mode in (nodes.CORE, nodes.MIG)):
-        raise RequestError(f"{MODE}: {said[MODE]} is not supported: only hami-core and mig are")
+        raise RequestError(f"{MODE}: {quoted(said[MODE])} is not supported: only hami-core and mig are")
     if asked and asked.count > 1 and said.get(NUMA, "").lower() in ("true", "1", "t"):
         raise RequestError(f"{NUMA} is not supported for several GPUs: which share a NUMA node is not known")
     return asked
+
+
+def grantable(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
+    """See ``Vocabulary.grantable``."""
+    return _NAMES.grantable(pod.spec)
 
 
 def claims(pod: Pod) -> Claims | None:
@@ -76,8 +83,8 @@ def claims(pod: Pod) -> Claims | None:
     node = pod.annotations.get(NODE, "")
     try:
         named = devices(text)
-    except ValueError:
-        return Claims(RESOURCE, complaint=f"{ALLOCATED} cannot be read", node=node)
+    except ValueError as error:
+        return Claims(RESOURCE, complaint=f"{ALLOCATED} cannot be read: {error}", node=node)
     try:
         named, others = _with_instances(named, pod.annotations.get(MIG, "[]"))
     except (ValueError, TypeError, KeyError):
@@ -173,11 +180,13 @@ def _named_containers(spec: PodSpec, counts: list[int]) -> list[tuple[Container,
     """The containers, and their stages, whose devices are named: the first reading that agrees with what they
     ask for, else that has as many. Every container has a place, or each that asks for devices, or none of the
     init containers."""
-    every = list(zip((*spec.init_containers, *spec.containers), stages(spec), strict=True))
-    readings = every, [one for one in every if _count(one[0])], every[len(spec.init_containers) :]
-    agreeing = (reading for reading in readings if [_count(one) for one, _ in reading] == counts)
+    containers = (*spec.init_containers, *spec.containers)
+    every = list(zip(containers, stages(spec), map(_count, containers), strict=True))
+    readings = every, [one for one in every if one[2]], every[len(spec.init_containers) :]
+    agreeing = (reading for reading in readings if [count for *_, count in reading] == counts)
     as_many = (reading for reading in reversed(readings) if len(reading) == len(counts))
-    return next(agreeing, None) or next(as_many, every)
+    found = next(agreeing, None) or next(as_many, every)
+    return [(container, stage) for container, stage, _ in found]
 
 
 def _count(container: Container) -> int:
@@ -190,8 +199,11 @@ def _count(container: Container) -> int:
 def _with_instances(named: list[list[Claim]], text: str) -> tuple[list[list[Claim]], list[Claim]]:
     """The devices with the slices that are reserved for them, and the reservations for none of them. Raises
     ValueError, TypeError or KeyError."""
-    reserved = {}
-    for one in from_json(text):
+    if len(text) > POD_ANNOTATION:
+        raise ValueError("too long")
+    reserved, entries = {}, from_json(text)
+    check_size(len(entries), 0)
+    for one in entries:
         start, size = one["placement"]["start"], one["placement"]["size"]
         if not (isinstance(start, int) and isinstance(size, int) and start >= 0 < size):
             raise ValueError("no placement")
@@ -203,7 +215,7 @@ def _with_instances(named: list[list[Claim]], text: str) -> tuple[list[list[Clai
         reserved[place] = window(start, size)
     with_slices = [
         [
-            replace(claim, slices=reserved.pop((index, number, claim.device), 0))
+            replace(claim, slices=reserved.pop((index, number, claim.device), 0)) if reserved else claim
             for number, claim in enumerate(claims)
         ]
         for index, claims in enumerate(named)

@@ -17,7 +17,8 @@ from fractions import Fraction
 
 from extender.dialects import own
 from extender.dialects.effective import RequestError
-from extender.dialects.vocabulary import Claims
+from extender.dialects.vocabulary import Claims, positive
+from extender.limits import quoted
 from extender.objects import Pod, PodSpec
 from packing.request import WHOLE, Shares
 
@@ -25,6 +26,7 @@ RESOURCE = own.RESOURCE
 FRACTION, MEMORY, COUNT = "gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"
 READS = frozenset({FRACTION, MEMORY, COUNT})
 READS_LABELS: frozenset[str] = frozenset()
+ASSIGNED_BY = own.ASSIGNED_BY
 
 
 def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str]) -> Shares | None:
@@ -36,11 +38,23 @@ def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str])
         return None
     if fraction is not None and memory is not None:
         raise RequestError(f"{FRACTION} and {MEMORY} contradict each other: ask for one of them")
-    devices = own.positive(COUNT, count) if count is not None else 1
+    devices = positive(COUNT, count) if count is not None else 1
     if fraction is None:
-        return Shares(devices, 0, own.positive(MEMORY, str(memory)), resource=RESOURCE)
+        return Shares(devices, 0, positive(MEMORY, str(memory)), resource=RESOURCE)
     milli = _milli(fraction)
     return Shares(devices, milli, memory_milli=milli, resource=RESOURCE)
+
+
+def grantable(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
+    """See ``Vocabulary.grantable``: what ``bind`` can have given, nothing under KAI's scheduler. Whole GPUs
+    where the pod asks for a share neither in these words nor in our own."""
+    if not own.assigned(pod):
+        return None
+    try:
+        asked = shares(pod.spec, {}, pod.annotations)
+    except ValueError:
+        return own.whole_ones(pod)
+    return asked or (None if own.grantable(pod, resources) else own.whole_ones(pod))
 
 
 def claims(pod: Pod) -> Claims | None:
@@ -62,5 +76,5 @@ def _milli(text: str) -> int:
     except ValueError:
         part = Fraction(0)
     if not part:
-        raise RequestError(f"{FRACTION}: {text!r} is not a number between 0 and 1")
+        raise RequestError(f"{FRACTION}: {quoted(text)} is not a number between 0 and 1")
     return -(-part.numerator * WHOLE // part.denominator)

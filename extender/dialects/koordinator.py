@@ -17,9 +17,10 @@ from typing import Any
 from pydantic_core import from_json
 
 from extender.dialects.effective import RequestError, effective
-from extender.dialects.per_device import PERCENT
+from extender.dialects.per_device import PERCENT, check_size
 from extender.dialects.vocabulary import Claim, Claims, compared
 from extender.inventory import koordinator as nodes
+from extender.limits import POD_ANNOTATION
 from extender.objects import Pod, PodSpec
 from extender.quantity import QuantityError, mib, whole
 from packing.request import Shares, whole_gpus
@@ -29,7 +30,9 @@ RATIO, SHARED = "koordinator.sh/gpu-memory-ratio", "koordinator.sh/gpu.shared"
 READS: frozenset[str] = frozenset()
 READS_LABELS: frozenset[str] = frozenset()
 ALLOCATED = "scheduling.koordinator.sh/device-allocated"
+ASSIGNED_BY = frozenset({ALLOCATED})
 
+_NAMES = (RESOURCE, CORE, MEMORY, RATIO, SHARED)
 _COMBINATIONS = (
     *({RESOURCE}, {MEMORY}, {RATIO}, {CORE, MEMORY}, {CORE, RATIO}),
     *({SHARED, MEMORY}, {SHARED, RATIO}, {SHARED, CORE, MEMORY}, {SHARED, CORE, RATIO}),
@@ -38,7 +41,7 @@ _COMBINATIONS = (
 
 def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str]) -> Shares | None:
     """See ``Vocabulary.shares``."""
-    asked = {n: resources[n] for n in (RESOURCE, CORE, MEMORY, RATIO, SHARED) if resources.get(n)}
+    asked = {name: resources[name] for name in _NAMES if resources.get(name)}
     if not asked:
         return None
     if set(asked) not in _COMBINATIONS:
@@ -54,14 +57,23 @@ def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str])
     )
 
 
+def grantable(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
+    """See ``Vocabulary.grantable``: whole GPUs where the amounts contradict each other."""
+    try:
+        return shares(pod.spec, resources, {})
+    except ValueError:
+        parts = max(resources.get(name, 0) for name in (RESOURCE, CORE, RATIO))
+        return whole_gpus(max(resources.get(SHARED, 0), -(-parts // 100), 1), RESOURCE)
+
+
 def claims(pod: Pod) -> Claims | None:
     """See ``Vocabulary.claims``."""
     text = pod.annotations.get(ALLOCATED)
     if text is None:
         return None
     try:
-        named = [_claim(entry) for entry in from_json(text).get("gpu") or ()]
-    except (ValueError, TypeError, AttributeError, KeyError, OverflowError):
+        named = [_claim(entry) for entry in _entries(text)]
+    except (ValueError, TypeError, AttributeError, KeyError):
         return Claims(RESOURCE, complaint=f"{ALLOCATED} cannot be read")
     found, complaint = compared(named, _asked(pod.spec))
     return Claims(RESOURCE, tuple(found), complaint) if found else None
@@ -76,11 +88,23 @@ def _asked(spec: PodSpec) -> Shares | None:
         return None
 
 
+def _entries(text: str) -> list[Mapping[str, Any]]:
+    """The GPUs in the annotation's JSON. Raises ValueError, AttributeError or TypeError."""
+    if len(text) > POD_ANNOTATION:
+        raise ValueError("too long")
+    entries = from_json(text).get("gpu") or []
+    check_size(len(entries), 0)
+    return list(entries)
+
+
 def _claim(entry: Mapping[str, Any]) -> Claim:
-    amounts = {str(name): str(quantity) for name, quantity in (entry.get("resources") or {}).items()}
+    resources, minor = entry.get("resources") or {}, entry["minor"]
+    amounts = {name: str(resources[name]) for name in (CORE, MEMORY, RATIO) if name in resources}
+    if not isinstance(minor, int):
+        raise ValueError("no minor number")
     try:
         ratio = 0 if MEMORY in amounts else whole(amounts.get(RATIO, "0"))
         core, memory = whole(amounts.get(CORE, "0")), mib(amounts.get(MEMORY, "0"))
     except QuantityError as error:
         raise ValueError(str(error)) from error
-    return Claim(str(int(entry["minor"])), core * PERCENT, memory, ratio * PERCENT)
+    return Claim(str(minor), core * PERCENT, memory, ratio * PERCENT)

@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from extender.dialects.effective import RequestError
-from extender.dialects.vocabulary import Claim, Claims, compared
+from extender.dialects.vocabulary import Claim, Claims, compared, listed, positive
 from extender.inventory import own as nodes
+from extender.limits import quoted
 from extender.objects import Node, Pod, PodSpec
 from extender.quantity import QuantityError, mib, milli
 from packing.request import WHOLE, Shares, whole_gpus
@@ -27,6 +28,7 @@ COMPUTE, MEMORY, COUNT = "stowage.dev/gpu-compute", "stowage.dev/gpu-memory", "s
 INDICES = "stowage.dev/gpu-indices"
 READS = frozenset({COMPUTE, MEMORY, COUNT})
 READS_LABELS: frozenset[str] = frozenset()
+ASSIGNED_BY = frozenset({INDICES})
 
 
 def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str]) -> Shares | None:
@@ -46,8 +48,28 @@ def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str])
     except QuantityError as error:
         raise RequestError(f"{MEMORY}: {error}") from error
     if not size:
-        raise RequestError(f"{MEMORY}: {memory!r} is no memory at all")
+        raise RequestError(f"{MEMORY}: {quoted(memory)} is no memory at all")
     return Shares(count, part, size, resource=RESOURCE)
+
+
+def grantable(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
+    """See ``Vocabulary.grantable``. Only ``bind`` gives GPUs, and it always says which."""
+    if not assigned(pod):
+        return None
+    try:
+        return shares(pod.spec, {}, pod.annotations)
+    except ValueError:
+        return whole_ones(pod)
+
+
+def assigned(pod: Pod) -> bool:
+    """Whether something says which GPUs the pod has, be it readable or not."""
+    return INDICES in pod.annotations or INDICES in pod.unreadable
+
+
+def whole_ones(pod: Pod) -> Shares:
+    """Whole GPUs, as many as the pod has been given."""
+    return whole_gpus(_how_many(pod.annotations.get(INDICES, "")), RESOURCE)
 
 
 def claims(pod: Pod) -> Claims | None:
@@ -63,9 +85,10 @@ def claims(pod: Pod) -> Claims | None:
 
 def claims_on(text: str, asked: Shares | None) -> Claims:
     """What a pod that asks for this has, from the indices of its GPUs."""
-    indices = text.split(",")
-    if not all(index.isdecimal() for index in indices):
-        return Claims(RESOURCE, complaint=f"{INDICES} cannot be read")
+    try:
+        indices = listed(text)
+    except ValueError as error:
+        return Claims(RESOURCE, complaint=f"{INDICES} cannot be read: {error}")
     if len(set(indices)) < len(indices):
         return Claims(RESOURCE, complaint=f"{INDICES} names a GPU twice")
     size = asked or whole_gpus(1)
@@ -86,11 +109,11 @@ def busy(node: Node, others: Iterable[Pod]) -> bool:
     return False
 
 
-def positive(name: str, text: str) -> int:
-    """A whole number from 1, as annotations write it. Raises RequestError."""
-    if not (text.isascii() and text.isdecimal() and 0 < len(text) < 10 and int(text)):
-        raise RequestError(f"{name}: {text!r} is not a whole number from 1")
-    return int(text)
+def _how_many(text: str) -> int:
+    try:
+        return len(set(listed(text)))
+    except ValueError:
+        return 1
 
 
 def _part(name: str, text: str) -> int:
@@ -101,5 +124,5 @@ def _part(name: str, text: str) -> int:
         raise RequestError(f"{name}: {error}") from error
     part = -(-part // 100) if percent else part
     if not 0 < part <= WHOLE:
-        raise RequestError(f"{name}: {text!r} is not a part of one GPU")
+        raise RequestError(f"{name}: {quoted(text)} is not a part of one GPU")
     return part

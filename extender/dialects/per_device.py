@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from extender.dialects.effective import RequestError, amounts, over_lifetime
-from extender.dialects.vocabulary import Claim, Claims, compared
+from extender.dialects.vocabulary import Claim, Claims, compared, number
+from extender.limits import CLAIMED_DEVICES, CONTAINERS, quoted
 from extender.objects import Container, PodSpec
 from packing.request import WHOLE, Shares, whole_gpus
 
@@ -50,6 +51,18 @@ class PerDevice:
             memory_milli,
             self.count,
         )
+
+    def grantable(self, spec: PodSpec) -> Shares | None:
+        """See ``Vocabulary.grantable``: whole GPUs where the amounts contradict each other."""
+        try:
+            return self.of_pod(spec)
+        except ValueError:
+            count = over_lifetime(spec, lambda c: Counter({self.count: self._most_of(c)}))[self.count]
+            return whole_gpus(count, self.count) if count else None
+
+    def _most_of(self, container: Container) -> int:
+        asked = amounts(container.requests)
+        return asked[self.count] or int(self.memory_means_one and asked[self.memory] > 0)
 
     def count_of(self, container: Container) -> int:
         """How many devices one container asks for. Raises RequestError."""
@@ -134,15 +147,24 @@ def devices(text: str) -> list[list[Claim]]:
 
     Raises ValueError. A MIG slice's name in brackets after the UUID is left out: the GPU is what it is on.
     """
+    check_size(text.count(":"), text.count(";"))
     containers = text.split(";")
     if containers[-1] == "":
         containers.pop()
     return [[_device(part) for part in container.split(":") if part] for container in containers]
 
 
+def check_size(devices: int, containers: int) -> None:
+    """Raises ValueError where annotations name more devices, or containers, than are read."""
+    if devices > CLAIMED_DEVICES:
+        raise ValueError(f"{devices} devices are more than {CLAIMED_DEVICES}")
+    if containers > 2 * CONTAINERS:
+        raise ValueError(f"{containers} containers are more than {2 * CONTAINERS}")
+
+
 def _device(text: str) -> Claim:
-    uuid, _, mib, cores = text.split(",")[:4]
-    gpu = uuid.partition("[")[0]
-    if not gpu or int(mib) < 0 or int(cores) < 0:
-        raise ValueError(f"no GPU or a negative amount in {text!r}")
-    return Claim(gpu, int(cores) * PERCENT, int(mib))
+    fields = text.split(",", 4)
+    gpu = fields[0].partition("[")[0]
+    if not gpu or len(fields) < 4:
+        raise ValueError(f"{quoted(text)} is not a device")
+    return Claim(gpu, number(fields[3]) * PERCENT, number(fields[2]))

@@ -12,9 +12,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from extender.dialects.per_device import PERCENT, PerDevice
-from extender.dialects.vocabulary import Claim, Claims, stages
+from extender.dialects.per_device import PERCENT, PerDevice, check_size
+from extender.dialects.vocabulary import Claim, Claims, number, stages
 from extender.inventory import vgpu_manager as nodes
+from extender.limits import quoted
 from extender.objects import Pod, PodSpec
 from packing.request import Shares
 
@@ -24,6 +25,7 @@ USE_TYPE, DENY_TYPE = "nvidia.com/include-gpu-type", "nvidia.com/exclude-gpu-typ
 READS = frozenset({USE_UUID, DENY_UUID, USE_TYPE, DENY_TYPE})
 READS_LABELS: frozenset[str] = frozenset()
 PLANNED, REAL, NODE = "nvidia.com/pre-allocated", "nvidia.com/real-allocated", "nvidia.com/predicate-node"
+ASSIGNED_BY = frozenset({PLANNED, REAL, NODE})
 
 _NAMES = PerDevice(RESOURCE, "nvidia.com/vgpu-memory", "", "nvidia.com/vgpu-cores")
 _CONTAINER = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]")
@@ -35,6 +37,11 @@ def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str])
     return _NAMES.of_pod(spec)
 
 
+def grantable(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
+    """See ``Vocabulary.grantable``."""
+    return _NAMES.grantable(pod.spec)
+
+
 def claims(pod: Pod) -> Claims | None:
     """See ``Vocabulary.claims``."""
     texts = [pod.annotations[key] for key in (PLANNED, REAL) if pod.annotations.get(key)]
@@ -44,9 +51,11 @@ def claims(pod: Pod) -> Claims | None:
     named: dict[str, list[Claim]] = {}
     try:
         for text in texts:
+            check_size(text.count(",") + text.count("["), text.count(";"))
             named |= dict(map(_container, filter(None, text.replace(" ", "").split(";"))))
-    except ValueError:
-        return Claims(RESOURCE, complaint=f"{PLANNED} or {REAL} cannot be read", node=node)
+        check_size(sum(map(len, named.values())), len(named))
+    except ValueError as error:
+        return Claims(RESOURCE, complaint=f"{PLANNED} or {REAL} cannot be read: {error}", node=node)
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     known = [(c, s, named.pop(c.name, [])) for c, s in zip(containers, stages(pod.spec), strict=True)]
     return _NAMES.claims([*known, *((None, 0, found) for found in named.values())], node=node)
@@ -55,12 +64,12 @@ def claims(pod: Pod) -> Claims | None:
 def _container(text: str) -> tuple[str, list[Claim]]:
     match = _CONTAINER.fullmatch(text)
     if match is None:
-        raise ValueError(text)
+        raise ValueError(f"{quoted(text)} is not a container's devices")
     return match[1], [_device(part) for part in match[2].split(",") if part]
 
 
 def _device(text: str) -> Claim:
     match = _DEVICE.fullmatch(text)
     if match is None:
-        raise ValueError(text)
-    return Claim(match[1], int(match[2]) * PERCENT, int(match[3]))
+        raise ValueError(f"{quoted(text)} is not a device")
+    return Claim(match[1], number(match[2]) * PERCENT, number(match[3]))

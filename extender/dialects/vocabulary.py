@@ -6,11 +6,12 @@ with the pod's request and with the node before they enter the books (``extender
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
+from extender.dialects.effective import RequestError, amounts
+from extender.limits import CLAIMED_DEVICES, quoted
 from extender.objects import Node, Pod, PodSpec
 from packing.request import Shares
 from packing.shape import NodeShape
@@ -60,11 +61,21 @@ class Vocabulary(Protocol):
     """The annotations of a waiting pod that it reads."""
     READS_LABELS: frozenset[str]
     """The labels of a waiting pod that it reads."""
+    ASSIGNED_BY: frozenset[str]
+    """The annotations that say which GPUs a pod has been given, and when."""
 
     def shares(self, spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str]) -> Shares | None:
         """What the pod asks for, None if it does not speak this vocabulary. Raises RequestError.
 
         ``resources`` are the pod's effective ones, ``said`` its annotations and labels that any reads.
+        """
+        ...
+
+    def grantable(self, pod: Pod, resources: Mapping[str, int]) -> Shares | None:
+        """The most that a bound pod, whose request cannot be read, can have been given; None for nothing.
+
+        What it asks for by annotation does not count, unless it can only ask by annotation. ``resources`` are
+        its effective ones; its spec has only quantities that can be read. Never raises.
         """
         ...
 
@@ -106,7 +117,9 @@ def compared(found: list[Claim], asked: Shares | None, stage: int = 0) -> tuple[
 
     For devices that are missing one claim without a name is added: it could be any of them.
     """
-    claims = [replace(claim, least=asked, stage=stage) for claim in found]
+    claims = [
+        Claim(c.device, c.compute_milli, c.memory_mib, c.memory_milli, asked, stage, c.slices) for c in found
+    ]
     wanted, different = asked.count if asked else 0, len({(claim.device, claim.slices) for claim in found})
     if len(found) == different == wanted:
         return claims, ""
@@ -117,9 +130,30 @@ def compared(found: list[Claim], asked: Shares | None, stage: int = 0) -> tuple[
 
 def most_together(spec: PodSpec, resources: frozenset[str]) -> int:
     """The most devices of one of these resources that a single container asks for, at least 1."""
-    asked: Counter[str] = Counter()
-    for container in (*spec.containers, *spec.init_containers):
-        for name, text in container.requests:
-            if name in resources and text.isdigit():
-                asked[name] = max(asked[name], int(text))
-    return max(asked.values(), default=1) or 1
+    each = (amounts(container.requests) for container in (*spec.containers, *spec.init_containers))
+    return max((asked[name] for asked in each for name in resources), default=1) or 1
+
+
+def positive(name: str, text: str) -> int:
+    """A whole number from 1, as annotations write it. Raises RequestError."""
+    try:
+        found = number(text)
+    except ValueError:
+        found = 0
+    if not found:
+        raise RequestError(f"{name}: {quoted(text)} is not a whole number from 1")
+    return found
+
+
+def listed(text: str) -> list[str]:
+    """Indices of GPUs, separated by commas. Raises ValueError."""
+    if text.count(",") >= CLAIMED_DEVICES:
+        raise ValueError(f"more than {CLAIMED_DEVICES} devices")
+    return [str(number(index)) for index in text.split(",")]
+
+
+def number(text: str) -> int:
+    """A whole number of at most nine digits, as annotations write it. Raises ValueError."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise ValueError(f"{quoted(text)} is not a whole number")
+    return int(text)

@@ -17,6 +17,7 @@ from extender.dialects.effective import RequestError
 from extender.dialects.per_device import PerDevice, devices
 from extender.dialects.vocabulary import Claim, Claims
 from extender.inventory import volcano as nodes
+from extender.limits import quoted
 from extender.objects import Pod, PodSpec
 from packing.request import Shares
 
@@ -26,6 +27,9 @@ MODE = "volcano.sh/vgpu-mode"
 READS = frozenset({USE_UUID, DENY_UUID, MODE})
 READS_LABELS: frozenset[str] = frozenset()
 ALLOCATED, NODE = "volcano.sh/vgpu-ids-new", "volcano.sh/vgpu-node"
+TO_ALLOCATE, ASSIGNED_AT = "volcano.sh/devices-to-allocate", "volcano.sh/vgpu-time"
+PHASE, BOUND_AT = "volcano.sh/bind-phase", "volcano.sh/bind-time"
+ASSIGNED_BY = frozenset({ALLOCATED, NODE, TO_ALLOCATE, ASSIGNED_AT, PHASE, BOUND_AT})
 
 _NAMES = PerDevice(
     RESOURCE,
@@ -40,8 +44,13 @@ def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str])
     """See ``Vocabulary.shares``."""
     asked = _NAMES.of_pod(replace(spec, init_containers=()))
     if asked and said.get(MODE, "hami-core") != "hami-core":
-        raise RequestError(f"{MODE}: {said[MODE]} is not supported: only hami-core is")
+        raise RequestError(f"{MODE}: {quoted(said[MODE])} is not supported: only hami-core is")
     return asked
+
+
+def grantable(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
+    """See ``Vocabulary.grantable``."""
+    return _NAMES.grantable(replace(pod.spec, init_containers=()))
 
 
 def claims(pod: Pod) -> Claims | None:
@@ -52,8 +61,8 @@ def claims(pod: Pod) -> Claims | None:
     node = pod.annotations.get(NODE, "")
     try:
         named = devices(text)
-    except ValueError:
-        return Claims(RESOURCE, complaint=f"{ALLOCATED} cannot be read", node=node)
+    except ValueError as error:
+        return Claims(RESOURCE, complaint=f"{ALLOCATED} cannot be read: {error}", node=node)
     asking = [
         c for c in pod.spec.containers if any(name.startswith("volcano.sh/vgpu") for name, _ in c.requests)
     ]

@@ -31,6 +31,10 @@ COLLECTIONS = {
     "Lease": "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases",
     "Namespace": "/api/v1/namespaces",
     "ServiceAccount": "/api/v1/namespaces/stowage-system/serviceaccounts",
+    "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": (
+        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+    ),
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
     "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/stowage-system/roles",
@@ -104,10 +108,11 @@ class Api:
             for _ in pool.map(self.create, objects):
                 pass
 
-    def bind(self, pod: str, node: str) -> None:
+    def bind(self, pod: str, node: str, annotations: dict[str, str] | None = None) -> None:
         """What a scheduler does in the end."""
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
-        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": target}
+        metadata = {"name": pod, "annotations": annotations or {}}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
         self._send("POST", f"{COLLECTIONS['Pod']}/{pod}/binding", json=binding)
 
     def patch(self, kind: str, name: str, change: Object) -> Object:
@@ -132,10 +137,10 @@ class Api:
             if not item["metadata"]["name"].startswith("system-"):
                 self.delete("PriorityClass", item["metadata"]["name"])
 
-    def token(self, service_account: str) -> str:
+    def token(self, service_account: str, namespace: str = "") -> str:
         """A token that is good for an hour (the API server's default)."""
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        path = f"{COLLECTIONS['ServiceAccount']}/{service_account}/token"
+        path = f"{collection('ServiceAccount', namespace)}/{service_account}/token"
         return str(self._send("POST", path, json=request)["status"]["token"])
 
     def watch(self, kind: str, resource_version: str, *, for_s: int = 300) -> Iterator[tuple[str, Object]]:

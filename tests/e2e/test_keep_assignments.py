@@ -1,0 +1,124 @@
+"""deploy/keep-assignments.yaml in the real API server: what the owner of a pod may edit, and who else may."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import httpx
+import pytest
+
+from .controlplane.api import Api, Object
+from .controlplane.cluster import ControlPlane
+from .controlplane.process import eventually
+from .stowage import applied
+from .workload import node, pod
+
+GROUP = "rbac.authorization.k8s.io"
+INDICES, COMPUTE = "stowage.dev/gpu-indices", "stowage.dev/gpu-compute"
+HAMI, COUNT = "hami.io/vgpu-devices-allocated", "aliyun.com/gpu-count"
+NAMESPACE = "stowage-system"
+
+
+def account(name: str, namespace: str) -> list[Object]:
+    """A service account that may do with pods what the built-in role `edit` allows."""
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+    role = {"apiGroup": GROUP, "kind": "ClusterRole", "name": "edit"}
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}},
+        {
+            "apiVersion": f"{GROUP}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": name},
+            "roleRef": role,
+            "subjects": [subject],
+        },
+    ]
+
+
+def annotate(api: Api, name: str, **changes: object) -> Object:
+    return api.patch("Pod", name, {"metadata": changes})
+
+
+@pytest.fixture
+def clients(cluster: ControlPlane, api: Api, stowage_kubeconfig: object) -> Iterator[dict[str, Api]]:
+    """An ordinary user, a device plugin in kube-system, and Stowage with the right to bind."""
+    made = [*account("owner", NAMESPACE), *account("plugin", "kube-system")]
+    with ExitStack() as stack:
+        stack.enter_context(applied(api, "rbac-bind.yaml"))
+        for one in made:
+            api.create(one)
+            metadata = one["metadata"]
+            stack.callback(api.delete, one["kind"], metadata["name"], metadata.get("namespace", ""))
+        tokens = {
+            "owner": api.token("owner"),
+            "plugin": api.token("plugin", "kube-system"),
+            "stowage": api.token("stowage"),
+        }
+        yield {name: stack.enter_context(cluster.client(token)) for name, token in tokens.items()}
+
+
+def refused(action: Callable[[], object]) -> str:
+    """What the policy says; fails where the API server takes it, or refuses it for another reason."""
+    with pytest.raises(httpx.HTTPStatusError) as error:
+        action()
+    text = error.value.response.text
+    assert "stowage-keep-assignments" in text
+    return text
+
+
+def test_what_a_pod_was_given_stays_as_it_was_bound(api: Api, clients: dict[str, Api]) -> None:
+    owner, plugin, stowage = clients["owner"], clients["plugin"], clients["stowage"]
+    api.create(node("n1", {}))
+    forged = {HAMI: ";"}
+    owner.create(pod("before", {}, annotations={INDICES: "1"}))  # the policy is not there yet
+    with applied(api, "keep-assignments.yaml"):
+        probe = pod("probe", {}, annotations={INDICES: "1"})
+        eventually(lambda: not taken(owner, probe), within_s=30, what="the policy is in force")
+
+        # An ordinary user makes pods, and edits them while they wait.
+        owner.create(pod("plain", {}))
+        owner.create(pod("waits", {}, annotations={COMPUTE: "300m"}))
+        annotate(owner, "waits", annotations={COMPUTE: "400m"}, labels={"a": "b"})
+        annotate(owner, "plain", annotations=forged)  # a sharing system's scheduler writes it anew
+        assert INDICES in refused(lambda: owner.create(pod("one", {}, annotations={INDICES: "0"})))
+        assert HAMI in refused(lambda: owner.create(pod("one", {}, on="n1", annotations=forged)))
+        assert INDICES in refused(lambda: annotate(owner, "waits", annotations={INDICES: "0"}))
+        owner.create(pod("on", {}, on="n1"))
+
+        # Stowage binds, and says which GPU it is.
+        stowage.bind("waits", "n1", {INDICES: "0"})
+        assert api.get("Pod", "waits")["metadata"]["annotations"] == {COMPUTE: "400m", INDICES: "0"}
+        running = lambda: api.get("Pod", "waits")["status"].get("phase") == "Running"  # noqa: E731
+        eventually(running, within_s=60, what="the pod runs: its status is updated all the same")
+
+        # From then on nothing of that changes, and everything else does.
+        for change in (
+            {"annotations": {COMPUTE: "1m"}},
+            {"annotations": {COMPUTE: None}},
+            {"annotations": {INDICES: "1"}},
+            {"annotations": {INDICES: None}},
+            {"annotations": {"gpu-fraction": "0.1"}},
+            {"annotations": {"stowage.dev/nvlink": "yes"}},
+            {"annotations": {HAMI: ";", "x": "y"}},
+            {"annotations": None},
+            {"labels": {COUNT: "2"}},
+        ):
+            (name,) = {key for found in change.values() for key in found or (COMPUTE,) if key != "x"}
+            assert name in refused(lambda change=change: annotate(owner, "waits", **change))
+        annotate(owner, "waits", labels={"team": "ml"}, annotations={"note": "mine", COMPUTE: "400m"})
+        annotate(owner, "on", labels=None, annotations={"note": "x" * 200_000})
+        annotate(owner, "before", labels={"a": "b"})  # what is there already stands in nobody's way
+        annotate(plugin, "waits", annotations={"hami.io/bind-phase": "success"})
+        annotate(api, "waits", annotations={COMPUTE: "300m"})  # an administrator
+
+        # A controller that makes pods from templates is no way around it.
+        assert INDICES in refused(lambda: plugin.create(pod("two", {}, annotations={INDICES: "0"})))
+        owner.delete("Pod", "waits")
+
+
+def taken(client: Api, obj: Object) -> bool:
+    """Whether the API server would take this object."""
+    try:
+        client.create(obj, dryRun="All")
+    except httpx.HTTPStatusError:
+        return False
+    return True

@@ -17,7 +17,7 @@ from extender.names import Bytes, NodeNames
 from extender.objects import Pod
 from extender.snapshot import Snapshot
 from extender.source import Unavailable
-from extender.state import Rows, State
+from extender.state import PossiblyBound, Rows, State
 from extender.verbs.verdict import Verdict, judge
 from packing.fleet import Fleet
 from packing.ranking import best, levels
@@ -98,7 +98,7 @@ def parse_pod(text: str, name: str) -> Pod:
     return next(iter(found.pods.values()))
 
 
-def explain(state: State, pod: Pod) -> Explanation:
+def explain(state: State, pod: Pod, possibly_bound: PossiblyBound = ()) -> Explanation:
     """The pod against every node, as things are now."""
     try:
         request = request_of(pod)
@@ -106,7 +106,7 @@ def explain(state: State, pod: Pod) -> Explanation:
         return Explanation(pod.key, error=str(error))
     worth_asking, passed_over = _worth_asking(state, pod)
     names = NodeNames.of(worth_asking)
-    verdict = judge(state, pod, request, names)
+    verdict = judge(state, pod, request, names, possibly_bound)
     fits = verdict.codes == Reason.FITS
     scores = np.zeros(len(names), np.uint8)
     scores[fits] = levels(verdict.cost[fits], verdict.keys[fits])
@@ -125,7 +125,7 @@ def explain_verdict(
     fitting = np.flatnonzero(verdict.codes == Reason.FITS)
     shown = fitting[best(verdict.keys[fitting], BEST)]
     shown = shown[np.argsort(verdict.keys[shown])]
-    with state.as_for(pod) as fleet:
+    with state.as_for(pod, verdict.possibly_bound) as fleet:
         options = [
             _option(state, verdict, i, names[i], None if scores is None else int(scores[i]))
             for i in shown.tolist()

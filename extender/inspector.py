@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 
 from extender.decisions import Decision, Decisions
 from extender.explain import Explanation, explain, parse_pod
 from extender.nodeview import NodeView, view_node
-from extender.state import State
+from extender.state import PossiblyBound, State
 
 _NEVER_ASKED = (
     "kube-scheduler has not asked about this pod: it is for another scheduler, or no node passed the filters "
@@ -30,8 +31,13 @@ class Story:
 class Inspector:
     """Reads the state and the decisions, and changes neither."""
 
-    def __init__(self, state: State, decisions: Decisions) -> None:
-        self._state, self._decisions = state, decisions
+    def __init__(
+        self,
+        state: State,
+        decisions: Decisions,
+        possibly_bound: Callable[[], PossiblyBound] = lambda: (),
+    ) -> None:
+        self._state, self._decisions, self._possibly_bound = state, decisions, possibly_bound
 
     def node_names(self) -> list[str]:
         """All nodes, sorted."""
@@ -55,10 +61,10 @@ class Inspector:
             return Story(key, node, note, self._decisions.about(key), None)
         its_own = asked is not None and asked.uid == pod.uid  # not those of a pod that had its name before
         decisions = self._decisions.about(key) if its_own else []
-        now = None if pod.node_name else explain(self._state, pod)
+        now = None if pod.node_name else explain(self._state, pod, self._possibly_bound())
         note = "" if decisions or pod.node_name else _NEVER_ASKED
         return Story(key, pod.node_name, note, decisions, now)
 
     def explain(self, manifest: str) -> Explanation:
         """A pod that need not exist. Raises ``ValueError`` where the manifest is not one of a pod."""
-        return explain(self._state, parse_pod(manifest, "the manifest"))
+        return explain(self._state, parse_pod(manifest, "the manifest"), self._possibly_bound())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 import numpy.typing as npt
 
@@ -42,6 +44,20 @@ def reasons(fleet: Arrays, request: Request, minimum_milli: int = 0) -> Reasons:
         reasons,
     )
     return reasons
+
+
+def could_host(fleet: Arrays, request: Request) -> bool:
+    """Whether at least one node fits the request when it is empty. Why a node is closed does not count."""
+    empty = copy(fleet)
+    shapes = fleet.shapes
+    empty.cpu, empty.free, empty.divisible = fleet.cpu_capacity, fleet.total, fleet.shareable
+    empty.compute, empty.memory = fleet.compute_capacity, fleet.memory_capacity
+    empty.node_memory = np.zeros(fleet.capacity, np.float32)
+    empty.node_memory[: len(shapes)] = [shape.memory_mib if shape else 0 for shape in shapes]
+    empty.overcommitted, empty.blocked = np.zeros_like(fleet.overcommitted), np.zeros_like(fleet.blocked)
+    known = fleet.blocked != Reason.UNKNOWN_NODE
+    fits = reasons(empty, request, getattr(fleet, "minimum_milli", 0)) == Reason.FITS
+    return bool((known & fits).any())
 
 
 def too_small(fleet: Arrays, request: Request, minimum_milli: int) -> npt.NDArray[np.bool_]:

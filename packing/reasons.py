@@ -39,4 +39,5 @@ class Reason(IntEnum):
     OLD_DRIVER = 14, "CUDA driver is older than the pod needs, or not known"
     ONE_REPLICA = 15, "node gives a container fewer replicas of a shared GPU at once"
     PLUGIN_BUSY = 16, "device plugin is busy with another pod that starts"
+    NO_ASSIGNER = 18, "no component can assign the node's shared GPUs to the pod"
     BELOW_MINIMUM = 24, "share of a GPU is smaller than the smallest that is allowed"

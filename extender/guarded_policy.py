@@ -1,9 +1,9 @@
 """A policy that cannot fail a request: where the chosen one raises, the pod is placed all the same.
 
-The policy never says which nodes fit, so a fault in it costs packing and nothing else. Where a plan fails, the
-last good tables stay in force. Where a cost or a choice fails, best fit's counts; where that fails, too, all
-nodes that fit are equal. Each failure is counted (``stowage_policy_failures_total``), and each kind is logged
-once.
+The policy never says which nodes fit, so a fault in it costs packing and nothing else. Where a plan fails,
+the last good tables stay in force. Where a cost or a choice fails, best fit's counts; where that fails, too,
+all nodes that fit are equal. Each failure is counted (``stowage_policy_failures_total``), and each kind is
+logged once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class GuardedPolicy:
     def __init__(self, policy: Policy, fallback: Policy) -> None:
         self.name = policy.name
         self.failures = Failures()
-        self._policy, self._policies = policy, (policy, fallback)
+        self.chosen, self._policies = policy, (policy, fallback)
 
     def cost(self, fleet: Fleet, request: Request) -> Floats:
         """See ``Policy.cost``; finite wherever the request fits."""
@@ -77,7 +77,7 @@ class GuardedPolicy:
     def terms(self, fleet: Fleet, request: Request, row: int) -> dict[str, float]:
         """See ``Policy.terms``; none where they are not known."""
         try:
-            return self._policy.terms(fleet, request, row)
+            return self.chosen.terms(fleet, request, row)
         except Exception:
             self.failures.note("terms")
             return {}
@@ -85,14 +85,14 @@ class GuardedPolicy:
     def observe(self, request: Request) -> None:
         """See ``Policy.observe``."""
         try:
-            self._policy.observe(request)
+            self.chosen.observe(request)
         except Exception:
             self.failures.note("observe")
 
     def plan(self, fleet: Fleet) -> Callable[[], object]:
         """See ``Policy.plan``; a plan that fails is one that ``adopt`` leaves alone."""
         try:
-            work = self._policy.plan(fleet)
+            work = self.chosen.plan(fleet)
         except Exception:
             self.failures.note("plan")
             return lambda: _NO_TABLES
@@ -110,14 +110,14 @@ class GuardedPolicy:
         if tables is _NO_TABLES:
             return
         try:
-            self._policy.adopt(fleet, tables)
+            self.chosen.adopt(fleet, tables)
         except Exception:
             self.failures.note("adopt")
 
     def refresh(self, fleet: Fleet) -> None:
         """See ``Policy.refresh``."""
         try:
-            self._policy.refresh(fleet)
+            self.chosen.refresh(fleet)
         except Exception:
             self.failures.note("refresh")
 

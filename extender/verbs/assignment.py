@@ -30,7 +30,9 @@ def written(
     shape = fleet.shapes[row]
     assert shape is not None  # the pod fits there
     if (writer := WRITERS.get(shape.divided_as)) is None:
-        raise RequestError(Reason.NO_ASSIGNER.text)
+        raise RequestError(
+            f"Stowage cannot say who has which GPU of a node that is shared by {shape.divided_as}"
+        )
     taken = {gpu: fleet.slices(row, gpu) for gpu in gpus}
     assignment = writer.assignment(pod, shape, gpus, time.time(), taken)
     bound = replace(pod, node_name=shape.name, annotations={**pod.annotations, **assignment})

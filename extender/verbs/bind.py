@@ -181,11 +181,11 @@ def assign(state: State, pod: Pod, node: str, possibly_bound: PossiblyBound = ()
         return {}  # kube-scheduler knows better than the books where there is room
     verdict = judge(state, pod, request, NodeNames.of([node]), possibly_bound)
     reason = Reason(int(verdict.codes[0]))
-    if reason is not Reason.FITS:
+    if reason not in (Reason.FITS, Reason.NO_ASSIGNER):  # what is in the way of the latter is said below
         raise (Busy if reason is Reason.PLUGIN_BUSY else Refusal)(reason.text)
     row = int(verdict.rows[0])
     shape = state.fleet.shapes[row]
-    assert shape is not None  # it fits
+    assert shape is not None  # the node is known
     meant = meaning(shape, request)
     if not shape.divided_as or meant.shares is None:
         return {}

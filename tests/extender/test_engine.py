@@ -70,7 +70,7 @@ async def test_pods_seen_by_filter_do_not_pile_up(monkeypatch: pytest.MonkeyPatc
     for name in ("one", "two", "three", "two"):
         pod = {"metadata": {"name": name, "uid": name}, "spec": {"containers": [{}]}}
         await engine.verbs["filter"](json.dumps({"Pod": pod, "Nodes": None, "NodeNames": []}).encode())
-    assert list(engine._seen) == ["three", "two"]
+    assert [pod.uid for pod in engine._seen.values()] == ["three", "two"]
 
 
 class LiveSource(SnapshotSource):

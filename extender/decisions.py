@@ -5,16 +5,16 @@ Nothing that answers kube-scheduler may look in here: its questions are many, an
 
 from __future__ import annotations
 
-import logging
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from extender.bounded import BoundedMap
 from extender.explain import Explanation
+from extender.guarded_policy import Failures
+from extender.limits import CACHE, DECISION
 from extender.objects import Pod
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +28,15 @@ class Decision:
 
 
 class Decisions:
-    """The last decision of each verb, for the last ``kept`` pods that kube-scheduler asked about."""
+    """The last decision of each verb, for the last ``kept`` pods that kube-scheduler asked about; for fewer
+    where they are so large that they would take more memory than ``DECISION`` allows for each."""
 
-    def __init__(self, kept: int) -> None:
+    def __init__(self, kept: int, failures: Failures | None = None) -> None:
+        """``failures`` counts decisions that could not be put into words."""
         self._kept = kept
-        self._pods: OrderedDict[str, tuple[Pod, dict[str, Decision]]] = OrderedDict()
+        self._size = max(CACHE, kept * DECISION)
+        self._pods: BoundedMap[str, tuple[Pod, dict[str, Decision]]] = BoundedMap(kept, self._size)
+        self._failures = failures or Failures()
         self._put_off: deque[tuple[Pod, Callable[[], Decision]]] = deque()
 
     @property
@@ -52,26 +56,35 @@ class Decisions:
             try:
                 self.add(pod, decide())
             except Exception:  # what people read must not harm what kube-scheduler gets
-                _log.exception("a decision was not kept")
+                self._failures.note("explain")
 
     def add(self, pod: Pod, decision: Decision) -> None:
         """Keep a decision. One about another pod of the same name (another uid) starts afresh."""
-        before, decisions = self._pods.pop(pod.key, (pod, {}))
+        before, decisions = self._pods.get(pod.key) or (pod, {})
         if before.uid != pod.uid:
             decisions = {}
         decisions[decision.verb] = decision
-        self._pods[pod.key] = pod, decisions
-        while len(self._pods) > self._kept:
-            self._pods.popitem(last=False)
+        size = pod.size + sum(map(_size, decisions.values()))
+        self._pods.put(pod.key, (pod, decisions), min(size, self._size // 16))  # at least 16 are kept
 
     def about(self, key: str) -> list[Decision]:
         """Decisions about the pod ``namespace/name``, newest first."""
         self.catch_up()
-        _, decisions = self._pods.get(key, (None, {}))
+        _, decisions = self._pods.get(key) or (None, {})
         return sorted(decisions.values(), key=lambda decision: decision.at, reverse=True)
 
     def pod(self, key: str) -> Pod | None:
         """The pod as it was when it was last asked about."""
         self.catch_up()
-        pod, _ = self._pods.get(key, (None, {}))
+        pod, _ = self._pods.get(key) or (None, {})
         return pod
+
+
+def _size(decision: Decision) -> int:
+    """Characters of what is written by others in it, and some for the rest."""
+    size, told = 256 + len(decision.answer), decision.explanation
+    if told is not None:
+        size += len(told.error) + sum(len(what) + len(str(much)) for what, much in told.asks.items())
+        size += sum(len(device) for option in told.best for device in option.devices)
+        size += sum(len(need.what) for refusal in told.refusals for need in refusal.lacks)
+    return size

@@ -10,17 +10,19 @@ import asyncio
 import logging
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import numpy as np
 
 from extender import wire
+from extender.bounded import BoundedMap
 from extender.decisions import Decision, Decisions
 from extender.expected import prior_of
 from extender.explain import explain_verdict
+from extender.guarded_policy import GuardedPolicy
 from extender.inspector import Inspector
+from extender.limits import KEPT_PODS
 from extender.metrics import Gauges, Gpus, Metrics
 from extender.names import NO_NAMES, Bytes, NodeNames
 from extender.objects import DEVICE_KINDS, Event, Kind, Pod
@@ -30,7 +32,7 @@ from extender.refusal import bind_error, filter_error
 from extender.service import Verb
 from extender.settings import Settings, SettingsError
 from extender.source import Source
-from extender.state import State
+from extender.state import PossiblyBound, State
 from extender.unseen import Unseen
 from extender.verbs.bind import Binder
 from extender.verbs.filter import filter_nodes
@@ -38,7 +40,7 @@ from extender.verbs.preempt import preempt
 from extender.verbs.prioritize import prioritize
 from extender.verbs.verdict import Verdict
 from packing.fleet import Fleet
-from packing.policies import POLICIES, Policy
+from packing.policies import POLICIES
 from packing.ranking import TOP_LEVEL
 
 _log = logging.getLogger(__name__)
@@ -58,13 +60,13 @@ class Engine:
     def __init__(self, source: Source, settings: Settings, metrics: Metrics) -> None:
         self.state = state_of(settings)
         self.source, self._settings, self._metrics = source, settings, metrics
-        self._seen: OrderedDict[str, Pod] = OrderedDict()
+        self._seen: BoundedMap[str, Pod] = BoundedMap(_SEEN, KEPT_PODS)
         self._unseen = Unseen()
-        self._decisions = Decisions(settings.decisions_kept)
+        self._decisions = Decisions(settings.decisions_kept, self.state.failures)
         self.state.binds = settings.bind
-        self._binder = Binder(self.state, source, settings)
+        self._binder = Binder(self.state, source, settings, self._possibly_bound)
         self.planner = Planner(self.state)
-        self.inspector = Inspector(self.state, self._decisions)
+        self.inspector = Inspector(self.state, self._decisions, self._possibly_bound)
         self._patience = Patience(LONGEST if source.staleness() else 0.0)
         self.verbs: Mapping[Verb, Callable[[bytes], Awaitable[tuple[bytes, str]]]] = {
             "filter": self._filter,
@@ -114,6 +116,7 @@ class Engine:
             problems=len(state.problems),
             overcommitted=len(state.overcommitted),
             contradictions=state.contradictions,
+            policy_failures=state.failures.counts,
             synced={name: kind in state.synced for kind, name in resources},
             tentative=len(state.tentative),
             tentative_seconds=state.tentative.oldest(time.monotonic()),
@@ -126,13 +129,11 @@ class Engine:
         self._remember(args.pod)
         if not await self.source.caught_up():
             return filter_error(_BEHIND), "behind"
-        self._close_what_may_be_taken()
         result, verdict = await self._patience.unless_refused(
-            lambda: filter_nodes(self.state, args, self._settings),
+            lambda: filter_nodes(self.state, args, self._settings, self._possibly_bound()),
             lambda said: not (said[0].names or said[0].error),
         )
-        if self.state.unsure and not (result.names or result.error):
-            self.state.unsure = []
+        if not (result.names or result.error) and verdict and verdict.possibly_bound:
             result, verdict = filter_nodes(self.state, args, self._settings)
             if result.names:
                 result = wire.FilterResult(error=_UNSURE)
@@ -147,27 +148,28 @@ class Engine:
 
     async def _prioritize(self, body: bytes) -> tuple[bytes, str]:
         args = wire.parse_filter(body)
-        scores, verdict = prioritize(self.state, args)
+        scores, verdict = prioritize(self.state, args, self._possibly_bound())
         if scores.max(initial=0) == TOP_LEVEL:
             self._unseen.note(args.pod, args.names[int(scores.argmax())], time.monotonic())
         self._note("prioritize", args.pod, f"{len(scores)} nodes scored", verdict, args.names, scores)
         return wire.encode_priorities(args.names, scores), "scored"
 
-    def _close_what_may_be_taken(self) -> None:
-        """While the watch is broken, and shortly after, some room may have been taken unseen."""
-        self.state.unsure = []
+    def _possibly_bound(self) -> PossiblyBound:
+        """Which pods may have been bound where, as of now: while the watch is broken, and shortly after, some
+        room may have been taken unseen."""
         if (interruption := self.source.interruption()) is None:
-            return
+            return ()
         current = interruption.ended_at is not None  # then a pod that is not known is gone
-        for pod, node in self._unseen.after(interruption, time.monotonic()):
-            gone = current and self.state.pod_by_uid(pod.uid) is None
-            if not (gone or self.state.is_bound(pod.uid)):
-                self.state.unsure.append((pod, node))
+        return [
+            (pod, node)
+            for pod, node in self._unseen.after(interruption, time.monotonic())
+            if not (current and self.state.pod_by_uid(pod.uid) is None) and not self.state.is_bound(pod.uid)
+        ]
 
     async def _preempt(self, body: bytes) -> tuple[bytes, str]:
         args = wire.parse_preempt(body)
         result = await self._patience.unless_refused(
-            lambda: preempt(self.state, args), lambda said: not said.candidates
+            lambda: preempt(self.state, args, self._possibly_bound()), lambda said: not said.candidates
         )
         kept = ", ".join(result.candidates)
         said = f"{len(result.candidates)} of {len(args.candidates)} candidates kept{kept and ': '}{kept}"
@@ -204,25 +206,27 @@ class Engine:
             asyncio.get_running_loop().call_later(_NEXT_ANSWER, self._decisions.catch_up)
 
     def _remember(self, pod: Pod) -> None:
-        self._seen[pod.uid] = pod
-        self._seen.move_to_end(pod.uid)
-        if len(self._seen) > _SEEN:
-            self._seen.popitem(last=False)
+        self._seen.put(pod.uid, pod, min(pod.size, KEPT_PODS // 16))
 
 
 def state_of(settings: Settings) -> State:
     """A state without nodes or pods, under these settings. Raises ``SettingsError``."""
-    state = State(policy_of(settings))
+    policy = policy_of(settings)
+    state = State(policy)
+    state.failures = policy.failures
     state.fleet.minimum_milli = settings.minimum_slice_milli
     return state
 
 
-def policy_of(settings: Settings) -> Policy:
-    """The policy in force. Raises ``SettingsError``: no policy of that name, or no such demand."""
+def policy_of(settings: Settings) -> GuardedPolicy:
+    """The policy in force, which cannot fail a request. Raises ``SettingsError``: no policy of that
+    name, or no such demand."""
     if settings.policy not in POLICIES:
         raise SettingsError(f"policy: {settings.policy!r} does not do, it takes one of {', '.join(POLICIES)}")
     make, prior = POLICIES[settings.policy], prior_of(settings.demand)
-    return make(prior=prior, minimum_milli=settings.minimum_slice_milli)
+    return GuardedPolicy(
+        make(prior=prior, minimum_milli=settings.minimum_slice_milli), POLICIES["best-fit"]()
+    )
 
 
 def gpus_by_model(fleet: Fleet) -> dict[str, Gpus]:

@@ -23,7 +23,7 @@ from extender.objects import Node, Pod
 from extender.rules import NodeFilter
 from extender.snapshot import Snapshot
 from extender.source import Unavailable
-from extender.state import Rows, State
+from extender.state import PossiblyBound, Rows, State
 from extender.verbs.verdict import Verdict, judge
 from packing.fleet import Fleet
 from packing.ranking import best, levels
@@ -130,21 +130,23 @@ def parse_pod(text: str, name: str) -> Pod:
     return next(iter(found.pods.values()))
 
 
-def explain(state: State, pod: Pod) -> Explanation:
+def explain(state: State, pod: Pod, possibly_bound: PossiblyBound = ()) -> Explanation:
     """The pod against every node, as things are now."""
     candidates = Candidates(pod)
     candidates.add(state.nodes.values())
-    return explain_candidates(state, pod, candidates)
+    return explain_candidates(state, pod, candidates, possibly_bound)
 
 
-def explain_candidates(state: State, pod: Pod, candidates: Candidates) -> Explanation:
+def explain_candidates(
+    state: State, pod: Pod, candidates: Candidates, possibly_bound: PossiblyBound = ()
+) -> Explanation:
     """The pod against these nodes, as things are now."""
     try:
         request = request_of(pod)
     except RequestError as error:
         return Explanation(shorten(pod.key, KEY), error=shorten(str(error)))
     names = NodeNames.of(candidates.names)
-    verdict = judge(state, pod, request, names)
+    verdict = judge(state, pod, request, names, possibly_bound)
     fits, _, _ = _told_apart(verdict)
     scores = np.zeros(len(names), np.uint8)
     scores[fits] = levels(verdict.cost[fits], verdict.keys[fits])
@@ -164,7 +166,7 @@ def explain_verdict(
     fitting = np.flatnonzero(fits)
     shown = fitting[best(verdict.keys[fitting], BEST)]
     shown = shown[np.argsort(verdict.keys[shown])]
-    with state.as_for(pod) as fleet:
+    with state.as_for(pod, verdict.possibly_bound) as fleet:
         options = [
             _option(state, verdict, i, names[i], None if scores is None else int(scores[i]))
             for i in shown.tolist()

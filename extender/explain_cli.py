@@ -53,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
         log.configure("warning")
         pod = _manifest(args.pod)
         state = state_of(chosen)
+        state.binds = chosen.bind
         _sync(state, sources.source_of(args))
         state.policy.adopt(state.fleet, state.policy.plan(state.fleet)())
         explanation = explain(state, pod or _known(args.pod, state))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 
@@ -10,7 +11,7 @@ from extender.decisions import Decision, Decisions
 from extender.explain import Candidates, Explanation, explain_candidates, parse_pod
 from extender.nodeview import NodeView, view_node
 from extender.objects import Pod
-from extender.state import State
+from extender.state import PossiblyBound, State
 
 _AT_ONCE = 50
 """Nodes whose labels and taints are compared with a pod's rules before others get their turn."""
@@ -34,8 +35,13 @@ class Story:
 class Inspector:
     """Reads the state and the decisions, and changes neither."""
 
-    def __init__(self, state: State, decisions: Decisions) -> None:
-        self._state, self._decisions = state, decisions
+    def __init__(
+        self,
+        state: State,
+        decisions: Decisions,
+        possibly_bound: Callable[[], PossiblyBound] = lambda: (),
+    ) -> None:
+        self._state, self._decisions, self._possibly_bound = state, decisions, possibly_bound
 
     def node_names(self) -> list[str]:
         """All nodes, sorted."""
@@ -73,4 +79,4 @@ class Inspector:
         for start in range(0, len(nodes), _AT_ONCE):
             candidates.add(nodes[start : start + _AT_ONCE])
             await asyncio.sleep(0)
-        return explain_candidates(self._state, pod, candidates)
+        return explain_candidates(self._state, pod, candidates, self._possibly_bound())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from extender.dialects.vocabulary import Claims
@@ -119,12 +120,12 @@ class Ledger:
         """Keys of the pods that hold something on a node, in the order they came."""
         return list(self._on_node.get(node, ()))
 
-    def promised(self, key: str, priority: int) -> list[Hold]:
-        """What pods of at least this priority are promised, those of ``key`` left out."""
+    def promised(self, but_for: Container[str], priority: int) -> list[Hold]:
+        """What pods of at least this priority are promised, those with keys in ``but_for`` left out."""
         return [
             hold
             for other, hold in self._nominated.items()
-            if other != key and hold.priority >= priority and hold.node in self._fleet.rows
+            if other not in but_for and hold.priority >= priority and hold.node in self._fleet.rows
         ]
 
     def promise(self, hold: Hold) -> Allocation:

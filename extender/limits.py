@@ -149,9 +149,18 @@ ERRORS = 100
 PROBLEM = 300
 """Characters of one problem, error or log line about foreign input."""
 
+# What the policy learns from.
+TAUGHT_NAMES = 16
+"""GPU models and UUIDs that a pod lists; one that lists more is placed, but teaches the policy nothing."""
+
 # Memory.
 CACHE = 1 << 20
 """Characters of foreign text that one cache keeps alive. What is larger than a sixteenth is not kept."""
+KEPT_PODS = 4 << 20
+"""Characters of the pods that are remembered from filter requests. One pod counts with a sixteenth at most:
+those asked about last are always remembered."""
+DECISION = 8 << 10
+"""Characters of each pod whose decisions are kept, on average over as many as the setting keeps."""
 
 
 def shorten(text: str, limit: int = PROBLEM) -> str:

@@ -26,6 +26,10 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 REFUSALS = ("bad_message", "internal_error", "not_ready", "overloaded", "too_large", "too_slow")
 """Results of a verb that alerts look for."""
+POLICY_PARTS = (
+    "observe", "plan", "adopt", "refresh", "cost", "choose", "terms", "forecast", "rank", "explain",
+)  # fmt: skip
+"""What of comparing the nodes that fit may fail."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
@@ -48,6 +52,7 @@ class Gauges:
     problems: int = 0
     overcommitted: int = 0  # nodes
     contradictions: int = 0  # since the start
+    policy_failures: Mapping[str, int] = field(default_factory=dict)  # since the start, by what failed
     tentative: int = 0  # holds that the watch has not shown yet
     tentative_seconds: float = 0.0  # the age of the oldest
     synced: Mapping[str, bool] = field(default_factory=dict)  # by resource
@@ -125,6 +130,14 @@ class _GaugeCollector(Collector):
             "Pods whose claims contradicted their request or node.",
             now.contradictions,
         )
+        failures = CounterMetricFamily(
+            "stowage_policy_failures",
+            "Faults of the policy that were caught: pods were placed without what failed.",
+            labels=["what"],
+        )
+        for what in POLICY_PARTS:
+            failures.add_metric([what], now.policy_failures.get(what, 0))
+        yield failures
         yield _gauge(
             "tentative_holds", "Bindings assumed that the watch has not shown yet.", "", {"": now.tentative}
         )

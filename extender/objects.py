@@ -7,7 +7,7 @@ for all pods of a template. Nothing here knows the wire, nor what a resource nam
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
 
@@ -164,6 +164,15 @@ class PodSpec(Hashed):
             object.__setattr__(self, "_hash", known)
         return known
 
+    @property
+    def size(self) -> int:
+        """Characters of the texts that it keeps alive, about."""
+        containers = (*self.containers, *self.init_containers)
+        lists = [pairs for one in containers for pairs in (one.requests, one.limits)]
+        lists += [self.requests, self.limits, self.overhead, self.node_selector]
+        claims = sum(len(one.name) + len(one.claim) + len(one.template) for one in self.claims)
+        return sum(len(one.name) for one in containers) + sum(map(_length, lists)) + claims
+
 
 def over_lifetime(spec: PodSpec, of: Callable[[Container], Mapping[str, int]]) -> Counter[str]:
     """The most that is in use at once over a pod's life, by name, if a container uses ``of(container)``.
@@ -220,9 +229,27 @@ class Pod:
         return f"{self.namespace}/{self.name}"
 
     @property
+    def size(self) -> int:
+        """Characters of the texts that it keeps alive, about."""
+        pairs = (self.annotations.items(), self.labels.items(), self.devices, self.claims)
+        names = (
+            self.namespace,
+            self.name,
+            self.uid,
+            self.node_name,
+            self.scheduler_name,
+            self.nominated_node,
+        )
+        return sum(map(_length, pairs)) + sum(map(len, names)) + self.spec.size
+
+    @property
     def terminated(self) -> bool:
         """Whether it has run to its end and holds nothing any more."""
         return self.phase in ("Succeeded", "Failed")
+
+
+def _length(pairs: Iterable[tuple[str, str]]) -> int:
+    return sum(len(key) + len(value) for key, value in pairs)
 
 
 @dataclass(frozen=True, slots=True)

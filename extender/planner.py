@@ -7,14 +7,11 @@ and adopted whole, between two requests. Prices follow the fleet, which moves wi
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 
 import numpy as np
 
 from extender.state import State
-
-_log = logging.getLogger(__name__)
 
 INTERVAL = 0.1
 """Seconds between two looks."""
@@ -28,7 +25,8 @@ LONGEST = 30.0
 
 
 class Planner:
-    """Looks after the policy of one state. Everything but the plan itself runs on the event loop."""
+    """Looks after the policy of one state, which must not raise (``guarded_policy.py``). Everything but the
+    plan itself runs on the event loop."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -50,16 +48,13 @@ class Planner:
         state, now = self._state, asyncio.get_running_loop().time()
         learnt, moved = state.learnt - self._learnt, state.fleet.changes - self._moved
         long_since, gpus = now - self._at >= LONGEST, np.count_nonzero(state.fleet.compute_capacity)
-        try:
-            enough = min(LEARNT, max(self._learnt, 1))
-            if learnt >= enough or (learnt and long_since) or (gpus and not self._planned):
-                await self._plan()
-            elif moved > MOVED * gpus or (moved and long_since):
-                state.policy.refresh(state.fleet)
-            else:
-                return
-        except Exception:  # the old tables still do
-            _log.exception("the policy could not be brought up to date")
+        enough = min(LEARNT, max(self._learnt, 1))
+        if learnt >= enough or (learnt and long_since) or (gpus and not self._planned):
+            await self._plan()
+        elif moved > MOVED * gpus or (moved and long_since):
+            state.policy.refresh(state.fleet)
+        else:
+            return
         self._at, self._moved = now, state.fleet.changes
 
     async def _plan(self) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +20,17 @@ from extender.dialects import WRITERS, RequestError, claims_of, held_by, request
 from extender.dra.books import DeviceBooks
 from extender.dra.forecast import Forecaster
 from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
+from extender.guarded_policy import Failures
 from extender.inventory import InventoryError, inventory_of, is_gpu_resource
 from extender.inventory.mig_manager import LAYOUT, named
 from extender.ledger import Hold, Ledger
+from extender.limits import NAME, TAUGHT_NAMES
 from extender.names import NameTable, NodeNames
 from extender.objects import Cards, Deleted, Event, Kind, Listed, MigLayout, MigLayouts, Node, Pod, Upserted
 from extender.quantity import QuantityError
 from extender.tentative import TIME_TO_LIVE, Tentative, Tentatives
 from packing.arrays import TooMany
-from packing.feasible import too_small
+from packing.feasible import could_host
 from packing.fleet import Allocation, Fleet, NodeShape
 from packing.policies import Policy
 from packing.reasons import Reason
@@ -36,6 +39,11 @@ from packing.request import Request
 log = logging.getLogger(__name__)
 
 Rows = npt.NDArray[np.int64]
+PossiblyBound: TypeAlias = Sequence[tuple[Pod, str]]
+"""Pods that are not known to be bound, and the nodes where they may have been bound unseen, after the watch
+broke: that room nobody else is given."""
+_MOST_REQUESTS = 1000
+"""Requests for which it is remembered whether any node could host them."""
 
 
 class State:
@@ -46,12 +54,11 @@ class State:
     ``cards`` is what is known of the nodes' GPUs beside the nodes, by node; ``layouts`` what the MIG manager
     knows, by node, "" for those that have nothing of their own.
     ``devices`` is what there is of Dynamic Resource Allocation, ``forecaster`` what will be given of it.
-    ``unsure`` are pods and the nodes where they may have been bound unseen, after the watch broke: that room
-    nobody else is given.
     ``problems`` says, by the name of a node, the key of a pod or another object, what could not be read or
     contradicts: a node that cannot be read takes nothing, a pod that contradicts counts with the larger use.
     ``synced`` are the kinds whose first list has arrived.
     ``learnt``: pods that the policy has learnt from.
+    ``failures`` counts what failed when nodes that fit were compared, which refuses no pod.
     ``binds``: Stowage writes which GPU a pod has, so nodes whose device plugin is busy are closed meanwhile.
     ``eviction_helps_extenders``: kube-scheduler looks for victims where only an extender refused (1.38 on).
     """
@@ -67,12 +74,14 @@ class State:
         self.devices = DeviceBooks()
         self.forecaster = Forecaster(self.devices)
         self.tentative = Tentatives()
-        self.unsure: list[tuple[Pod, str]] = []
         self._problems: dict[str, str] = {}
         self.synced: set[Kind] = set()
         self.binds = False
         self.eviction_helps_extenders = False
         self.learnt = 0
+        self.failures = Failures()
+        self._untaught: set[str] = set()
+        self._could_host: dict[Request, bool] = {}
         self._table = self.fleet.replaced, NameTable({})
         self._keys_by_uid: dict[str, str] = {}
         self._overcommitted: set[str] = set()
@@ -107,11 +116,16 @@ class State:
         return table.find(names)
 
     @contextmanager
-    def as_for(self, pod: Pod) -> Iterator[Fleet]:
-        """The fleet as it stands for this pod: what pods of the same or a higher priority are promised is
-        taken, what the pod holds itself is not. The exact old state after the block."""
+    def as_for(self, pod: Pod, possibly_bound: PossiblyBound = ()) -> Iterator[Fleet]:
+        """The fleet as it stands for this pod: what pods of the same or a higher priority are promised, and
+        what others may have been bound to, is taken; what the pod holds itself is not. The exact old state
+        after the block."""
         own = self.taken_by(pod)
-        promised = self.ledger.promised(pod.key, pod.priority) + self._unsure_for(pod)
+        others = [(other, node) for other, node in possibly_bound if other.uid != pod.uid]
+        # A pod that may be bound already counts there, and not where it is nominated.
+        counted = {pod.key, *(other.key for other, _ in others)}
+        promised = self.ledger.promised(counted, pod.priority)
+        promised += [Hold(node, request_of(other)) for other, node in others if node in self.fleet.rows]
         if not own and not promised:  # as for most pods that wait
             yield self.fleet
             return
@@ -124,13 +138,6 @@ class State:
         finally:
             for row, reason in closed.items():
                 self.fleet.block(row, reason)
-
-    def _unsure_for(self, pod: Pod) -> list[Hold]:
-        return [
-            Hold(node, request_of(other))  # readable: it has been answered
-            for other, node in self.unsure
-            if other.uid != pod.uid and node in self.fleet.rows
-        ]
 
     def is_bound(self, uid: str) -> bool:
         """Whether the pod of this UID has a node, tentatively or not."""
@@ -319,6 +326,7 @@ class State:
         return layouts.name, bool(layouts.layouts), named(node, layouts)
 
     def _read(self, node: Node) -> None:
+        self._could_host.clear()
         try:
             inventory = inventory_of(node, self.cards.get(node.name), self.layouts_for(node.name))
             self.ledger.put_node(inventory.shape)
@@ -333,6 +341,7 @@ class State:
         self._note(node.name)
 
     def _remove_node(self, name: str) -> None:
+        self._could_host.clear()
         self.nodes.pop(name, None)
         self._problems.pop(name, None)
         self._problems.pop(_layouts_of(name), None)
@@ -348,7 +357,7 @@ class State:
             self._remove_pod(pod.key)
             known = None
         if known is None:
-            self._learn(pod)
+            self._untaught.add(pod.key)
         self.pods[pod.key] = pod
         self._keys_by_uid[pod.uid] = pod.key
         assumed = self.tentative.on(pod.uid, pod.node_name)
@@ -366,20 +375,40 @@ class State:
             self.ledger.nominate(pod.key, hold)
         if known is not None and known.node_name != pod.node_name:
             self._note(known.node_name)
+        if known is None or pod.node_name != known.node_name:
+            self._learn(pod)
 
     def _learn(self, pod: Pod) -> None:
-        """Teach the policy that such a pod has come: once for each, and never from what verbs are asked."""
-        with suppress(RequestError):
-            if self._teaches(request := request_of(pod)):
-                self.policy.observe(request)
-                self.learnt += 1
+        """Teach the policy that such a pod has come: once for each, and never from what verbs are asked.
+
+        A pod teaches when it is first seen; where no node could host it, it may do so when it is bound.
+        """
+        if "Node" not in self.synced or pod.key not in self._untaught:
+            return
+        try:
+            request = request_of(pod)
+        except RequestError:
+            self._untaught.discard(pod.key)
+            return
+        if not request.wants_gpu or self._can_be_hosted(request):
+            self._untaught.discard(pod.key)
+        if pod.key not in self._untaught and self._teaches(request):
+            self.policy.observe(request)
+            self.learnt += 1
 
     def _teaches(self, request: Request) -> bool:
-        """Whether such pods can be placed at all: room that nobody gets is not kept."""
-        small = self.fleet.minimum_milli and request.shares and not request.shares.memory_mib
-        return request.wants_gpu and not (
-            small and too_small(self.fleet, request, self.fleet.minimum_milli).all()
-        )
+        """Whether such pods are of a kind that others may be of, too."""
+        names = [*request.products.allow, request.products.deny, *request.uuids.allow, request.uuids.deny]
+        listed = sum(map(len, names)) + len(request.models or ())
+        return request.wants_gpu and listed <= TAUGHT_NAMES and len(request.mode) <= NAME
+
+    def _can_be_hosted(self, request: Request) -> bool:
+        """Whether a node that is empty could host it: room for what nobody can get is not kept."""
+        if (known := self._could_host.get(request)) is None:
+            if len(self._could_host) >= _MOST_REQUESTS:
+                self._could_host.clear()
+            known = self._could_host[request] = could_host(self.fleet, request)
+        return known
 
     def _hold(self, pod: Pod, node: str) -> Hold | None:
         held = held_by(pod)
@@ -396,6 +425,7 @@ class State:
     def _remove_pod(self, key: str) -> None:
         self._problems.pop(key, None)
         self.ledger.release(key)
+        self._untaught.discard(key)
         pod = self.pods.pop(key, None)
         if pod is not None:
             self._keys_by_uid.pop(pod.uid, None)
@@ -417,7 +447,14 @@ class State:
                 self._put_layouts(name, None)
         else:
             self.devices.keep(kind, keys)
-        self.synced.add(kind)
+        self._synced(kind)
+
+    def _synced(self, kind: Kind) -> None:
+        """Pods that were seen before the first list of the nodes teach now."""
+        if kind not in self.synced:
+            self.synced.add(kind)
+            for key in [*self._untaught] if kind == "Node" else ():
+                self._learn(self.pods[key])
 
     def _note(self, name: str) -> None:
         """Bring up to date what follows from the pods of a node."""

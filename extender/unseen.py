@@ -8,9 +8,10 @@ answered as taken, as long as its watch has not shown what became of it.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
 
+from extender.bounded import BoundedMap
+from extender.limits import KEPT_PODS
 from extender.objects import Pod
 from extender.source import Interruption
 
@@ -29,14 +30,12 @@ class Unseen:
     """The last answer for each of the last pods."""
 
     def __init__(self) -> None:
-        self._answers: OrderedDict[str, tuple[Pod, str, float]] = OrderedDict()
+        self._answers: BoundedMap[str, tuple[Pod, str, float]] = BoundedMap(_KEPT, KEPT_PODS)
 
     def note(self, pod: Pod, node: str, now: float) -> None:
         """The pod will most likely go to this node."""
-        self._answers[pod.uid] = pod, node, now
-        self._answers.move_to_end(pod.uid)
-        if len(self._answers) > _KEPT:
-            self._answers.popitem(last=False)
+        size = min(pod.size + len(node), KEPT_PODS // 16)
+        self._answers.put(pod.uid, (pod, node, now), size)
 
     def after(self, interruption: Interruption, now: float) -> Iterator[tuple[Pod, str]]:
         """Pods and the nodes where they may have been bound, unless the watch has shown otherwise."""

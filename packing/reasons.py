@@ -40,5 +40,6 @@ class Reason(IntEnum):
     ONE_REPLICA = 15, "node gives a container fewer replicas of a shared GPU at once"
     PLUGIN_BUSY = 16, "device plugin is busy with another pod that starts"
     ISLAND_TAKEN = 17, "no NVLink island has enough free GPUs", True
+    NO_ASSIGNER = 18, "no component can assign the node's shared GPUs to the pod"
     SICK_GPU = 19, "a GPU of the node is reported unhealthy"
     BELOW_MINIMUM = 24, "share of a GPU is smaller than the smallest that is allowed"

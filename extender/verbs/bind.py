@@ -12,25 +12,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
-from extender.dialects import WRITERS, RequestError, claims_of, request_of
+from extender.dialects import RequestError, request_of
 from extender.handover import Handover
-from extender.holdings import settle
+from extender.limits import shorten
 from extender.names import NodeNames
 from extender.objects import Pod
 from extender.settings import Settings
 from extender.source import BindConflict, BindError, Source, Unreachable
-from extender.state import State
+from extender.state import PossiblyBound, State
 from extender.tentative import Tentative
+from extender.verbs.assignment import written
 from extender.verbs.verdict import judge
 from extender.wire import BindArgs
-from packing.fleet import Fleet
 from packing.reasons import Reason
-from packing.request import Request
 from packing.shape import meaning
 
 PATIENCE = 1.0
@@ -51,10 +50,20 @@ class Busy(Refusal):
 
 
 class Binder:
-    """Binds pods. Those of one node take turns: what one takes the next one sees."""
+    """Binds pods. Those of one node take turns: what one takes the next one sees.
 
-    def __init__(self, state: State, source: Source, settings: Settings) -> None:
+    ``possibly_bound`` says at any moment which pods may have been bound unseen.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        source: Source,
+        settings: Settings,
+        possibly_bound: Callable[[], PossiblyBound] = lambda: (),
+    ) -> None:
         self._state, self._source, self._settings = state, source, settings
+        self._possibly_bound = possibly_bound
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._handover = Handover()
 
@@ -72,7 +81,7 @@ class Binder:
             one = await self._in_turn(pod, args.node, asked_at + PATIENCE - time.monotonic())
             return await _to_the_end(self._ask(one)) if one else ""
         except (Refusal, RequestError) as error:
-            return str(error)
+            return shorten(str(error))
 
     async def _in_turn(self, pod: Pod, node: str, within: float) -> Tentative | None:
         """The pod's room, taken in the books; None where the pod is bound to the node already."""
@@ -121,7 +130,7 @@ class Binder:
                 raise Refusal("pod is bound to another node")
             return None
         before = state.tentative.on(pod.uid, node)  # asked for already, without an answer: the same again
-        return before.assignment if before else assign(state, known, node)
+        return before.assignment if before else assign(state, known, node, self._possibly_bound())
 
     async def _ask(self, one: Tentative) -> str:
         """Ask the API server for the binding, and leave the books as its answer says."""
@@ -134,7 +143,7 @@ class Binder:
         except BindError as error:
             there = isinstance(error, BindConflict | Unreachable) and await self._is_there(one.pod)
             doubtful = isinstance(error, Unreachable)
-            return "" if there else str(error)
+            return "" if there else shorten(str(error))
         finally:
             now = time.monotonic()
             if taken:
@@ -162,44 +171,30 @@ async def _to_the_end(asking: Coroutine[Any, Any, str]) -> str:
         raise
 
 
-def assign(state: State, pod: Pod, node: str) -> dict[str, str]:
+def assign(state: State, pod: Pod, node: str, possibly_bound: PossiblyBound = ()) -> dict[str, str]:
     """The annotations that give the pod its GPUs of a node; none where the node does not divide them.
 
-    Raises Refusal where the pod does not fit, RequestError where it cannot be said to the device plugin.
+    Raises Refusal where the pod does not fit or cannot be told, RequestError where its request is wrong.
     """
     request = request_of(pod)
     if not request.wants_gpu:
         return {}  # kube-scheduler knows better than the books where there is room
-    verdict = judge(state, pod, request, NodeNames.of([node]))
+    verdict = judge(state, pod, request, NodeNames.of([node]), possibly_bound)
     reason = Reason(int(verdict.codes[0]))
-    if reason is not Reason.FITS:
+    if reason not in (Reason.FITS, Reason.NO_ASSIGNER):  # what is in the way of the latter is said below
         raise (Busy if reason is Reason.PLUGIN_BUSY else Refusal)(reason.text)
     row = int(verdict.rows[0])
     shape = state.fleet.shapes[row]
-    assert shape is not None  # it fits
+    assert shape is not None  # the node is known
     meant = meaning(shape, request)
     if not shape.divided_as or meant.shares is None:
         return {}
-    if (writer := WRITERS.get(shape.divided_as)) is None:
-        raise Refusal(f"Stowage cannot say who has which GPU of a node that is shared by {shape.divided_as}")
-    with state.as_for(pod) as fleet:
+    with state.as_for(pod, possibly_bound) as fleet:
         chosen = state.policy.choose(fleet, meant, row)
-        taken = {gpu: fleet.slices(row, gpu) for gpu in chosen}
-        assignment = writer.assignment(pod, shape, chosen, time.time(), taken)
-        _check(fleet, row, pod, request, assignment)
+        assignment, settled = written(fleet, row, pod, request, chosen)
+        if any(fleet.slices(row, gpu) & mask for gpu, mask in settled.slices) or not all(
+            fleet.compute[gpu, row] >= milli and fleet.memory[gpu, row] >= mib
+            for gpu, milli, mib in settled.parts
+        ):
+            raise Refusal(Reason.CRUMBS.text)
     return assignment
-
-
-def _check(fleet: Fleet, row: int, pod: Pod, request: Request, assignment: dict[str, str]) -> None:
-    """Read back what is to be written, as it will be read when it comes by the watch. Raises Refusal."""
-    shape = fleet.shapes[row]
-    assert shape is not None
-    bound = replace(pod, node_name=shape.name, annotations={**pod.annotations, **assignment})
-    settled = settle(shape, request, claims_of(bound))
-    if settled.doubt:
-        raise Refusal(f"the pod's own annotations are in the way: {settled.doubt}")
-    if any(fleet.slices(row, gpu) & mask for gpu, mask in settled.slices) or not all(
-        fleet.compute[gpu, row] >= milli and fleet.memory[gpu, row] >= mib
-        for gpu, milli, mib in settled.parts
-    ):
-        raise Refusal(Reason.CRUMBS.text)

@@ -10,24 +10,27 @@ from __future__ import annotations
 import numpy as np
 
 from extender.dialects import RequestError, request_of
+from extender.limits import shorten
 from extender.names import NodeNames
 from extender.settings import Settings
-from extender.state import State
+from extender.state import PossiblyBound, State
 from extender.verbs.verdict import Verdict, judge
 from extender.wire import FilterArgs, FilterResult
 from packing.ranking import best
 from packing.reasons import Reason
 
 
-def filter_nodes(state: State, args: FilterArgs, settings: Settings) -> tuple[FilterResult, Verdict | None]:
+def filter_nodes(
+    state: State, args: FilterArgs, settings: Settings, possibly_bound: PossiblyBound = ()
+) -> tuple[FilterResult, Verdict | None]:
     """The nodes that fit, and the verdict that says why (None where there was nothing to judge)."""
     try:
         request = request_of(args.pod)
     except RequestError as error:
-        return FilterResult(error=str(error)), None
+        return FilterResult(error=shorten(str(error))), None
     if not request.wants_gpu:
         return FilterResult(names=args.names), None
-    verdict = judge(state, args.pod, request, args.names)
+    verdict = judge(state, args.pod, request, args.names, possibly_bound)
     fits = verdict.codes == Reason.FITS
     # What is best for claims is a guess at most: kube-scheduler gets all nodes to choose from.
     if settings.shortlist and fits.any() and not verdict.forecasts:

@@ -2,21 +2,28 @@
 
 kube-scheduler's own dry run counts devices but does not ask extenders, so a node that it proposes may still
 not take the pod. It reads ``Pods[0]`` as the victim of highest priority, and the whole reply fails on a UID
-that is not on the node or a node without victims.
+that is not on the node or a node without victims. A pod without a GPU is none of Stowage's business: its
+candidates go back as they came.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
 from extender.dialects import RequestError, request_of
 from extender.objects import Pod
-from extender.state import State
-from extender.verbs.verdict import as_devices, only_devices, without
+from extender.state import PossiblyBound, State
+from extender.verbs.verdict import as_devices, codes_for, only_devices, without
 from extender.wire import Candidate, PreemptArgs, PreemptResult
+from packing.fleet import Fleet
 from packing.reasons import Reason
 from packing.request import Request
 
 
-def preempt(state: State, args: PreemptArgs) -> PreemptResult:
+def preempt(state: State, args: PreemptArgs, possibly_bound: PossiblyBound = ()) -> PreemptResult:
     """The candidates whose victims are known and whose eviction makes the pod fit."""
     try:
         request = request_of(args.pod)
@@ -25,19 +32,34 @@ def preempt(state: State, args: PreemptArgs) -> PreemptResult:
     kept = {}
     for node, candidate in args.candidates.items():
         victims = _victims(state, node, candidate)
-        if victims and _fits_without(state, args.pod, request, node, victims):
+        if not victims:
+            continue
+        if not request.wants_gpu:
+            kept[node] = candidate
+        elif _fits_without(state, args.pod, request, node, victims, possibly_bound):
             kept[node] = Candidate([pod.uid for pod in victims], candidate.pdb_violations)
     return PreemptResult(kept)
 
 
 def _victims(state: State, node: str, candidate: Candidate) -> list[Pod]:
     """The victims, highest priority first; none at all where one is not known to run on the node."""
-    pods = [state.pod_by_uid(uid) for uid in dict.fromkeys(candidate.victims)]  # each is evicted once
-    known = [pod for pod in pods if pod is not None and pod.node_name == node]
-    return sorted(known, key=lambda pod: -pod.priority) if len(known) == len(pods) else []
+    found = [_on(state, node, uid) for uid in dict.fromkeys(candidate.victims)]  # each is evicted once
+    known = [pod for pod in found if pod is not None]
+    return sorted(known, key=lambda pod: -pod.priority) if len(known) == len(found) else []
 
 
-def _fits_without(state: State, pod: Pod, request: Request, node: str, victims: list[Pod]) -> bool:
+def _on(state: State, node: str, uid: str) -> Pod | None:
+    """The pod of this UID if it is bound to the node, as far as the watch shows or ``bind`` knows."""
+    pod = state.pod_by_uid(uid)
+    if pod is not None and pod.node_name == node:
+        return pod
+    assumed = state.tentative.on(uid, node)
+    return assumed.pod if assumed else None
+
+
+def _fits_without(
+    state: State, pod: Pod, request: Request, node: str, victims: list[Pod], possibly_bound: PossiblyBound
+) -> bool:
     row = state.fleet.rows.get(node)
     if row is None:
         return False
@@ -45,6 +67,26 @@ def _fits_without(state: State, pod: Pod, request: Request, node: str, victims: 
     given = as_devices(state, pod, request, node)
     if only_devices(pod, request, given):
         return True
-    held = [taken for victim in victims if (taken := state.ledger.taken(victim.key)) is not None]
-    with state.fleet.without(held), state.as_for(pod) as fleet:
-        return bool(fleet.reasons(without(request, given))[row] == Reason.FITS)
+    held = [taken for victim in victims for taken in state.taken_by(victim) if taken.row == row]
+    with (
+        state.fleet.without(held),
+        state.as_for(pod, possibly_bound) as fleet,
+        _when_plugin_is_idle(fleet, row),
+    ):
+        codes = codes_for(state, fleet, pod, without(request, given), np.array([row]))
+        return bool(codes[0] == Reason.FITS)
+
+
+@contextmanager
+def _when_plugin_is_idle(fleet: Fleet, row: int) -> Iterator[None]:
+    """Inside the block, a node whose device plugin is busy with a pod that starts is open: that passes sooner
+    than the victims are gone, and the pod that starts may be one of them."""
+    reason = Reason(int(fleet.blocked[row]))
+    if reason is not Reason.PLUGIN_BUSY:
+        yield
+        return
+    fleet.block(row, Reason.FITS)
+    try:
+        yield
+    finally:
+        fleet.block(row, reason)

@@ -7,14 +7,16 @@ import numpy as np
 from extender.dialects import RequestError, request_of
 from extender.dra.extended import by_class
 from extender.names import Bytes
-from extender.state import State
+from extender.state import PossiblyBound, State
 from extender.verbs.verdict import Verdict, judge
 from extender.wire import FilterArgs
 from packing.ranking import levels
 from packing.reasons import Reason
 
 
-def prioritize(state: State, args: FilterArgs) -> tuple[Bytes, Verdict | None]:
+def prioritize(
+    state: State, args: FilterArgs, possibly_bound: PossiblyBound = ()
+) -> tuple[Bytes, Verdict | None]:
     """A score for each name (len(names),), in the order asked; 0 for a node that does not fit (any more).
 
     A pod that asks for no GPU, or for what cannot be read, scores 0 everywhere: nothing to say. The same goes
@@ -27,7 +29,7 @@ def prioritize(state: State, args: FilterArgs) -> tuple[Bytes, Verdict | None]:
         return scores, None
     if not (request.wants_gpu or args.pod.spec.claims or by_class(args.pod.spec)):
         return scores, None
-    verdict = judge(state, args.pod, request, args.names)
+    verdict = judge(state, args.pod, request, args.names, possibly_bound)
     if not verdict.tells_apart:
         return scores, verdict
     fits = np.flatnonzero(verdict.codes == Reason.FITS)

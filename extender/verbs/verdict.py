@@ -12,8 +12,9 @@ from extender.dra.extended import by_class
 from extender.dra.forecast import REGRET, Forecast
 from extender.names import NodeNames
 from extender.objects import Pod
-from extender.state import Rows, State
-from packing.fleet import Floats
+from extender.state import PossiblyBound, Rows, State
+from extender.verbs.assignment import where_assigned
+from packing.fleet import Fleet, Floats
 from packing.ranking import Keys, rank_keys
 from packing.reasons import Reason
 from packing.request import Request
@@ -25,6 +26,7 @@ class Verdict:
 
     ``cost`` and ``keys`` mean something only where ``codes`` is 0. Row -1 is a node that is not known.
     ``forecasts`` are of the devices for the pod's claims; there are none where it needs no claims.
+    ``possibly_bound`` are the pods that may have been bound unseen: their room counts as taken.
     """
 
     pod: Pod
@@ -34,6 +36,7 @@ class Verdict:
     cost: Floats
     keys: Keys
     forecasts: tuple[Forecast, ...] = ()
+    possibly_bound: PossiblyBound = ()
 
     @property
     def tells_apart(self) -> bool:
@@ -41,32 +44,45 @@ class Verdict:
         return self.request.wants_gpu or any(forecast.devices for forecast in self.forecasts)
 
 
-def judge(state: State, pod: Pod, request: Request, names: NodeNames) -> Verdict:
-    """Judge every named node with the policy in force."""
+def judge(
+    state: State, pod: Pod, request: Request, names: NodeNames, possibly_bound: PossiblyBound = ()
+) -> Verdict:
+    """Judge every named node with the policy in force. What fits does not depend on what it would cost: where
+    costs or forecasts fail, nodes that fit are equal."""
     rows = state.rows(names)
-    codes, cost = _counted(state, pod, request, (), rows)
+    codes, cost = _counted(state, pod, request, (), rows, possibly_bound)
     given = _all_as_devices(state, pod, request, names)
     for resources in {one for one in given if one}:
         # What such a node has of these resources is in its ResourceSlices, and not counted.
         there = np.array([one == resources for one in given])
-        codes[there], cost[there] = _counted(state, pod, request, resources, rows[there])
+        codes[there], cost[there] = _counted(state, pod, request, resources, rows[there], possibly_bound)
     forecasts = _foresee(state, pod, names, given)
-    if forecasts:
-        cost = cost + _price(forecasts)
-    return Verdict(pod, request, rows, codes, cost, rank_keys(cost, state.fleet.order[rows]), forecasts)
+    cost, keys = _ranked(state, cost, forecasts, rows)
+    return Verdict(pod, request, rows, codes, cost, keys, forecasts, possibly_bound)
+
+
+def codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> npt.NDArray[np.int8]:
+    """Reason codes for these rows, (len(rows),), as far as resources are counted, on the fleet as it stands
+    for the pod."""
+    codes = np.append(fleet.reasons(request), np.int8(Reason.UNKNOWN_NODE))[rows]  # row -1 is the last
+    return where_assigned(state, fleet, pod, request, rows, codes)
 
 
 def _counted(
-    state: State, pod: Pod, request: Request, given: tuple[str, ...], rows: Rows
+    state: State,
+    pod: Pod,
+    request: Request,
+    given: tuple[str, ...],
+    rows: Rows,
+    possibly_bound: PossiblyBound,
 ) -> tuple[npt.NDArray[np.int8], Floats]:
     """Reason codes and costs for these rows, as far as resources are counted: (len(rows),) each."""
     if only_devices(pod, request, given):
         codes = np.where(rows < 0, Reason.UNKNOWN_NODE, Reason.FITS).astype(np.int8)
         return codes, np.zeros(rows.size, np.float32)
     request = without(request, given)
-    with state.as_for(pod) as fleet:
-        codes = np.append(fleet.reasons(request), np.int8(Reason.UNKNOWN_NODE))[rows]  # row -1 is the last
-        return codes, state.policy.cost(fleet, request)[rows]
+    with state.as_for(pod, possibly_bound) as fleet:
+        return codes_for(state, fleet, pod, request, rows), state.policy.cost(fleet, request)[rows]
 
 
 def as_devices(state: State, pod: Pod, request: Request, node: str) -> tuple[str, ...]:
@@ -111,9 +127,24 @@ def _foresee(state: State, pod: Pod, names: NodeNames, given: list[tuple[str, ..
     """Which devices the pod's claims would get on each named node; nothing for a pod that needs no claims."""
     if not pod.spec.claims and not any(given):
         return ()
-    state.devices.refresh(state.labels_of)
-    nodes = ((name, state.labels_of(name)) for name in names)
-    return tuple(state.forecaster.forecasts(pod, nodes, given or repeat(())))
+    try:
+        state.devices.refresh(state.labels_of)
+        nodes = ((name, state.labels_of(name)) for name in names)
+        return tuple(state.forecaster.forecasts(pod, nodes, given or repeat(())))
+    except Exception:
+        state.failures.note("forecast")
+        return (Forecast(why="the forecast failed, see the log of Stowage"),) * len(names)
+
+
+def _ranked(state: State, cost: Floats, forecasts: tuple[Forecast, ...], rows: Rows) -> tuple[Floats, Keys]:
+    """The costs with those of the forecasts, and the keys to sort by; where that fails, all are equal."""
+    order = state.fleet.order[rows]
+    try:
+        cost = cost + _price(forecasts) if forecasts else cost
+        return cost, rank_keys(cost, order)
+    except Exception:
+        state.failures.note("rank")
+        return np.zeros(rows.size, np.float32), order.astype(np.int64)
 
 
 def _price(forecasts: tuple[Forecast, ...]) -> Floats:

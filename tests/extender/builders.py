@@ -30,9 +30,10 @@ def make_pod(name: str, gpus: int = 1, *, resource: str = GPU, cpu: str = "1", u
     return Pod("default", name, uid or f"uid-{name}", spec, **more)
 
 
-def make_state(*objects: Node | Pod, synced: bool = True) -> State:
+def make_state(*objects: Node | Pod, synced: bool = True, binds: bool = False) -> State:
     """A state with best fit that has taken in these objects."""
     state = State(POLICIES["best-fit"]())
+    state.binds = binds
     events: list[Event] = [Upserted(one) for one in objects]
     if synced:
         events += [Listed("Node", frozenset(o.key for o in objects if isinstance(o, Node)))]

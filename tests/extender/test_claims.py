@@ -76,6 +76,20 @@ def test_no_node_is_refused_and_none_is_left_out(state):
         assert left(state, pod, [*NAMES, "nowhere"]) == [*NAMES, "nowhere"]
 
 
+def test_a_forecast_that_fails_refuses_no_node_and_leaves_none_out(state, monkeypatch, caplog):
+    def fail(*args):
+        raise RuntimeError("injected")
+
+    monkeypatch.setattr(state.forecaster, "forecasts", fail)
+    for _ in range(2):
+        assert left(state, claiming("p"), [*NAMES, "nowhere"]) == [*NAMES, "nowhere"]
+        assert left(state, claiming("p", 1), NAMES) == NAMES
+        assert scores(state, claiming("p")) == [0, 0]
+        assert explain(state, claiming("p")).fits == 2
+    assert state.failures.counts == {"forecast": 6}
+    assert caplog.text.count("forecast failed") == 1
+
+
 def test_counted_devices_beside_a_claim_refuse_as_ever(state):
     state.apply([Upserted(make_pod("full", 2, node_name="used"))])
     pod = claiming("p", 1)

@@ -59,7 +59,7 @@ def test_what_a_pod_asks_for(name):
     ("name", "on"), [(name, on) for name in cases("where") for on in PODS[name]["where"]]
 )
 def test_where_it_fits(name, on):
-    state, asking = make_state(node(on)), pod(name)
+    state, asking = make_state(node(on), binds=on == "own"), pod(name)
     assert PODS[name]["where"][on] in why(state, asking, on).text
 
 
@@ -128,7 +128,7 @@ TIMES = {"hami.io/bind-time", "hami.io/vgpu-time", "ALIYUN_COM_GPU_MEM_ASSUME_TI
     ("name", "on"), [(name, on) for name in cases("writes") for on in PODS[name]["writes"]]
 )
 def test_what_bind_writes(name, on):
-    state, asking, expected = make_state(node(on)), pod(name), PODS[name]["writes"][on]
+    state, asking, expected = make_state(node(on), binds=True), pod(name), PODS[name]["writes"][on]
     if expected == "refused":
         with pytest.raises((Refusal, RequestError)):
             assign(state, asking, on)

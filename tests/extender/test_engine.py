@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import tracemalloc
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from extender.objects import Deleted, Kind, Listed, Upserted
 from extender.settings import Settings, SettingsError
 from extender.snapshot import Snapshot, SnapshotSource
 from extender.source import Interruption
+from packing.reasons import Reason
 from tests.extender.builders import make_node, make_pod, make_state
 
 DEVICES = [Listed(kind, frozenset()) for kind in ("ResourceSlice", "ResourceClaim", "DeviceClass")]
@@ -70,7 +72,7 @@ async def test_pods_seen_by_filter_do_not_pile_up(monkeypatch: pytest.MonkeyPatc
     for name in ("one", "two", "three", "two"):
         pod = {"metadata": {"name": name, "uid": name}, "spec": {"containers": [{}]}}
         await engine.verbs["filter"](json.dumps({"Pod": pod, "Nodes": None, "NodeNames": []}).encode())
-    assert list(engine._seen) == ["three", "two"]
+    assert [pod.uid for pod in engine._seen.values()] == ["three", "two"]
 
 
 class LiveSource(SnapshotSource):
@@ -140,6 +142,97 @@ async def nodes_for(engine: Engine, name: str, *, gpus: int = 8) -> tuple[list[s
     body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": ["a"]}).encode()
     reply = json.loads((await engine.verbs["filter"](body))[0])
     return reply["NodeNames"], reply["Error"]
+
+
+async def test_a_request_that_waits_sees_who_is_bound_by_then_and_clears_nothing_for_others() -> None:
+    """What may have been taken is found anew at each look: it was a field that one request cleared while
+    another one waited for it."""
+    source = BrokenSource(Snapshot(), "test")
+    engine = Engine(source, Settings(), Metrics("0", Gauges))
+    gone = make_pod("gone", 4)
+    engine.apply([*SYNCED, Upserted(make_node("a", 12)), Upserted(gone)])
+    assert await nodes_for(engine, "gone", gpus=4) == (["a"], "")
+    source.broken = Interruption(time.monotonic(), None)
+    waits = asyncio.create_task(nodes_for(engine, "large", gpus=12))  # refused, and waits for news
+    await asyncio.sleep(0)
+    assert await nodes_for(engine, "small", gpus=4) == (["a"], "")  # there is room beside
+    assert await waits == (None, engine_module._UNSURE)
+    waits = asyncio.create_task(nodes_for(engine, "larger", gpus=8))
+    await asyncio.sleep(0)
+    engine.apply([Upserted(replace(gone, node_name="elsewhere"))])
+    assert await waits == (["a"], "")
+    engine.apply([Upserted(replace(gone, node_name="a"))])
+    assert await nodes_for(engine, "small", gpus=8) == (None, engine_module._UNSURE)
+    engine.apply([Upserted(make_pod("larger", 4, node_name="a"))])  # as small as it is, it counts once
+    assert await nodes_for(engine, "small", gpus=4) == (["a"], "")
+
+
+async def test_explain_bind_and_preempt_see_what_filter_sees() -> None:
+    source = BrokenSource(Snapshot(), "test")
+    engine = Engine(source, Settings(bind=True), Metrics("0", Gauges))
+    first = make_pod("first", 4)
+    running = make_pod("running", 4, node_name="a")
+    engine.apply([*SYNCED, Upserted(make_node("a")), Upserted(first), Upserted(running)])
+    assert await nodes_for(engine, "first", gpus=4) == (["a"], "")
+    resources = {"requests": {"nvidia.com/gpu": 4}}
+    manifest = json.dumps(
+        {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [{"resources": resources}]}}
+    )
+    assert engine.inspector.explain(manifest).fits == 1
+    assert await victims_for(engine, gpus=8) == {"a": ["uid-running"]}
+    source.broken = Interruption(time.monotonic(), None)
+    assert await nodes_for(engine, "p", gpus=4) == (None, engine_module._UNSURE)
+    assert engine.inspector.explain(manifest).fits == 0
+    assert await victims_for(engine, gpus=8) == {}
+    assert await victims_for(engine, gpus=4) == {"a": ["uid-running"]}
+    binding = {"PodName": "p", "PodNamespace": "default", "PodUID": "uid-p", "Node": "a"}
+    reply, _ = await engine.verbs["bind"](json.dumps(binding).encode())
+    assert json.loads(reply)["Error"] == Reason.DEVICES_TAKEN.text
+    engine.apply([Upserted(replace(first, node_name="elsewhere"))])
+    assert engine.inspector.explain(manifest).fits == 1
+
+
+async def victims_for(engine: Engine, *, gpus: int) -> dict[str, list[str]]:
+    container = {"resources": {"requests": {"nvidia.com/gpu": str(gpus)}}}
+    meta = {"name": "v", "namespace": "default", "uid": "uid-v"}
+    pod = {"metadata": meta, "spec": {"containers": [container], "priority": 10}}
+    candidates = {"a": {"Pods": [{"UID": "uid-running"}], "NumPDBViolations": 0}}
+    body = json.dumps({"Pod": pod, "NodeNameToMetaVictims": candidates}).encode()
+    reply, _ = await engine.verbs["preempt"](body)
+    found = json.loads(reply)["NodeNameToMetaVictims"]
+    return {node: [victim["UID"] for victim in one["Pods"]] for node, one in found.items()}
+
+
+def large_pod(number: int, *, mib: float) -> dict[str, object]:
+    container = {"resources": {"requests": {"cpu": "1"}}}
+    text = f"{number:06}" * int(mib * (1 << 20) / 6)
+    meta = {"name": f"p{number}", "namespace": "default", "uid": f"u{number}", "labels": {"large": text}}
+    return {"metadata": meta, "spec": {"containers": [container]}}
+
+
+async def test_large_pods_that_come_and_go_leave_no_memory_behind() -> None:
+    engine = make_engine(bind=True)
+    engine.apply([*SYNCED, Upserted(make_node("a"))])
+
+    async def ask(number: int) -> None:
+        pod = large_pod(number, mib=0.1)
+        body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": ["a"]}).encode()
+        await engine.verbs["filter"](body)
+        binding = {"PodName": f"p{number}", "PodNamespace": "default", "PodUID": f"u{number}", "Node": "a"}
+        reply, _ = await engine.verbs["bind"](json.dumps(binding).encode())
+        assert "not known" not in json.loads(reply)["Error"]  # the newest is always remembered
+
+    for number in range(20):
+        await ask(number)
+    tracemalloc.start()
+    try:
+        for number in range(20, 320):
+            await ask(number)
+        engine._decisions.catch_up()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 30 << 20  # of 30 MiB in pods alone, kept three times
 
 
 def test_an_unknown_policy_is_a_wrong_setting() -> None:

@@ -9,6 +9,7 @@ import pytest
 from extender.dialects import request_of
 from extender.engine import policy_of, state_of
 from extender.expected import prior_of
+from extender.guarded_policy import GuardedPolicy
 from extender.objects import Listed, Upserted
 from extender.planner import Planner
 from extender.settings import ExpectedRequest, Settings, SettingsError, load
@@ -81,7 +82,8 @@ async def test_it_is_in_force_before_any_pod_has_come() -> None:
     await planner.look()
     state.apply([Upserted(make_node("n")), Listed("Node", frozenset({"n"}))])
     await planner.look()
-    assert isinstance(state.policy, Inventory)
+    assert isinstance(state.policy, GuardedPolicy)
+    assert isinstance(state.policy.chosen, Inventory)
     assert state.policy.terms(state.fleet, request := prior_of([eight]).requests[0], 0)["slots"] > 0
     one = request_of(make_pod("one", 1))
     before = state.policy.terms(state.fleet, one, 0)

@@ -33,6 +33,7 @@ def asks(**said: str) -> Pod:
 
 def state_with(*objects: Node | Pod, minimum: int = 100) -> State:
     state = state_of(make_settings(minimum_slice_milli=minimum))
+    state.binds = True  # else nobody gives out the shares
     state.apply([*map(Upserted, objects), Listed("Node", frozenset(one.key for one in objects))])
     return state
 
@@ -82,7 +83,7 @@ def test_what_runs_keeps_what_it_has_and_slivers_teach_nothing() -> None:
 
 
 def test_the_policy_knows_that_less_is_waste() -> None:
-    policy = policy_of(make_settings(policy="inventory", minimum_slice_milli=250))
+    policy = policy_of(make_settings(policy="inventory", minimum_slice_milli=250)).chosen
     assert isinstance(policy, Inventory)
     state = state_with(shared("n"))
     for _ in range(3):

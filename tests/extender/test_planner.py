@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from extender import planner
-from extender.objects import Deleted, Upserted
+from extender.dialects import request_of
+from extender.engine import Engine
+from extender.guarded_policy import GuardedPolicy
+from extender.objects import Deleted, Event, Listed, Pod, Upserted
 from extender.planner import Planner
 from extender.state import State
 from packing.policies import POLICIES
+from packing.request import Request
 from tests.extender.builders import make_node, make_pod
+from tests.extender.test_engine import make_engine
 
 
 @pytest.fixture
 def state() -> State:
-    state = State(POLICIES["inventory"]())
-    state.apply([Upserted(make_node(f"n{i}")) for i in range(4)])
+    state = State(GuardedPolicy(POLICIES["inventory"](), POLICIES["best-fit"]()))
+    nodes = [make_node(f"n{i}") for i in range(4)]
+    state.apply([*map(Upserted, nodes), Listed("Node", frozenset(node.name for node in nodes))])
     return state
 
 
@@ -46,7 +53,100 @@ async def test_a_plan_that_fails_changes_nothing(state, caplog, monkeypatch):
     def fail(fleet):
         raise ArithmeticError
 
-    monkeypatch.setattr(state.policy, "plan", fail)
-    state.apply([Upserted(make_pod("p", 8))])
     await Planner(state).look()
-    assert "could not be brought up to date" in caplog.text
+    request = request_of(make_pod("p", 8))
+    before = state.policy.cost(state.fleet, request).tolist()
+    monkeypatch.setattr(state.policy.chosen, "plan", fail)
+    for number in range(3):
+        state.apply([Upserted(make_pod(f"p{number}", 8))])
+        await Planner(state).look()
+    assert state.policy.cost(state.fleet, request).tolist() == before
+    assert state.policy.failures.counts == {"plan": 3}
+    assert caplog.text.count("policy: plan failed") == 1
+
+
+def mix_of(state: State) -> set[Request]:
+    return set(state.policy.chosen._demand.mix().requests)
+
+
+def test_what_no_node_could_host_teaches_nothing(state):
+    state.apply([Upserted(make_pod(f"p{n}", n)) for n in (9, 1_000_000, 3_000_000_000)])
+    state.apply([Upserted(make_pod("other", 1, resource="nvidia.com/mig-1g.5gb"))])
+    assert (state.learnt, mix_of(state)) == (0, set())
+    state.apply([Upserted(replace(make_pod("forced", 3_000_000_000), node_name="n0"))])
+    assert state.learnt == 0
+
+
+def test_full_and_closed_nodes_could_host_all_the_same(state):
+    state.apply([Upserted(make_pod(f"full{n}", 8, node_name=f"n{n}")) for n in range(4)])
+    assert state.learnt == 4
+    state.apply([Upserted(make_pod("waits", 8))])
+    assert state.learnt == 5
+
+
+def test_pods_that_are_listed_before_the_nodes_teach_once_the_nodes_are_there():
+    state = State(POLICIES["inventory"]())
+    runs = make_pod("runs", 2, node_name="n")
+    state.apply([Upserted(runs), Upserted(make_pod("waits", 2)), Upserted(make_pod("huge", 3_000_000_000))])
+    state.apply([Listed("Pod", frozenset({"default/runs", "default/waits", "default/huge"}))])
+    assert state.learnt == 0
+    state.apply([Upserted(make_node("n")), Listed("Node", frozenset("n"))])
+    assert state.learnt == 2
+    state.apply([Upserted(runs), Listed("Node", frozenset("n"))])
+    assert state.learnt == 2
+
+
+def test_a_pod_for_which_a_node_is_made_teaches_when_it_is_bound(state):
+    large = make_pod("large", 16)
+    state.apply([Upserted(large)])
+    assert state.learnt == 0
+    state.apply([Upserted(make_node("new", 16)), Upserted(replace(large, node_name="new"))])
+    assert state.learnt == 1
+    state.apply([Upserted(replace(large, node_name="new", phase="Running"))])
+    assert state.learnt == 1
+
+
+def test_what_is_kept_of_pods_that_teach_nothing_goes_with_them(state):
+    pods = [make_pod(f"huge{n}", 10_000 + n) for n in range(1500)]
+    state.apply(list(map(Upserted, pods)))
+    assert len(state._untaught) == 1500
+    assert len(state._could_host) <= 1000
+    state.apply([Deleted("Pod", pod.key) for pod in pods[:700]])
+    state.apply([Listed("Pod", frozenset())])
+    assert not state._untaught
+
+
+@pytest.mark.parametrize(("names", "teaches"), [(16, True), (17, False)])
+def test_a_pod_that_lists_many_models_teaches_nothing(state, names, teaches):
+    models = ",".join(["H100", *(f"M{n}" for n in range(names - 1))])
+    state.apply([Upserted(make_pod("p", 1, annotations={"stowage.dev/gpu-models": models}))])
+    assert state.learnt == teaches
+
+
+async def test_a_huge_pod_costs_the_others_nothing_after_a_restart_or_with_a_new_model():
+    """It used to make every answer fail until the process was started without it, in int32 sums."""
+    engine = make_engine()
+    huge = [make_pod(f"huge{n}", 3_000_000_000) for n in range(3)]
+    engine.apply([*map(Upserted, huge), Upserted(make_node("a")), *listed_with(huge)])
+    await engine.planner.look()
+    new = make_node("b", labels={"nvidia.com/gpu.product": "NVIDIA-L40S", "nvidia.com/gpu.memory": "46068"})
+    engine.apply([Upserted(new)])
+    assert await fitting(engine) == ["a", "b"]
+    engine.apply([Deleted("Pod", pod.key) for pod in huge])
+    assert await fitting(engine) == ["a", "b"]
+    assert not engine.state.failures.counts
+
+
+async def fitting(engine: Engine) -> list[str]:
+    container = {"resources": {"requests": {"nvidia.com/gpu": "1"}}}
+    pod = {"metadata": {"name": "p", "uid": "p"}, "spec": {"containers": [container]}}
+    body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": ["a", "b"]}).encode()
+    reply, _ = await engine.verbs["filter"](body)
+    await engine.verbs["prioritize"](body)
+    return json.loads(reply)["NodeNames"]
+
+
+def listed_with(pods: list[Pod]) -> list[Event]:
+    kinds = ("ResourceSlice", "ResourceClaim", "DeviceClass")
+    listed = [Listed("Node", frozenset("a")), Listed("Pod", frozenset(pod.key for pod in pods))]
+    return [*listed, *(Listed(kind, frozenset()) for kind in kinds)]

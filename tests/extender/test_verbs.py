@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from extender.names import NodeNames
-from extender.objects import Container, PodSpec
+from extender.objects import Container, Deleted, PodSpec, Upserted
 from extender.verbs.filter import filter_nodes
 from extender.verbs.preempt import preempt
 from extender.verbs.prioritize import prioritize
 from extender.wire import Candidate, FilterArgs, PreemptArgs
 from packing.reasons import Reason
-from tests.extender.builders import GPU, make_node, make_pod, make_settings, make_state
+from tests.extender.builders import GPU, make_node, make_pod, make_settings, make_state, why
+from tests.extender.test_dialect_manifests import node as node_of
 
 ALL = make_settings(shortlist=0)
 
@@ -171,3 +174,79 @@ def test_a_pod_is_judged_without_what_it_holds_itself():
     state = make_state(make_node("a"), make_node("b"), holds)
     scores, _ = prioritize(state, FilterArgs(holds, NodeNames.of(["a", "b"])))
     assert sorted(scores) == [9, 10]
+
+
+def proposed(state, pod, *uids, node="n"):
+    kept = preempt(state, PreemptArgs(pod, {node: Candidate(list(uids), 2)})).candidates
+    return kept[node] if kept else None
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"nvidia.com/mig.config.state": "pending"},  # takes no pod with GPUs
+        {"nvidia.com/gpu.product": "NVIDIA-H100-MIG-INVALID"},
+        {},
+    ],
+)
+def test_candidates_for_a_pod_without_gpu_go_back_as_they_came(labels):
+    state = make_state(
+        make_node("n", labels=labels),
+        make_pod("low", 0, cpu="60", node_name="n", priority=1),
+        make_pod("high", 0, node_name="n", priority=5),
+    )
+    # More than the node has by our books, which kube-scheduler knows better.
+    waits = make_pod("p", 0, cpu="64001m", priority=10)
+    assert proposed(state, waits, "uid-low", "uid-high") == Candidate(["uid-low", "uid-high"], 2)
+    assert proposed(state, waits) is None
+    assert proposed(state, waits, "uid-low", "uid-elsewhere") is None
+
+
+def starting(name, device="GPU-aaaa", **more):
+    """A pod on a HAMi node whose containers have not started: its plugin is busy."""
+    annotations = {
+        "hami.io/vgpu-node": "hami",
+        "hami.io/vgpu-devices-allocated": f"{device},NVIDIA,32768,100:;",
+        "hami.io/bind-phase": "allocating",
+        "hami.io/bind-time": "1",
+    }
+    return make_pod(name, 1, node_name="hami", annotations=annotations, **more)
+
+
+def test_a_device_plugin_that_is_busy_is_no_reason_against_preemption():
+    starts, waits = starting("starts"), make_pod("p", 1, priority=10)
+    state = make_state(node_of("hami"), starts, binds=True)
+    assert why(state, waits, "hami") is Reason.PLUGIN_BUSY  # the other GPU is free
+    assert proposed(state, waits, "uid-starts", node="hami") == Candidate(["uid-starts"], 2)
+    runs = starting("runs", phase="Running", device="GPU-bbbb")
+    state.apply([Upserted(runs)])
+    assert proposed(state, waits, "uid-runs", node="hami") == Candidate(["uid-runs"], 2)
+    assert proposed(state, waits, "uid-starts", node="hami") == Candidate(["uid-starts"], 2)
+    assert proposed(state, make_pod("large", 2, priority=10), "uid-starts", node="hami") is None
+    state.apply([Deleted("Pod", runs.key)])
+    assert why(state, waits, "hami") is Reason.PLUGIN_BUSY  # and all is as before
+
+
+def test_a_victim_whose_binding_the_watch_has_not_shown_is_known():
+    state = make_state(make_node("n"), make_pod("victim", 8), binds=True)
+    state.assume(state.pods["default/victim"], "n", {}, 0.0)
+    waits = make_pod("p", 8, priority=10)
+    assert proposed(state, waits, "uid-victim") == Candidate(["uid-victim"], 2)
+    assert why(state, waits, "n") is Reason.DEVICES_TAKEN
+
+
+def test_a_pod_that_may_be_bound_counts_once_whatever_else_is_known_of_it():
+    half, other = make_pod("half", 4), make_pod("p", 4)
+    state = make_state(make_node("n"), make_node("m"), replace(half, nominated_node="n"))
+
+    def fits(*nodes, possibly_bound):
+        args = FilterArgs(other, NodeNames.of(nodes))
+        return list(filter_nodes(state, args, ALL, possibly_bound)[0].names)
+
+    assert fits("n", "m", possibly_bound=[(half, "n")]) == ["n", "m"]
+    full = make_pod("full", 8)
+    assert fits("n", "m", possibly_bound=[(full, "n")]) == ["m"]
+    state.apply([Upserted(replace(full, nominated_node="m"))])
+    assert fits("n", "m", possibly_bound=[]) == ["n"]
+    assert fits("n", "m", possibly_bound=[(full, "n")]) == ["m"]
+    assert fits("n", "m", possibly_bound=[(other, "n"), (full, "nowhere")]) == ["n", "m"]

@@ -1,0 +1,90 @@
+"""Which GPUs of a node that shares them a pod gets, as the annotations that say so; and who may say it.
+
+``filter`` asks whether a pod can be told its GPUs before ``bind`` does it, so that no pod is sent to a node
+where its binding would always be refused.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from extender.dialects import WRITERS, RequestError, claims_of, own
+from extender.holdings import Settled, settle
+from extender.objects import Pod
+from extender.state import Rows, State
+from packing.fleet import Fleet
+from packing.policies.devices import freest
+from packing.reasons import Reason
+from packing.request import Request
+
+
+def written(
+    fleet: Fleet, row: int, pod: Pod, request: Request, gpus: tuple[int, ...]
+) -> tuple[dict[str, str], Settled]:
+    """The annotations that give a pod these GPUs of a node that shares them, and what they mean once they
+    come back by the watch. Raises RequestError where that is something else, or nobody can be told."""
+    shape = fleet.shapes[row]
+    assert shape is not None  # the pod fits there
+    if (writer := WRITERS.get(shape.divided_as)) is None:
+        raise RequestError(
+            f"Stowage cannot say who has which GPU of a node that is shared by {shape.divided_as}"
+        )
+    taken = {gpu: fleet.slices(row, gpu) for gpu in gpus}
+    assignment = writer.assignment(pod, shape, gpus, time.time(), taken)
+    bound = replace(pod, node_name=shape.name, annotations={**pod.annotations, **assignment})
+    settled = settle(shape, request, claims_of(bound))
+    if settled.doubt:
+        raise RequestError(f"the pod's own annotations are in the way: {settled.doubt}")
+    return assignment, settled
+
+
+def where_assigned(
+    state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows, codes: npt.NDArray[np.int8]
+) -> npt.NDArray[np.int8]:
+    """``codes``, the reason codes of these rows, (len(rows),), with ``NO_ASSIGNER`` where the pod fits and
+    would get GPUs that are shared, but nobody could assign them to it.
+
+    One node of each kind (sharing system and GPU model) answers for all of its kind.
+    """
+    if len(fleet.divisions) == 1:  # no node shares its GPUs
+        return codes
+    fits = np.flatnonzero((codes == Reason.FITS) & (rows >= 0))
+    fits = fits[_shares_asked(fleet, request)[rows[fits]]]
+    if not fits.size:
+        return codes
+    codes = codes.copy()
+    kinds = fleet.divided[rows[fits]].astype(np.int64) << 32 | fleet.model[rows[fits]]
+    for kind in np.unique(kinds):
+        alike = fits[kinds == kind]
+        if not _can_be_assigned(state, fleet, pod, request, int(rows[alike[0]])):
+            codes[alike] = Reason.NO_ASSIGNER
+    return codes
+
+
+def _shares_asked(fleet: Fleet, request: Request) -> npt.NDArray[np.bool_]:
+    """(N,) where the request takes GPUs, or parts of them, that are placed device by device."""
+    if request.shares:
+        divided: npt.NDArray[np.bool_] = fleet.divided == fleet.divisions.get(request.shares.resource, -1)
+        return divided
+    asked = np.zeros(fleet.capacity, bool)
+    for name, _ in request.devices:
+        if name in fleet.resources:
+            asked |= fleet.divides[fleet.resources[name]] > 0
+    return asked
+
+
+def _can_be_assigned(state: State, fleet: Fleet, pod: Pod, request: Request, row: int) -> bool:
+    shape = fleet.shapes[row]
+    assert shape is not None
+    if not state.binds:
+        # Other systems may have an extender or a binder of their own beside Stowage; ours has only ``bind``.
+        return shape.divided_as != own.RESOURCE
+    try:
+        written(fleet, row, pod, request, freest(fleet, request, row))
+    except RequestError:
+        return False
+    return True

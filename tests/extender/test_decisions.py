@@ -3,6 +3,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from extender.decisions import Decision, Decisions
+from extender.guarded_policy import Failures
 from tests.extender.builders import make_pod
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -33,6 +34,33 @@ def test_another_pod_of_the_same_name_starts_afresh():
     decisions.add(make_pod("p", uid="1"), decision(1))
     decisions.add(make_pod("p", uid="2"), decision(2, "bind"))
     assert decisions.about("default/p") == [decision(2, "bind")]
+
+
+def test_large_pods_are_kept_in_smaller_numbers():
+    decisions = Decisions(1000)
+    for number in range(1000):
+        pod = make_pod(f"p{number}", annotations={"stowage.dev/large": "x" * (32 << 10)})
+        decisions.add(pod, decision(number))
+    kept = [number for number in range(1000) if decisions.about(f"default/p{number}")]
+    assert kept == list(range(1000 - len(kept), 1000))
+    assert 200 < len(kept) < 300
+    huge = make_pod("huge", annotations={"stowage.dev/large": "x" * (20 << 20)})
+    decisions.add(huge, decision(1))
+    assert decisions.about(huge.key) == [decision(1)]
+
+
+def test_a_decision_that_cannot_be_put_into_words_is_counted_and_harms_nobody(caplog):
+    def fail():
+        raise RuntimeError("injected")
+
+    failures = Failures()
+    decisions = Decisions(10, failures)
+    for number in range(5):
+        decisions.put_off(make_pod(f"p{number}"), fail)
+    decisions.put_off(make_pod("p"), lambda: decision(1))
+    assert decisions.about("default/p") == [decision(1)]
+    assert failures.counts == {"explain": 5}
+    assert caplog.text.count("explain failed") == 1
 
 
 def test_none_kept_is_none_wanted():

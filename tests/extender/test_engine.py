@@ -203,36 +203,42 @@ async def victims_for(engine: Engine, *, gpus: int) -> dict[str, list[str]]:
     return {node: [victim["UID"] for victim in one["Pods"]] for node, one in found.items()}
 
 
-def large_pod(number: int, *, mib: float) -> dict[str, object]:
-    container = {"resources": {"requests": {"cpu": "1"}}}
-    text = f"{number:06}" * int(mib * (1 << 20) / 6)
-    meta = {"name": f"p{number}", "namespace": "default", "uid": f"u{number}", "labels": {"large": text}}
-    return {"metadata": meta, "spec": {"containers": [container]}}
-
-
-async def test_large_pods_that_come_and_go_leave_no_memory_behind() -> None:
+async def test_large_pods_that_come_and_go_leave_little_behind() -> None:
     engine = make_engine(bind=True)
     engine.apply([*SYNCED, Upserted(make_node("a"))])
 
     async def ask(number: int) -> None:
-        pod = large_pod(number, mib=0.1)
-        body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": ["a"]}).encode()
-        await engine.verbs["filter"](body)
-        binding = {"PodName": f"p{number}", "PodNamespace": "default", "PodUID": f"u{number}", "Node": "a"}
-        reply, _ = await engine.verbs["bind"](json.dumps(binding).encode())
-        assert "not known" not in json.loads(reply)["Error"]  # the newest is always remembered
+        large = {f"stowage.dev/large-{part}": f"{number:06}" * 1700 for part in range(3)}
+        meta = {"name": f"p{number}", "namespace": "default", "uid": f"u{number}", "annotations": large}
+        spec = {"containers": [{"resources": {"requests": {"nvidia.com/gpu": "1"}}}]}
+        body = {"Pod": {"metadata": meta, "spec": spec}, "Nodes": None, "NodeNames": ["a"]}
+        await engine.verbs["filter"](json.dumps(body).encode())
+        engine._decisions.catch_up()
 
     for number in range(20):
         await ask(number)
     tracemalloc.start()
     try:
-        for number in range(20, 320):
+        for number in range(20, 620):
             await ask(number)
-        engine._decisions.catch_up()
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert kept < 30 << 20  # of 30 MiB in pods alone, kept three times
+    assert kept < 12 << 20  # 600 pods have 18 MiB
+    for number in (619, 590):
+        assert engine._seen.get(f"u{number}") is not None
+    assert engine._seen.get("u100") is None
+
+
+async def test_bind_finds_the_pod_of_the_last_filter_however_large_it_is() -> None:
+    engine = make_engine(bind=True)
+    for name in ("huge", "huger"):
+        pod = make_pod(name, annotations={"stowage.dev/large": "x" * (2 << 20)})
+        engine._remember(pod)
+        engine._unseen.note(pod, "a", 0.0)
+        assert engine._seen.get(pod.uid) is pod
+    now = Interruption(0.0, None)
+    assert [pod.name for pod, _ in engine._unseen.after(now, 0.0)] == ["huge", "huger"]
 
 
 def test_an_unknown_policy_is_a_wrong_setting() -> None:

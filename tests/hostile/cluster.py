@@ -35,8 +35,11 @@ OBJECT = 3 << 19
 """Bytes that the API server takes of an object."""
 EVENT, VERB = 20, 5
 """What an event and a request may cost, in multiples of a normal one."""
-BYTES_A_STEP = 8
-"""An object may cost a step for so many of its bytes: about as long as it takes to decode them."""
+STEPS_A_BYTE = 1 / 8
+"""What each byte of an object may cost beside that: about as long as it takes to decode it."""
+STEPS_A_BYTE_READ = 2.0
+"""The same of kinds whose form is read in Python; the API server lets nothing large through of them."""
+READ_IN_PYTHON = {"ResourceSlice", "ResourceClaim", "DeviceClass"}
 SAID = 700
 """Characters of one error or log line, at most: a limit of 300 twice, and what stands around it."""
 SHOWN = 20_000
@@ -283,29 +286,33 @@ class Budget:
             cluster.plan()
             cluster.remove(*pods)
 
-    def of_event(self, kind: Kind, change: str, manifest: Manifest) -> str:
-        """Bring an event; what is wrong with its cost, "" if nothing."""
-        data = line(change, manifest)
-        return self._over(lambda: self._cluster.hear_line(kind, data), EVENT * self.event, len(data))
+    def of_event(self, kind: Kind, change: str, manifest: Manifest, usual: Manifest | None = None) -> str:
+        """Bring an event; what is wrong with its cost, "" if nothing. ``usual`` is a normal object of its
+        kind, where that is no pod."""
+        data, cost = line(change, manifest), self.event
+        if usual is not None:
+            cost = max(cost, steps(lambda: self._cluster.hear(kind, "ADDED", usual)))
+            self._cluster.hear(kind, "DELETED", usual)
+        rate = STEPS_A_BYTE_READ if kind in READ_IN_PYTHON else STEPS_A_BYTE
+        return self._over(lambda: self._cluster.hear_line(kind, data), EVENT * cost, rate * len(data))
 
     def of_verbs(self, pod: Manifest) -> str:
         """Ask every verb; what is wrong with the cost and with the answers, "" if nothing."""
         messages, replies = _messages(pod), list[Reply]()
         size = sum(len(body) for _, body in messages)
         problem = self._over(
-            lambda: replies.extend(self._cluster.answer_all(messages)), VERB * self.verbs, size
+            lambda: replies.extend(self._cluster.answer_all(messages)), VERB * self.verbs, size * STEPS_A_BYTE
         )
         longest = max((len(reply.body) for reply in replies), default=0)
         if any(reply.status == 500 or b"inside Stowage" in reply.body for reply in replies):
             return f"a fault: {[reply.body[:SAID] for reply in replies]}"
         return problem or (f"an answer of {longest} characters" if longest > SAID else "")
 
-    def _over(self, run: Callable[[], object], usual: float, size: int) -> str:
-        most = usual + size / BYTES_A_STEP
+    def _over(self, run: Callable[[], object], usual: float, decoding: float) -> str:
         try:
-            steps(run, most)
+            steps(run, usual + decoding)
         except TooManySteps:
-            return f"more than {most:.0f} steps for {size} bytes"
+            return f"more than {usual:.0f} steps, and {decoding:.0f} for decoding"
         return ""
 
 

@@ -71,14 +71,28 @@ TEXTS: dict[str, Callable[[], str]] = {
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[httpx.Client]:
-    process = Process("--snapshot", str(CLUSTER))
-    try:
-        process.wait_until_ready()
-        with httpx.Client(base_url=process.urls[0], timeout=120) as client:
-            yield client
-    finally:
+def processes() -> Iterator[list[Process]]:
+    """Those that were started: another one where a manifest has ended the last."""
+    started: list[Process] = []
+    yield started
+    for process in started:
         process.end()
+
+
+@pytest.fixture
+def service(processes: list[Process]) -> Iterator[httpx.Client]:
+    if not (processes and answers(processes[-1])):
+        processes.append(Process("--snapshot", str(CLUSTER)))
+        processes[-1].wait_until_ready()
+    with httpx.Client(base_url=processes[-1].urls[0], timeout=120) as client:
+        yield client
+
+
+def answers(process: Process) -> bool:
+    try:
+        return httpx.get(f"{process.urls[0]}/healthz").status_code == 200
+    except httpx.HTTPError:
+        return False
 
 
 def metric(service: httpx.Client, name: str) -> float:

@@ -40,6 +40,7 @@ LABELS = [
     *("node.koordinator.sh/gpu-model", "node.kubernetes.io/instance-type", "amd.com/gpu.vram"),
     *("nvlink.feature.node.kubernetes.io/islands", "gpu.nvidia.com/class"),
 ]
+USUAL = usual_nodes()[2] | {"metadata": usual_nodes()[2]["metadata"] | {"name": "usual"}}
 VALUES = [
     "9" * 63,
     "-1",
@@ -55,10 +56,10 @@ VALUES = [
 ]
 
 
-def registered(count: int, **fields: Any) -> str:
+def registered(gpus: int, /, **fields: Any) -> str:
     """A register of HAMi's, of GPUs with these fields."""
     usual = {"count": 10, "devmem": 40960, "devcore": 100, "type": "NVIDIA-A100", "health": True}
-    return json.dumps([{"id": f"GPU-{n}", "index": n} | usual | fields for n in range(count)])
+    return json.dumps([{"id": f"GPU-{n}", "index": n} | usual | fields for n in range(gpus)])
 
 
 REGISTERS: dict[str, Callable[[], str]] = {
@@ -142,7 +143,7 @@ def test_a_hostile_node_costs_little_and_harms_no_other(
     problems = []
     for node in NODES[kind]():
         caplog.clear()
-        problem = budget.of_event("Node", "ADDED", node)
+        problem = budget.of_event("Node", "ADDED", node, USUAL)
         if problem:
             problems.append(problem)
             cluster = Cluster(runner)
@@ -158,7 +159,7 @@ def test_a_hostile_node_costs_little_and_harms_no_other(
             problems.append(f"{len(shown.content)} characters of the node shown")
         cluster.hear("Node", "DELETED", node)
         assert cluster.books() == others
-    assert problems == []
+    assert not problems, "\n".join(problems)
     cluster.alive()
 
 
@@ -202,10 +203,10 @@ def test_a_hostile_device_of_koordinators(
 
 
 def test_nodes_of_many_models_and_resources(runner: asyncio.Runner) -> None:
-    """A node that changes its model and its resources a thousand times leaves nothing behind."""
+    """A node that changes its model and its resources 300 times leaves nothing behind."""
     cluster = Cluster(runner)
     budget = Budget(cluster)
-    for n in range(1000):
+    for n in range(300):
         labels = {"nvidia.com/gpu.product": f"NVIDIA-X{n}", "nvidia.com/gpu.memory": str(1000 + n)}
         cluster.hear(
             "Node", "MODIFIED", hostile(resources={f"nvidia.com/mig-{n}g.{n}gb": "1"}, labels=labels)
@@ -215,5 +216,5 @@ def test_nodes_of_many_models_and_resources(runner: asyncio.Runner) -> None:
     assert budget.of_event("Node", "ADDED", usual_nodes()[0] | {"metadata": {"name": "new"}}) == ""
     assert budget.of_verbs(usual_pod("n")) == ""
     fleet = cluster.engine.state.fleet
-    assert len(fleet.resources) < 200
-    assert len(fleet.model_names) < 200
+    assert len(fleet.resources) < 60
+    assert len(fleet.model_names) < 60

@@ -6,7 +6,7 @@ for all pods of a template. Nothing here knows the wire, nor what a resource nam
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
@@ -181,16 +181,17 @@ def over_lifetime(spec: PodSpec, of: Callable[[Container], Mapping[str, int]]) -
     with all sidecars (``AggregateContainerRequests`` of k8s.io/component-helpers, resource/helpers.go). The
     time is linear in what the containers use: a pod may have thousands of names.
     """
-    sidecars: Counter[str] = Counter()
-    peak: Counter[str] = Counter()
+    together: defaultdict[str, int] = defaultdict(int)  # the sidecars so far, then all that stays
+    peak: defaultdict[str, int] = defaultdict(int)
     for container in spec.init_containers:
         for name, amount in of(container).items():
-            peak[name] = max(peak[name], sidecars[name] + amount)
+            peak[name] = max(peak[name], together[name] + amount)
             if container.sidecar:
-                sidecars[name] += amount
+                together[name] += amount
     for container in spec.containers:
-        sidecars.update(of(container))
-    return Counter({**sidecars, **{name: most for name, most in peak.items() if most > sidecars[name]}})
+        for name, amount in of(container).items():
+            together[name] += amount
+    return Counter({name: max(together[name], peak[name]) for name in {**together, **peak}})
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from functools import reduce
+from itertools import accumulate
+from operator import or_
 
 _SEPARATORS = re.compile("[-_ ]+")
 
@@ -120,11 +123,8 @@ class ModelName:
 def _without_separators(text: str) -> tuple[str, int]:
     """A text in lower case without separators, and before which of its letters some stood, as a mask."""
     words = _SEPARATORS.split(text.lower())
-    gaps = length = 0
-    for word in words[:-1]:
-        length += len(word)
-        gaps |= 1 << length
-    return "".join(words), gaps
+    ends = accumulate(map(len, words[:-1]))
+    return "".join(words), reduce(or_, map((1).__lshift__, ends), 0)
 
 
 def _adjoins(text: ModelText, place: int, neighbour: int) -> bool:

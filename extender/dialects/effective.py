@@ -7,7 +7,7 @@ the overhead comes on top.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from extender.limits import PROBLEM, QUOTED, shorten
@@ -50,9 +50,10 @@ def _as_a_whole(spec: PodSpec, of_containers: Mapping[str, int]) -> Mapping[str,
     return {name: asked[name] for name in _OF_THE_POD if name in asked}
 
 
-def amounts(pairs: Pairs) -> Counter[str]:
-    """Quantities as whole numbers, in the units of ``effective``. Raises RequestError."""
-    return Counter(_read(pairs))
+def amounts(pairs: Pairs) -> defaultdict[str, int]:
+    """Quantities as whole numbers, in the units of ``effective``; 0 for what is not there. Raises
+    RequestError."""
+    return defaultdict(int, _read(pairs))
 
 
 def _read(pairs: Pairs) -> dict[str, int]:

@@ -82,3 +82,56 @@ def test_other_resources_are_left_to_the_scheduler():
 def test_impossible_requests_name_what_is_wrong(spec, text):
     with pytest.raises(RequestError, match=text):
         request_of(spec)
+
+
+# Pod-level resources as ``PodRequests`` of k8s.io/component-helpers (resource/helpers.go) counts them.
+NATIVE = (("cpu", "1"), ("memory", "1Gi"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "cpu", "memory"),
+    [
+        (PodSpec((Container("a", NATIVE),), overhead=(("cpu", "250m"),)), 1250, 1024),
+        (PodSpec((Container("a", NATIVE),), requests=(("memory", "4Gi"),)), 1000, 4096),
+        # A name that only the overhead has does not replace what containers request.
+        (
+            PodSpec((Container("a", NATIVE),), requests=(("memory", "4Gi"),), overhead=(("cpu", "250m"),)),
+            1250,
+            4096,
+        ),
+        (PodSpec((Container("a", NATIVE),), requests=(("cpu", "500m"),)), 500, 1024),
+        (
+            PodSpec(
+                (Container("a", NATIVE),),
+                (Container("big", (("cpu", "8"),)), Container("s", NATIVE, sidecar=True)),
+                requests=(("cpu", "3"),),
+                overhead=(("cpu", "100m"), ("memory", "1Mi")),
+            ),
+            3100,
+            2049,
+        ),
+        (
+            PodSpec(
+                (Container("a", NATIVE),),
+                (Container("s", NATIVE, sidecar=True), Container("big", (("cpu", "8"),))),
+            ),
+            9000,
+            2048,
+        ),
+        # A limit counts where nothing is requested (``defaultPodRequests``).
+        (PodSpec((Container("a"),), limits=(("cpu", "2"),)), 2000, 0),
+        (PodSpec((Container("a", NATIVE),), limits=(("cpu", "2"),)), 1000, 1024),
+        # What a pod cannot request as a whole does not count.
+        (PodSpec((Container("a", NATIVE),), requests=((GPU, "4"), ("cpu", "2"))), 2000, 1024),
+    ],
+)
+def test_pod_level_resources(spec, cpu, memory):
+    request = request_of(Pod("default", "p", spec=spec))
+    assert (request.cpu_milli, request.memory_mib) == (cpu, memory)
+    assert not request.wants_gpu
+
+
+@pytest.mark.parametrize("text", ["0.5", "500m", "1500m", "1e-3"])
+def test_a_part_of_an_extended_resource_is_refused(text):
+    with pytest.raises(RequestError, match=rf"^nvidia.com/gpu: quantity '{text}' is not a whole number$"):
+        request_of(pod(Container("a", ((GPU, text),))))

@@ -243,13 +243,12 @@ def test_what_exceeds_a_limit_is_a_problem_of_the_pod(wire: dict[str, Any], prob
 
 
 def test_all_limits_may_be_reached() -> None:
-    each = RESOURCES // 16
-    wire = manifest(containers=[*many(POD_RESOURCES // each - 1, each), container(cpu="1", memory="1Gi")])
+    wire = within(CONTAINERS, POD_RESOURCES // CONTAINERS)
     wire["spec"]["nodeSelector"] = {f"k{n}": "v" for n in range(SELECTOR_ITEMS)}
-    assert len(wire["spec"]["containers"]) == CONTAINERS
     pod = pod_of(wire)
     assert not pod.problem
     assert len(pod.spec.containers) == CONTAINERS
+    assert request_of(pod).devices == ((GPU, 1),)
 
 
 def test_a_running_pod_with_too_many_containers_counts_all_that_it_uses() -> None:

@@ -123,7 +123,7 @@ class State:
         own = self.taken_by(pod)
         others = [(other, node) for other, node in possibly_bound if other.uid != pod.uid]
         # A pod that may be bound already counts there, and not where it is nominated.
-        counted = {pod.key, *(other.key for other, _ in others)}
+        counted = {pod.key, *(self._keys_by_uid.get(other.uid, "") for other, _ in others)}
         promised = self.ledger.promised(counted, pod.priority)
         promised += [Hold(node, request_of(other)) for other, node in others if node in self.fleet.rows]
         if not own and not promised:  # as for most pods that wait
@@ -390,9 +390,11 @@ class State:
         except RequestError:
             self._untaught.discard(pod.key)
             return
-        if not request.wants_gpu or self._can_be_hosted(request):
-            self._untaught.discard(pod.key)
-        if pod.key not in self._untaught and self._teaches(request):
+        teaches = self._teaches(request)
+        if teaches and not self._can_be_hosted(request):
+            return
+        self._untaught.discard(pod.key)
+        if teaches:
             self.policy.observe(request)
             self.learnt += 1
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from extender.limits import PROBLEM
 from extender.names import NodeNames
 from extender.objects import Container, Deleted, PodSpec, Upserted
 from extender.verbs.filter import filter_nodes
@@ -84,6 +85,12 @@ def test_an_impossible_request_is_an_error(three):
     assert "nvidia.com/gpu" in ask(three, broken, "a").error
     assert prioritize(three, FilterArgs(broken, NodeNames.of(["a"])))[0].tolist() == [0]
     assert preempt(three, PreemptArgs(broken, {"c": Candidate(["uid-on-c"])})).candidates == {}
+
+
+@pytest.mark.parametrize("said", ["x" * 200_000, "1" * 200_000])
+def test_an_error_does_not_echo_a_whole_pod(three, said):
+    broken = make_pod("p", 0, annotations={"stowage.dev/gpus": said})
+    assert 0 < len(ask(three, broken, "a").error) <= PROBLEM
 
 
 def test_the_fullest_node_that_fits_alone_has_ten(three):

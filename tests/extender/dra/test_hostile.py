@@ -154,7 +154,8 @@ CLAIMS = {
             *[
                 {
                     "firstAvailable": [
-                        request(allocationMode="All")["exactly"] | {"name": f"s{m}"} for m in range(8)
+                        request(allocationMode="All", adminAccess=True)["exactly"] | {"name": f"s{m}"}
+                        for m in range(8)
                     ]
                 }
                 for _ in range(32)

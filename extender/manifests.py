@@ -18,11 +18,11 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import BaseModel, Field, ValidationError
 from typing_extensions import TypedDict
 
+from extender import gpu_health as health
 from extender import limits
 from extender.bounded import Shared
 from extender.dra import reading
 from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
-from extender.inventory import health
 from extender.limits import NAME, NODE_TAINTS
 from extender.mig_layouts import KEY, NODE_LABEL, layouts_of
 from extender.objects import (

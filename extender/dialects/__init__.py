@@ -95,8 +95,11 @@ def held_by(pod: Pod) -> Held:
         return Held(request_of(pod))
     except RequestError as error:
         problem = shorten(str(error))
-    pod = replace(pod, spec=_readable(pod.spec))
-    resources = effective(pod.spec)
+    try:
+        resources = effective(pod.spec)
+    except RequestError:
+        pod = replace(pod, spec=_readable(pod.spec))
+        resources = effective(pod.spec)
     possible = [vocabulary.grantable(pod, resources) for vocabulary in VOCABULARIES]
     cpu, memory = resources.pop("cpu", 0), resources.pop("memory", 0)
     request = Request(cpu_milli=cpu, memory_bytes=memory, devices=counted.devices(resources))

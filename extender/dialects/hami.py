@@ -72,7 +72,7 @@ def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str])
 
 def grantable(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
     """See ``Vocabulary.grantable``."""
-    return _NAMES.grantable(pod.spec)
+    return _NAMES.grantable(pod.spec, resources)
 
 
 def claims(pod: Pod) -> Claims | None:

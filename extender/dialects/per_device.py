@@ -9,7 +9,7 @@ could and never too often.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from extender.dialects.effective import RequestError, amounts, over_lifetime
@@ -52,8 +52,10 @@ class PerDevice:
             self.count,
         )
 
-    def grantable(self, spec: PodSpec) -> Shares | None:
+    def grantable(self, spec: PodSpec, resources: Mapping[str, int]) -> Shares | None:
         """See ``Vocabulary.grantable``: whole GPUs where the amounts contradict each other."""
+        if not (resources.get(self.count) or resources.get(self.memory)):
+            return None  # as of most pods
         try:
             return self.of_pod(spec)
         except ValueError:

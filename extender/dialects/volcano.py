@@ -50,7 +50,7 @@ def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str])
 
 def grantable(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
     """See ``Vocabulary.grantable``."""
-    return _NAMES.grantable(replace(pod.spec, init_containers=()))
+    return _NAMES.grantable(replace(pod.spec, init_containers=()), resources)
 
 
 def claims(pod: Pod) -> Claims | None:

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from extender import gpu_health as health
 from extender.inventory import (
     cloud,
     gfd,
     gpushare,
     hami,
-    health,
     koordinator,
     mig_manager,
     nvlink,

@@ -85,7 +85,7 @@ def test_a_forecast_that_fails_refuses_no_node_and_leaves_none_out(state, monkey
         assert left(state, claiming("p"), [*NAMES, "nowhere"]) == [*NAMES, "nowhere"]
         assert left(state, claiming("p", 1), NAMES) == NAMES
         assert scores(state, claiming("p")) == [0, 0]
-        assert explain(state, claiming("p")).fits == 2
+        assert explain(state, claiming("p")).unknown == {"the forecast failed, see the log of Stowage": 2}
     assert state.failures.counts == {"forecast": 6}
     assert caplog.text.count("forecast failed") == 1
 

@@ -178,18 +178,18 @@ async def test_explain_bind_and_preempt_see_what_filter_sees() -> None:
     manifest = json.dumps(
         {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [{"resources": resources}]}}
     )
-    assert engine.inspector.explain(manifest).fits == 1
+    assert (await engine.inspector.explain(manifest)).fits == 1
     assert await victims_for(engine, gpus=8) == {"a": ["uid-running"]}
     source.broken = Interruption(time.monotonic(), None)
     assert await nodes_for(engine, "p", gpus=4) == (None, engine_module._UNSURE)
-    assert engine.inspector.explain(manifest).fits == 0
+    assert (await engine.inspector.explain(manifest)).fits == 0
     assert await victims_for(engine, gpus=8) == {}
     assert await victims_for(engine, gpus=4) == {"a": ["uid-running"]}
     binding = {"PodName": "p", "PodNamespace": "default", "PodUID": "uid-p", "Node": "a"}
     reply, _ = await engine.verbs["bind"](json.dumps(binding).encode())
     assert json.loads(reply)["Error"] == Reason.DEVICES_TAKEN.text
     engine.apply([Upserted(replace(first, node_name="elsewhere"))])
-    assert engine.inspector.explain(manifest).fits == 1
+    assert (await engine.inspector.explain(manifest)).fits == 1
 
 
 async def victims_for(engine: Engine, *, gpus: int) -> dict[str, list[str]]:

@@ -86,7 +86,7 @@ async def answers(engine: Engine, pods: list[dict[str, Any]], after: Callable[[i
         reply = json.loads((await engine.verbs["filter"](body))[0])
         scored = json.loads((await engine.verbs["prioritize"](body))[0])
         assert all(one["Score"] in range(11) for one in scored)
-        told = engine.inspector.explain(json.dumps({"kind": "Pod", **pod}))
+        told = await engine.inspector.explain(json.dumps({"kind": "Pod", **pod}))
         uid = pod["metadata"]["uid"]
         binding = {"PodName": pod["metadata"]["name"], "PodNamespace": "default", "PodUID": uid}
         node = (reply["NodeNames"] or ["a"])[-1]

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from extender import gpu_health as health
 from extender.explain import explain
-from extender.inventory import health, inventory_of
+from extender.inventory import inventory_of
 from extender.manifests import WireNode
 from extender.names import NodeNames
 from extender.nodeview import view_node

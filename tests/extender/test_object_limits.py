@@ -441,7 +441,7 @@ COSTLY: dict[str, dict[str, Any]] = {
         containers=[container()],
     ),
     "a bad quantity at the end": manifest(
-        containers=[*many(CONTAINERS - 1, 3), container(**{GPU: "x", "cpu": "1"})]
+        containers=[*many(CONTAINERS // 4, 3), container(**{GPU: "x", "cpu": "1"})]
     ),
 }
 

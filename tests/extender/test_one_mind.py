@@ -150,12 +150,13 @@ def test_where_filter_says_that_a_pod_fits_it_is_assigned(
             template, name=f"p{number}", uid=f"u{number}", node_name="",
             annotations={**template.annotations, **forging},
         )  # fmt: skip
-        verdict = judge(state, pod, request_of(pod), NodeNames.of(one.name for one in ON))
+        request = request_of(pod)
+        verdict = judge(state, pod, request, NodeNames.of(one.name for one in ON))
         fitting = []
         for node, code in zip(ON, map(Reason, verdict.codes.tolist()), strict=True):
             if code is Reason.FITS:
                 fitting.append((node.name, assign(state, pod, node.name)))
-            elif code is not NOBODY:
+            elif code is not NOBODY and request.wants_gpu:
                 with pytest.raises((Refusal, RequestError)):
                     assign(state, pod, node.name)
         if fitting:

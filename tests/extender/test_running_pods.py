@@ -147,7 +147,7 @@ def test_what_was_too_long_to_be_kept_counts_as_unreadable():
     assert used(state, "hami") == [[0, 300, 3000], [1, 300, 3000]]
     assert "too long" in state.problems[running.key]
     cut = make_pod("train", 6, node_name="n", unreadable=("stowage.dev/gpu-models",))
-    with pytest.raises(RequestError, match=r"stowage.dev/gpu-models is too long"):
+    with pytest.raises(RequestError, match=r"stowage.dev/gpu-models: more than 16384 characters"):
         request_of(cut)
     assert int(make_state(make_node("n"), cut).fleet.free[0, 0]) == 2
     with pytest.raises(RequestError, match="300 containers"):

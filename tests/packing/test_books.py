@@ -16,7 +16,7 @@ from packing.policies import POLICIES
 from packing.policies.inventory import Inventory, Tables
 from packing.reasons import Reason
 from packing.records import nodes_of
-from packing.request import ANY, MOST, MOST_DEVICES, Choice, Request, Shares, whole_gpus
+from packing.request import ANY, MOST, MOST_DEVICES, Choice, ModelName, Models, Request, Shares, whole_gpus
 from packing.slots import Slots
 
 GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
@@ -462,7 +462,7 @@ def test_a_node_with_too_many_resources_stays_as_it_was():
 
 def test_kinds_of_gpus_are_bounded_and_those_that_no_node_has_are_forgotten():
     fleet = Fleet()
-    only = Request(devices=((GPU, 1),), products=Choice((frozenset({"honest"}),)))
+    only = Request(devices=((GPU, 1),), products=Models((frozenset({ModelName.of("honest")}),)))
     fleet.put(counted("honest", product="honest"))
     for i in range(2 * MOST_KINDS):
         fleet.put(counted("rogue", product=f"product {i}"))

@@ -242,23 +242,34 @@ _ALTERNATIVES = 2
 """Shares of one pod of which none covers another. More are counted as one that covers them all."""
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a pod asks for, and what it says it has."""
+
+    request: Request
+    claims: Claims
+
+
 @dataclass(slots=True)
 class Seen:
     """What has been seen of a bound pod's GPUs since it was bound. It ends with the pod, or with Stowage.
 
-    ``shares`` are the largest that it asked for. ``claims`` are the first that contradicted nothing, and
-    ``request`` what it asked for then. ``reported`` is the most that kubelet has reported, by resource.
+    ``shares`` are the largest that it asked for. ``first`` are the first claims that contradicted nothing;
+    those that ``came_first`` are tried first, also where the node comes later. ``reported`` is the most that
+    kubelet has reported, by resource.
     """
 
     shares: tuple[Shares, ...] = ()
-    claims: Claims | None = None
-    request: Request | None = None
+    came_first: Said | None = None
+    first: Said | None = None
     reported: tuple[tuple[str, int], ...] = ()
 
-    def note(self, request: Request, reported: Sequence[tuple[str, int]]) -> None:
-        """The pod asks for this now, and kubelet reports so many devices."""
+    def note(self, request: Request, claims: Claims | None, reported: Sequence[tuple[str, int]]) -> None:
+        """The pod says this now, and kubelet reports so many devices."""
         if request.shares:
             self.shares = _largest(self.shares, request.shares)
+        if claims and self.came_first is None:
+            self.came_first = Said(request, claims)
         if reported and reported != self.reported:
             most = Counter(dict(self.reported)) | Counter(dict(reported))
             self.reported = tuple(sorted(most.items()))
@@ -277,19 +288,24 @@ def settle_since(
     larger = known or tuple(share for share in possible if share.resource == shape.divided_as)
     if possible and larger:
         request = _as_granted(shape, request, larger[0])
-    first = seen.claims
-    settled = settle(shape, request, first or claims)
-    if first is None and claims and claims.resource == shape.divided_as and not settled.doubt:
-        seen.claims, seen.request = claims, request
-    before = meaning(shape, (first and seen.request) or request).shares
-    now = meaning(shape, request).shares
+    if claims and seen.first is None:
+        candidates = (seen.came_first, Said(request, claims))
+        seen.first = next((one for one in candidates if one and _is_certain(shape, one)), None)
+    before, counts = (seen.first.request, seen.first.claims) if seen.first else (request, claims)
+    settled = settle(shape, request, counts)
     for share in larger:
-        if not _covers(before, share):
-            more = settle(shape, Request(shares=share), _with_least(first or claims, share))
+        if not _covers(meaning(shape, before).shares, share):
+            more = settle(shape, Request(shares=share), _with_least(counts, share))
             settled = _both(settled, more)
-    if (first and claims != first) or any(not _covers(now, share) for share in known):
+    now = meaning(shape, request).shares
+    if counts != claims or any(not _covers(now, share) for share in known):
         return replace(settled, doubt=_CHANGED)
     return settled
+
+
+def _is_certain(shape: NodeShape, said: Said) -> bool:
+    is_for_it = said.claims.resource == shape.divided_as
+    return is_for_it and not settle(shape, said.request, said.claims).doubt
 
 
 _CHANGED = "its annotations have changed since it was bound"

@@ -82,7 +82,7 @@ class Ledger:
             self._seen[key] = seen or Seen()
         elif (taken := self._taken.pop(key, None)) is not None:
             self._fleet.give_back(taken)
-        self._seen[key].note(hold.request, hold.reported)
+        self._seen[key].note(hold.request, None if hold.possible else hold.claims, hold.reported)
         self._holds[key] = hold
         self._on_node[hold.node][key] = None
         if hold.node in self._fleet.rows:

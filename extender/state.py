@@ -21,6 +21,7 @@ from extender.dra.books import DeviceBooks
 from extender.dra.forecast import Forecaster
 from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
 from extender.guarded_policy import Failures
+from extender.holdings import Seen
 from extender.inventory import InventoryError, inventory_of, is_gpu_resource
 from extender.inventory.mig_manager import LAYOUT, named
 from extender.ledger import Hold, Ledger
@@ -238,17 +239,18 @@ class State:
 
     def _hold_for_sure(self, truth: Pod, now: float) -> None:
         there = self.tentative.on(truth.uid, truth.node_name)
+        seen = self.ledger.seen(there.key) if there and there.sure else None
         self._drop_all(truth.uid)
         in_flight = there.in_flight if there else 0
-        self._tentatively(Tentative(truth, now, in_flight=in_flight, sure=True))
+        self._tentatively(Tentative(truth, now, in_flight=in_flight, sure=True), seen)
 
-    def _tentatively(self, one: Tentative) -> Tentative:
+    def _tentatively(self, one: Tentative, seen: Seen | None = None) -> Tentative:
         self.tentative.put(one)
         known = self.pods.get(one.pod.key)
         if known is not None and known.uid == one.pod.uid:
             self.ledger.release(known.key)  # what it was promised
         if hold := self._hold(one.pod, one.pod.node_name):
-            self.ledger.hold(one.key, hold)
+            self.ledger.hold(one.key, hold, seen)
         self._note(one.pod.node_name)
         return one
 

@@ -19,10 +19,17 @@ NAMESPACE = "stowage-system"
 
 
 def account(name: str, namespace: str) -> list[Object]:
-    """A service account that may do with pods what the built-in role `edit` allows."""
+    """A service account that may do with pods what an ordinary user may."""
     subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
-    role = {"apiGroup": GROUP, "kind": "ClusterRole", "name": "edit"}
+    role = {"apiGroup": GROUP, "kind": "ClusterRole", "name": name}
+    may = {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "get", "patch", "delete"]}
     return [
+        {
+            "apiVersion": f"{GROUP}/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": name},
+            "rules": [may],
+        },
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}},
         {
             "apiVersion": f"{GROUP}/v1",

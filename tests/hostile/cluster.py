@@ -278,7 +278,7 @@ class Budget:
             {"stowage.dev/gpu-models": "H100,A100", "stowage.dev/min-cuda": "12.4"},
             {"nvidia.com/use-gputype": "A100", "hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,4000,10:"},
         ]
-        for cpu in ("1", "2"):  # the first time some things are worked out once for all
+        for cpu in ("1", "2", "3"):  # at first some things are worked out once for all
             asks = {GPU: "1", "cpu": cpu}
             pods = [usual_pod(f"usual-{n}", asks, annotations=one) for n, one in enumerate(annotations)]
             self.event = max(steps(partial(cluster.put, pod)) for pod in pods)

@@ -225,13 +225,16 @@ PROCESS = 187 << 20
 """Bytes of a Stowage that has seen little: memory must be back within a tenth of it."""
 
 
+MODELS, MANY = numbered(",", "M{}"), [f"gpu-{n}-" for n in range(6000)]
+
+
 def large(n: int) -> Manifest:
-    kinds = {
-        0: {"stowage.dev/gpu-models": f"{n}," + numbered(",", "M{}")},
-        1: {"hami.io/vgpu-devices-allocated": f"{n},A,1,1:" + TEXTS["HAMi devices"]},
-        2: {f"gpu-{n}-{k}": "1" * 20 for k in range(6000)},
-    }
-    return usual_pod(f"p{n}", PARTS if n % 3 == 1 else None, annotations=kinds[n % 3])
+    said = [
+        {"stowage.dev/gpu-models": f"{n},{MODELS}"},
+        {"hami.io/vgpu-devices-allocated": f"{n},A,1,1:{TEXTS['HAMi devices']}"},
+        dict.fromkeys([f"{key}{n}" for key in MANY], "1" * 20),
+    ][n % 3]
+    return usual_pod(f"p{n}", PARTS if n % 3 == 1 else None, annotations=said)
 
 
 def small(n: int) -> Manifest:
@@ -248,8 +251,8 @@ def test_memory_is_back_after_deletion(cluster: Cluster, make: Callable[[int], M
         for n in numbers:
             pod = make(n)
             cluster.put(pod)
-            cluster.filter(pod)
-            cluster.prioritize(pod)
+            asked = {"Pod": pod, "Nodes": None, "NodeNames": NAMES}
+            cluster.answer_all([("filter", json.dumps(asked).encode())])
             cluster.hear("Pod", "MODIFIED", pod | {"spec": pod["spec"] | {"nodeName": HAMI}})
             cluster.remove(pod)
 

@@ -143,8 +143,9 @@ REQUESTS: dict[str, Callable[[], Manifest]] = {
 @pytest.mark.parametrize("kind", REQUESTS)
 def test_a_hostile_claim(devices: Cluster, caplog: pytest.LogCaptureFixture, kind: str) -> None:
     budget, hostile = Budget(devices), REQUESTS[kind]()
+    normal = claim("normal", [wish(f"r{n}", selectors=[selector("true")]) for n in range(4)])
     caplog.clear()
-    assert budget.of_event("ResourceClaim", "ADDED", hostile) == ""
+    assert budget.of_event("ResourceClaim", "ADDED", hostile, normal) == ""
     usual = steps(lambda: devices.ask_all(asking("usual")))
     # A search is bounded by its own limits, on each node: not by a multiple of the simplest one.
     steps(lambda: devices.ask_all(asking("hostile")), NODES_ASKED * EVENT * usual)
@@ -194,7 +195,7 @@ def test_a_hostile_slice(devices: Cluster, caplog: pytest.LogCaptureFixture, kin
     budget = Budget(devices)
     hostile = {"metadata": {"name": "hostile"}, "spec": SLICES[kind]()}
     caplog.clear()
-    assert budget.of_event("ResourceSlice", "ADDED", hostile) == ""
+    assert budget.of_event("ResourceSlice", "ADDED", hostile, gpus(8, PLAIN, "normal")) == ""
     devices.ask_all(asking("usual"))
     assert len(caplog.text) <= 2 * SAID
     devices.hear("ResourceSlice", "DELETED", hostile)

@@ -397,6 +397,22 @@ def test_the_books_are_those_of_the_objects_that_are_left(
     assert cluster.books() == again.books()
 
 
+@pytest.mark.parametrize("resource", ["cpu", "memory"])
+def test_the_books_after_huge_requests(runner: asyncio.Runner, resource: str) -> None:
+    """What many huge pods take and give back together is exact to the last unit."""
+    cluster, chance = Cluster(runner), random.Random(3)
+    sizes = [f"{n}{unit}" for unit in ("m", "", "Ki", "Mi") for n in (1, 7, 8388607, 9999999, 16777217)]
+    running = [usual_pod(f"p{n}", {GPU: "1", resource: sizes[n % len(sizes)]}, node=PLAIN) for n in range(60)]
+    cluster.put(*running)
+    chance.shuffle(running)
+    cluster.remove(*running[:40])
+    again = Cluster(runner)
+    again.put(*running[40:])
+    assert cluster.books() == again.books()
+    cluster.remove(*running[40:])
+    assert cluster.books() == Cluster(runner).books()
+
+
 def test_the_books_after_a_long_day(runner: asyncio.Runner) -> None:
     """Many large and odd pods come and go, nodes too; then they are as new."""
     cluster, chance = Cluster(runner), random.Random(7)

@@ -288,11 +288,12 @@ def settle_since(
     larger = known or tuple(share for share in possible if share.resource == shape.divided_as)
     if possible and larger:
         request = _as_granted(shape, request, larger[0])
-    if claims and seen.first is None:
-        candidates = (seen.came_first, Said(request, claims))
-        seen.first = next((one for one in candidates if one and _is_certain(shape, one)), None)
+    settled = settle(shape, request, claims)
+    if seen.first is None:
+        seen.first = _first(shape, seen.came_first, Said(request, claims) if claims else None, settled)
     before, counts = (seen.first.request, seen.first.claims) if seen.first else (request, claims)
-    settled = settle(shape, request, counts)
+    if counts != claims:
+        settled = settle(shape, request, counts)
     for share in larger:
         if not _covers(meaning(shape, before).shares, share):
             more = settle(shape, Request(shares=share), _with_least(counts, share))
@@ -303,9 +304,20 @@ def settle_since(
     return settled
 
 
-def _is_certain(shape: NodeShape, said: Said) -> bool:
-    is_for_it = said.claims.resource == shape.divided_as
-    return is_for_it and not settle(shape, said.request, said.claims).doubt
+def _first(shape: NodeShape, came_first: Said | None, now: Said | None, settled: Settled) -> Said | None:
+    """What contradicts nothing: what came first, else what is said now, of which ``settled`` was made."""
+    if (
+        came_first
+        and (now is None or came_first.claims != now.claims)
+        and _is_for(shape, came_first)
+        and not settle(shape, came_first.request, came_first.claims).doubt
+    ):
+        return came_first
+    return now if now and _is_for(shape, now) and not settled.doubt else None
+
+
+def _is_for(shape: NodeShape, said: Said) -> bool:
+    return said.claims.resource == shape.divided_as
 
 
 _CHANGED = "its annotations have changed since it was bound"

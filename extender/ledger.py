@@ -87,6 +87,8 @@ class Ledger:
         self._on_node[hold.node][key] = None
         if hold.node in self._fleet.rows:
             self._take(key)
+        else:
+            self.doubts.pop(key, None)
 
     def nominate(self, key: str, hold: Hold) -> None:
         """A waiting pod is promised a node: it counts there against equal and lower priority."""

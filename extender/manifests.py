@@ -9,10 +9,12 @@ list is bounded.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import chain, islice, repeat
+from operator import add, methodcaller
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, Field, ValidationError
@@ -35,7 +37,6 @@ from extender.objects import (
     Pod,
     PodClaim,
     PodSpec,
-    over_lifetime,
 )
 from extender.quantity import QuantityError, milli, whole
 from extender.taints import Taint
@@ -310,8 +311,13 @@ _specs: Shared[PodSpec] = Shared()
 """30,000 pods come from a few hundred templates: the first of equal specs stands for all of them."""
 
 
+_RESOURCES_OF = methodcaller("get", "resources")
+
+
 def _spec(wire: WirePodSpec) -> tuple[PodSpec, str]:
     """The spec, and what of it exceeds a limit; then it has one container that uses what the pod uses."""
+    if problem := _too_many(wire):
+        return _summary(wire), problem
     overall = wire.get("resources") or {}
     spec = PodSpec(
         containers=tuple([_container(c) for c in wire.get("containers") or ()]),
@@ -325,8 +331,32 @@ def _spec(wire: WirePodSpec) -> tuple[PodSpec, str]:
     if (known := _specs.find(spec)) is not None:  # within the limits, as it was when it came first
         return known, ""
     if problem := _excess(spec):
-        return _summary(spec), problem
+        return _summary(wire), problem
     return _specs.add(spec), ""
+
+
+def _too_many(wire: WirePodSpec) -> str:
+    """Which of the lists of a spec is too long for going through it, "" for none."""
+    overall = wire.get("resources") or {}
+    containers, inits = wire.get("containers") or (), wire.get("initContainers") or ()
+    maps = overall.get("requests"), overall.get("limits"), wire.get("overhead")
+    counts = (
+        (max(len(containers), len(inits)), limits.CONTAINERS, "containers"),
+        (max(map(_length, maps)), limits.RESOURCES, "resources of the pod as a whole"),
+        (len(wire.get("nodeSelector") or ()), limits.SELECTOR_ITEMS, "entries in the node selector"),
+        (len(wire.get("resourceClaims") or ()), limits.POD_CLAIMS, "resource claims"),
+    )
+    for count, most, what in counts:
+        if count > most:
+            return f"more than {most} {what}"
+    each = [one.values() for one in map(_RESOURCES_OF, (*containers, *inits)) if one]
+    if max(map(_length, chain.from_iterable(each)), default=0) > limits.RESOURCES:
+        return f"more than {limits.RESOURCES} resources of one container"
+    return ""
+
+
+def _length(entries: _Map) -> int:
+    return len(entries) if entries else 0
 
 
 def _excess(spec: PodSpec) -> str:
@@ -358,41 +388,70 @@ def _texts(spec: PodSpec) -> Iterable[str]:
     return chain((c.name for c in every), chain.from_iterable(pairs), claims)
 
 
-def _summary(spec: PodSpec) -> PodSpec:
-    """A spec of one container that requests what all of them use at once, so that the books are right.
+def _summary(wire: WirePodSpec) -> PodSpec:
+    """A spec of one container that requests what all of them use at once, or a little more, so that the books
+    are right. It may have thousands of containers, so equal quantities are counted before they are read.
 
     Of more than ``POD_RESOURCES`` names those that speak of GPUs and the short ones stay.
     """
-    used = over_lifetime(spec, lambda container: _amounts(container.requests))
-    names = sorted(used, key=lambda name: ("/" in name, not _matters(name), len(name), name))
-    requests = tuple(sorted((name, _quantity(name, used[name])) for name in names[: limits.POD_RESOURCES]))
+    inits: tuple[list[_Container], list[_Container]] = [], []  # those that end, and sidecars
+    for one in wire.get("initContainers") or ():
+        inits[one.get("restartPolicy") == "Always"].append(one)
+    together, before, beside = map(_asked, (wire.get("containers") or (), *inits))
+    names = {name for name, _ in chain(together, before, beside)}
+    if len(names) > limits.POD_RESOURCES:
+        speaking = {"cpu", "memory", *filter(_matters, names)}
+        ordered = sorted(names & speaking, key=len) + sorted(names - speaking, key=len)
+        names = set(ordered[: limits.POD_RESOURCES])
+    used, running, peak = _sums(together, names), _sums(beside, names), Counter[str]()
+    for name, text in before:
+        if name in names:
+            peak[name] = max(peak[name], _amount(name, text))
+    requests = {name: max(used[name], peak[name]) + running[name] for name in names}
+    overall = wire.get("resources") or {}
     return PodSpec(
-        containers=(Container("", requests),),
-        requests=_only_native(spec.requests),
-        limits=_only_native(spec.limits),
-        overhead=_only_native(spec.overhead),
+        containers=(
+            Container("", tuple(sorted((n, _quantity(n, amount)) for n, amount in requests.items()))),
+        ),
+        requests=_only_native(overall.get("requests")),
+        limits=_only_native(overall.get("limits")),
+        overhead=_only_native(wire.get("overhead")),
     )
 
 
-def _amounts(pairs: Pairs) -> Mapping[str, int]:
-    """Milli-CPU, bytes of memory, and numbers of everything else, without what cannot be read."""
-    amounts = {}
-    for name, text in pairs:
-        if len(name) <= limits.KEY:
-            try:
-                amounts[name] = milli(text) if name == "cpu" else whole(text)
-            except QuantityError:
-                continue
-    return amounts
+def _asked(containers: Iterable[_Container]) -> Counter[tuple[str, str | None]]:
+    """How often each quantity of each resource is requested."""
+    found = filter(None, map(_RESOURCES_OF, containers))
+    asked = [(one.get("limits") or _NOTHING) | (one.get("requests") or _NOTHING) for one in found]
+    return Counter(chain.from_iterable(map(dict.items, asked)))
+
+
+def _sums(asked: Mapping[tuple[str, str | None], int], names: Collection[str]) -> Counter[str]:
+    sums: Counter[str] = Counter()
+    for (name, text), count in asked.items():
+        if name in names:
+            sums[name] += count * _amount(name, text)
+    return sums
+
+
+def _amount(name: str, text: str | None) -> int:
+    """Milli-CPU, bytes of memory, or the number of anything else; 0 for what cannot be read."""
+    try:
+        if text is None or len(name) > limits.KEY:
+            return 0
+        return milli(text) if name == "cpu" else whole(text)
+    except QuantityError:
+        return 0
 
 
 def _quantity(name: str, amount: int) -> str:
     return f"{amount}m" if name == "cpu" else str(amount)
 
 
-def _only_native(pairs: Pairs) -> Pairs:
+def _only_native(entries: _Map) -> Pairs:
     """CPU and memory, the resources that a pod as a whole may request."""
-    return tuple((name, text[: limits.KEY]) for name, text in pairs if name in ("cpu", "memory"))
+    found = ((name, (entries or _NOTHING).get(name)) for name in ("cpu", "memory"))
+    return tuple((name, text[: limits.KEY]) for name, text in found if text is not None)
 
 
 def _container(container: _Container) -> Container:
@@ -456,7 +515,7 @@ def _matters(key: str) -> bool:
     return domain.endswith(_DOMAINS) if slash else key.startswith(_BARE_PREFIXES)
 
 
-_NOTHING: Mapping[str, str] = {}
+_NOTHING: dict[str, str] = {}
 
 
 def _kept(entries: _Map) -> Mapping[str, str]:
@@ -479,13 +538,17 @@ def _readable(
     maps = labels, annotations
     if sum([len("".join(m)) + len("".join(m.values())) for m in maps if m]) <= most:  # as on almost all
         return labels, annotations, (), ""
-    found = sorted((len(k) + len(v), k, n) for n, entries in enumerate(maps) for k, v in entries.items())
+    sizes = [map(add, map(len, entries), map(len, entries.values())) for entries in maps]
+    found = sorted(chain(zip(sizes[0], labels, repeat(0)), zip(sizes[1], annotations, repeat(1))))
     read: tuple[dict[str, str], dict[str, str]] = {}, {}
     left_out = []
-    for size, key, number in found:
+    for place, (size, key, number) in enumerate(found):
         text = maps[number][key]
         together -= size
-        if together < 0 or len(text) > most:
+        if together < 0:  # the others are larger
+            left_out += [key for _, key, _ in found[place:]]
+            break
+        if len(text) > most:
             left_out.append(key)
         else:
             read[number][key] = text

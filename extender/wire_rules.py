@@ -61,6 +61,10 @@ _RawTerm: TypeAlias = tuple[tuple[_RawExpression, ...], tuple[_RawExpression, ..
 _RawToleration: TypeAlias = tuple[str, str, str, str]
 
 
+_LARGE_AFFINITY = "node affinity is too large to be read"
+_LARGE_TOLERATIONS = "tolerations are too large to be read"
+
+
 def rules_of(
     affinity: WireAffinity | None,
     tolerations: list[WireToleration] | None,
@@ -73,7 +77,12 @@ def rules_of(
         return Rules(owner=owner, problem="node selector is too large to be read")
     of_nodes = (affinity or {}).get("nodeAffinity") or {}
     required = of_nodes.get("requiredDuringSchedulingIgnoredDuringExecution")
-    terms = None if required is None else tuple(map(_term, required.get("nodeSelectorTerms") or ()))
+    found = (required or {}).get("nodeSelectorTerms") or ()
+    if len(found) > SELECTOR_ITEMS:
+        return Rules(owner=owner, problem=_LARGE_AFFINITY)
+    if len(tolerations or ()) > SELECTOR_ITEMS:
+        return Rules(owner=owner, problem=_LARGE_TOLERATIONS)
+    terms = None if required is None else tuple(map(_term, found))
     return _rules(terms, tuple(map(_toleration, tolerations or ())), owner)
 
 
@@ -115,9 +124,9 @@ def _size(terms: tuple[_RawTerm, ...] | None, tolerations: tuple[_RawToleration,
 def _rules(terms: tuple[_RawTerm, ...] | None, tolerations: tuple[_RawToleration, ...], owner: str) -> Rules:
     # 30,000 pods come from a few hundred templates, so most of this is asked again.
     if _items(terms or ()) > SELECTOR_ITEMS or _longest(t for one in terms or () for t in _texts(one)) > KEY:
-        return Rules(owner=owner, problem="node affinity is too large to be read")
+        return Rules(owner=owner, problem=_LARGE_AFFINITY)
     if len(tolerations) > SELECTOR_ITEMS or _longest(t for one in tolerations for t in one) > KEY:
-        return Rules(owner=owner, problem="tolerations are too large to be read")
+        return Rules(owner=owner, problem=_LARGE_TOLERATIONS)
     read = None if terms is None else tuple(Term(*[_read(part) for part in term]) for term in terms)
     rules = Rules(read, tuple(Toleration(*one) for one in tolerations), owner)
     return NO_RULES if rules == NO_RULES else rules

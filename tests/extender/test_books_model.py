@@ -3,7 +3,8 @@
 The oracle is the API server's truth: pods, each on one node and one GPU or waiting. Stowage sees it through a
 watch that lags, and changes it through bindings that are answered, refused, lost, or made and then lost. At
 every moment no GPU may hold more than it has, in truth and in what may become true; and whatever is true, or
-may be, is in the books. Once nothing is under way, the books are the truth and hold nothing else.
+may be, is in the books. Once nothing is under way, the books are the truth and hold nothing else. Owners edit
+the annotations of pods that run; what they were bound with is what they hold.
 """
 
 from __future__ import annotations
@@ -37,6 +38,16 @@ COMPUTE, INDICES = "stowage.dev/gpu-compute", "stowage.dev/gpu-indices"
 names, nodes, sizes = st.sampled_from("abcd"), st.sampled_from(NODES), st.sampled_from(SIZES)
 calls = st.lists(st.tuples(names, nodes), min_size=1, max_size=4)
 which = st.integers(0, 7)
+edits = st.sampled_from(
+    [
+        {},
+        {COMPUTE: "1m", INDICES: "1"},
+        {COMPUTE: "a lot", INDICES: "0"},
+        {COMPUTE: "1m", "gpu-fraction": "0.9"},
+        {INDICES: "0,1", "stowage.dev/nvlink": "yes"},
+        {COMPUTE: "300m", INDICES: "zero", "hami.io/vgpu-devices-allocated": ";"},
+    ]
+)
 answered = st.sampled_from(["ok", "refused", "made", "lost", "late"])
 
 
@@ -109,6 +120,7 @@ class Books(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.truth = Truth()
         self.uids = 0
+        self.bound_with: dict[str, Pod] = {}  # of those that have ever been edited
         self.binds: list[asyncio.Task[str]] = []
 
     @initialize(sizes=st.lists(sizes, min_size=4, max_size=4))
@@ -151,6 +163,29 @@ class Books(RuleBasedStateMachine):
         pod = self.truth.pods.get(f"d/{name}")
         if pod and pod.node_name:
             self.truth.put(replace(pod, phase="Succeeded"))
+
+    @rule(name=names, change=edits)
+    def edit(self, name: str, change: dict[str, str]) -> None:
+        """The owner edits the annotations of a pod that runs."""
+        pod = self.truth.pods.get(f"d/{name}")
+        if pod and pod.node_name and not pod.terminated and self.knows_bound(pod.uid):
+            self.bound_with.setdefault(pod.uid, pod)
+            self.truth.put(replace(pod, annotations=change))
+
+    def knows_bound(self, uid: str) -> bool:
+        """Whether Stowage knows for sure that the pod is bound, and as what."""
+        known = self.state.pod_by_uid(uid)
+        return bool(known and known.node_name) or any(one.sure for one in self.state.tentative.of(uid))
+
+    def as_bound(self, pod: Pod) -> Pod:
+        bound = self.bound_with.get(pod.uid, pod)
+        return replace(pod, annotations=bound.annotations) if pod.node_name == bound.node_name else pod
+
+    def repair(self) -> None:
+        """A Stowage that starts anew believes what it finds, so all is as it was bound by then."""
+        for pod in self.held_in_truth():
+            if pod != self.as_bound(pod):
+                self.truth.put(self.as_bound(pod))
 
     @rule(name=names, node=nodes)
     def nominate(self, name: str, node: str) -> None:
@@ -202,7 +237,7 @@ class Books(RuleBasedStateMachine):
     def bind(self, calls: list[tuple[str, str]]) -> None:
         for name, node in calls:
             if pod := self.truth.pods.get(f"d/{name}"):  # kube-scheduler may know it before Stowage does
-                known = self.state.pod_by_uid(pod.uid) or replace(pod, node_name="")
+                known = self.state.pod_by_uid(pod.uid) or replace(self.as_bound(pod), node_name="")
                 args = BindArgs(pod.namespace, pod.name, pod.uid, node)
                 self.binds.append(self.loop.create_task(self.binder.bind(known, args)))
         self.turn()
@@ -258,13 +293,16 @@ class Books(RuleBasedStateMachine):
     def restart(self, made: bool) -> None:
         """The process is killed."""
         self.end(made)
+        self.repair()
         self.begin()
 
     @rule(made=st.booleans(), calls=calls)
     def take_over(self, made: bool, calls: list[tuple[str, str]]) -> None:
         """Another replica is asked from now on. Its watch is as far as that of the one before."""
         self.end(made)
-        self.become(map(Upserted, [*self.state.nodes.values(), *self.state.pods.values()]))
+        known = [*self.state.nodes.values(), *map(self.as_bound, self.state.pods.values())]
+        self.repair()
+        self.become(map(Upserted, known))
         self.bind(calls)
 
     def end(self, made: bool) -> None:
@@ -303,7 +341,9 @@ class Books(RuleBasedStateMachine):
     def possible(self) -> list[Pod]:
         """Every pod as it is held, or may come to be held by a binding on its way."""
         waiting = {pod.uid for pod in self.truth.pods.values() if not pod.node_name}
-        return self.held_in_truth() + [one.pod for one in self.truth.sent if one.pod.uid in waiting]
+        return [*map(self.as_bound, self.held_in_truth())] + [
+            one.pod for one in self.truth.sent if one.pod.uid in waiting
+        ]
 
     @invariant()
     def no_gpu_is_given_out_twice(self) -> None:
@@ -324,13 +364,13 @@ class Books(RuleBasedStateMachine):
         for uid, node, index in self.in_the_books():
             if node in self.state.fleet.rows:
                 pod = next(pod for pod in self.state.pods_on(node) if pod.uid == uid)
-                taken[node, int(index)] += size_of(pod)
+                taken[node, int(index)] += size_of(self.as_bound(pod))
         for name, row in self.state.fleet.rows.items():
             free = self.state.fleet.compute[:GPUS, row].tolist()
             assert free == [1000 - taken[name, index] for index in range(GPUS)]
 
     def in_the_books(self) -> set[tuple[str, str, str]]:
-        pods = [pod for node in NODES for pod in self.state.pods_on(node)]
+        pods = [self.as_bound(pod) for node in NODES for pod in self.state.pods_on(node)]
         return {(pod.uid, pod.node_name, pod.annotations[INDICES]) for pod in pods}
 
     def teardown(self) -> None:
@@ -340,6 +380,7 @@ class Books(RuleBasedStateMachine):
         while self.awaited():
             self.answer([(0, "made", True)])
         self.time_to_live_passes(True)
+        self.repair()
         if self.truth.events:
             self.deliver(len(self.truth.events))
         true = {(pod.uid, pod.node_name, pod.annotations[INDICES]) for pod in self.held_in_truth()}

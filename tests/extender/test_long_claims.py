@@ -11,6 +11,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -59,6 +60,7 @@ def many(on: str, count: int) -> str:
     return FRAME.get(on, "{}").format(joint.join(named))
 
 
+@cache
 def long(on: str) -> dict[str, str]:
     """Hostile texts of 250 KiB for the annotation that names the GPUs on such a node."""
     devices = LONG // len(many(on, 1))

@@ -314,3 +314,12 @@ def test_a_node_that_comes_later_or_again_makes_no_difference():
     state.apply([Upserted(node("own")), Upserted(with_(running, {INDICES: "1", COMPUTE: "1m"}))])
     state.apply([Deleted("Node", "own"), Upserted(node("own"))])
     assert used(state, "own") == [[0, 300, 13820]]
+
+
+def test_a_change_that_is_taken_back_while_the_node_is_away_is_no_problem_any_more():
+    running = own_pod("a", "0", **{COMPUTE: "300m"})
+    state = make_state(node("own"), running)
+    state.apply([Upserted(with_(running, {INDICES: "1"})), Deleted("Node", "own"), Upserted(running)])
+    assert state.problems == {}
+    state.apply([Upserted(node("own"))])
+    assert (used(state, "own"), state.problems) == ([[0, 300, 13820]], {})

@@ -54,6 +54,8 @@ MIG_CONFIG = 256 << 10
 """Characters of the MIG manager's ``config.yaml``. The one that the GPU operator ships has 30,000."""
 MIG_LAYOUTS = 256
 """Layouts of one ``config.yaml``. The GPU operator ships 70."""
+NODE_CONDITIONS = 512
+"""Conditions of a node that are looked through for those that speak of GPUs."""
 NODE_TAINTS = 64
 """Taints and conditions that are read of a node, of each kind."""
 NODE_LABELS = 512
@@ -112,7 +114,7 @@ SELECTOR_STEPS = 2000
 ``STEP_TEXT`` characters or items that it goes through. A normal one takes less than 100."""
 STEP_TEXT = 16
 """Characters or items that are gone through in one step."""
-FORECAST_STEPS, NODE_STEPS, DEVICE_STEPS = 12_000, 40, 32
+FORECAST_STEPS, NODE_STEPS, DEVICE_STEPS = 10_000, 40, 32
 """Steps of CEL and of the search that the forecast for one pod may take, and how many more for each node that
 it is about and each device there; what one node does not need is left for the next ones. A normal forecast
 takes a fifth. So the author of a claim can make it a few times slower than others, and no more."""

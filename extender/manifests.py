@@ -25,7 +25,7 @@ from extender import limits
 from extender.bounded import Shared
 from extender.dra import reading
 from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
-from extender.limits import NAME, NODE_TAINTS
+from extender.limits import NAME, NODE_CONDITIONS, NODE_TAINTS
 from extender.mig_layouts import KEY, NODE_LABEL, layouts_of
 from extender.objects import (
     Card,
@@ -486,7 +486,7 @@ def _taint(taint: _Taint) -> Taint:
 
 def _conditions(conditions: Iterable[_Condition]) -> Pairs:
     """Those that speak of GPUs: heartbeats change the others every few minutes."""
-    named = ((one.get("type") or "", one.get("status") or "") for one in conditions)
+    named = ((one.get("type") or "", one.get("status") or "") for one in islice(conditions, NODE_CONDITIONS))
     kept = ((sys.intern(kind), sys.intern(status[:NAME])) for kind, status in named if health.matters(kind))
     return tuple(islice(kept, NODE_TAINTS))
 

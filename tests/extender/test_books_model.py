@@ -236,7 +236,8 @@ class Books(RuleBasedStateMachine):
     @rule(calls=calls)
     def bind(self, calls: list[tuple[str, str]]) -> None:
         for name, node in calls:
-            if pod := self.truth.pods.get(f"d/{name}"):  # kube-scheduler may know it before Stowage does
+            pod = self.truth.pods.get(f"d/{name}")  # kube-scheduler may know it before Stowage does
+            if pod and pod.uid not in self.bound_with:  # else it has been bound for long
                 known = self.state.pod_by_uid(pod.uid) or replace(self.as_bound(pod), node_name="")
                 args = BindArgs(pod.namespace, pod.name, pod.uid, node)
                 self.binds.append(self.loop.create_task(self.binder.bind(known, args)))

@@ -337,7 +337,7 @@ def test_what_the_watch_logs_is_short(caplog: pytest.LogCaptureFixture) -> None:
     following = ListWatch(PODS)
     following.page(b'{"metadata": {"resourceVersion": "1"}, "items": []}')
     following.next_request()
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="extender"):
         lines = [
             {"type": "MODIFIED", "object": {"metadata": {"labels": {HOSTILE: []}}}},
             {"type": "ERROR", "object": {"code": 410, "message": HOSTILE}},

@@ -38,7 +38,7 @@ EVENT, VERB = 20, 5
 STEPS_A_BYTE = 4.5
 """What each byte of an object may cost beside that, for going through its lists once. That is up to four
 times what pydantic takes to decode it."""
-STEPS_A_BYTE_READ = 2.0
+STEPS_A_BYTE_READ = 3.0
 """The same of kinds whose form is read in Python; the API server lets nothing large through of them."""
 READ_IN_PYTHON = {"ResourceSlice", "ResourceClaim", "DeviceClass"}
 SAID = 700

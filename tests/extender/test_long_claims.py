@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 import tracemalloc
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -24,6 +22,7 @@ from extender.objects import Container, PodSpec, Upserted
 from packing.fleet import Gpu, NodeShape, Pool
 from packing.request import Request, Shares
 from tests.extender.builders import make_pod, make_state
+from tests.extender.counting import calls
 from tests.extender.test_dialect_manifests import node, pod, used
 
 LONG = 250 << 10
@@ -75,22 +74,6 @@ def long(on: str) -> dict[str, str]:
         "a name": many(on, 1).replace("1000", "1" * LONG),
         "zeros": many(on, 1).replace("1,1", f"1,{'0' * LONG}1").replace("_1", f"_{'0' * LONG}1"),
     }
-
-
-def calls(work: Callable[[], object]) -> int:
-    """Calls of functions, in Python or not, while this runs."""
-    count = 0
-
-    def note(frame: object, event: str, argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 def applied(on: str, annotation: str | None) -> int:

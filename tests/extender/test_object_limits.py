@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
-import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -37,6 +35,7 @@ from extender.objects import Deleted, Node, Pod, Upserted
 from extender.state import State
 from extender.watch import PODS, ListWatch
 from tests.extender.builders import GPU, make_node, make_state, why
+from tests.extender.counting import calls
 
 MODELS = constraints.MODELS
 
@@ -467,21 +466,6 @@ def costs_of_events(wire: dict[str, Any], node: str) -> tuple[int, int]:
         event = Upserted(pod_of(wire))
         costs.append(calls(partial(state.apply, [event])))
     return costs[0], costs[1]
-
-
-def calls(work: Callable[[], object]) -> int:
-    count = 0
-
-    def note(frame: FrameType, event: str, arg: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 def test_a_filter_costs_at_most_5_times_a_normal_one() -> None:

@@ -7,7 +7,6 @@ requests with 8 alternatives each, 32 constraints, and any number of claims for 
 from __future__ import annotations
 
 import gc
-import sys
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +20,7 @@ from extender.dra.forecast import Forecast, Forecaster
 from extender.dra.reading import claim_of, class_of, slice_of
 from extender.limits import MOST_STEPS, PROBLEM, SELECTOR, SELECTOR_STEPS
 from extender.objects import Pod, PodClaim, PodSpec
+from tests.extender.counting import calls
 from tests.extender.dra.nvidia import books, foresee, gpu, names, spec
 from tests.extender.dra.test_cel import DEVICE, A
 
@@ -98,22 +98,6 @@ def asks(made: DeviceBooks, *claims: dict) -> Pod:
     for number, claim in enumerate(claims):
         made.put(claim_of("ml", f"c{number}", {"devices": claim}, None))
     return Pod("ml", "p", "u", PodSpec(claims=tuple(PodClaim(f"c{n}", f"c{n}") for n in range(len(claims)))))
-
-
-def calls(work: Callable[[], object]) -> int:
-    """Functions that are called, of Python and of C."""
-    count = 0
-
-    def note(frame: object, event: str, argument: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 def cost(*claims: dict) -> int:

@@ -103,8 +103,6 @@ CLAIM_TEXT = 64 << 10
 """All CEL selectors of a claim or class, in characters. The API server lets through 1.5 MiB."""
 POD_CLAIMS = 32
 """ResourceClaims of a pod."""
-POD_DEVICES = 128
-"""Devices that are searched for at once, over all claims of a pod."""
 SELECTOR_TOKENS = 480
 """Names, literals and signs of a CEL selector. Those of NVIDIA's documentation have up to 40."""
 SELECTOR_DEPTH = 32

@@ -360,20 +360,12 @@ def _length(entries: _Map) -> int:
 
 
 def _excess(spec: PodSpec) -> str:
-    """What of a pod's spec exceeds a limit, "" for nothing."""
+    """What of a pod's spec exceeds a limit although none of its lists is too long, "" for nothing."""
     every = (*spec.init_containers, *spec.containers)
     resources = [len(c.requests) for c in every]
     counts = (
-        (max(len(spec.containers), len(spec.init_containers)), limits.CONTAINERS, "containers"),
         (max(resources, default=0), limits.RESOURCES, "resources of one container"),
         (sum(resources), limits.POD_RESOURCES, "resources of all containers"),
-        (
-            max(map(len, (spec.requests, spec.limits, spec.overhead))),
-            limits.RESOURCES,
-            "resources of the pod as a whole",
-        ),
-        (len(spec.node_selector), limits.SELECTOR_ITEMS, "entries in the node selector"),
-        (len(spec.claims), limits.POD_CLAIMS, "resource claims"),
         (max(map(len, _texts(spec)), default=0), limits.KEY, "characters in a name or quantity"),
     )
     return next((f"more than {most} {what}" for count, most, what in counts if count > most), "")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 import tracemalloc
 from dataclasses import replace
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -25,6 +23,7 @@ from packing.policies import POLICIES
 from packing.reasons import Reason
 from packing.topology import parse_islands
 from tests.extender.builders import make_node, make_pod, make_state, why
+from tests.extender.counting import calls
 
 HAMI, VOLCANO = "hami.io/node-nvidia-register", "volcano.sh/node-vgpu-register"
 VGPU, CONFIG = "nvidia.com/node-device-register", "nvidia.com/node-config-info"
@@ -391,18 +390,7 @@ def test_a_layout_with_bounds_is_still_read():
 def steps(state: State, node: Node) -> int:
     """Calls, in Python and in C, that it takes to take in a node whose label has changed."""
     state.apply([Upserted(replace(node, labels={**node.labels, "flaps": "1"}))])
-    count = 0
-
-    def step(frame: FrameType, event: str, arg: object) -> None:
-        nonlocal count
-        count += 1
-
-    sys.setprofile(step)
-    try:
-        state.apply([Upserted(node)])
-    finally:
-        sys.setprofile(None)
-    return count
+    return calls(lambda: state.apply([Upserted(node)]))
 
 
 def profiles(kinds: int, places: int) -> list[dict[str, Any]]:

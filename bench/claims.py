@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from statistics import mean
 from typing import Any
 
-from extender.dra.books import DeviceBooks
+from extender.dra.device_cache import DeviceBooks
 from extender.dra.forecast import Forecaster
-from extender.dra.reading import claim_of, class_of, slice_of
-from extender.objects import Pod, PodClaim, PodSpec
+from extender.k8s.objects import Pod, PodClaim, PodSpec
+from extender.k8s.resource_api.slice_parser import claim_of, class_of, slice_of
 from tests.e2e.dra_cases import classes
 from tests.e2e.dra_devices import divided_node
 

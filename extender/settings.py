@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from extender.yaml_text import TextError, yaml_documents
+from extender.untrusted.yaml_reader import TextError, yaml_documents
 
 PREFIX = "STOWAGE_"
 # What the kubelet injects for a Service "stowage" (STOWAGE_PORT=tcp://10.0.0.1:80): not meant for us.

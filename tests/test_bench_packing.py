@@ -8,7 +8,7 @@ import pytest
 
 from bench.packing import tables
 from bench.packing.runs import Result, Task
-from extender.replay_runs import TraceOptions
+from extender.replay.runs import TraceOptions
 
 README = Path(__file__).parents[1] / "README.md"
 

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 import yaml
 
-from extender import cli, dialects, settings
-from extender.app import create_app
-from extender.service import Service
-from extender.snapshot import Snapshot, SnapshotSource
+from extender import settings
+from extender.cli import main as cli
+from extender.dialects import pod_request as dialects
+from extender.server.app import create_app
+from extender.server.service import Service
+from extender.source.snapshot import Snapshot, SnapshotSource
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "deploy").glob("*.yaml"))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from extender import limits
 from extender.settings import Settings
-from packing.reasons import Reason
+from extender.untrusted import limits
+from packing.model.reasons import Reason
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(

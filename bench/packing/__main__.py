@@ -16,10 +16,10 @@ from statistics import fmean
 
 from bench.packing import plots, tables
 from bench.packing.runs import BOUND, Result, Rows, Task, nodes_file, run, run_mixes
-from extender import replay_report
-from extender.replay_cli import seed_range
-from extender.replay_runs import TraceOptions
-from extender.traces import read_nodes
+from extender.cli.replay import seed_range
+from extender.replay import report as replay_report
+from extender.replay.runs import TraceOptions
+from extender.replay.traces import read_nodes
 
 HERE = Path(__file__).parent
 TRACES = [

@@ -26,9 +26,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linprog
 
-from packing.bound_kernels import best_contents
-from packing.request import WHOLE, Request
-from packing.shape import NodeShape
+from bench.packing.bound_kernels import best_contents
+from packing.model.node_spec import NodeShape
+from packing.model.request import WHOLE, Request
 
 TOLERANCE = 1e-5
 """The generation stops where the bound is so close to the program's optimum, in parts of the capacity."""

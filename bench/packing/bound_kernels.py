@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packing.compiled import F8, I8, inlined, kernel, read, write
+from packing.jit import F8, I8, inlined, kernel, read, write
 
 
 @inlined

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from packing.fill import OVERLOAD, price_patterns
-from packing.windows import Windows
+from bench.packing.windows import Windows
+from packing.cost.fill_value import OVERLOAD, price_patterns
 
 LEAVING = 0.1
 """Found on arrivals with departures (four mixes, three loads, 40 seeds): 0.05 to 0.15 are the same within

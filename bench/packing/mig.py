@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from packing import mask_tables
-from packing.windows import Windows
+from bench.packing import mask_tables
+from bench.packing.windows import Windows
 
 Doubles = npt.NDArray[np.float64]
 Longs = npt.NDArray[np.int64]

@@ -16,15 +16,15 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from packing.demand import Mix
-from packing.fill import solve_patterns
-from packing.fleet import Allocation
-from packing.mig import ProfileMix
-from packing.pick import Pick
-from packing.policies import POLICIES, Policy
-from packing.replay import build_fleet
-from packing.request import WHOLE, Request, Shares
-from packing.shape import Gpu, NodeShape
+from bench.packing.mig import ProfileMix
+from packing.cost.demand import Mix
+from packing.cost.fill_value import solve_patterns
+from packing.fleet.fleet import Allocation
+from packing.model.node_spec import Gpu, NodeShape
+from packing.model.request import WHOLE, Request, Shares
+from packing.policies.registry import POLICIES, Policy
+from packing.replay.pick_node import Pick
+from packing.replay.trace import build_fleet
 
 DURATIONS = 12
 """Length of a replay with departures, in mean durations."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
-from extender.replay_runs import TraceOptions, bound_trace, replay_mixes, replay_trace
+from extender.replay.runs import TraceOptions, bound_trace, replay_mixes, replay_trace
 
 Rows = list[dict[str, Any]]
 Curve = tuple[list[float], list[float]]

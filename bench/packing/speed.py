@@ -18,13 +18,13 @@ from typing import cast
 
 import numpy as np
 
-from extender.traces import read_nodes, read_pods
-from packing.demand import Mix
-from packing.fleet import Fleet, Floats, NodeShape
-from packing.pick import Pick
-from packing.policies import POLICIES, Policy, known_mix
-from packing.replay import arrivals, build_fleet, fill
-from packing.request import Request
+from extender.replay.traces import read_nodes, read_pods
+from packing.cost.demand import Mix
+from packing.fleet.fleet import Fleet, Floats, NodeShape
+from packing.model.request import Request
+from packing.policies.registry import POLICIES, Policy, known_mix
+from packing.replay.pick_node import Pick
+from packing.replay.trace import arrivals, build_fleet, fill
 
 SEED = 42
 WAYS = (("inventory", True), ("inventory", False), ("fgd", True))

@@ -13,7 +13,7 @@ from functools import cache, cached_property
 import numpy as np
 import numpy.typing as npt
 
-from packing.catalogue import Geometry, Placement
+from packing.model.gpu_catalogue import Geometry, Placement
 
 Doubles = npt.NDArray[np.float64]
 Longs = npt.NDArray[np.int64]

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 
 from pydantic_core import to_json
 
-from extender import log, settings, sources
-from extender.engine import state_of
-from extender.explain import Explanation, Need, Option, Refusal, explain, parse_pod
-from extender.objects import Event, Kind, Pod
-from extender.source import Source, SourceError
-from extender.state import State
+from extender import settings
+from extender.cli import logs as log
+from extender.cli import source_args as sources
+from extender.cluster.factory import state_of
+from extender.cluster.state import State
+from extender.explain.pod import Explanation, Need, Option, Refusal, explain, parse_pod
+from extender.k8s.objects import Event, Kind, Pod
+from extender.source.interface import Source, SourceError
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]

@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.metadata import version as distribution_version
 from pathlib import Path
 
-from extender import sources
+from extender.cli import source_args as sources
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,8 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 # Subcommands that live elsewhere: each module has add_parser(subparsers) and run(args).
 _ROOMS = {
-    "explain": ("extender.explain_cli", "say where a pod fits, where not, and why"),
-    "replay": ("extender.replay_cli", "place a trace, or a cluster's own pods, under one policy or several"),
+    "explain": ("extender.cli.explain", "say where a pod fits, where not, and why"),
+    "replay": ("extender.cli.replay", "place a trace, or a cluster's own pods, under one policy or several"),
     "demo": ("extender.demo", "place a few hundred pods on a bundled cluster, with and without Stowage"),
 }
 
@@ -80,10 +80,12 @@ def _print_version(args: argparse.Namespace) -> int:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from extender import log, serve, settings
-    from extender.kernels import compile_apart
-    from extender.service import Service
-    from extender.source import SourceError
+    from extender import settings
+    from extender.cli import logs as log
+    from extender.cli.precompile import compile_apart
+    from extender.server import run as serve
+    from extender.server.service import Service
+    from extender.source.interface import SourceError
 
     try:
         chosen = settings.load(args.config, os.environ)

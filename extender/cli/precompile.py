@@ -42,8 +42,8 @@ def _temporary() -> str:
 
 def load(policy: str) -> None:
     """Load the kernels, from the cache or by compiling them."""
-    from extender import engine  # noqa: F401
-    from packing.policies import POLICIES
+    from extender.server import engine  # noqa: F401
+    from packing.policies.registry import POLICIES
 
     if policy in POLICIES:
         POLICIES[policy]()

@@ -15,14 +15,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from extender import replay_report
-from extender.replay_runs import TraceOptions, bound_trace, replay_mixes, replay_timeline, replay_trace
-from extender.replay_snapshot import SnapshotOptions, replay_snapshot
+from bench.packing import mig
+from extender.replay import report as replay_report
+from extender.replay.repack import SnapshotOptions, replay_snapshot
+from extender.replay.runs import TraceOptions, bound_trace, replay_mixes, replay_timeline, replay_trace
+from extender.replay.traces import BadTrace
 from extender.settings import Settings, SettingsError, load
-from extender.source import SourceError
-from extender.traces import BadTrace
-from packing import mig
-from packing.policies import POLICIES
+from extender.source.interface import SourceError
+from packing.policies.registry import POLICIES
 
 _MOST_SEEDS, _MOST_ARRIVALS = 10_000, 100
 _HEEDS = {
@@ -242,7 +242,7 @@ def _count(text: str) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the subcommand alone: ``python -m extender.replay_cli ...``."""
+    """Run the subcommand alone: ``python -m extender.cli.replay ...``."""
     parser = argparse.ArgumentParser(prog="stowage")
     add_parser(parser.add_subparsers(required=True))
     args = parser.parse_args(argv)

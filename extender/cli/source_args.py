@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from extender.source import Source
+    from extender.source.interface import Source
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def source_of(args: argparse.Namespace) -> Source:
     """
     if args.snapshot:
         return _snapshot(args.snapshot, ", ".join(map(str, args.snapshot)))
-    from extender import kube
+    from extender.source import apiserver as kube
 
     if args.kubeconfig:
         return kube.from_kubeconfig(args.kubeconfig)
@@ -48,6 +48,6 @@ def source_of(args: argparse.Namespace) -> Source:
 
 
 def _snapshot(paths: Sequence[Path], name: str) -> Source:
-    from extender.snapshot import SnapshotSource, read
+    from extender.source.snapshot import SnapshotSource, read
 
     return SnapshotSource(read(paths), name)

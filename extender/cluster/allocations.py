@@ -12,10 +12,10 @@ from collections import defaultdict
 from collections.abc import Container
 from dataclasses import dataclass, replace
 
-from extender.dialects.vocabulary import Claims
-from extender.holdings import Seen, settle_counts, settle_since
-from packing.fleet import Allocation, Fleet, NodeShape
-from packing.request import Request, Shares
+from extender.cluster.claim_check import Seen, settle_counts, settle_since
+from extender.dialects.dialect import Claims
+from packing.fleet.fleet import Allocation, Fleet, NodeShape
+from packing.model.request import Request, Shares
 
 log = logging.getLogger(__name__)
 

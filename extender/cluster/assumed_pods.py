@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from extender.objects import Pod
+from extender.k8s.objects import Pod
 
 TIME_TO_LIVE = 60.0
 """Seconds. kube-apiserver gives a request up after as long (``--request-timeout``), so a binding that has not

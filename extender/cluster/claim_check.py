@@ -16,16 +16,16 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from extender.dialects.vocabulary import Claim, Claims
-from extender.limits import quoted, shorten
-from packing.instances import Instances, every_slice
-from packing.request import WHOLE, Request, Shares, whole_gpus
-from packing.shape import Gpu, NodeShape, meaning
+from extender.dialects.dialect import Claim, Claims
+from extender.untrusted.limits import quoted, shorten
+from packing.model.mig_instances import Instances, every_slice
+from packing.model.node_spec import Gpu, NodeShape, meaning
+from packing.model.request import WHOLE, Request, Shares, whole_gpus
 
 _ROUNDING = 2
 """MiB by which others may round a part of a GPU's memory in another way."""
 Parts = tuple[tuple[int, int, int], ...]
-"""(GPU, compute milli, memory MiB), as in ``packing.fleet.Allocation``."""
+"""(GPU, compute milli, memory MiB), as in ``packing.fleet.fleet.Allocation``."""
 
 
 @dataclass(frozen=True, slots=True)

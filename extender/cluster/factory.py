@@ -1,16 +1,39 @@
-"""The demand mix that the settings expect: requests in the words of a pod's manifest."""
+"""What the settings say of the cluster's state: the policy in force, and the demand mix that it expects."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
-from extender.dialects import RequestError, request_of
-from extender.objects import Container, Pod, PodSpec
-from extender.quantity import QuantityError
-from extender.settings import ExpectedRequest, SettingsError
-from packing.demand import Mix
-from packing.request import Request
+from extender.cluster.guarded_policy import GuardedPolicy
+from extender.cluster.state import State
+from extender.dialects.pod_request import RequestError, request_of
+from extender.k8s.objects import Container, Pod, PodSpec
+from extender.k8s.quantity import QuantityError
+from extender.settings import ExpectedRequest, Settings, SettingsError
+from packing.cost.demand import Mix
+from packing.model.request import Request
+from packing.policies.registry import POLICIES
+
+
+def state_of(settings: Settings) -> State:
+    """A state without nodes or pods, under these settings. Raises ``SettingsError``."""
+    policy = policy_of(settings)
+    state = State(policy)
+    state.failures = policy.failures
+    state.fleet.minimum_milli = settings.minimum_slice_milli
+    return state
+
+
+def policy_of(settings: Settings) -> GuardedPolicy:
+    """The policy in force, which cannot fail a request. Raises ``SettingsError``: no policy of that
+    name, or no such demand."""
+    if settings.policy not in POLICIES:
+        raise SettingsError(f"policy: {settings.policy!r} does not do, it takes one of {', '.join(POLICIES)}")
+    make, prior = POLICIES[settings.policy], prior_of(settings.demand)
+    return GuardedPolicy(
+        make(prior=prior, minimum_milli=settings.minimum_slice_milli), POLICIES["best-fit"]()
+    )
 
 
 def prior_of(expected: Sequence[ExpectedRequest]) -> Mix | None:

@@ -15,10 +15,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from packing.fleet import Fleet, Floats
-from packing.policies import Policy
-from packing.reasons import Reason
-from packing.request import Request
+from packing.fleet.fleet import Fleet, Floats
+from packing.model.reasons import Reason
+from packing.model.request import Request
+from packing.policies.registry import Policy
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from extender.state import State
+from extender.cluster.state import State
 
 INTERVAL = 0.1
 """Seconds between two looks."""

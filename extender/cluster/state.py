@@ -16,26 +16,37 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from extender.dialects import WRITERS, RequestError, claims_of, held_by, request_of
-from extender.dra.books import DeviceBooks
+from extender.cluster.allocations import Hold, Ledger
+from extender.cluster.assumed_pods import TIME_TO_LIVE, Tentative, Tentatives
+from extender.cluster.claim_check import Seen
+from extender.cluster.guarded_policy import Failures
+from extender.dialects.pod_request import WRITERS, RequestError, claims_of, held_by, request_of
+from extender.dra.device_cache import DeviceBooks
 from extender.dra.forecast import Forecaster
-from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
-from extender.guarded_policy import Failures
-from extender.holdings import Seen
-from extender.inventory import InventoryError, inventory_of, is_gpu_resource
 from extender.inventory.mig_manager import LAYOUT, named
-from extender.ledger import Hold, Ledger
-from extender.limits import NAME, TAUGHT_NAMES
-from extender.names import NameTable, NodeNames
-from extender.objects import Cards, Deleted, Event, Kind, Listed, MigLayout, MigLayouts, Node, Pod, Upserted
-from extender.quantity import QuantityError
-from extender.tentative import TIME_TO_LIVE, Tentative, Tentatives
-from packing.arrays import TooMany
-from packing.feasible import could_host
-from packing.fleet import Allocation, Fleet, NodeShape
-from packing.policies import Policy
-from packing.reasons import Reason
-from packing.request import Request
+from extender.inventory.node_inventory import InventoryError, inventory_of, is_gpu_resource
+from extender.k8s.objects import (
+    Cards,
+    Deleted,
+    Event,
+    Kind,
+    Listed,
+    MigLayout,
+    MigLayouts,
+    Node,
+    Pod,
+    Upserted,
+)
+from extender.k8s.quantity import QuantityError
+from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
+from extender.protocol.node_names import NameTable, NodeNames
+from extender.untrusted.limits import NAME, TAUGHT_NAMES
+from packing.fleet.arrays import TooMany
+from packing.fleet.feasibility import could_host
+from packing.fleet.fleet import Allocation, Fleet, NodeShape
+from packing.model.reasons import Reason
+from packing.model.request import Request
+from packing.policies.registry import Policy
 
 log = logging.getLogger(__name__)
 

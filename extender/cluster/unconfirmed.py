@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from extender.bounded import BoundedMap
-from extender.limits import KEPT_PODS
-from extender.objects import Pod
-from extender.source import Interruption
+from extender.k8s.objects import Pod
+from extender.source.interface import Interruption
+from extender.untrusted.bounded_cache import BoundedMap
+from extender.untrusted.limits import KEPT_PODS
 
 _LOST = 30.0
 """Seconds before a break in which answers may have led to bindings unseen: requests may queue."""

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from extender.data import CLUSTER
 from extender.demo import report
+from extender.demo.child_service import DemoError, Server, serving
 from extender.demo.pods import stream
 from extender.demo.scheduler import DEFAULT, PACKING, NodeInfo, PodInfo, Scheduler, read_cluster, read_pod
-from extender.demo.server import DemoError, Server, serving
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]

@@ -117,7 +117,7 @@ class Server:
 def serving(snapshot: Path, host: str, port: int) -> Iterator[Server]:
     """Run ``stowage serve`` on a snapshot, with binding on, at this port or, if it is busy, at a free one."""
     port = free_port(host, port)
-    command = [sys.executable, "-m", "extender.cli", "serve", "--snapshot", str(snapshot)]
+    command = [sys.executable, "-m", "extender.cli.main", "serve", "--snapshot", str(snapshot)]
     process = subprocess.Popen(
         [*command, "--host", host, "--port", str(port)],
         env=os.environ | _SETTINGS,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from extender.demo.nodes import Manifest
-from extender.quantity import mib, milli, whole
+from extender.k8s.quantity import mib, milli, whole
 
 TOP = 100  # MaxNodeScore
 EXTENDER_TOP = 10  # MaxExtenderPriority

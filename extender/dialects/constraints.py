@@ -12,10 +12,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from extender.dialects import hami, vgpu_manager, volcano
-from extender.dialects.effective import RequestError
-from extender.limits import LISTED_NAMES, NAME, quoted
-from packing.request import Choice, ModelName, Models
+from extender.dialects.pod_resources import RequestError
+from extender.dialects.sharing import hami, vgpu_manager, volcano
+from extender.untrusted.limits import LISTED_NAMES, NAME, quoted
+from packing.model.request import Choice, ModelName, Models
 
 MODELS, NOT_MODELS = "stowage.dev/gpu-models", "stowage.dev/gpu-models-not"
 CUDA, NVLINK = "stowage.dev/min-cuda", "stowage.dev/nvlink"

@@ -1,7 +1,7 @@
 """What a vocabulary is: it reads what waiting pods ask for, and what running pods say they hold.
 
 Annotations of running pods are claims, no more: anyone who may edit the pod may write them. They are compared
-with the pod's request and with the node before they enter the books (``extender/holdings.py``).
+with the pod's request and with the node before they enter the books (``extender/cluster/claim_check.py``).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from extender.dialects.effective import RequestError, amounts
-from extender.limits import CLAIMED_DEVICES, quoted
-from extender.objects import Node, Pod, PodSpec
-from packing.request import Shares
-from packing.shape import NodeShape
+from extender.dialects.pod_resources import RequestError, amounts
+from extender.k8s.objects import Node, Pod, PodSpec
+from extender.untrusted.limits import CLAIMED_DEVICES, quoted
+from packing.model.node_spec import NodeShape
+from packing.model.request import Shares
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ vocabularies of ``VOCABULARIES``. A pod speaks one of them at most. Contradictor
 raise ``RequestError`` with a text for the pod's owner; nothing is guessed.
 
 The same ``nvidia.com/gpu: 1`` is a whole GPU on a plain node and a device of HAMi's on a HAMi node: the
-request stays one value, and ``packing.shape.meaning`` says what it is on a node.
+request stays one value, and ``packing.model.node_spec.meaning`` says what it is on a node.
 """
 
 from __future__ import annotations
@@ -13,23 +13,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from extender.bounded import cached_with_owner
-from extender.dialects import (
-    constraints,
-    counted,
-    gpushare,
-    hami,
-    kai,
-    koordinator,
-    own,
-    vgpu_manager,
-    volcano,
-)
-from extender.dialects.effective import RequestError, amounts, effective
-from extender.dialects.vocabulary import Claims, Vocabulary, Writer, most_together
-from extender.limits import POD_ANNOTATION, shorten
-from extender.objects import Container, Pairs, Pod, PodSpec
-from packing.request import ANY, Request, Shares
+from extender.dialects import constraints, counted
+from extender.dialects.dialect import Claims, Vocabulary, Writer, most_together
+from extender.dialects.pod_resources import RequestError, amounts, effective
+from extender.dialects.sharing import gpushare, hami, kai, koordinator, vgpu_manager, volcano
+from extender.dialects.sharing import stowage as own
+from extender.k8s.objects import Container, Pairs, Pod, PodSpec
+from extender.untrusted.bounded_cache import cached_with_owner
+from extender.untrusted.limits import POD_ANNOTATION, shorten
+from packing.model.request import ANY, Request, Shares
 
 __all__ = [
     "ASSIGNED_BY",

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-from extender.limits import PROBLEM, QUOTED, shorten
-from extender.objects import Pairs, PodSpec
-from extender.objects import over_lifetime as over_lifetime
-from extender.quantity import QuantityError, milli, things, whole
+from extender.k8s.objects import Pairs, PodSpec
+from extender.k8s.objects import over_lifetime as over_lifetime
+from extender.k8s.quantity import QuantityError, milli, things, whole
+from extender.untrusted.limits import PROBLEM, QUOTED, shorten
 
 
 class RequestError(ValueError):

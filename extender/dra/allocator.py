@@ -12,9 +12,10 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from fractions import Fraction
 from functools import partial
 from typing import TypeAlias
+
+from extender.k8s.resource_api.objects import Number
 
 MOST = 32
 """Devices that one claim can have (``AllocationResultsMaxSize`` of the API)."""
@@ -27,7 +28,6 @@ _AT_ONCE = 128
 """Devices of all claims; the search for each is a level of recursion."""
 
 Counter: TypeAlias = Hashable
-Number: TypeAlias = int | Fraction
 Amounts: TypeAlias = Mapping[Counter, Number]
 _NOTHING: Amounts = {}
 

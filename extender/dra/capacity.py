@@ -7,35 +7,10 @@ k8s.io/dynamic-resource-allocation v0.36.3, ``structured/internal/incubating/con
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil
 
-from extender.dra.values import Amount
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """In which portions a capacity is given out: one of ``values`` (ascending), or from ``least`` to ``most``
-    in whole ``step``s. ``default`` goes to a request that does not say; without it that takes everything."""
-
-    default: Fraction | None = None
-    values: tuple[Fraction, ...] = ()
-    least: Fraction | None = None
-    most: Fraction | None = None
-    step: Fraction | None = None
-
-    def portion(self, asked: Fraction) -> Fraction | None:
-        """What is given where so much is asked for, None where there is no such portion."""
-        if self.values:
-            return next((value for value in self.values if asked <= value), None)
-        if self.least is None:
-            return asked
-        given = max(asked, self.least)
-        if self.step and asked >= self.least:
-            step, first = ceil(self.step), ceil(self.least)
-            given = Fraction(first + -((first - ceil(asked)) // step) * step)
-        return given if self.most is None or given <= self.most else None
+from extender.k8s.resource_api.objects import Policy
+from extender.k8s.resource_api.values import Amount
 
 
 def taken(

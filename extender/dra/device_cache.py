@@ -13,22 +13,22 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from extender.dra.extended import OF_CLASS
+from extender.dra.allocator import Amounts, Offer
+from extender.dra.device_slots import Kind, Room, Slot, counts, room
+from extender.dra.extended_resources import OF_CLASS
 from extender.dra.pools import Pool, PoolKey, pool_of
-from extender.dra.records import (
+from extender.k8s.resource_api.objects import (
     ANY_POOL,
     Device,
     DeviceClass,
     DeviceId,
     Grant,
     Reach,
+    Record,
     ResourceClaim,
     ResourceSlice,
 )
-from packing.first_fit import Amounts, Offer
-from packing.room import Kind, Room, Slot, counts, room
 
-Record: TypeAlias = ResourceSlice | ResourceClaim | DeviceClass
 Labels: TypeAlias = Mapping[str, str]
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 from weakref import WeakValueDictionary
 
-from packing.first_fit import Number
+from extender.k8s.resource_api.objects import Number
 
 GROUPS = (1, 2, 4, 8)
 """Whole GPUs are asked for in such numbers on one node; parts of GPUs one by one."""

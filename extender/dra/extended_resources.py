@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from extender.dra.records import Choice, DeviceRequest
-from extender.objects import Container, PodSpec
-from extender.quantity import whole
+from extender.k8s.objects import Container, PodSpec
+from extender.k8s.quantity import whole
+from extender.k8s.resource_api.objects import Choice, DeviceRequest
 
 OF_CLASS = "deviceclass.resource.kubernetes.io/"
 """Before the name of a class: the resource that each class stands for."""

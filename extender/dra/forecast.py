@@ -1,7 +1,7 @@
 """Which devices kube-scheduler would give a pod's claims on a node, and what that would destroy.
 
-The search is that of ``packing.first_fit``; here is what goes into it: the claims in the order of the pod,
-their requests, classes, selectors, tolerations and constraints. Where anything is not understood, nothing is
+The search is that of ``allocator``; here is what goes into it: the claims in the order of the pod, their
+requests, classes, selectors, tolerations and constraints. Where anything is not understood, nothing is
 foreseen. What is tested of a device, and in which order, is read from k8s.io/dynamic-resource-allocation
 v0.36.3, ``structured/internal/incubating/allocator_incubating.go``.
 """
@@ -16,13 +16,18 @@ from itertools import repeat
 from typing import TypeAlias
 from weakref import ref
 
-from extender.dra.books import DeviceBooks, Labels, OnNode
+from extender.dra.allocator import MOST, Amounts, NoAnswer, Option, Rule, Want, first_fit
 from extender.dra.capacity import taken
 from extender.dra.cel import Exhausted, Failed, Meter, NotUnderstood, Selector, Unclear, compiled
-from extender.dra.extended import requests_for
-from extender.dra.records import Agreement, Choice, Demand, DeviceClass, DeviceId, DeviceRequest
-from extender.dra.values import Amount, Version
-from extender.limits import (
+from extender.dra.device_cache import DeviceBooks, Labels, OnNode
+from extender.dra.device_slots import Lost, Slot, lost, prices
+from extender.dra.extended_resources import requests_for
+from extender.k8s.objects import Pod
+from extender.k8s.quantity import QuantityError
+from extender.k8s.resource_api.objects import Agreement, Choice, Demand, DeviceClass, DeviceId, DeviceRequest
+from extender.k8s.resource_api.values import Amount, Version
+from extender.k8s.taints import tolerated
+from extender.untrusted.limits import (
     DEVICE_STEPS,
     FORECAST_STEPS,
     MOST_STEPS,
@@ -31,11 +36,6 @@ from extender.limits import (
     quoted,
     shorten,
 )
-from extender.objects import Pod
-from extender.quantity import QuantityError
-from extender.taints import tolerated
-from packing.first_fit import MOST, Amounts, NoAnswer, Option, Rule, Want, first_fit
-from packing.room import Lost, Slot, lost, prices
 
 _KEPT = 128
 """Different demands whose forecasts are kept, node by node: a cluster has few templates."""

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+from extender.dra.allocator import Amounts
 from extender.dra.cel import Meter, NotUnderstood, Selector, subject
-from extender.dra.records import Counters, Device, DeviceId, Reach, ResourceSlice
-from packing.catalogue import parse_profile
-from packing.first_fit import Amounts
-from packing.room import Kind, Shape
+from extender.dra.device_slots import Kind, Shape
+from extender.k8s.resource_api.objects import Counters, Device, DeviceId, Reach, ResourceSlice
+from packing.model.gpu_catalogue import parse_profile
 
 _KEPT = 32
 """Selectors of classes, and as many of claims, of which it is remembered what they match: who writes claims

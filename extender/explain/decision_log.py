@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from extender.bounded import BoundedMap
-from extender.explain import Explanation
-from extender.guarded_policy import Failures
-from extender.limits import CACHE, DECISION
-from extender.objects import Pod
+from extender.cluster.guarded_policy import Failures
+from extender.explain.pod import Explanation
+from extender.k8s.objects import Pod
+from extender.untrusted.bounded_cache import BoundedMap
+from extender.untrusted.limits import CACHE, DECISION
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 
-from extender.decisions import Decision, Decisions
-from extender.explain import Candidates, Explanation, explain_candidates, parse_pod
-from extender.nodeview import NodeView, view_node
-from extender.objects import Pod
-from extender.state import PossiblyBound, State
+from extender.cluster.state import PossiblyBound, State
+from extender.explain.decision_log import Decision, Decisions
+from extender.explain.node import NodeView, view_node
+from extender.explain.pod import Candidates, Explanation, explain_candidates, parse_pod
+from extender.k8s.objects import Pod
 
 _AT_ONCE = 50
 """Nodes whose labels and taints are compared with a pod's rules before others get their turn."""

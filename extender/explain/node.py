@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from extender.inventory import InventoryError, Sources, sources_of
-from extender.quantity import QuantityError
-from extender.state import State
-from packing.reasons import Reason
+from extender.cluster.state import State
+from extender.inventory.node_inventory import InventoryError, Sources, sources_of
+from extender.k8s.quantity import QuantityError
+from packing.model.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True)

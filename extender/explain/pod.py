@@ -1,8 +1,8 @@
 """Why a pod fits where it fits, or nowhere, and what is missing: read by people, as JSON or in a terminal.
 
 Pure: the state and a pod in, values out. Of the filters that kube-scheduler has itself, those of
-``extender.rules`` and what is foreseen of the pod's claims count; affinity between pods, topology spread and
-volumes are not known here. Every text and list in an explanation is short, whatever the pod holds.
+``k8s.scheduling_rules`` and what is foreseen of the pod's claims count; affinity between pods, topology
+spread and volumes are not known here. Every text and list in an explanation is short, whatever the pod holds.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from extender.dialects import RequestError, request_of
+from extender.cluster.state import PossiblyBound, Rows, State
+from extender.dialects.pod_request import RequestError, request_of
 from extender.dra.forecast import Forecast
-from extender.limits import KEY, LISTED_NAMES, YAML_NODES, shorten
-from extender.names import Bytes, NodeNames
-from extender.objects import Node, Pod
-from extender.rules import NodeFilter
-from extender.snapshot import Snapshot
-from extender.source import Unavailable
-from extender.state import PossiblyBound, Rows, State
-from extender.verbs.verdict import Verdict, judge
-from packing.fleet import Fleet
-from packing.ranking import best, levels
-from packing.reasons import Reason
-from packing.request import Request
-from packing.shape import meaning
+from extender.k8s.objects import Node, Pod
+from extender.k8s.scheduling_rules import NodeFilter
+from extender.protocol.node_names import Bytes, NodeNames
+from extender.source.interface import Unavailable
+from extender.source.snapshot import Snapshot
+from extender.untrusted.limits import KEY, LISTED_NAMES, YAML_NODES, shorten
+from extender.verbs.evaluate import Verdict, judge
+from extender.verbs.scores import best, levels
+from packing.fleet.fleet import Fleet
+from packing.model.node_spec import meaning
+from packing.model.reasons import Reason
+from packing.model.request import Request
 
 BEST = 3
 """Nodes that are shown of those that fit."""

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from extender.limits import NAME
+from extender.untrusted.limits import NAME
 
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 _EC2 = {

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from extender.limits import DEVICES_PER_NODE, GPU_MIB
-from packing.catalogue import Product, parse_product
+from extender.untrusted.limits import DEVICES_PER_NODE, GPU_MIB
+from packing.model.gpu_catalogue import Product, parse_product
 
 PREFIX = "nvidia.com/"
 _BYTES_GUARD = 10_000_000

@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from extender.inventory import gfd
-from extender.limits import GPUS_PER_NODE
-from extender.objects import MigLayout, MigLayouts, Node
-from packing.catalogue import Profile, parse_profile
-from packing.request import WHOLE
+from extender.inventory import gfd_labels as gfd
+from extender.k8s.objects import MigLayout, MigLayouts, Node
+from extender.untrusted.limits import GPUS_PER_NODE
+from packing.model.gpu_catalogue import Profile, parse_profile
+from packing.model.request import WHOLE
 
 LAYOUT, APPLIED = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 

@@ -13,22 +13,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from extender import gpu_health as health
-from extender.inventory import (
-    cloud,
-    gfd,
-    gpushare,
-    hami,
-    koordinator,
-    mig_manager,
-    nvlink,
-    own,
-    vgpu_manager,
-    volcano,
-)
-from extender.inventory.division import MIG_PREFIX, NVIDIA, Division, InventoryError, is_nvidia
+from extender.inventory import cloud_labels as cloud
+from extender.inventory import gfd_labels as gfd
+from extender.inventory import mig_manager, nvlink
 from extender.inventory.mig_manager import Advertised, Partition
-from extender.limits import (
+from extender.inventory.shared_gpus import MIG_PREFIX, NVIDIA, Division, InventoryError, is_nvidia
+from extender.inventory.sharing import gpushare, hami, koordinator, vgpu_manager, volcano
+from extender.inventory.sharing import stowage as own
+from extender.k8s import gpu_health as health
+from extender.k8s.objects import Cards, MigLayouts, Node
+from extender.k8s.quantity import milli, whole
+from extender.untrusted.limits import (
     DEVICES_PER_NODE,
     GPU_MIB,
     GPUS_PER_NODE,
@@ -37,12 +32,10 @@ from extender.limits import (
     quoted,
     shorten,
 )
-from extender.objects import Cards, MigLayouts, Node
-from extender.quantity import milli, whole
-from packing.catalogue import Model, Profile, find_model, parse_product, parse_profile, placement_of
-from packing.fleet import Gpu, NodeShape, Pool
-from packing.reasons import Reason
-from packing.request import WHOLE
+from packing.fleet.fleet import Gpu, NodeShape, Pool
+from packing.model.gpu_catalogue import Model, Profile, find_model, parse_product, parse_profile, placement_of
+from packing.model.reasons import Reason
+from packing.model.request import WHOLE
 
 __all__ = [
     "Inventory",

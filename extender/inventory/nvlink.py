@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from extender.inventory import gfd
-from packing.catalogue import Model
-from packing.topology import Islands, parse_islands, reference_islands
+from extender.inventory import gfd_labels as gfd
+from packing.model.gpu_catalogue import Model
+from packing.model.nvlink import Islands, parse_islands, reference_islands
 
 PREFIX = "nvlink.feature.node.kubernetes.io/"
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from extender.limits import DEVICES_PER_NODE, GPUS_PER_NODE, NAME, quoted, shorten
-from extender.objects import Node
-from extender.quantity import whole
-from packing.fleet import Gpu
-from packing.reasons import Reason
+from extender.k8s.objects import Node
+from extender.k8s.quantity import whole
+from extender.untrusted.limits import DEVICES_PER_NODE, GPUS_PER_NODE, NAME, quoted, shorten
+from packing.fleet.fleet import Gpu
+from packing.model.reasons import Reason
 
 MIG_PREFIX = "nvidia.com/mig-"
 NVIDIA = ("nvidia.com/gpu", "nvidia.com/gpu.shared")

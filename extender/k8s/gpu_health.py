@@ -21,9 +21,9 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import islice
 
-from extender.limits import KEY, NODE_LABELS, quoted
-from extender.objects import Node
-from extender.taints import Taint
+from extender.k8s.objects import Node
+from extender.k8s.taints import Taint
+from extender.untrusted.limits import KEY, NODE_LABELS, quoted
 
 IGNORED = "stowage.dev/ignore-gpu-health"
 """A node with this label set to "true" takes pods whatever the signs say."""

@@ -20,27 +20,17 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import BaseModel, Field, ValidationError
 from typing_extensions import TypedDict
 
-from extender import gpu_health as health
-from extender import limits
-from extender.bounded import Shared
-from extender.dra import reading
-from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
-from extender.limits import NAME, NODE_CONDITIONS, NODE_TAINTS
-from extender.mig_layouts import KEY, NODE_LABEL, layouts_of
-from extender.objects import (
-    Card,
-    Cards,
-    Container,
-    MigLayouts,
-    Node,
-    Pairs,
-    Pod,
-    PodClaim,
-    PodSpec,
-)
-from extender.quantity import QuantityError, milli, whole
-from extender.taints import Taint
-from extender.wire_rules import WireAffinity, WireOwner, WireToleration, rules_of
+from extender.k8s import gpu_health as health
+from extender.k8s.mig_config import KEY, NODE_LABEL, layouts_of
+from extender.k8s.objects import Card, Cards, Container, MigLayouts, Node, Pairs, Pod, PodClaim, PodSpec
+from extender.k8s.quantity import QuantityError, milli, whole
+from extender.k8s.resource_api import slice_parser as reading
+from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
+from extender.k8s.scheduling_rules_parser import WireAffinity, WireOwner, WireToleration, rules_of
+from extender.k8s.taints import Taint
+from extender.untrusted import limits
+from extender.untrusted.bounded_cache import Shared
+from extender.untrusted.limits import NAME, NODE_CONDITIONS, NODE_TAINTS
 
 # Domains (with their sub-domains) and bare names of annotations and pod labels that speak of GPUs, queues or
 # gangs. All others are dropped: on most pods they outweigh everything that is kept.

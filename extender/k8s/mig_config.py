@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from extender.bounded import bounded_cache
-from extender.limits import (
+from extender.k8s.objects import MigGroup, MigLayout
+from extender.untrusted.bounded_cache import bounded_cache
+from extender.untrusted.limits import (
     GPUS_PER_NODE,
     LISTED_NAMES,
     MIG_CONFIG,
@@ -24,8 +25,7 @@ from extender.limits import (
     quoted,
     shorten,
 )
-from extender.objects import MigGroup, MigLayout
-from extender.yaml_text import TextError, yaml_documents
+from extender.untrusted.yaml_reader import TextError, yaml_documents
 
 KEY = "config.yaml"
 NODE_LABEL = "nvidia.com/node-name"

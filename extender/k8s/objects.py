@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
 
-from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
-from extender.rules import NO_RULES, Rules
-from extender.taints import Taint
+from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
+from extender.k8s.scheduling_rules import NO_RULES, Rules
+from extender.k8s.taints import Taint
 
 Kind: TypeAlias = Literal[
     "Node", "Pod", "ResourceSlice", "ResourceClaim", "DeviceClass", "Device", "ConfigMap"

@@ -11,7 +11,7 @@ import re
 from fractions import Fraction
 from functools import lru_cache
 
-from extender.limits import quoted
+from extender.untrusted.limits import quoted
 
 _LARGEST = 2**63 - 1  # of any quantity, by the definition in quantity.go
 _LONGEST = 64  # characters; longer is no quantity that a person or a program meant

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from extender.selectors import Term
-from extender.taints import Taint, Toleration, tolerated
+from extender.k8s.selectors import Term
+from extender.k8s.taints import Taint, Toleration, tolerated
 
 CORDONED = "node is cordoned"
 OTHER_SELECTOR = "node selector does not match"

@@ -12,11 +12,11 @@ from typing import Annotated, TypeAlias
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from extender.bounded import bounded_cache
-from extender.limits import KEY, SELECTOR_ITEMS
-from extender.rules import NO_RULES, Rules
-from extender.selectors import Expression, Term
-from extender.taints import Toleration
+from extender.k8s.scheduling_rules import NO_RULES, Rules
+from extender.k8s.selectors import Expression, Term
+from extender.k8s.taints import Toleration
+from extender.untrusted.bounded_cache import bounded_cache
+from extender.untrusted.limits import KEY, SELECTOR_ITEMS
 
 _Text: TypeAlias = Annotated[str, Field(coerce_numbers_to_str=True)]
 

@@ -12,19 +12,19 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from extender.envelope import (
+from extender.k8s.manifests import WirePod
+from extender.k8s.objects import Pod
+from extender.protocol.messages import (
     BadMessage,
     BindMessage,
     FilterMessage,
     MetaVictims,
     PreemptMessage,
     Victims,
+    filter_error,
     read,
 )
-from extender.manifests import WirePod
-from extender.names import NO_NAMES, Bytes, NodeNames
-from extender.objects import Pod
-from extender.refusal import filter_error
+from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
 
 __all__ = [
     "BadMessage",

@@ -7,18 +7,22 @@ here mirror the Go types and say nothing about what the members mean.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
-from extender.limits import ERRORS, KEY
-from extender.manifests import WirePod, complaint
+from extender.k8s.manifests import WirePod, complaint
+from extender.untrusted.limits import ERRORS, KEY
 
 _Item = TypeVar("_Item")
 _List: TypeAlias = Annotated[list[_Item], Field(fail_fast=True)]
 """Read up to the first item that is wrong: a million errors take a gigabyte."""
 _Name: TypeAlias = Annotated[str, Field(max_length=KEY)]
+
+
+Verb: TypeAlias = Literal["filter", "prioritize", "preempt", "bind"]
+VERBS: tuple[Verb, ...] = get_args(Verb)
 
 
 class BadMessage(ValueError):
@@ -149,3 +153,14 @@ def _each(values: object, model: type[Envelope]) -> object:
 
 def _text(error: ValidationError) -> str:
     return complaint(error).removeprefix(": ")
+
+
+def filter_error(text: str) -> bytes:
+    """A filter reply that fails the attempt."""
+    nothing = b'"Nodes":null,"NodeNames":null,"FailedNodes":null,"FailedAndUnresolvableNodes":null'
+    return b'{%b,"Error":%b}' % (nothing, to_json(text))
+
+
+def bind_error(text: str) -> bytes:
+    """A bind reply; the empty text means bound."""
+    return b'{"Error":%b}' % to_json(text)

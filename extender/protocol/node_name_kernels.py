@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from packing.compiled import I4, I8, U1, U4, inlined, kernel, read, write
+from packing.jit import I4, I8, U1, U4, inlined, kernel, read, write
 
 _U = np.uint64
 _QUOTE, _BACKSLASH, _COMMA, _END_OF_ARRAY, _END_OF_OBJECT = (np.uint8(ord(c)) for c in '"\\,]}')

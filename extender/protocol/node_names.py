@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic_core import from_json, to_json
 
-from extender import name_kernels as kernels
+from extender.protocol import node_name_kernels as kernels
 
 Bytes = npt.NDArray[np.uint8]
 _Offsets = npt.NDArray[np.uint32]

@@ -21,19 +21,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from extender.dialects import RequestError, request_of
-from extender.engine import state_of
-from extender.expected import prior_of
-from extender.objects import Pod
-from extender.planner import LEARNT, MOVED
-from extender.rules import NodeFilter
+from extender.cluster.factory import prior_of, state_of
+from extender.cluster.policy_refresh import LEARNT, MOVED
+from extender.dialects.pod_request import RequestError, request_of
+from extender.k8s.objects import Pod
+from extender.k8s.scheduling_rules import NodeFilter
+from extender.replay.traces import BadTrace
 from extender.settings import Settings
-from extender.snapshot import SnapshotSource, read
-from extender.traces import BadTrace
-from packing.fleet import Allocation, Fleet
-from packing.pick import Pick
-from packing.policies import POLICIES, Policy, known_mix
-from packing.request import Request
+from extender.source.snapshot import SnapshotSource, read
+from packing.fleet.fleet import Allocation, Fleet
+from packing.model.request import Request
+from packing.policies.registry import POLICIES, Policy, known_mix
+from packing.replay.pick_node import Pick
 
 Progress = Callable[[str, float], None]
 Flags = npt.NDArray[np.bool_]

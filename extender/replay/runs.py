@@ -13,20 +13,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from extender.traces import BadTrace, read_mixes, read_nodes, read_pods
-from packing import mig
-from packing.bound import NodeBound
-from packing.demand import Mix, by_pods
-from packing.mig import ProfileMix
-from packing.mixes import replay_mix
-from packing.pick import Pick
-from packing.policies import POLICIES, known_mix
+from bench.packing import mig
+from bench.packing.bound import NodeBound
+from bench.packing.mig import ProfileMix
+from bench.packing.mixes import replay_mix
+from extender.replay.traces import BadTrace, read_mixes, read_nodes, read_pods
+from packing.cost.demand import Mix, by_pods
+from packing.model.node_spec import NodeShape
+from packing.model.request import Request
+from packing.policies.baselines.scored import Scored
 from packing.policies.fgd import unusable_gpu
-from packing.policies.scored import Scored
-from packing.replay import Filling, arrivals, build_fleet, fill, gpus_of, reached
-from packing.request import Request
-from packing.shape import NodeShape
-from packing.timeline import replay_times
+from packing.policies.registry import POLICIES, known_mix
+from packing.replay.pick_node import Pick
+from packing.replay.timeline import replay_times
+from packing.replay.trace import Filling, arrivals, build_fleet, fill, gpus_of, reached
 
 Progress = Callable[[str, float], None]
 _RATIO = 1.3
@@ -38,7 +38,7 @@ _OF_NO_RUN = {"knee": None, "failed_pods": None, "fragmentation": None}
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
     """How a trace is replayed; ``sample`` 0 looks at every node, shares below ``minimum_milli`` are refused,
-    ``scored`` lets the scheduler see scores on a fixed scale only (``packing.policies.scored``)."""
+    ``scored`` lets the scheduler see scores on a fixed scale only (``packing.policies.baselines.scored``)."""
 
     arrival: tuple[float, ...] = (1.0,)
     random_ties: bool = False

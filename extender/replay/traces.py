@@ -19,13 +19,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from packing.arrays import LARGEST
-from packing.catalogue import Geometry, find_model
-from packing.fleet import Gpu, NodeShape
-from packing.mig import ProfileMix
-from packing.mixes import ShareMix, Work
-from packing.request import WHOLE, Request, Shares
-from packing.windows import Windows
+from bench.packing.mig import ProfileMix
+from bench.packing.mixes import ShareMix, Work
+from bench.packing.windows import Windows
+from packing.fleet.arrays import LARGEST
+from packing.fleet.fleet import Gpu, NodeShape
+from packing.model.gpu_catalogue import Geometry, find_model
+from packing.model.request import WHOLE, Request, Shares
 
 _T = TypeVar("_T")
 _NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")

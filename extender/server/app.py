@@ -14,11 +14,12 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from pydantic_core import to_json
 
-from extender.body import Bodies, BodyRefused
-from extender.debug import debug_router
-from extender.limits import BODIES_IN_FLIGHT, QUOTED, shorten
-from extender.metrics import CONTENT_TYPE
-from extender.service import VERBS, Reply, Service, Verb
+from extender.protocol.messages import VERBS, Verb
+from extender.server.body import Bodies, BodyRefused
+from extender.server.debug_routes import debug_router
+from extender.server.metrics import CONTENT_TYPE
+from extender.server.service import Reply, Service
+from extender.untrusted.limits import BODIES_IN_FLIGHT, QUOTED, shorten
 
 Handler = Callable[[Request], Awaitable[Response]]
 _CLOSE = {"connection": "close"}

@@ -10,10 +10,10 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from extender.source import Source, Unreachable
+from extender.source.interface import Source, Unreachable
 
 if TYPE_CHECKING:  # it loads compiled code, and the service imports this before it may
-    from extender.state import State
+    from extender.cluster.state import State
 
 _EVERY = 5.0  # seconds
 

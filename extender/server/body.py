@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from extender.limits import BODY_SECONDS
+from extender.untrusted.limits import BODY_SECONDS
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 

@@ -13,7 +13,7 @@ from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from extender.limits import CONNECTIONS, HEADER_SECONDS, HEADERS, PIPELINED_REQUESTS
+from extender.untrusted.limits import CONNECTIONS, HEADER_SECONDS, HEADERS, PIPELINED_REQUESTS
 
 
 class _Refused(Exception):

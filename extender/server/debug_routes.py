@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic_core import to_json
 
-from extender.body import Bodies, BodyRefused
-from extender.limits import EXPLAIN_BODY, KEY, shorten
-from extender.service import Service
+from extender.server.body import Bodies, BodyRefused
+from extender.server.service import Service
+from extender.untrusted.limits import EXPLAIN_BODY, KEY, shorten
 
 if TYPE_CHECKING:
-    from extender.inspector import Inspector
+    from extender.explain.inspector import Inspector
 
 _AT_ONCE = 5
 """Nodes rendered before others get their turn: about a millisecond."""

@@ -15,33 +15,30 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from extender import wire
-from extender.bounded import BoundedMap
-from extender.decisions import Decision, Decisions
-from extender.expected import prior_of
-from extender.explain import explain_verdict
-from extender.guarded_policy import GuardedPolicy
-from extender.inspector import Inspector
-from extender.limits import KEPT_PODS
-from extender.metrics import Gauges, Gpus, Metrics
-from extender.names import NO_NAMES, Bytes, NodeNames
-from extender.objects import DEVICE_KINDS, Event, Kind, Pod
-from extender.patience import LONGEST, Patience
-from extender.planner import Planner
-from extender.refusal import bind_error, filter_error
-from extender.service import Verb
-from extender.settings import Settings, SettingsError
-from extender.source import Source
-from extender.state import PossiblyBound, State
-from extender.unseen import Unseen
+from extender.cluster.factory import state_of
+from extender.cluster.policy_refresh import Planner
+from extender.cluster.state import PossiblyBound
+from extender.cluster.unconfirmed import Unseen
+from extender.explain.decision_log import Decision, Decisions
+from extender.explain.inspector import Inspector
+from extender.explain.pod import explain_verdict
+from extender.k8s.objects import DEVICE_KINDS, Event, Kind, Pod
+from extender.protocol import codec as wire
+from extender.protocol.messages import Verb, bind_error, filter_error
+from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
+from extender.server.metrics import Gauges, Gpus, Metrics
+from extender.settings import Settings
+from extender.source.interface import Source
+from extender.untrusted.bounded_cache import BoundedMap
+from extender.untrusted.limits import KEPT_PODS
 from extender.verbs.bind import Binder
+from extender.verbs.evaluate import Verdict
 from extender.verbs.filter import filter_nodes
 from extender.verbs.preempt import preempt
 from extender.verbs.prioritize import prioritize
-from extender.verbs.verdict import Verdict
-from packing.fleet import Fleet
-from packing.policies import POLICIES
-from packing.ranking import TOP_LEVEL
+from extender.verbs.recheck import LONGEST, Patience
+from extender.verbs.scores import TOP_LEVEL
+from packing.fleet.fleet import Fleet
 
 _log = logging.getLogger(__name__)
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
@@ -207,26 +204,6 @@ class Engine:
 
     def _remember(self, pod: Pod) -> None:
         self._seen.put(pod.uid, pod, min(pod.size, KEPT_PODS // 16))
-
-
-def state_of(settings: Settings) -> State:
-    """A state without nodes or pods, under these settings. Raises ``SettingsError``."""
-    policy = policy_of(settings)
-    state = State(policy)
-    state.failures = policy.failures
-    state.fleet.minimum_milli = settings.minimum_slice_milli
-    return state
-
-
-def policy_of(settings: Settings) -> GuardedPolicy:
-    """The policy in force, which cannot fail a request. Raises ``SettingsError``: no policy of that
-    name, or no such demand."""
-    if settings.policy not in POLICIES:
-        raise SettingsError(f"policy: {settings.policy!r} does not do, it takes one of {', '.join(POLICIES)}")
-    make, prior = POLICIES[settings.policy], prior_of(settings.demand)
-    return GuardedPolicy(
-        make(prior=prior, minimum_milli=settings.minimum_slice_milli), POLICIES["best-fit"]()
-    )
 
 
 def gpus_by_model(fleet: Fleet) -> dict[str, Gpus]:

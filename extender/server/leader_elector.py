@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from extender.election import Election, released
-from extender.source import Lease, LeaseError, Source
+from extender.source.interface import Lease, LeaseError, Source
+from extender.source.leader_election import Election, released
 
 T = TypeVar("T")
 

@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 import uvicorn
 
-from extender import garbage
-from extender.app import create_app, create_debug_app
-from extender.connections import Connection
-from extender.service import Service
+from extender.server import garbage_collection as garbage
+from extender.server.app import create_app, create_debug_app
+from extender.server.connections import Connection
+from extender.server.service import Service
 
 KEEP_ALIVE = 120
 """Seconds. Go's client keeps idle connections for 90 s and does not repeat a POST that met a closing one."""

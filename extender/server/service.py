@@ -25,22 +25,18 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING
 
-from extender.elector import Elector
-from extender.envelope import BadMessage
-from extender.keeper import keep
-from extender.metrics import Gauges, Metrics
-from extender.objects import Event
-from extender.refusal import bind_error, filter_error
+from extender.k8s.objects import Event
+from extender.protocol.messages import VERBS, BadMessage, Verb, bind_error, filter_error
+from extender.server.assumed_pod_expiry import keep
+from extender.server.leader_elector import Elector
+from extender.server.metrics import Gauges, Metrics
 from extender.settings import Settings
-from extender.source import Source
+from extender.source.interface import Source
 
 if TYPE_CHECKING:
-    from extender.engine import Engine
-
-Verb: TypeAlias = Literal["filter", "prioritize", "preempt", "bind"]
-VERBS: tuple[Verb, ...] = get_args(Verb)
+    from extender.server.engine import Engine
 
 _VERSION_EVERY = 600  # seconds: the control plane may be upgraded under us
 _log = logging.getLogger(__name__)
@@ -168,7 +164,7 @@ class Service:
 
     def _load(self) -> Engine:
         self._prepare()
-        from extender.engine import Engine
+        from extender.server.engine import Engine
 
         return Engine(self.source, self.settings, self.metrics)
 

@@ -26,11 +26,9 @@ from kubernetes.config import ConfigException, load_incluster_config, load_kube_
 from pydantic import ValidationError
 from urllib3 import HTTPResponse
 
-from extender.follow import NO_ANSWER, Follower, Refused, Standing
-from extender.lease import KubeLease
-from extender.manifests import WirePod
-from extender.objects import Kind, Pod, Upserted
-from extender.source import (
+from extender.k8s.manifests import WirePod
+from extender.k8s.objects import Kind, Pod, Upserted
+from extender.source.interface import (
     Apply,
     BindConflict,
     BindError,
@@ -40,7 +38,8 @@ from extender.source import (
     Unavailable,
     Unreachable,
 )
-from extender.watch import (
+from extender.source.lease import KubeLease
+from extender.source.list_watch import (
     CARDS,
     DEVICES,
     NODES,
@@ -51,6 +50,7 @@ from extender.watch import (
     Request,
     mig_layouts,
 )
+from extender.source.reflector import NO_ANSWER, Follower, Refused, Standing
 
 _log = logging.getLogger(__name__)
 _NOTHING_NEWER = {Standing.CURRENT, Standing.AWAY}

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from extender.election import Record
-from extender.objects import Event, Kind, Pod
+from extender.k8s.objects import Event, Kind, Pod
+from extender.source.leader_election import Record
 
 Apply: TypeAlias = Callable[[Sequence[Event]], None]
 """Takes events in the order they happened. It is called from any thread, from several at a time, and must not

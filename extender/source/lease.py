@@ -6,9 +6,9 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, TypeAlias
 
-from extender.election import Record
-from extender.follow import NO_ANSWER, Refused
-from extender.source import LeaseError
+from extender.source.interface import LeaseError
+from extender.source.leader_election import Record
+from extender.source.reflector import NO_ANSWER, Refused
 
 Exchange: TypeAlias = Callable[[str, str, float, object], object]
 """Method, path, seconds that it may take and body (or None) to the answer; raises ``Refused``, ``NO_ANSWER``

@@ -17,8 +17,7 @@ from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from extender.limits import shorten
-from extender.manifests import (
+from extender.k8s.manifests import (
     WireCards,
     WireClaim,
     WireDeviceClass,
@@ -28,8 +27,9 @@ from extender.manifests import (
     WireSlice,
     complaint,
 )
-from extender.mig_layouts import OWN
-from extender.objects import Deleted, Event, Kind, Listed, Upserted
+from extender.k8s.mig_config import OWN
+from extender.k8s.objects import Deleted, Event, Kind, Listed, Upserted
+from extender.untrusted.limits import shorten
 
 PAGE = 500  # objects; a list of 30,000 pods at once would cost 130 MB here and stall the API server
 WATCH_SECONDS = 290  # a watch ends by itself before the five minutes after which many proxies cut it

@@ -19,9 +19,9 @@ from http import HTTPStatus
 from urllib3 import HTTPResponse
 from urllib3.exceptions import HTTPError
 
-from extender.objects import Event, Listed
-from extender.source import Apply, Interruption
-from extender.watch import ListWatch, ProtocolError, Request, Resource
+from extender.k8s.objects import Event, Listed
+from extender.source.interface import Apply, Interruption
+from extender.source.list_watch import ListWatch, ProtocolError, Request, Resource
 
 NO_ANSWER = (HTTPError, OSError)
 """What a request raises, or the reading of its answer, where the server is away or breaks off."""

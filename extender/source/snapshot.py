@@ -16,10 +16,7 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from extender.dra.books import Record
-from extender.dra.records import DeviceClass, ResourceClaim, ResourceSlice
-from extender.limits import QUOTED, shorten
-from extender.manifests import (
+from extender.k8s.manifests import (
     WireCards,
     WireClaim,
     WireDeviceClass,
@@ -29,9 +26,11 @@ from extender.manifests import (
     WireSlice,
     complaint,
 )
-from extender.objects import DEVICE_KINDS, Cards, Event, Kind, Listed, MigLayouts, Node, Pod, Upserted
-from extender.source import Apply, BindConflict, BindError, Lease, Unavailable
-from extender.yaml_text import TextError, bounded_json, json_document, yaml_documents
+from extender.k8s.objects import DEVICE_KINDS, Cards, Event, Kind, Listed, MigLayouts, Node, Pod, Upserted
+from extender.k8s.resource_api.objects import DeviceClass, Record, ResourceClaim, ResourceSlice
+from extender.source.interface import Apply, BindConflict, BindError, Lease, Unavailable
+from extender.untrusted.limits import QUOTED, shorten
+from extender.untrusted.yaml_reader import TextError, bounded_json, json_document, yaml_documents
 
 _log = logging.getLogger(__name__)
 _SHOWN = 20  # broken items in the log; a file full of them must not bury everything else

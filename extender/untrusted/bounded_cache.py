@@ -13,7 +13,7 @@ from functools import wraps
 from typing import Concatenate, Generic, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, ref
 
-from extender.limits import CACHE
+from extender.untrusted.limits import CACHE
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

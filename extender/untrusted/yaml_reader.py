@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic_core import from_json
 
-from extender.limits import YAML_DEPTH, shorten
+from extender.untrusted.limits import YAML_DEPTH, shorten
 
 Hook = Callable[[dict[str, Any]], object]
 """Takes each map as soon as it is complete and gives the value that stands in its place."""

@@ -12,14 +12,15 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from extender.dialects import WRITERS, RequestError, claims_of, own
-from extender.holdings import Settled, settle
-from extender.objects import Pod
-from extender.state import Rows, State
-from packing.fleet import Fleet
-from packing.policies.devices import freest
-from packing.reasons import Reason
-from packing.request import Request
+from extender.cluster.claim_check import Settled, settle
+from extender.cluster.state import Rows, State
+from extender.dialects.pod_request import WRITERS, RequestError, claims_of
+from extender.dialects.sharing import stowage as own
+from extender.k8s.objects import Pod
+from packing.fleet.fleet import Fleet
+from packing.model.reasons import Reason
+from packing.model.request import Request
+from packing.policies.gpu_choice import freest
 
 
 def written(

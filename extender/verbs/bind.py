@@ -3,8 +3,8 @@
 Which GPU of a node that divides them is written into annotations of the Binding, which the API server merges
 into the pod together with the node's name and only for the pod of that UID: all or nothing. The room is taken
 in the books before the API server is asked, so that two binds in flight cannot both have it, and stays taken
-until it is known what became of the binding (``extender/tentative.py``). Where another replica may have bound
-before, the node's pods are read first (``extender/handover.py``). Where GPUs are merely counted the device is
+until it is known what became of the binding (``assumed_pods``). Where another replica may have bound
+before, the node's pods are read first (``handover``). Where GPUs are merely counted the device is
 kubelet's choice, and nothing is written.
 """
 
@@ -17,20 +17,20 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
-from extender.dialects import RequestError, request_of
-from extender.handover import Handover
-from extender.limits import shorten
-from extender.names import NodeNames
-from extender.objects import Pod
+from extender.cluster.assumed_pods import Tentative
+from extender.cluster.state import PossiblyBound, State
+from extender.dialects.pod_request import RequestError, request_of
+from extender.k8s.objects import Pod
+from extender.protocol.codec import BindArgs
+from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
-from extender.source import BindConflict, BindError, Source, Unreachable
-from extender.state import PossiblyBound, State
-from extender.tentative import Tentative
+from extender.source.interface import BindConflict, BindError, Source, Unreachable
+from extender.untrusted.limits import shorten
 from extender.verbs.assignment import written
-from extender.verbs.verdict import judge
-from extender.wire import BindArgs
-from packing.reasons import Reason
-from packing.shape import meaning
+from extender.verbs.evaluate import judge
+from extender.verbs.handover import Handover
+from packing.model.node_spec import meaning
+from packing.model.reasons import Reason
 
 PATIENCE = 1.0
 """Seconds for which a bind waits for a busy device plugin, and for the API server's word on the node: half of

@@ -8,16 +8,16 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
-from extender.dra.extended import by_class
+from extender.cluster.state import PossiblyBound, Rows, State
+from extender.dra.extended_resources import by_class
 from extender.dra.forecast import REGRET, Forecast
-from extender.names import NodeNames
-from extender.objects import Pod
-from extender.state import PossiblyBound, Rows, State
+from extender.k8s.objects import Pod
+from extender.protocol.node_names import NodeNames
 from extender.verbs.assignment import where_assigned
-from packing.fleet import Fleet, Floats
-from packing.ranking import Keys, rank_keys
-from packing.reasons import Reason
-from packing.request import Request
+from extender.verbs.scores import Keys, rank_keys
+from packing.fleet.fleet import Fleet, Floats
+from packing.model.reasons import Reason
+from packing.model.request import Request
 
 
 @dataclass(frozen=True, slots=True)

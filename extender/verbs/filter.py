@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from extender.dialects import RequestError, request_of
-from extender.limits import shorten
-from extender.names import NodeNames
+from extender.cluster.state import PossiblyBound, State
+from extender.dialects.pod_request import RequestError, request_of
+from extender.protocol.codec import FilterArgs, FilterResult
+from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
-from extender.state import PossiblyBound, State
-from extender.verbs.verdict import Verdict, judge
-from extender.wire import FilterArgs, FilterResult
-from packing.ranking import best
-from packing.reasons import Reason
+from extender.untrusted.limits import shorten
+from extender.verbs.evaluate import Verdict, judge
+from extender.verbs.scores import best
+from packing.model.reasons import Reason
 
 
 def filter_nodes(

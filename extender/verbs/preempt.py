@@ -13,14 +13,14 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from extender.dialects import RequestError, request_of
-from extender.objects import Pod
-from extender.state import PossiblyBound, State
-from extender.verbs.verdict import as_devices, codes_for, only_devices, without
-from extender.wire import Candidate, PreemptArgs, PreemptResult
-from packing.fleet import Fleet
-from packing.reasons import Reason
-from packing.request import Request
+from extender.cluster.state import PossiblyBound, State
+from extender.dialects.pod_request import RequestError, request_of
+from extender.k8s.objects import Pod
+from extender.protocol.codec import Candidate, PreemptArgs, PreemptResult
+from extender.verbs.evaluate import as_devices, codes_for, only_devices, without
+from packing.fleet.fleet import Fleet
+from packing.model.reasons import Reason
+from packing.model.request import Request
 
 
 def preempt(state: State, args: PreemptArgs, possibly_bound: PossiblyBound = ()) -> PreemptResult:

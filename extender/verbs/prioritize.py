@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from extender.dialects import RequestError, request_of
-from extender.dra.extended import by_class
-from extender.names import Bytes
-from extender.state import PossiblyBound, State
-from extender.verbs.verdict import Verdict, judge
-from extender.wire import FilterArgs
-from packing.ranking import levels
-from packing.reasons import Reason
+from extender.cluster.state import PossiblyBound, State
+from extender.dialects.pod_request import RequestError, request_of
+from extender.dra.extended_resources import by_class
+from extender.protocol.codec import FilterArgs
+from extender.protocol.node_names import Bytes
+from extender.verbs.evaluate import Verdict, judge
+from extender.verbs.scores import levels
+from packing.model.reasons import Reason
 
 
 def prioritize(

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet import Fleet, Floats
-from packing.records import Ask, Nodes, ask_of, layout_of, nodes_of
-from packing.request import Request
+from packing.cost.kernel_args import Ask, Nodes, ask_of, layout_of, nodes_of
+from packing.fleet.fleet import Fleet, Floats
+from packing.model.request import Request
 
 _CELLS = 2_000_000
 """Rows x nodes kept at most, some 60 MB."""

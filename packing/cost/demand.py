@@ -12,7 +12,7 @@ from functools import lru_cache
 from heapq import nlargest
 from itertools import groupby
 
-from packing.request import Request
+from packing.model.request import Request
 
 COVERAGE = 0.95
 """The most frequent request types up to this part of all requests make the mix (as in FGD, ATC 2023)."""

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linprog
 
-from packing.fill_kernels import knapsack
+from packing.cost.knapsack_kernels import knapsack
 
 OVERLOAD = 1.01
 """Arrivals in the LP as a multiple of capacity: just more than fits, so that it has to choose. With more it

@@ -9,22 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from packing.compiled import F4, I8, inlined, kernel, write
-from packing.node_kernels import (
-    CAPACITY,
-    FREE,
-    FREE_COMPUTE,
-    FREE_MEMORY,
-    TAKES,
-    as_shares,
-    free_gpu,
-    keep_one_island,
-    like_another,
-    load,
-    node_fits,
-    tightest,
-)
-from packing.records import (
+from packing.cost.kernel_args import (
     ASK,
     COMPUTE,
     COUNT,
@@ -43,6 +28,21 @@ from packing.records import (
     WEIGHTS,
     WORTH,
 )
+from packing.cost.node_kernels import (
+    CAPACITY,
+    FREE,
+    FREE_COMPUTE,
+    FREE_MEMORY,
+    TAKES,
+    as_shares,
+    free_gpu,
+    keep_one_island,
+    like_another,
+    load,
+    node_fits,
+    tightest,
+)
+from packing.jit import F4, I8, inlined, kernel, write
 
 _BIG = np.float32(1e9)
 _TINY = np.float32(1e-3)

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from packing.compiled import each_of
-from packing.fleet import Fleet, Floats
-from packing.request import MOST_DEVICES, Request
+from packing.fleet.fleet import Fleet, Floats
+from packing.jit import each_of
+from packing.model.request import MOST_DEVICES, Request
 
 ROWS = 9
 CPU, MEMORY, COUNT, COMPUTE, SHARE_MIB, SHARE_MILLI, ISLAND, DIVISION, MOST = range(ROWS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from packing.compiled import F8, I8, kernel, read, write
+from packing.jit import F8, I8, kernel, read, write
 
 
 @kernel(read(I8, 2), read(F8, 1), write(F8, 2), write(I8, 2))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from packing.compiled import inlined
-from packing.records import COMPUTE, COUNT, DIVISION, ISLAND, SHARE_MIB, SHARE_MILLI
+from packing.cost.kernel_args import COMPUTE, COUNT, DIVISION, ISLAND, SHARE_MIB, SHARE_MILLI
+from packing.jit import inlined
 
 FREE_COMPUTE, FREE_MEMORY, CAPACITY, TAKES, FREE = range(5)
 """Rows of ``gpu`` (5, G), one node's GPUs: free milli and MiB, MiB in all, MiB a share takes (negative: it

@@ -22,10 +22,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from packing import records, row_kernels
-from packing.demand import Mix
-from packing.fleet import Fleet, Floats
-from packing.records import (
+from packing.cost import inventory_kernels as row_kernels
+from packing.cost import kernel_args as records
+from packing.cost.demand import Mix
+from packing.cost.kernel_args import (
     LANES,
     STATES,
     Inventory,
@@ -37,7 +37,8 @@ from packing.records import (
     devices_of,
     layout_of,
 )
-from packing.request import Request
+from packing.fleet.fleet import Fleet, Floats
+from packing.model.request import Request
 
 SCARCITY = 1.9
 """a: how fast the price rises as slots get few."""

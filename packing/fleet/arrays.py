@@ -12,9 +12,9 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from packing.reasons import Reason
-from packing.request import MOST
-from packing.shape import UNLIMITED, NodeShape
+from packing.model.node_spec import UNLIMITED, NodeShape
+from packing.model.reasons import Reason
+from packing.model.request import MOST
 
 Floats = npt.NDArray[np.float32]
 _Kind = tuple[str | None, str, str]

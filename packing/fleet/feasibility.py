@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from packing import kernels
-from packing.arrays import Arrays, Floats
-from packing.reasons import Reason
-from packing.request import ANY, WHOLE, Request, Shares, whole_gpus
+from packing.fleet import feasibility_kernels as kernels
+from packing.fleet.arrays import Arrays, Floats
+from packing.model.reasons import Reason
+from packing.model.request import ANY, WHOLE, Request, Shares, whole_gpus
 
 Reasons = npt.NDArray[np.int8]
 _MOST_PERMITS = 1 << 20

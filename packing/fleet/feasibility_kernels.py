@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from packing.compiled import F4, I1, I2, I4, I8, U1, inlined, kernel, read, write
-from packing.reasons import Reason
+from packing.jit import F4, I1, I2, I4, I8, U1, inlined, kernel, read, write
+from packing.model.reasons import Reason
 
 _UNKNOWN_NODE = int(Reason.UNKNOWN_NODE)
 _OVERCOMMITTED = int(Reason.OVERCOMMITTED)

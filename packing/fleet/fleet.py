@@ -21,17 +21,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from packing import feasible, kernels
-from packing.arrays import KINDS, LARGEST, MOST_GPUS, Arrays, TooMany
-from packing.arrays import Floats as Floats
-from packing.feasible import Reasons
-from packing.instances import every_slice, room, smallest
-from packing.reasons import Reason
-from packing.request import MOST_DEVICES, WHOLE, Request
-from packing.shape import Gpu as Gpu
-from packing.shape import NodeShape as NodeShape
-from packing.shape import Pool as Pool
-from packing.shape import in_one_island, meaning
+from packing.fleet import feasibility as feasible
+from packing.fleet import feasibility_kernels as kernels
+from packing.fleet.arrays import KINDS, LARGEST, MOST_GPUS, Arrays, TooMany
+from packing.fleet.arrays import Floats as Floats
+from packing.fleet.feasibility import Reasons
+from packing.model.mig_instances import every_slice, room, smallest
+from packing.model.node_spec import Gpu as Gpu
+from packing.model.node_spec import NodeShape as NodeShape
+from packing.model.node_spec import Pool as Pool
+from packing.model.node_spec import in_one_island, meaning
+from packing.model.reasons import Reason
+from packing.model.request import MOST_DEVICES, WHOLE, Request
 
 ALMOST = 0.999
 """A device at least this large is a whole GPU; the others are replicas and MIG instances."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from packing.instances import Instances
-from packing.reasons import Reason
-from packing.request import WHOLE, Request, whole_gpus
+from packing.model.mig_instances import Instances
+from packing.model.reasons import Reason
+from packing.model.request import WHOLE, Request, whole_gpus
 
 UNLIMITED = 1 << 20
 """Shares on one GPU where nothing but its compute and memory limits them."""

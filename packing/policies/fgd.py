@@ -13,15 +13,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from packing.demand import Demand, Mix, by_pods
-from packing.fgd_kernels import fgd_cost
-from packing.fleet import Fleet, Floats
-from packing.policies.devices import tightest
-from packing.policies.rows import Kept, Row, gpus_in
-from packing.policies.sums import free_parts
-from packing.records import layout_of
-from packing.request import ANY, WHOLE, Request
-from packing.slots import types_of
+from packing.cost.cost_cache import Kept, Row, gpus_in
+from packing.cost.demand import Demand, Mix, by_pods
+from packing.cost.kernel_args import layout_of
+from packing.cost.slots import types_of
+from packing.fleet.fleet import Fleet, Floats
+from packing.model.request import ANY, WHOLE, Request
+from packing.policies.fgd_kernels import fgd_cost
+from packing.policies.gpu_choice import tightest
+from packing.policies.node_sums import free_parts
 
 
 class Fgd:

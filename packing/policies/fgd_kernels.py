@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from packing.compiled import F4, I8, inlined, kernel, read, write
-from packing.node_kernels import (
+from packing.cost.kernel_args import (
+    ASK,
+    COMPUTE,
+    COUNT,
+    CPU,
+    ISLAND,
+    MOST,
+    NODES,
+    SHARE_MIB,
+    SHARE_MILLI,
+    TYPES,
+)
+from packing.cost.node_kernels import (
     CAPACITY,
     FREE,
     FREE_COMPUTE,
@@ -19,7 +30,7 @@ from packing.node_kernels import (
     node_fits,
     tightest,
 )
-from packing.records import ASK, COMPUTE, COUNT, CPU, ISLAND, MOST, NODES, SHARE_MIB, SHARE_MILLI, TYPES
+from packing.jit import F4, I8, inlined, kernel, read, write
 
 
 @inlined

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from packing.fleet import Fleet
-from packing.request import WHOLE, Request
-from packing.shape import in_one_island, meaning
+from packing.fleet.fleet import Fleet
+from packing.model.node_spec import in_one_island, meaning
+from packing.model.request import WHOLE, Request
 
 Rank = Callable[[float, int], tuple[float, int]]
 

@@ -23,15 +23,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packing import row_kernels
-from packing.demand import Demand, Mix
-from packing.fill import Part, fill_table, grid
-from packing.fleet import Fleet, Floats
-from packing.policies.devices import tightest
-from packing.policies.rows import Kept, Row, gpus_in
-from packing.records import Weights, Worth, layout_of, nodes_of
-from packing.request import ANY, WHOLE, Request
-from packing.slots import Sizes, Slots
+from packing.cost import inventory_kernels as row_kernels
+from packing.cost.cost_cache import Kept, Row, gpus_in
+from packing.cost.demand import Demand, Mix
+from packing.cost.fill_value import Part, fill_table, grid
+from packing.cost.kernel_args import Weights, Worth, layout_of, nodes_of
+from packing.cost.slots import Sizes, Slots
+from packing.fleet.fleet import Fleet, Floats
+from packing.model.request import ANY, WHOLE, Request
+from packing.policies.gpu_choice import tightest
 
 FILL, STRANDING, STEP = 13.0, 1.1, 0.055
 STRAND_MARGIN = 0.77

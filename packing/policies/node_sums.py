@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet import Fleet, Floats
-from packing.request import WHOLE, Request
+from packing.fleet.fleet import Fleet, Floats
+from packing.model.request import WHOLE, Request
 
 
 def free_parts(fleet: Fleet) -> Floats:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Protocol, cast
 
-from packing.demand import BOTH, Demand, Mix, by_pods
-from packing.fleet import Fleet, Floats
-from packing.request import Request
+from packing.cost.demand import BOTH, Demand, Mix, by_pods
+from packing.fleet.fleet import Fleet, Floats
+from packing.model.request import Request
 
 
 class Policy(Protocol):
@@ -70,16 +70,16 @@ def _in(module: str, name: str) -> Callable[..., Policy]:
 POLICIES: dict[str, Callable[..., Policy]] = {
     "inventory": _in("inventory", "Inventory"),
     "fgd": _in("fgd", "Fgd"),
-    "best-fit": _in("best_fit", "BestFit"),
-    "dot-product": _in("dot_product", "DotProduct"),
-    "least-squares": _in("least_squares", "LeastSquares"),
-    "gpu-packing": _in("gpu_packing", "GpuPacking"),
-    "gpu-clustering": _in("gpu_clustering", "GpuClustering"),
-    "most-allocated": _in("simple", "MostAllocated"),
-    "least-allocated": _in("simple", "LeastAllocated"),
-    "first-fit": _in("simple", "FirstFit"),
-    "worst-fit": _in("simple", "WorstFit"),
-    "random": _in("simple", "Random"),
+    "best-fit": _in("baselines.best_fit", "BestFit"),
+    "dot-product": _in("baselines.dot_product", "DotProduct"),
+    "least-squares": _in("baselines.least_squares", "LeastSquares"),
+    "gpu-packing": _in("baselines.gpu_packing", "GpuPacking"),
+    "gpu-clustering": _in("baselines.gpu_clustering", "GpuClustering"),
+    "most-allocated": _in("baselines.simple", "MostAllocated"),
+    "least-allocated": _in("baselines.simple", "LeastAllocated"),
+    "first-fit": _in("baselines.simple", "FirstFit"),
+    "worst-fit": _in("baselines.simple", "WorstFit"),
+    "random": _in("baselines.simple", "Random"),
 }
 """Every policy by the name that settings and the command line use; the first is the default. Each is made
 with a known ``Mix``, or without: then those that need one learn it, from a ``prior`` on. What is left of a

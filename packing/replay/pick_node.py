@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet import Floats
-from packing.pick_kernels import lowest
+from packing.fleet.fleet import Floats
+from packing.replay.pick_node_kernels import lowest
 
 _EVERY = 1 << 30
 

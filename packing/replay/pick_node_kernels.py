@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from packing.compiled import F4, I8, kernel, read, write
+from packing.jit import F4, I8, kernel, read, write
 
 
 @kernel(read(F4, 1), read(I8, 1), I8, I8, I8, write(I8, 1))

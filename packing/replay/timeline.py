@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet import Allocation, Fleet
-from packing.pick import Pick
-from packing.policies import Policy
-from packing.replay import REPRICE, gpus_of
-from packing.request import Request
+from packing.fleet.fleet import Allocation, Fleet
+from packing.model.request import Request
+from packing.policies.registry import Policy
+from packing.replay.pick_node import Pick
+from packing.replay.trace import REPRICE, gpus_of
 
 Doubles = npt.NDArray[np.float64]
 

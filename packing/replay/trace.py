@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet import Fleet, NodeShape
-from packing.pick import Pick
-from packing.policies import Policy
-from packing.request import Request
+from packing.fleet.fleet import Fleet, NodeShape
+from packing.model.request import Request
+from packing.policies.registry import Policy
+from packing.replay.pick_node import Pick
 
 REPRICE = 500
 """Placements between two pricings, and arrivals between two rebuilds of a learnt mix."""

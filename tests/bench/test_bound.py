@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packing.bound import NodeBound
-from packing.pick import Pick
-from packing.policies import POLICIES
-from packing.replay import build_fleet, fill, gpus_of
-from packing.request import Request, Shares, whole_gpus
-from packing.shape import Gpu, NodeShape
+from bench.packing.bound import NodeBound
+from packing.model.node_spec import Gpu, NodeShape
+from packing.model.request import Request, Shares, whole_gpus
+from packing.policies.registry import POLICIES
+from packing.replay.pick_node import Pick
+from packing.replay.trace import build_fleet, fill, gpus_of
 
 
 def share(milli, cpu=1000, count=1, models=None):

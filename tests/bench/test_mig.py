@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packing.catalogue import find_model
-from packing.fill import price_patterns
-from packing.mask_tables import best_fill, fill_by_mask, slots_soon
-from packing.mig import POLICIES, ProfileMix
-from packing.windows import Windows
+from bench.packing.mask_tables import best_fill, fill_by_mask, slots_soon
+from bench.packing.mig import POLICIES, ProfileMix
+from bench.packing.windows import Windows
+from packing.cost.fill_value import price_patterns
+from packing.model.gpu_catalogue import find_model
 
 COMPUTE = (1, 2, 3, 4, 7)
 A100 = Windows.of(find_model("NVIDIA-A100-SXM4-80GB").geometry, COMPUTE)

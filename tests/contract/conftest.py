@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from extender.app import create_app
-from extender.objects import Node, Pod
-from extender.service import Service
+from extender.k8s.objects import Node, Pod
+from extender.server.app import create_app
+from extender.server.service import Service
 from extender.settings import Settings
-from extender.snapshot import Snapshot, SnapshotSource
+from extender.source.snapshot import Snapshot, SnapshotSource
 
 GPU = "nvidia.com/gpu"
 

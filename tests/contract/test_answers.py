@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from packing.reasons import Reason
+from packing.model.reasons import Reason
 from tests.contract.conftest import GPU, Start, manifest
 from tests.extender.builders import make_node, make_pod
 

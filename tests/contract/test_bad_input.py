@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from packing.reasons import Reason
+from packing.model.reasons import Reason
 from tests.contract.conftest import GPU, Start, Stowage, manifest
 from tests.extender.builders import make_node
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from extender.dra.reading import claim_of, class_of, slice_of
-from extender.explain import NO_DEVICES
-from extender.limits import KEY, PROBLEM, SELECTOR_ITEMS
-from extender.manifests import WirePod
-from extender.objects import Deleted, Node, Upserted
-from extender.rules import NOT_TOLERATED as TAINT
-from extender.taints import Taint
-from packing.reasons import Reason
+from extender.explain.pod import NO_DEVICES
+from extender.k8s.manifests import WirePod
+from extender.k8s.objects import Deleted, Node, Upserted
+from extender.k8s.resource_api.slice_parser import claim_of, class_of, slice_of
+from extender.k8s.scheduling_rules import NOT_TOLERATED as TAINT
+from extender.k8s.taints import Taint
+from extender.untrusted.limits import KEY, PROBLEM, SELECTOR_ITEMS
+from packing.model.reasons import Reason
 from tests.contract.conftest import GPU, Start, Stowage, manifest
 from tests.extender.builders import make_node, make_pod
 from tests.extender.dra.nvidia import gpu, spec

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from extender.app import create_app
-from extender.service import VERBS, Service, Verb
+from extender.protocol.messages import VERBS, Verb
+from extender.server.app import create_app
+from extender.server.service import Service
 from extender.settings import Settings
-from extender.snapshot import Snapshot, SnapshotSource
+from extender.source.snapshot import Snapshot, SnapshotSource
 from tests.contract.conftest import GPU, manifest
 from tests.extender.builders import make_node, make_pod
 

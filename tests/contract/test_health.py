@@ -8,11 +8,12 @@ import re
 import httpx
 import pytest
 
-from extender.app import create_app, create_debug_app
-from extender.objects import Listed
-from extender.service import VERBS, Service
+from extender.k8s.objects import Listed
+from extender.protocol.messages import VERBS
+from extender.server.app import create_app, create_debug_app
+from extender.server.service import Service
 from extender.settings import Settings
-from extender.snapshot import Snapshot, SnapshotSource
+from extender.source.snapshot import Snapshot, SnapshotSource
 from tests.contract.conftest import Start, manifest
 from tests.extender.builders import make_node, make_pod
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from extender.state import State
+from extender.cluster.state import State
 from tests.contract.conftest import Start, Stowage, manifest
 from tests.extender.builders import make_node, make_pod
 

@@ -12,11 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
-from extender.app import create_app
-from extender.service import Service
+from extender.server.app import create_app
+from extender.server.service import Service
 from extender.settings import Settings
-from extender.snapshot import Snapshot, SnapshotSource
-from extender.source import Unavailable
+from extender.source.interface import Unavailable
+from extender.source.snapshot import Snapshot, SnapshotSource
 from tests.contract.conftest import GPU, Stowage, manifest
 from tests.extender.apiserver import ApiServer, source_of
 from tests.extender.builders import make_pod

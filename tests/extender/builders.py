@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from extender.dialects import request_of
-from extender.names import NodeNames
-from extender.objects import Container, Event, Listed, Node, Pod, PodSpec, Upserted
+from extender.cluster.state import State
+from extender.dialects.pod_request import request_of
+from extender.k8s.objects import Container, Event, Listed, Node, Pod, PodSpec, Upserted
+from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
-from extender.state import State
-from extender.verbs.verdict import judge
-from packing.policies import POLICIES
-from packing.reasons import Reason
-from packing.request import Request
+from extender.verbs.evaluate import judge
+from packing.model.reasons import Reason
+from packing.model.request import Request
+from packing.policies.registry import POLICIES
 
 GPU = "nvidia.com/gpu"
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"}

@@ -19,13 +19,14 @@ import httpx
 import numpy as np
 import pytest
 
-from extender.app import create_app
-from extender.engine import Engine
-from extender.objects import Kind
-from extender.service import Reply, Service, Verb
+from extender.k8s.objects import Kind
+from extender.protocol.messages import Verb
+from extender.server.app import create_app
+from extender.server.engine import Engine
+from extender.server.service import Reply, Service
 from extender.settings import Settings
-from extender.snapshot import Snapshot, SnapshotSource
-from extender.watch import CARDS, DEVICES, NODES, PODS, ListWatch, mig_layouts
+from extender.source.list_watch import CARDS, DEVICES, NODES, PODS, ListWatch, mig_layouts
+from extender.source.snapshot import Snapshot, SnapshotSource
 
 Manifest: TypeAlias = dict[str, Any]
 GPU = "nvidia.com/gpu"

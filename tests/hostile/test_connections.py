@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from extender import body, connections, serve
-from extender.app import create_app
-from extender.limits import BODIES_IN_FLIGHT, CONNECTIONS, HEADERS
-from extender.service import Service
+from extender.server import body, connections
+from extender.server import run as serve
+from extender.server.app import create_app
+from extender.server.service import Service
 from extender.settings import Settings
-from extender.snapshot import Snapshot, SnapshotSource
+from extender.source.snapshot import Snapshot, SnapshotSource
+from extender.untrusted.limits import BODIES_IN_FLIGHT, CONNECTIONS, HEADERS
 from tests.contract.conftest import manifest
 from tests.extender.builders import make_node
 

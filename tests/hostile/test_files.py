@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from extender.data import CLUSTER
-from extender.limits import EXPLAIN_BODY
-from tests.extender.test_serve import Process
+from extender.untrusted.limits import EXPLAIN_BODY
+from tests.extender.server.test_run import Process
 from tests.hostile.cluster import SAID, usual_pod
 
 AS_MUCH = 4

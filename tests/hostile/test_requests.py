@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from extender.service import VERBS
+from extender.protocol.messages import VERBS
 from tests.hostile.cluster import NAMES, PLAIN, SAID, Cluster, usual_node, usual_pod
 
 POD = usual_pod("asked")

@@ -19,12 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from extender.dialects.effective import RequestError, effective
-from extender.dialects.vocabulary import Claim, Claims, compared, listed, number, positive
-from extender.inventory import gpushare as nodes
-from extender.objects import Node, Pod, PodSpec
-from packing.request import Shares
-from packing.shape import NodeShape
+from extender.dialects.dialect import Claim, Claims, compared, listed, number, positive
+from extender.dialects.pod_resources import RequestError, effective
+from extender.inventory.sharing import gpushare as nodes
+from extender.k8s.objects import Node, Pod, PodSpec
+from packing.model.node_spec import NodeShape
+from packing.model.request import Shares
 
 RESOURCE, COUNT = nodes.RESOURCE, nodes.COUNT
 READS: frozenset[str] = frozenset()

@@ -11,7 +11,7 @@ memory, and the webhook then adds all cores). ``gpumem`` beside ``gpumem-percent
 and refused here.
 
 A pod with ``nvidia.com/gpu`` alone is not in this vocabulary: it is a counted device, which a HAMi node
-hands out as a whole GPU (``packing/shape.py``). HAMi's MPS mode is not placed by Stowage.
+hands out as a whole GPU (``packing/model/node_spec.py``). HAMi's MPS mode is not placed by Stowage.
 
 In MIG mode a device is an instance, and ``hami.io/vgpu-mig-allocations`` says which: profile and placement of
 each device of each container, init containers first (``pkg/device/nvidia/mig_allocations.go``); the plugin
@@ -34,15 +34,15 @@ from itertools import zip_longest
 
 from pydantic_core import from_json
 
-from extender.dialects.effective import RequestError
-from extender.dialects.per_device import PERCENT, PerDevice, check_size, dealt, devices
-from extender.dialects.vocabulary import Claim, Claims, stages
-from extender.inventory import hami as nodes
-from extender.limits import POD_ANNOTATION, quoted
-from extender.objects import Container, Node, Pod, PodSpec
-from packing.instances import Instance, smallest, window
-from packing.request import WHOLE, Shares
-from packing.shape import NodeShape
+from extender.dialects.dialect import Claim, Claims, stages
+from extender.dialects.pod_resources import RequestError
+from extender.dialects.sharing.per_device import PERCENT, PerDevice, check_size, dealt, devices
+from extender.inventory.sharing import hami as nodes
+from extender.k8s.objects import Container, Node, Pod, PodSpec
+from extender.untrusted.limits import POD_ANNOTATION, quoted
+from packing.model.mig_instances import Instance, smallest, window
+from packing.model.node_spec import NodeShape
+from packing.model.request import WHOLE, Shares
 
 RESOURCE = nodes.RESOURCE
 USE_UUID, DENY_UUID = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 
-from extender.dialects import own
-from extender.dialects.effective import RequestError
-from extender.dialects.vocabulary import Claims, positive
-from extender.limits import quoted
-from extender.objects import Pod, PodSpec
-from packing.request import WHOLE, Shares
+from extender.dialects.dialect import Claims, positive
+from extender.dialects.pod_resources import RequestError
+from extender.dialects.sharing import stowage as own
+from extender.k8s.objects import Pod, PodSpec
+from extender.untrusted.limits import quoted
+from packing.model.request import WHOLE, Shares
 
 RESOURCE = own.RESOURCE
 FRACTION, MEMORY, COUNT = "gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"

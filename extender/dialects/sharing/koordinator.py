@@ -16,14 +16,14 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from extender.dialects.effective import RequestError, effective
-from extender.dialects.per_device import PERCENT, check_size
-from extender.dialects.vocabulary import Claim, Claims, compared
-from extender.inventory import koordinator as nodes
-from extender.limits import POD_ANNOTATION
-from extender.objects import Pod, PodSpec
-from extender.quantity import QuantityError, mib, whole
-from packing.request import Shares, whole_gpus
+from extender.dialects.dialect import Claim, Claims, compared
+from extender.dialects.pod_resources import RequestError, effective
+from extender.dialects.sharing.per_device import PERCENT, check_size
+from extender.inventory.sharing import koordinator as nodes
+from extender.k8s.objects import Pod, PodSpec
+from extender.k8s.quantity import QuantityError, mib, whole
+from extender.untrusted.limits import POD_ANNOTATION
+from packing.model.request import Shares, whole_gpus
 
 RESOURCE, CORE, MEMORY = nodes.RESOURCE, nodes.CORE, nodes.MEMORY
 RATIO, SHARED = "koordinator.sh/gpu-memory-ratio", "koordinator.sh/gpu.shared"

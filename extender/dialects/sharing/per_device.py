@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from extender.dialects.effective import RequestError, amounts, over_lifetime
-from extender.dialects.vocabulary import Claim, Claims, compared, number
-from extender.limits import CLAIMED_DEVICES, CONTAINERS, quoted
-from extender.objects import Container, PodSpec
-from packing.request import WHOLE, Shares, whole_gpus
+from extender.dialects.dialect import Claim, Claims, compared, number
+from extender.dialects.pod_resources import RequestError, amounts, over_lifetime
+from extender.k8s.objects import Container, PodSpec
+from extender.untrusted.limits import CLAIMED_DEVICES, CONTAINERS, quoted
+from packing.model.request import WHOLE, Shares, whole_gpus
 
 PERCENT = 10
 """Thousandths in a per cent."""

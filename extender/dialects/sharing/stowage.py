@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from extender.dialects.effective import RequestError
-from extender.dialects.vocabulary import Claim, Claims, compared, listed, positive
-from extender.inventory import own as nodes
-from extender.limits import quoted
-from extender.objects import Node, Pod, PodSpec
-from extender.quantity import QuantityError, mib, milli
-from packing.request import WHOLE, Shares, whole_gpus
-from packing.shape import NodeShape
+from extender.dialects.dialect import Claim, Claims, compared, listed, positive
+from extender.dialects.pod_resources import RequestError
+from extender.inventory.sharing import stowage as nodes
+from extender.k8s.objects import Node, Pod, PodSpec
+from extender.k8s.quantity import QuantityError, mib, milli
+from extender.untrusted.limits import quoted
+from packing.model.node_spec import NodeShape
+from packing.model.request import WHOLE, Shares, whole_gpus
 
 RESOURCE = nodes.RESOURCE
 COMPUTE, MEMORY, COUNT = "stowage.dev/gpu-compute", "stowage.dev/gpu-memory", "stowage.dev/gpus"

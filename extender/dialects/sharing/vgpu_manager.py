@@ -12,12 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from extender.dialects.per_device import PERCENT, PerDevice, check_size
-from extender.dialects.vocabulary import Claim, Claims, number, stages
-from extender.inventory import vgpu_manager as nodes
-from extender.limits import quoted
-from extender.objects import Pod, PodSpec
-from packing.request import Shares
+from extender.dialects.dialect import Claim, Claims, number, stages
+from extender.dialects.sharing.per_device import PERCENT, PerDevice, check_size
+from extender.inventory.sharing import vgpu_manager as nodes
+from extender.k8s.objects import Pod, PodSpec
+from extender.untrusted.limits import quoted
+from packing.model.request import Shares
 
 RESOURCE = nodes.RESOURCE
 USE_UUID, DENY_UUID = "nvidia.com/include-gpu-uuid", "nvidia.com/exclude-gpu-uuid"

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import zip_longest
 
-from extender.dialects.effective import RequestError
-from extender.dialects.per_device import PerDevice, devices
-from extender.dialects.vocabulary import Claim, Claims
-from extender.inventory import volcano as nodes
-from extender.limits import quoted
-from extender.objects import Pod, PodSpec
-from packing.request import Shares
+from extender.dialects.dialect import Claim, Claims
+from extender.dialects.pod_resources import RequestError
+from extender.dialects.sharing.per_device import PerDevice, devices
+from extender.inventory.sharing import volcano as nodes
+from extender.k8s.objects import Pod, PodSpec
+from extender.untrusted.limits import quoted
+from packing.model.request import Shares
 
 RESOURCE = nodes.RESOURCE
 USE_UUID, DENY_UUID = "volcano.sh/vgpu-use-gpuuuid", "volcano.sh/vgpu-nouse-gpuuuid"

@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from extender.bounded import BoundedMap
 from extender.dra.cel.parser import Parser, tokens
 from extender.dra.cel.terms import (
     Defaulting,
@@ -34,8 +33,9 @@ from extender.dra.cel.terms import (
     Variables,
     fail,
 )
-from extender.dra.values import Amount
-from extender.limits import SELECTOR, STEP_TEXT
+from extender.k8s.resource_api.values import Amount
+from extender.untrusted.bounded_cache import BoundedMap
+from extender.untrusted.limits import SELECTOR, STEP_TEXT
 
 __all__ = ["Exhausted", "Failed", "Meter", "NotUnderstood", "Selector", "Unclear", "compiled", "subject"]
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from extender.bounded import BoundedMap
 from extender.dra.cel.operators import integer, key
 from extender.dra.cel.terms import Maybe, Meter, NotUnderstood, Result, fail, overload
-from extender.dra.values import Amount, Version, amount, version
-from extender.limits import quoted
-from extender.quantity import QuantityError
+from extender.k8s.quantity import QuantityError
+from extender.k8s.resource_api.values import Amount, Version, amount, version
+from extender.untrusted.bounded_cache import BoundedMap
+from extender.untrusted.limits import quoted
 
 _PATTERN = re.compile(
     r"(?:\(\?i\))?(?:[^\\(\[{]|\\[dwsDWSb.\\/+*?()|\[\]{}^$-]|\((?!\?)|\(\?:|\[\^?[\w .:/-]+\]|\{\d{1,2}\})*"

@@ -19,8 +19,8 @@ from extender.dra.cel.terms import (
     length_of,
     overload,
 )
-from extender.dra.values import Amount, Version
-from extender.limits import STEP_TEXT, quoted
+from extender.k8s.resource_api.values import Amount, Version
+from extender.untrusted.limits import STEP_TEXT, quoted
 
 _ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,

@@ -10,7 +10,7 @@ from extender.dra.cel.functions import COSTS, FUNCTIONS, METHODS
 from extender.dra.cel.macros import DEEPEST, MACROS, items
 from extender.dra.cel.operators import ARITHMETIC, applied, constant, listed, logical, member, related
 from extender.dra.cel.terms import Names, NotUnderstood, Result, Step
-from extender.limits import SELECTOR_DEPTH, SELECTOR_TOKENS, quoted
+from extender.untrusted.limits import SELECTOR_DEPTH, SELECTOR_TOKENS, quoted
 
 Token = tuple[str, str]
 """(kind, text)."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
-from extender.limits import MOST_STEPS, SELECTOR_DEPTH, SELECTOR_STEPS
+from extender.untrusted.limits import MOST_STEPS, SELECTOR_DEPTH, SELECTOR_STEPS
 
 
 class Unclear(Exception):

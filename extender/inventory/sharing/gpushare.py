@@ -7,11 +7,11 @@ goes by its index. Memory is kept in that unit (``dialects/gpushare.py``).
 
 from __future__ import annotations
 
-from extender.inventory.division import Division, InventoryError, advertises_nvidia
-from extender.limits import GPU_MIB, GPUS_PER_NODE
-from extender.objects import Node
-from extender.quantity import whole
-from packing.fleet import Gpu
+from extender.inventory.shared_gpus import Division, InventoryError, advertises_nvidia
+from extender.k8s.objects import Node
+from extender.k8s.quantity import whole
+from extender.untrusted.limits import GPU_MIB, GPUS_PER_NODE
+from packing.fleet.fleet import Gpu
 
 RESOURCE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 

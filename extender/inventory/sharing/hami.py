@@ -26,7 +26,7 @@ from functools import lru_cache
 
 from pydantic_core import from_json
 
-from extender.inventory.division import (
+from extender.inventory.shared_gpus import (
     Division,
     InventoryError,
     advertises_nvidia,
@@ -37,12 +37,12 @@ from extender.inventory.division import (
     table,
     unique,
 )
-from extender.limits import GPU_MIB, MIG_PROFILES, MIG_SLICES, quoted
-from extender.objects import Node
-from extender.quantity import whole
-from packing.fleet import Gpu
-from packing.instances import Instance, Instances, window
-from packing.request import WHOLE
+from extender.k8s.objects import Node
+from extender.k8s.quantity import whole
+from extender.untrusted.limits import GPU_MIB, MIG_PROFILES, MIG_SLICES, quoted
+from packing.fleet.fleet import Gpu
+from packing.model.mig_instances import Instance, Instances, window
+from packing.model.request import WHOLE
 
 RESOURCE = "nvidia.com/gpu"
 REGISTER, HANDSHAKE, CORDON = (

@@ -11,12 +11,12 @@ in the books, and the node takes nothing new.
 
 from __future__ import annotations
 
-from extender.inventory.division import Division, InventoryError, advertises_nvidia, name, product_label
-from extender.limits import DEVICES_PER_NODE, GPU_MIB, GPUS_PER_NODE
-from extender.objects import Card, Cards, Node
-from extender.quantity import mib, whole
-from packing.fleet import Gpu
-from packing.request import WHOLE
+from extender.inventory.shared_gpus import Division, InventoryError, advertises_nvidia, name, product_label
+from extender.k8s.objects import Card, Cards, Node
+from extender.k8s.quantity import mib, whole
+from extender.untrusted.limits import DEVICES_PER_NODE, GPU_MIB, GPUS_PER_NODE
+from packing.fleet.fleet import Gpu
+from packing.model.request import WHOLE
 
 RESOURCE, WHOLE_GPU = "koordinator.sh/gpu", "nvidia.com/gpu"
 DEVICE = "devices.scheduling.koordinator.sh"

@@ -10,13 +10,13 @@ is not known, so the node takes nothing new.
 
 from __future__ import annotations
 
-from extender.inventory import gfd
-from extender.inventory.division import Division, InventoryError
-from extender.limits import GPUS_PER_NODE
-from extender.objects import Node
-from extender.quantity import whole
-from packing.fleet import Gpu
-from packing.reasons import Reason
+from extender.inventory import gfd_labels as gfd
+from extender.inventory.shared_gpus import Division, InventoryError
+from extender.k8s.objects import Node
+from extender.k8s.quantity import whole
+from extender.untrusted.limits import GPUS_PER_NODE
+from packing.fleet.fleet import Gpu
+from packing.model.reasons import Reason
 
 RESOURCE, WHOLE_GPU = "stowage.dev/gpu", "nvidia.com/gpu"
 LABEL = "stowage.dev/gpu-sharing"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pydantic_core import from_json
 
-from extender.inventory.division import (
+from extender.inventory.shared_gpus import (
     Division,
     InventoryError,
     advertises_nvidia,
@@ -23,10 +23,10 @@ from extender.inventory.division import (
     table,
     unique,
 )
-from extender.limits import GPU_MIB
-from extender.objects import Node
-from extender.quantity import whole
-from packing.fleet import Gpu
+from extender.k8s.objects import Node
+from extender.k8s.quantity import whole
+from extender.untrusted.limits import GPU_MIB
+from packing.fleet.fleet import Gpu
 
 RESOURCE = "nvidia.com/vgpu-number"
 REGISTER, CONFIG = "nvidia.com/node-device-register", "nvidia.com/node-config-info"

@@ -10,7 +10,7 @@ of them: they stay in the books, and the node takes nothing new.
 
 from __future__ import annotations
 
-from extender.inventory.division import (
+from extender.inventory.shared_gpus import (
     Division,
     InventoryError,
     advertises_nvidia,
@@ -21,11 +21,11 @@ from extender.inventory.division import (
     rows,
     unique,
 )
-from extender.limits import GPU_MIB
-from extender.objects import Node
-from extender.quantity import whole
-from packing.fleet import Gpu
-from packing.request import WHOLE
+from extender.k8s.objects import Node
+from extender.k8s.quantity import whole
+from extender.untrusted.limits import GPU_MIB
+from packing.fleet.fleet import Gpu
+from packing.model.request import WHOLE
 
 RESOURCE = "volcano.sh/vgpu-number"
 REGISTER = "volcano.sh/node-vgpu-register"

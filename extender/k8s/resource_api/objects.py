@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
+from math import ceil
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
-from extender.dra.capacity import Policy
-from extender.dra.values import Amount, Value
-from extender.selectors import Term
-from extender.taints import Taint, Toleration
-from packing.first_fit import Number
+from extender.k8s.resource_api.values import Amount, Value
+from extender.k8s.selectors import Term
+from extender.k8s.taints import Taint, Toleration
 
+Number: TypeAlias = int | Fraction
 Counters: TypeAlias = Mapping[tuple[str, str], Number]
 """Amounts by (counter set, counter)."""
 ByDomain: TypeAlias = Mapping[str, Mapping[str, Value]]
@@ -39,6 +40,30 @@ class Reach:
         if self.node or self.everywhere:
             return self.everywhere or self.node == name
         return any(term.holds(name, labels) for term in self.terms)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """In which portions a capacity is given out: one of ``values`` (ascending), or from ``least`` to ``most``
+    in whole ``step``s. ``default`` goes to a request that does not say; without it that takes everything."""
+
+    default: Fraction | None = None
+    values: tuple[Fraction, ...] = ()
+    least: Fraction | None = None
+    most: Fraction | None = None
+    step: Fraction | None = None
+
+    def portion(self, asked: Fraction) -> Fraction | None:
+        """What is given where so much is asked for, None where there is no such portion."""
+        if self.values:
+            return next((value for value in self.values if asked <= value), None)
+        if self.least is None:
+            return asked
+        given = max(asked, self.least)
+        if self.step and asked >= self.least:
+            step, first = ceil(self.step), ceil(self.least)
+            given = Fraction(first + -((first - ceil(asked)) // step) * step)
+        return given if self.most is None or given <= self.most else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,3 +234,6 @@ class ResourceClaim:
     def key(self) -> str:
         """``namespace/name``."""
         return f"{self.namespace}/{self.name}"
+
+
+Record: TypeAlias = ResourceSlice | ResourceClaim | DeviceClass

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from extender.dra.capacity import Policy
-from extender.dra.records import (
+from extender.k8s.quantity import QuantityError
+from extender.k8s.resource_api.objects import (
     ANY_POOL,
     Agreement,
     Choice,
@@ -22,12 +22,16 @@ from extender.dra.records import (
     DeviceId,
     DeviceRequest,
     Grant,
+    Number,
+    Policy,
     Reach,
     ResourceClaim,
     ResourceSlice,
 )
-from extender.dra.values import Amount, Value, amount, version
-from extender.limits import (
+from extender.k8s.resource_api.values import Amount, Value, amount, version
+from extender.k8s.selectors import Expression, Term
+from extender.k8s.taints import Taint, Toleration
+from extender.untrusted.limits import (
     ATTRIBUTE,
     CLAIM_ALTERNATIVES,
     CLAIM_CONSTRAINTS,
@@ -51,10 +55,6 @@ from extender.limits import (
     quoted,
     shorten,
 )
-from extender.quantity import QuantityError
-from extender.selectors import Expression, Term
-from extender.taints import Taint, Toleration
-from packing.first_fit import Number
 
 _DEVICE = {
     *("name", "attributes", "capacity", "consumesCounters", "nodeName", "nodeSelector", "allNodes", "taints"),

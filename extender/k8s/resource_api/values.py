@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TypeAlias
 
-from extender.quantity import QuantityError, exact
+from extender.k8s.quantity import QuantityError, exact
 
 _SEMVER = re.compile(
     r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(?:-([0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*))?(?:\+[0-9A-Za-z.-]+)?",

@@ -8,10 +8,10 @@ which changes neither their order nor their ties.
 
 from __future__ import annotations
 
-from packing.fleet import Fleet, Floats
-from packing.policies.ranked import Ranked
-from packing.policies.sums import left_over, truncated
-from packing.request import Request
+from packing.fleet.fleet import Fleet, Floats
+from packing.model.request import Request
+from packing.policies.baselines.ranked import Ranked
+from packing.policies.node_sums import left_over, truncated
 
 
 class BestFit(Ranked):

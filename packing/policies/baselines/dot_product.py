@@ -7,10 +7,10 @@ of the largest node, all GPUs of a node merged.
 
 from __future__ import annotations
 
-from packing.fleet import Fleet, Floats
-from packing.policies.ranked import Ranked
-from packing.policies.sums import free_parts, largest_node, truncated
-from packing.request import Request
+from packing.fleet.fleet import Fleet, Floats
+from packing.model.request import Request
+from packing.policies.baselines.ranked import Ranked
+from packing.policies.node_sums import free_parts, largest_node, truncated
 
 
 class DotProduct(Ranked):

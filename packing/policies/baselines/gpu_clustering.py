@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from packing.arrays import KINDS
-from packing.fleet import ALMOST, Fleet, Floats
-from packing.policies.ranked import Ranked
-from packing.policies.sums import free_parts, largest_node, truncated
-from packing.request import WHOLE, Request
+from packing.fleet.arrays import KINDS
+from packing.fleet.fleet import ALMOST, Fleet, Floats
+from packing.model.request import WHOLE, Request
+from packing.policies.baselines.ranked import Ranked
+from packing.policies.node_sums import free_parts, largest_node, truncated
 
 
 class GpuClustering(Ranked):

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from packing.fleet import Fleet, Floats
-from packing.policies.ranked import Ranked
-from packing.policies.sums import free_parts, truncated, whole_parts
-from packing.request import WHOLE, Request
+from packing.fleet.fleet import Fleet, Floats
+from packing.model.request import WHOLE, Request
+from packing.policies.baselines.ranked import Ranked
+from packing.policies.node_sums import free_parts, truncated, whole_parts
 
 _WHOLE = np.float32(0.9999)
 

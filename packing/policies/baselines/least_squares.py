@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from packing.fleet import Fleet, Floats
-from packing.policies.devices import fitting
-from packing.policies.ranked import Ranked
-from packing.request import WHOLE, Request, Shares
+from packing.fleet.fleet import Fleet, Floats
+from packing.model.request import WHOLE, Request, Shares
+from packing.policies.baselines.ranked import Ranked
+from packing.policies.gpu_choice import fitting
 
 
 class LeastSquares(Ranked):

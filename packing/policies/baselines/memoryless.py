@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from packing.demand import Demand, Mix
-from packing.fleet import Fleet
-from packing.request import Request
+from packing.cost.demand import Demand, Mix
+from packing.fleet.fleet import Fleet
+from packing.model.request import Request
 
 
 class Memoryless:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from packing.fleet import Fleet, Floats
-from packing.policies.devices import tightest
-from packing.policies.memoryless import Memoryless
-from packing.policies.sums import where_it_fits
-from packing.request import Request
+from packing.fleet.fleet import Fleet, Floats
+from packing.model.request import Request
+from packing.policies.baselines.memoryless import Memoryless
+from packing.policies.gpu_choice import tightest
+from packing.policies.node_sums import where_it_fits
 
 
 class Ranked(Memoryless):

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from packing.fleet import Fleet, Floats
+from packing.fleet.fleet import Fleet, Floats
+from packing.model.request import WHOLE, Request
 from packing.policies.inventory import FILL, Inventory
-from packing.request import WHOLE, Request
 
 STEPS = np.array([-0.25, -0.12, -0.04, 0.02, 0.06, 0.11, 0.17, 0.3, 0.6, 1.2], np.float32)
 """Waste in GPUs at which the score of a request for GPU falls by one: about as fine as ``inventory.STEP``

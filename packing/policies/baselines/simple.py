@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from packing.fleet import Fleet, Floats
-from packing.policies.devices import fitting, freest
-from packing.policies.ranked import Ranked
-from packing.policies.sums import free_parts, whole_parts
-from packing.request import Request
+from packing.fleet.fleet import Fleet, Floats
+from packing.model.request import Request
+from packing.policies.baselines.ranked import Ranked
+from packing.policies.gpu_choice import fitting, freest
+from packing.policies.node_sums import free_parts, whole_parts
 
 
 class FirstFit(Ranked):

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from extender import cli
+from extender.cli import main as cli
+from extender.cli.explain import render
 from extender.data import CLUSTER
-from extender.explain import explain
-from extender.explain_cli import render
+from extender.explain.pod import explain
 from tests.extender import apiserver
 from tests.extender.apiserver import DEVICES
 from tests.extender.apistore import Store

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from extender import log
+from extender.cli import logs as log
 
 SECRET = "hunter2"
 
@@ -44,15 +44,15 @@ def log_a_failure() -> None:
 def test_a_terminal_gets_lines_for_people() -> None:
     stream = Terminal()
     log.configure("info", stream)
-    logging.getLogger("extender.state").warning("%d nodes", 3)
+    logging.getLogger("extender.cluster.state").warning("%d nodes", 3)
     assert stream.getvalue().split(" ", 1)[1] == "warning  state: 3 nodes\n"
 
 
 def test_everything_else_gets_an_object_per_line() -> None:
     stream = io.StringIO()
     log.configure("info", stream)
-    logging.getLogger("extender.state").info("line one\nline %s", "two")
-    logging.getLogger("extender.state").info("ready")
+    logging.getLogger("extender.cluster.state").info("line one\nline %s", "two")
+    logging.getLogger("extender.cluster.state").info("ready")
     first, second = map(json.loads, stream.getvalue().splitlines())
     assert (first["level"], first["logger"], first["message"]) == ("info", "state", "line one\nline two")
     assert first["time"].endswith("+00:00")

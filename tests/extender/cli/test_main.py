@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from extender import cli
-from extender.serve import listen
+from extender.cli import main as cli
+from extender.server.run import listen
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("arguments", [["version"], ["--help"], ["serve", "--help"]])
 def test_small_commands_load_neither_compiler_nor_client(arguments: list[str]) -> None:
     program = (
-        "import sys\nfrom extender.cli import main\n"
+        "import sys\nfrom extender.cli.main import main\n"
         "try: main(sys.argv[1:])\nexcept SystemExit: pass\n"
         "assert not {'numba', 'numpy', 'kubernetes', 'fastapi', 'pydantic'} & set(sys.modules)"
     )
@@ -35,7 +35,8 @@ def test_small_commands_load_neither_compiler_nor_client(arguments: list[str]) -
 
 
 def test_a_service_listens_before_it_loads_the_compiler() -> None:
-    program = "import sys, extender.serve, extender.kernels; assert not {'numba', 'scipy'} & set(sys.modules)"
+    imports = "import sys, extender.server.run, extender.cli.precompile"
+    program = f"{imports}; assert not {{'numba', 'scipy'}} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

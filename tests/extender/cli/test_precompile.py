@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.kernels import compile_apart
+from extender.cli.precompile import compile_apart
 
 
 def test_an_empty_cache_is_filled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,16 +20,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from extender.keeper import check
-from extender.objects import Container, Deleted, Event, Listed, Node, Pod, PodSpec, Upserted
+from extender.cluster.assumed_pods import TIME_TO_LIVE
+from extender.cluster.state import State
+from extender.k8s.objects import Container, Deleted, Event, Listed, Node, Pod, PodSpec, Upserted
+from extender.protocol.codec import BindArgs
+from extender.server.assumed_pod_expiry import check
 from extender.settings import Settings
-from extender.snapshot import Snapshot, SnapshotSource
-from extender.source import BindConflict, BindError, PodNotFound, Unreachable
-from extender.state import State
-from extender.tentative import TIME_TO_LIVE
+from extender.source.interface import BindConflict, BindError, PodNotFound, Unreachable
+from extender.source.snapshot import Snapshot, SnapshotSource
 from extender.verbs.bind import Binder
-from extender.wire import BindArgs
-from packing.policies import POLICIES
+from packing.policies.registry import POLICIES
 
 NODES = ("n1", "n2")
 GPUS, MIB = 2, 1000

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from extender.dialects import claims_of
-from extender.dialects.vocabulary import Claim, Claims
-from extender.holdings import settle, settle_counts
-from extender.objects import Container, Deleted, Pod, PodSpec, Upserted
-from packing.fleet import Gpu, NodeShape, Pool
-from packing.reasons import Reason
-from packing.request import Request, Shares, whole_gpus
+from extender.cluster.claim_check import settle, settle_counts
+from extender.dialects.dialect import Claim, Claims
+from extender.dialects.pod_request import claims_of
+from extender.k8s.objects import Container, Deleted, Pod, PodSpec, Upserted
+from packing.fleet.fleet import Gpu, NodeShape, Pool
+from packing.model.reasons import Reason
+from packing.model.request import Request, Shares, whole_gpus
 from tests.extender.builders import make_state, why
-from tests.extender.test_dialect_manifests import node, pod
+from tests.extender.dialects.test_dialect_manifests import node, pod
 
 MIB = 40_000
 HAMI = "nvidia.com/gpu"

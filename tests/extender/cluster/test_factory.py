@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from extender.dialects import request_of
-from extender.engine import policy_of, state_of
-from extender.expected import prior_of
-from extender.guarded_policy import GuardedPolicy
-from extender.objects import Listed, Upserted
-from extender.planner import Planner
+from extender.cluster.factory import policy_of, prior_of, state_of
+from extender.cluster.guarded_policy import GuardedPolicy
+from extender.cluster.policy_refresh import Planner
+from extender.dialects.pod_request import request_of
+from extender.k8s.objects import Listed, Upserted
 from extender.settings import ExpectedRequest, Settings, SettingsError, load
 from packing.policies.inventory import Inventory
 from tests.extender.builders import GPU, make_node, make_pod

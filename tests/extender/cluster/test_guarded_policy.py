@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.dialects import request_of
-from extender.engine import Engine
-from extender.guarded_policy import GuardedPolicy
-from extender.metrics import Gauges, Metrics
-from extender.objects import Event, Listed, Upserted
+from extender.cluster.guarded_policy import GuardedPolicy
+from extender.dialects.pod_request import request_of
+from extender.k8s.objects import Event, Listed, Upserted
+from extender.server.engine import Engine
+from extender.server.metrics import Gauges, Metrics
 from extender.settings import Settings
-from extender.verbs import verdict as verdict_module
-from packing.policies import POLICIES, Policy
-from packing.request import Request
+from extender.verbs import evaluate as verdict_module
+from packing.model.request import Request
+from packing.policies.registry import POLICIES, Policy
 from tests.extender.builders import GPU, make_node, make_pod, make_state
-from tests.extender.test_bind import Api
-from tests.extender.test_dialect_manifests import node as node_of
+from tests.extender.dialects.test_dialect_manifests import node as node_of
+from tests.extender.verbs.test_bind import Api
 
 
 class Faulty:
@@ -169,7 +169,7 @@ async def test_forecasts_ranks_and_explanations_that_fail_refuse_nothing(
     engine = make_engine()
     engine.apply(EVENTS)
     monkeypatch.setattr(verdict_module, "rank_keys", fail)
-    monkeypatch.setattr("extender.engine.explain_verdict", fail)
+    monkeypatch.setattr("extender.server.engine.explain_verdict", fail)
     for _ in range(3):
         ((said, *_),) = await answers(engine, [manifest("p", 5, 0)], lambda _: asyncio.sleep(0))
         assert said["NodeNames"] == ["a"]

@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from extender import planner
-from extender.dialects import request_of
-from extender.engine import Engine
-from extender.guarded_policy import GuardedPolicy
-from extender.objects import Deleted, Event, Listed, Pod, Upserted
-from extender.planner import Planner
-from extender.state import State
-from packing.policies import POLICIES
-from packing.request import Request
+from extender.cluster import policy_refresh as planner
+from extender.cluster.guarded_policy import GuardedPolicy
+from extender.cluster.policy_refresh import Planner
+from extender.cluster.state import State
+from extender.dialects.pod_request import request_of
+from extender.k8s.objects import Deleted, Event, Listed, Pod, Upserted
+from extender.server.engine import Engine
+from packing.model.request import Request
+from packing.policies.registry import POLICIES
 from tests.extender.builders import make_node, make_pod
-from tests.extender.test_engine import make_engine
+from tests.extender.server.test_engine import make_engine
 
 
 @pytest.fixture

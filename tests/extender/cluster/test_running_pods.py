@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from extender.dialects import held_by, request_of
-from extender.dialects.effective import RequestError
-from extender.objects import Container, Deleted, Pod, PodSpec, Upserted
+from extender.dialects.pod_request import held_by, request_of
+from extender.dialects.pod_resources import RequestError
+from extender.k8s.objects import Container, Deleted, Pod, PodSpec, Upserted
 from tests.extender.builders import GPU, make_node, make_pod, make_state
-from tests.extender.test_dialect_manifests import PODS, cases, node, pod, used
+from tests.extender.dialects.test_dialect_manifests import PODS, cases, node, pod, used
 
 INDICES = "stowage.dev/gpu-indices"
 COMPUTE, MEMORY = "stowage.dev/gpu-compute", "stowage.dev/gpu-memory"

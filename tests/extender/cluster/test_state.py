@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.dialects import request_of
-from extender.names import NodeNames
-from extender.objects import Container, Deleted, Listed, Node, PodSpec, Upserted
-from extender.state import State
-from packing.reasons import Reason
+from extender.cluster.state import State
+from extender.dialects.pod_request import request_of
+from extender.k8s.objects import Container, Deleted, Listed, Node, PodSpec, Upserted
+from extender.protocol.node_names import NodeNames
+from packing.model.reasons import Reason
 from tests.extender.builders import GPU, make_node, make_pod, make_state, why
 
 

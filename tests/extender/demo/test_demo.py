@@ -15,8 +15,10 @@ from http.client import HTTPConnection
 
 import pytest
 
+from extender.cluster.state import State
 from extender.data import CLUSTER
 from extender.demo import bundle, report
+from extender.demo.child_service import DemoError, free_port
 from extender.demo.pods import GPU, stream
 from extender.demo.scheduler import (
     DEFAULT,
@@ -28,10 +30,8 @@ from extender.demo.scheduler import (
     balance_score,
     read_cluster,
 )
-from extender.demo.server import DemoError, free_port
-from extender.snapshot import SnapshotSource, read
-from extender.state import State
-from packing.policies import POLICIES
+from extender.source.snapshot import SnapshotSource, read
+from packing.policies.registry import POLICIES
 
 
 def node(name: str = "n", *, taken: dict[str, int] | None = None, **allocatable: int) -> NodeInfo:
@@ -307,4 +307,4 @@ def ready(address: str) -> int:
         connection.close()
 
 
-COMMAND = [sys.executable, "-m", "extender.cli", "demo"]
+COMMAND = [sys.executable, "-m", "extender.cli.main", "demo"]

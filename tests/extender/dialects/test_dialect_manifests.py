@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import yaml
 
-from extender.dialects import RequestError, request_of
-from extender.inventory import Sources, sources_of
-from extender.limits import CLAIMED_DEVICES
-from extender.manifests import WireNode, WirePod
-from extender.objects import Deleted, Node, Pod
+from extender.dialects.pod_request import RequestError, request_of
+from extender.inventory.node_inventory import Sources, sources_of
+from extender.k8s.manifests import WireNode, WirePod
+from extender.k8s.objects import Deleted, Node, Pod
+from extender.untrusted.limits import CLAIMED_DEVICES
 from extender.verbs.bind import Refusal, assign
 from tests.extender.builders import make_state, why
 
-CASES = yaml.safe_load((Path(__file__).parent / "data/dialects.yaml").read_text())
+CASES = yaml.safe_load((Path(__file__).parents[1] / "data/dialects.yaml").read_text())
 NODES: dict[str, dict] = CASES["nodes"]
 PODS: dict[str, dict] = CASES["pods"]
 
@@ -164,7 +164,7 @@ def test_an_inventory_says_its_sources(name, devices, model, truth):
 
 
 def test_the_documentation_names_every_manifest_and_no_other():
-    text = (Path(__file__).parents[2] / "docs/dialects.md").read_text()
+    text = (Path(__file__).parents[3] / "docs/dialects.md").read_text()
     prefixes = "|".join({name.partition("-")[0].replace("vgpu", "vgpu-manager") for name in PODS})
     named = set(re.findall(rf"`((?:{prefixes})(?:-[a-z]+)*)`", text))
     assert named - PODS.keys() == set()

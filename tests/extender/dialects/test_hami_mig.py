@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.dialects import RequestError
-from extender.engine import state_of
-from extender.inventory import InventoryError, shape_of
-from extender.nodeview import view_node
-from extender.objects import Container, Deleted, Node, Pod, PodSpec, Upserted
+from extender.cluster.factory import state_of
+from extender.cluster.state import State
+from extender.dialects.pod_request import RequestError
+from extender.explain.node import view_node
+from extender.inventory.node_inventory import InventoryError, shape_of
+from extender.k8s.objects import Container, Deleted, Node, Pod, PodSpec, Upserted
 from extender.settings import Settings
-from extender.state import State
 from extender.verbs.bind import Refusal, assign
-from packing.instances import window
-from packing.reasons import Reason
+from packing.model.mig_instances import window
+from packing.model.reasons import Reason
 from tests.extender.builders import make_state, why
-from tests.extender.test_dialect_manifests import node, pod
+from tests.extender.dialects.test_dialect_manifests import node, pod
 
 ON = "hami-mig-on-demand"
 REGISTER = "hami.io/node-nvidia-register"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from extender.dialects import RequestError, request_of
-from extender.objects import Container, Pod, PodSpec
+from extender.dialects.pod_request import RequestError, request_of
+from extender.k8s.objects import Container, Pod, PodSpec
 
 GPU = "nvidia.com/gpu"
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from extender.dialects import WRITERS, RequestError, claims_of, request_of
-from extender.dialects.vocabulary import Claims
-from extender.holdings import Settled, settle
-from extender.objects import Container, Pod, PodSpec
-from packing.shape import Gpu, NodeShape, Pool, meaning
+from extender.cluster.claim_check import Settled, settle
+from extender.dialects.dialect import Claims
+from extender.dialects.pod_request import WRITERS, RequestError, claims_of, request_of
+from extender.k8s.objects import Container, Pod, PodSpec
+from packing.model.node_spec import Gpu, NodeShape, Pool, meaning
 
 GPU, MEMORY, PERCENT, CORES = (
     f"nvidia.com/{name}" for name in ("gpu", "gpumem", "gpumem-percentage", "gpucores")

@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
-from extender.dra.books import DeviceBooks
+from extender.dra.device_cache import DeviceBooks
 from extender.dra.forecast import Forecast, Forecaster
-from extender.dra.reading import claim_of, class_of, slice_of
-from extender.objects import Pod, PodClaim, PodSpec
+from extender.k8s.objects import Pod, PodClaim, PodSpec
+from extender.k8s.resource_api.slice_parser import claim_of, class_of, slice_of
 
 Manifest = dict[str, Any]
 NODE = "node-a"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packing.first_fit import MOST, NoAnswer, Offer, Option, Rule, Want, first_fit
+from extender.dra.allocator import MOST, NoAnswer, Offer, Option, Rule, Want, first_fit
 
 counters = st.sampled_from(["a", "b", "c"])
 amounts = st.dictionaries(counters, st.integers(0, 3), max_size=3)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.dra.cel import Failed, NotUnderstood, Unclear, compiled, subject
-from extender.dra.values import amount, version
+from extender.k8s.resource_api.values import amount, version
 
 DEVICE = subject(
     "gpu.nvidia.com",

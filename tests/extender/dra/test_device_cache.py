@@ -9,9 +9,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.dra.books import DeviceBooks
-from extender.dra.reading import claim_of, class_of, slice_of
-from extender.dra.records import DeviceId
+from extender.dra.device_cache import DeviceBooks
+from extender.k8s.resource_api.objects import DeviceId
+from extender.k8s.resource_api.slice_parser import claim_of, class_of, slice_of
 from tests.extender.dra.nvidia import NODE, books, counter_set, dynamic, foresee, give, gpu, names, spec
 
 ONE_GPU = "{requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}"

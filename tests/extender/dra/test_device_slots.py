@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packing.catalogue import find_model
-from packing.room import Shape, counts, lost, prices, room
-from packing.windows import Windows
+from bench.packing.windows import Windows
+from extender.dra.device_slots import Shape, counts, lost, prices, room
+from packing.model.gpu_catalogue import find_model
 
 MODEL = find_model("NVIDIA-H100-80GB-HBM3")
 assert MODEL is not None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from extender.dra.extended import by_class, requests_for
-from extender.objects import Container, PodSpec
+from extender.dra.extended_resources import by_class, requests_for
+from extender.k8s.objects import Container, PodSpec
 
 GPU, NIC = "nvidia.com/gpu", "example.com/nic"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from extender.dra import forecast as dra_forecast
-from extender.dra.books import DeviceBooks
+from extender.dra.device_cache import DeviceBooks
 from extender.dra.forecast import Forecast, Forecaster
-from extender.dra.reading import claim_of, class_of, slice_of
-from extender.objects import Pod, PodClaim, PodSpec
+from extender.k8s.objects import Pod, PodClaim, PodSpec
+from extender.k8s.resource_api.slice_parser import claim_of, class_of, slice_of
 from tests.extender.dra.nvidia import books, counter_set, dynamic, foresee, give, gpu, names, spec
 
 HERE = [("node-a", {})]

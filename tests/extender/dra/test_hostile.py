@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from extender.dra.books import DeviceBooks
 from extender.dra.cel import Failed, Meter, NotUnderstood, compiled, functions
+from extender.dra.device_cache import DeviceBooks
 from extender.dra.forecast import Forecast, Forecaster
-from extender.dra.reading import claim_of, class_of, slice_of
-from extender.limits import MOST_STEPS, PROBLEM, SELECTOR, SELECTOR_STEPS
-from extender.objects import Pod, PodClaim, PodSpec
+from extender.k8s.objects import Pod, PodClaim, PodSpec
+from extender.k8s.resource_api.slice_parser import claim_of, class_of, slice_of
+from extender.untrusted.limits import MOST_STEPS, PROBLEM, SELECTOR, SELECTOR_STEPS
 from tests.extender.counting import calls
 from tests.extender.dra.nvidia import books, foresee, gpu, names, spec
 from tests.extender.dra.test_cel import DEVICE, A

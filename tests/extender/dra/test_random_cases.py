@@ -7,10 +7,10 @@ from collections import Counter
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from extender.dra.books import DeviceBooks
+from extender.dra.device_cache import DeviceBooks
 from extender.dra.forecast import Forecaster
-from extender.dra.reading import claim_of, class_of, slice_of
-from extender.manifests import WirePod
+from extender.k8s.manifests import WirePod
+from extender.k8s.resource_api.slice_parser import claim_of, class_of, slice_of
 from tests.e2e.dra_cases import case, classes
 
 

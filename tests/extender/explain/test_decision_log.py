@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from extender.decisions import Decision, Decisions
-from extender.guarded_policy import Failures
+from extender.cluster.guarded_policy import Failures
+from extender.explain.decision_log import Decision, Decisions
 from tests.extender.builders import make_pod
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

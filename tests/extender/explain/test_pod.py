@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.explain import Need, asks, explain, explain_verdict, parse_pod
-from extender.limits import KEY, PROBLEM, SELECTOR_ITEMS
-from extender.manifests import WirePod
-from extender.names import NO_NAMES, NodeNames
-from extender.objects import Container, PodSpec
-from extender.rules import NodeFilter
-from extender.verbs.verdict import judge
-from packing.reasons import Reason
-from packing.request import Request, Shares
+from extender.explain.pod import Need, asks, explain, explain_verdict, parse_pod
+from extender.k8s.manifests import WirePod
+from extender.k8s.objects import Container, PodSpec
+from extender.k8s.scheduling_rules import NodeFilter
+from extender.protocol.node_names import NO_NAMES, NodeNames
+from extender.untrusted.limits import KEY, PROBLEM, SELECTOR_ITEMS
+from extender.verbs.evaluate import judge
+from packing.model.reasons import Reason
+from packing.model.request import Request, Shares
 from tests.extender.builders import GPU, make_node, make_pod, make_state
 
 

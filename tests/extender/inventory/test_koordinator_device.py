@@ -9,14 +9,14 @@ from itertools import permutations
 import pytest
 import yaml
 
-from extender.inventory import shape_of, sources_of
-from extender.inventory.division import InventoryError
-from extender.manifests import WireCards, WireNode, WirePod
-from extender.objects import Card, Cards, Deleted, Listed, Node, Pod, Upserted
-from extender.state import State
-from extender.watch import CARDS, ListWatch
-from packing.fleet import Gpu
-from packing.reasons import Reason
+from extender.cluster.state import State
+from extender.inventory.node_inventory import shape_of, sources_of
+from extender.inventory.shared_gpus import InventoryError
+from extender.k8s.manifests import WireCards, WireNode, WirePod
+from extender.k8s.objects import Card, Cards, Deleted, Listed, Node, Pod, Upserted
+from extender.source.list_watch import CARDS, ListWatch
+from packing.fleet.fleet import Gpu
+from packing.model.reasons import Reason
 from tests.extender.builders import make_state, why
 
 # docs/proposals/scheduling/20220629-fine-grained-device-scheduling.md of koordinator-sh/koordinator, with its

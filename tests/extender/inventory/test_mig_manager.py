@@ -13,17 +13,17 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.inventory import inventory_of, shape_of, sources_of
-from extender.limits import MIG_CONFIG, MIG_LAYOUTS, PROBLEM
-from extender.manifests import WireMigLayouts
-from extender.mig_layouts import layouts_of
-from extender.nodeview import view_node
-from extender.objects import Deleted, Listed, MigLayouts, Node, Upserted
-from extender.snapshot import Snapshot
-from extender.state import State
-from extender.watch import ListWatch, mig_layouts
-from packing.fleet import NodeShape
-from packing.reasons import Reason
+from extender.cluster.state import State
+from extender.explain.node import view_node
+from extender.inventory.node_inventory import inventory_of, shape_of, sources_of
+from extender.k8s.manifests import WireMigLayouts
+from extender.k8s.mig_config import layouts_of
+from extender.k8s.objects import Deleted, Listed, MigLayouts, Node, Upserted
+from extender.source.list_watch import ListWatch, mig_layouts
+from extender.source.snapshot import Snapshot
+from extender.untrusted.limits import MIG_CONFIG, MIG_LAYOUTS, PROBLEM
+from packing.fleet.fleet import NodeShape
+from packing.model.reasons import Reason
 from tests.extender.builders import H100, make_node, make_pod, make_state, why
 
 # As gpu-operator ships it (assets/state-mig-manager/0400_configmap.yaml at a22dbf67), in part; and the custom

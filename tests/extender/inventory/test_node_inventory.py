@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from extender.inventory import InventoryError, inventory_of, shape_of
-from extender.objects import Container, Node, PodSpec
-from extender.quantity import QuantityError
-from packing.fleet import NodeShape
-from packing.reasons import Reason
+from extender.inventory.node_inventory import InventoryError, inventory_of, shape_of
+from extender.k8s.objects import Container, Node, PodSpec
+from extender.k8s.quantity import QuantityError
+from packing.fleet.fleet import NodeShape
+from packing.model.reasons import Reason
 from tests.extender.builders import make_pod, make_state, why
 
 LABEL_SETS = {
     entry["id"]: entry
-    for entry in json.loads((Path(__file__).parent / "data/node-labels.json").read_text())["nodes"]
+    for entry in json.loads((Path(__file__).parents[1] / "data/node-labels.json").read_text())["nodes"]
 }
 
 

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from extender import gpu_health as health
-from extender.explain import explain
-from extender.inventory import inventory_of
-from extender.manifests import WireNode
-from extender.names import NodeNames
-from extender.nodeview import view_node
-from extender.objects import Node, Upserted
-from extender.state import State
+from extender.cluster.state import State
+from extender.explain.node import view_node
+from extender.explain.pod import explain
+from extender.inventory.node_inventory import inventory_of
+from extender.k8s import gpu_health as health
+from extender.k8s.manifests import WireNode
+from extender.k8s.objects import Node, Upserted
+from extender.protocol.codec import FilterArgs
+from extender.protocol.node_names import NodeNames
 from extender.verbs.filter import filter_nodes
-from extender.wire import FilterArgs
-from packing.reasons import Reason
+from packing.model.reasons import Reason
 from tests.extender.builders import make_node, make_pod, make_settings, make_state, why
-from tests.extender.test_inventory import LABEL_SETS
+from tests.extender.inventory.test_node_inventory import LABEL_SETS
 
 READY = {"type": "Ready", "status": "True"}
 

@@ -13,17 +13,17 @@ from functools import cache
 
 import pytest
 
-from extender.dialects import claims_of, request_of
-from extender.dialects.effective import RequestError
-from extender.dialects.vocabulary import Claim, Claims, listed, number, positive
-from extender.holdings import settle
-from extender.limits import CLAIMED_DEVICES, GPUS_PER_NODE, LISTED_NAMES, POD_ANNOTATION, PROBLEM
-from extender.objects import Container, PodSpec, Upserted
-from packing.fleet import Gpu, NodeShape, Pool
-from packing.request import Request, Shares
+from extender.cluster.claim_check import settle
+from extender.dialects.dialect import Claim, Claims, listed, number, positive
+from extender.dialects.pod_request import claims_of, request_of
+from extender.dialects.pod_resources import RequestError
+from extender.k8s.objects import Container, PodSpec, Upserted
+from extender.untrusted.limits import CLAIMED_DEVICES, GPUS_PER_NODE, LISTED_NAMES, POD_ANNOTATION, PROBLEM
+from packing.fleet.fleet import Gpu, NodeShape, Pool
+from packing.model.request import Request, Shares
 from tests.extender.builders import make_pod, make_state
 from tests.extender.counting import calls
-from tests.extender.test_dialect_manifests import node, pod, used
+from tests.extender.dialects.test_dialect_manifests import node, pod, used
 
 LONG = 250 << 10
 MIG = {"containerIndex": 0, "deviceIndex": 0, "gpuUUID": "GPU-z", "placement": {"start": 0, "size": 1}}

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from extender.manifests import WireNode, WirePod, complaint
-from extender.objects import Container, Node, Pod, PodClaim, PodSpec
-from extender.taints import Taint
+from extender.k8s.manifests import WireNode, WirePod, complaint
+from extender.k8s.objects import Container, Node, Pod, PodClaim, PodSpec
+from extender.k8s.taints import Taint
 
 
 def pod_of(manifest: dict[str, Any]) -> Pod:

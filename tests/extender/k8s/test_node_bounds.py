@@ -11,17 +11,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from extender.inventory import Inventory, InventoryError, inventory_of, sources_of
-from extender.limits import GPUS_PER_NODE, NAME, PROBLEM, RESOURCES
-from extender.mig_layouts import layouts_of
-from extender.objects import Card, Cards, MigLayouts, Node, Upserted
-from extender.quantity import QuantityError
-from extender.state import State
-from extender.taints import Taint
-from packing.catalogue import parse_product, parse_profile
-from packing.policies import POLICIES
-from packing.reasons import Reason
-from packing.topology import parse_islands
+from extender.cluster.state import State
+from extender.inventory.node_inventory import Inventory, InventoryError, inventory_of, sources_of
+from extender.k8s.mig_config import layouts_of
+from extender.k8s.objects import Card, Cards, MigLayouts, Node, Upserted
+from extender.k8s.quantity import QuantityError
+from extender.k8s.taints import Taint
+from extender.untrusted.limits import GPUS_PER_NODE, NAME, PROBLEM, RESOURCES
+from packing.model.gpu_catalogue import parse_product, parse_profile
+from packing.model.nvlink import parse_islands
+from packing.model.reasons import Reason
+from packing.policies.registry import POLICIES
 from tests.extender.builders import make_node, make_pod, make_state, why
 from tests.extender.counting import calls
 

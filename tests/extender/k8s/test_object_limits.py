@@ -11,9 +11,14 @@ from typing import Any
 
 import pytest
 
-from extender import envelope
-from extender.dialects import RequestError, constraints, request_of
-from extender.limits import (
+from extender.cluster.state import State
+from extender.dialects import constraints
+from extender.dialects.pod_request import RequestError, request_of
+from extender.k8s.manifests import WireNode, WirePod
+from extender.k8s.objects import Deleted, Node, Pod, Upserted
+from extender.protocol import messages as envelope
+from extender.source.list_watch import PODS, ListWatch
+from extender.untrusted.limits import (
     CONTAINERS,
     KEY,
     LISTED_NAMES,
@@ -30,10 +35,6 @@ from extender.limits import (
     RESOURCES,
     SELECTOR_ITEMS,
 )
-from extender.manifests import WireNode, WirePod
-from extender.objects import Deleted, Node, Pod, Upserted
-from extender.state import State
-from extender.watch import PODS, ListWatch
 from tests.extender.builders import GPU, make_node, make_state, why
 from tests.extender.counting import calls
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.quantity import QuantityError, mib, milli, whole
+from extender.k8s.quantity import QuantityError, mib, milli, whole
 
 LARGEST = 2**63 - 1
 DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}

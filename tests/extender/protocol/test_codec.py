@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender import wire
-from extender.names import NodeNames
-from extender.refusal import bind_error
+from extender.protocol import codec as wire
+from extender.protocol.messages import bind_error
+from extender.protocol.node_names import NodeNames
 
 POD: dict[str, Any] = {
     "metadata": {"name": "train", "namespace": "team", "uid": "u1"},

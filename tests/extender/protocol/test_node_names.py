@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import to_json
 
-from extender.names import NO_NAMES, NameTable, NodeNames
+from extender.protocol.node_names import NO_NAMES, NameTable, NodeNames
 
 # As they may be in a cluster, and as they may be in a snapshot file or in a request of somebody's.
 plain = st.text("abc-.09", min_size=1, max_size=300)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from extender import cli
+from extender.cli import main as cli
 from extender.data import CLUSTER
-from extender.replay_snapshot import SnapshotOptions, replay_snapshot
+from extender.replay.repack import SnapshotOptions, replay_snapshot
+from extender.replay.traces import BadTrace
 from extender.settings import ExpectedRequest, Settings
-from extender.source import Unavailable
-from extender.traces import BadTrace
-from packing.policies import POLICIES
+from extender.source.interface import Unavailable
+from packing.policies.registry import POLICIES
 
 GPU = "nvidia.com/gpu"
 

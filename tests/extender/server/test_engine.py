@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from extender import engine as engine_module
-from extender.engine import Engine, gpus_by_model
-from extender.metrics import Gauges, Gpus, Metrics
-from extender.objects import Deleted, Kind, Listed, Upserted
+from extender.k8s.objects import Deleted, Kind, Listed, Upserted
+from extender.server import engine as engine_module
+from extender.server.engine import Engine, gpus_by_model
+from extender.server.metrics import Gauges, Gpus, Metrics
 from extender.settings import Settings, SettingsError
-from extender.snapshot import Snapshot, SnapshotSource
-from extender.source import Interruption
-from packing.reasons import Reason
+from extender.source.interface import Interruption
+from extender.source.snapshot import Snapshot, SnapshotSource
+from packing.model.reasons import Reason
 from tests.extender.builders import make_node, make_pod, make_state
 
 DEVICES = [Listed(kind, frozenset()) for kind in ("ResourceSlice", "ResourceClaim", "DeviceClass")]

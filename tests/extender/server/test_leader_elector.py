@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from extender.elector import Elector
-from extender.kube import KubeSource
-from extender.objects import Event, Pod, Upserted
-from extender.source import BindError
+from extender.k8s.objects import Event, Pod, Upserted
+from extender.server.leader_elector import Elector
+from extender.source.apiserver import KubeSource
+from extender.source.interface import BindError
 from tests.extender.apiserver import LEASES, PATIENT, ApiServer, pod, source_of
 
 SECONDS = 5

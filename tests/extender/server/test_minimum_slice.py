@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from extender.dialects import request_of
-from extender.engine import policy_of, state_of
-from extender.explain import explain
-from extender.names import NodeNames
-from extender.objects import Container, Listed, Node, Pod, PodSpec, Upserted
-from extender.state import State
+from extender.cluster.factory import policy_of, state_of
+from extender.cluster.state import State
+from extender.dialects.pod_request import request_of
+from extender.explain.pod import explain
+from extender.k8s.objects import Container, Listed, Node, Pod, PodSpec, Upserted
+from extender.protocol.codec import FilterArgs
+from extender.protocol.node_names import NodeNames
 from extender.verbs.filter import filter_nodes
-from extender.wire import FilterArgs
+from packing.model.reasons import Reason
 from packing.policies.inventory import Inventory
-from packing.reasons import Reason
 from tests.extender.builders import make_node, make_pod, make_settings, why
 
 COMPUTE, MEMORY = "stowage.dev/gpu-compute", "stowage.dev/gpu-memory"

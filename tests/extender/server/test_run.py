@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from extender import serve
 from extender.data import CLUSTER
+from extender.server import run as serve
 
 READY_SECONDS = 120
 FILTER = {
@@ -30,7 +30,7 @@ class Process:
     """``stowage serve`` with these arguments; ``urls`` are where it says that it listens."""
 
     def __init__(self, *arguments: str, **settings: str) -> None:
-        command = [sys.executable, "-m", "extender.cli", "serve", "--port", "0", *arguments]
+        command = [sys.executable, "-m", "extender.cli.main", "serve", "--port", "0", *arguments]
         self._log: list[str] = []
         self._process = subprocess.Popen(
             command, stderr=subprocess.PIPE, text=True, env=_environment(**settings)

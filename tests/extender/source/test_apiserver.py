@@ -16,9 +16,9 @@ import pytest
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.config import ConfigException
 
-from extender.kube import KubeSource, from_kubeconfig, in_cluster
-from extender.objects import Pod
-from extender.source import BindConflict, BindError, PodNotFound, Unavailable, Unreachable
+from extender.k8s.objects import Pod
+from extender.source.apiserver import KubeSource, from_kubeconfig, in_cluster
+from extender.source.interface import BindConflict, BindError, PodNotFound, Unavailable, Unreachable
 from tests.extender.apiserver import PATIENT, ApiServer, pod, source_of
 
 

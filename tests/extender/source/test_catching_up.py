@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from urllib3 import HTTPResponse
 
-from extender import kube, watch
-from extender.follow import Backoff, Follower, Refused, Standing
-from extender.kube import KubeSource
-from extender.objects import Event, Upserted
+from extender.k8s.objects import Event, Upserted
+from extender.source import apiserver as kube
+from extender.source import list_watch as watch
+from extender.source.apiserver import KubeSource
+from extender.source.reflector import Backoff, Follower, Refused, Standing
 from tests.extender.apiserver import PATIENT, ApiServer, pod, source_of
 
 PODS = "/api/v1/pods"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from extender.election import Election, Record, released
+from extender.source.leader_election import Election, Record, released
 
 LEASE = 15
 TODAY = "2026-01-01T00:00:00.000000Z"

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from extender.objects import Deleted, Event, Listed, Node, Pod, Upserted
-from extender.watch import NODES, PODS, LineSplitter, ListWatch, ProtocolError
+from extender.k8s.objects import Deleted, Event, Listed, Node, Pod, Upserted
+from extender.source.list_watch import NODES, PODS, LineSplitter, ListWatch, ProtocolError
 from tests.extender.apistore import Store, bookmark, error, line, page
 
 

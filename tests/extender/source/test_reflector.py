@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.follow import Backoff
-from extender.kube import KubeSource, Timeouts
-from extender.objects import Deleted, Event, Listed, Node, Pod, Upserted
+from extender.k8s.objects import Deleted, Event, Listed, Node, Pod, Upserted
+from extender.source.apiserver import KubeSource, Timeouts
+from extender.source.reflector import Backoff
 from tests.extender.apiserver import CARDS, DEVICES, PATIENT, ApiServer, node, pod, source_of
 from tests.extender.apistore import Store
 
@@ -302,7 +302,7 @@ def test_a_new_list_can_be_asked_for_at_any_time(api: ApiServer, follow: Any) ->
 def test_a_cluster_without_devices_is_followed_all_the_same(
     api: ApiServer, follow: Any, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
-    caplog.set_level(logging.INFO, logger="extender.follow")
+    caplog.set_level(logging.INFO, logger="extender.source.reflector")
     api.without_devices = status
     api.put(node("a"))
     source, mirror = follow()

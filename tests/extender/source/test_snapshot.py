@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from extender.objects import Event, Listed, Node, Pod, Upserted
-from extender.rules import Rules
-from extender.snapshot import Snapshot, SnapshotSource, read
-from extender.source import BindConflict, BindError, Unavailable
+from extender.k8s.objects import Event, Listed, Node, Pod, Upserted
+from extender.k8s.scheduling_rules import Rules
+from extender.source.interface import BindConflict, BindError, Unavailable
+from extender.source.snapshot import Snapshot, SnapshotSource, read
 
 
 def node(name: str) -> dict[str, Any]:

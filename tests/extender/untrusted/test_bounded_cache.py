@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.bounded import BoundedMap, Shared, bounded_cache, cached_with_owner
-from extender.limits import PROBLEM, QUOTED, quoted, shorten
+from extender.untrusted.bounded_cache import BoundedMap, Shared, bounded_cache, cached_with_owner
+from extender.untrusted.limits import PROBLEM, QUOTED, quoted, shorten
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 12)), max_size=60))

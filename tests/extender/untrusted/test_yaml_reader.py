@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from extender.data import CLUSTER
-from extender.limits import YAML_DEPTH, YAML_NODES
-from extender.yaml_text import TextError, bounded_json, json_document, yaml_documents
+from extender.untrusted.limits import YAML_DEPTH, YAML_NODES
+from extender.untrusted.yaml_reader import TextError, bounded_json, json_document, yaml_documents
 
 ALIASES = (
     "a0: &a0 ["

@@ -10,25 +10,25 @@ from dataclasses import replace
 
 import pytest
 
-from extender.engine import Engine
-from extender.keeper import check
-from extender.metrics import Metrics
-from extender.names import NodeNames
-from extender.objects import Deleted, Listed, Node, Pod, Upserted
+from extender.cluster.assumed_pods import TIME_TO_LIVE
+from extender.cluster.state import State
+from extender.k8s.objects import Deleted, Listed, Node, Pod, Upserted
+from extender.protocol.codec import BindArgs, FilterArgs
+from extender.protocol.node_names import NodeNames
+from extender.server.assumed_pod_expiry import check
+from extender.server.engine import Engine
+from extender.server.metrics import Metrics
 from extender.settings import Settings
-from extender.snapshot import Snapshot, SnapshotSource
-from extender.source import BindConflict, BindError, PodNotFound, Unreachable
-from extender.state import State
-from extender.tentative import TIME_TO_LIVE
+from extender.source.interface import BindConflict, BindError, PodNotFound, Unreachable
+from extender.source.snapshot import Snapshot, SnapshotSource
 from extender.verbs import bind as bind_module
 from extender.verbs.bind import Binder
 from extender.verbs.filter import filter_nodes
-from extender.wire import BindArgs, FilterArgs
-from packing.policies import POLICIES
-from packing.reasons import Reason
+from packing.model.reasons import Reason
+from packing.policies.registry import POLICIES
 from tests.extender.builders import make_node, make_pod, make_state, why
-from tests.extender.test_dialect_manifests import node as node_of
-from tests.extender.test_dialect_manifests import pod as pod_of
+from tests.extender.dialects.test_dialect_manifests import node as node_of
+from tests.extender.dialects.test_dialect_manifests import pod as pod_of
 
 SYNCED = [Listed("Node", frozenset({"own"})), Listed("Pod", frozenset({"default/a"}))]
 MEMORY, CORES = "nvidia.com/gpumem", "nvidia.com/gpucores"

@@ -6,19 +6,19 @@ import json
 
 import pytest
 
+from extender.cli.explain import render
 from extender.dra.forecast import Forecast
-from extender.dra.reading import claim_of, class_of, slice_of
-from extender.explain import NO_DEVICES, explain
-from extender.explain_cli import render
-from extender.limits import PROBLEM
-from extender.names import NodeNames
-from extender.nodeview import view_node
-from extender.objects import Container, Deleted, Listed, PodClaim, PodSpec, Upserted
-from extender.snapshot import Snapshot, SnapshotSource
+from extender.explain.node import view_node
+from extender.explain.pod import NO_DEVICES, explain
+from extender.k8s.objects import Container, Deleted, Listed, PodClaim, PodSpec, Upserted
+from extender.k8s.resource_api.slice_parser import claim_of, class_of, slice_of
+from extender.protocol.codec import Candidate, FilterArgs, PreemptArgs
+from extender.protocol.node_names import NodeNames
+from extender.source.snapshot import Snapshot, SnapshotSource
+from extender.untrusted.limits import PROBLEM
 from extender.verbs.filter import filter_nodes
 from extender.verbs.preempt import preempt
 from extender.verbs.prioritize import prioritize
-from extender.wire import Candidate, FilterArgs, PreemptArgs
 from tests.extender.builders import GPU, make_node, make_pod, make_settings, make_state
 from tests.extender.dra.nvidia import CLASSES, counter_set, dynamic, gpu, spec
 

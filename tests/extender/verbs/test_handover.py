@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from extender.handover import Handover
+from extender.verbs.handover import Handover
 
 
 def test_everything_is_read_at_first() -> None:

@@ -8,22 +8,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.dialects import RequestError, request_of
-from extender.explain import explain
-from extender.names import NodeNames
-from extender.objects import Container, Pod, PodSpec, Upserted
-from extender.state import State
+from extender.cluster.state import State
+from extender.dialects.pod_request import RequestError, request_of
+from extender.explain.pod import explain
+from extender.k8s.objects import Container, Pod, PodSpec, Upserted
+from extender.protocol.codec import Candidate, FilterArgs, PreemptArgs
+from extender.protocol.node_names import NodeNames
 from extender.verbs.bind import Refusal, assign
+from extender.verbs.evaluate import judge
 from extender.verbs.filter import filter_nodes
 from extender.verbs.preempt import preempt
-from extender.verbs.verdict import judge
-from extender.wire import Candidate, FilterArgs, PreemptArgs
-from packing.policies import POLICIES
-from packing.reasons import Reason
+from packing.model.reasons import Reason
+from packing.policies.registry import POLICIES
 from tests.extender.builders import GPU, make_node, make_pod, make_settings, make_state, why
-from tests.extender.test_dialect_manifests import NODES, PODS
-from tests.extender.test_dialect_manifests import node as node_of
-from tests.extender.test_dialect_manifests import pod as pod_of
+from tests.extender.dialects.test_dialect_manifests import NODES, PODS
+from tests.extender.dialects.test_dialect_manifests import node as node_of
+from tests.extender.dialects.test_dialect_manifests import pod as pod_of
 
 NOBODY = Reason.NO_ASSIGNER
 ASKS = {"vgpu-manager": "vgpu-manager-memory-and-cores", "volcano": "volcano-hami-core"}

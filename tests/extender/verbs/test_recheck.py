@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from extender.patience import Patience
+from extender.verbs.recheck import Patience
 
 SOON = 0.001  # seconds
 

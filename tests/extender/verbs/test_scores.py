@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packing.ranking import TOP_LEVEL, best, levels, rank_keys
+from extender.verbs.scores import TOP_LEVEL, best, levels, rank_keys
 
 costs = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=40)
 

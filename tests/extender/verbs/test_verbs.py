@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from extender.limits import PROBLEM
-from extender.names import NodeNames
-from extender.objects import Container, Deleted, PodSpec, Upserted
+from extender.k8s.objects import Container, Deleted, PodSpec, Upserted
+from extender.protocol.codec import Candidate, FilterArgs, PreemptArgs
+from extender.protocol.node_names import NodeNames
+from extender.untrusted.limits import PROBLEM
 from extender.verbs.filter import filter_nodes
 from extender.verbs.preempt import preempt
 from extender.verbs.prioritize import prioritize
-from extender.wire import Candidate, FilterArgs, PreemptArgs
-from packing.reasons import Reason
+from packing.model.reasons import Reason
 from tests.extender.builders import GPU, make_node, make_pod, make_settings, make_state, why
-from tests.extender.test_dialect_manifests import node as node_of
+from tests.extender.dialects.test_dialect_manifests import node as node_of
 
 ALL = make_settings(shortlist=0)
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packing.catalogue import find_model
-from packing.fill import Part, fill_table, grid, price_patterns, solve_patterns
-from packing.fill_kernels import knapsack
-from packing.mig import ProfileMix
-from packing.mixes import ShareMix, fill_mix, serve_mix
-from packing.windows import Windows
+from bench.packing.mig import ProfileMix
+from bench.packing.mixes import ShareMix, fill_mix, serve_mix
+from bench.packing.windows import Windows
+from packing.cost.fill_value import Part, fill_table, grid, price_patterns, solve_patterns
+from packing.cost.knapsack_kernels import knapsack
+from packing.model.gpu_catalogue import find_model
 
 COMPUTE = (1, 2, 3, 4, 7)
 

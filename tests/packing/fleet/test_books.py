@@ -7,17 +7,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packing.arrays import MOST_GPUS, MOST_KINDS, MOST_RESOURCES, TooMany
-from packing.demand import MOST_TYPES, Demand, Mix
-from packing.feasible import could_host
-from packing.fleet import Allocation, Fleet, Gpu, NodeShape, Pool
-from packing.instances import Instance, window
-from packing.policies import POLICIES
+from packing.cost.demand import MOST_TYPES, Demand, Mix
+from packing.cost.kernel_args import nodes_of
+from packing.cost.slots import Slots
+from packing.fleet.arrays import MOST_GPUS, MOST_KINDS, MOST_RESOURCES, TooMany
+from packing.fleet.feasibility import could_host
+from packing.fleet.fleet import Allocation, Fleet, Gpu, NodeShape, Pool
+from packing.model.mig_instances import Instance, window
+from packing.model.reasons import Reason
+from packing.model.request import (
+    ANY,
+    MOST,
+    MOST_DEVICES,
+    Choice,
+    ModelName,
+    Models,
+    Request,
+    Shares,
+    whole_gpus,
+)
 from packing.policies.inventory import Inventory, Tables
-from packing.reasons import Reason
-from packing.records import nodes_of
-from packing.request import ANY, MOST, MOST_DEVICES, Choice, ModelName, Models, Request, Shares, whole_gpus
-from packing.slots import Slots
+from packing.policies.registry import POLICIES
 
 GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
 MIB, GIB = 80_000, 1 << 30

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packing.fleet import Allocation, Fleet, Gpu, NodeShape, Pool
-from packing.reasons import Reason
-from packing.request import Choice, ModelName, Models, Request, Shares, whole_gpus
+from packing.fleet.fleet import Allocation, Fleet, Gpu, NodeShape, Pool
+from packing.model.reasons import Reason
+from packing.model.request import Choice, ModelName, Models, Request, Shares, whole_gpus
 
 GPU = "nvidia.com/gpu"
 MIB = 80_000

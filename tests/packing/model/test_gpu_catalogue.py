@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from packing.catalogue import Geometry, find_model, models, parse_product, parse_profile, placement_of
+from packing.model.gpu_catalogue import (
+    Geometry,
+    find_model,
+    models,
+    parse_product,
+    parse_profile,
+    placement_of,
+)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packing.fleet import Allocation, Fleet, Gpu, NodeShape
-from packing.instances import Instance, every_slice, room, smallest, window
-from packing.reasons import Reason
-from packing.request import Request, Shares
+from packing.fleet.fleet import Allocation, Fleet, Gpu, NodeShape
+from packing.model.mig_instances import Instance, every_slice, room, smallest, window
+from packing.model.reasons import Reason
+from packing.model.request import Request, Shares
 
 # As nvidia-smi lists them for an A100 of 40 GB.
 A100 = (

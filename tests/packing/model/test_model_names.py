@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packing.request import ModelName, Models, ModelText
+from packing.model.request import ModelName, Models, ModelText
 
 
 def pattern(name: str, *, whole: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from packing.topology import parse_islands, reference_islands
+from packing.model.nvlink import parse_islands, reference_islands
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packing.demand import Mix
-from packing.fleet import Fleet, Gpu, NodeShape
+from packing.cost.demand import Mix
+from packing.cost.kernel_args import nodes_of
+from packing.cost.slots import Slots
+from packing.fleet.fleet import Fleet, Gpu, NodeShape
+from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.inventory import STEP, Inventory
-from packing.records import nodes_of
-from packing.request import Request, Shares, whole_gpus
-from packing.slots import Slots
 
 MIB = 40_960
 

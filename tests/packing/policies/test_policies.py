@@ -5,16 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packing.demand import Mix
-from packing.fleet import Fleet
-from packing.policies import POLICIES
-from packing.policies.best_fit import BestFit
+from packing.cost.demand import Mix
+from packing.fleet.fleet import Fleet
+from packing.model.node_spec import Gpu, NodeShape, Pool
+from packing.model.request import Request, Shares, whole_gpus
+from packing.policies.baselines.best_fit import BestFit
+from packing.policies.baselines.gpu_clustering import GpuClustering
+from packing.policies.baselines.gpu_packing import GpuPacking
+from packing.policies.baselines.simple import FirstFit, LeastAllocated, MostAllocated, WorstFit
 from packing.policies.fgd import Fgd
-from packing.policies.gpu_clustering import GpuClustering
-from packing.policies.gpu_packing import GpuPacking
-from packing.policies.simple import FirstFit, LeastAllocated, MostAllocated, WorstFit
-from packing.request import Request, Shares, whole_gpus
-from packing.shape import Gpu, NodeShape, Pool
+from packing.policies.registry import POLICIES
 
 MIB = 1000
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packing.demand import Mix
-from packing.fleet import Fleet, Gpu, NodeShape
+from packing.cost.demand import Mix
+from packing.fleet.fleet import Fleet, Gpu, NodeShape
+from packing.model.request import Request, Shares, whole_gpus
+from packing.policies.baselines.scored import Scored
 from packing.policies.inventory import Inventory
-from packing.policies.scored import Scored
-from packing.request import Request, Shares, whole_gpus
 
 
 def share(milli: int, cpu: int = 1000) -> Request:

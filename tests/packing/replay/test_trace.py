@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from packing.demand import Demand, Mix, by_pods
-from packing.pick import Pick
+from packing.cost.demand import Demand, Mix, by_pods
+from packing.model.node_spec import Gpu, NodeShape
+from packing.model.request import Request, Shares, whole_gpus
+from packing.policies.baselines.simple import FirstFit
 from packing.policies.inventory import Inventory
-from packing.policies.simple import FirstFit
-from packing.replay import Filling, arrivals, build_fleet, fill, gpus_of
-from packing.request import Request, Shares, whole_gpus
-from packing.shape import Gpu, NodeShape
-from packing.timeline import replay_times
+from packing.replay.pick_node import Pick
+from packing.replay.timeline import replay_times
+from packing.replay.trace import Filling, arrivals, build_fleet, fill, gpus_of
 
 
 def share(milli, cpu=1000):

@@ -1,0 +1,1 @@
+"""The ``stowage`` command: arguments, logging, one module for each subcommand."""

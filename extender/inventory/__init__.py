@@ -1,0 +1,1 @@
+"""What a node has: one ``NodeSpec`` from labels, annotations and allocatable resources."""

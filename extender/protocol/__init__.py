@@ -1,0 +1,1 @@
+"""``extender/v1``: the messages between kube-scheduler and Stowage."""

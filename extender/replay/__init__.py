@@ -1,0 +1,1 @@
+"""A replay of requests: from traces of the public, or from a snapshot of a cluster."""

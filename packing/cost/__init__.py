@@ -1,0 +1,1 @@
+"""What a placement costs: the room that it takes from the requests to come."""

@@ -1,0 +1,1 @@
+"""All nodes as arrays, what is allocated on them, and which nodes fit a request."""

@@ -1,0 +1,1 @@
+"""What is packed: requests, nodes, GPUs, MIG instances, NVLink islands."""

@@ -1,0 +1,1 @@
+"""Requests placed one after the other, by any policy, without a cluster."""

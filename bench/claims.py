@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from statistics import mean
 from typing import Any
 
-from extender.dra.device_cache import DeviceBooks
-from extender.dra.forecast import Forecaster
+from extender.dra.device_cache import DeviceCache
+from extender.dra.forecast import AllocationSimulator
 from extender.k8s.objects import Pod, PodClaim, PodSpec
 from extender.k8s.resource_api.slice_parser import claim_of, class_of, slice_of
 from tests.e2e.dra_cases import classes
@@ -66,14 +66,14 @@ class Cluster:
 
     def __init__(self, nodes: int, gpus: int) -> None:
         self.gpus = nodes * gpus
-        self._books = DeviceBooks()
+        self._books = DeviceCache()
         self._nodes = [f"n{number}" for number in range(nodes)]
         for raw in classes():
             self._books.put(class_of(raw["metadata"]["name"], raw["spec"]))
         for name in self._nodes:
             for raw in divided_node(name, gpus)[1]:
                 self._books.put(slice_of(raw["metadata"]["name"], raw["spec"]))
-        self._forecaster = Forecaster(self._books)
+        self._simulator = AllocationSimulator(self._books)
 
     def run(self, mix: Mapping[str, float], load: float, seed: int, claims: int, *, scored: bool) -> float:
         """The part of what is asked for that is given; ``load`` is what would be in use if all were given."""
@@ -98,7 +98,7 @@ class Cluster:
         self._books.put(claim_of("d", name, {"devices": _wish(kind)}, None))
         self._books.refresh(lambda node: {})
         pod = Pod("d", name, name, PodSpec(claims=(PodClaim("c", name),)))
-        found = self._forecaster.forecasts(pod, [(node, {}) for node in self._nodes])
+        found = self._simulator.forecasts(pod, [(node, {}) for node in self._nodes])
         fits = [forecast for forecast in found if forecast.devices]
         if not fits:
             self._books.remove("ResourceClaim", f"d/{name}")

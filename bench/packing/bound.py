@@ -27,7 +27,7 @@ import numpy.typing as npt
 from scipy.optimize import linprog
 
 from bench.packing.bound_kernels import best_contents
-from packing.model.node_spec import NodeShape
+from packing.model.node_spec import NodeSpec
 from packing.model.request import WHOLE, Request
 
 TOLERANCE = 1e-5
@@ -67,7 +67,7 @@ class NodeBound:
     Patterns are kept, so that further questions are answered faster.
     """
 
-    def __init__(self, nodes: Sequence[NodeShape], requests: Iterable[Request]) -> None:
+    def __init__(self, nodes: Sequence[NodeSpec], requests: Iterable[Request]) -> None:
         self._unit = max(1, -(-max(node.cpu_milli for node in nodes) // _UNITS))
         counts: dict[_Class, int] = {}
         for node in nodes:

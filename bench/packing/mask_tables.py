@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bench.packing.windows import Windows
+from bench.packing.windows import MigMasks
 from packing.cost.fill_value import OVERLOAD, price_patterns
 
 LEAVING = 0.1
@@ -29,7 +29,7 @@ LEAVING = 0.1
 Doubles = npt.NDArray[np.float64]
 
 
-def slots_soon(windows: Windows, frequency: Doubles) -> Doubles:
+def slots_soon(windows: MigMasks, frequency: Doubles) -> Doubles:
     """Expected slots by profile and mask once each instance has left with probability ``LEAVING``, (T, M).
 
     ``frequency`` (T,) is that of the profiles. Masks that they never make have their slots as they are.
@@ -55,14 +55,14 @@ def _thinned(slots: Doubles, mask: int, leaving: Sequence[int]) -> Doubles:
     return (1 - LEAVING) * stays + LEAVING * left
 
 
-def fill_by_mask(windows: Windows, values: Doubles, frequency: Doubles) -> Doubles:
+def fill_by_mask(windows: MigMasks, values: Doubles, frequency: Doubles) -> Doubles:
     """phi by mask (M,), in GPUs. ``values`` (T,) are GPUs per instance."""
     demand = OVERLOAD * frequency / (frequency @ values)
     duals, _ = price_patterns(windows.patterns.T, values, demand)
     return best_fill(windows, np.maximum(values - duals[:-1], 0.0))
 
 
-def best_fill(windows: Windows, worth: Doubles) -> Doubles:
+def best_fill(windows: MigMasks, worth: Doubles) -> Doubles:
     """Most ``worth`` (T,) that instances in the free slices of each mask add up to, (M,)."""
     table = np.zeros(1 << windows.slices)
     for mask in reversed(range(table.size)):

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from bench.packing import mask_tables
-from bench.packing.windows import Windows
+from bench.packing.windows import MigMasks
 
 Doubles = npt.NDArray[np.float64]
 Longs = npt.NDArray[np.int64]
@@ -33,7 +33,7 @@ class ProfileMix:
     """Frequencies (T,) of instances by profile, and the GPUs they come to."""
 
     name: str
-    windows: Windows
+    windows: MigMasks
     compute: tuple[int, ...]
     frequency: Doubles
     gpus: int = 100

@@ -20,7 +20,7 @@ from bench.packing.mig import ProfileMix
 from packing.cost.demand import Mix
 from packing.cost.fill_value import solve_patterns
 from packing.fleet.fleet import Allocation
-from packing.model.node_spec import Gpu, NodeShape
+from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import WHOLE, Request, Shares
 from packing.policies.registry import POLICIES, Policy
 from packing.replay.pick_node import Pick
@@ -79,7 +79,7 @@ class _Shares:
     def __init__(self, mix: ShareMix, policy: str) -> None:
         milli = WHOLE * mix.sizes // mix.unit
         self._requests = [Request(shares=Shares(1, int(c), memory_milli=int(m))) for c, m in milli]
-        shape = [NodeShape(f"gpu-{i}", 0, 0, (Gpu(WHOLE, divisible=True),)) for i in range(mix.gpus)]
+        shape = [NodeSpec(f"gpu-{i}", 0, 0, (Gpu(WHOLE, divisible=True),)) for i in range(mix.gpus)]
         self._fleet = build_fleet(shape)
         self._pick = Pick(np.arange(mix.gpus))
         known = Mix(tuple(self._requests), tuple(mix.frequency.tolist()))

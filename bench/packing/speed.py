@@ -20,7 +20,7 @@ import numpy as np
 
 from extender.replay.traces import read_nodes, read_pods
 from packing.cost.demand import Mix
-from packing.fleet.fleet import Fleet, Floats, NodeShape
+from packing.fleet.fleet import Fleet, Floats, NodeSpec
 from packing.model.request import Request
 from packing.policies.registry import POLICIES, Policy, known_mix
 from packing.replay.pick_node import Pick
@@ -55,7 +55,7 @@ class Timed:
 
 
 def replay(
-    shapes: Sequence[NodeShape], queue: Sequence[Request], policy: str, mix: Mix | None
+    shapes: Sequence[NodeSpec], queue: Sequence[Request], policy: str, mix: Mix | None
 ) -> tuple[float, list[int]]:
     """Seconds of the whole replay, and nanoseconds of each decision in it."""
     fleet, timed = build_fleet(shapes), Timed(POLICIES[policy](mix), Pick(np.arange(len(shapes))))

@@ -20,7 +20,7 @@ Longs = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Windows:
+class MigMasks:
     """The profiles of a geometry as masks: ``starts[t]`` are the windows of profile t, ``every`` those of all
     profiles, asked for or not. All masks have ``slices`` bits."""
 
@@ -29,7 +29,7 @@ class Windows:
     every: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, geometry: Geometry, compute: tuple[int, ...]) -> Windows:
+    def of(cls, geometry: Geometry, compute: tuple[int, ...]) -> MigMasks:
         """The windows of the profiles with these compute slices, each in its smallest size."""
         sized = [
             min((p for p in geometry.placements if p.compute == c), key=lambda p: p.size) for c in compute

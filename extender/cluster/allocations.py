@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from extender.cluster.claim_check import Seen, settle_counts, settle_since
 from extender.dialects.dialect import Claims
-from packing.fleet.fleet import Allocation, Fleet, NodeShape
+from packing.fleet.fleet import Allocation, Fleet, NodeSpec
 from packing.model.request import Request, Shares
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Hold:
     uid: str = ""
 
 
-class Ledger:
+class Allocations:
     """Holds by pod key, and the fleet that they are taken from.
 
     ``doubts`` says, by pod key, what a pod claims against its request or its node; ``contradictions`` counts
@@ -55,7 +55,7 @@ class Ledger:
         self._on_node: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._nominated: dict[str, Hold] = {}
 
-    def put_node(self, shape: NodeShape) -> None:
+    def put_node(self, shape: NodeSpec) -> None:
         """Add or replace a node; what its pods hold is taken again."""
         if shape.name in self._fleet.rows:
             self._forget_taken(shape.name)
@@ -133,7 +133,7 @@ class Ledger:
     def promise(self, hold: Hold) -> Allocation:
         """What a pod that is promised a node, which is known, would have there."""
         row = self._fleet.rows[hold.node]
-        return self._fleet.allocation(row, hold.request, self._fleet.roomiest(row, hold.request))
+        return self._fleet.allocation(row, hold.request, self._fleet.freest_gpus(row, hold.request))
 
     def _take(self, key: str) -> None:
         hold = self._holds[key]

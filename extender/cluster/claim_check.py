@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from extender.dialects.dialect import Claim, Claims
 from extender.untrusted.limits import quoted, shorten
 from packing.model.mig_instances import Instances, every_slice
-from packing.model.node_spec import Gpu, NodeShape, meaning
+from packing.model.node_spec import Gpu, NodeSpec, meaning
 from packing.model.request import WHOLE, Request, Shares, whole_gpus
 
 _ROUNDING = 2
@@ -29,7 +29,7 @@ Parts = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class ReconciledClaims:
     """``parts`` of GPUs in the books, and of those that are divided into MIG instances the ``slices`` (GPU,
     mask); ``doubt`` says what the claims contradict, "" where nothing."""
 
@@ -38,24 +38,24 @@ class Settled:
     slices: tuple[tuple[int, int], ...] = ()
 
 
-def settle(shape: NodeShape, request: Request, claims: Claims | None) -> Settled:
+def reconcile_claims(shape: NodeSpec, request: Request, claims: Claims | None) -> ReconciledClaims:
     """What a pod bound to this node has of its divided GPUs."""
-    if not shape.divided_as:
-        return Settled()
+    if not shape.sharing_resource:
+        return ReconciledClaims()
     asked = meaning(shape, request).shares
-    if claims is not None and claims.resource != shape.divided_as:
+    if claims is not None and claims.resource != shape.sharing_resource:
         claims = None  # written for another kind of node: what counts here is what the pod asks for
     if claims is None and asked is None:
-        return Settled()
+        return ReconciledClaims()
     devices, doubts = _heard(shape, asked, claims)
     uses = _Uses(shape, exact=claims is not None and claims.exact)
     for claim in devices:
         doubts.append(uses.add(claim))
-    return Settled(uses.parts(), _joined(doubts), uses.slices())
+    return ReconciledClaims(uses.parts(), _joined(doubts), uses.slices())
 
 
 def _heard(
-    shape: NodeShape, asked: Shares | None, claims: Claims | None
+    shape: NodeSpec, asked: Shares | None, claims: Claims | None
 ) -> tuple[tuple[Claim, ...], list[str]]:
     """The claims that are heard, at least one if the pod asks for anything, and what is wrong with them."""
     elsewhere = claims is not None and claims.node not in ("", shape.name)
@@ -69,7 +69,7 @@ def _heard(
 
 
 def settle_counts(
-    shape: NodeShape, request: Request, reported: tuple[tuple[str, int], ...]
+    shape: NodeSpec, request: Request, reported: tuple[tuple[str, int], ...]
 ) -> tuple[Request, str]:
     """The request with as many counted devices as kubelet reports, if those are more, and what contradicts.
 
@@ -134,7 +134,7 @@ class _Uses:
     plus GPUs and not with their product.
     """
 
-    def __init__(self, shape: NodeShape, *, exact: bool) -> None:
+    def __init__(self, shape: NodeSpec, *, exact: bool) -> None:
         self._gpus, self._exact = shape.gpus, exact
         self._by_uuid = {gpu.uuid: index for index, gpu in reversed([*enumerate(shape.gpus)]) if gpu.uuid}
         self._on: defaultdict[int, defaultdict[int, _Amount]] = defaultdict(lambda: defaultdict(_Amount))
@@ -276,27 +276,27 @@ class Seen:
 
 
 def settle_since(
-    shape: NodeShape, request: Request, claims: Claims | None, possible: tuple[Shares, ...], seen: Seen
-) -> Settled:
+    shape: NodeSpec, request: Request, claims: Claims | None, possible: tuple[Shares, ...], seen: Seen
+) -> ReconciledClaims:
     """What a pod bound to this node has of its divided GPUs, by what it says now and has said before.
 
     Where the request cannot be read, it is what its spec takes, and ``possible`` what it can have been given.
     """
-    if not shape.divided_as:
-        return Settled()
-    known = tuple(share for share in seen.shares if share.resource == shape.divided_as)
-    larger = known or tuple(share for share in possible if share.resource == shape.divided_as)
+    if not shape.sharing_resource:
+        return ReconciledClaims()
+    known = tuple(share for share in seen.shares if share.resource == shape.sharing_resource)
+    larger = known or tuple(share for share in possible if share.resource == shape.sharing_resource)
     if possible and larger:
         request = _as_granted(shape, request, larger[0])
-    settled = settle(shape, request, claims)
+    settled = reconcile_claims(shape, request, claims)
     if seen.first is None:
         seen.first = _first(shape, seen.came_first, Said(request, claims) if claims else None, settled)
     before, counts = (seen.first.request, seen.first.claims) if seen.first else (request, claims)
     if counts != claims:
-        settled = settle(shape, request, counts)
+        settled = reconcile_claims(shape, request, counts)
     for share in larger:
         if not _covers(meaning(shape, before).shares, share):
-            more = settle(shape, Request(shares=share), _with_least(counts, share))
+            more = reconcile_claims(shape, Request(shares=share), _with_least(counts, share))
             settled = _both(settled, more)
     now = meaning(shape, request).shares
     if counts != claims or any(not _covers(now, share) for share in known):
@@ -304,26 +304,28 @@ def settle_since(
     return settled
 
 
-def _first(shape: NodeShape, came_first: Said | None, now: Said | None, settled: Settled) -> Said | None:
+def _first(
+    shape: NodeSpec, came_first: Said | None, now: Said | None, settled: ReconciledClaims
+) -> Said | None:
     """What contradicts nothing: what came first, else what is said now, of which ``settled`` was made."""
     if (
         came_first
         and (now is None or came_first.claims != now.claims)
         and _is_for(shape, came_first)
-        and not settle(shape, came_first.request, came_first.claims).doubt
+        and not reconcile_claims(shape, came_first.request, came_first.claims).doubt
     ):
         return came_first
     return now if now and _is_for(shape, now) and not settled.doubt else None
 
 
-def _is_for(shape: NodeShape, said: Said) -> bool:
-    return said.claims.resource == shape.divided_as
+def _is_for(shape: NodeSpec, said: Said) -> bool:
+    return said.claims.resource == shape.sharing_resource
 
 
 _CHANGED = "its annotations have changed since it was bound"
 
 
-def _as_granted(shape: NodeShape, request: Request, share: Shares) -> Request:
+def _as_granted(shape: NodeSpec, request: Request, share: Shares) -> Request:
     """A request that cannot be read, with the share that the pod can have been given here; whole GPUs where
     its spec asks for those, too."""
     others = replace(request, devices=tuple(one for one in request.devices if one[0] != share.resource))
@@ -340,7 +342,7 @@ def _with_least(claims: Claims | None, share: Shares) -> Claims | None:
     return replace(claims, devices=tuple(replace(claim, least=share) for claim in claims.devices))
 
 
-def _both(one: Settled, other: Settled) -> Settled:
+def _both(one: ReconciledClaims, other: ReconciledClaims) -> ReconciledClaims:
     """The larger of both on each GPU; ``doubt`` of the first."""
     parts = {gpu: (milli, mib) for gpu, milli, mib in one.parts}
     for gpu, milli, mib in other.parts:
@@ -350,7 +352,7 @@ def _both(one: Settled, other: Settled) -> Settled:
     for gpu, mask in other.slices:
         slices[gpu] = mask | slices.get(gpu, 0)
     in_order = tuple((gpu, *parts[gpu]) for gpu in sorted(parts))
-    return Settled(in_order, one.doubt, tuple(sorted(slices.items())))
+    return ReconciledClaims(in_order, one.doubt, tuple(sorted(slices.items())))
 
 
 def _covers(one: Shares | None, other: Shares) -> bool:

@@ -72,7 +72,7 @@ class GuardedPolicy:
                 return policy.choose(fleet, request, row)
             except Exception:
                 self.failures.note("choose")
-        return fleet.roomiest(row, request)
+        return fleet.freest_gpus(row, request)
 
     def terms(self, fleet: Fleet, request: Request, row: int) -> dict[str, float]:
         """See ``Policy.terms``; none where they are not known."""

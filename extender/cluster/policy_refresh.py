@@ -24,7 +24,7 @@ LONGEST = 30.0
 """Seconds after which fewer will do."""
 
 
-class Planner:
+class PolicyRefresher:
     """Looks after the policy of one state, which must not raise (``guarded_policy.py``). Everything but the
     plan itself runs on the event loop."""
 

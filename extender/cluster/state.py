@@ -16,20 +16,20 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from extender.cluster.allocations import Hold, Ledger
-from extender.cluster.assumed_pods import TIME_TO_LIVE, Tentative, Tentatives
+from extender.cluster.allocations import Allocations, Hold
+from extender.cluster.assumed_pods import TIME_TO_LIVE, AssumedPod, AssumedPods
 from extender.cluster.claim_check import Seen
 from extender.cluster.guarded_policy import Failures
 from extender.dialects.pod_request import WRITERS, RequestError, claims_of, held_by, request_of
-from extender.dra.device_cache import DeviceBooks
-from extender.dra.forecast import Forecaster
+from extender.dra.device_cache import DeviceCache
+from extender.dra.forecast import AllocationSimulator
 from extender.inventory.mig_manager import LAYOUT, named
 from extender.inventory.node_inventory import InventoryError, inventory_of, is_gpu_resource
 from extender.k8s.objects import (
-    Cards,
     Deleted,
     Event,
     Kind,
+    KoordinatorDevice,
     Listed,
     MigLayout,
     MigLayouts,
@@ -43,7 +43,7 @@ from extender.protocol.node_names import NameTable, NodeNames
 from extender.untrusted.limits import NAME, TAUGHT_NAMES
 from packing.fleet.arrays import TooMany
 from packing.fleet.feasibility import could_host
-from packing.fleet.fleet import Allocation, Fleet, NodeShape
+from packing.fleet.fleet import Allocation, Fleet, NodeSpec
 from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.policies.registry import Policy
@@ -62,10 +62,10 @@ class State:
     """Nodes, pods that have not ended, and what they hold.
 
     ``pods`` is what the watch shows, and nothing else changes it; what ``bind`` assumes beside it is in
-    ``tentative`` until the watch shows what became of it.
+    ``assumed_pods`` until the watch shows what became of it.
     ``cards`` is what is known of the nodes' GPUs beside the nodes, by node; ``layouts`` what the MIG manager
     knows, by node, "" for those that have nothing of their own.
-    ``devices`` is what there is of Dynamic Resource Allocation, ``forecaster`` what will be given of it.
+    ``devices`` is what there is of Dynamic Resource Allocation, ``simulator`` what will be given of it.
     ``problems`` says, by the name of a node, the key of a pod or another object, what could not be read or
     contradicts: a node that cannot be read takes nothing, a pod that contradicts counts with the larger use.
     ``synced`` are the kinds whose first list has arrived.
@@ -78,14 +78,14 @@ class State:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.fleet = Fleet()
-        self.ledger = Ledger(self.fleet)
+        self.allocations = Allocations(self.fleet)
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}
-        self.cards: dict[str, Cards] = {}
+        self.cards: dict[str, KoordinatorDevice] = {}
         self.layouts: dict[str, MigLayouts] = {}
-        self.devices = DeviceBooks()
-        self.forecaster = Forecaster(self.devices)
-        self.tentative = Tentatives()
+        self.devices = DeviceCache()
+        self.simulator = AllocationSimulator(self.devices)
+        self.assumed_pods = AssumedPods()
         self._problems: dict[str, str] = {}
         self.synced: set[Kind] = set()
         self.binds = False
@@ -107,7 +107,11 @@ class State:
                 case Upserted(Pod() as pod):
                     self._put_pod(pod)
                 case Upserted(
-                    ResourceSlice() | ResourceClaim() | DeviceClass() | Cards() | MigLayouts() as record
+                    ResourceSlice()
+                    | ResourceClaim()
+                    | DeviceClass()
+                    | KoordinatorDevice()
+                    | MigLayouts() as record
                 ):
                     self._put_record(record)
                 case Deleted("Node", key):
@@ -128,7 +132,7 @@ class State:
         return table.find(names)
 
     @contextmanager
-    def as_for(self, pod: Pod, possibly_bound: PossiblyBound = ()) -> Iterator[Fleet]:
+    def fleet_view_for(self, pod: Pod, possibly_bound: PossiblyBound = ()) -> Iterator[Fleet]:
         """The fleet as it stands for this pod: what pods of the same or a higher priority are promised, and
         what others may have been bound to, is taken; what the pod holds itself is not. The exact old state
         after the block."""
@@ -136,7 +140,7 @@ class State:
         others = [(other, node) for other, node in possibly_bound if other.uid != pod.uid]
         # A pod that may be bound already counts there, and not where it is nominated.
         counted = {pod.key, *(self._keys_by_uid.get(other.uid, "") for other, _ in others)}
-        promised = self.ledger.promised(counted, pod.priority)
+        promised = self.allocations.promised(counted, pod.priority)
         promised += [Hold(node, request_of(other)) for other, node in others if node in self.fleet.rows]
         if not own and not promised:  # as for most pods that wait
             yield self.fleet
@@ -145,7 +149,7 @@ class State:
         for row in closed:
             self.fleet.block(row, self._closed(row, pod.uid))
         try:
-            with self.fleet.without(own), self.fleet.holding(map(self.ledger.promise, promised)):
+            with self.fleet.without(own), self.fleet.holding(map(self.allocations.promise, promised)):
                 yield self.fleet
         finally:
             for row, reason in closed.items():
@@ -154,22 +158,22 @@ class State:
     def is_bound(self, uid: str) -> bool:
         """Whether the pod of this UID has a node, tentatively or not."""
         known = self.pod_by_uid(uid)
-        return bool(known and known.node_name) or bool(self.tentative.of(uid))
+        return bool(known and known.node_name) or bool(self.assumed_pods.of(uid))
 
     def taken_by(self, pod: Pod) -> list[Allocation]:
         """All that a pod of this name has in the fleet, tentative holds included."""
-        keys = [pod.key, *(one.key for one in self.tentative.of(pod.uid))]
-        return [taken for key in keys if (taken := self.ledger.taken(key)) is not None]
+        keys = [pod.key, *(one.key for one in self.assumed_pods.of(pod.uid))]
+        return [taken for key in keys if (taken := self.allocations.taken(key)) is not None]
 
     @property
     def problems(self) -> dict[str, str]:
         """See the class."""
-        return self.ledger.doubts | self._problems | dict(self.devices.problems)
+        return self.allocations.doubts | self._problems | dict(self.devices.problems)
 
     @property
     def contradictions(self) -> int:
         """How often a pod's claims contradicted its request or its node, since the start."""
-        return self.ledger.contradictions
+        return self.allocations.contradictions
 
     def labels_of(self, node: str) -> Mapping[str, str]:
         """The labels of a node; none where it is not known."""
@@ -183,8 +187,8 @@ class State:
 
     def pods_on(self, node: str) -> Iterator[Pod]:
         """The pods that hold something on a node, tentatively or not."""
-        for key in self.ledger.holders(node):
-            one = self.tentative.by_key(key)
+        for key in self.allocations.holders(node):
+            one = self.assumed_pods.by_key(key)
             yield one.pod if one else self.pods[key]
 
     @property
@@ -192,44 +196,44 @@ class State:
         """Nodes that hold more GPU than they have."""
         return frozenset(self._overcommitted)
 
-    def assume(self, pod: Pod, node: str, assignment: Mapping[str, str], now: float) -> Tentative:
+    def assume(self, pod: Pod, node: str, assignment: Mapping[str, str], now: float) -> AssumedPod:
         """Count the pod as bound to a node, with these annotations: the API server is being asked.
 
         Exactly one of ``confirm`` and ``refute`` follows for each call.
         """
-        one = self.tentative.on(pod.uid, node)
+        one = self.assumed_pods.on(pod.uid, node)
         if one is None:
             placed = replace(pod, node_name=node, annotations={**pod.annotations, **assignment})
-            one = self._tentatively(Tentative(placed, now, assignment))
+            one = self._tentatively(AssumedPod(placed, now, assignment))
         one.in_flight += 1
         one.since = now
         return one
 
     def confirm(self, pod: Pod, now: float) -> None:
         """The API server has taken this binding: no other one of the pod has happened or will."""
-        for one in self.tentative.of(pod.uid):
+        for one in self.assumed_pods.of(pod.uid):
             if one.pod.node_name == pod.node_name:
-                one.in_flight, one.sure, one.since = one.in_flight - 1, True, now
+                one.in_flight, one.confirmed, one.since = one.in_flight - 1, True, now
             else:
                 self._drop(one)
 
-    def refute(self, pod: Pod, now: float, *, doubtful: bool) -> None:
-        """The API server has refused this binding, or (``doubtful``) not answered: it may have happened."""
-        one = self.tentative.on(pod.uid, pod.node_name)
+    def refute(self, pod: Pod, now: float, *, outcome_unknown: bool) -> None:
+        """The API server has refused this binding, or (``outcome_unknown``) not answered: it may have happened."""
+        one = self.assumed_pods.on(pod.uid, pod.node_name)
         if one is None:  # the watch has shown meanwhile what became of the pod
             return
         one.in_flight -= 1
         one.since = now
-        one.doubtful |= doubtful
-        if not (one.in_flight or one.doubtful or one.sure):
+        one.outcome_unknown |= outcome_unknown
+        if not (one.in_flight or one.outcome_unknown or one.confirmed):
             self._drop(one)
 
-    def heard(self, pod: Pod, truth: Pod | None, now: float) -> None:
+    def reconcile(self, pod: Pod, truth: Pod | None, now: float) -> None:
         """The API server, asked for this pod, has ``truth``: None where it is gone.
 
         Ends its tentative holds, unless it waits and a binding of it may still come through.
         """
-        held = self.tentative.of(pod.uid)
+        held = self.assumed_pods.of(pod.uid)
         if not held:  # the watch was first, and may know more by now
             return
         if truth is None or truth.uid != pod.uid or truth.terminated:
@@ -241,7 +245,7 @@ class State:
                 if not one.in_flight and now - one.since >= TIME_TO_LIVE:
                     self._drop(one)
 
-    def found(self, truth: Pod, now: float) -> None:
+    def observe_bound(self, truth: Pod, now: float) -> None:
         """The API server has this pod, which may have been bound by others and not be on the watch yet."""
         known = self.pods.get(truth.key)
         shown = known is not None and known.uid == truth.uid and known.node_name
@@ -249,32 +253,32 @@ class State:
             self._hold_for_sure(truth, now)
 
     def _hold_for_sure(self, truth: Pod, now: float) -> None:
-        there = self.tentative.on(truth.uid, truth.node_name)
-        seen = self.ledger.seen(there.key) if there and there.sure else None
+        there = self.assumed_pods.on(truth.uid, truth.node_name)
+        seen = self.allocations.seen(there.key) if there and there.confirmed else None
         self._drop_all(truth.uid)
         in_flight = there.in_flight if there else 0
-        self._tentatively(Tentative(truth, now, in_flight=in_flight, sure=True), seen)
+        self._tentatively(AssumedPod(truth, now, in_flight=in_flight, confirmed=True), seen)
 
-    def _tentatively(self, one: Tentative, seen: Seen | None = None) -> Tentative:
-        self.tentative.put(one)
+    def _tentatively(self, one: AssumedPod, seen: Seen | None = None) -> AssumedPod:
+        self.assumed_pods.put(one)
         known = self.pods.get(one.pod.key)
         if known is not None and known.uid == one.pod.uid:
-            self.ledger.release(known.key)  # what it was promised
+            self.allocations.release(known.key)  # what it was promised
         if hold := self._hold(one.pod, one.pod.node_name):
-            self.ledger.hold(one.key, hold, seen)
+            self.allocations.hold(one.key, hold, seen)
         self._note(one.pod.node_name)
         return one
 
-    def _drop(self, one: Tentative) -> None:
-        self.tentative.remove(one)
-        self.ledger.release(one.key)
+    def _drop(self, one: AssumedPod) -> None:
+        self.assumed_pods.remove(one)
+        self.allocations.release(one.key)
         self._note(one.pod.node_name)
         known = self.pods.get(one.pod.key)
         if known is not None and known.uid == one.pod.uid and not known.node_name:
             self._put_pod(known)  # it may be promised a node
 
     def _drop_all(self, uid: str) -> None:
-        for one in self.tentative.of(uid):
+        for one in self.assumed_pods.of(uid):
             self._drop(one)
 
     def _put_node(self, node: Node) -> None:
@@ -283,9 +287,11 @@ class State:
         if known is None or not _same_inventory(known, node):
             self._read(node)
 
-    def _put_record(self, record: ResourceSlice | ResourceClaim | DeviceClass | Cards | MigLayouts) -> None:
+    def _put_record(
+        self, record: ResourceSlice | ResourceClaim | DeviceClass | KoordinatorDevice | MigLayouts
+    ) -> None:
         match record:
-            case Cards():
+            case KoordinatorDevice():
                 self._put_cards(record.name, record)
             case MigLayouts():
                 self._put_layouts(record.node, record)
@@ -300,7 +306,7 @@ class State:
         else:
             self.devices.remove(kind, key)
 
-    def _put_cards(self, node: str, cards: Cards | None) -> None:
+    def _put_cards(self, node: str, cards: KoordinatorDevice | None) -> None:
         if cards is None:
             self.cards.pop(node, None)
         else:
@@ -342,10 +348,10 @@ class State:
         self._could_host.clear()
         try:
             inventory = inventory_of(node, self.cards.get(node.name), self.layouts_for(node.name))
-            self.ledger.put_node(inventory.shape)
+            self.allocations.put_node(inventory.shape)
             problem = inventory.doubt
         except (InventoryError, QuantityError, TooMany) as error:
-            self.ledger.put_node(NodeShape(node.name, 0, 0, blocked=Reason.UNREADABLE))
+            self.allocations.put_node(NodeSpec(node.name, 0, 0, blocked=Reason.UNREADABLE))
             problem = f"node takes nothing: {error}"
         if problem:
             self._problem(node.name, problem)
@@ -358,7 +364,7 @@ class State:
         self.nodes.pop(name, None)
         self._problems.pop(name, None)
         self._problems.pop(_layouts_of(name), None)
-        self.ledger.remove_node(name)
+        self.allocations.remove_node(name)
 
     def _put_pod(self, pod: Pod) -> None:
         if pod.terminated:
@@ -373,19 +379,19 @@ class State:
             self._untaught.add(pod.key)
         self.pods[pod.key] = pod
         self._keys_by_uid[pod.uid] = pod.key
-        assumed = self.tentative.on(pod.uid, pod.node_name)
-        seen = self.ledger.seen(assumed.key) if assumed and assumed.sure else None
+        assumed = self.assumed_pods.on(pod.uid, pod.node_name)
+        seen = self.allocations.seen(assumed.key) if assumed and assumed.confirmed else None
         if pod.node_name:
             self._drop_all(pod.uid)  # before it is held for good: it has its room once
         node = pod.node_name or pod.nominated_node
         hold = self._hold(pod, node) if node else None
         if hold is None:
-            self.ledger.release(pod.key)
+            self.allocations.release(pod.key)
         elif pod.node_name:
-            self.ledger.hold(pod.key, hold, seen)
+            self.allocations.hold(pod.key, hold, seen)
             self._note(node)
-        elif not self.tentative.of(pod.uid):
-            self.ledger.nominate(pod.key, hold)
+        elif not self.assumed_pods.of(pod.uid):
+            self.allocations.nominate(pod.key, hold)
         if known is not None and known.node_name != pod.node_name:
             self._note(known.node_name)
         if known is None or pod.node_name != known.node_name:
@@ -439,7 +445,7 @@ class State:
 
     def _remove_pod(self, key: str) -> None:
         self._problems.pop(key, None)
-        self.ledger.release(key)
+        self.allocations.release(key)
         self._untaught.discard(key)
         pod = self.pods.pop(key, None)
         if pod is not None:
@@ -486,7 +492,7 @@ class State:
         """Why a node takes nothing at all; ``but_for`` is the UID of a pod that is not to count."""
         shape = self.fleet.shapes[row]
         assert shape is not None
-        writer = WRITERS.get(shape.divided_as) if self.binds else None
+        writer = WRITERS.get(shape.sharing_resource) if self.binds else None
         if shape.blocked or writer is None:
             return shape.blocked
         others = (pod for pod in self.pods_on(shape.name) if pod.uid != but_for)

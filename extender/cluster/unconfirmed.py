@@ -26,7 +26,7 @@ _AFTERMATH = 60.0
 _KEPT = 4096
 
 
-class Unseen:
+class UnconfirmedBindings:
     """The last answer for each of the last pods."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from extender.dialects.pod_resources import RequestError
 from extender.dialects.sharing import hami, vgpu_manager, volcano
 from extender.untrusted.limits import LISTED_NAMES, NAME, quoted
-from packing.model.request import Choice, ModelName, Models
+from packing.model.request import ModelName, Models, NameFilter
 
 MODELS, NOT_MODELS = "stowage.dev/gpu-models", "stowage.dev/gpu-models-not"
 CUDA, NVLINK = "stowage.dev/min-cuda", "stowage.dev/nvlink"
@@ -34,13 +34,13 @@ def products(said: Mapping[str, str]) -> Models:
     return Models(tuple(filter(None, allow)), deny)
 
 
-def uuids(said: Mapping[str, str]) -> Choice:
+def uuids(said: Mapping[str, str]) -> NameFilter:
     """UUIDs of GPUs. Raises RequestError where every GPU that is named is ruled out, too."""
     allow = tuple(filter(None, (frozenset(_listed(said, key)) for key in _USE_UUID)))
     deny = frozenset(uuid for key in _DENY_UUID for uuid in _listed(said, key))
     if any(group <= deny for group in allow):
         raise RequestError("every GPU that the pod names by UUID is ruled out by the pod, too")
-    return Choice(allow, deny)
+    return NameFilter(allow, deny)
 
 
 def cuda(said: Mapping[str, str]) -> int:

@@ -13,7 +13,7 @@ from typing import Protocol
 from extender.dialects.pod_resources import RequestError, amounts
 from extender.k8s.objects import Node, Pod, PodSpec
 from extender.untrusted.limits import CLAIMED_DEVICES, quoted
-from packing.model.node_spec import NodeShape
+from packing.model.node_spec import NodeSpec
 from packing.model.request import Shares
 
 
@@ -52,7 +52,7 @@ class Claims:
     exact: bool = True
 
 
-class Vocabulary(Protocol):
+class Dialect(Protocol):
     """One way to ask for parts of GPUs. A module with these names is one."""
 
     RESOURCE: str
@@ -84,14 +84,14 @@ class Vocabulary(Protocol):
         ...
 
 
-class Writer(Protocol):
+class AssignmentWriter(Protocol):
     """A vocabulary in which ``bind`` says which GPUs a pod has. What is written reads back by ``claims``."""
 
     RESOURCE: str
-    """See ``Vocabulary``."""
+    """See ``Dialect``."""
 
     def assignment(
-        self, pod: Pod, shape: NodeShape, chosen: tuple[int, ...], now: float, taken: Mapping[int, int]
+        self, pod: Pod, shape: NodeSpec, chosen: tuple[int, ...], now: float, taken: Mapping[int, int]
     ) -> dict[str, str]:
         """The annotations that give a pod these GPUs (indices) of a node that is divided as ``RESOURCE``.
 

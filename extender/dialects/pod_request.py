@@ -1,7 +1,7 @@
 """Pod -> Request: what a pod asks for, in the words that clusters already use, one file per vocabulary.
 
 Counted devices (``counted.py``) are asked for by resource name alone; parts of GPUs in one of the
-vocabularies of ``VOCABULARIES``. A pod speaks one of them at most. Contradictory or impossible requests
+vocabularies of ``DIALECTS``. A pod speaks one of them at most. Contradictory or impossible requests
 raise ``RequestError`` with a text for the pod's owner; nothing is guessed.
 
 The same ``nvidia.com/gpu: 1`` is a whole GPU on a plain node and a device of HAMi's on a HAMi node: the
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from extender.dialects import constraints, counted
-from extender.dialects.dialect import Claims, Vocabulary, Writer, most_together
+from extender.dialects.dialect import AssignmentWriter, Claims, Dialect, most_together
 from extender.dialects.pod_resources import RequestError, amounts, effective
 from extender.dialects.sharing import gpushare, hami, kai, koordinator, vgpu_manager, volcano
 from extender.dialects.sharing import stowage as own
@@ -25,9 +25,9 @@ from packing.model.request import ANY, Request, Shares
 
 __all__ = [
     "ASSIGNED_BY",
+    "DIALECTS",
     "READS",
     "READS_LABELS",
-    "VOCABULARIES",
     "WRITERS",
     "Held",
     "RequestError",
@@ -36,14 +36,14 @@ __all__ = [
     "request_of",
 ]
 
-VOCABULARIES: tuple[Vocabulary, ...] = (hami, vgpu_manager, volcano, koordinator, gpushare, kai, own)
-WRITERS: Mapping[str, Writer] = {writer.RESOURCE: writer for writer in (hami, gpushare, own)}
+DIALECTS: tuple[Dialect, ...] = (hami, vgpu_manager, volcano, koordinator, gpushare, kai, own)
+WRITERS: Mapping[str, AssignmentWriter] = {writer.RESOURCE: writer for writer in (hami, gpushare, own)}
 """By what a node's GPUs are divided as: who can tell its device plugin which of them a pod has."""
-READS = constraints.READS.union(*(vocabulary.READS for vocabulary in VOCABULARIES))
+READS = constraints.READS.union(*(vocabulary.READS for vocabulary in DIALECTS))
 """The annotations that say what a pod asks for."""
-READS_LABELS = frozenset[str]().union(*(vocabulary.READS_LABELS for vocabulary in VOCABULARIES))
+READS_LABELS = frozenset[str]().union(*(vocabulary.READS_LABELS for vocabulary in DIALECTS))
 """The labels that do."""
-ASSIGNED_BY = frozenset[str]().union(*(vocabulary.ASSIGNED_BY for vocabulary in VOCABULARIES))
+ASSIGNED_BY = frozenset[str]().union(*(vocabulary.ASSIGNED_BY for vocabulary in DIALECTS))
 """The annotations that say what a pod has been given."""
 
 
@@ -92,7 +92,7 @@ def held_by(pod: Pod) -> Held:
     except RequestError:
         pod = replace(pod, spec=_readable(pod.spec))
         resources = effective(pod.spec)
-    possible = [vocabulary.grantable(pod, resources) for vocabulary in VOCABULARIES]
+    possible = [vocabulary.grantable(pod, resources) for vocabulary in DIALECTS]
     cpu, memory = resources.pop("cpu", 0), resources.pop("memory", 0)
     request = Request(cpu_milli=cpu, memory_bytes=memory, devices=counted.devices(resources))
     return Held(request, tuple(filter(None, possible)), problem)
@@ -104,13 +104,13 @@ def claims_of(pod: Pod) -> Claims | None:
     kubelet's own report (``pod.devices``) is not asked: the plugins that divide GPUs let kubelet choose
     among interchangeable stand-ins and hand out what the annotations say.
     """
-    for vocabulary in VOCABULARIES if pod.unreadable else ():
+    for vocabulary in DIALECTS if pod.unreadable else ():
         for name in pod.unreadable:
             if name in vocabulary.ASSIGNED_BY:
                 return Claims(vocabulary.RESOURCE, complaint=f"{name} is too long to be read")
     if not pod.annotations:
         return None
-    found = (vocabulary.claims(pod) for vocabulary in VOCABULARIES)
+    found = (vocabulary.claims(pod) for vocabulary in DIALECTS)
     return next((claims for claims in found if claims), None)
 
 
@@ -145,7 +145,7 @@ def _request(spec: PodSpec, said: Pairs) -> Request:
 
 def _shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str]) -> Shares | None:
     found: Shares | None = None
-    for vocabulary in VOCABULARIES:
+    for vocabulary in DIALECTS:
         try:
             shares = vocabulary.shares(spec, resources, said)
             if shares and found:

@@ -19,11 +19,11 @@ from extender.dra.extended_resources import OF_CLASS
 from extender.dra.pools import Pool, PoolKey, pool_of
 from extender.k8s.resource_api.objects import (
     ANY_POOL,
+    AllocationResult,
     Device,
     DeviceClass,
     DeviceId,
-    Grant,
-    Reach,
+    NodeScope,
     Record,
     ResourceClaim,
     ResourceSlice,
@@ -59,7 +59,7 @@ class _Rest:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OnNode:
+class NodeDevices:
     """The devices that a node can use, in the scheduler's order, and what is left of them.
 
     ``places`` are pools and indices of devices there (D,). ``room`` is what the node's own pools (``rests``)
@@ -103,7 +103,7 @@ class OnNode:
         )
 
 
-_NOTHING = OnNode((), Offer((), {}), (), {}, incomplete=False, stamp=(0, 0, 0))
+_NOTHING = NodeDevices((), Offer((), {}), (), {}, incomplete=False, stamp=(0, 0, 0))
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ class _Entry:
     be read which they hold."""
 
     slices: dict[str, ResourceSlice] = field(default_factory=dict)
-    held: dict[str, dict[str, tuple[Grant, ...]]] = field(default_factory=dict)
+    held: dict[str, dict[str, tuple[AllocationResult, ...]]] = field(default_factory=dict)
     hidden: set[str] = field(default_factory=set)
     nodes: frozenset[str] = frozenset()
     pool: Pool | None = None
@@ -121,7 +121,7 @@ class _Entry:
     version: int = 0
 
 
-class DeviceBooks:
+class DeviceCache:
     """See above. ``classes`` and ``claims`` are by key; ``version`` changes with every class. ``resources``
     are the extended resources that a device class stands for.
 
@@ -144,7 +144,7 @@ class DeviceBooks:
         self._entries: dict[PoolKey, _Entry] = {}
         self._of_node: defaultdict[str, set[PoolKey]] = defaultdict(set)
         self._of_many: set[PoolKey] = set()
-        self._nodes: dict[str, OnNode] = {}
+        self._nodes: dict[str, NodeDevices] = {}
         self._dirty: set[str] = set()
         self._clock = 0
         self._unsound: set[PoolKey] = set()
@@ -284,7 +284,7 @@ class DeviceBooks:
             self.on_node(name, labels_of(name))
         self._forget_kinds()  # of which no node has room any more
 
-    def on_node(self, name: str, labels: Labels) -> OnNode:
+    def on_node(self, name: str, labels: Labels) -> NodeDevices:
         """What the node of this name and these labels can use."""
         known = self._nodes.get(name)
         if known is not None and name not in self._dirty and not self._of_many:
@@ -312,7 +312,9 @@ class DeviceBooks:
             if not self.total[slot]:
                 del self.total[slot]
 
-    def _build(self, name: str, labels: Labels, keys: set[PoolKey], stamp: tuple[int, int, int]) -> OnNode:
+    def _build(
+        self, name: str, labels: Labels, keys: set[PoolKey], stamp: tuple[int, int, int]
+    ) -> NodeDevices:
         found = [self._pool(key) for key in keys]
         pools = sorted((pool for pool in found if pool), key=lambda pool: pool.order)
         hidden = any(self._entries[key].hidden for key in keys)
@@ -342,7 +344,7 @@ class DeviceBooks:
             if one.pool.shape and one.pool.reach[0].node == name and not self._entries[one.pool.key].hidden
         )
         room_here = room((one.counts() for one in own), self.sizes)
-        return OnNode(places, offer, own, room_here, incomplete, stamp, hidden)
+        return NodeDevices(places, offer, own, room_here, incomplete, stamp, hidden)
 
     def _rest(self, pool: Pool) -> _Rest:
         entry = self._entries[pool.key]
@@ -379,7 +381,7 @@ class DeviceBooks:
         """One of the pool's slices came, changed or went."""
         entry = self._entries[key]
         reaches = [
-            device.reach or Reach() if one.per_device else one.reach
+            device.reach or NodeScope() if one.per_device else one.reach
             for one in entry.slices.values()
             for device in (one.devices or (Device(""),))
         ]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from extender.k8s.objects import Container, PodSpec
 from extender.k8s.quantity import whole
-from extender.k8s.resource_api.objects import Choice, DeviceRequest
+from extender.k8s.resource_api.objects import DeviceRequest, DeviceSubRequest
 
 OF_CLASS = "deviceclass.resource.kubernetes.io/"
 """Before the name of a class: the resource that each class stands for."""
@@ -23,7 +23,7 @@ def by_class(spec: PodSpec) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def requests_for(spec: PodSpec, classes: Mapping[str, str]) -> tuple[Choice, ...]:
+def requests_for(spec: PodSpec, classes: Mapping[str, str]) -> tuple[DeviceRequest, ...]:
     """The requests of the claim that kube-scheduler makes for these resources, of these classes.
 
     Raises ``QuantityError``.
@@ -31,10 +31,10 @@ def requests_for(spec: PodSpec, classes: Mapping[str, str]) -> tuple[Choice, ...
     found = {
         name: wish for resource in classes for name, wish in _requests(spec, resource, classes[resource])
     }
-    return tuple(Choice(name, (found[name],)) for name in sorted(found))
+    return tuple(DeviceRequest(name, (found[name],)) for name in sorted(found))
 
 
-def _requests(spec: PodSpec, resource: str, device_class: str) -> list[tuple[str, DeviceRequest]]:
+def _requests(spec: PodSpec, resource: str, device_class: str) -> list[tuple[str, DeviceSubRequest]]:
     """One for each container that stays, and one for what init containers need beyond those after them."""
     containers = (*spec.init_containers, *spec.containers)
     asked = [whole(dict(one.requests).get(resource, "0")) for one in containers]
@@ -46,7 +46,10 @@ def _requests(spec: PodSpec, resource: str, device_class: str) -> list[tuple[str
         most = max(beyond, key=lambda number: beyond[number])
         wanted[most] = beyond[most]
     return [
-        (name := _name(number, containers[number], resource), DeviceRequest(name, device_class, count=count))
+        (
+            name := _name(number, containers[number], resource),
+            DeviceSubRequest(name, device_class, count=count),
+        )
         for number, count in wanted.items()
         if count
     ]

@@ -19,12 +19,19 @@ from weakref import ref
 from extender.dra.allocator import MOST, Amounts, NoAnswer, Option, Rule, Want, first_fit
 from extender.dra.capacity import taken
 from extender.dra.cel import Exhausted, Failed, Meter, NotUnderstood, Selector, Unclear, compiled
-from extender.dra.device_cache import DeviceBooks, Labels, OnNode
+from extender.dra.device_cache import DeviceCache, Labels, NodeDevices
 from extender.dra.device_slots import Lost, Slot, lost, prices
 from extender.dra.extended_resources import requests_for
 from extender.k8s.objects import Pod
 from extender.k8s.quantity import QuantityError
-from extender.k8s.resource_api.objects import Agreement, Choice, Demand, DeviceClass, DeviceId, DeviceRequest
+from extender.k8s.resource_api.objects import (
+    Demand,
+    DeviceClass,
+    DeviceConstraint,
+    DeviceId,
+    DeviceRequest,
+    DeviceSubRequest,
+)
 from extender.k8s.resource_api.values import Amount, Version
 from extender.k8s.taints import tolerated
 from extender.untrusted.limits import (
@@ -64,7 +71,7 @@ class Forecast:
     refused: bool = False
 
     @property
-    def regret(self) -> float:
+    def first_available_penalty(self) -> float:
         """What it costs, in GPUs, that the pod's owner wants something else first: more than any waste."""
         return REGRET * self.rank
 
@@ -140,10 +147,10 @@ class _Kept:
         answers.kept = False
 
 
-class Forecaster:
+class AllocationSimulator:
     """Forecasts from these books. The searches are kept for as long as what they rest on stays."""
 
-    def __init__(self, books: DeviceBooks) -> None:
+    def __init__(self, books: DeviceCache) -> None:
         self._books = books
         self._kept = _Kept()
         self._made: OrderedDict[Demand, None] = OrderedDict()  # for extended resources, the last ones
@@ -281,10 +288,10 @@ class _Question:
     demands: Demands
     answers: _Answers
     budget: _Budget
-    books: DeviceBooks
+    books: DeviceCache
     selectors: dict[str, Selector | NotUnderstood] = field(default_factory=dict)
 
-    def search(self, node: str, on_node: OnNode, stamp: Hashable) -> _Found | None:
+    def search(self, node: str, on_node: NodeDevices, stamp: Hashable) -> _Found | None:
         """What is found on a node; None where that may be found another time.
 
         That is so where there are more nodes than one forecast has steps for, and where the steps are used up
@@ -297,7 +304,7 @@ class _Question:
             self.answers.tried[node] = stamp
             return _Found(stamp, _nothing(error)) if tried_before and not self.budget.is_full else None
 
-    def _search(self, on_node: OnNode, stamp: Hashable) -> _Found:
+    def _search(self, on_node: NodeDevices, stamp: Hashable) -> _Found:
         if on_node.hidden:
             return _Found(stamp, Forecast(why=_HIDDEN))
         try:
@@ -319,7 +326,7 @@ class _Question:
         )
         return _Found(stamp, forecast, lost(on_node.room, on_node.room_without(gone, self.books.sizes)))
 
-    def _problem(self, on_node: OnNode) -> tuple[list[Want], list[Rule]]:
+    def _problem(self, on_node: NodeDevices) -> tuple[list[Want], list[Rule]]:
         wants: list[Want] = []
         rules: list[Rule] = []
         for number, demand in enumerate(self.demands):
@@ -333,7 +340,7 @@ class _Question:
                 rules.append(_rule(agreement, demand.choices, first, on_node))
         return wants, rules
 
-    def _option(self, request: DeviceRequest, on_node: OnNode) -> Option:
+    def _option(self, request: DeviceSubRequest, on_node: NodeDevices) -> Option:
         self.budget.meter.spend(4)
         of = self.books.classes[request.device_class]
         if of.problem:
@@ -349,14 +356,19 @@ class _Question:
         )
 
     def _suits(
-        self, request: DeviceRequest, of: DeviceClass, on_node: OnNode, known: dict[int, bool], index: int
+        self,
+        request: DeviceSubRequest,
+        of: DeviceClass,
+        on_node: NodeDevices,
+        known: dict[int, bool],
+        index: int,
     ) -> bool:
         """Whether a device is what is asked for. ``known`` is what was found before, by device."""
         if (found := known.get(index)) is None:
             found = known[index] = self._matches(request, of, on_node, index)
         return found
 
-    def _matches(self, request: DeviceRequest, of: DeviceClass, on_node: OnNode, index: int) -> bool:
+    def _matches(self, request: DeviceSubRequest, of: DeviceClass, on_node: NodeDevices, index: int) -> bool:
         pool, place = on_node.places[index]
         meter = self.budget.meter
         for selectors, of_class in ((of.selectors, True), (request.selectors, False)):
@@ -381,12 +393,12 @@ class _Question:
             raise found
         return found
 
-    def _admits(self, request: DeviceRequest, on_node: OnNode, index: int) -> bool:
+    def _admits(self, request: DeviceSubRequest, on_node: NodeDevices, index: int) -> bool:
         taints = on_node.device(index).taints
         self.budget.meter.spend(len(taints) * len(request.tolerations) // 8)
         return tolerated(taints, request.tolerations)
 
-    def _takes(self, asked: Mapping[str, Amount], on_node: OnNode, index: int) -> Amounts | None:
+    def _takes(self, asked: Mapping[str, Amount], on_node: NodeDevices, index: int) -> Amounts | None:
         """What of the parts of a device; one that is given out whole has none, and has to be large enough."""
         pool, place = on_node.places[index]
         device = pool.devices[place]
@@ -405,7 +417,9 @@ def _priced(found: _Found, worth: Mapping[Slot, float]) -> Forecast:
     return Forecast(found.forecast.devices, cost, found.forecast.rank)
 
 
-def _rule(agreement: Agreement, choices: Sequence[Choice], first: int, on_node: OnNode) -> Rule:
+def _rule(
+    agreement: DeviceConstraint, choices: Sequence[DeviceRequest], first: int, on_node: NodeDevices
+) -> Rule:
     members = frozenset(
         (first + number, option)
         for number, choice in enumerate(choices)

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 from extender.dra.allocator import Amounts
 from extender.dra.cel import Meter, NotUnderstood, Selector, subject
 from extender.dra.device_slots import Kind, Shape
-from extender.k8s.resource_api.objects import Counters, Device, DeviceId, Reach, ResourceSlice
+from extender.k8s.resource_api.objects import Counters, Device, DeviceId, NodeScope, ResourceSlice
 from packing.model.gpu_catalogue import parse_profile
 
 _KEPT = 32
@@ -46,7 +46,7 @@ class Pool:
 
     key: PoolKey
     devices: tuple[Device, ...] = ()
-    reach: tuple[Reach, ...] = ()
+    reach: tuple[NodeScope, ...] = ()
     counters: Amounts = field(default_factory=dict)
     consumes: tuple[Amounts, ...] = ()
     problem: str = ""
@@ -115,7 +115,7 @@ def pool_of(key: PoolKey, slices: Iterable[ResourceSlice]) -> Pool | None:
     if problem := _problem(devices, counters, [name for one in current for name, _ in one.counters]):
         return Pool(key, problem=problem)
     reach_of = (
-        (device.reach or Reach()) if one.per_device else one.reach
+        (device.reach or NodeScope()) if one.per_device else one.reach
         for one in current
         for device in one.devices
     )

@@ -44,12 +44,12 @@ class Decisions:
         """Whether any are kept: with none it is not worth explaining."""
         return self._kept > 0
 
-    def put_off(self, pod: Pod, decide: Callable[[], Decision]) -> bool:
+    def defer(self, pod: Pod, decide: Callable[[], Decision]) -> bool:
         """Keep a decision that is still to be put into words; whether it is the first that waits for that."""
         self._put_off.append((pod, decide))
         return len(self._put_off) == 1
 
-    def catch_up(self) -> None:
+    def flush(self) -> None:
         """Put into words what was put off."""
         while self._put_off:
             pod, decide = self._put_off.popleft()
@@ -69,13 +69,13 @@ class Decisions:
 
     def about(self, key: str) -> list[Decision]:
         """Decisions about the pod ``namespace/name``, newest first."""
-        self.catch_up()
+        self.flush()
         _, decisions = self._pods.get(key) or (None, {})
         return sorted(decisions.values(), key=lambda decision: decision.at, reverse=True)
 
     def pod(self, key: str) -> Pod | None:
         """The pod as it was when it was last asked about."""
-        self.catch_up()
+        self.flush()
         pod, _ = self._pods.get(key) or (None, {})
         return pod
 

@@ -22,7 +22,7 @@ _NEVER_ASKED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class PodReport:
     """A pod: where it runs, the last decisions about it (newest first), and how it stands now if it waits."""
 
     pod: str
@@ -51,23 +51,23 @@ class Inspector:
         """A node, None where it is not known (any more)."""
         return view_node(self._state, name, monotonic())
 
-    async def pod(self, key: str) -> Story | None:
+    async def pod(self, key: str) -> PodReport | None:
         """The pod ``namespace/name``, None where nobody has heard of it."""
         asked = self._decisions.pod(key)
         pod = self._state.pods.get(key) or asked
         if pod is None:
             return None
-        tentative = self._state.tentative.of(pod.uid)
-        if tentative and not pod.node_name:
-            node = tentative[-1].pod.node_name
-            seconds = monotonic() - tentative[-1].since
+        assumed_pods = self._state.assumed_pods.of(pod.uid)
+        if assumed_pods and not pod.node_name:
+            node = assumed_pods[-1].pod.node_name
+            seconds = monotonic() - assumed_pods[-1].since
             note = f"taken to be bound for {seconds:.1f} s: the watch has not shown it yet"
-            return Story(key, node, note, self._decisions.about(key), None)
+            return PodReport(key, node, note, self._decisions.about(key), None)
         its_own = asked is not None and asked.uid == pod.uid  # not those of a pod that had its name before
         decisions = self._decisions.about(key) if its_own else []
         now = None if pod.node_name else await self._explain(pod)
         note = "" if decisions or pod.node_name else _NEVER_ASKED
-        return Story(key, pod.node_name, note, decisions, now)
+        return PodReport(key, pod.node_name, note, decisions, now)
 
     async def explain(self, manifest: str) -> Explanation:
         """A pod that need not exist. Raises ``ValueError`` where the manifest is not one of a pod."""

@@ -102,7 +102,7 @@ def view_node(state: State, name: str, now: float) -> NodeView | None:
         return None
     fleet = state.fleet
     closed = Reason.OVERCOMMITTED if fleet.overcommitted[row] else Reason(int(fleet.blocked[row]))
-    holders = [holder for key in state.ledger.holders(name) if (holder := _holder(state, key, now))]
+    holders = [holder for key in state.allocations.holders(name) if (holder := _holder(state, key, now))]
     return NodeView(
         name=name,
         model=shape.model or shape.product,
@@ -165,8 +165,8 @@ def _devices(state: State, name: str) -> Iterator[DeviceView]:
 
 
 def _holder(state: State, key: str, now: float) -> HolderView | None:
-    tentative = state.tentative.by_key(key)
-    taken, pod = state.ledger.taken(key), tentative.pod if tentative else state.pods.get(key)
+    assumed_pods = state.assumed_pods.by_key(key)
+    taken, pod = state.allocations.taken(key), assumed_pods.pod if assumed_pods else state.pods.get(key)
     if taken is None or pod is None:
         return None
     names = {index: name for name, index in state.fleet.resources.items()}
@@ -180,5 +180,5 @@ def _holder(state: State, key: str, now: float) -> HolderView | None:
         gpus=gpus,
         device_ids=ids,
         known="placement" if gpus or ids else "counts",
-        tentative_seconds=round(now - tentative.since, 3) if tentative else None,
+        tentative_seconds=round(now - assumed_pods.since, 3) if assumed_pods else None,
     )

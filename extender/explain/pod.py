@@ -24,7 +24,7 @@ from extender.protocol.node_names import Bytes, NodeNames
 from extender.source.interface import Unavailable
 from extender.source.snapshot import Snapshot
 from extender.untrusted.limits import KEY, LISTED_NAMES, YAML_NODES, shorten
-from extender.verbs.evaluate import Verdict, judge
+from extender.verbs.evaluate import Evaluation, evaluate
 from extender.verbs.scores import best, levels
 from packing.fleet.fleet import Fleet
 from packing.model.node_spec import meaning
@@ -146,7 +146,7 @@ def explain_candidates(
     except RequestError as error:
         return Explanation(shorten(pod.key, KEY), error=shorten(str(error)))
     names = NodeNames.of(candidates.names)
-    verdict = judge(state, pod, request, names, possibly_bound)
+    verdict = evaluate(state, pod, request, names, possibly_bound)
     fits, _, _ = _told_apart(verdict)
     scores = np.zeros(len(names), np.uint8)
     scores[fits] = levels(verdict.cost[fits], verdict.keys[fits])
@@ -156,7 +156,7 @@ def explain_candidates(
 def explain_verdict(
     state: State,
     names: NodeNames,
-    verdict: Verdict,
+    verdict: Evaluation,
     scores: Bytes | None = None,
     passed_over: dict[str, int] | None = None,
 ) -> Explanation:
@@ -166,7 +166,7 @@ def explain_verdict(
     fitting = np.flatnonzero(fits)
     shown = fitting[best(verdict.keys[fitting], BEST)]
     shown = shown[np.argsort(verdict.keys[shown])]
-    with state.as_for(pod, verdict.possibly_bound) as fleet:
+    with state.fleet_view_for(pod, verdict.possibly_bound) as fleet:
         options = [
             _option(state, verdict, i, names[i], None if scores is None else int(scores[i]))
             for i in shown.tolist()
@@ -209,7 +209,7 @@ def _first(counts: Iterable[tuple[str, int]]) -> dict[str, int | str]:
     return {shorten(name, KEY): count for name, count in islice(counts, LISTED_NAMES)}
 
 
-def _told_apart(verdict: Verdict) -> tuple[Flags, Flags, Flags]:
+def _told_apart(verdict: Evaluation) -> tuple[Flags, Flags, Flags]:
     """Which nodes fit, which lack devices for the pod's claims, and of which that is not known: (N,) each.
 
     Nodes that Stowage refuses for anything else are in none of them.
@@ -230,12 +230,12 @@ def _counted(reasons: Iterable[str]) -> dict[str, int]:
     return shown | ({"other reasons": others} if others else {})
 
 
-def _option(state: State, verdict: Verdict, index: int, name: str, score: int | None) -> Option:
+def _option(state: State, verdict: Evaluation, index: int, name: str, score: int | None) -> Option:
     row, request = int(verdict.rows[index]), verdict.request
     forecast = verdict.forecasts[index] if verdict.forecasts else Forecast()
     claims = {"claims": forecast.cost} if forecast.devices else {}
-    if forecast.regret:
-        claims["less wanted"] = forecast.regret
+    if forecast.first_available_penalty:
+        claims["less wanted"] = forecast.first_available_penalty
     return Option(
         node=name,
         score=score,
@@ -247,7 +247,7 @@ def _option(state: State, verdict: Verdict, index: int, name: str, score: int | 
     )
 
 
-def _refusal(fleet: Fleet, names: NodeNames, verdict: Verdict, reason: Reason) -> Refusal:
+def _refusal(fleet: Fleet, names: NodeNames, verdict: Evaluation, reason: Reason) -> Refusal:
     refused = np.flatnonzero(verdict.codes == reason)
     index = int(refused[np.argmin(_lacking(fleet, verdict.rows[refused], verdict.request))])
     needs = _needs(fleet, int(verdict.rows[index]), verdict.request)

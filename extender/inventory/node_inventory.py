@@ -1,4 +1,4 @@
-"""Node -> NodeShape: which GPUs a node has and in which devices or parts they are handed out.
+"""Node -> NodeSpec: which GPUs a node has and in which devices or parts they are handed out.
 
 ``allocatable`` says how many devices there are (never ``capacity``, never a count label); labels say what
 one device is; the catalogue and cloud labels fill in what labels leave out. Nothing but ``allocatable`` is
@@ -17,11 +17,11 @@ from extender.inventory import cloud_labels as cloud
 from extender.inventory import gfd_labels as gfd
 from extender.inventory import mig_manager, nvlink
 from extender.inventory.mig_manager import Advertised, Partition
-from extender.inventory.shared_gpus import MIG_PREFIX, NVIDIA, Division, InventoryError, is_nvidia
+from extender.inventory.shared_gpus import MIG_PREFIX, NVIDIA, InventoryError, SharedGpus, is_nvidia
 from extender.inventory.sharing import gpushare, hami, koordinator, vgpu_manager, volcano
 from extender.inventory.sharing import stowage as own
 from extender.k8s import gpu_health as health
-from extender.k8s.objects import Cards, MigLayouts, Node
+from extender.k8s.objects import KoordinatorDevice, MigLayouts, Node
 from extender.k8s.quantity import milli, whole
 from extender.untrusted.limits import (
     DEVICES_PER_NODE,
@@ -32,7 +32,7 @@ from extender.untrusted.limits import (
     quoted,
     shorten,
 )
-from packing.fleet.fleet import Gpu, NodeShape, Pool
+from packing.fleet.fleet import Gpu, NodeSpec, Pool
 from packing.model.gpu_catalogue import Model, Profile, find_model, parse_product, parse_profile, placement_of
 from packing.model.reasons import Reason
 from packing.model.request import WHOLE
@@ -93,7 +93,9 @@ class Sources:
     layout: str = ""
 
 
-def sources_of(node: Node, cards: Cards | None = None, layouts: MigLayouts | None = None) -> Sources:
+def sources_of(
+    node: Node, cards: KoordinatorDevice | None = None, layouts: MigLayouts | None = None
+) -> Sources:
     """Where ``shape_of`` has a node's inventory from. Raises as it does."""
     division = _division(node, cards)
     label = next(
@@ -119,16 +121,20 @@ class Inventory:
     """What a node has. ``doubt`` says why it takes nothing new, and what contradicts it and is not heard; ""
     for nothing."""
 
-    shape: NodeShape
+    shape: NodeSpec
     doubt: str = ""
 
 
-def shape_of(node: Node, cards: Cards | None = None, layouts: MigLayouts | None = None) -> NodeShape:
+def shape_of(
+    node: Node, cards: KoordinatorDevice | None = None, layouts: MigLayouts | None = None
+) -> NodeSpec:
     """The shape of ``inventory_of``. Raises as it does."""
     return inventory_of(node, cards, layouts).shape
 
 
-def inventory_of(node: Node, cards: Cards | None = None, layouts: MigLayouts | None = None) -> Inventory:
+def inventory_of(
+    node: Node, cards: KoordinatorDevice | None = None, layouts: MigLayouts | None = None
+) -> Inventory:
     """Read a node, and what there is beside it of its GPUs.
 
     Raises QuantityError or InventoryError where what it advertises cannot be read, and nothing else.
@@ -152,7 +158,7 @@ def inventory_of(node: Node, cards: Cards | None = None, layouts: MigLayouts | N
     if instances:
         _add_group(gpus, pools, instances, _mig_gpus(node, len(gpus), instances))
     closed, reason = _closed(node, division, devices)
-    shape = NodeShape(
+    shape = NodeSpec(
         node.name,
         milli(node.allocatable.get("cpu", "0")),  # rounded up, as kube-scheduler does (Resource.Add)
         whole(node.allocatable.get("memory", "0")),
@@ -184,7 +190,7 @@ def _check_readable(node: Node) -> None:
             raise InventoryError(f"label {label} has more than {NAME} characters")
 
 
-def _division(node: Node, cards: Cards | None) -> Division | None:
+def _division(node: Node, cards: KoordinatorDevice | None) -> SharedGpus | None:
     """How the node's GPUs are divided, None for a plain node. Two systems on one node cannot be true."""
     found = [source.divided(node) for source in (hami, vgpu_manager, volcano, gpushare)]
     found.append(koordinator.divided(node, cards))
@@ -196,7 +202,7 @@ def _division(node: Node, cards: Cards | None) -> Division | None:
     return divisions[0] if divisions else None
 
 
-def _devices(node: Node, division: Division | None, model: Model | None) -> dict[str, tuple[int, _Device]]:
+def _devices(node: Node, division: SharedGpus | None, model: Model | None) -> dict[str, tuple[int, _Device]]:
     """The counted devices of each resource, in the order of their names: how many, and what one is."""
     replaced = division.replaces if division else ()
     counts = {
@@ -211,7 +217,7 @@ def _devices(node: Node, division: Division | None, model: Model | None) -> dict
 
 def _partition(
     node: Node,
-    division: Division | None,
+    division: SharedGpus | None,
     devices: Mapping[str, tuple[int, _Device]],
     layouts: MigLayouts | None,
 ) -> Partition:
@@ -226,7 +232,7 @@ def _partition(
     return mig_manager.partition(node, layouts, advertised)
 
 
-def _add_divided(gpus: list[Gpu], pools: list[Pool], division: Division) -> None:
+def _add_divided(gpus: list[Gpu], pools: list[Pool], division: SharedGpus) -> None:
     gpus.extend(division.gpus)
     fit = tuple(
         index
@@ -275,7 +281,7 @@ def _labelled_product(node: Node) -> str:
     )
 
 
-def _product(node: Node, division: Division | None) -> str:
+def _product(node: Node, division: SharedGpus | None) -> str:
     """The name of the node's GPUs, "" where they have several or none that is known."""
     names = division.products if division else frozenset()
     if len(names) > 1:
@@ -291,7 +297,7 @@ def _device(node: Node, resource: str, count: int, model: Model | None) -> _Devi
     return _other_device(node, resource, model)
 
 
-def _model(node: Node, division: Division | None) -> Model | None:
+def _model(node: Node, division: SharedGpus | None) -> Model | None:
     product = _product(node, division)
     return find_model(product) if product else None
 
@@ -377,13 +383,13 @@ def _mig_gpus(node: Node, whole_gpus: int, devices: dict[str, tuple[int, _Device
     return max(gfd.gpu_count(node.labels) - whole_gpus, needed, -(-compute // WHOLE))
 
 
-def _all_whole(pools: list[Pool], division: Division | None) -> bool:
+def _all_whole(pools: list[Pool], division: SharedGpus | None) -> bool:
     whole_devices = all(pool.compute_milli == WHOLE for pool in pools)
     return whole_devices and bool(pools or division)
 
 
 def _closed(
-    node: Node, division: Division | None, devices: Mapping[str, tuple[int, _Device]]
+    node: Node, division: SharedGpus | None, devices: Mapping[str, tuple[int, _Device]]
 ) -> tuple[str, Reason]:
     """Why the node takes nothing new, in words and by its kind."""
     if gfd.repartitioning(node.labels):
@@ -396,7 +402,7 @@ def _closed(
     return (f"node takes nothing new: {sign}", Reason.SICK_GPU) if sign else ("", Reason.FITS)
 
 
-def _side_by_side(node: Node, division: Division, devices: Mapping[str, tuple[int, _Device]]) -> str:
+def _side_by_side(node: Node, division: SharedGpus, devices: Mapping[str, tuple[int, _Device]]) -> str:
     """Why GPUs that a sharing system divides may be advertised by NVIDIA's plugin, too; "" where the node has
     GPUs enough for both."""
     plain = {name: -(-count // one.per_gpu) for name, (count, one) in devices.items() if name in NVIDIA}

@@ -28,7 +28,7 @@ class InventoryError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class SharedGpus:
     """``gpus`` by index, divided as ``resource``, read from ``source`` (an annotation, label or resource);
     ``products`` are the names that they go by.
 

@@ -22,7 +22,17 @@ from typing_extensions import TypedDict
 
 from extender.k8s import gpu_health as health
 from extender.k8s.mig_config import KEY, NODE_LABEL, layouts_of
-from extender.k8s.objects import Card, Cards, Container, MigLayouts, Node, Pairs, Pod, PodClaim, PodSpec
+from extender.k8s.objects import (
+    Card,
+    Container,
+    KoordinatorDevice,
+    MigLayouts,
+    Node,
+    Pairs,
+    Pod,
+    PodClaim,
+    PodSpec,
+)
 from extender.k8s.quantity import QuantityError, milli, whole
 from extender.k8s.resource_api import slice_parser as reading
 from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
@@ -259,14 +269,14 @@ class WireCards(BaseModel):
     metadata: WireMetadata | None = None
     spec: _CardsSpec | None = None
 
-    def record(self) -> Cards:
+    def record(self) -> KoordinatorDevice:
         """The GPUs that this manifest describes; one without a number is none that pods could be given."""
         cards = [
             Card(minor, one.get("id") or "", one.get("health") is True, _pairs(one.get("resources")))
             for one in (self.spec or {}).get("devices") or ()
             if one.get("type") == "gpu" and (minor := one.get("minor")) is not None
         ]
-        return Cards((self.metadata or {}).get("name") or "", tuple(cards))
+        return KoordinatorDevice((self.metadata or {}).get("name") or "", tuple(cards))
 
 
 class WireMigLayouts(BaseModel):

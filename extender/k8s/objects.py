@@ -62,7 +62,7 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class Cards:
+class KoordinatorDevice:
     """The GPUs of a node one by one: Koordinator's ``Device``, which goes by the node's name."""
 
     kind: ClassVar[Literal["Device"]] = "Device"
@@ -257,7 +257,7 @@ def _length(pairs: Iterable[tuple[str, str]]) -> int:
 class Upserted:
     """An object is new, or changed, or was seen again in a list."""
 
-    obj: Node | Pod | ResourceSlice | ResourceClaim | DeviceClass | Cards | MigLayouts
+    obj: Node | Pod | ResourceSlice | ResourceClaim | DeviceClass | KoordinatorDevice | MigLayouts
 
 
 @dataclass(frozen=True, slots=True)

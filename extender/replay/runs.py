@@ -19,7 +19,7 @@ from bench.packing.mig import ProfileMix
 from bench.packing.mixes import replay_mix
 from extender.replay.traces import BadTrace, read_mixes, read_nodes, read_pods
 from packing.cost.demand import Mix, by_pods
-from packing.model.node_spec import NodeShape
+from packing.model.node_spec import NodeSpec
 from packing.model.request import Request
 from packing.policies.baselines.scored import Scored
 from packing.policies.fgd import unusable_gpu
@@ -127,7 +127,7 @@ def _rounded_up(figure: float) -> float:
 
 
 def _fill_once(
-    shapes: Sequence[NodeShape], requests: Sequence[Request], policy: str, seed: int, options: TraceOptions,
+    shapes: Sequence[NodeSpec], requests: Sequence[Request], policy: str, seed: int, options: TraceOptions,
     report: Callable[[float], None],
 ) -> tuple[dict[str, float], Filling]:  # fmt: skip
     fleet, counts = build_fleet(shapes), Counter(requests)

@@ -21,9 +21,9 @@ import numpy as np
 
 from bench.packing.mig import ProfileMix
 from bench.packing.mixes import ShareMix, Work
-from bench.packing.windows import Windows
+from bench.packing.windows import MigMasks
 from packing.fleet.arrays import LARGEST
-from packing.fleet.fleet import Gpu, NodeShape
+from packing.fleet.fleet import Gpu, NodeSpec
 from packing.model.gpu_catalogue import Geometry, find_model
 from packing.model.request import WHOLE, Request, Shares
 
@@ -47,7 +47,7 @@ class Arrival:
     deleted: float | None = None
 
 
-def read_nodes(path: Path) -> list[NodeShape]:
+def read_nodes(path: Path) -> list[NodeSpec]:
     """The nodes, in the order of the file; at least one has a GPU."""
     nodes = list(_rows(path, _NODE_COLUMNS, _node))
     again = [name for name, count in Counter(node.name for node in nodes).items() if count > 1]
@@ -93,10 +93,10 @@ def _rows(path: Path, columns: Sequence[str], parse: Callable[[Mapping[str, str]
         raise BadTrace(f"{path}: is not CSV: {unreadable}") from None
 
 
-def _node(row: Mapping[str, str]) -> NodeShape:
+def _node(row: Mapping[str, str]) -> NodeSpec:
     gpus = (Gpu(WHOLE, divisible=True),) * _number(row, "gpu", _MOST_GPUS)
     cpu, memory = _number(row, "cpu_milli"), _number(row, "memory_mib")
-    return NodeShape(row["sn"], cpu, memory << 20, gpus, model=row["model"] or None)
+    return NodeSpec(row["sn"], cpu, memory << 20, gpus, model=row["model"] or None)
 
 
 def _request(row: Mapping[str, str]) -> Request:
@@ -163,7 +163,7 @@ def _mix(name: str, requests: list[Mapping[str, Any]], unit: int) -> NamedMix:
     frequency /= frequency.sum()
     if "profile" in requests[0]:
         compute = tuple(int(str(request["profile"]).removesuffix("g")) for request in requests)
-        windows = Windows.of(_geometry(), compute)
+        windows = MigMasks.of(_geometry(), compute)
         return NamedMix(ProfileMix(name, windows, compute, frequency), (1.0, 1.2), (0.85, 1.0, 1.2))
     sizes = np.array([[int(request["compute"]), int(request["memory"])] for request in requests])
     if (sizes < 0).any() or (sizes > unit).any() or (sizes.max(axis=1) == 0).any():

@@ -27,9 +27,9 @@ async def keep(state: State, source: Source) -> None:
 
 async def check(state: State, source: Source, now: float) -> None:
     """Ask the API server for every pod whose tentative hold has outlived its time at ``now``."""
-    for one in state.tentative.overdue(now):
+    for one in state.assumed_pods.overdue(now):
         try:
             truth = await source.look_up(one.pod)
         except Unreachable:
             return  # what is true stays unknown, and the hold stays
-        state.heard(one.pod, truth, now)
+        state.reconcile(one.pod, truth, now)

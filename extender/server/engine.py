@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 import numpy as np
 
 from extender.cluster.factory import state_of
-from extender.cluster.policy_refresh import Planner
+from extender.cluster.policy_refresh import PolicyRefresher
 from extender.cluster.state import PossiblyBound
-from extender.cluster.unconfirmed import Unseen
+from extender.cluster.unconfirmed import UnconfirmedBindings
 from extender.explain.decision_log import Decision, Decisions
 from extender.explain.inspector import Inspector
 from extender.explain.pod import explain_verdict
@@ -32,11 +32,11 @@ from extender.source.interface import Source
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import KEPT_PODS
 from extender.verbs.bind import Binder
-from extender.verbs.evaluate import Verdict
+from extender.verbs.evaluate import Evaluation
 from extender.verbs.filter import filter_nodes
 from extender.verbs.preempt import preempt
 from extender.verbs.prioritize import prioritize
-from extender.verbs.recheck import LONGEST, Patience
+from extender.verbs.recheck import LONGEST, RefusalRecheck
 from extender.verbs.scores import TOP_LEVEL
 from packing.fleet.fleet import Fleet
 
@@ -58,13 +58,13 @@ class Engine:
         self.state = state_of(settings)
         self.source, self._settings, self._metrics = source, settings, metrics
         self._seen: BoundedMap[str, Pod] = BoundedMap(_SEEN, KEPT_PODS)
-        self._unseen = Unseen()
+        self._unseen = UnconfirmedBindings()
         self._decisions = Decisions(settings.decisions_kept, self.state.failures)
         self.state.binds = settings.bind
         self._binder = Binder(self.state, source, settings, self._possibly_bound)
-        self.planner = Planner(self.state)
+        self.refresher = PolicyRefresher(self.state)
         self.inspector = Inspector(self.state, self._decisions, self._possibly_bound)
-        self._patience = Patience(LONGEST if source.staleness() else 0.0)
+        self._recheck = RefusalRecheck(LONGEST if source.staleness() else 0.0)
         self.verbs: Mapping[Verb, Callable[[bytes], Awaitable[tuple[bytes, str]]]] = {
             "filter": self._filter,
             "prioritize": self._prioritize,
@@ -81,7 +81,7 @@ class Engine:
 
     def apply(self, events: Sequence[Event]) -> None:
         """Take in what the source says."""
-        self._decisions.catch_up()  # in numbers of the moment when they were made
+        self._decisions.flush()  # in numbers of the moment when they were made
         unready = self.missing()
         for event in events:
             # A fault of ours must neither take other events with it nor end the service.
@@ -93,7 +93,7 @@ class Engine:
             self.state.devices.refresh(self.state.labels_of)  # now, that no verb has to wait for it
         except Exception:
             _log.exception("what is left of the devices of a node is not known")
-        self._patience.news()
+        self._recheck.news()
         if unready and not self.missing():
             _log.info("ready: %s", self.source.describe())
 
@@ -115,8 +115,8 @@ class Engine:
             contradictions=state.contradictions,
             policy_failures=state.failures.counts,
             synced={name: kind in state.synced for kind, name in resources},
-            tentative=len(state.tentative),
-            tentative_seconds=state.tentative.oldest(time.monotonic()),
+            assumed_pods=len(state.assumed_pods),
+            tentative_seconds=state.assumed_pods.oldest(time.monotonic()),
             age_seconds={name: ages[kind] for kind, name in resources if kind in ages},
             gpus=gpus_by_model(state.fleet),
         )
@@ -126,7 +126,7 @@ class Engine:
         self._remember(args.pod)
         if not await self.source.caught_up():
             return filter_error(_BEHIND), "behind"
-        result, verdict = await self._patience.unless_refused(
+        result, verdict = await self._recheck.evaluate(
             lambda: filter_nodes(self.state, args, self._settings, self._possibly_bound()),
             lambda said: not (said[0].names or said[0].error),
         )
@@ -165,7 +165,7 @@ class Engine:
 
     async def _preempt(self, body: bytes) -> tuple[bytes, str]:
         args = wire.parse_preempt(body)
-        result = await self._patience.unless_refused(
+        result = await self._recheck.evaluate(
             lambda: preempt(self.state, args, self._possibly_bound()), lambda said: not said.candidates
         )
         kept = ", ".join(result.candidates)
@@ -175,7 +175,7 @@ class Engine:
 
     async def _bind(self, body: bytes) -> tuple[bytes, str]:
         args = wire.parse_bind(body)
-        self._decisions.catch_up()
+        self._decisions.flush()
         pod = self.state.pod_by_uid(args.uid) or self._seen.get(args.uid)
         error = await self._binder.bind(pod, args)
         if pod is not None:
@@ -187,7 +187,7 @@ class Engine:
         verb: Verb,
         pod: Pod,
         answer: str,
-        verdict: Verdict | None = None,
+        verdict: Evaluation | None = None,
         names: NodeNames = NO_NAMES,
         scores: Bytes | None = None,
     ) -> None:
@@ -199,8 +199,8 @@ class Engine:
             explanation = explain_verdict(self.state, names, verdict, scores) if verdict else None
             return Decision(at, verb, answer, explanation)
 
-        if self._decisions.wanted and self._decisions.put_off(pod, explained):
-            asyncio.get_running_loop().call_later(_NEXT_ANSWER, self._decisions.catch_up)
+        if self._decisions.wanted and self._decisions.defer(pod, explained):
+            asyncio.get_running_loop().call_later(_NEXT_ANSWER, self._decisions.flush)
 
     def _remember(self, pod: Pod) -> None:
         self._seen.put(pod.uid, pod, min(pod.size, KEPT_PODS // 16))

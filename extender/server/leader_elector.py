@@ -32,7 +32,7 @@ _JITTER = 0.2  # so that candidates do not ask in step
 
 
 class Elector:
-    """One candidate. It is ``in_charge`` while it holds the Lease and has seen all that others have bound."""
+    """One candidate. It is ``is_leader`` while it holds the Lease and has seen all that others have bound."""
 
     def __init__(self, source: Source, lease: Lease, lease_seconds: int) -> None:
         self._source, self._lease = source, lease
@@ -44,17 +44,17 @@ class Elector:
         self._led = False
         self._up_to_date = 0  # the term at whose beginning everything was listed
         self._acting = 0
-        source.write_only_while(lambda: self._election.may_write_for(time.monotonic()))
+        source.write_only_while(lambda: self._election.write_deadline(time.monotonic()))
 
     @property
-    def in_charge(self) -> bool:
+    def is_leader(self) -> bool:
         """Whether this replica may act now."""
         election = self._election
         return election.leads(time.monotonic()) and self._up_to_date == election.term
 
     def waiting_for(self) -> str:
         """Why it may not act; "" when it may."""
-        if self.in_charge:
+        if self.is_leader:
             return ""
         if self._election.leads(time.monotonic()):
             return "it leads from now on, and lists the pods anew"
@@ -114,7 +114,7 @@ class Elector:
         while True:
             term = self._election.term
             if self._election.leads(time.monotonic()) and self._up_to_date != term:
-                await self._source.list_anew()
+                await self._source.relist()
                 self._up_to_date = term
                 _log.info("in charge")
             await asyncio.sleep(_POLL)

@@ -53,12 +53,12 @@ class Gauges:
     overcommitted: int = 0  # nodes
     contradictions: int = 0  # since the start
     policy_failures: Mapping[str, int] = field(default_factory=dict)  # since the start, by what failed
-    tentative: int = 0  # holds that the watch has not shown yet
+    assumed_pods: int = 0  # holds that the watch has not shown yet
     tentative_seconds: float = 0.0  # the age of the oldest
     synced: Mapping[str, bool] = field(default_factory=dict)  # by resource
     age_seconds: Mapping[str, float] = field(default_factory=dict)  # by resource
     gpus: Mapping[str, Gpus] = field(default_factory=dict)  # by model
-    in_charge: bool | None = None  # where replicas elect a leader
+    is_leader: bool | None = None  # where replicas elect a leader
 
 
 class Metrics:
@@ -115,8 +115,8 @@ class _GaugeCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         now = self._read()
         yield _gauge("build", "Always 1; the label says which version runs.", "version", {self._version: 1})
-        if now.in_charge is not None:
-            yield _gauge("in_charge", "1 for the replica that leads and may bind.", "", {"": now.in_charge})
+        if now.is_leader is not None:
+            yield _gauge("in_charge", "1 for the replica that leads and may bind.", "", {"": now.is_leader})
         yield _gauge("nodes", "Nodes known.", "", {"": now.nodes})
         yield _gauge("pods", "Pods known that have not ended.", "", {"": now.pods})
         yield _gauge(
@@ -139,7 +139,10 @@ class _GaugeCollector(Collector):
             failures.add_metric([what], now.policy_failures.get(what, 0))
         yield failures
         yield _gauge(
-            "tentative_holds", "Bindings assumed that the watch has not shown yet.", "", {"": now.tentative}
+            "tentative_holds",
+            "Bindings assumed that the watch has not shown yet.",
+            "",
+            {"": now.assumed_pods},
         )
         yield _gauge("tentative_age_seconds", "Age of the oldest of them.", "", {"": now.tentative_seconds})
         yield _gauge("synced", "1 once a resource has been listed in full.", "resource", now.synced)

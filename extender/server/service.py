@@ -85,7 +85,7 @@ class Service:
         try:
             engine = await self.start()
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(engine.planner.run())
+                tasks.create_task(engine.refresher.run())
                 tasks.create_task(self._follow_version(engine))
                 tasks.create_task(keep(engine.state, self.source))
                 if self._elector is not None:
@@ -128,7 +128,7 @@ class Service:
 
     def waiting_for(self) -> str:
         """Why ``/readyz`` is not 200; "" when it is."""
-        return "draining" if self.draining else self.missing() or self._not_in_charge()
+        return "draining" if self.draining else self.missing() or self._not_leader()
 
     def missing(self) -> str:
         """What is not known yet, so that nothing can be answered; "" when all is."""
@@ -148,7 +148,7 @@ class Service:
 
     async def _answer(self, verb: Verb, body: bytes) -> tuple[Reply, str]:
         # Any replica knows what fits; only one may hand it out.
-        missing = self.missing() or (self._not_in_charge() if verb == "bind" else "")
+        missing = self.missing() or (self._not_leader() if verb == "bind" else "")
         if missing or self.engine is None:
             return _refusal(verb, f"Stowage is not ready: {missing}", 503), "not_ready"
         try:
@@ -168,12 +168,12 @@ class Service:
 
         return Engine(self.source, self.settings, self.metrics)
 
-    def _not_in_charge(self) -> str:
+    def _not_leader(self) -> str:
         return self._elector.waiting_for() if self._elector else ""
 
     def _gauges(self) -> Gauges:
         gauges = self.engine.gauges() if self.engine else Gauges()
-        return replace(gauges, in_charge=self._elector.in_charge) if self._elector else gauges
+        return replace(gauges, is_leader=self._elector.is_leader) if self._elector else gauges
 
 
 def _elector(settings: Settings, source: Source) -> Elector | None:

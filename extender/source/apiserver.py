@@ -50,10 +50,10 @@ from extender.source.list_watch import (
     Request,
     mig_layouts,
 )
-from extender.source.reflector import NO_ANSWER, Follower, Refused, Standing
+from extender.source.reflector import NO_ANSWER, Freshness, Reflector, Refused
 
 _log = logging.getLogger(__name__)
-_NOTHING_NEWER = {Standing.CURRENT, Standing.AWAY}
+_NOTHING_NEWER = {Freshness.CURRENT, Freshness.AWAY}
 _POLL = 0.005  # seconds between looks at how far the followers are
 _HOPELESS = 5.0  # seconds for which nobody waits again for a server that does not even refuse connections
 
@@ -135,25 +135,27 @@ class KubeSource:
     def __init__(self, client: ApiClient, name: str, timeouts: Timeouts | None = None) -> None:
         self._api = _Api(client, timeouts or Timeouts())
         self._name = name
-        self._followers = [Follower(resource, self._api.follow) for resource in (NODES, PODS)]
+        self._followers = [Reflector(resource, self._api.follow) for resource in (NODES, PODS)]
         # Nothing waits for these: what a cluster without them says stays true.
         besides = (*DEVICES, CARDS)
-        self._besides = [Follower(resource, self._api.follow, optional=True) for resource in besides]
+        self._optional_watches = [
+            Reflector(resource, self._api.follow, optional=True) for resource in besides
+        ]
         self._hopeless_until = 0.0  # monotonic seconds
         self._allowed_for: Callable[[], float] = lambda: math.inf
 
     def start(self, apply: Apply) -> None:
         """Begin to list and watch. Failures are retried for ever; ``staleness`` tells."""
-        for follower in (*self._followers, *self._besides):
+        for follower in (*self._followers, *self._optional_watches):
             follower.start(apply)
 
     def follow_mig_layouts(self, namespace: str, name: str) -> None:
         """See ``Source.follow_mig_layouts``. It is asked for, so without the right there are warnings."""
-        self._besides.append(Follower(mig_layouts(namespace, name), self._api.follow))
+        self._optional_watches.append(Reflector(mig_layouts(namespace, name), self._api.follow))
 
     def stop(self) -> None:
         """End the watches."""
-        followers = (*self._followers, *self._besides)
+        followers = (*self._followers, *self._optional_watches)
         for follower in followers:
             follower.stop()
         deadline = time.monotonic() + self._api.timeouts.stop
@@ -180,13 +182,13 @@ class KubeSource:
         started = time.monotonic()
         while not (standings := self._standings()) <= _NOTHING_NEWER:
             now = time.monotonic()
-            hopeless = now < self._hopeless_until and Standing.BEHIND not in standings
+            hopeless = now < self._hopeless_until and Freshness.BEHIND not in standings
             if hopeless or now - started >= self._api.timeouts.catch_up:
                 if not hopeless:
                     self._hopeless_until = now + _HOPELESS
-                return Standing.BEHIND not in standings
+                return Freshness.BEHIND not in standings
             for follower in self._followers:
-                follower.hurry()
+                follower.retry_now()
             await asyncio.sleep(_POLL)
         await asyncio.sleep(0)  # what was delivered meanwhile stands before us in the event loop's queue
         return True
@@ -195,9 +197,9 @@ class KubeSource:
         """See ``Source.interruption``."""
         return next(follower.interruption() for follower in self._followers if follower.kind == "Pod")
 
-    async def list_anew(self) -> None:
-        """See ``Source.list_anew``. It is tried for as long as it takes."""
-        calls = [(one, one.list_anew()) for one in self._followers if one.kind == "Pod"]
+    async def relist(self) -> None:
+        """See ``Source.relist``. It is tried for as long as it takes."""
+        calls = [(one, one.relist()) for one in self._followers if one.kind == "Pod"]
         while not all(follower.has_listed(call) for follower, call in calls):
             await asyncio.sleep(_POLL)
         await asyncio.sleep(0)  # as in caught_up
@@ -210,7 +212,7 @@ class KubeSource:
         """See ``Source.write_only_while``."""
         self._allowed_for = allowed_for
 
-    def _standings(self) -> set[Standing]:
+    def _standings(self) -> set[Freshness]:
         return {follower.standing() for follower in self._followers}
 
     def staleness(self) -> Mapping[Kind, float]:

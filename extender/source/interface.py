@@ -100,7 +100,7 @@ class Source(Protocol):
     def interruption(self) -> Interruption | None:
         """The last one of the watch of pods, None if there was none."""
 
-    async def list_anew(self) -> None:
+    async def relist(self) -> None:
         """List the pods once more; returns once all has been delivered that was written before the call."""
 
     def lease(self, namespace: str, name: str, seconds: int) -> Lease:

@@ -50,7 +50,7 @@ class Election:
         """Whether this candidate leads. Without renewal it ends by itself."""
         return not self._resigned and now < self._renewed_at + self._deadline
 
-    def may_write_for(self, now: float) -> float:
+    def write_deadline(self, now: float) -> float:
         """Seconds in which what a leader writes must have arrived, for nobody else leads before; 0 unless
         it leads."""
         return self._renewed_at + self._lease - now if self.leads(now) else 0.0

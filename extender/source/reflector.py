@@ -47,7 +47,7 @@ class _Stopped(Exception):
     """``stop`` was called."""
 
 
-class Standing(Enum):
+class Freshness(Enum):
     """How what was delivered relates to what the API server has, as far as can be told without asking it."""
 
     CURRENT = auto()
@@ -60,7 +60,7 @@ class Standing(Enum):
     """The watch has broken, and whether the server answers is to be tried."""
 
 
-class Follower:
+class Reflector:
     """One resource. ``ask`` sends a request and returns its answer unread; it raises ``Refused`` for a status
     other than 200, and ``NO_ANSWER``. ``optional``: that there is none of it is nothing unusual, and an empty
     list."""
@@ -106,26 +106,26 @@ class Follower:
         if self._thread is not None:
             self._thread.join(max(timeout, 0.0))
 
-    def list_anew(self) -> int:
+    def relist(self) -> int:
         """Begin a new list at once, out of a read, too. Returns what ``has_listed`` is asked with."""
         self._wanted += 1
         self._interrupt()
         return self._wanted
 
     def has_listed(self, call: int) -> bool:
-        """Whether a list that began after that call of ``list_anew`` was delivered."""
+        """Whether a list that began after that call of ``relist`` was delivered."""
         return self._listed >= call
 
-    def standing(self) -> Standing:
+    def standing(self) -> Freshness:
         """How things stand now. Any thread may ask."""
         now, settled_at = time.monotonic(), self._settled_at
         if settled_at is not None and self._hung_up():
-            return Standing.UNKNOWN
+            return Freshness.UNKNOWN
         if settled_at is not None:
-            return Standing.CURRENT if now >= settled_at else Standing.BEHIND
+            return Freshness.CURRENT if now >= settled_at else Freshness.BEHIND
         if self._answered or self._refused:
-            return Standing.BEHIND
-        return Standing.AWAY if now - self._failed_at < _FRESH else Standing.UNKNOWN
+            return Freshness.BEHIND
+        return Freshness.AWAY if now - self._failed_at < _FRESH else Freshness.UNKNOWN
 
     def interruption(self) -> Interruption | None:
         """The last one; that a watch ends in its own time and is opened again at once is none."""
@@ -143,7 +143,7 @@ class Follower:
             return True
         return bool(hung_up.poll(0))
 
-    def hurry(self) -> None:
+    def retry_now(self) -> None:
         """Try at once instead of after the pause, unless the watch is open or that was done a moment ago."""
         if self._settled_at is None and time.monotonic() - self._tried_at >= _FRESH:
             self._waking.set()

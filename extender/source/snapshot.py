@@ -26,7 +26,17 @@ from extender.k8s.manifests import (
     WireSlice,
     complaint,
 )
-from extender.k8s.objects import DEVICE_KINDS, Cards, Event, Kind, Listed, MigLayouts, Node, Pod, Upserted
+from extender.k8s.objects import (
+    DEVICE_KINDS,
+    Event,
+    Kind,
+    KoordinatorDevice,
+    Listed,
+    MigLayouts,
+    Node,
+    Pod,
+    Upserted,
+)
 from extender.k8s.resource_api.objects import DeviceClass, Record, ResourceClaim, ResourceSlice
 from extender.source.interface import Apply, BindConflict, BindError, Lease, Unavailable
 from extender.untrusted.limits import QUOTED, shorten
@@ -66,7 +76,7 @@ class Snapshot:
 
     nodes: dict[str, Node] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
-    devices: dict[tuple[str, str], Record | Cards | MigLayouts] = field(default_factory=dict)
+    devices: dict[tuple[str, str], Record | KoordinatorDevice | MigLayouts] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
     def add(self, text: str, file: str, nodes: int | None = None) -> None:
@@ -84,7 +94,7 @@ class Snapshot:
                     self.pods[item.key] = item
                 case MigLayouts() if not item.layouts:
                     pass  # a ConfigMap of something else
-                case ResourceSlice() | ResourceClaim() | DeviceClass() | Cards() | MigLayouts():
+                case ResourceSlice() | ResourceClaim() | DeviceClass() | KoordinatorDevice() | MigLayouts():
                     self._note_again(
                         (item.kind, item.key) in self.devices, file, index, item.key or item.name
                     )
@@ -173,7 +183,7 @@ class SnapshotSource:
     def interruption(self) -> None:
         """Never."""
 
-    async def list_anew(self) -> None:
+    async def relist(self) -> None:
         """Nothing is new."""
 
     def lease(self, namespace: str, name: str, seconds: int) -> Lease:
@@ -202,9 +212,9 @@ class _Broken:
 
 
 _Item: TypeAlias = (
-    Node | Pod | Record | Cards | MigLayouts | _Broken | None
+    Node | Pod | Record | KoordinatorDevice | MigLayouts | _Broken | None
 )  # None: not of a kind that is read
-_READ = (Node, Pod, ResourceSlice, ResourceClaim, DeviceClass, Cards, MigLayouts, _Broken)
+_READ = (Node, Pod, ResourceSlice, ResourceClaim, DeviceClass, KoordinatorDevice, MigLayouts, _Broken)
 
 
 def _items(text: str, file: str, nodes: int | None) -> Iterator[_Item]:

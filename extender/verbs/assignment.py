@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from extender.cluster.claim_check import Settled, settle
+from extender.cluster.claim_check import ReconciledClaims, reconcile_claims
 from extender.cluster.state import Rows, State
 from extender.dialects.pod_request import WRITERS, RequestError, claims_of
 from extender.dialects.sharing import stowage as own
@@ -25,19 +25,19 @@ from packing.policies.gpu_choice import freest
 
 def written(
     fleet: Fleet, row: int, pod: Pod, request: Request, gpus: tuple[int, ...]
-) -> tuple[dict[str, str], Settled]:
+) -> tuple[dict[str, str], ReconciledClaims]:
     """The annotations that give a pod these GPUs of a node that shares them, and what they mean once they
     come back by the watch. Raises RequestError where that is something else, or nobody can be told."""
     shape = fleet.shapes[row]
     assert shape is not None  # the pod fits there
-    if (writer := WRITERS.get(shape.divided_as)) is None:
+    if (writer := WRITERS.get(shape.sharing_resource)) is None:
         raise RequestError(
-            f"Stowage cannot say who has which GPU of a node that is shared by {shape.divided_as}"
+            f"Stowage cannot say who has which GPU of a node that is shared by {shape.sharing_resource}"
         )
     taken = {gpu: fleet.slices(row, gpu) for gpu in gpus}
     assignment = writer.assignment(pod, shape, gpus, time.time(), taken)
     bound = replace(pod, node_name=shape.name, annotations={**pod.annotations, **assignment})
-    settled = settle(shape, request, claims_of(bound))
+    settled = reconcile_claims(shape, request, claims_of(bound))
     if settled.doubt:
         raise RequestError(f"the pod's own annotations are in the way: {settled.doubt}")
     return assignment, settled
@@ -83,7 +83,7 @@ def _can_be_assigned(state: State, fleet: Fleet, pod: Pod, request: Request, row
     assert shape is not None
     if not state.binds:
         # Other systems may have an extender or a binder of their own beside Stowage; ours has only ``bind``.
-        return shape.divided_as != own.RESOURCE
+        return shape.sharing_resource != own.RESOURCE
     try:
         written(fleet, row, pod, request, freest(fleet, request, row))
     except RequestError:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
-from extender.cluster.assumed_pods import Tentative
+from extender.cluster.assumed_pods import AssumedPod
 from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import RequestError, request_of
 from extender.k8s.objects import Pod
@@ -27,8 +27,8 @@ from extender.settings import Settings
 from extender.source.interface import BindConflict, BindError, Source, Unreachable
 from extender.untrusted.limits import shorten
 from extender.verbs.assignment import written
-from extender.verbs.evaluate import judge
-from extender.verbs.handover import Handover
+from extender.verbs.evaluate import evaluate
+from extender.verbs.handover import Takeover
 from packing.model.node_spec import meaning
 from packing.model.reasons import Reason
 
@@ -64,8 +64,8 @@ class Binder:
     ) -> None:
         self._state, self._source, self._settings = state, source, settings
         self._possibly_bound = possibly_bound
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._handover = Handover()
+        self._node_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._handover = Takeover()
 
     async def bind(self, pod: Pod | None, args: BindArgs) -> str:
         """Bind; "" is success, anything else says why not. Binding again to the same node succeeds."""
@@ -79,13 +79,13 @@ class Binder:
             if not await self._source.caught_up():
                 raise Refusal("Stowage was cut off from the API server, and has not caught up yet")
             one = await self._in_turn(pod, args.node, asked_at + PATIENCE - time.monotonic())
-            return await _to_the_end(self._ask(one)) if one else ""
+            return await _shielded(self._ask(one)) if one else ""
         except (Refusal, RequestError) as error:
             return shorten(str(error))
 
-    async def _in_turn(self, pod: Pod, node: str, within: float) -> Tentative | None:
+    async def _in_turn(self, pod: Pod, node: str, within: float) -> AssumedPod | None:
         """The pod's room, taken in the books; None where the pod is bound to the node already."""
-        turn = self._turns.setdefault(node, asyncio.Lock())
+        turn = self._node_locks.setdefault(node, asyncio.Lock())
         late: Refusal = Refusal(_QUEUED)
         try:
             async with asyncio.timeout(within), turn:
@@ -101,7 +101,7 @@ class Binder:
 
     async def _catch_up_with_others(self, pod: Pod, node: str) -> None:
         """Take in what others may have bound to a node, where the pod is about to get some GPU of it."""
-        if not (self._handover.must_read(node) and self._assignment(pod, node)):
+        if not (self._handover.needs_relist(node) and self._assignment(pod, node)):
             return
         read_at = time.monotonic()
         try:
@@ -110,10 +110,10 @@ class Binder:
         except (Unreachable, TimeoutError):
             raise Refusal(_UNREAD) from None
         for one in bound:
-            self._state.found(one, read_at)
+            self._state.observe_bound(one, read_at)
         self._handover.read(node, read_at)
 
-    def _assume(self, pod: Pod, node: str) -> Tentative | None:
+    def _assume(self, pod: Pod, node: str) -> AssumedPod | None:
         if (assignment := self._assignment(pod, node)) is None:
             return None
         known = self._state.pod_by_uid(pod.uid) or pod
@@ -123,18 +123,18 @@ class Binder:
         """What the pod is to be told on this node; None where it is bound there already."""
         state = self._state
         known = state.pod_by_uid(pod.uid) or pod
-        held = state.tentative.of(pod.uid)
-        bound_to = known.node_name or next((one.pod.node_name for one in held if one.sure), "")
+        held = state.assumed_pods.of(pod.uid)
+        bound_to = known.node_name or next((one.pod.node_name for one in held if one.confirmed), "")
         if bound_to:
             if bound_to != node:
                 raise Refusal("pod is bound to another node")
             return None
-        before = state.tentative.on(pod.uid, node)  # asked for already, without an answer: the same again
+        before = state.assumed_pods.on(pod.uid, node)  # asked for already, without an answer: the same again
         return before.assignment if before else assign(state, known, node, self._possibly_bound())
 
-    async def _ask(self, one: Tentative) -> str:
+    async def _ask(self, one: AssumedPod) -> str:
         """Ask the API server for the binding, and leave the books as its answer says."""
-        taken, doubtful = False, True  # doubtful until there is an answer, also if this is cancelled
+        taken, outcome_unknown = False, True  # doubtful until there is an answer, also if this is cancelled
         try:
             waiting, node = replace(one.pod, node_name=""), one.pod.node_name
             await self._source.bind(waiting, node, one.assignment)
@@ -142,14 +142,14 @@ class Binder:
             return ""
         except BindError as error:
             there = isinstance(error, BindConflict | Unreachable) and await self._is_there(one.pod)
-            doubtful = isinstance(error, Unreachable)
+            outcome_unknown = isinstance(error, Unreachable)
             return "" if there else shorten(str(error))
         finally:
             now = time.monotonic()
             if taken:
                 self._state.confirm(one.pod, now)
             else:
-                self._state.refute(one.pod, now, doubtful=doubtful)
+                self._state.refute(one.pod, now, outcome_unknown=outcome_unknown)
 
     async def _is_there(self, pod: Pod) -> bool:
         """Whether the API server has the pod bound to this node after all."""
@@ -157,11 +157,11 @@ class Binder:
             truth = await self._source.look_up(pod)
         except Unreachable:
             return False
-        self._state.heard(pod, truth, time.monotonic())
+        self._state.reconcile(pod, truth, time.monotonic())
         return truth is not None and truth.uid == pod.uid and truth.node_name == pod.node_name
 
 
-async def _to_the_end(asking: Coroutine[Any, Any, str]) -> str:
+async def _shielded(asking: Coroutine[Any, Any, str]) -> str:
     """What was sent is seen to its end, also where nobody waits for the answer any more."""
     task = asyncio.create_task(asking)
     try:
@@ -179,7 +179,7 @@ def assign(state: State, pod: Pod, node: str, possibly_bound: PossiblyBound = ()
     request = request_of(pod)
     if not request.wants_gpu:
         return {}  # kube-scheduler knows better than the books where there is room
-    verdict = judge(state, pod, request, NodeNames.of([node]), possibly_bound)
+    verdict = evaluate(state, pod, request, NodeNames.of([node]), possibly_bound)
     reason = Reason(int(verdict.codes[0]))
     if reason not in (Reason.FITS, Reason.NO_ASSIGNER):  # what is in the way of the latter is said below
         raise (Busy if reason is Reason.PLUGIN_BUSY else Refusal)(reason.text)
@@ -187,14 +187,14 @@ def assign(state: State, pod: Pod, node: str, possibly_bound: PossiblyBound = ()
     shape = state.fleet.shapes[row]
     assert shape is not None  # the node is known
     meant = meaning(shape, request)
-    if not shape.divided_as or meant.shares is None:
+    if not shape.sharing_resource or meant.shares is None:
         return {}
-    with state.as_for(pod, possibly_bound) as fleet:
+    with state.fleet_view_for(pod, possibly_bound) as fleet:
         chosen = state.policy.choose(fleet, meant, row)
         assignment, settled = written(fleet, row, pod, request, chosen)
         if any(fleet.slices(row, gpu) & mask for gpu, mask in settled.slices) or not all(
             fleet.compute[gpu, row] >= milli and fleet.memory[gpu, row] >= mib
             for gpu, milli, mib in settled.parts
         ):
-            raise Refusal(Reason.CRUMBS.text)
+            raise Refusal(Reason.FRAGMENTED.text)
     return assignment

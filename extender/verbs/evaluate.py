@@ -21,7 +21,7 @@ from packing.model.request import Request
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Evaluation:
     """``rows``, ``codes``, ``cost`` and ``keys`` are parallel to the names that were asked about.
 
     ``cost`` and ``keys`` mean something only where ``codes`` is 0. Row -1 is a node that is not known.
@@ -44,9 +44,9 @@ class Verdict:
         return self.request.wants_gpu or any(forecast.devices for forecast in self.forecasts)
 
 
-def judge(
+def evaluate(
     state: State, pod: Pod, request: Request, names: NodeNames, possibly_bound: PossiblyBound = ()
-) -> Verdict:
+) -> Evaluation:
     """Judge every named node with the policy in force. What fits does not depend on what it would cost: where
     costs or forecasts fail, nodes that fit are equal."""
     rows = state.rows(names)
@@ -58,7 +58,7 @@ def judge(
         codes[there], cost[there] = _counted(state, pod, request, resources, rows[there], possibly_bound)
     forecasts = _foresee(state, pod, names, given)
     cost, keys = _ranked(state, cost, forecasts, rows)
-    return Verdict(pod, request, rows, codes, cost, keys, forecasts, possibly_bound)
+    return Evaluation(pod, request, rows, codes, cost, keys, forecasts, possibly_bound)
 
 
 def codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> npt.NDArray[np.int8]:
@@ -81,7 +81,7 @@ def _counted(
         codes = np.where(rows < 0, Reason.UNKNOWN_NODE, Reason.FITS).astype(np.int8)
         return codes, np.zeros(rows.size, np.float32)
     request = without(request, given)
-    with state.as_for(pod, possibly_bound) as fleet:
+    with state.fleet_view_for(pod, possibly_bound) as fleet:
         return codes_for(state, fleet, pod, request, rows), state.policy.cost(fleet, request)[rows]
 
 
@@ -130,7 +130,7 @@ def _foresee(state: State, pod: Pod, names: NodeNames, given: list[tuple[str, ..
     try:
         state.devices.refresh(state.labels_of)
         nodes = ((name, state.labels_of(name)) for name in names)
-        return tuple(state.forecaster.forecasts(pod, nodes, given or repeat(())))
+        return tuple(state.simulator.forecasts(pod, nodes, given or repeat(())))
     except Exception:
         state.failures.note("forecast")
         return (Forecast(why="the forecast failed, see the log of Stowage"),) * len(names)

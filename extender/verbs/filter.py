@@ -15,14 +15,14 @@ from extender.protocol.codec import FilterArgs, FilterResult
 from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
 from extender.untrusted.limits import shorten
-from extender.verbs.evaluate import Verdict, judge
+from extender.verbs.evaluate import Evaluation, evaluate
 from extender.verbs.scores import best
 from packing.model.reasons import Reason
 
 
 def filter_nodes(
     state: State, args: FilterArgs, settings: Settings, possibly_bound: PossiblyBound = ()
-) -> tuple[FilterResult, Verdict | None]:
+) -> tuple[FilterResult, Evaluation | None]:
     """The nodes that fit, and the verdict that says why (None where there was nothing to judge)."""
     try:
         request = request_of(args.pod)
@@ -30,7 +30,7 @@ def filter_nodes(
         return FilterResult(error=shorten(str(error))), None
     if not request.wants_gpu:
         return FilterResult(names=args.names), None
-    verdict = judge(state, args.pod, request, args.names, possibly_bound)
+    verdict = evaluate(state, args.pod, request, args.names, possibly_bound)
     fits = verdict.codes == Reason.FITS
     # What is best for claims is a guess at most: kube-scheduler gets all nodes to choose from.
     if settings.shortlist and fits.any() and not verdict.forecasts:
@@ -46,7 +46,7 @@ def filter_nodes(
 
 
 def _refused(
-    names: NodeNames, verdict: Verdict, eviction: bool
+    names: NodeNames, verdict: Evaluation, eviction: bool
 ) -> tuple[dict[str, NodeNames], dict[str, NodeNames]]:
     """Nodes by reason, apart by whether kube-scheduler should look for victims there.
 

@@ -17,7 +17,7 @@ _TAIL = 5.0
 most, its waits included (``extender/verbs/bind.py``, ``Timeouts.bind``)."""
 
 
-class Handover:
+class Takeover:
     """Which nodes to read before a binding: each one once after a pause, and at first every time."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Handover:
             self._read.clear()  # all of it too early, and nodes come and go
         self._asked = now
 
-    def must_read(self, node: str) -> bool:
+    def needs_relist(self, node: str) -> bool:
         """Whether the books may lack what others have bound to this node."""
         return self._read.get(node, -math.inf) < self._began + _TAIL
 

@@ -53,7 +53,7 @@ def _on(state: State, node: str, uid: str) -> Pod | None:
     pod = state.pod_by_uid(uid)
     if pod is not None and pod.node_name == node:
         return pod
-    assumed = state.tentative.on(uid, node)
+    assumed = state.assumed_pods.on(uid, node)
     return assumed.pod if assumed else None
 
 
@@ -70,7 +70,7 @@ def _fits_without(
     held = [taken for victim in victims for taken in state.taken_by(victim) if taken.row == row]
     with (
         state.fleet.without(held),
-        state.as_for(pod, possibly_bound) as fleet,
+        state.fleet_view_for(pod, possibly_bound) as fleet,
         _when_plugin_is_idle(fleet, row),
     ):
         codes = codes_for(state, fleet, pod, without(request, given), np.array([row]))

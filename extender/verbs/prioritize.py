@@ -9,14 +9,14 @@ from extender.dialects.pod_request import RequestError, request_of
 from extender.dra.extended_resources import by_class
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import Bytes
-from extender.verbs.evaluate import Verdict, judge
+from extender.verbs.evaluate import Evaluation, evaluate
 from extender.verbs.scores import levels
 from packing.model.reasons import Reason
 
 
 def prioritize(
     state: State, args: FilterArgs, possibly_bound: PossiblyBound = ()
-) -> tuple[Bytes, Verdict | None]:
+) -> tuple[Bytes, Evaluation | None]:
     """A score for each name (len(names),), in the order asked; 0 for a node that does not fit (any more).
 
     A pod that asks for no GPU, or for what cannot be read, scores 0 everywhere: nothing to say. The same goes
@@ -29,7 +29,7 @@ def prioritize(
         return scores, None
     if not (request.wants_gpu or args.pod.spec.claims or by_class(args.pod.spec)):
         return scores, None
-    verdict = judge(state, args.pod, request, args.names, possibly_bound)
+    verdict = evaluate(state, args.pod, request, args.names, possibly_bound)
     if not verdict.tells_apart:
         return scores, verdict
     fits = np.flatnonzero(verdict.codes == Reason.FITS)

@@ -22,7 +22,7 @@ _SHARE = 0.1  # of the time that all refusals together may wait in the long run
 _AT_ONCE = 10  # longest waits in a row before that matters
 
 
-class Patience:
+class RefusalRecheck:
     """Judges refusals again when the state has changed, for as long as they may wait."""
 
     def __init__(self, longest: float = LONGEST) -> None:
@@ -36,9 +36,9 @@ class Patience:
         """The state has changed."""
         self._news.set()
 
-    async def unless_refused(self, judge: Callable[[], T], refused: Callable[[T], bool]) -> T:
-        """What ``judge`` says, asked again at news while it refuses and there is time."""
-        verdict = judge()
+    async def evaluate(self, evaluate: Callable[[], T], refused: Callable[[T], bool]) -> T:
+        """What ``evaluate`` says, asked again at news while it refuses and there is time."""
+        verdict = evaluate()
         started = asyncio.get_running_loop().time()
         if not (refused(verdict) and self._longest) or self._left(started) < self._longest:
             return verdict
@@ -47,7 +47,7 @@ class Patience:
                 while refused(verdict):
                     self._news.clear()
                     await self._news.wait()
-                    verdict = judge()
+                    verdict = evaluate()
         except TimeoutError:
             pass
         self._budget -= asyncio.get_running_loop().time() - started

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from packing.cost.kernel_args import Ask, Nodes, ask_of, layout_of, nodes_of
+from packing.cost.kernel_args import Nodes, RequestArgs, ask_of, layout_of, nodes_of
 from packing.fleet.fleet import Fleet, Floats
 from packing.model.request import Request
 
@@ -22,32 +22,32 @@ _MOST_ROWS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CachedCost:
     """Kept for one request: ``seen`` (N,) generations, ``cost`` (N,), GPUs as bit masks ``gpus`` (N,), and
     the ``terms`` (3, N)."""
 
-    ask: Ask
+    ask: RequestArgs
     seen: npt.NDArray[np.int64]
     cost: Floats
     gpus: npt.NDArray[np.int64]
     terms: Floats
 
 
-class Kept:
+class CostCache:
     """The rows of the last few hundred request shapes against one fleet."""
 
     def __init__(self) -> None:
-        self._rows: dict[Request, Row] = {}
+        self._rows: dict[Request, CachedCost] = {}
         self._layout = 0, 0
-        self._last: tuple[Request | None, int, Row | None] = None, -1, None
+        self._last: tuple[Request | None, int, CachedCost | None] = None, -1, None
         self._nodes: Nodes | None = None
 
-    def current(self, fleet: Fleet, request: Request) -> Row | None:
+    def current(self, fleet: Fleet, request: Request) -> CachedCost | None:
         """The row that was asked for last, if the question and the fleet are still the same."""
         last, changes, row = self._last
         return row if last is request and changes == fleet.changes else None
 
-    def row(self, fleet: Fleet, request: Request) -> tuple[Row, Nodes]:
+    def row(self, fleet: Fleet, request: Request) -> tuple[CachedCost, Nodes]:
         """The row of this request, to be brought up to date by the caller from the nodes."""
         layout = layout_of(fleet)
         if layout != self._layout or self._nodes is None:
@@ -75,7 +75,9 @@ def gpus_in(mask: int) -> tuple[int, ...]:
     return tuple(g for g in range(mask.bit_length()) if mask >> g & 1)
 
 
-def _new_row(fleet: Fleet, request: Request) -> Row:
+def _new_row(fleet: Fleet, request: Request) -> CachedCost:
     size = fleet.capacity
     cost, terms = np.full(size, np.inf, np.float32), np.zeros((3, size), np.float32)
-    return Row(ask_of(fleet, request), np.full(size, -1, np.int64), cost, np.zeros(size, np.int64), terms)
+    return CachedCost(
+        ask_of(fleet, request), np.full(size, -1, np.int64), cost, np.zeros(size, np.int64), terms
+    )

@@ -2,7 +2,7 @@
 
 A placement changes one node, so a policy keeps its cost per request and node and asks again only where the
 node's generation moved on. These kernels therefore branch per node and vectorise over request types.
-They know of a node only what ``Nodes`` holds, of a request only ``Ask``, of the demand mix only ``Types``.
+They know of a node only what ``Nodes`` holds, of a request only ``RequestArgs``, of the demand mix only ``MixTypes``.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def count_slots(
     units, slots, totals, first, since, limits, needs, held, gpu, devices, states, gone,
 ):  # fmt: skip
     """Recount the slots of every node whose generation is not the one ``counted`` (N,); the rest are fields
-    of ``Nodes``, ``Types``, ``Inventory``, ``Twins`` and ``Scratch``."""
+    of ``Nodes``, ``MixTypes``, ``Inventory``, ``IdenticalNodes`` and ``Scratch``."""
     _recount(
         counted, generation, cpu, node_memory, model, max_island, overcommitted, blocked, compute, memory,
         memory_capacity, divisible, free, divided, amounts, needed, allowed, needs_any,
@@ -268,7 +268,7 @@ def inventory_cost(
 
     ``gpus`` (N,) are the GPUs it takes, as a bit mask; ``terms`` (3, N) slots, fill and stranding as they
     add up to the cost before rounding. The slots are recounted first (see ``count_slots``). The rest are
-    fields of ``Nodes``, ``Ask``, ``Types``, ``Inventory``, ``Worth``, ``Weights``, ``Twins`` and ``Scratch``.
+    fields of ``Nodes``, ``RequestArgs``, ``MixTypes``, ``Inventory``, ``ValueTables``, ``Weights``, ``IdenticalNodes`` and ``Scratch``.
     """
     _recount(
         counted, generation, cpu, node_memory, model, max_island, overcommitted, blocked, compute, memory,
@@ -356,7 +356,7 @@ def find_twins(
     memory, memory_capacity, divisible, free, device_gpu, divides, divided, free_cpu, free_memory, island,
 ):  # fmt: skip
     """Find for every node the first one in the same state. ``table`` is scratch of a size that is a power of
-    2 above N; the rest are fields of ``Twins`` and ``Nodes``."""
+    2 above N; the rest are fields of ``IdenticalNodes`` and ``Nodes``."""
     table[:] = -1
     for n in range(first.size):
         first[n], since[n] = n, generation[n]

@@ -17,7 +17,7 @@ from packing.model.request import MOST_DEVICES, Request
 
 ROWS = 9
 CPU, MEMORY, COUNT, COMPUTE, SHARE_MIB, SHARE_MILLI, ISLAND, DIVISION, MOST = range(ROWS)
-"""Rows of ``Ask.amounts`` and ``Types.amounts``: CPU milli, MiB, GPUs, then each share, island size, the
+"""Rows of ``RequestArgs.amounts`` and ``MixTypes.amounts``: CPU milli, MiB, GPUs, then each share, island size, the
 sharing system (-1: shares that no node takes), and the most shares of a type that count on one GPU."""
 LANES = 16
 """The types of a mix are filled up to a multiple of this, so that loops over them vectorise to the end."""
@@ -46,7 +46,7 @@ class Nodes(NamedTuple):
     island: npt.NDArray[np.uint8]
 
 
-class Ask(NamedTuple):
+class RequestArgs(NamedTuple):
     """A request against a fleet: CPU milli and memory bytes ``exact`` (2,), ``amounts`` (9,), models
     ``allowed`` (M,) 0 or 1, ``devices`` (R,) taken."""
 
@@ -56,7 +56,7 @@ class Ask(NamedTuple):
     devices: npt.NDArray[np.int32]
 
 
-class Types(NamedTuple):
+class MixTypes(NamedTuple):
     """The T request types of a mix: ``amounts`` (9, T) with a tiny number for 0 where it divides, ``devices``
     (R, T), models ``allowed`` (M, T) 0 or 1, and the resources ``asked`` (A,) that any of them needs."""
 
@@ -74,7 +74,7 @@ class Inventory(NamedTuple):
     totals: npt.NDArray[np.float64]
 
 
-class Worth(NamedTuple):
+class ValueTables(NamedTuple):
     """What things are worth, in GPUs: ``prices`` (T,) of a slot, ``fill`` (K, B + 1, B + 1) of a GPU's free
     compute and memory, for GPUs of at least ``memory_mib`` (K,) ascending."""
 
@@ -87,7 +87,7 @@ STATES = 32
 """States of a GPU that are remembered. A power of 2."""
 
 
-class Twins(NamedTuple):
+class IdenticalNodes(NamedTuple):
     """Nodes in the very same state, for which everything is the same: ``first`` (N,) of them, and the
     generation ``since`` (N,) which that held."""
 
@@ -144,11 +144,11 @@ NODES = each_of(
         _an("u1", 2),
     )
 )
-ASK = each_of(Ask(_an("i8", 1), _f1, _u1, _an("i4", 1)))
-TYPES = each_of(Types(_f2, _f2, _f2, _an("i4", 1)))
+ASK = each_of(RequestArgs(_an("i8", 1), _f1, _u1, _an("i4", 1)))
+TYPES = each_of(MixTypes(_f2, _f2, _f2, _an("i4", 1)))
 INVENTORY = each_of(Inventory(_f2, _f2, _an("f8", 1)))
-WORTH = each_of(Worth(_f1, _an("f4", 3), _f1))
-TWINS = each_of(Twins(_an("i8", 1), _an("i8", 1)))
+WORTH = each_of(ValueTables(_f1, _an("f4", 3), _f1))
+TWINS = each_of(IdenticalNodes(_an("i8", 1), _an("i8", 1)))
 SCRATCH = each_of(Scratch(_f1, _f1, _f1, _f2, _an("i4", 1), _f2, _f2))
 WEIGHTS = each_of(Weights(1.0, 1.0, 1.0, 1.0))
 
@@ -170,12 +170,12 @@ def layout_of(fleet: Fleet) -> tuple[int, int]:
     return id(fleet), fleet.grown
 
 
-def ask_of(fleet: Fleet, request: Request) -> Ask:
+def ask_of(fleet: Fleet, request: Request) -> RequestArgs:
     """A request against the models and resources of this fleet."""
     devices, known = devices_of(fleet, request)
     allowed = fleet.allowed(request) if known else np.zeros(len(fleet.model_names), np.uint8)
     exact = np.array([request.cpu_milli, request.memory_bytes], np.int64)
-    return Ask(exact, amounts_of(fleet, [request])[:, 0].copy(), allowed, devices)
+    return RequestArgs(exact, amounts_of(fleet, [request])[:, 0].copy(), allowed, devices)
 
 
 def devices_of(fleet: Fleet, request: Request) -> tuple[npt.NDArray[np.int32], bool]:
@@ -190,7 +190,7 @@ def devices_of(fleet: Fleet, request: Request) -> tuple[npt.NDArray[np.int32], b
 
 
 def amounts_of(fleet: Fleet, requests: Sequence[Request]) -> Floats:
-    """The rows of ``Ask.amounts`` for each request: (9, T)."""
+    """The rows of ``RequestArgs.amounts`` for each request: (9, T)."""
     amounts = np.array([_amounts(fleet, request) for request in requests], np.float64).reshape(-1, ROWS)
     return np.ascontiguousarray(amounts.clip(max=_MANY).astype(np.float32).T)
 

@@ -28,11 +28,11 @@ from packing.cost.demand import Mix
 from packing.cost.kernel_args import (
     LANES,
     STATES,
+    IdenticalNodes,
     Inventory,
+    MixTypes,
     Nodes,
     Scratch,
-    Twins,
-    Types,
     amounts_of,
     devices_of,
     layout_of,
@@ -84,7 +84,7 @@ class Slots:
             np.full((STATES, 5), -1, np.float32),
             np.zeros((STATES, width), np.float32),
         )
-        self.twins = Twins(np.arange(fleet.capacity), np.full(fleet.capacity, -1, np.int64))
+        self.twins = IdenticalNodes(np.arange(fleet.capacity), np.full(fleet.capacity, -1, np.int64))
         self.counted = np.full(fleet.capacity, -1, np.int64)
 
     def find_twins(self, nodes: Nodes) -> None:
@@ -134,7 +134,7 @@ def _mean_gpu(fleet: Fleet, request: Request) -> float:
     return float(sizes[able].mean()) if able.any() else 0.0
 
 
-def types_of(fleet: Fleet, requests: Sequence[Request]) -> Types:
+def types_of(fleet: Fleet, requests: Sequence[Request]) -> MixTypes:
     """The request types of a mix against the models, resources and sharing systems of a fleet."""
     amounts = amounts_of(fleet, requests)
     shape = len(fleet.model_names), len(fleet.free)
@@ -147,11 +147,11 @@ def types_of(fleet: Fleet, requests: Sequence[Request]) -> Types:
     amounts[divisors] = np.maximum(amounts[divisors], _TINY)
     amounts[records.COUNT] = np.maximum(amounts[records.COUNT], 1)
     asked = np.flatnonzero(devices.any(axis=1)).astype(np.int32)
-    return Types(amounts, devices, allowed, asked)
+    return MixTypes(amounts, devices, allowed, asked)
 
 
-def _filled_up(types: Types, width: int) -> Types:
+def _filled_up(types: MixTypes, width: int) -> MixTypes:
     """The same with further types, which no model is allowed to take."""
     more = [(0, 0), (0, width - types.amounts.shape[1])]
     amounts, devices = (np.pad(part, more, constant_values=1) for part in types[:2])
-    return Types(amounts, devices, np.pad(types.allowed, more), types.asked)
+    return MixTypes(amounts, devices, np.pad(types.allowed, more), types.asked)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from packing.model.node_spec import UNLIMITED, NodeShape
+from packing.model.node_spec import UNLIMITED, NodeSpec
 from packing.model.reasons import Reason
 from packing.model.request import MOST
 
@@ -66,8 +66,8 @@ class Arrays:
     ties, ``generation`` (N,) counts changes of a node and ``changes`` those of all, ``replaced`` counts nodes
     that came or went, ``grown`` changes of the arrays' shapes and new ids, ``most`` (R, N) devices of a
     pool for one container (0: any number), ``divides`` (R, N) 1 where they are whole divisible GPUs,
-    ``divided`` (N,) an index into ``divisions``, ``cuda`` (N,) versions, ``hosted`` (KINDS, N) pods by the
-    number of GPUs that they have (the last: so many or more), 0 for parts of GPUs; ``permits`` keeps which
+    ``divided`` (N,) an index into ``divisions``, ``cuda`` (N,) versions, ``pods_by_gpu_count`` (KINDS, N) pods by the
+    number of GPUs that they have (the last: so many or more), 0 for parts of GPUs; ``model_permits`` keeps which
     models requests may run on, ``permits_size`` is how large that is (see ``feasible.allowed``). Shares below
     ``minimum_milli`` thousandths of a GPU are refused; 0 refuses none.
 
@@ -77,7 +77,7 @@ class Arrays:
 
     def __init__(self, nodes: int = 64, gpus: int = 8, minimum_milli: int = 0) -> None:
         self.minimum_milli = minimum_milli
-        self.shapes: list[NodeShape | None] = []
+        self.shapes: list[NodeSpec | None] = []
         self.changes = self.replaced = self.grown = 0
         self.rows: dict[str, int] = {}
         self.resources: dict[str, int] = {}
@@ -86,7 +86,7 @@ class Arrays:
         self.modes: list[str] = [""]
         self.divisions: dict[str, int] = {"": 0}
         self.uuids: dict[str, tuple[int, int]] = {}
-        self.permits: dict[tuple[object, ...], npt.NDArray[np.uint8]] = {}
+        self.model_permits: dict[tuple[object, ...], npt.NDArray[np.uint8]] = {}
         self._kinds: dict[_Kind, int] = {(None, "", ""): 0}
         self.permits_size = 0
         self._vacant: list[int] = []
@@ -105,7 +105,7 @@ class Arrays:
         self.model, self.max_island = np.zeros(nodes, np.int16), np.zeros(nodes, np.int16)
         self.overcommitted = np.zeros(nodes, np.uint8)
         self.blocked = np.full(nodes, Reason.UNKNOWN_NODE, np.int8)
-        self.hosted = np.zeros((KINDS, nodes), np.int32)
+        self.pods_by_gpu_count = np.zeros((KINDS, nodes), np.int32)
         self.order, self.generation = np.zeros(nodes, np.uint32), np.zeros(nodes, np.int64)
 
     @property
@@ -127,7 +127,7 @@ class Arrays:
             self.grown += 1
         return self.divisions[name]
 
-    def _empty(self, row: int, shape: NodeShape) -> None:
+    def _empty(self, row: int, shape: NodeSpec) -> None:
         """Show the node of a row without any pod, and without its pools."""
         self.replaced += 1
         self.total_cpu[row], self.total_memory[row] = (
@@ -152,7 +152,7 @@ class Arrays:
         self.divisible[:, row] = self.shareable[:, row]
         self.compute[:, row] = self.compute_capacity[:, row]
         self.memory[:, row] = self.memory_capacity[:, row]
-        self.overcommitted[row] = self.hosted[:, row] = 0
+        self.overcommitted[row] = self.pods_by_gpu_count[:, row] = 0
 
     def _show_node(self, row: int, cpu_milli: int, memory_bytes: int) -> None:
         """Show so much CPU and memory of a node as free."""

@@ -14,7 +14,7 @@ from packing.model.request import ANY, WHOLE, Request, Shares, whole_gpus
 
 Reasons = npt.NDArray[np.int8]
 _MOST_PERMITS = 1 << 20
-"""Bytes, roughly, of the model names and other texts that ``Arrays.permits`` keeps alive."""
+"""Bytes, roughly, of the model names and other texts that ``Arrays.model_permits`` keeps alive."""
 _MOST_GPUS = 32767
 """More GPUs than this are as good as any number: ``MOST_GPUS`` of one node are far fewer."""
 
@@ -105,12 +105,12 @@ def sizes(fleet: Arrays, request: Request) -> Floats:
 def allowed(fleet: Arrays, request: Request) -> npt.NDArray[np.uint8]:
     """Per model id (an index into ``model_names``) 1 where the request may run; to read only."""
     kind = fleet.grown, request.models, request.products, request.mode
-    if (found := fleet.permits.get(kind)) is None:
+    if (found := fleet.model_permits.get(kind)) is None:
         fleet.permits_size += _size(request)
         if fleet.permits_size > _MOST_PERMITS:
-            fleet.permits.clear()
+            fleet.model_permits.clear()
             fleet.permits_size = _size(request)
-        found = fleet.permits[kind] = _permits(fleet, request)
+        found = fleet.model_permits[kind] = _permits(fleet, request)
     return found
 
 

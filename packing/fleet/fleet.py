@@ -28,7 +28,7 @@ from packing.fleet.arrays import Floats as Floats
 from packing.fleet.feasibility import Reasons
 from packing.model.mig_instances import every_slice, room, smallest
 from packing.model.node_spec import Gpu as Gpu
-from packing.model.node_spec import NodeShape as NodeShape
+from packing.model.node_spec import NodeSpec as NodeSpec
 from packing.model.node_spec import Pool as Pool
 from packing.model.node_spec import in_one_island, meaning
 from packing.model.reasons import Reason
@@ -79,7 +79,7 @@ class Fleet(Arrays):
         self._taken: defaultdict[int, _Taken] = defaultdict(_Taken)  # by row
         self._promised: defaultdict[int, list[Allocation]] = defaultdict(list)  # by row, of ``holding``
 
-    def put(self, shape: NodeShape) -> int:
+    def put(self, shape: NodeSpec) -> int:
         """Add a node, or replace the one of that name, and return its row. The row is empty afterwards:
         what its pods hold must be taken again.
 
@@ -87,7 +87,7 @@ class Fleet(Arrays):
         """
         if len(shape.gpus) > MOST_GPUS:
             raise TooMany(f"{len(shape.gpus)} GPUs on one node, more than {MOST_GPUS}")
-        division = self._division(shape.divided_as)
+        division = self._division(shape.sharing_resource)
         kind = self._gpu_kind((shape.model, shape.product, shape.mode))
         pools = self._resources([pool.resource for pool in shape.pools])
         row = self.rows.get(shape.name)
@@ -115,7 +115,7 @@ class Fleet(Arrays):
         row = self.rows.pop(name)
         self._forget_uuids(row)
         self._taken.pop(row, None)
-        self._empty(row, NodeShape(name, 0, 0))
+        self._empty(row, NodeSpec(name, 0, 0))
         self.shapes[row] = None
         self.blocked[row] = Reason.UNKNOWN_NODE
         self._vacant.append(row)
@@ -156,13 +156,13 @@ class Fleet(Arrays):
         held = self._taken[row].slices.items()
         return sum(1 << place for (other, place), count in held if other == gpu and count > 0)
 
-    def roomiest(self, row: int, request: Request) -> tuple[int, ...]:
+    def freest_gpus(self, row: int, request: Request) -> tuple[int, ...]:
         """The GPUs that a promised pod's shares count on: such as have room now, the freest first. A pod that
         needs peers counts on one island, the one with the most such GPUs if none has enough."""
         shape = self.shapes[row]
         wanted = meaning(shape, request) if shape else request
         part = wanted.shares
-        if shape is None or part is None or part.resource != shape.divided_as:
+        if shape is None or part is None or part.resource != shape.sharing_resource:
             return ()
         compute, memory = self.compute[:, row].tolist(), self.memory[:, row].tolist()
 
@@ -285,7 +285,7 @@ class Fleet(Arrays):
         if held.shares:
             self._recount(row)
         if held.devices or held.shares:
-            self.hosted[self._kind(held), row] += sign
+            self.pods_by_gpu_count[self._kind(held), row] += sign
         self.touch(row)
 
     def _move_devices(self, row: int, devices: tuple[tuple[int, int], ...], sign: int) -> None:
@@ -321,13 +321,13 @@ class Fleet(Arrays):
         self.compute[gpu, row], self.memory[gpu, row] = max(compute, -LARGEST), max(memory, -LARGEST)
 
     def _kind(self, held: Allocation) -> int:
-        """Index into ``hosted``."""
+        """Index into ``pods_by_gpu_count``."""
         whole = any(milli >= WHOLE for _, milli, _ in held.shares)
         whole = whole or any(self.device_gpu[resource, held.row] > ALMOST for resource, _ in held.devices)
         count = len(held.shares) + sum(count for _, count in held.devices)
         return min(count, KINDS - 1) if whole else 0
 
-    def _shown(self, shape: NodeShape, taken: _Taken) -> dict[int, tuple[int, int]]:
+    def _shown(self, shape: NodeSpec, taken: _Taken) -> dict[int, tuple[int, int]]:
         """(compute milli, memory MiB) to show as taken by pools, by GPU, as if their devices were taken GPU
         by GPU, lowest index first."""
         together: dict[tuple[int, ...], tuple[int, int]] = {}

@@ -1,7 +1,7 @@
 """A node when empty: its GPUs, and in which devices or parts they are handed out.
 
 A node's GPUs are either behind a device plugin that counts (``Pool``), or divided by a sharing system that
-places parts of them device by device (``divided_as``). The same request can mean a counted device on one node
+places parts of them device by device (``sharing_resource``). The same request can mean a counted device on one node
 and a part of a GPU on another: ``meaning`` says which.
 """
 
@@ -54,11 +54,11 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeShape:
+class NodeSpec:
     """A node when empty. ``blocked`` is a reason why it takes nothing at all, ``FITS`` for none.
 
     ``model`` is the catalogue's name of the GPUs, ``product`` the name that the node itself gives them;
-    ``cuda`` the CUDA version that the driver supports (12.4 is 12004, 0 is unknown); ``divided_as`` names
+    ``cuda`` the CUDA version that the driver supports (12.4 is 12004, 0 is unknown); ``sharing_resource`` names
     the resource of the shares that its divisible GPUs take, ``mode`` the way in which they are kept apart, ""
     where there is but one. ``islands`` are the GPUs (indices) that are NVLink peers, each in one at most.
     """
@@ -73,7 +73,7 @@ class NodeShape:
     blocked: Reason = Reason.FITS
     product: str = ""
     cuda: int = 0
-    divided_as: str = ""
+    sharing_resource: str = ""
     mode: str = ""
 
     @property
@@ -91,28 +91,28 @@ class NodeShape:
 
     def divides(self, pool: Pool) -> bool:
         """Whether the devices of a pool are whole GPUs that are handed out device by device."""
-        return bool(self.divided_as) and any(self.gpus[gpu].divisible for gpu in pool.gpus)
+        return bool(self.sharing_resource) and any(self.gpus[gpu].divisible for gpu in pool.gpus)
 
 
-def in_one_island(shape: NodeShape, gpus: Collection[int], count: int) -> frozenset[int]:
+def in_one_island(shape: NodeSpec, gpus: Collection[int], count: int) -> frozenset[int]:
     """Those of these GPUs that are in the same island: of the islands with at least ``count`` of them the one
     with the fewest, so that the larger ones stay whole; none where no island has as many."""
     groups = [frozenset(gpu for gpu in island if gpu in gpus) for island in shape.peers]
     return min((group for group in groups if len(group) >= count), key=len, default=frozenset())
 
 
-def meaning(shape: NodeShape, request: Request) -> Request:
+def meaning(shape: NodeSpec, request: Request) -> Request:
     """The request as this node takes it.
 
     Counted devices become whole GPUs where the node divides them; shares become counted devices where a
     plain plugin hands out the resource they are counted by; shares of another sharing system mean nothing.
     """
     part = request.shares
-    if part is None and not shape.divided_as:
+    if part is None and not shape.sharing_resource:
         return request
     divided = {pool.resource for pool in shape.pools if shape.divides(pool)}
     if part is not None:
-        if part.resource == shape.divided_as:
+        if part.resource == shape.sharing_resource:
             return request
         plain = any(pool.resource == part.resource for pool in shape.pools) and part.resource not in divided
         counted = ((part.resource, part.count),) if plain else ()
@@ -121,4 +121,4 @@ def meaning(shape: NodeShape, request: Request) -> Request:
     if not whole:
         return request
     kept = tuple((name, count) for name, count in request.devices if name not in divided)
-    return replace(request, devices=kept, shares=whole_gpus(whole, shape.divided_as))
+    return replace(request, devices=kept, shares=whole_gpus(whole, shape.sharing_resource))

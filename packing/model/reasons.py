@@ -33,7 +33,7 @@ class Reason(IntEnum):
     TOO_FEW_DEVICES = 8, "node has too few GPUs for the pod even when empty"
     NO_ISLAND = 9, "no NVLink island is large enough"
     DEVICES_TAKEN = 10, "GPUs are taken", True
-    CRUMBS = 11, "free GPU is in crumbs that are too small", True
+    FRAGMENTED = 11, "free GPU is in crumbs that are too small", True
     CPU_TAKEN = 12, "too little free CPU", True
     MEMORY_TAKEN = 13, "too little free memory", True
     OLD_DRIVER = 14, "CUDA driver is older than the pod needs, or not known"

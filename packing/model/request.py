@@ -52,7 +52,7 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class NameFilter:
     """Names that will do: one of every group in ``allow``, and none of ``deny``. A name that is not known
     ("") does only where nothing is asked of it."""
 
@@ -157,7 +157,7 @@ def _any_in(names: Iterable[ModelName], text: ModelText) -> bool:
     return any(name.found_in(text) for name in names if name.letters in text.letters)
 
 
-ANY = Choice()
+ANY = NameFilter()
 ANY_MODEL = Models()
 
 
@@ -194,7 +194,7 @@ class Request(_Hashed):
     models: frozenset[str] | None = None
     island: bool = False
     products: Models = ANY_MODEL
-    uuids: Choice = ANY
+    uuids: NameFilter = ANY
     cuda: int = 0
     together: int = 1
     mode: str = ""

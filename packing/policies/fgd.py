@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from packing.cost.cost_cache import Kept, Row, gpus_in
+from packing.cost.cost_cache import CachedCost, CostCache, gpus_in
 from packing.cost.demand import Demand, Mix, by_pods
 from packing.cost.kernel_args import layout_of
 from packing.cost.slots import types_of
@@ -37,7 +37,7 @@ class Fgd:
     ) -> None:
         self._mix = mix
         self._demand = demand or Demand()
-        self._kept = Kept()
+        self._kept = CostCache()
         self._tables = Mix((), ())
         self._against: _Against | None = None
 
@@ -74,7 +74,7 @@ class Fgd:
         """See ``Policy.terms``: the rise in GPUs, of which the cost is a rounded function."""
         return {"unusable GPU": float(self._row(fleet, request).terms[0, row])}
 
-    def _row(self, fleet: Fleet, request: Request) -> Row:
+    def _row(self, fleet: Fleet, request: Request) -> CachedCost:
         if (kept := self._kept.current(fleet, request)) is not None:
             return kept
         if self._against is None or self._against.layout != layout_of(fleet):

@@ -77,7 +77,7 @@ def fgd_cost(
 
     ``frequency`` (T,) is that of the types; ``gpus`` (N,) the GPUs it takes, as a bit mask; ``terms`` (3, N)
     the rise of the unusable GPU, before rounding; ``gpu`` (5, G) is scratch. The rest are fields of
-    ``Nodes``, ``Ask`` and ``Types``.
+    ``Nodes``, ``RequestArgs`` and ``MixTypes``.
     """
     for n in range(seen.size):
         if seen[n] == generation[n]:

@@ -27,7 +27,7 @@ def fitting(fleet: Fleet, request: Request, row: int) -> list[tuple[float, int]]
     shape = fleet.shapes[row]
     wanted = meaning(shape, request) if shape else request
     part = wanted.shares
-    if shape is None or part is None or part.resource != shape.divided_as:
+    if shape is None or part is None or part.resource != shape.sharing_resource:
         return []
     found = []
     for gpu, has in enumerate(shape.gpus):

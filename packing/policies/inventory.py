@@ -24,10 +24,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from packing.cost import inventory_kernels as row_kernels
-from packing.cost.cost_cache import Kept, Row, gpus_in
+from packing.cost.cost_cache import CachedCost, CostCache, gpus_in
 from packing.cost.demand import Demand, Mix
 from packing.cost.fill_value import Part, fill_table, grid
-from packing.cost.kernel_args import Weights, Worth, layout_of, nodes_of
+from packing.cost.kernel_args import ValueTables, Weights, layout_of, nodes_of
 from packing.cost.slots import Sizes, Slots
 from packing.fleet.fleet import Fleet, Floats
 from packing.model.request import ANY, WHOLE, Request
@@ -66,7 +66,7 @@ class Inventory:
         self._mix = mix
         self._demand = demand or Demand()
         self._minimum = minimum_milli
-        self._kept = Kept()
+        self._kept = CostCache()
         self._tables = build_tables(Mix((), ()), (0,))
         self._sizes = Sizes()
         self._counted: _Counted | None = None
@@ -111,7 +111,7 @@ class Inventory:
         slots, fill, stranding = self._row(fleet, request).terms[:, row].tolist()
         return {"slots": slots, "fill": fill, "stranding": stranding}
 
-    def _row(self, fleet: Fleet, request: Request) -> Row:
+    def _row(self, fleet: Fleet, request: Request) -> CachedCost:
         """What the request costs, brought up to date where a node changed since it was asked last."""
         if (kept := self._kept.current(fleet, request)) is not None:
             return kept
@@ -135,7 +135,7 @@ class _Counted:
         self.layout, self._replaced = layout_of(fleet), fleet.replaced
         self.slots = slots = Slots(fleet, tables.mix, sizes)
         fill, memory_mib = tables.fill, np.array(tables.memory_mib, np.float32)
-        self.worth = Worth(np.zeros_like(slots.inventory.totals, np.float32), fill, memory_mib)
+        self.worth = ValueTables(np.zeros_like(slots.inventory.totals, np.float32), fill, memory_mib)
         rho = tables.mix.cpu_per_gpu(dict(zip(slots.requests, slots.gpus.tolist(), strict=True)))
         per_gpu = STRAND_MARGIN * rho if rho > 0 else _NO_CPU_COUNTS
         self.weights = Weights(FILL, STRANDING if rho > 0 else 0.0, per_gpu, STEP)

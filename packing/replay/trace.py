@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet.fleet import Fleet, NodeShape
+from packing.fleet.fleet import Fleet, NodeSpec
 from packing.model.request import Request
 from packing.policies.registry import Policy
 from packing.replay.pick_node import Pick
@@ -35,7 +35,7 @@ class Filling:
     rows: npt.NDArray[np.int64]
     gpus: Doubles
 
-    def at(self, capacity: float, arrival: float) -> Mark:
+    def at(self, capacity: float, arrival: float) -> FillPoint:
         """The figures when the GPU that arrived is ``arrival`` x ``capacity`` (GPUs).
 
         As published: the mean over the arrivals at which arrived / capacity, in per cent, rounds to it.
@@ -44,7 +44,7 @@ class Filling:
         used = np.cumsum(np.where(self.rows >= 0, self.gpus, 0.0))
         there = reached(arrived, capacity, arrival)
         failed = int((self.rows[: there[-1] + 1] < 0).sum())
-        return Mark(float(100 * used[there].mean() / capacity), failed)
+        return FillPoint(float(100 * used[there].mean() / capacity), failed)
 
     def knee(self, capacity: float) -> float | None:
         """GPU that had arrived, in per cent of the capacity, when ``KNEE`` of the capacity had been dropped:
@@ -55,7 +55,7 @@ class Filling:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class FillPoint:
     """Allocated GPU in per cent of capacity, and pods dropped so far."""
 
     allocation: float
@@ -112,7 +112,7 @@ def fill(
     return Filling(rows, np.array([gpus_of(request) for request in requests]))
 
 
-def build_fleet(nodes: Sequence[NodeShape]) -> Fleet:
+def build_fleet(nodes: Sequence[NodeSpec]) -> Fleet:
     """A fleet of these nodes, all empty."""
     fleet = Fleet(nodes=len(nodes), gpus=max(len(node.gpus) for node in nodes))
     for node in nodes:

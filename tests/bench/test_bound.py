@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.packing.bound import NodeBound
-from packing.model.node_spec import Gpu, NodeShape
+from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.registry import POLICIES
 from packing.replay.pick_node import Pick
@@ -23,7 +23,7 @@ def share(milli, cpu=1000, count=1, models=None):
 
 
 def node(name, gpus=2, cpu=16_000, model=None):
-    return NodeShape(name, cpu, 9000, (Gpu(1000, divisible=True),) * gpus, model=model)
+    return NodeSpec(name, cpu, 9000, (Gpu(1000, divisible=True),) * gpus, model=model)
 
 
 def bound(nodes, requests):

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from bench.packing.mask_tables import best_fill, fill_by_mask, slots_soon
 from bench.packing.mig import POLICIES, ProfileMix
-from bench.packing.windows import Windows
+from bench.packing.windows import MigMasks
 from packing.cost.fill_value import price_patterns
 from packing.model.gpu_catalogue import find_model
 
 COMPUTE = (1, 2, 3, 4, 7)
-A100 = Windows.of(find_model("NVIDIA-A100-SXM4-80GB").geometry, COMPUTE)
+A100 = MigMasks.of(find_model("NVIDIA-A100-SXM4-80GB").geometry, COMPUTE)
 FREQUENCY = np.array([0.5, 0.25, 0.15, 0.05, 0.05])
 
 
@@ -28,7 +28,7 @@ def geometries(draw):
     for size in sizes:
         first = draw(st.lists(st.integers(0, 6 - size), min_size=1, max_size=3, unique=True))
         starts.append(tuple(((1 << size) - 1) << start for start in first))
-    return Windows(6, tuple(starts), tuple(starts))
+    return MigMasks(6, tuple(starts), tuple(starts))
 
 
 def layouts(windows):

@@ -22,7 +22,7 @@ def fingerprint(state: State) -> dict[str, object]:
     """Everything the state knows, in comparable form. (``generation`` also counts what is taken back.)"""
     arrays = {name: value for name, value in vars(state.fleet).items() if isinstance(value, np.ndarray)}
     del arrays["generation"]
-    books = {name: repr(value) for name, value in vars(state.ledger).items() if name != "_fleet"}
+    books = {name: repr(value) for name, value in vars(state.allocations).items() if name != "_fleet"}
     books |= {
         name: repr(getattr(state, name)) for name in ("nodes", "pods", "problems", "synced", "overcommitted")
     }

@@ -68,7 +68,7 @@ class Stowage:
         document: Object = answer.json()
         return document
 
-    def catch_up(self, api: Api) -> None:
+    def flush(self, api: Api) -> None:
         """Waits until it knows all nodes and which pods hold something on them, as the API has it now."""
         eventually(lambda: self.holders() == holders(api), within_s=30, what="Stowage agrees with the API")
 

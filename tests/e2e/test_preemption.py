@@ -22,7 +22,7 @@ def test_victims_go_where_it_helps(
     small = {
         api.create(pod(f"small-{number}", {GPU: 1}, on="busy"))["metadata"]["uid"] for number in range(8)
     }
-    stowage.catch_up(api)
+    stowage.flush(api)
     with cluster.scheduler(scheduler_configuration(recorder.url)):
         api.create(pod("urgent", {GPU: 8}, priority_class="urgent"))
         eventually(

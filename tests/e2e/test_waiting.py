@@ -23,7 +23,7 @@ def test_nodes_with_room_are_being_re_partitioned(cluster: ControlPlane, api: Ap
     for name in ("changing-1", "changing-2"):
         api.create(node(name, {GPU: 8}, labels=H100 | {STATE: "pending"}))
     api.create(pod("trains", {GPU: 8}, on="full"))
-    stowage.catch_up(api)
+    stowage.flush(api)
     with cluster.scheduler(scheduler_configuration(stowage.url)):
         api.create(pod("waits-for-labels", {GPU: 2}))
         message = why_unscheduled(api, "waits-for-labels")
@@ -37,7 +37,7 @@ def test_nodes_with_room_are_being_re_partitioned(cluster: ControlPlane, api: Ap
         assert refusal["nearest"] in ("changing-1", "changing-2")
         api.patch("Node", "changing-2", {"metadata": {"labels": {STATE: "success"}}})
         runs_soon(api, "waits-for-labels", on="changing-2")
-    stowage.catch_up(api)
+    stowage.flush(api)
     assert stowage.json("/debug/pods/default/waits-for-labels")["node"] == "changing-2"
 
 
@@ -46,7 +46,7 @@ def test_free_memory_is_in_crumbs(cluster: ControlPlane, api: Api, stowage: Stow
     api.create(node("n1", {GPU_MEMORY: 32, GPU_COUNT: 2}))
     for index in ("0", "1"):
         api.create(pod(f"infers-{index}", {GPU_MEMORY: 10}, on="n1", annotations={ON_GPU: index}))
-    stowage.catch_up(api)
+    stowage.flush(api)
     managed = [{"name": GPU_MEMORY, "ignoredByScheduler": False}]
     with cluster.scheduler(scheduler_configuration(stowage.url, managedResources=managed)):
         api.create(pod("waits-for-memory", {GPU_MEMORY: 10}))
@@ -61,7 +61,7 @@ def test_wake_ups_are_not_lost(cluster: ControlPlane, api: Api, stowage: Stowage
     """kube-scheduler tries again once, at the very event that makes room. Stowage, which hears of it over a
     stream of its own, must not be behind; one miss in ten is left to a machine that is starved of CPU."""
     api.create(node("n1", {GPU: 8}, labels=H100))
-    stowage.catch_up(api)
+    stowage.flush(api)
     missed = []
     with cluster.scheduler(scheduler_configuration(stowage.url)):
         for name in (f"woken-{number}" for number in range(10)):
@@ -87,7 +87,7 @@ def test_the_only_room_is_on_a_node_that_holds_too_much(
     api.create(node("n1", DEVICES, labels=PARTITIONED))
     for number in range(DEVICES[SMALL] + 1):
         api.create(pod(f"small-{number}", {SMALL: 1}, on="n1"))
-    stowage.catch_up(api)
+    stowage.flush(api)
     with cluster.scheduler(scheduler_configuration(stowage.url)):
         api.create(pod("waits-for-a-device", {MEDIUM: 1}))
         message = why_unscheduled(api, "waits-for-a-device")
@@ -102,7 +102,7 @@ def test_a_pod_that_kube_scheduler_never_brings(cluster: ControlPlane, api: Api,
     for name in ("full-1", "full-2"):
         api.create(node(name, {GPU: 8}, labels=H100))
         api.create(pod(f"trains-on-{name}", {GPU: 6}, on=name))
-    stowage.catch_up(api)
+    stowage.flush(api)
     with cluster.scheduler(scheduler_configuration(stowage.url)):
         api.create(pod("is-never-brought", {GPU: 3}))
         message = why_unscheduled(api, "is-never-brought")

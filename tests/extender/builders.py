@@ -7,7 +7,7 @@ from extender.dialects.pod_request import request_of
 from extender.k8s.objects import Container, Event, Listed, Node, Pod, PodSpec, Upserted
 from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
-from extender.verbs.evaluate import judge
+from extender.verbs.evaluate import evaluate
 from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.policies.registry import POLICIES
@@ -49,4 +49,4 @@ def make_settings(**keys) -> Settings:
 
 def why(state: State, pod: Pod, node: str, request: Request | None = None) -> Reason:
     """What the state says of this pod (or of another request in its place) on this node."""
-    return Reason(int(judge(state, pod, request or request_of(pod), NodeNames.of([node])).codes[0]))
+    return Reason(int(evaluate(state, pod, request or request_of(pod), NodeNames.of([node])).codes[0]))

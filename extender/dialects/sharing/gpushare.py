@@ -23,7 +23,7 @@ from extender.dialects.dialect import Claim, Claims, compared, listed, number, p
 from extender.dialects.pod_resources import RequestError, effective
 from extender.inventory.sharing import gpushare as nodes
 from extender.k8s.objects import Node, Pod, PodSpec
-from packing.model.node_spec import NodeShape
+from packing.model.node_spec import NodeSpec
 from packing.model.request import Shares
 
 RESOURCE, COUNT = nodes.RESOURCE, nodes.COUNT
@@ -36,7 +36,7 @@ ASSIGNED_BY = frozenset({INDEX, HELD, OF_GPU, ASSIGNED, ASSUMED_AT})
 
 
 def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str]) -> Shares | None:
-    """See ``Vocabulary.shares``."""
+    """See ``Dialect.shares``."""
     memory = resources.get(RESOURCE, 0)
     text = said.get(COUNT) or str(resources.get(COUNT) or "")
     if not memory:
@@ -50,7 +50,7 @@ def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str])
 
 
 def grantable(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
-    """See ``Vocabulary.grantable``: without a number of GPUs all of the memory is on one."""
+    """See ``Dialect.grantable``: without a number of GPUs all of the memory is on one."""
     memory = resources.get(RESOURCE, 0)
     if not memory:
         return None
@@ -61,7 +61,7 @@ def grantable(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
 
 
 def claims(pod: Pod) -> Claims | None:
-    """See ``Vocabulary.claims``."""
+    """See ``Dialect.claims``."""
     index, held = pod.annotations.get(INDEX), pod.annotations.get(HELD, "0")
     if index is None:
         return None
@@ -79,9 +79,9 @@ def claims(pod: Pod) -> Claims | None:
 
 
 def assignment(
-    pod: Pod, shape: NodeShape, chosen: tuple[int, ...], now: float, taken: Mapping[int, int]
+    pod: Pod, shape: NodeSpec, chosen: tuple[int, ...], now: float, taken: Mapping[int, int]
 ) -> dict[str, str]:
-    """See ``Writer.assignment``."""
+    """See ``AssignmentWriter.assignment``."""
     asked = shares(pod.spec, effective(pod.spec), pod.labels)
     if asked is None or len(chosen) != 1:
         raise RequestError("gpushare's device plugin cannot be told of several GPUs for one pod")

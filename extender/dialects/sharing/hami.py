@@ -36,12 +36,12 @@ from pydantic_core import from_json
 
 from extender.dialects.dialect import Claim, Claims, stages
 from extender.dialects.pod_resources import RequestError
-from extender.dialects.sharing.per_device import PERCENT, PerDevice, check_size, dealt, devices
+from extender.dialects.sharing.per_device import PERCENT, PerDevice, check_size, devices, per_container_gpus
 from extender.inventory.sharing import hami as nodes
 from extender.k8s.objects import Container, Node, Pod, PodSpec
 from extender.untrusted.limits import POD_ANNOTATION, quoted
 from packing.model.mig_instances import Instance, smallest, window
-from packing.model.node_spec import NodeShape
+from packing.model.node_spec import NodeSpec
 from packing.model.request import WHOLE, Shares
 
 RESOURCE = nodes.RESOURCE
@@ -59,7 +59,7 @@ _NAMES = PerDevice(RESOURCE, "nvidia.com/gpumem", "nvidia.com/gpumem-percentage"
 
 
 def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str]) -> Shares | None:
-    """See ``Vocabulary.shares``."""
+    """See ``Dialect.shares``."""
     if not (_NAMES.speaks(spec) or said.get(USE_UUID) or said.get(DENY_UUID) or MODE in said):
         return None
     asked = _NAMES.of_pod(spec)
@@ -71,12 +71,12 @@ def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str])
 
 
 def grantable(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
-    """See ``Vocabulary.grantable``."""
+    """See ``Dialect.grantable``."""
     return _NAMES.grantable(pod.spec, resources)
 
 
 def claims(pod: Pod) -> Claims | None:
-    """See ``Vocabulary.claims``."""
+    """See ``Dialect.claims``."""
     text = pod.annotations.get(ALLOCATED)
     if text is None:
         return None
@@ -97,11 +97,11 @@ def claims(pod: Pod) -> Claims | None:
 
 
 def assignment(
-    pod: Pod, shape: NodeShape, chosen: tuple[int, ...], now: float, taken: Mapping[int, int]
+    pod: Pod, shape: NodeSpec, chosen: tuple[int, ...], now: float, taken: Mapping[int, int]
 ) -> dict[str, str]:
-    """See ``Writer.assignment``."""
+    """See ``AssignmentWriter.assignment``."""
     containers = (*pod.spec.init_containers, *pod.spec.containers)
-    hands = dealt(pod.spec, chosen, _NAMES.count_of)
+    hands = per_container_gpus(pod.spec, chosen, _NAMES.count_of)
     instances = _chosen_instances(pod.spec, shape, chosen, taken)
     text = "".join(
         "".join(_device(shape, container, gpu, instances.get(gpu)) for gpu in hand) + ";"
@@ -131,7 +131,7 @@ def assignment(
 
 
 def busy(node: Node, others: Iterable[Pod]) -> bool:
-    """See ``Writer.busy``: HAMi's scheduler is binding there, or a pod's containers have not all started."""
+    """See ``AssignmentWriter.busy``: HAMi's scheduler is binding there, or a pod's containers have not all started."""
     return LOCK in node.annotations or any(_in_the_way(pod, node.name) for pod in others)
 
 
@@ -141,9 +141,7 @@ def _in_the_way(pod: Pod, node: str) -> bool:
     return starting and said.get(PHASE) in ("allocating", "success")
 
 
-def _device(
-    shape: NodeShape, container: Container, gpu: int, made: tuple[Instance, int] | None = None
-) -> str:
+def _device(shape: NodeSpec, container: Container, gpu: int, made: tuple[Instance, int] | None = None) -> str:
     """One device of a container, with the memory and the cores that HAMi would give it."""
     asked, has = _NAMES.of_container(container), shape.gpus[gpu]
     assert asked is not None  # who asks for nothing is dealt nothing
@@ -155,7 +153,7 @@ def _device(
 
 
 def _chosen_instances(
-    spec: PodSpec, shape: NodeShape, chosen: tuple[int, ...], taken: Mapping[int, int]
+    spec: PodSpec, shape: NodeSpec, chosen: tuple[int, ...], taken: Mapping[int, int]
 ) -> dict[int, tuple[Instance, int]]:
     """The MIG instance, and its window, on each of these GPUs that has any; large enough for every container,
     for an init container has the one that a container has later. Raises RequestError."""

@@ -30,7 +30,7 @@ ASSIGNED_BY = own.ASSIGNED_BY
 
 
 def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str]) -> Shares | None:
-    """See ``Vocabulary.shares``."""
+    """See ``Dialect.shares``."""
     fraction, memory, count = said.get(FRACTION), said.get(MEMORY), said.get(COUNT)
     if fraction is None and memory is None:
         if count is not None:
@@ -46,7 +46,7 @@ def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str])
 
 
 def grantable(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
-    """See ``Vocabulary.grantable``: what ``bind`` can have given, nothing under KAI's scheduler. Whole GPUs
+    """See ``Dialect.grantable``: what ``bind`` can have given, nothing under KAI's scheduler. Whole GPUs
     where the pod asks for a share neither in these words nor in our own."""
     if not own.assigned(pod):
         return None

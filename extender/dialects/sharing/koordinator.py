@@ -40,7 +40,7 @@ _COMBINATIONS = (
 
 
 def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str]) -> Shares | None:
-    """See ``Vocabulary.shares``."""
+    """See ``Dialect.shares``."""
     asked = {name: resources[name] for name in _NAMES if resources.get(name)}
     if not asked:
         return None
@@ -58,7 +58,7 @@ def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str])
 
 
 def grantable(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
-    """See ``Vocabulary.grantable``: whole GPUs where the amounts contradict each other."""
+    """See ``Dialect.grantable``: whole GPUs where the amounts contradict each other."""
     try:
         return shares(pod.spec, resources, {})
     except ValueError:
@@ -67,7 +67,7 @@ def grantable(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
 
 
 def claims(pod: Pod) -> Claims | None:
-    """See ``Vocabulary.claims``."""
+    """See ``Dialect.claims``."""
     text = pod.annotations.get(ALLOCATED)
     if text is None:
         return None

@@ -53,7 +53,7 @@ class PerDevice:
         )
 
     def grantable(self, spec: PodSpec, resources: Mapping[str, int]) -> Shares | None:
-        """See ``Vocabulary.grantable``: whole GPUs where the amounts contradict each other."""
+        """See ``Dialect.grantable``: whole GPUs where the amounts contradict each other."""
         if not (resources.get(self.count) or resources.get(self.memory)):
             return None  # as of most pods
         try:
@@ -124,7 +124,9 @@ class PerDevice:
             return None
 
 
-def dealt(spec: PodSpec, chosen: tuple[int, ...], count: Callable[[Container], int]) -> list[tuple[int, ...]]:
+def per_container_gpus(
+    spec: PodSpec, chosen: tuple[int, ...], count: Callable[[Container], int]
+) -> list[tuple[int, ...]]:
     """The GPUs of each container, init containers first, out of those chosen for the pod.
 
     Containers and sidecars, which run together, share none; an init container, which ends before the others

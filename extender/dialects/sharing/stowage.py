@@ -20,7 +20,7 @@ from extender.inventory.sharing import stowage as nodes
 from extender.k8s.objects import Node, Pod, PodSpec
 from extender.k8s.quantity import QuantityError, mib, milli
 from extender.untrusted.limits import quoted
-from packing.model.node_spec import NodeShape
+from packing.model.node_spec import NodeSpec
 from packing.model.request import WHOLE, Shares, whole_gpus
 
 RESOURCE = nodes.RESOURCE
@@ -32,7 +32,7 @@ ASSIGNED_BY = frozenset({INDICES})
 
 
 def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str]) -> Shares | None:
-    """See ``Vocabulary.shares``."""
+    """See ``Dialect.shares``."""
     compute, memory = said.get(COMPUTE), said.get(MEMORY)
     if compute is None and memory is None and COUNT not in said:
         return None
@@ -53,7 +53,7 @@ def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str])
 
 
 def grantable(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
-    """See ``Vocabulary.grantable``. Only ``bind`` gives GPUs, and it always says which."""
+    """See ``Dialect.grantable``. Only ``bind`` gives GPUs, and it always says which."""
     if not assigned(pod):
         return None
     try:
@@ -73,7 +73,7 @@ def whole_ones(pod: Pod) -> Shares:
 
 
 def claims(pod: Pod) -> Claims | None:
-    """See ``Vocabulary.claims``."""
+    """See ``Dialect.claims``."""
     if INDICES not in pod.annotations:
         return None
     try:
@@ -98,9 +98,9 @@ def claims_on(text: str, asked: Shares | None) -> Claims:
 
 
 def assignment(
-    pod: Pod, shape: NodeShape, chosen: tuple[int, ...], now: float, taken: Mapping[int, int]
+    pod: Pod, shape: NodeSpec, chosen: tuple[int, ...], now: float, taken: Mapping[int, int]
 ) -> dict[str, str]:
-    """See ``Writer.assignment``. The container gets it by the downward API as ``NVIDIA_VISIBLE_DEVICES``."""
+    """See ``AssignmentWriter.assignment``. The container gets it by the downward API as ``NVIDIA_VISIBLE_DEVICES``."""
     return {INDICES: ",".join(map(str, sorted(chosen)))}
 
 

@@ -33,17 +33,17 @@ _DEVICE = re.compile(r"\d+_([^_]+)_(\d+)_(\d+)", re.ASCII)
 
 
 def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str]) -> Shares | None:
-    """See ``Vocabulary.shares``."""
+    """See ``Dialect.shares``."""
     return _NAMES.of_pod(spec)
 
 
 def grantable(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
-    """See ``Vocabulary.grantable``."""
+    """See ``Dialect.grantable``."""
     return _NAMES.grantable(pod.spec, resources)
 
 
 def claims(pod: Pod) -> Claims | None:
-    """See ``Vocabulary.claims``."""
+    """See ``Dialect.claims``."""
     texts = [pod.annotations[key] for key in (PLANNED, REAL) if pod.annotations.get(key)]
     if not texts:
         return None

@@ -41,7 +41,7 @@ _NAMES = PerDevice(
 
 
 def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str]) -> Shares | None:
-    """See ``Vocabulary.shares``."""
+    """See ``Dialect.shares``."""
     asked = _NAMES.of_pod(replace(spec, init_containers=()))
     if asked and said.get(MODE, "hami-core") != "hami-core":
         raise RequestError(f"{MODE}: {quoted(said[MODE])} is not supported: only hami-core is")
@@ -49,12 +49,12 @@ def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str])
 
 
 def grantable(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
-    """See ``Vocabulary.grantable``."""
+    """See ``Dialect.grantable``."""
     return _NAMES.grantable(replace(pod.spec, init_containers=()), resources)
 
 
 def claims(pod: Pod) -> Claims | None:
-    """See ``Vocabulary.claims``."""
+    """See ``Dialect.claims``."""
     text = pod.annotations.get(ALLOCATED)
     if text is None:
         return None

@@ -7,7 +7,7 @@ goes by its index. Memory is kept in that unit (``dialects/gpushare.py``).
 
 from __future__ import annotations
 
-from extender.inventory.shared_gpus import Division, InventoryError, advertises_nvidia
+from extender.inventory.shared_gpus import InventoryError, SharedGpus, advertises_nvidia
 from extender.k8s.objects import Node
 from extender.k8s.quantity import whole
 from extender.untrusted.limits import GPU_MIB, GPUS_PER_NODE
@@ -16,7 +16,7 @@ from packing.fleet.fleet import Gpu
 RESOURCE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 
 
-def divided(node: Node) -> Division | None:
+def divided(node: Node) -> SharedGpus | None:
     """The node's GPUs if gpushare divides them. Raises InventoryError."""
     units, gpus = (whole(node.allocatable.get(name, "0")) for name in (RESOURCE, COUNT))
     if not units:
@@ -25,4 +25,4 @@ def divided(node: Node) -> Division | None:
         return None
     if not 0 < gpus <= min(units, GPUS_PER_NODE) or units // gpus > GPU_MIB:
         raise InventoryError(f"{RESOURCE}: {units} units on {gpus} GPUs ({COUNT}) cannot be true")
-    return Division(RESOURCE, RESOURCE, (Gpu(units // gpus, divisible=True),) * gpus)
+    return SharedGpus(RESOURCE, RESOURCE, (Gpu(units // gpus, divisible=True),) * gpus)

@@ -27,8 +27,8 @@ from functools import lru_cache
 from pydantic_core import from_json
 
 from extender.inventory.shared_gpus import (
-    Division,
     InventoryError,
+    SharedGpus,
     advertises_nvidia,
     count,
     name,
@@ -55,7 +55,7 @@ MOST_SLICES = MIG_SLICES
 _FIELDS = ("id", "count", "devmem", "devcore", "type", "numa", "health", "index", "mode")
 
 
-def divided(node: Node) -> Division | None:
+def divided(node: Node) -> SharedGpus | None:
     """The node's GPUs if HAMi divides them. Raises InventoryError."""
     text = node.annotations.get(REGISTER)
     if not text or not advertises_nvidia(node):  # nobody hands out these GPUs now
@@ -64,7 +64,7 @@ def divided(node: Node) -> Division | None:
     cordoned = {uuid.strip() for uuid in node.annotations.get(CORDON, "").split(",")}
     mode = MIG if all(entry.get("mode") == MIG for entry in entries) else CORE
     gpus = unique([_gpu(entry, mode, cordoned) for entry in entries], REGISTER)
-    return Division(
+    return SharedGpus(
         RESOURCE,
         REGISTER,
         gpus,

@@ -11,8 +11,8 @@ in the books, and the node takes nothing new.
 
 from __future__ import annotations
 
-from extender.inventory.shared_gpus import Division, InventoryError, advertises_nvidia, name, product_label
-from extender.k8s.objects import Card, Cards, Node
+from extender.inventory.shared_gpus import InventoryError, SharedGpus, advertises_nvidia, name, product_label
+from extender.k8s.objects import Card, KoordinatorDevice, Node
 from extender.k8s.quantity import mib, whole
 from extender.untrusted.limits import DEVICES_PER_NODE, GPU_MIB, GPUS_PER_NODE
 from packing.fleet.fleet import Gpu
@@ -24,7 +24,7 @@ CORE, MEMORY, MODEL = "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory", "n
 _SHARES = 100
 
 
-def divided(node: Node, cards: Cards | None = None) -> Division | None:
+def divided(node: Node, cards: KoordinatorDevice | None = None) -> SharedGpus | None:
     """The node's GPUs if Koordinator divides them; ``cards`` is its Device. Raises InventoryError."""
     core = whole(node.allocatable.get(CORE, "0"))
     gone = not core
@@ -35,7 +35,7 @@ def divided(node: Node, cards: Cards | None = None) -> Division | None:
         raise InventoryError(f"{CORE}: {core} with {memory} MiB ({MEMORY}) cannot be true")
     each = _by_minor(cards.gpus) if cards and cards.gpus else ()
     model = name(node.labels.get(MODEL, ""), MODEL)
-    return Division(
+    return SharedGpus(
         RESOURCE,
         DEVICE if each else CORE,
         each or (Gpu(memory // gpus, True, WHOLE, _SHARES),) * gpus,

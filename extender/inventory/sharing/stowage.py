@@ -11,7 +11,7 @@ is not known, so the node takes nothing new.
 from __future__ import annotations
 
 from extender.inventory import gfd_labels as gfd
-from extender.inventory.shared_gpus import Division, InventoryError
+from extender.inventory.shared_gpus import InventoryError, SharedGpus
 from extender.k8s.objects import Node
 from extender.k8s.quantity import whole
 from extender.untrusted.limits import GPUS_PER_NODE
@@ -22,7 +22,7 @@ RESOURCE, WHOLE_GPU = "stowage.dev/gpu", "nvidia.com/gpu"
 LABEL = "stowage.dev/gpu-sharing"
 
 
-def divided(node: Node, memory_mib: int) -> Division | None:
+def divided(node: Node, memory_mib: int) -> SharedGpus | None:
     """The node's GPUs if it is set aside; ``memory_mib`` of each, 0 if not known. Raises InventoryError."""
     if node.labels.get(LABEL) != "true":
         return None
@@ -34,7 +34,7 @@ def divided(node: Node, memory_mib: int) -> Division | None:
     if not 0 < gpus <= GPUS_PER_NODE or advertised > gpus or not memory_mib:
         raise InventoryError(f"{LABEL}: the number or the memory of the node's GPUs is not known")
     closed = f"{advertised} of {gpus} GPUs are advertised, and which ones is not known"
-    return Division(
+    return SharedGpus(
         RESOURCE,
         LABEL,
         (Gpu(memory_mib, divisible=True),) * gpus,

@@ -13,8 +13,8 @@ from __future__ import annotations
 from pydantic_core import from_json
 
 from extender.inventory.shared_gpus import (
-    Division,
     InventoryError,
+    SharedGpus,
     advertises_nvidia,
     count,
     left_over,
@@ -32,7 +32,7 @@ RESOURCE = "nvidia.com/vgpu-number"
 REGISTER, CONFIG = "nvidia.com/node-device-register", "nvidia.com/node-config-info"
 
 
-def divided(node: Node) -> Division | None:
+def divided(node: Node) -> SharedGpus | None:
     """The node's GPUs if vgpu-manager divides them. Raises InventoryError."""
     text = node.annotations.get(REGISTER)
     gone = not whole(node.allocatable.get(RESOURCE, "0"))
@@ -59,7 +59,7 @@ def divided(node: Node) -> Division | None:
         )
         for entry in entries
     ]
-    return Division(
+    return SharedGpus(
         RESOURCE,
         REGISTER,
         unique(gpus, REGISTER),

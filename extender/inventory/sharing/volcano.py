@@ -11,8 +11,8 @@ of them: they stay in the books, and the node takes nothing new.
 from __future__ import annotations
 
 from extender.inventory.shared_gpus import (
-    Division,
     InventoryError,
+    SharedGpus,
     advertises_nvidia,
     count,
     left_over,
@@ -31,7 +31,7 @@ RESOURCE = "volcano.sh/vgpu-number"
 REGISTER = "volcano.sh/node-vgpu-register"
 
 
-def divided(node: Node) -> Division | None:
+def divided(node: Node) -> SharedGpus | None:
     """The node's GPUs if Volcano divides them. Raises InventoryError."""
     text = node.annotations.get(REGISTER)
     gone = not whole(node.allocatable.get(RESOURCE, "0"))
@@ -40,7 +40,7 @@ def divided(node: Node) -> Division | None:
     entries = rows(text, REGISTER)
     if not all(len(entry) in (5, 6) for entry in entries):
         raise InventoryError(f"{REGISTER} cannot be read")
-    return Division(
+    return SharedGpus(
         RESOURCE,
         REGISTER,
         unique([_gpu(entry) for entry in entries], REGISTER),

@@ -28,7 +28,7 @@ class DeviceId(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class NodeScope:
     """The nodes that a slice or a device is for: one, all, or those that meet any of ``terms``."""
 
     node: str = ""
@@ -43,7 +43,7 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class CapacityRequestPolicy:
     """In which portions a capacity is given out: one of ``values`` (ascending), or from ``least`` to ``most``
     in whole ``step``s. ``default`` goes to a request that does not say; without it that takes everything."""
 
@@ -83,9 +83,9 @@ class Device:
     named: Mapping[str, Amount] = field(default_factory=dict)
     consumes: Counters = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
-    reach: Reach | None = None
+    reach: NodeScope | None = None
     shared: bool = False
-    policies: Mapping[str, Policy] = field(default_factory=dict)
+    policies: Mapping[str, CapacityRequestPolicy] = field(default_factory=dict)
     later: bool = False
     unreadable: str = ""
 
@@ -110,7 +110,7 @@ class ResourceSlice:
     pool: str = ""
     generation: int = 0
     slices: int = 0
-    reach: Reach = Reach()
+    reach: NodeScope = NodeScope()
     per_device: bool = False
     devices: tuple[Device, ...] = ()
     counters: tuple[tuple[str, Mapping[str, Number]], ...] = ()  # by counter set; a name may come twice
@@ -140,7 +140,7 @@ class DeviceClass:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceRequest:
+class DeviceSubRequest:
     """So many devices of a class. ``count`` ``None``: all there are. ``capacity``: what of each.
     ``watching``: they are looked at (admin access), whoever has them."""
 
@@ -154,16 +154,16 @@ class DeviceRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class DeviceRequest:
     """An entry of a claim: one request, or several of which the first that can be met counts."""
 
     name: str
-    options: tuple[DeviceRequest, ...]
+    options: tuple[DeviceSubRequest, ...]
     ranked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class DeviceConstraint:
     """A constraint: the devices of these requests (of all, where none are named) have an attribute that is
     the same, or ``distinct``, in all of them."""
 
@@ -179,13 +179,16 @@ class Demand:
     Equal demands are one object, which ``of`` gives: many claims are of one template.
     """
 
-    choices: tuple[Choice, ...] = ()
-    agreements: tuple[Agreement, ...] = ()
+    choices: tuple[DeviceRequest, ...] = ()
+    agreements: tuple[DeviceConstraint, ...] = ()
     unclear: str = ""
 
     @classmethod
     def of(
-        cls, choices: tuple[Choice, ...] = (), agreements: tuple[Agreement, ...] = (), unclear: str = ""
+        cls,
+        choices: tuple[DeviceRequest, ...] = (),
+        agreements: tuple[DeviceConstraint, ...] = (),
+        unclear: str = "",
     ) -> Demand:
         """The one object of this demand."""
         key = choices, agreements, unclear
@@ -199,7 +202,7 @@ _NO_DEMAND = Demand.of()
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class AllocationResult:
     """A device that a claim has. ``shared``: a part of it, which takes ``consumed`` of its capacities (None:
     it is not said). ``watching``: it is looked at (admin access), and others may have it."""
 
@@ -225,7 +228,7 @@ class ResourceClaim:
     namespace: str
     name: str
     demand: Demand = _NO_DEMAND
-    grants: tuple[Grant, ...] | None = None
+    grants: tuple[AllocationResult, ...] | None = None
     pods: tuple[str, ...] = ()
     hidden: tuple[tuple[str, str], ...] = ()
     problem: str = ""

@@ -14,17 +14,17 @@ from typing import Any
 from extender.k8s.quantity import QuantityError
 from extender.k8s.resource_api.objects import (
     ANY_POOL,
-    Agreement,
-    Choice,
+    AllocationResult,
+    CapacityRequestPolicy,
     Demand,
     Device,
     DeviceClass,
+    DeviceConstraint,
     DeviceId,
     DeviceRequest,
-    Grant,
+    DeviceSubRequest,
+    NodeScope,
     Number,
-    Policy,
-    Reach,
     ResourceClaim,
     ResourceSlice,
 )
@@ -89,7 +89,7 @@ def slice_of(name: str, raw: object) -> ResourceSlice:
             pool=_short(pool.get("name")),
             generation=_number(pool.get("generation")),
             slices=_number(pool.get("resourceSliceCount")),
-            reach=Reach(node, everywhere=not node),
+            reach=NodeScope(node, everywhere=not node),
             problem=shorten(str(error)),
         )
 
@@ -146,7 +146,7 @@ def _slice(name: str, spec: _Raw) -> ResourceSlice:
         pool_name,
         _number(pool.get("generation")),
         _number(pool.get("resourceSliceCount")),
-        _reach(spec) or Reach(),
+        _reach(spec) or NodeScope(),
         spec.get("perDeviceNodeSelection") is True,
         tuple(_device(one, driver) for one in devices),
         tuple((sys.intern(_name(one.get("name"), "counter set")), _amounts(one)) for one in sets),
@@ -183,7 +183,7 @@ def _device(raw: _Raw, driver: str) -> Device:
     )
 
 
-def _policy(raw: _Raw) -> Policy:
+def _policy(raw: _Raw) -> CapacityRequestPolicy:
     between = _map(raw.get("validRange"), "validRange")
     default, least, most, step = (
         None if given is None else amount(given).number
@@ -191,7 +191,7 @@ def _policy(raw: _Raw) -> Policy:
     )
     listed = _list(raw.get("validValues"), "validValues", POLICY_VALUES)
     values = tuple(amount(one).number for one in listed)
-    return Policy(default, values, least, most, step)
+    return CapacityRequestPolicy(default, values, least, most, step)
 
 
 def _attributes(raw: _Raw, driver: str) -> tuple[dict[str, dict[str, Value]], str]:
@@ -254,15 +254,15 @@ def _taint(raw: _Raw) -> Taint:
     return Taint(*(_name(raw.get(key), f"taint {key}", KEY) for key in ("key", "value", "effect")))
 
 
-def _reach(raw: _Raw) -> Reach | None:
+def _reach(raw: _Raw) -> NodeScope | None:
     if name := _name(raw.get("nodeName"), "node"):
-        return Reach(sys.intern(name))
+        return NodeScope(sys.intern(name))
     if raw.get("allNodes") is True:
-        return Reach(everywhere=True)
+        return NodeScope(everywhere=True)
     if raw.get("nodeSelector") is None:
         return None
     listed = _map(raw["nodeSelector"], "nodeSelector").get("nodeSelectorTerms")
-    return Reach(terms=tuple(_term(term) for term in _maps(listed, "nodeSelectorTerms", SELECTOR_TERMS)))
+    return NodeScope(terms=tuple(_term(term) for term in _maps(listed, "nodeSelectorTerms", SELECTOR_TERMS)))
 
 
 def _term(raw: _Raw) -> Term:
@@ -306,20 +306,20 @@ def _demand(raw: _Raw) -> Demand:
     return Demand.of(choices, agreements, shorten(unclear[0]) if unclear else "")
 
 
-def _choice(raw: _Raw, note: Callable[[str], None]) -> Choice:
+def _choice(raw: _Raw, note: Callable[[str], None]) -> DeviceRequest:
     name = _name(raw.get("name"), "request")
     options = _maps(raw.get("firstAvailable"), "firstAvailable", CLAIM_ALTERNATIVES)
     if unknown := sorted(map(str, raw.keys() - {"name", "exactly", "firstAvailable"})):
         note(f"request field {quoted(unknown[0])}")
     if options:
-        return Choice(name, tuple(_request(one, note) for one in options), ranked=True)
+        return DeviceRequest(name, tuple(_request(one, note) for one in options), ranked=True)
     if raw.get("exactly") is None:
         note(f"request {quoted(name)} asks for nothing")
-        return Choice(name, ())
-    return Choice(name, (_request({**_map(raw["exactly"], "exactly"), "name": name}, note),))
+        return DeviceRequest(name, ())
+    return DeviceRequest(name, (_request({**_map(raw["exactly"], "exactly"), "name": name}, note),))
 
 
-def _request(raw: _Raw, note: Callable[[str], None]) -> DeviceRequest:
+def _request(raw: _Raw, note: Callable[[str], None]) -> DeviceSubRequest:
     if unknown := sorted(map(str, raw.keys() - _REQUEST)):
         note(f"request field {quoted(unknown[0])}")
     mode = _text(raw.get("allocationMode")) or "ExactCount"
@@ -334,7 +334,7 @@ def _request(raw: _Raw, note: Callable[[str], None]) -> DeviceRequest:
     if count < 1:
         note("a count that is no positive number")
     tolerations = _maps(raw.get("tolerations"), "tolerations", DEVICE_TOLERATIONS)
-    return DeviceRequest(
+    return DeviceSubRequest(
         _name(raw.get("name"), "request"),
         _name(raw.get("deviceClassName"), "class"),
         _selectors(raw),
@@ -353,17 +353,19 @@ def _request(raw: _Raw, note: Callable[[str], None]) -> DeviceRequest:
     )
 
 
-def _agreement(raw: _Raw, note: Callable[[str], None]) -> Agreement:
+def _agreement(raw: _Raw, note: Callable[[str], None]) -> DeviceConstraint:
     same, distinct = (
         _name(raw.get(key), "attribute", KEY) for key in ("matchAttribute", "distinctAttribute")
     )
     if raw.keys() - {"requests", "matchAttribute", "distinctAttribute"} or bool(same) == bool(distinct):
         note("a constraint")
     named = _list(raw.get("requests"), "requests", CLAIM_REQUESTS * (1 + CLAIM_ALTERNATIVES))
-    return Agreement(same or distinct, frozenset(_name(one, "request", KEY) for one in named), bool(distinct))
+    return DeviceConstraint(
+        same or distinct, frozenset(_name(one, "request", KEY) for one in named), bool(distinct)
+    )
 
 
-def _allocated(raw: object) -> tuple[tuple[Grant, ...] | None, tuple[tuple[str, str], ...]]:
+def _allocated(raw: object) -> tuple[tuple[AllocationResult, ...] | None, tuple[tuple[str, str], ...]]:
     """The devices that a claim has, and the pools of which it has some that cannot be read."""
     if raw is None:
         return None, ()
@@ -379,7 +381,7 @@ def _allocated(raw: object) -> tuple[tuple[Grant, ...] | None, tuple[tuple[str, 
     return tuple(grants), tuple(sorted(hidden))
 
 
-def _grant(raw: object) -> Grant | None:
+def _grant(raw: object) -> AllocationResult | None:
     """One device; None where it cannot be read which."""
     if not isinstance(raw, dict):
         return None
@@ -390,8 +392,8 @@ def _grant(raw: object) -> Grant | None:
     try:
         consumed = _consumption(raw.get("consumedCapacity"))
     except (_Malformed, QuantityError):  # all of it may be consumed
-        return Grant(DeviceId(*names), watching=watching)
-    return Grant(DeviceId(*names), raw.get("shareID") is not None, consumed, watching)
+        return AllocationResult(DeviceId(*names), watching=watching)
+    return AllocationResult(DeviceId(*names), raw.get("shareID") is not None, consumed, watching)
 
 
 def _pool_of(result: object) -> tuple[str, str]:

@@ -35,15 +35,15 @@ class GpuClustering(Ranked):
         nodes = np.arange(fleet.capacity)
         if not request.wants_gpu:
             return np.full(nodes.size, 100, np.float32)
-        hosted = fleet.hosted > 0
-        same, kinds = hosted[_kind(fleet, request), nodes], hosted.sum(axis=0)
+        pods_by_gpu_count = fleet.pods_by_gpu_count > 0
+        same, kinds = pods_by_gpu_count[_kind(fleet, request), nodes], pods_by_gpu_count.sum(axis=0)
         score = np.select([same & (kinds == 1), same, kinds == 0], [75, 50, 25], 0)
         fuller = truncated(25 * (1 - free_parts(fleet).sum(axis=0) / largest_node(fleet)[1]))
         return (100 - score - fuller).astype(np.float32)
 
 
 def _kind(fleet: Fleet, request: Request) -> npt.NDArray[np.int64]:
-    """Index into ``fleet.hosted`` on each node (N,): a device may be a whole GPU here and a part there."""
+    """Index into ``fleet.pods_by_gpu_count`` on each node (N,): a device may be a whole GPU here and a part there."""
     whole = np.full(fleet.capacity, request.shares is not None and request.shares.compute_milli >= WHOLE)
     for name, _ in request.devices:
         if name in fleet.resources:

@@ -45,7 +45,7 @@ def test_a_terminal_gets_lines_for_people() -> None:
     stream = Terminal()
     log.configure("info", stream)
     logging.getLogger("extender.cluster.state").warning("%d nodes", 3)
-    assert stream.getvalue().split(" ", 1)[1] == "warning  state: 3 nodes\n"
+    assert stream.getvalue().split(" ", 1)[1] == "warning  cluster.state: 3 nodes\n"
 
 
 def test_everything_else_gets_an_object_per_line() -> None:
@@ -54,7 +54,7 @@ def test_everything_else_gets_an_object_per_line() -> None:
     logging.getLogger("extender.cluster.state").info("line one\nline %s", "two")
     logging.getLogger("extender.cluster.state").info("ready")
     first, second = map(json.loads, stream.getvalue().splitlines())
-    assert (first["level"], first["logger"], first["message"]) == ("info", "state", "line one\nline two")
+    assert (first["level"], first["logger"], first["message"]) == ("info", "cluster.state", "line one\nline two")
     assert first["time"].endswith("+00:00")
     assert second["message"] == "ready"
 

@@ -175,7 +175,7 @@ class Books(RuleBasedStateMachine):
     def knows_bound(self, uid: str) -> bool:
         """Whether Stowage knows for sure that the pod is bound, and as what."""
         known = self.state.pod_by_uid(uid)
-        return bool(known and known.node_name) or any(one.sure for one in self.state.tentative.of(uid))
+        return bool(known and known.node_name) or any(one.sure for one in self.state.assumed_pods.of(uid))
 
     def as_bound(self, pod: Pod) -> Pod:
         bound = self.bound_with.get(pod.uid, pod)
@@ -218,7 +218,7 @@ class Books(RuleBasedStateMachine):
                 self.nothing_is_tentative_of([event.obj.uid])
 
     @rule()
-    def list_anew(self) -> None:
+    def relist(self) -> None:
         before = {pod.uid for pod in self.state.pods.values()}
         self.truth.events.clear()
         self.unseen.clear()
@@ -229,7 +229,7 @@ class Books(RuleBasedStateMachine):
 
     def nothing_is_tentative_of(self, uids: Iterable[str]) -> None:
         """One event is enough."""
-        assert not any(self.state.tentative.of(uid) for uid in uids)
+        assert not any(self.state.assumed_pods.of(uid) for uid in uids)
 
     # What kube-scheduler asks, and what becomes of the bindings.
 
@@ -250,11 +250,11 @@ class Books(RuleBasedStateMachine):
         for index, outcome, answers in outcomes[: len(self.awaited())]:
             binding = self.awaited()[index % len(self.awaited())]
             self.truth.answers = answers
-            self.settle(binding, outcome)
+            self.reconcile_claims(binding, outcome)
             self.turn()
         self.truth.answers = True
 
-    def settle(self, binding: Binding, outcome: str) -> None:
+    def reconcile_claims(self, binding: Binding, outcome: str) -> None:
         """``made``: it happens, and nobody says so. ``late``: so, but some time after the client gave up."""
         answer, binding.answer = binding.answer, None
         assert answer is not None
@@ -386,7 +386,7 @@ class Books(RuleBasedStateMachine):
             self.deliver(len(self.truth.events))
         true = {(pod.uid, pod.node_name, pod.annotations[INDICES]) for pod in self.held_in_truth()}
         assert self.in_the_books() == true
-        assert len(self.state.tentative) == 0
+        assert len(self.state.assumed_pods) == 0
         assert self.state.problems == {}
         self.the_fleet_is_what_the_books_say()
         self.loop.close()

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from extender.cluster.claim_check import settle, settle_counts
+from extender.cluster.claim_check import reconcile_claims, settle_counts
 from extender.dialects.dialect import Claim, Claims
 from extender.dialects.pod_request import claims_of
 from extender.k8s.objects import Container, Deleted, Pod, PodSpec, Upserted
-from packing.fleet.fleet import Gpu, NodeShape, Pool
+from packing.fleet.fleet import Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
 from packing.model.request import Request, Shares, whole_gpus
 from tests.extender.builders import make_state, why
@@ -32,10 +32,10 @@ KEYS = [
 ]
 
 
-def shape(gpus: int = 3, resource: str = HAMI) -> NodeShape:
+def shape(gpus: int = 3, resource: str = HAMI) -> NodeSpec:
     cards = tuple(Gpu(MIB, divisible=True, slots=10, uuid=f"GPU-{g}") for g in range(gpus))
     pool = Pool(HAMI, gpus, tuple(range(gpus)), 1000, MIB)
-    return NodeShape("n", 1, 1, cards, (pool,), divided_as=resource)
+    return NodeSpec("n", 1, 1, cards, (pool,), sharing_resource=resource)
 
 
 def share(count: int, milli: int, mib: int) -> Request:
@@ -61,7 +61,7 @@ anything = st.one_of(hami, hami.map(lambda text: text + ";"), st.text(max_size=2
 def test_no_claim_makes_a_pod_hold_less_than_it_asks_for(annotations, count, cores, mib):
     limits = ((HAMI, str(count)), ("nvidia.com/gpumem", str(mib)), ("nvidia.com/gpucores", str(cores)))
     running = Pod("d", "p", spec=PodSpec((Container("a", limits, limits),)), annotations=annotations)
-    settled = settle(shape(), share(count, cores * 10, mib), claims_of(running))
+    settled = reconcile_claims(shape(), share(count, cores * 10, mib), claims_of(running))
     enough = [gpu for gpu, milli, memory in settled.parts if milli >= cores * 10 and memory >= mib]
     assert len(enough) >= count
     if not settled.doubt:
@@ -102,18 +102,18 @@ def _arrays(state):
     ],
 )
 def test_containers_add_up_and_init_containers_count_by_peak(claims, parts, doubt):
-    settled = settle(shape(), share(1, 1, 1), Claims(HAMI, tuple(claims)))
+    settled = reconcile_claims(shape(), share(1, 1, 1), Claims(HAMI, tuple(claims)))
     assert (settled.parts, settled.doubt) == (parts, doubt)
 
 
 def test_claims_for_another_kind_of_node_are_not_heard():
     claims = Claims("volcano.sh/vgpu-number", (Claim("GPU-1", 1000, MIB),))
-    assert settle(shape(), Request(), claims).parts == ()
-    assert len(settle(shape(), share(1, 100, 100), claims).parts) == 3
+    assert reconcile_claims(shape(), Request(), claims).parts == ()
+    assert len(reconcile_claims(shape(), share(1, 100, 100), claims).parts) == 3
 
 
 def test_a_counted_device_is_settled_as_a_whole_gpu():
-    settled = settle(
+    settled = reconcile_claims(
         shape(), Request(devices=((HAMI, 1),)), Claims(HAMI, (Claim("GPU-1", 0, MIB, least=whole_gpus(1)),))
     )
     assert settled.parts == ((1, 1000, MIB),)
@@ -121,7 +121,7 @@ def test_a_counted_device_is_settled_as_a_whole_gpu():
 
 
 def test_kubelet_counts_where_it_reports_more_and_only_on_plain_nodes():
-    plain = NodeShape("n", 1, 1, (Gpu(MIB),) * 4, (Pool(HAMI, 4, (0, 1, 2, 3), 1000, MIB),))
+    plain = NodeSpec("n", 1, 1, (Gpu(MIB),) * 4, (Pool(HAMI, 4, (0, 1, 2, 3), 1000, MIB),))
     one = Request(devices=((HAMI, 1),))
     assert settle_counts(plain, one, ((HAMI, 1),)) == (one, "")
     raised, doubt = settle_counts(plain, one, ((HAMI, 3),))
@@ -150,6 +150,6 @@ def test_a_promised_share_counts_on_one_gpu_and_not_on_all():
 
 
 def test_a_gpu_that_is_not_there_is_a_contradiction_on_a_node_of_one_gpu_too():
-    settled = settle(shape(1), share(1, 300, 3000), Claims(HAMI, (Claim("GPU-7", 300, 3000),)))
+    settled = reconcile_claims(shape(1), share(1, 300, 3000), Claims(HAMI, (Claim("GPU-7", 300, 3000),)))
     assert settled.parts == ((0, 300, 3000),)
     assert "which the node does not have" in settled.doubt

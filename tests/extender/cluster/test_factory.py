@@ -8,7 +8,7 @@ import pytest
 
 from extender.cluster.factory import policy_of, prior_of, state_of
 from extender.cluster.guarded_policy import GuardedPolicy
-from extender.cluster.policy_refresh import Planner
+from extender.cluster.policy_refresh import PolicyRefresher
 from extender.dialects.pod_request import request_of
 from extender.k8s.objects import Listed, Upserted
 from extender.settings import ExpectedRequest, Settings, SettingsError, load
@@ -77,21 +77,21 @@ def test_a_request_that_cannot_be_stops_the_start(expected: ExpectedRequest, say
 async def test_it_is_in_force_before_any_pod_has_come() -> None:
     eight = ExpectedRequest(resources={"cpu": "8", GPU: "8"})
     state = state_of(Settings(policy="inventory", demand=[eight]))
-    planner = Planner(state)
-    await planner.look()
+    refresher = PolicyRefresher(state)
+    await refresher.look()
     state.apply([Upserted(make_node("n")), Listed("Node", frozenset({"n"}))])
-    await planner.look()
+    await refresher.look()
     assert isinstance(state.policy, GuardedPolicy)
     assert isinstance(state.policy.chosen, Inventory)
     assert state.policy.terms(state.fleet, request := prior_of([eight]).requests[0], 0)["slots"] > 0
     one = request_of(make_pod("one", 1))
     before = state.policy.terms(state.fleet, one, 0)
     state.apply([Upserted(make_pod(f"first{number}", 4)) for number in range(20)])
-    await planner.look()  # the first pods that teach are not left waiting for others
+    await refresher.look()  # the first pods that teach are not left waiting for others
     assert state.policy.terms(state.fleet, one, 0) != before
     for number in range(600):
         state.apply([Upserted(make_pod(f"p{number}", 1))])
-    await planner.look()
+    await refresher.look()
     mix = state.policy.plan(state.fleet)().mix
     assert mix.requests[0].devices == ((GPU, 1),)
     assert request in mix.requests

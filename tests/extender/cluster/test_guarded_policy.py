@@ -118,7 +118,7 @@ def test_faults_of_the_policy_refuse_no_pod_and_change_nothing_of_what_fits(
 
         async def more(index: int) -> None:
             engine.apply([Upserted(make_pod(f"new{index}", 1))])
-            await engine.planner.look()
+            await engine.refresher.look()
 
         return await answers(engine, pods, more)
 
@@ -173,7 +173,7 @@ async def test_forecasts_ranks_and_explanations_that_fail_refuse_nothing(
     for _ in range(3):
         ((said, *_),) = await answers(engine, [manifest("p", 5, 0)], lambda _: asyncio.sleep(0))
         assert said["NodeNames"] == ["a"]
-        engine._decisions.catch_up()
+        engine._decisions.flush()
     counts = engine.state.failures.counts
     assert counts["rank"] >= 6
     assert counts["explain"] >= 6

@@ -208,7 +208,7 @@ def test_no_end_of_changes_is_no_end_of_memory():
     for step in range(50):
         share = {COMPUTE: f"{500 - step}m", MEMORY: f"{1000 + step}Mi"}
         state.apply([Upserted(with_(running, share))])
-    seen = state.ledger.seen(running.key)
+    seen = state.allocations.seen(running.key)
     assert len(seen.shares) <= 4
     ((gpu, compute, memory),) = used(state, "own")
     assert (gpu, compute) == (1, 500)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from extender.cluster.claim_check import Settled, settle
+from extender.cluster.claim_check import ReconciledClaims, reconcile_claims
 from extender.dialects.dialect import Claims
 from extender.dialects.pod_request import WRITERS, RequestError, claims_of, request_of
 from extender.k8s.objects import Container, Pod, PodSpec
-from packing.model.node_spec import Gpu, NodeShape, Pool, meaning
+from packing.model.node_spec import Gpu, NodeSpec, Pool, meaning
 
 GPU, MEMORY, PERCENT, CORES = (
     f"nvidia.com/{name}" for name in ("gpu", "gpumem", "gpumem-percentage", "gpucores")
@@ -22,18 +22,18 @@ UNITS, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 MIB = 40_536
 
 
-def shape_of(resource: str, count: int, mib: int = MIB) -> NodeShape:
+def shape_of(resource: str, count: int, mib: int = MIB) -> NodeSpec:
     gpus = tuple(Gpu(mib, divisible=True, slots=10, uuid=f"GPU-{g}") for g in range(count))
     pools = (Pool(GPU, count, tuple(range(count)), 1000, mib),) if resource == GPU else ()
-    return NodeShape("n", 64_000, 1 << 20, gpus, pools, divided_as=resource)
+    return NodeSpec("n", 64_000, 1 << 20, gpus, pools, sharing_resource=resource)
 
 
-def written(pod: Pod, shape: NodeShape, chosen: tuple[int, ...]) -> tuple[Claims | None, Settled]:
+def written(pod: Pod, shape: NodeSpec, chosen: tuple[int, ...]) -> tuple[Claims | None, ReconciledClaims]:
     """The claims and the books of the pod, once it is bound with what is written for it."""
-    said = WRITERS[shape.divided_as].assignment(pod, shape, chosen, 1_700_000_000.5, {})
+    said = WRITERS[shape.sharing_resource].assignment(pod, shape, chosen, 1_700_000_000.5, {})
     bound = replace(pod, node_name=shape.name, annotations={**pod.annotations, **said})
     claims = claims_of(bound)
-    return claims, settle(shape, request_of(pod), claims)
+    return claims, reconcile_claims(shape, request_of(pod), claims)
 
 
 def asks(**amounts: int | None) -> tuple[tuple[str, str], ...]:
@@ -57,7 +57,7 @@ hami_containers = st.builds(
 draws = st.randoms(use_true_random=False)
 
 
-def drawn(draw, shape: NodeShape, pod: Pod) -> tuple[int, ...]:
+def drawn(draw, shape: NodeSpec, pod: Pod) -> tuple[int, ...]:
     """As many GPUs of the node as the pod needs, any of them in any order."""
     part = meaning(shape, request_of(pod)).shares
     assume(part is not None and part.count <= len(shape.gpus))

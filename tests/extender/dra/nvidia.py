@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from extender.dra.device_cache import DeviceBooks
-from extender.dra.forecast import Forecast, Forecaster
+from extender.dra.device_cache import DeviceCache
+from extender.dra.forecast import AllocationSimulator, Forecast
 from extender.k8s.objects import Pod, PodClaim, PodSpec
 from extender.k8s.resource_api.slice_parser import claim_of, class_of, slice_of
 
@@ -106,9 +106,9 @@ def spec(*devices: Manifest, count: int = 1, generation: int = 1, node: str = NO
     return {"driver": "gpu.nvidia.com", "nodeName": node, "pool": pool, **parts, **more}
 
 
-def books(*slices: Manifest) -> DeviceBooks:
+def books(*slices: Manifest) -> DeviceCache:
     """Books with NVIDIA's classes and these slices, which are named s0, s1, ..."""
-    made = DeviceBooks()
+    made = DeviceCache()
     for one in yaml.safe_load(CLASSES):
         made.put(class_of(one["metadata"]["name"], one["spec"]))
     for number, one in enumerate(slices):
@@ -116,7 +116,7 @@ def books(*slices: Manifest) -> DeviceBooks:
     return made
 
 
-def give(made: DeviceBooks, *devices: str, node: str = NODE) -> None:
+def give(made: DeviceCache, *devices: str, node: str = NODE) -> None:
     """Devices that are held, each by a claim of its name."""
     for device in devices:
         result = {"request": "r", "driver": "gpu.nvidia.com", "pool": node, "device": device}
@@ -124,13 +124,13 @@ def give(made: DeviceBooks, *devices: str, node: str = NODE) -> None:
         made.put(claim_of("ml", f"has-{node}-{device}", {"devices": {}}, allocation))
 
 
-def foresee(made: DeviceBooks, claim: Manifest | str, node: str = NODE) -> Forecast:
+def foresee(made: DeviceCache, claim: Manifest | str, node: str = NODE) -> Forecast:
     """For a pod with a claim, whose ``devices`` are given as a manifest or in YAML."""
     devices = yaml.safe_load(claim) if isinstance(claim, str) else claim
     made.put(claim_of("ml", "wanted", {"devices": devices}, None))
     made.refresh(lambda name: {})
     pod = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", "wanted"),)))
-    (found,) = Forecaster(made).forecasts(pod, [(node, {})])
+    (found,) = AllocationSimulator(made).forecasts(pod, [(node, {})])
     return found
 
 

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.dra.device_cache import DeviceBooks
+from extender.dra.device_cache import DeviceCache
 from extender.k8s.resource_api.objects import DeviceId
 from extender.k8s.resource_api.slice_parser import claim_of, class_of, slice_of
 from tests.extender.dra.nvidia import NODE, books, counter_set, dynamic, foresee, give, gpu, names, spec
@@ -17,13 +17,13 @@ from tests.extender.dra.nvidia import NODE, books, counter_set, dynamic, foresee
 ONE_GPU = "{requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}"
 
 
-def divided(change=lambda devices, sets: None) -> DeviceBooks:
+def divided(change=lambda devices, sets: None) -> DeviceCache:
     devices, sets = dynamic(), [counter_set()]
     change(devices, sets)
     return books(spec(*devices, count=2), spec(count=2, sharedCounters=sets))
 
 
-def free(made: DeviceBooks) -> set[str]:
+def free(made: DeviceCache) -> set[str]:
     on_node = made.on_node(NODE, {})
     return {on_node.id_of(i).device for i in range(len(on_node.places)) if on_node.offer.has(i)}
 

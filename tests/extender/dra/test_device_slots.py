@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.packing.windows import Windows
+from bench.packing.windows import MigMasks
 from extender.dra.device_slots import Shape, counts, lost, prices, room
 from packing.model.gpu_catalogue import find_model
 
@@ -14,7 +14,7 @@ MODEL = find_model("NVIDIA-H100-80GB-HBM3")
 assert MODEL is not None
 assert MODEL.geometry is not None
 COMPUTE = (1, 2, 3, 4, 7)
-WINDOWS = Windows.of(MODEL.geometry, COMPUTE)
+WINDOWS = MigMasks.of(MODEL.geometry, COMPUTE)
 SLICES = WINDOWS.slices
 # A pool of one GPU: counters are its memory slices, and its compute slices as an amount.
 PARTS = [(c, window) for c, windows in zip(COMPUTE, WINDOWS.starts, strict=True) for window in windows]

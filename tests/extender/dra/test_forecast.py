@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from extender.dra import forecast as dra_forecast
-from extender.dra.device_cache import DeviceBooks
-from extender.dra.forecast import Forecast, Forecaster
+from extender.dra.device_cache import DeviceCache
+from extender.dra.forecast import AllocationSimulator, Forecast
 from extender.k8s.objects import Pod, PodClaim, PodSpec
 from extender.k8s.resource_api.slice_parser import claim_of, class_of, slice_of
 from tests.extender.dra.nvidia import books, counter_set, dynamic, foresee, give, gpu, names, spec
@@ -274,24 +274,27 @@ def test_who_watches_has_what_others_have_and_costs_nothing():
 def test_claims_that_have_devices_or_are_not_made_yet():
     made = books(spec(gpu(0)))
     give(made, "gpu-0")
-    forecaster = Forecaster(made)
+    simulator = AllocationSimulator(made)
     has = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", "has-node-a-gpu-0"),)))
-    assert forecaster.forecasts(has, HERE) == [Forecast()]
+    assert simulator.forecasts(has, HERE) == [Forecast()]
     waits = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", template="t"),)))
-    assert "not made yet" in forecaster.forecasts(waits, HERE)[0].why
+    assert "not made yet" in simulator.forecasts(waits, HERE)[0].why
     unknown = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", template="t"),)), claims=(("c", "p-c-x"),))
-    missing = forecaster.forecasts(unknown, HERE)[0]
+    missing = simulator.forecasts(unknown, HERE)[0]
     assert (missing.why, missing.refused) == ("claim 'p-c-x' does not exist", True)
 
 
 def test_a_forecast_is_made_anew_when_what_it_rests_on_changes():
     made = books(spec(gpu(0), gpu(1)))
     made.put(claim_of("ml", "wanted", {"devices": request()}, None))
-    pod, forecaster = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", "wanted"),))), Forecaster(made)
+    pod, simulator = (
+        Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", "wanted"),))),
+        AllocationSimulator(made),
+    )
 
     def now() -> list[str]:
         made.refresh(lambda name: {})
-        return names(forecaster.forecasts(pod, HERE)[0])
+        return names(simulator.forecasts(pod, HERE)[0])
 
     assert now() == ["gpu-0"]
     give(made, "gpu-0")
@@ -301,7 +304,7 @@ def test_a_forecast_is_made_anew_when_what_it_rests_on_changes():
     made.put(class_of("gpu.nvidia.com", {"selectors": [{"cel": {"expression": "false"}}]}))
     assert now() == []
     made.remove("DeviceClass", "gpu.nvidia.com")
-    assert "'gpu.nvidia.com' does not exist" in forecaster.forecasts(pod, HERE)[0].why
+    assert "'gpu.nvidia.com' does not exist" in simulator.forecasts(pod, HERE)[0].why
 
 
 def test_the_gpu_that_is_divided_already_is_cheaper_than_a_whole_one():
@@ -326,12 +329,13 @@ def test_a_question_that_takes_too_long_is_cut_short_and_goes_on_when_it_is_aske
     nodes = [f"n{number}" for number in range(4)]
     made = books(*(spec(*map(gpu, range(3)), node=node) for node in nodes))
     made.put(claim_of("ml", "wanted", {"devices": request(count=3)}, None))
-    pod, forecaster = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", "wanted"),))), Forecaster(made)
+    pod, simulator = (
+        Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", "wanted"),))),
+        AllocationSimulator(made),
+    )
     foresee(books(spec(gpu(0))), request())  # the selectors are compiled
     monkeypatch.setattr(dra_forecast, "MOST_STEPS", 150)  # for about two nodes
-    asked = [
-        [bool(one.devices) for one in forecaster.forecasts(pod, [(n, {}) for n in nodes])] for _ in "abc"
-    ]
+    asked = [[bool(one.devices) for one in simulator.forecasts(pod, [(n, {}) for n in nodes])] for _ in "abc"]
     assert asked[0][0]
     assert not asked[0][-1]
     assert asked[-1] == [True] * 4
@@ -344,7 +348,7 @@ def test_a_pod_with_more_devices_than_can_be_searched():
     for name in claims:
         made.put(claim_of("ml", name, {"devices": wishes}, None))
     pod = Pod("ml", "p", "u", PodSpec(claims=tuple(PodClaim(name, name) for name in claims)))
-    (found,) = Forecaster(made).forecasts(pod, HERE)
+    (found,) = AllocationSimulator(made).forecasts(pod, HERE)
     assert found.why == "too many devices are asked for at once"
     assert not found.refused
 
@@ -411,7 +415,7 @@ def test_a_search_that_takes_too_long_is_no_refusal():
 
 def test_a_missing_claim_is_unknown_where_nothing_is_known_of_devices():
     pod = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", "wanted"),)))
-    (found,) = Forecaster(DeviceBooks()).forecasts(pod, HERE)
+    (found,) = AllocationSimulator(DeviceCache()).forecasts(pod, HERE)
     assert (found.why, found.refused) == ("claim 'wanted' is not known", False)
-    (found,) = Forecaster(books(spec(gpu(0)))).forecasts(pod, HERE)
+    (found,) = AllocationSimulator(books(spec(gpu(0)))).forecasts(pod, HERE)
     assert (found.why, found.refused) == ("claim 'wanted' does not exist", True)

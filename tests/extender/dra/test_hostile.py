@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from extender.dra.cel import Failed, Meter, NotUnderstood, compiled, functions
-from extender.dra.device_cache import DeviceBooks
-from extender.dra.forecast import Forecast, Forecaster
+from extender.dra.device_cache import DeviceCache
+from extender.dra.forecast import AllocationSimulator, Forecast
 from extender.k8s.objects import Pod, PodClaim, PodSpec
 from extender.k8s.resource_api.slice_parser import claim_of, class_of, slice_of
 from extender.untrusted.limits import MOST_STEPS, PROBLEM, SELECTOR, SELECTOR_STEPS
@@ -88,13 +88,13 @@ def many(*requests: dict, constraints: list | None = None) -> dict:
     return {"requests": named, "constraints": constraints or []}
 
 
-def cluster() -> DeviceBooks:
+def cluster() -> DeviceCache:
     made = books(*(spec(*map(gpu, range(8)), node=name) for name, _ in NODES))
     made.refresh(lambda name: {})
     return made
 
 
-def asks(made: DeviceBooks, *claims: dict) -> Pod:
+def asks(made: DeviceCache, *claims: dict) -> Pod:
     for number, claim in enumerate(claims):
         made.put(claim_of("ml", f"c{number}", {"devices": claim}, None))
     return Pod("ml", "p", "u", PodSpec(claims=tuple(PodClaim(f"c{n}", f"c{n}") for n in range(len(claims)))))
@@ -103,8 +103,8 @@ def asks(made: DeviceBooks, *claims: dict) -> Pod:
 def cost(*claims: dict) -> int:
     """Of a forecast for a pod with these claims on all nodes."""
     made = cluster()
-    pod, forecaster = asks(made, *claims), Forecaster(made)
-    return calls(lambda: forecaster.forecasts(pod, NODES))
+    pod, simulator = asks(made, *claims), AllocationSimulator(made)
+    return calls(lambda: simulator.forecasts(pod, NODES))
 
 
 def normal() -> int:
@@ -174,30 +174,30 @@ def test_a_selector_takes_a_bounded_number_of_steps_or_is_not_understood(express
 def test_the_next_pod_is_not_the_worse_for_it():
     made = cluster()
     hostile = asks(made, *CLAIMS["macros in macros"])
-    forecaster = Forecaster(made)
-    assert not any(one.devices for one in forecaster.forecasts(hostile, NODES))
+    simulator = AllocationSimulator(made)
+    assert not any(one.devices for one in simulator.forecasts(hostile, NODES))
     alone = normal()
     pod = asks(made, many(request(**selectors(f"{NORMAL} && {A}.uuid != 'GPU-9'"))))
     found: list[Forecast] = []
-    assert calls(lambda: found.extend(forecaster.forecasts(pod, NODES))) <= 1.2 * alone
+    assert calls(lambda: found.extend(simulator.forecasts(pod, NODES))) <= 1.2 * alone
     assert all(names(one) == ["gpu-0"] for one in found)
 
 
 def test_what_is_known_not_to_be_found_is_not_searched_again():
     made = cluster()
-    pod, forecaster = asks(made, *CLAIMS["macros in macros"]), Forecaster(made)
-    first = calls(lambda: forecaster.forecasts(pod, NODES))
-    forecaster.forecasts(pod, NODES)
-    assert calls(lambda: forecaster.forecasts(pod, NODES)) < first / 10
+    pod, simulator = asks(made, *CLAIMS["macros in macros"]), AllocationSimulator(made)
+    first = calls(lambda: simulator.forecasts(pod, NODES))
+    simulator.forecasts(pod, NODES)
+    assert calls(lambda: simulator.forecasts(pod, NODES)) < first / 10
 
 
 def test_who_writes_claims_does_not_make_it_forgotten_what_classes_match():
     made = cluster()
-    forecaster = Forecaster(made)
-    forecaster.forecasts(asks(made, many(request(count=8))), NODES)
+    simulator = AllocationSimulator(made)
+    simulator.forecasts(asks(made, many(request(count=8))), NODES)
     for number in range(3):
         wishes = [request(**selectors(*(f"{n} != {number}" for n in range(7, 37)))) for _ in range(2)]
-        forecaster.forecasts(asks(made, many(*wishes)), NODES)
+        simulator.forecasts(asks(made, many(*wishes)), NODES)
     (pool, _), *_ = made.on_node("n0", {}).places
     assert len(pool._of_claims) <= 32
     meter = Meter()
@@ -245,7 +245,7 @@ def large(number: int) -> dict:
 
 def test_nothing_is_kept_of_claims_and_classes_that_are_gone():
     made = cluster()
-    forecaster = Forecaster(made)
+    simulator = AllocationSimulator(made)
     pod = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", "c"),)))
 
     def fill(numbers: range) -> None:
@@ -254,7 +254,7 @@ def test_nothing_is_kept_of_claims_and_classes_that_are_gone():
             made.put(claim_of("ml", "c", {"devices": large(number)}, None))
             expression = f"{number} == {number} || '{'y' * 9000}' == ''"
             made.put(class_of(f"class-{number}", selectors(expression)))
-            forecaster.forecasts(pod, NODES[:10])
+            simulator.forecasts(pod, NODES[:10])
 
     def empty() -> int:
         made.keep("ResourceClaim", frozenset())

@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from extender.dra.device_cache import DeviceBooks
-from extender.dra.forecast import Forecaster
+from extender.dra.device_cache import DeviceCache
+from extender.dra.forecast import AllocationSimulator
 from extender.k8s.manifests import WirePod
 from extender.k8s.resource_api.slice_parser import claim_of, class_of, slice_of
 from tests.e2e.dra_cases import case, classes
@@ -22,7 +22,7 @@ def amount(text: str) -> int:
 def test_no_device_is_given_twice_and_no_counter_is_overdrawn(rng):
     one = case("c", rng)
     assume("adminAccess" not in str(one.claims))  # who watches has what others have
-    made = DeviceBooks()
+    made = DeviceCache()
     for raw in classes():
         made.put(class_of(raw["metadata"]["name"], raw["spec"]))
     for raw in one.slices:
@@ -35,7 +35,9 @@ def test_no_device_is_given_twice_and_no_counter_is_overdrawn(rng):
     nodes = [(node["metadata"]["name"], node["metadata"]["labels"]) for node in one.nodes]
     made.refresh(dict(nodes).__getitem__)
     for (node, _), foreseen in zip(
-        nodes, Forecaster(made).forecasts(WirePod.model_validate(one.pod).record(), nodes), strict=True
+        nodes,
+        AllocationSimulator(made).forecasts(WirePod.model_validate(one.pod).record(), nodes),
+        strict=True,
     ):
         assert foreseen.cost >= 0
         given_out = [(d["driver"], d["pool"], d["device"]) for d in held if d["pool"] == node]

@@ -56,8 +56,8 @@ def test_a_decision_that_cannot_be_put_into_words_is_counted_and_harms_nobody(ca
     failures = Failures()
     decisions = Decisions(10, failures)
     for number in range(5):
-        decisions.put_off(make_pod(f"p{number}"), fail)
-    decisions.put_off(make_pod("p"), lambda: decision(1))
+        decisions.defer(make_pod(f"p{number}"), fail)
+    decisions.defer(make_pod("p"), lambda: decision(1))
     assert decisions.about("default/p") == [decision(1)]
     assert failures.counts == {"explain": 5}
     assert caplog.text.count("explain failed") == 1

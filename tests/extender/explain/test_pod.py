@@ -13,7 +13,7 @@ from extender.k8s.objects import Container, PodSpec
 from extender.k8s.scheduling_rules import NodeFilter
 from extender.protocol.node_names import NO_NAMES, NodeNames
 from extender.untrusted.limits import KEY, PROBLEM, SELECTOR_ITEMS
-from extender.verbs.evaluate import judge
+from extender.verbs.evaluate import evaluate
 from packing.model.reasons import Reason
 from packing.model.request import Request, Shares
 from tests.extender.builders import GPU, make_node, make_pod, make_state
@@ -95,7 +95,7 @@ def test_a_verdict_about_names_nobody_knows():
     state = make_state(make_node("a"))
     pod = make_pod("new")
     names = NodeNames.of(["x", "y"])
-    verdict = judge(state, pod, Request(devices=((GPU, 1),)), names)
+    verdict = evaluate(state, pod, Request(devices=((GPU, 1),)), names)
     [refusal] = explain_verdict(state, names, verdict).refusals
     assert (refusal.reason, refusal.nodes, refusal.nearest, refusal.lacks) == (
         Reason.UNKNOWN_NODE.text,
@@ -107,7 +107,7 @@ def test_a_verdict_about_names_nobody_knows():
 
 def test_a_verdict_about_nothing():
     state = make_state(make_node("a"))
-    verdict = judge(state, make_pod("new"), Request(devices=((GPU, 1),)), NO_NAMES)
+    verdict = evaluate(state, make_pod("new"), Request(devices=((GPU, 1),)), NO_NAMES)
     explanation = explain_verdict(state, NO_NAMES, verdict)
     assert (explanation.nodes, explanation.fits, explanation.best, explanation.refusals) == (0, 0, (), ())
 

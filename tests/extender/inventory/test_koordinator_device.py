@@ -13,7 +13,7 @@ from extender.cluster.state import State
 from extender.inventory.node_inventory import shape_of, sources_of
 from extender.inventory.shared_gpus import InventoryError
 from extender.k8s.manifests import WireCards, WireNode, WirePod
-from extender.k8s.objects import Card, Cards, Deleted, Listed, Node, Pod, Upserted
+from extender.k8s.objects import Card, Deleted, KoordinatorDevice, Listed, Node, Pod, Upserted
 from extender.source.list_watch import CARDS, ListWatch
 from packing.fleet.fleet import Gpu
 from packing.model.reasons import Reason
@@ -75,7 +75,7 @@ status:
 MIB = 15472384 // 1024
 
 
-def device() -> Cards:
+def device() -> KoordinatorDevice:
     return WireCards.model_validate(yaml.safe_load(DEVICE)).record()
 
 
@@ -159,7 +159,7 @@ def test_a_device_without_koordinators_resources_closes_the_node_and_keeps_the_b
     """Koordinator's pods may hold parts of the GPUs that NVIDIA's plugin advertises alone."""
     plain = replace(node(), allocatable={"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "3"})
     found = shape_of(plain, device())
-    assert (found.divided_as, found.gpus) == ("koordinator.sh/gpu", shape_of(node(), device()).gpus)
+    assert (found.sharing_resource, found.gpus) == ("koordinator.sh/gpu", shape_of(node(), device()).gpus)
     assert found.blocked is Reason.UNREADABLE
     bare = replace(plain, allocatable={"cpu": "64", "memory": "512Gi"})
     assert shape_of(bare, device()) == shape_of(bare)
@@ -167,7 +167,9 @@ def test_a_device_without_koordinators_resources_closes_the_node_and_keeps_the_b
 
 @pytest.mark.parametrize("minors", [(0, 0), (-1, 0), (0, 64)])
 def test_minor_numbers_that_cannot_be_true_close_the_node(minors: tuple[int, ...]) -> None:
-    cards = Cards("node-1", tuple(Card(minor, f"GPU-{i}", True) for i, minor in enumerate(minors)))
+    cards = KoordinatorDevice(
+        "node-1", tuple(Card(minor, f"GPU-{i}", True) for i, minor in enumerate(minors))
+    )
     with pytest.raises(InventoryError, match="minor numbers"):
         shape_of(node(), cards)
 

@@ -22,7 +22,7 @@ from extender.k8s.objects import Deleted, Listed, MigLayouts, Node, Upserted
 from extender.source.list_watch import ListWatch, mig_layouts
 from extender.source.snapshot import Snapshot
 from extender.untrusted.limits import MIG_CONFIG, MIG_LAYOUTS, PROBLEM
-from packing.fleet.fleet import NodeShape
+from packing.fleet.fleet import NodeSpec
 from packing.model.reasons import Reason
 from tests.extender.builders import H100, make_node, make_pod, make_state, why
 
@@ -142,7 +142,7 @@ def divided(layout: str, devices: dict[str, int], *, state: str = "success", **l
     )
 
 
-def carried(shape: NodeShape) -> list[dict[str, int]]:
+def carried(shape: NodeSpec) -> list[dict[str, int]]:
     """The devices of each resource on each GPU, where that is known."""
     gpus: list[dict[str, int]] = [{} for _ in shape.gpus]
     for pool in shape.pools:
@@ -348,7 +348,7 @@ def entries(gpus: list[dict[str, int] | None]) -> list[dict[str, Any]]:
     ]
 
 
-def on_each(shape: NodeShape) -> list[int]:
+def on_each(shape: NodeSpec) -> list[int]:
     """Compute of all devices of each GPU."""
     compute = [0] * len(shape.gpus)
     for pool in shape.pools:
@@ -396,7 +396,7 @@ def test_nodes_follow_their_label_and_the_configmap_at_once() -> None:
     assert len(shape(state).gpus) == 4
 
 
-def shape(state: State) -> NodeShape:
+def shape(state: State) -> NodeSpec:
     found = state.fleet.shapes[state.fleet.rows["n"]]
     assert found is not None
     return found

@@ -10,7 +10,7 @@ import pytest
 from extender.inventory.node_inventory import InventoryError, inventory_of, shape_of
 from extender.k8s.objects import Container, Node, PodSpec
 from extender.k8s.quantity import QuantityError
-from packing.fleet.fleet import NodeShape
+from packing.fleet.fleet import NodeSpec
 from packing.model.reasons import Reason
 from tests.extender.builders import make_pod, make_state, why
 
@@ -26,13 +26,13 @@ def node(labels: dict[str, str] | None = None, **allocatable: str) -> Node:
     )
 
 
-def shape(name: str) -> NodeShape:
+def shape(name: str) -> NodeSpec:
     entry = LABEL_SETS[name]
     resources = {"cpu": "64", "memory": "512Gi", **(entry["allocatable"] or {})}
     return shape_of(Node(name, labels=entry["labels"], allocatable=resources))
 
 
-def whole(found: NodeShape) -> int:
+def whole(found: NodeSpec) -> int:
     return sum(
         pool.total for pool in found.pools if pool.compute_milli == 1000 and pool.resource == "nvidia.com/gpu"
     )
@@ -278,7 +278,7 @@ def test_a_register_beside_nvidias_devices_closes_the_node_and_keeps_its_gpus(re
     node = annotated({register: REGISTERS[register]}, **{device: "1"})
     found = inventory_of(node)
     assert (found.shape.blocked, len(found.shape.gpus) > 0) == (Reason.UNREADABLE, True)
-    assert found.shape.divided_as
+    assert found.shape.sharing_resource
     assert "takes nothing new" in found.doubt
     assert register in found.doubt
 
@@ -286,7 +286,7 @@ def test_a_register_beside_nvidias_devices_closes_the_node_and_keeps_its_gpus(re
 def test_gpus_in_mig_mode_are_the_native_plugins():
     listed = REGISTERS[VGPU].replace('"healthy"', '"mig":true,"healthy"')
     found = shape_of(annotated({VGPU: listed}, **{"nvidia.com/mig-1g.10gb": "7"}))
-    assert (found.blocked, found.divided_as) == (Reason.FITS, "")
+    assert (found.blocked, found.sharing_resource) == (Reason.FITS, "")
 
 
 def hami_gpus(*healthy: bool, count: int = 10) -> str:
@@ -323,7 +323,7 @@ def test_a_node_with_a_hami_register_is_hamis_and_takes_nothing_in_doubt(
 ):
     annotations = {HAMI: hami_gpus(*healthy, count=count), "hami.io/node-handshake": handshake}
     found = inventory_of(annotated(annotations, **{"nvidia.com/gpu": str(advertised)}))
-    assert (found.shape.divided_as, len(found.shape.gpus)) == ("nvidia.com/gpu", len(healthy))
+    assert (found.shape.sharing_resource, len(found.shape.gpus)) == ("nvidia.com/gpu", len(healthy))
     if takes:
         assert found.shape.blocked is Reason.FITS
         assert tuple(i for i, gpu in enumerate(found.shape.gpus) if gpu.divisible) == takes

@@ -13,13 +13,13 @@ from functools import cache
 
 import pytest
 
-from extender.cluster.claim_check import settle
+from extender.cluster.claim_check import reconcile_claims
 from extender.dialects.dialect import Claim, Claims, listed, number, positive
 from extender.dialects.pod_request import claims_of, request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Container, PodSpec, Upserted
 from extender.untrusted.limits import CLAIMED_DEVICES, GPUS_PER_NODE, LISTED_NAMES, POD_ANNOTATION, PROBLEM
-from packing.fleet.fleet import Gpu, NodeShape, Pool
+from packing.fleet.fleet import Gpu, NodeSpec, Pool
 from packing.model.request import Request, Shares
 from tests.extender.builders import make_pod, make_state
 from tests.extender.counting import calls
@@ -137,10 +137,10 @@ def test_work_grows_with_claims_and_gpus_and_not_with_their_product():
     def work(claims: int, gpus: int) -> int:
         cards = tuple(Gpu(40_000, divisible=True, uuid=f"GPU-{gpu}") for gpu in range(gpus))
         pool = Pool("r", gpus, tuple(range(gpus)), 1000, 40_000)
-        shape = NodeShape("n", 1, 1, cards, (pool,), divided_as="r")
+        shape = NodeSpec("n", 1, 1, cards, (pool,), sharing_resource="r")
         unknown = tuple(Claim(f"other-{i}", i % 100, i, stage=i % 7) for i in range(claims))
         request = Request(shares=Shares(1, 100, 100, resource="r"))
-        return calls(lambda: settle(shape, request, Claims("r", unknown)))
+        return calls(lambda: reconcile_claims(shape, request, Claims("r", unknown)))
 
     few, more_claims = work(1, GPUS_PER_NODE), work(CLAIMED_DEVICES, GPUS_PER_NODE)
     assert more_claims <= work(CLAIMED_DEVICES, 1) + 2 * few

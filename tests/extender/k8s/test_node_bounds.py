@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from extender.cluster.state import State
 from extender.inventory.node_inventory import Inventory, InventoryError, inventory_of, sources_of
 from extender.k8s.mig_config import layouts_of
-from extender.k8s.objects import Card, Cards, MigLayouts, Node, Upserted
+from extender.k8s.objects import Card, KoordinatorDevice, MigLayouts, Node, Upserted
 from extender.k8s.quantity import QuantityError
 from extender.k8s.taints import Taint
 from extender.untrusted.limits import GPUS_PER_NODE, NAME, PROBLEM, RESOURCES
@@ -186,7 +186,7 @@ CARDS = st.none() | st.lists(
         Card, st.integers(-2, 70), TEXTS, st.booleans(), st.just((("koordinator.sh/gpu-memory", "1E"),))
     ),
     max_size=3,
-).map(lambda gpus: Cards("n", tuple(gpus)))
+).map(lambda gpus: KoordinatorDevice("n", tuple(gpus)))
 
 
 def bounded(found: Inventory) -> None:
@@ -201,7 +201,7 @@ def bounded(found: Inventory) -> None:
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(NODES, CARDS)
-def test_any_node_is_read_or_refused_in_few_words(node: Node, cards: Cards | None):
+def test_any_node_is_read_or_refused_in_few_words(node: Node, cards: KoordinatorDevice | None):
     for read in (inventory_of, sources_of):
         found, error = None, None
         try:
@@ -215,12 +215,12 @@ def test_any_node_is_read_or_refused_in_few_words(node: Node, cards: Cards | Non
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(NODES, CARDS)
-def test_any_node_goes_into_the_books_and_out_again(node: Node, cards: Cards | None):
+def test_any_node_goes_into_the_books_and_out_again(node: Node, cards: KoordinatorDevice | None):
     state = State(POLICIES["inventory"]())
     state.apply([Upserted(make_node("sound")), Upserted(make_pod("waits", 2))])
     state.apply([Upserted(make_pod("runs", 1, node_name="n")), *([Upserted(cards)] if cards else [])])
     state.apply([Upserted(node)])
-    state.policy.cost(state.fleet, next(iter(state.ledger._holds.values())).request)
+    state.policy.cost(state.fleet, next(iter(state.allocations._holds.values())).request)
     assert why(state, make_pod("asks", 1), "sound") is Reason.FITS
 
 

@@ -32,14 +32,14 @@ def test_an_event_that_fails_takes_no_other_with_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = make_engine()
-    whole = engine.state.ledger.put_node
+    whole = engine.state.allocations.put_node
 
     def fail_for_a(shape: object) -> None:
         if getattr(shape, "name", "") == "a":
             raise RuntimeError("secret")
         whole(shape)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(engine.state.ledger, "put_node", fail_for_a)
+    monkeypatch.setattr(engine.state.allocations, "put_node", fail_for_a)
     engine.apply([Upserted(make_node("a")), Upserted(make_node("b")), *SYNCED])
     assert "b" in engine.state.fleet.rows
     assert engine.missing() == ""
@@ -213,7 +213,7 @@ async def test_large_pods_that_come_and_go_leave_little_behind() -> None:
         spec = {"containers": [{"resources": {"requests": {"nvidia.com/gpu": "1"}}}]}
         body = {"Pod": {"metadata": meta, "spec": spec}, "Nodes": None, "NodeNames": ["a"]}
         await engine.verbs["filter"](json.dumps(body).encode())
-        engine._decisions.catch_up()
+        engine._decisions.flush()
 
     for number in range(20):
         await ask(number)

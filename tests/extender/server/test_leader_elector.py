@@ -29,8 +29,8 @@ class Replica:
     keys: set[str]
 
     @property
-    def in_charge(self) -> bool:
-        return self.elector.in_charge
+    def is_leader(self) -> bool:
+        return self.elector.is_leader
 
 
 Start = Callable[..., Replica]
@@ -91,26 +91,26 @@ async def test_one_of_two_is_in_charge_and_the_other_takes_over_when_it_resigns(
     api: ApiServer, start: Start
 ) -> None:
     first = start()
-    await until(lambda: first.in_charge)
+    await until(lambda: first.is_leader)
     second = start()
     await until(lambda: second.elector.waiting_for() == "another replica leads")
     assert first.elector.waiting_for() == ""
     assert lease(api)["leaseDurationSeconds"] == SECONDS
     await first.elector.resign()
-    assert not first.in_charge
+    assert not first.is_leader
     assert not lease(api)["holderIdentity"]
-    await until(lambda: second.in_charge)
+    await until(lambda: second.is_leader)
     assert lease(api)["leaseTransitions"] == 1
-    assert not first.in_charge
+    assert not first.is_leader
 
 
 async def test_a_lease_is_not_released_while_a_bind_runs(api: ApiServer, start: Start) -> None:
     first = start()
-    await until(lambda: first.in_charge)
+    await until(lambda: first.is_leader)
     with first.elector.acting():
         resigning = asyncio.create_task(first.elector.resign())
         await asyncio.sleep(0.2)
-        assert not first.in_charge
+        assert not first.is_leader
         assert lease(api)["holderIdentity"]
     await resigning
     assert not lease(api)["holderIdentity"]
@@ -118,37 +118,37 @@ async def test_a_lease_is_not_released_while_a_bind_runs(api: ApiServer, start: 
 
 async def test_who_cannot_renew_is_not_in_charge_when_another_begins(api: ApiServer, start: Start) -> None:
     first = start("first")
-    await until(lambda: first.in_charge)
+    await until(lambda: first.is_leader)
     holder = lease(api)["holderIdentity"]
     api.banned.add("first")
     second = start("second")
-    while not second.in_charge:
-        assert not (first.in_charge and second.elector._election.leads(time.monotonic()))
+    while not second.is_leader:
+        assert not (first.is_leader and second.elector._election.leads(time.monotonic()))
         await asyncio.sleep(0.01)
-    assert not first.in_charge
+    assert not first.is_leader
     assert lease(api)["holderIdentity"] not in ("", holder)
 
 
 async def test_an_api_server_that_is_away_ends_it_and_brings_it_back(api: ApiServer, start: Start) -> None:
     first = start()
-    await until(lambda: first.in_charge)
+    await until(lambda: first.is_leader)
     api.stop()
-    await until(lambda: not first.in_charge)
+    await until(lambda: not first.is_leader)
     api.start()
-    await until(lambda: first.in_charge)
+    await until(lambda: first.is_leader)
     assert first.elector._election.term == 2
 
 
 @pytest.mark.parametrize("fault", ["500", "409", "hangup", "silent", "lost", "403"])
 async def test_a_single_fault_costs_nothing(api: ApiServer, start: Start, fault: str) -> None:
     first = start()
-    await until(lambda: first.in_charge)
+    await until(lambda: first.is_leader)
     renewed = lease(api)["renewTime"]
     api.script[LEASES].append(fault)
     await until(lambda: not api.script[LEASES])
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
-        assert first.in_charge
+        assert first.is_leader
         await asyncio.sleep(0.01)
     assert lease(api)["renewTime"] != renewed
     assert lease(api)["leaseTransitions"] is None
@@ -157,19 +157,19 @@ async def test_a_single_fault_costs_nothing(api: ApiServer, start: Start, fault:
 async def test_an_answer_that_was_lost_when_it_began_is_found_out(api: ApiServer, start: Start) -> None:
     api.script[LEASES].extend(["", "lost"])  # the read, and the creation
     first = start()
-    await until(lambda: first.in_charge)
+    await until(lambda: first.is_leader)
     assert first.elector._election.term == 1
 
 
 async def test_who_begins_to_lead_lists_what_the_watch_has_not_brought(api: ApiServer, start: Start) -> None:
     """The watch is open but late: the API server's own cache may be behind its store."""
     first, second = start(), start()
-    await until(lambda: first.in_charge or second.in_charge)
-    leader, other = (first, second) if first.in_charge else (second, first)
+    await until(lambda: first.is_leader or second.is_leader)
+    leader, other = (first, second) if first.is_leader else (second, first)
     other.keys.discard("ml/p0")  # as if it had not come
     lists = [query for path, query in api.requests if path == "/api/v1/pods" and "watch" not in query]
     await leader.elector.resign()
-    await until(lambda: other.in_charge)
+    await until(lambda: other.is_leader)
     assert "ml/p0" in other.keys
     again = [query for path, query in api.requests if path == "/api/v1/pods" and "watch" not in query]
     assert len(again) == len(lists) + 1
@@ -178,7 +178,7 @@ async def test_who_begins_to_lead_lists_what_the_watch_has_not_brought(api: ApiS
 async def test_only_who_leads_binds(api: ApiServer, start: Start) -> None:
     """Asked in the thread that writes, which may have had to wait for its turn."""
     first = start()
-    await until(lambda: first.in_charge)
+    await until(lambda: first.is_leader)
     second = start()
     await until(lambda: second.elector.waiting_for() == "another replica leads")
     with pytest.raises(BindError, match="leads no more"):
@@ -195,7 +195,7 @@ async def test_what_others_keep_in_the_lease_stays(api: ApiServer, start: Start)
         }
     )
     first = start()
-    await until(lambda: first.in_charge)
+    await until(lambda: first.is_leader)
     stored = api.leases.objects["gpu/stowage"]
     assert stored["metadata"]["labels"] == {"team": "gpu"}
     assert stored["spec"]["strategy"] == "OldestEmulationVersion"

@@ -17,7 +17,7 @@ from extender.k8s.objects import Event, Upserted
 from extender.source import apiserver as kube
 from extender.source import list_watch as watch
 from extender.source.apiserver import KubeSource
-from extender.source.reflector import Backoff, Follower, Refused, Standing
+from extender.source.reflector import Backoff, Freshness, Reflector, Refused
 from tests.extender.apiserver import PATIENT, ApiServer, pod, source_of
 
 PODS = "/api/v1/pods"
@@ -49,7 +49,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
 
 @pytest.fixture
 async def source(api: ApiServer, tmp_path: Path) -> KubeSource:
-    return source_of(api, tmp_path, timeouts=replace(PATIENT, catch_up=10.0))
+    return source_of(api, tmp_path, timeouts=replace(PATIENT, flush=10.0))
 
 
 @pytest.fixture
@@ -108,14 +108,14 @@ async def test_a_server_that_is_away_has_nothing_newer(
     interruption = source.interruption()
     assert interruption
     assert interruption.ended_at is None
-    assert time.monotonic() - started < source._api.timeouts.catch_up
+    assert time.monotonic() - started < source._api.timeouts.flush
     api.start()
 
 
 async def test_a_server_that_refuses_has_something_newer(
     api: ApiServer, source: KubeSource, delivered: Delivered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source._api, "timeouts", replace(PATIENT, catch_up=0.3))
+    monkeypatch.setattr(source._api, "timeouts", replace(PATIENT, flush=0.3))
     api.script[PODS].extend(["403"] * 1000)  # as while it starts, and has not loaded who may do what
     api.hang_up()
     await broken(source)
@@ -135,20 +135,20 @@ def test_a_server_that_has_refused_is_still_there_while_it_is_asked_again() -> N
             ended.wait(20)
         raise answer
 
-    follower = Follower(watch.PODS, ask)
+    follower = Reflector(watch.PODS, ask)
     follower.start(lambda events: None)
     assert asked_again.wait(20)
-    assert follower.standing() is Standing.BEHIND
+    assert follower.standing() is Freshness.BEHIND
     follower.stop()
     ended.set()
     follower.join(20)
-    assert follower.standing() is not Standing.BEHIND
+    assert follower.standing() is not Freshness.BEHIND
 
 
 async def test_a_server_that_says_nothing_is_waited_for_once(
     api: ApiServer, source: KubeSource, delivered: Delivered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source._api, "timeouts", replace(PATIENT, catch_up=0.3))
+    monkeypatch.setattr(source._api, "timeouts", replace(PATIENT, flush=0.3))
     monkeypatch.setattr(kube, "_HOPELESS", 60.0)
     port = int(api.url.rpartition(":")[2])
     api.stop()

@@ -42,8 +42,8 @@ def test_a_leader_that_cannot_renew_stops_before_another_may_begin() -> None:
 
 def test_what_a_leader_writes_may_take_until_another_may_begin() -> None:
     leader, _ = led(at=100.0)
-    assert leader.may_write_for(109.0) == 6.0
-    assert leader.may_write_for(110.0) == 0.0  # longer for nobody, but it leads no more
+    assert leader.write_deadline(109.0) == 6.0
+    assert leader.write_deadline(110.0) == 0.0  # longer for nobody, but it leads no more
 
 
 def test_a_renewal_keeps_who_and_since_when() -> None:
@@ -75,7 +75,7 @@ def test_a_released_lease_is_free_at_once() -> None:
     leader, record = led()
     leader.resign()
     assert not leader.leads(100.2)
-    assert leader.may_write_for(100.2) == 0.0
+    assert leader.write_deadline(100.2) == 0.0
     assert leader.claim(100.2, TODAY) is None
     other = Election("b", LEASE)
     other.seen(record, 0.0)

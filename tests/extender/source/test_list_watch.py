@@ -236,7 +236,7 @@ class Following(RuleBasedStateMachine):
         self.apply(self.protocol.chunk(stream[:middle]) + self.protocol.chunk(stream[middle:end]))
 
     @rule()
-    def catch_up(self) -> None:
+    def flush(self) -> None:
         for _ in range(2):  # a watch may find its version forgotten; the list after it finds the truth
             while not self.protocol.watching:
                 self.take_page(dict(self.protocol.next_request().query), garbage=False)

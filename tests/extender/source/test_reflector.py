@@ -290,10 +290,10 @@ def test_a_new_list_can_be_asked_for_at_any_time(api: ApiServer, follow: Any) ->
     for number in range(100):
         with api.changed:
             api.pods.put(pod(f"p{number}"))  # nobody who watches is told
-        call = pods.list_anew()
+        call = pods.relist()
         if number % 2:
             time.sleep(number / 10_000)
-            call = pods.list_anew()
+            call = pods.relist()
         eventually(lambda call=call: pods.has_listed(call))
         assert f"ml/p{number}" in mirror.objects
 

@@ -119,7 +119,7 @@ async def test_our_own_dialect_is_told_an_index() -> None:
     assert cluster.free("own") == [400, 1000, 1000, 1000]
     cluster.tell("default/p")
     assert cluster.free("own") == [400, 1000, 1000, 1000]
-    assert (len(cluster.state.tentative), cluster.state.problems) == (0, {})
+    assert (len(cluster.state.assumed_pods), cluster.state.problems) == (0, {})
 
 
 async def test_hami_is_told_what_its_own_scheduler_would_tell_it() -> None:
@@ -198,7 +198,7 @@ async def test_where_nobody_could_be_told_the_gpu_nothing_is_bound(name: str) ->
     pod = pod_of(manifest[name])
     cluster = Cluster(node_of(name), pod)
     assert "cannot say who has which GPU" in await cluster.bind(pod, name)
-    assert (cluster.api.sent, len(cluster.state.tentative)) == ([], 0)
+    assert (cluster.api.sent, len(cluster.state.assumed_pods)) == ([], 0)
 
 
 async def test_two_binds_in_flight_do_not_get_one_gpu() -> None:
@@ -221,7 +221,7 @@ async def test_a_refused_binding_leaves_nothing() -> None:
     cluster.api.errors = [BindError("forbidden"), PodNotFound("gone"), BindConflict("being deleted")]
     for text in ("forbidden", "gone", "being deleted"):
         assert await cluster.bind(own("a"), "own") == text
-        assert (cluster.free("own"), len(cluster.state.tentative)) == ([1000] * 4, 0)
+        assert (cluster.free("own"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
 
 
 @pytest.mark.parametrize("error", [Unreachable("no answer"), BindConflict("409")])
@@ -299,14 +299,14 @@ async def test_a_pod_that_came_and_went_unseen_is_forgotten() -> None:
     assert await cluster.bind(own("a"), "own") == ""
     del cluster.api.pods["default/a"]
     await check(cluster.state, cluster.api, time.monotonic() + TIME_TO_LIVE * 2)
-    assert (cluster.free("own"), len(cluster.state.tentative)) == ([1000] * 4, 0)
+    assert (cluster.free("own"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
 
 
 async def test_a_pod_that_is_first_seen_when_it_has_ended_holds_nothing() -> None:
     cluster = Cluster(node_of("own"))
     assert await cluster.bind(own("a"), "own") == ""
     cluster.state.apply([Upserted(replace(cluster.api.pods["default/a"], phase="Succeeded"))])
-    assert (cluster.free("own"), len(cluster.state.tentative)) == ([1000] * 4, 0)
+    assert (cluster.free("own"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
 
 
 async def test_what_was_sent_is_seen_to_its_end_though_nobody_waits() -> None:
@@ -317,10 +317,10 @@ async def test_what_was_sent_is_seen_to_its_end_though_nobody_waits() -> None:
         await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait({task}, timeout=0.05)
-    (one,) = cluster.state.tentative
-    assert (one.in_flight, one.doubtful) == (1, False)
+    (one,) = cluster.state.assumed_pods
+    assert (one.in_flight, one.outcome_unknown) == (1, False)
     await ended(task)
-    assert (one.in_flight, one.doubtful) == (0, True)
+    assert (one.in_flight, one.outcome_unknown) == (0, True)
 
 
 async def test_a_promise_counts_once_beside_a_tentative_hold() -> None:
@@ -421,7 +421,7 @@ async def test_nothing_is_bound_for_who_does_not_wait() -> None:
     cluster.state.apply([Upserted(replace(cluster.api.pods["default/a"], phase="Running"))])
     await asyncio.gather(waiting, return_exceptions=True)
     await asyncio.sleep(0.05)
-    assert (len(cluster.api.sent), len(cluster.state.tentative)) == (1, 0)
+    assert (len(cluster.api.sent), len(cluster.state.assumed_pods)) == (1, 0)
 
 
 async def test_a_pod_does_not_stand_in_its_own_way() -> None:
@@ -492,7 +492,7 @@ async def test_a_gpu_that_another_replica_gave_away_a_moment_ago_is_not_given_ag
     assert cluster.api.sent == [("own", {"stowage.dev/gpu-indices": "2"})]
     assert cluster.free("own") == [400, 400, 400, 1000]
     cluster.tell("default/a", "default/b", "default/c")
-    assert (cluster.free("own"), len(cluster.state.tentative)) == ([400, 400, 400, 1000], 0)
+    assert (cluster.free("own"), len(cluster.state.assumed_pods)) == ([400, 400, 400, 1000], 0)
 
 
 async def test_a_pod_that_another_replica_bound_is_not_bound_again() -> None:
@@ -506,7 +506,7 @@ async def test_what_ended_or_is_known_better_is_not_held_again() -> None:
     cluster = Cluster(node_of("own"), own("b"), bound_by_another(own("a"), "own", index=1))
     cluster.api.pods["default/c"] = bound_by_another(own("c"), "own", phase="Succeeded")
     assert await cluster.bind(own("b"), "own") == ""
-    assert (cluster.free("own"), len(cluster.state.tentative)) == ([400, 400, 1000, 1000], 1)
+    assert (cluster.free("own"), len(cluster.state.assumed_pods)) == ([400, 400, 1000, 1000], 1)
 
 
 async def test_nothing_is_bound_where_it_is_not_known_what_others_have_bound(impatient: None) -> None:

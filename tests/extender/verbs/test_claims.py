@@ -80,7 +80,7 @@ def test_a_forecast_that_fails_refuses_no_node_and_leaves_none_out(state, monkey
     def fail(*args):
         raise RuntimeError("injected")
 
-    monkeypatch.setattr(state.forecaster, "forecasts", fail)
+    monkeypatch.setattr(state.simulator, "forecasts", fail)
     for _ in range(2):
         assert left(state, claiming("p"), [*NAMES, "nowhere"]) == [*NAMES, "nowhere"]
         assert left(state, claiming("p", 1), NAMES) == NAMES
@@ -156,7 +156,7 @@ def test_a_pod_whose_claims_have_their_devices_fits(state):
 def test_many_different_reasons_why_nothing_is_known_stay_a_short_list(state, monkeypatch):
     names = [f"n{i}" for i in range(40)]
     forecasts = [Forecast(why=f"{name} {'x' * 1000}") for name in names]
-    monkeypatch.setattr(state.forecaster, "forecasts", lambda *args: forecasts)
+    monkeypatch.setattr(state.simulator, "forecasts", lambda *args: forecasts)
     state.apply([Deleted("Node", name) for name in NAMES])
     state.apply([Upserted(make_node(name)) for name in names])
     told = explain(state, claiming("p"))

@@ -15,7 +15,7 @@ from extender.k8s.objects import Container, Pod, PodSpec, Upserted
 from extender.protocol.codec import Candidate, FilterArgs, PreemptArgs
 from extender.protocol.node_names import NodeNames
 from extender.verbs.bind import Refusal, assign
-from extender.verbs.evaluate import judge
+from extender.verbs.evaluate import evaluate
 from extender.verbs.filter import filter_nodes
 from extender.verbs.preempt import preempt
 from packing.model.reasons import Reason
@@ -151,7 +151,7 @@ def test_where_filter_says_that_a_pod_fits_it_is_assigned(
             annotations={**template.annotations, **forging},
         )  # fmt: skip
         request = request_of(pod)
-        verdict = judge(state, pod, request, NodeNames.of(one.name for one in ON))
+        verdict = evaluate(state, pod, request, NodeNames.of(one.name for one in ON))
         fitting = []
         for node, code in zip(ON, map(Reason, verdict.codes.tolist()), strict=True):
             if code is Reason.FITS:

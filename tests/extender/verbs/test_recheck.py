@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from extender.verbs.recheck import Patience
+from extender.verbs.recheck import RefusalRecheck
 
 SOON = 0.001  # seconds
 
@@ -24,7 +24,7 @@ def refused(fits: bool) -> bool:
     return not fits
 
 
-def make_room(node: Node, patience: Patience) -> None:
+def make_room(node: Node, patience: RefusalRecheck) -> None:
     node.room = True
     patience.news()
 
@@ -35,8 +35,8 @@ async def asked(node: Node, times: int) -> None:
 
 
 async def test_news_turns_a_refusal() -> None:
-    node, patience = Node(), Patience(longest=60)
-    waiting = asyncio.create_task(patience.unless_refused(node.fits, refused))
+    node, patience = Node(), RefusalRecheck(longest=60)
+    waiting = asyncio.create_task(patience.evaluate(node.fits, refused))
     await asked(node, 1)
     patience.news()  # of something else
     await asked(node, 2)
@@ -48,32 +48,32 @@ async def test_news_turns_a_refusal() -> None:
 async def test_what_fits_does_not_wait() -> None:
     node = Node()
     node.room = True
-    assert await Patience(longest=60).unless_refused(node.fits, refused)
+    assert await RefusalRecheck(longest=60).evaluate(node.fits, refused)
     assert node.asked == 1
 
 
 async def test_without_news_a_refusal_stands() -> None:
     node = Node()
-    assert not await Patience(longest=SOON).unless_refused(node.fits, refused)
+    assert not await RefusalRecheck(longest=SOON).evaluate(node.fits, refused)
     assert node.asked == 1
 
 
 async def test_old_news_is_none() -> None:
-    node, patience = Node(), Patience(longest=SOON)
+    node, patience = Node(), RefusalRecheck(longest=SOON)
     patience.news()
-    assert not await patience.unless_refused(node.fits, refused)
+    assert not await patience.evaluate(node.fits, refused)
     assert node.asked == 1
 
 
 async def test_refusals_that_wait_in_vain_spend_a_budget() -> None:
-    node, patience = Node(), Patience(longest=SOON)
+    node, patience = Node(), RefusalRecheck(longest=SOON)
     for _ in range(20):
-        await patience.unless_refused(node.fits, refused)
+        await patience.evaluate(node.fits, refused)
     asyncio.get_running_loop().call_soon(make_room, node, patience)
-    assert not await patience.unless_refused(node.fits, refused)
+    assert not await patience.evaluate(node.fits, refused)
 
 
 async def test_where_no_news_can_come_nothing_waits() -> None:
-    node, patience = Node(), Patience(longest=0)
+    node, patience = Node(), RefusalRecheck(longest=0)
     asyncio.get_running_loop().call_soon(make_room, node, patience)
-    assert not await patience.unless_refused(node.fits, refused)
+    assert not await patience.evaluate(node.fits, refused)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bench.packing.mig import ProfileMix
 from bench.packing.mixes import ShareMix, fill_mix, serve_mix
-from bench.packing.windows import Windows
+from bench.packing.windows import MigMasks
 from packing.cost.fill_value import Part, fill_table, grid, price_patterns, solve_patterns
 from packing.cost.knapsack_kernels import knapsack
 from packing.model.gpu_catalogue import find_model
@@ -84,7 +84,7 @@ def test_the_grid_is_exact_where_sizes_share_a_unit(sizes, bins):
 
 
 def windows():
-    return Windows.of(find_model("NVIDIA-A100-SXM4-80GB").geometry, COMPUTE)
+    return MigMasks.of(find_model("NVIDIA-A100-SXM4-80GB").geometry, COMPUTE)
 
 
 def test_no_packing_beats_the_bound():

@@ -12,16 +12,16 @@ from packing.cost.kernel_args import nodes_of
 from packing.cost.slots import Slots
 from packing.fleet.arrays import MOST_GPUS, MOST_KINDS, MOST_RESOURCES, TooMany
 from packing.fleet.feasibility import could_host
-from packing.fleet.fleet import Allocation, Fleet, Gpu, NodeShape, Pool
+from packing.fleet.fleet import Allocation, Fleet, Gpu, NodeSpec, Pool
 from packing.model.mig_instances import Instance, window
 from packing.model.reasons import Reason
 from packing.model.request import (
     ANY,
     MOST,
     MOST_DEVICES,
-    Choice,
     ModelName,
     Models,
+    NameFilter,
     Request,
     Shares,
     whole_gpus,
@@ -33,18 +33,18 @@ GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
 MIB, GIB = 80_000, 1 << 30
 
 
-def counted(name: str = "n", gpus: int = 8, **more) -> NodeShape:
+def counted(name: str = "n", gpus: int = 8, **more) -> NodeSpec:
     pools = (Pool(GPU, gpus, tuple(range(gpus)), 1000, MIB),) if gpus else ()
-    return NodeShape(name, 64_000, 512 * GIB, (Gpu(MIB),) * gpus, pools, **more)
+    return NodeSpec(name, 64_000, 512 * GIB, (Gpu(MIB),) * gpus, pools, **more)
 
 
-def divided(name: str = "n", gpus: int = 4, **more) -> NodeShape:
+def divided(name: str = "n", gpus: int = 4, **more) -> NodeSpec:
     cards = tuple(Gpu(MIB, divisible=True, uuid=f"{name}-{i}") for i in range(gpus))
     pool = Pool(GPU, gpus, tuple(range(gpus)), 1000, MIB)
-    return NodeShape(name, 64_000, 512 * GIB, cards, (pool,), divided_as=GPU, **more)
+    return NodeSpec(name, 64_000, 512 * GIB, cards, (pool,), sharing_resource=GPU, **more)
 
 
-def everything() -> NodeShape:
+def everything() -> NodeSpec:
     """Two GPUs that are divided, two of which a plugin counts whole ones and MIG instances, and one that is
     divided into MIG instances on demand."""
     small, large = (
@@ -53,7 +53,7 @@ def everything() -> NodeShape:
     )
     cards = (*[Gpu(MIB, True)] * 2, *[Gpu(MIB)] * 2, Gpu(40_000, True, 571, instances=(small, large)))
     pools = Pool(GPU, 2, (2, 3), 1000, MIB), Pool(MIG, 7, (3,), 142, 10_000, each=(7,))
-    return NodeShape("n", 64_000, 512 * GIB, cards, pools, divided_as="share")
+    return NodeSpec("n", 64_000, 512 * GIB, cards, pools, sharing_resource="share")
 
 
 def why(fleet: Fleet, request: Request, node: str = "n") -> Reason:
@@ -131,7 +131,7 @@ def test_huge_pods_that_come_and_go_leave_no_trace():
 def test_a_pod_that_asks_for_all_memory_of_a_node_fits(name):
     everything_of_it = 263_856_108 << 10  # 257671.98 MiB
     fleet, policy = Fleet(), POLICIES[name]()
-    fleet.put(NodeShape("n", 64_000, everything_of_it, (Gpu(MIB, True),) * 2))
+    fleet.put(NodeSpec("n", 64_000, everything_of_it, (Gpu(MIB, True),) * 2))
     fits = Request(64_000, everything_of_it, shares=whole_gpus(1))
     for request, reason in ((fits, Reason.FITS), (Request(1, everything_of_it + 1), Reason.MEMORY_TAKEN)):
         assert why(fleet, request) is reason
@@ -140,7 +140,7 @@ def test_a_pod_that_asks_for_all_memory_of_a_node_fits(name):
 
 def test_memory_in_mib_is_rounded_against_the_promise():
     assert Request(memory_bytes=(1 << 20) + 1).memory_mib == 2
-    assert NodeShape("n", 0, (2 << 20) - 1).memory_mib == 1
+    assert NodeSpec("n", 0, (2 << 20) - 1).memory_mib == 1
 
 
 def test_a_pod_that_asks_for_no_cpu_fits_where_more_is_taken_than_there_is():
@@ -157,7 +157,7 @@ def test_a_pod_that_asks_for_no_cpu_fits_where_more_is_taken_than_there_is():
 def test_a_share_fits_exactly_into_what_is_left(milli, mib, too_little):
     """It takes its part of the memory rounded down: so much suffices, and a MiB less does not."""
     fleet, part = Fleet(), Request(shares=Shares(1, 1, memory_milli=milli))
-    row = fleet.put(NodeShape("n", 1000, 0, (Gpu(mib, divisible=True),)))
+    row = fleet.put(NodeSpec("n", 1000, 0, (Gpu(mib, divisible=True),)))
     takes = mib * milli // 1000
     assert fleet.share_mib(row, 0, part) == takes
     less = int(too_little and takes > 0)
@@ -198,7 +198,7 @@ def test_no_request_is_too_large_for_a_policy(name, wanted):
         assert np.isfinite(policy.cost(fleet, request)[fits]).all()
         for row in range(3):
             chosen = policy.choose(fleet, request, row)
-            fleet.take(fleet.allocation(row, request, chosen or fleet.roomiest(row, request)))
+            fleet.take(fleet.allocation(row, request, chosen or fleet.freest_gpus(row, request)))
         policy.refresh(fleet)
         assert (
             np.isfinite(policy.cost(fleet, Request())).sum() == (~fleet.overcommitted.astype(bool)).sum() - 1
@@ -230,7 +230,7 @@ def test_a_resource_of_one_node_takes_no_slots_from_the_others():
     mix = Mix.of({Request(devices=((GPU, 1),)): 1, Request(devices=((MIG, 1),)): 1})
     fleet = Fleet(nodes=2)
     fleet.put(counted("a"))
-    fleet.put(NodeShape("b", 64_000, 512 * GIB, (Gpu(MIB),), (Pool(MIG, 7, (0,), 142, 10_000),)))
+    fleet.put(NodeSpec("b", 64_000, 512 * GIB, (Gpu(MIB),), (Pool(MIG, 7, (0,), 142, 10_000),)))
     slots = Slots(fleet, mix)
     slots.recount(nodes_of(fleet))
     of_kind = {request.devices[0][0]: i for i, request in enumerate(slots.requests)}
@@ -260,8 +260,8 @@ def test_a_resource_of_one_node_takes_no_slots_from_the_others():
         (Request(devices=((GPU, 2),), island=True), True),
         (Request(devices=((GPU, 3),), island=True), False),
         (Request(devices=((GPU, 1),), models=frozenset({"B200"})), False),
-        (Request(shares=Shares(1, 300, 1, resource=GPU), uuids=Choice((frozenset({"b-3"}),))), True),
-        (Request(shares=Shares(1, 300, 1, resource=GPU), uuids=Choice((frozenset({"c-3"}),))), False),
+        (Request(shares=Shares(1, 300, 1, resource=GPU), uuids=NameFilter((frozenset({"b-3"}),))), True),
+        (Request(shares=Shares(1, 300, 1, resource=GPU), uuids=NameFilter((frozenset({"c-3"}),))), False),
         (Request(devices=((GPU, 1),), cuda=12_004), False),
     ],
 )
@@ -284,7 +284,7 @@ def test_what_some_node_could_host_when_empty(request_, hostable):
 def test_a_promise_on_a_full_node_does_not_close_it_for_others():
     pools = Pool(GPU, 2, (0, 1), 1000, MIB), Pool(MIG, 7, (2,), 142, 10_000)
     fleet = Fleet()
-    row = fleet.put(NodeShape("n", 64_000, 512 * GIB, (Gpu(MIB),) * 3, pools))
+    row = fleet.put(NodeSpec("n", 64_000, 512 * GIB, (Gpu(MIB),) * 3, pools))
     fleet.take(fleet.allocation(row, Request(devices=((GPU, 2),))))
     before = arrays_of(fleet)
     with fleet.holding([fleet.allocation(row, Request(1000, devices=((GPU, 2),)))]):
@@ -352,7 +352,7 @@ def test_gpus_of_one_island_are_chosen(name, request_):
     fleet = island_of(taken=(0,))
     assert why(fleet, request_) is Reason.FITS
     assert sorted(POLICIES[name]().choose(fleet, request_, 0)) == [2, 3]
-    assert sorted(fleet.roomiest(0, request_)) == [2, 3]
+    assert sorted(fleet.freest_gpus(0, request_)) == [2, 3]
 
 
 @pytest.mark.parametrize(
@@ -392,14 +392,14 @@ def states(draw) -> tuple[Fleet, Request]:
     pools = (Pool(GPU, len(healthy), healthy, 1000, MIB),) if healthy else ()
     islands = tuple(draw(st.sets(st.sampled_from(islands)))) if islands else ()
     fleet = Fleet(nodes=1, gpus=6)
-    fleet.put(NodeShape("n", 64_000, 512 * GIB, cards, pools, islands=islands, divided_as=GPU))
+    fleet.put(NodeSpec("n", 64_000, 512 * GIB, cards, pools, islands=islands, sharing_resource=GPU))
     for gpu in range(gpus):
         if milli := draw(st.sampled_from([0, 0, 300, 700, 1000])):
             fleet.take(Allocation(0, 0, 0, shares=((gpu, milli, 80 * milli),)))
     count = draw(st.integers(1, 4))
     milli = draw(st.sampled_from([0, 300, 500]))
     parts = Request(shares=Shares(count, milli, 24_000, resource=GPU), island=True)
-    named = Choice((frozenset(f"GPU-{i}" for i in draw(st.sets(st.integers(0, 5)))),))
+    named = NameFilter((frozenset(f"GPU-{i}" for i in draw(st.sets(st.integers(0, 5)))),))
     whole = Request(devices=((GPU, count),), island=True)
     only = Request(shares=Shares(count, 300, 1, resource=GPU), island=True, uuids=named)
     return fleet, draw(st.sampled_from([parts, whole, only]))
@@ -418,7 +418,9 @@ def test_it_fits_where_one_island_has_the_gpus_and_they_are_chosen_there(name, s
         free = fleet.compute[gpu, 0], fleet.memory[gpu, 0]
         need = max(part.compute_milli, 1), part.memory_mib + part.memory_milli * MIB // 1000
         card = shape.gpus[gpu]
-        return card.divisible and free >= need and free[1] >= need[1] and request.uuids.permits(card.uuid)
+        return (
+            card.divisible and free >= need and free[1] >= need[1] and request.uuids.permits(card.uuid)
+        )
 
     grouped = {gpu for island in shape.islands for gpu in island}
     groups = [*shape.islands, *((gpu,) for gpu in range(len(shape.gpus)) if gpu not in grouped)]
@@ -432,7 +434,7 @@ def test_it_fits_where_one_island_has_the_gpus_and_they_are_chosen_there(name, s
         chosen = policy.choose(fleet, request, 0)
         assert len(chosen) == len(set(chosen)) == part.count
         assert any(set(chosen) <= group for group in able if len(group) == fewest)
-        assert any(set(fleet.roomiest(0, request)) <= group for group in able)
+        assert any(set(fleet.freest_gpus(0, request)) <= group for group in able)
 
 
 # What nodes can make grow.
@@ -444,7 +446,7 @@ def test_resources_are_bounded_and_those_that_no_node_has_are_forgotten():
     cost = Inventory()
     for i in range(3 * MOST_RESOURCES):
         pools = (Pool(f"nvidia.com/mig-{i}g.1gb", 1, (0,), 1000, MIB), Pool("x", 1, (0,), 1000, MIB))
-        fleet.put(NodeShape("rogue", 1000, GIB, (Gpu(MIB),), pools))
+        fleet.put(NodeSpec("rogue", 1000, GIB, (Gpu(MIB),), pools))
         held = fleet.allocation(1, Request(devices=((f"nvidia.com/mig-{i}g.1gb", 1),)))
         fleet.take(held)
         assert why(fleet, Request(devices=((GPU, 8),)), "honest") is Reason.FITS
@@ -462,9 +464,9 @@ def test_a_node_with_too_many_resources_stays_as_it_was():
     before, names = arrays_of(fleet), dict(fleet.resources)
     pools = tuple(Pool(f"r{i}", 1, (0,), 1, 1) for i in range(MOST_RESOURCES))
     with pytest.raises(TooMany, match="different resources"):
-        fleet.put(NodeShape("n", 1, 1, (Gpu(MIB),), (*pools, Pool(GPU, 1, (0,), 1000, MIB))))
+        fleet.put(NodeSpec("n", 1, 1, (Gpu(MIB),), (*pools, Pool(GPU, 1, (0,), 1000, MIB))))
     with pytest.raises(TooMany, match="GPUs on one node"):
-        fleet.put(NodeShape("n", 1, 1, (Gpu(MIB),) * (MOST_GPUS + 1)))
+        fleet.put(NodeSpec("n", 1, 1, (Gpu(MIB),) * (MOST_GPUS + 1)))
     assert fleet.resources == names
     for name, array in arrays_of(fleet).items():
         np.testing.assert_array_equal(array, before[name], err_msg=name)

@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packing.fleet.fleet import Allocation, Fleet, Gpu, NodeShape, Pool
+from packing.fleet.fleet import Allocation, Fleet, Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
-from packing.model.request import Choice, ModelName, Models, Request, Shares, whole_gpus
+from packing.model.request import ModelName, Models, NameFilter, Request, Shares, whole_gpus
 
 GPU = "nvidia.com/gpu"
 MIB = 80_000
 
 
-def counted(name: str, gpus: int, **more) -> NodeShape:
+def counted(name: str, gpus: int, **more) -> NodeSpec:
     pool = Pool(GPU, gpus, tuple(range(gpus)), 1000, MIB)
-    return NodeShape(name, 64_000, 512_000 << 20, (Gpu(MIB),) * gpus, (pool,) if gpus else (), **more)
+    return NodeSpec(name, 64_000, 512_000 << 20, (Gpu(MIB),) * gpus, (pool,) if gpus else (), **more)
 
 
-def divisible(name: str, gpus: int, **more) -> NodeShape:
-    return NodeShape(name, 64_000, 512_000 << 20, (Gpu(MIB, divisible=True),) * gpus, **more)
+def divisible(name: str, gpus: int, **more) -> NodeSpec:
+    return NodeSpec(name, 64_000, 512_000 << 20, (Gpu(MIB, divisible=True),) * gpus, **more)
 
 
 def why(fleet: Fleet, node: str, request: Request) -> Reason:
@@ -91,7 +91,7 @@ def test_crumbs_are_told_from_taken():
     row = fleet.put(divisible("n", 2))
     for gpu in (0, 1):
         fleet.take(Allocation(row, 0, 0, shares=((gpu, 600, 10_000),)))
-    assert why(fleet, "n", Request(shares=Shares(1, 500, 1000))) is Reason.CRUMBS
+    assert why(fleet, "n", Request(shares=Shares(1, 500, 1000))) is Reason.FRAGMENTED
     assert why(fleet, "n", Request(shares=Shares(2, 500, 1000))) is Reason.DEVICES_TAKEN
     assert why(fleet, "n", Request(shares=Shares(1, 400, 1000))) is Reason.FITS
 
@@ -147,7 +147,7 @@ def test_mig_pools_share_their_gpus_in_the_arrays():
     small, large = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
     pools = (Pool(small, 2, (0,), 142, 10_000), Pool(large, 1, (0,), 428, 40_000))
     fleet = Fleet()
-    row = fleet.put(NodeShape("n", 1000, 1000, (Gpu(MIB),), pools))
+    row = fleet.put(NodeSpec("n", 1000, 1000, (Gpu(MIB),), pools))
     fleet.take(fleet.allocation(row, Request(devices=((small, 1), (large, 1)))))
     assert fleet.compute[0, row] == 1000 - 142 - 428
     assert fleet.memory[0, row] == MIB - 50_000
@@ -167,7 +167,7 @@ def test_pools_that_overlap_are_shown_on_the_gpus_that_carry_them(on, pods):
         for i, name in enumerate(sizes)
     )
     fleet = Fleet()
-    row = fleet.put(NodeShape("n", 1000, 1000, (Gpu(MIB),) * len(on), pools))
+    row = fleet.put(NodeSpec("n", 1000, 1000, (Gpu(MIB),) * len(on), pools))
     held = []
     for pod in pods:
         request = Request(devices=tuple((name, n) for name, n in zip(sizes, pod, strict=True) if n))
@@ -269,12 +269,12 @@ def test_what_if_leaves_no_trace():
 HAMI = "nvidia.com/gpu"
 
 
-def divided(gpus: int = 2, *, slots: int = 10, sick: tuple[int, ...] = (), **more) -> NodeShape:
+def divided(gpus: int = 2, *, slots: int = 10, sick: tuple[int, ...] = (), **more) -> NodeSpec:
     """A node whose GPUs are divided under the very name that a plain plugin counts them by."""
     cards = tuple(Gpu(MIB, g not in sick, slots=slots, uuid=f"GPU-{g}") for g in range(gpus))
     healthy = tuple(g for g in range(gpus) if g not in sick)
     pools = (Pool(HAMI, len(healthy), healthy, 1000, MIB),) if healthy else ()
-    return NodeShape("n", 64_000, 512_000 << 20, cards, pools, divided_as=HAMI, **more)
+    return NodeSpec("n", 64_000, 512_000 << 20, cards, pools, sharing_resource=HAMI, **more)
 
 
 def share(compute: int, mib: int, count: int = 1, **more) -> Request:
@@ -346,11 +346,11 @@ def test_a_gpu_without_free_compute_takes_not_even_memory():
 @pytest.mark.parametrize(
     ("uuids", "reason"),
     [
-        (Choice((frozenset({"GPU-1"}),)), Reason.FITS),
-        (Choice((frozenset({"GPU-7"}),)), Reason.NO_SUCH_DEVICE),
-        (Choice(deny=frozenset({"GPU-0"})), Reason.FITS),
-        (Choice(deny=frozenset({"GPU-0", "GPU-1"})), Reason.NO_SUCH_DEVICE),
-        (Choice((frozenset({"GPU-0"}),), frozenset({"GPU-0"})), Reason.NO_SUCH_DEVICE),
+        (NameFilter((frozenset({"GPU-1"}),)), Reason.FITS),
+        (NameFilter((frozenset({"GPU-7"}),)), Reason.NO_SUCH_DEVICE),
+        (NameFilter(deny=frozenset({"GPU-0"})), Reason.FITS),
+        (NameFilter(deny=frozenset({"GPU-0", "GPU-1"})), Reason.NO_SUCH_DEVICE),
+        (NameFilter((frozenset({"GPU-0"}),), frozenset({"GPU-0"})), Reason.NO_SUCH_DEVICE),
     ],
 )
 def test_gpus_named_by_uuid(uuids, reason):
@@ -392,26 +392,32 @@ def test_the_driver_must_support_the_cuda_version(cuda, fits):
 
 def test_a_plugin_may_give_one_replica_to_a_container():
     fleet = Fleet()
-    fleet.put(NodeShape("n", 64_000, 0, (Gpu(MIB),), (Pool(GPU, 8, (0,), 125, MIB // 8, most=1),)))
+    fleet.put(NodeSpec("n", 64_000, 0, (Gpu(MIB),), (Pool(GPU, 8, (0,), 125, MIB // 8, most=1),)))
     assert why(fleet, "n", Request(devices=((GPU, 2),), together=2)) is Reason.ONE_REPLICA
     assert why(fleet, "n", Request(devices=((GPU, 2),))) is Reason.FITS  # two containers, one each
 
 
 def test_a_gpu_is_found_by_its_uuid_wherever_it_goes():
     fleet = Fleet()
-    only = share(100, 100, uuids=Choice((frozenset({"GPU-1"}),)))
+    only = share(100, 100, uuids=NameFilter((frozenset({"GPU-1"}),)))
     fleet.put(divided())
-    fleet.put(NodeShape("other", 64_000, 512_000 << 20, (Gpu(MIB, True, uuid="GPU-9"),), divided_as=HAMI))
+    fleet.put(
+        NodeSpec("other", 64_000, 512_000 << 20, (Gpu(MIB, True, uuid="GPU-9"),), sharing_resource=HAMI)
+    )
     assert (why(fleet, "n", only), why(fleet, "other", only)) == (Reason.FITS, Reason.NO_SUCH_DEVICE)
     fleet.put(divided(1))
     assert why(fleet, "n", only) is Reason.NO_SUCH_DEVICE
     fleet.put(divided(2))
     fleet.remove("n")
-    fleet.put(NodeShape("other", 64_000, 512_000 << 20, (Gpu(MIB, True, uuid="GPU-1"),), divided_as=HAMI))
+    fleet.put(
+        NodeSpec("other", 64_000, 512_000 << 20, (Gpu(MIB, True, uuid="GPU-1"),), sharing_resource=HAMI)
+    )
     assert why(fleet, "other", only) is Reason.FITS
-    unnamed = NodeShape("x", 64_000, 512_000 << 20, (Gpu(MIB, True),), divided_as=HAMI)
+    unnamed = NodeSpec("x", 64_000, 512_000 << 20, (Gpu(MIB, True),), sharing_resource=HAMI)
     fleet.put(unnamed)
-    assert why(fleet, "x", share(100, 100, uuids=Choice(deny=frozenset({"GPU-5"})))) is Reason.NO_SUCH_DEVICE
+    assert (
+        why(fleet, "x", share(100, 100, uuids=NameFilter(deny=frozenset({"GPU-5"})))) is Reason.NO_SUCH_DEVICE
+    )
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1000), st.booleans()), max_size=12))

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packing.fleet.fleet import Allocation, Fleet, Gpu, NodeShape
+from packing.fleet.fleet import Allocation, Fleet, Gpu, NodeSpec
 from packing.model.mig_instances import Instance, every_slice, room, smallest, window
 from packing.model.reasons import Reason
 from packing.model.request import Request, Shares
@@ -25,9 +25,9 @@ A100 = (
 SIZES = st.tuples(st.sampled_from([0, 140, 200, 420, 1000]), st.integers(1, 41_000))
 
 
-def node(gpus: int, name: str = "n", slots: int = 7) -> NodeShape:
+def node(gpus: int, name: str = "n", slots: int = 7) -> NodeSpec:
     gpu = Gpu(40192, divisible=True, slots=slots, instances=A100)
-    return NodeShape(name, 64_000, 512_000 << 20, (gpu,) * gpus, divided_as="gpu", mode="mig")
+    return NodeSpec(name, 64_000, 512_000 << 20, (gpu,) * gpus, sharing_resource="gpu", mode="mig")
 
 
 def ask(milli: int, mib: int, count: int = 1, mode: str = "") -> Request:
@@ -136,8 +136,10 @@ def test_slots_limit_the_instances():
 def test_a_pod_may_insist_on_a_mode():
     fleet = Fleet()
     mig, core = fleet.put(node(1, "mig")), Gpu(40192, divisible=True)
-    other = fleet.put(NodeShape("core", 64_000, 512_000 << 20, (core,), divided_as="gpu", mode="hami-core"))
-    plain = fleet.put(NodeShape("plain", 64_000, 512_000 << 20, (core,), divided_as="gpu"))
+    other = fleet.put(
+        NodeSpec("core", 64_000, 512_000 << 20, (core,), sharing_resource="gpu", mode="hami-core")
+    )
+    plain = fleet.put(NodeSpec("plain", 64_000, 512_000 << 20, (core,), sharing_resource="gpu"))
     for mode, fits in (
         ("", {mig, other, plain}),
         ("mig", {mig, plain}),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from packing.cost.demand import Mix
 from packing.cost.kernel_args import nodes_of
 from packing.cost.slots import Slots
-from packing.fleet.fleet import Fleet, Gpu, NodeShape
+from packing.fleet.fleet import Fleet, Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.inventory import STEP, Inventory
 
@@ -25,7 +25,7 @@ MIX = Mix.of({share(250, 1000): 4, share(500, 2000): 3, share(1000, 4000): 2, sh
 
 
 def node(name, gpus=4, cpu=32_000, **more):
-    return NodeShape(name, cpu, 262_144, tuple(Gpu(MIB, divisible=True) for _ in range(gpus)), **more)
+    return NodeSpec(name, cpu, 262_144, tuple(Gpu(MIB, divisible=True) for _ in range(gpus)), **more)
 
 
 def fleet_of(*nodes):

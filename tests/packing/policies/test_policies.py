@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from packing.cost.demand import Mix
 from packing.fleet.fleet import Fleet
-from packing.model.node_spec import Gpu, NodeShape, Pool
+from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.baselines.best_fit import BestFit
 from packing.policies.baselines.gpu_clustering import GpuClustering
@@ -26,7 +26,7 @@ def share(milli, cpu=1000, count=1):
 def fleet_of(*sizes, cpu=32_000):
     fleet = Fleet(nodes=len(sizes), gpus=4)
     for i, gpus in enumerate(sizes):
-        fleet.put(NodeShape(f"n{i}", cpu, 262_144, tuple(Gpu(MIB, divisible=True) for _ in range(gpus))))
+        fleet.put(NodeSpec(f"n{i}", cpu, 262_144, tuple(Gpu(MIB, divisible=True) for _ in range(gpus))))
     return fleet
 
 
@@ -46,10 +46,10 @@ def mixed_fleet():
     fleet = Fleet(nodes=3, gpus=4)
     cut = tuple(Gpu(MIB, divisible=True) for _ in range(3))
     pool = Pool("nvidia.com/gpu", 3, (0, 1, 2), 1000, MIB)
-    fleet.put(NodeShape("divided", 12_000, 9000, cut))
-    fleet.put(NodeShape("counted", 12_000, 9000, tuple(Gpu(MIB) for _ in range(3)), (pool,)))
+    fleet.put(NodeSpec("divided", 12_000, 9000, cut))
+    fleet.put(NodeSpec("counted", 12_000, 9000, tuple(Gpu(MIB) for _ in range(3)), (pool,)))
     half = Pool("nvidia.com/gpu", 2, (0, 1), 1000, MIB)
-    fleet.put(NodeShape("both", 12_000, 9000, (Gpu(MIB), Gpu(MIB), *cut[:2]), (half,)))
+    fleet.put(NodeSpec("both", 12_000, 9000, (Gpu(MIB), Gpu(MIB), *cut[:2]), (half,)))
     return fleet
 
 
@@ -71,7 +71,7 @@ def test_finite_cost_means_that_it_fits_and_the_gpus_hold_it(name, steps):
             assert (fleet.memory >= 0).all()
     for one in reversed(held):
         fleet.give_back(one)
-    assert not fleet.hosted.any()
+    assert not fleet.pods_by_gpu_count.any()
     after = fleet.cpu, fleet.compute, fleet.memory, fleet.free
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
 
@@ -147,7 +147,7 @@ def test_gpu_clustering_knows_devices_of_a_plugin_by_their_size():
     fleet = Fleet(nodes=2, gpus=2)
     pools = Pool("whole", 2, (0, 1), 1000, MIB), Pool("slice", 4, (0, 1), 500, MIB // 2)
     for name in "ab":
-        fleet.put(NodeShape(name, 9000, 9000, (Gpu(MIB), Gpu(MIB)), pools))
+        fleet.put(NodeSpec(name, 9000, 9000, (Gpu(MIB), Gpu(MIB)), pools))
     fleet.take(fleet.allocation(0, Request(devices=(("slice", 1),))))
     fleet.take(fleet.allocation(1, Request(devices=(("whole", 1),))))
     policy = GpuClustering()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packing.cost.demand import Mix
-from packing.fleet.fleet import Fleet, Gpu, NodeShape
+from packing.fleet.fleet import Fleet, Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.baselines.scored import Scored
 from packing.policies.inventory import Inventory
@@ -26,7 +26,7 @@ def fleet_of(nodes: int) -> Fleet:
     fleet = Fleet(nodes=nodes, gpus=4)
     for i in range(nodes):
         gpus = tuple(Gpu(40_960, divisible=True) for _ in range(1 + i % 4))
-        fleet.put(NodeShape(f"n{i}", 32_000, 262_144, gpus))
+        fleet.put(NodeSpec(f"n{i}", 32_000, 262_144, gpus))
     return fleet
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from packing.cost.demand import Demand, Mix, by_pods
-from packing.model.node_spec import Gpu, NodeShape
+from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.baselines.simple import FirstFit
 from packing.policies.inventory import Inventory
@@ -18,7 +18,7 @@ def share(milli, cpu=1000):
 
 
 def nodes(count, gpus=4):
-    return [NodeShape(f"n{i}", 64_000, 9000, (Gpu(1000, divisible=True),) * gpus) for i in range(count)]
+    return [NodeSpec(f"n{i}", 64_000, 9000, (Gpu(1000, divisible=True),) * gpus) for i in range(count)]
 
 
 REQUESTS = [share(250), share(500), share(750), Request(2000), Request(4000, shares=whole_gpus(2))] * 8

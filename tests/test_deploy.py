@@ -15,7 +15,7 @@ import yaml
 
 from extender import settings
 from extender.cli import main as cli
-from extender.dialects import pod_request as dialects
+from extender.dialects import pod_request
 from extender.server.app import create_app
 from extender.server.service import Service
 from extender.source.snapshot import Snapshot, SnapshotSource
@@ -153,8 +153,8 @@ def test_the_policy_keeps_all_that_is_read_of_a_running_pod() -> None:
     (binding,) = of_kind("ValidatingAdmissionPolicyBinding", file)
     lists = {one["name"]: one["expression"] for one in policy["spec"]["variables"]}
     named = {name: set(re.findall(r"'([^']+)'", expression)) for name, expression in lists.items()}
-    assert named["asks"] == dialects.READS
-    assert named["asksByLabel"] == dialects.READS_LABELS
-    assert named["given"] == dialects.ASSIGNED_BY
+    assert named["asks"] == pod_request.REQUEST_ANNOTATIONS
+    assert named["asksByLabel"] == pod_request.REQUEST_LABELS
+    assert named["given"] == pod_request.ASSIGNMENT_ANNOTATIONS
     assert binding["spec"]["policyName"] == policy["metadata"]["name"]
     assert (policy["spec"]["failurePolicy"], binding["spec"]["validationActions"]) == ("Fail", ["Deny"])

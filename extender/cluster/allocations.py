@@ -13,7 +13,7 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from extender.cluster.claim_check import Seen, settle_counts, settle_since
-from extender.dialects.dialect import Claims
+from extender.dialects.claims import Claims
 from packing.fleet.fleet import Allocation, Fleet, NodeSpec
 from packing.model.request import Request, Shares
 
@@ -26,7 +26,7 @@ class Hold:
 
     ``claims`` is what its annotations say it has of GPUs that are divided, ``reported`` how many counted
     devices of each resource kubelet reports. ``possible`` is set where the request cannot be read: the most
-    that it can have been given of GPUs that are divided, by each who divides them (see ``dialects.Held``).
+    that it can have been given of GPUs that are divided, by each who divides them (see ``BoundRequest``).
     """
 
     node: str

@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from extender.dialects.dialect import Claim, Claims
+from extender.dialects.claims import Claim, Claims
 from extender.untrusted.limits import quoted, shorten
 from packing.model.mig_instances import Instances, every_slice
 from packing.model.node_spec import Gpu, NodeSpec, meaning
@@ -60,12 +60,12 @@ def _heard(
     """The claims that are heard, at least one if the pod asks for anything, and what is wrong with them."""
     elsewhere = claims is not None and claims.node not in ("", shape.name)
     doubts = []
-    if claims is None or claims.complaint or elsewhere:
+    if claims is None or claims.problem or elsewhere:
         doubts.append(_complaint(claims, elsewhere=elsewhere))
     if asked is None:
         doubts.append("claims GPU that the pod did not ask for")
     devices = claims.devices if claims and not elsewhere else ()
-    return devices or ((Claim("", least=asked),) if asked else ()), doubts
+    return devices or ((Claim("", requested=asked),) if asked else ()), doubts
 
 
 def settle_counts(
@@ -93,12 +93,12 @@ def _complaint(claims: Claims | None, *, elsewhere: bool) -> str:
         return "nothing says which GPU it has: it counts on every GPU of the node"
     if elsewhere:
         return f"claims GPUs of node {quoted(claims.node)}: it counts on every GPU of the node"
-    return f"annotation {claims.complaint}"
+    return f"annotation {claims.problem}"
 
 
 def _size(has: Gpu, claim: Claim, *, exact: bool) -> tuple[int, int, str]:
     """Compute and memory that count, and what is wrong with what the claim says of them."""
-    least = claim.least
+    least = claim.requested
     milli, mib = claim.compute_milli, claim.memory_mib + has.memory_mib * claim.memory_milli // WHOLE
     # A MIG instance may be larger than what was asked for, and its compute is what comes with its memory.
     exact = exact and not has.instances
@@ -339,7 +339,7 @@ def _with_least(claims: Claims | None, share: Shares) -> Claims | None:
     """The claims with this share on each device."""
     if claims is None:
         return None
-    return replace(claims, devices=tuple(replace(claim, least=share) for claim in claims.devices))
+    return replace(claims, devices=tuple(replace(claim, requested=share) for claim in claims.devices))
 
 
 def _both(one: ReconciledClaims, other: ReconciledClaims) -> ReconciledClaims:

@@ -20,7 +20,7 @@ from extender.cluster.allocations import Allocations, Hold
 from extender.cluster.assumed_pods import TIME_TO_LIVE, AssumedPod, AssumedPods
 from extender.cluster.claim_check import Seen
 from extender.cluster.guarded_policy import Failures
-from extender.dialects.pod_request import WRITERS, RequestError, claims_of, held_by, request_of
+from extender.dialects.pod_request import WRITERS, RequestError, bound_request, claims_of, request_of
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
 from extender.inventory.mig_manager import LAYOUT, named
@@ -432,7 +432,7 @@ class State:
         return known
 
     def _hold(self, pod: Pod, node: str) -> Hold | None:
-        held = held_by(pod)
+        held = bound_request(pod)
         if held.problem:
             self._problem(pod.key, f"request cannot be read: {held.problem}")
         else:
@@ -441,7 +441,7 @@ class State:
             return None if held.problem else Hold(node, held.request, priority=pod.priority)
         devices = Counter(name for name, _ in set(pod.devices) if is_gpu_resource(name))
         reported = tuple(sorted(devices.items()))
-        return Hold(node, held.request, claims_of(pod), reported, pod.priority, held.possible, pod.uid)
+        return Hold(node, held.request, claims_of(pod), reported, pod.priority, held.possible_shares, pod.uid)
 
     def _remove_pod(self, key: str) -> None:
         self._problems.pop(key, None)
@@ -496,7 +496,9 @@ class State:
         if shape.blocked or writer is None:
             return shape.blocked
         others = (pod for pod in self.pods_on(shape.name) if pod.uid != but_for)
-        return Reason.PLUGIN_BUSY if writer.busy(self.nodes[shape.name], others) else Reason.FITS
+        return (
+            Reason.PLUGIN_BUSY if writer.plugin_may_confuse(self.nodes[shape.name], others) else Reason.FITS
+        )
 
     def _problem(self, subject: str, text: str) -> None:
         if self._problems.get(subject) != text:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from extender.dialects.pod_request import held_by, request_of
+from extender.dialects.pod_request import bound_request, request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Container, Deleted, Pod, PodSpec, Upserted
 from tests.extender.builders import GPU, make_node, make_pod, make_state
@@ -107,9 +107,9 @@ def test_claims_of_an_unreadable_pod_say_which_gpu_it_is():
 
 @pytest.mark.parametrize("name", cases("error"))
 def test_every_pod_can_be_held(name):
-    held = held_by(pod(name))
+    held = bound_request(pod(name))
     assert held.problem
-    assert all(share.count >= 1 for share in held.possible)
+    assert all(share.count >= 1 for share in held.possible_shares)
 
 
 @pytest.mark.parametrize(

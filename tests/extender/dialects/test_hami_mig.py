@@ -143,8 +143,8 @@ def test_two_devices_of_one_gpu_are_two_instances():
     [
         ([], "claims no MIG instance"),
         ([(0, 0, "GPU-0", 6, 2)], "claims no MIG instance"),
-        ([(0, 0, "GPU-1", 6, 1)], "names 1 GPUs where the pod asks for 0"),
-        ([(1, 0, "GPU-0", 6, 1)], "names 1 GPUs where the pod asks for 0"),
+        ([(0, 0, "GPU-1", 6, 1)], "names 1 GPUs, but the pod requests 0"),
+        ([(1, 0, "GPU-0", 6, 1)], "names 1 GPUs, but the pod requests 0"),
         ([(0, 0, "GPU-0", 6, 1), (0, 0, "GPU-0", 5, 1)], "cannot be read"),
         ([(0, 0, "GPU-0", -1, 1)], "cannot be read"),
         ([(0, 0, "GPU-0", 6, 10**9)], "cannot be read"),

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from extender.dialects.pod_resources import RequestError
 from extender.dialects.sharing import hami, vgpu_manager, volcano
 from extender.untrusted.limits import LISTED_NAMES, NAME, quoted
-from packing.model.request import ModelName, Models, NameFilter
+from packing.model.request import ANY, ModelName, Models, NameFilter
 
 MODELS, NOT_MODELS = "stowage.dev/gpu-models", "stowage.dev/gpu-models-not"
 CUDA, NVLINK = "stowage.dev/min-cuda", "stowage.dev/nvlink"
@@ -35,12 +35,12 @@ def products(annotations: Mapping[str, str]) -> Models:
 
 
 def uuids(annotations: Mapping[str, str]) -> NameFilter:
-    """The GPUs that the pod allows, by UUID. Raises RequestError, also if no GPU is left."""
+    """The GPUs that the pod allows, by UUID; ``ANY`` for all. Raises RequestError, also if no GPU is left."""
     allow = tuple(filter(None, (frozenset(_listed(annotations, key)) for key in _USE_UUID)))
     deny = frozenset(uuid for key in _DENY_UUID for uuid in _listed(annotations, key))
     if any(group <= deny for group in allow):
         raise RequestError("every GPU that the pod names by UUID is also excluded by the pod")
-    return NameFilter(allow, deny)
+    return NameFilter(allow, deny) if allow or deny else ANY
 
 
 def cuda(annotations: Mapping[str, str]) -> int:

@@ -72,7 +72,7 @@ def _request(spec: PodSpec, pairs: Pairs) -> Request:
         names = ", ".join(name for name, _ in devices)
         raise RequestError(f"requests parts of GPUs (by {shares.resource}) and {names}: use one of them")
     uuids = constraints.uuids(metadata)
-    if uuids != ANY and devices:
+    if uuids is not ANY and devices:
         raise RequestError("names GPUs by UUID, but requests devices that the device plugin chooses")
     return Request(
         cpu_milli=cpu,
@@ -80,7 +80,7 @@ def _request(spec: PodSpec, pairs: Pairs) -> Request:
         devices=devices,
         shares=shares,
         products=constraints.products(metadata),
-        uuids=ANY if uuids == ANY else uuids,
+        uuids=uuids,
         cuda=constraints.cuda(metadata),
         island=constraints.island(metadata),
         together=max_per_container(spec, [name for name, _ in devices]) if devices else 1,

@@ -1,8 +1,8 @@
 """The resources that a pod effectively requests, over all its containers.
 
-The rule is kube-scheduler's (``PodRequests`` of k8s.io/component-helpers, resource/helpers.go): containers and
-sidecars add up, init containers count by their peak, CPU and memory that the pod requests as a whole replace
-those of its containers, and the overhead is added.
+The rule is kube-scheduler's (``PodRequests`` of k8s.io/component-helpers, resource/helpers.go): containers
+and sidecars add up, init containers count by their peak, CPU and memory that the pod requests as a whole
+replace those of its containers, and the overhead is added.
 """
 
 from __future__ import annotations

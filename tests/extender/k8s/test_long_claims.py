@@ -35,7 +35,7 @@ SAID = {
     "vgpu-manager": ("vgpu-manager-running", "nvidia.com/pre-allocated"),
     "koordinator": ("koordinator-running", "scheduling.koordinator.sh/device-allocated"),
     "gpushare": ("gpushare-running", "ALIYUN_COM_GPU_MEM_IDX"),
-    "own": ("own-running", "stowage.dev/gpu-indices"),
+    "own": ("stowage-running", "stowage.dev/gpu-indices"),
 }
 DEVICE = {  # one more device of each, and what joins them
     "hami": ("GPU-z{},NVIDIA,1,1", ":"),

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from extender.dialects.claims import Claims
+from extender.dialects.pod_resources import Amounts
 from extender.k8s.objects import Node, Pod, PodSpec
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Shares
@@ -24,7 +25,7 @@ class Dialect(Protocol):
     """Annotations that say which GPUs a pod has been given, and when."""
 
     def requested_shares(
-        self, spec: PodSpec, resources: Mapping[str, int], metadata: Mapping[str, str]
+        self, spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]
     ) -> Shares | None:
         """What the pod requests, None if it does not use this dialect. Raises ValueError, or RequestError.
 
@@ -33,7 +34,7 @@ class Dialect(Protocol):
         """
         ...
 
-    def max_granted_shares(self, pod: Pod, resources: Mapping[str, int]) -> Shares | None:
+    def max_granted_shares(self, pod: Pod, resources: Amounts) -> Shares | None:
         """The most that a bound pod with an unreadable request can have been given, None for nothing.
 
         Amounts in annotations do not count, unless annotations are the only way to request. ``resources`` are

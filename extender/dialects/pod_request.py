@@ -17,13 +17,14 @@ from extender.dialects import constraints
 from extender.dialects.claims import Claims
 from extender.dialects.dialect import AssignmentWriter, Dialect
 from extender.dialects.pod_resources import (
-    RequestError as RequestError,
-)
-from extender.dialects.pod_resources import (
+    Amounts,
     counted_devices,
     effective_requests,
     max_per_container,
     parse_quantities,
+)
+from extender.dialects.pod_resources import (
+    RequestError as RequestError,
 )
 from extender.dialects.sharing import gpushare, hami, kai, koordinator, stowage, vgpu_manager, volcano
 from extender.k8s.objects import Container, Pairs, Pod, PodSpec
@@ -88,9 +89,7 @@ def _request(spec: PodSpec, pairs: Pairs) -> Request:
     )
 
 
-def _requested_shares(
-    spec: PodSpec, resources: Mapping[str, int], metadata: Mapping[str, str]
-) -> Shares | None:
+def _requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
     requested: Shares | None = None
     for dialect in DIALECTS:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
+from typing import TypeAlias
 
 from extender.inventory.node_inventory import is_gpu_resource
 from extender.k8s.objects import Pairs, PodSpec, over_lifetime
@@ -27,8 +28,12 @@ class RequestError(ValueError):
         super().__init__(text if text.isprintable() else text.encode("unicode_escape").decode()[:PROBLEM])
 
 
+Amounts: TypeAlias = Mapping[str, int]
+"""By resource: CPU in milli, all others in whole units (memory in bytes)."""
+
+
 def effective_requests(spec: PodSpec) -> dict[str, int]:
-    """By resource name: CPU in milli, all others in whole units (memory in bytes). Raises RequestError."""
+    """What the pod requests, without zeros. Raises RequestError."""
     if not spec.containers:
         raise RequestError("the pod has no containers")
     of_containers = over_lifetime(spec, lambda container: parse_quantities(container.requests))
@@ -41,7 +46,7 @@ _POD_LEVEL_RESOURCES = ("cpu", "memory")
 """What a pod may request as a whole. Huge pages are left out: Stowage does not place by them."""
 
 
-def _pod_level_requests(spec: PodSpec, of_containers: Mapping[str, int]) -> Mapping[str, int]:
+def _pod_level_requests(spec: PodSpec, of_containers: Amounts) -> Amounts:
     """What the pod requests as a whole. Its limit counts if neither the pod nor a container has a request
     (``defaultPodRequests`` of k8s.io/kubernetes, pkg/apis/core/v1/defaults.go)."""
     requests, limits = parse_quantities(spec.requests), parse_quantities(spec.limits)
@@ -50,7 +55,7 @@ def _pod_level_requests(spec: PodSpec, of_containers: Mapping[str, int]) -> Mapp
     return {name: amounts[name] for name in _POD_LEVEL_RESOURCES if name in amounts}
 
 
-def counted_devices(resources: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+def counted_devices(resources: Amounts) -> tuple[tuple[str, int], ...]:
     """The devices that a device plugin counts, among a pod's effective requests: (resource, count) by name.
 
     The node decides what one of them is: ``nvidia.com/gpu`` is a whole GPU, a replica of a shared GPU, or a
@@ -71,9 +76,9 @@ def max_per_container(spec: PodSpec, resources: Collection[str]) -> int:
 
 
 def parse_quantities(pairs: Pairs) -> defaultdict[str, int]:
-    """Quantities in the units of ``effective_requests``; 0 for a resource that is not there.
+    """The ``Amounts`` in these quantities; 0 for a resource that is not there. Raises RequestError.
 
-    Storage and huge pages are left out: Stowage does not place by them. Raises RequestError.
+    Storage and huge pages are left out: Stowage does not place by them.
     """
     amounts: defaultdict[str, int] = defaultdict(int)
     for name, text in pairs:

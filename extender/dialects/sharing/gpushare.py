@@ -29,7 +29,7 @@ from extender.dialects.claims import (
     parse_positive,
     validate_claims,
 )
-from extender.dialects.pod_resources import RequestError, effective_requests
+from extender.dialects.pod_resources import Amounts, RequestError, effective_requests
 from extender.inventory.sharing import gpushare as nodes
 from extender.k8s.objects import Node, Pod, PodSpec
 from packing.model.node_spec import NodeSpec
@@ -44,9 +44,7 @@ ASSUMED_AT = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 ASSIGNMENT_ANNOTATIONS = frozenset({INDEX, POD_MEMORY, GPU_MEMORY, ASSIGNED, ASSUMED_AT})
 
 
-def requested_shares(
-    spec: PodSpec, resources: Mapping[str, int], metadata: Mapping[str, str]
-) -> Shares | None:
+def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
     memory = resources.get(RESOURCE, 0)
     if not memory:
         if resources.get(COUNT):
@@ -59,7 +57,7 @@ def requested_shares(
     return Shares(count, 0, memory // count, resource=RESOURCE)
 
 
-def max_granted_shares(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
+def max_granted_shares(pod: Pod, resources: Amounts) -> Shares | None:
     """All memory is on one GPU if the number of GPUs cannot be read."""
     memory = resources.get(RESOURCE, 0)
     if not memory:

@@ -39,7 +39,7 @@ from typing import TypeAlias
 from pydantic_core import from_json
 
 from extender.dialects.claims import Claim, Claims, check_limits, container_stages
-from extender.dialects.pod_resources import RequestError
+from extender.dialects.pod_resources import Amounts, RequestError
 from extender.dialects.sharing.per_device import (
     PERCENT,
     PerDeviceResources,
@@ -70,9 +70,7 @@ _Placed: TypeAlias = tuple[Instance, int]
 """A MIG instance and the mask of its memory slices."""
 
 
-def requested_shares(
-    spec: PodSpec, resources: Mapping[str, int], metadata: Mapping[str, str]
-) -> Shares | None:
+def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
     names_gpus = metadata.get(USE_UUID) or metadata.get(DENY_UUID)
     if not (_RESOURCES.uses(spec) or names_gpus or MODE in metadata):
         return None
@@ -84,7 +82,7 @@ def requested_shares(
     return shares
 
 
-def max_granted_shares(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
+def max_granted_shares(pod: Pod, resources: Amounts) -> Shares | None:
     return _RESOURCES.max_granted_shares(pod.spec, resources)
 
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from fractions import Fraction
 
 from extender.dialects.claims import Claims, parse_positive
-from extender.dialects.pod_resources import RequestError
+from extender.dialects.pod_resources import Amounts, RequestError
 from extender.dialects.sharing import stowage
 from extender.k8s.objects import Pod, PodSpec
 from extender.untrusted.limits import quoted
@@ -29,9 +29,7 @@ REQUEST_ANNOTATIONS = frozenset({FRACTION, MEMORY, COUNT})
 ASSIGNMENT_ANNOTATIONS = stowage.ASSIGNMENT_ANNOTATIONS
 
 
-def requested_shares(
-    spec: PodSpec, resources: Mapping[str, int], metadata: Mapping[str, str]
-) -> Shares | None:
+def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
     fraction, memory, count = metadata.get(FRACTION), metadata.get(MEMORY), metadata.get(COUNT)
     if fraction is None and memory is None:
         if count is not None:
@@ -46,7 +44,7 @@ def requested_shares(
     return Shares(gpus, milli, memory_milli=milli, resource=RESOURCE)
 
 
-def max_granted_shares(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
+def max_granted_shares(pod: Pod, resources: Amounts) -> Shares | None:
     """Nothing under KAI's scheduler. What ``bind`` wrote counts; as whole GPUs if the pod requests a share
     neither in this dialect nor in Stowage's."""
     if not stowage.is_assigned(pod):

@@ -18,7 +18,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from extender.dialects.claims import Claim, Claims, check_limits, validate_claims
-from extender.dialects.pod_resources import RequestError, effective_requests
+from extender.dialects.pod_resources import Amounts, RequestError, effective_requests
 from extender.dialects.sharing.per_device import PERCENT
 from extender.inventory.sharing import koordinator as nodes
 from extender.k8s.objects import Pod, PodSpec
@@ -39,9 +39,7 @@ _COMBINATIONS = (
 )
 
 
-def requested_shares(
-    spec: PodSpec, resources: Mapping[str, int], metadata: Mapping[str, str]
-) -> Shares | None:
+def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
     amounts = {name: resources[name] for name in _RESOURCES if resources.get(name)}
     if not amounts:
         return None
@@ -58,7 +56,7 @@ def requested_shares(
     )
 
 
-def max_granted_shares(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
+def max_granted_shares(pod: Pod, resources: Amounts) -> Shares | None:
     """Whole GPUs if the amounts contradict each other."""
     try:
         return requested_shares(pod.spec, resources, {})

@@ -8,12 +8,12 @@ pod may not fit where its system would place it, but where it fits, its system c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from extender.dialects.claims import Claim, Claims, check_limits, parse_number, validate_claims
-from extender.dialects.pod_resources import RequestError, parse_quantities
+from extender.dialects.pod_resources import Amounts, RequestError, parse_quantities
 from extender.k8s.objects import Container, PodSpec, over_lifetime
 from extender.untrusted.limits import quoted
 from packing.model.request import WHOLE, Shares, whole_gpus
@@ -85,7 +85,7 @@ class PerDeviceResources:
         """The MiB of each device that one container requests, 0 if it names none. Raises RequestError."""
         return parse_quantities(container.requests)[self.memory]
 
-    def max_granted_shares(self, spec: PodSpec, resources: Mapping[str, int]) -> Shares | None:
+    def max_granted_shares(self, spec: PodSpec, resources: Amounts) -> Shares | None:
         """See ``Dialect``: whole GPUs if the amounts contradict each other."""
         if not (resources.get(self.count) or resources.get(self.memory)):
             return None  # most pods
@@ -95,7 +95,7 @@ class PerDeviceResources:
             count = self._peak_count(spec, lambda c: self._count(parse_quantities(c.requests)))
             return whole_gpus(count, self.count) if count else None
 
-    def _count(self, amounts: Mapping[str, int]) -> int:
+    def _count(self, amounts: Amounts) -> int:
         return amounts[self.count] or int(self.memory_implies_one and amounts[self.memory] > 0)
 
     def _peak_count(self, spec: PodSpec, count: Callable[[Container], int]) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from extender.dialects.claims import Claim, Claims, parse_indices, parse_positive, validate_claims
-from extender.dialects.pod_resources import RequestError
+from extender.dialects.pod_resources import Amounts, RequestError
 from extender.inventory.sharing import stowage as nodes
 from extender.k8s.objects import Node, Pod, PodSpec
 from extender.k8s.quantity import QuantityError, mib, milli
@@ -31,9 +31,7 @@ INDICES = "stowage.dev/gpu-indices"
 ASSIGNMENT_ANNOTATIONS = frozenset({INDICES})
 
 
-def requested_shares(
-    spec: PodSpec, resources: Mapping[str, int], metadata: Mapping[str, str]
-) -> Shares | None:
+def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
     compute, memory = metadata.get(COMPUTE), metadata.get(MEMORY)
     if compute is None and memory is None and COUNT not in metadata:
         return None
@@ -53,7 +51,7 @@ def requested_shares(
     return Shares(count, compute_milli, memory_mib, resource=RESOURCE)
 
 
-def max_granted_shares(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
+def max_granted_shares(pod: Pod, resources: Amounts) -> Shares | None:
     """Only ``bind`` gives such GPUs, and it always writes which."""
     if not is_assigned(pod):
         return None

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 
 from extender.dialects.claims import Claim, Claims, check_limits, container_stages, parse_number
+from extender.dialects.pod_resources import Amounts
 from extender.dialects.sharing.per_device import PERCENT, PerDeviceResources
 from extender.inventory.sharing import vgpu_manager as nodes
 from extender.k8s.objects import Pod, PodSpec
@@ -31,13 +32,11 @@ _CONTAINER = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]")
 _DEVICE = re.compile(r"\d+_([^_]+)_(\d+)_(\d+)", re.ASCII)
 
 
-def requested_shares(
-    spec: PodSpec, resources: Mapping[str, int], metadata: Mapping[str, str]
-) -> Shares | None:
+def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
     return _RESOURCES.of_pod(spec)
 
 
-def max_granted_shares(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
+def max_granted_shares(pod: Pod, resources: Amounts) -> Shares | None:
     return _RESOURCES.max_granted_shares(pod.spec, resources)
 
 

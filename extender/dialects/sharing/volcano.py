@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from extender.dialects.claims import Claim, Claims
-from extender.dialects.pod_resources import RequestError
+from extender.dialects.pod_resources import Amounts, RequestError
 from extender.dialects.sharing.per_device import PerDeviceResources, parse_devices
 from extender.inventory.sharing import volcano as nodes
 from extender.k8s.objects import Pod, PodSpec
@@ -39,16 +39,14 @@ _RESOURCES = PerDeviceResources(
 )
 
 
-def requested_shares(
-    spec: PodSpec, resources: Mapping[str, int], metadata: Mapping[str, str]
-) -> Shares | None:
+def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
     shares = _RESOURCES.of_pod(replace(spec, init_containers=()))
     if shares and metadata.get(MODE, "hami-core") != "hami-core":
         raise RequestError(f"{MODE}: {quoted(metadata[MODE])} is not supported, use 'hami-core'")
     return shares
 
 
-def max_granted_shares(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
+def max_granted_shares(pod: Pod, resources: Amounts) -> Shares | None:
     return _RESOURCES.max_granted_shares(replace(pod.spec, init_containers=()), resources)
 
 

@@ -42,7 +42,7 @@ def test_the_nearest_node_is_the_one_that_lacks_least():
         *(make_node(name) for name in "abc"),
         *(make_pod(f"on-{name}", held, node_name=name) for name, held in zip("abc", (8, 5, 7), strict=True)),
     )
-    refusal = refusals(explain(state, make_pod("new", 4)))[Reason.DEVICES_TAKEN.text]
+    refusal = refusals(explain(state, make_pod("new", 4)))[Reason.NO_FREE_GPUS.text]
     assert (refusal.nodes, refusal.nearest) == (3, "b")
     assert refusal.lacks == (Need(GPU, 4, 3, 8),)
 

@@ -46,7 +46,7 @@ from packing.fleet.feasibility import could_host
 from packing.fleet.fleet import Allocation, Fleet, NodeSpec
 from packing.model.reasons import Reason
 from packing.model.request import Request
-from packing.policies.registry import Policy
+from packing.policies.interface import Policy
 
 log = logging.getLogger(__name__)
 

@@ -115,7 +115,7 @@ class _Cluster:
     @contextmanager
     def emptied(self) -> Iterator[Fleet]:
         """The fleet without the pods that move; the exact old state after the block."""
-        taken = (self.state.allocations.taken(pod.key) for pod in self.moved)
+        taken = (self.state.allocations.allocation_of(pod.key) for pod in self.moved)
         with self.state.fleet.without([held for held in taken if held is not None]):
             yield self.state.fleet
 

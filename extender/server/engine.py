@@ -90,7 +90,7 @@ class Engine:
             except Exception:
                 _log.exception("the state did not take an event (%s)", type(event).__name__)
         try:
-            self.state.devices.refresh(self.state.labels_of)  # now, that no verb has to wait for it
+            self.state.devices.refresh(self.state.nodes.labels_of)  # now, that no verb has to wait for it
         except Exception:
             _log.exception("what is left of the devices of a node is not known")
         self._recheck.news()
@@ -112,7 +112,7 @@ class Engine:
             pods=len(state.pods),
             problems=len(state.problems),
             overcommitted=len(state.overcommitted),
-            contradictions=state.contradictions,
+            contradictions=state.allocations.contradictions,
             policy_failures=state.failures.counts,
             synced={name: kind in state.synced for kind, name in resources},
             assumed_pods=len(state.assumed_pods),
@@ -160,7 +160,8 @@ class Engine:
         return [
             (pod, node)
             for pod, node in self._unseen.after(interruption, time.monotonic())
-            if not (current and self.state.pod_by_uid(pod.uid) is None) and not self.state.is_bound(pod.uid)
+            if not (current and self.state.pods.by_uid(pod.uid) is None)
+            and not self.state.pods.is_bound(pod.uid)
         ]
 
     async def _preempt(self, body: bytes) -> tuple[bytes, str]:
@@ -176,7 +177,7 @@ class Engine:
     async def _bind(self, body: bytes) -> tuple[bytes, str]:
         args = wire.parse_bind(body)
         self._decisions.flush()
-        pod = self.state.pod_by_uid(args.uid) or self._seen.get(args.uid)
+        pod = self.state.pods.by_uid(args.uid) or self._seen.get(args.uid)
         error = await self._binder.bind(pod, args)
         if pod is not None:
             self._note("bind", pod, error or f"bound to {args.node}")

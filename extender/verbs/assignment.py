@@ -38,8 +38,8 @@ def written(
     assignment = writer.assignment(pod, shape, gpus, time.time(), taken)
     bound = replace(pod, node_name=shape.name, annotations={**pod.annotations, **assignment})
     settled = reconcile_claims(shape, request, claims_of(bound))
-    if settled.doubt:
-        raise RequestError(f"the pod's own annotations are in the way: {settled.doubt}")
+    if settled.problem:
+        raise RequestError(f"the pod's own annotations are in the way: {settled.problem}")
     return assignment, settled
 
 

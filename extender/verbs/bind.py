@@ -116,13 +116,13 @@ class Binder:
     def _assume(self, pod: Pod, node: str) -> AssumedPod | None:
         if (assignment := self._assignment(pod, node)) is None:
             return None
-        known = self._state.pod_by_uid(pod.uid) or pod
+        known = self._state.pods.by_uid(pod.uid) or pod
         return self._state.assume(known, node, assignment, time.monotonic())
 
     def _assignment(self, pod: Pod, node: str) -> Mapping[str, str] | None:
         """What the pod is to be told on this node; None where it is bound there already."""
         state = self._state
-        known = state.pod_by_uid(pod.uid) or pod
+        known = state.pods.by_uid(pod.uid) or pod
         held = state.assumed_pods.of(pod.uid)
         bound_to = known.node_name or next((one.pod.node_name for one in held if one.confirmed), "")
         if bound_to:
@@ -147,9 +147,9 @@ class Binder:
         finally:
             now = time.monotonic()
             if taken:
-                self._state.confirm(one.pod, now)
+                self._state.binding_succeeded(one.pod, now)
             else:
-                self._state.refute(one.pod, now, outcome_unknown=outcome_unknown)
+                self._state.binding_failed(one.pod, now, outcome_unknown=outcome_unknown)
 
     async def _is_there(self, pod: Pod) -> bool:
         """Whether the API server has the pod bound to this node after all."""

@@ -94,7 +94,7 @@ def as_devices(state: State, pod: Pod, request: Request, node: str) -> tuple[str
 
 def _as_devices(state: State, always: tuple[str, ...], mapped: list[str], node: str) -> tuple[str, ...]:
     row = state.fleet.rows.get(node)
-    if not mapped or row is None or not state.devices.on_node(node, state.labels_of(node)).has_pools:
+    if not mapped or row is None or not state.devices.on_node(node, state.nodes.labels_of(node)).has_pools:
         return always
     numbers = {name: state.fleet.resources.get(name) for name in mapped}
     given = (name for name, n in numbers.items() if n is None or not state.fleet.total[n, row])
@@ -128,8 +128,8 @@ def _foresee(state: State, pod: Pod, names: NodeNames, given: list[tuple[str, ..
     if not pod.spec.claims and not any(given):
         return ()
     try:
-        state.devices.refresh(state.labels_of)
-        nodes = ((name, state.labels_of(name)) for name in names)
+        state.devices.refresh(state.nodes.labels_of)
+        nodes = ((name, state.nodes.labels_of(name)) for name in names)
         return tuple(state.simulator.forecasts(pod, nodes, given or repeat(())))
     except Exception:
         state.failures.note("forecast")

@@ -50,7 +50,7 @@ def _victims(state: State, node: str, candidate: Candidate) -> list[Pod]:
 
 def _on(state: State, node: str, uid: str) -> Pod | None:
     """The pod of this UID if it is bound to the node, as far as the watch shows or ``bind`` knows."""
-    pod = state.pod_by_uid(uid)
+    pod = state.pods.by_uid(uid)
     if pod is not None and pod.node_name == node:
         return pod
     assumed = state.assumed_pods.on(uid, node)
@@ -67,7 +67,7 @@ def _fits_without(
     given = as_devices(state, pod, request, node)
     if only_devices(pod, request, given):
         return True
-    held = [taken for victim in victims for taken in state.taken_by(victim) if taken.row == row]
+    held = [taken for victim in victims for taken in state.pods.allocations_of(victim) if taken.row == row]
     with (
         state.fleet.without(held),
         state.fleet_view_for(pod, possibly_bound) as fleet,

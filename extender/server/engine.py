@@ -37,7 +37,7 @@ from extender.verbs.filter import filter_nodes
 from extender.verbs.preempt import preempt
 from extender.verbs.prioritize import prioritize
 from extender.verbs.recheck import LONGEST, RefusalRecheck
-from extender.verbs.scores import TOP_LEVEL
+from extender.verbs.scores import MAX_SCORE
 from packing.fleet.fleet import Fleet
 
 _log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class Engine:
             self.state.devices.refresh(self.state.nodes.labels_of)  # now, that no verb has to wait for it
         except Exception:
             _log.exception("what is left of the devices of a node is not known")
-        self._recheck.news()
+        self._recheck.state_changed()
         if unready and not self.missing():
             _log.info("ready: %s", self.source.describe())
 
@@ -146,7 +146,7 @@ class Engine:
     async def _prioritize(self, body: bytes) -> tuple[bytes, str]:
         args = wire.parse_filter(body)
         scores, verdict = prioritize(self.state, args, self._possibly_bound())
-        if scores.max(initial=0) == TOP_LEVEL:
+        if scores.max(initial=0) == MAX_SCORE:
             self._unseen.note(args.pod, args.names[int(scores.argmax())], time.monotonic())
         self._note("prioritize", args.pod, f"{len(scores)} nodes scored", verdict, args.names, scores)
         return wire.encode_priorities(args.names, scores), "scored"

@@ -45,8 +45,8 @@ def test_a_pod_made_anew_under_its_name_replaces_the_old_one():
     state = make_state(make_node("n"), make_pod("a", 3, node_name="n", uid="1"))
     state.apply([Upserted(make_pod("a", 1, node_name="n", uid="2"))])
     assert free(state, "n") == 7
-    assert state.pod_by_uid("1") is None
-    assert state.pod_by_uid("2").key == "default/a"
+    assert state.pods.by_uid("1") is None
+    assert state.pods.by_uid("2").key == "default/a"
 
 
 def test_a_full_list_drops_what_it_does_not_name():
@@ -80,6 +80,12 @@ def test_a_node_that_shrinks_below_what_it_holds_is_overcommitted():
     state = make_state(make_node("n"), make_pod("a", 6, node_name="n"))
     state.apply([Upserted(make_node("n", 4))])
     assert state.overcommitted == {"n"}
+
+
+def test_a_node_that_is_gone_is_not_overcommitted_any_more():
+    state = make_state(make_node("n"), make_pod("a", 9, node_name="n"))
+    state.apply([Deleted("Node", "n")])
+    assert state.overcommitted == frozenset()
 
 
 def test_an_unreadable_node_takes_nothing_and_heals():

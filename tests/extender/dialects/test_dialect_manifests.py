@@ -80,7 +80,7 @@ def test_what_it_holds_when_it_runs(name, on):
         assert used(state, on) == PODS[name]["holds"][on]
         assert state.problems.keys() == ({running.key} if doubt else set())
         assert doubt is None or doubt in state.problems[running.key]
-        assert state.contradictions == bool(doubt)
+        assert state.allocations.contradictions == bool(doubt)
 
 
 @pytest.mark.parametrize(

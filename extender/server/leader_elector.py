@@ -44,19 +44,19 @@ class Elector:
         self._led = False
         self._up_to_date = 0  # the term at whose beginning everything was listed
         self._acting = 0
-        source.write_only_while(lambda: self._election.write_deadline(time.monotonic()))
+        source.limit_writes(lambda: self._election.write_deadline(time.monotonic()))
 
     @property
     def is_leader(self) -> bool:
         """Whether this replica may act now."""
         election = self._election
-        return election.leads(time.monotonic()) and self._up_to_date == election.term
+        return election.holds_lease(time.monotonic()) and self._up_to_date == election.term
 
     def waiting_for(self) -> str:
         """Why it may not act; "" when it may."""
         if self.is_leader:
             return ""
-        if self._election.leads(time.monotonic()):
+        if self._election.holds_lease(time.monotonic()):
             return "it leads from now on, and lists the pods anew"
         return "another replica leads" if self._election.holder else "no replica leads yet"
 
@@ -100,11 +100,11 @@ class Elector:
 
     async def _try(self) -> None:
         election = self._election
-        if not (self._known and election.leads(time.monotonic())):
+        if not (self._known and election.holds_lease(time.monotonic())):
             record = await self._ask(self._lease.read)
-            election.seen(record, time.monotonic())
+            election.observe(record, time.monotonic())
         asked_at = time.monotonic()
-        if claim := election.claim(asked_at, _today()):
+        if claim := election.record_to_write(asked_at, _today()):
             await self._ask(lambda: self._lease.write(claim))
             election.written(claim, asked_at, time.monotonic())
             self._known = True
@@ -113,14 +113,14 @@ class Elector:
         """At the beginning of each term, list what was bound until then: the watch may be a moment late."""
         while True:
             term = self._election.term
-            if self._election.leads(time.monotonic()) and self._up_to_date != term:
+            if self._election.holds_lease(time.monotonic()) and self._up_to_date != term:
                 await self._source.relist()
                 self._up_to_date = term
                 _log.info("in charge")
             await asyncio.sleep(_POLL)
 
     def _say(self, trouble: str) -> None:
-        leads = self._election.leads(time.monotonic())
+        leads = self._election.holds_lease(time.monotonic())
         if trouble:
             _log.warning("Lease: %s", trouble)
         if leads != self._led:

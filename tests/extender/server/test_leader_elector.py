@@ -181,7 +181,7 @@ async def test_only_who_leads_binds(api: ApiServer, start: Start) -> None:
     await until(lambda: first.is_leader)
     second = start()
     await until(lambda: second.elector.waiting_for() == "another replica leads")
-    with pytest.raises(BindError, match="leads no more"):
+    with pytest.raises(BindError, match="no longer the leader"):
         await second.source.bind(Pod("ml", "p0", "u-p0"), "n0")
     await first.source.bind(Pod("ml", "p0", "u-p0"), "n0")
     assert api.pods.objects["ml/p0"]["spec"]["nodeName"] == "n0"

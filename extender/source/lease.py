@@ -44,9 +44,8 @@ class KubeLease:
             self._object = None
             return LeaseRecord()
         spec = self._object.get("spec") or {}
-        return LeaseRecord(
-            **{key: spec[name] for key, name in _SPEC_FIELDS.items() if spec.get(name) is not None}
-        )
+        given = {key: spec.get(name) for key, name in _SPEC_FIELDS.items()}
+        return LeaseRecord(**{key: value for key, value in given.items() if value is not None})
 
     def write(self, record: LeaseRecord) -> None:
         """See ``Lease``."""

@@ -130,7 +130,7 @@ class Cluster:
         answer = self._client.request(method, path, content=content, headers=headers)
         response = self._runner.run(answer)
         assert response.status_code != 500, response.text[:SAID]
-        assert b"inside Stowage" not in response.content
+        assert b"internal error" not in response.content
         return response
 
     def ask(self, verb: str, message: object) -> Any:
@@ -307,7 +307,7 @@ class Budget:
             lambda: replies.extend(self._cluster.answer_all(messages)), VERB * self.verbs, size * STEPS_A_BYTE
         )
         longest = max((len(reply.body) for reply in replies), default=0)
-        if any(reply.status == 500 or b"inside Stowage" in reply.body for reply in replies):
+        if any(reply.status == 500 or b"internal error" in reply.body for reply in replies):
             return f"a fault: {[reply.body[:SAID] for reply in replies]}"
         return problem or (f"an answer of {longest} characters" if longest > SAID else "")
 

@@ -13,7 +13,7 @@ from extender.untrusted.limits import NAME, TAUGHT_NAMES
 from packing.fleet.feasibility import could_host
 from packing.fleet.fleet import Fleet
 from packing.model.request import Request
-from packing.policies.registry import Policy
+from packing.policies.interface import Policy
 
 _MOST_REQUESTS = 1000
 """Requests for which it is remembered whether a node could host them."""

@@ -44,7 +44,7 @@ class PoolView:
 class HolderView:
     """A pod on the node. ``known``: ``placement`` where it is known which device it has, else ``counts``.
 
-    ``tentative_seconds``: for so long ``bind`` has assumed that it is here; null once the watch shows it.
+    ``assumed_seconds``: for so long ``bind`` has assumed that it is here; null once the watch shows it.
     """
 
     pod: str
@@ -54,7 +54,7 @@ class HolderView:
     gpus: tuple[int, ...]
     device_ids: tuple[str, ...]
     known: str
-    tentative_seconds: float | None
+    assumed_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,5 +185,5 @@ def _holder(state: State, key: str, now: float) -> HolderView | None:
         gpus=gpus,
         device_ids=ids,
         known="placement" if gpus or ids else "counts",
-        tentative_seconds=round(now - assumed_pods.since, 3) if assumed_pods else None,
+        assumed_seconds=round(now - assumed_pods.since, 3) if assumed_pods else None,
     )

@@ -52,7 +52,7 @@ async def test_nodes_show_what_is_free_and_who_holds_what(start: Start) -> None:
             "gpus": [],
             "device_ids": [],
             "known": "counts",
-            "tentative_seconds": None,
+            "assumed_seconds": None,
         }
     ]
 
@@ -98,7 +98,7 @@ async def test_the_last_decisions_about_a_pod(start: Start) -> None:
     assert [decision["verb"] for decision in story["decisions"]] == ["prioritize", "filter"]
     scored, filtered = story["decisions"]
     assert scored["explanation"]["best"][0]["score"] == 10
-    assert filtered["answer"] == "1 of 4 nodes answered"
+    assert filtered["answer"] == "1 of 4 nodes fit"
     explanation = filtered["explanation"]
     assert (explanation["nodes"], explanation["fits"]) == (4, 1)
     [option] = explanation["best"]

@@ -24,7 +24,7 @@ from extender.cluster.assumed_pods import TIME_TO_LIVE
 from extender.cluster.state import State
 from extender.k8s.objects import Container, Deleted, Event, Listed, Node, Pod, PodSpec, Upserted
 from extender.protocol.codec import BindArgs
-from extender.server.assumed_pod_expiry import check
+from extender.server.assumed_pod_expiry import expire_assumed
 from extender.settings import Settings
 from extender.source.interface import BindConflict, BindError, PodNotFound, Unreachable
 from extender.source.snapshot import Snapshot, SnapshotSource
@@ -289,7 +289,7 @@ class Books(RuleBasedStateMachine):
             self.truth.sent.remove(binding)
         self.truth.answers = answers
         now = time.monotonic() + TIME_TO_LIVE + 1
-        self.loop.run_until_complete(check(self.state, self.truth, now))
+        self.loop.run_until_complete(expire_assumed(self.state, self.truth, now))
         self.truth.answers = True
 
     @rule(made=st.booleans())

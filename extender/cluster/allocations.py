@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from extender.cluster.claim_check import reconcile_counts
 from extender.cluster.claim_history import ClaimHistory, reconcile_since_bound
-from extender.dialects.dialect import Claims
+from extender.dialects.claims import Claims
 from packing.fleet.fleet import Allocation, Fleet, NodeSpec
 from packing.model.request import Request, Shares
 
@@ -27,7 +27,7 @@ class Placement:
 
     ``claims`` is what its annotations say it has of shared GPUs, ``reported`` how many counted devices of
     each resource kubelet reports. ``possible`` is set where the request cannot be read: the largest share
-    that each sharing system can have given it (see ``dialects.Held``).
+    that each sharing system can have given it (see ``BoundRequest``).
     """
 
     node: str

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from extender.dialects.dialect import Claim, Claims
+from extender.dialects.claims import Claim, Claims
 from extender.untrusted.limits import quoted, shorten
 from packing.model.mig_instances import Instances, every_slice
 from packing.model.node_spec import Gpu, NodeSpec, meaning
@@ -77,12 +77,12 @@ def _usable(
     """Claims that can be used, at least one if the pod asks for a share, and the problems of the others."""
     elsewhere = claims is not None and claims.node not in ("", node.name)
     problems = []
-    if claims is None or claims.complaint or elsewhere:
+    if claims is None or claims.problem or elsewhere:
         problems.append(_problem_of(claims, elsewhere=elsewhere))
     if asked is None:
         problems.append("claims GPU that the pod did not ask for")
     devices = claims.devices if claims and not elsewhere else ()
-    return devices or ((Claim("", least=asked),) if asked else ()), problems
+    return devices or ((Claim("", requested=asked),) if asked else ()), problems
 
 
 def _problem_of(claims: Claims | None, *, elsewhere: bool) -> str:
@@ -90,7 +90,7 @@ def _problem_of(claims: Claims | None, *, elsewhere: bool) -> str:
         return "nothing says which GPU it has: it counts on every GPU of the node"
     if elsewhere:
         return f"claims GPUs of node {quoted(claims.node)}: it counts on every GPU of the node"
-    return f"annotation {claims.complaint}"
+    return f"annotation {claims.problem}"
 
 
 def _joined(problems: Iterable[str]) -> str:
@@ -99,7 +99,7 @@ def _joined(problems: Iterable[str]) -> str:
 
 def _share_on(gpu: Gpu, claim: Claim, *, exact: bool) -> tuple[int, int, str]:
     """Compute and memory that count on this GPU, and the problem of the claim."""
-    least = claim.least
+    least = claim.requested
     milli, mib = claim.compute_milli, claim.memory_mib + gpu.memory_mib * claim.memory_milli // WHOLE
     # A MIG instance may be larger than what was asked for, and its compute is what comes with its memory.
     exact = exact and not gpu.instances

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from extender.cluster.claim_check import ReconciledClaims, reconcile_claims
-from extender.dialects.dialect import Claims
+from extender.dialects.claims import Claims
 from packing.model.node_spec import NodeSpec, meaning
 from packing.model.request import Request, Shares, whole_gpus
 
@@ -125,7 +125,7 @@ def _with_least(claims: Claims | None, share: Shares) -> Claims | None:
     """The claims with this share on each device."""
     if claims is None:
         return None
-    return replace(claims, devices=tuple(replace(claim, least=share) for claim in claims.devices))
+    return replace(claims, devices=tuple(replace(claim, requested=share) for claim in claims.devices))
 
 
 def _larger_of(one: ReconciledClaims, other: ReconciledClaims) -> ReconciledClaims:

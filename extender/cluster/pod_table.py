@@ -9,7 +9,7 @@ from extender.cluster.allocations import Allocations, Placement
 from extender.cluster.assumed_pods import AssumedPod, AssumedPods
 from extender.cluster.claim_history import ClaimHistory
 from extender.cluster.problems import Problems
-from extender.dialects.pod_request import claims_of, held_by
+from extender.dialects.pod_request import bound_request, claims_of
 from extender.inventory.node_inventory import is_gpu_resource
 from extender.k8s.objects import Pod
 from packing.fleet.fleet import Allocation
@@ -133,7 +133,7 @@ class PodTable(Mapping[str, Pod]):
 
     def _placement(self, pod: Pod, node: str) -> Placement | None:
         """The pod on this node; None for one that waits and whose request cannot be read."""
-        held = held_by(pod)
+        held = bound_request(pod)
         self.problems.report(pod.key, held.problem and f"request cannot be read: {held.problem}")
         if not pod.node_name:
             return None if held.problem else Placement(node, held.request, priority=pod.priority)

@@ -145,7 +145,9 @@ class State:
         if shape.blocked or writer is None:
             return shape.blocked
         others = (pod for pod in self.pods.on_node(shape.name) if pod.uid != but_for)
-        return Reason.PLUGIN_BUSY if writer.busy(self.nodes[shape.name], others) else Reason.FITS
+        return (
+            Reason.PLUGIN_BUSY if writer.plugin_may_confuse(self.nodes[shape.name], others) else Reason.FITS
+        )
 
     @property
     def problems(self) -> Mapping[str, str]:

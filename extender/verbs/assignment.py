@@ -15,7 +15,7 @@ import numpy.typing as npt
 from extender.cluster.claim_check import ReconciledClaims, reconcile_claims
 from extender.cluster.state import Rows, State
 from extender.dialects.pod_request import WRITERS, RequestError, claims_of
-from extender.dialects.sharing import stowage as own
+from extender.dialects.sharing import stowage
 from extender.k8s.objects import Pod
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
@@ -85,7 +85,7 @@ def _can_be_assigned(state: State, fleet: Fleet, pod: Pod, request: Request, row
     assert shape is not None
     if not state.binds:
         # Other systems may have an extender or a binder of their own beside Stowage; ours has only ``bind``.
-        return shape.sharing_resource != own.RESOURCE
+        return shape.sharing_resource != stowage.RESOURCE
     try:
         annotations_for(fleet, row, pod, request, freest(fleet, request, row))
     except RequestError:

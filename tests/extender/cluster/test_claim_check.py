@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from extender.cluster.claim_check import reconcile_claims, reconcile_counts
-from extender.dialects.dialect import Claim, Claims
+from extender.dialects.claims import Claim, Claims
 from extender.dialects.pod_request import claims_of
 from extender.k8s.objects import Container, Deleted, Pod, PodSpec, Upserted
 from packing.fleet.fleet import Gpu, NodeSpec, Pool
@@ -114,7 +114,9 @@ def test_claims_for_another_kind_of_node_are_not_heard():
 
 def test_a_counted_device_is_settled_as_a_whole_gpu():
     settled = reconcile_claims(
-        shape(), Request(devices=((HAMI, 1),)), Claims(HAMI, (Claim("GPU-1", 0, MIB, least=whole_gpus(1)),))
+        shape(),
+        Request(devices=((HAMI, 1),)),
+        Claims(HAMI, (Claim("GPU-1", 0, MIB, requested=whole_gpus(1)),)),
     )
     assert settled.parts == ((1, 1000, MIB),)
     assert settled.problem == ""  # older HAMi writes no cores

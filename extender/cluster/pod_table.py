@@ -140,4 +140,4 @@ class PodTable(Mapping[str, Pod]):
         devices = Counter(name for name, _ in set(pod.devices) if is_gpu_resource(name))
         reported = tuple(sorted(devices.items()))
         claims = claims_of(pod)
-        return Placement(node, held.request, claims, reported, pod.priority, held.possible, pod.uid)
+        return Placement(node, held.request, claims, reported, pod.priority, held.possible_shares, pod.uid)

@@ -208,8 +208,8 @@ def test_no_end_of_changes_is_no_end_of_memory():
     for step in range(50):
         share = {COMPUTE: f"{500 - step}m", MEMORY: f"{1000 + step}Mi"}
         state.apply([Upserted(with_(running, share))])
-    seen = state.allocations.seen(running.key)
-    assert len(seen.shares) <= 4
+    history = state.allocations.history_of(running.key)
+    assert len(history.shares) <= 4
     ((gpu, compute, memory),) = used(state, "own")
     assert (gpu, compute) == (1, 500)
     assert memory >= 23034
@@ -283,7 +283,7 @@ def test_what_bind_assumed_comes_first():
     waiting = replace(own_pod("a", "", **{COMPUTE: "300m"}), node_name="")
     state = make_state(node("own"), waiting)
     one = state.assume(waiting, "own", {INDICES: "2"}, 0.0)
-    state.confirm(one.pod, 1.0)
+    state.binding_succeeded(one.pod, 1.0)
     state.apply([Upserted(with_(one.pod, {INDICES: "0", COMPUTE: "1m"}))])
     assert used(state, "own") == [[2, 300, 13820]]
     assert one.pod.key in state.problems

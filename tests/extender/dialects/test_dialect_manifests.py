@@ -80,7 +80,7 @@ def test_what_it_holds_when_it_runs(name, on):
         assert used(state, on) == PODS[name]["holds"][on]
         assert state.problems.keys() == ({running.key} if problem else set())
         assert problem is None or problem in state.problems[running.key]
-        assert state.contradictions == bool(problem)
+        assert state.allocations.contradictions == bool(problem)
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def test_nominated_pods_get_different_slices():
     for number in range(7):
         assert why(state, asking("asking", (1, 4000, 0)), ON) is Reason.FITS
         state.apply([Upserted(replace(asking(f"n{number}", (1, 4000, 0)), nominated_node=ON))])
-    assert why(state, asking("asking", (1, 4000, 0)), ON) is Reason.DEVICES_TAKEN
+    assert why(state, asking("asking", (1, 4000, 0)), ON) is Reason.NO_FREE_GPUS
     assert not state.fleet.slices(state.fleet.rows[ON], 0)
 
 

@@ -79,7 +79,7 @@ def test_hami_reads_the_gpus_of_each_container(inits, containers, draw):
         assert any(c.sidecar for c in inits)
         assert not all(c.sidecar for c in inits)
         return
-    assert settled.doubt == ""
+    assert settled.problem == ""
     assert {gpu for gpu, _, _ in settled.parts} <= set(chosen)
     assert claims is not None
     by_stage: dict[int, Counter[str]] = {}
@@ -104,7 +104,7 @@ def test_hami_allocates_what_was_requested(count, size, cores, draw):
     part = meaning(shape, request_of(pod)).shares
     assert part is not None
     each = part.compute_milli, part.memory_mib + MIB * part.memory_milli // 1000
-    assert (settled.parts, settled.doubt) == (tuple((gpu, *each) for gpu in sorted(chosen)), "")
+    assert (settled.parts, settled.problem) == (tuple((gpu, *each) for gpu in sorted(chosen)), "")
 
 
 def test_init_containers_and_sidecars_have_their_places_in_the_text():
@@ -152,7 +152,7 @@ def test_stowage_and_kai_allocate_what_was_requested(annotations, draw):
     part = request_of(pod).shares
     assert part is not None
     each = part.compute_milli, part.memory_mib + MIB * part.memory_milli // 1000
-    assert (settled.parts, settled.doubt) == (tuple((gpu, *each) for gpu in sorted(chosen)), "")
+    assert (settled.parts, settled.problem) == (tuple((gpu, *each) for gpu in sorted(chosen)), "")
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=3), st.lists(st.integers(0, 20), max_size=2), draws)
@@ -167,4 +167,4 @@ def test_gpushare_allocates_what_was_requested(containers, inits, draw):
     assume(0 < most <= 15)
     chosen = drawn(draw, shape, pod)
     _, settled = written(pod, shape, chosen)
-    assert (settled.parts, settled.doubt) == (((*chosen, 0, most),), "")
+    assert (settled.parts, settled.problem) == (((*chosen, 0, most),), "")

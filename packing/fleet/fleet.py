@@ -186,7 +186,7 @@ class Fleet(Arrays):
         part = request.shares
         if part is None:
             return 0
-        return part.memory_mib + int(self.memory_capacity[gpu, row]) * part.memory_milli // WHOLE
+        return part.memory_mib_on(int(self.memory_capacity[gpu, row]))
 
     def take(self, held: Allocation) -> None:
         """Take an allocation, even beyond what is free: then the node counts as over-committed."""

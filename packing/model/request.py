@@ -21,6 +21,11 @@ _MIB = 20
 """Bits of a MiB in bytes."""
 
 
+def share_memory_mib(memory_mib: int, memory_milli: int, gpu_memory_mib: int) -> int:
+    """MiB of a share that has this much memory, and in addition these thousandths of its GPU's memory."""
+    return memory_mib + gpu_memory_mib * memory_milli // WHOLE
+
+
 @dataclass(frozen=True, slots=True)
 class Shares:
     """``count`` different GPUs of one node, this much of each.
@@ -52,7 +57,7 @@ class Shares:
 
     def memory_mib_on(self, gpu_memory_mib: int) -> int:
         """MiB that one share takes of a GPU with this much memory."""
-        return self.memory_mib + gpu_memory_mib * self.memory_milli // WHOLE
+        return share_memory_mib(self.memory_mib, self.memory_milli, gpu_memory_mib)
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,8 +112,7 @@ def claims(pod: Pod) -> Claims | None:
 
 
 def _containers_of_claims(spec: PodSpec, counts: list[int]) -> list[tuple[Container, int]]:
-    """The containers that the annotation has places for, with their stages, from the number of devices in
-    each place.
+    """The containers, with their stages, for the places in the annotation; ``counts`` are their devices.
 
     There is a place for every container, or for each that requests devices, or for none of the init
     containers. The first reading counts in which each container has as many devices as it requests; if there

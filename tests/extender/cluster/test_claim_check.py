@@ -70,7 +70,7 @@ def test_no_claim_makes_a_pod_hold_less_than_it_asks_for(annotations, count, cor
 
 @given(st.text(max_size=40), st.sampled_from(KEYS))
 def test_no_text_of_an_annotation_breaks_the_books(text, key):
-    for on in ("hami", "volcano", "vgpu-manager", "koordinator", "gpushare", "stowage", "plain"):
+    for on in ("hami", "volcano", "vgpu-manager", "koordinator", "gpushare", "own", "plain"):
         state = make_state(node(on))
         before = state.fleet.compute.copy(), state.fleet.memory.copy(), state.fleet.free.copy()
         running = Pod(

@@ -35,7 +35,7 @@ def with_(one: Pod, more: dict[str, str | None]) -> Pod:
     return replace(one, annotations={key: text for key, text in merged.items() if text is not None})
 
 
-def own_pod(name: str, indices: str = "0", *, on: str = "stowage", **annotations: str) -> Pod:
+def own_pod(name: str, indices: str = "0", *, on: str = "own", **annotations: str) -> Pod:
     said = annotations | ({INDICES: indices} if indices else {})
     spec = PodSpec((Container("a", (("cpu", "1"),)),))
     return Pod("d", name, f"uid-{name}", spec, node_name=on, annotations=said)
@@ -82,10 +82,10 @@ def test_cpu_and_memory_are_held_as_well():
         ("vgpu-manager-no-number", "vgpu-manager", []),
         ("koordinator-core-alone", "hami", []),
         ("volcano-mig", "hami", []),
-        ("kai-both", "stowage", []),
-        ("kai-whole-fraction", "stowage", []),
-        ("stowage-too-much", "stowage", []),
-        ("stowage-no-number", "stowage", []),
+        ("kai-both", "own", []),
+        ("kai-whole-fraction", "own", []),
+        ("stowage-too-much", "own", []),
+        ("stowage-no-number", "own", []),
         ("stowage-beside-hami", "volcano", []),
         ("stowage-too-much", "koordinator", []),
     ],
@@ -126,14 +126,14 @@ def test_every_pod_can_be_held(name):
 )
 def test_on_our_own_nodes_only_bind_gives_gpus(said, held):
     running = replace(own_pod("a", ""), annotations=said)
-    state = make_state(node("stowage"), running)
-    assert used(state, "stowage") == held
+    state = make_state(node("own"), running)
+    assert used(state, "own") == held
     assert running.key in state.problems
 
 
 def test_an_unreadable_pod_without_a_gpu_closes_no_node():
     said = {COMPUTE: "a lot", "gpu-fraction": "7", "stowage.dev/nvlink": "yes", "nvidia.com/vgpu-mode": "mps"}
-    for on in ("hami", "volcano", "vgpu-manager", "koordinator", "gpushare", "stowage", "plain"):
+    for on in ("hami", "volcano", "vgpu-manager", "koordinator", "gpushare", "own", "plain"):
         state = make_state(node(on), replace(own_pod("a", "", on=on), annotations=said))
         assert used(state, on) == []
         assert state.overcommitted == frozenset()
@@ -176,58 +176,58 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_share_neither_shrinks_nor_moves_while_the_pod_runs(change, caplog):
     running = own_pod("a", "0", **{COMPUTE: "300m"})
-    state = make_state(node("stowage"), running)
-    before = used(state, "stowage")
+    state = make_state(node("own"), running)
+    before = used(state, "own")
     edited = with_(running, CHANGES[change])
     with caplog.at_level(logging.WARNING):
         state.apply([Upserted(edited), Upserted(replace(edited, phase="Running")), Upserted(edited)])
-        state.apply([Upserted(replace(node("stowage"), labels={**node("stowage").labels, "more": "1"}))])
-    assert used(state, "stowage") == before == [[0, 300, 13820]]
+        state.apply([Upserted(replace(node("own"), labels={**node("own").labels, "more": "1"}))])
+    assert used(state, "own") == before == [[0, 300, 13820]]
     assert running.key in state.problems
     assert sum("d/a" in record.message for record in caplog.records) <= 2  # of the request and the claims
     state.apply([Upserted(running)])
-    assert (used(state, "stowage"), state.problems) == (before, {})
+    assert (used(state, "own"), state.problems) == (before, {})
     state.apply([Upserted(edited), Deleted("Pod", running.key)])
-    assert (used(state, "stowage"), state.problems) == ([], {})
+    assert (used(state, "own"), state.problems) == ([], {})
 
 
 @pytest.mark.parametrize("memory", ["8Gi", "20%"])
 def test_the_largest_share_counts(memory):
     running = own_pod("a", "1", **{MEMORY: memory})
-    state = make_state(node("stowage"), running)
-    ((_, _, before),) = used(state, "stowage")
+    state = make_state(node("own"), running)
+    ((_, _, before),) = used(state, "own")
     for text, larger in [("10Gi", 10240), ("50%", L40S // 2), ("1Mi", L40S // 2), ("1%", L40S // 2)]:
         state.apply([Upserted(with_(running, {MEMORY: text}))])
-        assert used(state, "stowage") == [[1, 0, max(before, larger)]]
+        assert used(state, "own") == [[1, 0, max(before, larger)]]
         assert running.key in state.problems
 
 
 def test_no_end_of_changes_is_no_end_of_memory():
     running = own_pod("a", "1", **{COMPUTE: "500m"})
-    state = make_state(node("stowage"), running)
+    state = make_state(node("own"), running)
     for step in range(50):
         share = {COMPUTE: f"{500 - step}m", MEMORY: f"{1000 + step}Mi"}
         state.apply([Upserted(with_(running, share))])
     history = state.allocations.history_of(running.key)
     assert len(history.shares) <= 4
-    ((gpu, compute, memory),) = used(state, "stowage")
+    ((gpu, compute, memory),) = used(state, "own")
     assert (gpu, compute) == (1, 500)
     assert memory >= 23034
 
 
 def test_a_pod_made_anew_under_its_name_starts_afresh():
-    state = make_state(node("stowage"), own_pod("a", "0", **{COMPUTE: "900m"}))
+    state = make_state(node("own"), own_pod("a", "0", **{COMPUTE: "900m"}))
     anew = replace(own_pod("a", "1", **{COMPUTE: "100m"}), uid="other")
     state.apply([Upserted(anew)])
-    assert (used(state, "stowage"), state.problems) == ([[1, 100, 4606]], {})
+    assert (used(state, "own"), state.problems) == ([[1, 100, 4606]], {})
 
 
 def test_an_unreadable_pod_is_counted_as_it_is_once_it_can_be_read():
     bad = own_pod("a", "0", **{COMPUTE: "much"})
-    state = make_state(node("stowage"), bad)
-    assert used(state, "stowage") == [[0, 1000, L40S]]
+    state = make_state(node("own"), bad)
+    assert used(state, "own") == [[0, 1000, L40S]]
     state.apply([Upserted(with_(bad, {COMPUTE: "300m"}))])
-    assert (used(state, "stowage"), state.problems) == ([[0, 300, 13820]], {})
+    assert (used(state, "own"), state.problems) == ([[0, 300, 13820]], {})
 
 
 def test_claims_may_come_after_the_binding():
@@ -281,11 +281,11 @@ def test_a_label_that_divides_a_share_changes_nothing():
 def test_what_bind_assumed_comes_first():
     """Its owner edits the pod between the binding and the event that tells of it."""
     waiting = replace(own_pod("a", "", **{COMPUTE: "300m"}), node_name="")
-    state = make_state(node("stowage"), waiting)
-    one = state.assume(waiting, "stowage", {INDICES: "2"}, 0.0)
+    state = make_state(node("own"), waiting)
+    one = state.assume(waiting, "own", {INDICES: "2"}, 0.0)
     state.binding_succeeded(one.pod, 1.0)
     state.apply([Upserted(with_(one.pod, {INDICES: "0", COMPUTE: "1m"}))])
-    assert used(state, "stowage") == [[2, 300, 13820]]
+    assert used(state, "own") == [[2, 300, 13820]]
     assert one.pod.key in state.problems
 
 
@@ -311,15 +311,15 @@ def test_cpu_and_memory_may_be_resized():
 def test_a_node_that_comes_later_or_again_makes_no_difference():
     running = own_pod("a", "0", **{COMPUTE: "300m"})
     state = make_state(running)
-    state.apply([Upserted(node("stowage")), Upserted(with_(running, {INDICES: "1", COMPUTE: "1m"}))])
-    state.apply([Deleted("Node", "stowage"), Upserted(node("stowage"))])
-    assert used(state, "stowage") == [[0, 300, 13820]]
+    state.apply([Upserted(node("own")), Upserted(with_(running, {INDICES: "1", COMPUTE: "1m"}))])
+    state.apply([Deleted("Node", "own"), Upserted(node("own"))])
+    assert used(state, "own") == [[0, 300, 13820]]
 
 
 def test_a_change_that_is_taken_back_while_the_node_is_away_is_no_problem_any_more():
     running = own_pod("a", "0", **{COMPUTE: "300m"})
-    state = make_state(node("stowage"), running)
-    state.apply([Upserted(with_(running, {INDICES: "1"})), Deleted("Node", "stowage"), Upserted(running)])
+    state = make_state(node("own"), running)
+    state.apply([Upserted(with_(running, {INDICES: "1"})), Deleted("Node", "own"), Upserted(running)])
     assert state.problems == {}
-    state.apply([Upserted(node("stowage"))])
-    assert (used(state, "stowage"), state.problems) == ([[0, 300, 13820]], {})
+    state.apply([Upserted(node("own"))])
+    assert (used(state, "own"), state.problems) == ([[0, 300, 13820]], {})

@@ -30,7 +30,7 @@ from tests.extender.builders import make_node, make_pod, make_state, why
 from tests.extender.dialects.test_dialect_manifests import node as node_of
 from tests.extender.dialects.test_dialect_manifests import pod as pod_of
 
-SYNCED = [Listed("Node", frozenset({"stowage"})), Listed("Pod", frozenset({"default/a"}))]
+SYNCED = [Listed("Node", frozenset({"own"})), Listed("Pod", frozenset({"default/a"}))]
 MEMORY, CORES = "nvidia.com/gpumem", "nvidia.com/gpucores"
 
 
@@ -113,12 +113,12 @@ def hami(name: str, mib: int = 3000, cores: int = 30, **annotations: str) -> Pod
 
 
 async def test_our_own_dialect_is_told_an_index() -> None:
-    cluster = Cluster(node_of("stowage"), own("p"))
-    assert await cluster.bind(own("p"), "stowage") == ""
-    assert cluster.api.sent == [("stowage", {"stowage.dev/gpu-indices": "0"})]
-    assert cluster.free("stowage") == [400, 1000, 1000, 1000]
+    cluster = Cluster(node_of("own"), own("p"))
+    assert await cluster.bind(own("p"), "own") == ""
+    assert cluster.api.sent == [("own", {"stowage.dev/gpu-indices": "0"})]
+    assert cluster.free("own") == [400, 1000, 1000, 1000]
     cluster.tell("default/p")
-    assert cluster.free("stowage") == [400, 1000, 1000, 1000]
+    assert cluster.free("own") == [400, 1000, 1000, 1000]
     assert (len(cluster.state.assumed_pods), cluster.state.problems) == (0, {})
 
 
@@ -202,75 +202,75 @@ async def test_where_nobody_could_be_told_the_gpu_nothing_is_bound(name: str) ->
 
 
 async def test_two_binds_in_flight_do_not_get_one_gpu() -> None:
-    small = replace(node_of("stowage"), labels={**node_of("stowage").labels, "nvidia.com/gpu.count": "1"})
+    small = replace(node_of("own"), labels={**node_of("own").labels, "nvidia.com/gpu.count": "1"})
     cluster = Cluster(small, own("a"), own("b"))
-    answers = await asyncio.gather(cluster.bind(own("a"), "stowage"), cluster.bind(own("b"), "stowage"))
+    answers = await asyncio.gather(cluster.bind(own("a"), "own"), cluster.bind(own("b"), "own"))
     assert sorted(map(bool, answers)) == [False, True]
     assert len(cluster.api.sent) == 1
 
 
 async def test_an_event_from_before_the_binding_releases_nothing() -> None:
-    cluster = Cluster(node_of("stowage"), own("a", "1"))
-    assert await cluster.bind(own("a", "1"), "stowage") == ""
+    cluster = Cluster(node_of("own"), own("a", "1"))
+    assert await cluster.bind(own("a", "1"), "own") == ""
     cluster.state.apply([Upserted(own("a", "1"))])
-    assert cluster.free("stowage") == [0, 1000, 1000, 1000]
+    assert cluster.free("own") == [0, 1000, 1000, 1000]
 
 
 async def test_a_refused_binding_leaves_nothing() -> None:
-    cluster = Cluster(node_of("stowage"), own("a"))
+    cluster = Cluster(node_of("own"), own("a"))
     cluster.api.errors = [BindError("forbidden"), PodNotFound("gone"), BindConflict("being deleted")]
     for text in ("forbidden", "gone", "being deleted"):
-        assert await cluster.bind(own("a"), "stowage") == text
-        assert (cluster.free("stowage"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
+        assert await cluster.bind(own("a"), "own") == text
+        assert (cluster.free("own"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
 
 
 @pytest.mark.parametrize("error", [Unreachable("no answer"), BindConflict("409")])
 async def test_a_binding_that_was_made_without_an_answer_is_a_success(error: BindError) -> None:
-    cluster = Cluster(node_of("stowage"), own("a"))
+    cluster = Cluster(node_of("own"), own("a"))
     cluster.api.errors, cluster.api.made = [error], True
-    assert await cluster.bind(own("a"), "stowage") == ""
-    assert cluster.free("stowage") == [400, 1000, 1000, 1000]
-    assert await cluster.bind(own("a"), "stowage") == ""
+    assert await cluster.bind(own("a"), "own") == ""
+    assert cluster.free("own") == [400, 1000, 1000, 1000]
+    assert await cluster.bind(own("a"), "own") == ""
     assert len(cluster.api.sent) == 1
     assert await cluster.bind(own("a"), "elsewhere") == "pod is bound to another node"
 
 
 async def test_a_binding_in_doubt_is_held_until_its_time_is_over() -> None:
-    cluster = Cluster(node_of("stowage"), own("a"))
+    cluster = Cluster(node_of("own"), own("a"))
     cluster.api.errors = [Unreachable("no answer")]
-    assert await cluster.bind(own("a"), "stowage") == "no answer"
+    assert await cluster.bind(own("a"), "own") == "no answer"
     cluster.state.apply([Upserted(own("a"))])
     now = time.monotonic()
     await expire_assumed(cluster.state, cluster.api, now + TIME_TO_LIVE / 2)
-    assert cluster.free("stowage") == [400, 1000, 1000, 1000]
+    assert cluster.free("own") == [400, 1000, 1000, 1000]
     cluster.api.answers = False  # the API server is away: nobody knows
     await expire_assumed(cluster.state, cluster.api, now + TIME_TO_LIVE * 3)
-    assert cluster.free("stowage") == [400, 1000, 1000, 1000]
+    assert cluster.free("own") == [400, 1000, 1000, 1000]
     cluster.api.answers = True
     await expire_assumed(cluster.state, cluster.api, now + TIME_TO_LIVE * 3)
-    assert cluster.free("stowage") == [1000] * 4
+    assert cluster.free("own") == [1000] * 4
 
 
 async def test_the_same_is_asked_again_where_a_binding_is_in_doubt() -> None:
-    cluster = Cluster(node_of("stowage"), own("a"), own("b", "300m"))
+    cluster = Cluster(node_of("own"), own("a"), own("b", "300m"))
     cluster.api.errors = [Unreachable("no answer")]
-    await cluster.bind(own("a"), "stowage")
-    assert await cluster.bind(own("b", "300m"), "stowage") == ""
-    assert await cluster.bind(own("a"), "stowage") == ""
+    await cluster.bind(own("a"), "own")
+    assert await cluster.bind(own("b", "300m"), "own") == ""
+    assert await cluster.bind(own("a"), "own") == ""
     assert [sent for _, sent in cluster.api.sent] == [{"stowage.dev/gpu-indices": "0"}] * 3
-    assert cluster.free("stowage") == [100, 1000, 1000, 1000]
+    assert cluster.free("own") == [100, 1000, 1000, 1000]
 
 
 async def test_a_pod_in_doubt_that_is_bound_elsewhere_gives_its_room_back() -> None:
-    other = replace(node_of("stowage"), name="other")
-    cluster = Cluster(node_of("stowage"), other, own("a"))
+    other = replace(node_of("own"), name="other")
+    cluster = Cluster(node_of("own"), other, own("a"))
     cluster.api.errors = [Unreachable("no answer")]
-    await cluster.bind(own("a"), "stowage")
+    await cluster.bind(own("a"), "own")
     cluster.api.errors = [BindError("forbidden")]
     assert await cluster.bind(own("a"), "other") == "forbidden"
-    assert (cluster.free("stowage")[0], cluster.free("other")[0]) == (400, 1000)
+    assert (cluster.free("own")[0], cluster.free("other")[0]) == (400, 1000)
     assert await cluster.bind(own("a"), "other") == ""
-    assert (cluster.free("stowage")[0], cluster.free("other")[0]) == (1000, 400)
+    assert (cluster.free("own")[0], cluster.free("other")[0]) == (1000, 400)
 
 
 async def ended(task: asyncio.Task[str]) -> None:
@@ -281,38 +281,38 @@ async def ended(task: asyncio.Task[str]) -> None:
 
 
 async def test_what_is_still_awaited_outlives_its_time() -> None:
-    other = replace(node_of("stowage"), name="other")
-    cluster = Cluster(node_of("stowage"), other, own("a"))
+    other = replace(node_of("own"), name="other")
+    cluster = Cluster(node_of("own"), other, own("a"))
     cluster.api.errors = [Unreachable("no answer")]
-    await cluster.bind(own("a"), "stowage")
+    await cluster.bind(own("a"), "own")
     cluster.api.hangs = True
     task = asyncio.create_task(cluster.bind(own("a"), "other"))
     while len(cluster.api.sent) < 2:
         await asyncio.sleep(0)
     await expire_assumed(cluster.state, cluster.api, time.monotonic() + TIME_TO_LIVE * 2)
-    assert (cluster.free("stowage")[0], cluster.free("other")[0]) == (1000, 400)
+    assert (cluster.free("own")[0], cluster.free("other")[0]) == (1000, 400)
     await ended(task)
 
 
 async def test_a_pod_that_came_and_went_unseen_is_forgotten() -> None:
-    cluster = Cluster(node_of("stowage"))
-    assert await cluster.bind(own("a"), "stowage") == ""
+    cluster = Cluster(node_of("own"))
+    assert await cluster.bind(own("a"), "own") == ""
     del cluster.api.pods["default/a"]
     await expire_assumed(cluster.state, cluster.api, time.monotonic() + TIME_TO_LIVE * 2)
-    assert (cluster.free("stowage"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
+    assert (cluster.free("own"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
 
 
 async def test_a_pod_that_is_first_seen_when_it_has_ended_holds_nothing() -> None:
-    cluster = Cluster(node_of("stowage"))
-    assert await cluster.bind(own("a"), "stowage") == ""
+    cluster = Cluster(node_of("own"))
+    assert await cluster.bind(own("a"), "own") == ""
     cluster.state.apply([Upserted(replace(cluster.api.pods["default/a"], phase="Succeeded"))])
-    assert (cluster.free("stowage"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
+    assert (cluster.free("own"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
 
 
 async def test_what_was_sent_is_seen_to_its_end_though_nobody_waits() -> None:
-    cluster = Cluster(node_of("stowage"), own("a"))
+    cluster = Cluster(node_of("own"), own("a"))
     cluster.api.hangs = True
-    task = asyncio.create_task(cluster.bind(own("a"), "stowage"))
+    task = asyncio.create_task(cluster.bind(own("a"), "own"))
     while not cluster.api.sent:
         await asyncio.sleep(0)
     task.cancel()
@@ -324,51 +324,51 @@ async def test_what_was_sent_is_seen_to_its_end_though_nobody_waits() -> None:
 
 
 async def test_a_promise_counts_once_beside_a_tentative_hold() -> None:
-    nominated = replace(own("a", "600m"), nominated_node="stowage", priority=5)
-    small = replace(node_of("stowage"), labels={**node_of("stowage").labels, "nvidia.com/gpu.count": "1"})
+    nominated = replace(own("a", "600m"), nominated_node="own", priority=5)
+    small = replace(node_of("own"), labels={**node_of("own").labels, "nvidia.com/gpu.count": "1"})
     cluster = Cluster(small, nominated, own("b", "400m"))
-    assert await cluster.bind(nominated, "stowage") == ""
-    assert why(cluster.state, own("b", "400m"), "stowage") is Reason.FITS
+    assert await cluster.bind(nominated, "own") == ""
+    assert why(cluster.state, own("b", "400m"), "own") is Reason.FITS
     cluster.state.apply([Upserted(nominated)])
-    assert why(cluster.state, own("b", "400m"), "stowage") is Reason.FITS
+    assert why(cluster.state, own("b", "400m"), "own") is Reason.FITS
 
 
 async def test_nothing_is_bound_while_stowage_has_to_catch_up() -> None:
-    cluster = Cluster(node_of("stowage"), own("a"))
+    cluster = Cluster(node_of("own"), own("a"))
     cluster.api.current = False
-    assert "caught up" in await cluster.bind(own("a"), "stowage")
+    assert "caught up" in await cluster.bind(own("a"), "own")
     assert cluster.api.sent == []
 
 
 async def test_annotations_that_would_change_the_meaning_are_refused() -> None:
     forged = own("a", **{"hami.io/vgpu-devices-allocated": "GPU-aaaa,NVIDIA,1,1:;"})
-    cluster = Cluster(node_of("stowage"), forged)
-    assert "own annotations are in the way" in await cluster.bind(forged, "stowage")
-    assert (cluster.api.sent, cluster.free("stowage")) == ([], [1000] * 4)
+    cluster = Cluster(node_of("own"), forged)
+    assert "own annotations are in the way" in await cluster.bind(forged, "own")
+    assert (cluster.api.sent, cluster.free("own")) == ([], [1000] * 4)
 
 
 async def test_people_see_what_is_tentative_and_for_how_long() -> None:
     metrics = Metrics("0", lambda: engine.gauges(), ())
     engine = Engine(api := Api(), Settings(bind=True), metrics)
-    engine.apply([Upserted(node_of("stowage")), Upserted(own("a")), *SYNCED])
+    engine.apply([Upserted(node_of("own")), Upserted(own("a")), *SYNCED])
     api.pods = {"default/a": own("a")}
     api.errors = [Unreachable("no answer")]
-    request = {"PodName": "a", "PodNamespace": "default", "PodUID": "uid-a", "Node": "stowage"}
+    request = {"PodName": "a", "PodNamespace": "default", "PodUID": "uid-a", "Node": "own"}
     reply, result = await engine.verbs["bind"](json.dumps(request).encode())
     assert (json.loads(reply), result) == ({"Error": "no answer"}, "refused")
-    node, story = engine.inspector.node("stowage"), await engine.inspector.pod("default/a")
+    node, story = engine.inspector.node("own"), await engine.inspector.pod("default/a")
     assert node is not None
     (holder,) = node.holders
     assert (holder.pod, holder.gpus) == ("default/a", (0,))
     assert holder.assumed_seconds is not None
     assert holder.assumed_seconds >= 0
     assert story is not None
-    assert (story.node, "the watch has not shown it" in story.note) == ("stowage", True)
+    assert (story.node, "the watch has not shown it" in story.note) == ("own", True)
     assert "\nstowage_assumed_pods 1.0" in metrics.render().decode()
     await engine.verbs["bind"](json.dumps(request).encode())
     engine.apply([Upserted(api.pods["default/a"])])
     assert "\nstowage_assumed_pods 0.0" in metrics.render().decode()
-    assert engine.inspector.node("stowage").holders[0].assumed_seconds is None
+    assert engine.inspector.node("own").holders[0].assumed_seconds is None
 
 
 # HAMi's device plugin serves one starting pod at a time.
@@ -468,12 +468,12 @@ def test_nothing_is_closed_while_others_bind() -> None:
 
 
 async def test_a_hold_outlives_its_node() -> None:
-    cluster = Cluster(node_of("stowage"), own("a"))
+    cluster = Cluster(node_of("own"), own("a"))
     cluster.api.errors = [Unreachable("no answer")]
-    await cluster.bind(own("a"), "stowage")
-    events: Sequence[Deleted | Upserted] = [Deleted("Node", "stowage"), Upserted(node_of("stowage"))]
+    await cluster.bind(own("a"), "own")
+    events: Sequence[Deleted | Upserted] = [Deleted("Node", "own"), Upserted(node_of("own"))]
     cluster.state.apply(events)
-    assert cluster.free("stowage") == [400, 1000, 1000, 1000]
+    assert cluster.free("own") == [400, 1000, 1000, 1000]
 
 
 # Another replica has bound before, and the watch has not shown it.
@@ -485,44 +485,44 @@ def bound_by_another(pod: Pod, node: str, index: int = 0, **changes: str) -> Pod
 
 
 async def test_a_gpu_that_another_replica_gave_away_a_moment_ago_is_not_given_again() -> None:
-    cluster = Cluster(node_of("stowage"), own("a"), own("b"))
-    cluster.api.pods["default/a"] = bound_by_another(own("a"), "stowage")
-    cluster.api.pods["default/c"] = bound_by_another(own("c"), "stowage", index=1)  # the watch knows no such pod
-    assert await cluster.bind(own("b"), "stowage") == ""
-    assert cluster.api.sent == [("stowage", {"stowage.dev/gpu-indices": "2"})]
-    assert cluster.free("stowage") == [400, 400, 400, 1000]
+    cluster = Cluster(node_of("own"), own("a"), own("b"))
+    cluster.api.pods["default/a"] = bound_by_another(own("a"), "own")
+    cluster.api.pods["default/c"] = bound_by_another(own("c"), "own", index=1)  # the watch knows no such pod
+    assert await cluster.bind(own("b"), "own") == ""
+    assert cluster.api.sent == [("own", {"stowage.dev/gpu-indices": "2"})]
+    assert cluster.free("own") == [400, 400, 400, 1000]
     cluster.tell("default/a", "default/b", "default/c")
-    assert (cluster.free("stowage"), len(cluster.state.assumed_pods)) == ([400, 400, 400, 1000], 0)
+    assert (cluster.free("own"), len(cluster.state.assumed_pods)) == ([400, 400, 400, 1000], 0)
 
 
 async def test_a_pod_that_another_replica_bound_is_not_bound_again() -> None:
-    cluster = Cluster(node_of("stowage"), own("a"))
-    cluster.api.pods["default/a"] = bound_by_another(own("a"), "stowage", index=3)
-    assert await cluster.bind(own("a"), "stowage") == ""
-    assert (cluster.api.sent, cluster.free("stowage")) == ([], [1000, 1000, 1000, 400])
+    cluster = Cluster(node_of("own"), own("a"))
+    cluster.api.pods["default/a"] = bound_by_another(own("a"), "own", index=3)
+    assert await cluster.bind(own("a"), "own") == ""
+    assert (cluster.api.sent, cluster.free("own")) == ([], [1000, 1000, 1000, 400])
 
 
 async def test_what_ended_or_is_known_better_is_not_held_again() -> None:
-    cluster = Cluster(node_of("stowage"), own("b"), bound_by_another(own("a"), "stowage", index=1))
-    cluster.api.pods["default/c"] = bound_by_another(own("c"), "stowage", phase="Succeeded")
-    assert await cluster.bind(own("b"), "stowage") == ""
-    assert (cluster.free("stowage"), len(cluster.state.assumed_pods)) == ([400, 400, 1000, 1000], 1)
+    cluster = Cluster(node_of("own"), own("b"), bound_by_another(own("a"), "own", index=1))
+    cluster.api.pods["default/c"] = bound_by_another(own("c"), "own", phase="Succeeded")
+    assert await cluster.bind(own("b"), "own") == ""
+    assert (cluster.free("own"), len(cluster.state.assumed_pods)) == ([400, 400, 1000, 1000], 1)
 
 
 async def test_nothing_is_bound_where_it_is_not_known_what_others_have_bound(impatient: None) -> None:
-    cluster = Cluster(node_of("stowage"), own("a"))
+    cluster = Cluster(node_of("own"), own("a"))
     cluster.api.answers = False
-    assert "another replica may have bound" in await cluster.bind(own("a"), "stowage")
+    assert "another replica may have bound" in await cluster.bind(own("a"), "own")
     cluster.api.answers, cluster.api.silent = True, True
-    assert "another replica may have bound" in await cluster.bind(own("a"), "stowage")
-    assert (cluster.api.sent, cluster.free("stowage")) == ([], [1000] * 4)
+    assert "another replica may have bound" in await cluster.bind(own("a"), "own")
+    assert (cluster.api.sent, cluster.free("own")) == ([], [1000] * 4)
 
 
 async def test_who_waits_behind_others_is_told_so(impatient: None) -> None:
     pods = [own(name) for name in "abcd"]
-    cluster = Cluster(node_of("stowage"), *pods)
+    cluster = Cluster(node_of("own"), *pods)
     cluster.api.silent = True
-    *_, last = await asyncio.gather(*(cluster.bind(pod, "stowage") for pod in pods))
+    *_, last = await asyncio.gather(*(cluster.bind(pod, "own") for pod in pods))
     assert last == "other pods are being bound to the node"
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import PodSpec
 from extender.untrusted.limits import CLAIMED_DEVICES, CONTAINERS, quoted
-from packing.model.request import Shares, share_memory_mib
+from packing.model.request import Shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,6 @@ class Claim:
     requested: Shares | None = None
     stage: int = 0
     slices: int = 0
-
-    def memory_mib_on(self, gpu_memory_mib: int) -> int:
-        """MiB that is claimed of a GPU with this much memory."""
-        return share_memory_mib(self.memory_mib, self.memory_milli, gpu_memory_mib)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""How much of a device's capacities a request takes.
+"""How much of each capacity of a device a request consumes.
 
-A device of which several claims may have parts says by policies in which portions. Read from
+A device that several claims can share has a request policy for each capacity. Read from
 k8s.io/dynamic-resource-allocation v0.36.3, ``structured/internal/incubating/consumable_capacity.go``.
 """
 
@@ -9,26 +9,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 
+from extender.k8s.resource_api.fields import Amount
 from extender.k8s.resource_api.objects import CapacityRequestPolicy
-from extender.k8s.resource_api.values import Amount
 
 
-def taken(
-    asked: Mapping[str, Amount], capacity: Mapping[str, Amount], policies: Mapping[str, CapacityRequestPolicy]
+def consumed_capacity(
+    requested: Mapping[str, Amount],
+    capacity: Mapping[str, Amount],
+    policies: Mapping[str, CapacityRequestPolicy],
 ) -> dict[str, Fraction] | None:
-    """By the names as the device writes them; None where the device could not give it if nobody had any."""
-    if not asked.keys() <= capacity.keys():
+    """The amounts by the names that the device writes, or None if even the unused device is too small."""
+    if not requested.keys() <= capacity.keys():
         return None
-    found: dict[str, Fraction] = {}
-    for name, whole in capacity.items():
-        given = _given(asked.get(name), whole, policies.get(name, CapacityRequestPolicy()))
-        if given is None or given > whole.number:
+    consumed: dict[str, Fraction] = {}
+    for name, total in capacity.items():
+        amount = _consumed(requested.get(name), total, policies.get(name, CapacityRequestPolicy()))
+        if amount is None or amount > total.number:
             return None
-        found[name] = given
-    return found
+        consumed[name] = amount
+    return consumed
 
 
-def _given(asked: Amount | None, whole: Amount, policy: CapacityRequestPolicy) -> Fraction | None:
-    if asked is not None:
-        return policy.portion(asked.number)
-    return whole.number if policy.default is None else policy.default
+def _consumed(requested: Amount | None, total: Amount, policy: CapacityRequestPolicy) -> Fraction | None:
+    if requested is not None:
+        return policy.round_up(requested.number)
+    return total.number if policy.default is None else policy.default

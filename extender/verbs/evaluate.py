@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.cluster.state import PossiblyBound, Rows, State
-from extender.dra.extended_resources import by_class
-from extender.dra.forecast import REGRET, Forecast
+from extender.dra.extended_resources import class_resources
+from extender.dra.forecast import FIRST_AVAILABLE_PENALTY, Forecast
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.verbs.assignment import where_assigned
@@ -88,8 +88,8 @@ def _counted(
 def as_devices(state: State, pod: Pod, request: Request, node: str) -> tuple[str, ...]:
     """Which of the resources asked for a node gives out as devices of DRA (KEP-5004): those that it does not
     advertise, and that a device class stands for."""
-    mapped = [name for name, _ in request.devices if name in state.devices.resources]
-    return _as_devices(state, by_class(pod.spec), mapped, node)
+    mapped = [name for name, _ in request.devices if name in state.devices.extended_resources]
+    return _as_devices(state, class_resources(pod.spec), mapped, node)
 
 
 def _as_devices(state: State, always: tuple[str, ...], mapped: list[str], node: str) -> tuple[str, ...]:
@@ -116,8 +116,8 @@ def without(request: Request, resources: tuple[str, ...]) -> Request:
 
 def _all_as_devices(state: State, pod: Pod, request: Request, names: NodeNames) -> list[tuple[str, ...]]:
     """``as_devices`` for every name; nothing at all where no class stands for anything asked for."""
-    always = by_class(pod.spec)
-    mapped = [name for name, _ in request.devices if name in state.devices.resources]
+    always = class_resources(pod.spec)
+    mapped = [name for name, _ in request.devices if name in state.devices.extended_resources]
     if not (always or mapped):
         return []
     return [_as_devices(state, always, mapped, name) for name in names]
@@ -133,7 +133,7 @@ def _foresee(state: State, pod: Pod, names: NodeNames, given: list[tuple[str, ..
         return tuple(state.simulator.forecasts(pod, nodes, given or repeat(())))
     except Exception:
         state.failures.note("forecast")
-        return (Forecast(why="the forecast failed, see the log of Stowage"),) * len(names)
+        return (Forecast(problem="the forecast failed, see the log of Stowage"),) * len(names)
 
 
 def _ranked(state: State, cost: Floats, forecasts: tuple[Forecast, ...], rows: Rows) -> tuple[Floats, Keys]:
@@ -151,7 +151,7 @@ def _price(forecasts: tuple[Forecast, ...]) -> Floats:
     """The price of each forecast (N,); where there is none, the mean of the others: neither good nor bad."""
     known = np.array([bool(forecast.devices) for forecast in forecasts])
     cost = np.array([forecast.cost for forecast in forecasts], np.float32)
-    cost += REGRET * np.array([forecast.rank for forecast in forecasts], np.float32)
+    cost += FIRST_AVAILABLE_PENALTY * np.array([forecast.rank for forecast in forecasts], np.float32)
     if known.any():
         cost[~known] = cost[known].mean()
     return cost

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.dra.extended_resources import by_class, requests_for
+from extender.dra.extended_resources import class_resources, requests_for
 from extender.k8s.objects import Container, PodSpec
 
 GPU, NIC = "nvidia.com/gpu", "example.com/nic"
@@ -17,7 +17,7 @@ def container(gpus: int = 0, nics: int = 0, *, sidecar: bool = False) -> Contain
 
 def made(spec: PodSpec) -> dict[str, int | None]:
     found = requests_for(spec, {GPU: "gpus", NIC: "nics"})
-    return {one.name: one.options[0].count for one in found}
+    return {one.name: one.subrequests[0].count for one in found}
 
 
 @pytest.mark.parametrize(
@@ -62,5 +62,5 @@ def test_a_class_may_be_named_itself():
     spec = PodSpec(
         (Container("c", (("cpu", "1"), ("deviceclass.resource.kubernetes.io/gpu.nvidia.com", "1"))),)
     )
-    assert by_class(spec) == ("deviceclass.resource.kubernetes.io/gpu.nvidia.com",)
-    assert by_class(PodSpec((container(1),))) == ()
+    assert class_resources(spec) == ("deviceclass.resource.kubernetes.io/gpu.nvidia.com",)
+    assert class_resources(PodSpec((container(1),))) == ()

@@ -117,6 +117,13 @@ def device_cache(*slices: Manifest) -> DeviceCache:
     return cache
 
 
+def cluster(nodes: int = 100) -> DeviceCache:
+    """Nodes n0, n1, ... with eight GPUs each."""
+    cache = device_cache(*(spec(*map(gpu, range(8)), node=f"n{number}") for number in range(nodes)))
+    cache.refresh(lambda name: {})
+    return cache
+
+
 def hold(cache: DeviceCache, *devices: str, node: str = NODE) -> None:
     """Let each of these devices be held by a claim of its own."""
     for device in devices:

@@ -126,7 +126,7 @@ def test_no_counter_is_ever_overdrawn(problem, data):
     assert len(set(whole)) == len(whole)
 
 
-def test_what_cannot_be_completed_is_taken_back():
+def test_backtracking():
     # The first request would like 0, which the second needs.
     requests = [
         SearchRequest([SearchSubRequest(1, lambda d: True)]),
@@ -136,14 +136,14 @@ def test_what_cannot_be_completed_is_taken_back():
     assert [one.device for one in picks or ()] == [1, 0]
 
 
-def test_a_claim_has_so_many_devices_and_no_more():
+def test_a_claim_has_at_most_32_devices():
     available = AvailableDevices([{} for _ in range(80)], {})
     half = SearchRequest([SearchSubRequest(MAX_DEVICES_PER_CLAIM // 2 + 1, lambda d: True)])
     assert allocate(available, [half, half]) is None
     assert allocate(available, [half, SearchRequest(half.subrequests, claim=1)]) is not None
 
 
-def test_a_search_without_end_is_given_up():
+def test_an_endless_search_is_aborted():
     available = AvailableDevices([{"a": 1} for _ in range(40)], {"a": 40})
     requests = [
         SearchRequest([SearchSubRequest(10, lambda d: True)]),
@@ -153,7 +153,7 @@ def test_a_search_without_end_is_given_up():
         allocate(available, requests)
 
 
-def test_what_is_not_reached_is_not_asked_about():
+def test_devices_after_the_solution_are_not_evaluated():
     def suits(device: int) -> bool:
         if device == 1:
             raise SearchAborted("asked")
@@ -165,7 +165,7 @@ def test_what_is_not_reached_is_not_asked_about():
         allocate(AvailableDevices([{}, {}], {}, {0}), [SearchRequest([SearchSubRequest(1, suits)])])
 
 
-def test_of_one_want_only_the_last_of_distinct_values_is_remembered():
+def test_only_the_last_distinct_value_of_a_request_is_remembered():
     # As in the allocator, which keeps one value for each request.
     constraint = SearchConstraint(["x", "y", "x"], frozenset({(0, 0)}), distinct=True)
     picks = allocate(
@@ -176,7 +176,7 @@ def test_of_one_want_only_the_last_of_distinct_values_is_remembered():
     assert [one.device for one in picks or ()] == [0, 1, 2]
 
 
-def test_who_watches_has_what_others_have_but_not_twice():
+def test_admin_access_to_allocated_devices_but_not_twice():
     available = AvailableDevices([{}, {}], {}, frozenset({0}))
     watching, having = (
         SearchSubRequest(1, lambda device: True, admin_access=True),

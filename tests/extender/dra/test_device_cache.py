@@ -40,7 +40,7 @@ def free(cache: DeviceCache) -> set[str]:
     return {node.device_id(index).device for index in available}
 
 
-def test_only_the_newest_generation_counts_and_only_when_it_is_whole():
+def test_only_the_newest_generation_counts_once_it_is_complete():
     cache = device_cache(spec(gpu(0), gpu(1)), spec(gpu(2), generation=2))
     assert free(cache) == {"gpu-2"}
     cache.put(parse_slice("s2", spec(gpu(3), generation=3, count=2)))
@@ -59,7 +59,7 @@ def test_a_slice_may_move_to_another_node():
     assert len(cache.on_node("node-b", {}).devices) == 1
 
 
-def test_who_holds_what_and_what_that_blocks():
+def test_an_allocated_partition_blocks_overlapping_devices():
     cache = divided()
     hold(cache, "gpu-0-mig-3g20gb-9-4")
     assert list(cache.pools.holders(DeviceId("gpu.nvidia.com", NODE, "gpu-0-mig-3g20gb-9-4"))) == [
@@ -71,7 +71,7 @@ def test_who_holds_what_and_what_that_blocks():
     }
 
 
-def test_what_is_listed_again_replaces_everything():
+def test_keep_removes_everything_else():
     cache = divided()
     hold(cache, "gpu-0")
     cache.keep("ResourceClaim", frozenset())
@@ -82,7 +82,7 @@ def test_what_is_listed_again_replaces_everything():
     assert cache.classes == {}
 
 
-def test_the_room_of_the_cluster_follows_every_change():
+def test_total_slots_follow_every_change():
     cache, before = divided(), divided()
     before.refresh(lambda name: {})
     hold(cache, "gpu-0-mig-2g10gb-14-2", "gpu-0-mig-1g5gb-19-6")
@@ -154,7 +154,7 @@ def no_object(devices, sets):
         *(negative_consumption, negative_capacity, no_amount, no_name, no_list, no_object),
     ],
 )
-def test_bad_input_is_a_problem_and_gives_nothing(change):
+def test_an_invalid_pool_is_a_problem_and_gives_no_devices(change):
     cache = divided(change)
     assert len(cache.problems) == 1
     assert not forecast_for(cache, ONE_GPU).devices
@@ -165,14 +165,14 @@ def test_bad_input_is_a_problem_and_gives_nothing(change):
     assert cache.problems == {}
 
 
-def test_a_field_that_is_not_known_hides_the_device_alone():
+def test_an_unknown_field_affects_only_its_device():
     cache = device_cache(spec(gpu(0), gpu(1, compatibility="x")))
     assert names(forecast_for(cache, ONE_GPU)) == ["gpu-0"]
     hold(cache, "gpu-0")
     assert "compatibility" in forecast_for(cache, ONE_GPU).problem
 
 
-def test_a_list_of_values_is_not_understood():
+def test_an_attribute_with_a_list_is_not_supported():
     odd = gpu(0)
     odd["attributes"]["partitions"] = {"ints": [1, 2]}
     assert "partitions" in forecast_for(device_cache(spec(odd)), ONE_GPU).problem
@@ -252,7 +252,7 @@ STATUS = {
 
 
 @given(st.data())
-def test_nothing_that_comes_breaks_anything(data):
+def test_any_input_is_handled(data):
     raw = changed(SLICE, data.draw(st.sampled_from(paths(SLICE))), data.draw(values))
     claim = changed(CLAIM, data.draw(st.sampled_from(paths(CLAIM))), data.draw(values))
     status = changed(STATUS, data.draw(st.sampled_from(paths(STATUS))), data.draw(values))
@@ -268,7 +268,7 @@ def test_nothing_that_comes_breaks_anything(data):
     assert not cache.problems
 
 
-def test_nothing_is_kept_of_pools_that_are_gone():
+def test_deleted_pools_leave_nothing():
     cache = divided()
     hold(cache, "gpu-0")
     cache.put(parse_claim("ml", "stray", {"devices": {}}, STATUS_ELSEWHERE))
@@ -279,7 +279,7 @@ def test_nothing_is_kept_of_pools_that_are_gone():
     assert not cache._nodes
 
 
-def test_the_pool_of_another_node_does_not_count_twice():
+def test_a_pool_that_two_nodes_name_counts_once():
     cache = device_cache(spec(gpu(0), node="a"))
     stale = spec(gpu(0), node="a", generation=0)
     cache.put(parse_slice("s2", {**stale, "nodeName": "b"}))
@@ -287,7 +287,7 @@ def test_the_pool_of_another_node_does_not_count_twice():
     assert max(cache.total_slots.values()) <= 1
 
 
-def test_instances_of_static_mig_are_parts_of_gpus_too():
+def test_static_mig_instances_are_fractions_of_gpus():
     instance = gpu(0, name="gpu-0-mig-2g10gb-14-0")
     instance["attributes"] |= {"type": {"string": "mig"}, "profile": {"string": "2g.10gb"}}
     cache = device_cache(spec(gpu(1), instance))

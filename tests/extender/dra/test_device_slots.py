@@ -28,14 +28,14 @@ LAYOUT = PoolLayout.of(
 
 
 @given(st.integers(0, (1 << SLICES) - 1))
-def test_the_room_of_a_gpu_is_what_its_geometry_allows(mask):
+def test_free_counts_are_what_the_mig_geometry_allows(mask):
     left = (*(1 - (mask >> n & 1) for n in range(SLICES)), 100)
     found = LAYOUT.free_counts(frozenset(), left)
     assert [found.get(compute, 0) for compute in COMPUTE] == WINDOWS.slots[:, mask].tolist()
 
 
 @given(st.lists(st.integers(0, len(PARTS) - 1), max_size=4, unique=True), st.integers(0, 7))
-def test_amounts_bound_the_number_and_the_taken_do_not_count(taken, compute_left):
+def test_amounts_bound_the_counts_and_allocated_devices_do_not_count(taken, compute_left):
     free = LAYOUT.free_counts(frozenset(taken), (*[1] * SLICES, compute_left))
     assert all(count <= compute_left // compute for compute, count in free.items())
     for compute in COMPUTE:
@@ -50,7 +50,7 @@ def test_whole_gpus_are_counted_in_groups():
     assert found == {("gpu", 1): 7, ("gpu", 2): 3, ("gpu", 4): 1}
 
 
-def test_the_size_of_a_part_is_its_share_of_the_counters():
+def test_the_fraction_of_a_partition_is_its_share_of_the_counters():
     fractions = LAYOUT.gpu_fractions((*[1] * SLICES, 7))
     assert fractions[7] == pytest.approx(1.0)
     assert fractions[1] == pytest.approx((1 + 1 / 7) / 9)
@@ -58,7 +58,7 @@ def test_the_size_of_a_part_is_its_share_of_the_counters():
 
 
 @given(st.sets(st.integers(0, len(PARTS) - 1), max_size=3), st.integers(0, len(PARTS) - 1))
-def test_taking_something_never_pays(taken, device):
+def test_an_allocation_never_gains_slots(taken, device):
     fractions = LAYOUT.gpu_fractions((*[1] * SLICES, 7))
     full = (*[1] * SLICES, 7)
     before = slots_of([LAYOUT.free_counts(frozenset(taken), full)], fractions)

@@ -30,11 +30,11 @@ def made(spec: PodSpec) -> dict[str, int | None]:
         ([1], [0], {"container-0-request-1": 1}),
     ],
 )
-def test_init_containers_use_what_comes_after_them(early, late, expected):
+def test_init_containers_use_the_devices_of_later_containers(early, late, expected):
     assert made(PodSpec(tuple(map(container, late)), tuple(map(container, early)))) == expected
 
 
-def test_a_sidecar_keeps_what_it_has():
+def test_a_sidecar_keeps_its_devices():
     sidecar = container(1, sidecar=True)
     before, after = (
         PodSpec((container(1),), (sidecar, container(2))),
@@ -48,7 +48,7 @@ def test_a_sidecar_keeps_what_it_has():
     assert made(after) == {"container-1-request-1": 1, "container-2-request-1": 1}
 
 
-def test_requests_go_by_name():
+def test_requests_are_sorted_by_name():
     assert list(made(PodSpec((container(1, 1), container(0, 1))))) == [
         "container-0-request-1",
         "container-0-request-2",
@@ -58,7 +58,7 @@ def test_requests_go_by_name():
     assert many[1:3] == ["container-1-request-1", "container-10-request-1"]
 
 
-def test_a_class_may_be_named_itself():
+def test_resources_by_the_name_of_a_class():
     spec = PodSpec(
         (Container("c", (("cpu", "1"), ("deviceclass.resource.kubernetes.io/gpu.nvidia.com", "1"))),)
     )

@@ -128,7 +128,7 @@ def test_expressions(expression, expected):
         "isSemver(1)",
     ],
 )
-def test_what_fails_for_kube_scheduler_fails_here(expression):
+def test_evaluations_that_fail_in_kube_scheduler(expression):
     with pytest.raises(EvaluationFailed):
         compile_selector(expression)(DEVICE)
 
@@ -163,7 +163,7 @@ def test_what_fails_for_kube_scheduler_fails_here(expression):
         "cel.bind(a, 'a', " + "cel.bind(a, a + a, " * 40 + "'a' in [a]" + ")" * 41,
     ],
 )
-def test_what_is_not_understood_says_so(expression):
+def test_unsupported_expressions(expression):
     with pytest.raises(Unsupported):
         compile_selector(expression)(DEVICE)
 
@@ -172,12 +172,12 @@ def test_what_is_not_understood_says_so(expression):
     st.text(max_size=60)
     | st.lists(st.sampled_from([*"()[]!&|?:.,'\"", "&&", "in", "device", "1", " "])).map("".join)
 )
-def test_no_text_breaks_it(text):
+def test_any_text_is_handled(text):
     with suppress(EvaluationProblem):
         compile_selector(text)(DEVICE)
 
 
-def test_a_pattern_is_not_tried_on_a_text_that_no_attribute_has():
+def test_a_pattern_is_not_matched_against_a_longer_text_than_attributes_have():
     assert compile_selector(f"'{'a' * 64}'.matches('^a*.*a$')")(DEVICE)
     with pytest.raises(Unsupported):
         compile_selector(f"'{'a' * 9000}'.matches('.*.*.*x')")(DEVICE)
@@ -186,6 +186,6 @@ def test_a_pattern_is_not_tried_on_a_text_that_no_attribute_has():
 @pytest.mark.parametrize(
     "pattern", ["(a|a|a|a|aa)(a|aa|a)(a|aa)(a|a)a*a*b", "a?" * 30 + "a" * 30, "(.*)(.*)(.*)(.*)(.*)x"]
 )
-def test_a_pattern_that_could_take_for_ever_is_not_tried(pattern):
+def test_a_pattern_with_too_many_ways_to_match_is_not_evaluated(pattern):
     with pytest.raises(Unsupported):
         compile_selector(f"'{'a' * 64}'.matches('{pattern}')")(DEVICE)

@@ -15,7 +15,7 @@ from extender.dra.extended_resources import CLASS_PREFIX
 from extender.dra.node_devices import NodeDevices
 from extender.dra.pool_cache import PoolCache
 from extender.dra.search_input import AvailableDevices
-from extender.k8s.resource_api.objects import DeviceClass, Record, ResourceClaim, ResourceSlice
+from extender.k8s.resource_api.objects import ANY_POOL, DeviceClass, Record, ResourceClaim, ResourceSlice
 
 Labels: TypeAlias = Mapping[str, str]
 
@@ -39,6 +39,7 @@ class DeviceCache:
         self._slices: dict[str, ResourceSlice] = {}
         self._nodes: dict[str, NodeDevices] = {}
         self._problems: dict[str, str] = {}
+        self._claims_on_any_pool: set[str] = set()
 
     def put(self, record: Record) -> None:
         """Add a record, or replace the one with its key."""
@@ -58,6 +59,8 @@ class DeviceCache:
             case ResourceClaim():
                 self.claims[record.key] = record
                 self.pools.put_allocation(record)
+                if ANY_POOL in record.unreadable_pools:
+                    self._claims_on_any_pool.add(record.key)
 
     def remove(self, kind: str, key: str) -> None:
         """Remove a record, if there is one with this key."""
@@ -69,6 +72,7 @@ class DeviceCache:
             self._classes_changed()
         elif kind == "ResourceClaim" and (claim := self.claims.pop(key, None)):
             self.pools.remove_allocation(claim)
+            self._claims_on_any_pool.discard(key)
 
     def keep(self, kind: str, keys: AbstractSet[str]) -> None:
         """Remove all records of a kind that are not among ``keys``."""
@@ -98,6 +102,11 @@ class DeviceCache:
     def is_empty(self) -> bool:
         """Whether nothing is known of devices: we may not be allowed to list them."""
         return not (self.claims or self.classes or self._slices)
+
+    @property
+    def any_device_may_be_held(self) -> bool:
+        """Whether a claim holds devices, and it cannot be read of which pool."""
+        return bool(self._claims_on_any_pool)
 
     @property
     def problems(self) -> Mapping[str, str]:

@@ -115,7 +115,7 @@ class AllocationSimulator:
             self._keep_alive(claims[-1])
         if not claims:
             return Forecast()
-        if self._cache.pools.any_device_may_be_held:
+        if self._cache.any_device_may_be_held:
             return Forecast(problem=HOLDINGS_UNKNOWN)
         return NodeSearch(claims, self._cache, budget.meter), self._results.results_for(claims)
 

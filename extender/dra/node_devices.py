@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import chain
 
 from extender.dra.device_slots import DeviceKind, Slots, slots_of
 from extender.dra.pools import DevicePool
@@ -62,17 +63,15 @@ def pool_availability(
         index = pool.index_of[name]
         for counter, amount in pool.consumption[index].items():
             remaining[counter] -= amount
-        for result in results:
-            if not result.shared:
-                allocated.add(index)
-            elif result.consumed_capacity is not None:
-                partially_consumed.add(index)
-                for capacity, consumed in result.consumed_capacity:
-                    if (key := (pool.id, index, capacity)) in remaining:
-                        remaining[key] -= consumed.number
+        allocated.update(index for one in results if not one.shared)
+        parts = [one.consumed_capacity for one in results if one.shared and one.consumed_capacity is not None]
+        partially_consumed.update(index for _ in parts)
+        for capacity, consumed in chain.from_iterable(parts):
+            if (key := (pool.id, index, capacity)) in remaining:
+                remaining[key] -= consumed.number
     overdrawn = {counter: 0 for counter in pool.counters if remaining[counter] < 0}
-    # While a counter is overdrawn, no device that consumes any counter can be allocated: requiring 0 of the
-    # overdrawn one excludes it, because less than 0 remains.
+    # While a counter is overdrawn, no device that consumes any counter can be allocated: all of them are made
+    # to consume 0 of the overdrawn one, and less than 0 remains.
     consumption = (
         [one and {**one, **overdrawn} for one in pool.consumption] if overdrawn else pool.consumption
     )
@@ -149,7 +148,26 @@ def build_node_devices(
         for index, scope in enumerate(one.pool.node_scopes)
         if scope.includes(name, labels)
     ]
-    available = AvailableDevices(
+    own_pools = tuple(
+        one
+        for one in pools
+        if one.pool.layout and one.pool.node_scopes[0].node_name == name and not one.holdings_unknown
+    )
+    return NodeDevices(
+        tuple((one.pool, index) for one, index in here),
+        _available(pools, here),
+        own_pools,
+        slots_of((one.free_counts() for one in own_pools), gpu_fractions),
+        has_incomplete_pool,
+        version,
+        holdings_unknown,
+    )
+
+
+def _available(
+    pools: Sequence[PoolAvailability], here: Sequence[tuple[PoolAvailability, int]]
+) -> AvailableDevices:
+    return AvailableDevices(
         tuple(one.consumption[index] for one, index in here),
         {counter: amount for one in pools for counter, amount in one.remaining.items()},
         frozenset(i for i, (one, index) in enumerate(here) if index in one.allocated),
@@ -159,18 +177,4 @@ def build_node_devices(
             if index in one.pool.capacities
         },
         frozenset(i for i, (one, index) in enumerate(here) if index in one.partially_consumed),
-    )
-    own_pools = tuple(
-        one
-        for one in pools
-        if one.pool.layout and one.pool.node_scopes[0].node_name == name and not one.holdings_unknown
-    )
-    return NodeDevices(
-        tuple((one.pool, index) for one, index in here),
-        available,
-        own_pools,
-        slots_of((one.free_counts() for one in own_pools), gpu_fractions),
-        has_incomplete_pool,
-        version,
-        holdings_unknown,
     )

@@ -7,7 +7,7 @@ its slices has changed, what is left of it also once a claim on it has.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from extender.dra.device_slots import DeviceKind
@@ -18,6 +18,7 @@ from extender.k8s.resource_api.objects import (
     AllocationResult,
     Device,
     DeviceId,
+    NodeScope,
     ResourceClaim,
     ResourceSlice,
 )
@@ -69,6 +70,33 @@ class _KindTable:
         self._maybe_unused.clear()
 
 
+class _NodeIndex:
+    """The pools that a node can use: those that name it, and those of all nodes or with a node selector."""
+
+    def __init__(self) -> None:
+        self.by_node: defaultdict[str, set[PoolID]] = defaultdict(set)
+        self.of_many_nodes: set[PoolID] = set()
+
+    def pools_of(self, node: str) -> set[PoolID]:
+        """The pools that may have devices for a node."""
+        return self.by_node.get(node, set()) | self.of_many_nodes
+
+    def replace(self, id: PoolID, before: frozenset[str], scopes: Sequence[NodeScope]) -> frozenset[str]:
+        """A pool that named the nodes ``before`` has these scopes now. Returns the nodes that they name."""
+        nodes = frozenset(scope.node_name for scope in scopes if scope.node_name)
+        for name in before - nodes:
+            self.by_node[name].discard(id)
+            if not self.by_node[name]:
+                del self.by_node[name]
+        for name in nodes:
+            self.by_node[name].add(id)
+        if any(scope.all_nodes or scope.terms for scope in scopes):
+            self.of_many_nodes.add(id)
+        else:
+            self.of_many_nodes.discard(id)
+        return nodes
+
+
 class PoolCache:
     """All pools. ``changed_nodes`` are the nodes whose own pools have changed; the caller clears them."""
 
@@ -76,11 +104,9 @@ class PoolCache:
         self.changed_nodes: set[str] = set()
         self.kinds = _KindTable()
         self._states: dict[PoolID, _PoolState] = {}
-        self._by_node: defaultdict[str, set[PoolID]] = defaultdict(set)
-        self._of_many_nodes: set[PoolID] = set()
+        self._nodes = _NodeIndex()
         self._outdated: set[PoolID] = set()
         self._incomplete_with_counters: set[PoolID] = set()
-        self._claims_on_any_pool: set[str] = set()
         self._problems: dict[str, str] = {}
         self._last_version = 0
 
@@ -106,9 +132,7 @@ class PoolCache:
             by_claim[claim.key] = (*by_claim.get(claim.key, ()), result)
             self._touch(id)
         for name in claim.unreadable_pools:
-            if name == ANY_POOL:
-                self._claims_on_any_pool.add(claim.key)
-            else:
+            if name != ANY_POOL:
                 id = PoolID(*name)
                 self._states.setdefault(id, _PoolState()).unreadable_holders.add(claim.key)
                 self._touch(id)
@@ -125,7 +149,6 @@ class PoolCache:
                 state.holders.pop(result.id.device, None)
             self._touch(id)
             self._drop_if_unused(id)
-        self._claims_on_any_pool.discard(claim.key)
         for id in map(PoolID._make, claim.unreadable_pools):
             if id in self._states:
                 self._states[id].unreadable_holders.discard(claim.key)
@@ -144,11 +167,6 @@ class PoolCache:
         return self._problems
 
     @property
-    def any_device_may_be_held(self) -> bool:
-        """Whether a claim holds devices, and it cannot be read of which pool."""
-        return bool(self._claims_on_any_pool)
-
-    @property
     def blocks_allocation_mode_all(self) -> bool:
         """Whether a pool with counters is being updated or invalid, on whichever node: kube-scheduler then
         allocates all devices to nobody."""
@@ -158,19 +176,19 @@ class PoolCache:
     @property
     def labels_matter(self) -> bool:
         """Whether there are pools of many nodes, so that a node's labels decide whether it can use them."""
-        return bool(self._of_many_nodes)
+        return bool(self._nodes.of_many_nodes)
 
     def version_of(self, node: str, labels: Mapping[str, str]) -> tuple[int, int, int]:
         """Changes with the devices of the node; (0, 0, 0) if no pool may have any for it."""
-        ids = self._ids_for(node)
+        ids = self._nodes.pools_of(node)
         newest = max((self._states[id].version for id in ids), default=0)
-        return len(ids), newest, hash(frozenset(labels.items())) if self._of_many_nodes else 0
+        return len(ids), newest, hash(frozenset(labels.items())) if self.labels_matter else 0
 
     def node_devices(
         self, name: str, labels: Mapping[str, str], version: tuple[int, int, int]
     ) -> NodeDevices:
         """What the node with this name and these labels can use; ``version`` is that of now."""
-        ids = self._ids_for(name)
+        ids = self._nodes.pools_of(name)
         pools = sorted((pool for id in ids if (pool := self._pool(id))), key=lambda pool: pool.sort_key)
         return build_node_devices(
             name,
@@ -182,28 +200,14 @@ class PoolCache:
             version=version,
         )
 
-    def _ids_for(self, node: str) -> set[PoolID]:
-        return self._by_node.get(node, set()) | self._of_many_nodes
-
     def _slices_changed(self, id: PoolID) -> None:
         state = self._states[id]
         scopes = [
             one.scope_of(device) for one in state.slices.values() for device in (one.devices or (Device(""),))
         ]
-        nodes = frozenset(scope.node_name for scope in scopes if scope.node_name)
-        for name in state.nodes - nodes:
-            self._by_node[name].discard(id)
-            if not self._by_node[name]:
-                del self._by_node[name]
-            self.changed_nodes.add(name)
-        for name in nodes:
-            self._by_node[name].add(id)
-        state.nodes = nodes
+        self.changed_nodes |= state.nodes
+        state.nodes = self._nodes.replace(id, state.nodes, scopes)
         self._outdated.add(id)
-        if any(scope.all_nodes or scope.terms for scope in scopes):
-            self._of_many_nodes.add(id)
-        else:
-            self._of_many_nodes.discard(id)
         self._touch(id)
 
     def _touch(self, id: PoolID) -> None:

@@ -30,16 +30,16 @@ NODES = [(f"n{number}", {}) for number in range(100)]
 NORMAL = "device.attributes['gpu.nvidia.com'].productName.lowerAscii().matches('^.*a100.*$')"
 
 
-def asks(cache: DeviceCache, *claims: dict) -> Pod:
+def claiming_pod(cache: DeviceCache, *claims: dict) -> Pod:
     for number, claim in enumerate(claims):
         cache.put(parse_claim("ml", f"c{number}", {"devices": claim}, None))
     return Pod("ml", "p", "u", PodSpec(claims=tuple(PodClaim(f"c{n}", f"c{n}") for n in range(len(claims)))))
 
 
 def cost(*claims: dict) -> int:
-    """Of a forecast for a pod with these claims on all nodes."""
+    """The calls of a forecast for a pod with these claims on all nodes."""
     cache = cluster()
-    pod, simulator = asks(cache, *claims), AllocationSimulator(cache)
+    pod, simulator = claiming_pod(cache, *claims), AllocationSimulator(cache)
     return calls(lambda: simulator.forecasts(pod, NODES))
 
 
@@ -95,11 +95,11 @@ def test_no_claim_costs_much_more_than_a_normal_one(name):
 
 def test_the_next_pod_is_not_affected():
     cache = cluster()
-    hostile = asks(cache, *CLAIMS["macros in macros"])
+    hostile = claiming_pod(cache, *CLAIMS["macros in macros"])
     simulator = AllocationSimulator(cache)
     assert not any(one.devices for one in simulator.forecasts(hostile, NODES))
     alone = normal()
-    pod = asks(cache, many(request(**selectors(f"{NORMAL} && {A}.uuid != 'GPU-9'"))))
+    pod = claiming_pod(cache, many(request(**selectors(f"{NORMAL} && {A}.uuid != 'GPU-9'"))))
     found: list[Forecast] = []
     assert calls(lambda: found.extend(simulator.forecasts(pod, NODES))) <= 1.2 * alone
     assert all(names(one) == ["gpu-0"] for one in found)
@@ -107,7 +107,7 @@ def test_the_next_pod_is_not_affected():
 
 def test_a_failed_search_is_not_repeated():
     cache = cluster()
-    pod, simulator = asks(cache, *CLAIMS["macros in macros"]), AllocationSimulator(cache)
+    pod, simulator = claiming_pod(cache, *CLAIMS["macros in macros"]), AllocationSimulator(cache)
     first = calls(lambda: simulator.forecasts(pod, NODES))
     simulator.forecasts(pod, NODES)
     assert calls(lambda: simulator.forecasts(pod, NODES)) < first / 10
@@ -116,10 +116,10 @@ def test_a_failed_search_is_not_repeated():
 def test_claims_do_not_evict_the_matches_of_classes():
     cache = cluster()
     simulator = AllocationSimulator(cache)
-    simulator.forecasts(asks(cache, many(request(count=8))), NODES)
+    simulator.forecasts(claiming_pod(cache, many(request(count=8))), NODES)
     for number in range(3):
         wishes = [request(**selectors(*(f"{n} != {number}" for n in range(7, 37)))) for _ in range(2)]
-        simulator.forecasts(asks(cache, many(*wishes)), NODES)
+        simulator.forecasts(claiming_pod(cache, many(*wishes)), NODES)
     (pool, _), *_ = cache.on_node("n0", {}).devices
     assert len(pool._claim_matches) <= 32
     meter = Meter()
@@ -176,7 +176,7 @@ def test_a_deleted_pool_leaves_nothing():
     cache.remove("ResourceSlice", "odd")
     cache.refresh(lambda name: {})
     assert (len(cache.pools.kinds.gpu_fractions), len(cache.total_slots)) == before
-    assert not any(name.startswith("odd") for name in cache.pools._by_node)
+    assert not any(name.startswith("odd") for name in cache.pools._nodes.by_node)
 
 
 def test_the_cost_of_an_event_does_not_grow_with_the_cluster():

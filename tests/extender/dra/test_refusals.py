@@ -26,7 +26,7 @@ UNKNOWN = [{"cel": {"expression": "dyn(true)"}}]
 
 
 @pytest.mark.parametrize(
-    ("claim", "why", "refused"),
+    ("claim", "problem", "refused"),
     [
         (gpu_claim(count=3), "no devices that fit", True),
         (gpu_claim(selectors=[{"cel": {"expression": "false"}}]), "no devices that fit", True),
@@ -48,9 +48,9 @@ UNKNOWN = [{"cel": {"expression": "dyn(true)"}}]
         (gpu_claim(newField=1), "newField", False),
     ],
 )
-def test_what_kube_scheduler_will_refuse(claim, why, refused):
+def test_what_kube_scheduler_will_refuse(claim, problem, refused):
     found = forecast_for(device_cache(spec(gpu(0), gpu(1))), claim)
-    assert why in found.problem
+    assert problem in found.problem
     assert (found.devices, found.refused) == ((), refused)
 
 

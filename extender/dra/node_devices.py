@@ -91,9 +91,9 @@ class NodeDevices:
     """The devices that a node can use, in kube-scheduler's order, and what is left of them.
 
     ``devices`` are (pool, index in the pool) (D,). ``own_pools`` are those that belong to this node alone,
-    ``slots`` what they could still give. ``has_incomplete_pool``: a pool is being updated or is invalid, so
-    nobody can have all devices. ``holdings_unknown``: a claim holds devices here, but it cannot be read which
-    ones. ``version`` changes whenever anything else does.
+    ``slots`` what they could still give. ``has_incomplete_pool``: a pool is incomplete or invalid, so no
+    request can have all devices. ``holdings_unknown``: a claim holds devices here, and its allocation cannot
+    be read. ``version`` changes whenever anything else does.
     """
 
     devices: tuple[tuple[DevicePool, int], ...]

@@ -21,7 +21,7 @@ DeviceClaims: TypeAlias = tuple[DeviceClaim, ...]
 
 
 class AllocationRefused(Exception):
-    """kube-scheduler allocates nothing for the pod, on whichever node."""
+    """kube-scheduler allocates nothing for the pod on any node."""
 
 
 def unallocated_claims(cache: DeviceCache, pod: Pod, resources: Sequence[str] = ()) -> DeviceClaims:

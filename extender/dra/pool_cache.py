@@ -168,8 +168,8 @@ class PoolCache:
 
     @property
     def blocks_allocation_mode_all(self) -> bool:
-        """Whether a pool with counters is being updated or invalid, on whichever node: kube-scheduler then
-        allocates all devices to nobody."""
+        """Whether a pool with counters is incomplete or invalid, on any node. kube-scheduler then
+        satisfies no request with allocation mode ``All``."""
         self._build_outdated()
         return bool(self._incomplete_with_counters)
 

@@ -22,9 +22,9 @@ class AvailableDevices:
     """The devices of a node (D,).
 
     ``consumption`` is what each consumes of the counters, ``remaining`` what is left of each counter.
-    ``allocated`` are the devices that nobody else can have. ``capacity_counters`` has the devices that allow
-    multiple allocations, with the counters of their own capacities. Those in ``partially_consumed`` have an
-    allocation already, which has consumed what the device consumes.
+    ``allocated`` are devices that only requests with admin access can still have. ``capacity_counters`` has
+    the devices that allow multiple allocations, with the counters of their own capacities. Those in
+    ``partially_consumed`` have an allocation already, which has consumed what the device consumes.
     """
 
     consumption: Sequence[CounterAmounts]

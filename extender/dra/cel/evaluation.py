@@ -14,7 +14,7 @@ Result: TypeAlias = Any
 
 
 class EvaluationProblem(Exception):
-    """It cannot be told whether a device matches.
+    """It is not known whether a device matches.
 
     EvaluationProblem
     +-- Unsupported           the expression uses what is not supported here, or takes too many steps

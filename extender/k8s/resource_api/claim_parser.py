@@ -1,8 +1,8 @@
 """Parses ResourceClaims: what they ask for (``spec.devices``) and what is allocated to them (``status``).
 
 Facts: the types in k8s.io/api ``resource/v1/types.go`` (v0.36.3). A claim that cannot be read gets a
-``problem`` and raises nothing. So does one with a field that is not known here, because the field may change
-which devices the claim gets.
+``problem`` and raises nothing. Its ``devices`` get one, too, if they have a field that is not known here: the
+field may change which devices the claim gets.
 """
 
 from __future__ import annotations
@@ -36,17 +36,8 @@ from extender.k8s.resource_api.objects import (
     ResourceClaim,
 )
 from extender.k8s.taints import Toleration
-from extender.untrusted.limits import (
-    CLAIM_ALTERNATIVES,
-    CLAIM_CONSTRAINTS,
-    CLAIM_REQUESTS,
-    CLAIM_RESULTS,
-    CLAIM_USERS,
-    DEVICE_TOLERATIONS,
-    KEY,
-    quoted,
-    shorten,
-)
+from extender.untrusted import limits
+from extender.untrusted.limits import quoted, shorten
 
 _CLAIM_FIELDS = {"requests", "constraints", "config"}
 _REQUEST_FIELDS = {"name", "exactly", "firstAvailable"}
@@ -79,7 +70,7 @@ def parse_claim(namespace: str, name: str, raw_spec: object, raw_status: object)
     if unreadable_pools:
         problems.append("its allocation cannot be read")
     try:
-        users = read_maps(status.get("reservedFor"), "reservedFor", CLAIM_USERS)
+        users = read_maps(status.get("reservedFor"), "reservedFor", limits.CLAIM_USERS)
         pods = tuple(read_name(user.get("name"), "pod") for user in users if user.get("resource") == "pods")
     except Malformed as error:
         problems.append(str(error))
@@ -96,10 +87,10 @@ class _DeviceClaimParser:
 
     def parse(self, raw: Raw) -> DeviceClaim:
         self._check_fields("claim", raw, _CLAIM_FIELDS)
-        raw_requests = read_maps(raw.get("requests"), "requests", CLAIM_REQUESTS)
+        raw_requests = read_maps(raw.get("requests"), "requests", limits.CLAIM_REQUESTS)
         requests = tuple(self._request(one) for one in raw_requests)
         check_selector_text(text for one in requests for sub in one.subrequests for text in sub.selectors)
-        raw_constraints = read_maps(raw.get("constraints"), "constraints", CLAIM_CONSTRAINTS)
+        raw_constraints = read_maps(raw.get("constraints"), "constraints", limits.CLAIM_CONSTRAINTS)
         constraints = tuple(self._constraint(one) for one in raw_constraints)
         return DeviceClaim.of(requests, constraints, shorten(next(iter(self.unsupported), "")))
 
@@ -109,7 +100,7 @@ class _DeviceClaimParser:
 
     def _request(self, raw: Raw) -> DeviceRequest:
         name = read_name(raw.get("name"), "request")
-        subrequests = read_maps(raw.get("firstAvailable"), "firstAvailable", CLAIM_ALTERNATIVES)
+        subrequests = read_maps(raw.get("firstAvailable"), "firstAvailable", limits.CLAIM_ALTERNATIVES)
         self._check_fields("request", raw, _REQUEST_FIELDS)
         if subrequests:
             return DeviceRequest(name, tuple(map(self._subrequest, subrequests)), first_available=True)
@@ -130,7 +121,7 @@ class _DeviceClaimParser:
         count = 1 if raw.get("count") is None else read_int64(raw["count"])
         if count < 1:
             self.unsupported.append("a count that is not a positive number")
-        tolerations = read_maps(raw.get("tolerations"), "tolerations", DEVICE_TOLERATIONS)
+        tolerations = read_maps(raw.get("tolerations"), "tolerations", limits.DEVICE_TOLERATIONS)
         return DeviceSubRequest(
             read_name(raw.get("name"), "request"),
             read_name(raw.get("deviceClassName"), "class"),
@@ -142,19 +133,19 @@ class _DeviceClaimParser:
         )
 
     def _constraint(self, raw: Raw) -> DeviceConstraint:
-        same, distinct = (
-            read_name(raw.get(key), "attribute", KEY) for key in ("matchAttribute", "distinctAttribute")
-        )
+        same = read_name(raw.get("matchAttribute"), "attribute", limits.KEY)
+        distinct = read_name(raw.get("distinctAttribute"), "attribute", limits.KEY)
         if raw.keys() - _CONSTRAINT_FIELDS or bool(same) == bool(distinct):
             self.unsupported.append("a constraint")
-        names = read_list(raw.get("requests"), "requests", CLAIM_REQUESTS * (1 + CLAIM_ALTERNATIVES))
-        requests = frozenset(read_name(name, "request", KEY) for name in names)
+        max_names = limits.CLAIM_REQUESTS * (1 + limits.CLAIM_ALTERNATIVES)
+        names = read_list(raw.get("requests"), "requests", max_names)
+        requests = frozenset(read_name(name, "request", limits.KEY) for name in names)
         return DeviceConstraint(same or distinct, requests, bool(distinct))
 
 
 def _toleration(raw: Raw) -> Toleration:
     keys = ("key", "operator", "value", "effect")
-    return Toleration(*(read_name(raw.get(key), f"toleration {key}", KEY) for key in keys))
+    return Toleration(*(read_name(raw.get(key), f"toleration {key}", limits.KEY) for key in keys))
 
 
 def _allocation(raw: object) -> tuple[tuple[AllocationResult, ...] | None, tuple[tuple[str, str], ...]]:
@@ -166,11 +157,11 @@ def _allocation(raw: object) -> tuple[tuple[AllocationResult, ...] | None, tuple
         results = read_list(devices.get("results"), "results")
     except Malformed:
         return (), (ANY_POOL,)
-    parsed = [(one, _result(one)) for one in results[:CLAIM_RESULTS]]
+    parsed = [(one, _result(one)) for one in results[: limits.CLAIM_RESULTS]]
     allocated = tuple(result for _, result in parsed if result is not None)
     unreadable = {_pool(one) for one, result in parsed if result is None}
-    unreadable |= {_pool(one) for one in results[CLAIM_RESULTS:]}
-    if ANY_POOL in unreadable or len(unreadable) > CLAIM_RESULTS:
+    unreadable |= {_pool(one) for one in results[limits.CLAIM_RESULTS :]}
+    if ANY_POOL in unreadable or len(unreadable) > limits.CLAIM_RESULTS:
         unreadable = {ANY_POOL}
     return allocated, tuple(sorted(unreadable))
 

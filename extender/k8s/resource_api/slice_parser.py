@@ -39,20 +39,8 @@ from extender.k8s.resource_api.objects import (
 )
 from extender.k8s.selectors import Expression, Term
 from extender.k8s.taints import Taint
-from extender.untrusted.limits import (
-    ATTRIBUTE,
-    COUNTER_SETS,
-    COUNTERS,
-    DEVICE_ATTRIBUTES,
-    DEVICE_TAINTS,
-    KEY,
-    POLICY_VALUES,
-    SELECTOR_ITEMS,
-    SELECTOR_TERMS,
-    SLICE_DEVICES,
-    quoted,
-    shorten,
-)
+from extender.untrusted import limits
+from extender.untrusted.limits import quoted, shorten
 
 _DEVICE_FIELDS = {
     *("name", "attributes", "capacity", "consumesCounters", "nodeName", "nodeSelector", "allNodes", "taints"),
@@ -87,7 +75,9 @@ def parse_class(name: str, raw: object) -> DeviceClass:
         spec = read_map(raw, "spec")
         selectors = read_selectors(spec)
         check_selector_text(selectors)
-        return DeviceClass(name, selectors, read_name(spec.get("extendedResourceName"), "resource", KEY))
+        return DeviceClass(
+            name, selectors, read_name(spec.get("extendedResourceName"), "resource", limits.KEY)
+        )
     except Malformed as error:
         return DeviceClass(name, problem=shorten(str(error)))
 
@@ -97,8 +87,8 @@ def _slice(name: str, spec: Raw) -> ResourceSlice:
     pool_name = sys.intern(read_name(pool.get("name"), "pool"))
     if not driver or not pool_name:
         raise Malformed("the name of the driver or of the pool is missing")
-    counter_sets = read_maps(spec.get("sharedCounters"), "sharedCounters", COUNTER_SETS)
-    devices = read_maps(spec.get("devices"), "devices", SLICE_DEVICES)
+    counter_sets = read_maps(spec.get("sharedCounters"), "sharedCounters", limits.COUNTER_SETS)
+    devices = read_maps(spec.get("devices"), "devices", limits.SLICE_DEVICES)
     return ResourceSlice(
         name,
         driver,
@@ -116,11 +106,11 @@ def _device(raw: Raw, driver: str) -> Device:
     name = read_name(raw.get("name"), "device")
     if not name:
         raise Malformed("a device has no name")
-    raw_attributes = read_map(raw.get("attributes"), "attributes", DEVICE_ATTRIBUTES)
+    raw_attributes = read_map(raw.get("attributes"), "attributes", limits.DEVICE_ATTRIBUTES)
     attributes, problem = _attributes(raw_attributes, driver)
     capacity = {
-        read_name(key, "capacity", KEY): read_map(one, f"capacity {quoted(str(key))}")
-        for key, one in read_map(raw.get("capacity"), "capacity", DEVICE_ATTRIBUTES).items()
+        read_name(key, "capacity", limits.KEY): read_map(one, f"capacity {quoted(str(key))}")
+        for key, one in read_map(raw.get("capacity"), "capacity", limits.DEVICE_ATTRIBUTES).items()
     }
     amounts = {key: parse_amount(one.get("value", "")) for key, one in capacity.items()}
     unknown = unknown_field(raw, _DEVICE_FIELDS)
@@ -130,7 +120,7 @@ def _device(raw: Raw, driver: str) -> Device:
         _by_domain(amounts, driver),
         amounts,
         _consumed_counters(raw),
-        tuple(_taint(taint) for taint in read_maps(raw.get("taints"), "taints", DEVICE_TAINTS)),
+        tuple(_taint(taint) for taint in read_maps(raw.get("taints"), "taints", limits.DEVICE_TAINTS)),
         _node_scope(raw),
         allow_multiple_allocations=raw.get("allowMultipleAllocations") is True,
         capacity_policies={
@@ -149,7 +139,7 @@ def _request_policy(raw: Raw) -> CapacityRequestPolicy:
         None if value is None else parse_amount(value).number
         for value in (raw.get("default"), *(valid_range.get(key) for key in ("min", "max", "step")))
     )
-    valid_values = read_list(raw.get("validValues"), "validValues", POLICY_VALUES)
+    valid_values = read_list(raw.get("validValues"), "validValues", limits.POLICY_VALUES)
     amounts = tuple(parse_amount(value).number for value in valid_values)
     return CapacityRequestPolicy(default, amounts, minimum, maximum, step)
 
@@ -163,7 +153,7 @@ def _attributes(raw: Raw, driver: str) -> tuple[dict[str, dict[str, Value]], str
         if value is None:
             problem = f"attribute {quoted(str(key))}"
         else:
-            values[read_name(key, "attribute", KEY)] = value
+            values[read_name(key, "attribute", limits.KEY)] = value
     return _by_domain(values, driver), problem
 
 
@@ -171,7 +161,7 @@ def _attribute_value(raw: Raw) -> Value | None:
     """None if the type is not known, or the value is too large for its type."""
     for kind, value in raw.items():
         if kind == "string" and isinstance(value, str):
-            return sys.intern(value) if len(value) <= ATTRIBUTE else None
+            return sys.intern(value) if len(value) <= limits.ATTRIBUTE else None
         if kind == "version" and isinstance(value, str):
             return parse_version(value)
         if kind == "int" and isinstance(value, int) and not isinstance(value, bool):
@@ -193,7 +183,7 @@ def _by_domain(values: Mapping[str, Any], driver: str) -> dict[str, dict[str, An
 
 def _consumed_counters(raw: Raw) -> dict[tuple[str, str], Number]:
     consumed: dict[tuple[str, str], Number] = {}
-    for consumption in read_maps(raw.get("consumesCounters"), "consumesCounters", COUNTER_SETS):
+    for consumption in read_maps(raw.get("consumesCounters"), "consumesCounters", limits.COUNTER_SETS):
         counter_set = _counter_set_name(consumption.get("counterSet"))
         consumed |= {(counter_set, counter): amount for counter, amount in _counters(consumption).items()}
     return consumed
@@ -204,7 +194,7 @@ def _counter_set_name(raw: object) -> str:
 
 
 def _counters(raw: Raw) -> dict[str, Number]:
-    counters = read_map(raw.get("counters"), "counters", COUNTERS)
+    counters = read_map(raw.get("counters"), "counters", limits.COUNTERS)
     return {
         sys.intern(read_name(name, "counter")): _counter_value(one, f"counter {quoted(str(name))}")
         for name, one in counters.items()
@@ -217,7 +207,7 @@ def _counter_value(raw: object, what: str) -> Number:
 
 
 def _taint(raw: Raw) -> Taint:
-    return Taint(*(read_name(raw.get(key), f"taint {key}", KEY) for key in ("key", "value", "effect")))
+    return Taint(*(read_name(raw.get(key), f"taint {key}", limits.KEY) for key in ("key", "value", "effect")))
 
 
 def _node_scope(raw: Raw) -> NodeScope | None:
@@ -231,7 +221,7 @@ def _node_scope(raw: Raw) -> NodeScope | None:
     return NodeScope(
         terms=tuple(
             Term(_expressions(term, "matchExpressions"), _expressions(term, "matchFields"))
-            for term in read_maps(terms, "nodeSelectorTerms", SELECTOR_TERMS)
+            for term in read_maps(terms, "nodeSelectorTerms", limits.SELECTOR_TERMS)
         )
     )
 
@@ -239,11 +229,12 @@ def _node_scope(raw: Raw) -> NodeScope | None:
 def _expressions(term: Raw, field: str) -> tuple[Expression, ...]:
     return tuple(
         Expression(
-            read_name(one.get("key"), "label", KEY),
+            read_name(one.get("key"), "label", limits.KEY),
             read_name(one.get("operator"), "operator"),
             tuple(
-                read_name(value, "label") for value in read_list(one.get("values"), "values", SELECTOR_ITEMS)
+                read_name(value, "label")
+                for value in read_list(one.get("values"), "values", limits.SELECTOR_ITEMS)
             ),
         )
-        for one in read_maps(term.get(field), field, SELECTOR_TERMS)
+        for one in read_maps(term.get(field), field, limits.SELECTOR_TERMS)
     )

@@ -1,4 +1,4 @@
-"""The search for devices: against every choice there is, and against the counters."""
+"""The search for devices, compared with a search through all choices."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def problems(draw):
 
 
 def capacity(available: AvailableDevices, request: int, device: int) -> dict | None:
-    """Of a shared device the first request takes one part, the second two, and the third can take none."""
+    """Of a shared device the first request consumes 1, the second 2, and the third cannot have it."""
     if device not in available.capacity_counters:
         return {}
     return None if request == 2 else {device: request + 1}
 
 
 def used_of(available: AvailableDevices, chosen: list[tuple[int, int]]) -> Counter | None:
-    """What all of this takes of each counter, None where one cannot be."""
+    """What these choices consume of each counter, None if one of them is not possible."""
     used: Counter = Counter()
     for request, device in chosen:
         if (taken := capacity(available, request, device)) is None:
@@ -80,7 +80,7 @@ def allowed(
 def first_of_all(
     available: AvailableDevices, requests: list, constraints: list[SearchConstraint]
 ) -> list[tuple[int, int]] | None:
-    """Every choice, in the order of the search."""
+    """The first solution among all choices, in the order of the search."""
     free = [sorted(suitable - available.allocated) for _, suitable in requests]
     for choice in product(*(combinations(f, count) for f, (count, _) in zip(free, requests, strict=True))):
         chosen = [(request, device) for request, devices in enumerate(choice) for device in devices]
@@ -127,7 +127,7 @@ def test_no_counter_is_ever_overdrawn(problem, data):
 
 
 def test_backtracking():
-    # The first request would like 0, which the second needs.
+    # The first request tries 0 first, which the second needs.
     requests = [
         SearchRequest([SearchSubRequest(1, lambda d: True)]),
         SearchRequest([SearchSubRequest(1, lambda d: d == 0)]),
@@ -154,19 +154,19 @@ def test_an_endless_search_is_aborted():
 
 
 def test_devices_after_the_solution_are_not_evaluated():
-    def suits(device: int) -> bool:
+    def matches(device: int) -> bool:
         if device == 1:
-            raise SearchAborted("asked")
+            raise SearchAborted("evaluated")
         return True
 
-    picks = allocate(AvailableDevices([{}, {}], {}), [SearchRequest([SearchSubRequest(1, suits)])])
+    picks = allocate(AvailableDevices([{}, {}], {}), [SearchRequest([SearchSubRequest(1, matches)])])
     assert [one.device for one in picks or ()] == [0]
     with pytest.raises(SearchAborted):
-        allocate(AvailableDevices([{}, {}], {}, {0}), [SearchRequest([SearchSubRequest(1, suits)])])
+        allocate(AvailableDevices([{}, {}], {}, {0}), [SearchRequest([SearchSubRequest(1, matches)])])
 
 
 def test_only_the_last_distinct_value_of_a_request_is_remembered():
-    # As in the allocator, which keeps one value for each request.
+    # As in Kubernetes' allocator, which keeps one value for each request.
     constraint = SearchConstraint(["x", "y", "x"], frozenset({(0, 0)}), distinct=True)
     picks = allocate(
         AvailableDevices([{}, {}, {}], {}),
@@ -178,19 +178,19 @@ def test_only_the_last_distinct_value_of_a_request_is_remembered():
 
 def test_admin_access_to_allocated_devices_but_not_twice():
     available = AvailableDevices([{}, {}], {}, frozenset({0}))
-    watching, having = (
+    admin, normal = (
         SearchSubRequest(1, lambda device: True, admin_access=True),
         SearchSubRequest(1, lambda device: True),
     )
-    requests = [SearchRequest([watching]), SearchRequest([watching]), SearchRequest([watching], claim=1)]
+    requests = [SearchRequest([admin]), SearchRequest([admin]), SearchRequest([admin], claim=1)]
     found = allocate(available, requests)
     assert found is not None
     assert [one.device for one in found] == [0, 1, 0]
-    # Within one search nobody has a device that is watched already, as in the allocator.
+    # Within one search a device with admin access is not free for others, as in Kubernetes' allocator.
     assert (
         allocate(
             available,
-            [SearchRequest([watching]), SearchRequest([watching]), SearchRequest([having], claim=1)],
+            [SearchRequest([admin]), SearchRequest([admin]), SearchRequest([normal], claim=1)],
         )
         is None
     )

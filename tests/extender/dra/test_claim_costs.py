@@ -69,7 +69,7 @@ CLAIMS = {
     "constraints that are met late": [
         many(*[request()] * 8, constraints=[{"distinctAttribute": "gpu.nvidia.com/uuid"}] * 32)
     ],
-    "all that is watched": [
+    "all devices with admin access": [
         many(
             *[
                 {

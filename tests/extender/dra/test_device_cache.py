@@ -1,4 +1,4 @@
-"""Slices, classes and claims as they come: whatever is in them, a problem is said and that is all."""
+"""Slices, classes and claims as they arrive. Whatever is in them, a problem is all that they cause."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.extender.dra.nvidia import (
 ONE_GPU = "{requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}"
 
 
-def divided(change=lambda devices, sets: None) -> DeviceCache:
+def partitioned(change=lambda devices, sets: None) -> DeviceCache:
     devices, sets = dynamic(), [counter_set()]
     change(devices, sets)
     return device_cache(spec(*devices, count=2), spec(count=2, sharedCounters=sets))
@@ -60,7 +60,7 @@ def test_a_slice_may_move_to_another_node():
 
 
 def test_an_allocated_partition_blocks_overlapping_devices():
-    cache = divided()
+    cache = partitioned()
     hold(cache, "gpu-0-mig-3g20gb-9-4")
     assert list(cache.pools.holders(DeviceId("gpu.nvidia.com", NODE, "gpu-0-mig-3g20gb-9-4"))) == [
         "ml/has-node-a-gpu-0-mig-3g20gb-9-4"
@@ -72,7 +72,7 @@ def test_an_allocated_partition_blocks_overlapping_devices():
 
 
 def test_keep_removes_everything_else():
-    cache = divided()
+    cache = partitioned()
     hold(cache, "gpu-0")
     cache.keep("ResourceClaim", frozenset())
     assert "gpu-0" in free(cache)
@@ -83,7 +83,7 @@ def test_keep_removes_everything_else():
 
 
 def test_total_slots_follow_every_change():
-    cache, before = divided(), divided()
+    cache, before = partitioned(), partitioned()
     before.refresh(lambda name: {})
     hold(cache, "gpu-0-mig-2g10gb-14-2", "gpu-0-mig-1g5gb-19-6")
     cache.refresh(lambda name: {})
@@ -155,7 +155,7 @@ def no_object(devices, sets):
     ],
 )
 def test_an_invalid_pool_is_a_problem_and_gives_no_devices(change):
-    cache = divided(change)
+    cache = partitioned(change)
     assert len(cache.problems) == 1
     assert not forecast_for(cache, ONE_GPU).devices
     cache.put(parse_slice("other", spec(gpu(7), node="node-b")))
@@ -269,7 +269,7 @@ def test_any_input_is_handled(data):
 
 
 def test_deleted_pools_leave_nothing():
-    cache = divided()
+    cache = partitioned()
     hold(cache, "gpu-0")
     cache.put(parse_claim("ml", "stray", {"devices": {}}, STATUS_ELSEWHERE))
     cache.keep("ResourceSlice", frozenset())

@@ -22,7 +22,7 @@ def mig(profile: str, **more: object) -> dict:
     return {"requests": [{"name": "mig", "exactly": wish}]}
 
 
-def divided(minors: int = 1):
+def partitioned(minors: int = 1):
     gpus = [device for minor in range(minors) for device in dynamic(minor)]
     sets = [counter_set(minor) for minor in range(minors)]
     return device_cache(spec(*gpus, count=2), spec(count=2, sharedCounters=sets))
@@ -43,7 +43,7 @@ def test_slices_go_by_name_and_pools_by_driver():
 
 
 def test_mig_devices_avoid_each_other():
-    cache = divided()
+    cache = partitioned()
     assert names(forecast_for(cache, mig("3g.20gb"))) == ["gpu-0-mig-3g20gb-9-0"]
     hold(cache, "gpu-0-mig-1g5gb-19-2")
     assert names(forecast_for(cache, mig("3g.20gb"))) == ["gpu-0-mig-3g20gb-9-4"]
@@ -79,7 +79,7 @@ def test_the_documented_claim_for_partitions_of_one_gpu():
     - requests: []
       matchAttribute: "gpu.nvidia.com/parentUUID"
     """
-    cache = divided(minors=2)
+    cache = partitioned(minors=2)
     first = ["mig-1g5gb-19-0", "mig-1g5gb-19-1", "mig-2g10gb-14-2", "mig-3g20gb-9-4"]
     assert names(forecast_for(cache, claim)) == [f"gpu-0-{name}" for name in first]
     hold(cache, "gpu-0-mig-1g5gb-19-6")  # now the 3g has to start at 0, and the 2g at 4
@@ -179,9 +179,9 @@ def test_no_forecast_if_something_is_not_supported(claim):
 def test_admin_access_gets_allocated_devices_and_costs_nothing():
     cache = device_cache(spec(gpu(0), gpu(1)))
     hold(cache, "gpu-0")
-    watching = forecast_for(cache, gpu_claim(adminAccess=True, allocationMode="All"))
-    assert names(watching) == ["gpu-0", "gpu-1"]
-    assert watching.cost == 0
+    admin = forecast_for(cache, gpu_claim(adminAccess=True, allocationMode="All"))
+    assert names(admin) == ["gpu-0", "gpu-1"]
+    assert admin.cost == 0
     assert names(forecast_for(cache, gpu_claim(adminAccess=False))) == ["gpu-1"]
 
 

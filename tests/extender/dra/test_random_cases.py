@@ -1,4 +1,4 @@
-"""Random nodes with whole and divided GPUs: what is forecast could really be given."""
+"""Random nodes with whole and partitioned GPUs: what is forecast could really be allocated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def amount(text: str) -> int:
 @given(st.randoms(use_true_random=False))
 def test_no_device_is_given_twice_and_no_counter_is_overdrawn(rng):
     one = case("c", rng)
-    assume("adminAccess" not in str(one.claims))  # who watches has what others have
+    assume("adminAccess" not in str(one.claims))  # admin access gets devices that others have
     cache = DeviceCache()
     for raw in classes():
         cache.put(parse_class(raw["metadata"]["name"], raw["spec"]))

@@ -10,7 +10,7 @@ from tests.extender.dra.nvidia import device_cache, forecast_for, gpu, hold, nam
 
 
 def cores(minor: int, **policy: object) -> dict:
-    """A GPU of which parts are given out."""
+    """A GPU that allows multiple allocations."""
     capacity = {"cores": {"value": "100"} | ({"requestPolicy": policy} if policy else {})}
     return gpu(minor, allowMultipleAllocations=True, capacity=capacity)
 

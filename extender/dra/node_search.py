@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from extender.dra.allocator import SearchAborted, allocate
-from extender.dra.capacity import consumed_capacity
 from extender.dra.cel.evaluation import (
     BudgetExhausted,
     EvaluationFailed,
@@ -172,19 +171,21 @@ class NodeSearch:
         return tolerated(taints, sub.tolerations)
 
     def _capacity(
-        self, requested: Mapping[str, Amount], node: NodeDevices, index: int
+        self, requested: Mapping[str, Amount], node: NodeDevices, device: int
     ) -> CounterAmounts | None:
         """What an allocation consumes of a device's capacities, None if the device has less. A device without
         multiple allocations has to be large enough, and is given as a whole."""
-        pool, index_in_pool = node.devices[index]
-        device = pool.devices[index_in_pool]
-        if not requested and not device.allow_multiple_allocations:
+        pool, index = node.devices[device]
+        record = pool.devices[index]
+        if not requested and not record.allow_multiple_allocations:
             return NO_AMOUNTS
-        self.meter.spend(len(device.capacity_by_name) // 4)
-        consumed = consumed_capacity(requested, device.capacity_by_name, device.capacity_policies)
-        if consumed is None or not device.allow_multiple_allocations:
-            return None if consumed is None else NO_AMOUNTS
-        return {(pool.id, index_in_pool, name): amount for name, amount in consumed.items()}
+        self.meter.spend(len(record.capacity_by_name) // 4)
+        consumed = record.consumed_capacity(requested)
+        if consumed is None:
+            return None
+        if not record.allow_multiple_allocations:
+            return NO_AMOUNTS
+        return {(pool.id, index, name): amount for name, amount in consumed.items()}
 
 
 def _search_constraint(

@@ -37,8 +37,8 @@ class _PoolState:
     pool: DevicePool | None = None
     availability: tuple[int, PoolAvailability] | None = None  # and the version that it is of
 
-    def available(self, pool: DevicePool) -> PoolAvailability:
-        """What is left of the pool, which is that of this state."""
+    def availability_of(self, pool: DevicePool) -> PoolAvailability:
+        """What is left of this state's ``pool``."""
         if self.availability is None or self.availability[0] != self.version:
             holdings_unknown = bool(self.unreadable_holders)
             built = pool_availability(pool, self.holders, holdings_unknown=holdings_unknown)
@@ -46,7 +46,7 @@ class _PoolState:
         return self.availability[1]
 
 
-class _KindTable:
+class KindTable:
     """The fraction of a GPU that a device is, for each kind that some pool has."""
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class PoolCache:
 
     def __init__(self) -> None:
         self.changed_nodes: set[str] = set()
-        self.kinds = _KindTable()
+        self.kinds = KindTable()
         self._states: dict[PoolID, _PoolState] = {}
         self._nodes = _NodeIndex()
         self._outdated: set[PoolID] = set()
@@ -193,7 +193,7 @@ class PoolCache:
         return build_node_devices(
             name,
             labels,
-            [self._states[pool.id].available(pool) for pool in pools],
+            [self._states[pool.id].availability_of(pool) for pool in pools],
             self.kinds.gpu_fractions,
             has_incomplete_pool=len(pools) < len(ids) or any(pool.problem for pool in pools),
             holdings_unknown=any(self._states[id].unreadable_holders for id in ids),

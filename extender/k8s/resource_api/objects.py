@@ -98,6 +98,26 @@ class Device:
         value = next(values, "")
         return value if isinstance(value, str) else str(getattr(value, "text", value))
 
+    def consumed_capacity(self, requested: Mapping[str, Amount]) -> dict[str, Fraction] | None:
+        """What a request consumes of each capacity, or None if even the unused device is too small.
+
+        Read from k8s.io/dynamic-resource-allocation v0.36.3,
+        ``structured/internal/incubating/consumable_capacity.go``.
+        """
+        if not requested.keys() <= self.capacity_by_name.keys():
+            return None
+        consumed: dict[str, Fraction] = {}
+        for name, total in self.capacity_by_name.items():
+            policy = self.capacity_policies.get(name, CapacityRequestPolicy())
+            if name in requested:
+                amount = policy.round_up(requested[name].number)
+            else:
+                amount = total.number if policy.default is None else policy.default
+            if amount is None or amount > total.number:
+                return None
+            consumed[name] = amount
+        return consumed
+
 
 @dataclass(frozen=True, slots=True)
 class ResourceSlice:

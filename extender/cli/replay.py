@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.packing import mig
+from extender.cli.precompile import prepare_kernels
 from extender.replay import report as replay_report
 from extender.replay.repack import SnapshotOptions, replay_snapshot
 from extender.replay.runs import TraceOptions, bound_trace, replay_mixes, replay_timeline, replay_trace
@@ -151,6 +152,7 @@ def _flags(names: set[str]) -> str:
 
 
 def _replay(work: str, args: argparse.Namespace) -> list[dict[str, Any]]:
+    prepare_kernels(bar=True)
     if work == "snapshot":
         options = SnapshotOptions(_settings(args), args.sample, args.mix == "known")
         return replay_snapshot(args.snapshot, args.policy, options, _bar())

@@ -66,7 +66,7 @@ def test_a_pod_that_is_known_goes_by_its_name(capsys: pytest.CaptureFixture[str]
         (POD % 1, ["--snapshot", "nowhere.json"], "nowhere.json: cannot be read"),
         ("kind: Node\nmetadata: {name: a}", ["--snapshot", str(CLUSTER)], "holds 0 pods instead of one"),
         ("x: [", ["--snapshot", str(CLUSTER)], "is not YAML"),
-        (None, ["--snapshot", str(CLUSTER)], "is neither a file nor a pod"),
+        (None, ["--snapshot", str(CLUSTER)], "is not a file, and the cluster has no such pod"),
     ],
 )
 def test_what_is_wrong_is_code_1(

@@ -56,8 +56,8 @@ def test_environment_values_are_yaml_scalars(variable: str, text: str, expected:
         ("shortlist: -1", ["shortlist", "-1", "whole number from 0"]),
         ("shortlist: many", ["shortlist", "'many'", "whole number from 0"]),
         ("mig_manager: a/b/c", ["mig_manager", "'a/b/c'", "namespace/name of the MIG manager"]),
-        ("shortlst: 3", ["shortlst", "no such setting", "did you mean shortlist?"]),
-        ("colour: blue", ["colour", "no such setting"]),
+        ("shortlst: 3", ["shortlst", "unknown setting", "did you mean shortlist?"]),
+        ("colour: blue", ["colour", "unknown setting"]),
         ("policy: ''", ["policy", "''", "packing policy"]),
         ("kubernetes_version: 1.36", ["kubernetes_version", "1.36", "in quotes"]),
         ("body_limit_mib: 0", ["body_limit_mib", "1 to 1024"]),
@@ -101,7 +101,7 @@ def test_a_file_that_is_not_text_is_an_error(tmp_path: Path) -> None:
 def test_a_misspelt_variable_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="extender"):
         load(None, {"STOWAGE_SHORTLST": "3"})
-    assert "STOWAGE_SHORTLST sets nothing; did you mean STOWAGE_SHORTLIST?" in caplog.text
+    assert "STOWAGE_SHORTLST is not a setting; did you mean STOWAGE_SHORTLIST?" in caplog.text
 
 
 def test_what_the_kubelet_injects_for_a_service_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:

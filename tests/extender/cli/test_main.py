@@ -89,7 +89,7 @@ def test_a_wrong_setting_is_code_1(capsys: pytest.CaptureFixture[str], tmp_path:
     (tmp_path / "stowage.yaml").write_text("shortlist: none")
     assert cli.main(["serve", "--config", str(tmp_path / "stowage.yaml")]) == 1
     error = capsys.readouterr().err
-    assert error.startswith(f"stowage: {tmp_path}/stowage.yaml: shortlist: 'none' does not do")
+    assert error.startswith(f"stowage: {tmp_path}/stowage.yaml: shortlist: invalid value 'none'; expected ")
 
 
 def test_a_busy_port_is_code_1(capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,13 +127,13 @@ def test_members_that_are_absent_are_null() -> None:
         (wire.parse_filter, b"[]", "should be an object"),
         (wire.parse_filter, b"null", "should be an object"),
         (wire.parse_filter, b"{}", "Pod is missing"),
-        (wire.parse_filter, dump({"Pod": POD}), "neither NodeNames nor Nodes is given"),
+        (wire.parse_filter, dump({"Pod": POD}), "expected NodeNames or Nodes"),
         (wire.parse_filter, dump({**FILTER, "NodeNames": ["node-1", 7]}), "NodeNames.1: Input should be"),
         (wire.parse_filter, dump({**FILTER, "Pod": "train"}), "Pod: Input should be"),
         (
             wire.parse_filter,
             dump({**FILTER, "NodeNames": None, "Nodes": {"items": [{}]}}),
-            "without metadata.name",
+            "has no metadata.name",
         ),
         (wire.parse_filter, b'{"Pod":' + b"[" * 100_000, "Invalid JSON: recursion limit"),
         (

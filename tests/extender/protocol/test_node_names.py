@@ -57,7 +57,7 @@ def test_each_name_is_followed_by_its_text(names: list[str], data: st.DataObject
     texts = (b"", b'":1,"', b"a longer text that follows a name")
     which = np.array([data.draw(st.integers(0, 2)) for _ in names], np.uint8)
     expected = [to_json(name)[1:-1] + texts[w] for name, w in zip(names, which, strict=True)]
-    assert NodeNames.of(names).woven(texts, which) == b"".join(expected)
+    assert NodeNames.of(names).interleave(texts, which) == b"".join(expected)
 
 
 @given(st.dictionaries(any_name, st.integers(0, 1 << 40)), st.lists(any_name))

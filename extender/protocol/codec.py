@@ -25,22 +25,6 @@ from extender.protocol.messages import (
 )
 from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
 
-__all__ = [
-    "BadMessage",
-    "BindArgs",
-    "Candidate",
-    "FilterArgs",
-    "FilterResult",
-    "PreemptArgs",
-    "PreemptResult",
-    "encode_filter",
-    "encode_preempt",
-    "encode_priorities",
-    "parse_bind",
-    "parse_filter",
-    "parse_preempt",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class FilterArgs:

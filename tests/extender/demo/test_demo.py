@@ -204,7 +204,7 @@ class TestReport:
             large_placed=0,
             gpus=24,
             gpus_taken=1,
-            holes=2,
+            free_blocks=2,
             could_start=1,
             idle_nodes=3,
             gpus_on_idle_nodes=16,
@@ -222,7 +222,7 @@ class TestReport:
             run.schedule(pod(gpus=gpus))
         _, first, second = report.waiting(run).splitlines()
         assert first == "    2 x nvidia.com/gpu: 8, any product"
-        assert second == "    1 x nvidia.com/gpu: 16, any product (no node is that large)"
+        assert second == "    1 x nvidia.com/gpu: 16, any product (larger than any node)"
 
 
 class TestPort:
@@ -246,7 +246,7 @@ class TestCommand:
         assert (done.returncode, done.stderr) == (0, "")
         assert "\r" not in done.stdout  # no bar where there is no terminal
         figures = dict(re.findall(r"^  (\S.*?)  +(\d+ .*|\d+)$", done.stdout, re.MULTILINE))
-        for row in ("pods placed", "8-GPU jobs placed", "whole GPUs in use", "nodes left idle, of any GPU"):
+        for row in ("pods placed", "8-GPU jobs placed", "whole GPUs in use", "idle nodes"):
             spread, packed = (int(one) for one in re.findall(r"(\d+)(?: of \d+)?", figures[row]))
             assert packed > spread
 
@@ -263,7 +263,7 @@ class TestCommand:
             ) as running:
                 try:
                     said = up_to("Ctrl-C", running.stdout)
-                    assert f"port {port} is busy" in said
+                    assert f"port {port} is in use" in said
                     url = re.search(r"http://(\S+:\d+)", said)[1]
                     assert not url.endswith(f":{port}")
                     assert ready(url) == 200
@@ -285,7 +285,7 @@ class TestCommand:
         )
         assert done.returncode == 1
         assert "shortlist" in done.stderr
-        assert done.stderr.splitlines()[-1].startswith("stowage demo: the service ended")
+        assert done.stderr.splitlines()[-1].startswith("stowage demo: the service exited")
 
 
 def up_to(word: str, lines: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.protocol import codec as wire
-from extender.protocol.messages import bind_error
+from extender.protocol.messages import BadMessage, bind_error
 from extender.protocol.node_names import NodeNames
 
 POD: dict[str, Any] = {
@@ -154,7 +154,7 @@ def test_members_that_are_absent_are_null() -> None:
     ],
 )
 def test_what_is_no_message_says_what_is_wrong(parse: Any, body: bytes, text: str) -> None:
-    with pytest.raises(wire.BadMessage) as caught:
+    with pytest.raises(BadMessage) as caught:
         parse(body)
     assert text in str(caught.value)
     assert len(str(caught.value)) <= 300
@@ -162,7 +162,7 @@ def test_what_is_no_message_says_what_is_wrong(parse: Any, body: bytes, text: st
 
 def test_an_error_does_not_quote_the_pod() -> None:
     pod = {"spec": {"containers": [{"resources": "hunter2"}]}}
-    with pytest.raises(wire.BadMessage) as caught:
+    with pytest.raises(BadMessage) as caught:
         wire.parse_filter(dump({**FILTER, "Pod": pod}))
     assert "hunter2" not in str(caught.value)
 

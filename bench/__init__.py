@@ -1,1 +1,1 @@
-"""What Stowage costs: latency, tails, memory, and pods per second beside a bare kube-scheduler."""
+"""Benchmarks: latency, slowest requests, start, pods per second, packing."""

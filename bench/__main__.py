@@ -1,4 +1,5 @@
-"""``make bench``: every figure of the service, a table each. Packing needs traces: ``bench.packing``."""
+"""``make bench``: the tables of the service's speed. Packing needs trace files: ``python -m
+bench.packing``."""
 
 from __future__ import annotations
 
@@ -6,10 +7,10 @@ from bench import latency, start, tails, throughput
 
 
 def main() -> None:
-    """Print the tables as they come."""
+    """Print each table when it is done."""
     print("Latency over HTTP, median / 99th percentile\n", flush=True)
     print(latency.table(latency.run()), flush=True)
-    print("\nThe slowest requests beside a live stream of changes, 5,000 nodes\n", flush=True)
+    print("\nThe slowest requests while the cluster changes, 5,000 nodes\n", flush=True)
     print(tails.table(tails.run()), flush=True)
     print("\nA start on a cluster of 5,000 nodes and 30,000 pods\n", flush=True)
     print(start.table(start.run()), flush=True)

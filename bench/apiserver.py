@@ -1,13 +1,12 @@
-"""A scripted API server: lists a synthetic cluster in pages, then streams its life to whoever watches.
+"""A scripted API server: it lists a synthetic cluster in pages and streams changes to watches.
 
-It stands in for kube-apiserver where a run must repeat exactly and load must be dosed: the objects have the
-size of real ones, the answers are rendered once, and the rate of changes is an argument. It is a process of
-its own, so that what it costs is not counted as Stowage's:
+It replaces kube-apiserver where runs must repeat exactly and the rate of changes is an argument. Objects have
+real size, and answers are rendered once. It is a process of its own, so its cost is not counted as Stowage's:
 
     python -m bench.apiserver --port 8001 --nodes 5000 --rate 500 --burst 500
 
-With ``--hostile`` so many pods wait beside the others that were made to cost more than their share, and every
-tenth change is of one of them.
+With ``--hostile N`` there are also N pending pods that are expensive to process, and every tenth change is of
+one of them.
 """
 
 from __future__ import annotations
@@ -30,24 +29,21 @@ _TICK = 0.01  # seconds between writes to a watch
 _BURST_EVERY = 5.0  # seconds
 
 
-class Life:
-    """What happens to pods and nodes once they are listed, one watch line after another, for ever.
-
-    A pod arrives, is bound where there is room, runs, and goes again, so that the load stays level. Nodes
-    report their status, as the kubelet does every few minutes.
-    """
+class WatchLines:
+    """Endless watch events after the list. Pods arrive, are bound where there is room, run and go again, so
+    the load stays the same. Nodes report their status, as the kubelet does every few minutes."""
 
     def __init__(self, nodes: int, hostile: int = 0) -> None:
         self._version = itertools.count(10_000_000)
         self._nodes = nodes
         self._hostile = list(cluster.hostile(hostile))
-        self._roomy = list(cluster.roomy(nodes))
+        self._with_room = list(cluster.nodes_with_room(nodes))
 
     def pods(self) -> Iterator[bytes]:
-        """Four changes of each pod; as many are alive as there are nodes with room."""
-        alive = len(self._roomy)
+        """Four changes of each pod; as many exist as there are nodes with room."""
+        alive = len(self._with_room)
         hostile = itertools.cycle(self._hostile)
-        for number, node in enumerate(itertools.cycle(self._roomy), start=5_000_000):
+        for number, node in enumerate(itertools.cycle(self._with_room), start=5_000_000):
             yield self._line("ADDED", cluster.pod(number, 1))
             yield self._line("MODIFIED", cluster.pod(number, 1, node=node, phase="Pending"))
             yield self._line("MODIFIED", cluster.pod(number, 1, node=node))
@@ -57,7 +53,7 @@ class Life:
                 yield self._line("MODIFIED", next(hostile))
 
     def nodes(self) -> Iterator[bytes]:
-        """Each node in turn, unchanged in what matters for placement."""
+        """Each node in turn, without a change that matters for placement."""
         for node in itertools.cycle(list(cluster.nodes(self._nodes))):
             yield self._line("MODIFIED", node)
 
@@ -67,7 +63,7 @@ class Life:
 
 
 class ApiServer:
-    """An ASGI application with the few paths that Stowage asks for."""
+    """An ASGI application with the paths that Stowage requests."""
 
     def __init__(self, *, nodes: int, rate: float, burst: int, hostile: int = 0) -> None:
         pods = itertools.chain(cluster.bound_pods(nodes), cluster.hostile(hostile))
@@ -75,11 +71,11 @@ class ApiServer:
             "/api/v1/nodes": ("NodeList", [_dump(node) for node in cluster.nodes(nodes)]),
             "/api/v1/pods": ("PodList", [_dump(pod) for pod in pods]),
         }
-        # The lines are rendered beforehand and then repeated: a dumped pod costs more than what reads it.
-        life = Life(nodes, hostile)
+        # Rendered once and then repeated: writing a pod as JSON costs more than reading it.
+        watch = WatchLines(nodes, hostile)
         self._changes = {
-            "/api/v1/nodes": (list(itertools.islice(life.nodes(), nodes)), nodes / 300, 0),
-            "/api/v1/pods": (list(itertools.islice(life.pods(), 2 * nodes + 2_000)), rate, burst),
+            "/api/v1/nodes": (list(itertools.islice(watch.nodes(), nodes)), nodes / 300, 0),
+            "/api/v1/pods": (list(itertools.islice(watch.pods(), 2 * nodes + 2_000)), rate, burst),
         }
 
     async def __call__(
@@ -110,12 +106,12 @@ class ApiServer:
         await _start(send, 200)
         lines, rate, burst = self._changes[path]
         endless = itertools.cycle(lines)
-        owed, next_burst = 0.0, _BURST_EVERY
+        pending, next_burst = 0.0, _BURST_EVERY
         for tick in range(int(seconds / _TICK)):
-            owed += rate * _TICK
+            pending += rate * _TICK
             if tick * _TICK >= next_burst:
-                owed, next_burst = owed + burst, next_burst + _BURST_EVERY
-            due, owed = int(owed), owed % 1
+                pending, next_burst = pending + burst, next_burst + _BURST_EVERY
+            due, pending = int(pending), pending % 1
             await _write(send, itertools.islice(endless, due))
             await asyncio.sleep(_TICK)
         await send({"type": "http.response.body", "body": b""})
@@ -151,7 +147,7 @@ def main() -> None:
     parser.add_argument(
         "--burst", type=int, default=0, help="changes of pods that come at once every 5 s (0)"
     )
-    parser.add_argument("--hostile", type=int, default=0, help="pods made to cost more than their share (0)")
+    parser.add_argument("--hostile", type=int, default=0, help="pods that are expensive to process (0)")
     args = parser.parse_args()
     app = ApiServer(nodes=args.nodes, rate=args.rate, burst=args.burst, hostile=args.hostile)
     uvicorn.run(app, host="127.0.0.1", port=args.port, log_level="warning", lifespan="off", access_log=False)

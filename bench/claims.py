@@ -1,9 +1,9 @@
-"""What the scores for claims are worth: MIG on demand, where claims come and go.
+"""What Stowage's scores for ResourceClaims gain: MIG devices created on demand, claims that come and go.
 
-Claims arrive at random, each for a MIG device or whole GPUs, and leave after a random time; one that fits
-nowhere is turned away. Which devices a node gives is told by its search for the first that fits, as in
-kube-scheduler. The node is drawn from those that fit (in tree nothing prefers a node for its devices), or it
-is the one that Stowage scores best. The figure is the part of the GPU asked for that is given, in per cent.
+Claims arrive at random, each for a MIG device or for whole GPUs, and leave after a random time; a claim that
+fits nowhere is dropped. Each node allocates the first devices that fit, as kube-scheduler does. The node is a
+random one that fits (the in-tree plugins score no devices), or the one that Stowage scores best. The figure
+is the allocated part of the requested GPU, in per cent.
 
     python -m bench.claims --seeds 1 2 3 4
 """
@@ -50,68 +50,76 @@ def main() -> None:
             if gpus == 1 and "two GPUs" in mix:
                 continue
             for load in args.loads:
-                given = [
-                    100
-                    * mean(
-                        Cluster(nodes, gpus).run(mix, load, seed, args.claims, scored=scored)
-                        for seed in args.seeds
-                    )
-                    for scored in (False, True)
+                figures = [
+                    _mean_allocated(nodes, gpus, mix, load, args, scored=scored) for scored in (False, True)
                 ]
-                print(f"| {nodes} x {gpus} | {name} | {load} | {given[0]:.1f} | {given[1]:.1f} |", flush=True)
+                cells = f"{nodes} x {gpus}", name, load, *(f"{figure:.1f}" for figure in figures)
+                print("|", " | ".join(map(str, cells)), "|", flush=True)
+
+
+def _mean_allocated(
+    nodes: int, gpus: int, mix: Mapping[str, float], load: float, args: argparse.Namespace, *, scored: bool
+) -> float:
+    """Per cent, over the seeds."""
+    runs = (Cluster(nodes, gpus).run(mix, load, seed, args.claims, scored=scored) for seed in args.seeds)
+    return 100 * mean(runs)
 
 
 class Cluster:
-    """Nodes with H100 that are divided on demand, and the claims that have devices there."""
+    """Nodes with H100 in MIG mode, and the claims that are allocated there."""
 
     def __init__(self, nodes: int, gpus: int) -> None:
         self.gpus = nodes * gpus
-        self._books = DeviceCache()
+        self._cache = DeviceCache()
         self._nodes = [f"n{number}" for number in range(nodes)]
         for raw in classes():
-            self._books.put(class_of(raw["metadata"]["name"], raw["spec"]))
+            self._cache.put(class_of(raw["metadata"]["name"], raw["spec"]))
         for name in self._nodes:
             for raw in divided_node(name, gpus)[1]:
-                self._books.put(slice_of(raw["metadata"]["name"], raw["spec"]))
-        self._simulator = AllocationSimulator(self._books)
+                self._cache.put(slice_of(raw["metadata"]["name"], raw["spec"]))
+        self._simulator = AllocationSimulator(self._cache)
 
     def run(self, mix: Mapping[str, float], load: float, seed: int, claims: int, *, scored: bool) -> float:
-        """The part of what is asked for that is given; ``load`` is what would be in use if all were given."""
+        """The allocated part of the requested GPU; ``load`` is the GPU in use if every claim were
+        allocated."""
         rng = random.Random(seed)
         rate = load * self.gpus / sum(part * SIZES[kind] for kind, part in mix.items())
-        now = asked = given = 0.0
+        now = requested = allocated = 0.0
         leaving: list[tuple[float, str]] = []
         for number in range(claims):
             now += rng.expovariate(rate)
             while leaving and leaving[0][0] <= now:
-                self._books.remove("ResourceClaim", heapq.heappop(leaving)[1])
+                self._cache.remove("ResourceClaim", heapq.heappop(leaving)[1])
             kind = rng.choices(list(mix), list(mix.values()))[0]
             ends = now + rng.expovariate(1.0)
-            asked += SIZES[kind]
+            requested += SIZES[kind]
             if self._place(f"claim-{number}", kind, rng, scored=scored):
-                given += SIZES[kind]
+                allocated += SIZES[kind]
                 heapq.heappush(leaving, (ends, f"d/claim-{number}"))
-        return given / asked
+        return allocated / requested
 
     def _place(self, name: str, kind: str, rng: random.Random, *, scored: bool) -> bool:
-        """Give a claim its devices on the best node, or on any; False where it fits on none."""
-        self._books.put(claim_of("d", name, {"devices": _wish(kind)}, None))
-        self._books.refresh(lambda node: {})
+        """Allocate a claim on the best or on a random node; False if it fits on none."""
+        self._cache.put(claim_of("d", name, {"devices": _spec(kind)}, None))
+        self._cache.refresh(lambda node: {})
         pod = Pod("d", name, name, PodSpec(claims=(PodClaim("c", name),)))
         found = self._simulator.forecasts(pod, [(node, {}) for node in self._nodes])
         fits = [forecast for forecast in found if forecast.devices]
         if not fits:
-            self._books.remove("ResourceClaim", f"d/{name}")
+            self._cache.remove("ResourceClaim", f"d/{name}")
             return False
         chosen = min(fits, key=lambda forecast: forecast.cost) if scored else rng.choice(fits)
-        results = [{"driver": one.driver, "pool": one.pool, "device": one.device} for one in chosen.devices]
-        self._books.put(
+        results = [
+            {"driver": device.driver, "pool": device.pool, "device": device.device}
+            for device in chosen.devices
+        ]
+        self._cache.put(
             claim_of("d", name, {"devices": {}}, {"allocation": {"devices": {"results": results}}})
         )
         return True
 
 
-def _wish(kind: str) -> dict[str, Any]:
+def _spec(kind: str) -> dict[str, Any]:
     if kind.endswith(("GPU", "GPUs")):
         exactly: dict[str, Any] = {"deviceClassName": "gpu.nvidia.com", "count": int(SIZES[kind])}
     else:

@@ -1,8 +1,8 @@
-"""kube-scheduler's side of the connection, made as cheap as possible: one keep-alive socket, nothing parsed.
+"""The client side of a connection from kube-scheduler: one keep-alive socket, as cheap as possible.
 
-Only the time between the first byte out and the last byte in is measured. Requests are rendered before the
-clock starts, replies are read after it stopped. On a machine with busy neighbours part of that time is spent
-waiting for a CPU; Linux counts it for each thread, so it is told apart.
+The time from the first byte sent to the last byte received is measured. Requests are rendered before, replies
+are parsed afterwards. On a shared machine part of that time is spent waiting for a CPU; Linux counts it for
+each thread, so it is reported separately.
 """
 
 from __future__ import annotations
@@ -22,56 +22,59 @@ _LARGEST_REPLY = 32 << 20  # bytes
 class Client:
     """One connection to Stowage.
 
-    Of the last exchange, ``seconds`` is how long it took, ``cpu`` what Stowage's event loop worked on it, and
-    ``starved`` how long that loop or this client was ready to run but had no CPU.
+    Seconds of the last exchange: ``seconds`` in all, ``cpu`` of Stowage's event loop, and ``starved``, in
+    which that loop or this client was ready to run but had no CPU.
     """
 
     def __init__(self, port: int, pid: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = bytearray(_LARGEST_REPLY)
-        self._accounts = [Path(f"/proc/{process}/task/{process}/schedstat") for process in (pid, os.getpid())]
+        self._schedstats = [
+            Path(f"/proc/{process}/task/{process}/schedstat") for process in (pid, os.getpid())
+        ]
         self.seconds = self.cpu = self.starved = 0.0
 
     def post(self, path: str, body: bytes) -> bytes:
-        """POST a JSON body; the reply's body. Raises RuntimeError on a status other than 200."""
+        """The body of the reply. Raises RuntimeError on a status other than 200."""
         head = f"POST {path} HTTP/1.1\r\nHost: stowage\r\nContent-Type: application/json\r\n"
         return self._exchange(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
 
     def get(self, path: str) -> bytes:
-        """GET; the reply's body. Raises RuntimeError on a status other than 200."""
+        """The body of the reply. Raises RuntimeError on a status other than 200."""
         return self._exchange(b"GET %s HTTP/1.1\r\nHost: stowage\r\n\r\n" % path.encode())
 
     def _exchange(self, request: bytes) -> bytes:
         view = memoryview(self._buffer)
-        (cpu, waited), started = self._account(), perf_counter()
+        (cpu, waited), started = self._read_schedstats(), perf_counter()
         self._socket.sendall(request)
-        got, end = 0, -1
-        while end < 0 or got < end:
-            received = self._socket.recv_into(view[got:])
+        size, end = 0, -1
+        while end < 0 or size < end:
+            received = self._socket.recv_into(view[size:])
             if not received:
                 raise ConnectionError("Stowage closed the connection")
-            got += received
-            if end < 0 and (head := self._buffer.find(b"\r\n\r\n", 0, got)) >= 0:
+            size += received
+            if end < 0 and (head := self._buffer.find(b"\r\n\r\n", 0, size)) >= 0:
                 end = head + 4 + _content_length(bytes(self._buffer[:head]))
         self.seconds = perf_counter() - started
-        (cpu_now, waited_now) = self._account()
+        (cpu_now, waited_now) = self._read_schedstats()
         self.cpu, self.starved = cpu_now - cpu, waited_now - waited
         status, reply = bytes(self._buffer[9:12]), bytes(self._buffer[head + 4 : end])
         if status != b"200":
             raise RuntimeError(f"status {status.decode()}: {reply[:200].decode()}")
         return reply
 
-    def _account(self) -> tuple[float, float]:
-        """Seconds so far: on a CPU (the loop), waiting for one (both). See sched-stats.rst of Linux."""
-        loop, own = ([int(field) for field in path.read_bytes().split()] for path in self._accounts)
+    def _read_schedstats(self) -> tuple[float, float]:
+        """Seconds so far: on a CPU (the loop), waiting for one (loop and client); sched-stats.rst of
+        Linux."""
+        loop, own = ([int(field) for field in path.read_bytes().split()] for path in self._schedstats)
         return loop[0] / 1e9, (loop[1] + own[1]) / 1e9
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._socket.close()
 
@@ -85,4 +88,4 @@ def _content_length(head: bytes) -> int:
     for line in head.lower().split(b"\r\n"):
         if line.startswith(b"content-length:"):
             return int(line.partition(b":")[2])
-    raise RuntimeError("a reply without Content-Length")
+    raise RuntimeError("reply has no Content-Length")

@@ -1,7 +1,7 @@
-"""A synthetic GPU cluster at the size on the wire of a real one, the same at every run.
+"""A synthetic GPU cluster with objects of real size, the same in every run.
 
-Nodes have eight whole GPUs and carry what GPU feature discovery and the kubelet put on them (15 KB, most of
-it the list of images); pods are 4 KB, a tenth of which matters for placement. Every node holds six pods.
+Nodes have eight whole GPUs and what GPU feature discovery and the kubelet write (15 KB, most of it the list
+of images). Pods are 4 KB; a tenth of that matters for placement. Six pods run on every node.
 """
 
 from __future__ import annotations
@@ -9,43 +9,42 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator, Mapping
-from typing import Any
 
-Manifest = dict[str, Any]
+from bench.node_manifest import GPUS_PER_NODE, Manifest, node_manifest
 
 PODS_PER_NODE = 6
-GPUS_PER_NODE = 8
 SEED = 20_260_801
 
-# GPUs of the six pods on a node, from full to half empty: every request but the largest fits somewhere.
-_OCCUPANCY = (
+_OCCUPANCIES = (
     (1, 1, 1, 1, 2, 2),
     (1, 1, 1, 1, 1, 2),
     (1, 1, 1, 1, 1, 1),
     (0, 0, 1, 1, 1, 1),
     (0, 0, 0, 0, 0, 4),
 )
-_KINDS = (
+"""GPUs of the six pods on a node, from full to half empty: every request but the largest fits somewhere."""
+_PRODUCTS = (
     ("NVIDIA-H100-80GB-HBM3", "81559", "hopper", 6),
     ("NVIDIA-A100-SXM4-80GB", "81920", "ampere", 3),
     ("NVIDIA-L40S", "46068", "ada-lovelace", 1),
 )
-ASKED = {1: 12, 2: 4, 4: 3, 8: 1}
-"""GPUs of a pod that arrives, and how often."""
+"""Product, memory in MiB, family, and weight of the nodes' GPUs."""
+GPU_WEIGHTS = {1: 12, 2: 4, 4: 3, 8: 1}
+"""How often an arriving pod asks for so many GPUs."""
 
 
 def node_name(index: int) -> str:
-    """The name of a node, as long as names of cloud machines are."""
+    """As long as the names of cloud machines."""
     return f"gpu-node-{index // 1000:02d}-{index % 1000:04d}.eu-west.compute.internal"
 
 
 def nodes(count: int) -> Iterator[Manifest]:
-    """``count`` nodes of three kinds, mixed."""
+    """``count`` nodes with different GPUs."""
     rng = random.Random(SEED)
-    weights = [weight for *_, weight in _KINDS]
+    weights = [weight for *_, weight in _PRODUCTS]
     for index in range(count):
-        product, memory, family, _ = rng.choices(_KINDS, weights)[0]
-        yield _node(index, product, memory, family)
+        product, memory, family, _ = rng.choices(_PRODUCTS, weights)[0]
+        yield node_manifest(index, node_name(index), product, memory, family)
 
 
 def bound_pods(count: int) -> Iterator[Manifest]:
@@ -56,25 +55,25 @@ def bound_pods(count: int) -> Iterator[Manifest]:
             yield pod(next(numbers), gpus, node=node_name(index))
 
 
-def roomy(count: int) -> Iterator[str]:
-    """Those of ``count`` nodes with at least four GPUs free."""
+def nodes_with_room(count: int) -> Iterator[str]:
+    """The names of those of ``count`` nodes that have at least four GPUs free."""
     for index, sizes in enumerate(_occupancy(count)):
         if GPUS_PER_NODE - sum(sizes) >= 4:
             yield node_name(index)
 
 
-def arrivals(sizes: Mapping[int, int] = ASKED) -> Iterator[Manifest]:
-    """Pods that wait for a node, without end; ``sizes``: how often one asks for so many GPUs."""
+def arrivals(sizes: Mapping[int, int] = GPU_WEIGHTS) -> Iterator[Manifest]:
+    """An endless stream of pods without a node; ``sizes``: how often one asks for so many GPUs."""
     rng = random.Random(SEED + 2)
     for number in itertools.count(1_000_000):
         yield pod(number, rng.choices(list(sizes), list(sizes.values()))[0])
 
 
 def hostile(count: int) -> Iterator[Manifest]:
-    """``count`` pods that wait, made to cost more than their share."""
-    for number, (notes, gpus) in zip(range(count), itertools.cycle(_HOSTILE), strict=False):
+    """``count`` pods without a node whose manifests are expensive to process."""
+    for number, (extra, gpus) in zip(range(count), itertools.cycle(_HOSTILE), strict=False):
         manifest = pod(9_000_000 + number, gpus)
-        manifest["metadata"]["annotations"] |= notes
+        manifest["metadata"]["annotations"] |= extra
         yield manifest
 
 
@@ -89,7 +88,7 @@ _HOSTILE: tuple[tuple[dict[str, str], int], ...] = (
 
 def _occupancy(count: int) -> Iterator[tuple[int, ...]]:
     rng = random.Random(SEED + 1)
-    return (rng.choice(_OCCUPANCY) for _ in range(count))
+    return (rng.choice(_OCCUPANCIES) for _ in range(count))
 
 
 def pod(number: int, gpus: int, *, node: str = "", phase: str = "") -> Manifest:
@@ -221,84 +220,4 @@ def _pod_status(name: str, phase: str, uid: str) -> Manifest:
             }
         ],
         "qosClass": "Guaranteed",
-    }
-
-
-def _node(index: int, product: str, memory_mib: str, family: str) -> Manifest:
-    name = node_name(index)
-    amounts = {
-        "cpu": "128",
-        "memory": "2113536732Ki",
-        "pods": "110",
-        "ephemeral-storage": "3515625000Ki",
-        "hugepages-1Gi": "0",
-        "nvidia.com/gpu": str(GPUS_PER_NODE),
-    }
-    labels = {
-        "kubernetes.io/hostname": name,
-        "kubernetes.io/arch": "amd64",
-        "kubernetes.io/os": "linux",
-        "topology.kubernetes.io/region": "eu-west",
-        "topology.kubernetes.io/zone": f"eu-west-{'abc'[index % 3]}",
-        "nvidia.com/gpu.present": "true",
-        "nvidia.com/gpu.count": str(GPUS_PER_NODE),
-        "nvidia.com/gpu.product": product,
-        "nvidia.com/gpu.memory": memory_mib,
-        "nvidia.com/gpu.family": family,
-        "nvidia.com/gpu.replicas": "1",
-        "nvidia.com/mig.capable": "true",
-        "nvidia.com/mig.strategy": "mixed",
-        "nvidia.com/mig.config.state": "success",
-        **{f"feature.node.kubernetes.io/cpu-cpuid.{flag}": "true" for flag in _CPU_FLAGS},
-    }
-    return {
-        "kind": "Node",
-        "apiVersion": "v1",
-        "metadata": {
-            "name": name,
-            "uid": f"{index:08x}-0de0-4c1d-9f00-{index:012x}",
-            "resourceVersion": str(1_000_000 + index),
-            "creationTimestamp": "2026-06-01T00:00:00Z",
-            "labels": labels,
-            "annotations": {
-                "node.alpha.kubernetes.io/ttl": "15",
-                "nfd.node.kubernetes.io/feature-labels": ",".join(labels),
-            },
-        },
-        "spec": {"podCIDR": "10.12.4.0/24", "providerID": f"cloud:///eu-west/{name}"},
-        "status": {"capacity": amounts, "allocatable": amounts, **_node_status(index)},
-    }
-
-
-_CPU_FLAGS = tuple(
-    f"AVX512{part}" for part in ("BW", "CD", "DQ", "F", "VL", "VNNI", "VBMI", "VBMI2", "FP16", "BF16")
-)
-
-
-def _node_status(index: int) -> Manifest:
-    kinds = ("MemoryPressure", "DiskPressure", "PIDPressure", "Ready")
-    return {
-        "conditions": [
-            {
-                "type": kind,
-                "status": "False",
-                "lastHeartbeatTime": "2026-08-01T09:30:00Z",
-                "reason": "Kubelet",
-            }
-            for kind in kinds
-        ],
-        "addresses": [
-            {"type": "InternalIP", "address": f"10.{index >> 16 & 255}.{index >> 8 & 255}.{index & 255}"}
-        ],
-        "nodeInfo": {"kubeletVersion": "v1.36.3", "containerRuntimeVersion": "containerd://2.1.4"},
-        "images": [  # the kubelet reports its 50 largest
-            {
-                "names": [
-                    f"registry.example.com/team/image-{i:02d}@sha256:{i:064x}",
-                    f"registry.example.com/team/image-{i:02d}:2026.{i}.0",
-                ],
-                "sizeBytes": 1_234_567_890 + i,
-            }
-            for i in range(50)
-        ],
     }

@@ -1,8 +1,8 @@
-"""What hostile pods cost the others: the latency of normal pods beside them, and without them, in turns.
+"""What hostile pods cost the others: the latency of normal pods with and without them.
 
-Two Stowages follow two scripted API servers with the same cluster and the same changes; in one of them pods
-wait, and change, that were made to cost more than their share. Each normal pod is asked about in both, one
-after the other, so that a change of the machine's speed hits both. Run alone:
+Two Stowages watch two scripted API servers with the same cluster and the same changes; one cluster also has
+pending pods that are expensive to process. Each normal pod is sent to both, one after the other, so a change
+of the machine's speed affects both. Run alone:
 
     python -m bench.hostile --nodes 1000 --hostile 200 --pods 500
 """
@@ -20,31 +20,31 @@ from bench.service import api_server, stowage
 
 _RATE = 50  # changes of pods a second
 _WARM_UP = 20
-_SIZES = {1: 12, 2: 4, 4: 3}  # every pod fits: one that does not waits for news on purpose
+_SIZES = {1: 12, 2: 4, 4: 3}  # every pod fits: a refusal is evaluated again for up to 30 ms
 _CALLS = ("/scheduler/filter", "/scheduler/prioritize")
 
 
 def run(nodes: int, hostile: int, pods: int) -> tuple[list[list[float]], list[float]]:
-    """Without the hostile pods and beside them: milliseconds of filter and prioritize together for each pod,
-    and the resident memory in MiB."""
+    """Without and with hostile pods: milliseconds of filter and prioritize together for each pod, and the
+    resident memory in MiB."""
     names = [cluster.node_name(index) for index in range(nodes)]
-    taken: list[list[float]] = [[], []]
+    times: list[list[float]] = [[], []]
     with ExitStack() as stack:
         services = [
-            stack.enter_context(stowage(stack.enter_context(api_server(nodes, rate=_RATE, hostile=many))))
-            for many in (0, hostile)
+            stack.enter_context(stowage(stack.enter_context(api_server(nodes, rate=_RATE, hostile=count))))
+            for count in (0, hostile)
         ]
-        clients = [stack.enter_context(Client(one.port, one.pid)) for one in services]
+        clients = [stack.enter_context(Client(service.port, service.pid)) for service in services]
         for number, pod in enumerate(itertools.islice(cluster.arrivals(_SIZES), pods + _WARM_UP)):
             body = extender_args(pod, names)
-            for client, times in zip(clients, taken, strict=True):
+            for client, milliseconds in zip(clients, times, strict=True):
                 seconds = 0.0
                 for call in _CALLS:
                     client.post(call, body)
                     seconds += client.seconds
                 if number >= _WARM_UP:
-                    times.append(seconds * 1e3)
-        return taken, [one.memory_mib() for one in services]
+                    milliseconds.append(seconds * 1e3)
+        return times, [service.memory_mib() for service in services]
 
 
 def main() -> None:
@@ -56,11 +56,11 @@ def main() -> None:
     parser.add_argument("--hostile", type=int, default=200)
     parser.add_argument("--pods", type=int, default=500)
     args = parser.parse_args()
-    taken, memory = run(args.nodes, args.hostile, args.pods)
-    for name, times, mib in zip(("without", "beside hostile pods"), taken, memory, strict=True):
-        p99 = statistics.quantiles(times, n=100)[98]
-        print(f"{name}: median {statistics.median(times):.2f} ms, p99 {p99:.2f} ms, {mib:.0f} MiB")
-    ratios = [beside / without for without, beside in zip(*taken, strict=True)]
+    times, memory = run(args.nodes, args.hostile, args.pods)
+    for name, milliseconds, mib in zip(("without", "with hostile pods"), times, memory, strict=True):
+        p99 = statistics.quantiles(milliseconds, n=100)[98]
+        print(f"{name}: median {statistics.median(milliseconds):.2f} ms, p99 {p99:.2f} ms, {mib:.0f} MiB")
+    ratios = [beside / without for without, beside in zip(*times, strict=True)]
     print(f"ratio, pod by pod: median {statistics.median(ratios):.3f}")
 
 

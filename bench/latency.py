@@ -25,7 +25,7 @@ _WARM_UP = 20
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Milliseconds of each pod, in order. ``cpu_ms`` is the event loop's work on both calls together."""
+    """Milliseconds of each pod, in order. ``cpu_ms`` is CPU of the event loop for both calls."""
 
     nodes: int
     shortlist: int
@@ -35,12 +35,11 @@ class Row:
 
     @property
     def both_ms(self) -> list[float]:
-        """Filter and prioritize of the same pod together."""
         return [f + p for f, p in zip(self.filter_ms, self.prioritize_ms, strict=True)]
 
 
 def measure(running: Running, nodes: int, shortlist: int, pods: int) -> Row:
-    """Time ``pods`` pairs on one connection."""
+    """Measure ``pods`` pairs on one connection."""
     names = [cluster.node_name(index) for index in range(nodes)]
     row = Row(nodes, shortlist)
     with Client(running.port, running.pid) as client:

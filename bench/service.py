@@ -1,4 +1,4 @@
-"""Stowage as users start it, ``stowage serve``, against a scripted API server, each a process of its own."""
+"""Starts ``stowage serve`` and the scripted API server, each as a process of its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import yaml
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A Stowage that is ready. ``ready_seconds`` have passed since its process was started."""
+    """A Stowage that is ready; ``ready_seconds`` after its process was started."""
 
     port: int
     pid: int
@@ -43,7 +43,7 @@ def cpu_seconds(pid: int) -> float:
 
 @contextmanager
 def api_server(nodes: int, *, rate: float = 0, burst: int = 0, hostile: int = 0) -> Iterator[Path]:
-    """A scripted API server; the value is a kubeconfig for it."""
+    """A scripted API server; yields a kubeconfig for it."""
     port = free_port()
     arguments = {"port": port, "nodes": nodes, "rate": rate, "burst": burst, "hostile": hostile}
     command = [sys.executable, "-m", "bench.apiserver", *(f"--{k}={v}" for k, v in arguments.items())]
@@ -54,7 +54,7 @@ def api_server(nodes: int, *, rate: float = 0, burst: int = 0, hostile: int = 0)
 
 @contextmanager
 def stowage(kubeconfig: Path, settings: Mapping[str, str] | None = None) -> Iterator[Running]:
-    """``stowage serve`` on a free port, ready; ``settings`` are environment variables."""
+    """``stowage serve`` on a free port, once it is ready; ``settings`` are environment variables."""
     port = free_port()
     program = str(Path(sys.executable).with_name("stowage"))
     command = [program, "serve", f"--kubeconfig={kubeconfig}", f"--port={port}"]

@@ -1,7 +1,7 @@
-"""How long a start takes, and how much memory is in use afterwards: the cluster listed, the kernels compiled.
+"""How long a start takes and how much memory is in use afterwards.
 
-Each start is from nothing; the kernels are compiled, or loaded from a cache that the start before has filled.
-Run alone:
+Each start lists the whole cluster; the kernels are compiled, or loaded from the cache that the start before
+has filled. Run alone:
 
     python -m bench.start --nodes 5000 --rounds 3
 """
@@ -19,12 +19,13 @@ from bench import cluster
 from bench.client import Client, extender_args
 from bench.service import api_server, stowage
 
-_REQUESTS = 200  # each filter and prioritize, so that what requests keep is counted
+_REQUESTS = 200  # filter and prioritize each, so that what requests cache is counted
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Seconds from the start of the process to 200 at ``/readyz``, and memory in MiB after some requests."""
+    """Seconds from the start of the process until ``/readyz`` answers 200; memory in MiB after some
+    requests."""
 
     compiled: bool
     ready_seconds: float
@@ -33,14 +34,14 @@ class Start:
 
 
 def run(nodes: int = 5000, rounds: int = 3) -> list[Start]:
-    """Start with an empty cache of kernels and then with the one it filled, ``rounds`` times."""
+    """Start with an empty kernel cache and then with the cache that this start filled, ``rounds`` times."""
     starts = []
     with api_server(nodes) as kubeconfig:
         for _ in range(rounds):
             with tempfile.TemporaryDirectory() as cache:
                 for compiled in (True, False):
                     with stowage(kubeconfig, {"NUMBA_CACHE_DIR": cache}) as running:
-                        _ask(running.port, running.pid, nodes)
+                        _send_requests(running.port, running.pid, nodes)
                         memory = running.memory_mib("VmRSS"), running.memory_mib("VmHWM")
                         starts.append(Start(compiled, running.ready_seconds, *memory))
     return starts
@@ -63,7 +64,7 @@ def table(starts: Sequence[Start]) -> str:
     return "\n".join(lines)
 
 
-def _ask(port: int, pid: int, nodes: int) -> None:
+def _send_requests(port: int, pid: int, nodes: int) -> None:
     names = [cluster.node_name(index) for index in range(nodes)]
     with Client(port, pid) as client:
         for pod in itertools.islice(cluster.arrivals(), _REQUESTS):

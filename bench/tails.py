@@ -1,8 +1,8 @@
-"""The slowest of 10,000 requests while the cluster lives: changes, bursts of changes, scrapes, people.
+"""The slowest of 10,000 requests while the cluster changes and others read metrics and debug pages.
 
-filter and prioritize alternate on one connection. Beside them pods come and go (``--rate`` changes a second,
-and every five seconds ``--burst`` at once), nodes report their status, Prometheus scrapes, and somebody reads
-the debug endpoint. Run alone:
+filter and prioritize alternate on one connection. Meanwhile pods come and go (``--rate`` changes a second,
+and ``--burst`` at once every five seconds), nodes report their status, Prometheus scrapes, and the debug
+endpoint is read. Run alone:
 
     python -m bench.tails --nodes 5000 --requests 10000 --rate 500 --burst 500
 """
@@ -30,12 +30,13 @@ _VISITS = (
     ("/metrics", 5.0),
     ("/debug/nodes", 20.0),
     ("/debug/pods/team-00/none", 7.0),
-)  # path, every so many s
+)  # path, seconds between two requests
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request: when it ended (s since the start), how long it took, and how long it waited for a CPU."""
+    """One request: when it ended (s since the start), how long it took and how long it waited for a CPU
+    (ms)."""
 
     at: float
     verb: str
@@ -46,32 +47,31 @@ class Request:
 def measure(running: Running, nodes: int, requests: int, *, visits: bool = True) -> list[Request]:
     """Send ``requests`` requests on one connection, one at a time."""
     names = [cluster.node_name(index) for index in range(nodes)]
-    done: list[Request] = []
+    sent: list[Request] = []
     with Client(running.port, running.pid) as client, _visitors(running.port if visits else 0):
         started = time.perf_counter()
         for pod in itertools.islice(cluster.arrivals(), requests // 2):
             fit = json.loads(client.post("/scheduler/filter", extender_args(pod, names)))["NodeNames"]
-            done.append(_request(client, "filter", started))
+            sent.append(_request(client, "filter", started))
             client.post("/scheduler/prioritize", extender_args(pod, fit or names))
-            done.append(_request(client, "prioritize", started))
-    return done
+            sent.append(_request(client, "prioritize", started))
+    return sent
 
 
 def run(nodes: int = 5000, requests: int = 10_000, rate: float = 500, burst: int = 500) -> list[Request]:
-    """Start everything, and measure."""
     with api_server(nodes, rate=rate, burst=burst) as kubeconfig, stowage(kubeconfig) as running:
         return measure(running, nodes, requests)
 
 
 def table(requests: Sequence[Request]) -> str:
-    """The distribution, as it was and without the waiting for a CPU, as a Markdown table."""
-    took = {"as measured": [r.ms for r in requests], "without": [r.ms - r.starved_ms for r in requests]}
+    """The distribution as measured and without the time spent waiting for a CPU, as a Markdown table."""
+    columns = {"as measured": [r.ms for r in requests], "without": [r.ms - r.starved_ms for r in requests]}
     lines = [
         f"| {len(requests):,} requests, ms | median | p99 | p99.9 | longest | over {LIMIT_MS:g} |",
         "|---|--:|--:|--:|--:|--:|",
     ]
     for name, label in (("as measured", "as measured"), ("without", "without waiting for a CPU")):
-        values = took[name]
+        values = columns[name]
         cuts = statistics.quantiles(values, n=1000)
         over = sum(value > LIMIT_MS for value in values)
         cells = (statistics.median(values), cuts[989], cuts[998], max(values))
@@ -85,10 +85,10 @@ def _request(client: Client, verb: str, started: float) -> Request:
 
 @contextlib.contextmanager
 def _visitors(port: int) -> Iterator[None]:
-    """Prometheus, and people at the debug endpoint, each in a thread that mostly sleeps."""
-    over = threading.Event()
+    """Prometheus and readers of the debug endpoint, each in a thread that mostly sleeps."""
+    stop = threading.Event()
     threads = [
-        threading.Thread(target=_visit, args=(f"http://127.0.0.1:{port}{path}", every, over), daemon=True)
+        threading.Thread(target=_visit, args=(f"http://127.0.0.1:{port}{path}", every, stop), daemon=True)
         for path, every in (_VISITS if port else ())
     ]
     for thread in threads:
@@ -96,13 +96,13 @@ def _visitors(port: int) -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
+        stop.set()
         for thread in threads:
             thread.join()
 
 
-def _visit(url: str, every: float, over: threading.Event) -> None:
-    while not over.wait(every):
+def _visit(url: str, every: float, stop: threading.Event) -> None:
+    while not stop.wait(every):
         with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(url) as response:
             response.read()
 

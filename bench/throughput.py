@@ -1,8 +1,8 @@
-"""Pods per second through a real kube-scheduler, with Stowage and without, in turns on one control plane.
+"""Pods per second through a real kube-scheduler, with and without Stowage, in turns on one control plane.
 
-All pods exist before the scheduler starts; the rate is the slope of its counter of scheduled pods between a
-tenth and nine tenths of them. Both sides see every node. The control plane is that of the end-to-end tests
-(build it with ``make e2e``). Run alone:
+All pods exist before the scheduler starts; the rate is the slope of its counter of scheduled pods between 10
+% and 90 % of them. Both schedulers see every node. The control plane is that of the end-to-end tests (build
+it with ``make e2e``). Run alone:
 
     python -m bench.throughput --nodes 1000 --pods 3000 --rounds 3
 """
@@ -33,13 +33,13 @@ from tests.e2e.controlplane.process import Process
 
 _CONFIGURATION = Path(__file__).parents[1] / "scheduler-config" / "second-scheduler.yaml"
 _SCHEDULED = re.compile(rb'^scheduler_schedule_attempts_total\{[^}]*result="scheduled"\} (\S+)', re.M)
-_GIVEN_BY_SERVER = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "ownerReferences")
-_PATIENCE = 300  # seconds for one run
+_SET_BY_SERVER = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "ownerReferences")
+_TIMEOUT = 300  # seconds for one run
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: pods a second, and the CPU of Stowage for each of them (0 without Stowage)."""
+    """Pods a second, and Stowage's CPU for each of them (0 without Stowage)."""
 
     with_stowage: bool
     pods_per_second: float
@@ -47,7 +47,7 @@ class Run:
 
 
 def run(nodes: int = 1000, pods: int = 3000, rounds: int = 3) -> list[Run]:
-    """Run both sides ``rounds`` times, one after the other. Needs the built control plane."""
+    """Run without and with Stowage, ``rounds`` times. Needs the built control plane."""
     if missing():
         raise SystemExit("the control plane is not built: python -m tests.e2e.controlplane.build")
     with tempfile.TemporaryDirectory() as directory, ControlPlane(Path(directory) / "plane") as plane:
@@ -56,16 +56,16 @@ def run(nodes: int = 1000, pods: int = 3000, rounds: int = 3) -> list[Run]:
 
 
 def table(runs: Sequence[Run]) -> str:
-    """Medians and the range of each side, and the ratio of the medians, in Markdown."""
-    bare, ours = ([r for r in runs if r.with_stowage is side] for side in (False, True))
-    ratio = _median(ours) / _median(bare)
-    cpu = statistics.median(r.stowage_cpu_ms for r in ours)
+    """Medians and ranges without and with Stowage, and the ratio of the medians, in Markdown."""
+    alone, with_stowage = ([r for r in runs if r.with_stowage is wanted] for wanted in (False, True))
+    ratio = _median(with_stowage) / _median(alone)
+    cpu = statistics.median(r.stowage_cpu_ms for r in with_stowage)
     return "\n".join(
         [
             "| kube-scheduler | pods a second, median (lowest to highest) | Stowage's CPU for a pod |",
             "|---|--:|--:|",
-            f"| alone | {_rates(bare)} | - |",
-            f"| with Stowage | {_rates(ours)}, {ratio:.0%} | {cpu:.2f} ms |",
+            f"| alone | {_rates(alone)} | - |",
+            f"| with Stowage | {_rates(with_stowage)}, {ratio:.0%} | {cpu:.2f} ms |",
         ]
     )
 
@@ -84,7 +84,7 @@ def _round(plane: ControlPlane, pods: int, with_stowage: bool) -> Run:
 def _counts(scheduler: Process, running: Running | None, pods: int) -> Iterator[tuple[float, float, float]]:
     """(seconds, pods scheduled, CPU seconds of Stowage) until all pods are scheduled."""
     port = next(flag.partition("=")[2] for flag in scheduler.command if flag.startswith("--secure-port="))
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     with httpx.Client(verify=False, trust_env=False) as client:
         scheduled = 0.0
         while scheduled < pods:
@@ -92,7 +92,7 @@ def _counts(scheduler: Process, running: Running | None, pods: int) -> Iterator[
             scheduled = float(found[1]) if found else 0.0
             yield time.monotonic(), scheduled, cpu_seconds(running.pid) if running else 0.0
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{scheduled:g} of {pods} pods scheduled in {_PATIENCE} s")
+                raise TimeoutError(f"{scheduled:g} of {pods} pods scheduled in {_TIMEOUT} s")
             time.sleep(0.2)
 
 
@@ -117,8 +117,8 @@ def _configuration(running: Running | None) -> dict[str, Any]:
 
 
 def _new(manifest: cluster.Manifest) -> cluster.Manifest:
-    """The object as a client creates it."""
-    metadata = {k: v for k, v in manifest["metadata"].items() if k not in _GIVEN_BY_SERVER}
+    """The object without the fields that the API server sets."""
+    metadata = {k: v for k, v in manifest["metadata"].items() if k not in _SET_BY_SERVER}
     if manifest["kind"] == "Node":
         return manifest | {"metadata": metadata}
     return {k: v for k, v in manifest.items() if k != "status"} | {

@@ -15,10 +15,10 @@ from pathlib import Path
 from statistics import fmean
 
 from bench.packing import plots, tables
-from bench.packing.runs import BOUND, Result, Rows, Task, nodes_file, run, run_mixes
+from bench.packing.runs import BOUND, Result, Task, nodes_file, run, run_mixes
+from bench.packing.trace_runs import Rows, TraceOptions
 from extender.cli.replay import seed_range
-from extender.replay import report as replay_report
-from extender.replay.runs import TraceOptions
+from extender.replay.report import aligned, table
 from extender.replay.traces import read_nodes
 
 HERE = Path(__file__).parent
@@ -51,7 +51,7 @@ WAYS = {
     "shuffled": KNOWN,
     "random ties": TraceOptions(known_mix=True, random_ties=True),
     "sample 50": TraceOptions(known_mix=True, sample=50),
-    "scores 0-10": TraceOptions(known_mix=True, random_ties=True, scored=True),
+    "scores 0-10": TraceOptions(known_mix=True, random_ties=True, fixed_scale=True),
 }
 SAMPLES = (10, 50, 125, 500, 0)
 
@@ -86,7 +86,7 @@ def policies(args: argparse.Namespace) -> tuple[str, Rows]:
     if args.readme:
         tables.replace_in(args.readme, short, _command())
     long = tables.by_trace(merged, chosen[0][0])
-    return f"{tables.aligned(long)}\n\n{tables.aligned(short)}", _rows(merged)
+    return f"{aligned(long)}\n\n{aligned(short)}", _rows(merged)
 
 
 def ways(args: argparse.Namespace) -> tuple[str, Rows]:
@@ -99,7 +99,7 @@ def ways(args: argparse.Namespace) -> tuple[str, Rows]:
         for seed in args.seeds
     ]
     merged = _merged(run(args.data, tasks, args.jobs))
-    return tables.aligned(tables.by_trace(merged, "known")), _rows(merged)
+    return aligned(tables.by_trace(merged, "known")), _rows(merged)
 
 
 def samples(args: argparse.Namespace) -> tuple[str, Rows]:
@@ -121,7 +121,7 @@ def samples(args: argparse.Namespace) -> tuple[str, Rows]:
     for trace, label in dict.fromkeys((one.task.trace, one.task.label) for one in merged):
         lines.append([trace, label, *(f"{found[trace, label, sample]:.2f}" for sample in SAMPLES)])
     rows = [row | {"sample": one.task.options.sample} for one in merged for row in one.rows]
-    return tables.aligned(lines), rows
+    return aligned(lines), rows
 
 
 def mixes(args: argparse.Namespace) -> tuple[str, Rows]:
@@ -142,7 +142,7 @@ def mixes(args: argparse.Namespace) -> tuple[str, Rows]:
                 for name in names
             ]
             title = f"{kind}, {'departures' if departures else 'fill'}: mean allocation {', '.join(means)}"
-            texts.append(f"{title}\n{replay_report.table(found)}")
+            texts.append(f"{title}\n{table(found)}")
     return "\n\n".join(texts), rows
 
 

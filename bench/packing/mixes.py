@@ -1,8 +1,8 @@
-"""Replay of a request mix over GPUs alone: fills without departures, and arrivals that leave again.
+"""Replay of a request mix over GPUs alone: fills without departures, or arrivals that leave again.
 
-Requests are shares of (compute, memory) or MIG profiles. A fill draws from the mix until the larger of both
-axes adds up to ``load`` x the GPUs. The other has Poisson arrivals and exponential durations of mean 1 at
-that offered load; a request that does not fit is lost, and the first quarter of the time is not counted.
+Requests are shares of (compute, memory) or MIG profiles. A fill draws from the mix until compute or memory
+adds up to ``load`` x the GPUs. With departures, arrivals are Poisson and durations exponential with mean 1,
+at that offered load; a request that does not fit is lost, and the first quarter of the time is not counted.
 Equal seeds give equal arrivals.
 """
 
@@ -17,13 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.packing.mig import ProfileMix
+from bench.packing.policies import POLICIES
 from packing.cost.demand import Mix
 from packing.cost.fill_value import solve_patterns
 from packing.fleet.fleet import Allocation
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import WHOLE, Request, Shares
-from packing.policies.registry import POLICIES, Policy
-from packing.replay.pick_node import Pick
+from packing.replay.pick_node import NodePicker
+from packing.replay.placer import Placer
 from packing.replay.trace import build_fleet
 
 DURATIONS = 12
@@ -33,14 +34,14 @@ Doubles = npt.NDArray[np.float64]
 
 
 class Host(Protocol):
-    """Something that takes the request of a type, if it can, and gives it back."""
+    """GPUs under one policy."""
 
     def place(self, kind: int) -> object | None:
-        """Take one request of this type; ``None`` if it fits nowhere."""
+        """Place one request of this type: what it holds, None if it fits nowhere."""
         ...
 
     def leave(self, held: object) -> None:
-        """Give it back."""
+        """Give back what a request held."""
         ...
 
 
@@ -61,43 +62,33 @@ class ShareMix:
 
     def host(self, policy: str) -> Host:
         """The GPUs, empty, under this policy, which knows the mix."""
-        return _Shares(self, policy)
+        return _ShareHost(self, policy)
 
     def bound(self, counts: npt.NDArray[np.int64]) -> float:
-        """Most GPU, in GPUs, that any packing of these requests (T,) allocates: the pattern LP."""
+        """Upper bound, in GPUs, on what any packing of ``counts`` (T,) requests allocates: the pattern LP."""
         demand = np.maximum(counts, 1e-9) / self.gpus
         return self.gpus * solve_patterns(self.sizes, self.axes.mean(axis=1), demand, self.unit)[1]
 
 
 Work = ShareMix | ProfileMix
-"""A mix and the GPUs it comes to."""
+"""A request mix and the number of GPUs that it arrives at."""
 
 
-class _Shares:
-    """GPUs as nodes of one GPU each, in the same engine that serves a cluster."""
+class _ShareHost:
+    """GPUs as nodes of one GPU each, on the fleet and with the policies that serve a cluster."""
 
     def __init__(self, mix: ShareMix, policy: str) -> None:
         milli = WHOLE * mix.sizes // mix.unit
         self._requests = [Request(shares=Shares(1, int(c), memory_milli=int(m))) for c, m in milli]
-        shape = [NodeSpec(f"gpu-{i}", 0, 0, (Gpu(WHOLE, divisible=True),)) for i in range(mix.gpus)]
-        self._fleet = build_fleet(shape)
-        self._pick = Pick(np.arange(mix.gpus))
+        nodes = [NodeSpec(f"gpu-{i}", 0, 0, (Gpu(WHOLE, divisible=True),)) for i in range(mix.gpus)]
         known = Mix(tuple(self._requests), tuple(mix.frequency.tolist()))
-        self._policy: Policy = POLICIES[policy](known)
-        self._policy.adopt(self._fleet, self._policy.plan(self._fleet)())
-        self._placed, self._reprice = 0, max(1, mix.gpus // 6)
+        self._fleet = build_fleet(nodes)
+        picker = NodePicker(np.arange(mix.gpus))
+        self._placer = Placer(self._fleet, POLICIES[policy](known), picker, learns=False)
 
     def place(self, kind: int) -> Allocation | None:
-        request = self._requests[kind]
-        row = self._pick(self._policy.cost(self._fleet, request))
-        if row < 0:
-            return None
-        held = self._fleet.allocation(row, request, self._policy.choose(self._fleet, request, row))
-        self._fleet.take(held)
-        self._placed += 1
-        if self._placed % self._reprice == 0:
-            self._policy.refresh(self._fleet)
-        return held
+        self._placer.arrive(self._requests[kind])
+        return self._placer.place(self._requests[kind])
 
     def leave(self, held: object) -> None:
         assert isinstance(held, Allocation)
@@ -105,7 +96,7 @@ class _Shares:
 
 
 def fill_mix(work: Work, policy: str, *, load: float, seed: int) -> dict[str, float]:
-    """Allocated GPU and requests accepted, both in per cent, and the bound on the former."""
+    """Allocated GPU and accepted requests, both in per cent, and the bound on the former."""
     kinds = _draws(work, load, np.random.default_rng(seed))
     host = work.host(policy)
     taken = np.array([host.place(kind) is not None for kind in kinds])
@@ -119,9 +110,9 @@ def fill_mix(work: Work, policy: str, *, load: float, seed: int) -> dict[str, fl
 
 
 def serve_mix(work: Work, policy: str, *, load: float, seed: int) -> dict[str, float]:
-    """Offered GPU and requests that were accepted, in per cent, with departures."""
+    """Offered GPU and requests that were accepted, in per cent; they leave again."""
     host = work.host(policy)
-    offered, accepted, asked, served = 0.0, 0.0, 0, 0
+    offered, accepted, arrived, served = 0.0, 0.0, 0, 0
     leaving: list[tuple[float, int, object]] = []
     for i, (now, kind, duration) in enumerate(_stream(work, load, np.random.default_rng(seed))):
         while leaving and leaving[0][0] <= now:
@@ -131,9 +122,9 @@ def serve_mix(work: Work, policy: str, *, load: float, seed: int) -> dict[str, f
             heapq.heappush(leaving, (now + duration, i, held))
         if now >= DURATIONS / 4:
             gpu = float(work.axes[kind].mean())
-            offered, asked = offered + gpu, asked + 1
+            offered, arrived = offered + gpu, arrived + 1
             accepted, served = accepted + gpu * (held is not None), served + (held is not None)
-    return {"allocation": round(100 * accepted / offered, 3), "accepted": round(100 * served / asked, 3)}
+    return {"allocation": round(100 * accepted / offered, 3), "accepted": round(100 * served / arrived, 3)}
 
 
 def replay_mix(work: Work, policy: str, *, load: float, seed: int, departures: bool) -> dict[str, float]:
@@ -142,7 +133,7 @@ def replay_mix(work: Work, policy: str, *, load: float, seed: int, departures: b
 
 
 def _draws(work: Work, load: float, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Types drawn from the mix until their larger axis adds up to load x GPUs."""
+    """Types drawn from the mix until compute or memory adds up to load x GPUs."""
     mean = float(work.frequency @ work.axes.max(axis=1))
     drawn = rng.choice(len(work.frequency), size=int(2 * load * work.gpus / mean) + 100, p=work.frequency)
     total = work.axes[drawn].cumsum(axis=0).max(axis=1)

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from extender.replay.runs import TraceOptions, bound_trace, replay_mixes, replay_trace
+from bench.packing.mix_runs import replay_mixes
+from bench.packing.trace_runs import Curve, Rows, TraceOptions, bound_trace, replay_trace
 
-Rows = list[dict[str, Any]]
-Curve = tuple[list[float], list[float]]
 BOUND = "bound"
 _T, _R = TypeVar("_T"), TypeVar("_R")
 

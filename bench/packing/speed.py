@@ -2,9 +2,9 @@
 
     python -m bench.packing.speed --data DIR [--traces default,gpuspec33] [--rounds 3]
 
-DIR is that of ``bench.packing``. A decision is the cost of all 1,213 nodes and the choice of one of them.
-The replays are those of ``stowage replay`` (1.3 x the capacity arrives), the fastest of the rounds; kernels
-are compiled before anything is timed.
+DIR is that of ``bench.packing``. A decision is the cost of all 1,213 nodes and the choice of one of them. The
+replays are those of ``stowage replay`` (1.3 x the capacity arrives); of several rounds the fastest counts.
+Kernels are compiled before anything is timed.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from typing import cast
 
 import numpy as np
 
+from bench.packing.policies import POLICIES, known_mix
 from extender.replay.traces import read_nodes, read_pods
 from packing.cost.demand import Mix
 from packing.fleet.fleet import Fleet, Floats, NodeSpec
 from packing.model.request import Request
-from packing.policies.registry import POLICIES, Policy, known_mix
-from packing.replay.pick_node import Pick
-from packing.replay.trace import arrivals, build_fleet, fill
+from packing.policies.interface import Policy
+from packing.replay.pick_node import NodePicker
+from packing.replay.placer import Placer
+from packing.replay.trace import ARRIVING, arrivals, build_fleet, fill
 
 SEED = 42
 WAYS = (("inventory", True), ("inventory", False), ("fgd", True))
@@ -32,10 +34,10 @@ WAYS = (("inventory", True), ("inventory", False), ("fgd", True))
 
 
 class Timed:
-    """A policy and a choice of nodes that note how long the two take together, for every request."""
+    """A policy and a node picker that record how long the two take together, for every request."""
 
-    def __init__(self, policy: Policy, pick: Pick) -> None:
-        self._policy, self._pick = policy, pick
+    def __init__(self, policy: Policy, picker: NodePicker) -> None:
+        self._policy, self._picker = policy, picker
         self._cost, self._began = policy.cost, 0
         self.nanoseconds: list[int] = []
 
@@ -43,24 +45,23 @@ class Timed:
         return getattr(self._policy, name)
 
     def cost(self, fleet: Fleet, request: Request) -> Floats:
-        """See ``Policy.cost``."""
         self._began = time.perf_counter_ns()
         return self._cost(fleet, request)
 
-    def pick(self, cost: Floats) -> int:
-        """See ``Pick``."""
-        row = self._pick(cost)
+    def pick_node(self, cost: Floats) -> int:
+        row = self._picker(cost)
         self.nanoseconds.append(time.perf_counter_ns() - self._began)
         return row
 
 
 def replay(
-    shapes: Sequence[NodeSpec], queue: Sequence[Request], policy: str, mix: Mix | None
+    specs: Sequence[NodeSpec], queue: Sequence[Request], policy: str, mix: Mix | None
 ) -> tuple[float, list[int]]:
     """Seconds of the whole replay, and nanoseconds of each decision in it."""
-    fleet, timed = build_fleet(shapes), Timed(POLICIES[policy](mix), Pick(np.arange(len(shapes))))
+    timed = Timed(POLICIES[policy](mix), NodePicker(np.arange(len(specs))))
+    placer = Placer(build_fleet(specs), cast(Policy, timed), timed.pick_node, learns=mix is None)
     began = time.perf_counter()
-    fill(fleet, cast(Policy, timed), queue, cast(Pick, timed.pick), learn=mix is None)
+    fill(placer, queue)
     return time.perf_counter() - began, timed.nanoseconds
 
 
@@ -71,16 +72,18 @@ def main() -> None:
     parser.add_argument("--traces", default="default,gpuspec33")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
-    shapes = read_nodes(args.data / "openb_node_list_gpu_node.csv")
+    specs = read_nodes(args.data / "openb_node_list_gpu_node.csv")
     print("| trace | policy | mix | arrivals | decision, us: median / p99 | replay, s |")
     print("|---|---|---|--:|--:|--:|")
     for trace in args.traces.split(","):
         requests = [pod.request for pod in read_pods(args.data / f"openb_pod_list_{trace}.csv")]
-        queue = [requests[i] for i in arrivals(requests, float(sum(len(s.gpus) for s in shapes)), 1.3, SEED)]
+        queue = [
+            requests[i] for i in arrivals(requests, float(sum(len(s.gpus) for s in specs)), ARRIVING, SEED)
+        ]
         counts = Counter(requests)
         for policy, known in WAYS:
             runs = [
-                replay(shapes, queue, policy, known_mix(policy, counts) if known else None)
+                replay(specs, queue, policy, known_mix(policy, counts) if known else None)
                 for _ in range(args.rounds)
             ]
             seconds, nanoseconds = min(runs)

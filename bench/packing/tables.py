@@ -53,14 +53,8 @@ def _mean(figures: Sequence[float | None]) -> str:
     return f"{fmean(known):.2f}" if known else ""
 
 
-def aligned(lines: Lines) -> str:
-    """Columns of equal width, flush right."""
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join("  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True)) for line in lines)
-
-
 def markdown(lines: Lines) -> str:
-    """The same as a Markdown table."""
+    """The lines as a Markdown table."""
     rule = ["---", *["--:"] * (len(lines[0]) - 1)]
     return "\n".join("| " + " | ".join(line) + " |" for line in [lines[0], rule, *lines[1:]])
 

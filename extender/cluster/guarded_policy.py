@@ -18,7 +18,7 @@ import numpy as np
 from packing.fleet.fleet import Fleet, Floats
 from packing.model.reasons import Reason
 from packing.model.request import Request
-from packing.policies.registry import Policy
+from packing.policies.interface import Policy
 
 _log = logging.getLogger(__name__)
 

@@ -1,30 +1,23 @@
-"""The files that a replay reads: nodes and pods as CSV, in the columns of the openb cluster trace.
+"""Reads the nodes and pods of a trace from CSV files, in the columns of the openb cluster trace.
 
 nodes: ``sn, cpu_milli, memory_mib, gpu, model``; pods: ``name, cpu_milli, memory_mib, num_gpu, gpu_milli``
-and, where known, ``gpu_spec`` (models allowed, separated by a bar; empty for any), ``creation_time``,
-``deletion_time`` (seconds). A trace that says nothing of GPU memory shares memory as it shares compute.
+and, where known, ``gpu_spec`` (allowed models, separated by a bar; empty for any), ``creation_time``,
+``deletion_time`` (seconds). The traces have no GPU memory: a share takes the same part of it as of compute.
 Errors name the file and the line.
 """
 
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import numpy as np
-
-from bench.packing.mig import ProfileMix
-from bench.packing.mixes import ShareMix, Work
-from bench.packing.windows import MigMasks
 from packing.fleet.arrays import LARGEST
 from packing.fleet.fleet import Gpu, NodeSpec
-from packing.model.gpu_catalogue import Geometry, find_model
 from packing.model.request import WHOLE, Request, Shares
 
 _T = TypeVar("_T")
@@ -33,8 +26,8 @@ _POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 _MOST_GPUS = 64
 
 
-class BadTrace(ValueError):
-    """A trace file that cannot be read; the text says where."""
+class BadInput(ValueError):
+    """A file that cannot be replayed; the text names the file and, of a trace, the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,49 +41,50 @@ class Arrival:
 
 
 def read_nodes(path: Path) -> list[NodeSpec]:
-    """The nodes, in the order of the file; at least one has a GPU."""
+    """The nodes, in the order of the file; at least one has a GPU. Raises ``BadInput``."""
     nodes = list(_rows(path, _NODE_COLUMNS, _node))
-    again = [name for name, count in Counter(node.name for node in nodes).items() if count > 1]
-    if again:
-        raise BadTrace(f"{path}: node {again[0]!r} is there twice")
+    duplicates = [name for name, count in Counter(node.name for node in nodes).items() if count > 1]
+    if duplicates:
+        raise BadInput(f"{path}: node {duplicates[0]!r} is listed twice")
     if not any(node.gpus for node in nodes):
-        raise BadTrace(f"{path}: no node has a GPU")
+        raise BadInput(f"{path}: no node has a GPU")
     return nodes
 
 
 def read_pods(path: Path) -> list[Arrival]:
-    """The pods, in the order of the file, of which one asks for GPU; equal requests are one object."""
+    """The pods, in the order of the file; at least one asks for GPU. Equal requests are one object. Raises
+    ``BadInput``."""
     known: dict[Request, Request] = {}
 
-    def pod(row: Mapping[str, str]) -> Arrival:
+    def parse(row: Mapping[str, str]) -> Arrival:
         request = _request(row)
         created, deleted = _seconds(row.get("creation_time")), _seconds(row.get("deletion_time"))
         if created is not None and deleted is not None and deleted < created:
-            raise ValueError(f"is deleted at {deleted:g}, before it is created at {created:g}")
+            raise ValueError(f"deletion_time {deleted:g} is before creation_time {created:g}")
         return Arrival(row["name"], known.setdefault(request, request), created, deleted)
 
-    pods = list(_rows(path, _POD_COLUMNS, pod))
-    if not any(one.request.shares for one in pods):
-        raise BadTrace(f"{path}: no pod asks for GPU")
+    pods = list(_rows(path, _POD_COLUMNS, parse))
+    if not any(pod.request.shares for pod in pods):
+        raise BadInput(f"{path}: no pod asks for GPU")
     return pods
 
 
 def _rows(path: Path, columns: Sequence[str], parse: Callable[[Mapping[str, str]], _T]) -> Iterator[_T]:
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:  # Excel begins with a mark
+        with path.open(newline="", encoding="utf-8-sig") as file:  # Excel writes a byte order mark
             reader = csv.DictReader(file)
             missing = [name for name in columns if name not in (reader.fieldnames or ())]
             if missing:
-                raise BadTrace(f"{path}: column {missing[0]!r} is missing")
+                raise BadInput(f"{path}: column {missing[0]!r} is missing")
             for row in reader:
                 try:
                     yield parse(row)
-                except (TypeError, ValueError) as wrong:
-                    raise BadTrace(f"{path}, line {reader.line_num}: {wrong}") from None
+                except (TypeError, ValueError) as error:
+                    raise BadInput(f"{path}, line {reader.line_num}: {error}") from None
     except OSError as error:
-        raise BadTrace(f"{path}: cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, csv.Error) as unreadable:
-        raise BadTrace(f"{path}: is not CSV: {unreadable}") from None
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"{path}: is not CSV: {error}") from None
 
 
 def _node(row: Mapping[str, str]) -> NodeSpec:
@@ -113,7 +107,8 @@ def _request(row: Mapping[str, str]) -> Request:
 
 
 def _number(row: Mapping[str, str], column: str, most: int = LARGEST) -> int:
-    """A whole number from 0 to ``most``; an empty cell is 0. A line that is too short has ``None``."""
+    """A whole number from 0 to ``most``; an empty cell is 0. ``csv`` fills a line that is too short with
+    None."""
     text = row[column]
     if text is None:
         raise ValueError("has too few cells")
@@ -122,7 +117,7 @@ def _number(row: Mapping[str, str], column: str, most: int = LARGEST) -> int:
     except ValueError:
         raise ValueError(f"{column}: {text[:40]!r} is not a whole number") from None
     if not 0 <= number <= most:
-        raise ValueError(f"{column}: {text[:40]} does not lie between 0 and {most}")
+        raise ValueError(f"{column}: {text[:40]} is not between 0 and {most}")
     return number
 
 
@@ -131,49 +126,3 @@ def _seconds(text: str | None) -> float | None:
     if seconds is not None and not math.isfinite(seconds):
         raise ValueError(f"{text} is not a time in seconds")
     return seconds
-
-
-@dataclass(frozen=True, slots=True)
-class NamedMix:
-    """One mix of a file, and the loads at which it is replayed."""
-
-    work: Work
-    fill_loads: tuple[float, ...]
-    dynamic_loads: tuple[float, ...]
-
-
-def read_mixes(path: Path) -> list[NamedMix]:
-    """Request mixes over GPUs alone: ``{"unit": 20, "mixes": {name: [{"compute", "memory", "frequency"}]}}``,
-    or with ``"profile"`` instead of the sizes for MIG instances on demand."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return [_mix(name, requests, int(data.get("unit", 1))) for name, requests in data["mixes"].items()]
-    except OSError as error:
-        raise BadTrace(f"{path}: cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as unreadable:
-        raise BadTrace(f"{path}: is not JSON: {unreadable}") from None
-    except (LookupError, TypeError, ValueError, AttributeError) as wrong:
-        raise BadTrace(f"{path}: not a file of request mixes: {wrong!r}") from None
-
-
-def _mix(name: str, requests: list[Mapping[str, Any]], unit: int) -> NamedMix:
-    frequency = np.array([float(request["frequency"]) for request in requests])
-    if not (np.isfinite(frequency).all() and (frequency >= 0).all() and frequency.sum() > 0):
-        raise ValueError(f"{name}: frequencies are numbers from 0, not all of them 0")
-    frequency /= frequency.sum()
-    if "profile" in requests[0]:
-        compute = tuple(int(str(request["profile"]).removesuffix("g")) for request in requests)
-        windows = MigMasks.of(_geometry(), compute)
-        return NamedMix(ProfileMix(name, windows, compute, frequency), (1.0, 1.2), (0.85, 1.0, 1.2))
-    sizes = np.array([[int(request["compute"]), int(request["memory"])] for request in requests])
-    if (sizes < 0).any() or (sizes > unit).any() or (sizes.max(axis=1) == 0).any():
-        raise ValueError(f"{name}: a request lies between nothing and {unit} units of one GPU")
-    return NamedMix(ShareMix(name, sizes, frequency, unit), (1.0, 1.3), (0.9, 1.05))
-
-
-def _geometry() -> Geometry:
-    """Seven compute and eight memory slices: every data-centre part from A100 to B200 divides so."""
-    model = find_model("NVIDIA-A100-SXM4-80GB")
-    assert model is not None
-    assert model.geometry is not None
-    return model.geometry

@@ -38,7 +38,7 @@ from extender.verbs.filter import filter_nodes
 from extender.verbs.preempt import preempt
 from extender.verbs.prioritize import prioritize
 from extender.verbs.recheck import LONGEST, RefusalRecheck
-from extender.verbs.scores import TOP_LEVEL
+from extender.verbs.scores import MAX_SCORE
 from packing.fleet.fleet import Fleet
 
 _log = logging.getLogger(__name__)
@@ -99,10 +99,10 @@ class Engine:
             except Exception:
                 _log.exception("the state could not apply an event (%s)", type(event).__name__)
         try:
-            self.state.devices.refresh(self.state.labels_of)  # now, so that no verb waits for it
+            self.state.devices.refresh(self.state.nodes.labels_of)  # now, so that no verb waits for it
         except Exception:
             _log.exception("the free devices of a node could not be computed")
-        self._recheck.news()
+        self._recheck.state_changed()
         if unready and not self.missing():
             _log.info("ready: %s", self.source.describe())
 
@@ -122,7 +122,7 @@ class Engine:
             pods=len(state.pods),
             problems=len(state.problems),
             overcommitted=len(state.overcommitted),
-            contradictions=state.contradictions,
+            contradictions=state.allocations.contradictions,
             policy_failures=state.failures.counts,
             synced={name: kind in state.synced for kind, name in resources},
             assumed_pods=len(state.assumed_pods),
@@ -156,7 +156,7 @@ class Engine:
     async def _prioritize(self, body: bytes) -> tuple[bytes, str]:
         args = codec.parse_filter(body)
         scores, evaluation = prioritize(self.state, args, self._possibly_bound())
-        if scores.max(initial=0) == TOP_LEVEL:
+        if scores.max(initial=0) == MAX_SCORE:
             self._unconfirmed.note(args.pod, args.names[int(scores.argmax())], time.monotonic())
         self._log_decision(
             "prioritize", args.pod, f"{len(scores)} nodes scored", evaluation, args.names, scores
@@ -174,7 +174,8 @@ class Engine:
         return [
             (pod, node)
             for pod, node in self._unconfirmed.after(interruption, time.monotonic())
-            if not (is_over and self.state.pod_by_uid(pod.uid) is None) and not self.state.is_bound(pod.uid)
+            if not (is_over and self.state.pods.by_uid(pod.uid) is None)
+            and not self.state.pods.is_bound(pod.uid)
         ]
 
     async def _preempt(self, body: bytes) -> tuple[bytes, str]:
@@ -190,7 +191,7 @@ class Engine:
     async def _bind(self, body: bytes) -> tuple[bytes, str]:
         args = codec.parse_bind(body)
         self._decisions.flush()
-        pod = self.state.pod_by_uid(args.uid) or self._recent_pods.get(args.uid)
+        pod = self.state.pods.by_uid(args.uid) or self._recent_pods.get(args.uid)
         error = await self._binder.bind(pod, args)
         if pod is not None:
             self._log_decision("bind", pod, error or f"bound to {args.node}")

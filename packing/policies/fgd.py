@@ -1,15 +1,14 @@
-"""Fragmentation gradient descent: where the expected unusable GPU grows least.
+"""Fragmentation gradient descent (FGD): the node where the expected unusable GPU grows least.
 
 Weng et al., "Beware of Fragmentation" (USENIX ATC 2023). For a mix of request types with frequencies x_t, a
-node's unusable GPU is F = sum_t x_t F_t, where F_t is all its free GPU if type t cannot run there (or wants
-none), and else the free GPU on GPUs too small for one of its shares. As their simulator has it: score =
-int(100 / (1 + exp(rise of F))), a single share takes the GPU with the best score, and integers make ties.
+node's unusable GPU is F = sum_t x_t F_t, where F_t is all its free GPU if type t cannot run there (or asks
+for none), and otherwise the free GPU on GPUs too small for one of its shares. As in their simulator, score =
+int(100 / (1 + exp(rise of F))), which makes ties, and a single share takes the GPU with the best score.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -18,95 +17,72 @@ from packing.cost.demand import Demand, Mix, by_pods
 from packing.cost.kernel_args import layout_of
 from packing.cost.slots import types_of
 from packing.fleet.fleet import Fleet, Floats
-from packing.model.request import ANY, WHOLE, Request
+from packing.model.request import ANY, Request
 from packing.policies.fgd_kernels import fgd_cost
 from packing.policies.gpu_choice import tightest
-from packing.policies.node_sums import free_parts
 
 
 class Fgd:
-    """See the module's docstring. Without a known ``mix`` it is learnt from ``observe``.
-
-    ``minimum_milli`` is ignored: what no type can use is waste anyway.
-    """
+    """The policy of the module's docstring. If no ``mix`` is given, ``demand`` learns it."""
 
     name = "fgd"
 
-    def __init__(
-        self, mix: Mix | None = None, demand: Demand | None = None, *, minimum_milli: int = 0
-    ) -> None:
+    def __init__(self, mix: Mix | None = None, demand: Demand | None = None) -> None:
         self._mix = mix
         self._demand = demand or Demand()
-        self._kept = CostCache()
+        self._cache = CostCache()
         self._tables = Mix((), ())
-        self._against: _Against | None = None
+        self._fleet_mix: _FleetMix | None = None
 
     def observe(self, request: Request) -> None:
-        """Learn from an arrival."""
         self._demand.observe(request)
 
     def plan(self, fleet: Fleet) -> Callable[[], Mix]:
-        """See ``Policy.plan``: the mix is all it needs."""
         mix = self._mix or self._demand.mix([by_pods])
         return lambda: mix
 
     def adopt(self, fleet: Fleet, tables: object) -> None:
-        """Use another mix from now on."""
         assert isinstance(tables, Mix)
-        against = _Against(fleet, tables)  # where that fails the old ones stay in force
-        self._tables, self._against = tables, against
-        self._kept.forget()
+        fleet_mix = _FleetMix(fleet, tables)  # if this raises, the old tables stay
+        self._tables, self._fleet_mix = tables, fleet_mix
+        self._cache.forget()
 
     def refresh(self, fleet: Fleet) -> None:
-        """See ``Policy.refresh``: there are no prices."""
+        """There are no prices."""
 
     def cost(self, fleet: Fleet, request: Request) -> Floats:
-        """See ``Policy.cost``."""
         return self._row(fleet, request).cost
 
     def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
-        """The GPU with the best score; for several, or where GPUs are named, the tightest that fit."""
+        """The GPU with the best score; for several GPUs, or if the request names UUIDs, the tightest."""
         if request.uuids is not ANY:
             return tightest(fleet, request, row)
         return gpus_in(int(self._row(fleet, request).gpus[row]))
 
     def terms(self, fleet: Fleet, request: Request, row: int) -> dict[str, float]:
-        """See ``Policy.terms``: the rise in GPUs, of which the cost is a rounded function."""
+        """The rise of the unusable GPU, from which the score is computed."""
         return {"unusable GPU": float(self._row(fleet, request).terms[0, row])}
 
     def _row(self, fleet: Fleet, request: Request) -> CachedCost:
-        if (kept := self._kept.current(fleet, request)) is not None:
-            return kept
-        if self._against is None or self._against.layout != layout_of(fleet):
+        if (cached := self._cache.current(fleet, request)) is not None:
+            return cached
+        if self._fleet_mix is None or self._fleet_mix.layout != layout_of(fleet):
             self.adopt(fleet, self._tables)
-        row, nodes = self._kept.row(fleet, request)
-        against = self._against
-        assert against is not None
+        row, nodes = self._cache.row(fleet, request)
+        fleet_mix = self._fleet_mix
+        assert fleet_mix is not None
         fgd_cost(
-            row.seen, row.cost, row.gpus, row.terms, *nodes, *row.ask, *against.types, against.frequency,
-            against.gpu,
+            row.seen, row.cost, row.gpus, row.terms, *nodes, *row.ask, *fleet_mix.types, fleet_mix.frequency,
+            fleet_mix.gpu,
         )  # fmt: skip
         return row
 
 
-class _Against:
-    """A mix against a fleet."""
+class _FleetMix:
+    """The types of a mix in the arrays of one fleet, as the kernel takes them."""
 
     def __init__(self, fleet: Fleet, mix: Mix) -> None:
         self.layout = layout_of(fleet)
         self.types = types_of(fleet, mix.requests)
         self.frequency = np.array(mix.frequency, np.float32)
         self.gpu = np.zeros((5, len(fleet.compute)), np.float32)
-
-
-def unusable_gpu(fleet: Fleet, mix: Mix) -> float:
-    """Expected free GPU, in GPUs, that the next request of the mix cannot use: F summed over the nodes."""
-    parts = free_parts(fleet)
-    free = parts.sum(axis=0)
-    expected = 0.0
-    for request, frequency in zip(mix.requests, mix.frequency, strict=True):
-        part = request.shares
-        able = fleet.reasons(replace(request, memory_bytes=0)) == 0
-        crumbs = np.where(parts + 1e-6 >= part.compute_milli / WHOLE, 0, parts).sum(axis=0) if part else free
-        expected += frequency * float(np.where(able, crumbs, free).sum())
-    return expected

@@ -1,19 +1,18 @@
-"""Inventory balancing by priced slots and fill: the default policy.
+"""The default policy: it keeps the inventory of slots balanced, at the prices of slots and fill.
 
 A placement costs, in GPUs,
 
     slots - FILL x fill + STRANDING x stranding,    rounded up to STEP, plus less than a STEP for what is free
 
-- *slots*: what it takes from the number of requests of each type that the fleet could still host, each at
-  the price of such a slot (``slots.py``). It keeps whole nodes, scarce models and CPU beside GPUs without a
-  rule for each.
-- *fill*: how much worse the rest of the GPU can be filled (``fill.py``).
+- *slots*: a slot is room for one more request of a type; the placement pays the price of every slot that it
+  takes from the fleet (``packing.cost.slots``). This keeps whole nodes, scarce models and CPU beside GPUs.
+- *fill*: how much less the rest of the GPU can be filled (``packing.cost.fill_value``).
 - *stranding*: the rise of max(R - C / (e rho), 0), with R the node's free GPU, C its free CPU and rho the CPU
-  per GPU that the mix asks for: free GPU that the node's CPU will not serve.
+  per GPU that the mix asks for: free GPU for which the node has no CPU left.
 
-Rounding makes near-equal nodes equal. Of those the one with least free goes first: STEP x free / (1 + free),
-with free = R + C / (e rho) before the placement. So load stays together without leaning on the order of the
-nodes, which random ties and samples of the nodes take away.
+Rounding makes nearly equal nodes equal. Among them the node with the least free comes first: it costs STEP x
+free / (1 + free) more, with free = R + C / (e rho) before the placement. So pods stay together whatever the
+order of the nodes, also with random ties and with samples of the nodes.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ from packing.cost.fill_value import Part, fill_table, grid
 from packing.cost.kernel_args import ValueTables, Weights, layout_of, nodes_of
 from packing.cost.slots import Sizes, Slots
 from packing.fleet.fleet import Fleet, Floats
-from packing.model.request import ANY, WHOLE, Request
+from packing.model.request import ANY, WHOLE, Request, Shares
 from packing.policies.gpu_choice import tightest
 
 FILL, STRANDING, STEP = 13.0, 1.1, 0.055
 STRAND_MARGIN = 0.77
-"""e above. All four found with ``slots.SCARCITY`` and ``slots.SIZE`` on the same six traces; the
-optimum is flat: FILL 5 instead of 13 costs 0.1 points, no stranding 0.55, no rounding 0.1. Only cpu250 is
-sharp: a STEP of 0.1 costs it 0.4, none 0.7. A bend instead of the corner in stranding costs cpu250 0.6."""
+"""e above. All four were found together with ``slots.SCARCITY`` and ``slots.SIZE``, on the same six traces.
+The optimum is flat: FILL 5 instead of 13 costs 0.1 points, no stranding 0.55, no rounding 0.1. Only cpu250 is
+sensitive: STEP 0.1 costs it 0.4, no rounding 0.7, and a smooth curve instead of max() in stranding 0.6."""
 
 _NO_CPU_COUNTS = 1e9
-"""CPU milli per GPU before any request for GPU is known: free CPU then counts as nothing."""
+"""CPU milli per GPU before any request for GPU is known: free CPU then counts (nearly) nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +52,8 @@ class Tables:
 
 
 class Inventory:
-    """See the module's docstring. Without a known ``mix`` it is learnt from ``observe``.
-
-    What is left of a GPU below ``minimum_milli`` of compute or memory counts as waste.
-    """
+    """The policy of the module's docstring. If no ``mix`` is given, ``demand`` learns it. A remainder of a
+    GPU below ``minimum_milli`` of compute or memory counts as waste."""
 
     name = "inventory"
 
@@ -66,70 +63,64 @@ class Inventory:
         self._mix = mix
         self._demand = demand or Demand()
         self._minimum = minimum_milli
-        self._kept = CostCache()
+        self._cache = CostCache()
         self._tables = build_tables(Mix((), ()), (0,))
         self._sizes = Sizes()
-        self._counted: _Counted | None = None
+        self._priced: _PricedSlots | None = None
 
     def observe(self, request: Request) -> None:
-        """Learn from an arrival."""
         self._demand.observe(request)
 
     def plan(self, fleet: Fleet) -> Callable[[], Tables]:
-        """See ``Policy.plan``: the pattern LP of the mix as it is now."""
         mix = self._mix or self._demand.mix()
         sizes = _memory_sizes(fleet, mix)
         return lambda: build_tables(mix, sizes, self._minimum)
 
     def adopt(self, fleet: Fleet, tables: object) -> None:
-        """Use new tables from now on: count the slots of their mix."""
         assert isinstance(tables, Tables)
-        counted = _Counted(fleet, tables, self._sizes)  # where that fails the old ones stay in force
-        self._tables, self._counted = tables, counted
-        self._kept.forget()
+        priced = _PricedSlots(fleet, tables, self._sizes)  # if this raises, the old tables stay
+        self._tables, self._priced = tables, priced
+        self._cache.forget()
 
     def refresh(self, fleet: Fleet) -> None:
-        """Price the slots as the fleet is now. Prices move slowly: every few hundred placements is enough."""
-        if self._counted is None or not self._counted.still_of(fleet):
+        if self._priced is None or not self._priced.has_nodes_of(fleet):
             self.adopt(fleet, self._tables)
         else:
-            self._counted.price(fleet)
-            self._kept.forget()
+            self._priced.price(fleet)
+            self._cache.forget()
 
     def cost(self, fleet: Fleet, request: Request) -> Floats:
-        """See ``Policy.cost``."""
         return self._row(fleet, request).cost
 
     def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
-        """The GPU whose share costs least; for several, or where GPUs are named, the tightest that fit."""
+        """The GPU whose share costs least; for several GPUs, or if the request names UUIDs, the tightest."""
         if request.uuids is not ANY:
             return tightest(fleet, request, row)
         return gpus_in(int(self._row(fleet, request).gpus[row]))
 
     def terms(self, fleet: Fleet, request: Request, row: int) -> dict[str, float]:
-        """See ``Policy.terms``."""
         slots, fill, stranding = self._row(fleet, request).terms[:, row].tolist()
         return {"slots": slots, "fill": fill, "stranding": stranding}
 
     def _row(self, fleet: Fleet, request: Request) -> CachedCost:
-        """What the request costs, brought up to date where a node changed since it was asked last."""
-        if (kept := self._kept.current(fleet, request)) is not None:
-            return kept
-        if self._counted is None or self._counted.layout != layout_of(fleet):
+        """The request's costs, computed again for the nodes that changed since its last call."""
+        if (cached := self._cache.current(fleet, request)) is not None:
+            return cached
+        if self._priced is None or self._priced.layout != layout_of(fleet):
             self.refresh(fleet)
-        row, nodes = self._kept.row(fleet, request)
-        counted = self._counted
-        assert counted is not None
-        slots = counted.slots
+        row, nodes = self._cache.row(fleet, request)
+        priced = self._priced
+        assert priced is not None
+        slots = priced.slots
         row_kernels.inventory_cost(
             row.seen, row.cost, row.gpus, row.terms, slots.counted, *nodes, *row.ask, *slots.types,
-            *slots.inventory, *counted.worth, *counted.weights, *slots.twins, *slots.scratch,
+            *slots.inventory, *priced.worth, *priced.weights, *slots.twins, *slots.scratch,
         )  # fmt: skip
         return row
 
 
-class _Counted:
-    """Tables against a fleet: its slots, their prices at this moment, and the weights of the terms."""
+class _PricedSlots:
+    """The slots of one fleet for the mix of some tables, their prices, and the weights of the terms."""
 
     def __init__(self, fleet: Fleet, tables: Tables, sizes: Sizes) -> None:
         self.layout, self._replaced = layout_of(fleet), fleet.replaced
@@ -141,12 +132,12 @@ class _Counted:
         self.weights = Weights(FILL, STRANDING if rho > 0 else 0.0, per_gpu, STEP)
         self.price(fleet)
 
-    def still_of(self, fleet: Fleet) -> bool:
-        """Whether the fleet has the same nodes as when this was made; what is free on them may differ."""
+    def has_nodes_of(self, fleet: Fleet) -> bool:
+        """Whether the fleet still has the nodes that this was made for; what is free on them may differ."""
         return self.layout == layout_of(fleet) and self._replaced == fleet.replaced
 
     def price(self, fleet: Fleet) -> None:
-        """Price the slots as they are now."""
+        """Count the slots again and price them."""
         nodes = nodes_of(fleet)
         self.slots.find_twins(nodes)
         self.slots.recount(nodes)
@@ -154,27 +145,22 @@ class _Counted:
 
 
 def build_tables(mix: Mix, memory_mib: tuple[int, ...], minimum_milli: int = 0) -> Tables:
-    """Solve the pattern LP of a mix for every size of GPU memory. Pure, some milliseconds: for the
-    background."""
+    """Solve the pattern LP of a mix for every size of GPU memory. Pure; takes some milliseconds."""
     sized = [(r.shares, x) for r, x in zip(mix.requests, mix.frequency, strict=True) if r.shares]
     frequency = [x for _, x in sized]
-    parts = [
-        [
-            Part(s.compute_milli, s.memory_milli + WHOLE * s.memory_mib / max(1, mib), s.count)
-            for s, _ in sized
-        ]
-        for mib in memory_mib
-    ]
+    parts = [[_part(shares, mib) for shares, _ in sized] for mib in memory_mib]
     bins = grid([part for of_size in parts for part in of_size])
-    return Tables(
-        mix,
-        memory_mib,
-        np.stack([fill_table(sized_for, frequency, bins, minimum_milli) for sized_for in parts]),
-    )
+    fill = np.stack([fill_table(sized_for, frequency, bins, minimum_milli) for sized_for in parts])
+    return Tables(mix, memory_mib, fill)
+
+
+def _part(shares: Shares, memory_mib: int) -> Part:
+    memory_milli = shares.memory_milli + WHOLE * shares.memory_mib / max(1, memory_mib)
+    return Part(shares.compute_milli, memory_milli, shares.count)
 
 
 def _memory_sizes(fleet: Fleet, mix: Mix) -> tuple[int, ...]:
-    """Sizes of GPU memory in the fleet, ascending; one for all if no request of the mix counts in MiB."""
+    """Sizes of GPU memory in the fleet, ascending; (0,) if no request of the mix asks for memory in MiB."""
     if not any(r.shares and r.shares.memory_mib for r in mix.requests):
         return (0,)
     return tuple(sorted({int(mib) for mib in fleet.memory_capacity[0] if mib > 0})) or (0,)

@@ -1,9 +1,9 @@
-"""Replay: the same work against the same fleet under one policy or another. Pure and seeded.
+"""Replay of a trace without times: an empty fleet fills up, and no pod leaves.
 
-The protocol of the published experiments (Weng et al., USENIX ATC 2023, code and result files of
-hkust-adsl/kubernetes-scheduler-simulator): the cluster starts empty; the pods of a trace arrive once each in
-an order shuffled by the seed; below 1.3 x the capacity, draws with replacement from the trace are appended,
-above it random pods are left out; a pod is placed or dropped for good, and nothing departs.
+This is the protocol of Weng et al., USENIX ATC 2023 (hkust-adsl/kubernetes-scheduler-simulator): the pods of
+a trace arrive once each, in an order shuffled by the seed. If they ask for less GPU than 1.3 x the capacity,
+more pods are drawn from the trace with replacement; if for more, random pods are left out. A pod that fits
+nowhere is dropped.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ import numpy.typing as npt
 
 from packing.fleet.fleet import Fleet, NodeSpec
 from packing.model.request import Request
-from packing.policies.registry import Policy
-from packing.replay.pick_node import Pick
+from packing.replay.placer import Placer
 
-REPRICE = 500
-"""Placements between two pricings, and arrivals between two rebuilds of a learnt mix."""
-
+ARRIVING = 1.3
+"""GPU that arrives, as a multiple of the capacity."""
 KNEE = 0.01
 """Part of the capacity that has been dropped at the knee of a filling."""
 
@@ -30,28 +28,35 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """What happened to each arrival, in order: the ``row`` it got (-1: none), and the GPUs it asked for."""
+    """For each arrival, in order: the row that it got (-1: dropped), and the GPUs that it asked for."""
 
     rows: npt.NDArray[np.int64]
     gpus: Doubles
 
     def at(self, capacity: float, arrival: float) -> FillPoint:
-        """The figures when the GPU that arrived is ``arrival`` x ``capacity`` (GPUs).
-
-        As published: the mean over the arrivals at which arrived / capacity, in per cent, rounds to it.
-        """
+        """The figures when ``arrival`` x ``capacity`` (GPUs) has arrived: as published, the mean over the
+        arrivals at which the arrived part of the capacity, in whole per cent, is this."""
         arrived = np.cumsum(self.gpus)
         used = np.cumsum(np.where(self.rows >= 0, self.gpus, 0.0))
-        there = reached(arrived, capacity, arrival)
-        failed = int((self.rows[: there[-1] + 1] < 0).sum())
-        return FillPoint(float(100 * used[there].mean() / capacity), failed)
+        indices = arrivals_at(arrived, capacity, arrival)
+        failed = int((self.rows[: indices[-1] + 1] < 0).sum())
+        return FillPoint(float(100 * used[indices].mean() / capacity), failed)
 
     def knee(self, capacity: float) -> float | None:
-        """GPU that had arrived, in per cent of the capacity, when ``KNEE`` of the capacity had been dropped:
-        so far allocation follows arrivals. None if it never came to that."""
+        """GPU that had arrived, in per cent of the capacity, when ``KNEE`` of the capacity had been dropped;
+        None if less was dropped. Up to the knee allocation follows arrivals."""
         dropped = np.cumsum(np.where(self.rows < 0, self.gpus, 0.0))
         beyond = np.flatnonzero(dropped >= KNEE * capacity)
         return float(100 * self.gpus[: beyond[0] + 1].sum() / capacity) if beyond.size else None
+
+    def figures(self, capacity: float, arrival: float) -> dict[str, float | None]:
+        """``at`` and ``knee`` as the columns of a row."""
+        point, knee = self.at(capacity, arrival), self.knee(capacity)
+        return {
+            "allocation": round(point.allocation, 4),
+            "knee": knee and round(knee, 4),
+            "failed_pods": point.failed_pods,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,58 +67,52 @@ class FillPoint:
     failed_pods: int
 
 
-def reached(arrived: Doubles, capacity: float, arrival: float) -> npt.NDArray[np.intp]:
-    """Indices of the arrivals over which figures at ``arrival`` x ``capacity`` are a mean, the one there or
-    the last if there is none; ``arrived`` (P,) is the GPU that has arrived by then."""
-    there = np.flatnonzero(np.round(100 * arrived / capacity) == round(100 * arrival))
-    return there if there.size else np.searchsorted(arrived, [arrival * capacity]).clip(max=arrived.size - 1)
+def arrivals_at(arrived: Doubles, capacity: float, arrival: float) -> npt.NDArray[np.intp]:
+    """Indices of the arrivals over which the figures at ``arrival`` x ``capacity`` are averaged; ``arrived``
+    (P,) is the GPU that has arrived so far. If no arrival rounds to it, the first one beyond, or the last."""
+    indices = np.flatnonzero(np.round(100 * arrived / capacity) == round(100 * arrival))
+    if indices.size:
+        return indices
+    return np.searchsorted(arrived, [arrival * capacity]).clip(max=arrived.size - 1)
 
 
 def arrivals(requests: Sequence[Request], capacity: float, ratio: float, seed: int) -> list[int]:
-    """Indices of the requests in order of arrival, about ``ratio`` x ``capacity`` GPUs of them."""
+    """Indices of the requests in order of arrival, which ask for about ``ratio`` x ``capacity`` GPUs."""
     rng = np.random.default_rng(seed)
     gpus = np.array([gpus_of(request) for request in requests])
-    one = np.array([gpus_of(request) / max(1, _count(request)) for request in requests])
+    per_share = np.array([gpus_of(request) / max(1, _count(request)) for request in requests])
     order: list[int] = rng.permutation(len(requests)).tolist()
     total, limit = float(gpus.sum()), ratio * capacity
     if total >= limit:
         return _thinned(order, gpus, total - limit, rng)
-    while total + one[drawn := int(rng.integers(len(requests)))] <= limit:
+    while total + per_share[drawn := int(rng.integers(len(requests)))] <= limit:
         order.append(drawn)
         total += float(gpus[drawn])
     return order
 
 
 def fill(
-    fleet: Fleet, policy: Policy, requests: Sequence[Request], pick: Pick, *, learn: bool = False,
-    progress: Callable[[int], None] = lambda done: None,
-) -> Filling:  # fmt: skip
-    """Place each request in turn or drop it. With ``learn`` the policy sees arrivals, and its tables follow
-    them."""
+    placer: Placer,
+    requests: Sequence[Request],
+    *,
+    minimum_milli: int = 0,
+    progress: Callable[[float], None] = lambda part: None,
+) -> Filling:
+    """Place each request or drop it; shares of a GPU below ``minimum_milli`` are refused."""
     rows = np.full(len(requests), -1)
-    placed, next_learning, last_pricing = 0, 1, 0
-    policy.adopt(fleet, policy.plan(fleet)())
     for i, request in enumerate(requests):
-        if learn:
-            policy.observe(request)
-            if i + 1 >= next_learning:
-                policy.adopt(fleet, policy.plan(fleet)())
-                next_learning = min(2 * (i + 1), i + 1 + REPRICE)
-        elif placed >= last_pricing + REPRICE:
-            policy.refresh(fleet)
-            last_pricing = placed
-        row = pick(policy.cost(fleet, request))
-        if row >= 0:
-            fleet.take(fleet.allocation(row, request, policy.choose(fleet, request, row)))
-            rows[i], placed = row, placed + 1
         if i % 1000 == 0:
-            progress(i + 1)
-    progress(len(requests))
+            progress(i / len(requests))
+        if request.shares and request.shares.compute_milli < minimum_milli:
+            continue
+        placer.arrive(request)
+        if allocation := placer.place(request):
+            rows[i] = allocation.row
+    progress(1.0)
     return Filling(rows, np.array([gpus_of(request) for request in requests]))
 
 
 def build_fleet(nodes: Sequence[NodeSpec]) -> Fleet:
-    """A fleet of these nodes, all empty."""
     fleet = Fleet(nodes=len(nodes), gpus=max(len(node.gpus) for node in nodes))
     for node in nodes:
         fleet.put(node)
@@ -121,7 +120,7 @@ def build_fleet(nodes: Sequence[NodeSpec]) -> Fleet:
 
 
 def gpus_of(request: Request) -> float:
-    """GPUs that a request of a trace asks for."""
+    """GPUs that a request of a trace asks for, shares as parts."""
     return request.shares.count * request.shares.compute_milli / 1000 if request.shares else 0.0
 
 
@@ -130,7 +129,7 @@ def _count(request: Request) -> int:
 
 
 def _thinned(order: list[int], gpus: Doubles, excess: float, rng: np.random.Generator) -> list[int]:
-    """Leave out random pods until the excess is gone."""
+    """The order without random pods that ask for ``excess`` GPUs or a little more."""
     dropped = set()
     for place in rng.permutation(len(order)).tolist():
         if excess <= 0:

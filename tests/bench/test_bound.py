@@ -14,7 +14,8 @@ from bench.packing.bound import NodeBound
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.registry import POLICIES
-from packing.replay.pick_node import Pick
+from packing.replay.pick_node import NodePicker
+from packing.replay.placer import Placer
 from packing.replay.trace import build_fleet, fill, gpus_of
 
 
@@ -93,7 +94,8 @@ def test_it_is_never_below_the_best_packing(asked):
 @given(st.lists(requests, min_size=1, max_size=60), st.sampled_from(["best-fit", "fgd", "first-fit"]))
 def test_no_policy_exceeds_it(asked, policy):
     nodes = [node("a", 4, 32_000, "x"), node("b", 2, 8000, "y"), node("c", 8, 20_000, "x")]
-    filling = fill(build_fleet(nodes), POLICIES[policy](), asked, Pick(np.arange(3)))
+    placer = Placer(build_fleet(nodes), POLICIES[policy](), NodePicker(np.arange(3)), learns=False)
+    filling = fill(placer, asked)
     assert filling.gpus[filling.rows >= 0].sum() <= bound(nodes, asked) + 1e-6
 
 

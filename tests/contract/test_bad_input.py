@@ -113,7 +113,7 @@ async def test_absurd_quantities_are_refused_or_fit_nowhere(stowage: Stowage, qu
     reply = json.loads(await stowage.filter(manifest(gpus=quantity), ["a"]))
     if not reply["Error"]:
         assert reply["NodeNames"] == []
-        assert reply["FailedAndUnresolvableNodes"] == {"a": Reason.TOO_FEW_DEVICES.text}
+        assert reply["FailedAndUnresolvableNodes"] == {"a": Reason.TOO_FEW_GPUS.text}
     scores = json.loads(await stowage.prioritize(manifest(gpus=quantity), ["a"]))
     assert scores == [{"Host": "a", "Score": 0}]
 
@@ -135,7 +135,7 @@ async def test_unknown_resources_and_nodes(stowage: Stowage) -> None:
     reply = json.loads(await stowage.filter(pod, ["nowhere", "a"]))
     assert reply["FailedAndUnresolvableNodes"] == {
         "nowhere": Reason.UNKNOWN_NODE.text,
-        "a": Reason.NO_SUCH_DEVICE.text,
+        "a": Reason.NO_SUCH_RESOURCE.text,
     }
 
 

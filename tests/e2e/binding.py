@@ -72,8 +72,8 @@ def check_the_reason(waiting: Object) -> None:
     (condition,) = (one for one in waiting["status"]["conditions"] if one["type"] == "PodScheduled")
     reasons = condition["message"].partition(" nodes are available: ")[2].partition(". ")[0]
     told = {text: int(nodes) for nodes, text in re.findall("([0-9]+) ([^,]+)", reasons)}
-    assert told.pop("node has no GPU of the kind asked for") == sharing.HAMI_NODES
-    assert told.keys() <= {"GPUs are taken", "free GPU is in crumbs that are too small"}
+    assert told.pop("node does not offer the requested GPU resource") == sharing.HAMI_NODES
+    assert told.keys() <= {"not enough free GPUs", "no single GPU has enough free compute and memory"}
     assert sum(told.values()) == sharing.OWN_NODES
 
 

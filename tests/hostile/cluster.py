@@ -154,7 +154,7 @@ class Cluster:
 
     def plan(self) -> None:
         """What the service does beside requests: learn, plan, price."""
-        self._runner.run(self.engine.refresher.look())
+        self._runner.run(self.engine.refresher.refresh_if_due())
 
     def alive(self) -> None:
         """It answers probes, and a normal pod has its places."""

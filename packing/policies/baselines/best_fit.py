@@ -1,30 +1,34 @@
-"""Best fit: the node that is left with least.
+"""Best fit: the node that has the least CPU and GPU left.
 
-BestFit of hkust-adsl/kubernetes-scheduler-simulator, the strongest baseline of Weng et al. (USENIX ATC 2023):
-half of the CPU and half of the GPU that stay free, each as part of the largest node, in hundredths. The
-simulator cuts the score to an integer, which makes ties, and stretches it to 0..100 over the nodes that fit,
-which changes neither their order nor their ties.
+BestFit of hkust-adsl/kubernetes-scheduler-simulator, the strongest baseline of Weng et al. (USENIX ATC 2023).
+The simulator truncates the score to an integer, which makes ties, and then stretches it to 0..100 over the
+nodes that fit; the stretching changes neither order nor ties and is left out here.
 """
 
 from __future__ import annotations
 
 from packing.fleet.fleet import Fleet, Floats
 from packing.model.request import Request
-from packing.policies.baselines.ranked import Ranked
-from packing.policies.node_sums import left_over, truncated
+from packing.policies.baselines.base import Baseline
+from packing.policies.node_sums import free_parts, largest_node, truncated
 
 
-class BestFit(Ranked):
-    """score = int(100 (1 - (free CPU + free GPU) / 2)), cost = 100 - score."""
+class BestFit(Baseline):
+    """score = int(100 (1 - (CPU left + GPU left) / 2)), as parts of the largest node; cost = 100 - score."""
 
     name = "best-fit"
 
     def rank(self, fleet: Fleet, request: Request) -> Floats:
-        """See ``Ranked.rank``."""
-        cpu, gpu = left_over(fleet, request)
+        cpu, gpu = _left(fleet, request)
         return 100 - truncated(100 * (1 - (cpu + gpu) / 2))
 
     def terms(self, fleet: Fleet, request: Request, row: int) -> dict[str, float]:
-        """See ``Policy.terms``: before rounding."""
-        cpu, gpu = left_over(fleet, request)
+        cpu, gpu = _left(fleet, request)
         return {"free CPU left": 50 * float(cpu[row]), "free GPU left": 50 * float(gpu[row])}
+
+
+def _left(fleet: Fleet, request: Request) -> tuple[Floats, Floats]:
+    """CPU and GPU of each node (N,) that stay free, as parts of the largest node's."""
+    cpu_max, gpu_max = largest_node(fleet)
+    cpu = (fleet.cpu - request.cpu_milli) / cpu_max
+    return cpu, (free_parts(fleet).sum(axis=0) - fleet.sizes(request)) / gpu_max

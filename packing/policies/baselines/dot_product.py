@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from packing.fleet.fleet import Fleet, Floats
 from packing.model.request import Request
-from packing.policies.baselines.ranked import Ranked
+from packing.policies.baselines.base import Baseline
 from packing.policies.node_sums import free_parts, largest_node, truncated
 
 
-class DotProduct(Ranked):
+class DotProduct(Baseline):
     """score = int(100 (1 - (free CPU x CPU + free GPU x GPU) / 2)), cost = 100 - score."""
 
     name = "dot-product"
 
     def rank(self, fleet: Fleet, request: Request) -> Floats:
-        """See ``Ranked.rank``."""
         cpu_max, gpu_max = largest_node(fleet)
         cpu = fleet.cpu / cpu_max * (request.cpu_milli / cpu_max)
         gpu = free_parts(fleet).sum(axis=0) / gpu_max * (fleet.sizes(request) / gpu_max)

@@ -1,7 +1,7 @@
-"""GPU clustering: keep pods of one kind together, so that parts of GPUs and whole ones do not mix on a node.
+"""GPU clustering: keep pods of one kind together, so that a node hosts either shares or whole GPUs.
 
 GpuClustering of hkust-adsl/kubernetes-scheduler-simulator (``gpu_clustering_score.go`` at 8f3d641), one of
-the baselines of Weng et al. (USENIX ATC 2023). A pod's kind is "part of a GPU" or the number of its GPUs.
+the baselines of Weng et al. (USENIX ATC 2023). A pod's kind is "share of a GPU" or the number of its GPUs.
 """
 
 from __future__ import annotations
@@ -12,26 +12,25 @@ import numpy.typing as npt
 from packing.fleet.arrays import KINDS
 from packing.fleet.fleet import ALMOST, Fleet, Floats
 from packing.model.request import WHOLE, Request
-from packing.policies.baselines.ranked import Ranked
+from packing.policies.baselines.base import Baseline
 from packing.policies.node_sums import free_parts, largest_node, truncated
 
 
-class GpuClustering(Ranked):
+class GpuClustering(Baseline):
     """cost = 100 - score, with the score of
 
     - a request without GPU: 0;
-    - a node that hosts this kind and no other: 75 + b;
+    - a node that hosts only this kind: 75 + b;
     - a node that hosts this kind among others: 50 + b;
     - a node that hosts no pod with GPU: 25 + b;
-    - a node that hosts other kinds alone: b;
+    - a node that hosts only other kinds: b;
 
-    b = int(25 (1 - free GPU / GPUs of the largest node)): fuller nodes first.
+    with b = int(25 (1 - free GPU / GPUs of the largest node)), so fuller nodes come first.
     """
 
     name = "gpu-clustering"
 
     def rank(self, fleet: Fleet, request: Request) -> Floats:
-        """See ``Ranked.rank``."""
         nodes = np.arange(fleet.capacity)
         if not request.wants_gpu:
             return np.full(nodes.size, 100, np.float32)
@@ -43,7 +42,8 @@ class GpuClustering(Ranked):
 
 
 def _kind(fleet: Fleet, request: Request) -> npt.NDArray[np.int64]:
-    """Index into ``fleet.pods_by_gpu_count`` on each node (N,): a device may be a whole GPU here and a part there."""
+    """Index into ``fleet.pods_by_gpu_count`` for each node (N,): one resource may be a whole GPU on one node
+    and a part of a GPU on another."""
     whole = np.full(fleet.capacity, request.shares is not None and request.shares.compute_milli >= WHOLE)
     for name, _ in request.devices:
         if name in fleet.resources:

@@ -1,4 +1,4 @@
-"""GPU packing: fill GPUs in use first, then nodes in use, then small nodes.
+"""GPU packing: first fill GPUs that are in use, then nodes that are in use, then small nodes.
 
 GpuPacking of hkust-adsl/kubernetes-scheduler-simulator, after Weng et al., "MLaaS in the Wild" (NSDI 2022).
 """
@@ -9,13 +9,13 @@ import numpy as np
 
 from packing.fleet.fleet import Fleet, Floats
 from packing.model.request import WHOLE, Request
-from packing.policies.baselines.ranked import Ranked
+from packing.policies.baselines.base import Baseline
 from packing.policies.node_sums import free_parts, truncated, whole_parts
 
 _WHOLE = np.float32(0.9999)
 
 
-class GpuPacking(Ranked):
+class GpuPacking(Baseline):
     """cost = 100 - score, with the score of
 
     - a request without GPU: 0;
@@ -27,7 +27,6 @@ class GpuPacking(Ranked):
     name = "gpu-packing"
 
     def rank(self, fleet: Fleet, request: Request) -> Floats:
-        """See ``Ranked.rank``."""
         nodes = fleet.capacity
         if not request.wants_gpu:
             return np.full(nodes, 100, np.float32)

@@ -48,15 +48,27 @@ def loaded_by(arguments: list[str]) -> set[str]:
         ["explain", "--help"],
         ["explain"],
         ["explain", "pod.yaml", "--output", "xml"],
+        ["replay", "--help"],
+        ["replay", "--policy", "tetris"],
+        ["demo", "--help"],
     ],
 )
 def test_help_and_wrong_arguments_load_neither_compiler_nor_client(arguments: list[str]) -> None:
     assert loaded_by(arguments) == set()
 
 
-@pytest.mark.parametrize("arguments", [["--config", "missing.yaml"], ["--snapshot", "missing.json"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["explain", "pod.yaml", "--config", "missing.yaml"],
+        ["explain", "pod.yaml", "--snapshot", "missing.json"],
+        ["replay"],
+        ["replay", "--snapshot", "cluster.json", "--nodes", "nodes.csv"],
+        ["replay", "--snapshot", "cluster.json", "--config", "missing.yaml"],
+    ],
+)
 def test_an_error_before_the_work_begins_loads_no_compiler(arguments: list[str]) -> None:
-    assert "numba" not in loaded_by(["explain", "pod.yaml", *arguments])
+    assert not {"numba", "numpy"} & loaded_by(arguments)
 
 
 def test_a_service_listens_before_it_loads_the_compiler() -> None:

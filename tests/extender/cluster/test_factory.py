@@ -78,20 +78,20 @@ async def test_it_is_in_force_before_any_pod_has_come() -> None:
     eight = ExpectedRequest(resources={"cpu": "8", GPU: "8"})
     state = state_of(Settings(policy="inventory", demand=[eight]))
     refresher = PolicyRefresher(state)
-    await refresher.look()
+    await refresher.refresh_if_due()
     state.apply([Upserted(make_node("n")), Listed("Node", frozenset({"n"}))])
-    await refresher.look()
+    await refresher.refresh_if_due()
     assert isinstance(state.policy, GuardedPolicy)
     assert isinstance(state.policy.chosen, Inventory)
     assert state.policy.terms(state.fleet, request := prior_of([eight]).requests[0], 0)["slots"] > 0
     one = request_of(make_pod("one", 1))
     before = state.policy.terms(state.fleet, one, 0)
     state.apply([Upserted(make_pod(f"first{number}", 4)) for number in range(20)])
-    await refresher.look()  # the first pods that teach are not left waiting for others
+    await refresher.refresh_if_due()  # the first pods that teach are not left waiting for others
     assert state.policy.terms(state.fleet, one, 0) != before
     for number in range(600):
         state.apply([Upserted(make_pod(f"p{number}", 1))])
-    await refresher.look()
+    await refresher.refresh_if_due()
     mix = state.policy.plan(state.fleet)().mix
     assert mix.requests[0].devices == ((GPU, 1),)
     assert request in mix.requests

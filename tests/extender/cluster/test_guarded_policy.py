@@ -21,7 +21,8 @@ from extender.server.metrics import Gauges, Metrics
 from extender.settings import Settings
 from extender.verbs import evaluate as verdict_module
 from packing.model.request import Request
-from packing.policies.registry import POLICIES, Policy
+from packing.policies.interface import Policy
+from packing.policies.registry import POLICIES
 from tests.extender.builders import GPU, make_node, make_pod, make_state
 from tests.extender.dialects.test_dialect_manifests import node as node_of
 from tests.extender.verbs.test_bind import Api
@@ -118,7 +119,7 @@ def test_faults_of_the_policy_refuse_no_pod_and_change_nothing_of_what_fits(
 
         async def more(index: int) -> None:
             engine.apply([Upserted(make_pod(f"new{index}", 1))])
-            await engine.refresher.look()
+            await engine.refresher.refresh_if_due()
 
         return await answers(engine, pods, more)
 

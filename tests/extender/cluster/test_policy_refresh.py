@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from extender.cluster import policy_refresh as refresher
 from extender.cluster.guarded_policy import GuardedPolicy
 from extender.cluster.policy_refresh import PolicyRefresher
 from extender.cluster.state import State
@@ -15,6 +14,7 @@ from extender.dialects.pod_request import request_of
 from extender.k8s.objects import Deleted, Event, Listed, Pod, Upserted
 from extender.server.engine import Engine
 from packing.model.request import Request
+from packing.policies import upkeep
 from packing.policies.registry import POLICIES
 from tests.extender.builders import make_node, make_pod
 from tests.extender.server.test_engine import make_engine
@@ -39,13 +39,13 @@ def test_each_pod_teaches_once(state):
 async def test_the_plan_follows_what_was_learnt(state, monkeypatch):
     planned = []
     monkeypatch.setattr(state.policy, "adopt", lambda fleet, tables: planned.append(tables))
-    monkeypatch.setattr(refresher, "LEARNT", 3)
-    looks = PolicyRefresher(state)
+    monkeypatch.setattr(upkeep, "NEW_PODS", 3)
+    refresher = PolicyRefresher(state)
     for new, enough in ((1, True), (1, True), (1, False), (1, True), (2, False), (1, True)):
         # As many as are known will do, and three in any case.
         state.apply([Upserted(make_pod(f"p{state.learnt + i}", 1)) for i in range(new)])
         before = len(planned)
-        await looks.look()
+        await refresher.refresh_if_due()
         assert (len(planned) > before) == enough, (state.learnt, new)
 
 
@@ -53,13 +53,13 @@ async def test_a_plan_that_fails_changes_nothing(state, caplog, monkeypatch):
     def fail(fleet):
         raise ArithmeticError
 
-    await PolicyRefresher(state).look()
+    await PolicyRefresher(state).refresh_if_due()
     request = request_of(make_pod("p", 8))
     before = state.policy.cost(state.fleet, request).tolist()
     monkeypatch.setattr(state.policy.chosen, "plan", fail)
     for number in range(3):
         state.apply([Upserted(make_pod(f"p{number}", 8))])
-        await PolicyRefresher(state).look()
+        await PolicyRefresher(state).refresh_if_due()
     assert state.policy.cost(state.fleet, request).tolist() == before
     assert state.policy.failures.counts == {"plan": 3}
     assert caplog.text.count("policy: plan failed") == 1
@@ -109,11 +109,11 @@ def test_a_pod_for_which_a_node_is_made_teaches_when_it_is_bound(state):
 def test_what_is_kept_of_pods_that_teach_nothing_goes_with_them(state):
     pods = [make_pod(f"huge{n}", 10_000 + n) for n in range(1500)]
     state.apply(list(map(Upserted, pods)))
-    assert len(state._untaught) == 1500
-    assert len(state._could_host) <= 1000
+    assert len(state.learner._untaught) == 1500
+    assert len(state.learner._hostable) <= 1000
     state.apply([Deleted("Pod", pod.key) for pod in pods[:700]])
     state.apply([Listed("Pod", frozenset())])
-    assert not state._untaught
+    assert not state.learner._untaught
 
 
 @pytest.mark.parametrize(("names", "teaches"), [(16, True), (17, False)])
@@ -128,7 +128,7 @@ async def test_a_huge_pod_costs_the_others_nothing_after_a_restart_or_with_a_new
     engine = make_engine()
     huge = [make_pod(f"huge{n}", 3_000_000_000) for n in range(3)]
     engine.apply([*map(Upserted, huge), Upserted(make_node("a")), *listed_with(huge)])
-    await engine.refresher.look()
+    await engine.refresher.refresh_if_due()
     new = make_node("b", labels={"nvidia.com/gpu.product": "NVIDIA-L40S", "nvidia.com/gpu.memory": "46068"})
     engine.apply([Upserted(new)])
     assert await fitting(engine) == ["a", "b"]

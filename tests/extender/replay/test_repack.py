@@ -10,13 +10,14 @@ import pytest
 
 from extender.cli import main as cli
 from extender.data import CLUSTER
-from extender.replay.repack import SnapshotOptions, replay_snapshot
-from extender.replay.traces import BadTrace
+from extender.replay.repack import replay_snapshot
+from extender.replay.traces import BadInput
 from extender.settings import ExpectedRequest, Settings
 from extender.source.interface import Unavailable
 from packing.policies.registry import POLICIES
 
 GPU = "nvidia.com/gpu"
+NO_SETTINGS = Settings()
 
 
 def node(name: str, gpus: int = 4, *, cpu: str = "32", labels: Any = None, **spec: Any) -> dict[str, Any]:
@@ -60,10 +61,12 @@ def affinity(*expressions: Any, fields: Any = ()) -> dict[str, Any]:
 
 @pytest.fixture
 def replayed(tmp_path: Path):
-    def run(*items: Any, policy: str = "best-fit", **options: Any) -> dict[str, dict[str, Any]]:
+    def run(
+        *items: Any, policy: str = "best-fit", settings: Settings = NO_SETTINGS, sample: int = 0
+    ) -> dict[str, dict[str, Any]]:
         path = tmp_path / "cluster.json"
         path.write_text(json.dumps({"kind": "List", "items": items}))
-        rows = replay_snapshot([path], [policy], SnapshotOptions(**options), quiet)
+        rows = replay_snapshot([path], [policy], settings, sample, quiet)
         return {row["policy"]: row for row in rows}
 
     return run
@@ -88,8 +91,9 @@ def test_pods_are_placed_in_the_order_in_which_they_started(replayed) -> None:
     nodes = node("n1", 4), node("n2", 2)
     small, large = pod("small", "n1", 2, second=1), pod("large", "n2", 4, second=2)
     assert replayed(*nodes, small, large)["best-fit"]["failed_pods"] == 0  # the small one fills n2
-    worst = replayed(*nodes, large, small, policy="worst-fit")["worst-fit"]  # whatever the order in the file
-    assert (worst["failed_pods"], worst["no_place"]) == (1, ["ml/large"])
+    rows = replayed(*nodes, large, small, policy="least-allocated")  # whatever the order in the file
+    spread = rows["least-allocated"]
+    assert (spread["failed_pods"], spread["no_place"]) == (1, ["ml/large"])
 
 
 @pytest.mark.parametrize(
@@ -109,9 +113,9 @@ def test_what_cannot_move_keeps_what_it_has(replayed, fixed: dict[str, Any]) -> 
 
 def test_a_pod_without_gpu_keeps_its_cpu(replayed) -> None:
     web = pod("web", "n2", 0, cpu="31")
-    rows = replayed(node("n1", 2), node("n2", 2), web, pod("a", "n1", 1, cpu="2"), policy="worst-fit")
-    assert free(rows["worst-fit"]) == (3, 1)
-    assert rows["worst-fit"]["no_place"] == []
+    rows = replayed(node("n1", 2), node("n2", 2), web, pod("a", "n1", 1, cpu="2"), policy="least-allocated")
+    assert free(rows["least-allocated"]) == (3, 1)
+    assert rows["least-allocated"]["no_place"] == []
 
 
 @pytest.mark.parametrize(
@@ -171,22 +175,22 @@ def test_a_node_that_takes_nothing_is_left_alone(replayed) -> None:
 
 
 def test_the_snapshot_is_the_same_for_every_policy_and_repeats() -> None:
-    names = [name for name in POLICIES if name != "random"]  # draws by what has happened so far
-    runs = [replay_snapshot([CLUSTER], names, SnapshotOptions(), quiet) for _ in range(2)]
+    names = list(POLICIES)
+    runs = [replay_snapshot([CLUSTER], names, NO_SETTINGS, 0, quiet) for _ in range(2)]
     for rows in runs:
         for row in rows:
             row["seconds"] = 0
     assert runs[0] == runs[1]
-    alone = replay_snapshot([CLUSTER], names[-1:], SnapshotOptions(), quiet)
+    alone = replay_snapshot([CLUSTER], names[-1:], NO_SETTINGS, 0, quiet)
     assert [free(row) for row in alone] == [free(runs[0][0]), free(runs[0][-1])]
     used = {row["gpus"] - row["whole_gpus_free"] for row in runs[0] if not row["failed_pods"]}
     assert min(used) > 0
 
 
-@pytest.mark.parametrize("options", [{"known_mix": True}, {"sample": 1}])
-def test_the_mix_may_be_known_and_the_nodes_sampled(replayed, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("sample", [0, 1])
+def test_the_nodes_may_be_sampled(replayed, sample: int) -> None:
     items = [node(f"n{i}") for i in range(4)] + [pod(f"p{i}", f"n{i}") for i in range(4)]
-    row = replayed(*items, policy="inventory", **options)["inventory"]
+    row = replayed(*items, policy="inventory", sample=sample)["inventory"]
     assert row["failed_pods"] == 0
     assert row["whole_gpus_free"] == 12
 
@@ -234,25 +238,25 @@ def test_bad_input_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFix
         [str(empty)],
         [str(text)],
         [str(tmp_path / "none")],
-        [str(CLUSTER), "--departures"],
-        [str(CLUSTER), "--ties", "random", "--timeline"],
+        [str(CLUSTER), "--timeline"],
+        [str(CLUSTER), "--nodes", "n.csv", "--seeds", "1"],
     ):
         assert cli.main(["replay", "--snapshot", *more]) == 2
     errors = capsys.readouterr().err.strip().split("\n")
     assert len(errors) == 5
     for says, error in zip(
         [
-            "no node that takes pods has a GPU",
+            "no node that accepts pods has a GPU",
             "holds no Kubernetes objects",
             "cannot be read",
-            "--departures",
             "--timeline",
+            "--nodes",
         ],
         errors,
         strict=True,
     ):
         assert says in error
-    with pytest.raises(BadTrace):
-        replay_snapshot([empty], ["best-fit"], SnapshotOptions(), quiet)
+    with pytest.raises(BadInput):
+        replay_snapshot([empty], ["best-fit"], NO_SETTINGS, 0, quiet)
     with pytest.raises(Unavailable):
-        replay_snapshot([text], ["best-fit"], SnapshotOptions(), quiet)
+        replay_snapshot([text], ["best-fit"], NO_SETTINGS, 0, quiet)

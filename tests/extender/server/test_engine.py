@@ -187,7 +187,7 @@ async def test_explain_bind_and_preempt_see_what_filter_sees() -> None:
     assert await victims_for(engine, gpus=4) == {"a": ["uid-running"]}
     binding = {"PodName": "p", "PodNamespace": "default", "PodUID": "uid-p", "Node": "a"}
     reply, _ = await engine.verbs["bind"](json.dumps(binding).encode())
-    assert json.loads(reply)["Error"] == Reason.DEVICES_TAKEN.text
+    assert json.loads(reply)["Error"] == Reason.NO_FREE_GPUS.text
     engine.apply([Upserted(replace(first, node_name="elsewhere"))])
     assert (await engine.inspector.explain(manifest)).fits == 1
 

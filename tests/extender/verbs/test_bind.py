@@ -376,7 +376,7 @@ async def test_people_see_what_is_tentative_and_for_how_long() -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bind_module, "PATIENCE", 0.05)
+    monkeypatch.setattr(bind_module, "LONGEST_WAIT", 0.05)
 
 
 async def test_a_hami_node_takes_one_pod_at_a_time(impatient: None) -> None:

@@ -1,4 +1,4 @@
-"""Fill tables and MIG tables agree with exact solutions of small cases."""
+"""Fill tables agree with exact solutions of small cases."""
 
 from itertools import product
 
@@ -7,14 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.packing.mig import ProfileMix
-from bench.packing.mixes import ShareMix, fill_mix, serve_mix
-from bench.packing.windows import MigMasks
 from packing.cost.fill_value import Part, fill_table, grid, price_patterns, solve_patterns
 from packing.cost.knapsack_kernels import knapsack
-from packing.model.gpu_catalogue import find_model
-
-COMPUTE = (1, 2, 3, 4, 7)
 
 
 def multisets(sizes, bins):
@@ -81,32 +75,3 @@ def test_the_pattern_lp_finds_the_cutting_stock_optimum():
 @pytest.mark.parametrize(("sizes", "bins"), [((100, 250), 20), ((50, 460), 100), ((333, 417), 100)])
 def test_the_grid_is_exact_where_sizes_share_a_unit(sizes, bins):
     assert grid([Part(size, size) for size in sizes]) == bins
-
-
-def windows():
-    return MigMasks.of(find_model("NVIDIA-A100-SXM4-80GB").geometry, COMPUTE)
-
-
-def test_no_packing_beats_the_bound():
-    mix = ProfileMix("m", windows(), COMPUTE, np.full(5, 0.2), gpus=8)
-    for policy in ("inventory", "fgd", "best-fit", "mfi"):
-        for seed in range(3):
-            figures = fill_mix(mix, policy, load=1.2, seed=seed)
-            assert figures["allocation"] <= figures["bound"] + 1e-6
-    shares = ShareMix("s", np.array([[2, 10], [10, 2], [5, 5]]), np.array([0.4, 0.3, 0.3]), 20, gpus=10)
-    for policy in ("inventory", "best-fit"):
-        figures = fill_mix(shares, policy, load=1.2, seed=1)
-        assert figures["allocation"] <= figures["bound"] + 1e-6
-
-
-def test_departures_give_everything_back():
-    mix = ProfileMix("m", windows(), COMPUTE, np.full(5, 0.2), gpus=2)
-    host = mix.host("inventory")
-    held = [host.place(kind) for kind in (0, 1, 2, 4)]
-    assert all(held)
-    assert host.place(4) is None
-    for one in held:
-        host.leave(one)
-    assert host.place(4)
-    assert host.place(4)
-    assert 0 < serve_mix(mix, "inventory", load=1.0, seed=1)["allocation"] <= 100

@@ -179,7 +179,7 @@ def test_kept_rows_equal_those_worked_out_for_every_node_from_scratch(steps, ado
             fleet.give_back(held.pop())
         elif np.isfinite(kept.cost(fleet, request)[row]):
             held.append(place(fleet, kept, request, row))
-    afresh._counted.slots.twins.since.fill(-1)  # ask every node by itself
+    afresh._priced.slots.twins.since.fill(-1)  # ask every node by itself
     for request in MIX.requests:
         one, other = kept._row(fleet, request), afresh._row(fleet, request)
         assert np.array_equal(one.cost, other.cost)

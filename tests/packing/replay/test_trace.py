@@ -8,7 +8,8 @@ from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.baselines.simple import FirstFit
 from packing.policies.inventory import Inventory
-from packing.replay.pick_node import Pick
+from packing.replay.pick_node import NodePicker
+from packing.replay.placer import Placer
 from packing.replay.timeline import replay_times
 from packing.replay.trace import Filling, arrivals, build_fleet, fill, gpus_of
 
@@ -46,7 +47,8 @@ def test_a_fill_repeats_itself_and_never_overcommits(learn):
     runs = []
     for _ in range(2):
         fleet = build_fleet(nodes(4))
-        runs.append(fill(fleet, Inventory(mix), queue, Pick(np.arange(4)), learn=learn))
+        placer = Placer(fleet, Inventory(mix), NodePicker(np.arange(4)), learns=learn)
+        runs.append(fill(placer, queue))
         assert (fleet.compute >= 0).all()
         assert not fleet.overcommitted.any()
     assert np.array_equal(runs[0].rows, runs[1].rows)
@@ -65,13 +67,31 @@ def test_figures_at_an_arrival():
 
 def test_pick_samples_from_where_it_stopped_and_breaks_ties_as_told():
     cost = np.array([3, 1, np.inf, 1, 0], np.float32)
-    assert Pick(np.arange(5))(cost) == 4
-    assert Pick(np.array([3, 1, 0, 2, 4]))(np.array([1, 1, 1, 1, 1], np.float32)) == 3
-    sampled = Pick(np.arange(5), sample=2)
+    assert NodePicker(np.arange(5))(cost) == 4
+    assert NodePicker(np.array([3, 1, 0, 2, 4]))(np.array([1, 1, 1, 1, 1], np.float32)) == 3
+    sampled = NodePicker(np.arange(5), sample=2)
     assert [sampled(cost), sampled(cost), sampled(cost)] == [1, 4, 1]
-    random = Pick(np.arange(5), ties=np.random.default_rng(0))
+    random = NodePicker(np.arange(5), ties=np.random.default_rng(0))
     assert {random(np.where(np.isinf(cost), np.inf, 0).astype(np.float32)) for _ in range(60)} == {0, 1, 3, 4}
-    assert Pick(np.arange(1))(np.array([np.inf], np.float32)) == -1
+    assert NodePicker(np.arange(1))(np.array([np.inf], np.float32)) == -1
+
+
+def test_a_request_is_placed_on_an_allowed_row_or_nowhere():
+    fleet = build_fleet(nodes(3, gpus=1))
+    placer = Placer(fleet, FirstFit(), NodePicker(np.arange(3)))
+    rows = np.zeros(fleet.capacity, bool)
+    assert placer.place(share(600), rows) is None
+    rows[[1, 2]] = True
+    assert [placer.place(share(600), rows).row for _ in range(2)] == [1, 2]
+    assert placer.place(share(600), rows) is None
+    assert placer.place(share(600)).row == 0
+
+
+def test_shares_below_the_minimum_are_refused():
+    placer = Placer(build_fleet(nodes(1)), FirstFit(), NodePicker(np.arange(1)))
+    filling = fill(placer, [share(100), share(500), Request(1000)], minimum_milli=250)
+    assert filling.rows.tolist() == [-1, 0, 0]
+    assert filling.gpus.tolist() == [0.1, 0.5, 0]
 
 
 def test_demand_forgets_and_starts_from_its_prior():
@@ -104,15 +124,9 @@ def test_a_mix_has_what_few_pods_ask_much_of():
 
 def test_a_timeline_queues_what_does_not_fit_and_counts_its_wait():
     requests = [Request(shares=whole_gpus(4)), Request(shares=whole_gpus(4)), share(500)]
-    fleet = build_fleet(nodes(1))
-    figures = replay_times(
-        fleet,
-        FirstFit(),
-        requests,
-        np.array([0.0, 10.0, 20.0]),
-        np.array([100.0, 60.0, 30.0]),
-        Pick(np.arange(1)),
-    )
+    placer = Placer(build_fleet(nodes(1)), FirstFit(), NodePicker(np.arange(1)))
+    created, deleted = np.array([0.0, 10.0, 20.0]), np.array([100.0, 60.0, 30.0])
+    figures = replay_times(placer, requests, created, deleted)
     assert figures["wait_p50_2_to_7_gpus"] == 45.0  # one of nothing, one of 90 seconds
     assert figures["wait_p50_share"] == 130.0  # behind both
     assert figures["wait_p50_8_gpus"] is None

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.packing.fixed_scale import FixedScale
 from packing.cost.demand import Mix
 from packing.fleet.fleet import Fleet, Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
-from packing.policies.baselines.scored import Scored
 from packing.policies.inventory import Inventory
 
 
@@ -42,7 +42,7 @@ kinds = st.sampled_from([share(250), share(500, 8000), share(800), WHOLE_GPU, Re
 @given(st.lists(st.tuples(kinds, st.integers(0, 7)), max_size=20), kinds)
 def test_scores_are_whole_numbers_that_never_contradict_the_cost(steps, request):
     fleet = fleet_of(8)
-    exact, scored = ready(Inventory(MIX), fleet), ready(Scored(MIX), fleet)
+    exact, scored = ready(Inventory(MIX), fleet), ready(FixedScale(MIX), fleet)
     for placed, row in steps:
         if np.isfinite(exact.cost(fleet, placed)[row]):
             fleet.take(fleet.allocation(row, placed, exact.choose(fleet, placed, row)))
@@ -57,8 +57,8 @@ def test_scores_are_whole_numbers_that_never_contradict_the_cost(steps, request)
 @pytest.mark.parametrize("request_", [share(250), share(500), share(800), WHOLE_GPU])
 def test_no_node_takes_less_fill_than_par_and_an_empty_gpu_takes_it_for_a_whole_one(request_):
     fleet = fleet_of(8)
-    policy = ready(Scored(MIX), fleet)
-    assert isinstance(policy, Scored)
+    policy = ready(FixedScale(MIX), fleet)
+    assert isinstance(policy, FixedScale)
     least = policy.par(fleet, request_) - request_.shares.compute_milli / 1000
     for first in (share(250), share(500), share(800)):
         fills = [policy.terms(fleet, request_, row)["fill"] for row in range(8)]
@@ -70,6 +70,6 @@ def test_no_node_takes_less_fill_than_par_and_an_empty_gpu_takes_it_for_a_whole_
 
 def test_a_request_without_gpu_has_par_zero():
     fleet = fleet_of(4)
-    policy = ready(Scored(MIX), fleet)
-    assert isinstance(policy, Scored)
+    policy = ready(FixedScale(MIX), fleet)
+    assert isinstance(policy, FixedScale)
     assert policy.par(fleet, Request(cpu_milli=1000)) == 0

@@ -8,9 +8,9 @@ import pytest
 
 from bench.packing import tables
 from bench.packing.runs import Result, Task
-from extender.replay.runs import TraceOptions
+from bench.packing.trace_runs import TraceOptions
 
-README = Path(__file__).parents[1] / "README.md"
+README = Path(__file__).parents[2] / "README.md"
 
 
 def result(label: str, trace: str, *allocations: float, knee: float | None = None) -> Result:

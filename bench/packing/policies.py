@@ -1,0 +1,62 @@
+"""Policies that only the comparison knows, beside those of the service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from packing.cost.demand import BOTH, Mix, by_pods
+from packing.fleet.fleet import Fleet, Floats
+from packing.model.request import Request
+from packing.policies.baselines.base import Baseline
+from packing.policies.gpu_choice import fitting, freest
+from packing.policies.interface import Policy
+from packing.policies.node_sums import free_parts
+from packing.policies.registry import POLICIES as SERVICE_POLICIES
+
+
+class WorstFit(Baseline):
+    """The node with the most free GPU, and the freest GPU on it: the opposite of packing."""
+
+    name = "worst-fit"
+
+    def rank(self, fleet: Fleet, request: Request) -> Floats:
+        free: Floats = free_parts(fleet).sum(axis=0)
+        return -free
+
+    def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
+        return freest(fleet, request, row)
+
+
+class Random(Baseline):
+    """A random node that fits, a random GPU that fits, seeded by the state of the fleet: runs repeat."""
+
+    name = "random"
+
+    def rank(self, fleet: Fleet, request: Request) -> Floats:
+        seed = int(fleet.generation.sum())
+        return np.random.default_rng(seed).random(fleet.capacity, np.float32)
+
+    def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
+        gpus = [gpu for _, gpu in fitting(fleet, request, row)]
+        count = len(freest(fleet, request, row))
+        drawn = np.random.default_rng(int(fleet.generation.sum()) + 1).permutation(gpus)[:count]
+        return tuple(int(gpu) for gpu in drawn)
+
+
+def _make(policy: type[Baseline]) -> Callable[..., Policy]:
+    return lambda mix=None: policy()
+
+
+POLICIES: dict[str, Callable[..., Policy]] = {
+    **SERVICE_POLICIES,
+    WorstFit.name: _make(WorstFit),
+    Random.name: _make(Random),
+}
+"""Name -> function that makes the policy, with a known mix or None."""
+
+
+def known_mix(policy: str, counts: Mapping[Request, float]) -> Mix:
+    """The mix to give to a policy that knows the trace, with the types that it would learn."""
+    return Mix.of(counts, [by_pods] if policy == "fgd" else BOTH)

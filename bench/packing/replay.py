@@ -1,0 +1,100 @@
+"""Single replays with every option of the published protocol:
+
+python -m bench.packing.replay trace --nodes CSV --pods CSV... --policy fgd --mix known --bound
+python -m bench.packing.replay mixes FILE [--departures] --policy inventory,mfi
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.packing import mig
+from bench.packing.mix_runs import replay_mixes
+from bench.packing.policies import POLICIES
+from bench.packing.trace_runs import Rows, TraceOptions, bound_trace, replay_trace
+from extender.cli.replay import policy_names, sample_size, seed_range
+from extender.replay.report import table
+from extender.replay.traces import BadInput
+
+_MOST_ARRIVALS = 100
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Replay and print; the exit code is 2 for options or files that cannot be used."""
+    args = _parser().parse_args(argv)
+    try:
+        rows = args.replay(args)
+    except (BadInput, ValueError, OSError) as error:
+        print(f"bench.packing.replay: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(rows, indent=1) if args.output == "json" else table(rows))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.packing.replay")
+    commands = parser.add_subparsers(required=True, metavar="WORK")
+    trace = commands.add_parser("trace", help="fill the nodes of a trace with its pods")
+    trace.add_argument("--nodes", type=Path, required=True, metavar="CSV")
+    trace.add_argument("--pods", type=Path, required=True, nargs="+", metavar="CSV")
+    trace.add_argument("--arrival", type=_arrivals, default=(1.0,), help="multiples of the capacity (1.0)")
+    trace.add_argument("--mix", choices=["learnt", "known"], default="learnt", help="the policy's demand mix")
+    trace.add_argument("--ties", choices=["fixed", "random"], default="fixed", help="among equal nodes")
+    trace.add_argument("--node-order", choices=["file", "shuffle"], default="file")
+    trace.add_argument("--scores", choices=["exact", "0-10"], default="exact", help="policy inventory only")
+    trace.add_argument("--sample", type=sample_size, default=0, metavar="N", help="fitting nodes, 0 for all")
+    trace.add_argument("--bound", action="store_true", help="add rows of the policy bound")
+    trace.set_defaults(replay=_trace)
+    mixes = commands.add_parser("mixes", help="request mixes over GPUs alone")
+    mixes.add_argument("file", type=Path, metavar="FILE")
+    mixes.add_argument("--departures", action="store_true", help="requests leave again")
+    mixes.set_defaults(replay=_mixes)
+    for command, names in ((trace, tuple(POLICIES)), (mixes, tuple({*POLICIES, *mig.POLICIES}))):
+        known = lambda text, names=names: policy_names(text, names)  # noqa: E731
+        command.add_argument("--policy", type=known, default=["inventory"], help="separated by commas")
+        command.add_argument("--seeds", type=seed_range, default=seed_range("42-51"), help="(42-51)")
+        command.add_argument("--output", choices=["table", "json"], default="table")
+    return parser
+
+
+def _trace(args: argparse.Namespace) -> Rows:
+    if args.scores != "exact" and args.policy != ["inventory"]:
+        raise ValueError("--scores 0-10 needs --policy inventory")
+    options = TraceOptions(
+        args.arrival,
+        random_ties=args.ties == "random",
+        shuffle_nodes=args.node_order == "shuffle",
+        sample=args.sample,
+        known_mix=args.mix == "known",
+        fixed_scale=args.scores == "0-10",
+    )
+    rows, _ = replay_trace(args.nodes, args.pods, args.policy, args.seeds, options, _no_progress)
+    if args.bound:
+        rows += bound_trace(args.nodes, args.pods, args.seeds, options, _no_progress)
+    return rows
+
+
+def _mixes(args: argparse.Namespace) -> Rows:
+    return replay_mixes(args.file, args.policy, args.seeds, departures=args.departures, progress=_no_progress)
+
+
+def _no_progress(what: str, part: float) -> None:
+    pass
+
+
+def _arrivals(text: str) -> tuple[float, ...]:
+    try:
+        numbers = [float(item) for item in text.split(",")]
+    except ValueError:
+        numbers = [0.0]
+    if not all(0 < number <= _MOST_ARRIVALS for number in numbers):
+        raise argparse.ArgumentTypeError(f"invalid arrivals {text!r}; expected multiples such as 1.0,1.3")
+    return tuple(dict.fromkeys(numbers))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

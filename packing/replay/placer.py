@@ -1,0 +1,55 @@
+"""Pods placed on a fleet one after the other, as kube-scheduler and the service do it together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from packing.fleet.fleet import Allocation, Fleet, Floats
+from packing.model.request import Request
+from packing.policies.interface import Policy
+from packing.policies.upkeep import Due, Upkeep
+
+PickNode = Callable[[Floats], int]
+"""The row that is taken at these costs (N,), -1 if all are infinite."""
+
+
+class Placer:
+    """Places requests under one policy. With ``learns`` the policy learns from every arrival; without, it
+    keeps the mix that it was made with."""
+
+    def __init__(self, fleet: Fleet, policy: Policy, pick_node: PickNode, *, learns: bool = True) -> None:
+        self.fleet = fleet
+        self._policy, self._pick_node, self._learns = policy, pick_node, learns
+        self._upkeep, self._learnt = Upkeep(), 0
+
+    def arrive(self, request: Request) -> None:
+        """A pod arrives: learn from it, and plan or update the prices if that is due."""
+        if self._learns:
+            self._policy.observe(request)
+            self._learnt += 1
+        due = self._upkeep.due(self.fleet, self._learnt)
+        if due is Due.NOTHING:
+            return
+        if due is Due.TABLES:
+            self._upkeep.plan_started(self._learnt)
+            self._policy.adopt(self.fleet, self._policy.plan(self.fleet)())
+        else:
+            self._policy.refresh(self.fleet)
+        self._upkeep.prices_updated(self.fleet)
+
+    def place(self, request: Request, allowed: npt.NDArray[np.bool_] | None = None) -> Allocation | None:
+        """Pick a node among the ``allowed`` rows (N,) (None: all), choose GPUs there, and take them. None if
+        the request fits nowhere."""
+        cost = self._policy.cost(self.fleet, request)
+        if allowed is not None:
+            cost = np.where(allowed, cost, np.float32(np.inf))
+        row = self._pick_node(cost)
+        if row < 0:
+            return None
+        gpus = self._policy.choose(self.fleet, request, row)
+        allocation = self.fleet.allocation(row, request, gpus)
+        self.fleet.take(allocation)
+        return allocation

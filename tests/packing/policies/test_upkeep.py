@@ -1,0 +1,79 @@
+"""When tables are planned and prices updated."""
+
+import pytest
+
+from packing.fleet.fleet import Fleet
+from packing.model.node_spec import Gpu, NodeSpec
+from packing.model.request import Request
+from packing.policies.upkeep import Due, Upkeep
+
+
+def fleet_of(nodes, gpus=8):
+    fleet = Fleet(nodes=nodes, gpus=8)
+    for i in range(nodes):
+        fleet.put(NodeSpec(f"n{i}", 9000, 9000, (Gpu(1000, divisible=True),) * gpus))
+    return fleet
+
+
+def change(fleet, times):
+    for _ in range(times):
+        fleet.take(fleet.allocation(0, Request()))
+
+
+def plan(upkeep, fleet, learnt=0):
+    upkeep.plan_started(learnt)
+    upkeep.prices_updated(fleet)
+
+
+def test_a_plan_is_due_when_the_learnt_pods_have_doubled_and_later_after_500():
+    fleet, upkeep, planned = fleet_of(1000), Upkeep(), []
+    for learnt in range(1, 2100):
+        if upkeep.due(fleet, learnt) is Due.TABLES:
+            plan(upkeep, fleet, learnt)
+            planned.append(learnt)
+    assert planned == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1012, 1512, 2012]
+
+
+def test_the_first_plan_needs_a_gpu_or_a_pod():
+    without, upkeep = fleet_of(2, gpus=0), Upkeep()
+    upkeep.prices_updated(without)
+    assert upkeep.due(without, 0) is Due.NOTHING
+    assert upkeep.due(without, 1) is Due.TABLES
+    fleet = fleet_of(1)
+    assert upkeep.due(fleet, 0) is Due.TABLES
+    plan(upkeep, fleet)
+    assert upkeep.due(fleet, 0) is Due.NOTHING
+
+
+@pytest.mark.parametrize(("nodes", "changes"), [(1, 1), (38, 25), (125, 82)])
+def test_prices_are_due_after_so_many_changes_per_gpu(nodes, changes):
+    fleet, upkeep = fleet_of(nodes), Upkeep()
+    plan(upkeep, fleet)
+    change(fleet, changes - 1)
+    assert upkeep.due(fleet, 0) is Due.NOTHING
+    change(fleet, 1)
+    assert upkeep.due(fleet, 0) is Due.PRICES
+    upkeep.prices_updated(fleet)
+    assert upkeep.due(fleet, 0) is Due.NOTHING
+
+
+def test_when_overdue_one_change_or_one_new_pod_is_enough():
+    fleet, upkeep = fleet_of(100), Upkeep()
+    plan(upkeep, fleet, 10)
+    assert upkeep.due(fleet, 10, overdue=True) is Due.NOTHING
+    change(fleet, 1)
+    assert upkeep.due(fleet, 10) is Due.NOTHING
+    assert upkeep.due(fleet, 10, overdue=True) is Due.PRICES
+    assert upkeep.due(fleet, 11, overdue=True) is Due.TABLES
+
+
+def test_the_gpus_are_those_of_now():
+    fleet, upkeep = fleet_of(125), Upkeep()
+    plan(upkeep, fleet)
+    change(fleet, 50)
+    assert upkeep.due(fleet, 0) is Due.NOTHING
+    for i in range(70):
+        fleet.remove(f"n{i + 1}")
+    upkeep.prices_updated(fleet)
+    change(fleet, 36)
+    assert upkeep.due(fleet, 0) is Due.PRICES

@@ -60,8 +60,9 @@ def run(args: argparse.Namespace) -> int:
         chosen = settings.load(args.config, os.environ)
         logs.configure("warning")
         source = source_args.source_of(args)
+        pod = _read_manifest(args.pod)
         prepare_kernels(bar=True)
-        explanation = _explain(args.pod, source, chosen)
+        explanation = _explain(pod, args.pod, source, chosen)
     except (settings.SettingsError, SourceError, ValueError, OSError) as error:
         print(f"stowage explain: {error}", file=sys.stderr)
         return 1
@@ -70,13 +71,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _explain(name: str, source: Source, chosen: Settings) -> Explanation:
-    """Explain the pod that the argument ``name`` means. Raises ``SettingsError``, ``SourceError``,
-    ``ValueError`` and ``OSError``."""
+def _explain(pod: Pod | None, name: str, source: Source, chosen: Settings) -> Explanation:
+    """Explain a pod; None stands for the pod of this name in the cluster. Raises ``SettingsError``,
+    ``SourceError`` and ``ValueError``."""
     from extender.cluster.factory import state_of
     from extender.explain.pod import explain
 
-    pod = _read_manifest(name)
     state = state_of(chosen)
     state.binds = chosen.bind
     _list_once(state, source)
@@ -134,7 +134,7 @@ def _list_once(state: State, source: Source) -> None:
 
 def _read_manifest(name: str) -> Pod | None:
     """The pod of a file, or of standard input (``-``). None if there is no such file."""
-    from extender.explain.pod import parse_pod
+    from extender.source.snapshot import parse_pod
 
     if name == "-":
         return parse_pod(sys.stdin.read(), "standard input")

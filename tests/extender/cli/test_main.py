@@ -62,6 +62,7 @@ def test_help_and_wrong_arguments_load_neither_compiler_nor_client(arguments: li
     [
         ["explain", "pod.yaml", "--config", "missing.yaml"],
         ["explain", "pod.yaml", "--snapshot", "missing.json"],
+        ["explain", "/dev/null"],
         ["replay"],
         ["replay", "--snapshot", "cluster.json", "--nodes", "nodes.csv"],
         ["replay", "--snapshot", "cluster.json", "--config", "missing.yaml"],

@@ -98,14 +98,14 @@ def test_wrong_arguments_are_code_2(
     assert text in capsys.readouterr().err
 
 
-def test_a_wrong_setting_is_code_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_invalid_setting_is_code_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "stowage.yaml").write_text("shortlist: none")
     assert cli.main(["serve", "--config", str(tmp_path / "stowage.yaml")]) == 1
     error = capsys.readouterr().err
     assert error.startswith(f"stowage: {tmp_path}/stowage.yaml: shortlist: invalid value 'none'; expected ")
 
 
-def test_a_busy_port_is_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     with listen("127.0.0.1", 0) as first:
         assert cli.main(["serve", "--port", str(first.getsockname()[1])]) == 1
     assert "Address already in use" in capsys.readouterr().err
@@ -116,6 +116,6 @@ def test_a_busy_port_is_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     [["--snapshot", "no-such-file.json"], ["--kubeconfig", "no-such-config"]],
     ids=["snapshot", "kubeconfig"],
 )
-def test_a_source_that_is_not_there_is_code_1(capsys: pytest.CaptureFixture[str], source: list[str]) -> None:
+def test_a_missing_source_is_code_1(capsys: pytest.CaptureFixture[str], source: list[str]) -> None:
     assert cli.main(["serve", "--port", "0", *source]) == 1
     assert source[1] in capsys.readouterr().err

@@ -41,7 +41,7 @@ def test_an_empty_cache_is_filled_once(cache: Path, monkeypatch: pytest.MonkeyPa
     assert {file: file.stat().st_mtime_ns for file in cache.rglob("*.nb[ic]")} == compiled
 
 
-def test_where_nothing_can_be_written_it_goes_on(
+def test_without_a_writable_directory_it_warns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()

@@ -21,9 +21,7 @@ from extender.dra.forecast import Forecast
 from extender.k8s.objects import Node, Pod
 from extender.k8s.scheduling_rules import NodeFilter
 from extender.protocol.node_names import Bytes, NodeNames
-from extender.source.interface import Unavailable
-from extender.source.snapshot import Snapshot
-from extender.untrusted.limits import KEY, LISTED_NAMES, YAML_NODES, shorten
+from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
 from extender.verbs.evaluate import Evaluation, evaluate
 from extender.verbs.scores import best, node_scores
 from packing.fleet.fleet import Fleet
@@ -114,20 +112,6 @@ class Candidates:
                 self.passed_over[obstacle] += 1
             else:
                 self.names.append(node.name)
-
-
-def parse_pod(text: str, name: str) -> Pod:
-    """The one pod of a manifest, JSON or YAML, that ``name`` tells from others. Raises ``ValueError``."""
-    found = Snapshot()
-    try:
-        found.add(text, name, nodes=YAML_NODES)
-    except Unavailable as error:
-        raise ValueError(str(error)) from None
-    if found.problems:
-        raise ValueError(str(found.problems[0]))
-    if len(found.pods) != 1:
-        raise ValueError(f"{name}: holds {len(found.pods)} pods instead of one (kind: Pod)")
-    return next(iter(found.pods.values()))
 
 
 def explain(state: State, pod: Pod, possibly_bound: PossiblyBound = ()) -> Explanation:

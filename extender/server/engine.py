@@ -21,7 +21,7 @@ from extender.cluster.state import PossiblyBound
 from extender.cluster.unconfirmed import UnconfirmedBindings
 from extender.explain.decision_log import Decision, Decisions
 from extender.explain.inspector import Inspector
-from extender.explain.pod import explain_verdict
+from extender.explain.pod import explain_evaluation
 from extender.k8s.objects import DEVICE_KINDS, Event, Kind, Pod
 from extender.protocol import codec as wire
 from extender.protocol.messages import Verb, bind_error, filter_error
@@ -139,7 +139,8 @@ class Engine:
         if len(result.names) == 1:
             self._unseen.note(args.pod, result.names[0], time.monotonic())
         outcome = "refused" if result.error else "fits" if result.names else "nothing_fits"
-        said = result.error or f"{len(result.names)} of {len(args.names)} nodes answered"
+        fitting = verdict.fitting if verdict else len(result.names)
+        said = result.error or f"{fitting} of {len(args.names)} nodes fit"
         self._note("filter", args.pod, said, verdict, args.names)
         return wire.encode_filter(result, args.nodes), outcome
 
@@ -197,7 +198,7 @@ class Engine:
         at = datetime.now(UTC)
 
         def explained() -> Decision:
-            explanation = explain_verdict(self.state, names, verdict, scores) if verdict else None
+            explanation = explain_evaluation(self.state, names, verdict, scores) if verdict else None
             return Decision(at, verb, answer, explanation)
 
         if self._decisions.wanted and self._decisions.defer(pod, explained):

@@ -40,6 +40,11 @@ class Evaluation:
     possibly_bound: PossiblyBound = ()
 
     @property
+    def fitting(self) -> int:
+        """How many of the nodes fit."""
+        return int(np.count_nonzero(self.codes == Reason.FITS))
+
+    @property
     def tells_apart(self) -> bool:
         """Whether anything is known that makes one node better than another."""
         return self.request.wants_gpu or any(forecast.devices for forecast in self.forecasts)

@@ -98,7 +98,7 @@ async def test_the_last_decisions_about_a_pod(start: Start) -> None:
     assert [decision["verb"] for decision in story["decisions"]] == ["prioritize", "filter"]
     scored, filtered = story["decisions"]
     assert scored["explanation"]["best"][0]["score"] == 10
-    assert filtered["answer"] == "1 of 4 nodes answered"
+    assert filtered["answer"] == "1 of 4 nodes fit"
     explanation = filtered["explanation"]
     assert (explanation["nodes"], explanation["fits"]) == (4, 1)
     [option] = explanation["best"]
@@ -110,7 +110,9 @@ async def test_the_last_decisions_about_a_pod(start: Start) -> None:
         "nodes": 1,
         "eviction_helps": True,
         "nearest": "b",
-        "lacks": [{"what": GPU, "asked": 4, "free": 2, "total": 8}],
+        "lacks": [
+            {"what": GPU, "asked": 4, "free": 2, "total": 8, "text": f"needs 4 {GPU}, 2 of 8 are free"}
+        ],
     }
     assert refusals[Reason.UNKNOWN_NODE.text]["nearest"] == "gone"
     await stowage.bind(pod, "a")

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.explain.pod import Need, asks, explain, explain_verdict, parse_pod
+from extender.explain.needs import Need
+from extender.explain.pod import asks, explain, explain_evaluation, parse_pod
 from extender.k8s.manifests import WirePod
 from extender.k8s.objects import Container, PodSpec, Upserted
 from extender.k8s.scheduling_rules import NodeFilter
@@ -21,6 +22,10 @@ from tests.extender.builders import GPU, make_node, make_pod, make_state
 
 def refusals(explanation):
     return {one.reason: one for one in explanation.refusals}
+
+
+def missing(what, asked, free, total):
+    return Need(what, asked, free, total, f"needs {asked} {what}, {free} of {total} are free")
 
 
 def test_every_node_is_in_exactly_one_place():
@@ -44,14 +49,15 @@ def test_the_nearest_node_is_the_one_that_lacks_least():
     )
     refusal = refusals(explain(state, make_pod("new", 4)))[Reason.DEVICES_TAKEN.text]
     assert (refusal.nodes, refusal.nearest) == (3, "b")
-    assert refusal.lacks == (Need(GPU, 4, 3, 8),)
+    assert refusal.lacks == (missing(GPU, 4, 3, 8),)
 
 
 def test_everything_that_is_short_is_named():
     state = make_state(make_node("a", cpu="4"), make_pod("p", 6, cpu="2", node_name="a"))
     explanation = explain(state, make_pod("new", 4, cpu="3"))
     [refusal] = explanation.refusals
-    assert refusal.lacks == (Need("cpu (milli)", 3000, 2000, 4000), Need(GPU, 4, 2, 8))
+    cpu = Need("cpu (milli)", 3000, 2000, 4000, "needs 3 CPUs, 2 of 4 are free")
+    assert refusal.lacks == (cpu, missing(GPU, 4, 2, 8))
 
 
 def test_what_others_are_promised_counts_as_taken_and_what_the_pod_has_does_not():
@@ -61,7 +67,7 @@ def test_what_others_are_promised_counts_as_taken_and_what_the_pod_has_does_not(
         make_pod("running", 1, node_name="a"),
     )
     [refusal] = explain(state, make_pod("new", 1)).refusals
-    assert refusal.lacks == (Need(GPU, 1, 0, 4),)
+    assert refusal.lacks == (missing(GPU, 1, 0, 4),)
     assert explain(state, make_pod("new", 3, priority=10)).fits == 1
     assert explain(state, make_pod("running", 1)).fits == 1
 
@@ -96,7 +102,7 @@ def test_a_verdict_about_names_nobody_knows():
     pod = make_pod("new")
     names = NodeNames.of(["x", "y"])
     verdict = evaluate(state, pod, Request(devices=((GPU, 1),)), names)
-    [refusal] = explain_verdict(state, names, verdict).refusals
+    [refusal] = explain_evaluation(state, names, verdict).refusals
     assert (refusal.reason, refusal.nodes, refusal.nearest, refusal.lacks) == (
         Reason.UNKNOWN_NODE.text,
         2,
@@ -108,7 +114,7 @@ def test_a_verdict_about_names_nobody_knows():
 def test_a_verdict_about_nothing():
     state = make_state(make_node("a"))
     verdict = evaluate(state, make_pod("new"), Request(devices=((GPU, 1),)), NO_NAMES)
-    explanation = explain_verdict(state, NO_NAMES, verdict)
+    explanation = explain_evaluation(state, NO_NAMES, verdict)
     assert (explanation.nodes, explanation.fits, explanation.best, explanation.refusals) == (0, 0, (), ())
 
 

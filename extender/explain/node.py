@@ -30,7 +30,7 @@ class GpuView:
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """Devices of one extended resource, each this large. ``gpus`` are the GPUs that they are on (wholly, or as
+    """Devices of one extended resource, each this large. ``gpus`` are the GPUs that they are on (whole, or as
     MIG instances or replicas), ``each`` how many are on each of these, where that is known."""
 
     resource: str

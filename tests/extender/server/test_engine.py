@@ -242,7 +242,7 @@ async def test_bind_finds_the_pod_of_the_last_filter_however_large_it_is() -> No
 
 
 def test_an_unknown_policy_is_a_wrong_setting() -> None:
-    with pytest.raises(SettingsError, match=r"policy: 'tetris' does not do, it takes one of .*best-fit"):
+    with pytest.raises(SettingsError, match=r"policy: invalid value 'tetris'; expected one of .*best-fit"):
         make_engine(policy="tetris")
 
 

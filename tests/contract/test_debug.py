@@ -146,7 +146,7 @@ async def test_a_pod_that_was_never_asked_about_is_answered_live(start: Start) -
     }
 
 
-async def test_a_pod_that_is_made_anew_has_no_past(start: Start) -> None:
+async def test_a_pod_that_is_created_again_has_no_decisions(start: Start) -> None:
     stowage = await start(*CLUSTER)
     await stowage.filter(manifest("new"), ["a"])
     await stowage.prioritize(
@@ -156,7 +156,7 @@ async def test_a_pod_that_is_made_anew_has_no_past(start: Start) -> None:
     assert [decision["verb"] for decision in story["decisions"]] == ["prioritize"]
 
 
-async def test_decisions_about_a_pod_of_the_same_name_are_not_told(start: Start) -> None:
+async def test_decisions_about_another_pod_of_the_same_name_are_not_shown(start: Start) -> None:
     stowage = await start(*CLUSTER, make_pod("new", 9, uid="2"))
     await stowage.filter(manifest("new", metadata={"name": "new", "namespace": "default", "uid": "1"}), ["a"])
     story = await get(stowage, "/debug/pods/default/new")
@@ -346,7 +346,7 @@ async def test_rules_that_are_too_large_admit_no_node_and_say_so(start: Start) -
     assert told["passed_over"] == {"node affinity is too large to be read": 3}
 
 
-async def test_long_rules_let_others_in_between(start: Start) -> None:
+async def test_long_rules_let_other_tasks_run(start: Start) -> None:
     stowage = await start(*(make_node(f"n{i:04}") for i in range(1000)))
     tolerations = [{"key": f"k{number}", "value": "v"} for number in range(SELECTOR_ITEMS)]
     body = ruled(tolerations=tolerations, affinity=AFFINITY)
@@ -405,7 +405,7 @@ async def test_a_request_that_can_not_be_met_is_explained_too(start: Start) -> N
     assert GPU in response.json()["error"]
 
 
-async def test_a_long_list_lets_others_in_between(start: Start) -> None:
+async def test_a_long_list_lets_other_tasks_run(start: Start) -> None:
     stowage = await start(*(make_node(f"n{i:04}") for i in range(500)))
     listing = asyncio.create_task(stowage.http.get("/debug/nodes"))
     turns = 0

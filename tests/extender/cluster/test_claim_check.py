@@ -58,7 +58,7 @@ anything = st.one_of(hami, hami.map(lambda text: text + ";"), st.text(max_size=2
     st.integers(1, MIB),
 )
 @example({"hami.io/vgpu-devices-allocated": ",NVIDIA,0,0:"}, 1, 1, 1)
-def test_no_claim_makes_a_pod_hold_less_than_it_asks_for(annotations, count, cores, mib):
+def test_no_claim_makes_a_pod_count_with_less_than_it_asks_for(annotations, count, cores, mib):
     limits = ((HAMI, str(count)), ("nvidia.com/gpumem", str(mib)), ("nvidia.com/gpucores", str(cores)))
     running = Pod("d", "p", spec=PodSpec((Container("a", limits, limits),)), annotations=annotations)
     settled = reconcile_claims(shape(), share(count, cores * 10, mib), claims_of(running))
@@ -69,7 +69,7 @@ def test_no_claim_makes_a_pod_hold_less_than_it_asks_for(annotations, count, cor
 
 
 @given(st.text(max_size=40), st.sampled_from(KEYS))
-def test_no_text_of_an_annotation_breaks_the_books(text, key):
+def test_no_text_of_an_annotation_breaks_the_allocations(text, key):
     for on in ("hami", "volcano", "vgpu-manager", "koordinator", "gpushare", "own", "plain"):
         state = make_state(node(on))
         before = state.fleet.compute.copy(), state.fleet.memory.copy(), state.fleet.free.copy()
@@ -106,13 +106,13 @@ def test_containers_add_up_and_init_containers_count_by_peak(claims, parts, doub
     assert (settled.parts, settled.problem) == (parts, doubt)
 
 
-def test_claims_for_another_kind_of_node_are_not_heard():
+def test_claims_for_another_kind_of_node_are_not_used():
     claims = Claims("volcano.sh/vgpu-number", (Claim("GPU-1", 1000, MIB),))
     assert reconcile_claims(shape(), Request(), claims).parts == ()
     assert len(reconcile_claims(shape(), share(1, 100, 100), claims).parts) == 3
 
 
-def test_a_counted_device_is_settled_as_a_whole_gpu():
+def test_a_counted_device_counts_as_a_whole_gpu():
     settled = reconcile_claims(
         shape(), Request(devices=((HAMI, 1),)), Claims(HAMI, (Claim("GPU-1", 0, MIB, least=whole_gpus(1)),))
     )
@@ -139,7 +139,7 @@ def test_a_contradiction_counts_once_until_it_changes():
     assert (state.allocations.contradictions, state.problems) == (1, {})
 
 
-def test_a_promised_share_counts_on_one_gpu_and_not_on_all():
+def test_a_nominated_share_counts_on_one_gpu_and_not_on_all():
     asking = pod("hami-memory-and-cores")
     nominated = Pod("d", "nominated", uid="n", spec=asking.spec, nominated_node="hami", priority=5)
     state = make_state(node("hami"), nominated)
@@ -149,7 +149,7 @@ def test_a_promised_share_counts_on_one_gpu_and_not_on_all():
     assert why(state, whole, "hami", Request(devices=((HAMI, 2),))) is not Reason.FITS
 
 
-def test_a_gpu_that_is_not_there_is_a_contradiction_on_a_node_of_one_gpu_too():
+def test_an_unknown_gpu_is_a_contradiction_on_a_node_of_one_gpu_too():
     settled = reconcile_claims(shape(1), share(1, 300, 3000), Claims(HAMI, (Claim("GPU-7", 300, 3000),)))
     assert settled.parts == ((0, 300, 3000),)
     assert "which the node does not have" in settled.problem

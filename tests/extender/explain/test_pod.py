@@ -60,7 +60,7 @@ def test_everything_that_is_short_is_named():
     assert refusal.lacks == (cpu, missing(GPU, 4, 2, 8))
 
 
-def test_what_others_are_promised_counts_as_taken_and_what_the_pod_has_does_not():
+def test_nominated_pods_count_and_the_pods_own_allocation_does_not():
     state = make_state(
         make_node("a", 4),
         make_pod("promised", 3, nominated_node="a", priority=9),
@@ -97,7 +97,7 @@ def test_the_best_come_first_with_their_scores_and_terms():
         assert sum(option.terms.values()) == pytest.approx(option.cost, abs=1)  # up to rounding
 
 
-def test_a_verdict_about_names_nobody_knows():
+def test_an_evaluation_of_unknown_names():
     state = make_state(make_node("a"))
     pod = make_pod("new")
     names = NodeNames.of(["x", "y"])
@@ -111,7 +111,7 @@ def test_a_verdict_about_names_nobody_knows():
     )
 
 
-def test_a_verdict_about_nothing():
+def test_an_evaluation_of_no_names():
     state = make_state(make_node("a"))
     verdict = evaluate(state, make_pod("new"), Request(devices=((GPU, 1),)), NO_NAMES)
     explanation = explain_evaluation(state, NO_NAMES, verdict)

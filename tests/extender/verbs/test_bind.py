@@ -112,7 +112,7 @@ def hami(name: str, mib: int = 3000, cores: int = 30, **annotations: str) -> Pod
     return Pod("default", name, f"uid-{name}", spec, annotations=annotations)
 
 
-async def test_our_own_dialect_is_told_an_index() -> None:
+async def test_stowages_own_nodes_get_an_index() -> None:
     cluster = Cluster(node_of("own"), own("p"))
     assert await cluster.bind(own("p"), "own") == ""
     assert cluster.api.sent == [("own", {"stowage.dev/gpu-indices": "0"})]
@@ -122,7 +122,7 @@ async def test_our_own_dialect_is_told_an_index() -> None:
     assert (len(cluster.state.assumed_pods), cluster.state.problems) == (0, {})
 
 
-async def test_hami_is_told_what_its_own_scheduler_would_tell_it() -> None:
+async def test_hami_gets_the_annotations_of_its_own_scheduler() -> None:
     cluster = Cluster(node_of("hami"), hami("p"))
     before = int(time.time())
     assert await cluster.bind(hami("p"), "hami") == ""
@@ -139,7 +139,7 @@ async def test_hami_is_told_what_its_own_scheduler_would_tell_it() -> None:
     }
 
 
-async def test_gpushare_is_told_what_its_own_scheduler_would_tell_it() -> None:
+async def test_gpushare_gets_the_annotations_of_its_own_scheduler() -> None:
     pod = replace(pod_of("gpushare-memory"), name="p")
     cluster = Cluster(node_of("gpushare"), pod)
     before = time.time_ns()
@@ -154,7 +154,7 @@ async def test_gpushare_is_told_what_its_own_scheduler_would_tell_it() -> None:
     }
 
 
-async def test_gpushare_cannot_be_told_of_several_gpus() -> None:
+async def test_gpushare_cannot_be_assigned_several_gpus() -> None:
     pod = pod_of("gpushare-two-gpus")
     cluster = Cluster(node_of("gpushare"), pod)
     assert "several GPUs" in await cluster.bind(pod, "gpushare")
@@ -177,7 +177,7 @@ async def test_a_gpu_that_the_pod_names_is_taken_and_no_other(annotations: dict[
     assert cluster.api.pods["default/p"].annotations["hami.io/vgpu-devices-allocated"].startswith(uuid)
 
 
-async def test_counted_devices_are_bound_without_a_word() -> None:
+async def test_counted_devices_are_bound_without_annotations() -> None:
     cluster = Cluster(make_node("a", 1), make_pod("p"))
     assert await cluster.bind(make_pod("p"), "a") == ""
     assert cluster.api.sent == [("a", {})]
@@ -189,7 +189,7 @@ async def test_a_pod_without_gpu_goes_where_kube_scheduler_says() -> None:
 
 
 @pytest.mark.parametrize("name", ["vgpu-manager", "volcano", "koordinator"])
-async def test_where_nobody_could_be_told_the_gpu_nothing_is_bound(name: str) -> None:
+async def test_nothing_is_bound_where_nobody_can_assign_the_gpu(name: str) -> None:
     manifest = {
         "vgpu-manager": "vgpu-manager-memory-and-cores",
         "volcano": "volcano-hami-core",
@@ -235,7 +235,7 @@ async def test_a_binding_that_was_made_without_an_answer_is_a_success(error: Bin
     assert await cluster.bind(own("a"), "elsewhere") == "pod is bound to another node"
 
 
-async def test_a_binding_in_doubt_is_held_until_its_time_is_over() -> None:
+async def test_an_unanswered_binding_is_assumed_until_its_time_to_live_is_over() -> None:
     cluster = Cluster(node_of("own"), own("a"))
     cluster.api.errors = [Unreachable("no answer")]
     assert await cluster.bind(own("a"), "own") == "no answer"
@@ -251,7 +251,7 @@ async def test_a_binding_in_doubt_is_held_until_its_time_is_over() -> None:
     assert cluster.free("own") == [1000] * 4
 
 
-async def test_the_same_is_asked_again_where_a_binding_is_in_doubt() -> None:
+async def test_an_unanswered_binding_is_sent_again_unchanged() -> None:
     cluster = Cluster(node_of("own"), own("a"), own("b", "300m"))
     cluster.api.errors = [Unreachable("no answer")]
     await cluster.bind(own("a"), "own")
@@ -261,7 +261,7 @@ async def test_the_same_is_asked_again_where_a_binding_is_in_doubt() -> None:
     assert cluster.free("own") == [100, 1000, 1000, 1000]
 
 
-async def test_a_pod_in_doubt_that_is_bound_elsewhere_gives_its_room_back() -> None:
+async def test_an_unanswered_binding_is_forgotten_when_the_pod_is_bound_elsewhere() -> None:
     other = replace(node_of("own"), name="other")
     cluster = Cluster(node_of("own"), other, own("a"))
     cluster.api.errors = [Unreachable("no answer")]
@@ -280,7 +280,7 @@ async def ended(task: asyncio.Task[str]) -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_is_still_awaited_outlives_its_time() -> None:
+async def test_a_binding_in_flight_does_not_expire() -> None:
     other = replace(node_of("own"), name="other")
     cluster = Cluster(node_of("own"), other, own("a"))
     cluster.api.errors = [Unreachable("no answer")]
@@ -302,14 +302,14 @@ async def test_a_pod_that_came_and_went_unseen_is_forgotten() -> None:
     assert (cluster.free("own"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
 
 
-async def test_a_pod_that_is_first_seen_when_it_has_ended_holds_nothing() -> None:
+async def test_a_pod_that_is_first_seen_when_it_has_ended_has_nothing() -> None:
     cluster = Cluster(node_of("own"))
     assert await cluster.bind(own("a"), "own") == ""
     cluster.state.apply([Upserted(replace(cluster.api.pods["default/a"], phase="Succeeded"))])
     assert (cluster.free("own"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
 
 
-async def test_what_was_sent_is_seen_to_its_end_though_nobody_waits() -> None:
+async def test_a_binding_that_was_sent_is_finished_when_the_caller_hangs_up() -> None:
     cluster = Cluster(node_of("own"), own("a"))
     cluster.api.hangs = True
     task = asyncio.create_task(cluster.bind(own("a"), "own"))
@@ -323,7 +323,7 @@ async def test_what_was_sent_is_seen_to_its_end_though_nobody_waits() -> None:
     assert (one.in_flight, one.outcome_unknown) == (0, True)
 
 
-async def test_a_promise_counts_once_beside_a_tentative_hold() -> None:
+async def test_a_nominated_pod_that_is_assumed_counts_once() -> None:
     nominated = replace(own("a", "600m"), nominated_node="own", priority=5)
     small = replace(node_of("own"), labels={**node_of("own").labels, "nvidia.com/gpu.count": "1"})
     cluster = Cluster(small, nominated, own("b", "400m"))
@@ -347,7 +347,7 @@ async def test_annotations_that_would_change_the_meaning_are_refused() -> None:
     assert (cluster.api.sent, cluster.free("own")) == ([], [1000] * 4)
 
 
-async def test_people_see_what_is_tentative_and_for_how_long() -> None:
+async def test_assumed_pods_are_shown_with_their_age() -> None:
     metrics = Metrics("0", lambda: engine.gauges(), ())
     engine = Engine(api := Api(), Settings(bind=True), metrics)
     engine.apply([Upserted(node_of("own")), Upserted(own("a")), *SYNCED])
@@ -412,7 +412,7 @@ async def test_bind_waits_a_moment_for_the_device_plugin() -> None:
     assert await waiting == ""
 
 
-async def test_nothing_is_bound_for_who_does_not_wait() -> None:
+async def test_nothing_is_bound_for_a_caller_that_hung_up() -> None:
     cluster = Cluster(node_of("hami"), hami("a"), hami("b"))
     await cluster.bind(hami("a"), "hami")
     waiting = asyncio.create_task(cluster.bind(hami("b"), "hami"))
@@ -424,7 +424,7 @@ async def test_nothing_is_bound_for_who_does_not_wait() -> None:
     assert (len(cluster.api.sent), len(cluster.state.assumed_pods)) == (1, 0)
 
 
-async def test_a_pod_does_not_stand_in_its_own_way() -> None:
+async def test_a_pod_does_not_make_the_plugin_busy_for_itself() -> None:
     cluster = Cluster(node_of("hami"), hami("a"))
     cluster.api.errors = [Unreachable("no answer")]
     assert await cluster.bind(hami("a"), "hami") == "no answer"
@@ -441,7 +441,7 @@ async def test_a_pod_does_not_stand_in_its_own_way() -> None:
         ("Pending", {"hami.io/vgpu-node": "other"}),
     ],
 )
-def test_pods_that_the_plugin_would_not_take_are_not_in_the_way(
+def test_pods_that_the_plugin_would_not_take_do_not_make_it_busy(
     phase: str, annotations: dict[str, str]
 ) -> None:
     said = {"hami.io/bind-time": "1", "hami.io/bind-phase": "success", "hami.io/vgpu-node": "hami"}
@@ -461,13 +461,13 @@ def test_a_lock_of_hamis_scheduler_closes_the_node() -> None:
     assert why(cluster.state, hami("b"), "hami") is Reason.FITS
 
 
-def test_nothing_is_closed_while_others_bind() -> None:
+def test_no_node_is_closed_where_others_bind() -> None:
     node = node_of("hami")
     locked = replace(node, annotations={**node.annotations, "hami.io/mutex.lock": "2026-01-01T00:00:00Z"})
     assert why(make_state(locked), hami("b"), "hami") is Reason.FITS
 
 
-async def test_a_hold_outlives_its_node() -> None:
+async def test_an_assumed_pod_outlives_its_node() -> None:
     cluster = Cluster(node_of("own"), own("a"))
     cluster.api.errors = [Unreachable("no answer")]
     await cluster.bind(own("a"), "own")
@@ -484,7 +484,7 @@ def bound_by_another(pod: Pod, node: str, index: int = 0, **changes: str) -> Pod
     return replace(pod, node_name=node, annotations=annotations, **changes)
 
 
-async def test_a_gpu_that_another_replica_gave_away_a_moment_ago_is_not_given_again() -> None:
+async def test_a_gpu_that_another_replica_has_just_assigned_is_not_assigned_again() -> None:
     cluster = Cluster(node_of("own"), own("a"), own("b"))
     cluster.api.pods["default/a"] = bound_by_another(own("a"), "own")
     cluster.api.pods["default/c"] = bound_by_another(own("c"), "own", index=1)  # the watch knows no such pod
@@ -502,14 +502,14 @@ async def test_a_pod_that_another_replica_bound_is_not_bound_again() -> None:
     assert (cluster.api.sent, cluster.free("own")) == ([], [1000, 1000, 1000, 400])
 
 
-async def test_what_ended_or_is_known_better_is_not_held_again() -> None:
+async def test_listed_pods_that_ended_or_are_known_are_not_assumed() -> None:
     cluster = Cluster(node_of("own"), own("b"), bound_by_another(own("a"), "own", index=1))
     cluster.api.pods["default/c"] = bound_by_another(own("c"), "own", phase="Succeeded")
     assert await cluster.bind(own("b"), "own") == ""
     assert (cluster.free("own"), len(cluster.state.assumed_pods)) == ([400, 400, 1000, 1000], 1)
 
 
-async def test_nothing_is_bound_where_it_is_not_known_what_others_have_bound(impatient: None) -> None:
+async def test_nothing_is_bound_where_the_node_cannot_be_listed(impatient: None) -> None:
     cluster = Cluster(node_of("own"), own("a"))
     cluster.api.answers = False
     assert "another replica may have bound" in await cluster.bind(own("a"), "own")
@@ -518,7 +518,7 @@ async def test_nothing_is_bound_where_it_is_not_known_what_others_have_bound(imp
     assert (cluster.api.sent, cluster.free("own")) == ([], [1000] * 4)
 
 
-async def test_who_waits_behind_others_is_told_so(impatient: None) -> None:
+async def test_a_pod_that_waits_too_long_behind_others_is_refused(impatient: None) -> None:
     pods = [own(name) for name in "abcd"]
     cluster = Cluster(node_of("own"), *pods)
     cluster.api.silent = True
@@ -526,13 +526,13 @@ async def test_who_waits_behind_others_is_told_so(impatient: None) -> None:
     assert last == "other pods are being bound to the node"
 
 
-async def test_a_node_whose_gpus_are_only_counted_is_not_read() -> None:
+async def test_a_node_whose_gpus_are_only_counted_is_not_listed() -> None:
     cluster = Cluster(make_node("counted", 8), make_pod("a", 1))
     assert await cluster.bind(make_pod("a", 1), "counted") == ""
     assert (cluster.api.read, len(cluster.api.sent)) == ([], 1)
 
 
-async def test_a_pod_that_waits_for_the_device_plugin_is_told_what_came_meanwhile() -> None:
+async def test_after_a_wait_for_the_device_plugin_the_node_is_listed_again() -> None:
     """The node is read when the wait is over, not before it."""
     cluster = Cluster(node_of("hami"), hami("a"), hami("b"))
     await cluster.bind(hami("a"), "hami")

@@ -90,7 +90,7 @@ def test_a_forecast_that_fails_refuses_no_node_and_leaves_none_out(state, monkey
     assert caplog.text.count("forecast failed") == 1
 
 
-def test_counted_devices_beside_a_claim_refuse_as_ever(state):
+def test_counted_devices_beside_a_claim_are_checked(state):
     state.apply([Upserted(make_pod("full", 2, node_name="used"))])
     pod = claiming("p", 1)
     assert left(state, pod, NAMES) == ["empty"]
@@ -98,13 +98,13 @@ def test_counted_devices_beside_a_claim_refuse_as_ever(state):
     assert left(state, pod, NAMES) == NAMES  # no shortlist
 
 
-def test_nothing_is_said_where_nothing_is_foreseen(state):
+def test_scores_are_0_without_a_forecast(state):
     assert scores(state, claiming("p", claim="odd")) == [0, 0]
     assert scores(state, claiming("p", claim="unknown")) == [0, 0]
     assert scores(state, claiming("p", claim="held")) == [0, 0]
 
 
-def test_a_node_of_which_nothing_is_foreseen_is_neither_good_nor_bad(state):
+def test_a_node_without_a_forecast_is_in_the_middle(state):
     state.apply([Upserted(make_node("other", 2))])
     first, second, other = scores(state, claiming("p"), [*NAMES, "other"])
     assert first < other < second
@@ -165,7 +165,7 @@ def test_many_different_reasons_why_nothing_is_known_stay_a_short_list(state, mo
     assert max(map(len, told.unknown)) <= PROBLEM
 
 
-def test_preemption_for_a_claim_is_kube_schedulers_affair(state):
+def test_preemption_for_a_claim_is_left_to_kube_scheduler(state):
     state.apply([Upserted(make_pod("victim", 0, node_name="used", uid="v"))])
     arguments = PreemptArgs(claiming("p"), {"used": Candidate(["v"], 0)})
     assert preempt(state, arguments).candidates.keys() == {"used"}
@@ -183,7 +183,7 @@ def test_devices_of_a_node_are_shown_with_their_holders(state):
     assert not view_node(make_state(make_node("plain")), "plain", now=0.0).devices
 
 
-def test_a_list_takes_away_what_is_gone(state):
+def test_a_list_removes_what_is_gone(state):
     state.apply([Listed("ResourceClaim", frozenset({"default/wanted"}))])
     assert sorted(scores(state, claiming("p"))) == [9, 10]  # both GPUs are whole: nothing but a tie
     state.apply([Listed("ResourceSlice", frozenset()), Deleted("DeviceClass", "mig")])
@@ -264,7 +264,7 @@ def test_gpus_of_containers_are_one_request_each(served):
     assert len(told.devices) == 2
 
 
-def test_a_class_is_asked_for_by_its_own_name_too(served):
+def test_a_class_may_be_asked_for_by_its_own_name(served):
     containers = (Container("c", (("deviceclass.resource.kubernetes.io/gpu", "2"),)),)
     pod = make_pod("p", spec=PodSpec(containers))
     assert left(served, pod, ["counts", "full", "free"], shortlist=64) == ["counts", "full", "free"]
@@ -284,7 +284,7 @@ def test_a_node_that_gives_gpus_as_devices_is_not_refused_for_anything_else(serv
     assert left(served, make_pod("p", 1), ["free", "bare"], shortlist=64) == ["free"]
 
 
-def test_what_is_wanted_first_outweighs_what_is_wasted(state):
+def test_the_first_alternative_outweighs_waste(state):
     """A small part would waste nothing on the second node, and the whole GPU is there on the first alone."""
     whole = "device.attributes['gpu.nvidia.com'].type == 'gpu'"
     options = [

@@ -31,7 +31,7 @@ ASKS |= {"koordinator": "koordinator-nvidia"}
 
 
 @pytest.mark.parametrize("name", ASKS)
-def test_where_stowage_binds_and_cannot_tell_the_gpu_nothing_fits(name: str) -> None:
+def test_nothing_fits_where_stowage_binds_and_cannot_assign_the_gpu(name: str) -> None:
     asking = pod_of(ASKS[name])
     assert why(make_state(node_of(name), binds=True), asking, name) is NOBODY
     assert why(make_state(node_of(name)), asking, name) is Reason.FITS  # its own scheduler may assign
@@ -59,7 +59,7 @@ def test_a_pod_without_gpu_is_not_concerned() -> None:
     assert list(result.names) == ["own", "volcano"]
 
 
-def test_what_the_device_plugin_cannot_be_told_does_not_fit() -> None:
+def test_what_cannot_be_said_to_the_device_plugin_does_not_fit() -> None:
     assert why(make_state(node_of("gpushare"), binds=True), pod_of("gpushare-two-gpus"), "gpushare") is NOBODY
     assert (
         why(make_state(node_of("gpushare"), binds=True), pod_of("gpushare-memory"), "gpushare") is Reason.FITS

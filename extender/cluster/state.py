@@ -50,13 +50,13 @@ would have there."""
 
 
 class State:
-    """What Stowage knows of the cluster, by kind of object: ``nodes``, ``pods``, and ``devices`` of Dynamic
-    Resource Allocation. ``allocations`` say who has what of the ``fleet``.
+    """What Stowage knows of the cluster, in one table for each group of objects: ``nodes``, ``pods`` and
+    ``devices`` (of Dynamic Resource Allocation). ``allocations`` say which pod has what of the ``fleet``.
 
-    ``assumed_pods`` are bound as far as ``bind`` knows, and the watch has not shown it yet. ``simulator``
-    foresees which devices claims get. ``overcommitted`` are nodes whose pods have more GPU than the node has.
-    ``synced`` are the kinds whose first list has arrived. ``learnt`` counts pods that the policy has learnt
-    from, ``failures`` what failed in comparing nodes that fit, which refuses no pod.
+    ``assumed_pods`` are bound as far as ``bind`` knows; the watch has not shown it yet. ``simulator``
+    forecasts which devices claims get. ``overcommitted`` are nodes whose pods have more GPU than the node.
+    ``synced`` are the kinds whose first list has arrived. ``learnt`` counts the pods that the policy has
+    learnt from, ``failures`` errors in comparing nodes that fit, which refuse no pod.
     ``binds``: Stowage writes which GPU a pod has, so a node takes nothing while its device plugin is busy.
     ``eviction_helps_extenders``: kube-scheduler looks for victims where only an extender refused (1.38 on).
     """
@@ -135,7 +135,7 @@ class State:
                 self.overcommitted.discard(name)
             elif name not in self.overcommitted:
                 self.overcommitted.add(name)
-                log.warning("%s: node holds more GPU than its allocatable, it takes nothing", name)
+                log.warning("%s: node is over-committed: its pods have more GPU than its allocatable", name)
 
     def _blocked_because(self, row: int, but_for: str = "") -> Reason:
         """Why a node takes nothing at all; ``but_for`` is the UID of a pod that does not count."""

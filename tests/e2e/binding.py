@@ -1,4 +1,4 @@
-"""Stowages that bind, the kube-scheduler that asks them, and what must be true of their books in the end."""
+"""Stowages that bind, the kube-scheduler that calls them, and what must be true of their state in the end."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -79,7 +79,7 @@ def check_the_reason(waiting: Object) -> None:
 
 def check_the_books(api: Api, stowage: Stowage) -> None:
     """Stowage has every pod that is bound and no other, each on the GPU that is written."""
-    eventually(lambda: no_hold_is_tentative(stowage), within_s=90, what="no hold is tentative", every_s=0.5)
+    eventually(lambda: no_pod_is_assumed(stowage), within_s=90, what="no pod is assumed", every_s=0.5)
     assert stowage.holders() == holders(api)
     gpus = {
         holder["pod"].partition("/")[2]: holder["gpus"]
@@ -92,6 +92,6 @@ def check_the_books(api: Api, stowage: Stowage) -> None:
             assert gpus[pod["metadata"]["name"]] == [index]
 
 
-def no_hold_is_tentative(stowage: Stowage) -> bool:
+def no_pod_is_assumed(stowage: Stowage) -> bool:
     found = stowage.json("/debug/nodes")["nodes"]
     return all(holder["tentative_seconds"] is None for node in found for holder in node["holders"])

@@ -1,4 +1,4 @@
-"""Events in, books right: in any order, with what vanishes, comes back, or cannot be read."""
+"""Events in any order give the right allocations, also where objects vanish, return or cannot be read."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_a_pod_that_is_shown_bound_never_counts_twice(caplog: pytest.LogCaptureF
     state.assume(pod, "n", {}, now=0.0)
     state.apply([Upserted(replace(pod, node_name="n"))])
     assert free(state, "n") == 0
-    assert not caplog.records  # "node holds more GPU than its allocatable"
+    assert not caplog.records  # "node is over-committed"
 
 
 def test_a_pod_that_asks_for_all_that_a_node_has_fits_to_the_byte():

@@ -1,4 +1,4 @@
-"""Ranks and levels: a strict order for any costs, the best node alone at the top."""
+"""Ranks and scores: a strict order for any costs, and only the best node has the top score."""
 
 from __future__ import annotations
 

@@ -83,6 +83,10 @@ class State:
         """Take in what happened. An object that cannot be read is a problem, and raises nothing."""
         for event in events:
             self._sync_nodes(self._apply(event))
+            if isinstance(event, Listed):
+                self.synced.add(event.kind)
+                if event.kind == "Node":
+                    self.learnt += self.learner.start(self.pods)
 
     def _apply(self, event: Event) -> Iterable[str]:
         """Hand an event to the table of its kind; returns the nodes that it changed."""
@@ -92,37 +96,25 @@ class State:
                 changed = self.pods.put(pod)
                 self.learnt += self.learner.learn_from(pod, before)
                 return changed
-            case Upserted(Node() | KoordinatorDevice() | MigLayouts() as record):
-                return self.nodes.put(record)
-            case Upserted(ResourceSlice() | ResourceClaim() | DeviceClass() as record):
-                self.devices.put(record)
             case Deleted("Pod", key):
                 self.learner.forget(key)
                 return self.pods.remove(key)
+            case Listed("Pod", keys):
+                self.learner.keep(keys)
+                return self.pods.keep(keys)
+            case Upserted(Node() | KoordinatorDevice() | MigLayouts() as record):
+                return self.nodes.put(record)
             case Deleted(("Node" | "Device" | "ConfigMap") as kind, key):
                 return self.nodes.remove(kind, key)
+            case Listed(("Node" | "Device" | "ConfigMap") as kind, keys):
+                return self.nodes.keep(kind, keys)
+            case Upserted(ResourceSlice() | ResourceClaim() | DeviceClass() as record):
+                self.devices.put(record)
             case Deleted(kind, key):
                 self.devices.remove(kind, key)
             case Listed(kind, keys):
-                touched = self._keep(kind, keys)
-                self.synced.add(kind)
-                return touched
-        return ()
-
-    def _keep(self, kind: Kind, keys: frozenset[str]) -> Iterable[str]:
-        """Forget all objects of a kind but these; returns the nodes that it changed."""
-        match kind:
-            case "Pod":
-                self.learner.keep(keys)
-                return self.pods.keep(keys)
-            case "Node" | "Device" | "ConfigMap":
-                changed = self.nodes.keep(kind, keys)
-                if kind == "Node":
-                    self.learnt += self.learner.start(self.pods)
-                return changed
-            case _:
                 self.devices.keep(kind, keys)
-                return ()
+        return ()
 
     def _sync_nodes(self, names: Iterable[str]) -> None:
         """Bring up to date what depends on the pods of these nodes: whether the node is closed because its

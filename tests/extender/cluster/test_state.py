@@ -211,7 +211,7 @@ def test_a_nomination_to_a_full_node_does_not_close_it_for_others():
     state = make_state(
         make_node("n", 8, **{"amd.com__gpu": "1"}),
         make_pod("running", 8, node_name="n"),
-        make_pod("promised", 4, nominated_node="n", priority=9),
+        make_pod("nominated", 4, nominated_node="n", priority=9),
     )
     assert why(state, make_pod("amd", 1, resource="amd.com/gpu"), "n") is Reason.FITS
     assert why(state, make_pod("other", 0), "n") is Reason.FITS

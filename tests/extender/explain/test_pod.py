@@ -63,7 +63,7 @@ def test_everything_that_is_short_is_named():
 def test_nominated_pods_count_and_the_pods_own_allocation_does_not():
     state = make_state(
         make_node("a", 4),
-        make_pod("promised", 3, nominated_node="a", priority=9),
+        make_pod("nominated", 3, nominated_node="a", priority=9),
         make_pod("running", 1, node_name="a"),
     )
     [refusal] = explain(state, make_pod("new", 1)).refusals
@@ -101,8 +101,8 @@ def test_an_evaluation_of_unknown_names():
     state = make_state(make_node("a"))
     pod = make_pod("new")
     names = NodeNames.of(["x", "y"])
-    verdict = evaluate(state, pod, Request(devices=((GPU, 1),)), names)
-    [refusal] = explain_evaluation(state, names, verdict).refusals
+    evaluation = evaluate(state, pod, Request(devices=((GPU, 1),)), names)
+    [refusal] = explain_evaluation(state, names, evaluation).refusals
     assert (refusal.reason, refusal.nodes, refusal.nearest, refusal.lacks) == (
         Reason.UNKNOWN_NODE.text,
         2,
@@ -113,8 +113,8 @@ def test_an_evaluation_of_unknown_names():
 
 def test_an_evaluation_of_no_names():
     state = make_state(make_node("a"))
-    verdict = evaluate(state, make_pod("new"), Request(devices=((GPU, 1),)), NO_NAMES)
-    explanation = explain_evaluation(state, NO_NAMES, verdict)
+    evaluation = evaluate(state, make_pod("new"), Request(devices=((GPU, 1),)), NO_NAMES)
+    explanation = explain_evaluation(state, NO_NAMES, evaluation)
     assert (explanation.nodes, explanation.fits, explanation.best, explanation.refusals) == (0, 0, (), ())
 
 
@@ -127,7 +127,7 @@ def test_a_request_that_cannot_be_read_is_an_error():
 
 def test_asking_changes_nothing():
     state = make_state(
-        make_node("a"), make_pod("promised", 3, nominated_node="a", priority=9), make_pod("w", 2)
+        make_node("a"), make_pod("nominated", 3, nominated_node="a", priority=9), make_pod("w", 2)
     )
     before = state.fleet.free.copy(), state.fleet.compute.copy(), dict(state.pods), dict(state.problems)
     explain(state, make_pod("new", 6))

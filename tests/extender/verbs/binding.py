@@ -21,7 +21,7 @@ MEMORY, CORES = "nvidia.com/gpumem", "nvidia.com/gpucores"
 
 
 class Api(SnapshotSource):
-    """What is true, and how the next bindings go: an error that is raised, before or (``made``) after."""
+    """What is true, and the errors of the next bindings, raised before or (``made``) after they happen."""
 
     def __init__(self) -> None:
         super().__init__(Snapshot(), "api")
@@ -30,7 +30,7 @@ class Api(SnapshotSource):
         self.made = self.hangs = False
         self.answers = True
         self.current = True
-        self.silent = False  # a read of a node's pods takes for ever
+        self.silent = False  # a list of a node's pods never ends
         self.read: list[str] = []
         self.sent: list[tuple[str, dict[str, str]]] = []
 
@@ -61,7 +61,7 @@ class Api(SnapshotSource):
 
 
 class Cluster:
-    """A state, the API server behind it, and a Stowage that binds. Nothing comes by the watch of itself."""
+    """A state, the API server, and a Stowage that binds. The watch shows only what ``tell`` is called for."""
 
     def __init__(self, *objects: Node | Pod) -> None:
         self.state = State(POLICIES["best-fit"]())
@@ -75,7 +75,7 @@ class Cluster:
         return await self.binder.bind(pod, BindArgs(pod.namespace, pod.name, pod.uid, node))
 
     def tell(self, *keys: str) -> None:
-        """The watch brings what is true of these pods."""
+        """The watch shows these pods as they are."""
         self.state.apply([Upserted(self.api.pods[key]) for key in keys])
 
     def free(self, node: str) -> list[int]:
@@ -86,7 +86,7 @@ class Cluster:
 
 
 def own(name: str, compute: str = "600m", **more: str) -> Pod:
-    """A pod that asks in our own words."""
+    """A pod that asks for a share by Stowage's own annotation."""
     return make_pod(name, 0, annotations={"stowage.dev/gpu-compute": compute, **more})
 
 

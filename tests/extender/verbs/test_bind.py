@@ -188,7 +188,7 @@ async def test_an_unanswered_binding_is_forgotten_when_the_pod_is_bound_elsewher
 
 
 async def ended(task: asyncio.Task[str]) -> None:
-    """As when the process ends: what is seen to its end is cancelled, too."""
+    """As when the process ends: shielded tasks are cancelled, too."""
     while not task.done():
         task.cancel()
         await asyncio.sleep(0)

@@ -39,7 +39,7 @@ def claiming(name: str, gpus: int = 0, claim: str = "wanted", **more):
 
 @pytest.fixture
 def state():
-    """Two nodes with one GPU each that is divided on demand; of the second's a small part is held."""
+    """Two nodes with one GPU each that is divided on demand; a small part of the second GPU is allocated."""
     made = make_state(*(make_node(name, 2) for name in NAMES))
     held = {"driver": "gpu.nvidia.com", "pool": "used", "device": "gpu-0-mig-1g5gb-19-0"}
     status = {

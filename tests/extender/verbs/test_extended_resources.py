@@ -16,7 +16,7 @@ from tests.extender.verbs.test_claims import left, scores, wish
 
 @pytest.fixture
 def served():
-    """Whole GPUs of three nodes: counted on the first, devices on the others, of which one holds a device."""
+    """Whole GPUs of three nodes: counted on the first, devices on the others; one device is allocated."""
     made = make_state(
         make_node("counts", 2), make_node("full", 0), make_node("free", 0), make_node("bare", 0)
     )
@@ -68,7 +68,7 @@ def test_a_node_is_not_refused_while_its_pool_is_renewed(served):
 
 
 def test_a_node_that_gives_gpus_as_devices_is_not_refused_for_anything_else(served):
-    """What it has of CPU, and whether it takes anything, kube-scheduler knows."""
+    """kube-scheduler checks its CPU, and whether it takes pods."""
     served.apply([Upserted(make_node("free", 0, cpu="0", labels={"nvidia.com/mig.config.state": "pending"}))])
     assert left(served, make_pod("p", 1), ["free", "bare"], shortlist=64) == ["free"]
 

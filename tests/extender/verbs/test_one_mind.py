@@ -1,4 +1,4 @@
-"""filter and bind are of one mind: where filter says that a pod fits, bind assigns GPUs, and nowhere else."""
+"""filter and bind agree: where filter says that a pod fits, bind assigns GPUs, and nowhere else."""
 
 from __future__ import annotations
 
@@ -151,9 +151,9 @@ def test_where_filter_says_that_a_pod_fits_it_is_assigned(
             annotations={**template.annotations, **forging},
         )  # fmt: skip
         request = request_of(pod)
-        verdict = evaluate(state, pod, request, NodeNames.of(one.name for one in ON))
+        evaluation = evaluate(state, pod, request, NodeNames.of(one.name for one in ON))
         fitting = []
-        for node, code in zip(ON, map(Reason, verdict.codes.tolist()), strict=True):
+        for node, code in zip(ON, map(Reason, evaluation.codes.tolist()), strict=True):
             if code is Reason.FITS:
                 fitting.append((node.name, assign(state, pod, node.name)))
             elif code is not NOBODY and request.wants_gpu:

@@ -1,4 +1,4 @@
-"""A refusal that news would turn is not given, and refusals do not cost more time than they may."""
+"""A refusal waits for a change that would turn it, and all refusals together wait within a budget."""
 
 from __future__ import annotations
 

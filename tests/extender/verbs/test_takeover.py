@@ -95,7 +95,7 @@ async def test_a_node_whose_gpus_are_only_counted_is_not_listed() -> None:
 
 
 async def test_after_a_wait_for_the_device_plugin_the_node_is_listed_again() -> None:
-    """The node is read when the wait is over, not before it."""
+    """The list must not be older than the wait."""
     cluster = Cluster(node_of("hami"), hami("a"), hami("b"))
     await cluster.bind(hami("a"), "hami")
     waiting = asyncio.create_task(cluster.bind(hami("b"), "hami"))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from .controlplane.api import NAMESPACE, Object
-from .dra_devices import DRIVER, PROFILES, ROOT, devices_of, root, slices_of
+from .dra_devices import DRIVER, PROFILES, ROOT, devices_of, root, slice_of, slices_of
 from .workload import node, pod
 
 CASE = "e2e.stowage.dev/case"

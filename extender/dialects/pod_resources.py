@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from extender.k8s.objects import Pairs, PodSpec
-from extender.k8s.objects import over_lifetime as over_lifetime
+from extender.k8s.objects import peak_usage as peak_usage
 from extender.k8s.quantity import QuantityError, milli, things, whole
 from extender.untrusted.limits import PROBLEM, QUOTED, shorten
 
@@ -35,7 +35,7 @@ def effective(spec: PodSpec) -> dict[str, int]:
     """By resource name: CPU in milli, everything else in whole units (memory in bytes)."""
     if not spec.containers:
         raise RequestError("the pod has no containers")
-    of_containers = over_lifetime(spec, lambda container: _read(container.requests))
+    of_containers = peak_usage(spec, lambda container: _read(container.requests))
     total = Counter({**of_containers, **_as_a_whole(spec, of_containers)})
     total.update(_read(spec.overhead))
     return {name: amount for name, amount in total.items() if amount}

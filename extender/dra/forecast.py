@@ -22,6 +22,7 @@ from extender.dra.cel import Exhausted, Failed, Meter, NotUnderstood, Selector, 
 from extender.dra.device_cache import DeviceCache, Labels, NodeDevices
 from extender.dra.device_slots import Lost, Slot, lost, prices
 from extender.dra.extended_resources import requests_for
+from extender.k8s.affinity import tolerated
 from extender.k8s.objects import Pod
 from extender.k8s.quantity import QuantityError
 from extender.k8s.resource_api.objects import (
@@ -33,7 +34,6 @@ from extender.k8s.resource_api.objects import (
     DeviceSubRequest,
 )
 from extender.k8s.resource_api.values import Amount, Version
-from extender.k8s.taints import tolerated
 from extender.untrusted.limits import (
     DEVICE_STEPS,
     FORECAST_STEPS,

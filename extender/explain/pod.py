@@ -1,7 +1,7 @@
 """Why a pod fits where it fits, or nowhere, and what is missing: read by people, as JSON or in a terminal.
 
 Pure: the state and a pod in, values out. Of the filters that kube-scheduler has itself, those of
-``k8s.scheduling_rules`` and what is foreseen of the pod's claims count; affinity between pods, topology
+``k8s.node_filter`` and what is foreseen of the pod's claims count; affinity between pods, topology
 spread and volumes are not known here. Every text and list in an explanation is short, whatever the pod holds.
 """
 
@@ -18,8 +18,8 @@ import numpy.typing as npt
 from extender.cluster.state import PossiblyBound, Rows, State
 from extender.dialects.pod_request import RequestError, request_of
 from extender.dra.forecast import Forecast
+from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Node, Pod
-from extender.k8s.scheduling_rules import NodeFilter
 from extender.protocol.node_names import Bytes, NodeNames
 from extender.source.interface import Unavailable
 from extender.source.snapshot import Snapshot
@@ -102,14 +102,14 @@ class Candidates:
     """The nodes that kube-scheduler would ask about for a pod, and why not about the others."""
 
     def __init__(self, pod: Pod) -> None:
-        self._filter = NodeFilter(pod.rules, pod.spec.node_selector)
+        self._filter = NodeFilter(pod)
         self.names: list[str] = []
         self.passed_over: Counter[str] = Counter()
 
     def add(self, nodes: Iterable[Node]) -> None:
         """Sort these nodes in."""
         for node in nodes:
-            obstacle = self._filter.obstacle(node.name, node.labels, node.taints, node.unschedulable)
+            obstacle = self._filter.rejection(node)
             if obstacle:
                 self.passed_over[obstacle] += 1
             else:

@@ -53,7 +53,7 @@ _READ = frozenset(
     {
         *(hami.REGISTER, hami.HANDSHAKE, hami.CORDON, volcano.REGISTER),
         *(vgpu_manager.REGISTER, vgpu_manager.CONFIG, own.LABEL, koordinator.MODEL),
-        *(health.IGNORED, cloud.INSTANCE_TYPE, *health.LABELS),
+        *(health.IGNORE_LABEL, cloud.INSTANCE_TYPE, *health.LABELS),
     }
 )
 _READ_PREFIXES = ("nvidia.com/gpu.", "nvidia.com/mig", "amd.com/gpu.", "cloud.google.com/gke-", nvlink.PREFIX)
@@ -398,7 +398,7 @@ def _closed(
         return "", Reason.INVALID_LAYOUT
     if division and (division.closed or (twice := _side_by_side(node, division, devices))):
         return f"node takes nothing new: {division.closed or twice}", division.reason
-    sign = "" if division and division.sick else health.reported(node)
+    sign = "" if division and division.sick else health.sick_gpu_sign(node)
     return (f"node takes nothing new: {sign}", Reason.SICK_GPU) if sign else ("", Reason.FITS)
 
 

@@ -44,7 +44,7 @@ def _characters(text: str) -> int:
 
 
 @bounded_cache(16, weigh=_characters)
-def layouts_of(text: str) -> _Read:
+def parse_layouts(text: str) -> _Read:
     """The layouts of a ``config.yaml`` by name, without those that cannot be read, and what is wrong.
 
     Nodes of one kind have ConfigMaps of one text, so equal texts share their layouts.

@@ -24,8 +24,8 @@ import numpy.typing as npt
 from extender.cluster.factory import prior_of, state_of
 from extender.cluster.policy_refresh import LEARNT, MOVED
 from extender.dialects.pod_request import RequestError, request_of
+from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Pod
-from extender.k8s.scheduling_rules import NodeFilter
 from extender.replay.traces import BadTrace
 from extender.settings import Settings
 from extender.source.snapshot import SnapshotSource, read
@@ -90,7 +90,7 @@ class _Cluster:
     def _request(self, pod: Pod) -> Request | None:
         """What a pod that can move asks for."""
         row = self.state.fleet.rows.get(pod.node_name, -1)
-        if row < 0 or not self.open[row] or pod.rules.stays or pod.spec.claims:
+        if row < 0 or not self.open[row] or pod.scheduling_constraints.pinned_to_node or pod.spec.claims:
             return None
         try:
             request = request_of(pod)
@@ -100,13 +100,13 @@ class _Cluster:
 
     def _rows(self, pod: Pod) -> Flags:
         """(N,) the rows that the pod's rules admit."""
-        rules = (pod.spec.node_selector, pod.rules)
+        rules = (pod.spec.node_selector, pod.scheduling_constraints)
         admitted = self._admitted.get(rules)
         if admitted is None:
             admitted = np.zeros(self.state.fleet.capacity, bool)
-            admits = NodeFilter(pod.rules, pod.spec.node_selector)
+            admits = NodeFilter(pod)
             for node in self.state.nodes.values():
-                obstacle = admits.obstacle(node.name, node.labels, node.taints, node.unschedulable)
+                obstacle = admits.rejection(node)
                 admitted[self.state.fleet.rows[node.name]] = not obstacle
             admitted &= self.open
             self._admitted[rules] = admitted

@@ -26,8 +26,8 @@ from kubernetes.config import ConfigException, load_incluster_config, load_kube_
 from pydantic import ValidationError
 from urllib3 import HTTPResponse
 
-from extender.k8s.manifests import WirePod
 from extender.k8s.objects import Kind, Pod, Upserted
+from extender.k8s.pod_manifest import PodManifest
 from extender.source.interface import (
     Apply,
     BindConflict,
@@ -256,7 +256,7 @@ class KubeSource:
 
     def _look_up(self, pod: Pod) -> Pod | None:
         try:
-            return WirePod.model_validate_json(self._api.get(_path(pod))).record()
+            return PodManifest.model_validate_json(self._api.get(_path(pod))).record()
         except Refused as refused:
             if refused.status == HTTPStatus.NOT_FOUND:
                 return None

@@ -12,32 +12,30 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from extender.k8s.manifests import (
-    WireCards,
-    WireClaim,
-    WireDeviceClass,
-    WireMigLayouts,
-    WireNode,
-    WirePod,
-    WireSlice,
-    complaint,
+from extender.k8s.device_manifests import (
+    DeviceClassManifest,
+    KoordinatorDeviceManifest,
+    MigLayoutsManifest,
+    ResourceClaimManifest,
+    ResourceSliceManifest,
 )
+from extender.k8s.manifests import Manifest
 from extender.k8s.mig_config import OWN
+from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Deleted, Event, Kind, Listed, Upserted
+from extender.k8s.pod_manifest import PodManifest
 from extender.untrusted.limits import shorten
+from extender.untrusted.validation import validation_problem
 
 PAGE = 500  # objects; a list of 30,000 pods at once would cost 130 MB here and stall the API server
 WATCH_SECONDS = 290  # a watch ends by itself before the five minutes after which many proxies cut it
 
 _log = logging.getLogger(__name__)
-Manifest: TypeAlias = (
-    WireNode | WirePod | WireSlice | WireClaim | WireDeviceClass | WireCards | WireMigLayouts
-)
 _M = TypeVar("_M", bound=Manifest)
 
 
@@ -91,22 +89,22 @@ class Resource:
         self.line: TypeAdapter[_Change[Any] | _Bookmark | _Error] = TypeAdapter(line)
 
 
-NODES = Resource("Node", "/api/v1/nodes", WireNode)
-PODS = Resource("Pod", "/api/v1/pods", WirePod)
+NODES = Resource("Node", "/api/v1/nodes", NodeManifest)
+PODS = Resource("Pod", "/api/v1/pods", PodManifest)
 DEVICES = (
-    Resource("DeviceClass", "/apis/resource.k8s.io/v1/deviceclasses", WireDeviceClass),
-    Resource("ResourceSlice", "/apis/resource.k8s.io/v1/resourceslices", WireSlice),
-    Resource("ResourceClaim", "/apis/resource.k8s.io/v1/resourceclaims", WireClaim),
+    Resource("DeviceClass", "/apis/resource.k8s.io/v1/deviceclasses", DeviceClassManifest),
+    Resource("ResourceSlice", "/apis/resource.k8s.io/v1/resourceslices", ResourceSliceManifest),
+    Resource("ResourceClaim", "/apis/resource.k8s.io/v1/resourceclaims", ResourceClaimManifest),
 )
 """Of Dynamic Resource Allocation, which not every cluster has."""
-CARDS = Resource("Device", "/apis/scheduling.koordinator.sh/v1alpha1/devices", WireCards)
+CARDS = Resource("Device", "/apis/scheduling.koordinator.sh/v1alpha1/devices", KoordinatorDeviceManifest)
 """Of Koordinator, which few clusters have."""
 
 
 def mig_layouts(namespace: str, name: str) -> Resource:
     """The ConfigMap of NVIDIA's MIG manager of this name; "" for those that it writes, one for each node."""
     selector = {"fieldSelector": f"metadata.name={name}"} if name else {"labelSelector": OWN}
-    return Resource("ConfigMap", f"/api/v1/namespaces/{namespace}/configmaps", WireMigLayouts, selector)
+    return Resource("ConfigMap", f"/api/v1/namespaces/{namespace}/configmaps", MigLayoutsManifest, selector)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +186,7 @@ class ListWatch:
             return page.metadata, page.items or []
         except ValidationError as error:
             if not all(len(e["loc"]) > 1 and e["loc"][0] == "items" for e in error.errors()):
-                raise ProtocolError(f"no list of {self.resource.path}: {complaint(error)}") from None
+                raise ProtocolError(f"no list of {self.resource.path}: {validation_problem(error)}") from None
         raw = from_json(body)  # once more, item by item: one that is broken must not hide the others
         items = [manifest for item in raw["items"] if (manifest := self._read_item(item))]
         return _Versioned.model_validate(raw).metadata, items
@@ -197,7 +195,7 @@ class ListWatch:
         try:
             return self.resource.manifest.model_validate(item)
         except ValidationError as error:
-            _log.warning("Ignored a %s: %s", self.resource.kind, complaint(error))
+            _log.warning("Ignored a %s: %s", self.resource.kind, validation_problem(error))
             return None
 
     def _read_line(self, line: bytes) -> list[Event]:
@@ -206,7 +204,7 @@ class ListWatch:
         except ValidationError as error:
             if error.error_count() == 1 and error.errors()[0]["type"] == "json_invalid":
                 return self._broken("no JSON in the watch")
-            _log.warning("Ignored a change of a %s: %s", self.resource.kind, complaint(error))
+            _log.warning("Ignored a change of a %s: %s", self.resource.kind, validation_problem(error))
             return []
         if isinstance(event, _Error):
             return self._broken(f"{event.object.code} {event.object.message}")

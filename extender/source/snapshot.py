@@ -16,16 +16,7 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from extender.k8s.manifests import (
-    WireCards,
-    WireClaim,
-    WireDeviceClass,
-    WireMigLayouts,
-    WireNode,
-    WirePod,
-    WireSlice,
-    complaint,
-)
+from extender.k8s.manifests import MANIFESTS
 from extender.k8s.objects import (
     DEVICE_KINDS,
     Event,
@@ -40,22 +31,12 @@ from extender.k8s.objects import (
 from extender.k8s.resource_api.objects import DeviceClass, Record, ResourceClaim, ResourceSlice
 from extender.source.interface import Apply, BindConflict, BindError, Lease, Unavailable
 from extender.untrusted.limits import QUOTED, shorten
+from extender.untrusted.validation import validation_problem
 from extender.untrusted.yaml_reader import TextError, bounded_json, json_document, yaml_documents
 
 _log = logging.getLogger(__name__)
 _SHOWN = 20  # broken items in the log; a file full of them must not bury everything else
-_MANIFESTS: Mapping[
-    str, type[WireNode | WirePod | WireSlice | WireClaim | WireDeviceClass | WireCards | WireMigLayouts]
-] = {
-    "Node": WireNode,
-    "Pod": WirePod,
-    "ResourceSlice": WireSlice,
-    "ResourceClaim": WireClaim,
-    "DeviceClass": WireDeviceClass,
-    "Device": WireCards,
-    "ConfigMap": WireMigLayouts,
-}
-_LISTS = {"List": "", **{f"{kind}List": kind for kind in _MANIFESTS}}  # items may not name their kind
+_LISTS = {"List": "", **{f"{kind}List": kind for kind in MANIFESTS}}  # items may not name their kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +226,7 @@ def _documents(text: str, file: str, nodes: int | None) -> list[Any]:
 def _narrowed(obj: dict[str, Any]) -> object:
     # While the rest is still being parsed: the dicts of 30,000 pods are a gigabyte, their records are not.
     # (An ownerReference has a kind, too, but no metadata.)
-    return _item(obj) if _kind(obj) in _MANIFESTS and "metadata" in obj else obj
+    return _item(obj) if _kind(obj) in MANIFESTS and "metadata" in obj else obj
 
 
 def _item(item: object, kind: str = "") -> _Item:
@@ -256,12 +237,12 @@ def _item(item: object, kind: str = "") -> _Item:
     kind = _kind(item) or kind
     if not kind:
         return _Broken("has no kind")
-    if kind not in _MANIFESTS:
+    if kind not in MANIFESTS:
         return None
     try:
-        record = _MANIFESTS[kind].model_validate(item).record()
+        record = MANIFESTS[kind].model_validate(item).record()
     except ValidationError as error:
-        return _Broken(shorten(f"{kind} {_name(item)}: {complaint(error)}"))
+        return _Broken(shorten(f"{kind} {_name(item)}: {validation_problem(error)}"))
     return record if record.name else _Broken(f"{kind} without a name")
 
 

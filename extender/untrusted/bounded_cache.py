@@ -82,7 +82,7 @@ def bounded_cache(
     return decorate
 
 
-class Shared(Generic[K]):
+class WeakInterner(Generic[K]):
     """The first of equal objects stands for all of them, as long as anybody has it."""
 
     def __init__(self) -> None:

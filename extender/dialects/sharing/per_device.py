@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from extender.dialects.dialect import Claim, Claims, compared, number
-from extender.dialects.pod_resources import RequestError, amounts, over_lifetime
+from extender.dialects.pod_resources import RequestError, amounts, peak_usage
 from extender.k8s.objects import Container, PodSpec
 from extender.untrusted.limits import CLAIMED_DEVICES, CONTAINERS, quoted
 from packing.model.request import WHOLE, Shares, whole_gpus
@@ -45,7 +45,7 @@ class PerDevice:
             return None
         memory_milli = max(part.memory_milli for part in parts)
         return Shares(
-            over_lifetime(spec, lambda c: Counter({self.count: self.count_of(c)}))[self.count],
+            peak_usage(spec, lambda c: Counter({self.count: self.count_of(c)}))[self.count],
             max(part.compute_milli for part in parts),
             max(part.memory_mib for part in parts) if memory_milli < WHOLE else 0,  # all has any amount in it
             memory_milli,
@@ -59,7 +59,7 @@ class PerDevice:
         try:
             return self.of_pod(spec)
         except ValueError:
-            count = over_lifetime(spec, lambda c: Counter({self.count: self._most_of(c)}))[self.count]
+            count = peak_usage(spec, lambda c: Counter({self.count: self._most_of(c)}))[self.count]
             return whole_gpus(count, self.count) if count else None
 
     def _most_of(self, container: Container) -> int:

@@ -12,7 +12,7 @@ in the books, and the node takes nothing new.
 from __future__ import annotations
 
 from extender.inventory.shared_gpus import InventoryError, SharedGpus, advertises_nvidia, name, product_label
-from extender.k8s.objects import Card, KoordinatorDevice, Node
+from extender.k8s.objects import KoordinatorDevice, KoordinatorGpu, Node
 from extender.k8s.quantity import mib, whole
 from extender.untrusted.limits import DEVICES_PER_NODE, GPU_MIB, GPUS_PER_NODE
 from packing.fleet.fleet import Gpu
@@ -47,7 +47,7 @@ def divided(node: Node, cards: KoordinatorDevice | None = None) -> SharedGpus | 
     )
 
 
-def _by_minor(cards: tuple[Card, ...]) -> tuple[Gpu, ...]:
+def _by_minor(cards: tuple[KoordinatorGpu, ...]) -> tuple[Gpu, ...]:
     """GPUs at the index of their minor number, which pods name them by. Raises InventoryError."""
     minors = {card.minor for card in cards}
     if len(minors) < len(cards) or not 0 <= min(minors) <= max(minors) < GPUS_PER_NODE:
@@ -56,7 +56,7 @@ def _by_minor(cards: tuple[Card, ...]) -> tuple[Gpu, ...]:
     return tuple(known.get(minor, _ABSENT) for minor in range(max(known) + 1))
 
 
-def _gpu(card: Card) -> Gpu:
+def _gpu(card: KoordinatorGpu) -> Gpu:
     has = dict(card.resources)
     memory, core = mib(has.get(MEMORY, "0"), round_up=False), whole(has.get(CORE, "0"))
     if memory > GPU_MIB or core > DEVICES_PER_NODE:

@@ -9,9 +9,8 @@ from math import ceil
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
+from extender.k8s.affinity import NodeSelectorTerm, Taint, Toleration
 from extender.k8s.resource_api.values import Amount, Value
-from extender.k8s.selectors import Term
-from extender.k8s.taints import Taint, Toleration
 
 Number: TypeAlias = int | Fraction
 Counters: TypeAlias = Mapping[tuple[str, str], Number]
@@ -33,13 +32,13 @@ class NodeScope:
 
     node: str = ""
     everywhere: bool = False
-    terms: tuple[Term, ...] = ()
+    terms: tuple[NodeSelectorTerm, ...] = ()
 
     def includes(self, name: str, labels: Mapping[str, str]) -> bool:
         """Whether the node of this name and these labels is among them."""
         if self.node or self.everywhere:
             return self.everywhere or self.node == name
-        return any(term.holds(name, labels) for term in self.terms)
+        return any(term.matches(name, labels) for term in self.terms)
 
 
 @dataclass(frozen=True, slots=True)

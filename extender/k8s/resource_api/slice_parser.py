@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from extender.k8s.affinity import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
 from extender.k8s.quantity import QuantityError
 from extender.k8s.resource_api.objects import (
     ANY_POOL,
@@ -29,8 +30,6 @@ from extender.k8s.resource_api.objects import (
     ResourceSlice,
 )
 from extender.k8s.resource_api.values import Amount, Value, amount, version
-from extender.k8s.selectors import Expression, Term
-from extender.k8s.taints import Taint, Toleration
 from extender.untrusted.limits import (
     ATTRIBUTE,
     CLAIM_ALTERNATIVES,
@@ -265,13 +264,13 @@ def _reach(raw: _Raw) -> NodeScope | None:
     return NodeScope(terms=tuple(_term(term) for term in _maps(listed, "nodeSelectorTerms", SELECTOR_TERMS)))
 
 
-def _term(raw: _Raw) -> Term:
-    return Term(_expressions(raw, "matchExpressions"), _expressions(raw, "matchFields"))
+def _term(raw: _Raw) -> NodeSelectorTerm:
+    return NodeSelectorTerm(_expressions(raw, "matchExpressions"), _expressions(raw, "matchFields"))
 
 
-def _expressions(term: _Raw, source: str) -> tuple[Expression, ...]:
+def _expressions(term: _Raw, source: str) -> tuple[NodeSelectorRequirement, ...]:
     return tuple(
-        Expression(
+        NodeSelectorRequirement(
             _name(one.get("key"), "label", KEY),
             _name(one.get("operator"), "operator"),
             tuple(_name(value, "label") for value in _list(one.get("values"), "values", SELECTOR_ITEMS)),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
-from extender.k8s.manifests import WirePod
+from extender.k8s.pod_manifest import PodManifest
 from extender.k8s.resource_api.slice_parser import claim_of, class_of, slice_of
 from tests.e2e.dra_cases import case, classes
 
@@ -36,7 +36,7 @@ def test_no_device_is_given_twice_and_no_counter_is_overdrawn(rng):
     made.refresh(dict(nodes).__getitem__)
     for (node, _), foreseen in zip(
         nodes,
-        AllocationSimulator(made).forecasts(WirePod.model_validate(one.pod).record(), nodes),
+        AllocationSimulator(made).forecasts(PodManifest.model_validate(one.pod).record(), nodes),
         strict=True,
     ):
         assert foreseen.cost >= 0

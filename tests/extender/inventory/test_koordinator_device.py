@@ -12,8 +12,10 @@ import yaml
 from extender.cluster.state import State
 from extender.inventory.node_inventory import shape_of, sources_of
 from extender.inventory.shared_gpus import InventoryError
-from extender.k8s.manifests import WireCards, WireNode, WirePod
-from extender.k8s.objects import Card, Deleted, KoordinatorDevice, Listed, Node, Pod, Upserted
+from extender.k8s.device_manifests import KoordinatorDeviceManifest
+from extender.k8s.node_manifest import NodeManifest
+from extender.k8s.objects import Deleted, KoordinatorDevice, KoordinatorGpu, Listed, Node, Pod, Upserted
+from extender.k8s.pod_manifest import PodManifest
 from extender.source.list_watch import CARDS, ListWatch
 from packing.fleet.fleet import Gpu
 from packing.model.reasons import Reason
@@ -76,11 +78,11 @@ MIB = 15472384 // 1024
 
 
 def device() -> KoordinatorDevice:
-    return WireCards.model_validate(yaml.safe_load(DEVICE)).record()
+    return KoordinatorDeviceManifest.model_validate(yaml.safe_load(DEVICE)).record()
 
 
 def node() -> Node:
-    return WireNode.model_validate(yaml.safe_load(NODE)).record()
+    return NodeManifest.model_validate(yaml.safe_load(NODE)).record()
 
 
 def pod(name: str, core: int, minor: int | None = None) -> Pod:
@@ -96,7 +98,7 @@ def pod(name: str, core: int, minor: int | None = None) -> Pod:
             "scheduling.koordinator.sh/device-allocated": json.dumps(given)
         }
         manifest["spec"]["nodeName"] = "node-1"
-    return WirePod.model_validate(manifest).record()
+    return PodManifest.model_validate(manifest).record()
 
 
 def compute(state: State) -> list[int]:
@@ -168,7 +170,7 @@ def test_a_device_without_koordinators_resources_closes_the_node_and_keeps_the_b
 @pytest.mark.parametrize("minors", [(0, 0), (-1, 0), (0, 64)])
 def test_minor_numbers_that_cannot_be_true_close_the_node(minors: tuple[int, ...]) -> None:
     cards = KoordinatorDevice(
-        "node-1", tuple(Card(minor, f"GPU-{i}", True) for i, minor in enumerate(minors))
+        "node-1", tuple(KoordinatorGpu(minor, f"GPU-{i}", True) for i, minor in enumerate(minors))
     )
     with pytest.raises(InventoryError, match="minor numbers"):
         shape_of(node(), cards)

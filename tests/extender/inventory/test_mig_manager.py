@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from extender.cluster.state import State
 from extender.explain.node import view_node
 from extender.inventory.node_inventory import inventory_of, shape_of, sources_of
-from extender.k8s.manifests import WireMigLayouts
-from extender.k8s.mig_config import layouts_of
+from extender.k8s.device_manifests import MigLayoutsManifest
+from extender.k8s.mig_config import parse_layouts
 from extender.k8s.objects import Deleted, Listed, MigLayouts, Node, Upserted
 from extender.source.list_watch import ListWatch, mig_layouts
 from extender.source.snapshot import Snapshot
@@ -130,7 +130,7 @@ def manifest(config: str = CONFIG, node: str = "") -> dict[str, Any]:
 
 
 def layouts(config: str = CONFIG, node: str = "") -> MigLayouts:
-    return WireMigLayouts.model_validate(manifest(config, node)).record()
+    return MigLayoutsManifest.model_validate(manifest(config, node)).record()
 
 
 def divided(layout: str, devices: dict[str, int], *, state: str = "success", **labels: str) -> Node:
@@ -261,7 +261,7 @@ def test_of_two_readings_that_agree_none_is_heard():
     "text", ["", "mig-configs", "mig-configs: 3", "[", "- a", "a: *b", "[" * 100_000, "\0"]
 )
 def test_a_text_that_is_no_configuration_has_no_layouts(text: str) -> None:
-    found, problem = layouts_of(text)
+    found, problem = parse_layouts(text)
     assert (dict(found), bool(problem)) == ({}, True)
 
 
@@ -285,7 +285,7 @@ def test_a_text_that_is_no_configuration_has_no_layouts(text: str) -> None:
     ],
 )
 def test_a_layout_that_cannot_be_read_is_left_out_alone(entry: str) -> None:
-    found, problem = layouts_of(f"mig-configs:\n  broken: [{entry}]\n  all-disabled: [{WHOLE}]")
+    found, problem = parse_layouts(f"mig-configs:\n  broken: [{entry}]\n  all-disabled: [{WHOLE}]")
     assert list(found) == ["all-disabled"]
     assert problem.startswith("layout 'broken' is left out: ")
 
@@ -485,7 +485,7 @@ def test_a_snapshot_may_have_it_among_other_configmaps() -> None:
     ],
 )
 def test_a_config_past_its_limits_is_one_short_problem(text: str, problem: str) -> None:
-    found, said = layouts_of(text)
+    found, said = parse_layouts(text)
     assert not found
     assert problem in said
     assert len(said) < 150
@@ -498,6 +498,6 @@ def test_a_layout_past_its_limits_is_left_out_with_a_short_problem() -> None:
         f"index: [{{devices: {[0] * 65}, mig-enabled: true}}]",
         f"model: [{{devices: all, device-filter: {['x'] * 65}, mig-enabled: true}}]",
     ]
-    found, problem = layouts_of("mig-configs:\n  " + "\n  ".join([*long, f"good: [{WHOLE}]"]))
+    found, problem = parse_layouts("mig-configs:\n  " + "\n  ".join([*long, f"good: [{WHOLE}]"]))
     assert list(found) == ["good"]
     assert len(problem) <= PROBLEM

@@ -14,7 +14,7 @@ from extender.explain.node import view_node
 from extender.explain.pod import explain
 from extender.inventory.node_inventory import inventory_of
 from extender.k8s import gpu_health as health
-from extender.k8s.manifests import WireNode
+from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Node, Upserted
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
@@ -47,7 +47,7 @@ def read(
             ],
         },
     }
-    return WireNode.model_validate(manifest).record()
+    return NodeManifest.model_validate(manifest).record()
 
 
 @pytest.mark.parametrize(("kind", "bad"), health.CONDITIONS.items())
@@ -133,7 +133,7 @@ def test_labels_that_speak_of_sick_gpus(key, value, closes):
 
 def test_the_known_label_sets_are_healthy():
     for entry in LABEL_SETS.values():
-        assert health.reported(Node("n", labels=entry["labels"])) == ""
+        assert health.sick_gpu_sign(Node("n", labels=entry["labels"])) == ""
 
 
 def test_a_node_opens_again_when_the_condition_is_gone_and_pods_keep_what_they_hold():
@@ -180,7 +180,7 @@ def test_a_register_that_says_which_gpu_is_sick_leaves_the_others_open():
 
 
 def test_a_label_overrules_the_signs():
-    sick = read([{"type": "GPUMissing", "status": "True"}], labels={health.IGNORED: "true"})
+    sick = read([{"type": "GPUMissing", "status": "True"}], labels={health.IGNORE_LABEL: "true"})
     assert inventory_of(sick).shape.blocked is Reason.FITS
 
 
@@ -215,7 +215,7 @@ def test_a_thousand_signs_take_no_memory():
     names = [f"GpuError{i}" for i in range(50_000)]
     tracemalloc.start()
     for name in names:
-        health.matters(name)
+        health.is_gpu_condition(name)
     kept = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert kept < 2 << 20

@@ -10,17 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from extender.k8s.manifests import WireNode, WirePod, complaint
+from extender.k8s.affinity import Taint
+from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Container, Node, Pod, PodClaim, PodSpec
-from extender.k8s.taints import Taint
+from extender.k8s.pod_manifest import PodManifest
+from extender.untrusted.validation import validation_problem
 
 
 def pod_of(manifest: dict[str, Any]) -> Pod:
-    return WirePod.model_validate_json(json.dumps(manifest)).record()
+    return PodManifest.model_validate_json(json.dumps(manifest)).record()
 
 
 def node_of(manifest: dict[str, Any]) -> Node:
-    return WireNode.model_validate_json(json.dumps(manifest)).record()
+    return NodeManifest.model_validate_json(json.dumps(manifest)).record()
 
 
 def container(**resources: Any) -> dict[str, Any]:
@@ -187,7 +189,9 @@ def test_a_timestamp_that_cannot_be_read_is_unknown(timestamp: str | None) -> No
 def test_a_complaint_says_where_and_what() -> None:
     with pytest.raises(ValidationError) as caught:
         pod_of({"spec": {"containers": [{"resources": {"requests": ["cpu"]}}]}})
-    assert complaint(caught.value) == "spec.containers.0.resources.requests: Input should be an object"
+    assert (
+        validation_problem(caught.value) == "spec.containers.0.resources.requests: Input should be an object"
+    )
 
 
 # Every field that Stowage reads, at any of its levels, may be null or missing.

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from extender.cluster.state import State
 from extender.inventory.node_inventory import Inventory, InventoryError, inventory_of, sources_of
-from extender.k8s.mig_config import layouts_of
-from extender.k8s.objects import Card, KoordinatorDevice, MigLayouts, Node, Upserted
+from extender.k8s.affinity import Taint
+from extender.k8s.mig_config import parse_layouts
+from extender.k8s.objects import KoordinatorDevice, KoordinatorGpu, MigLayouts, Node, Upserted
 from extender.k8s.quantity import QuantityError
-from extender.k8s.taints import Taint
 from extender.untrusted.limits import GPUS_PER_NODE, NAME, PROBLEM, RESOURCES
 from packing.model.gpu_catalogue import parse_product, parse_profile
 from packing.model.nvlink import parse_islands
@@ -183,7 +183,11 @@ NODES = st.builds(
 )
 CARDS = st.none() | st.lists(
     st.builds(
-        Card, st.integers(-2, 70), TEXTS, st.booleans(), st.just((("koordinator.sh/gpu-memory", "1E"),))
+        KoordinatorGpu,
+        st.integers(-2, 70),
+        TEXTS,
+        st.booleans(),
+        st.just((("koordinator.sh/gpu-memory", "1E"),)),
     ),
     max_size=3,
 ).map(lambda gpus: KoordinatorDevice("n", tuple(gpus)))
@@ -363,7 +367,7 @@ def test_islands_name_no_more_gpus_than_a_node_has(value: str):
     ],
 )
 def test_a_configuration_of_the_mig_manager_is_bounded(config: str, found: set[str]):
-    layouts, problem = layouts_of(config)
+    layouts, problem = parse_layouts(config)
     assert set(layouts) == found
     assert len(problem) <= PROBLEM
     assert problem
@@ -374,7 +378,7 @@ def test_lists_that_hold_each_other_are_not_written_out():
     lines = ["mig-configs:", "  l0: &l0 [[1, 1]]"]
     lines += [f"  l{i}: &l{i} [*l{i - 1}, *l{i - 1}]" for i in range(1, 22)]
     tracemalloc.start()
-    layouts, problem = layouts_of("\n".join(lines))
+    layouts, problem = parse_layouts("\n".join(lines))
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (layouts, len(problem) <= PROBLEM, most < 4 << 20) == ({}, True, True)

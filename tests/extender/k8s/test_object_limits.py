@@ -14,8 +14,9 @@ import pytest
 from extender.cluster.state import State
 from extender.dialects import constraints
 from extender.dialects.pod_request import RequestError, request_of
-from extender.k8s.manifests import WireNode, WirePod
+from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Deleted, Node, Pod, Upserted
+from extender.k8s.pod_manifest import PodManifest
 from extender.protocol import messages as envelope
 from extender.source.list_watch import PODS, ListWatch
 from extender.untrusted.limits import (
@@ -42,11 +43,11 @@ MODELS = constraints.MODELS
 
 
 def pod_of(manifest: dict[str, Any]) -> Pod:
-    return WirePod.model_validate_json(json.dumps(manifest)).record()
+    return PodManifest.model_validate_json(json.dumps(manifest)).record()
 
 
 def node_of(manifest: dict[str, Any]) -> Node:
-    return WireNode.model_validate_json(json.dumps(manifest)).record()
+    return NodeManifest.model_validate_json(json.dumps(manifest)).record()
 
 
 def manifest(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.untrusted.bounded_cache import BoundedMap, Shared, bounded_cache, cached_with_owner
+from extender.untrusted.bounded_cache import BoundedMap, WeakInterner, bounded_cache, cached_with_owner
 from extender.untrusted.limits import PROBLEM, QUOTED, quoted, shorten
 
 
@@ -59,7 +59,7 @@ class Owner:
 
 
 def test_one_object_stands_for_equal_ones_as_long_as_somebody_has_it() -> None:
-    shared: Shared[Owner] = Shared()
+    shared: WeakInterner[Owner] = WeakInterner()
     first = shared.add(Owner("a"))
     assert shared.find(Owner("a")) is first
     assert shared.find(Owner("b")) is None

@@ -23,8 +23,10 @@ from extender.cluster.guarded_policy import Failures
 from extender.dialects.pod_request import WRITERS, RequestError, claims_of, held_by, request_of
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
-from extender.inventory.mig_manager import LAYOUT, named
-from extender.inventory.node_inventory import InventoryError, inventory_of, is_gpu_resource
+from extender.inventory.devices import is_gpu_resource
+from extender.inventory.mig_manager import LAYOUT_LABEL, applied_layout
+from extender.inventory.node_inventory import inventory_of
+from extender.inventory.shared_gpus import InventoryError
 from extender.k8s.objects import (
     Deleted,
     Event,
@@ -340,16 +342,16 @@ class State:
 
     def _layout(self, node: Node) -> tuple[str, bool, MigLayout | None] | None:
         layouts = self.layouts_for(node.name)
-        if layouts is None or LAYOUT not in node.labels:
+        if layouts is None or LAYOUT_LABEL not in node.labels:
             return None
-        return layouts.name, bool(layouts.layouts), named(node, layouts)
+        return layouts.name, bool(layouts.layouts), applied_layout(node, layouts)
 
     def _read(self, node: Node) -> None:
         self._could_host.clear()
         try:
             inventory = inventory_of(node, self.cards.get(node.name), self.layouts_for(node.name))
-            self.allocations.put_node(inventory.shape)
-            problem = inventory.doubt
+            self.allocations.put_node(inventory.spec)
+            problem = inventory.problem
         except (InventoryError, QuantityError, TooMany) as error:
             self.allocations.put_node(NodeSpec(node.name, 0, 0, blocked=Reason.UNREADABLE))
             problem = f"node takes nothing: {error}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from extender.inventory.node_inventory import is_gpu_resource
+from extender.inventory.devices import is_gpu_resource
 
 
 def devices(resources: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

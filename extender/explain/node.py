@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from extender.cluster.state import State
-from extender.inventory.node_inventory import InventoryError, Sources, sources_of
+from extender.inventory.node_inventory import Sources, inventory_of
+from extender.inventory.shared_gpus import InventoryError
 from extender.k8s.quantity import QuantityError
 from packing.model.reasons import Reason
 
@@ -145,7 +146,7 @@ def _places(mask: int) -> tuple[int, ...]:
 
 def _sources(state: State, name: str) -> Sources | None:
     try:
-        return sources_of(state.nodes[name], state.cards.get(name), state.layouts_for(name))
+        return inventory_of(state.nodes[name], state.cards.get(name), state.layouts_for(name)).sources
     except (InventoryError, QuantityError):
         return None
 

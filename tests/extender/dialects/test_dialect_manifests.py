@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from extender.dialects.pod_request import RequestError, request_of
-from extender.inventory.node_inventory import Sources, sources_of
+from extender.inventory.node_inventory import Sources, inventory_of
 from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Deleted, Node, Pod
 from extender.k8s.pod_manifest import PodManifest
@@ -161,7 +161,7 @@ def test_what_cannot_be_is_an_error_that_says_so(name):
     ],
 )
 def test_an_inventory_says_its_sources(name, devices, model, truth):
-    assert sources_of(node(name)) == Sources(devices, model, truth)
+    assert inventory_of(node(name)).sources == Sources(devices, model, truth)
 
 
 def test_the_documentation_names_every_manifest_and_no_other():

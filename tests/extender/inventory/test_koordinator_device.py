@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from extender.cluster.state import State
-from extender.inventory.node_inventory import shape_of, sources_of
+from extender.inventory.node_inventory import inventory_of
 from extender.inventory.shared_gpus import InventoryError
 from extender.k8s.device_manifests import KoordinatorDeviceManifest
 from extender.k8s.node_manifest import NodeManifest
@@ -113,14 +113,14 @@ def gpus(state: State) -> tuple[Gpu, ...]:
 
 
 def test_each_gpu_has_its_place_its_name_and_its_health() -> None:
-    shape = shape_of(node(), device())
+    shape = inventory_of(node(), device()).spec
     assert [(gpu.memory_mib, gpu.divisible, gpu.uuid[:8]) for gpu in shape.gpus] == [
         (MIB, True, "GPU-9858"),
         (MIB, False, "GPU-7f64"),
         (MIB, True, "GPU-36b2"),
     ]
-    assert sources_of(node(), device()).devices == "devices.scheduling.koordinator.sh"
-    assert sources_of(node()).devices == "koordinator.sh/gpu-core"
+    assert inventory_of(node(), device()).sources.devices == "devices.scheduling.koordinator.sh"
+    assert inventory_of(node()).sources.devices == "koordinator.sh/gpu-core"
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
@@ -160,11 +160,14 @@ def test_without_the_device_the_sums_count_again() -> None:
 def test_a_device_without_koordinators_resources_closes_the_node_and_keeps_the_books() -> None:
     """Koordinator's pods may hold parts of the GPUs that NVIDIA's plugin advertises alone."""
     plain = replace(node(), allocatable={"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "3"})
-    found = shape_of(plain, device())
-    assert (found.sharing_resource, found.gpus) == ("koordinator.sh/gpu", shape_of(node(), device()).gpus)
+    found = inventory_of(plain, device()).spec
+    assert (found.sharing_resource, found.gpus) == (
+        "koordinator.sh/gpu",
+        inventory_of(node(), device()).spec.gpus,
+    )
     assert found.blocked is Reason.UNREADABLE
     bare = replace(plain, allocatable={"cpu": "64", "memory": "512Gi"})
-    assert shape_of(bare, device()) == shape_of(bare)
+    assert inventory_of(bare, device()).spec == inventory_of(bare).spec
 
 
 @pytest.mark.parametrize("minors", [(0, 0), (-1, 0), (0, 64)])
@@ -173,12 +176,12 @@ def test_minor_numbers_that_cannot_be_true_close_the_node(minors: tuple[int, ...
         "node-1", tuple(KoordinatorGpu(minor, f"GPU-{i}", True) for i, minor in enumerate(minors))
     )
     with pytest.raises(InventoryError, match="minor numbers"):
-        shape_of(node(), cards)
+        inventory_of(node(), cards)
 
 
 def test_a_gap_in_the_minor_numbers_takes_nothing() -> None:
     one = device()
-    shape = shape_of(node(), replace(one, gpus=one.gpus[2:]))
+    shape = inventory_of(node(), replace(one, gpus=one.gpus[2:])).spec
     assert [gpu.divisible for gpu in shape.gpus] == [False, False, True]
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from extender.cluster.state import State
 from extender.explain.node import view_node
-from extender.inventory.node_inventory import inventory_of, shape_of, sources_of
+from extender.inventory.node_inventory import inventory_of
 from extender.k8s.device_manifests import MigLayoutsManifest
 from extender.k8s.mig_config import parse_layouts
 from extender.k8s.objects import Deleted, Listed, MigLayouts, Node, Upserted
@@ -177,10 +177,10 @@ def test_a_layout_says_which_gpu_has_which_instances(
     layout: str, devices: dict[str, int], gpus: list[dict[str, int]]
 ) -> None:
     node = divided(layout, devices)
-    assert carried(shape_of(node, None, layouts())) == gpus
-    assert sources_of(node, None, layouts()).layout == f"configmap {NAME}"
-    assert sources_of(node).layout == ""
-    assert inventory_of(node, None, layouts()).doubt == ""
+    assert carried(inventory_of(node, None, layouts()).spec) == gpus
+    assert inventory_of(node, None, layouts()).sources.layout == f"configmap {NAME}"
+    assert inventory_of(node).sources.layout == ""
+    assert inventory_of(node, None, layouts()).problem == ""
 
 
 def test_under_the_single_strategy_too() -> None:
@@ -190,14 +190,14 @@ def test_under_the_single_strategy_too() -> None:
         'version: v1\nmig-configs: {half: [{devices: all, mig-enabled: true, mig-devices: {"3g.40gb": 1}}]}'
     )
     node = divided("half", {"nvidia.com/gpu": 8}, **product)
-    assert len(shape_of(node).gpus) == 4
-    assert carried(shape_of(node, None, layouts(half))) == [{"gpu": 1}] * 8
+    assert len(inventory_of(node).spec.gpus) == 4
+    assert carried(inventory_of(node, None, layouts(half)).spec) == [{"gpu": 1}] * 8
 
 
 def test_replicas_of_instances_are_on_the_gpu_of_the_instance() -> None:
     labels = {"nvidia.com/mig-3g.40gb.replicas": "3", "nvidia.com/mig-3g.40gb.product": "H100-SHARED"}
     node = divided("all-3g.40gb", {"nvidia.com/mig-3g.40gb": 12}, **labels)
-    assert carried(shape_of(node, None, layouts())) == [{"mig-3g.40gb": 6}] * 2
+    assert carried(inventory_of(node, None, layouts()).spec) == [{"mig-3g.40gb": 6}] * 2
 
 
 def test_a_later_entry_counts_and_a_gpu_in_no_entry_is_whole() -> None:
@@ -208,24 +208,32 @@ def test_a_later_entry_counts_and_a_gpu_in_no_entry_is_whole() -> None:
       - {devices: [1], mig-enabled: false}
     """
     node = divided("mostly", {"nvidia.com/mig-7g.80gb": 2, "nvidia.com/gpu": 2})
-    found = shape_of(replace(node, labels=node.labels | {"nvidia.com/gpu.count": "4"}), None, layouts(config))
+    found = inventory_of(
+        replace(node, labels=node.labels | {"nvidia.com/gpu.count": "4"}), None, layouts(config)
+    ).spec
     assert carried(found) == [{"mig-7g.80gb": 1}, {"gpu": 1}, {"mig-7g.80gb": 1}, {"gpu": 1}]
 
 
 @pytest.mark.parametrize(
     ("node", "doubt"),
     [
-        (divided("custom-mig", CUSTOM | {"nvidia.com/mig-1g.10gb": 6}), "not what MIG layout custom-mig"),
+        (
+            divided("custom-mig", CUSTOM | {"nvidia.com/mig-1g.10gb": 6}),
+            "does not match MIG layout custom-mig",
+        ),
         (
             divided("custom-mig", CUSTOM | {"nvidia.com/gpu": 2}, **{"nvidia.com/gpu.count": "4"}),
-            "not what MIG layout custom-mig",
+            "does not match MIG layout custom-mig",
         ),
-        (divided("custom-mig", CUSTOM | {"nvidia.com/mig-1g.20gb": 1}), "not what MIG layout custom-mig"),
-        (divided("all-balanced", {"nvidia.com/mig-1g.5gb": 2}), "not what MIG layout all-balanced"),
-        (divided("all-3g.40gb", {"nvidia.com/gpu": 8}), "not what MIG layout all-3g.40gb"),
+        (
+            divided("custom-mig", CUSTOM | {"nvidia.com/mig-1g.20gb": 1}),
+            "does not match MIG layout custom-mig",
+        ),
+        (divided("all-balanced", {"nvidia.com/mig-1g.5gb": 2}), "does not match MIG layout all-balanced"),
+        (divided("all-3g.40gb", {"nvidia.com/gpu": 8}), "does not match MIG layout all-3g.40gb"),
         (
             divided("all-3g.40gb", {"nvidia.com/mig-3g.40gb": 4}, **{"nvidia.com/gpu.count": "8"}),
-            "not what MIG layout all-3g.40gb",
+            "does not match MIG layout all-3g.40gb",
         ),
         (divided("all-9g.90gb", CUSTOM), "has no MIG layout all-9g.90gb"),
         (divided("custom-mig", {"nvidia.com/mig-1g.10gb": 6}, state="failed"), ""),
@@ -236,8 +244,8 @@ def test_a_later_entry_counts_and_a_gpu_in_no_entry_is_whole() -> None:
     ],
 )
 def test_what_does_not_agree_exactly_is_not_heard(node: Node, doubt: str) -> None:
-    assert shape_of(node, None, layouts()) == shape_of(node)
-    said = inventory_of(node, None, layouts()).doubt
+    assert inventory_of(node, None, layouts()).spec == inventory_of(node).spec
+    said = inventory_of(node, None, layouts()).problem
     assert doubt in said
     assert bool(said) == bool(doubt)
 
@@ -253,8 +261,8 @@ def test_of_two_readings_that_agree_none_is_heard():
       - {device-filter: "0x2", devices: [0], mig-enabled: true, mig-devices: {"1g.10gb": 7}}
     """
     node = divided("either", {"nvidia.com/mig-7g.80gb": 1, "nvidia.com/mig-1g.10gb": 7})
-    assert shape_of(node, None, layouts(config)) == shape_of(node)
-    assert inventory_of(node, None, layouts(config)).doubt
+    assert inventory_of(node, None, layouts(config)).spec == inventory_of(node).spec
+    assert inventory_of(node, None, layouts(config)).problem
 
 
 @pytest.mark.parametrize(
@@ -297,7 +305,7 @@ WHOLE = "{devices: all, mig-enabled: false}"
 def test_nothing_has_more_compute_than_a_gpu(instances: dict[str, int]) -> None:
     config = {"mig-configs": {"odd": [{"devices": "all", "mig-enabled": True, "mig-devices": instances}]}}
     node = divided("odd", {f"nvidia.com/mig-{name}": n for name, n in instances.items()})
-    assert shape_of(node, None, layouts(yaml.safe_dump(config))) == shape_of(node)
+    assert inventory_of(node, None, layouts(yaml.safe_dump(config))).spec == inventory_of(node).spec
 
 
 LEGAL: list[dict[str, int] | None] = [
@@ -326,7 +334,7 @@ def test_whatever_the_layout_the_gpus_have_what_is_advertised(
         advertised.update({f"nvidia.com/{name}": n for name, n in devices.items()})
     count = {"nvidia.com/gpu.count": str(len(gpus))}
     node = divided("any", advertised, **count)
-    found = shape_of(node, None, layouts(config))
+    found = inventory_of(node, None, layouts(config)).spec
     assert {pool.resource: sum(pool.each) for pool in found.pools} == advertised
     assert [
         {name.removeprefix("mig-"): n for name, n in one.items() if name != "gpu"} for one in carried(found)
@@ -334,8 +342,8 @@ def test_whatever_the_layout_the_gpus_have_what_is_advertised(
     assert all(compute <= 1000 for compute in on_each(found))
     name = data.draw(st.sampled_from(sorted(advertised)))
     other = divided("any", advertised | {name: advertised[name] + 1}, **count)
-    assert shape_of(other, None, layouts(config)) == shape_of(other)
-    assert inventory_of(other, None, layouts(config)).doubt
+    assert inventory_of(other, None, layouts(config)).spec == inventory_of(other).spec
+    assert inventory_of(other, None, layouts(config)).problem
 
 
 def entries(gpus: list[dict[str, int] | None]) -> list[dict[str, Any]]:
@@ -385,7 +393,7 @@ def test_nodes_follow_their_label_and_the_configmap_at_once() -> None:
     assert known(state)
     state.apply([Upserted(divided("all-3g.40gb", CUSTOM))])
     assert not known(state)
-    assert "not what MIG layout all-3g.40gb" in state.problems["n"]
+    assert "does not match MIG layout all-3g.40gb" in state.problems["n"]
     assert why(state, make_pod("p", 2, resource="nvidia.com/mig-2g.20gb"), "n") is Reason.FITS
     three = {"nvidia.com/mig-3g.40gb": 4}
     state.apply([Upserted(divided("all-3g.40gb", three))])

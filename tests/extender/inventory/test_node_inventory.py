@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from extender.inventory.node_inventory import InventoryError, inventory_of, shape_of
+from extender.inventory.node_inventory import inventory_of
+from extender.inventory.shared_gpus import InventoryError
 from extender.k8s.objects import Container, Node, PodSpec
 from extender.k8s.quantity import QuantityError
 from packing.fleet.fleet import NodeSpec
@@ -29,7 +30,7 @@ def node(labels: dict[str, str] | None = None, **allocatable: str) -> Node:
 def shape(name: str) -> NodeSpec:
     entry = LABEL_SETS[name]
     resources = {"cpu": "64", "memory": "512Gi", **(entry["allocatable"] or {})}
-    return shape_of(Node(name, labels=entry["labels"], allocatable=resources))
+    return inventory_of(Node(name, labels=entry["labels"], allocatable=resources)).spec
 
 
 def whole(found: NodeSpec) -> int:
@@ -121,14 +122,14 @@ def test_nodes_that_take_nothing(name, reason):
 )
 def test_topology_labels_win_over_the_catalogue_if_their_guard_passes(labels, islands):
     prefixed = {f"nvlink.feature.node.kubernetes.io/{key}": value for key, value in labels.items()}
-    found = shape_of(
+    found = inventory_of(
         node({"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"} | prefixed, **{"nvidia.com/gpu": "8"})
-    )
+    ).spec
     assert found.islands == islands
 
 
 def test_a_clique_alone_means_a_switch():
-    found = shape_of(node({"nvidia.com/gpu.clique": "a.1"}, **{"nvidia.com/gpu": "4"}))
+    found = inventory_of(node({"nvidia.com/gpu.clique": "a.1"}, **{"nvidia.com/gpu": "4"})).spec
     assert found.islands == ((0, 1, 2, 3),)
 
 
@@ -146,7 +147,7 @@ def test_a_clique_alone_means_a_switch():
 )
 def test_what_cannot_be_true_is_an_error(allocatable, error):
     with pytest.raises(error):
-        shape_of(Node("n", allocatable=allocatable))
+        inventory_of(Node("n", allocatable=allocatable))
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ def test_what_cannot_be_true_is_an_error(allocatable, error):
     ],
 )
 def test_nonsense_labels_are_as_if_absent(labels):
-    found = shape_of(node(labels, **{"nvidia.com/gpu": "7"}))
+    found = inventory_of(node(labels, **{"nvidia.com/gpu": "7"})).spec
     assert sum(pool.total for pool in found.pools) == 7
     assert found.blocked is Reason.FITS
 
@@ -187,7 +188,7 @@ def test_nonsense_labels_are_as_if_absent(labels):
     ],
 )
 def test_clouds_name_the_gpu_where_feature_discovery_does_not_run(labels, model):
-    assert shape_of(node(labels, **{"nvidia.com/gpu": "4"})).model == model
+    assert inventory_of(node(labels, **{"nvidia.com/gpu": "4"})).spec.model == model
 
 
 def annotated(annotations: dict[str, str], **allocatable: str) -> Node:
@@ -238,7 +239,7 @@ VGPU = "nvidia.com/node-device-register"
 )
 def test_a_register_that_cannot_be_true_is_an_error(annotations, allocatable):
     with pytest.raises(InventoryError):
-        shape_of(annotated(annotations, **allocatable))
+        inventory_of(annotated(annotations, **allocatable))
 
 
 @pytest.mark.parametrize(
@@ -256,7 +257,7 @@ def test_a_register_that_cannot_be_true_is_an_error(annotations, allocatable):
 )
 def test_a_node_set_aside_must_say_what_it_has(labels):
     with pytest.raises(InventoryError, match=r"stowage\.dev/gpu-sharing"):
-        shape_of(node(labels))
+        inventory_of(node(labels))
 
 
 REGISTERS = {
@@ -268,7 +269,7 @@ REGISTERS = {
 
 @pytest.mark.parametrize("register", REGISTERS)
 def test_registers_without_any_device_plugin_are_left_over(register):
-    assert shape_of(annotated({register: REGISTERS[register]})).gpus == ()
+    assert inventory_of(annotated({register: REGISTERS[register]})).spec.gpus == ()
 
 
 @pytest.mark.parametrize("device", ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"])
@@ -277,15 +278,15 @@ def test_a_register_beside_nvidias_devices_closes_the_node_and_keeps_its_gpus(re
     """Pods of the sharing system may run on: a node taken for a plain one would give their GPUs away."""
     node = annotated({register: REGISTERS[register]}, **{device: "1"})
     found = inventory_of(node)
-    assert (found.shape.blocked, len(found.shape.gpus) > 0) == (Reason.UNREADABLE, True)
-    assert found.shape.sharing_resource
-    assert "takes nothing new" in found.doubt
-    assert register in found.doubt
+    assert (found.spec.blocked, len(found.spec.gpus) > 0) == (Reason.UNREADABLE, True)
+    assert found.spec.sharing_resource
+    assert "takes no new pods" in found.problem
+    assert register in found.problem
 
 
 def test_gpus_in_mig_mode_are_the_native_plugins():
     listed = REGISTERS[VGPU].replace('"healthy"', '"mig":true,"healthy"')
-    found = shape_of(annotated({VGPU: listed}, **{"nvidia.com/mig-1g.10gb": "7"}))
+    found = inventory_of(annotated({VGPU: listed}, **{"nvidia.com/mig-1g.10gb": "7"})).spec
     assert (found.blocked, found.sharing_resource) == (Reason.FITS, "")
 
 
@@ -323,13 +324,13 @@ def test_a_node_with_a_hami_register_is_hamis_and_takes_nothing_in_doubt(
 ):
     annotations = {HAMI: hami_gpus(*healthy, count=count), "hami.io/node-handshake": handshake}
     found = inventory_of(annotated(annotations, **{"nvidia.com/gpu": str(advertised)}))
-    assert (found.shape.sharing_resource, len(found.shape.gpus)) == ("nvidia.com/gpu", len(healthy))
+    assert (found.spec.sharing_resource, len(found.spec.gpus)) == ("nvidia.com/gpu", len(healthy))
     if takes:
-        assert found.shape.blocked is Reason.FITS
-        assert tuple(i for i, gpu in enumerate(found.shape.gpus) if gpu.divisible) == takes
+        assert found.spec.blocked is Reason.FITS
+        assert tuple(i for i, gpu in enumerate(found.spec.gpus) if gpu.divisible) == takes
     else:
-        assert found.shape.blocked is Reason.UNREADABLE
-        assert f"remove annotation {HAMI}" in found.doubt
+        assert found.spec.blocked is Reason.UNREADABLE
+        assert f"remove annotation {HAMI}" in found.problem
 
 
 def test_a_whole_gpu_does_not_fit_beside_a_share_on_a_hami_node_with_a_sick_gpu():
@@ -352,7 +353,7 @@ def test_more_devices_than_gpus_of_which_nothing_says_how_they_are_shared():
     labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "2"}
     twenty = node(labels, **{"nvidia.com/gpu": "20"})
     with pytest.raises(InventoryError, match="no label says how they are shared"):
-        shape_of(twenty)
+        inventory_of(twenty)
     state = make_state(twenty)
     assert why(state, make_pod("one", cpu="0"), "n") is Reason.UNREADABLE
 
@@ -370,14 +371,14 @@ def test_more_devices_than_gpus_of_which_nothing_says_how_they_are_shared():
 )
 def test_labels_that_say_how_gpus_are_shared(labels, devices):
     known = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "2"}
-    found = shape_of(node(known | labels, **{"nvidia.com/gpu": str(devices)}))
+    found = inventory_of(node(known | labels, **{"nvidia.com/gpu": str(devices)})).spec
     assert (len(found.gpus), found.pools[0].total, found.pools[0].compute_milli) == (2, devices, 100)
 
 
 def test_more_replicas_than_the_label_says_are_not_known():
     labels = {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.count": "1"}
     with pytest.raises(InventoryError, match="no label says"):
-        shape_of(node(labels, **{"nvidia.com/gpu": "20"}))
+        inventory_of(node(labels, **{"nvidia.com/gpu": "20"}))
 
 
 @pytest.mark.parametrize(
@@ -388,9 +389,9 @@ def test_whole_gpus_beside_divided_ones_may_be_the_same(gpus, blocked):
     allocatable = {"volcano.sh/vgpu-number": "10", "nvidia.com/gpu": "2"}
     if gpus == "1":
         allocatable["nvidia.com/gpu"] = "1"
-    found = shape_of(
+    found = inventory_of(
         Node("n", labels=labels, annotations={VOLCANO: REGISTERS[VOLCANO]}, allocatable=allocatable)
-    )
+    ).spec
     assert found.blocked is blocked
 
 
@@ -400,10 +401,10 @@ def test_a_node_of_our_own_with_fewer_gpus_than_its_label_has_a_sick_one():
         "nvidia.com/gpu.count": "4",
         "nvidia.com/gpu.product": "NVIDIA-L40S",
     }
-    found = shape_of(node(labels, **{"nvidia.com/gpu": "3"}))
+    found = inventory_of(node(labels, **{"nvidia.com/gpu": "3"})).spec
     assert (len(found.gpus), found.blocked) == (4, Reason.SICK_GPU)
-    assert shape_of(node(labels, **{"nvidia.com/gpu": "4"})).blocked is Reason.FITS
-    assert shape_of(node(labels)).blocked is Reason.FITS  # without NVIDIA's plugin
+    assert inventory_of(node(labels, **{"nvidia.com/gpu": "4"})).spec.blocked is Reason.FITS
+    assert inventory_of(node(labels)).spec.blocked is Reason.FITS  # without NVIDIA's plugin
 
 
 def test_gpus_of_several_kinds_have_no_one_model():
@@ -411,7 +412,7 @@ def test_gpus_of_several_kinds_have_no_one_model():
         '[{"id":"a","count":10,"devmem":40536,"devcore":100,"type":"NVIDIA A100-PCIE-40GB","health":true},'
         '{"id":"b","index":1,"count":10,"devmem":15360,"devcore":100,"type":"NVIDIA-Tesla T4","health":true}]'
     )
-    found = shape_of(annotated({HAMI: register}, **{"nvidia.com/gpu": "20"}))
+    found = inventory_of(annotated({HAMI: register}, **{"nvidia.com/gpu": "20"})).spec
     assert (found.model, found.product) == (None, "")
     assert [gpu.memory_mib for gpu in found.gpus] == [40536, 15360]
 
@@ -421,7 +422,7 @@ def test_indices_order_the_gpus():
         '[{"id":"b","index":1,"count":10,"devmem":2,"devcore":100,"health":true},'
         '{"id":"a","count":10,"devmem":1,"devcore":100,"health":true}]'
     )
-    found = shape_of(annotated({HAMI: register}, **{"nvidia.com/gpu": "20"}))
+    found = inventory_of(annotated({HAMI: register}, **{"nvidia.com/gpu": "20"})).spec
     assert [gpu.uuid for gpu in found.gpus] == ["a", "b"]
 
 
@@ -438,4 +439,4 @@ def test_indices_order_the_gpus():
     ],
 )
 def test_the_cuda_version_of_the_driver(labels, cuda):
-    assert shape_of(node(labels, **{"nvidia.com/gpu": "1"})).cuda == cuda
+    assert inventory_of(node(labels, **{"nvidia.com/gpu": "1"})).spec.cuda == cuda

@@ -55,9 +55,9 @@ def test_each_condition_of_the_table_closes_the_node_while_it_stands(kind, bad):
     good = {"True": "False", "False": "True", "": "True"}[bad]
     for status in ("True", "False", "Unknown", ""):
         found = inventory_of(read([{"type": kind, "status": status}]))
-        assert found.shape.blocked is (Reason.SICK_GPU if bad and status == bad else Reason.FITS)
-        assert (kind in found.doubt) == bool(bad and status == bad)
-    assert inventory_of(read([{"type": kind, "status": good}])).shape.blocked is Reason.FITS
+        assert found.spec.blocked is (Reason.SICK_GPU if bad and status == bad else Reason.FITS)
+        assert (kind in found.problem) == bool(bad and status == bad)
+    assert inventory_of(read([{"type": kind, "status": good}])).spec.blocked is Reason.FITS
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_each_condition_of_the_table_closes_the_node_while_it_stands(kind, bad):
 def test_names_that_a_cluster_chose_itself_count_by_their_words(kind, bad):
     for status in ("True", "False", "Unknown"):
         expected = Reason.SICK_GPU if status == bad else Reason.FITS
-        assert inventory_of(read([{"type": kind, "status": status}])).shape.blocked is expected
+        assert inventory_of(read([{"type": kind, "status": status}])).spec.blocked is expected
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_names_that_a_cluster_chose_itself_count_by_their_words(kind, bad):
 )
 def test_taints_that_speak_of_sick_gpus(key, value, effect, closes):
     found = inventory_of(read(taints=[{"key": key, "value": value, "effect": effect}]))
-    assert found.shape.blocked is (Reason.SICK_GPU if closes else Reason.FITS)
+    assert found.spec.blocked is (Reason.SICK_GPU if closes else Reason.FITS)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_taints_that_speak_of_sick_gpus(key, value, effect, closes):
 )
 def test_labels_that_speak_of_sick_gpus(key, value, closes):
     found = inventory_of(read(labels={key: value}))
-    assert found.shape.blocked is (Reason.SICK_GPU if closes else Reason.FITS)
+    assert found.spec.blocked is (Reason.SICK_GPU if closes else Reason.FITS)
 
 
 def test_the_known_label_sets_are_healthy():
@@ -176,12 +176,12 @@ def test_a_register_that_says_which_gpu_is_sick_leaves_the_others_open():
             allocatable={"nvidia.com/gpu": "20"},
             conditions=sign,
         )
-        assert inventory_of(node).shape.blocked is expected
+        assert inventory_of(node).spec.blocked is expected
 
 
 def test_a_label_overrules_the_signs():
     sick = read([{"type": "GPUMissing", "status": "True"}], labels={health.IGNORE_LABEL: "true"})
-    assert inventory_of(sick).shape.blocked is Reason.FITS
+    assert inventory_of(sick).spec.blocked is Reason.FITS
 
 
 def test_a_heartbeat_does_not_read_the_node_again():
@@ -208,7 +208,7 @@ def test_only_so_many_conditions_are_kept_and_none_that_does_not_matter():
 
 def test_what_a_sign_says_is_short():
     sick = replace(make_node("n"), conditions=(("GpuError" + "x" * 300, "True"),))
-    assert len(inventory_of(sick).doubt) < 200
+    assert len(inventory_of(sick).problem) < 200
 
 
 def test_a_thousand_signs_take_no_memory():

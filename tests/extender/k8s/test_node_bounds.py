@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from extender.cluster.state import State
-from extender.inventory.node_inventory import Inventory, InventoryError, inventory_of, sources_of
+from extender.inventory.node_inventory import NodeInventory, inventory_of
+from extender.inventory.shared_gpus import InventoryError
 from extender.k8s.affinity import Taint
 from extender.k8s.mig_config import parse_layouts
 from extender.k8s.objects import KoordinatorDevice, KoordinatorGpu, MigLayouts, Node, Upserted
@@ -193,28 +194,27 @@ CARDS = st.none() | st.lists(
 ).map(lambda gpus: KoordinatorDevice("n", tuple(gpus)))
 
 
-def bounded(found: Inventory) -> None:
-    shape = found.shape
+def bounded(found: NodeInventory) -> None:
+    shape = found.spec
     assert len(shape.gpus) <= GPUS_PER_NODE
     assert len(shape.pools) <= RESOURCES + 1
     assert sum(map(len, shape.islands)) <= GPUS_PER_NODE
     assert all(len(pool.gpus) <= GPUS_PER_NODE for pool in shape.pools)
     assert len(shape.product) <= NAME
-    assert len(found.doubt) <= PROBLEM
+    assert len(found.problem) <= PROBLEM
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(NODES, CARDS)
 def test_any_node_is_read_or_refused_in_few_words(node: Node, cards: KoordinatorDevice | None):
-    for read in (inventory_of, sources_of):
-        found, error = None, None
-        try:
-            found = read(node, cards)
-        except (InventoryError, QuantityError) as refused:
-            error = refused
-        assert len(str(error)) <= PROBLEM
-        if isinstance(found, Inventory):
-            bounded(found)
+    found, error = None, None
+    try:
+        found = inventory_of(node, cards)
+    except (InventoryError, QuantityError) as refused:
+        error = refused
+    assert len(str(error)) <= PROBLEM
+    if found is not None:
+        bounded(found)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))

@@ -19,7 +19,7 @@ from extender.dialects.pod_resources import RequestError, amounts, effective
 from extender.dialects.sharing import gpushare, hami, kai, koordinator, vgpu_manager, volcano
 from extender.dialects.sharing import stowage as own
 from extender.k8s.objects import Container, Pairs, Pod, PodSpec
-from extender.untrusted.bounded_cache import cached_with_owner
+from extender.untrusted.bounded_cache import weak_cache
 from extender.untrusted.limits import POD_ANNOTATION, shorten
 from packing.model.request import ANY, Request, Shares
 
@@ -114,7 +114,7 @@ def claims_of(pod: Pod) -> Claims | None:
     return next((claims for claims in found if claims), None)
 
 
-@cached_with_owner(weigh=lambda said: 64 + sum(64 + len(key) + len(text) for key, text in said))
+@weak_cache(weigh=lambda said: 64 + sum(64 + len(key) + len(text) for key, text in said))
 def _request(spec: PodSpec, said: Pairs) -> Request:
     # Pods come from few templates whose specs are shared, so most pods cost one look-up.
     resources, words = effective(spec), dict(said)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from extender.k8s.objects import Pairs, PodSpec
 from extender.k8s.objects import peak_usage as peak_usage
-from extender.k8s.quantity import QuantityError, milli, things, whole
+from extender.k8s.quantity import QuantityError, device_count, milli, whole
 from extender.untrusted.limits import PROBLEM, QUOTED, shorten
 
 
@@ -65,7 +65,7 @@ def _read(pairs: Pairs) -> dict[str, int]:
             elif name == "memory":
                 found[name] = whole(text)
             elif "/" in name:  # extended resources; nothing here places by storage or huge pages
-                found[name] = things(text)
+                found[name] = device_count(text)
         except QuantityError as error:
             raise RequestError(f"{shorten(name, QUOTED)}: {error}") from error
     return found

@@ -77,7 +77,7 @@ def scheduling_constraints(
     owners: list[OwnerManifest] | None,
     selector_items: int,
 ) -> SchedulingConstraints:
-    """The constraints of a pod; equal ones are one object. ``selector_items``: length of its node selector."""
+    """The constraints of a pod; equal ones are one object. ``selector_items``: size of its node selector."""
     owner = _owner_kind(owners or ())
     if selector_items > SELECTOR_ITEMS:
         return SchedulingConstraints(owner_kind=owner, problem=_LARGE_SELECTOR)

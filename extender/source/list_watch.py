@@ -25,7 +25,7 @@ from extender.k8s.device_manifests import (
     ResourceSliceManifest,
 )
 from extender.k8s.manifests import Manifest
-from extender.k8s.mig_config import OWN
+from extender.k8s.mig_config import PER_NODE_SELECTOR
 from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Deleted, Event, Kind, Listed, Upserted
 from extender.k8s.pod_manifest import PodManifest
@@ -103,7 +103,7 @@ CARDS = Resource("Device", "/apis/scheduling.koordinator.sh/v1alpha1/devices", K
 
 def mig_layouts(namespace: str, name: str) -> Resource:
     """The ConfigMap of NVIDIA's MIG manager of this name; "" for those that it writes, one for each node."""
-    selector = {"fieldSelector": f"metadata.name={name}"} if name else {"labelSelector": OWN}
+    selector = {"fieldSelector": f"metadata.name={name}"} if name else {"labelSelector": PER_NODE_SELECTOR}
     return Resource("ConfigMap", f"/api/v1/namespaces/{namespace}/configmaps", MigLayoutsManifest, selector)
 
 

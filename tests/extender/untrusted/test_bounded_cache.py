@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.untrusted.bounded_cache import BoundedMap, WeakInterner, bounded_cache, cached_with_owner
+from extender.untrusted.bounded_cache import BoundedMap, WeakInterner, bounded_cache, weak_cache
 from extender.untrusted.limits import PROBLEM, QUOTED, quoted, shorten
 
 
@@ -72,7 +72,7 @@ def test_one_object_stands_for_equal_ones_as_long_as_somebody_has_it() -> None:
 def test_results_and_errors_live_as_long_as_their_owner() -> None:
     asked: list[str] = []
 
-    @cached_with_owner(weigh=len, size=160)
+    @weak_cache(weigh=len, size=160)
     def joined(owner: Owner, text: str) -> str:
         asked.append(text)
         if text == "bad":

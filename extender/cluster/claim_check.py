@@ -20,7 +20,7 @@ from extender.dialects.dialect import Claim, Claims
 from extender.untrusted.limits import quoted, shorten
 from packing.model.mig_instances import Instances, every_slice
 from packing.model.node_spec import Gpu, NodeSpec, meaning
-from packing.model.request import WHOLE, Request, Shares, whole_gpus
+from packing.model.request import WHOLE, Request, Shares, share_memory_mib, whole_gpus
 
 _ROUNDING = 2
 """MiB by which others may round a part of a GPU's memory in another way."""
@@ -99,11 +99,11 @@ def _complaint(claims: Claims | None, *, elsewhere: bool) -> str:
 def _size(has: Gpu, claim: Claim, *, exact: bool) -> tuple[int, int, str]:
     """Compute and memory that count, and what is wrong with what the claim says of them."""
     least = claim.least
-    milli, mib = claim.compute_milli, claim.memory_mib + has.memory_mib * claim.memory_milli // WHOLE
+    milli, mib = claim.compute_milli, share_memory_mib(has.memory_mib, claim.memory_mib, claim.memory_milli)
     # A MIG instance may be larger than what was asked for, and its compute is what comes with its memory.
     exact = exact and not has.instances
     asked_milli = min(least.compute_milli, has.compute_milli) if least and not has.instances else 0
-    asked_mib = least.memory_mib + has.memory_mib * least.memory_milli // WHOLE if least else 0
+    asked_mib = share_memory_mib(has.memory_mib, least.memory_mib, least.memory_milli) if least else 0
     doubt = ""
     slack = _ROUNDING if least and least.memory_milli else 0
     # Exclusive use of the compute is exclusive use: how much memory is said beside it does not matter.

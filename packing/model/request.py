@@ -243,6 +243,11 @@ def _bounded(name: str, count: int) -> tuple[str, int]:
 _FIELDS = tuple(field.name for field in fields(Request))
 
 
+def share_memory_mib(gpu_mib: int, memory_mib: int, memory_milli: int) -> int:
+    """MiB that a share takes of a GPU with ``gpu_mib``: ``memory_mib`` plus thousandths of the GPU."""
+    return memory_mib + gpu_mib * memory_milli // WHOLE
+
+
 def whole_gpus(count: int, resource: str = "") -> Shares:
     """``count`` whole GPUs, placed device by device."""
     return Shares(count, WHOLE, memory_milli=WHOLE, resource=resource)

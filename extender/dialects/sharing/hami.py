@@ -42,7 +42,7 @@ from extender.k8s.objects import Container, Node, Pod, PodSpec
 from extender.untrusted.limits import POD_ANNOTATION, quoted
 from packing.model.mig_instances import Instance, smallest, window
 from packing.model.node_spec import NodeSpec
-from packing.model.request import WHOLE, Shares
+from packing.model.request import Shares, share_memory_mib
 
 RESOURCE = nodes.RESOURCE
 USE_UUID, DENY_UUID = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
@@ -145,7 +145,7 @@ def _device(shape: NodeSpec, container: Container, gpu: int, made: tuple[Instanc
     """One device of a container, with the memory and the cores that HAMi would give it."""
     asked, has = _NAMES.of_container(container), shape.gpus[gpu]
     assert asked is not None  # who asks for nothing is dealt nothing
-    memory = _NAMES.memory_of(container) or has.memory_mib * asked.memory_milli // WHOLE
+    memory = _NAMES.memory_of(container) or share_memory_mib(has.memory_mib, 0, asked.memory_milli)
     compute = asked.compute_milli
     if made is not None:
         memory, compute = made[0].memory_mib, made[0].compute_milli
@@ -162,7 +162,7 @@ def _chosen_instances(
     made = {}
     for gpu in chosen:
         has = shape.gpus[gpu]
-        need = asked.memory_mib + has.memory_mib * asked.memory_milli // WHOLE
+        need = share_memory_mib(has.memory_mib, asked.memory_mib, asked.memory_milli)
         if found := smallest(has.instances, taken.get(gpu, 0), asked.compute_milli, need):
             made[gpu] = found
         elif has.instances:

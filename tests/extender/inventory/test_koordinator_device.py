@@ -171,7 +171,7 @@ def test_a_device_without_koordinators_resources_closes_the_node_and_keeps_the_b
 
 
 @pytest.mark.parametrize("minors", [(0, 0), (-1, 0), (0, 64)])
-def test_minor_numbers_that_cannot_be_true_close_the_node(minors: tuple[int, ...]) -> None:
+def test_impossible_minor_numbers_close_the_node(minors: tuple[int, ...]) -> None:
     cards = KoordinatorDevice(
         "node-1", tuple(KoordinatorGpu(minor, f"GPU-{i}", True) for i, minor in enumerate(minors))
     )
@@ -185,7 +185,7 @@ def test_a_gap_in_the_minor_numbers_takes_nothing() -> None:
     assert [gpu.divisible for gpu in shape.gpus] == [False, False, True]
 
 
-def test_it_is_listed_as_the_api_server_has_it() -> None:
+def test_the_configmap_is_listed_and_watched() -> None:
     page = {"metadata": {"resourceVersion": "7"}, "items": [yaml.safe_load(DEVICE)]}
     protocol = ListWatch(CARDS)
     assert protocol.next_request().path == "/apis/scheduling.koordinator.sh/v1alpha1/devices"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from extender.inventory.devices import CountedDevices
+from extender.inventory.shared_gpus import is_nvidia
 from extender.k8s.objects import MigLayout, MigLayouts, Node
 from extender.untrusted.limits import GPUS_PER_NODE
 from packing.model.gpu_catalogue import Profile, parse_profile
@@ -45,10 +46,11 @@ def applied_layout(node: Node, layouts: MigLayouts | None) -> MigLayout | None:
 def devices_by_gpu(
     node: Node, gpu_count: int, layouts: MigLayouts | None, devices: Mapping[str, CountedDevices]
 ) -> DevicesByGpu:
-    """NVIDIA's ``devices`` by GPU, if the applied layout results in exactly these.
+    """Those of the ``devices`` that are NVIDIA's by GPU, if the applied layout results in exactly these.
 
     ``gpu_count`` is the label of GPU feature discovery, 0 if there is none.
     """
+    devices = {name: one for name, one in devices.items() if is_nvidia(name)}
     has_instances = any(one.profile for one in devices.values())
     layout = applied_layout(node, layouts)
     if layouts is None or layout is None:

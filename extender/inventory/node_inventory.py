@@ -55,8 +55,7 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class NodeInventory:
-    """What a node has. ``problem`` says why it takes no new pods, and which contradictions were ignored; ""
-    for none."""
+    """What a node has. ``problem`` says why it takes no new pods, or what was ignored or cut; "" for none."""
 
     spec: NodeSpec
     sources: Sources
@@ -76,7 +75,7 @@ def inventory_of(
     product = _product(labels, shared)
     model = find_model(product)
     devices = counted_devices(node, labels, model, shared.replaced if shared else ())
-    by_gpu = _devices_by_gpu(node, labels, shared, devices, layouts)
+    by_gpu = devices_by_gpu(node, labels.gpu_count, None if shared else layouts, devices)
     gpus = _Gpus(labels, shared, devices, by_gpu)
     reason, blocked_by = _blocked(node, labels, shared, devices)
     whole_gpus = all(pool.compute_milli == WHOLE for pool in gpus.pools) and bool(gpus.pools or shared)
@@ -129,19 +128,6 @@ def _product(labels: GpuLabels, shared: SharedGpus | None) -> str:
     if len(products) > 1:
         return ""
     return labels.product or next(iter(products), "")
-
-
-def _devices_by_gpu(
-    node: Node,
-    labels: GpuLabels,
-    shared: SharedGpus | None,
-    devices: Mapping[str, CountedDevices],
-    layouts: MigLayouts | None,
-) -> DevicesByGpu:
-    if shared:
-        return DevicesByGpu()
-    of_nvidia = {name: one for name, one in devices.items() if is_nvidia(name)}
-    return devices_by_gpu(node, labels.gpu_count, layouts, of_nvidia)
 
 
 class _Gpus:
@@ -220,7 +206,7 @@ class _Gpus:
 def _blocked(
     node: Node, labels: GpuLabels, shared: SharedGpus | None, devices: Mapping[str, CountedDevices]
 ) -> tuple[Reason, str]:
-    """Why the node takes no new pods: the kind of reason, and a text where the kind does not say it all."""
+    """Why the node takes no new pods (``FITS`` if it does), and a text if the reason needs one."""
     if gfd_labels.reconfiguring(node.labels):
         return Reason.REPARTITIONING, ""
     product = labels.device.product

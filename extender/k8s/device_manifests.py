@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from extender.k8s.metadata import Metadata, TextMap, sorted_pairs
-from extender.k8s.mig_config import KEY, NODE_LABEL, parse_layouts
+from extender.k8s.mig_config import CONFIG_KEY, NODE_LABEL, parse_layouts
 from extender.k8s.objects import KoordinatorDevice, KoordinatorGpu, MigLayouts
 from extender.k8s.resource_api import slice_parser as reading
 from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
@@ -95,4 +95,4 @@ class MigLayoutsManifest(BaseModel):
         metadata = self.metadata or {}
         name = f"{metadata.get('namespace') or 'default'}/{metadata.get('name') or ''}"
         node = (metadata.get("labels") or {}).get(NODE_LABEL) or ""
-        return MigLayouts(name, node, *parse_layouts((self.data or {}).get(KEY) or ""))
+        return MigLayouts(name, node, *parse_layouts((self.data or {}).get(CONFIG_KEY) or ""))

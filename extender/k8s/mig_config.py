@@ -25,7 +25,7 @@ from extender.untrusted.limits import (
 )
 from extender.untrusted.yaml_reader import TextError, yaml_documents
 
-KEY = "config.yaml"
+CONFIG_KEY = "config.yaml"
 NODE_LABEL = "nvidia.com/node-name"
 PER_NODE_SELECTOR = "app.kubernetes.io/component=nvidia-mig-manager"
 """Label selector of the ConfigMaps that the MIG manager writes itself, one for each node."""
@@ -35,28 +35,24 @@ class _Malformed(ValueError):
     """The MIG manager would not accept this entry."""
 
 
-def _characters(text: str) -> int:
-    return len(text)
-
-
-@bounded_cache(16, weigh=_characters)
+@bounded_cache(16, weigh=lambda text: len(text))
 def parse_layouts(text: str) -> tuple[Mapping[str, MigLayout], str]:
     """The readable layouts of a ``config.yaml`` by name, and the problem of the others ("" for none).
 
     Cached because nodes of one kind have ConfigMaps with equal texts.
     """
     if len(text) > MIG_CONFIG:
-        return {}, f"{KEY} has more than {MIG_CONFIG} characters"
+        return {}, f"{CONFIG_KEY} has more than {MIG_CONFIG} characters"
     try:
         documents = yaml_documents(text, nodes=YAML_NODES)
     except TextError as error:
-        return {}, f"{KEY} is not YAML: {error}"
+        return {}, f"{CONFIG_KEY} is not YAML: {error}"
     content = documents[0] if len(documents) == 1 else None
     configs = content.get("mig-configs") if isinstance(content, dict) else None
     if not isinstance(configs, dict):
-        return {}, f"{KEY} has no mig-configs"
+        return {}, f"{CONFIG_KEY} has no mig-configs"
     if len(configs) > MIG_LAYOUTS:
-        return {}, f"{KEY} has {len(configs)} layouts: at most {MIG_LAYOUTS} are read"
+        return {}, f"{CONFIG_KEY} has {len(configs)} layouts: at most {MIG_LAYOUTS} are read"
     layouts, problems = {}, []
     for name, entries in configs.items():
         try:

@@ -197,7 +197,7 @@ NODES = st.builds(
 )
 
 
-CARDS = st.none() | st.lists(
+DEVICES = st.none() | st.lists(
     st.builds(
         KoordinatorGpu,
         st.integers(-2, 70),
@@ -210,11 +210,11 @@ CARDS = st.none() | st.lists(
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
-@given(NODES, CARDS)
-def test_any_node_is_read_or_refused_with_a_short_text(node: Node, cards: KoordinatorDevice | None):
+@given(NODES, DEVICES)
+def test_any_node_is_read_or_refused_with_a_short_text(node: Node, device: KoordinatorDevice | None):
     found, error = None, None
     try:
-        found = inventory_of(node, cards)
+        found = inventory_of(node, device)
     except (InventoryError, QuantityError) as refused:
         error = refused
     assert len(str(error)) <= PROBLEM
@@ -223,11 +223,11 @@ def test_any_node_is_read_or_refused_with_a_short_text(node: Node, cards: Koordi
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(NODES, CARDS)
-def test_any_node_can_be_added_to_the_state(node: Node, cards: KoordinatorDevice | None):
+@given(NODES, DEVICES)
+def test_any_node_can_be_added_to_the_state(node: Node, device: KoordinatorDevice | None):
     state = State(POLICIES["inventory"]())
     state.apply([Upserted(make_node("sound")), Upserted(make_pod("waits", 2))])
-    state.apply([Upserted(make_pod("runs", 1, node_name="n")), *([Upserted(cards)] if cards else [])])
+    state.apply([Upserted(make_pod("runs", 1, node_name="n")), *([Upserted(device)] if device else [])])
     state.apply([Upserted(node)])
     state.policy.cost(state.fleet, next(iter(state.allocations._holds.values())).request)
     assert why(state, make_pod("asks", 1), "sound") is Reason.FITS

@@ -1,4 +1,4 @@
-"""What the author of a node writes is bounded: what is read of it, what is made of it, and what is said."""
+"""A node beyond a limit is unreadable, with a short text, and costs little."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def bounded(found: NodeInventory) -> None:
     ],
 )
 def test_impossible_numbers_in_labels_are_ignored(labels: dict[str, str], allocatable: dict[str, str]):
-    """Some of these were larger than the type of the array they went to, which ended the watch."""
+    """Some of these overflowed an array, which ended the watch."""
     node = Node(
         "n", labels=labels, allocatable={"cpu": "64", "memory": "512Gi"} | (allocatable or {GPU: "8"})
     )
@@ -149,7 +149,7 @@ def test_a_profile_with_thousands_of_digits_is_invalid(name: str):
 
 
 def test_a_product_is_parsed_in_one_pass():
-    """A label that begins a MIG profile thousands of times took time by its square."""
+    """A label with thousands of beginnings of MIG profiles took quadratic time."""
     assert len(parse_product("-MIG-1g.1gb" * 20_000 + "!").base) <= NAME
 
 
@@ -168,7 +168,7 @@ def test_a_layout_with_bounds_is_still_read():
 
 
 def steps(state: State, node: Node) -> int:
-    """Calls, in Python and in C, that it takes to take in a node whose label has changed."""
+    """Function calls, in Python and in C, for the event of a node with a changed label."""
     state.apply([Upserted(replace(node, labels={**node.labels, "flaps": "1"}))])
     return calls(lambda: state.apply([Upserted(node)]))
 

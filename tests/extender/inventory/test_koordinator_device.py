@@ -1,4 +1,4 @@
-"""Koordinator's Device: the GPUs of a node one by one, with their health."""
+"""Koordinator's Device lists the GPUs of a node with their health."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def node() -> Node:
 
 
 def pod(name: str, core: int, minor: int | None = None) -> Pod:
-    """A pod that asks for so much of one GPU; with ``minor`` it runs there."""
+    """A pod that requests this part of one GPU. With ``minor`` it runs on that GPU."""
     amounts = {"koordinator.sh/gpu-core": str(core), "koordinator.sh/gpu-memory-ratio": str(core)}
     manifest = {
         "metadata": {"namespace": "default", "name": name, "uid": name},
@@ -112,7 +112,7 @@ def gpus(state: State) -> tuple[Gpu, ...]:
     return shape.gpus
 
 
-def test_each_gpu_has_its_place_its_name_and_its_health() -> None:
+def test_each_gpu_has_its_index_uuid_and_health() -> None:
     shape = inventory_of(node(), device()).spec
     assert [(gpu.memory_mib, gpu.divisible, gpu.uuid[:8]) for gpu in shape.gpus] == [
         (MIB, True, "GPU-9858"),
@@ -124,8 +124,8 @@ def test_each_gpu_has_its_place_its_name_and_its_health() -> None:
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_a_pod_is_where_its_minor_number_says_whatever_comes_first(order: tuple[int, ...]) -> None:
-    """Without the Device, 2 would be a GPU that the node does not have: it has two, by its sums."""
+def test_a_pod_is_on_the_gpu_of_its_minor_number_in_any_order_of_events(order: tuple[int, ...]) -> None:
+    """Without the Device, the node has two GPUs by its sums, so it would have no GPU with the number 2."""
     objects = (node(), device(), pod("runs", 50, minor=2))
     state = make_state()
     state.apply([Upserted(objects[index]) for index in order])
@@ -133,15 +133,15 @@ def test_a_pod_is_where_its_minor_number_says_whatever_comes_first(order: tuple[
     assert not state.problems
 
 
-def test_a_sick_gpu_keeps_what_it_holds_and_takes_nothing() -> None:
+def test_a_sick_gpu_keeps_its_pods_and_takes_no_new_ones() -> None:
     state = make_state(node(), pod("on-sick", 30, minor=1), pod("first", 100, 0), pod("last", 60, 2))
     state.apply([Upserted(device())])
     assert compute(state) == [0, 700, 400]
     assert not state.problems
     assert why(state, pod("small", 40), "node-1") is Reason.FITS
     assert why(state, pod("larger", 50), "node-1") is not Reason.FITS
-    well = device()
-    healthy = replace(well, gpus=tuple(replace(card, healthy=True) for card in well.gpus))
+    sick = device()
+    healthy = replace(sick, gpus=tuple(replace(gpu, healthy=True) for gpu in sick.gpus))
     state.apply([Upserted(healthy)])
     assert why(state, pod("larger", 50), "node-1") is Reason.FITS
 
@@ -157,8 +157,8 @@ def test_without_the_device_the_sums_count_again() -> None:
     assert len(gpus(state)) == 3
 
 
-def test_a_device_without_koordinators_resources_closes_the_node_and_keeps_the_books() -> None:
-    """Koordinator's pods may hold parts of the GPUs that NVIDIA's plugin advertises alone."""
+def test_a_device_without_koordinators_resources_closes_the_node_and_keeps_its_gpus() -> None:
+    """Koordinator's pods may still hold parts of the GPUs that only NVIDIA's plugin advertises."""
     plain = replace(node(), allocatable={"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "3"})
     found = inventory_of(plain, device()).spec
     assert (found.sharing_resource, found.gpus) == (
@@ -172,20 +172,20 @@ def test_a_device_without_koordinators_resources_closes_the_node_and_keeps_the_b
 
 @pytest.mark.parametrize("minors", [(0, 0), (-1, 0), (0, 64)])
 def test_impossible_minor_numbers_close_the_node(minors: tuple[int, ...]) -> None:
-    cards = KoordinatorDevice(
+    impossible = KoordinatorDevice(
         "node-1", tuple(KoordinatorGpu(minor, f"GPU-{i}", True) for i, minor in enumerate(minors))
     )
     with pytest.raises(InventoryError, match="minor numbers"):
-        inventory_of(node(), cards)
+        inventory_of(node(), impossible)
 
 
-def test_a_gap_in_the_minor_numbers_takes_nothing() -> None:
+def test_a_gap_in_the_minor_numbers_takes_no_pods() -> None:
     one = device()
     shape = inventory_of(node(), replace(one, gpus=one.gpus[2:])).spec
     assert [gpu.divisible for gpu in shape.gpus] == [False, False, True]
 
 
-def test_the_configmap_is_listed_and_watched() -> None:
+def test_the_device_is_listed_and_watched() -> None:
     page = {"metadata": {"resourceVersion": "7"}, "items": [yaml.safe_load(DEVICE)]}
     protocol = ListWatch(CARDS)
     assert protocol.next_request().path == "/apis/scheduling.koordinator.sh/v1alpha1/devices"

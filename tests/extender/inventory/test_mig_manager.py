@@ -125,7 +125,7 @@ def layouts(config: str = CONFIG, node: str = "") -> MigLayouts:
 
 
 def mig_node(layout: str, devices: dict[str, int], *, state: str = "success", **labels: str) -> Node:
-    """A node that has been given this layout, and advertises these devices."""
+    """A node with this layout that advertises these devices."""
     given = {"nvidia.com/mig.config": layout, "nvidia.com/mig.config.state": state, **H100, **labels}
     return replace(
         make_node("n", 0, labels=given),
@@ -134,7 +134,7 @@ def mig_node(layout: str, devices: dict[str, int], *, state: str = "success", **
 
 
 def devices_by_gpu(shape: NodeSpec) -> list[dict[str, int]]:
-    """The devices of each resource on each GPU, where that is known."""
+    """The devices of each resource on each GPU, as far as it is known."""
     gpus: list[dict[str, int]] = [{} for _ in shape.gpus]
     for pool in shape.pools:
         for gpu, n in zip(pool.gpus, pool.each, strict=True):
@@ -175,7 +175,7 @@ def test_a_layout_says_which_gpu_has_which_instances(
 
 
 def test_a_layout_under_the_single_strategy() -> None:
-    """Guessed, eight of them would be on four GPUs, which could have two of them each."""
+    """Without the layout, the eight instances would be on four GPUs, with two on each."""
     product = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-3g.40gb", "nvidia.com/gpu.count": "8"}
     half = (
         'version: v1\nmig-configs: {half: [{devices: all, mig-enabled: true, mig-devices: {"3g.40gb": 1}}]}'
@@ -242,7 +242,7 @@ def test_a_layout_that_does_not_match_allocatable_is_ignored(node: Node, problem
 
 
 def test_a_layout_with_two_matching_expansions_is_ignored():
-    """GPU 0 is large on one model, GPU 1 on the other, and which model the node has is not known."""
+    """GPU 0 has the large instance on one model, GPU 1 on the other, and the node's model is unknown."""
     config = """
     mig-configs:
       either:

@@ -1,4 +1,4 @@
-"""Nodes are read as their labels and allocatable describe them, whoever wrote the labels."""
+"""The inventory of a node follows its allocatable resources and its labels."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_ground_truth(name):
         assert len(partitioned) == truth["mig_gpus"]
     if "islands" in truth:
         assert [list(island) for island in found.islands] == truth["islands"]
-    if "placements" in truth:  # where instances start is in no label: what they leave is all that can be read
+    if "placements" in truth:  # no label says where instances start, only how many there are
         free = {pool.resource.removeprefix("nvidia.com/mig-"): pool.total for pool in found.pools}
         placed = [placement["profile"] for placement in truth["placements"]]
         assert free == {profile: placed.count(profile) for profile in placed}
@@ -114,9 +114,9 @@ def test_nodes_that_take_nothing(name, reason):
     [
         ({"islands": "0-3_4-7", "gpus": "8"}, ((0, 1, 2, 3), (4, 5, 6, 7))),
         ({"islands": "none", "gpus": "8"}, ()),
-        ({"islands": "0-3", "gpus": "4"}, (tuple(range(8)),)),  # made for another number of GPUs
+        ({"islands": "0-3", "gpus": "4"}, (tuple(range(8)),)),  # for another number of GPUs
         ({"islands": "0-3"}, (tuple(range(8)),)),  # no guard
-        ({"islands": "0-9", "gpus": "8"}, (tuple(range(8)),)),  # GPUs that the node has not
+        ({"islands": "0-9", "gpus": "8"}, (tuple(range(8)),)),  # GPUs that do not exist
         ({"islands": "zero", "gpus": "8"}, (tuple(range(8)),)),
     ],
 )

@@ -100,7 +100,7 @@ def test_a_register_without_a_device_plugin_is_ignored(register):
 @pytest.mark.parametrize("device", ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"])
 @pytest.mark.parametrize("register", REGISTERS)
 def test_a_register_beside_nvidias_devices_closes_the_node_and_keeps_its_gpus(register, device):
-    """Pods of the sharing system may run on: a node taken for a plain one would give their GPUs away."""
+    """Pods of the sharing system may still run, so their GPUs must not be allocated again."""
     node = annotated({register: REGISTERS[register]}, **{device: "1"})
     found = inventory_of(node)
     assert (found.spec.blocked, len(found.spec.gpus) > 0) == (Reason.UNREADABLE, True)
@@ -131,14 +131,14 @@ GONE = "Deleted_2026.01.01 00:00:00"
     ("healthy", "count", "advertised", "handshake", "takes"),
     [
         ((True, True), 10, 20, "", (0, 1)),
-        ((True, True), 10, 10, "", (0, 1)),  # a GPU is sick, and the register does not say so yet
+        ((True, True), 10, 10, "", (0, 1)),  # a GPU is sick, and not yet listed as sick
         ((True, False), 10, 10, "", (0,)),
-        ((True, False), 2, 2, "", (0,)),  # as many as GPUs, and as the healthy one has
+        ((True, False), 2, 2, "", (0,)),  # as many as there are GPUs, and as the healthy one has shares
         ((True,) + (False,) * 9, 10, 10, "", (0,)),
-        ((True, True), 2, 2, "", ()),  # nobody says that one is sick: perhaps a leftover
+        ((True, True), 2, 2, "", ()),  # no GPU is listed as sick: perhaps a leftover
         ((True, True), 10, 1, "", ()),
         ((True, False), 10, 1, "", ()),
-        ((True, True), 1, 2, "", (0, 1)),  # whole GPUs, whoever hands them out
+        ((True, True), 1, 2, "", (0, 1)),  # whole GPUs with either plugin
         ((True, True), 10, 20, GONE, ()),
         ((True, True), 10, 2, GONE, ()),  # most likely uninstalled, but its pods may still run
         ((True, False), 2, 2, GONE, ()),

@@ -97,7 +97,7 @@ def test_a_configuration_of_the_mig_manager_is_bounded(config: str, found: set[s
 
 
 def test_nested_aliases_are_refused_cheaply():
-    """Twenty lines of aliases stand for 2 ** 20 numbers, which an error would have listed."""
+    """Twenty lines of aliases expand to 2 ** 20 numbers, which an error would have listed."""
     lines = ["mig-configs:", "  l0: &l0 [[1, 1]]"]
     lines += [f"  l{i}: &l{i} [*l{i - 1}, *l{i - 1}]" for i in range(1, 22)]
     tracemalloc.start()

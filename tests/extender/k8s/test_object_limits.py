@@ -1,4 +1,4 @@
-"""Whatever the author of a pod or node writes, its record is bounded, costs little and leaves nothing."""
+"""The record of a pod or node is bounded, whatever its author writes."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_the_smallest_of_many_annotations_are_kept() -> None:
     assert sum(len(key) + len(text) for key, text in kept.items()) <= POD_ANNOTATIONS
     assert sorted([*kept, *pod.unreadable]) == sorted([*texts, "gpu-group"])
     again = pod_of(manifest(annotations=dict(reversed(texts.items())), labels={"gpu-group": "a"}))
-    assert again == pod  # in whatever order they come
+    assert again == pod  # in any order
 
 
 def test_too_many_dropped_annotations_are_a_problem() -> None:
@@ -257,7 +257,7 @@ def test_a_running_pod_with_too_many_containers_counts_all_that_it_uses() -> Non
     pod = pod_of(pod_manifest)
     spec = pod.spec
     (one,) = spec.containers
-    # The sidecar starts after the container that needs most, but in a summary it counts beside all.
+    # The sidecar starts after the largest init container, but a summary adds it to all containers.
     assert dict(one.requests) == {"cpu": "21000m", "memory": str(CONTAINERS << 20), GPU: "3"}
     assert spec.overhead == (("cpu", "250m"),)
 
@@ -280,5 +280,5 @@ def within(containers: int, each: int) -> dict[str, Any]:
 
 
 def size_of(pod: Pod) -> int:
-    """Characters of all that a record keeps."""
+    """Characters of a record as text."""
     return len(repr(pod))

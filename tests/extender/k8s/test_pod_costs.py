@@ -27,7 +27,7 @@ from tests.extender.k8s.test_object_limits import MODELS, container, manifest, m
 
 
 def large_pods() -> Iterator[dict[str, Any]]:
-    """300 pods as large as the API server lets through, no two alike."""
+    """300 different pods, as large as the API server allows."""
     for n in range(100):
         yield manifest(f"annotated-{n}", annotations={MODELS: f"A100,{n}" + "x" * 250_000})
         names = ",".join(f"{n}-{m}" + "x" * 100 for m in range(LISTED_NAMES))
@@ -41,7 +41,7 @@ def large_pods() -> Iterator[dict[str, Any]]:
 
 
 def small_pods() -> Iterator[dict[str, Any]]:
-    """5,000 pods of which each has a spec of its own."""
+    """5,000 pods with different specs."""
     for n in range(5000):
         asked = {"cpu": f"{n + 1}m", "memory": f"{n + 7}Mi", GPU: "1"}
         yield manifest(f"small-{n}", containers=[container(f"c{n}", **asked)])
@@ -50,7 +50,7 @@ def small_pods() -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("pods", [large_pods, small_pods])
 def test_pods_leave_no_memory_behind(pods: Callable[[], Iterator[dict[str, Any]]]) -> None:
     state = make_state(make_node("n"))
-    come_and_go(state, iter([manifest(f"first-{n}") for n in range(50)]))  # what is made once for all
+    come_and_go(state, iter([manifest(f"first-{n}") for n in range(50)]))  # objects that are created once
     gc.collect()
     tracemalloc.start()
     try:
@@ -109,7 +109,7 @@ def test_an_event_costs_at_most_20_times_a_normal_one(pod_manifest: dict[str, An
 
 
 def costs_of_events(pod_manifest: dict[str, Any], node: str) -> tuple[int, int]:
-    """Calls for the event that brings a pod, and for one that changes an annotation that does not matter."""
+    """Function calls for the event that adds a pod, and for one that changes an irrelevant annotation."""
     pod_manifest = json.loads(json.dumps(pod_manifest))
     pod_manifest["spec"]["nodeName"] = node
     state = make_state(make_node("n"))

@@ -62,13 +62,13 @@ def test_an_error_quotes_little_of_the_pod(pod_manifest: dict[str, Any]) -> None
         {"spec": {"priority": HOSTILE}},
     ],
 )
-def test_a_bad_message_says_little(message: dict[str, Any]) -> None:
+def test_the_error_of_a_bad_message_is_short(message: dict[str, Any]) -> None:
     with pytest.raises(messages.BadMessage) as caught:
         filter_message(message)
     assert 0 < len(str(caught.value)) <= PROBLEM
 
 
-def test_what_the_watch_logs_is_short(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_lines_of_the_watch_are_short(caplog: pytest.LogCaptureFixture) -> None:
     following = ListWatch(PODS)
     following.page(b'{"metadata": {"resourceVersion": "1"}, "items": []}')
     following.next_request()

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Annotated, TypeAlias
+from typing import TypeAlias
 
-from pydantic import Field
 from typing_extensions import TypedDict
 
 from extender.k8s.affinity import (
@@ -19,21 +18,15 @@ from extender.k8s.affinity import (
     SchedulingConstraints,
     Toleration,
 )
+from extender.k8s.metadata import OwnerManifest, Text
 from extender.untrusted.bounded_cache import bounded_cache
 from extender.untrusted.limits import KEY, SELECTOR_ITEMS
-
-_Text: TypeAlias = Annotated[str, Field(coerce_numbers_to_str=True)]
-
-
-class OwnerManifest(TypedDict, total=False):
-    kind: str | None
-    controller: bool | None
 
 
 class _RequirementManifest(TypedDict, total=False):
     key: str | None
     operator: str | None
-    values: list[_Text] | None
+    values: list[Text] | None
 
 
 class _TermManifest(TypedDict, total=False):
@@ -56,11 +49,11 @@ class AffinityManifest(TypedDict, total=False):
 class TolerationManifest(TypedDict, total=False):
     key: str | None
     operator: str | None
-    value: _Text | None
+    value: Text | None
     effect: str | None
 
 
-# The manifest's values as tuples, which hash, so that equal constraints are parsed once.
+# The values of a manifest as tuples: hashable, so that equal constraints are parsed once.
 _RawRequirement: TypeAlias = tuple[str, str, tuple[str, ...]]
 _RawTerm: TypeAlias = tuple[tuple[_RawRequirement, ...], tuple[_RawRequirement, ...]]
 _RawToleration: TypeAlias = tuple[str, str, str, str]

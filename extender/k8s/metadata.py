@@ -16,7 +16,6 @@ from typing import Annotated, TypeAlias
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from extender.k8s.affinity_parser import OwnerManifest
 from extender.k8s.objects import Pairs
 from extender.untrusted.limits import KEY, LISTED_NAMES
 
@@ -37,6 +36,11 @@ Name: TypeAlias = Annotated[str, Field(max_length=KEY)]
 
 # The parts of a manifest are typed dicts: pydantic fills them at half the cost of models, and the garbage
 # collector does not track dicts of text.
+class OwnerManifest(TypedDict, total=False):
+    kind: str | None
+    controller: bool | None
+
+
 class Metadata(TypedDict, total=False):
     name: Name | None
     generateName: Name | None

@@ -7,8 +7,9 @@ from typing import Literal, TypeAlias
 
 from extender.cluster.allocations import Allocations
 from extender.cluster.problems import Problems
-from extender.inventory.mig_manager import LAYOUT, named
-from extender.inventory.node_inventory import InventoryError, inventory_of
+from extender.inventory.mig_manager import LAYOUT_LABEL, applied_layout
+from extender.inventory.node_inventory import inventory_of
+from extender.inventory.shared_gpus import InventoryError
 from extender.k8s.objects import KoordinatorDevice, MigLayout, MigLayouts, Node
 from extender.k8s.quantity import QuantityError
 from packing.fleet.arrays import TooMany
@@ -115,9 +116,9 @@ class NodeTable(Mapping[str, Node]):
     def _layout(self, node: Node) -> tuple[str, bool, MigLayout | None] | None:
         """What a node's inventory depends on in its MIG layouts."""
         layouts = self.layouts_for(node.name)
-        if layouts is None or LAYOUT not in node.labels:
+        if layouts is None or LAYOUT_LABEL not in node.labels:
             return None
-        return layouts.name, bool(layouts.layouts), named(node, layouts)
+        return layouts.name, bool(layouts.layouts), applied_layout(node, layouts)
 
     def _read_inventories(self, names: Iterable[str]) -> list[str]:
         known = [name for name in names if name in self._nodes]
@@ -129,8 +130,8 @@ class NodeTable(Mapping[str, Node]):
         try:
             devices, layouts = self.koordinator_devices.get(node.name), self.layouts_for(node.name)
             inventory = inventory_of(node, devices, layouts)
-            self._allocations.put_node(inventory.shape)
-            problem = inventory.doubt
+            self._allocations.put_node(inventory.spec)
+            problem = inventory.problem
         except (InventoryError, QuantityError, TooMany) as error:
             self._allocations.put_node(NodeSpec(node.name, 0, 0, blocked=Reason.UNREADABLE))
             problem = f"node takes nothing: {error}"

@@ -10,7 +10,7 @@ from extender.cluster.assumed_pods import AssumedPod, AssumedPods
 from extender.cluster.claim_history import ClaimHistory
 from extender.cluster.problems import Problems
 from extender.dialects.pod_request import bound_request, claims_of
-from extender.inventory.node_inventory import is_gpu_resource
+from extender.inventory.devices import is_gpu_resource
 from extender.k8s.objects import Pod
 from packing.fleet.fleet import Allocation
 

@@ -28,7 +28,7 @@ from extender.dialects.pod_resources import (
 )
 from extender.dialects.sharing import gpushare, hami, kai, koordinator, stowage, vgpu_manager, volcano
 from extender.k8s.objects import Container, Pairs, Pod, PodSpec
-from extender.untrusted.bounded_cache import cached_with_owner
+from extender.untrusted.bounded_cache import weak_cache
 from extender.untrusted.limits import POD_ANNOTATION, shorten
 from packing.model.request import ANY, Request, Shares
 
@@ -60,7 +60,7 @@ def _check_limits(pod: Pod) -> None:
             raise RequestError(f"{name}: more than {POD_ANNOTATION} characters, or too much beside it")
 
 
-@cached_with_owner(weigh=lambda pairs: 64 + sum(64 + len(key) + len(text) for key, text in pairs))
+@weak_cache(weigh=lambda pairs: 64 + sum(64 + len(key) + len(text) for key, text in pairs))
 def _request(spec: PodSpec, pairs: Pairs) -> Request:
     # Pods come from few templates and share their specs, so for most pods this is one look-up.
     resources, metadata = effective_requests(spec), dict(pairs)

@@ -11,9 +11,9 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
-from extender.inventory.node_inventory import is_gpu_resource
-from extender.k8s.objects import Pairs, PodSpec, over_lifetime
-from extender.k8s.quantity import QuantityError, milli, things, whole
+from extender.inventory.devices import is_gpu_resource
+from extender.k8s.objects import Pairs, PodSpec, peak_usage
+from extender.k8s.quantity import QuantityError, device_count, milli, whole
 from extender.untrusted.limits import PROBLEM, QUOTED, shorten
 
 
@@ -36,7 +36,7 @@ def effective_requests(spec: PodSpec) -> dict[str, int]:
     """What the pod requests, without zeros. Raises RequestError."""
     if not spec.containers:
         raise RequestError("the pod has no containers")
-    of_containers = over_lifetime(spec, lambda container: parse_quantities(container.requests))
+    of_containers = peak_usage(spec, lambda container: parse_quantities(container.requests))
     total = Counter({**of_containers, **_pod_level_requests(spec, of_containers)})
     total.update(parse_quantities(spec.overhead))
     return {name: amount for name, amount in total.items() if amount}
@@ -88,7 +88,7 @@ def parse_quantities(pairs: Pairs) -> defaultdict[str, int]:
             elif name == "memory":
                 amounts[name] = whole(text)
             elif "/" in name:  # an extended resource
-                amounts[name] = things(text)
+                amounts[name] = device_count(text)
         except QuantityError as error:
             raise RequestError(f"{shorten(name, QUOTED)}: {error}") from error
     return amounts

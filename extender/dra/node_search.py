@@ -31,6 +31,7 @@ from extender.dra.search_input import (
     SearchRequest,
     SearchSubRequest,
 )
+from extender.k8s.affinity import tolerated
 from extender.k8s.resource_api.fields import Amount, Version
 from extender.k8s.resource_api.objects import (
     DeviceClaim,
@@ -39,7 +40,6 @@ from extender.k8s.resource_api.objects import (
     DeviceId,
     DeviceSubRequest,
 )
-from extender.k8s.taints import tolerated
 from extender.untrusted.limits import quoted, shorten
 
 HOLDINGS_UNKNOWN = "a claim whose allocation cannot be read may hold the devices"

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from extender.cluster.state import State
-from extender.inventory.node_inventory import InventoryError, Sources, sources_of
+from extender.inventory.node_inventory import Sources, inventory_of
+from extender.inventory.shared_gpus import InventoryError
 from extender.k8s.quantity import QuantityError
 from packing.fleet.fleet import Fleet
 from packing.model.node_spec import Gpu, Pool
@@ -146,7 +147,8 @@ def _pool(fleet: Fleet, row: int, pool: Pool) -> PoolView:
 def _sources(state: State, name: str) -> Sources | None:
     nodes = state.nodes
     try:
-        return sources_of(nodes[name], nodes.koordinator_devices.get(name), nodes.layouts_for(name))
+        devices, layouts = nodes.koordinator_devices.get(name), nodes.layouts_for(name)
+        return inventory_of(nodes[name], devices, layouts).sources
     except (InventoryError, QuantityError):
         return None
 

@@ -1,6 +1,6 @@
 """Explains where a pod fits, why it does not fit elsewhere, and what is missing: as JSON or in a terminal.
 
-Changes nothing. Of kube-scheduler's own filters it knows those of ``k8s.scheduling_rules`` and forecasts of
+Changes nothing. Of kube-scheduler's own filters it knows those of ``k8s.node_filter`` and forecasts of
 the pod's claims, but not affinity between pods, topology spread and volumes. Every text and list in an
 explanation is short, whatever the pod holds.
 """
@@ -19,8 +19,8 @@ from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import RequestError, request_of
 from extender.dra.forecast import Forecast
 from extender.explain.needs import Need, missing_needs, shortfall
+from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Node, Pod
-from extender.k8s.scheduling_rules import NodeFilter
 from extender.protocol.node_names import Bytes, NodeNames
 from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
 from extender.verbs.evaluate import Evaluation, evaluate
@@ -105,16 +105,16 @@ class Candidates:
     """The nodes that kube-scheduler would ask Stowage about for a pod, and why not about the others."""
 
     def __init__(self, pod: Pod) -> None:
-        self._filter = NodeFilter(pod.rules, pod.spec.node_selector)
+        self._filter = NodeFilter(pod)
         self.names: list[str] = []
         self.passed_over: Counter[str] = Counter()
 
     def add(self, nodes: Iterable[Node]) -> None:
         """Check these nodes, too."""
         for node in nodes:
-            obstacle = self._filter.obstacle(node.name, node.labels, node.taints, node.unschedulable)
-            if obstacle:
-                self.passed_over[obstacle] += 1
+            rejection = self._filter.rejection(node)
+            if rejection:
+                self.passed_over[rejection] += 1
             else:
                 self.names.append(node.name)
 

@@ -1,10 +1,10 @@
-"""Cloud labels that name the GPU where GPU feature discovery does not run.
+"""Labels of clouds that name the GPU, for nodes without GPU feature discovery (GFD).
 
-Values are product names as ``nvidia.com/gpu.product`` would give them, so that one catalogue serves both.
-Sources: GKE "About GPUs" (cloud.google.com/kubernetes-engine/docs/concepts/gpus) for the accelerator names,
+The product names are those that GFD would write into ``nvidia.com/gpu.product``. Sources: GKE "About GPUs"
+(cloud.google.com/kubernetes-engine/docs/concepts/gpus) for the accelerator names,
 CoreWeave "Node labels" for ``gpu.nvidia.com/class``, Karpenter's well-known labels for
-``instance-gpu-name`` (EKS Auto Mode has the same under ``eks.amazonaws.com``). Where no label names the
-GPU, the instance type does: "Amazon EC2 instance types: accelerated computing", "GPU accelerated sizes" of
+``instance-gpu-name`` (EKS Auto Mode has the same under ``eks.amazonaws.com``). Without such a label the
+instance type names the GPU: "Amazon EC2 instance types: accelerated computing", "GPU accelerated sizes" of
 Azure's virtual machines, and "Compute shapes" of Oracle Cloud.
 """
 
@@ -83,25 +83,18 @@ _INSTANCE_TYPES = tuple(
 )
 
 
-def product(labels: Mapping[str, str]) -> str | None:
-    """The product name that a cloud's labels imply, or ``None``."""
-    label = naming_label(labels)
-    if label is None:
-        return None
-    return _of_instance_type(labels[label]) if label == INSTANCE_TYPE else _PRODUCTS[label][labels[label]]
-
-
-def naming_label(labels: Mapping[str, str]) -> str | None:
-    """The label that ``product`` goes by, or ``None``."""
-    for label, names in _PRODUCTS.items():
-        if labels.get(label) in names:
-            return label
-    kind = labels.get(INSTANCE_TYPE, "")
-    return INSTANCE_TYPE if len(kind) <= NAME and _of_instance_type(kind) else None
+def product(labels: Mapping[str, str]) -> tuple[str, str]:
+    """The product name of the GPUs, and the label that implies it; ("", "") if there is none."""
+    for label, products in _PRODUCTS.items():
+        if name := products.get(labels.get(label, "")):
+            return name, label
+    instance_type = labels.get(INSTANCE_TYPE, "")
+    name = _of_instance_type(instance_type) if len(instance_type) <= NAME else None
+    return (name, INSTANCE_TYPE) if name else ("", "")
 
 
 def replicas(labels: Mapping[str, str]) -> int:
-    """How many containers share a GPU on a GKE node that shares GPUs, 0 on every other node."""
+    """How many containers share a GPU on a GKE node with GPU sharing, 0 on every other node."""
     text = labels.get("cloud.google.com/gke-max-shared-clients-per-gpu", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else 0
 
@@ -112,5 +105,5 @@ def _of_instance_type(name: str) -> str | None:
 
 
 def mig_profile(labels: Mapping[str, str]) -> str | None:
-    """The MIG profile of every device of the node (GKE partitions a node pool uniformly), or ``None``."""
+    """The MIG profile of every device on the node (GKE partitions a node pool uniformly), None for none."""
     return labels.get("cloud.google.com/gke-gpu-partition-size") or None

@@ -1,11 +1,11 @@
-"""Which GPU of a node has which MIG instances: the layout that NVIDIA's MIG manager has applied to it.
+"""Which GPU of a node has which MIG instances: the layout that NVIDIA's MIG manager applied.
 
 Facts (NVIDIA/mig-parted at bd7160f4): the node label ``nvidia.com/mig.config`` names a layout, and
 ``nvidia.com/mig.config.state`` is ``success`` once it is applied (``pkg/mig/reconfigure/reconfigure.go``).
-The names of profiles are the driver's, and those in resource names the same with ``.`` for ``+``
-(NVIDIA/k8s-device-plugin, internal/rm). ``device-filter`` tells models apart by PCI ids, which are in no
-label: a layout is read for each model that it names, and the one that agrees with ``allocatable`` is the
-node's. GPUs of several models on one node cannot be told apart so.
+Profiles are named as the driver names them; in resource names ``.`` replaces ``+``
+(NVIDIA/k8s-device-plugin, internal/rm). ``device-filter`` selects GPU models by PCI ids, which are in no
+label. So a layout is expanded for each model that it names, and the expansion that matches ``allocatable`` is
+used. This does not work for a node with GPUs of several models.
 """
 
 from __future__ import annotations
@@ -15,97 +15,98 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from extender.inventory import gfd_labels as gfd
+from extender.inventory.devices import CountedDevices
+from extender.inventory.shared_gpus import is_nvidia
 from extender.k8s.objects import MigLayout, MigLayouts, Node
 from extender.untrusted.limits import GPUS_PER_NODE
 from packing.model.gpu_catalogue import Profile, parse_profile
 from packing.model.request import WHOLE
 
-LAYOUT, APPLIED = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
+LAYOUT_LABEL, STATE_LABEL = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 
 
 @dataclass(frozen=True, slots=True)
-class Advertised:
-    """What ``allocatable`` has of one resource: so many devices of this size, ``parts`` of them to a MIG
-    instance (or, without ``profile``, to a GPU)."""
+class DevicesByGpu:
+    """How many devices of each resource each GPU of a node has, () if no layout says so.
 
-    total: int
-    profile: Profile | None
-    compute_milli: int
-    parts: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """The devices of each resource on each GPU of a node, () where no layout says so; ``doubt`` is why one
-    that should say so does not."""
+    ``problem`` says why a layout that should say so does not.
+    """
 
     gpus: tuple[Mapping[str, int], ...] = ()
-    doubt: str = ""
+    problem: str = ""
 
 
-def named(node: Node, layouts: MigLayouts | None) -> MigLayout | None:
-    """The layout that the node's GPUs have been given, None where it is not known."""
-    if layouts is None or node.labels.get(APPLIED) != "success":
+def applied_layout(node: Node, layouts: MigLayouts | None) -> MigLayout | None:
+    """The layout that the MIG manager applied to the node, None if it is not known."""
+    if layouts is None or node.labels.get(STATE_LABEL) != "success":
         return None
-    return layouts.layouts.get(node.labels.get(LAYOUT, ""))
+    return layouts.layouts.get(node.labels.get(LAYOUT_LABEL, ""))
 
 
-def partition(node: Node, layouts: MigLayouts | None, advertised: Mapping[str, Advertised]) -> Partition:
-    """How the node's GPUs are divided, if its layout has exactly what ``advertised`` has (by resource)."""
-    instances = any(one.profile for one in advertised.values())
-    layout = named(node, layouts)
+def devices_by_gpu(
+    node: Node, gpu_count: int, layouts: MigLayouts | None, devices: Mapping[str, CountedDevices]
+) -> DevicesByGpu:
+    """Those of the ``devices`` that are NVIDIA's by GPU, if the applied layout results in exactly these.
+
+    ``gpu_count`` is the label of GPU feature discovery, 0 if there is none.
+    """
+    devices = {name: one for name, one in devices.items() if is_nvidia(name)}
+    has_instances = any(one.profile for one in devices.values())
+    layout = applied_layout(node, layouts)
     if layouts is None or layout is None:
-        return Partition(doubt=_unknown(node, layouts) if instances else "")
-    if not advertised or not (instances or any(group.instances for group in layout)):
-        return Partition()  # whole GPUs, or none
-    mixed = not any(one.profile for name, one in advertised.items() if name == "nvidia.com/gpu")
-    count = gfd.gpu_count(node.labels) if mixed else 0  # under the single strategy it counts instances
-    if gpus := _read(layout, tuple(sorted(advertised.items())), count if count <= GPUS_PER_NODE else 0):
-        return Partition(gpus)
-    name = node.labels[LAYOUT]
-    return Partition(
-        doubt=f"allocatable is not what MIG layout {name} of configmap {layouts.name} has, and counts"
+        return DevicesByGpu(problem=_unknown_layout(node, layouts) if has_instances else "")
+    if not devices or not (has_instances or any(group.instances for group in layout)):
+        return DevicesByGpu()  # whole GPUs, or none
+    single_strategy = any(one.profile for name, one in devices.items() if name == "nvidia.com/gpu")
+    count = 0 if single_strategy or gpu_count > GPUS_PER_NODE else gpu_count  # else it counts instances
+    if gpus := _matching_expansion(layout, tuple(sorted(devices.items())), count):
+        return DevicesByGpu(gpus)
+    name = node.labels[LAYOUT_LABEL]
+    return DevicesByGpu(
+        problem=f"allocatable does not match MIG layout {name} of configmap {layouts.name}, which is ignored"
     )
 
 
-def _unknown(node: Node, layouts: MigLayouts | None) -> str:
-    """Why a node with instances has a layout that is not known, "" where that is no wonder."""
-    name = node.labels.get(LAYOUT, "")
-    if not name or not layouts or not layouts.layouts or node.labels.get(APPLIED) != "success":
+def _unknown_layout(node: Node, layouts: MigLayouts | None) -> str:
+    """The problem if the ConfigMap should have the node's layout and does not, else ""."""
+    name = node.labels.get(LAYOUT_LABEL, "")
+    if not name or not layouts or not layouts.layouts or node.labels.get(STATE_LABEL) != "success":
         return ""
     return f"configmap {layouts.name} has no MIG layout {name}"
 
 
 @lru_cache(maxsize=1024)
-def _read(
-    layout: MigLayout, advertised: tuple[tuple[str, Advertised], ...], count: int
+def _matching_expansion(
+    layout: MigLayout, devices: tuple[tuple[str, CountedDevices], ...], count: int
 ) -> tuple[Mapping[str, int], ...]:
-    """The devices on each GPU, () unless one reading has those advertised. Nodes of one kind ask the same."""
-    divided = (_divided(groups, dict(advertised), count) for groups in _readings(layout))
-    first, *others = [*filter(None, divided)] or [()]
+    """The devices on each GPU, () if no expansion matches or several different ones do.
+
+    Cached because nodes of one kind have equal arguments.
+    """
+    expansions = (_expand(groups, dict(devices), count) for groups in _groups_by_model(layout))
+    first, *others = [*filter(None, expansions)] or [()]
     return first if all(other == first for other in others) else ()
 
 
-def _readings(layout: MigLayout) -> Iterator[MigLayout]:
-    """The entries that count on a node, for each model that its GPUs may be."""
+def _groups_by_model(layout: MigLayout) -> Iterator[MigLayout]:
+    """The groups that apply to a node, for each GPU model that it may have."""
     models = dict.fromkeys(model for group in layout for model in group.models)
     of_model = [tuple(g for g in layout if not g.models or model in g.models) for model in (*models, "")]
     yield from dict.fromkeys(of_model)
 
 
-def _divided(
-    groups: MigLayout, advertised: Mapping[str, Advertised], count: int
+def _expand(
+    groups: MigLayout, devices: Mapping[str, CountedDevices], count: int
 ) -> tuple[Mapping[str, int], ...]:
-    """The devices on each of ``count`` GPUs (0: as many as it takes), () if they are not those advertised."""
-    left = {name: one.total for name, one in advertised.items()}
+    """The devices on each of ``count`` GPUs (0: as many as needed), () if they are not ``devices``."""
+    left = {name: one.count for name, one in devices.items()}
     gpus: list[Mapping[str, int]] = []
     for index in range(count or GPUS_PER_NODE):
-        devices = _on(groups, index, advertised)
-        if devices is None or sum(n * advertised[name].compute_milli for name, n in devices.items()) > WHOLE:
+        on_gpu = _devices_on_gpu(groups, index, devices)
+        if on_gpu is None or sum(n * devices[name].compute_milli for name, n in on_gpu.items()) > WHOLE:
             return ()
-        gpus.append(devices)
-        left |= {name: left[name] - n for name, n in devices.items()}
+        gpus.append(on_gpu)
+        left |= {name: left[name] - n for name, n in on_gpu.items()}
         if min(left.values()) < 0:
             return ()
         if not (count or any(left.values())):
@@ -113,19 +114,21 @@ def _divided(
     return () if any(left.values()) else tuple(gpus)
 
 
-def _on(groups: MigLayout, index: int, advertised: Mapping[str, Advertised]) -> dict[str, int] | None:
-    """The devices on one GPU; None if it has some that are not advertised."""
-    devices: dict[str, int] = {}
-    for profile, n in _instances(groups, index).items():
-        name = next((name for name, one in advertised.items() if one.profile == profile), None)
+def _devices_on_gpu(
+    groups: MigLayout, index: int, devices: Mapping[str, CountedDevices]
+) -> dict[str, int] | None:
+    """How many devices of each resource are on one GPU; None if it has some that are not advertised."""
+    on_gpu: dict[str, int] = {}
+    for profile, n in _instances_on_gpu(groups, index).items():
+        name = next((name for name, one in devices.items() if one.profile == profile), None)
         if name is None:
             return None
-        devices[name] = n * advertised[name].parts
-    return devices
+        on_gpu[name] = n * devices[name].replicas
+    return on_gpu
 
 
-def _instances(groups: MigLayout, index: int) -> Mapping[Profile | None, int]:
-    """How many instances of each profile are on a GPU; one of ``None`` where MIG is off."""
+def _instances_on_gpu(groups: MigLayout, index: int) -> Mapping[Profile | None, int]:
+    """How many instances of each profile are on one GPU; one of None if MIG is off."""
     group = next((g for g in reversed(groups) if g.indices is None or index in g.indices), None)
     if group is None or group.instances is None:
         return {None: 1}

@@ -1,90 +1,50 @@
-"""Node -> NodeSpec: which GPUs a node has and in which devices or parts they are handed out.
+"""Which GPUs a node has, and in which devices or parts pods get them: one ``NodeSpec`` for each node.
 
-``allocatable`` says how many devices there are (never ``capacity``, never a count label); labels say what
-one device is; the catalogue and cloud labels fill in what labels leave out. Nothing but ``allocatable`` is
-required: a node without labels has GPUs of unknown model, which pack neutrally. Where a sharing system
-divides the GPUs (``division.py``), its own register says which there are, and the count it advertises is of
-stand-ins.
+Only ``allocatable`` is required: without labels a node has GPUs of unknown model, and packing treats them
+neutrally. If a sharing system divides the GPUs (``shared_gpus.py``), its register lists them. Otherwise
+``devices.py`` counts them, and the MIG manager's layout says which GPU has which instances.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
-from extender.inventory import cloud_labels as cloud
-from extender.inventory import gfd_labels as gfd
-from extender.inventory import mig_manager, nvlink
-from extender.inventory.mig_manager import Advertised, Partition
+from extender.inventory import cloud_labels, gfd_labels, nvlink
+from extender.inventory.devices import CountedDevices, counted_devices, is_gpu_resource
+from extender.inventory.gpu_labels import AMD_PRODUCT, GpuLabels, read_gpu_labels
+from extender.inventory.mig_manager import DevicesByGpu, devices_by_gpu
 from extender.inventory.shared_gpus import MIG_PREFIX, NVIDIA, InventoryError, SharedGpus, is_nvidia
-from extender.inventory.sharing import gpushare, hami, koordinator, vgpu_manager, volcano
-from extender.inventory.sharing import stowage as own
-from extender.k8s import gpu_health as health
+from extender.inventory.sharing import gpushare, hami, koordinator, stowage, vgpu_manager, volcano
+from extender.k8s import gpu_health
 from extender.k8s.objects import KoordinatorDevice, MigLayouts, Node
 from extender.k8s.quantity import milli, whole
-from extender.untrusted.limits import (
-    DEVICES_PER_NODE,
-    GPU_MIB,
-    GPUS_PER_NODE,
-    NAME,
-    RESOURCES,
-    quoted,
-    shorten,
-)
+from extender.untrusted.limits import GPUS_PER_NODE, NAME, RESOURCES, quoted, shorten
 from packing.fleet.fleet import Gpu, NodeSpec, Pool
-from packing.model.gpu_catalogue import Model, Profile, find_model, parse_product, parse_profile, placement_of
+from packing.model.gpu_catalogue import find_model
 from packing.model.reasons import Reason
 from packing.model.request import WHOLE
 
-__all__ = [
-    "Inventory",
-    "InventoryError",
-    "Sources",
-    "inventory_of",
-    "is_gpu_resource",
-    "shape_of",
-    "sources_of",
-]
-
-SHARED_SUFFIX = ".shared"
-_OTHERS = {"amd.com/gpu": "amd.com/gpu.product-name", "gpu.intel.com/i915": "", "gpu.intel.com/xe": ""}
-_READ = frozenset(
+_REQUIRED = frozenset(
     {
         *(hami.REGISTER, hami.HANDSHAKE, hami.CORDON, volcano.REGISTER),
-        *(vgpu_manager.REGISTER, vgpu_manager.CONFIG, own.LABEL, koordinator.MODEL),
-        *(health.IGNORED, cloud.INSTANCE_TYPE, *health.LABELS),
+        *(vgpu_manager.REGISTER, vgpu_manager.CONFIG, stowage.LABEL, koordinator.MODEL),
+        *(gpu_health.IGNORE_LABEL, cloud_labels.INSTANCE_TYPE, *gpu_health.LABELS),
     }
 )
-_READ_PREFIXES = ("nvidia.com/gpu.", "nvidia.com/mig", "amd.com/gpu.", "cloud.google.com/gke-", nvlink.PREFIX)
-"""Annotations and labels that say what a node has: without one of them that is not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Device:
-    """One device of a pool, the memory of the GPU it is on, and how many of it one GPU gives; the MIG profile
-    of its instance, None for a GPU, and how many of it one instance (or GPU) gives."""
-
-    compute_milli: int
-    memory_mib: int
-    gpu_mib: int
-    per_gpu: int = 1
-    most: int = 0
-    profile: Profile | None = None
-    parts: int = 1
-
-
-def is_gpu_resource(name: str) -> bool:
-    """Whether an extended resource is a counted GPU device that Stowage packs."""
-    return is_nvidia(name) or name in _OTHERS
+"""Annotations and labels that the inventory is read from. If one of them is too large, it is not known."""
+_REQUIRED_PREFIXES = (
+    *("nvidia.com/gpu.", "nvidia.com/mig", "amd.com/gpu.", "cloud.google.com/gke-", nvlink.PREFIX),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a node's inventory was read from: label, annotation or resource names, "" for nothing.
+    """What a node's inventory was read from: names of labels, annotations or resources, "" for nothing.
 
-    ``truth`` is ``placement`` where it is known which GPU a pod has, ``counts`` where the device plugin
-    keeps that to itself. ``layout`` says which GPU has which devices; "" where that is guessed.
+    ``truth`` is ``placement`` if annotations of pods say which GPU a pod has, ``counts`` if only the device
+    plugin knows. ``layout`` says which GPU has which devices; "" if that is a guess.
     """
 
     devices: str
@@ -93,320 +53,182 @@ class Sources:
     layout: str = ""
 
 
-def sources_of(
-    node: Node, cards: KoordinatorDevice | None = None, layouts: MigLayouts | None = None
-) -> Sources:
-    """Where ``shape_of`` has a node's inventory from. Raises as it does."""
-    division = _division(node, cards)
-    label = next(
-        (name for name in (gfd.PREFIX + "gpu.product", _OTHERS["amd.com/gpu"]) if name in node.labels), ""
-    )
-    model = (
-        label
-        or cloud.naming_label(node.labels)
-        or (division.source if division and division.products else "")
-    )
-    if division:
-        return Sources(division.source, model, "placement")
-    plain = any(is_gpu_resource(name) for name in node.allocatable)
-    devices = _devices(node, division, _model(node, division))
-    layout = (
-        f"configmap {layouts.name}" if layouts and _partition(node, division, devices, layouts).gpus else ""
-    )
-    return Sources("allocatable" if plain else "", model, "counts", layout)
-
-
 @dataclass(frozen=True, slots=True)
-class Inventory:
-    """What a node has. ``doubt`` says why it takes nothing new, and what contradicts it and is not heard; ""
-    for nothing."""
+class NodeInventory:
+    """What a node has. ``problem`` says why it takes no new pods, or what was ignored or cut; "" for none."""
 
-    shape: NodeSpec
-    doubt: str = ""
-
-
-def shape_of(
-    node: Node, cards: KoordinatorDevice | None = None, layouts: MigLayouts | None = None
-) -> NodeSpec:
-    """The shape of ``inventory_of``. Raises as it does."""
-    return inventory_of(node, cards, layouts).shape
+    spec: NodeSpec
+    sources: Sources
+    problem: str = ""
 
 
 def inventory_of(
-    node: Node, cards: KoordinatorDevice | None = None, layouts: MigLayouts | None = None
-) -> Inventory:
-    """Read a node, and what there is beside it of its GPUs.
+    node: Node, device: KoordinatorDevice | None = None, layouts: MigLayouts | None = None
+) -> NodeInventory:
+    """Read a node, together with its Koordinator Device and its MIG layouts.
 
-    Raises QuantityError or InventoryError where what it advertises cannot be read, and nothing else.
+    Raises QuantityError or InventoryError if something that it advertises cannot be read.
     """
     _check_readable(node)
-    division = _division(node, cards)
-    model = _model(node, division)
-    gpus: list[Gpu] = []
-    pools: list[Pool] = []
-    if division:
-        _add_divided(gpus, pools, division)
-    devices = _devices(node, division, model)
-    partition = _partition(node, division, devices, layouts)
-    if partition.gpus:
-        _add_partitioned(gpus, pools, devices, partition)
-        devices = {name: one for name, one in devices.items() if name in _OTHERS}
-    for name, (count, device) in devices.items():
-        if not name.startswith(MIG_PREFIX):
-            _add_group(gpus, pools, {name: (count, device)}, -(-count // device.per_gpu))
-    instances = {name: one for name, one in devices.items() if name.startswith(MIG_PREFIX)}
-    if instances:
-        _add_group(gpus, pools, instances, _mig_gpus(node, len(gpus), instances))
-    closed, reason = _closed(node, division, devices)
-    shape = NodeSpec(
+    labels = read_gpu_labels(node.labels)
+    shared = _shared_gpus(node, labels, device)
+    product = _product(labels, shared)
+    model = find_model(product)
+    devices = counted_devices(node, labels, model, shared.replaced if shared else ())
+    by_gpu = devices_by_gpu(node, labels.gpu_count, None if shared else layouts, devices)
+    gpus = _Gpus(labels, shared, devices, by_gpu)
+    reason, blocked_by = _blocked(node, labels, shared, devices)
+    whole_gpus = all(pool.compute_milli == WHOLE for pool in gpus.pools) and bool(gpus.pools or shared)
+    spec = NodeSpec(
         node.name,
         milli(node.allocatable.get("cpu", "0")),  # rounded up, as kube-scheduler does (Resource.Add)
         whole(node.allocatable.get("memory", "0")),
-        tuple(gpus),
-        tuple(pools),
+        tuple(gpus.gpus),
+        tuple(gpus.pools),
         model.name if model else None,
-        nvlink.islands(node.labels, len(gpus), model if _all_whole(pools, division) else None),
+        nvlink.nvlink_islands(node.labels, len(gpus.gpus), model if whole_gpus else None),
         reason,
-        _product(node, division),
-        gfd.cuda(node.labels),
-        division.resource if division else "",
-        division.mode if division else "",
+        product,
+        gfd_labels.cuda_version(node.labels),
+        shared.resource if shared else "",
+        shared.mode if shared else "",
     )
-    doubts = (closed, partition.doubt, node.problem)
-    return Inventory(shape, shorten("; ".join(filter(None, doubts))))
+    layout = f"configmap {layouts.name}" if layouts and by_gpu.gpus else ""
+    problem = shorten("; ".join(filter(None, (blocked_by, by_gpu.problem, node.problem))))
+    return NodeInventory(spec, _sources(node, labels, shared, layout), problem)
 
 
 def _check_readable(node: Node) -> None:
-    """Raises InventoryError where something that the inventory is read from is missing or too much."""
+    """Raises InventoryError if something that the inventory is read from is missing or too large."""
     for name in node.unreadable:
-        if name in _READ or name.startswith(_READ_PREFIXES):
+        if name in _REQUIRED or name.startswith(_REQUIRED_PREFIXES):
             raise InventoryError(f"{quoted(name)} is too long to be read")
     if len(node.allocatable) > RESOURCES:
         raise InventoryError(
             f"allocatable has {len(node.allocatable)} resources: at most {RESOURCES} are read"
         )
-    for label in (gfd.PREFIX + "gpu.product", _OTHERS["amd.com/gpu"]):
+    for label in (gfd_labels.PRODUCT, AMD_PRODUCT):
         if len(node.labels.get(label, "")) > NAME:
             raise InventoryError(f"label {label} has more than {NAME} characters")
 
 
-def _division(node: Node, cards: KoordinatorDevice | None) -> SharedGpus | None:
-    """How the node's GPUs are divided, None for a plain node. Two systems on one node cannot be true."""
-    found = [source.divided(node) for source in (hami, vgpu_manager, volcano, gpushare)]
-    found.append(koordinator.divided(node, cards))
-    model = find_model(_labelled_product(node))
-    found.append(own.divided(node, gfd.card(node.labels).memory_mib or (model.memory_mib if model else 0)))
-    divisions = [division for division in found if division]
-    if len(divisions) > 1:
-        raise InventoryError(f"GPUs are divided as {' and as '.join(d.resource for d in divisions)}")
-    return divisions[0] if divisions else None
+def _shared_gpus(node: Node, labels: GpuLabels, device: KoordinatorDevice | None) -> SharedGpus | None:
+    """The GPUs that a sharing system divides, None for no sharing system. Two on one node are an error."""
+    of_systems = [system.shared_gpus(node) for system in (hami, vgpu_manager, volcano, gpushare)]
+    of_systems += [koordinator.shared_gpus(node, device), stowage.shared_gpus(node, labels)]
+    found = [shared for shared in of_systems if shared]
+    if len(found) > 1:
+        raise InventoryError(f"GPUs are shared as {' and as '.join(shared.resource for shared in found)}")
+    return found[0] if found else None
 
 
-def _devices(node: Node, division: SharedGpus | None, model: Model | None) -> dict[str, tuple[int, _Device]]:
-    """The counted devices of each resource, in the order of their names: how many, and what one is."""
-    replaced = division.replaces if division else ()
-    counts = {
-        name: count
-        for name, text in sorted(node.allocatable.items())
-        if is_gpu_resource(name) and name not in replaced and (count := whole(text)) > 0
-    }
-    if max(counts.values(), default=0) > DEVICES_PER_NODE:
-        raise InventoryError("more GPU devices on one node than can be true")
-    return {name: (count, _device(node, name, count, model)) for name, count in counts.items()}
-
-
-def _partition(
-    node: Node,
-    division: SharedGpus | None,
-    devices: Mapping[str, tuple[int, _Device]],
-    layouts: MigLayouts | None,
-) -> Partition:
-    """Which of NVIDIA's GPUs has which devices, as far as the MIG manager says."""
-    if layouts is None or division is not None:
-        return Partition()
-    advertised = {
-        name: Advertised(count, device.profile, device.compute_milli, device.parts)
-        for name, (count, device) in devices.items()
-        if name not in _OTHERS
-    }
-    return mig_manager.partition(node, layouts, advertised)
-
-
-def _add_divided(gpus: list[Gpu], pools: list[Pool], division: SharedGpus) -> None:
-    gpus.extend(division.gpus)
-    fit = tuple(
-        index
-        for index, gpu in enumerate(gpus)
-        if gpu.divisible and not (gpu.instances and gpu.compute_milli < WHOLE)
-    )
-    if division.whole and fit:
-        total = len(fit) if division.open else 0
-        pools.append(Pool(division.whole, total, fit, WHOLE, max(gpus[index].memory_mib for index in fit)))
-
-
-def _add_group(
-    gpus: list[Gpu], pools: list[Pool], devices: dict[str, tuple[int, _Device]], count: int
-) -> None:
-    """Add ``count`` GPUs that carry these pools between them."""
-    if len(gpus) + count > GPUS_PER_NODE:
-        names = quoted(", ".join(devices))
-        raise InventoryError(f"{names}: {len(gpus) + count} GPUs on one node cannot be true")
-    indices = tuple(range(len(gpus), len(gpus) + count))
-    gpus.extend(Gpu(max(device.gpu_mib for _, device in devices.values())) for _ in indices)
-    pools.extend(
-        Pool(name, total, indices, device.compute_milli, device.memory_mib, device.most)
-        for name, (total, device) in devices.items()
-    )
-
-
-def _add_partitioned(
-    gpus: list[Gpu], pools: list[Pool], devices: Mapping[str, tuple[int, _Device]], partition: Partition
-) -> None:
-    """Add NVIDIA's GPUs, each with the devices that it carries."""
-    first = len(gpus)
-    largest = max(device.gpu_mib for _, device in devices.values())
-    for carried in partition.gpus:
-        gpus.append(Gpu(max((devices[name][1].gpu_mib for name in carried), default=largest)))
-    for name in sorted({name for carried in partition.gpus for name in carried}):
-        total, device = devices[name]
-        on = [(first + index, one[name]) for index, one in enumerate(partition.gpus) if name in one]
-        indices, each = zip(*on, strict=True)
-        pools.append(Pool(name, total, indices, device.compute_milli, device.memory_mib, device.most, each))
-
-
-def _labelled_product(node: Node) -> str:
-    product = gfd.card(node.labels).product
-    return (product.base if product else cloud.product(node.labels)) or node.labels.get(
-        _OTHERS["amd.com/gpu"], ""
-    )
-
-
-def _product(node: Node, division: SharedGpus | None) -> str:
-    """The name of the node's GPUs, "" where they have several or none that is known."""
-    names = division.products if division else frozenset()
-    if len(names) > 1:
+def _product(labels: GpuLabels, shared: SharedGpus | None) -> str:
+    """The product name of the node's GPUs, "" if it is unknown or there are several."""
+    products = shared.products if shared else frozenset()
+    if len(products) > 1:
         return ""
-    return _labelled_product(node) or next(iter(names), "")
+    return labels.product or next(iter(products), "")
 
 
-def _device(node: Node, resource: str, count: int, model: Model | None) -> _Device:
-    if resource.startswith(MIG_PREFIX):
-        return _mig_device(node, resource, model)
-    if resource in NVIDIA:
-        return _nvidia_device(node, resource, count, model)
-    return _other_device(node, resource, model)
+class _Gpus:
+    """The GPUs of a node, by index, and the pools of devices on them."""
 
+    def __init__(
+        self,
+        labels: GpuLabels,
+        shared: SharedGpus | None,
+        devices: Mapping[str, CountedDevices],
+        by_gpu: DevicesByGpu,
+    ) -> None:
+        self.gpus: list[Gpu] = []
+        self.pools: list[Pool] = []
+        if shared:
+            self._add_shared(shared)
+        if by_gpu.gpus:
+            self._add_by_gpu(devices, by_gpu.gpus)
+            devices = {name: one for name, one in devices.items() if not is_nvidia(name)}
+        self._add_counted(labels, devices)
 
-def _model(node: Node, division: SharedGpus | None) -> Model | None:
-    product = _product(node, division)
-    return find_model(product) if product else None
-
-
-def _nvidia_device(node: Node, resource: str, count: int, model: Model | None) -> _Device:
-    """A GPU, a MIG instance (single strategy) or a replica of one. Raises InventoryError where there are more
-    devices than GPUs, and nothing says why."""
-    card = gfd.card(node.labels)
-    profile = (card.product.profile if card.product else None) or cloud.mig_profile(node.labels)
-    if profile:
-        device = _instance(profile, card.memory_mib, model)
-    else:
-        memory = card.memory_mib or (model.memory_mib if model else 0)
-        device = _Device(WHOLE, memory, memory)
-    shared = resource.endswith(SHARED_SUFFIX) or gfd.shared(node.labels)
-    replicas, gpus = max(card.replicas, cloud.replicas(node.labels)), gfd.gpu_count(node.labels)
-    if shared and replicas < 2 and gpus:
-        replicas = -(-count // gpus)
-    device = _replicated(device, replicas, shared=shared, most=gfd.most_replicas(node.labels, "gpu"))
-    if gpus and not profile and count > gpus * device.per_gpu:
-        raise InventoryError(
-            f"{count} {resource} on {gpus} GPUs (nvidia.com/gpu.count): no label says how they are shared"
+    def _add_shared(self, shared: SharedGpus) -> None:
+        """Add the GPUs of a sharing system, and the pool of those that pods can get whole."""
+        self.gpus.extend(shared.gpus)
+        whole_gpus = tuple(
+            index
+            for index, gpu in enumerate(shared.gpus)
+            if gpu.divisible and not (gpu.instances and gpu.compute_milli < WHOLE)
         )
-    return device
+        if shared.whole_gpu and whole_gpus:
+            total = len(whole_gpus) if shared.whole_gpu_allowed else 0
+            memory = max(shared.gpus[index].memory_mib for index in whole_gpus)
+            self.pools.append(Pool(shared.whole_gpu, total, whole_gpus, WHOLE, memory))
+
+    def _add_by_gpu(
+        self, devices: Mapping[str, CountedDevices], by_gpu: tuple[Mapping[str, int], ...]
+    ) -> None:
+        """Add GPUs of which it is known how many of the devices each has."""
+        first, largest = len(self.gpus), max(one.gpu_memory_mib for one in devices.values())
+        for on_gpu in by_gpu:
+            memory = max((devices[name].gpu_memory_mib for name in on_gpu), default=largest)
+            self.gpus.append(Gpu(memory))
+        for name in sorted({name for on_gpu in by_gpu for name in on_gpu}):
+            counts = [(first + i, on_gpu[name]) for i, on_gpu in enumerate(by_gpu) if name in on_gpu]
+            indices, each = zip(*counts, strict=True)
+            self._add_pool(name, devices[name], indices, each)
+
+    def _add_counted(self, labels: GpuLabels, devices: Mapping[str, CountedDevices]) -> None:
+        """Add GPUs for the devices: some for each resource, but common ones for all MIG profiles."""
+        for name, one in devices.items():
+            if not name.startswith(MIG_PREFIX):
+                self._add_group({name: one}, one.gpus_needed)
+        instances = {name: one for name, one in devices.items() if name.startswith(MIG_PREFIX)}
+        if instances:
+            # GPUs in MIG mode: those of the label that are left, and at least what the instances need.
+            compute = sum(one.count * one.compute_milli for one in instances.values())
+            needed = max(*(one.gpus_needed for one in instances.values()), -(-compute // WHOLE))
+            self._add_group(instances, max(labels.gpu_count - len(self.gpus), needed))
+
+    def _add_group(self, devices: Mapping[str, CountedDevices], count: int) -> None:
+        """Add ``count`` GPUs that have these devices between them. Raises InventoryError."""
+        first = len(self.gpus)
+        if first + count > GPUS_PER_NODE:
+            raise InventoryError(
+                f"{quoted(', '.join(devices))}: {first + count} GPUs on one node are impossible"
+            )
+        self.gpus.extend([Gpu(max(one.gpu_memory_mib for one in devices.values()))] * count)
+        for name, one in devices.items():
+            self._add_pool(name, one, range(first, first + count), ())
+
+    def _add_pool(self, name: str, one: CountedDevices, gpus: Iterable[int], each: tuple[int, ...]) -> None:
+        size = one.compute_milli, one.memory_mib
+        self.pools.append(Pool(name, one.count, tuple(gpus), *size, one.per_container, each))
 
 
-def _mig_device(node: Node, resource: str, model: Model | None) -> _Device:
-    profile = resource.removeprefix(MIG_PREFIX).removesuffix(SHARED_SUFFIX)
-    card = gfd.mig_card(node.labels, profile)
-    if model is None and card.product:
-        model = find_model(card.product.base)
-    device = _instance(profile, card.memory_mib, model)
-    most = gfd.most_replicas(node.labels, f"mig-{profile}")
-    return _replicated(device, card.replicas, shared=resource.endswith(SHARED_SUFFIX), most=most)
+def _blocked(
+    node: Node, labels: GpuLabels, shared: SharedGpus | None, devices: Mapping[str, CountedDevices]
+) -> tuple[Reason, str]:
+    """Why the node takes no new pods (``FITS`` if it does), and a text if the reason needs one."""
+    if gfd_labels.reconfiguring(node.labels):
+        return Reason.REPARTITIONING, ""
+    product = labels.device.product
+    if product and product.profile == "INVALID":
+        return Reason.INVALID_LAYOUT, ""
+    if shared and (problem := shared.problem or _advertised_twice(labels, shared, devices)):
+        return shared.reason, f"node takes no new pods: {problem}"
+    sign = "" if shared and shared.lists_sick_gpus else gpu_health.sick_gpu_sign(node)
+    return (Reason.UNHEALTHY_GPU, f"node takes no new pods: {sign}") if sign else (Reason.FITS, "")
 
 
-def _other_device(node: Node, resource: str, model: Model | None) -> _Device:
-    vram = node.labels.get("amd.com/gpu.vram", "") if resource == "amd.com/gpu" else ""
-    labelled = gfd.whole_number(vram[:-1]) * 1024 if vram[-1:] == "G" else 0
-    memory = labelled if 0 < labelled <= GPU_MIB else (model.memory_mib if model else 0)
-    return _Device(WHOLE, memory, memory)
-
-
-def _instance(profile_name: str, memory_mib: int, model: Model | None) -> _Device:
-    """One MIG instance. Without a known geometry the GPU is taken to have seven compute slices."""
-    profile = parse_profile(profile_name)
-    if profile is None:
-        raise InventoryError(f"{quoted(profile_name)} is not a MIG profile (like 1g.10gb)")
-    geometry = model.geometry if model else None
-    placement = placement_of(geometry, profile, model.memory_mib) if geometry and model else None
-    if geometry is None or placement is None or model is None:
-        slices = 7 // max(profile.compute, 1)
-        memory, most = memory_mib or profile.memory_gb * 1024, max(slices, 1)
-        compute = min(WHOLE * profile.compute // 7, WHOLE)
-        return _Device(compute, memory, min(memory * most, GPU_MIB), most, profile=profile)
-    memory = memory_mib or model.memory_mib * placement.size // geometry.memory_slices
-    compute = WHOLE * profile.compute // geometry.compute_slices
-    return _Device(compute, memory, model.memory_mib, len(placement.starts), profile=profile)
-
-
-def _replicated(device: _Device, replicas: int, *, shared: bool, most: int) -> _Device:
-    """Split a device into its time-slicing or MPS replicas; unlabelled sharing counts as two.
-
-    ``most`` replicas go to one container at once, 0 for any number.
-    """
-    if not shared and replicas < 2:
-        return device
-    parts = max(replicas, 2)
-    return replace(
-        device,
-        compute_milli=device.compute_milli // parts,
-        memory_mib=device.memory_mib // parts,
-        per_gpu=device.per_gpu * parts,
-        most=most,
-        parts=parts,
-    )
-
-
-def _mig_gpus(node: Node, whole_gpus: int, devices: dict[str, tuple[int, _Device]]) -> int:
-    """GPUs in MIG mode: what the count label leaves beside whole GPUs, at least what the instances need."""
-    needed = max(-(-count // device.per_gpu) for count, device in devices.values())
-    compute = sum(count * device.compute_milli for count, device in devices.values())
-    return max(gfd.gpu_count(node.labels) - whole_gpus, needed, -(-compute // WHOLE))
-
-
-def _all_whole(pools: list[Pool], division: SharedGpus | None) -> bool:
-    whole_devices = all(pool.compute_milli == WHOLE for pool in pools)
-    return whole_devices and bool(pools or division)
-
-
-def _closed(
-    node: Node, division: SharedGpus | None, devices: Mapping[str, tuple[int, _Device]]
-) -> tuple[str, Reason]:
-    """Why the node takes nothing new, in words and by its kind."""
-    if gfd.repartitioning(node.labels):
-        return "", Reason.REPARTITIONING
-    if parse_product(node.labels.get("nvidia.com/gpu.product", "")).profile == "INVALID":
-        return "", Reason.INVALID_LAYOUT
-    if division and (division.closed or (twice := _side_by_side(node, division, devices))):
-        return f"node takes nothing new: {division.closed or twice}", division.reason
-    sign = "" if division and division.sick else health.reported(node)
-    return (f"node takes nothing new: {sign}", Reason.UNHEALTHY_GPU) if sign else ("", Reason.FITS)
-
-
-def _side_by_side(node: Node, division: SharedGpus, devices: Mapping[str, tuple[int, _Device]]) -> str:
-    """Why GPUs that a sharing system divides may be advertised by NVIDIA's plugin, too; "" where the node has
-    GPUs enough for both."""
-    plain = {name: -(-count // one.per_gpu) for name, (count, one) in devices.items() if name in NVIDIA}
-    needed = len(division.gpus) + sum(plain.values())
-    if not plain or gfd.gpu_count(node.labels) >= needed:
+def _advertised_twice(labels: GpuLabels, shared: SharedGpus, devices: Mapping[str, CountedDevices]) -> str:
+    """The problem if NVIDIA's plugin may advertise the shared GPUs, "" if there are enough GPUs for both."""
+    needed = {name: one.gpus_needed for name, one in devices.items() if name in NVIDIA}
+    if not needed or labels.gpu_count >= len(shared.gpus) + sum(needed.values()):
         return ""
-    return f"{' and '.join(plain)} may be the GPUs that are divided as {division.resource}"
+    return f"{' and '.join(needed)} may be the GPUs that are shared as {shared.resource}"
+
+
+def _sources(node: Node, labels: GpuLabels, shared: SharedGpus | None, layout: str) -> Sources:
+    if shared:
+        register = shared.source if shared.products else ""
+        return Sources(shared.source, labels.product_label or register, "placement")
+    devices = "allocatable" if any(map(is_gpu_resource, node.allocatable)) else ""
+    return Sources(devices, labels.product_label, "counts", layout)

@@ -1,7 +1,7 @@
-"""NVLink islands of a node, by order of trust: topology labels, the catalogue, the clique label, unknown.
+"""NVLink islands of a node, from the first of these that is known: topology labels, catalogue, clique label.
 
-No tool publishes NVLink topology as node labels, so the keys are Stowage's own, in a namespace that Node
-Feature Discovery accepts as it is. It is a hint: only a pod that asks for an island is filtered by it.
+No tool publishes NVLink topology as node labels, so the labels are Stowage's own, in a namespace that Node
+Feature Discovery accepts. Only pods that request an island are filtered by it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from packing.model.nvlink import Islands, parse_islands, reference_islands
 PREFIX = "nvlink.feature.node.kubernetes.io/"
 
 
-def islands(labels: Mapping[str, str], gpus: int, model: Model | None) -> Islands:
-    """The islands among ``gpus`` GPUs; ``model`` is None where the GPUs are not whole or not known."""
+def nvlink_islands(labels: Mapping[str, str], gpus: int, model: Model | None) -> Islands:
+    """The islands among ``gpus`` GPUs. ``model`` is None if it is unknown or the GPUs are partitioned."""
     labelled = _labelled(labels, gpus)
     if labelled is not None:
         return labelled
@@ -26,12 +26,12 @@ def islands(labels: Mapping[str, str], gpus: int, model: Model | None) -> Island
 
 
 def _labelled(labels: Mapping[str, str], gpus: int) -> Islands | None:
-    """The label's islands, or None where it is absent, malformed or made for another number of GPUs."""
+    """The islands of the label, None if it is absent, malformed or for another number of GPUs."""
     value = labels.get(PREFIX + "islands")
     if value is None or gfd.number(labels, PREFIX + "gpus") != gpus:
         return None
     try:
-        found = parse_islands(value)
+        islands = parse_islands(value)
     except ValueError:
         return None
-    return found if all(gpu < gpus for island in found for gpu in island) else None
+    return islands if all(gpu < gpus for island in islands for gpu in island) else None

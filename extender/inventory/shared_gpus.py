@@ -1,8 +1,8 @@
-"""A node's GPUs as a sharing system divides them: what each of its sources says.
+"""The GPUs of a node that a sharing system divides among pods, and parsers for how it publishes them.
 
-A sharing system's device plugin hands out parts of GPUs and publishes the GPUs themselves, in an annotation
-or in ``allocatable``. Which GPU a pod has is then a matter of annotations, and the counts in
-``allocatable`` are of stand-ins.
+The device plugin of a sharing system publishes the GPUs themselves (in an annotation, called its register
+here, or in ``allocatable``), and annotations of pods say which GPU a pod has. The devices that it counts in
+``allocatable`` are not GPUs, so they are not counted as such.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NVIDIA = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 
 
 class InventoryError(ValueError):
-    """A node advertises something that cannot be true. The text is cut to ``limits.PROBLEM`` characters."""
+    """A node advertises something impossible. The text is cut to ``limits.PROBLEM`` characters."""
 
     def __init__(self, text: str) -> None:
         super().__init__(shorten(text))
@@ -29,41 +29,41 @@ class InventoryError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SharedGpus:
-    """``gpus`` by index, divided as ``resource``, read from ``source`` (an annotation, label or resource);
-    ``products`` are the names that they go by.
+    """``gpus`` by index. Pods request parts of them as ``resource``.
 
-    ``whole`` names the counted device that stands for a whole one of them ("" for none), ``open`` whether
-    pods may ask for it. ``replaces`` are the resources of ``allocatable`` that are not to be counted apart.
-    ``mode`` is the way in which the parts are kept apart, "" where there is but one. ``closed`` says why the
-    GPUs keep what they hold and take nothing new (``reason`` is its kind), "" where they are open; ``sick``
-    whether the source says itself which of the GPUs are unhealthy, and some are.
+    They were read from ``source`` (an annotation, label or resource) and have these ``products``.
+    ``whole_gpu`` is the resource that counts whole GPUs among them, "" for none, and ``whole_gpu_allowed``
+    whether pods may request it. ``replaced`` resources of ``allocatable`` are not counted in addition.
+    ``mode`` is how the system isolates the parts, "" if it has only one mode. ``problem`` says why the GPUs
+    take no new pods, "" for nothing, and ``reason`` is its kind. ``lists_sick_gpus``: some GPUs are sick, and
+    the source says which.
     """
 
     resource: str
     source: str
     gpus: tuple[Gpu, ...]
     products: frozenset[str] = frozenset()
-    whole: str = ""
-    open: bool = True
-    replaces: frozenset[str] = frozenset()
+    whole_gpu: str = ""
+    whole_gpu_allowed: bool = True
+    replaced: frozenset[str] = frozenset()
     mode: str = ""
-    closed: str = ""
+    problem: str = ""
     reason: Reason = Reason.UNREADABLE
-    sick: bool = False
+    lists_sick_gpus: bool = False
 
 
 def is_nvidia(resource: str) -> bool:
-    """Whether this is a resource that NVIDIA's own device plugin advertises."""
+    """Whether NVIDIA's own device plugin advertises this resource."""
     return resource in NVIDIA or resource.startswith(MIG_PREFIX)
 
 
 def advertises_nvidia(node: Node) -> bool:
-    """Whether the node has devices of NVIDIA's own device plugin to give. Raises QuantityError."""
+    """Whether NVIDIA's own device plugin advertises devices on the node. Raises QuantityError."""
     return any(is_nvidia(name) and whole(text) > 0 for name, text in node.allocatable.items())
 
 
-def left_over(resource: str, register: str) -> str:
-    """Why GPUs of a register take nothing new whose own resource is no longer advertised."""
+def leftover_problem(resource: str, register: str) -> str:
+    """The problem of a register whose GPUs are only advertised by NVIDIA's device plugin."""
     return (
         f"{register} lists GPUs that are advertised, but not as {resource}: "
         "remove the annotation if its device plugin no longer runs here"
@@ -71,53 +71,56 @@ def left_over(resource: str, register: str) -> str:
 
 
 def product_label(name: str) -> str:
-    """A device name as GPU feature discovery would write it. HAMi and Volcano prefix ``NVIDIA-`` once more
-    where the driver's own name does not begin with it (``NVIDIA-Tesla T4`` is ``Tesla-T4``)."""
+    """A device name as GPU feature discovery would write it.
+
+    HAMi and Volcano add the prefix ``NVIDIA-`` if the driver's name does not have it (``NVIDIA-Tesla T4`` is
+    ``Tesla-T4``).
+    """
     label = "-".join(name.split())
     bare = label.removeprefix("NVIDIA-")
     return bare if bare.startswith(("Tesla-", "NVIDIA-", "GRID-", "Quadro-")) else label
 
 
-def count(value: object, of: str, most: int = DEVICES_PER_NODE) -> int:
-    """A count or an amount of an annotation, at most ``most``. Raises InventoryError."""
+def parse_number(value: object, source: str, most: int = DEVICES_PER_NODE) -> int:
+    """A whole number from 0 to ``most`` in an annotation. Raises InventoryError."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most:
         return value
     shown = quoted(value) if isinstance(value, str) else f"a {type(value).__name__}"
-    raise InventoryError(f"{of}: {shown} is not an amount from 0 to {most}")
+    raise InventoryError(f"{source}: {shown} is not a whole number from 0 to {most}")
 
 
-def name(value: object, of: str) -> str:
-    """A name in an annotation: of a device, a model, a profile. Raises InventoryError."""
+def parse_name(value: object, source: str) -> str:
+    """The name of a device, model or profile in an annotation. Raises InventoryError."""
     if not isinstance(value, str) or len(value) > NAME:
-        raise InventoryError(f"{of}: a name is not a text of at most {NAME} characters")
+        raise InventoryError(f"{source}: a name is not a text of at most {NAME} characters")
     return value
 
 
-def table(value: object, of: str, most: int = GPUS_PER_NODE) -> list[Mapping[str, object]]:
+def parse_objects(value: object, source: str, most: int = GPUS_PER_NODE) -> list[Mapping[str, object]]:
     """A list of at most ``most`` objects in an annotation's JSON. Raises InventoryError."""
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
-        raise InventoryError(f"{of} is not a list of devices")
+        raise InventoryError(f"{source} is not a list of devices")
     if len(value) > most:
-        raise InventoryError(f"{of} has a list of {len(value)} entries: at most {most} are read")
+        raise InventoryError(f"{source} has a list of {len(value)} entries: at most {most} are read")
     return value
 
 
-def rows(text: str, of: str) -> list[list[str]]:
-    """The devices of ``field,field:field,field:``. Raises InventoryError."""
+def parse_rows(text: str, source: str) -> list[list[str]]:
+    """The fields of each GPU in ``field,field:field,field:``. Raises InventoryError."""
     if text.count(":") > 2 * GPUS_PER_NODE:
-        raise InventoryError(f"{of} has more than {GPUS_PER_NODE} GPUs")
-    parts = [part.split(",") for part in text.split(":") if part.strip()]
-    if len(parts) > GPUS_PER_NODE:
-        raise InventoryError(f"{of} has {len(parts)} GPUs: at most {GPUS_PER_NODE} are read")
-    return parts
+        raise InventoryError(f"{source} has more than {GPUS_PER_NODE} GPUs")
+    gpus = [gpu.split(",") for gpu in text.split(":") if gpu.strip()]
+    if len(gpus) > GPUS_PER_NODE:
+        raise InventoryError(f"{source} has {len(gpus)} GPUs: at most {GPUS_PER_NODE} are read")
+    return gpus
 
 
-def unique(gpus: list[Gpu], of: str) -> tuple[Gpu, ...]:
-    """GPUs whose UUIDs differ and whose memory is known. Raises InventoryError."""
+def checked_gpus(gpus: list[Gpu], source: str) -> tuple[Gpu, ...]:
+    """The GPUs, if their UUIDs differ and their memory is known. Raises InventoryError."""
     if len({gpu.uuid for gpu in gpus}) < len(gpus):
-        raise InventoryError(f"{of} names a GPU twice")
+        raise InventoryError(f"{source} names a GPU twice")
     if any(gpu.divisible and gpu.memory_mib < 1 for gpu in gpus):
-        raise InventoryError(f"{of} names a GPU without memory")
+        raise InventoryError(f"{source} names a GPU without memory")
     return tuple(gpus)

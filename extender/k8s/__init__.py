@@ -1,1 +1,1 @@
-"""Objects of the Kubernetes API as Stowage needs them, and how they are read."""
+"""Records of Kubernetes objects, and the parsers of their manifests."""

@@ -1,16 +1,14 @@
-"""The layouts of NVIDIA's MIG manager, read from the ``config.yaml`` of its ConfigMap.
+"""Parses the MIG layouts in the ``config.yaml`` of the ConfigMap of NVIDIA's MIG manager.
 
-Facts (NVIDIA/mig-parted at bd7160f4): the form is ``api/spec/v1/spec.go``; GPUs go by their index in NVML's
-order, ``device-filter`` by PCI device and vendor id, and where two entries are for one GPU the later one
-counts (``cmd/nvidia-mig-parted/assert/assert.go``). A node's own ConfigMap bears its name in the label
-``nvidia.com/node-name`` (``cmd/nvidia-mig-manager/main.go``). What cannot be read is a problem of the
-ConfigMap and never an exception.
+Facts (NVIDIA/mig-parted at bd7160f4): the format is ``api/spec/v1/spec.go``. GPUs are named by their index in
+NVML's order, ``device-filter`` by PCI device and vendor id. If two entries apply to a GPU, the later one
+counts (``cmd/nvidia-mig-parted/assert/assert.go``). The ConfigMap of a single node names it in the label
+``nvidia.com/node-name`` (``cmd/nvidia-mig-manager/main.go``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
 
 from extender.k8s.objects import MigGroup, MigLayout
 from extender.untrusted.bounded_cache import bounded_cache
@@ -27,52 +25,46 @@ from extender.untrusted.limits import (
 )
 from extender.untrusted.yaml_reader import TextError, yaml_documents
 
-KEY = "config.yaml"
+CONFIG_KEY = "config.yaml"
 NODE_LABEL = "nvidia.com/node-name"
-OWN = "app.kubernetes.io/component=nvidia-mig-manager"
-"""Selects the ConfigMaps that the MIG manager writes itself, one for each node."""
-
-_Read: TypeAlias = tuple[Mapping[str, MigLayout], str]
+PER_NODE_SELECTOR = "app.kubernetes.io/component=nvidia-mig-manager"
+"""Label selector of the ConfigMaps that the MIG manager writes itself, one for each node."""
 
 
 class _Malformed(ValueError):
-    """An entry is not of the form that the MIG manager takes."""
+    """The MIG manager would not accept this entry."""
 
 
-def _characters(text: str) -> int:
-    return len(text)
+@bounded_cache(16, weigh=lambda text: len(text))
+def parse_layouts(text: str) -> tuple[Mapping[str, MigLayout], str]:
+    """The readable layouts of a ``config.yaml`` by name, and the problem of the others ("" for none).
 
-
-@bounded_cache(16, weigh=_characters)
-def layouts_of(text: str) -> _Read:
-    """The layouts of a ``config.yaml`` by name, without those that cannot be read, and what is wrong.
-
-    Nodes of one kind have ConfigMaps of one text, so equal texts share their layouts.
+    Cached because nodes of one kind have ConfigMaps with equal texts.
     """
     if len(text) > MIG_CONFIG:
-        return {}, f"{KEY} has more than {MIG_CONFIG} characters"
+        return {}, f"{CONFIG_KEY} has more than {MIG_CONFIG} characters"
     try:
         documents = yaml_documents(text, nodes=YAML_NODES)
     except TextError as error:
-        return {}, f"{KEY} is not YAML: {error}"
+        return {}, f"{CONFIG_KEY} is not YAML: {error}"
     content = documents[0] if len(documents) == 1 else None
     configs = content.get("mig-configs") if isinstance(content, dict) else None
     if not isinstance(configs, dict):
-        return {}, f"{KEY} has no mig-configs"
+        return {}, f"{CONFIG_KEY} has no mig-configs"
     if len(configs) > MIG_LAYOUTS:
-        return {}, f"{KEY} has {len(configs)} layouts: at most {MIG_LAYOUTS} are read"
-    layouts, wrong = {}, []
+        return {}, f"{CONFIG_KEY} has {len(configs)} layouts: at most {MIG_LAYOUTS} are read"
+    layouts, problems = {}, []
     for name, entries in configs.items():
         try:
             layouts[_name(name)] = tuple([_group(entry) for entry in _list(entries, GPUS_PER_NODE)])
         except _Malformed as error:
-            wrong.append(f"layout {quoted(name)} is left out: {error}")
-    return layouts, shorten("; ".join(wrong[:3]))
+            problems.append(f"layout {quoted(name)} is left out: {error}")
+    return layouts, shorten("; ".join(problems[:3]))
 
 
 def _group(entry: object) -> MigGroup:
     if not isinstance(entry, dict):
-        raise _Malformed("an entry is no map")
+        raise _Malformed("an entry is not a map")
     enabled, instances = entry.get("mig-enabled"), entry.get("mig-devices") or {}
     if not isinstance(enabled, bool) or not isinstance(instances, dict):
         raise _Malformed("mig-enabled must be true or false, mig-devices a map")
@@ -81,11 +73,11 @@ def _group(entry: object) -> MigGroup:
     counts = {_name(name): _number(n, MIG_PROFILES, _shown(name)) for name, n in instances.items()}
     if counts and not enabled:
         raise _Malformed("mig-devices while mig-enabled is false")
-    wanted = entry.get("device-filter") or []
-    models = [wanted] if isinstance(wanted, str) else _list(wanted, LISTED_NAMES)
+    device_filter = entry.get("device-filter") or []
+    models = [device_filter] if isinstance(device_filter, str) else _list(device_filter, LISTED_NAMES)
     return MigGroup(
         _indices(entry.get("devices")),
-        tuple(_name(one).lower() for one in models),
+        tuple(_name(model).lower() for model in models),
         tuple(counts.items()) if enabled else None,
     )
 
@@ -99,7 +91,7 @@ def _indices(devices: object) -> tuple[int, ...] | None:
 
 def _list(value: object, most: int) -> list[object]:
     if not isinstance(value, list):
-        raise _Malformed(f"{quoted(_shown(value))} is no list")
+        raise _Malformed(f"{quoted(_shown(value))} is not a list")
     if len(value) > most:
         raise _Malformed(f"a list has {len(value)} entries: at most {most} are read")
     return value
@@ -120,7 +112,7 @@ def _number(value: object, most: int, what: str) -> int:
 
 
 def _shown(value: object) -> str:
-    """A value as a text. Lists and maps may hold themselves a million times, numbers a million digits."""
+    """A value as text. For a list, a map or a large number its type, because the text may be very long."""
     if isinstance(value, int) and abs(value) < 1 << 63:
         return str(value)
     return value if isinstance(value, str) else f"a {type(value).__name__}"

@@ -1,7 +1,8 @@
-"""Nodes and pods as far as Stowage knows them, and the events that carry them.
+"""Records of Kubernetes objects, as far as Stowage needs them, and the events that carry them.
 
-Records are what is kept for every object of a cluster, so they are small: slots, shared strings, and one spec
-for all pods of a template. Nothing here knows the wire, nor what a resource name, label or annotation means.
+There is one record for every object of a cluster, so records are small: slots, shared strings, and one spec
+for all pods of a template. The manifest modules make them; what a resource name, label or annotation means is
+up to ``inventory`` and ``dialects``.
 """
 
 from __future__ import annotations
@@ -11,25 +12,24 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
 
+from extender.k8s.affinity import NO_CONSTRAINTS, SchedulingConstraints, Taint
 from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
-from extender.k8s.scheduling_rules import NO_RULES, Rules
-from extender.k8s.taints import Taint
 
 Kind: TypeAlias = Literal[
     "Node", "Pod", "ResourceSlice", "ResourceClaim", "DeviceClass", "Device", "ConfigMap"
 ]
 DEVICE_KINDS: frozenset[Kind] = frozenset({"ResourceSlice", "ResourceClaim", "DeviceClass"})
-"""What Dynamic Resource Allocation consists of."""
+"""The kinds of Dynamic Resource Allocation."""
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
-"""A small map from name to value that hashes: sorted by name. Quantities stay as they were written."""
+"""A small hashable map from name to value, sorted by name. Quantities stay as they were written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node: what it is (labels, annotations) and what it offers (``allocatable``).
+    """A Node.
 
-    ``unreadable`` names labels and annotations that were left out because they are too large; ``problem``
-    says what else exceeds a limit of ``limits.py``, "" for nothing: then the record is not all of the node.
+    ``unreadable`` names labels and annotations that were dropped because they are too large. ``problem`` says
+    what else exceeds a limit of ``limits.py`` and is therefore incomplete, "" for nothing.
     """
 
     kind: ClassVar[Literal["Node"]] = "Node"
@@ -41,19 +41,19 @@ class Node:
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
     created: float = 0.0  # Unix seconds, 0 where unknown
-    conditions: Pairs = ()  # (type, status) of those that speak of GPUs
+    conditions: Pairs = ()  # (type, status), only conditions about GPUs
     unreadable: tuple[str, ...] = ()
     problem: str = ""
 
     @property
     def key(self) -> str:
-        """The name: nodes have no namespace."""
+        """The name, because nodes have no namespace."""
         return self.name
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
-    """One GPU of a node. Quantities stay as they were written."""
+class KoordinatorGpu:
+    """One GPU of a ``KoordinatorDevice``."""
 
     minor: int
     uuid: str
@@ -63,11 +63,11 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class KoordinatorDevice:
-    """The GPUs of a node one by one: Koordinator's ``Device``, which goes by the node's name."""
+    """Koordinator's ``Device``: lists the GPUs of the node with the same name."""
 
     kind: ClassVar[Literal["Device"]] = "Device"
     name: str
-    gpus: tuple[Card, ...] = ()
+    gpus: tuple[KoordinatorGpu, ...] = ()
 
     @property
     def key(self) -> str:
@@ -77,10 +77,10 @@ class KoordinatorDevice:
 
 @dataclass(frozen=True, slots=True)
 class MigGroup:
-    """An entry of a MIG layout: which GPUs it is for, and what each of them is divided into.
+    """An entry of a MIG layout: the GPUs that it applies to, and the MIG instances on each of them.
 
-    ``indices`` None is every GPU, ``models`` (PCI device ids, lower case) empty is any model. ``instances``
-    are how many of each profile, as the names are written; None where MIG is off.
+    ``indices`` None means every GPU. ``models`` are PCI device ids in lower case; empty means any model.
+    ``instances`` pairs a profile, as it was written, with a number; None means that MIG is off.
     """
 
     indices: tuple[int, ...] | None
@@ -89,31 +89,31 @@ class MigGroup:
 
 
 MigLayout: TypeAlias = tuple[MigGroup, ...]
-"""How the GPUs of a node are divided: of two entries for one GPU the later one counts."""
+"""The MIG instances of a node's GPUs. If two entries apply to a GPU, the later one counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class MigLayouts:
-    """The layouts that NVIDIA's MIG manager knows by name: its ConfigMap, which is for one node or for all.
+    """A ConfigMap of NVIDIA's MIG manager: layouts by name, for one node or for all.
 
-    ``problem`` is what could not be read of it.
+    ``problem`` says which layouts could not be read, "" for none.
     """
 
     kind: ClassVar[Literal["ConfigMap"]] = "ConfigMap"
     name: str
-    node: str = ""  # "" for all nodes that have none of their own
+    node: str = ""  # "" for all nodes without a ConfigMap of their own
     layouts: Mapping[str, MigLayout] = field(default_factory=dict)
     problem: str = ""
 
     @property
     def key(self) -> str:
-        """The name of the node, "" for all."""
+        """The name of the node, "" for all nodes."""
         return self.node
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """What one container asks for. ``requests`` are completed from ``limits``, as the API server does."""
+    """One container. ``requests`` are completed from ``limits``, as the API server does."""
 
     name: str = ""
     requests: Pairs = ()
@@ -123,25 +123,25 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class PodClaim:
-    """An entry of ``spec.resourceClaims``: names a ResourceClaim, or a template that one is made from."""
+    """An entry of ``spec.resourceClaims``: names a ResourceClaim, or the template to create one from."""
 
     name: str
     claim: str = ""
     template: str = ""
 
 
-class Hashed:
-    """Where a record keeps its hash, if it is large and looked up several times for each event."""
+class _CachedHash:
+    """The slot for the hash of a large record that is looked up several times for each event."""
 
     __slots__ = ("_hash",)
     _hash: int
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
-class PodSpec(Hashed):
-    """The part of a pod's spec that never changes for placement. Equal specs of the wire are one object.
+class PodSpec(_CachedHash):
+    """The part of a pod's spec that placement needs and that never changes. Equal specs are one object.
 
-    ``requests`` and ``limits`` are those of the pod as a whole (``spec.resources``), as they were written.
+    ``requests`` and ``limits`` are those of the pod as a whole (``spec.resources``).
     """
 
     containers: tuple[Container, ...] = ()
@@ -166,7 +166,7 @@ class PodSpec(Hashed):
 
     @property
     def size(self) -> int:
-        """Characters of the texts that it keeps alive, about."""
+        """About how many characters of text it keeps alive."""
         containers = (*self.containers, *self.init_containers)
         lists = [pairs for one in containers for pairs in (one.requests, one.limits)]
         lists += [self.requests, self.limits, self.overhead, self.node_selector]
@@ -174,32 +174,32 @@ class PodSpec(Hashed):
         return sum(len(one.name) for one in containers) + sum(map(_length, lists)) + claims
 
 
-def over_lifetime(spec: PodSpec, of: Callable[[Container], Mapping[str, int]]) -> Counter[str]:
-    """The most that is in use at once over a pod's life, by name, if a container uses ``of(container)``.
+def peak_usage(spec: PodSpec, usage_of: Callable[[Container], Mapping[str, int]]) -> Counter[str]:
+    """The most that is in use at once during a pod's life, by name, if each container uses ``usage_of`` it.
 
-    An init container runs alone but for the sidecars that were started before it; containers run together
-    with all sidecars (``AggregateContainerRequests`` of k8s.io/component-helpers, resource/helpers.go). The
-    time is linear in what the containers use: a pod may have thousands of names.
+    An init container runs alone, except for the sidecars that started before it. The containers run together
+    with all sidecars. Source: ``AggregateContainerRequests`` of k8s.io/component-helpers,
+    resource/helpers.go. The time is linear in the number of names, because a pod may have thousands.
     """
-    together: defaultdict[str, int] = defaultdict(int)  # the sidecars so far, then all that stays
+    running: defaultdict[str, int] = defaultdict(int)  # the sidecars so far, then also the containers
     peak: defaultdict[str, int] = defaultdict(int)
     for container in spec.init_containers:
-        for name, amount in of(container).items():
-            peak[name] = max(peak[name], together[name] + amount)
+        for name, amount in usage_of(container).items():
+            peak[name] = max(peak[name], running[name] + amount)
             if container.sidecar:
-                together[name] += amount
+                running[name] += amount
     for container in spec.containers:
-        for name, amount in of(container).items():
-            together[name] += amount
-    return Counter({name: max(together[name], peak[name]) for name in {**together, **peak}})
+        for name, amount in usage_of(container).items():
+            running[name] += amount
+    return Counter({name: max(running[name], peak[name]) for name in {**running, **peak}})
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod and where it stands.
+    """A Pod.
 
-    ``unreadable`` names annotations and labels that were left out because they are too large. ``problem``
-    says what else exceeds a limit of ``limits.py``, "" for nothing: such a pod is not placed, and its
+    ``unreadable`` names annotations and labels that were dropped because they are too large. ``problem`` says
+    what else exceeds a limit of ``limits.py``, "" for nothing. A pod with a problem is not placed, and its
     ``spec`` has one container that uses what the whole pod uses.
     """
 
@@ -208,44 +208,40 @@ class Pod:
     name: str
     uid: str = ""
     spec: PodSpec = PodSpec()
-    node_name: str = ""  # "" while it is not bound
+    node_name: str = ""  # "" until it is bound
     phase: str = "Pending"
     scheduler_name: str = "default-scheduler"
     priority: int = 0
     nominated_node: str = ""
     deleting: bool = False
     created: float = 0.0  # Unix seconds, 0 where unknown
-    started: float = 0.0  # when a kubelet took it on
+    started: float = 0.0  # when kubelet accepted it; 0 where unknown
     annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
-    devices: Pairs = ()  # (resource, device id) as kubelet reports them (allocatedResourcesStatus)
-    claims: Pairs = ()  # (name in spec.claims, the ResourceClaim made for it)
-    rules: Rules = NO_RULES
-    unreadable: tuple[str, ...] = ()  # annotations and labels that are left out because they are too long
-    problem: str = ""  # what exceeds a limit, "" for nothing
+    devices: Pairs = ()  # (resource, device id) in allocatedResourcesStatus, reported by kubelet
+    claims: Pairs = ()  # (name in spec.claims, name of the ResourceClaim)
+    scheduling_constraints: SchedulingConstraints = NO_CONSTRAINTS
+    unreadable: tuple[str, ...] = ()
+    problem: str = ""
 
     @property
     def key(self) -> str:
-        """``namespace/name``. A pod that is deleted and made anew keeps its key and changes its uid."""
+        """``namespace/name``. A pod that is deleted and created again has the same key and another uid."""
         return f"{self.namespace}/{self.name}"
 
     @property
     def size(self) -> int:
-        """What it keeps alive, in characters: its texts, and 2,000 for the objects around them."""
+        """About how many characters of text it keeps alive, plus 2,000 for the objects around them."""
         pairs = (self.annotations.items(), self.labels.items(), self.devices, self.claims)
         names = (
-            self.namespace,
-            self.name,
-            self.uid,
-            self.node_name,
-            self.scheduler_name,
-            self.nominated_node,
+            *(self.namespace, self.name, self.uid),
+            *(self.node_name, self.scheduler_name, self.nominated_node),
         )
         return 2000 + sum(map(_length, pairs)) + sum(map(len, names)) + self.spec.size
 
     @property
     def terminated(self) -> bool:
-        """Whether it has run to its end and holds nothing any more."""
+        """Whether its containers have ended, so that it holds no resources any more."""
         return self.phase in ("Succeeded", "Failed")
 
 
@@ -253,16 +249,21 @@ def _length(pairs: Iterable[tuple[str, str]]) -> int:
     return sum(len(key) + len(value) for key, value in pairs)
 
 
+KubernetesObject: TypeAlias = (
+    Node | Pod | ResourceSlice | ResourceClaim | DeviceClass | KoordinatorDevice | MigLayouts
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Upserted:
-    """An object is new, or changed, or was seen again in a list."""
+    """An object was added, or changed, or appeared in a list."""
 
-    obj: Node | Pod | ResourceSlice | ResourceClaim | DeviceClass | KoordinatorDevice | MigLayouts
+    obj: KubernetesObject
 
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """An object is gone."""
+    """An object was deleted."""
 
     kind: Kind
     key: str
@@ -270,7 +271,7 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A full list has ended: what is not among ``keys`` is gone. The first one means "synced"."""
+    """A full list is complete: objects that are not among ``keys`` are gone. The first one means "synced"."""
 
     kind: Kind
     keys: frozenset[str]

@@ -1,7 +1,7 @@
-"""Kubernetes quantities ("250m", "1.5Gi", "2e3") as the whole numbers that Stowage counts in.
+"""Parses Kubernetes quantities ("250m", "1.5Gi", "2e3") into whole numbers.
 
 Grammar and suffixes: ``Quantity`` in k8s.io/apimachinery ``pkg/api/resource/quantity.go``. The arithmetic is
-exact; requests round up and capacities down, so that rounding never promises what is not there.
+exact. Requests are rounded up and capacities down, so that rounding never makes a pod fit.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from functools import lru_cache
 
 from extender.untrusted.limits import quoted
 
-_LARGEST = 2**63 - 1  # of any quantity, by the definition in quantity.go
-_LONGEST = 64  # characters; longer is no quantity that a person or a program meant
-_SMALLEST = -99  # exponent of ten; what is smaller is rounded as this is, and has thousands of digits
+_LARGEST = 2**63 - 1  # by the definition in quantity.go
+_LONGEST = 64  # characters
+_SMALLEST = -99  # exponent of ten; smaller ones would have thousands of digits, and round to the same number
 _MIB = Fraction(1, 2**20)
 _GRAMMAR = re.compile(r"([+-]?)(\d+\.?\d*|\.\d+)(?:[eE]([+-]?\d{1,4})|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII)
 _SUFFIXES = {
@@ -29,10 +29,10 @@ _SUFFIXES = {
 
 
 class QuantityError(ValueError):
-    """A quantity that is malformed, negative or absurdly large; the text says which, and quotes it."""
+    """A quantity is malformed, negative or too large. The text says which, and quotes the quantity."""
 
 
-# The caches keep results alone, and no text that is longer than ``_LONGEST`` has one: they stay below 4 MiB.
+# Only texts of at most ``_LONGEST`` characters have a result, so each cache stays below 4 MiB.
 
 
 @lru_cache(maxsize=4096)
@@ -43,15 +43,16 @@ def milli(text: str, *, round_up: bool = True) -> int:
 
 @lru_cache(maxsize=4096)
 def whole(text: str, *, round_up: bool = True) -> int:
-    """Whole things (devices, bytes). Raises ``QuantityError``."""
+    """Units (devices, bytes), rounded. Raises ``QuantityError``."""
     return _rounded(text, Fraction(1), round_up)
 
 
 @lru_cache(maxsize=4096)
-def things(text: str) -> int:
-    """How many of an extended resource, which comes in whole numbers alone. Raises ``QuantityError``.
+def device_count(text: str) -> int:
+    """The quantity of an extended resource. Raises ``QuantityError``, also if it is not a whole number.
 
-    So does the API server (``ValidateResourceQuantityValue`` of k8s.io/kubernetes, pkg/apis/core/validation).
+    The API server refuses that as well (``ValidateResourceQuantityValue`` of k8s.io/kubernetes,
+    pkg/apis/core/validation).
     """
     number = _exact(text)
     if number.denominator != 1:
@@ -67,7 +68,7 @@ def mib(text: str, *, round_up: bool = True) -> int:
 
 @lru_cache(maxsize=4096)
 def exact(text: str) -> Fraction:
-    """The number itself, not rounded. Raises ``QuantityError``."""
+    """The number, not rounded. Raises ``QuantityError``."""
     return _exact(text)
 
 

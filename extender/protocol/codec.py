@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from extender.k8s.manifests import WirePod
 from extender.k8s.objects import Pod
+from extender.k8s.pod_manifest import PodManifest
 from extender.protocol.messages import (
     BadMessage,
     BindMessage,
@@ -178,7 +178,7 @@ def _reasons(refused: Mapping[str, NodeNames]) -> bytes:
     return b'{"' + b"".join(members)[:-2] + b"}" if members else b"null"
 
 
-def _pod(pod: WirePod | None) -> Pod:
+def _pod(pod: PodManifest | None) -> Pod:
     if pod is None:
         raise BadMessage("Pod is missing")
     return pod.record()

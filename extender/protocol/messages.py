@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json, to_json
 
-from extender.k8s.manifests import WirePod, complaint
+from extender.k8s.pod_manifest import PodManifest
 from extender.untrusted.limits import ERRORS, KEY
+from extender.untrusted.validation import validation_problem
 
 _Item = TypeVar("_Item")
 _List: TypeAlias = Annotated[list[_Item], Field(fail_fast=True)]
@@ -46,7 +47,7 @@ class NodeList(BaseModel):
 class FilterMessage(Envelope):
     """``ExtenderArgs``, for filter and prioritize."""
 
-    Pod: WirePod | None
+    Pod: PodManifest | None
     Nodes: NodeList | None
     NodeNames: _List[str] | None
 
@@ -92,7 +93,7 @@ class Victims(Envelope):
 class PreemptMessage(Envelope):
     """``ExtenderPreemptionArgs``: victims in one of two forms."""
 
-    Pod: WirePod | None
+    Pod: PodManifest | None
     NodeNameToVictims: dict[str, Victims | None] | None
     NodeNameToMetaVictims: dict[str, MetaVictims | None] | None
 
@@ -152,7 +153,7 @@ def _each(values: object, model: type[Envelope]) -> object:
 
 
 def _text(error: ValidationError) -> str:
-    return complaint(error).removeprefix(": ")
+    return validation_problem(error).removeprefix(": ")
 
 
 def filter_error(text: str) -> bytes:

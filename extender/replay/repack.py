@@ -24,8 +24,8 @@ import numpy.typing as npt
 
 from extender.cluster.factory import prior_of, state_of
 from extender.dialects.pod_request import RequestError, request_of
+from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Pod
-from extender.k8s.scheduling_rules import NodeFilter
 from extender.replay.traces import BadInput
 from extender.settings import Settings
 from extender.source.snapshot import SnapshotSource, read
@@ -70,7 +70,7 @@ class _Cluster:
         self.gpus: Flags = (fleet.compute_capacity > 0) & self.open  # (G, N)
         if not self.gpus.any():
             raise BadInput(f"{', '.join(map(str, paths))}: no node that accepts pods has a GPU")
-        self._rows_by_rules: dict[object, Flags] = {}
+        self._rows_by_constraints: dict[object, Flags] = {}
         self.pods = self._movable_pods()
 
     def _movable_pods(self) -> list[_MovablePod]:
@@ -87,7 +87,7 @@ class _Cluster:
     def _request(self, pod: Pod) -> Request | None:
         """The request of a pod that can be placed again, None for one that stays."""
         row = self.state.fleet.rows.get(pod.node_name, -1)
-        if row < 0 or not self.open[row] or pod.rules.stays or pod.spec.claims:
+        if row < 0 or not self.open[row] or pod.scheduling_constraints.pinned_to_node or pod.spec.claims:
             return None
         try:
             request = request_of(pod)
@@ -96,17 +96,16 @@ class _Cluster:
         return request if request.wants_gpu else None
 
     def _allowed_rows(self, pod: Pod) -> Flags:
-        """(N,) the rows that the pod's rules allow; pods with equal rules share the array."""
-        rules = (pod.spec.node_selector, pod.rules)
-        allowed = self._rows_by_rules.get(rules)
+        """(N,) the rows that the pod's constraints allow; pods with equal constraints share the array."""
+        constraints = (pod.spec.node_selector, pod.scheduling_constraints)
+        allowed = self._rows_by_constraints.get(constraints)
         if allowed is None:
             allowed = np.zeros(self.state.fleet.capacity, bool)
-            admits = NodeFilter(pod.rules, pod.spec.node_selector)
+            node_filter = NodeFilter(pod)
             for node in self.state.nodes.values():
-                obstacle = admits.obstacle(node.name, node.labels, node.taints, node.unschedulable)
-                allowed[self.state.fleet.rows[node.name]] = not obstacle
+                allowed[self.state.fleet.rows[node.name]] = not node_filter.rejection(node)
             allowed &= self.open
-            self._rows_by_rules[rules] = allowed
+            self._rows_by_constraints[constraints] = allowed
         return allowed
 
     @contextmanager

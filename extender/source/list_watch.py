@@ -19,10 +19,10 @@ from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from extender.k8s.manifests import complaint
 from extender.k8s.objects import Deleted, Event, Listed, Upserted
 from extender.source.watched_kinds import Manifest, WatchedKind
 from extender.untrusted.limits import shorten
+from extender.untrusted.validation import validation_problem
 
 PAGE = 500  # objects; a list of 30,000 pods at once would cost 130 MB here and stall the API server
 WATCH_SECONDS = 290  # many proxies cut a connection after five minutes
@@ -169,7 +169,9 @@ class ListWatch:
             return page.metadata, page.items or []
         except ValidationError as error:
             if not all(len(e["loc"]) > 1 and e["loc"][0] == "items" for e in error.errors()):
-                raise ProtocolError(f"not a list of {self._watched.path}: {complaint(error)}") from None
+                raise ProtocolError(
+                    f"not a list of {self._watched.path}: {validation_problem(error)}"
+                ) from None
         raw = from_json(body)  # again, item by item: one broken item must not hide the others
         items = [manifest for item in raw["items"] if (manifest := self._parse_item(item))]
         return _Versioned.model_validate(raw).metadata, items
@@ -178,7 +180,9 @@ class ListWatch:
         try:
             return self._watched.manifest.model_validate(item)
         except ValidationError as error:
-            _log.warning("ignored a %s that cannot be parsed: %s", self._watched.kind, complaint(error))
+            _log.warning(
+                "ignored a %s that cannot be parsed: %s", self._watched.kind, validation_problem(error)
+            )
             return None
 
     def _parse_line(self, line: bytes) -> list[Event]:
@@ -188,7 +192,9 @@ class ListWatch:
             if error.error_count() == 1 and error.errors()[0]["type"] == "json_invalid":
                 return self._restart("the watch sent invalid JSON")
             _log.warning(
-                "ignored a change of a %s that cannot be parsed: %s", self._watched.kind, complaint(error)
+                "ignored a change of a %s that cannot be parsed: %s",
+                self._watched.kind,
+                validation_problem(error),
             )
             return []
         if isinstance(event, _Error):

@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 from pydantic import ValidationError
 
-from extender.k8s.manifests import WirePod
 from extender.k8s.objects import Pod, Upserted
+from extender.k8s.pod_manifest import PodManifest
 from extender.source.interface import BindConflict, BindError, PodNotFound, Unreachable
 from extender.source.list_watch import ListWatch, ProtocolError
 from extender.source.rest import NO_ANSWER, Refused, RestClient
@@ -54,7 +54,7 @@ class PodsApi:
     def look_up(self, pod: Pod) -> Pod | None:
         """The pod of this name, None if there is none. Raises ``Unreachable``."""
         try:
-            return WirePod.model_validate_json(self._rest.get(_path(pod))).record()
+            return PodManifest.model_validate_json(self._rest.get(_path(pod))).record()
         except Refused as refused:
             if refused.status == HTTPStatus.NOT_FOUND:
                 return None

@@ -17,7 +17,6 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from extender.k8s.manifests import complaint
 from extender.k8s.objects import (
     Event,
     Kind,
@@ -32,6 +31,7 @@ from extender.k8s.resource_api.objects import DeviceClass, Record, ResourceClaim
 from extender.source.interface import Apply, BindConflict, BindError, Lease, Unavailable
 from extender.source.watched_kinds import MANIFESTS, WATCHED_KINDS
 from extender.untrusted.limits import QUOTED, YAML_NODES, shorten
+from extender.untrusted.validation import validation_problem
 from extender.untrusted.yaml_reader import TextError, bounded_json, json_document, yaml_documents
 
 _log = logging.getLogger(__name__)
@@ -256,7 +256,7 @@ def _item(item: object, kind: str = "") -> _Item:
     try:
         record = MANIFESTS[kind].model_validate(item).record()
     except ValidationError as error:
-        return _Broken(shorten(f"{kind} {_name(item)}: {complaint(error)}"))
+        return _Broken(shorten(f"{kind} {_name(item)}: {validation_problem(error)}"))
     return record if record.name else _Broken(f"{kind} without a name")
 
 

@@ -1,6 +1,6 @@
 """The kinds of objects that Stowage watches.
 
-A new kind is one row here, a record in ``k8s.objects``, a parser in ``k8s.manifests`` and a case in
+A new kind is one row here, a record in ``k8s.objects``, a manifest class in ``k8s`` and a case in
 ``cluster.state``.
 """
 
@@ -10,20 +10,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from extender.k8s.manifests import (
-    WireCards,
-    WireClaim,
-    WireDeviceClass,
-    WireMigLayouts,
-    WireNode,
-    WirePod,
-    WireSlice,
+from extender.k8s.device_manifests import (
+    DeviceClassManifest,
+    KoordinatorDeviceManifest,
+    MigLayoutsManifest,
+    ResourceClaimManifest,
+    ResourceSliceManifest,
 )
-from extender.k8s.mig_config import OWN
+from extender.k8s.mig_config import PER_NODE_SELECTOR
+from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Kind
+from extender.k8s.pod_manifest import PodManifest
 
 Manifest: TypeAlias = (
-    WireNode | WirePod | WireSlice | WireClaim | WireDeviceClass | WireCards | WireMigLayouts
+    NodeManifest
+    | PodManifest
+    | ResourceSliceManifest
+    | ResourceClaimManifest
+    | DeviceClassManifest
+    | KoordinatorDeviceManifest
+    | MigLayoutsManifest
 )
 
 
@@ -52,12 +58,16 @@ class WatchedKind:
 _DRA = "/apis/resource.k8s.io/v1"
 _KOORDINATOR = "/apis/scheduling.koordinator.sh/v1alpha1"
 _ROWS = (
-    WatchedKind("Node", "/api/v1/nodes", WireNode, awaited=True),
-    WatchedKind("Pod", "/api/v1/pods", WirePod, awaited=True),
-    WatchedKind("DeviceClass", f"{_DRA}/deviceclasses", WireDeviceClass, optional=True, awaited=True),
-    WatchedKind("ResourceSlice", f"{_DRA}/resourceslices", WireSlice, optional=True, awaited=True),
-    WatchedKind("ResourceClaim", f"{_DRA}/resourceclaims", WireClaim, optional=True, awaited=True),
-    WatchedKind("Device", f"{_KOORDINATOR}/devices", WireCards, optional=True),
+    WatchedKind("Node", "/api/v1/nodes", NodeManifest, awaited=True),
+    WatchedKind("Pod", "/api/v1/pods", PodManifest, awaited=True),
+    WatchedKind("DeviceClass", f"{_DRA}/deviceclasses", DeviceClassManifest, optional=True, awaited=True),
+    WatchedKind(
+        "ResourceSlice", f"{_DRA}/resourceslices", ResourceSliceManifest, optional=True, awaited=True
+    ),
+    WatchedKind(
+        "ResourceClaim", f"{_DRA}/resourceclaims", ResourceClaimManifest, optional=True, awaited=True
+    ),
+    WatchedKind("Device", f"{_KOORDINATOR}/devices", KoordinatorDeviceManifest, optional=True),
 )
 WATCHED_KINDS: Mapping[Kind, WatchedKind] = {row.kind: row for row in _ROWS}
 """What is watched under any settings."""
@@ -65,7 +75,7 @@ AWAITED_KINDS = frozenset(row.kind for row in _ROWS if row.awaited)
 REQUIRED_KINDS = frozenset(row.kind for row in _ROWS if row.awaited and not row.optional)
 MANIFESTS: Mapping[str, type[Manifest]] = {
     **{row.kind: row.manifest for row in _ROWS},
-    "ConfigMap": WireMigLayouts,
+    "ConfigMap": MigLayoutsManifest,
 }
 """The models of all kinds that a snapshot may contain."""
 
@@ -73,6 +83,6 @@ MANIFESTS: Mapping[str, type[Manifest]] = {
 def mig_layouts(namespace: str, name: str) -> WatchedKind:
     """The ConfigMap of this name with layouts of NVIDIA's MIG manager; "" for the ConfigMaps that the MIG
     manager itself writes, one for each node."""
-    selector = {"fieldSelector": f"metadata.name={name}"} if name else {"labelSelector": OWN}
+    selector = {"fieldSelector": f"metadata.name={name}"} if name else {"labelSelector": PER_NODE_SELECTOR}
     path = f"/api/v1/namespaces/{namespace}/configmaps"
-    return WatchedKind("ConfigMap", path, WireMigLayouts, selector=selector)
+    return WatchedKind("ConfigMap", path, MigLayoutsManifest, selector=selector)

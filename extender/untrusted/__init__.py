@@ -1,1 +1,1 @@
-"""Limits on what others write, and the readers and caches that keep to them."""
+"""Limits on untrusted input, and the readers and caches that enforce them."""

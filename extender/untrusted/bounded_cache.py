@@ -1,7 +1,7 @@
-"""Maps and caches that are bounded by the size of what they keep, not only by the number of entries.
+"""Caches that are bounded by the size of their entries, not only by their number.
 
-What they keep was written by others, so a bound on entries alone is none: 1,000 pods may have 250 MiB. What
-belongs to an object of the cluster is best kept with it: then it goes when the object goes.
+The entries come from texts that others wrote, so a bound on their number is not enough: 1,000 pods may have
+250 MiB. Where possible, entries live only as long as the object of the cluster that they belong to.
 """
 
 from __future__ import annotations
@@ -22,120 +22,119 @@ R = TypeVar("R")
 
 
 class BoundedMap(Generic[K, V]):
-    """The entries that were put last: at most ``entries`` of them, and together at most ``size``.
+    """The newest entries: at most ``entries`` of them, with at most ``size`` together.
 
-    An entry larger than a sixteenth of ``size`` is not kept, so that one cannot push out all others.
+    An entry larger than a sixteenth of ``size`` is not kept, so that it cannot evict all others.
     """
 
     def __init__(self, entries: int, size: int = CACHE) -> None:
-        self._entries, self._most, self._size = entries, size, 0
-        self._kept: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._max_entries, self._max_size, self._size = entries, size, 0
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)
 
     def put(self, key: K, value: V, size: int) -> None:
-        """Keep a value of this size as the newest one, in place of the one before."""
+        """Replace the value of the key. It becomes the newest entry, and counts with this size."""
         self.pop(key)
-        if size > self._most // 16:
+        if size > self._max_size // 16:
             return
-        self._kept[key] = value, size
+        self._entries[key] = value, size
         self._size += size
-        while len(self._kept) > self._entries or self._size > self._most:
-            _, (_, gone) = self._kept.popitem(last=False)
-            self._size -= gone
+        while len(self._entries) > self._max_entries or self._size > self._max_size:
+            _, (_, evicted) = self._entries.popitem(last=False)
+            self._size -= evicted
 
     def get(self, key: K) -> V | None:
-        """The value of a key, None where there is none."""
-        found = self._kept.get(key)
-        return found[0] if found else None
+        """The value of the key, None for an unknown key."""
+        entry = self._entries.get(key)
+        return entry[0] if entry else None
 
     def pop(self, key: K) -> None:
-        """Forget a key, if it is there."""
-        if (found := self._kept.pop(key, None)) is not None:
-            self._size -= found[1]
+        """Remove the key, if it is known."""
+        if (entry := self._entries.pop(key, None)) is not None:
+            self._size -= entry[1]
 
     def values(self) -> Iterator[V]:
         """The values, oldest first."""
-        return iter([value for value, _ in self._kept.values()])
+        return iter([value for value, _ in self._entries.values()])
 
 
 def bounded_cache(
     entries: int, weigh: Callable[P, int], size: int = CACHE
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """``functools.lru_cache`` for positional arguments of different sizes, which ``weigh`` gives."""
+    """Caches results by positional arguments. ``weigh`` gives the size of the arguments of a call."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        kept: BoundedMap[tuple[object, ...], R] = BoundedMap(entries, size)
+        results: BoundedMap[tuple[object, ...], R] = BoundedMap(entries, size)
 
         @wraps(function)
         def cached(*args: P.args, **kwargs: P.kwargs) -> R:
-            found = kept.get(args)
-            if found is not None:
-                return found
-            made = function(*args, **kwargs)
-            kept.put(args, made, weigh(*args, **kwargs))
-            return made
+            result = results.get(args)
+            if result is None:
+                result = function(*args, **kwargs)
+                results.put(args, result, weigh(*args, **kwargs))
+            return result
 
         return cached
 
     return decorate
 
 
-class Shared(Generic[K]):
-    """The first of equal objects stands for all of them, as long as anybody has it."""
+class WeakInterner(Generic[K]):
+    """Replaces equal objects by one of them, for as long as something refers to that one."""
 
     def __init__(self) -> None:
-        self._known: WeakKeyDictionary[K, ref[K]] = WeakKeyDictionary()
+        self._objects: WeakKeyDictionary[K, ref[K]] = WeakKeyDictionary()
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._objects)
 
-    def find(self, one: K) -> K | None:
-        """The object that stands for this one, None if none does."""
-        known = self._known.get(one)
+    def find(self, obj: K) -> K | None:
+        """The object that was added and equals this one, None if there is none."""
+        known = self._objects.get(obj)
         return known() if known is not None else None
 
-    def add(self, one: K) -> K:
-        """Let this object stand for those that equal it."""
-        self._known[one] = ref(one)
-        return one
+    def add(self, obj: K) -> K:
+        """Add the object, for later ones that equal it."""
+        self._objects[obj] = ref(obj)
+        return obj
 
 
-def cached_with_owner(
+def weak_cache(
     weigh: Callable[P, int], size: int = CACHE
 ) -> Callable[[Callable[Concatenate[K, P], R]], Callable[Concatenate[K, P], R]]:
-    """A cache of what a function makes of its first argument, kept as long as anybody has one equal to it.
+    """Caches results for as long as something refers to the first argument, or to the first one equal to it.
 
-    For each first argument it keeps results of ``size`` together: ``weigh`` gives the size of the other
-    arguments. A ``ValueError`` is a result, too. A result must not refer to the first argument.
+    The results for one first argument have at most ``size`` together, where ``weigh`` gives the size of the
+    other arguments. A ``ValueError`` is cached as well. A result must not refer to the first argument.
     """
 
     def decorate(function: Callable[Concatenate[K, P], R]) -> Callable[Concatenate[K, P], R]:
-        owners: WeakKeyDictionary[K, BoundedMap[tuple[object, ...], R | ValueError]] = WeakKeyDictionary()
+        by_owner: WeakKeyDictionary[K, BoundedMap[tuple[object, ...], R | ValueError]] = WeakKeyDictionary()
 
         @wraps(function)
         def cached(owner: K, *args: P.args, **kwargs: P.kwargs) -> R:
-            kept = owners.get(owner)
-            if kept is None:
-                kept = owners[owner] = BoundedMap(size, size)
-            found = kept.get(args)
-            if found is None:
-                found = _made(function, owner, *args, **kwargs)
-                kept.put(args, found, weigh(*args, **kwargs))
-            if isinstance(found, ValueError):
-                raise copy(found)
-            return found
+            results = by_owner.get(owner)
+            if results is None:
+                results = by_owner[owner] = BoundedMap(size, size)
+            result = results.get(args)
+            if result is None:
+                result = _result_or_error(function, owner, *args, **kwargs)
+                results.put(args, result, weigh(*args, **kwargs))
+            if isinstance(result, ValueError):
+                raise copy(result)
+            return result
 
         return cached  # type: ignore[return-value]  # the first argument is positional
 
     return decorate
 
 
-def _made(
+def _result_or_error(
     function: Callable[Concatenate[K, P], R], owner: K, *args: P.args, **kwargs: P.kwargs
 ) -> R | ValueError:
     try:
         return function(owner, *args, **kwargs)
     except ValueError as error:
-        return copy(error)  # without its traceback, whose frames refer to the owner
+        return copy(error)  # without the traceback, whose frames refer to the owner

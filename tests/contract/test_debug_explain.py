@@ -7,14 +7,14 @@ import json
 from typing import Any
 
 import pytest
+from extender.k8s.node_filter import NOT_TOLERATED as TAINT
 
 from extender.explain.pod import NO_DEVICES
-from extender.k8s.manifests import WirePod
+from extender.k8s.affinity import Taint
 from extender.k8s.objects import Deleted, Node, Upserted
+from extender.k8s.pod_manifest import PodManifest
 from extender.k8s.resource_api.claim_parser import parse_claim
 from extender.k8s.resource_api.slice_parser import parse_class, parse_slice
-from extender.k8s.scheduling_rules import NOT_TOLERATED as TAINT
-from extender.k8s.taints import Taint
 from extender.untrusted.limits import PROBLEM, SELECTOR_ITEMS
 from tests.contract.conftest import GPU, Start, manifest
 from tests.contract.test_debug import CLUSTER, get
@@ -160,7 +160,9 @@ async def test_explain_follows_the_rules_that_kube_scheduler_checks_itself(
     assert told["passed_over"] == passed_over
     assert told["nodes"] == 5 - sum(passed_over.values())
     assert "tainted" not in {option["node"] for option in told["best"]} or not passed_over
-    waiting = WirePod.model_validate(pod | {"metadata": {"name": "waits", "namespace": "default"}}).record()
+    waiting = PodManifest.model_validate(
+        pod | {"metadata": {"name": "waits", "namespace": "default"}}
+    ).record()
     stowage.service.engine.apply([Upserted(waiting)])  # as the watch delivers it
     assert (await get(stowage, "/debug/pods/default/waits"))["now"]["passed_over"] == passed_over
 

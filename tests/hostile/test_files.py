@@ -1,4 +1,4 @@
-"""YAML in explain requests and in ConfigMaps. It could end the process, so each test uses a child process."""
+"""Hostile YAML in requests for an explanation and in ConfigMaps, read by a process of its own."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from extender.untrusted.limits import EXPLAIN_BODY
 from tests.extender.server.test_run import Process
 from tests.hostile.cluster import SAID, usual_pod
 
-AS_MUCH = 4
-"""The most CPU seconds that hostile YAML may cost, in multiples of a normal pod of the same size."""
+MOST_COST = 4
+"""CPU seconds that hostile YAML may cost, in multiples of a normal pod of the same size."""
 
 
 def laughs(levels: int) -> str:
@@ -74,7 +74,7 @@ TEXTS: dict[str, Callable[[], str]] = {
 
 @pytest.fixture(scope="module")
 def processes() -> Iterator[list[Process]]:
-    """The processes started so far: a new one is started if a manifest has ended the last."""
+    """The processes that were started. There is a new one after each that a manifest ended."""
     started: list[Process] = []
     yield started
     for process in started:
@@ -113,7 +113,7 @@ def test_a_manifest_to_be_explained(service: httpx.Client, text: str) -> None:
     response = service.post("/debug/explain", content=TEXTS[text]().encode(errors="surrogatepass"))
     assert response.status_code in (200, 400, 413)
     assert response.status_code == 200 or len(response.content) <= SAID
-    assert metric(service, seconds) - before <= AS_MUCH * cost
+    assert metric(service, seconds) - before <= MOST_COST * cost
     assert metric(service, memory) - held < 100 << 20
     assert service.get("/healthz").text == "ok\n"
 
@@ -137,22 +137,22 @@ for line in sys.stdin:
 
 
 class Reader:
-    """A process that reads ConfigMaps with MIG layouts."""
+    """A process that parses ConfigMaps of MIG layouts."""
 
     def __init__(self) -> None:
         pipe = subprocess.PIPE
         self._process = subprocess.Popen([sys.executable, "-c", LAYOUTS], stdin=pipe, stdout=pipe)
 
     def read(self, text: str) -> tuple[str, float, int] | None:
-        """The problem, CPU seconds, and the peak memory so far in KiB; None if the process has ended."""
+        """The problem, CPU seconds, and peak KiB so far; None if the process has ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         manifest = {"metadata": {"name": "mig", "namespace": "d"}, "data": {"config.yaml": text}}
         line = json.dumps({"type": "ADDED", "object": manifest}).encode() + b"\n"
         self._process.stdin.write(line)
         self._process.stdin.flush()
-        result = self._process.stdout.readline()
-        return tuple(json.loads(result)) if result else None
+        answer = self._process.stdout.readline()
+        return tuple(json.loads(answer)) if answer else None
 
     def end(self) -> None:
         self._process.kill()
@@ -178,5 +178,5 @@ def test_a_configmap_of_layouts(readers: list[Reader], text: str) -> None:
         readers.append(Reader())
     assert hostile is not None, "the process has ended"
     assert len(hostile[0]) <= SAID
-    assert hostile[1] <= AS_MUCH * max(seconds, 0.1)
+    assert hostile[1] <= MOST_COST * max(seconds, 0.1)
     assert hostile[2] - most < 100 << 10

@@ -1,4 +1,4 @@
-"""Input that kubelets, device plugins, feature discovery and Koordinator write about nodes."""
+"""Hostile nodes and Koordinator Devices."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_hostile_node_costs_little_and_harms_no_other(
     cluster.alive()
 
 
-CARDS: dict[str, Any] = {
+KOORDINATOR_DEVICES: dict[str, Any] = {
     "many": [{"type": "gpu", "minor": n, "id": f"GPU-{n}", "health": True} for n in range(15_000)],
     "one number": [{"type": "gpu", "minor": 0, "id": f"GPU-{n}", "health": True} for n in range(15_000)],
     "large numbers": [{"type": "gpu", "minor": 1 << 60, "id": "GPU", "health": True}],
@@ -186,14 +186,14 @@ CARDS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("kind", CARDS)
-def test_a_hostile_device_of_koordinators(
+@pytest.mark.parametrize("kind", KOORDINATOR_DEVICES)
+def test_a_hostile_koordinator_device(
     runner: asyncio.Runner, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     cluster = Cluster(runner)
     cluster.hear("Node", "ADDED", hostile(resources={"koordinator.sh/gpu-core": "800", GPU: "8"}))
     budget = Budget(cluster)
-    device = {"metadata": {"name": "hostile"}, "spec": {"devices": CARDS[kind]}}
+    device = {"metadata": {"name": "hostile"}, "spec": {"devices": KOORDINATOR_DEVICES[kind]}}
     caplog.clear()
     assert budget.of_event("Device", "ADDED", device) == ""
     assert len(caplog.text) <= 2 * SAID
@@ -203,7 +203,7 @@ def test_a_hostile_device_of_koordinators(
 
 
 def test_nodes_of_many_models_and_resources(runner: asyncio.Runner) -> None:
-    """A node whose model and resources change 300 times leaves nothing behind."""
+    """A node that changes its model and its resources 300 times leaves no memory behind."""
     cluster = Cluster(runner)
     budget = Budget(cluster)
     for n in range(300):

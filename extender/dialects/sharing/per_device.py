@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from extender.dialects.claims import Claim, Claims, check_limits, parse_number, validate_claims
 from extender.dialects.pod_resources import Amounts, RequestError, parse_quantities
-from extender.k8s.objects import Container, PodSpec, over_lifetime
+from extender.k8s.objects import Container, PodSpec, peak_usage
 from extender.untrusted.limits import quoted
 from packing.model.request import WHOLE, Shares, whole_gpus
 
@@ -99,7 +99,7 @@ class PerDeviceResources:
         return amounts[self.count] or int(self.memory_implies_one and amounts[self.memory] > 0)
 
     def _peak_count(self, spec: PodSpec, count: Callable[[Container], int]) -> int:
-        return over_lifetime(spec, lambda container: {self.count: count(container)})[self.count]
+        return peak_usage(spec, lambda container: {self.count: count(container)})[self.count]
 
     def claims(
         self, claimed: Iterable[tuple[Container | None, int, list[Claim]]], *, node: str, exact: bool = True

@@ -1,22 +1,24 @@
 """GPUs as HAMi's device plugin registers them: the node annotation ``hami.io/node-nvidia-register``.
 
 Facts (Project-HAMi/HAMi at 4707fb02): a JSON list of id, index, count, devmem (MiB), devcore (per cent),
-type, numa, mode, health; Go leaves zero values out, so a GPU without ``health`` is sick
-(``pkg/device/devices.go``: DeviceInfo). Before, ``id,count,devmem,devcore,type,numa,health[,index,mode]:``
-(``docs/develop/protocol.md``). ``hami.io/device-cordon`` lists UUIDs that take nothing new,
-``hami.io/node-handshake`` begins with ``Deleted`` once HAMi's scheduler has found the plugin gone (HAMi up
-to 2.5). The plugin advertises ``nvidia.com/gpu`` as the sum of the counts of its healthy GPUs
-(``nvinternal/plugin/server.go``: ListAndWatch; kubelet leaves unhealthy devices out of ``allocatable``).
+type, numa, mode, health. Go omits zero values, so a GPU without ``health`` is sick
+(``pkg/device/devices.go``: DeviceInfo). Older versions write
+``id,count,devmem,devcore,type,numa,health[,index,mode]:`` (``docs/develop/protocol.md``).
+``hami.io/device-cordon`` lists UUIDs of GPUs that take no new pods. ``hami.io/node-handshake`` begins with
+``Deleted`` after HAMi's scheduler (up to 2.5) found that the plugin is gone. The plugin advertises
+``nvidia.com/gpu`` as the sum of the counts of its healthy GPUs (``nvinternal/plugin/server.go``:
+ListAndWatch; kubelet leaves unhealthy devices out of ``allocatable``).
 
-A node with a register is HAMi's, whatever else it says: taken for a plain one by mistake, its GPUs would be
-given away twice. Where it is not certain that HAMi hands out the GPUs (see ``_closed``), the pods there keep
-what they hold, and the node takes nothing new until the annotation is removed.
+A node with a register counts as HAMi's, because otherwise its GPUs might be allocated twice. If HAMi may not
+manage the GPUs any more (see ``_leftover_problem``), the pods there keep what they hold, and the node takes
+no new pods until the annotation is removed.
 
 All GPUs of a node are in one mode. In MIG mode each lists ``migProfiles``: name, memoryMB, core (per cent),
 sliceCount, and placements with start and size in memory slices (``pkg/device/devices.go``: MigProfile). HAMi
-makes instances on demand, the smallest by memory, 1g and 3g from the high end (selectMigCandidate in
-``pkg/device/nvidia/device.go``, ``mig_topology.go``). GPUs in MPS mode, in MIG mode of older versions (whose
-layouts are in HAMi's own configuration), and in MIG mode beside others, are listed and take nothing here.
+creates instances on demand, the smallest by memory, 1g and 3g from the high end (selectMigCandidate in
+``pkg/device/nvidia/device.go``, ``mig_topology.go``). These GPUs are listed and take no pods here: GPUs in
+MPS mode, in MIG mode of older versions (their layouts are in HAMi's own configuration), and in MIG mode on a
+node with other modes.
 """
 
 from __future__ import annotations
@@ -30,12 +32,12 @@ from extender.inventory.shared_gpus import (
     InventoryError,
     SharedGpus,
     advertises_nvidia,
-    count,
-    name,
+    checked_gpus,
+    parse_name,
+    parse_number,
+    parse_objects,
+    parse_rows,
     product_label,
-    rows,
-    table,
-    unique,
 )
 from extender.k8s.objects import Node
 from extender.k8s.quantity import whole
@@ -45,57 +47,54 @@ from packing.model.mig_instances import Instance, Instances, window
 from packing.model.request import WHOLE
 
 RESOURCE = "nvidia.com/gpu"
-REGISTER, HANDSHAKE, CORDON = (
-    "hami.io/node-nvidia-register",
-    "hami.io/node-handshake",
-    "hami.io/device-cordon",
-)
+REGISTER = "hami.io/node-nvidia-register"
+HANDSHAKE, CORDON = "hami.io/node-handshake", "hami.io/device-cordon"
 CORE, MIG = "hami-core", "mig"
 MOST_SLICES = MIG_SLICES
 _FIELDS = ("id", "count", "devmem", "devcore", "type", "numa", "health", "index", "mode")
 
 
-def divided(node: Node) -> SharedGpus | None:
-    """The node's GPUs if HAMi divides them. Raises InventoryError."""
+def shared_gpus(node: Node) -> SharedGpus | None:
+    """The node's GPUs if HAMi shares them. Raises InventoryError."""
     text = node.annotations.get(REGISTER)
-    if not text or not advertises_nvidia(node):  # nobody hands out these GPUs now
+    if not text or not advertises_nvidia(node):  # no device plugin runs
         return None
-    entries = sorted(_entries(text), key=lambda entry: count(entry.get("index", 0), REGISTER))
+    entries = sorted(_entries(text), key=lambda entry: parse_number(entry.get("index", 0), REGISTER))
     cordoned = {uuid.strip() for uuid in node.annotations.get(CORDON, "").split(",")}
     mode = MIG if all(entry.get("mode") == MIG for entry in entries) else CORE
-    gpus = unique([_gpu(entry, mode, cordoned) for entry in entries], REGISTER)
+    gpus = checked_gpus([_gpu(entry, mode, cordoned) for entry in entries], REGISTER)
     return SharedGpus(
         RESOURCE,
         REGISTER,
         gpus,
-        frozenset(product_label(name(entry.get("type", ""), REGISTER)) for entry in entries),
-        RESOURCE,
-        replaces=frozenset({RESOURCE}),
+        frozenset(product_label(parse_name(entry.get("type", ""), REGISTER)) for entry in entries),
+        whole_gpu=RESOURCE,
+        replaced=frozenset({RESOURCE}),
         mode=mode,
-        closed=_closed(node, entries),
-        sick=not all(map(_healthy, entries)),
+        problem=_leftover_problem(node, entries),
+        lists_sick_gpus=not all(map(_healthy, entries)),
     )
 
 
-def _closed(node: Node, entries: list[Mapping[str, object]]) -> str:
-    """Why the GPUs take nothing new, "" where HAMi certainly hands them out.
+def _leftover_problem(node: Node, entries: list[Mapping[str, object]]) -> str:
+    """The problem if HAMi may not manage the GPUs any more, "" if it certainly does.
 
-    More devices than GPUs are HAMi's, and so are as many as its healthy GPUs have. Fewer may be NVIDIA's
-    plugin beside an annotation that was left over.
+    HAMi advertises more devices than there are GPUs, or as many as its healthy GPUs have shares. Fewer may
+    come from NVIDIA's plugin, and then the annotation is a leftover.
     """
-    way_out = f"remove annotation {REGISTER} if HAMi no longer runs here"
+    remedy = f"remove annotation {REGISTER} if HAMi no longer runs here"
     if node.annotations.get(HANDSHAKE, "").startswith("Deleted"):
-        return f"{HANDSHAKE} is Deleted, so HAMi would not read an assignment: {way_out}"
+        return f"{HANDSHAKE} is Deleted, so HAMi would not read an assignment: {remedy}"
     advertised = whole(node.allocatable.get(RESOURCE, "0"))
-    slots = sum(_slots(entry) for entry in entries)
-    healthy = sum(_slots(entry) for entry in entries if _healthy(entry))
-    if advertised > len(entries) or advertised == healthy or (advertised and slots <= len(entries)):
+    shares = sum(_shares(entry) for entry in entries)
+    healthy = sum(_shares(entry) for entry in entries if _healthy(entry))
+    if advertised > len(entries) or advertised == healthy or (advertised and shares <= len(entries)):
         return ""
-    return f"{advertised} {RESOURCE} are advertised, and HAMi's healthy GPUs have {healthy}: {way_out}"
+    return f"{advertised} {RESOURCE} are advertised, and HAMi's healthy GPUs have {healthy}: {remedy}"
 
 
-def _slots(entry: Mapping[str, object]) -> int:
-    return count(entry.get("count", 0), REGISTER)
+def _shares(entry: Mapping[str, object]) -> int:
+    return parse_number(entry.get("count", 0), REGISTER)
 
 
 def _healthy(entry: Mapping[str, object]) -> bool:
@@ -103,57 +102,59 @@ def _healthy(entry: Mapping[str, object]) -> bool:
 
 
 def _gpu(entry: Mapping[str, object], mode: str, cordoned: set[str]) -> Gpu:
-    uuid = name(entry.get("id", ""), REGISTER)
+    uuid = parse_name(entry.get("id", ""), REGISTER)
     instances = _instances(entry.get("migProfiles") or []) if mode == MIG else ()
-    fit = bool(instances) if mode == MIG else entry.get("mode", CORE) in (CORE, "")
+    divisible = bool(instances) if mode == MIG else entry.get("mode", CORE) in (CORE, "")
     return Gpu(
-        instances[-1].memory_mib if instances else count(entry.get("devmem", 0), REGISTER, GPU_MIB),
-        fit and _healthy(entry) and uuid not in cordoned,
-        instances[-1].compute_milli if instances else count(entry.get("devcore", 0), REGISTER) * 10,
-        _slots(entry),
+        instances[-1].memory_mib if instances else parse_number(entry.get("devmem", 0), REGISTER, GPU_MIB),
+        divisible and _healthy(entry) and uuid not in cordoned,
+        instances[-1].compute_milli if instances else parse_number(entry.get("devcore", 0), REGISTER) * 10,
+        _shares(entry),
         uuid,
         instances,
     )
 
 
 def _instances(profiles: object) -> Instances:
-    """The instances of a GPU, in the order in which HAMi looks for one that is large enough."""
-    listed = table(profiles, REGISTER, MIG_PROFILES)
-    found = [(count(one.get("sliceCount", 0), REGISTER), _instance(one)) for one in listed]
-    found.sort(key=lambda one: (one[1].memory_mib, one[0]))
-    return _shared(tuple(instance for _, instance in found if instance.windows))
+    """The instances of a GPU, in the order in which HAMi tries them."""
+    listed = parse_objects(profiles, REGISTER, MIG_PROFILES)
+    by_slices = [(parse_number(one.get("sliceCount", 0), REGISTER), _instance(one)) for one in listed]
+    by_slices.sort(key=lambda one: (one[1].memory_mib, one[0]))
+    return _interned(tuple(instance for _, instance in by_slices if instance.windows))
 
 
 @lru_cache(maxsize=64)
-def _shared(instances: Instances) -> Instances:
-    return instances  # the GPUs of a cluster are of few kinds: the first of equal ones stands for all
+def _interned(instances: Instances) -> Instances:
+    return instances  # one object for equal GPUs: a cluster has few kinds
 
 
 def _instance(profile: Mapping[str, object]) -> Instance:
-    title = name(profile.get("name", ""), REGISTER)
-    places = [_place(one, title) for one in table(profile.get("placements") or [], REGISTER, MOST_SLICES)]
-    compute = count(profile.get("core", 0), REGISTER) * 10
+    profile_name = parse_name(profile.get("name", ""), REGISTER)
+    listed = parse_objects(profile.get("placements") or [], REGISTER, MOST_SLICES)
+    placements = [_placement(one, profile_name) for one in listed]
+    compute = parse_number(profile.get("core", 0), REGISTER) * 10
     if compute > WHOLE:
-        raise InventoryError(f"{REGISTER}: MIG profile {quoted(title)} has more than a GPU")
-    places.sort(reverse=title.startswith(("1g.", "3g.")))
-    windows = tuple(window(start, size) for start, size in places)
-    return Instance(title, compute, count(profile.get("memoryMB", 0), REGISTER, GPU_MIB), windows)
+        raise InventoryError(f"{REGISTER}: MIG profile {quoted(profile_name)} has more compute than a GPU")
+    placements.sort(reverse=profile_name.startswith(("1g.", "3g.")))
+    windows = tuple(window(start, size) for start, size in placements)
+    memory_mib = parse_number(profile.get("memoryMB", 0), REGISTER, GPU_MIB)
+    return Instance(profile_name, compute, memory_mib, windows)
 
 
-def _place(placement: Mapping[str, object], profile: str) -> tuple[int, int]:
+def _placement(placement: Mapping[str, object], profile: str) -> tuple[int, int]:
     start, size = placement.get("start", 0), placement.get("size", 0)
     if type(start) is int and type(size) is int and start >= 0 < size and start + size <= MOST_SLICES:
         return start, size
-    raise InventoryError(f"{REGISTER}: the placements of MIG profile {quoted(profile)} cannot be true")
+    raise InventoryError(f"{REGISTER}: the placements of MIG profile {quoted(profile)} are impossible")
 
 
 def _entries(text: str) -> list[Mapping[str, object]]:
     if not text.lstrip().startswith("["):
-        parts = rows(text, REGISTER)
-        if not all(len(part) in (7, 9) for part in parts):
+        rows = parse_rows(text, REGISTER)
+        if not all(len(row) in (7, 9) for row in rows):
             raise InventoryError(f"{REGISTER} cannot be read")
-        return [dict(zip(_FIELDS, part, strict=False)) for part in parts]
+        return [dict(zip(_FIELDS, row, strict=False)) for row in rows]
     try:
-        return table(from_json(text), REGISTER)
+        return parse_objects(from_json(text), REGISTER)
     except ValueError as error:
         raise InventoryError(f"{REGISTER} cannot be read: {error}") from error

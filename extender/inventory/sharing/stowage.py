@@ -1,46 +1,48 @@
-"""Nodes set aside for Stowage's own shares: the label ``stowage.dev/gpu-sharing: "true"``.
+"""Nodes whose GPUs Stowage itself shares: those with the label ``stowage.dev/gpu-sharing: "true"``.
 
-Nothing on such a node divides a GPU: the container gets the index and restrains itself. The plain device
-plugin must not hand out the same GPUs, so the node takes no pods that ask for ``nvidia.com/gpu``; one that
-runs there all the same may be on any of them, and counts on each.
+Nothing on such a node divides a GPU: the container gets an index and must limit itself. NVIDIA's device
+plugin must not hand out the same GPUs, so the node accepts no pods that request ``nvidia.com/gpu``. If such
+a pod runs there all the same, it may have any GPU, so it counts on each.
 
-Where that plugin advertises fewer GPUs than the label ``nvidia.com/gpu.count`` has, some are sick. Which ones
-is not known, so the node takes nothing new.
+If that plugin advertises fewer GPUs than the label ``nvidia.com/gpu.count`` says, some are sick. It does not
+say which, so the node takes no new pods.
 """
 
 from __future__ import annotations
 
-from extender.inventory import gfd_labels as gfd
+from extender.inventory.gpu_labels import GpuLabels
 from extender.inventory.shared_gpus import InventoryError, SharedGpus
 from extender.k8s.objects import Node
 from extender.k8s.quantity import whole
 from extender.untrusted.limits import GPUS_PER_NODE
 from packing.fleet.fleet import Gpu
+from packing.model.gpu_catalogue import find_model
 from packing.model.reasons import Reason
 
 RESOURCE, WHOLE_GPU = "stowage.dev/gpu", "nvidia.com/gpu"
 LABEL = "stowage.dev/gpu-sharing"
 
 
-def divided(node: Node, memory_mib: int) -> SharedGpus | None:
-    """The node's GPUs if it is set aside; ``memory_mib`` of each, 0 if not known. Raises InventoryError."""
+def shared_gpus(node: Node, labels: GpuLabels) -> SharedGpus | None:
+    """The node's GPUs if it has the label. Raises InventoryError."""
     if node.labels.get(LABEL) != "true":
         return None
-    card = gfd.card(node.labels)
-    if card.replicas > 1 or (card.product and (card.product.shared or card.product.profile)):
+    product = labels.device.product
+    if labels.device.replicas > 1 or (product and (product.shared or product.profile)):
         raise InventoryError(f"{LABEL}: the device plugin divides the GPUs already")
-    advertised, labelled = whole(node.allocatable.get(WHOLE_GPU, "0")), gfd.gpu_count(node.labels)
-    gpus = labelled or advertised
+    memory_mib = labels.memory_mib(find_model(labels.product))
+    advertised = whole(node.allocatable.get(WHOLE_GPU, "0"))
+    gpus = labels.gpu_count or advertised
     if not 0 < gpus <= GPUS_PER_NODE or advertised > gpus or not memory_mib:
         raise InventoryError(f"{LABEL}: the number or the memory of the node's GPUs is not known")
-    closed = f"{advertised} of {gpus} GPUs are advertised, and which ones is not known"
+    some_sick = f"{advertised} of {gpus} GPUs are advertised, and which ones is not known"
     return SharedGpus(
         RESOURCE,
         LABEL,
         (Gpu(memory_mib, divisible=True),) * gpus,
-        whole=WHOLE_GPU,
-        open=False,
-        replaces=frozenset({WHOLE_GPU}),
-        closed=closed if 0 < advertised < gpus else "",
+        whole_gpu=WHOLE_GPU,
+        whole_gpu_allowed=False,
+        replaced=frozenset({WHOLE_GPU}),
+        problem=some_sick if 0 < advertised < gpus else "",
         reason=Reason.UNHEALTHY_GPU,
     )

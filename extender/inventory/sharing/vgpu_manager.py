@@ -1,11 +1,11 @@
 """GPUs as vgpu-manager registers them: the node annotation ``nvidia.com/node-device-register``.
 
 Facts (coldzerofear/vgpu-manager at 3d7f66d): a JSON list of id (index), type, uuid, core (per cent), memory
-(MiB), number (shares), numa, mig, healthy (``pkg/device/types.go``); ``node-config-info`` has the factor that
-the memory of requests is multiplied by. GPUs with ``mig`` are the native plugin's and take no shares.
+(MiB), number (shares), numa, mig, healthy (``pkg/device/types.go``). ``node-config-info`` has a factor by
+which the memory of requests is multiplied. GPUs with ``mig`` belong to NVIDIA's plugin and take no shares.
 
-Where vgpu-manager advertises nothing any more, and NVIDIA's plugin has the GPUs, its pods may still hold
-parts of them: they stay in the books, and the node takes nothing new.
+If vgpu-manager no longer advertises devices and NVIDIA's plugin does, vgpu-manager's pods may still hold
+parts of the GPUs. So the GPUs stay accounted for, and the node takes no new pods.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from extender.inventory.shared_gpus import (
     InventoryError,
     SharedGpus,
     advertises_nvidia,
-    count,
-    left_over,
-    name,
+    checked_gpus,
+    leftover_problem,
+    parse_name,
+    parse_number,
+    parse_objects,
     product_label,
-    table,
-    unique,
 )
 from extender.k8s.objects import Node
 from extender.k8s.quantity import whole
@@ -32,38 +32,38 @@ RESOURCE = "nvidia.com/vgpu-number"
 REGISTER, CONFIG = "nvidia.com/node-device-register", "nvidia.com/node-config-info"
 
 
-def divided(node: Node) -> SharedGpus | None:
-    """The node's GPUs if vgpu-manager divides them. Raises InventoryError."""
+def shared_gpus(node: Node) -> SharedGpus | None:
+    """The node's GPUs if vgpu-manager shares them. Raises InventoryError."""
     text = node.annotations.get(REGISTER)
-    gone = not whole(node.allocatable.get(RESOURCE, "0"))
-    if not text or (gone and not advertises_nvidia(node)):
+    leftover = not whole(node.allocatable.get(RESOURCE, "0"))
+    if not text or (leftover and not advertises_nvidia(node)):
         return None
     try:
-        entries = table(from_json(text), REGISTER)
+        entries = parse_objects(from_json(text), REGISTER)
         config = from_json(node.annotations.get(CONFIG) or "{}")
     except ValueError as error:
         raise InventoryError(f"{REGISTER} or {CONFIG} cannot be read: {error}") from error
-    if gone and all(entry.get("mig") is True for entry in entries):
-        return None  # all of them are the native plugin's
+    if leftover and all(entry.get("mig") is True for entry in entries):
+        return None  # all of them belong to NVIDIA's plugin
     factor = config.get("memoryFactor", 1) if isinstance(config, dict) else 1
     if factor not in (0, 1):
         raise InventoryError(f"{CONFIG}: a memory factor other than 1 is not supported")
-    entries.sort(key=lambda entry: count(entry.get("id"), REGISTER))
+    entries.sort(key=lambda entry: parse_number(entry.get("id"), REGISTER))
     gpus = [
         Gpu(
-            count(entry.get("memory"), REGISTER, GPU_MIB),
+            parse_number(entry.get("memory"), REGISTER, GPU_MIB),
             entry.get("healthy") is True and entry.get("mig") is not True,
-            count(entry.get("core"), REGISTER) * 10,
-            count(entry.get("number"), REGISTER),
-            name(entry.get("uuid", ""), REGISTER),
+            parse_number(entry.get("core"), REGISTER) * 10,
+            parse_number(entry.get("number"), REGISTER),
+            parse_name(entry.get("uuid", ""), REGISTER),
         )
         for entry in entries
     ]
     return SharedGpus(
         RESOURCE,
         REGISTER,
-        unique(gpus, REGISTER),
-        frozenset(product_label(name(entry.get("type", ""), REGISTER)) for entry in entries),
-        closed=left_over(RESOURCE, REGISTER) if gone else "",
-        sick=any(entry.get("healthy") is not True for entry in entries),
+        checked_gpus(gpus, REGISTER),
+        frozenset(product_label(parse_name(entry.get("type", ""), REGISTER)) for entry in entries),
+        problem=leftover_problem(RESOURCE, REGISTER) if leftover else "",
+        lists_sick_gpus=any(entry.get("healthy") is not True for entry in entries),
     )

@@ -1,11 +1,11 @@
 """GPUs as Volcano's vGPU device plugin registers them: the annotation ``volcano.sh/node-vgpu-register``.
 
 Facts (volcano-sh/volcano at ed72c7c8, ``pkg/scheduler/api/devices/nvidia/vgpu``):
-``uuid,count,MiB,type,health,mode`` per GPU, parted by ``:``; the node counts only if
-``volcano.sh/vgpu-number`` is allocatable. GPUs in MIG mode are listed and take nothing here.
+``uuid,count,MiB,type,health,mode`` per GPU, separated by ``:``. The node counts only if
+``volcano.sh/vgpu-number`` is allocatable. GPUs in MIG mode are listed and take no pods here.
 
-Where that resource is gone, and NVIDIA's plugin advertises the same GPUs, Volcano's pods may still hold parts
-of them: they stay in the books, and the node takes nothing new.
+If that resource is gone and NVIDIA's plugin advertises the same GPUs, Volcano's pods may still hold parts of
+them. So the GPUs stay accounted for, and the node takes no new pods.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from extender.inventory.shared_gpus import (
     InventoryError,
     SharedGpus,
     advertises_nvidia,
-    count,
-    left_over,
-    name,
+    checked_gpus,
+    leftover_problem,
+    parse_name,
+    parse_number,
+    parse_rows,
     product_label,
-    rows,
-    unique,
 )
 from extender.k8s.objects import Node
 from extender.k8s.quantity import whole
@@ -31,26 +31,27 @@ RESOURCE = "volcano.sh/vgpu-number"
 REGISTER = "volcano.sh/node-vgpu-register"
 
 
-def divided(node: Node) -> SharedGpus | None:
-    """The node's GPUs if Volcano divides them. Raises InventoryError."""
+def shared_gpus(node: Node) -> SharedGpus | None:
+    """The node's GPUs if Volcano shares them. Raises InventoryError."""
     text = node.annotations.get(REGISTER)
-    gone = not whole(node.allocatable.get(RESOURCE, "0"))
-    if not text or (gone and not advertises_nvidia(node)):
+    leftover = not whole(node.allocatable.get(RESOURCE, "0"))
+    if not text or (leftover and not advertises_nvidia(node)):
         return None
-    entries = rows(text, REGISTER)
+    entries = parse_rows(text, REGISTER)
     if not all(len(entry) in (5, 6) for entry in entries):
         raise InventoryError(f"{REGISTER} cannot be read")
     return SharedGpus(
         RESOURCE,
         REGISTER,
-        unique([_gpu(entry) for entry in entries], REGISTER),
-        frozenset(product_label(name(entry[3], REGISTER)) for entry in entries),
-        closed=left_over(RESOURCE, REGISTER) if gone else "",
-        sick=any(entry[4].strip() != "true" for entry in entries),
+        checked_gpus([_gpu(entry) for entry in entries], REGISTER),
+        frozenset(product_label(parse_name(entry[3], REGISTER)) for entry in entries),
+        problem=leftover_problem(RESOURCE, REGISTER) if leftover else "",
+        lists_sick_gpus=any(entry[4].strip() != "true" for entry in entries),
     )
 
 
 def _gpu(entry: list[str]) -> Gpu:
     uuid, slots, memory, _, health, *mode = (field.strip() for field in entry)
-    fit = health == "true" and mode in ([], [""], ["hami-core"])
-    return Gpu(count(memory, REGISTER, GPU_MIB), fit, WHOLE, count(slots, REGISTER), name(uuid, REGISTER))
+    divisible = health == "true" and mode in ([], [""], ["hami-core"])
+    memory_mib, shares = parse_number(memory, REGISTER, GPU_MIB), parse_number(slots, REGISTER)
+    return Gpu(memory_mib, divisible, WHOLE, shares, parse_name(uuid, REGISTER))

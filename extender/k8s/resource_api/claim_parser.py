@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 
+from extender.k8s.affinity import Toleration
 from extender.k8s.quantity import QuantityError
 from extender.k8s.resource_api.fields import (
     Malformed,
@@ -35,7 +36,6 @@ from extender.k8s.resource_api.objects import (
     DeviceSubRequest,
     ResourceClaim,
 )
-from extender.k8s.taints import Toleration
 from extender.untrusted import limits
 from extender.untrusted.limits import quoted, shorten
 

@@ -12,9 +12,8 @@ from math import ceil
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
+from extender.k8s.affinity import NodeSelectorTerm, Taint, Toleration
 from extender.k8s.resource_api.fields import Amount, Value
-from extender.k8s.selectors import Term
-from extender.k8s.taints import Taint, Toleration
 
 Number: TypeAlias = int | Fraction
 Counters: TypeAlias = Mapping[tuple[str, str], Number]
@@ -36,13 +35,13 @@ class NodeScope:
 
     node_name: str = ""
     all_nodes: bool = False
-    terms: tuple[Term, ...] = ()
+    terms: tuple[NodeSelectorTerm, ...] = ()
 
     def includes(self, name: str, labels: Mapping[str, str]) -> bool:
         """Whether the node with this name and these labels is in scope."""
         if self.node_name or self.all_nodes:
             return self.all_nodes or self.node_name == name
-        return any(term.holds(name, labels) for term in self.terms)
+        return any(term.matches(name, labels) for term in self.terms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from extender.k8s.affinity import NodeSelectorRequirement, NodeSelectorTerm, Taint
 from extender.k8s.quantity import QuantityError
 from extender.k8s.resource_api.fields import (
     INT64_MAX,
@@ -37,8 +38,6 @@ from extender.k8s.resource_api.objects import (
     Number,
     ResourceSlice,
 )
-from extender.k8s.selectors import Expression, Term
-from extender.k8s.taints import Taint
 from extender.untrusted import limits
 from extender.untrusted.limits import quoted, shorten
 
@@ -220,15 +219,15 @@ def _node_scope(raw: Raw) -> NodeScope | None:
     terms = read_map(raw["nodeSelector"], "nodeSelector").get("nodeSelectorTerms")
     return NodeScope(
         terms=tuple(
-            Term(_expressions(term, "matchExpressions"), _expressions(term, "matchFields"))
+            NodeSelectorTerm(_expressions(term, "matchExpressions"), _expressions(term, "matchFields"))
             for term in read_maps(terms, "nodeSelectorTerms", limits.SELECTOR_TERMS)
         )
     )
 
 
-def _expressions(term: Raw, field: str) -> tuple[Expression, ...]:
+def _expressions(term: Raw, field: str) -> tuple[NodeSelectorRequirement, ...]:
     return tuple(
-        Expression(
+        NodeSelectorRequirement(
             read_name(one.get("key"), "label", limits.KEY),
             read_name(one.get("operator"), "operator"),
             tuple(

@@ -11,9 +11,10 @@ import pytest
 import yaml
 
 from extender.dialects.pod_request import RequestError, request_of
-from extender.inventory.node_inventory import Sources, sources_of
-from extender.k8s.manifests import WireNode, WirePod
+from extender.inventory.node_inventory import Sources
+from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Deleted, Node, Pod
+from extender.k8s.pod_manifest import PodManifest
 from extender.untrusted.limits import CLAIMED_DEVICES
 from extender.verbs.bind import Refusal, assign
 from tests.extender.builders import make_state, why
@@ -29,14 +30,14 @@ def cases(key: str) -> list[str]:
 
 def node(name: str) -> Node:
     manifest = NODES[name] | {"metadata": {"name": name, **NODES[name].get("metadata", {})}}
-    return WireNode.model_validate(manifest).record()
+    return NodeManifest.model_validate(manifest).record()
 
 
 def pod(name: str, on: str = "") -> Pod:
     manifest = PODS[name]["pod"]
     metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}", **manifest.get("metadata", {})}
     spec = manifest["spec"] | ({"nodeName": on} if on else {})
-    return WirePod.model_validate(manifest | {"metadata": metadata, "spec": spec}).record()
+    return PodManifest.model_validate(manifest | {"metadata": metadata, "spec": spec}).record()
 
 
 def test_every_node_can_be_read():
@@ -160,7 +161,7 @@ def test_an_impossible_request_is_an_error_that_says_why(name):
     ],
 )
 def test_an_inventory_names_its_sources(name, devices, model, truth):
-    assert sources_of(node(name)) == Sources(devices, model, truth)
+    assert inventory_of(node(name)).sources == Sources(devices, model, truth)
 
 
 def test_the_documentation_names_every_manifest_and_no_other():

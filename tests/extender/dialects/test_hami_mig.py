@@ -14,7 +14,8 @@ from extender.cluster.factory import state_of
 from extender.cluster.state import State
 from extender.dialects.pod_request import RequestError
 from extender.explain.node import view_node
-from extender.inventory.node_inventory import InventoryError, shape_of
+from extender.inventory.node_inventory import inventory_of
+from extender.inventory.shared_gpus import InventoryError
 from extender.k8s.objects import Container, Deleted, Node, Pod, PodSpec, Upserted
 from extender.settings import Settings
 from extender.verbs.bind import Refusal, assign
@@ -191,7 +192,7 @@ def test_a_mig_reservation_on_a_gpu_without_mig_is_a_problem():
     "changes", [{"mode": "hami-core"}, {"migProfiles": []}, {"health": False}, {"mode": "mps"}]
 )
 def test_gpus_that_may_be_in_another_mode_take_nothing(changes):
-    shape = shape_of(with_gpus(2, **changes))
+    shape = inventory_of(with_gpus(2, **changes)).spec
     assert not shape.gpus[1].divisible or shape.mode == "hami-core"
     assert shape.gpus[0].divisible == ("mode" not in changes)
     assert not any(gpu.divisible and gpu.instances for gpu in shape.gpus if shape.mode != "mig")
@@ -210,7 +211,7 @@ def test_gpus_that_may_be_in_another_mode_take_nothing(changes):
 )
 def test_impossible_profiles_close_the_node(profile):
     with pytest.raises(InventoryError, match=REGISTER):
-        shape_of(with_gpus(1, migProfiles=[profile]))
+        inventory_of(with_gpus(1, migProfiles=[profile]))
 
 
 def test_a_pod_without_a_free_instance_is_refused():

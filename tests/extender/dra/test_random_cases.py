@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
-from extender.k8s.manifests import WirePod
+from extender.k8s.pod_manifest import PodManifest
 from extender.k8s.resource_api.claim_parser import parse_claim
 from extender.k8s.resource_api.slice_parser import parse_class, parse_slice
 from tests.e2e.dra_cases import case, classes
@@ -37,7 +37,7 @@ def test_no_device_is_given_twice_and_no_counter_is_overdrawn(rng):
     cache.refresh(dict(nodes).__getitem__)
     for (node, _), forecast in zip(
         nodes,
-        AllocationSimulator(cache).forecasts(WirePod.model_validate(one.pod).record(), nodes),
+        AllocationSimulator(cache).forecasts(PodManifest.model_validate(one.pod).record(), nodes),
         strict=True,
     ):
         assert forecast.cost >= 0

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from extender.explain.needs import Need
 from extender.explain.pod import asks, explain, explain_evaluation
-from extender.k8s.manifests import WirePod
+from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Container, PodSpec, Upserted
-from extender.k8s.scheduling_rules import NodeFilter
+from extender.k8s.pod_manifest import PodManifest
 from extender.protocol.node_names import NO_NAMES, NodeNames
 from extender.source.snapshot import parse_pod
 from extender.untrusted.limits import KEY, PROBLEM, SELECTOR_ITEMS
@@ -161,8 +161,8 @@ def affinity(*expressions, terms=1):
 
 
 def rules_of(**spec):
-    pod = WirePod.model_validate({"metadata": {"name": "p"}, "spec": spec})
-    return pod.record().rules
+    pod = PodManifest.model_validate({"metadata": {"name": "p"}, "spec": spec})
+    return pod.record().scheduling_constraints
 
 
 IN_ZONE = {"key": "zone", "operator": "In"}
@@ -189,7 +189,7 @@ def test_rules_past_their_limit_keep_nothing_but_a_problem(spec, problem):
     rules = rules_of(**spec)
     assert rules.problem.startswith(problem)
     assert bool(rules.problem) == bool(problem)
-    assert not (problem and (rules.terms or rules.tolerations))
+    assert not (problem and (rules.node_affinity or rules.tolerations))
 
 
 def test_equal_rules_are_one_object():
@@ -217,7 +217,7 @@ def test_equal_rules_are_one_object():
 def test_numbers_are_compared_as_go_reads_them(label, operator, values, holds):
     state = make_state(make_node("a", labels={"rank": label}))
     rules = rules_of(affinity=affinity({"key": "rank", "operator": operator, "values": values}))
-    explanation = explain(state, make_pod("new", rules=rules))
+    explanation = explain(state, make_pod("new", scheduling_constraints=rules))
     assert explanation.fits == holds
     assert explanation.passed_over == ({} if holds else {"node affinity does not match": 1})
 
@@ -228,11 +228,11 @@ def test_nodes_with_equal_labels_are_compared_once():
     ]
     state = make_state(*nodes)
     rules = rules_of(affinity=affinity(IN_ZONE | {"values": ["b"]}))
-    explanation = explain(state, make_pod("new", rules=rules))
+    explanation = explain(state, make_pod("new", scheduling_constraints=rules))
     assert explanation.passed_over == {"node affinity does not match": 25}
-    asked = NodeFilter(rules)
+    asked = NodeFilter(make_pod("new", scheduling_constraints=rules))
     for node in nodes:
-        asked.obstacle(node.name, node.labels, node.taints, node.unschedulable)
+        asked.rejection(node)
     assert len(asked._affinity) == 2
 
 
@@ -240,14 +240,16 @@ def test_a_cordon_can_be_tolerated():
     state = make_state(replace(make_node("a"), unschedulable=True))
     assert explain(state, make_pod("new")).passed_over == {"node is cordoned": 1}
     rules = rules_of(tolerations=[{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}])
-    assert explain(state, make_pod("new", rules=rules)).fits == 1
+    assert explain(state, make_pod("new", scheduling_constraints=rules)).fits == 1
 
 
 def test_affinity_for_the_name_of_a_node():
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
     rules = rules_of(affinity={"nodeAffinity": required})
-    explanation = explain(make_state(make_node("a"), make_node("b")), make_pod("new", rules=rules))
+    explanation = explain(
+        make_state(make_node("a"), make_node("b")), make_pod("new", scheduling_constraints=rules)
+    )
     assert ([one.node for one in explanation.best], explanation.nodes) == (["b"], 1)
 
 

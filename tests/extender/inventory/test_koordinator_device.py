@@ -1,4 +1,4 @@
-"""Koordinator's Device: the GPUs of a node one by one, with their health."""
+"""Koordinator's Device lists the GPUs of a node with their health."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import pytest
 import yaml
 
 from extender.cluster.state import State
-from extender.inventory.node_inventory import shape_of, sources_of
+from extender.inventory.node_inventory import inventory_of
 from extender.inventory.shared_gpus import InventoryError
-from extender.k8s.manifests import WireCards, WireNode, WirePod
-from extender.k8s.objects import Card, Deleted, KoordinatorDevice, Listed, Node, Pod, Upserted
+from extender.k8s.device_manifests import KoordinatorDeviceManifest
+from extender.k8s.node_manifest import NodeManifest
+from extender.k8s.objects import Deleted, KoordinatorDevice, KoordinatorGpu, Listed, Node, Pod, Upserted
+from extender.k8s.pod_manifest import PodManifest
 from extender.source.list_watch import ListWatch
-from extender.source.watched_kinds import WATCHED_KINDS
 from packing.fleet.fleet import Gpu
 from packing.model.reasons import Reason
 from tests.extender.builders import make_state, why
@@ -77,15 +78,15 @@ MIB = 15472384 // 1024
 
 
 def device() -> KoordinatorDevice:
-    return WireCards.model_validate(yaml.safe_load(DEVICE)).record()
+    return KoordinatorDeviceManifest.model_validate(yaml.safe_load(DEVICE)).record()
 
 
 def node() -> Node:
-    return WireNode.model_validate(yaml.safe_load(NODE)).record()
+    return NodeManifest.model_validate(yaml.safe_load(NODE)).record()
 
 
 def pod(name: str, core: int, minor: int | None = None) -> Pod:
-    """A pod that asks for so much of one GPU; with ``minor`` it runs there."""
+    """A pod that requests this part of one GPU. With ``minor`` it runs on that GPU."""
     amounts = {"koordinator.sh/gpu-core": str(core), "koordinator.sh/gpu-memory-ratio": str(core)}
     manifest = {
         "metadata": {"namespace": "default", "name": name, "uid": name},
@@ -97,7 +98,7 @@ def pod(name: str, core: int, minor: int | None = None) -> Pod:
             "scheduling.koordinator.sh/device-allocated": json.dumps(given)
         }
         manifest["spec"]["nodeName"] = "node-1"
-    return WirePod.model_validate(manifest).record()
+    return PodManifest.model_validate(manifest).record()
 
 
 def compute(state: State) -> list[int]:
@@ -111,20 +112,20 @@ def gpus(state: State) -> tuple[Gpu, ...]:
     return shape.gpus
 
 
-def test_each_gpu_has_its_place_its_name_and_its_health() -> None:
-    shape = shape_of(node(), device())
+def test_each_gpu_has_its_index_uuid_and_health() -> None:
+    shape = inventory_of(node(), device()).spec
     assert [(gpu.memory_mib, gpu.divisible, gpu.uuid[:8]) for gpu in shape.gpus] == [
         (MIB, True, "GPU-9858"),
         (MIB, False, "GPU-7f64"),
         (MIB, True, "GPU-36b2"),
     ]
-    assert sources_of(node(), device()).devices == "devices.scheduling.koordinator.sh"
-    assert sources_of(node()).devices == "koordinator.sh/gpu-core"
+    assert inventory_of(node(), device()).sources.devices == "devices.scheduling.koordinator.sh"
+    assert inventory_of(node()).sources.devices == "koordinator.sh/gpu-core"
 
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_a_pod_is_where_its_minor_number_says_whatever_comes_first(order: tuple[int, ...]) -> None:
-    """Without the Device, 2 would be a GPU that the node does not have: it has two, by its sums."""
+def test_a_pod_is_on_the_gpu_of_its_minor_number_in_any_order_of_events(order: tuple[int, ...]) -> None:
+    """Without the Device, the node has two GPUs by its sums, so it would have no GPU with the number 2."""
     objects = (node(), device(), pod("runs", 50, minor=2))
     state = make_state()
     state.apply([Upserted(objects[index]) for index in order])
@@ -132,15 +133,15 @@ def test_a_pod_is_where_its_minor_number_says_whatever_comes_first(order: tuple[
     assert not state.problems
 
 
-def test_a_sick_gpu_keeps_what_it_holds_and_takes_nothing() -> None:
+def test_a_sick_gpu_keeps_its_pods_and_takes_no_new_ones() -> None:
     state = make_state(node(), pod("on-sick", 30, minor=1), pod("first", 100, 0), pod("last", 60, 2))
     state.apply([Upserted(device())])
     assert compute(state) == [0, 700, 400]
     assert not state.problems
     assert why(state, pod("small", 40), "node-1") is Reason.FITS
     assert why(state, pod("larger", 50), "node-1") is not Reason.FITS
-    well = device()
-    healthy = replace(well, gpus=tuple(replace(card, healthy=True) for card in well.gpus))
+    sick = device()
+    healthy = replace(sick, gpus=tuple(replace(gpu, healthy=True) for gpu in sick.gpus))
     state.apply([Upserted(healthy)])
     assert why(state, pod("larger", 50), "node-1") is Reason.FITS
 
@@ -156,32 +157,35 @@ def test_without_the_device_the_sums_count_again() -> None:
     assert len(gpus(state)) == 3
 
 
-def test_a_device_without_koordinators_resources_closes_the_node_and_keeps_the_books() -> None:
-    """Koordinator's pods may hold parts of the GPUs that NVIDIA's plugin advertises alone."""
+def test_a_device_without_koordinators_resources_closes_the_node_and_keeps_its_gpus() -> None:
+    """Koordinator's pods may still hold parts of the GPUs that only NVIDIA's plugin advertises."""
     plain = replace(node(), allocatable={"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "3"})
-    found = shape_of(plain, device())
-    assert (found.sharing_resource, found.gpus) == ("koordinator.sh/gpu", shape_of(node(), device()).gpus)
+    found = inventory_of(plain, device()).spec
+    assert (found.sharing_resource, found.gpus) == (
+        "koordinator.sh/gpu",
+        inventory_of(node(), device()).spec.gpus,
+    )
     assert found.blocked is Reason.UNREADABLE
     bare = replace(plain, allocatable={"cpu": "64", "memory": "512Gi"})
-    assert shape_of(bare, device()) == shape_of(bare)
+    assert inventory_of(bare, device()).spec == inventory_of(bare).spec
 
 
 @pytest.mark.parametrize("minors", [(0, 0), (-1, 0), (0, 64)])
-def test_minor_numbers_that_cannot_be_true_close_the_node(minors: tuple[int, ...]) -> None:
-    cards = KoordinatorDevice(
-        "node-1", tuple(Card(minor, f"GPU-{i}", True) for i, minor in enumerate(minors))
+def test_impossible_minor_numbers_close_the_node(minors: tuple[int, ...]) -> None:
+    impossible = KoordinatorDevice(
+        "node-1", tuple(KoordinatorGpu(minor, f"GPU-{i}", True) for i, minor in enumerate(minors))
     )
     with pytest.raises(InventoryError, match="minor numbers"):
-        shape_of(node(), cards)
+        inventory_of(node(), impossible)
 
 
-def test_a_gap_in_the_minor_numbers_takes_nothing() -> None:
+def test_a_gap_in_the_minor_numbers_takes_no_pods() -> None:
     one = device()
-    shape = shape_of(node(), replace(one, gpus=one.gpus[2:]))
+    shape = inventory_of(node(), replace(one, gpus=one.gpus[2:])).spec
     assert [gpu.divisible for gpu in shape.gpus] == [False, False, True]
 
 
-def test_it_is_listed_as_the_api_server_has_it() -> None:
+def test_the_device_is_listed_and_watched() -> None:
     page = {"metadata": {"resourceVersion": "7"}, "items": [yaml.safe_load(DEVICE)]}
     protocol = ListWatch(WATCHED_KINDS["Device"])
     assert protocol.next_request().path == "/apis/scheduling.koordinator.sh/v1alpha1/devices"

@@ -1,4 +1,4 @@
-"""Conditions, labels and taints that say that a GPU is sick close a node for as long as they stand."""
+"""Conditions, labels and taints about sick GPUs close a node as long as they are set."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from extender.cluster.state import State
 from extender.explain.node import view_node
 from extender.explain.pod import explain
 from extender.inventory.node_inventory import inventory_of
-from extender.k8s import gpu_health as health
-from extender.k8s.manifests import WireNode
+from extender.k8s import gpu_health
+from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Node, Upserted
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
@@ -47,17 +47,17 @@ def read(
             ],
         },
     }
-    return WireNode.model_validate(manifest).record()
+    return NodeManifest.model_validate(manifest).record()
 
 
-@pytest.mark.parametrize(("kind", "bad"), health.CONDITIONS.items())
-def test_each_condition_of_the_table_closes_the_node_while_it_stands(kind, bad):
+@pytest.mark.parametrize(("kind", "bad"), gpu_health.CONDITIONS.items())
+def test_each_condition_of_the_table_closes_the_node_while_it_is_set(kind, bad):
     good = {"True": "False", "False": "True", "": "True"}[bad]
     for status in ("True", "False", "Unknown", ""):
         found = inventory_of(read([{"type": kind, "status": status}]))
-        assert found.shape.blocked is (Reason.UNHEALTHY_GPU if bad and status == bad else Reason.FITS)
-        assert (kind in found.doubt) == bool(bad and status == bad)
-    assert inventory_of(read([{"type": kind, "status": good}])).shape.blocked is Reason.FITS
+        assert found.spec.blocked is (Reason.SICK_GPU if bad and status == bad else Reason.FITS)
+        assert (kind in found.problem) == bool(bad and status == bad)
+    assert inventory_of(read([{"type": kind, "status": good}])).spec.blocked is Reason.FITS
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_each_condition_of_the_table_closes_the_node_while_it_stands(kind, bad):
         ("GpuReady", "False"),
         ("NvidiaGpuHealthy", "False"),
         ("example.com/gpu-health", "False"),
-        ("NvidiaXID31Error", ""),  # a program's own fault
+        ("NvidiaXID31Error", ""),  # caused by an application
         ("NvidiaXID310Error", "True"),
         ("Ready", ""),
         ("KernelDeadlock", ""),
@@ -81,10 +81,10 @@ def test_each_condition_of_the_table_closes_the_node_while_it_stands(kind, bad):
         ("NetworkUnavailable", ""),
     ],
 )
-def test_names_that_a_cluster_chose_itself_count_by_their_words(kind, bad):
+def test_names_that_are_not_in_the_table_count_by_their_words(kind, bad):
     for status in ("True", "False", "Unknown"):
-        expected = Reason.UNHEALTHY_GPU if status == bad else Reason.FITS
-        assert inventory_of(read([{"type": kind, "status": status}])).shape.blocked is expected
+        expected = Reason.SICK_GPU if status == bad else Reason.FITS
+        assert inventory_of(read([{"type": kind, "status": status}])).spec.blocked is expected
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ def test_names_that_a_cluster_chose_itself_count_by_their_words(kind, bad):
         ("node.cilium.io/agent-not-ready", "", "NoSchedule", False),
     ],
 )
-def test_taints_that_speak_of_sick_gpus(key, value, effect, closes):
+def test_taints_about_sick_gpus(key, value, effect, closes):
     found = inventory_of(read(taints=[{"key": key, "value": value, "effect": effect}]))
-    assert found.shape.blocked is (Reason.UNHEALTHY_GPU if closes else Reason.FITS)
+    assert found.spec.blocked is (Reason.SICK_GPU if closes else Reason.FITS)
 
 
 @pytest.mark.parametrize(
@@ -126,17 +126,17 @@ def test_taints_that_speak_of_sick_gpus(key, value, effect, closes):
         ("nvidia.com/gpu.deploy.dcgm", "true", False),
     ],
 )
-def test_labels_that_speak_of_sick_gpus(key, value, closes):
+def test_labels_about_sick_gpus(key, value, closes):
     found = inventory_of(read(labels={key: value}))
-    assert found.shape.blocked is (Reason.UNHEALTHY_GPU if closes else Reason.FITS)
+    assert found.spec.blocked is (Reason.SICK_GPU if closes else Reason.FITS)
 
 
 def test_the_known_label_sets_are_healthy():
     for entry in LABEL_SETS.values():
-        assert health.reported(Node("n", labels=entry["labels"])) == ""
+        assert gpu_health.sick_gpu_sign(Node("n", labels=entry["labels"])) == ""
 
 
-def test_a_node_opens_again_when_the_condition_is_gone_and_pods_keep_what_they_hold():
+def test_a_node_opens_again_when_the_condition_is_gone_and_pods_keep_their_gpus():
     sick = read([{"type": "GPUXIDErrors", "status": "True"}])
     running = make_pod("running", 3, node_name="n")
     state = make_state(read(), running)
@@ -164,7 +164,7 @@ def test_a_pod_without_a_gpu_goes_to_a_node_with_sick_gpus():
     assert list(result.names) == ["n"]
 
 
-def test_a_register_that_says_which_gpu_is_sick_leaves_the_others_open():
+def test_if_the_register_lists_the_sick_gpu_the_others_stay_open():
     sign = (("GPUXIDErrors", "True"),)
     for healthy, expected in ((False, Reason.FITS), (True, Reason.UNHEALTHY_GPU)):
         one = {"id": "a", "count": 10, "devmem": 1000, "devcore": 100, "health": True}
@@ -176,12 +176,12 @@ def test_a_register_that_says_which_gpu_is_sick_leaves_the_others_open():
             allocatable={"nvidia.com/gpu": "20"},
             conditions=sign,
         )
-        assert inventory_of(node).shape.blocked is expected
+        assert inventory_of(node).spec.blocked is expected
 
 
-def test_a_label_overrules_the_signs():
-    sick = read([{"type": "GPUMissing", "status": "True"}], labels={health.IGNORED: "true"})
-    assert inventory_of(sick).shape.blocked is Reason.FITS
+def test_a_label_overrides_the_signs():
+    sick = read([{"type": "GPUMissing", "status": "True"}], labels={gpu_health.IGNORE_LABEL: "true"})
+    assert inventory_of(sick).spec.blocked is Reason.FITS
 
 
 def test_a_heartbeat_does_not_read_the_node_again():
@@ -196,7 +196,7 @@ def test_a_heartbeat_does_not_read_the_node_again():
     assert state.fleet.changes > changes
 
 
-def test_only_so_many_conditions_are_kept_and_none_that_does_not_matter():
+def test_a_bounded_number_of_gpu_conditions_is_kept():
     many = [{"type": f"GpuError{i}", "status": "False"} for i in range(1000)]
     others = [{"type": f"Other{i}", "status": "True"} for i in range(400)]
     node = read([*others, *many])
@@ -206,16 +206,16 @@ def test_only_so_many_conditions_are_kept_and_none_that_does_not_matter():
     assert long.conditions == ()
 
 
-def test_what_a_sign_says_is_short():
+def test_the_text_of_a_sign_is_short():
     sick = replace(make_node("n"), conditions=(("GpuError" + "x" * 300, "True"),))
-    assert len(inventory_of(sick).doubt) < 200
+    assert len(inventory_of(sick).problem) < 200
 
 
-def test_a_thousand_signs_take_no_memory():
+def test_many_signs_take_little_memory():
     names = [f"GpuError{i}" for i in range(50_000)]
     tracemalloc.start()
     for name in names:
-        health.matters(name)
+        gpu_health.is_gpu_condition(name)
     kept = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert kept < 2 << 20

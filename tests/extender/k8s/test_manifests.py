@@ -1,4 +1,4 @@
-"""Nodes and pods of the wire become small records; what is absent, null or unknown does no harm."""
+"""Manifests become small records. Fields may be absent, null or unknown."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from extender.k8s.manifests import WireNode, WirePod, complaint
+from extender.k8s.affinity import Taint
+from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Container, Node, Pod, PodClaim, PodSpec
-from extender.k8s.taints import Taint
+from extender.k8s.pod_manifest import PodManifest
+from extender.untrusted.validation import validation_problem
 
 
 def pod_of(manifest: dict[str, Any]) -> Pod:
-    return WirePod.model_validate_json(json.dumps(manifest)).record()
+    return PodManifest.model_validate_json(json.dumps(manifest)).record()
 
 
 def node_of(manifest: dict[str, Any]) -> Node:
-    return WireNode.model_validate_json(json.dumps(manifest)).record()
+    return NodeManifest.model_validate_json(json.dumps(manifest)).record()
 
 
 def container(**resources: Any) -> dict[str, Any]:
@@ -141,7 +143,7 @@ def test_a_terminated_pod(phase: str) -> None:
     assert pod_of({"status": {"phase": phase}}).terminated
 
 
-def test_nothing_at_all() -> None:
+def test_empty_manifests() -> None:
     assert pod_of({}) == Pod(namespace="default", name="")
     assert node_of({}) == Node(name="")
 
@@ -166,7 +168,7 @@ def test_quantities_may_be_numbers_and_nulls_are_left_out() -> None:
         ("sidecar", False),
     ],
 )
-def test_annotations_that_matter(annotation: str, kept: bool) -> None:
+def test_relevant_annotations(annotation: str, kept: bool) -> None:
     assert pod_of({"metadata": {"annotations": {annotation: "v"}}}).annotations == (
         {annotation: "v"} if kept else {}
     )
@@ -180,17 +182,19 @@ def test_pods_of_one_template_share_their_spec() -> None:
 
 
 @pytest.mark.parametrize("timestamp", ["yesterday", "", "0000-99-99T00:00:00Z", None])
-def test_a_timestamp_that_cannot_be_read_is_unknown(timestamp: str | None) -> None:
+def test_an_invalid_timestamp_counts_as_unknown(timestamp: str | None) -> None:
     assert pod_of({"metadata": {"creationTimestamp": timestamp}}).created == 0.0
 
 
-def test_a_complaint_says_where_and_what() -> None:
+def test_a_validation_problem_says_what_is_wrong_and_where() -> None:
     with pytest.raises(ValidationError) as caught:
         pod_of({"spec": {"containers": [{"resources": {"requests": ["cpu"]}}]}})
-    assert complaint(caught.value) == "spec.containers.0.resources.requests: Input should be an object"
+    assert (
+        validation_problem(caught.value) == "spec.containers.0.resources.requests: Input should be an object"
+    )
 
 
-# Every field that Stowage reads, at any of its levels, may be null or missing.
+# Every field that Stowage reads.
 _FULL: dict[str, Any] = {
     "metadata": {"name": "a", "namespace": "b", "uid": "c", "labels": {"k": "v"}, "annotations": {"k": "v"}},
     "spec": {
@@ -215,19 +219,19 @@ _FULL: dict[str, Any] = {
 }
 
 
-def holed(draw: st.DrawFn, value: Any) -> Any:
+def with_holes(draw: st.DrawFn, value: Any) -> Any:
     if isinstance(value, dict):
         chosen = {k: draw(st.sampled_from(["keep", "keep", "null", "drop"])) for k in value}
         return {
-            k: holed(draw, v) if chosen[k] == "keep" else None
+            k: with_holes(draw, v) if chosen[k] == "keep" else None
             for k, v in value.items()
             if chosen[k] != "drop"
         }
-    return [holed(draw, v) for v in value] if isinstance(value, list) else value
+    return [with_holes(draw, v) for v in value] if isinstance(value, list) else value
 
 
 @given(st.data())
 def test_any_field_may_be_absent_or_null(data: st.DataObject) -> None:
-    manifest = data.draw(st.composite(lambda draw: holed(draw, _FULL))())
+    manifest = data.draw(st.composite(lambda draw: with_holes(draw, _FULL))())
     assert pod_of(manifest).phase in ("Running", "Pending")
     assert node_of(manifest).name in ("a", "")

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 import yaml
 
+from extender.k8s.affinity import SchedulingConstraints
 from extender.k8s.objects import Event, Listed, Node, Pod, Upserted
-from extender.k8s.scheduling_rules import Rules
 from extender.source.interface import BindConflict, BindError, Unavailable
 from extender.source.snapshot import Snapshot, SnapshotSource, read
 
@@ -57,7 +57,13 @@ def test_a_list_of_nodes_and_pods(write: Callable[[Any], str]) -> None:
     assert snapshot.nodes["n1"] == Node("n1", labels={"pool": "gpu"})
     assert list(snapshot.pods) == ["ml/a", "ml/b"]
     assert snapshot.pods["ml/a"] == Pod(
-        "ml", "a", "u-a", node_name="n1", phase="Running", created=1767225600.0, rules=Rules(owner="Node")
+        "ml",
+        "a",
+        "u-a",
+        node_name="n1",
+        phase="Running",
+        created=1767225600.0,
+        scheduling_constraints=SchedulingConstraints(owner_kind="Node"),
     )
     assert snapshot.problems == []
 

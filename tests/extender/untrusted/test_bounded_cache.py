@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.untrusted.bounded_cache import BoundedMap, Shared, bounded_cache, cached_with_owner
+from extender.untrusted.bounded_cache import BoundedMap, WeakInterner, bounded_cache, weak_cache
 from extender.untrusted.limits import PROBLEM, QUOTED, quoted, shorten
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 12)), max_size=60))
-def test_neither_bound_is_ever_exceeded_and_the_newest_stay(puts: list[tuple[int, int]]) -> None:
+def test_both_bounds_hold_and_the_newest_entries_stay(puts: list[tuple[int, int]]) -> None:
     kept: BoundedMap[int, tuple[int, int]] = BoundedMap(entries=5, size=160)
     for number, (key, size) in enumerate(puts):
         kept.put(key, (number, size), size)
@@ -25,7 +25,7 @@ def test_neither_bound_is_ever_exceeded_and_the_newest_stay(puts: list[tuple[int
         assert kept.get(key) == ((number, size) if size <= 10 else None)
 
 
-def test_a_cache_asks_once_for_what_is_small_and_again_for_what_is_large() -> None:
+def test_a_cache_keeps_small_results_and_not_large_ones() -> None:
     asked: list[str] = []
 
     @bounded_cache(entries=4, weigh=len, size=160)
@@ -37,7 +37,7 @@ def test_a_cache_asks_once_for_what_is_small_and_again_for_what_is_large() -> No
     assert asked == ["a", "b" * 11, "b" * 11]
 
 
-def test_foreign_text_is_cut_and_escaped() -> None:
+def test_untrusted_text_is_cut_and_escaped() -> None:
     assert shorten("short") == "short"
     assert len(shorten("x" * 1000)) == PROBLEM
     assert shorten("x" * 1000).endswith("...")
@@ -58,8 +58,8 @@ class Owner:
         return hash(self.name)
 
 
-def test_one_object_stands_for_equal_ones_as_long_as_somebody_has_it() -> None:
-    shared: Shared[Owner] = Shared()
+def test_equal_objects_are_replaced_by_one_while_it_is_referred_to() -> None:
+    shared: WeakInterner[Owner] = WeakInterner()
     first = shared.add(Owner("a"))
     assert shared.find(Owner("a")) is first
     assert shared.find(Owner("b")) is None
@@ -72,7 +72,7 @@ def test_one_object_stands_for_equal_ones_as_long_as_somebody_has_it() -> None:
 def test_results_and_errors_live_as_long_as_their_owner() -> None:
     asked: list[str] = []
 
-    @cached_with_owner(weigh=len, size=160)
+    @weak_cache(weigh=len, size=160)
     def joined(owner: Owner, text: str) -> str:
         asked.append(text)
         if text == "bad":

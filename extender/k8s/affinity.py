@@ -1,0 +1,129 @@
+"""What a pod or a device requires of a node: node selector terms, and tolerations of taints.
+
+Semantics of Kubernetes v1.36: node selector terms as in k8s.io/component-helpers
+``scheduling/corev1/nodeaffinity``; taints as ``ToleratesTaint`` of k8s.io/api ``core/v1`` and of
+k8s.io/dynamic-resource-allocation ``resourceclaim`` (v0.36.3).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+_INTEGER = re.compile(r"[-+]?[0-9]{1,63}")
+"""What ``Gt`` and ``Lt`` compare, as Go's ``ParseInt`` reads it; a label has 63 characters at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSelectorRequirement:
+    """A requirement on one label of a node: ``operator`` is In, NotIn, Exists, DoesNotExist, Gt or Lt."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether the labels meet the requirement. An unknown operator matches nothing."""
+        value = labels.get(self.key)
+        match self.operator:
+            case "In":
+                return value in self.values
+            case "NotIn":
+                return value not in self.values
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+            case "Gt" | "Lt":
+                return self._compares(value)
+        return False
+
+    def _compares(self, value: str | None) -> bool:
+        number, bound = _integer(value or ""), _integer(self.values[0] if len(self.values) == 1 else "")
+        if number is None or bound is None:
+            return False
+        return number > bound if self.operator == "Gt" else number < bound
+
+
+def _integer(text: str) -> int | None:
+    number = int(text) if _INTEGER.fullmatch(text) else None
+    return number if number is not None and -(2**63) <= number < 2**63 else None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSelectorTerm:
+    """Requirements that must all match: on labels, and on fields (only ``metadata.name`` exists)."""
+
+    labels: tuple[NodeSelectorRequirement, ...] = ()
+    fields: tuple[NodeSelectorRequirement, ...] = ()
+
+    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether the node with this name and these labels meets the term. An empty term matches no node."""
+        fields = {"metadata.name": name}
+        return bool(self.labels or self.fields) and (
+            all(requirement.matches(labels) for requirement in self.labels)
+            and all(requirement.matches(fields) for requirement in self.fields)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """Keeps pods off a node, or claims off a device, unless they tolerate it."""
+
+    key: str
+    value: str
+    effect: str
+
+    @property
+    def blocks_scheduling(self) -> bool:
+        """Whether the effect is more than a preference."""
+        return self.effect in ("NoSchedule", "NoExecute")
+
+
+@dataclass(frozen=True, slots=True)
+class Toleration:
+    """Tolerates taints with this key, value and effect. An empty key or effect matches every one."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+    def tolerates(self, taint: Taint) -> bool:
+        """Whether this toleration matches the taint."""
+        if self.effect not in ("", taint.effect) or self.key not in ("", taint.key):
+            return False
+        return self.operator == "Exists" or (self.operator in ("", "Equal") and self.value == taint.value)
+
+
+def tolerated(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> bool:
+    """Whether each taint that blocks scheduling is tolerated."""
+    return all(
+        any(toleration.tolerates(taint) for toleration in tolerations)
+        for taint in taints
+        if taint.blocks_scheduling
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingConstraints:
+    """Where kube-scheduler may run a pod, apart from the pod's node selector.
+
+    ``node_affinity``: one of the terms must match; None means no affinity. ``owner_kind`` is the kind of the
+    pod's controller, "" for none. ``problem`` says which part is too large to read, "" for none: then no node
+    is accepted.
+    """
+
+    node_affinity: tuple[NodeSelectorTerm, ...] | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    owner_kind: str = ""
+    problem: str = ""
+
+    @property
+    def pinned_to_node(self) -> bool:
+        """Whether no other node can run the pod: it belongs to a DaemonSet, or to a Node (a static pod)."""
+        return self.owner_kind in ("DaemonSet", "Node")
+
+
+NO_CONSTRAINTS = SchedulingConstraints()

@@ -1,0 +1,113 @@
+"""Reads a Node from its manifest. Any field may be absent or null."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from itertools import islice
+
+from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+from extender.k8s import gpu_health
+from extender.k8s.affinity import Taint
+from extender.k8s.metadata import (
+    Metadata,
+    TextMap,
+    drop_large_entries,
+    interned,
+    relevant_entries,
+    unix_seconds,
+)
+from extender.k8s.objects import Node, Pairs
+from extender.untrusted.limits import (
+    NAME,
+    NODE_ANNOTATION,
+    NODE_ANNOTATIONS,
+    NODE_CONDITIONS,
+    NODE_TAINTS,
+    RESOURCES,
+)
+
+
+class _Taint(TypedDict, total=False):
+    key: str | None
+    value: str | None
+    effect: str | None
+
+
+class _Spec(TypedDict, total=False):
+    unschedulable: bool | None
+    taints: list[_Taint] | None
+
+
+class _Condition(TypedDict, total=False):
+    type: str | None
+    status: str | None
+
+
+class _Status(TypedDict, total=False):
+    allocatable: TextMap
+    conditions: list[_Condition] | None
+
+
+class NodeManifest(BaseModel):
+    metadata: Metadata | None = None
+    spec: _Spec | None = None
+    status: _Status | None = None
+
+    def record(self) -> Node:
+        """The node, within the limits of ``limits.py``."""
+        metadata, spec, status = self.metadata or {}, self.spec or {}, self.status or {}
+        labels, annotations, unreadable, problem = drop_large_entries(
+            interned(metadata.get("labels")),
+            relevant_entries(metadata.get("annotations")),
+            NODE_ANNOTATION,
+            NODE_ANNOTATIONS,
+        )
+        allocatable, taints = interned(status.get("allocatable")), spec.get("taints") or []
+        if len(allocatable) > RESOURCES or len(taints) > NODE_TAINTS:
+            allocatable, taints, too_many = _within_limits(allocatable, taints)
+            problem = problem or too_many
+        return Node(
+            name=sys.intern(metadata.get("name") or ""),
+            uid=metadata.get("uid") or "",
+            labels=labels,
+            annotations=annotations,
+            allocatable=allocatable,
+            unschedulable=bool(spec.get("unschedulable")),
+            taints=tuple([_taint(taint) for taint in taints]),
+            created=unix_seconds(metadata.get("creationTimestamp")),
+            conditions=_gpu_conditions(status.get("conditions") or ()),
+            unreadable=unreadable,
+            problem=problem,
+        )
+
+
+def _within_limits(
+    allocatable: Mapping[str, str], taints: list[_Taint]
+) -> tuple[Mapping[str, str], list[_Taint], str]:
+    """The resources and taints that are kept, and which limit they exceed."""
+    problem = ""
+    if len(allocatable) > RESOURCES:  # kubelet keeps the MIG profiles of earlier layouts, with 0 instances
+        allocatable = {name: text for name, text in allocatable.items() if text != "0"}
+    if len(allocatable) > RESOURCES:
+        allocatable, problem = {}, f"offers more than {RESOURCES} resources"
+    if len(taints) > NODE_TAINTS:
+        problem = f"more than {NODE_TAINTS} taints"
+    return allocatable, taints[:NODE_TAINTS], problem
+
+
+def _taint(taint: _Taint) -> Taint:
+    return Taint(taint.get("key") or "", taint.get("value") or "", taint.get("effect") or "")
+
+
+def _gpu_conditions(conditions: Iterable[_Condition]) -> Pairs:
+    """Only the conditions about GPUs: heartbeats change the others every few minutes."""
+    named = ((one.get("type") or "", one.get("status") or "") for one in islice(conditions, NODE_CONDITIONS))
+    kept = (
+        (sys.intern(kind), sys.intern(status[:NAME]))
+        for kind, status in named
+        if gpu_health.is_gpu_condition(kind)
+    )
+    return tuple(islice(kept, NODE_TAINTS))

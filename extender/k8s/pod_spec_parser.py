@@ -1,0 +1,213 @@
+"""Reads the part of a pod's spec that placement needs, within the limits of ``limits.py``.
+
+A spec beyond a limit is replaced by a summary: one container that requests what the whole pod uses, so that
+the node of a running pod is still accounted for. Equal specs are one object, because a cluster with 30,000
+pods has a few hundred templates.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
+from operator import methodcaller
+
+from typing_extensions import TypedDict
+
+from extender.k8s.metadata import NO_ENTRIES, TextMap, is_relevant, sorted_pairs
+from extender.k8s.objects import Container, Pairs, PodClaim, PodSpec
+from extender.k8s.quantity import QuantityError, milli, whole
+from extender.untrusted.bounded_cache import WeakInterner
+from extender.untrusted.limits import (
+    CONTAINERS,
+    KEY,
+    POD_CLAIMS,
+    POD_RESOURCES,
+    RESOURCES,
+    SELECTOR_ITEMS,
+)
+
+
+class _Resources(TypedDict, total=False):
+    requests: TextMap
+    limits: TextMap
+
+
+class _Container(TypedDict, total=False):
+    name: str | None
+    resources: _Resources | None
+    restartPolicy: str | None
+
+
+class ClaimManifest(TypedDict, total=False):
+    name: str | None
+    resourceClaimName: str | None
+    resourceClaimTemplateName: str | None
+
+
+class PlacementSpecManifest(TypedDict, total=False):
+    containers: list[_Container] | None
+    initContainers: list[_Container] | None
+    resources: _Resources | None
+    overhead: TextMap
+    nodeSelector: TextMap
+    resourceClaims: list[ClaimManifest] | None
+
+
+_specs: WeakInterner[PodSpec] = WeakInterner()
+_RESOURCES_OF = methodcaller("get", "resources")
+
+
+def parse_spec(manifest: PlacementSpecManifest) -> tuple[PodSpec, str]:
+    """The spec, and which limit it exceeds ("" for none). Beyond a limit the spec is a summary."""
+    if problem := _length_problem(manifest):
+        return _summary(manifest), problem
+    pod_level = manifest.get("resources") or {}
+    spec = PodSpec(
+        containers=tuple([_container(c) for c in manifest.get("containers") or ()]),
+        init_containers=tuple([_container(c) for c in manifest.get("initContainers") or ()]),
+        requests=sorted_pairs(pod_level.get("requests")),
+        limits=sorted_pairs(pod_level.get("limits")),
+        overhead=sorted_pairs(manifest.get("overhead")),
+        node_selector=sorted_pairs(manifest.get("nodeSelector")),
+        claims=tuple([_claim(c) for c in manifest.get("resourceClaims") or ()]),
+    )
+    if (known := _specs.find(spec)) is not None:  # checked when it was added
+        return known, ""
+    if problem := _size_problem(spec):
+        return _summary(manifest), problem
+    return _specs.add(spec), ""
+
+
+def _container(container: _Container) -> Container:
+    requests, limits = _with_default_requests(container.get("resources"))
+    return Container(
+        container.get("name") or "", requests, limits, container.get("restartPolicy") == "Always"
+    )
+
+
+def _with_default_requests(resources: _Resources | None) -> tuple[Pairs, Pairs]:
+    """Requests and limits. A resource with a limit and no request requests its limit (``SetDefaults_Pod`` of
+    k8s.io/kubernetes)."""
+    if not resources:
+        return (), ()
+    requests, limits = resources.get("requests"), resources.get("limits")
+    if not limits:
+        return sorted_pairs(requests), ()
+    given = {name: text for name, text in requests.items() if text is not None} if requests else {}
+    return sorted_pairs(limits | given), sorted_pairs(limits)
+
+
+def _claim(claim: ClaimManifest) -> PodClaim:
+    template = claim.get("resourceClaimTemplateName") or ""
+    return PodClaim(claim.get("name") or "", claim.get("resourceClaimName") or "", template)
+
+
+def _length_problem(manifest: PlacementSpecManifest) -> str:
+    """Which list or map of the manifest is too long to parse, "" for none."""
+    pod_level = manifest.get("resources") or {}
+    containers, inits = manifest.get("containers") or (), manifest.get("initContainers") or ()
+    maps = pod_level.get("requests"), pod_level.get("limits"), manifest.get("overhead")
+    counts = (
+        (max(len(containers), len(inits)), CONTAINERS, "containers"),
+        (max(map(_length, maps)), RESOURCES, "resources of the pod as a whole"),
+        (len(manifest.get("nodeSelector") or ()), SELECTOR_ITEMS, "entries in the node selector"),
+        (len(manifest.get("resourceClaims") or ()), POD_CLAIMS, "resource claims"),
+    )
+    for count, most, what in counts:
+        if count > most:
+            return f"more than {most} {what}"
+    of_containers = [
+        resources.values() for resources in map(_RESOURCES_OF, (*containers, *inits)) if resources
+    ]
+    if max(map(_length, chain.from_iterable(of_containers)), default=0) > RESOURCES:
+        return f"more than {RESOURCES} resources of one container"
+    return ""
+
+
+def _length(entries: TextMap) -> int:
+    return len(entries) if entries else 0
+
+
+def _size_problem(spec: PodSpec) -> str:
+    """Which limit a spec exceeds although none of its lists is too long, "" for none."""
+    resources = [len(c.requests) for c in (*spec.init_containers, *spec.containers)]
+    counts = (
+        (max(resources, default=0), RESOURCES, "resources of one container"),
+        (sum(resources), POD_RESOURCES, "resources of all containers"),
+        (max(map(len, _texts(spec)), default=0), KEY, "characters in a name or quantity"),
+    )
+    return next((f"more than {most} {what}" for count, most, what in counts if count > most), "")
+
+
+def _texts(spec: PodSpec) -> Iterable[str]:
+    containers = (*spec.init_containers, *spec.containers)
+    maps = chain.from_iterable((c.requests, c.limits) for c in containers)
+    pairs = chain(*maps, spec.requests, spec.limits, spec.overhead, spec.node_selector)
+    claims = chain.from_iterable((c.name, c.claim, c.template) for c in spec.claims)
+    return chain((c.name for c in containers), chain.from_iterable(pairs), claims)
+
+
+def _summary(manifest: PlacementSpecManifest) -> PodSpec:
+    """A spec of one container that requests what all containers use at once, or slightly more.
+
+    There may be thousands of containers, so equal quantities are counted before they are parsed. Of more than
+    ``POD_RESOURCES`` resources, those about GPUs come first, then those with short names.
+    """
+    inits: tuple[list[_Container], list[_Container]] = [], []  # those that end, and sidecars
+    for container in manifest.get("initContainers") or ():
+        inits[container.get("restartPolicy") == "Always"].append(container)
+    main, ending, sidecars = map(_quantity_counts, (manifest.get("containers") or (), *inits))
+    names = {name for name, _ in chain(main, ending, sidecars)}
+    if len(names) > POD_RESOURCES:
+        relevant = {"cpu", "memory", *filter(is_relevant, names)}
+        ordered = sorted(names & relevant, key=len) + sorted(names - relevant, key=len)
+        names = set(ordered[:POD_RESOURCES])
+    main_sums, sidecar_sums, peak = _sums(main, names), _sums(sidecars, names), Counter[str]()
+    for name, text in ending:
+        if name in names:
+            peak[name] = max(peak[name], _amount(name, text))
+    requests = {name: max(main_sums[name], peak[name]) + sidecar_sums[name] for name in names}
+    quantities = tuple(sorted((name, _quantity(name, amount)) for name, amount in requests.items()))
+    pod_level = manifest.get("resources") or {}
+    return PodSpec(
+        containers=(Container("", quantities),),
+        requests=_cpu_and_memory(pod_level.get("requests")),
+        limits=_cpu_and_memory(pod_level.get("limits")),
+        overhead=_cpu_and_memory(manifest.get("overhead")),
+    )
+
+
+def _quantity_counts(containers: Iterable[_Container]) -> Counter[tuple[str, str | None]]:
+    """How many containers request each quantity of each resource."""
+    resources = filter(None, map(_RESOURCES_OF, containers))
+    requests = [(one.get("limits") or NO_ENTRIES) | (one.get("requests") or NO_ENTRIES) for one in resources]
+    return Counter(chain.from_iterable(map(dict.items, requests)))
+
+
+def _sums(counts: Mapping[tuple[str, str | None], int], names: Collection[str]) -> Counter[str]:
+    sums: Counter[str] = Counter()
+    for (name, text), count in counts.items():
+        if name in names:
+            sums[name] += count * _amount(name, text)
+    return sums
+
+
+def _amount(name: str, text: str | None) -> int:
+    """Milli-CPU, bytes of memory, or the number of anything else; 0 if it cannot be parsed."""
+    try:
+        if text is None or len(name) > KEY:
+            return 0
+        return milli(text) if name == "cpu" else whole(text)
+    except QuantityError:
+        return 0
+
+
+def _quantity(name: str, amount: int) -> str:
+    return f"{amount}m" if name == "cpu" else str(amount)
+
+
+def _cpu_and_memory(entries: TextMap) -> Pairs:
+    """CPU and memory are the only resources that a pod as a whole may request."""
+    found = ((name, (entries or NO_ENTRIES).get(name)) for name in ("cpu", "memory"))
+    return tuple((name, text[:KEY]) for name, text in found if text is not None)

@@ -1,0 +1,220 @@
+"""A node beyond a limit is unreadable, with a short text, and costs little."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from extender.cluster.state import State
+from extender.inventory.node_inventory import NodeInventory, inventory_of
+from extender.inventory.shared_gpus import InventoryError
+from extender.k8s.affinity import Taint
+from extender.k8s.objects import MigLayouts, Node, Upserted
+from extender.untrusted.limits import GPUS_PER_NODE, NAME, PROBLEM, RESOURCES
+from packing.model.gpu_catalogue import parse_product, parse_profile
+from packing.model.nvlink import parse_islands
+from packing.model.reasons import Reason
+from tests.extender.builders import make_node, make_pod, make_state, why
+from tests.extender.counting import calls
+
+HAMI, VOLCANO = "hami.io/node-nvidia-register", "volcano.sh/node-vgpu-register"
+VGPU, CONFIG = "nvidia.com/node-device-register", "nvidia.com/node-config-info"
+GPU = "nvidia.com/gpu"
+
+
+def bounded(found: NodeInventory) -> None:
+    shape = found.spec
+    assert len(shape.gpus) <= GPUS_PER_NODE
+    assert len(shape.pools) <= RESOURCES + 1
+    assert sum(map(len, shape.islands)) <= GPUS_PER_NODE
+    assert all(len(pool.gpus) <= GPUS_PER_NODE for pool in shape.pools)
+    assert len(shape.product) <= NAME
+    assert len(found.problem) <= PROBLEM
+
+
+@pytest.mark.parametrize(
+    ("labels", "allocatable"),
+    [
+        ({"nvidia.com/cuda.runtime-version.major": "999999999999999"}, {}),
+        (
+            {
+                "nvidia.com/cuda.runtime-version.major": "12",
+                "nvidia.com/cuda.runtime-version.minor": "9" * 15,
+            },
+            {},
+        ),
+        ({"stowage.dev/replicas-per-container": "999999999999999"}, {}),
+        ({"nvidia.com/gpu.replicas": "999999999999999"}, {}),
+        ({"nvidia.com/gpu.memory": "999999999999999"}, {}),
+        ({"amd.com/gpu.vram": "²G"}, {"amd.com/gpu": "8"}),
+        ({"amd.com/gpu.vram": "9" * 5000 + "G"}, {"amd.com/gpu": "8"}),
+        (
+            {
+                "nvlink.feature.node.kubernetes.io/islands": "0-999",
+                "nvlink.feature.node.kubernetes.io/gpus": "8",
+            },
+            {},
+        ),
+        ({"node.kubernetes.io/instance-type": "p5." + "x" * 100_000}, {}),
+    ],
+)
+def test_impossible_numbers_in_labels_are_ignored(labels: dict[str, str], allocatable: dict[str, str]):
+    """Some of these overflowed an array, which ended the watch."""
+    node = Node(
+        "n", labels=labels, allocatable={"cpu": "64", "memory": "512Gi"} | (allocatable or {GPU: "8"})
+    )
+    state = make_state(node, make_node("other"))
+    assert why(state, make_pod("one"), "other") is Reason.FITS
+    assert len(state.fleet.shapes[0].gpus) == (1 if "nvidia.com/gpu.replicas" in labels else 8)
+
+
+def entry(**keys: Any) -> dict[str, Any]:
+    return {"id": "GPU-1", "count": 10, "devmem": 40960, "devcore": 100, "health": True} | keys
+
+
+PROFILE = {
+    "name": "1g.5gb",
+    "memoryMB": 4864,
+    "core": 14,
+    "sliceCount": 1,
+    "placements": [{"start": 0, "size": 1}],
+}
+
+
+@pytest.mark.parametrize(
+    "register",
+    [
+        json.dumps([entry(id=f"GPU-{i}") for i in range(65)]),
+        json.dumps([entry(id=f"GPU-{i}", devmem=1 << 24) for i in range(2)]),
+        json.dumps([entry(id="x" * 129)]),
+        json.dumps([entry(id=["GPU-1"])]),
+        json.dumps([entry(type="x" * 129)]),
+        json.dumps([entry(type={"a": 1})]),
+        json.dumps([entry(count=True)]),
+        json.dumps([entry(count=float("nan"))]),
+        json.dumps([entry(count=1 << 21)]),
+        json.dumps([entry(count="٣")]),
+        json.dumps([entry(devcore="9" * 5000)]),
+        "[" + json.dumps(entry())[:-1] + ',"index":' + "9" * 90_000 + "}]",
+        json.dumps([entry(mode="mig", migProfiles=[PROFILE] * 65)]),
+        json.dumps([entry(mode="mig", migProfiles=[PROFILE | {"placements": PROFILE["placements"] * 33}])]),
+        json.dumps([entry(mode="mig", migProfiles=[PROFILE | {"name": "x" * 129}])]),
+        "GPU-1,10,1,100,T4,0,true:" * 65,
+        ":" * 90_000,
+        json.dumps([entry(x=[[[[1]]]])]).replace("1]]]]", "[" * 50_000),
+    ],
+)
+def test_a_register_that_exceeds_a_limit_closes_the_node_with_a_short_text(register: str):
+    node = Node("n", annotations={HAMI: register}, allocatable={GPU: "10"})
+    if register.strip(":"):
+        with pytest.raises(InventoryError) as refused:
+            inventory_of(node)
+        assert len(str(refused.value)) <= PROBLEM
+    else:
+        with pytest.raises(InventoryError):
+            inventory_of(node)
+    state = make_state(node)
+    assert why(state, make_pod("one", cpu="0"), "n") is Reason.UNREADABLE
+
+
+@pytest.mark.parametrize(
+    "name", [HAMI, VOLCANO, VGPU, "hami.io/node-handshake", f"{GPU}.replicas", f"{GPU}.product"]
+)
+def test_a_node_without_a_required_annotation_is_unreadable(name: str):
+    sound = make_node("n")
+    for left_out, reason in (((name,), Reason.UNREADABLE), (("example.com/notes",), Reason.FITS)):
+        state = make_state(sound)
+        state.apply([Upserted(replace(sound, unreadable=left_out))])
+        assert why(state, make_pod("one"), "n") is reason
+        assert ("n" in state.problems) == (reason is not Reason.FITS)
+
+
+def test_other_problems_of_a_node_are_reported():
+    state = make_state(replace(make_node("n"), problem="400 annotations: 64 are read"))
+    assert state.problems == {"n": "400 annotations: 64 are read"}
+    assert why(state, make_pod("one"), "n") is Reason.FITS
+
+
+@pytest.mark.parametrize(
+    "name", ["9" * 5000 + "g.1gb", "1g." + "9" * 5000 + "gb", "1g.1gb" + "x" * 5000, "١g.5gb"]
+)
+def test_a_profile_with_thousands_of_digits_is_invalid(name: str):
+    assert parse_profile(name) is None
+    with pytest.raises(InventoryError) as refused:
+        inventory_of(Node("n", allocatable={f"nvidia.com/mig-{name}": "1"}))
+    assert len(str(refused.value)) < 150
+
+
+def test_a_product_is_parsed_in_one_pass():
+    """A label with thousands of beginnings of MIG profiles took quadratic time."""
+    assert len(parse_product("-MIG-1g.1gb" * 20_000 + "!").base) <= NAME
+
+
+@pytest.mark.parametrize("value", ["0-999", "64", "0-63.64", "0-1_" * 100, "9" * 10_000, "٠-٣"])
+def test_islands_name_no_more_gpus_than_a_node_has(value: str):
+    with pytest.raises(ValueError, match="islands") as refused:
+        parse_islands(value)
+    assert len(str(refused.value)) < 700
+
+
+def test_a_layout_with_bounds_is_still_read():
+    node = Node("n", labels={"nvidia.com/mig.config": "x" * 5000, "nvidia.com/mig.config.state": "success"})
+    node = replace(node, allocatable={"nvidia.com/mig-1g.10gb": "7"})
+    found = inventory_of(node, None, MigLayouts("ns/name", layouts={"all": ()}))
+    bounded(found)
+
+
+def steps(state: State, node: Node) -> int:
+    """Function calls, in Python and in C, for the event of a node with a changed label."""
+    state.apply([Upserted(replace(node, labels={**node.labels, "flaps": "1"}))])
+    return calls(lambda: state.apply([Upserted(node)]))
+
+
+def profiles(kinds: int, places: int) -> list[dict[str, Any]]:
+    return [
+        PROFILE | {"name": f"{i}g.5gb", "placements": [{"start": j, "size": 1} for j in range(places)]}
+        for i in range(kinds)
+    ]
+
+
+def hami(*entries: dict[str, Any]) -> Node:
+    register = json.dumps([one | {"id": f"GPU-{i}", "index": i} for i, one in enumerate(entries)])
+    return Node("n", annotations={HAMI: register}, allocatable={"cpu": "64", "memory": "512Gi", GPU: "640"})
+
+
+NORMAL = make_node("n", labels={f"feature.node.kubernetes.io/f{i}": "true" for i in range(40)})
+NORMAL_MIG = hami(*[entry(mode="mig", migProfiles=profiles(8, 7))] * 8)
+
+
+@pytest.mark.parametrize(
+    ("node", "normal"),
+    [
+        (replace(NORMAL, labels={f"example.com/gpu-error-{i}": "0" for i in range(20_000)}), NORMAL),
+        (
+            replace(NORMAL, labels={f"feature.node.kubernetes.io/{i}": "x" * 63 for i in range(20_000)}),
+            NORMAL,
+        ),
+        (replace(NORMAL, allocatable={f"nvidia.com/mig-1g.{i + 1}gb": "1" for i in range(64)}), NORMAL),
+        (replace(NORMAL, allocatable={f"nvidia.com/mig-1g.{i + 1}gb": "1" for i in range(9000)}), NORMAL),
+        (replace(NORMAL, conditions=tuple((f"GpuError{i}", "False") for i in range(64))), NORMAL),
+        (replace(NORMAL, taints=tuple(Taint(f"gpu-{i}", "", "NoSchedule") for i in range(64))), NORMAL),
+        (hami(*[entry()] * 64), NORMAL),
+        (hami(*[entry()] * 1000), NORMAL),
+        (hami(*[entry(mode="mig", migProfiles=profiles(12, 32))] * 9), NORMAL_MIG),
+        (hami(*[entry(mode="mig", migProfiles=profiles(3, 1))] * 64), NORMAL_MIG),
+    ],
+)
+def test_no_node_costs_more_than_twenty_normal_ones(node: Node, normal: Node):
+    state = make_state()
+    assert steps(state, node) < 20 * steps(state, normal)
+
+
+def test_a_problem_that_persists_is_logged_once(caplog: pytest.LogCaptureFixture):
+    node = replace(make_node("n"), unreadable=(HAMI,))
+    state = make_state(node)
+    for i in range(20):
+        state.apply([Upserted(replace(node, labels={"flaps": str(i)}))])
+    assert len(caplog.records) == 1

@@ -1,0 +1,140 @@
+"""Pods leave no memory behind, and their events cost little, whatever their authors write."""
+
+from __future__ import annotations
+
+import gc
+import json
+import tracemalloc
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from extender.cluster.state import State
+from extender.dialects import constraints
+from extender.k8s.objects import Deleted, Upserted
+from extender.untrusted.limits import (
+    CONTAINERS,
+    LISTED_NAMES,
+    NAME,
+    POD_RESOURCES,
+    RESOURCES,
+)
+from tests.extender.builders import GPU, make_node, make_state, why
+from tests.extender.counting import calls
+from tests.extender.k8s.test_object_limits import MODELS, container, manifest, many, pod_of, within
+
+
+def large_pods() -> Iterator[dict[str, Any]]:
+    """300 different pods, as large as the API server allows."""
+    for n in range(100):
+        yield manifest(f"annotated-{n}", annotations={MODELS: f"A100,{n}" + "x" * 250_000})
+        names = ",".join(f"{n}-{m}" + "x" * 100 for m in range(LISTED_NAMES))
+        yield manifest(
+            f"listed-{n}",
+            annotations={MODELS: names, constraints.NOT_MODELS: names[::-1], "nvidia.com/use-gputype": names},
+            labels={f"x{m}.nvidia.com/{n}": "y" * 63 for m in range(1000)},
+        )
+        extended = [{f"v{n}.com/{c}-{r}-{'x' * 40}": "1" for r in range(60)} for c in range(100)]
+        yield manifest(f"vast-{n}", containers=[container(**requests) for requests in extended])
+
+
+def small_pods() -> Iterator[dict[str, Any]]:
+    """5,000 pods with different specs."""
+    for n in range(5000):
+        asked = {"cpu": f"{n + 1}m", "memory": f"{n + 7}Mi", GPU: "1"}
+        yield manifest(f"small-{n}", containers=[container(f"c{n}", **asked)])
+
+
+@pytest.mark.parametrize("pods", [large_pods, small_pods])
+def test_pods_leave_no_memory_behind(pods: Callable[[], Iterator[dict[str, Any]]]) -> None:
+    state = make_state(make_node("n"))
+    come_and_go(state, iter([manifest(f"first-{n}") for n in range(50)]))  # objects that are created once
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        come_and_go(state, pods())
+        gc.collect()
+        left = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert not state.pods
+    assert left < 4 << 20
+
+
+def come_and_go(state: State, pods: Iterator[dict[str, Any]]) -> None:
+    seen = []
+    for pod_manifest in pods:
+        state.apply([Upserted(pod := pod_of(pod_manifest))])
+        if not pod.problem and not pod.unreadable:
+            why(state, pod, "n")
+        seen.append(pod.key)
+        if len(seen) == 300:
+            state.apply([Deleted("Pod", key) for key in seen])
+            seen.clear()
+    state.apply([Deleted("Pod", key) for key in seen])
+
+
+NORMAL = manifest(annotations={MODELS: "A100,H100"})
+
+
+COSTLY: dict[str, dict[str, Any]] = {
+    "all that is allowed": within(CONTAINERS, POD_RESOURCES // CONTAINERS),
+    "few containers with many resources": within(POD_RESOURCES // RESOURCES, RESOURCES),
+    "128 containers with 64 resources": within(128, 64),
+    "a long annotation": manifest(annotations={MODELS: "x" * 250_000}),
+    "the longest lists": manifest(
+        annotations={MODELS: ",".join(f"{n:03}" + "-x" * 60 for n in range(LISTED_NAMES))}
+    ),
+    "many labels": manifest(labels={f"{n}.nvidia.com/x": "y" for n in range(10_000)}),
+    "an init container each": manifest(
+        spec={"initContainers": [container(f"i{n}") for n in range(CONTAINERS)]},
+        containers=[container()],
+    ),
+    "a bad quantity at the end": manifest(
+        containers=[*many(CONTAINERS // 4, 3), container(**{GPU: "x", "cpu": "1"})]
+    ),
+}
+
+
+@pytest.mark.parametrize("pod_manifest", COSTLY.values(), ids=COSTLY.keys())
+@pytest.mark.parametrize("node", ["", "n"], ids=["waiting", "running"])
+def test_an_event_costs_at_most_20_times_a_normal_one(pod_manifest: dict[str, Any], node: str) -> None:
+    first, again = costs_of_events(pod_manifest, node)
+    normal_first, normal_again = costs_of_events(NORMAL, node)
+    assert first <= 20 * normal_first
+    assert again <= 20 * normal_again
+
+
+def costs_of_events(pod_manifest: dict[str, Any], node: str) -> tuple[int, int]:
+    """Function calls for the event that adds a pod, and for one that changes an irrelevant annotation."""
+    pod_manifest = json.loads(json.dumps(pod_manifest))
+    pod_manifest["spec"]["nodeName"] = node
+    state = make_state(make_node("n"))
+    costs = []
+    for version in range(2):
+        pod_manifest["metadata"]["annotations"] = pod_manifest["metadata"].get("annotations", {}) | {
+            "gpu-v": str(version)
+        }
+        event = Upserted(pod_of(pod_manifest))
+        costs.append(calls(partial(state.apply, [event])))
+    return costs[0], costs[1]
+
+
+def test_a_filter_costs_at_most_5_times_a_normal_one() -> None:
+    names = [f"H{n:03}" + "00-80GB" * 15 for n in range(LISTED_NAMES)]
+    lists = (MODELS, constraints.NOT_MODELS, "nvidia.com/use-gputype", "nvidia.com/nouse-gputype")
+    assert max(map(len, names)) <= NAME
+    largest = manifest("largest", annotations={key: ",".join(names) for key in lists})
+    nodes = [
+        make_node(f"n{n}", labels={"nvidia.com/gpu.product": product})
+        for n, product in enumerate(["NVIDIA-H100-80GB-HBM3", "Tesla-T4", "NVIDIA-A100-SXM4-40GB"])
+    ]
+    costs = []
+    for pod_manifest in (manifest("normal", annotations={MODELS: "A100,H100"}), largest):
+        pod = pod_of(pod_manifest)
+        state = make_state(*nodes, pod)
+        costs.append(calls(partial(why, state, pod, "n0")))
+    assert costs[1] <= 5 * costs[0]

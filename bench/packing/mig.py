@@ -1,11 +1,12 @@
-"""Replay of MIG instances that are made on demand, over GPUs of one geometry.
+"""MIG instances that are created on demand, on GPUs of one geometry.
 
-What a policy thinks of putting a profile on a GPU is a table over the masks of ``windows.py``, and the best
-start follows from it.
+Each policy has a table of the cost of a profile by the occupancy mask of the GPU (``mig_masks.py``), from
+which the best start follows.
 
-- ``best-fit``: the fullest GPU that has room, at the start that the fewest other windows need.
-- ``mfi``: the smallest rise of the slices in windows that would still fit by size but are hit (Zambianco et
-  al., "An Online Fragmentation-Aware GPU Scheduler for Multi-Tenant MIG-based Clouds", arXiv 2511.18906).
+- ``best-fit``: the fullest GPU that has room, at the start that blocks the fewest other windows.
+- ``mfi``: the smallest rise of the slices in windows that are blocked although they are small enough for the
+  free slices (Zambianco et al., "An Online Fragmentation-Aware GPU Scheduler for Multi-Tenant MIG-based
+  Clouds", arXiv 2511.18906).
 - ``fgd``: the smallest rise of the expected free slices that the next instance cannot use.
 - ``inventory``: priced slots and fill (``mask_tables.py``), a slot of type t at x_t g_t / Cap_t, scaled as in
   ``slots.py`` with a = b = 1, and fill at its face value.
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from bench.packing import mask_tables
-from bench.packing.windows import MigMasks
+from bench.packing.mig_masks import MigMasks
 
 Doubles = npt.NDArray[np.float64]
 Longs = npt.NDArray[np.int64]
@@ -30,7 +31,7 @@ POLICIES = ("inventory", "fgd", "best-fit", "mfi")
 
 @dataclass(frozen=True)
 class ProfileMix:
-    """Frequencies (T,) of instances by profile, and the GPUs they come to."""
+    """Frequencies (T,) of instances by profile, and the number of GPUs that they arrive at."""
 
     name: str
     windows: MigMasks
@@ -50,12 +51,10 @@ class ProfileMix:
 
     @cached_property
     def slots(self) -> Doubles:
-        """See ``mask_tables.slots_soon``."""
-        return mask_tables.slots_soon(self.windows, self.frequency)
+        return mask_tables.expected_slots(self.windows, self.frequency)
 
     @cached_property
     def fill(self) -> Doubles:
-        """See ``mask_tables.fill_by_mask``."""
         return mask_tables.fill_by_mask(self.windows, self.sizes, self.frequency)
 
     def host(self, policy: str) -> Instances:
@@ -63,8 +62,8 @@ class ProfileMix:
         return Instances(self, policy)
 
     def bound(self, counts: Longs) -> float:
-        """Most GPU, in GPUs, that any packing of these instances (T,) allocates: an integer program,
-        exact."""
+        """The most GPU, in GPUs, that any packing of ``counts`` (T,) instances allocates: an integer
+        program."""
         patterns = self.windows.patterns
         number, kinds = patterns.shape
         gain = np.concatenate([np.zeros(number), -self.axes[:, 0]])
@@ -82,14 +81,14 @@ class Instances:
 
     def __init__(self, mix: ProfileMix, policy: str) -> None:
         if policy not in POLICIES:
-            raise ValueError(f"{policy} knows no MIG placements; {', '.join(POLICIES)} do")
+            raise ValueError(f"{policy} places no MIG instances; expected {', '.join(POLICIES)}")
         self._mix, self._windows, self._policy = mix, mix.windows, policy
         self._masks = np.zeros(mix.gpus, np.int64)
         usable = self._windows.slots * self._windows.sizes[:, None]
         self._wasted = mix.frequency @ (self._windows.free - usable)
 
     def place(self, kind: int) -> tuple[int, int] | None:
-        """The GPU and window taken, ``None`` if no GPU has a legal place."""
+        """The GPU and the window that are taken, None if no GPU has a free one."""
         rise, window = self._table(kind)
         costs = rise[self._masks]
         gpu = int(costs.argmin())
@@ -100,7 +99,6 @@ class Instances:
         return gpu, taken
 
     def leave(self, held: object) -> None:
-        """Give the window back."""
         assert isinstance(held, tuple)
         gpu, window = held
         self._masks[gpu] &= ~window
@@ -122,7 +120,7 @@ class Instances:
         return best, window
 
     def _value(self) -> Doubles:
-        """What a mask costs in itself by mask; placements cost the difference."""
+        """The value by mask; a placement costs the difference."""
         if self._policy == "best-fit":
             return np.zeros(1 << self._windows.slices)
         if self._policy == "mfi":

@@ -13,7 +13,7 @@ from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
 from extender.verbs.filter import filter_nodes
 from packing.model.reasons import Reason
-from packing.policies.inventory import Inventory
+from packing.policies.inventory import InventoryPolicy
 from tests.extender.builders import make_node, make_pod, make_settings, why
 
 COMPUTE, MEMORY = "stowage.dev/gpu-compute", "stowage.dev/gpu-memory"
@@ -84,7 +84,7 @@ def test_what_runs_keeps_what_it_has_and_slivers_teach_nothing() -> None:
 
 def test_the_policy_knows_that_less_is_waste() -> None:
     policy = policy_of(make_settings(policy="inventory", minimum_slice_milli=250)).chosen
-    assert isinstance(policy, Inventory)
+    assert isinstance(policy, InventoryPolicy)
     state = state_with(shared("n"))
     for _ in range(3):
         policy.observe(request_of(asks(compute="20%")))

@@ -29,14 +29,14 @@ LEAVING = 0.1
 Doubles = npt.NDArray[np.float64]
 
 
-def expected_slots(windows: MigMasks, frequency: Doubles) -> Doubles:
+def expected_slots(geometry: MigMasks, frequency: Doubles) -> Doubles:
     """Expected slots by profile and mask (T, M) once each instance has left with probability ``LEAVING``.
 
     ``frequency`` (T,) is that of the profiles. Masks that no layout of them makes keep their present slots.
     """
-    slots = windows.slots.astype(np.float64)
+    slots = geometry.slots.astype(np.float64)
     total, weight = np.zeros_like(slots), np.zeros(slots.shape[1])
-    for layout in windows.layouts():
+    for layout in geometry.layouts():
         mask = sum(window for _, window in layout)
         probability = float(np.prod([frequency[t] for t, _ in layout]))
         total[:, mask] += probability * _thinned(slots, mask, [window for _, window in layout])
@@ -55,18 +55,18 @@ def _thinned(slots: Doubles, mask: int, leaving: Sequence[int]) -> Doubles:
     return (1 - LEAVING) * stays + LEAVING * left
 
 
-def fill_by_mask(windows: MigMasks, values: Doubles, frequency: Doubles) -> Doubles:
+def fill_by_mask(geometry: MigMasks, values: Doubles, frequency: Doubles) -> Doubles:
     """phi by mask (M,), in GPUs. ``values`` (T,) are GPUs per instance."""
     demand = OVERLOAD * frequency / (frequency @ values)
-    duals, _ = price_patterns(windows.patterns.T, values, demand)
-    return best_fill(windows, np.maximum(values - duals[:-1], 0.0))
+    duals, _ = price_patterns(geometry.patterns.T, values, demand)
+    return best_fill(geometry, np.maximum(values - duals[:-1], 0.0))
 
 
-def best_fill(windows: MigMasks, worth: Doubles) -> Doubles:
+def best_fill(geometry: MigMasks, worth: Doubles) -> Doubles:
     """By mask (M,), the most ``worth`` (T,) of instances in its free slices."""
-    table = np.zeros(1 << windows.slices)
+    table = np.zeros(1 << geometry.slices)
     for mask in reversed(range(table.size)):
-        for value, starts in zip(worth, windows.starts, strict=True):
+        for value, starts in zip(worth, geometry.starts, strict=True):
             for window in starts:
                 if not window & mask:
                     table[mask] = max(table[mask], value + table[mask | window])

@@ -34,7 +34,7 @@ class ProfileMix:
     """Frequencies (T,) of instances by profile, and the number of GPUs that they arrive at."""
 
     name: str
-    windows: MigMasks
+    geometry: MigMasks
     compute: tuple[int, ...]
     frequency: Doubles
     gpus: int = 100
@@ -42,7 +42,7 @@ class ProfileMix:
     @property
     def axes(self) -> Doubles:
         """Memory slices that an instance takes, as part of the GPU, (T, 1)."""
-        return (self.windows.sizes / self.windows.slices)[:, None]
+        return (self.geometry.sizes / self.geometry.slices)[:, None]
 
     @cached_property
     def sizes(self) -> Doubles:
@@ -51,11 +51,11 @@ class ProfileMix:
 
     @cached_property
     def slots(self) -> Doubles:
-        return mask_tables.expected_slots(self.windows, self.frequency)
+        return mask_tables.expected_slots(self.geometry, self.frequency)
 
     @cached_property
     def fill(self) -> Doubles:
-        return mask_tables.fill_by_mask(self.windows, self.sizes, self.frequency)
+        return mask_tables.fill_by_mask(self.geometry, self.sizes, self.frequency)
 
     def host(self, policy: str) -> Instances:
         """The GPUs, empty, under this policy, which knows the mix."""
@@ -64,7 +64,7 @@ class ProfileMix:
     def bound(self, counts: Longs) -> float:
         """The most GPU, in GPUs, that any packing of ``counts`` (T,) instances allocates: an integer
         program."""
-        patterns = self.windows.patterns
+        patterns = self.geometry.patterns
         number, kinds = patterns.shape
         gain = np.concatenate([np.zeros(number), -self.axes[:, 0]])
         held = np.hstack([-patterns.T, np.eye(kinds)])
@@ -82,10 +82,10 @@ class Instances:
     def __init__(self, mix: ProfileMix, policy: str) -> None:
         if policy not in POLICIES:
             raise ValueError(f"{policy} places no MIG instances; expected {', '.join(POLICIES)}")
-        self._mix, self._windows, self._policy = mix, mix.windows, policy
+        self._mix, self._geometry, self._policy = mix, mix.geometry, policy
         self._masks = np.zeros(mix.gpus, np.int64)
-        usable = self._windows.slots * self._windows.sizes[:, None]
-        self._wasted = mix.frequency @ (self._windows.free - usable)
+        usable = self._geometry.slots * self._geometry.sizes[:, None]
+        self._wasted = mix.frequency @ (self._geometry.free - usable)
 
     def place(self, kind: int) -> tuple[int, int] | None:
         """The GPU and the window that are taken, None if no GPU has a free one."""
@@ -105,31 +105,31 @@ class Instances:
 
     def _table(self, kind: int) -> tuple[Doubles, Longs]:
         """Cost and best window by mask for one profile; infinite where no window is free."""
-        masks = np.arange(1 << self._windows.slices)
-        value, blocked = self._value(), self._windows.blocked
+        masks = np.arange(1 << self._geometry.slices)
+        value, blocked = self._value(), self._geometry.blocked
         best, least = np.full(masks.size, np.inf), np.full(masks.size, np.inf)
         window = np.zeros(masks.size, np.int64)
-        for start in self._windows.starts[kind]:
+        for start in self._geometry.starts[kind]:
             after = masks | start
             cost = np.where(masks & start == 0, np.round(value[after] - value, 9), np.inf)
             better = (cost < best) | ((cost == best) & (blocked[after] < least))
             best, least = np.where(better, cost, best), np.where(better, blocked[after], least)
             window[better] = start
         if self._policy == "best-fit":
-            best = best + self._windows.free
+            best = best + self._geometry.free
         return best, window
 
     def _value(self) -> Doubles:
         """The value by mask; a placement costs the difference."""
         if self._policy == "best-fit":
-            return np.zeros(1 << self._windows.slices)
+            return np.zeros(1 << self._geometry.slices)
         if self._policy == "mfi":
-            return self._windows.blocked
+            return self._geometry.blocked
         if self._policy == "fgd":
             return np.asarray(self._wasted)
         slots = self._mix.slots
         totals = slots[:, self._masks].sum(axis=1)
         prices = self._mix.frequency * self._mix.sizes / np.maximum(totals, 1)
-        free = self._windows.free[self._masks].sum() / self._windows.slices
+        free = self._geometry.free[self._masks].sum() / self._geometry.slices
         scale = free / max(float(prices @ totals), 1e-9)
         return np.asarray(-scale * (prices @ slots) - self._mix.fill)

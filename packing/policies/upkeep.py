@@ -41,10 +41,9 @@ class Upkeep:
         self._nodes_replaced = -1
 
     def due(self, fleet: Fleet, learnt: int, *, overdue: bool = False) -> Due:
-        """What is due; ``learnt`` is the number of pods that the policy has observed.
-
-        The first plan only needs a GPU in the fleet, because the policy may know a mix beforehand.
-        """
+        """What is due; ``learnt`` is the number of pods that the policy has observed. Tables come first,
+        because adopting them updates the prices, too. The first plan needs no pods: the policy may know a
+        mix."""
         new_pods, changes = learnt - self._learnt, fleet.changes - self._changes
         gpus = self._count_gpus(fleet)
         enough = new_pods >= min(NEW_PODS, max(self._learnt, 1)) or (overdue and new_pods > 0)

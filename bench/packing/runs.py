@@ -15,7 +15,8 @@ from bench.packing.mix_runs import replay_mixes
 from bench.packing.trace_runs import Curve, Rows, TraceOptions, bound_trace, replay_trace
 
 BOUND = "bound"
-_T, _R = TypeVar("_T"), TypeVar("_R")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, slots=True)

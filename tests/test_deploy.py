@@ -1,6 +1,6 @@
-"""The manifests of deploy/ fit together, and fit the program: what they name is there.
+"""The manifests in deploy/ name only what exists, and agree with each other and with the program.
 
-That the API server takes them, and that their rights suffice, is shown in tests/e2e/test_deploy.py.
+tests/e2e/test_deploy.py shows that the API server accepts them and that their rights suffice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import yaml
 
 from extender import settings
 from extender.cli import main as cli
-from extender.dialects import pod_request as dialects
+from extender.dialects import pod_request
 from extender.server.app import create_app
 from extender.server.service import Service
 from extender.source.snapshot import Snapshot, SnapshotSource
@@ -44,7 +44,7 @@ def stowage(file: Path) -> Object:
     return next(one for one in containers(file) if one["name"] == "stowage")
 
 
-def given(file: Path, directory: Path) -> settings.Settings:
+def settings_in(file: Path, directory: Path) -> settings.Settings:
     (config,) = of_kind("ConfigMap", file)
     path = directory / "settings.yaml"
     path.write_text(config["data"]["settings.yaml"])
@@ -52,24 +52,24 @@ def given(file: Path, directory: Path) -> settings.Settings:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_nothing_is_named_that_is_not_there(file: Path) -> None:
-    there = {(one["kind"], one["metadata"]["name"]) for one in objects(*FILES)}
+def test_everything_named_exists(file: Path) -> None:
+    existing = {(one["kind"], one["metadata"]["name"]) for one in objects(*FILES)}
     for binding in [*of_kind("RoleBinding", file), *of_kind("ClusterRoleBinding", file)]:
         role = binding["roleRef"]
         own = not role["name"].startswith(("system:", "extension-apiserver-"))
-        assert not own or (role["kind"], role["name"]) in there
-        assert all((subject["kind"], subject["name"]) in there for subject in binding["subjects"])
+        assert not own or (role["kind"], role["name"]) in existing
+        assert all((subject["kind"], subject["name"]) in existing for subject in binding["subjects"])
     for deployment in of_kind("Deployment", file):
         pod = deployment["spec"]["template"]["spec"]
-        assert ("ServiceAccount", pod["serviceAccountName"]) in there
+        assert ("ServiceAccount", pod["serviceAccountName"]) in existing
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
         maps = {volume["configMap"]["name"] for volume in volumes.values() if "configMap" in volume}
-        assert {("ConfigMap", name) for name in maps - {"stowage-scheduler"}} <= there
+        assert {("ConfigMap", name) for name in maps - {"stowage-scheduler"}} <= existing
         mounted = {mount["name"] for one in containers(file) for mount in one["volumeMounts"]}
         assert mounted == set(volumes)
 
 
-def test_the_map_that_is_made_by_hand_is_explained() -> None:
+def test_the_config_map_made_by_hand_is_documented() -> None:
     page = (ROOT / "docs" / "install.md").read_text()
     assert "create configmap stowage-scheduler" in page
     assert "config.yaml" in page
@@ -85,16 +85,16 @@ def test_labels_select_their_pods(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", LAYOUTS, ids=lambda file: file.stem)
-def test_the_program_takes_its_arguments_and_settings(file: Path, tmp_path: Path) -> None:
+def test_the_program_accepts_its_arguments_and_settings(file: Path, tmp_path: Path) -> None:
     program, *arguments = stowage(file)["command"]
     assert program == "stowage"
     args = cli._parser(arguments[0]).parse_args(arguments)
     assert args.port == 8080
     assert str(args.config) == "/etc/stowage/settings.yaml"
-    given(file, tmp_path)
+    settings_in(file, tmp_path)
 
 
-def test_probes_ask_what_is_answered(tmp_path: Path) -> None:
+def test_probes_use_existing_routes(tmp_path: Path) -> None:
     behind, beside = LAYOUTS
     app = create_app(Service(settings.Settings(), SnapshotSource(Snapshot(), "test"), "1.2.3"))
     routes = {getattr(route, "path", "") for route in app.routes}
@@ -107,17 +107,17 @@ def test_probes_ask_what_is_answered(tmp_path: Path) -> None:
     assert "http://127.0.0.1:8080/readyz" in stowage(beside)["startupProbe"]["exec"]["command"][-1]
 
 
-def test_behind_a_service_replicas_elect_by_the_one_lease_they_may_use(tmp_path: Path) -> None:
+def test_replicas_behind_a_service_use_the_one_lease_they_may_use(tmp_path: Path) -> None:
     behind, beside = LAYOUTS
-    lease = given(behind, tmp_path).leader_election
+    lease = settings_in(behind, tmp_path).leader_election
     (role,) = of_kind("Role", behind)
     named, unnamed = role["rules"]
     assert lease == f"{role['metadata']['namespace']}/{named['resourceNames'][0]}"
     assert (named["verbs"], unnamed["verbs"]) == (["get", "update"], ["create"])
-    assert given(beside, tmp_path).leader_election is None
+    assert settings_in(beside, tmp_path).leader_election is None
 
 
-def test_the_service_is_where_the_schedulers_ask() -> None:
+def test_the_service_has_the_address_that_schedulers_use() -> None:
     (service,) = of_kind("Service", LAYOUTS[0])
     metadata, (port,) = service["metadata"], service["spec"]["ports"]
     url = f"http://{metadata['name']}.{metadata['namespace']}.svc:{port['port']}/scheduler"
@@ -125,7 +125,7 @@ def test_the_service_is_where_the_schedulers_ask() -> None:
     assert configuration["extenders"][0]["urlPrefix"] == url
 
 
-def test_the_scheduler_beside_may_use_its_lease() -> None:
+def test_the_scheduler_in_the_same_pod_may_use_its_lease() -> None:
     configuration = yaml.safe_load((ROOT / "scheduler-config" / "second-scheduler.yaml").read_text())
     election = configuration["leaderElection"]
     (role,) = of_kind("Role", LAYOUTS[1])
@@ -135,7 +135,7 @@ def test_the_scheduler_beside_may_use_its_lease() -> None:
 
 @pytest.mark.parametrize("file", LAYOUTS, ids=lambda file: file.stem)
 def test_containers_are_restricted(file: Path) -> None:
-    """As the "restricted" profile of the Pod Security Standards demands."""
+    """By the "restricted" profile of the Pod Security Standards."""
     for one in containers(file):
         context = one["securityContext"]
         assert context["allowPrivilegeEscalation"] is False
@@ -147,14 +147,14 @@ def test_containers_are_restricted(file: Path) -> None:
     assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
 
 
-def test_the_policy_keeps_all_that_is_read_of_a_running_pod() -> None:
+def test_the_policy_freezes_all_annotations_that_stowage_reads() -> None:
     file = ROOT / "deploy" / "keep-assignments.yaml"
     (policy,) = of_kind("ValidatingAdmissionPolicy", file)
     (binding,) = of_kind("ValidatingAdmissionPolicyBinding", file)
     lists = {one["name"]: one["expression"] for one in policy["spec"]["variables"]}
     named = {name: set(re.findall(r"'([^']+)'", expression)) for name, expression in lists.items()}
-    assert named["asks"] == dialects.READS
-    assert named["asksByLabel"] == dialects.READS_LABELS
-    assert named["given"] == dialects.ASSIGNED_BY
+    assert named["requestAnnotations"] == pod_request.REQUEST_ANNOTATIONS
+    assert named["requestLabels"] == pod_request.REQUEST_LABELS
+    assert named["assignmentAnnotations"] == pod_request.ASSIGNMENT_ANNOTATIONS
     assert binding["spec"]["policyName"] == policy["metadata"]["name"]
     assert (policy["spec"]["failurePolicy"], binding["spec"]["validationActions"]) == ("Fail", ["Deny"])

@@ -1,4 +1,7 @@
-"""``stowage explain``: one pod against a snapshot or a cluster, as text for a terminal or as JSON."""
+"""``stowage explain``: where one pod fits in a snapshot or a cluster, and why not elsewhere.
+
+Kernels are loaded in ``run`` only, so that help and wrong arguments are answered without them.
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic_core import to_json
-
-from extender import settings
-from extender.cli import logs as log
-from extender.cli import source_args as sources
-from extender.cluster.factory import state_of
-from extender.cluster.state import State
-from extender.explain.pod import Explanation, Need, Option, Refusal, explain, parse_pod
-from extender.k8s.objects import Event, Kind, Pod
-from extender.source.interface import Source, SourceError
+from extender.cli import source_args
 
 if TYPE_CHECKING:
+    from extender.cluster.state import State
+    from extender.explain.pod import Explanation, Need, Option, Refusal
+    from extender.k8s.objects import Event, Pod
+    from extender.settings import Settings
+    from extender.source.interface import Source
+
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _SYNC_SECONDS = 60
-_DEVICE_SECONDS = 1.0  # a cluster without devices says nothing about them
-_NEEDED: frozenset[Kind] = frozenset(("Node", "Pod"))
-_BESIDES: frozenset[Kind] = frozenset(("ResourceSlice", "ResourceClaim", "DeviceClass"))
+_DEVICE_SECONDS = 1.0  # a cluster without Dynamic Resource Allocation reports no devices
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -40,7 +38,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser.add_argument(
         "pod", help="a manifest (- is standard input), or namespace/name of a pod that is known"
     )
-    sources.add_arguments(parser)
+    source_args.add_arguments(parser)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
     parser.add_argument(
         "--output", choices=("text", "json"), default="text", help="form of the answer (text)"
@@ -49,22 +47,44 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; the exit code is 0 whether or not the pod fits."""
+    """Run the command. The exit code is 0 whether or not the pod fits."""
+    from pydantic_core import to_json
+
+    from extender import settings
+    from extender.cli import logs
+    from extender.cli.precompile import prepare_kernels
+    from extender.source.interface import SourceError
+
     try:
         chosen = settings.load(args.config, os.environ)
-        log.configure("warning")
-        pod = _manifest(args.pod)
-        state = state_of(chosen)
-        state.binds = chosen.bind
-        _sync(state, sources.source_of(args))
-        state.policy.adopt(state.fleet, state.policy.plan(state.fleet)())
-        explanation = explain(state, pod or _known(args.pod, state))
+        logs.configure("warning")
+        source = source_args.source_of(args)
+        prepare_kernels(bar=True)
+        explanation = _explain(args.pod, source, chosen)
     except (settings.SettingsError, SourceError, ValueError, OSError) as error:
         print(f"stowage explain: {error}", file=sys.stderr)
         return 1
     answer = to_json(explanation, indent=2).decode() if args.output == "json" else render(explanation)
     print(answer)
     return 0
+
+
+def _explain(name: str, source: Source, chosen: Settings) -> Explanation:
+    """Explain the pod that the argument ``name`` means. Raises ``SettingsError``, ``SourceError``,
+    ``ValueError`` and ``OSError``."""
+    from extender.cluster.factory import state_of
+    from extender.explain.pod import explain
+
+    pod = _read_manifest(name)
+    state = state_of(chosen)
+    state.binds = chosen.bind
+    _list_once(state, source)
+    state.policy.adopt(state.fleet, state.policy.plan(state.fleet)())
+    if pod is None:
+        if name not in state.pods:
+            raise ValueError(f"{name} is not a file, and the cluster has no such pod (namespace/name)")
+        pod = state.pods[name]
+    return explain(state, pod)
 
 
 def render(explanation: Explanation) -> str:
@@ -90,16 +110,19 @@ def render(explanation: Explanation) -> str:
     return "\n".join(lines)
 
 
-def _sync(state: State, source: Source) -> None:
-    """Take in what the source has, once. Raises ``SourceError``."""
+def _list_once(state: State, source: Source) -> None:
+    """Apply the first list of each kind that the service waits for. Raises ``SourceError``."""
+    from extender.source.interface import SourceError
+    from extender.source.watched_kinds import AWAITED_KINDS, REQUIRED_KINDS
+
     batches: queue.SimpleQueue[Sequence[Event]] = queue.SimpleQueue()
     end = time.monotonic() + _SYNC_SECONDS
     source.start(batches.put)
     try:
-        while not state.synced >= _NEEDED:
+        while not state.synced >= REQUIRED_KINDS:
             state.apply(batches.get(timeout=max(0.0, end - time.monotonic())))
         end = time.monotonic() + (_DEVICE_SECONDS if source.staleness() else 0.0)
-        while not state.synced >= _BESIDES and (left := end - time.monotonic()) > 0:
+        while not state.synced >= AWAITED_KINDS and (left := end - time.monotonic()) > 0:
             with suppress(queue.Empty):
                 state.apply(batches.get(timeout=left))
     except queue.Empty:
@@ -108,18 +131,14 @@ def _sync(state: State, source: Source) -> None:
         source.stop()
 
 
-def _manifest(name: str) -> Pod | None:
-    """The pod of a file or of standard input, None where ``name`` is no file. Raises ``ValueError``."""
+def _read_manifest(name: str) -> Pod | None:
+    """The pod of a file, or of standard input (``-``). None if there is no such file."""
+    from extender.explain.pod import parse_pod
+
     if name == "-":
         return parse_pod(sys.stdin.read(), "standard input")
     path = Path(name)
     return parse_pod(path.read_text(encoding="utf-8"), name) if path.exists() else None
-
-
-def _known(key: str, state: State) -> Pod:
-    if key not in state.pods:
-        raise ValueError(f"{key} is neither a file nor a pod (namespace/name) that is known")
-    return state.pods[key]
 
 
 def _option(option: Option) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""The command ``stowage``: arguments, and which room of the house answers them.
+"""The command ``stowage``: reads the arguments and runs a subcommand.
 
-Each subcommand imports what it needs when it runs, so that ``stowage version`` costs no compiler and no
-Kubernetes client.
+Each subcommand imports what it needs when it runs: help and wrong arguments are answered without loading the
+compiler or the Kubernetes client.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from importlib import import_module
 from importlib.metadata import version as distribution_version
 from pathlib import Path
 
-from extender.cli import source_args as sources
+from extender.cli import source_args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code is 0 for success, 1 for what failed, 2 for wrong arguments."""
+    """Run the command. Returns the exit code: 0 for success, 1 for a failure, 2 for wrong arguments."""
     argv = sys.argv[1:] if argv is None else argv
     args = _parser(argv[0] if argv else "").parse_args(argv)
     code: int = args.run(args)
     return code
 
 
-# Subcommands that live elsewhere: each module has add_parser(subparsers) and run(args).
-_ROOMS = {
+_MODULES = {
     "explain": ("extender.cli.explain", "say where a pod fits, where not, and why"),
     "replay": ("extender.cli.replay", "place a trace, or a cluster's own pods, under one policy or several"),
     "demo": ("extender.demo", "place a few hundred pods on a bundled cluster, with and without Stowage"),
 }
+"""Subcommands in modules of their own: each module has ``add_parser(subparsers)`` and ``run(args)``."""
 
 
 def version() -> str:
@@ -40,17 +40,17 @@ def version() -> str:
 
 
 def _parser(command: str) -> argparse.ArgumentParser:
-    """The parser; of the rooms in other modules only that of ``command`` is entered."""
+    """The parser. Of the modules in ``_MODULES`` it imports only the one of ``command``."""
     parser = argparse.ArgumentParser(
         prog="stowage", description="GPU bin-packing scheduler extender for Kubernetes."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_serve(commands.add_parser("serve", help="answer kube-scheduler over HTTP"))
-    for name, (module, text) in _ROOMS.items():
+    for name, (module_name, text) in _MODULES.items():
         if name == command:
-            room = import_module(module)
-            room.add_parser(commands)
-            commands.choices[name].set_defaults(run=room.run)
+            module = import_module(module_name)
+            module.add_parser(commands)
+            commands.choices[name].set_defaults(run=module.run)
         else:
             commands.add_parser(name, help=text)
     commands.add_parser("version", help="print the version").set_defaults(run=_print_version)
@@ -58,7 +58,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
-    sources.add_arguments(parser)
+    source_args.add_arguments(parser)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=_port, default=8080, help="port to listen on, 0 for a free one (8080)")
@@ -71,7 +71,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
 def _port(text: str) -> int:
     if text.isdecimal() and int(text) < 1 << 16:
         return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is no port (0 to 65535)")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to 65535)")
 
 
 def _print_version(args: argparse.Namespace) -> int:
@@ -81,22 +81,21 @@ def _print_version(args: argparse.Namespace) -> int:
 
 def _serve(args: argparse.Namespace) -> int:
     from extender import settings
-    from extender.cli import logs as log
-    from extender.cli.precompile import compile_apart
-    from extender.server import run as serve
+    from extender.cli import logs
+    from extender.cli.precompile import prepare_kernels
+    from extender.server.run import PortInUse, listen, run
     from extender.server.service import Service
     from extender.source.interface import SourceError
 
     try:
         chosen = settings.load(args.config, os.environ)
-        log.configure(chosen.log_level)
-        with ExitStack() as stack:  # before anything that takes long: a busy port is said at once
+        logs.configure(chosen.log_level)
+        with ExitStack() as stack:  # first, so that a busy port is reported at once
             ports = [port for port in (args.port, args.debug_port) if port is not None]
-            sockets = [stack.enter_context(serve.listen(args.host, port)) for port in ports]
-            source = sources.source_of(args)
-            service = Service(chosen, source, version(), lambda: compile_apart(chosen.policy))
-            serve.run(service, *sockets)
-    except (settings.SettingsError, serve.PortInUse, SourceError) as error:
+            sockets = [stack.enter_context(listen(args.host, port)) for port in ports]
+            source = source_args.source_of(args)
+            run(Service(chosen, source, version(), prepare_kernels), *sockets)
+    except (settings.SettingsError, PortInUse, SourceError) as error:
         print(f"stowage: {error}", file=sys.stderr)
         return 1
     return 0

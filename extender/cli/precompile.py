@@ -1,53 +1,78 @@
-"""The kernels, compiled by a process of its own into the cache from which this one then loads them.
+"""Compiles all kernels in a child process, into the cache from which this process then loads them.
 
-What the compiler needs, 100 MiB, goes with that process, and meanwhile this one is free to list the cluster.
-A cache that is not empty is taken as it is: what it lacks is compiled as it is loaded.
+The compiler's memory (100 MiB) goes with the child, and meanwhile the service can list the cluster.
 """
 
 from __future__ import annotations
 
-import atexit
 import logging
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
+import time
+from importlib import import_module
 from pathlib import Path
 
-_CACHE = "NUMBA_CACHE_DIR"
+from extender.cli.kernel_cache import choose_cache, kernel_modules, sources_key
+
+_POLL = 0.2  # seconds
+_BAR = 30  # characters
 _log = logging.getLogger(__name__)
 
 
-def compile_apart(policy: str) -> None:
-    """Compile what the service with this policy needs. Where that fails, they are compiled at their import.
+def prepare_kernels(*, bar: bool = False) -> None:
+    """Make the import of kernels fast: choose a cache for them, and fill it unless it is filled already.
 
-    To be called before numba is loaded, which reads the variable ``NUMBA_CACHE_DIR`` then; where it is not
-    set, a directory for the life of this process takes its place.
+    Call it before numba is imported. ``bar``: show progress on standard error, if that is a terminal.
+    Where it fails, kernels are compiled when they are imported.
     """
+    directory = choose_cache()
+    if directory is None:
+        _log.warning("no directory for compiled kernels can be written: each start compiles them")
+        return
+    filled = directory / f"{sources_key()}.filled"
+    if filled.exists():
+        return
+    started = time.monotonic()
+    _log.info("compiling kernels into %s; later starts load them from there", directory)
     try:
-        if not os.environ.get(_CACHE):
-            os.environ[_CACHE] = _temporary()
-        if not any(Path(os.environ[_CACHE]).rglob("*.nbi")):
-            subprocess.run([sys.executable, "-m", __name__, policy], check=True, stderr=subprocess.DEVNULL)
+        _compile(directory, bar=bar)
+        filled.touch()
     except (OSError, subprocess.CalledProcessError) as error:
-        _log.warning("the kernels are compiled here, not apart: %s", error)
+        _log.warning("compiling kernels ahead failed, they are compiled when they are needed: %s", error)
+    else:
+        _log.info("compiled kernels in %.1f s", time.monotonic() - started)
 
 
-def _temporary() -> str:
-    directory = tempfile.mkdtemp(prefix="stowage-kernels-")
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    return directory
+def _compile(directory: Path, *, bar: bool) -> None:
+    command = [sys.executable, "-m", __name__]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    modules = [name.rpartition(".")[2] for name in kernel_modules()]
+    started = time.monotonic()
+    while True:
+        try:
+            code = process.wait(_POLL)
+            break
+        except subprocess.TimeoutExpired:
+            if bar:
+                done = sum(any(directory.rglob(f"{module}.*.nbi")) for module in modules)
+                _show(f"Compiling kernels, only once: [{'#' * (_BAR * done // len(modules)):.<{_BAR}}] "
+                      f"{time.monotonic() - started:.0f} s")  # fmt: skip
+    if bar:
+        _show("")
+    if code:
+        raise subprocess.CalledProcessError(code, command)
 
 
-def load(policy: str) -> None:
-    """Load the kernels, from the cache or by compiling them."""
-    from extender.server import engine  # noqa: F401
-    from packing.policies.registry import POLICIES
+def _show(line: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
 
-    if policy in POLICIES:
-        POLICIES[policy]()
+
+def main() -> None:
+    """What the child process does."""
+    for name in kernel_modules():
+        import_module(name)
 
 
 if __name__ == "__main__":
-    load(sys.argv[1])
+    main()

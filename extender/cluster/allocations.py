@@ -1,8 +1,8 @@
-"""The books: which pod holds what on which node, and which pods are promised a node.
+"""Allocations: which pod has what of which node, and which waiting pods are nominated to a node.
 
-Which GPUs a pod has of a node that divides them is settled here, when pod and node are both known, and what
-contradicts is kept as a doubt. Holds are kept by node *name*, so that a pod that is seen before its node,
-or a node that vanishes and comes back, ends in the same books. The ledger is the only writer of the fleet.
+Which GPUs a pod has on a node that shares GPUs is worked out here, once both pod and node are known;
+contradictions are kept as problems. Pods are kept by the *name* of their node: a pod may be seen before its
+node, and a node may go and come back. Nothing else changes what is free in the fleet.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections import defaultdict
 from collections.abc import Container
 from dataclasses import dataclass, replace
 
-from extender.cluster.claim_check import Seen, settle_counts, settle_since
-from extender.dialects.dialect import Claims
+from extender.cluster.claim_check import reconcile_counts
+from extender.cluster.claim_history import ClaimHistory, reconcile_since_bound
+from extender.dialects.claims import Claims
 from packing.fleet.fleet import Allocation, Fleet, NodeSpec
 from packing.model.request import Request, Shares
 
@@ -21,12 +22,12 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
-    """What a pod asked for, and the node it has (or, nominated, is promised).
+class Placement:
+    """A pod on a node: what it asks for, and the node that it is bound or nominated to.
 
-    ``claims`` is what its annotations say it has of GPUs that are divided, ``reported`` how many counted
-    devices of each resource kubelet reports. ``possible`` is set where the request cannot be read: the most
-    that it can have been given of GPUs that are divided, by each who divides them (see ``dialects.Held``).
+    ``claims`` is what its annotations say it has of shared GPUs, ``reported`` how many counted devices of
+    each resource kubelet reports. ``possible`` is set where the request cannot be read: the largest share
+    that each sharing system can have given it (see ``BoundRequest``).
     """
 
     node: str
@@ -39,125 +40,129 @@ class Hold:
 
 
 class Allocations:
-    """Holds by pod key, and the fleet that they are taken from.
+    """The placement of each pod by its key, and the fleet whose resources they take.
 
-    ``doubts`` says, by pod key, what a pod claims against its request or its node; ``contradictions`` counts
-    every one that ever came up.
+    ``problems`` says, by pod key, what of a pod's claims contradicts its request or its node;
+    ``contradictions`` counts all of them since the start.
     """
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self.doubts: dict[str, str] = {}
+        self.problems: dict[str, str] = {}
         self.contradictions = 0
-        self._holds: dict[str, Hold] = {}
-        self._taken: dict[str, Allocation] = {}
-        self._seen: dict[str, Seen] = {}
+        self._placements: dict[str, Placement] = {}
+        self._allocated: dict[str, Allocation] = {}
+        self._histories: dict[str, ClaimHistory] = {}
         self._on_node: defaultdict[str, dict[str, None]] = defaultdict(dict)
-        self._nominated: dict[str, Hold] = {}
+        self._nominated: dict[str, Placement] = {}
 
     def put_node(self, shape: NodeSpec) -> None:
-        """Add or replace a node; what its pods hold is taken again."""
+        """Add or replace a node, and allocate anew what its pods have. Raises TooMany, as ``Fleet.put``."""
         if shape.name in self._fleet.rows:
-            self._forget_taken(shape.name)
+            self._forget_allocated(shape.name)
         self._fleet.put(shape)
         for key in self._on_node.get(shape.name, ()):
-            self._take(key)
+            self._allocate(key)
 
     def remove_node(self, name: str) -> None:
-        """Remove a node. Its pods are remembered until they go, too."""
+        """Remove a node. Its pods stay known until they go, too."""
         if name in self._fleet.rows:
-            self._forget_taken(name)
+            self._forget_allocated(name)
             self._fleet.remove(name)
 
-    def hold(self, key: str, hold: Hold, seen: Seen | None = None) -> None:
-        """The pod runs on (or is bound to) a node. ``seen`` is what is known of it by another key.
+    def allocate(self, key: str, placement: Placement, history: ClaimHistory | None = None) -> None:
+        """The pod is bound to a node. ``history`` is what was seen of it under another key.
 
-        While it stays there, it holds no less of the GPUs than before, and no others (see ``Seen``).
+        As long as it stays there, it keeps the GPUs that it has, and no less of them (see ``ClaimHistory``).
         """
-        before = self._holds.get(key)
-        if before == hold:
+        before = self._placements.get(key)
+        if before == placement:
             return
-        if before is None or (before.uid, before.node) != (hold.uid, hold.node):
+        if before is None or (before.uid, before.node) != (placement.uid, placement.node):
             self.release(key)
-            self._seen[key] = seen or Seen()
-        elif (taken := self._taken.pop(key, None)) is not None:
-            self._fleet.give_back(taken)
-        self._seen[key].note(hold.request, None if hold.possible else hold.claims, hold.reported)
-        self._holds[key] = hold
-        self._on_node[hold.node][key] = None
-        if hold.node in self._fleet.rows:
-            self._take(key)
+            self._histories[key] = history or ClaimHistory()
+        elif (allocation := self._allocated.pop(key, None)) is not None:
+            self._fleet.give_back(allocation)
+        claims = None if placement.possible else placement.claims
+        self._histories[key].note(placement.request, claims, placement.reported)
+        self._placements[key] = placement
+        self._on_node[placement.node][key] = None
+        if placement.node in self._fleet.rows:
+            self._allocate(key)
         else:
-            self.doubts.pop(key, None)
+            self.problems.pop(key, None)
 
-    def nominate(self, key: str, hold: Hold) -> None:
-        """A waiting pod is promised a node: it counts there against equal and lower priority."""
+    def nominate(self, key: str, placement: Placement) -> None:
+        """A waiting pod is nominated to a node: it counts there for pods of equal and lower priority."""
         self.release(key)
-        self._nominated[key] = hold
+        self._nominated[key] = placement
 
     def release(self, key: str) -> None:
-        """The pod holds nothing and is promised nothing any more."""
+        """The pod has nothing any more, and is nominated nowhere."""
         self._nominated.pop(key, None)
-        self.doubts.pop(key, None)
-        self._seen.pop(key, None)
-        hold = self._holds.pop(key, None)
-        if hold is None:
+        self.problems.pop(key, None)
+        self._histories.pop(key, None)
+        placement = self._placements.pop(key, None)
+        if placement is None:
             return
-        on_node = self._on_node[hold.node]
+        on_node = self._on_node[placement.node]
         del on_node[key]
         if not on_node:
-            del self._on_node[hold.node]
-        if (taken := self._taken.pop(key, None)) is not None:
-            self._fleet.give_back(taken)
+            del self._on_node[placement.node]
+        if (allocation := self._allocated.pop(key, None)) is not None:
+            self._fleet.give_back(allocation)
 
-    def taken(self, key: str) -> Allocation | None:
-        """What the pod has in the fleet; None for a pod without a known node."""
-        return self._taken.get(key)
+    def allocation_of(self, key: str) -> Allocation | None:
+        """What the pod has in the fleet; None for one that is not bound to a known node."""
+        return self._allocated.get(key)
 
-    def seen(self, key: str) -> Seen | None:
-        """What has been seen of a pod since it was bound."""
-        return self._seen.get(key)
+    def history_of(self, key: str) -> ClaimHistory | None:
+        """What was seen of the pod since it was bound."""
+        return self._histories.get(key)
 
-    def holders(self, node: str) -> list[str]:
-        """Keys of the pods that hold something on a node, in the order they came."""
+    def pods_on(self, node: str) -> list[str]:
+        """Keys of the pods that are bound to a node, in the order in which they came."""
         return list(self._on_node.get(node, ()))
 
-    def promised(self, but_for: Container[str], priority: int) -> list[Hold]:
-        """What pods of at least this priority are promised, those with keys in ``but_for`` left out."""
+    def nominated(self, ignored: Container[str], priority: int) -> list[Placement]:
+        """Pods of at least this priority that are nominated to a known node, without those with ``ignored``
+        keys."""
         return [
-            hold
-            for other, hold in self._nominated.items()
-            if other not in but_for and hold.priority >= priority and hold.node in self._fleet.rows
+            placement
+            for key, placement in self._nominated.items()
+            if key not in ignored and placement.priority >= priority and placement.node in self._fleet.rows
         ]
 
-    def promise(self, hold: Hold) -> Allocation:
-        """What a pod that is promised a node, which is known, would have there."""
-        row = self._fleet.rows[hold.node]
-        return self._fleet.allocation(row, hold.request, self._fleet.freest_gpus(row, hold.request))
+    def allocation_if_bound(self, placement: Placement) -> Allocation:
+        """What a nominated pod would have of its node, which must be known, if it were bound now."""
+        row = self._fleet.rows[placement.node]
+        gpus = self._fleet.freest_gpus(row, placement.request)
+        return self._fleet.allocation(row, placement.request, gpus)
 
-    def _take(self, key: str) -> None:
-        hold = self._holds[key]
-        row = self._fleet.rows[hold.node]
+    def _allocate(self, key: str) -> None:
+        placement, history = self._placements[key], self._histories[key]
+        row = self._fleet.rows[placement.node]
         shape = self._fleet.shapes[row]
         assert shape is not None
-        seen = self._seen[key]
-        request, doubt = settle_counts(shape, hold.request, seen.reported)
-        settled = settle_since(shape, hold.request, hold.claims, hold.possible, seen)
-        self._doubt(key, "; ".join(filter(None, (doubt, settled.doubt))))
+        request, problem = reconcile_counts(shape, placement.request, history.reported)
+        reconciled = reconcile_since_bound(
+            shape, placement.request, placement.claims, placement.possible, history
+        )
+        self._report(key, "; ".join(filter(None, (problem, reconciled.problem))))
         allocation = self._fleet.allocation(row, request)
-        if settled.parts:
-            allocation = replace(allocation, shares=settled.parts, slices=settled.slices)
-        self._taken[key] = allocation
+        if reconciled.parts:
+            allocation = replace(allocation, shares=reconciled.parts, slices=reconciled.slices)
+        self._allocated[key] = allocation
         self._fleet.take(allocation)
 
-    def _doubt(self, key: str, text: str) -> None:
-        if not text:
-            self.doubts.pop(key, None)
-        elif self.doubts.get(key) != text:
-            self.doubts[key] = text
+    def _report(self, key: str, problem: str) -> None:
+        if not problem:
+            self.problems.pop(key, None)
+        elif self.problems.get(key) != problem:
+            self.problems[key] = problem
             self.contradictions += 1
-            log.warning("%s: pod %s; the larger use counts", key, text)
+            log.warning("%s: pod %s; the larger use counts", key, problem)
 
-    def _forget_taken(self, node: str) -> None:
+    def _forget_allocated(self, node: str) -> None:
         for key in self._on_node.get(node, ()):
-            self._taken.pop(key, None)
+            self._allocated.pop(key, None)

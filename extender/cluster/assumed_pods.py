@@ -1,9 +1,11 @@
-"""AssumedPod holds: what ``bind`` has assumed, or found on the API server, and the watch has not shown yet.
+"""Assumed pods: bindings that were asked of the API server, and that the watch has not shown yet.
 
-A binding that was asked for has happened, has not, or may have: the answer can be lost, and the watch comes
-later than the answer. Until it is known the room counts as taken. What ends a hold is the truth: the watch
-shows the pod bound, gone or ended; the API server refuses the binding, or takes another one for the same pod;
-or, once the hold is older than ``TIME_TO_LIVE``, the API server is asked what it has.
+The API server makes a binding or refuses it, or its answer is lost; the watch comes later than the answer.
+Until the outcome is known, the pod's resources count as allocated. An assumed pod is forgotten when
+
+- the watch shows the pod bound, deleted or ended;
+- the API server refuses the binding, or makes another one of the same pod;
+- it is older than ``TIME_TO_LIVE``, and the API server says what it has.
 """
 
 from __future__ import annotations
@@ -15,17 +17,18 @@ from dataclasses import dataclass, field
 from extender.k8s.objects import Pod
 
 TIME_TO_LIVE = 60.0
-"""Seconds. kube-apiserver gives a request up after as long (``--request-timeout``), so a binding that has not
+"""Seconds. kube-apiserver gives up a request after as long (``--request-timeout``): a binding that has not
 happened by then never will."""
 
 
 @dataclass(slots=True)
 class AssumedPod:
-    """One pod on one node. ``pod`` is as it will be: with its node, and with ``assignment``, the annotations
-    that name its GPUs.
+    """One pod on one node. ``pod`` is as it will be once bound: with its node, and with ``assignment``, the
+    annotations that name its GPUs.
 
-    ``since``: when it was last asked for or answered, in seconds of the caller's clock. ``in_flight``:
-    bindings without an answer yet. ``outcome_unknown``: one stayed without, it may have happened. ``confirmed``: it has.
+    ``since``: when the binding was last asked for or answered, in seconds of the caller's clock.
+    ``in_flight``: how many bindings have no answer yet. ``outcome_unknown``: one was never answered, and may
+    have happened. ``confirmed``: the binding has happened.
     """
 
     pod: Pod
@@ -37,12 +40,12 @@ class AssumedPod:
 
     @property
     def key(self) -> str:
-        """What it goes by in the ledger: no pod's key, since it is held beside what the watch shows."""
+        """Its key in ``Allocations``. Never the pod's own, under which the watch's pod is kept."""
         return f"{self.pod.key} {self.pod.uid}@{self.pod.node_name}"
 
 
 class AssumedPods:
-    """AssumedPod holds by UID and node: a pod has several while it is not known which binding happened."""
+    """Assumed pods by UID and node. One pod has several while it is not known which binding happened."""
 
     def __init__(self) -> None:
         self._by_uid: defaultdict[str, dict[str, AssumedPod]] = defaultdict(dict)
@@ -63,26 +66,26 @@ class AssumedPods:
         return self._by_uid.get(uid, {}).get(node)
 
     def by_key(self, key: str) -> AssumedPod | None:
-        """The one with this key of the ledger."""
+        """The one with this key in ``Allocations``."""
         return self._by_key.get(key)
 
-    def put(self, one: AssumedPod) -> None:
+    def put(self, assumed: AssumedPod) -> None:
         """Add it, or replace the one of this pod on this node."""
-        self._by_uid[one.pod.uid][one.pod.node_name] = one
-        self._by_key[one.key] = one
+        self._by_uid[assumed.pod.uid][assumed.pod.node_name] = assumed
+        self._by_key[assumed.key] = assumed
 
-    def remove(self, one: AssumedPod) -> None:
-        """Take it out."""
-        del self._by_key[one.key]
-        of_pod = self._by_uid[one.pod.uid]
-        del of_pod[one.pod.node_name]
+    def remove(self, assumed: AssumedPod) -> None:
+        """Forget it."""
+        del self._by_key[assumed.key]
+        of_pod = self._by_uid[assumed.pod.uid]
+        del of_pod[assumed.pod.node_name]
         if not of_pod:
-            del self._by_uid[one.pod.uid]
+            del self._by_uid[assumed.pod.uid]
 
     def overdue(self, now: float) -> list[AssumedPod]:
-        """Those that have outlived their time and that no answer is awaited for."""
-        return [one for one in self if not one.in_flight and now - one.since >= TIME_TO_LIVE]
+        """Those that are older than ``TIME_TO_LIVE``, and whose bindings are all answered or given up."""
+        return [assumed for assumed in self if not assumed.in_flight and now - assumed.since >= TIME_TO_LIVE]
 
     def oldest(self, now: float) -> float:
-        """Seconds since the oldest was last asked for or answered; 0 where there is none."""
-        return max((now - one.since for one in self), default=0.0)
+        """Seconds since the oldest was last asked for or answered; 0 without any."""
+        return max((now - assumed.since for assumed in self), default=0.0)

@@ -1,1 +1,1 @@
-"""What a pod asks for: one ``Request`` from every common way of asking for a GPU."""
+"""What pods request, whichever way they ask for GPUs, and what bound pods say they have."""

@@ -1,25 +1,26 @@
-"""The resources a pod effectively takes: containers by sum, init containers by peak, sidecars added.
+"""The resources that a pod effectively requests, over all its containers.
 
-The rule is kube-scheduler's (``PodRequests`` of k8s.io/component-helpers, resource/helpers.go): what runs at
-the same time adds up, CPU and memory that the pod requests as a whole replace those of its containers, and
-the overhead comes on top.
+The rule is kube-scheduler's (``PodRequests`` of k8s.io/component-helpers, resource/helpers.go): containers
+and sidecars add up, init containers count by their peak, CPU and memory that the pod requests as a whole
+replace those of its containers, and the overhead is added.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import TypeAlias
 
-from extender.k8s.objects import Pairs, PodSpec
-from extender.k8s.objects import over_lifetime as over_lifetime
+from extender.inventory.node_inventory import is_gpu_resource
+from extender.k8s.objects import Pairs, PodSpec, over_lifetime
 from extender.k8s.quantity import QuantityError, milli, things, whole
 from extender.untrusted.limits import PROBLEM, QUOTED, shorten
 
 
 class RequestError(ValueError):
-    """A pod asks for something contradictory or impossible; the text names it, fit for the pod's event.
+    """A pod requests something contradictory or impossible. The text goes into the pod's event.
 
-    Whatever the text quotes of the pod, it has at most ``PROBLEM`` characters, all of them printable.
+    It has at most ``PROBLEM`` characters, all of them printable, whatever it quotes of the pod.
     """
 
     def __init__(self, text: str) -> None:
@@ -27,45 +28,67 @@ class RequestError(ValueError):
         super().__init__(text if text.isprintable() else text.encode("unicode_escape").decode()[:PROBLEM])
 
 
-_OF_THE_POD = ("cpu", "memory")
-"""What a pod may request as a whole (huge pages aside, which nothing here places by)."""
+Amounts: TypeAlias = Mapping[str, int]
+"""By resource: CPU in milli, all others in whole units (memory in bytes)."""
 
 
-def effective(spec: PodSpec) -> dict[str, int]:
-    """By resource name: CPU in milli, everything else in whole units (memory in bytes)."""
+def effective_requests(spec: PodSpec) -> dict[str, int]:
+    """What the pod requests, without zeros. Raises RequestError."""
     if not spec.containers:
         raise RequestError("the pod has no containers")
-    of_containers = over_lifetime(spec, lambda container: _read(container.requests))
-    total = Counter({**of_containers, **_as_a_whole(spec, of_containers)})
-    total.update(_read(spec.overhead))
+    of_containers = over_lifetime(spec, lambda container: parse_quantities(container.requests))
+    total = Counter({**of_containers, **_pod_level_requests(spec, of_containers)})
+    total.update(parse_quantities(spec.overhead))
     return {name: amount for name, amount in total.items() if amount}
 
 
-def _as_a_whole(spec: PodSpec, of_containers: Mapping[str, int]) -> Mapping[str, int]:
-    """What the pod requests as a whole; its limit, where neither it nor a container has a request (so
-    ``defaultPodRequests`` of k8s.io/kubernetes, pkg/apis/core/v1/defaults.go)."""
-    requests, limits = _read(spec.requests), _read(spec.limits)
+_POD_LEVEL_RESOURCES = ("cpu", "memory")
+"""What a pod may request as a whole. Huge pages are left out: Stowage does not place by them."""
+
+
+def _pod_level_requests(spec: PodSpec, of_containers: Amounts) -> Amounts:
+    """What the pod requests as a whole. Its limit counts if neither the pod nor a container has a request
+    (``defaultPodRequests`` of k8s.io/kubernetes, pkg/apis/core/v1/defaults.go)."""
+    requests, limits = parse_quantities(spec.requests), parse_quantities(spec.limits)
     defaults = {name: amount for name, amount in limits.items() if name not in of_containers}
-    asked = {**defaults, **requests}
-    return {name: asked[name] for name in _OF_THE_POD if name in asked}
+    amounts = {**defaults, **requests}
+    return {name: amounts[name] for name in _POD_LEVEL_RESOURCES if name in amounts}
 
 
-def amounts(pairs: Pairs) -> defaultdict[str, int]:
-    """Quantities as whole numbers, in the units of ``effective``; 0 for what is not there. Raises
-    RequestError."""
-    return defaultdict(int, _read(pairs))
+def counted_devices(resources: Amounts) -> tuple[tuple[str, int], ...]:
+    """The devices that a device plugin counts, among a pod's effective requests: (resource, count) by name.
+
+    The node decides what one of them is: ``nvidia.com/gpu`` is a whole GPU, a replica of a shared GPU, or a
+    MIG instance under the single strategy (NVIDIA/k8s-device-plugin, README, "Shared access to GPUs" and the
+    MIG strategies).
+    """
+    return tuple(
+        sorted((name, count) for name, count in resources.items() if count and is_gpu_resource(name))
+    )
 
 
-def _read(pairs: Pairs) -> dict[str, int]:
-    found = {}
+def max_per_container(spec: PodSpec, resources: Collection[str]) -> int:
+    """The most devices of one of these resources that a single container requests, at least 1."""
+    requests = (
+        parse_quantities(container.requests) for container in (*spec.containers, *spec.init_containers)
+    )
+    return max((amounts[name] for amounts in requests for name in resources), default=1) or 1
+
+
+def parse_quantities(pairs: Pairs) -> defaultdict[str, int]:
+    """The ``Amounts`` in these quantities; 0 for a resource that is not there. Raises RequestError.
+
+    Storage and huge pages are left out: Stowage does not place by them.
+    """
+    amounts: defaultdict[str, int] = defaultdict(int)
     for name, text in pairs:
         try:
             if name == "cpu":
-                found[name] = milli(text)
+                amounts[name] = milli(text)
             elif name == "memory":
-                found[name] = whole(text)
-            elif "/" in name:  # extended resources; nothing here places by storage or huge pages
-                found[name] = things(text)
+                amounts[name] = whole(text)
+            elif "/" in name:  # an extended resource
+                amounts[name] = things(text)
         except QuantityError as error:
             raise RequestError(f"{shorten(name, QUOTED)}: {error}") from error
-    return found
+    return amounts

@@ -44,7 +44,7 @@ class PoolView:
 class HolderView:
     """A pod on the node. ``known``: ``placement`` where it is known which device it has, else ``counts``.
 
-    ``tentative_seconds``: for so long ``bind`` has assumed that it is here; null once the watch shows it.
+    ``assumed_seconds``: for so long ``bind`` has assumed that it is here; null once the watch shows it.
     """
 
     pod: str
@@ -54,7 +54,7 @@ class HolderView:
     gpus: tuple[int, ...]
     device_ids: tuple[str, ...]
     known: str
-    tentative_seconds: float | None
+    assumed_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def view_node(state: State, name: str, now: float) -> NodeView | None:
         return None
     fleet = state.fleet
     closed = Reason.OVERCOMMITTED if fleet.overcommitted[row] else Reason(int(fleet.blocked[row]))
-    holders = [holder for key in state.allocations.holders(name) if (holder := _holder(state, key, now))]
+    holders = [holder for key in state.allocations.pods_on(name) if (holder := _holder(state, key, now))]
     return NodeView(
         name=name,
         model=shape.model or shape.product,
@@ -145,13 +145,15 @@ def _places(mask: int) -> tuple[int, ...]:
 
 def _sources(state: State, name: str) -> Sources | None:
     try:
-        return sources_of(state.nodes[name], state.cards.get(name), state.layouts_for(name))
+        return sources_of(
+            state.nodes[name], state.nodes.koordinator_devices.get(name), state.nodes.layouts_for(name)
+        )
     except (InventoryError, QuantityError):
         return None
 
 
 def _devices(state: State, name: str) -> Iterator[DeviceView]:
-    on_node = state.devices.on_node(name, state.labels_of(name))
+    on_node = state.devices.on_node(name, state.nodes.labels_of(name))
     for index, id in enumerate(map(on_node.id_of, range(len(on_node.places)))):
         device = on_node.device(index)
         claims = [state.devices.claims[key] for key in state.devices.holders(id)]
@@ -166,7 +168,10 @@ def _devices(state: State, name: str) -> Iterator[DeviceView]:
 
 def _holder(state: State, key: str, now: float) -> HolderView | None:
     assumed_pods = state.assumed_pods.by_key(key)
-    taken, pod = state.allocations.taken(key), assumed_pods.pod if assumed_pods else state.pods.get(key)
+    taken, pod = (
+        state.allocations.allocation_of(key),
+        assumed_pods.pod if assumed_pods else state.pods.get(key),
+    )
     if taken is None or pod is None:
         return None
     names = {index: name for name, index in state.fleet.resources.items()}
@@ -180,5 +185,5 @@ def _holder(state: State, key: str, now: float) -> HolderView | None:
         gpus=gpus,
         device_ids=ids,
         known="placement" if gpus or ids else "counts",
-        tentative_seconds=round(now - assumed_pods.since, 3) if assumed_pods else None,
+        assumed_seconds=round(now - assumed_pods.since, 3) if assumed_pods else None,
     )

@@ -25,7 +25,7 @@ from extender.source.interface import Unavailable
 from extender.source.snapshot import Snapshot
 from extender.untrusted.limits import KEY, LISTED_NAMES, YAML_NODES, shorten
 from extender.verbs.evaluate import Evaluation, evaluate
-from extender.verbs.scores import best, levels
+from extender.verbs.scores import best, node_scores
 from packing.fleet.fleet import Fleet
 from packing.model.node_spec import meaning
 from packing.model.reasons import Reason
@@ -149,7 +149,7 @@ def explain_candidates(
     verdict = evaluate(state, pod, request, names, possibly_bound)
     fits, _, _ = _told_apart(verdict)
     scores = np.zeros(len(names), np.uint8)
-    scores[fits] = levels(verdict.cost[fits], verdict.keys[fits])
+    scores[fits] = node_scores(verdict.cost[fits], verdict.keys[fits])
     return explain_verdict(state, names, verdict, scores, dict(candidates.passed_over))
 
 

@@ -399,7 +399,7 @@ def _closed(
     if division and (division.closed or (twice := _side_by_side(node, division, devices))):
         return f"node takes nothing new: {division.closed or twice}", division.reason
     sign = "" if division and division.sick else health.reported(node)
-    return (f"node takes nothing new: {sign}", Reason.SICK_GPU) if sign else ("", Reason.FITS)
+    return (f"node takes nothing new: {sign}", Reason.UNHEALTHY_GPU) if sign else ("", Reason.FITS)
 
 
 def _side_by_side(node: Node, division: SharedGpus, devices: Mapping[str, tuple[int, _Device]]) -> str:

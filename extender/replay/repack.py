@@ -112,7 +112,7 @@ class _Cluster:
     @contextmanager
     def emptied(self) -> Iterator[Fleet]:
         """The fleet without the pods that are placed again; afterwards it is exactly as before."""
-        taken = (self.state.allocations.taken(pod.key) for pod in self.pods)
+        taken = (self.state.allocations.allocation_of(pod.key) for pod in self.pods)
         with self.state.fleet.without([held for held in taken if held is not None]):
             yield self.state.fleet
 

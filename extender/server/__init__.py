@@ -1,1 +1,1 @@
-"""The running service: HTTP routes, start and stop, the lead among replicas, metrics."""
+"""The running service: HTTP routes, start and stop, leader election, metrics."""

@@ -1,8 +1,8 @@
-"""HTTP: routes, the size and the type of bodies, and nothing else.
+"""The HTTP routes, and the size and content type of bodies.
 
-Handlers are ``async def`` and work inline (a thread pool would cost more than the answer), bodies are bytes
-in and bytes out (response models cost eight times as much), and there is no middleware. The verbs are plain
-routes: nothing in their bodies is FastAPI's to parse.
+For speed, handlers are ``async def`` and work inline (a thread pool costs more than the answer), bodies are
+bytes in and out (response models cost eight times as much), and there is no middleware. The verbs are plain
+routes: FastAPI parses nothing in their bodies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fastapi import FastAPI, Request, Response
 from pydantic_core import to_json
 
 from extender.protocol.messages import VERBS, Verb
-from extender.server.body import Bodies, BodyRefused
+from extender.server.body import BodyBudget, BodyRefused
 from extender.server.debug_routes import debug_router
 from extender.server.metrics import CONTENT_TYPE
 from extender.server.service import Reply, Service
@@ -26,10 +26,10 @@ _CLOSE = {"connection": "close"}
 
 
 def create_app(service: Service, *, debug: bool = True) -> FastAPI:
-    """Verbs, health and version; with ``debug`` also what ``create_debug_app`` has."""
-    app, bodies = _new_app(), _bodies(service)
+    """Verbs, health and version; with ``debug`` also metrics and the debug endpoint."""
+    app, bodies = _new_app(), _body_budget(service)
     for verb in VERBS:
-        app.add_route(f"/scheduler/{verb}", _verb(service, verb, bodies), methods=["POST"])
+        app.add_route(f"/scheduler/{verb}", _verb_handler(service, verb, bodies), methods=["POST"])
     _add_health(app, service)
     if debug:
         _add_debug(app, service, bodies)
@@ -37,55 +37,59 @@ def create_app(service: Service, *, debug: bool = True) -> FastAPI:
 
 
 def create_debug_app(service: Service) -> FastAPI:
-    """Metrics and the debug endpoint, for a port of their own."""
+    """Health, version, metrics and the debug endpoint, for a port of their own."""
     app = _new_app()
     _add_health(app, service)
-    _add_debug(app, service, _bodies(service))
+    _add_debug(app, service, _body_budget(service))
     return app
 
 
 def _new_app() -> FastAPI:
-    # The interactive pages of FastAPI load scripts from elsewhere; a scheduler's port should not.
+    # No interactive pages of FastAPI: they load scripts from other sites.
     return FastAPI(title="Stowage", openapi_url=None)
 
 
-def _bodies(service: Service) -> Bodies:
-    return Bodies(BODIES_IN_FLIGHT * service.settings.body_limit_mib << 20)
+def _body_budget(service: Service) -> BodyBudget:
+    return BodyBudget(BODIES_IN_FLIGHT * service.settings.body_limit_mib << 20)
 
 
-def _verb(service: Service, verb: Verb, bodies: Bodies) -> Handler:
+def _verb_handler(service: Service, verb: Verb, bodies: BodyBudget) -> Handler:
     limit = service.settings.body_limit_mib << 20
 
     async def handle(request: Request) -> Response:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in ("", "application/json"):
-            text = f"no {verb} request: content type {shorten(kind, QUOTED)} instead of application/json"
+            problem = f"content type {shorten(kind, QUOTED)}, expected application/json"
+            text = f"not a valid {verb} request: {problem}"
             return _response(service.refuse(verb, "bad_message", text, 400), _CLOSE)
         try:
             async with bodies.read(request.receive, request.headers, limit) as body:
                 answer = service.answer(verb, body)
-                reply = await (_while_awaited(request, service, answer) if verb == "bind" else answer)
+                reply = await (_bind_while_connected(request, service, answer) if verb == "bind" else answer)
         except BodyRefused as refused:
             text = f"{refused} (setting body_limit_mib)" if refused.status == 413 else str(refused)
             return _response(service.refuse(verb, refused.result, text, refused.status), _CLOSE)
-        # A caller that comes by way of a Service keeps its connection to a replica that is ready no more.
+        # Behind a Service, a caller would keep its connection to a replica that is no longer ready.
         return _response(reply, _CLOSE if service.waiting_for() else None)
 
     return handle
 
 
-async def _while_awaited(request: Request, service: Service, answer: Coroutine[Any, Any, Reply]) -> Reply:
-    """Bind for a caller that waits: where one has hung up, another replica may be asked by now."""
-    answering, hanging_up = asyncio.create_task(answer), asyncio.ensure_future(request.receive())
-    hanging_up.add_done_callback(lambda _: answering.cancel())
+async def _bind_while_connected(
+    request: Request, service: Service, answer: Coroutine[Any, Any, Reply]
+) -> Reply:
+    """Cancel the bind if the caller hangs up: it may be asking another replica by then."""
+    answering = asyncio.create_task(answer)
+    disconnecting = asyncio.ensure_future(request.receive())
+    disconnecting.add_done_callback(lambda _: answering.cancel())
     try:
         return await answering
     except asyncio.CancelledError:
-        if not hanging_up.done():
+        if not disconnecting.done():
             raise
         return service.refuse("bind", "hung_up", "the caller has hung up", 499)
     finally:
-        hanging_up.cancel()
+        disconnecting.cancel()
 
 
 def _response(reply: Reply, headers: dict[str, str] | None = None) -> Response:
@@ -109,7 +113,7 @@ def _add_health(app: FastAPI, service: Service) -> None:
         app.add_route(f"/{handler.__name__}", handler, methods=["GET"])
 
 
-def _add_debug(app: FastAPI, service: Service, bodies: Bodies) -> None:
+def _add_debug(app: FastAPI, service: Service, bodies: BodyBudget) -> None:
     async def metrics(request: Request) -> Response:
         return Response(service.metrics.render(), media_type=CONTENT_TYPE)
 

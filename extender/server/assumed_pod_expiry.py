@@ -1,35 +1,32 @@
-"""Keeps the books free of holds that nothing explains: what outlives its time is held against the API.
+"""Checks assumed pods that are older than 60 s with the API server.
 
-The watch ends almost every tentative hold within milliseconds. One stays where a binding was never answered
-and did not happen, or where the pod came and went while the watch was broken.
+The watch confirms almost every assumed pod within milliseconds. One remains if its binding was never answered
+and did not happen, or if the pod came and went while the watch was broken.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
 
+from extender.cluster.state import State
 from extender.source.interface import Source, Unreachable
 
-if TYPE_CHECKING:  # it loads compiled code, and the service imports this before it may
-    from extender.cluster.state import State
-
-_EVERY = 5.0  # seconds
+_INTERVAL = 5.0  # seconds
 
 
-async def keep(state: State, source: Source) -> None:
-    """Check now and then, until cancelled."""
+async def expire_forever(state: State, source: Source) -> None:
+    """Call ``expire_assumed`` every 5 s, until cancelled."""
     while True:
-        await asyncio.sleep(_EVERY)
-        await check(state, source, time.monotonic())
+        await asyncio.sleep(_INTERVAL)
+        await expire_assumed(state, source, time.monotonic())
 
 
-async def check(state: State, source: Source, now: float) -> None:
-    """Ask the API server for every pod whose tentative hold has outlived its time at ``now``."""
-    for one in state.assumed_pods.overdue(now):
+async def expire_assumed(state: State, source: Source, now: float) -> None:
+    """Look up every pod whose assumption is overdue at ``now`` (monotonic seconds), and reconcile it."""
+    for assumed in state.assumed_pods.overdue(now):
         try:
-            truth = await source.look_up(one.pod)
+            current = await source.look_up(assumed.pod)
         except Unreachable:
-            return  # what is true stays unknown, and the hold stays
-        state.reconcile(one.pod, truth, now)
+            return  # the next round tries again; the pods stay assumed
+        state.reconcile(assumed.pod, current, now)

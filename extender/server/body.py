@@ -1,7 +1,7 @@
-"""Bodies of requests, within limits of size, time and sum. Plain ASGI: no framework needed to read bytes.
+"""Receives request bodies within limits of size, time and total memory. Plain ASGI, without a framework.
 
-Whoever reaches the port can send bodies, slowly and many at once. Where all together are too large, the
-largest that is still on its way is given up: requests of kube-scheduler are small, so they get through.
+Anyone who reaches the port can send bodies, slowly and many at once. If all together are too large, the
+largest that is still being received is dropped: requests of kube-scheduler are small, so they get through.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class BodyRefused(Exception):
-    """A body that is not read; the text says why. ``result`` is the word for the metric."""
+    """A body that was not received; the text says why. ``result`` is the label for the metric."""
 
     def __init__(self, status: int, result: str, text: str) -> None:
         super().__init__(text)
@@ -29,35 +29,38 @@ class BodyRefused(Exception):
 class _Body:
     chunks: list[bytes] = field(default_factory=list)
     size: int = 0
-    given_up: bool = False
+    dropped: bool = False
 
 
-class Bodies:
-    """The bodies of all requests of one port that are being received or answered: ``most`` bytes at most."""
+class BodyBudget:
+    """At most ``limit`` bytes for the bodies of all requests of one port that are received or answered."""
 
-    def __init__(self, most: int) -> None:
-        self._most, self._held = most, 0
+    def __init__(self, limit: int) -> None:
+        self._limit, self._held = limit, 0
         self._arriving: set[_Body] = set()
 
     @property
     def held(self) -> int:
-        """Bytes that are held now."""
+        """The bytes that are held now."""
         return self._held
 
     @asynccontextmanager
     async def read(self, receive: Receive, headers: Mapping[str, str], limit: int) -> AsyncIterator[bytes]:
-        """The body, which counts as held until the end of the block. Raises ``BodyRefused``: it is larger
-        than ``limit`` bytes, or too slow, the caller has hung up, or all bodies together are too large."""
+        """The body, which is held until the end of the block.
+
+        Raises ``BodyRefused`` if it is larger than ``limit`` bytes or too slow, if the caller hangs up, or if
+        all bodies together are too large.
+        """
         body = _Body()
         self._arriving.add(body)
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 await self._receive(body, receive, headers.get("content-length", ""), limit)
         except TimeoutError:
-            self._give_up(body)
+            self._drop(body)
             raise BodyRefused(408, "too_slow", f"the body took longer than {BODY_SECONDS} s") from None
         except BaseException:
-            self._give_up(body)
+            self._drop(body)
             raise
         self._arriving.discard(body)
         whole = b"".join(body.chunks)
@@ -81,21 +84,21 @@ class Bodies:
             self._take(body, chunk)
 
     def _take(self, body: _Body, chunk: bytes) -> None:
-        if not body.given_up:
+        if not body.dropped:
             body.chunks.append(chunk)
             body.size += len(chunk)
             self._held += len(chunk)
-            while self._held > self._most and self._arriving:
-                self._give_up(max(self._arriving, key=lambda one: one.size))
-        if body.given_up:
+            while self._held > self._limit and self._arriving:
+                self._drop(max(self._arriving, key=lambda arriving: arriving.size))
+        if body.dropped:
             raise BodyRefused(503, "overloaded", "too many large requests at once")
 
-    def _give_up(self, body: _Body) -> None:
-        """Its memory is free at once; its own task finds out with the next chunk."""
+    def _drop(self, body: _Body) -> None:
+        """Free its memory at once. Its own task notices with the next chunk."""
         self._arriving.discard(body)
         self._held -= body.size
         body.chunks.clear()
-        body.size, body.given_up = 0, True
+        body.size, body.dropped = 0, True
 
 
 def _too_large(limit: int) -> BodyRefused:

@@ -1,8 +1,7 @@
-"""One HTTP connection, within limits: how long it may take, how much it may send ahead, and which connection
-is closed where there are too many.
+"""HTTP connections within limits: time, size of the head, pipelined requests, number of connections.
 
-uvicorn has none of these limits for httptools: a head may be endless and may never end, a caller that does
-not take its answer keeps it in memory, and who holds enough connections shuts everybody else out.
+uvicorn has none of these limits for httptools: a request's head may be endless or never end, an answer that
+the caller does not read stays in memory, and a caller with enough connections locks out all others.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from extender.untrusted.limits import CONNECTIONS, HEADER_SECONDS, HEADERS, PIPE
 
 
 class _Refused(Exception):
-    """The parser turns it into status 400 and the end of the connection."""
+    """The parser answers it with status 400 and closes the connection."""
 
 
 class Connection(HttpToolsProtocol):
@@ -26,26 +25,26 @@ class Connection(HttpToolsProtocol):
     _in_head = False
     _head = 0
     """Bytes of the head that is being received."""
-    _timer: asyncio.TimerHandle | None = None
-    _stuck: asyncio.TimerHandle | None = None
-    _since = 0.0
-    """When the caller last sent a request, in the loop's seconds."""
+    _head_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
+    _last_request_at = 0.0
+    """In the loop's seconds."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Called by the transport. A caller may connect ahead of time, as Go does."""
+        """Called by the transport. Go's client may connect before it has a request."""
         super().connection_made(transport)
-        self._since = self.loop.time()
+        self._last_request_at = self.loop.time()
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
         )
         if len(self.connections) > CONNECTIONS:
-            _make_room([cast(Connection, one) for one in self.connections])
+            _close_idlest([cast(Connection, other) for other in self.connections])
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the transport."""
         self._unset_keepalive_if_required()
-        self._stop_timer()
-        self._resumed()
+        self._stop_head_timer()
+        self._stop_write_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -58,8 +57,8 @@ class Connection(HttpToolsProtocol):
             if self._head > HEADERS:
                 self.send_400_response("The head of the request is too large.")
                 return
-        if not self.running and self._timer is None:
-            self._timer = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
+        if not self.running and self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
 
     def on_message_begin(self) -> None:
         """Called by the parser."""
@@ -72,47 +71,51 @@ class Connection(HttpToolsProtocol):
         if size > HEADERS or len(self.pipeline) >= PIPELINED_REQUESTS:
             raise _Refused
         self._in_head = False
-        self._since = self.loop.time()
-        self._stop_timer()
+        self._last_request_at = self.loop.time()
+        self._stop_head_timer()
         super().on_headers_complete()
 
     def pause_writing(self) -> None:
-        """Called by the transport: the caller does not take its answer."""
+        """Called by the transport: the caller does not read its answer."""
         super().pause_writing()
-        self._stuck = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
+        self._write_timer = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
         """Called by the transport."""
-        self._resumed()
+        self._stop_write_timer()
         super().resume_writing()
 
     @property
     def running(self) -> bool:
-        """Whether a request is being received after its head, or answered."""
+        """Whether a request is being answered, or its body received."""
         return self.cycle is not None and not self.cycle.response_complete
 
     @property
     def idle_since(self) -> tuple[bool, float]:
-        """What has done nothing for longest comes first."""
-        return self.running, self._since
+        """Sorts connections: the one that has been idle for longest comes first."""
+        return self.running, self._last_request_at
 
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
-    def _resumed(self) -> None:
-        if self._stuck is not None:
-            self._stuck.cancel()
-            self._stuck = None
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
 
 
-def _make_room(connections: list[Connection]) -> None:
-    """End one connection: of the caller that has most of them, the one that has been idle for longest.
+def _close_idlest(connections: list[Connection]) -> None:
+    """Of the address with the most connections, close the one that has been idle for longest.
 
-    kube-scheduler has a few. It loses one only if it shares its address with who opens hundreds.
+    kube-scheduler has a few connections. It loses one only if another client at its address opens hundreds.
     """
-    by_caller = Counter(one.client and one.client[0] for one in connections)
-    ((most, _),) = by_caller.most_common(1)
-    theirs = [one for one in connections if (one.client and one.client[0]) == most]
-    min(theirs, key=lambda one: one.idle_since).transport.abort()
+    by_address = Counter(_address(connection) for connection in connections)
+    ((address, _),) = by_address.most_common(1)
+    candidates = [connection for connection in connections if _address(connection) == address]
+    min(candidates, key=lambda connection: connection.idle_since).transport.abort()
+
+
+def _address(connection: Connection) -> str | None:
+    return connection.client[0] if connection.client else None

@@ -1,6 +1,6 @@
-"""``/debug``: what Stowage knows and why it decided as it did. Read-only, and never asked by kube-scheduler.
+"""The routes under ``/debug``: known nodes and pods, and the reasons of decisions. Read-only.
 
-Long lists are rendered in small parts, so that a curious reader does not hold up the scheduler.
+Long lists are rendered in small parts, so that they do not delay requests of kube-scheduler.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic_core import to_json
 
-from extender.server.body import Bodies, BodyRefused
+from extender.server.body import BodyBudget, BodyRefused
 from extender.server.service import Service
 from extender.untrusted.limits import EXPLAIN_BODY, KEY, shorten
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # it loads kernels
     from extender.explain.inspector import Inspector
 
-_AT_ONCE = 5
-"""Nodes rendered before others get their turn: about a millisecond."""
+_BATCH = 5
+"""Nodes that are rendered before other tasks run: about a millisecond."""
 
 
-def debug_router(service: Service, bodies: Bodies) -> APIRouter:
-    """The routes, for the main port or for a port of their own, whose request bodies are ``bodies``."""
+def debug_router(service: Service, bodies: BodyBudget) -> APIRouter:
+    """The routes for a port whose request bodies count against ``bodies``."""
     router = APIRouter(prefix="/debug")
 
     def inspector() -> Inspector:
@@ -61,9 +61,9 @@ def debug_router(service: Service, bodies: Bodies) -> APIRouter:
 async def _nodes(inspector: Inspector) -> bytes:
     nodes = []
     for count, name in enumerate(inspector.node_names(), 1):
-        if view := inspector.node(name):  # it may have gone since
+        if view := inspector.node(name):  # it may have been deleted meanwhile
             nodes.append(to_json(view))
-        if count % _AT_ONCE == 0:
+        if count % _BATCH == 0:
             await asyncio.sleep(0)
     return b'{"nodes":[' + b",\n".join(nodes) + b"]}\n"
 

@@ -1,7 +1,6 @@
-"""The verbs at work: messages in and out of the pure functions, on the state as it is now.
+"""Runs the verbs on the current state: parses the message, calls the verb, encodes the reply.
 
-Loading this module compiles the kernels, which takes seconds; nothing that must answer before that may
-import it.
+Importing this module loads the kernels, which takes seconds if they must be compiled.
 """
 
 from __future__ import annotations
@@ -22,13 +21,15 @@ from extender.cluster.unconfirmed import UnconfirmedBindings
 from extender.explain.decision_log import Decision, Decisions
 from extender.explain.inspector import Inspector
 from extender.explain.pod import explain_verdict
-from extender.k8s.objects import DEVICE_KINDS, Event, Kind, Pod
-from extender.protocol import codec as wire
+from extender.k8s.objects import Event, Pod
+from extender.protocol import codec
 from extender.protocol.messages import Verb, bind_error, filter_error
 from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
+from extender.server.assumed_pod_expiry import expire_forever
 from extender.server.metrics import Gauges, Gpus, Metrics
 from extender.settings import Settings
 from extender.source.interface import Source
+from extender.source.watched_kinds import AWAITED_KINDS, REQUIRED_KINDS, WATCHED_KINDS
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import KEPT_PODS
 from extender.verbs.bind import Binder
@@ -37,28 +38,28 @@ from extender.verbs.filter import filter_nodes
 from extender.verbs.preempt import preempt
 from extender.verbs.prioritize import prioritize
 from extender.verbs.recheck import LONGEST, RefusalRecheck
-from extender.verbs.scores import TOP_LEVEL
+from extender.verbs.scores import MAX_SCORE
 from packing.fleet.fleet import Fleet
 
 _log = logging.getLogger(__name__)
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
-_RESOURCES: dict[Kind, str] = {"Node": "nodes", "Pod": "pods"}
-_SEEN = 4096
-"""Pods of filter requests that are remembered for bind: more than are ever on their way between the two."""
-_UNSURE = "the API server was away, and other pods may have been bound where this one fits"
+_REQUIRED = {kind: watched.resource for kind, watched in WATCHED_KINDS.items() if kind in REQUIRED_KINDS}
+_RECENT_PODS = 4096
+"""Pods of filter requests that are remembered for bind: more than are between filter and bind at a time."""
+_POSSIBLY_TAKEN = "the API server did not answer, and other pods may have been bound where this pod fits"
+_BEHIND = "the connection to the API server broke, and Stowage has not caught up yet"
 _NEXT_ANSWER = 0.01
-"""Seconds after which the calls for one pod are over, most of the time."""
-_BEHIND = "Stowage was cut off from the API server, and has not caught up yet"
+"""Seconds after which kube-scheduler has mostly made all calls for one pod."""
 
 
 class Engine:
-    """State, where it comes from, and the verbs. Each verb returns the reply and what came of it."""
+    """The state and the verbs. Each verb returns the reply and a result for the metric."""
 
     def __init__(self, source: Source, settings: Settings, metrics: Metrics) -> None:
         self.state = state_of(settings)
         self.source, self._settings, self._metrics = source, settings, metrics
-        self._seen: BoundedMap[str, Pod] = BoundedMap(_SEEN, KEPT_PODS)
-        self._unseen = UnconfirmedBindings()
+        self._recent_pods: BoundedMap[str, Pod] = BoundedMap(_RECENT_PODS, KEPT_PODS)
+        self._unconfirmed = UnconfirmedBindings()
         self._decisions = Decisions(settings.decisions_kept, self.state.failures)
         self.state.binds = settings.bind
         self._binder = Binder(self.state, source, settings, self._possibly_bound)
@@ -72,138 +73,154 @@ class Engine:
             "bind": self._bind,
         }
 
+    async def run(self) -> None:
+        """Refresh the policy's tables and expire assumed pods, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.refresher.run())
+            tasks.create_task(expire_forever(self.state, self.source))
+
     def missing(self) -> str:
-        """What has not been listed yet, "" when all has."""
-        absent = [name for kind, name in _RESOURCES.items() if kind not in self.state.synced]
-        # Who does not know which GPUs are given out as devices would refuse nodes for having none.
-        absent = absent or (["devices"] if DEVICE_KINDS - self.state.synced else [])
-        return f"{' and '.join(absent)} are not listed yet" if absent else ""
+        """What has not been listed yet, "" if everything has."""
+        unlisted = AWAITED_KINDS - self.state.synced
+        if not unlisted:
+            return ""
+        # The other awaited kinds are devices: without them a node would seem to have no GPUs.
+        names = [name for kind, name in _REQUIRED.items() if kind in unlisted] or ["devices"]
+        return f"{' and '.join(names)} are not listed yet"
 
     def apply(self, events: Sequence[Event]) -> None:
-        """Take in what the source says."""
-        self._decisions.flush()  # in numbers of the moment when they were made
+        """Apply events of the source to the state."""
+        self._decisions.flush()  # explained with the state in which they were made
         unready = self.missing()
         for event in events:
-            # A fault of ours must neither take other events with it nor end the service.
+            # An error must neither lose other events nor end the service.
             try:
                 self.state.apply([event])
             except Exception:
-                _log.exception("the state did not take an event (%s)", type(event).__name__)
+                _log.exception("the state could not apply an event (%s)", type(event).__name__)
         try:
-            self.state.devices.refresh(self.state.labels_of)  # now, that no verb has to wait for it
+            self.state.devices.refresh(self.state.nodes.labels_of)  # now, so that no verb waits for it
         except Exception:
-            _log.exception("what is left of the devices of a node is not known")
-        self._recheck.news()
+            _log.exception("the free devices of a node could not be computed")
+        self._recheck.state_changed()
         if unready and not self.missing():
             _log.info("ready: %s", self.source.describe())
 
     def set_server_version(self, version: str) -> None:
-        """What kube-scheduler does with our reasons depends on its version, which is the API server's."""
+        """kube-scheduler has the version of the API server. From 1.38 on it looks for victims where only an
+        extender refused."""
         numbers = _VERSION.match(self._settings.kubernetes_version or version)
         known = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
         self.state.eviction_helps_extenders = known >= (1, 38)
 
     def gauges(self) -> Gauges:
-        """The state in figures."""
-        state, resources = self.state, _RESOURCES.items()
+        """The current values of the gauges."""
+        state, resources = self.state, _REQUIRED.items()
         ages = self.source.staleness()
         return Gauges(
             nodes=len(state.nodes),
             pods=len(state.pods),
             problems=len(state.problems),
             overcommitted=len(state.overcommitted),
-            contradictions=state.contradictions,
+            contradictions=state.allocations.contradictions,
             policy_failures=state.failures.counts,
             synced={name: kind in state.synced for kind, name in resources},
             assumed_pods=len(state.assumed_pods),
-            tentative_seconds=state.assumed_pods.oldest(time.monotonic()),
+            assumed_seconds=state.assumed_pods.oldest(time.monotonic()),
             age_seconds={name: ages[kind] for kind, name in resources if kind in ages},
             gpus=gpus_by_model(state.fleet),
         )
 
     async def _filter(self, body: bytes) -> tuple[bytes, str]:
-        args = wire.parse_filter(body)
+        args = codec.parse_filter(body)
         self._remember(args.pod)
         if not await self.source.caught_up():
             return filter_error(_BEHIND), "behind"
-        result, verdict = await self._recheck.evaluate(
+        result, evaluation = await self._recheck.evaluate(
             lambda: filter_nodes(self.state, args, self._settings, self._possibly_bound()),
-            lambda said: not (said[0].names or said[0].error),
+            lambda answer: not (answer[0].names or answer[0].error),
         )
-        if not (result.names or result.error) and verdict and verdict.possibly_bound:
-            result, verdict = filter_nodes(self.state, args, self._settings)
+        if not (result.names or result.error) and evaluation and evaluation.possibly_bound:
+            result, evaluation = filter_nodes(self.state, args, self._settings)
             if result.names:
-                result = wire.FilterResult(error=_UNSURE)
+                result = codec.FilterResult(error=_POSSIBLY_TAKEN)
         if not (result.names or result.error):
             self._metrics.nothing_fitted([*result.failed, *result.unresolvable])
         if len(result.names) == 1:
-            self._unseen.note(args.pod, result.names[0], time.monotonic())
+            self._unconfirmed.note(args.pod, result.names[0], time.monotonic())
         outcome = "refused" if result.error else "fits" if result.names else "nothing_fits"
-        said = result.error or f"{len(result.names)} of {len(args.names)} nodes answered"
-        self._note("filter", args.pod, said, verdict, args.names)
-        return wire.encode_filter(result, args.nodes), outcome
+        cut = len(result.names) == self._settings.shortlist > 0
+        fit = "nodes, the best that fit" if cut else "nodes fit"
+        answer = result.error or f"{len(result.names)} of {len(args.names)} {fit}"
+        self._log_decision("filter", args.pod, answer, evaluation, args.names)
+        return codec.encode_filter(result, args.nodes), outcome
 
     async def _prioritize(self, body: bytes) -> tuple[bytes, str]:
-        args = wire.parse_filter(body)
-        scores, verdict = prioritize(self.state, args, self._possibly_bound())
-        if scores.max(initial=0) == TOP_LEVEL:
-            self._unseen.note(args.pod, args.names[int(scores.argmax())], time.monotonic())
-        self._note("prioritize", args.pod, f"{len(scores)} nodes scored", verdict, args.names, scores)
-        return wire.encode_priorities(args.names, scores), "scored"
+        args = codec.parse_filter(body)
+        scores, evaluation = prioritize(self.state, args, self._possibly_bound())
+        if scores.max(initial=0) == MAX_SCORE:
+            self._unconfirmed.note(args.pod, args.names[int(scores.argmax())], time.monotonic())
+        self._log_decision(
+            "prioritize", args.pod, f"{len(scores)} nodes scored", evaluation, args.names, scores
+        )
+        return codec.encode_priorities(args.names, scores), "scored"
 
     def _possibly_bound(self) -> PossiblyBound:
-        """Which pods may have been bound where, as of now: while the watch is broken, and shortly after, some
-        room may have been taken unseen."""
+        """The pods that may be bound without our knowledge, with their nodes.
+
+        There are some while the watch of pods is broken, and for a short time after.
+        """
         if (interruption := self.source.interruption()) is None:
             return ()
-        current = interruption.ended_at is not None  # then a pod that is not known is gone
+        is_over = interruption.ended_at is not None  # then an unknown pod has been deleted
         return [
             (pod, node)
-            for pod, node in self._unseen.after(interruption, time.monotonic())
-            if not (current and self.state.pod_by_uid(pod.uid) is None) and not self.state.is_bound(pod.uid)
+            for pod, node in self._unconfirmed.after(interruption, time.monotonic())
+            if not (is_over and self.state.pods.by_uid(pod.uid) is None)
+            and not self.state.pods.is_bound(pod.uid)
         ]
 
     async def _preempt(self, body: bytes) -> tuple[bytes, str]:
-        args = wire.parse_preempt(body)
+        args = codec.parse_preempt(body)
         result = await self._recheck.evaluate(
-            lambda: preempt(self.state, args, self._possibly_bound()), lambda said: not said.candidates
+            lambda: preempt(self.state, args, self._possibly_bound()), lambda answer: not answer.candidates
         )
         kept = ", ".join(result.candidates)
-        said = f"{len(result.candidates)} of {len(args.candidates)} candidates kept{kept and ': '}{kept}"
-        self._note("preempt", args.pod, said)
-        return wire.encode_preempt(result), "victims" if result.candidates else "no_victims"
+        answer = f"{len(result.candidates)} of {len(args.candidates)} candidates kept{kept and ': '}{kept}"
+        self._log_decision("preempt", args.pod, answer)
+        return codec.encode_preempt(result), "victims" if result.candidates else "no_victims"
 
     async def _bind(self, body: bytes) -> tuple[bytes, str]:
-        args = wire.parse_bind(body)
+        args = codec.parse_bind(body)
         self._decisions.flush()
-        pod = self.state.pod_by_uid(args.uid) or self._seen.get(args.uid)
+        pod = self.state.pods.by_uid(args.uid) or self._recent_pods.get(args.uid)
         error = await self._binder.bind(pod, args)
         if pod is not None:
-            self._note("bind", pod, error or f"bound to {args.node}")
+            self._log_decision("bind", pod, error or f"bound to {args.node}")
         return bind_error(error), "refused" if error else "bound"
 
-    def _note(
+    def _log_decision(
         self,
         verb: Verb,
         pod: Pod,
         answer: str,
-        verdict: Evaluation | None = None,
+        evaluation: Evaluation | None = None,
         names: NodeNames = NO_NAMES,
         scores: Bytes | None = None,
     ) -> None:
-        """Keep a decision for the debug endpoint, explained once kube-scheduler has had its next answer."""
+        """Keep a decision for the debug endpoint. It is explained after kube-scheduler's next calls."""
         _log.debug("%s %s: %s", verb, pod.key, answer)
         at = datetime.now(UTC)
 
-        def explained() -> Decision:
-            explanation = explain_verdict(self.state, names, verdict, scores) if verdict else None
+        def explain() -> Decision:
+            explanation = explain_verdict(self.state, names, evaluation, scores) if evaluation else None
             return Decision(at, verb, answer, explanation)
 
-        if self._decisions.wanted and self._decisions.defer(pod, explained):
+        if self._decisions.wanted and self._decisions.defer(pod, explain):
             asyncio.get_running_loop().call_later(_NEXT_ANSWER, self._decisions.flush)
 
     def _remember(self, pod: Pod) -> None:
-        self._seen.put(pod.uid, pod, min(pod.size, KEPT_PODS // 16))
+        self._recent_pods.put(pod.uid, pod, min(pod.size, KEPT_PODS // 16))
 
 
 def gpus_by_model(fleet: Fleet) -> dict[str, Gpus]:
@@ -215,7 +232,7 @@ def gpus_by_model(fleet: Fleet) -> dict[str, Gpus]:
     for index, name in enumerate(fleet.model_names):
         here = fleet.model == index
         if installed := int(exists[:, here].sum()):
-            before = sums.get(name or "unknown", Gpus(0, 0.0, 0))  # of another product of the same model
+            before = sums.get(name or "unknown", Gpus(0, 0.0, 0))  # another product of the same model
             sums[name or "unknown"] = Gpus(
                 before.installed + installed,
                 before.free + float(free[here].sum()),

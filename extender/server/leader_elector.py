@@ -1,10 +1,10 @@
-"""Standing for election: asking for the Lease again and again, and what begins and ends with it.
+"""Acquires, renews and releases the Lease, and lists the pods again when this replica becomes the leader.
 
-The client library's own election (``kubernetes.leaderelection`` 37.0) is no help: it ends with an exception
-and without a word to the leader when a connection fails, sets its requests no time limit, so that a leader
-may believe in itself for longer than others do, and cannot release a Lease.
+The client library's own election (``kubernetes.leaderelection`` 37.0) cannot be used: a connection error ends
+it without notice to the leader, its requests have no timeout, so a leader may act for longer than its Lease,
+and it cannot release a Lease.
 
-It runs in the event loop, where the verbs run: a replica whose loop hangs must lose its Lease.
+This runs in the event loop, where the verbs run, so that a replica whose loop hangs loses its Lease.
 """
 
 from __future__ import annotations
@@ -27,115 +27,112 @@ from extender.source.leader_election import Election, released
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-_POLL = 0.05  # seconds between looks at what a candidate waits for
-_JITTER = 0.2  # so that candidates do not ask in step
+_POLL = 0.05  # seconds
+_JITTER = 0.2  # of the pause between two attempts, so that candidates do not send them at the same time
 
 
-class Elector:
-    """One candidate. It is ``is_leader`` while it holds the Lease and has seen all that others have bound."""
+class LeaderElector:
+    """One candidate. It leads while it holds the Lease and has listed everything that others have bound."""
 
     def __init__(self, source: Source, lease: Lease, lease_seconds: int) -> None:
         self._source, self._lease = source, lease
-        # The name of the pod, and what tells it from the same pod before a restart.
+        # The name of the pod, and a part that changes with each start.
         self._election = Election(f"{socket.gethostname()}_{uuid.uuid4()}", lease_seconds)
-        # Not where binds wait for an API server that is slow: the Lease must not stand behind them.
+        # A thread of its own: renewals must not wait behind binds to a slow API server.
         self._thread = ThreadPoolExecutor(1, "lease")
-        self._known = False  # whether the Lease is as our last write left it, as far as we know
-        self._led = False
-        self._up_to_date = 0  # the term at whose beginning everything was listed
-        self._acting = 0
-        source.write_only_while(lambda: self._election.write_deadline(time.monotonic()))
+        self._wrote_last = False  # whether the Lease still is what we wrote, as far as we know
+        self._was_leading = False
+        self._listed_in_term = 0  # the last term for which the pods were listed
+        self._running_writes = 0
+        source.limit_writes(lambda: self._election.write_deadline(time.monotonic()))
 
     @property
     def is_leader(self) -> bool:
-        """Whether this replica may act now."""
+        """Whether this replica may bind now."""
         election = self._election
-        return election.leads(time.monotonic()) and self._up_to_date == election.term
+        return election.holds_lease(time.monotonic()) and self._listed_in_term == election.term
 
     def waiting_for(self) -> str:
-        """Why it may not act; "" when it may."""
+        """Why this replica may not bind; "" if it may."""
         if self.is_leader:
             return ""
-        if self._election.leads(time.monotonic()):
-            return "it leads from now on, and lists the pods anew"
-        return "another replica leads" if self._election.holder else "no replica leads yet"
+        if self._election.holds_lease(time.monotonic()):
+            return "this replica has just become the leader and is listing the pods"
+        return "another replica is the leader" if self._election.holder else "there is no leader yet"
 
     @contextmanager
-    def acting(self) -> Iterator[None]:
-        """Around what only a leader may do: the Lease is not released before it is done."""
-        self._acting += 1
+    def hold_during_write(self) -> Iterator[None]:
+        """Wrap around what only a leader may do: ``resign`` waits for its end."""
+        self._running_writes += 1
         try:
             yield
         finally:
-            self._acting -= 1
+            self._running_writes -= 1
 
     async def run(self, ready: Callable[[], bool]) -> None:
-        """Stand for election from when ``ready`` says so, until cancelled."""
+        """Wait for ``ready``, then take part in the election until cancelled."""
         while not ready():
             await asyncio.sleep(_POLL)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._stand())
-            tasks.create_task(self._keep_up())
+            tasks.create_task(self._elect_forever())
+            tasks.create_task(self._list_each_term())
 
     async def resign(self) -> None:
-        """Lead no more at once; release the Lease when nothing runs any more that only a leader may do."""
+        """Stop leading at once, and release the Lease after the last running write."""
         self._election.resign()
-        while self._acting:
+        while self._running_writes:
             await asyncio.sleep(_POLL)
         try:
-            await self._ask(self._release)
+            await self._in_thread(self._release)
         except LeaseError as error:
-            _log.warning("The Lease was not released, another replica leads when it has run out: %s", error)
+            _log.warning("the Lease was not released, so others must wait until it expires: %s", error)
 
-    async def _stand(self) -> None:
+    async def _elect_forever(self) -> None:
         while True:
-            # A try that fails is followed by others, and a leader's time runs out by itself.
-            trouble = ""
             try:
-                await self._try()
-            except LeaseError as error:
-                self._known, trouble = False, str(error)
-            self._say(trouble)
+                await self._acquire_or_renew()
+            except LeaseError as error:  # the next attempt follows; without renewal a leader stops by itself
+                self._wrote_last = False
+                _log.warning("Lease: %s", error)
+            self._log_change()
             await asyncio.sleep(self._election.retry_seconds * (1 + _JITTER * random.random()))
 
-    async def _try(self) -> None:
+    async def _acquire_or_renew(self) -> None:
         election = self._election
-        if not (self._known and election.leads(time.monotonic())):
-            record = await self._ask(self._lease.read)
-            election.seen(record, time.monotonic())
-        asked_at = time.monotonic()
-        if claim := election.claim(asked_at, _today()):
-            await self._ask(lambda: self._lease.write(claim))
-            election.written(claim, asked_at, time.monotonic())
-            self._known = True
+        if not (self._wrote_last and election.holds_lease(time.monotonic())):
+            record = await self._in_thread(self._lease.read)
+            election.observe(record, time.monotonic())
+        sent_at = time.monotonic()
+        if new := election.record_to_write(sent_at, _timestamp()):
+            await self._in_thread(lambda: self._lease.write(new))
+            election.written(new, sent_at, time.monotonic())
+            self._wrote_last = True
 
-    async def _keep_up(self) -> None:
-        """At the beginning of each term, list what was bound until then: the watch may be a moment late."""
+    async def _list_each_term(self) -> None:
+        """At the start of each term, list the pods: the watch may not have shown the last binds yet."""
         while True:
             term = self._election.term
-            if self._election.leads(time.monotonic()) and self._up_to_date != term:
+            if self._election.holds_lease(time.monotonic()) and self._listed_in_term != term:
                 await self._source.relist()
-                self._up_to_date = term
-                _log.info("in charge")
+                self._listed_in_term = term
+                _log.info("is the leader and may bind")
             await asyncio.sleep(_POLL)
 
-    def _say(self, trouble: str) -> None:
-        leads = self._election.leads(time.monotonic())
-        if trouble:
-            _log.warning("Lease: %s", trouble)
-        if leads != self._led:
-            _log.info("leading" if leads else "leading no more")
-        self._led = leads
+    def _log_change(self) -> None:
+        leads = self._election.holds_lease(time.monotonic())
+        if leads != self._was_leading:
+            _log.info("acquired the Lease" if leads else "no longer the leader")
+        self._was_leading = leads
 
     def _release(self) -> None:
         record = self._lease.read()
         if record.holder == self._election.identity:
-            self._lease.write(released(record, _today()))
+            self._lease.write(released(record, _timestamp()))
 
-    async def _ask(self, call: Callable[[], T]) -> T:
+    async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
 
-def _today() -> str:
-    """The time as a Lease has it (MicroTime)."""
+def _timestamp() -> str:
+    """Now, in the format of a Lease (MicroTime)."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,7 +1,7 @@
-"""What Prometheus scrapes: all names start with ``stowage_``, and nothing is counted per node.
+"""The Prometheus metrics. All names start with ``stowage_``; the fleet is shown as sums by GPU model.
 
-One series per node would block the event loop for tens of milliseconds at each scrape of a large cluster, so
-the fleet is shown as sums by GPU model; single nodes are the debug endpoint's job.
+No metric has a series per node: each scrape of a large cluster would block the event loop for tens of
+milliseconds. The debug endpoint shows single nodes.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-# They would double the series, and nobody asks when a counter was born.
+# Series with creation times would double the number of series.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 REFUSALS = ("bad_message", "internal_error", "not_ready", "overloaded", "too_large", "too_slow")
-"""Results of a verb that alerts look for."""
+"""Results of a verb for alerts."""
 POLICY_PARTS = (
     "observe", "plan", "adopt", "refresh", "cost", "choose", "terms", "forecast", "rank", "explain",
 )  # fmt: skip
-"""What of comparing the nodes that fit may fail."""
+"""The parts of scoring nodes that may fail."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
@@ -45,7 +45,7 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """What is read from the state at each scrape."""
+    """The values that are read from the state at each scrape."""
 
     nodes: int = 0
     pods: int = 0
@@ -53,16 +53,16 @@ class Gauges:
     overcommitted: int = 0  # nodes
     contradictions: int = 0  # since the start
     policy_failures: Mapping[str, int] = field(default_factory=dict)  # since the start, by what failed
-    assumed_pods: int = 0  # holds that the watch has not shown yet
-    tentative_seconds: float = 0.0  # the age of the oldest
+    assumed_pods: int = 0  # that the watch has not confirmed yet
+    assumed_seconds: float = 0.0  # the age of the oldest
     synced: Mapping[str, bool] = field(default_factory=dict)  # by resource
     age_seconds: Mapping[str, float] = field(default_factory=dict)  # by resource
     gpus: Mapping[str, Gpus] = field(default_factory=dict)  # by model
-    is_leader: bool | None = None  # where replicas elect a leader
+    is_leader: bool | None = None  # None without leader election
 
 
 class Metrics:
-    """Counters of the verbs, and gauges that ``read`` supplies when asked."""
+    """Counters of the verbs, and gauges whose values ``read`` returns at each scrape."""
 
     def __init__(self, version: str, read: Callable[[], Gauges], verbs: Iterable[str] = ()) -> None:
         self.registry = CollectorRegistry()
@@ -70,36 +70,36 @@ class Metrics:
         self.registry.register(_GaugeCollector(version, read))
         self._seconds = Histogram(
             "stowage_verb_seconds",
-            "Time from the whole body to the whole reply.",
+            "Time from the received body to the reply.",
             ["verb"],
             buckets=_SECONDS,
             registry=self.registry,
         )
         self._results = Counter(
             "stowage_verb_results",
-            "Requests by verb and what came of them.",
+            "Requests by verb and result.",
             ["verb", "result"],
             registry=self.registry,
         )
         self._reasons = Counter(
             "stowage_unschedulable",
-            "Filter requests where nothing fitted, once under each of their reasons.",
+            "Filter requests for which no node fits, counted once for each reason.",
             ["reason"],
             registry=self.registry,
         )
 
-        # There from the start: a rate cannot see the first failure in a series that begins with it.
+        # Created at the start: rate() does not see the first failure of a series that begins with it.
         for verb, result in itertools.product(verbs, REFUSALS):
             self._results.labels(verb, result)
 
     def answered(self, verb: str, result: str, seconds: float | None = None) -> None:
-        """Count one request; without a time where the body was not read."""
+        """Count a request. ``seconds`` is None if its body was not read."""
         self._results.labels(verb, result).inc()
         if seconds is not None:
             self._seconds.labels(verb).observe(seconds)
 
     def nothing_fitted(self, reasons: Iterable[str]) -> None:
-        """Count the distinct reasons of one pod that fits nowhere."""
+        """Count the distinct reasons of a pod that fits nowhere."""
         for reason in set(reasons):
             self._reasons.labels(reason).inc()
 
@@ -114,17 +114,13 @@ class _GaugeCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         now = self._read()
-        yield _gauge("build", "Always 1; the label says which version runs.", "version", {self._version: 1})
+        yield _gauge("build", "Always 1; the label is the running version.", "version", {self._version: 1})
         if now.is_leader is not None:
-            yield _gauge("in_charge", "1 for the replica that leads and may bind.", "", {"": now.is_leader})
-        yield _gauge("nodes", "Nodes known.", "", {"": now.nodes})
-        yield _gauge("pods", "Pods known that have not ended.", "", {"": now.pods})
-        yield _gauge(
-            "problems", "Nodes and pods that cannot be read or contradict each other.", "", {"": now.problems}
-        )
-        yield _gauge(
-            "overcommitted_nodes", "Nodes that hold more GPU than they have.", "", {"": now.overcommitted}
-        )
+            yield _single("leader", "1 for the replica that is the leader and may bind.", now.is_leader)
+        yield _single("nodes", "Known nodes.", now.nodes)
+        yield _single("pods", "Known pods that have not terminated.", now.pods)
+        yield _single("problems", "Nodes and pods that cannot be read or are contradictory.", now.problems)
+        yield _single("overcommitted_nodes", "Nodes whose pods hold more GPU than exists.", now.overcommitted)
         yield CounterMetricFamily(
             "stowage_contradictions",
             "Pods whose claims contradicted their request or node.",
@@ -132,23 +128,17 @@ class _GaugeCollector(Collector):
         )
         failures = CounterMetricFamily(
             "stowage_policy_failures",
-            "Faults of the policy that were caught: pods were placed without what failed.",
+            "Errors of the policy that were caught: pods were placed without the part that failed.",
             labels=["what"],
         )
         for what in POLICY_PARTS:
             failures.add_metric([what], now.policy_failures.get(what, 0))
         yield failures
-        yield _gauge(
-            "tentative_holds",
-            "Bindings assumed that the watch has not shown yet.",
-            "",
-            {"": now.assumed_pods},
-        )
-        yield _gauge("tentative_age_seconds", "Age of the oldest of them.", "", {"": now.tentative_seconds})
-        yield _gauge("synced", "1 once a resource has been listed in full.", "resource", now.synced)
-        yield _gauge(
-            "state_age_seconds", "Time since the source was last heard of.", "resource", now.age_seconds
-        )
+        yield _single("assumed_pods", "Bound pods that the watch has not confirmed yet.", now.assumed_pods)
+        yield _single("assumed_pod_age_seconds", "Age of the oldest assumed pod.", now.assumed_seconds)
+        yield _gauge("synced", "1 after the first complete list of the resource.", "resource", now.synced)
+        text = "Time since the last bytes from the API server."
+        yield _gauge("state_age_seconds", text, "resource", now.age_seconds)
         for member, text in _GPU_GAUGES.items():
             values = {model: getattr(gpus, member) for model, gpus in now.gpus.items()}
             yield _gauge(f"gpus_{member}", text, "model", values)
@@ -161,8 +151,12 @@ _GPU_GAUGES = {
 }
 
 
+def _single(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"stowage_{name}", text, value)
+
+
 def _gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
-    gauge = GaugeMetricFamily(f"stowage_{name}", text, labels=[label] if label else [])
-    for value_of, value in values.items():
-        gauge.add_metric([value_of] if label else [], value)
+    gauge = GaugeMetricFamily(f"stowage_{name}", text, labels=[label])
+    for label_value, value in values.items():
+        gauge.add_metric([label_value], value)
     return gauge

@@ -1,5 +1,4 @@
-"""A service on its sockets: up at once, ready when the kernels are compiled and the state is synced, drained
-when it is asked to stop."""
+"""Runs the service on its sockets, and drains it on SIGTERM."""
 
 from __future__ import annotations
 
@@ -13,28 +12,28 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 import uvicorn
 
-from extender.server import garbage_collection as garbage
 from extender.server.app import create_app, create_debug_app
 from extender.server.connections import Connection
+from extender.server.garbage_collection import collect_forever
 from extender.server.service import Service
 
 KEEP_ALIVE = 120
-"""Seconds. Go's client keeps idle connections for 90 s and does not repeat a POST that met a closing one."""
+"""Seconds. Go's client keeps idle connections for 90 s, and does not retry a POST on a closing connection."""
 _GRACE = 20
-"""Seconds for requests that run when the sockets close; the longest is a bind at a slow API server."""
-_SWITCH = 0.0005
-"""Seconds after which a thread that reads a burst of changes makes way for a request. With Python's 5 ms, a
-request that needs the interpreter ten times waits for as many of them."""
+"""Seconds for running requests after the sockets close; the longest is a bind at a slow API server."""
+_SWITCH_INTERVAL = 0.0005
+"""Seconds after which a reflector's thread must release the interpreter. With Python's 5 ms, a request that
+needs the interpreter ten times would wait 50 ms during a burst of watch events."""
 
 _log = logging.getLogger(__name__)
 
 
 class PortInUse(Exception):
-    """An address that cannot be listened on; the text says which and why."""
+    """The address cannot be listened on; the text says which and why."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one. Raises ``PortInUse``."""
+    """A listening socket. Port 0 chooses a free port. Raises ``PortInUse``."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
@@ -43,15 +42,15 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def run(service: Service, sock: socket.socket, debug_sock: socket.socket | None = None) -> None:
-    """Serve until SIGTERM or SIGINT. Raises as ``Service.run``."""
-    for listener, what in ((sock, "kube-scheduler"), (debug_sock, "debug and metrics")):
+    """Serve until SIGTERM or SIGINT. Raises like ``Service.run``."""
+    for listener, purpose in ((sock, "kube-scheduler"), (debug_sock, "debug and metrics")):
         if listener is not None:
             host, port = listener.getsockname()[:2]
-            _log.info("listening for %s on http://%s:%d", what, f"[{host}]" if ":" in host else host, port)
+            _log.info("listening for %s on http://%s:%d", purpose, f"[{host}]" if ":" in host else host, port)
     servers = {sock: _Server(create_app(service, debug=debug_sock is None))}
     if debug_sock is not None:
         servers[debug_sock] = _Server(create_debug_app(service))
-    sys.setswitchinterval(_SWITCH)
+    sys.setswitchinterval(_SWITCH_INTERVAL)
     with asyncio.Runner(loop_factory=servers[sock].config.get_loop_factory()) as runner:
         runner.run(_run(service, servers))
 
@@ -74,33 +73,33 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are handled once for all listeners, and end in exit code 0."""
+        """``_wait_for_shutdown`` handles signals for all listeners."""
         yield
 
 
 async def _run(service: Service, servers: Mapping[socket.socket, _Server]) -> None:
     working = asyncio.create_task(service.run())
-    tidying = asyncio.create_task(garbage.run(lambda: not service.missing()))
+    collecting = asyncio.create_task(collect_forever(lambda: not service.missing()))
     serving = [asyncio.create_task(server.serve([sock])) for sock, server in servers.items()]
-    asked_to_stop = asyncio.create_task(_drained(service))
-    await asyncio.wait({working, asked_to_stop, *serving}, return_when=asyncio.FIRST_COMPLETED)
+    shutdown = asyncio.create_task(_wait_for_shutdown(service))
+    await asyncio.wait({working, shutdown, *serving}, return_when=asyncio.FIRST_COMPLETED)
     for server in servers.values():
         server.should_exit = True
     await asyncio.gather(*serving)
-    tidying.cancel()
+    collecting.cancel()
     working.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await working
 
 
-async def _drained(service: Service) -> None:
-    """Returns once the sockets may close: after SIGINT or a second signal at once, after SIGTERM a while
-    after ``/readyz`` has turned 503, so that callers have turned away before connections are refused."""
+async def _wait_for_shutdown(service: Service) -> None:
+    """Return when the sockets may close: at once after SIGINT or a second signal, and ``drain_seconds`` after
+    SIGTERM, so that callers see ``/readyz`` turn 503 before connections are refused."""
     signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, signals.put_nowait, number)
     first = await signals.get()
-    _log.info("stopping on %s", first.name)
+    _log.info("stopping after %s", first.name)
     leaving = asyncio.create_task(service.leave())
     if first is signal.SIGTERM:
         with contextlib.suppress(TimeoutError):

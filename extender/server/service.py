@@ -1,19 +1,19 @@
-"""One running Stowage: what it waits for, and what it says when something goes wrong. Bytes in, bytes out.
+"""One running Stowage: readiness, the reply to each request, and the form of a refusal. Bytes in, bytes out.
 
-kube-scheduler counts only status 200 as an answer and throws the body of any other away, so the form of a
-refusal follows from what it does next:
+kube-scheduler takes only status 200 as an answer and drops the body of any other, so the form of a refusal
+depends on what kube-scheduler does next:
 
 ==========  =================  =========================================================================
 verb        a refusal is       what kube-scheduler does with it
 ==========  =================  =========================================================================
 filter      200 and ``Error``  fails the attempt, shows the text in the pod's event, tries again later
 bind        200 and ``Error``  fails the binding, shows the text in the pod's event, tries again later
-prioritize  400 to 503         goes on without our scores, without a word: alert on the metric
-preempt     400 to 503         fails the preemption; an empty reply (no preemption) would hide the fault
+prioritize  400 to 503         continues silently without our scores: alert on the metric
+preempt     400 to 503         fails the preemption; an empty reply (no preemption) would hide the error
 ==========  =================  =========================================================================
 
-A body beyond the limit is 413 for all. No refusal and no log line quotes the pod. No HTTP here, and nothing
-that loads compiled code: a process must be able to say that it is not ready yet.
+A body beyond the limit is 413 for all verbs. No refusal and no log line quotes the pod. Importing this module
+loads no kernels: a process must be able to answer that it is not ready yet.
 """
 
 from __future__ import annotations
@@ -29,22 +29,21 @@ from typing import TYPE_CHECKING
 
 from extender.k8s.objects import Event
 from extender.protocol.messages import VERBS, BadMessage, Verb, bind_error, filter_error
-from extender.server.assumed_pod_expiry import keep
-from extender.server.leader_elector import Elector
+from extender.server.leader_elector import LeaderElector
 from extender.server.metrics import Gauges, Metrics
 from extender.settings import Settings
 from extender.source.interface import Source
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # it loads kernels
     from extender.server.engine import Engine
 
-_VERSION_EVERY = 600  # seconds: the control plane may be upgraded under us
+_VERSION_INTERVAL = 600  # seconds; the control plane may be upgraded while we run
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What goes back: JSON, or a line of text for a refusal that the protocol has no place for."""
+    """JSON, or a line of text for a refusal that the protocol cannot express."""
 
     body: bytes
     status: int = 200
@@ -56,15 +55,15 @@ class Reply:
 
 
 class Service:
-    """Settings, the source of state, metrics, readiness, and the engine as soon as there is one.
-
-    Raises ``Unavailable`` where the source has no Lease for the setting ``leader_election``.
-    """
+    """Settings, source and metrics, and the engine once the kernels are loaded."""
 
     def __init__(
         self, settings: Settings, source: Source, version: str, prepare: Callable[[], None] = lambda: None
     ) -> None:
-        """``prepare`` is called in a thread before any kernel is loaded."""
+        """``prepare`` is called in a thread before kernels are loaded.
+
+        Raises ``Unavailable`` if the setting ``leader_election`` is given and the source has no Leases.
+        """
         self.settings = settings
         self._prepare = prepare
         self.source = source
@@ -78,34 +77,33 @@ class Service:
         self.metrics = Metrics(version, self._gauges, VERBS)
 
     async def run(self) -> None:
-        """Start, then keep the policy's tables and the API server's version current, until cancelled.
+        """Start, then run the background tasks until cancelled.
 
-        Raises ``SourceError`` or ``SettingsError`` where the source or the policy cannot be used.
+        Raises ``SourceError`` or ``SettingsError`` if the source or the policy cannot be used.
         """
         try:
             engine = await self.start()
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(engine.refresher.run())
-                tasks.create_task(self._follow_version(engine))
-                tasks.create_task(keep(engine.state, self.source))
+                tasks.create_task(engine.run())
+                tasks.create_task(self._update_version(engine))
                 if self._elector is not None:
                     tasks.create_task(self._elector.run(lambda: not self.missing()))
         finally:
             self.source.stop()
 
-    async def _follow_version(self, engine: Engine) -> None:
+    async def _update_version(self, engine: Engine) -> None:
         while True:
             engine.set_server_version(await asyncio.to_thread(self.source.server_version))
-            await asyncio.sleep(_VERSION_EVERY)
+            await asyncio.sleep(_VERSION_INTERVAL)
 
     async def start(self) -> Engine:
-        """Begin to follow the source, and compile the kernels meanwhile. Raises as ``run``."""
+        """Start the source, and load the kernels meanwhile. Raises like ``run``."""
         loop = asyncio.get_running_loop()
-        early: deque[Sequence[Event]] = deque()
+        before_engine: deque[Sequence[Event]] = deque()
 
         def take(events: Sequence[Event]) -> None:
             if self.engine is None:
-                early.append(events)
+                before_engine.append(events)
             else:
                 self.engine.apply(events)
 
@@ -114,52 +112,52 @@ class Service:
 
         await asyncio.to_thread(self.source.start, apply)
         engine = await asyncio.to_thread(self._load)
-        while early:
-            engine.apply(early.popleft())
-            await asyncio.sleep(0)  # there may be much of it, and probes want an answer
+        while before_engine:
+            engine.apply(before_engine.popleft())
+            await asyncio.sleep(0)  # there may be many, and probes wait for an answer
         self.engine = engine
         return engine
 
     async def leave(self) -> None:
-        """Be ready no more, and make way for another replica. Requests are still answered."""
+        """Stop being ready, and release the Lease. Requests are still answered."""
         self.draining = True
         if self._elector is not None:
             await self._elector.resign()
 
     def waiting_for(self) -> str:
-        """Why ``/readyz`` is not 200; "" when it is."""
+        """Why ``/readyz`` is not 200; "" if it is."""
         return "draining" if self.draining else self.missing() or self._not_leader()
 
     def missing(self) -> str:
-        """What is not known yet, so that nothing can be answered; "" when all is."""
+        """What is missing, so that no verb can answer; "" if nothing is."""
         return self.engine.missing() if self.engine else "kernels are being compiled"
 
     async def answer(self, verb: Verb, body: bytes) -> Reply:
-        """Answer one request, whatever happens."""
+        """Answer a request. Never raises."""
         started = perf_counter()
         reply, result = await self._answer(verb, body)
         self.metrics.answered(verb, result, perf_counter() - started)
         return reply
 
     def refuse(self, verb: Verb, result: str, text: str, status: int) -> Reply:
-        """Refuse a request that was not even read."""
+        """Refuse a request whose body was not read."""
         self.metrics.answered(verb, result)
         return _refusal(verb, text, status)
 
     async def _answer(self, verb: Verb, body: bytes) -> tuple[Reply, str]:
-        # Any replica knows what fits; only one may hand it out.
+        # Every replica knows what fits; only the leader may bind.
         missing = self.missing() or (self._not_leader() if verb == "bind" else "")
         if missing or self.engine is None:
             return _refusal(verb, f"Stowage is not ready: {missing}", 503), "not_ready"
         try:
-            with self._elector.acting() if self._elector and verb == "bind" else nullcontext():
+            with self._elector.hold_during_write() if self._elector and verb == "bind" else nullcontext():
                 answer, result = await self.engine.verbs[verb](body)
             return Reply(answer), result
         except BadMessage as error:
-            return _refusal(verb, f"no {verb} request: {error}", 400), "bad_message"
-        except Exception as error:  # the edge: one bad request must not end the service
+            return _refusal(verb, f"not a valid {verb} request: {error}", 400), "bad_message"
+        except Exception as error:  # one bad request must not end the service
             _log.exception("%s failed", verb)
-            text = f"{type(error).__name__} inside Stowage, see its log"
+            text = f"internal error ({type(error).__name__}), see the log of Stowage"
             return _refusal(verb, text, 500), "internal_error"
 
     def _load(self) -> Engine:
@@ -176,12 +174,12 @@ class Service:
         return replace(gauges, is_leader=self._elector.is_leader) if self._elector else gauges
 
 
-def _elector(settings: Settings, source: Source) -> Elector | None:
+def _elector(settings: Settings, source: Source) -> LeaderElector | None:
     if settings.leader_election is None:
         return None
     namespace, name = settings.leader_election.split("/")
     seconds = settings.lease_seconds
-    return Elector(source, source.lease(namespace, name, seconds), seconds)
+    return LeaderElector(source, source.lease(namespace, name, seconds), seconds)
 
 
 def _refusal(verb: Verb, text: str, status: int) -> Reply:

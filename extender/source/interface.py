@@ -1,11 +1,11 @@
-"""Where the cluster's state comes from, and where binds go: one interface before the live API and a snapshot.
+"""The interface of where the cluster's state comes from and binds go: a live API server, or a snapshot.
 
 SourceError
-+-- Unavailable      it cannot be used at all: no such file, no kubeconfig
-+-- BindError        the pod was not bound; the text is fit for its event
-    +-- BindConflict     it is bound already, being deleted, or was made anew under its name
++-- Unavailable      cannot be used at all: no such file, no kubeconfig
++-- BindError        the pod was not bound; the text can be shown in the pod's event
+    +-- BindConflict     it is already bound, is being deleted, or was recreated under its name
     +-- PodNotFound      there is no such pod
-    +-- Unreachable      no answer came: whether it is bound will be seen in the events
+    +-- Unreachable      no answer came: the watch will show whether it is bound
 +-- LeaseError       the Lease was not read or written
 """
 
@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from extender.k8s.objects import Event, Kind, Pod
-from extender.source.leader_election import Record
+from extender.source.leader_election import LeaseRecord
 
 Apply: TypeAlias = Callable[[Sequence[Event]], None]
-"""Takes events in the order they happened. It is called from any thread, from several at a time, and must not
-block; an exception that it raises makes the source list everything anew."""
+"""Takes events in the order in which they happened. It must not block and may be called from several threads
+at the same time. If it raises, the source lists everything again."""
 
 
 class SourceError(Exception):
-    """Base of what goes wrong with a source."""
+    """Base of all errors of a source."""
 
 
 class Unavailable(SourceError):
@@ -36,7 +36,7 @@ class BindError(SourceError):
 
 
 class BindConflict(BindError):
-    """The pod is bound already, being deleted, or another one than was meant."""
+    """The pod is already bound, is being deleted, or has another UID."""
 
 
 class PodNotFound(BindError):
@@ -48,75 +48,84 @@ class Unreachable(BindError):
 
 
 class LeaseError(SourceError):
-    """The Lease was not read; or not written, as far as is known."""
+    """The Lease was not read, or was not written as far as we know."""
 
 
 class Lease(Protocol):
-    """One Lease of the API server. Both calls block, for a third of its duration at most."""
+    """One Lease of the API server. Both calls block, for at most a third of its duration."""
 
-    def read(self) -> Record:
-        """What it says, an empty record where there is none. Raises ``LeaseError``."""
+    def read(self) -> LeaseRecord:
+        """The record in the Lease, an empty one if there is no Lease. Raises ``LeaseError``."""
 
-    def write(self, record: Record) -> None:
-        """Change it, or create it, if it is as it was last read or written here. Raises ``LeaseError``."""
+    def write(self, record: LeaseRecord) -> None:
+        """Update or create the Lease, provided that nobody changed it since we last read or wrote it.
+
+        Raises ``LeaseError``.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """When a watch broke and when it was open again (None: not yet), in monotonic seconds."""
+    """When a watch broke, and when it was open again (None: not yet), in monotonic seconds."""
 
     began_at: float
     ended_at: float | None
 
 
 class Source(Protocol):
-    """What feeds ``State``. ``Listed`` follows the first full list of each kind: then that kind is synced."""
+    """Delivers events to the state. ``Listed`` follows the first full list of a kind: it is synced."""
 
     def start(self, apply: Apply) -> None:
-        """Begin to deliver events to ``apply``; returns at once where they come from the network."""
+        """Start to deliver events to ``apply``. Returns at once if they come from the network."""
 
     def follow_mig_layouts(self, namespace: str, name: str) -> None:
-        """Deliver the MIG manager's ConfigMap of this name, too, or ("") its own ones. Before ``start``."""
+        """Deliver the MIG manager's ConfigMap of this name, too, or ("") those that it writes itself.
+
+        Call it before ``start``.
+        """
 
     def stop(self) -> None:
-        """Deliver nothing more. Returns within about a second; may be called twice, or without ``start``."""
+        """Stop delivering. Returns within about a second; may be called twice, or without ``start``."""
 
     async def bind(self, pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -> None:
-        """Bind the pod of this uid to a node and annotate it, all or nothing. Raises ``BindError``."""
+        """Bind the pod of this UID to a node and annotate it, all or nothing. Raises ``BindError``."""
 
     async def look_up(self, pod: Pod) -> Pod | None:
-        """The pod of this name as it is at this moment, None where there is none. Raises ``Unreachable``."""
+        """The current version of the pod of this name, None if there is none. Raises ``Unreachable``."""
 
     async def pods_on(self, node: str) -> Sequence[Pod]:
-        """The pods of a node as it is at this moment, ended ones included. Raises ``Unreachable``."""
+        """The current versions of a node's pods, terminated ones included. Raises ``Unreachable``."""
 
     async def caught_up(self) -> bool:
-        """Whether nothing newer can be had than what was delivered, trying for a moment to catch up.
+        """Whether everything has been delivered that can be known now. Tries to catch up for a moment.
 
-        True as well where the API server does not answer: then nobody can bind anything either. False while
-        it answers, and what happened since the connection broke has not been delivered yet.
+        True also if the API server does not answer: then nobody can bind anything either. False if it
+        answers, but the events since the connection broke have not been delivered yet.
         """
 
     def interruption(self) -> Interruption | None:
-        """The last one of the watch of pods, None if there was none."""
+        """The last interruption of the watch of pods, None if there was none."""
 
     async def relist(self) -> None:
-        """List the pods once more; returns once all has been delivered that was written before the call."""
+        """List the pods again. Returns once everything written before the call has been delivered."""
 
     def lease(self, namespace: str, name: str, seconds: int) -> Lease:
-        """A Lease that is held for so many seconds. Raises ``Unavailable`` where there can be none."""
+        """A Lease with this duration. Raises ``Unavailable`` if the source has no Leases."""
 
-    def write_only_while(self, allowed_for: Callable[[], float]) -> None:
-        """Ask ``allowed_for`` before each bind, from any thread: the seconds that it may take, 0 for none."""
+    def limit_writes(self, write_deadline: Callable[[], float]) -> None:
+        """Before each bind call ``write_deadline``, from any thread: the seconds that the bind may take.
+
+        0 forbids it.
+        """
 
     def staleness(self) -> Mapping[Kind, float]:
-        """Seconds since each kind was last heard of, infinite before the first time; empty if never stale.
+        """Seconds since the last bytes of each kind, infinite before the first; empty if it cannot get stale.
 
-        Five minutes are nothing unusual in a cluster where nothing changes.
+        In a cluster where nothing changes, five minutes are normal.
         """
 
     def server_version(self) -> str:
-        """Version of the API server such as "1.36", "" where unknown. May block for a few seconds."""
+        """Version of the API server such as "1.36", "" if unknown. May block for a few seconds."""
 
     def describe(self) -> str:
-        """What it is, in a few words for a log line."""
+        """The source in a few words, for a log line."""

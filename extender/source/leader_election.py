@@ -1,10 +1,10 @@
-"""Who leads: how replicas share one Lease. No I/O here, and no clock.
+"""Leader election through one Lease. No I/O and no clock here.
 
-The rules are those of client-go (``k8s.io/client-go/tools/leaderelection``, v0.36), so that a Lease can be
-read with the usual tools. Clocks of different machines are never compared: how long a holder is to be
-respected counts from when its record was *seen* here to have changed, and how long a leader may believe in
-itself from when it *asked* for its last renewal. The first is longer, so the old leader stops before a new
-one can start, as long as clocks run at about the same speed.
+The rules are those of client-go (``k8s.io/client-go/tools/leaderelection``, v0.36), so the usual tools can
+read the Lease. Clocks of different machines are never compared: a candidate respects a holder for the lease
+duration from when it *observed* the record change; a leader stops after two thirds of the lease duration from
+when it *sent* its last renewal. So the old leader stops before a new one starts, if clocks run at about the
+same speed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """What a Lease says. Times are text, for people: nothing is decided by them."""
+class LeaseRecord:
+    """The spec of a Lease. Times are text for people: no decision depends on them."""
 
     holder: str = ""
     seconds: int = 0
@@ -25,64 +25,65 @@ class Record:
 
 
 class Election:
-    """Where one candidate stands. ``now`` is in seconds of a monotonic clock, ``today`` the time in words."""
+    """The state of one candidate. ``now`` is monotonic seconds, ``timestamp`` the time as text."""
 
     def __init__(self, identity: str, lease_seconds: int) -> None:
-        """``identity`` is of this process alone. The other durations keep client-go's proportions to the
-        lease's: 15 s, of which a leader that cannot renew leads 10 s, and a try every 2 s."""
+        """``identity`` is unique to this process. As in client-go, a leader that cannot renew leads for two
+        thirds of the lease duration (10 of 15 s), and candidates retry every 2/15 of it (2 s)."""
         self.identity = identity
         self.retry_seconds = lease_seconds * 2 / 15
         self.term = 0
-        """Counts how often this candidate has come to lead."""
+        """How many times this candidate has become the leader."""
         self._lease = lease_seconds
         self._deadline = lease_seconds * 2 / 3
-        self._seen = Record()
-        self._seen_at = -math.inf
+        self._observed = LeaseRecord()
+        self._observed_at = -math.inf
         self._renewed_at = -math.inf
         self._resigned = False
 
     @property
     def holder(self) -> str:
-        """Who held the Lease when it was last seen, "" for nobody."""
-        return self._seen.holder
+        """Who held the Lease when it was last observed, "" for nobody."""
+        return self._observed.holder
 
-    def leads(self, now: float) -> bool:
-        """Whether this candidate leads. Without renewal it ends by itself."""
+    def holds_lease(self, now: float) -> bool:
+        """Whether this candidate leads. Ends by itself without renewal."""
         return not self._resigned and now < self._renewed_at + self._deadline
 
     def write_deadline(self, now: float) -> float:
-        """Seconds in which what a leader writes must have arrived, for nobody else leads before; 0 unless
-        it leads."""
-        return self._renewed_at + self._lease - now if self.leads(now) else 0.0
+        """Seconds in which a leader's write must have arrived: until then nobody else leads. 0 if it does not
+        lead."""
+        return self._renewed_at + self._lease - now if self.holds_lease(now) else 0.0
 
-    def seen(self, record: Record, now: float) -> None:
-        """The Lease was read; an empty record where there is none."""
-        if record != self._seen:
-            self._seen, self._seen_at = record, now
+    def observe(self, record: LeaseRecord, now: float) -> None:
+        """The Lease was read; the record is empty if there is none."""
+        if record != self._observed:
+            self._observed, self._observed_at = record, now
 
-    def claim(self, now: float, today: str) -> Record | None:
-        """What to write in order to lead on, or to begin; None while it is another's, or after ``resign``."""
-        held = self._seen
-        ours = held.holder == self.identity
-        if self._resigned or (held.holder and not ours and now < self._seen_at + held.seconds):
+    def record_to_write(self, now: float, timestamp: str) -> LeaseRecord | None:
+        """The record that acquires or renews the Lease; None while another candidate holds it, or after
+        ``resign``."""
+        held = self._observed
+        is_ours = held.holder == self.identity
+        if self._resigned or (held.holder and not is_ours and now < self._observed_at + held.seconds):
             return None
-        if ours:
-            return replace(held, seconds=self._lease, renewed=today)
+        if is_ours:
+            return replace(held, seconds=self._lease, renewed=timestamp)
         transitions = held.transitions + bool(held.renewed)  # 0 for the first holder ever
-        return Record(self.identity, self._lease, today, today, transitions)
+        return LeaseRecord(self.identity, self._lease, timestamp, timestamp, transitions)
 
-    def written(self, record: Record, asked_at: float, now: float) -> None:
-        """The API server took what ``claim`` gave; it was asked at ``asked_at``."""
-        if not self.leads(now):
+    def written(self, record: LeaseRecord, sent_at: float, now: float) -> None:
+        """The API server stored ``record_to_write``; the request was sent at ``sent_at``."""
+        if not self.holds_lease(now):
             self.term += 1
-        self._renewed_at = asked_at
-        self.seen(record, now)
+        self._renewed_at = sent_at
+        self.observe(record, now)
 
     def resign(self) -> None:
-        """Lead no more, from now on and for good."""
+        """Stop leading, for good."""
         self._resigned = True
 
 
-def released(record: Record, today: str) -> Record:
-    """What a holder that resigns writes: the next one need not wait."""
-    return Record("", 1, today, today, record.transitions)
+def released(record: LeaseRecord, timestamp: str) -> LeaseRecord:
+    """The record that releases the Lease, so that the next candidate need not wait."""
+    return LeaseRecord("", 1, timestamp, timestamp, record.transitions)

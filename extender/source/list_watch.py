@@ -1,9 +1,10 @@
-"""List-then-watch of one resource, without I/O: what to ask the API server next, what its answers mean.
+"""The list-then-watch protocol for one kind, without I/O, threads or a clock: which request comes next, and
+which events an answer contains.
 
 A full list (in pages) ends in ``Listed``; from its resource version on, a watch streams every change. The
-version is kept from every event and bookmark, so a broken watch goes on where it stopped. Once the server has
-forgotten that version (410), only a new list tells what was missed. See "Efficient detection of changes" in
-https://kubernetes.io/docs/reference/using-api/api-concepts/. No HTTP, no threads, no clock here.
+version is updated by every event and bookmark, so a new watch continues where a broken one stopped. If the
+server no longer has that version (410), a new list follows. See "Efficient detection of changes" in
+https://kubernetes.io/docs/reference/using-api/api-concepts/.
 """
 
 from __future__ import annotations
@@ -11,38 +12,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from extender.k8s.manifests import (
-    WireCards,
-    WireClaim,
-    WireDeviceClass,
-    WireMigLayouts,
-    WireNode,
-    WirePod,
-    WireSlice,
-    complaint,
-)
-from extender.k8s.mig_config import OWN
-from extender.k8s.objects import Deleted, Event, Kind, Listed, Upserted
+from extender.k8s.manifests import complaint
+from extender.k8s.objects import Deleted, Event, Listed, Upserted
+from extender.source.watched_kinds import Manifest, WatchedKind
 from extender.untrusted.limits import shorten
 
 PAGE = 500  # objects; a list of 30,000 pods at once would cost 130 MB here and stall the API server
-WATCH_SECONDS = 290  # a watch ends by itself before the five minutes after which many proxies cut it
+WATCH_SECONDS = 290  # many proxies cut a connection after five minutes
 
 _log = logging.getLogger(__name__)
-Manifest: TypeAlias = (
-    WireNode | WirePod | WireSlice | WireClaim | WireDeviceClass | WireCards | WireMigLayouts
-)
 _M = TypeVar("_M", bound=Manifest)
 
 
 class ProtocolError(ValueError):
-    """The answer is no list of the Kubernetes API."""
+    """The answer is not a list of the Kubernetes API."""
 
 
 class _ListMetadata(BaseModel):
@@ -78,40 +68,24 @@ class _Error(BaseModel):
     object: _Status
 
 
-class Resource:
-    """What is followed: its kind, the path it is served under, how its objects are read, and which of them
-    (a label or field selector, {} for all)."""
-
-    def __init__(
-        self, kind: Kind, path: str, manifest: type[Manifest], selector: Mapping[str, str] | None = None
-    ) -> None:
-        self.kind, self.path, self.manifest, self.selector = kind, path, manifest, selector or {}
-        line = Annotated[_Change[manifest] | _Bookmark | _Error, Field(discriminator="type")]  # type: ignore[valid-type]
-        self.page: TypeAdapter[_Page[Any]] = TypeAdapter(_Page[manifest])  # type: ignore[valid-type]
-        self.line: TypeAdapter[_Change[Any] | _Bookmark | _Error] = TypeAdapter(line)
+_Line: TypeAlias = _Change[Any] | _Bookmark | _Error
 
 
-NODES = Resource("Node", "/api/v1/nodes", WireNode)
-PODS = Resource("Pod", "/api/v1/pods", WirePod)
-DEVICES = (
-    Resource("DeviceClass", "/apis/resource.k8s.io/v1/deviceclasses", WireDeviceClass),
-    Resource("ResourceSlice", "/apis/resource.k8s.io/v1/resourceslices", WireSlice),
-    Resource("ResourceClaim", "/apis/resource.k8s.io/v1/resourceclaims", WireClaim),
-)
-"""Of Dynamic Resource Allocation, which not every cluster has."""
-CARDS = Resource("Device", "/apis/scheduling.koordinator.sh/v1alpha1/devices", WireCards)
-"""Of Koordinator, which few clusters have."""
+@lru_cache
+def _page_of(manifest: type[Manifest]) -> TypeAdapter[_Page[Any]]:
+    return TypeAdapter(_Page[manifest])  # type: ignore[valid-type]
 
 
-def mig_layouts(namespace: str, name: str) -> Resource:
-    """The ConfigMap of NVIDIA's MIG manager of this name; "" for those that it writes, one for each node."""
-    selector = {"fieldSelector": f"metadata.name={name}"} if name else {"labelSelector": OWN}
-    return Resource("ConfigMap", f"/api/v1/namespaces/{namespace}/configmaps", WireMigLayouts, selector)
+@lru_cache
+def _line_of(manifest: type[Manifest]) -> TypeAdapter[_Line]:
+    line = Annotated[_Change[manifest] | _Bookmark | _Error, Field(discriminator="type")]  # type: ignore[valid-type]
+    adapter: TypeAdapter[_Line] = TypeAdapter(line)
+    return adapter
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A GET. ``watch``: the answer is a stream, otherwise one page."""
+    """A GET. If ``watch``, the answer is a stream, otherwise one page."""
 
     path: str
     query: Mapping[str, str]
@@ -119,14 +93,15 @@ class Request:
 
 
 class ListWatch:
-    """Where the following of one resource stands.
+    """The protocol state of one kind.
 
-    Ask ``next_request``, then feed what came: ``page`` or ``chunk`` for an answer, ``rejected`` for a status
-    other than 200, nothing for a connection that broke. Events apply in the order they are returned.
+    Call ``next_request``, then pass on the answer: to ``page`` or ``chunk``, or to ``rejected`` for a status
+    other than 200. A broken connection needs no call. Events apply in the order in which they are returned.
     """
 
-    def __init__(self, resource: Resource) -> None:
-        self.resource = resource
+    def __init__(self, watched: WatchedKind) -> None:
+        self._watched = watched
+        self._pages, self._change_lines = _page_of(watched.manifest), _line_of(watched.manifest)
         self.relist()
 
     @property
@@ -135,103 +110,111 @@ class ListWatch:
         return self._watching
 
     def relist(self) -> None:
-        """Forget where we are: the next request is the first page of a new list."""
-        self._watching, self._version, self._more, self._paged = False, "", "", True
+        """Start over: the next request is the first page of a new list."""
+        self._watching, self._version, self._continue, self._paged = False, "", "", True
         self._keys: set[str] = set()
 
     def next_request(self) -> Request:
-        """What to ask now. Call it for every try: what a broken stream left half-sent is dropped here."""
+        """The request to send now. Call it for every attempt: it drops half a line of a broken stream."""
         self._lines = LineSplitter()
         if self._watching:
             query = {"watch": "true", "allowWatchBookmarks": "true"}
             query |= {"resourceVersion": self._version, "timeoutSeconds": str(WATCH_SECONDS)}
         else:
             query = {"limit": str(PAGE)} if self._paged else {}
-            query |= {"continue": self._more} if self._more else {}
-        return Request(self.resource.path, query | dict(self.resource.selector), self._watching)
+            query |= {"continue": self._continue} if self._continue else {}
+        return Request(self._watched.path, query | dict(self._watched.selector), self._watching)
 
     def page(self, body: bytes) -> list[Event]:
-        """A page of the list; ``Listed`` after the last. After a ``ProtocolError`` it is asked for again."""
-        metadata, manifests = self._read_page(body)
+        """The events of a page of the list; ``Listed`` after the last page.
+
+        Raises ``ProtocolError``; then the next request asks for the same page again.
+        """
+        metadata, manifests = self._parse_page(body)
         objects = [manifest.record() for manifest in manifests]
         self._keys.update(obj.key for obj in objects)
         events: list[Event] = [Upserted(obj) for obj in objects]
-        self._more = metadata.more or ""
-        if not self._more:
-            events.append(Listed(self.resource.kind, frozenset(self._keys)))
+        self._continue = metadata.more or ""
+        if not self._continue:
+            events.append(Listed(self._watched.kind, frozenset(self._keys)))
             self.relist()
             self._watching, self._version = True, metadata.version
         return events
 
     def chunk(self, data: bytes) -> list[Event]:
-        """The next bytes of a watch, cut anywhere. After an error of the server, ``watching`` is false."""
+        """The events of the next bytes of a watch, cut anywhere.
+
+        After an error of the server, ``watching`` is false.
+        """
         events: list[Event] = []
         for line in self._lines.feed(data):
             if not self._watching:
                 break
-            events += self._read_line(line)
+            events += self._parse_line(line)
         return events
 
     def rejected(self, status: int) -> bool:
-        """The server refused the request with this status; whether that means to list anew."""
+        """Handle a status other than 200. Returns whether a new list is needed."""
         if status not in (HTTPStatus.GONE, HTTPStatus.BAD_REQUEST):
-            return False  # it is away, overloaded or has us wrong: the same request again
-        # A list that lives longer than its continue tokens would never end in pages: take it whole.
-        whole = bool(self._more)
+            return False  # retry the same request
+        # Paging would never end if listing takes longer than a continue token is valid: list without pages.
+        whole = bool(self._continue)
         self.relist()
         self._paged = not whole
         return True
 
-    def _read_page(self, body: bytes) -> tuple[_ListMetadata, list[Any]]:
+    def _parse_page(self, body: bytes) -> tuple[_ListMetadata, list[Any]]:
         try:
-            page = self.resource.page.validate_json(body)
+            page = self._pages.validate_json(body)
             return page.metadata, page.items or []
         except ValidationError as error:
             if not all(len(e["loc"]) > 1 and e["loc"][0] == "items" for e in error.errors()):
-                raise ProtocolError(f"no list of {self.resource.path}: {complaint(error)}") from None
-        raw = from_json(body)  # once more, item by item: one that is broken must not hide the others
-        items = [manifest for item in raw["items"] if (manifest := self._read_item(item))]
+                raise ProtocolError(f"not a list of {self._watched.path}: {complaint(error)}") from None
+        raw = from_json(body)  # again, item by item: one broken item must not hide the others
+        items = [manifest for item in raw["items"] if (manifest := self._parse_item(item))]
         return _Versioned.model_validate(raw).metadata, items
 
-    def _read_item(self, item: object) -> Manifest | None:
+    def _parse_item(self, item: object) -> Manifest | None:
         try:
-            return self.resource.manifest.model_validate(item)
+            return self._watched.manifest.model_validate(item)
         except ValidationError as error:
-            _log.warning("Ignored a %s: %s", self.resource.kind, complaint(error))
+            _log.warning("ignored a %s that cannot be parsed: %s", self._watched.kind, complaint(error))
             return None
 
-    def _read_line(self, line: bytes) -> list[Event]:
+    def _parse_line(self, line: bytes) -> list[Event]:
         try:
-            event = self.resource.line.validate_json(line)
+            event = self._change_lines.validate_json(line)
         except ValidationError as error:
             if error.error_count() == 1 and error.errors()[0]["type"] == "json_invalid":
-                return self._broken("no JSON in the watch")
-            _log.warning("Ignored a change of a %s: %s", self.resource.kind, complaint(error))
+                return self._restart("the watch sent invalid JSON")
+            _log.warning(
+                "ignored a change of a %s that cannot be parsed: %s", self._watched.kind, complaint(error)
+            )
             return []
         if isinstance(event, _Error):
-            return self._broken(f"{event.object.code} {event.object.message}")
+            return self._restart(f"{event.object.code} {event.object.message}")
         if isinstance(event, _Bookmark):
             self._version = event.object.metadata.version
             return []
-        return [self._changed(event)]
+        return [self._event_of(event)]
 
-    def _changed(self, event: _Change[Any]) -> Event:
-        self._version = (event.object.metadata or {}).get("resourceVersion") or self._version
-        obj = event.object.record()
-        return Deleted(obj.kind, obj.key) if event.type == "DELETED" else Upserted(obj)
+    def _event_of(self, change: _Change[Any]) -> Event:
+        self._version = (change.object.metadata or {}).get("resourceVersion") or self._version
+        obj = change.object.record()
+        return Deleted(obj.kind, obj.key) if change.type == "DELETED" else Upserted(obj)
 
-    def _broken(self, why: str) -> list[Event]:
-        # Mostly 410; the others are rare, and client-go lists again, too.
-        _log.info("Listing %s again: %s", self.resource.path, shorten(why))
+    def _restart(self, problem: str) -> list[Event]:
+        # Mostly 410. client-go relists after other errors, too.
+        _log.info("%s: listing again: %s", self._watched.resource, shorten(problem))
         self.relist()
         return []
 
 
 class LineSplitter:
-    """Bytes in any portions to whole lines, in linear time."""
+    """Splits bytes that come in any portions into lines, in linear time."""
 
     def __init__(self) -> None:
-        self._parts: list[bytes] = []  # of a line whose end has not come yet
+        self._parts: list[bytes] = []  # of a line whose end is still missing
 
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that are now complete, without their ends and without empty ones."""

@@ -1,7 +1,8 @@
-"""The state of a cluster from files, in the forms that kubectl prints: ``kubectl get nodes,pods -A -o json``.
+"""A cluster from files as kubectl prints them: ``kubectl get nodes,pods -A -o json``.
 
-JSON or YAML (also of several documents); a List, NodeList or PodList, an array, or single objects. Other
-kinds are passed over. A broken item is reported and skipped; a file that is none of all this is an error.
+A file is JSON or YAML (one or several documents) and contains a List, a NodeList or PodList, an array, or
+single objects. Objects of other kinds are ignored. A broken item is reported and skipped. Any other file is
+an error.
 """
 
 from __future__ import annotations
@@ -16,18 +17,8 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from extender.k8s.manifests import (
-    WireCards,
-    WireClaim,
-    WireDeviceClass,
-    WireMigLayouts,
-    WireNode,
-    WirePod,
-    WireSlice,
-    complaint,
-)
+from extender.k8s.manifests import complaint
 from extender.k8s.objects import (
-    DEVICE_KINDS,
     Event,
     Kind,
     KoordinatorDevice,
@@ -39,28 +30,19 @@ from extender.k8s.objects import (
 )
 from extender.k8s.resource_api.objects import DeviceClass, Record, ResourceClaim, ResourceSlice
 from extender.source.interface import Apply, BindConflict, BindError, Lease, Unavailable
+from extender.source.watched_kinds import MANIFESTS, WATCHED_KINDS
 from extender.untrusted.limits import QUOTED, shorten
 from extender.untrusted.yaml_reader import TextError, bounded_json, json_document, yaml_documents
 
 _log = logging.getLogger(__name__)
-_SHOWN = 20  # broken items in the log; a file full of them must not bury everything else
-_MANIFESTS: Mapping[
-    str, type[WireNode | WirePod | WireSlice | WireClaim | WireDeviceClass | WireCards | WireMigLayouts]
-] = {
-    "Node": WireNode,
-    "Pod": WirePod,
-    "ResourceSlice": WireSlice,
-    "ResourceClaim": WireClaim,
-    "DeviceClass": WireDeviceClass,
-    "Device": WireCards,
-    "ConfigMap": WireMigLayouts,
-}
-_LISTS = {"List": "", **{f"{kind}List": kind for kind in _MANIFESTS}}  # items may not name their kind
+_LOGGED_PROBLEMS = 20
+_LISTS = {"List": "", **{f"{kind}List": kind for kind in MANIFESTS}}
+"""The kind of the items of each kind of list, for items that do not name their kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An item that was skipped: the ``index``-th object of ``file``, from 0."""
+    """A problem with an item: the ``index``-th object of ``file``, from 0."""
 
     file: str
     index: int
@@ -72,7 +54,7 @@ class Problem:
 
 @dataclass(slots=True)
 class Snapshot:
-    """Nodes and pods by key, what there is beside them by kind and key, and what could not be read."""
+    """Nodes and pods by key, all other objects by kind and key, and the items that could not be read."""
 
     nodes: dict[str, Node] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
@@ -80,40 +62,39 @@ class Snapshot:
     problems: list[Problem] = field(default_factory=list)
 
     def add(self, text: str, file: str, nodes: int | None = None) -> None:
-        """Take in the objects of a text; of two with one name the later counts. Raises ``Unavailable``.
+        """Add the objects of a text. Of two with the same name the later one counts. Raises ``Unavailable``.
 
-        ``nodes``: at most so many scalars, lists and maps; a file of the operator may have any number.
+        ``nodes``: the most scalars, lists and maps that the text may contain, None for any number.
         """
         for index, item in enumerate(_items(text, file, nodes)):
             match item:
                 case Node():
-                    self._note_again(item.key in self.nodes, file, index, f"Node {item.key}")
+                    self._report_duplicate(item.key in self.nodes, file, index, f"Node {item.key}")
                     self.nodes[item.key] = item
                 case Pod():
-                    self._note_again(item.key in self.pods, file, index, f"Pod {item.key}")
+                    self._report_duplicate(item.key in self.pods, file, index, f"Pod {item.key}")
                     self.pods[item.key] = item
                 case MigLayouts() if not item.layouts:
-                    pass  # a ConfigMap of something else
+                    pass  # a ConfigMap with other data
                 case ResourceSlice() | ResourceClaim() | DeviceClass() | KoordinatorDevice() | MigLayouts():
-                    self._note_again(
-                        (item.kind, item.key) in self.devices, file, index, item.key or item.name
-                    )
+                    is_known = (item.kind, item.key) in self.devices
+                    self._report_duplicate(is_known, file, index, item.key or item.name)
                     self.devices[item.kind, item.key] = item
                 case _Broken(reason):
                     self.problems.append(Problem(file, index, reason))
 
-    def _note_again(self, known: bool, file: str, index: int, name: str) -> None:
-        if known:
-            self.problems.append(Problem(file, index, f"{name} comes a second time, this one counts"))
+    def _report_duplicate(self, is_known: bool, file: str, index: int, name: str) -> None:
+        if is_known:
+            self.problems.append(Problem(file, index, f"{name} is a duplicate and replaces the earlier one"))
 
 
 def read(paths: Iterable[Path]) -> Snapshot:
-    """The objects of all files together. Raises ``Unavailable`` with the file and what is wrong with it."""
+    """The objects of all files together. Raises ``Unavailable`` with the file and the problem."""
     snapshot = Snapshot()
     for path in paths:
         try:
             raw = path.read_bytes()
-            text = raw.decode(json.detect_encoding(raw))  # PowerShell's ">" writes UTF-16
+            text = raw.decode(json.detect_encoding(raw))  # ">" of PowerShell writes UTF-16
         except OSError as error:
             raise Unavailable(f"{path}: cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
@@ -124,7 +105,7 @@ def read(paths: Iterable[Path]) -> Snapshot:
 
 
 class SnapshotSource:
-    """A cluster that changes by binds alone, and in memory only."""
+    """A cluster in memory, which only binds change."""
 
     def __init__(self, snapshot: Snapshot, name: str) -> None:
         self._snapshot = snapshot
@@ -132,34 +113,35 @@ class SnapshotSource:
         self._apply: Apply = lambda events: None
 
     def start(self, apply: Apply) -> None:
-        """Deliver everything at once, before it returns."""
+        """Deliver everything before it returns."""
         problems = self._snapshot.problems
-        for problem in problems[:_SHOWN]:
-            _log.warning("Skipped: %s", problem)
-        if len(problems) > _SHOWN:
-            _log.warning("Skipped: %d more", len(problems) - _SHOWN)
+        for problem in problems[:_LOGGED_PROBLEMS]:
+            _log.warning("snapshot: %s", problem)
+        if len(problems) > _LOGGED_PROBLEMS:
+            _log.warning("snapshot: %d more problems", len(problems) - _LOGGED_PROBLEMS)
         self._apply = apply
         nodes, pods = self._snapshot.nodes, self._snapshot.pods
         events: list[Event] = [*map(Upserted, nodes.values()), Listed("Node", frozenset(nodes))]
         events += map(Upserted, self._snapshot.devices.values())
         apply([*events, *map(Upserted, pods.values()), Listed("Pod", frozenset(pods))])
-        known = self._snapshot.devices
-        apply([Listed(kind, frozenset(key for of, key in known if of == kind)) for kind in DEVICE_KINDS])
+        optional = [kind for kind, watched in WATCHED_KINDS.items() if watched.optional and watched.awaited]
+        keys = self._snapshot.devices.keys()
+        apply([Listed(kind, frozenset(key for of, key in keys if of == kind)) for kind in optional])
 
     def follow_mig_layouts(self, namespace: str, name: str) -> None:
-        """Whatever the files have of them is delivered."""
+        """Does nothing: ``start`` delivers the layouts that the files contain."""
 
     def stop(self) -> None:
-        """Nothing runs."""
+        """Deliver no more binds."""
         self._apply = lambda events: None
 
     async def bind(self, pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -> None:
-        """Remember the pod as bound, also one that the snapshot does not have. Raises ``BindError``."""
+        """Remember the pod as bound, also a pod that is not in the snapshot. Raises ``BindError``."""
         known = self._snapshot.pods.get(pod.key, pod)
         if known.uid != pod.uid:
-            raise BindConflict("the pod was made anew under its name")
+            raise BindConflict("the pod was recreated under its name")
         if known.node_name:
-            raise BindConflict(f"the pod is bound to {known.node_name} already")
+            raise BindConflict(f"the pod is already bound to {known.node_name}")
         if known.phase != "Pending" or known.deleting:
             raise BindConflict("the pod is not pending")
         if node not in self._snapshot.nodes:
@@ -177,24 +159,24 @@ class SnapshotSource:
         return [pod for pod in self._snapshot.pods.values() if pod.node_name == node]
 
     async def caught_up(self) -> bool:
-        """Always: nothing changes."""
+        """Always true: nothing changes."""
         return True
 
     def interruption(self) -> None:
-        """Never."""
+        """None."""
 
     async def relist(self) -> None:
-        """Nothing is new."""
+        """Does nothing: nothing changes."""
 
     def lease(self, namespace: str, name: str, seconds: int) -> Lease:
         """Raises ``Unavailable``."""
         raise Unavailable("leader_election: a snapshot has no Lease")
 
-    def write_only_while(self, allowed_for: Callable[[], float]) -> None:
-        """There is no Lease to hold."""
+    def limit_writes(self, write_deadline: Callable[[], float]) -> None:
+        """Does nothing: there is no Lease."""
 
     def staleness(self) -> Mapping[Kind, float]:
-        """Empty: there is nothing newer."""
+        """Empty: it cannot get stale."""
         return {}
 
     def server_version(self) -> str:
@@ -202,7 +184,7 @@ class SnapshotSource:
         return ""
 
     def describe(self) -> str:
-        """The name and how much there is."""
+        """The name and the numbers of nodes and pods."""
         return f"{self._name} ({len(self._snapshot.nodes)} nodes, {len(self._snapshot.pods)} pods)"
 
 
@@ -211,10 +193,9 @@ class _Broken:
     reason: str
 
 
-_Item: TypeAlias = (
-    Node | Pod | Record | KoordinatorDevice | MigLayouts | _Broken | None
-)  # None: not of a kind that is read
-_READ = (Node, Pod, ResourceSlice, ResourceClaim, DeviceClass, KoordinatorDevice, MigLayouts, _Broken)
+_Item: TypeAlias = Node | Pod | Record | KoordinatorDevice | MigLayouts | _Broken | None
+"""None: an object of a kind that is ignored."""
+_PARSED = (Node, Pod, ResourceSlice, ResourceClaim, DeviceClass, KoordinatorDevice, MigLayouts, _Broken)
 
 
 def _items(text: str, file: str, nodes: int | None) -> Iterator[_Item]:
@@ -223,7 +204,7 @@ def _items(text: str, file: str, nodes: int | None) -> Iterator[_Item]:
         items = (document.get("items") or []) if kind in _LISTS else document
         if isinstance(items, list):
             yield from (_item(item, _LISTS.get(kind, "")) for item in items)
-        elif isinstance(items, _READ) or _kind(items):
+        elif isinstance(items, _PARSED) or _kind(items):
             yield _item(items)
         else:
             raise Unavailable(f"{file}: holds no Kubernetes objects")
@@ -233,33 +214,33 @@ def _documents(text: str, file: str, nodes: int | None) -> list[Any]:
     is_json = re.match(r"\s*[{\[]", text)
     try:
         if is_json:
-            return [json_document(text, _narrowed) if nodes is None else bounded_json(text, nodes)]
-        documents = yaml_documents(text, nodes=nodes, hook=_narrowed)
+            return [json_document(text, _parse_early) if nodes is None else bounded_json(text, nodes)]
+        documents = yaml_documents(text, nodes=nodes, hook=_parse_early)
     except TextError as error:
         raise Unavailable(f"{file}: is not {'JSON' if is_json else 'YAML'}: {error}") from None
-    if documents := [one for one in documents if one is not None]:
+    if documents := [document for document in documents if document is not None]:
         return documents
     raise Unavailable(f"{file}: is empty")
 
 
-def _narrowed(obj: dict[str, Any]) -> object:
-    # While the rest is still being parsed: the dicts of 30,000 pods are a gigabyte, their records are not.
-    # (An ownerReference has a kind, too, but no metadata.)
-    return _item(obj) if _kind(obj) in _MANIFESTS and "metadata" in obj else obj
+def _parse_early(obj: dict[str, Any]) -> object:
+    # Called while the rest is still being decoded: the dicts of 30,000 pods take a gigabyte, their records do
+    # not. An ownerReference has a kind, too, but no metadata.
+    return _item(obj) if _kind(obj) in MANIFESTS and "metadata" in obj else obj
 
 
 def _item(item: object, kind: str = "") -> _Item:
-    if isinstance(item, _READ):
+    if isinstance(item, _PARSED):
         return item
     if not isinstance(item, dict):
-        return _Broken("is no object")
+        return _Broken("is not an object")
     kind = _kind(item) or kind
     if not kind:
         return _Broken("has no kind")
-    if kind not in _MANIFESTS:
+    if kind not in MANIFESTS:
         return None
     try:
-        record = _MANIFESTS[kind].model_validate(item).record()
+        record = MANIFESTS[kind].model_validate(item).record()
     except ValidationError as error:
         return _Broken(shorten(f"{kind} {_name(item)}: {complaint(error)}"))
     return record if record.name else _Broken(f"{kind} without a name")

@@ -1,2 +1,2 @@
-"""The verbs of ``extender/v1``: (state, arguments) -> result. No HTTP, no globals, and, ``bind`` apart, no
-side effects: kube-scheduler asks any number of times and marks no dry run."""
+"""The verbs of kube-scheduler's ``extender/v1``: (state, arguments) -> result, without HTTP. Only ``bind`` has
+side effects: kube-scheduler repeats calls, and does not say which are dry runs."""

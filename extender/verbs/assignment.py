@@ -1,7 +1,7 @@
-"""Which GPUs of a node that shares them a pod gets, as the annotations that say so; and who may say it.
+"""Assigns GPUs of a node that shares them to a pod, as the annotations that its device plugin reads.
 
-``filter`` asks whether a pod can be told its GPUs before ``bind`` does it, so that no pod is sent to a node
-where its binding would always be refused.
+``filter`` asks whether a pod can be assigned its GPUs before ``bind`` does it, so that no pod is sent to a
+node where its binding would always be refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from extender.cluster.claim_check import ReconciledClaims, reconcile_claims
 from extender.cluster.state import Rows, State
 from extender.dialects.pod_request import WRITERS, RequestError, claims_of
-from extender.dialects.sharing import stowage as own
+from extender.dialects.sharing import stowage
 from extender.k8s.objects import Pod
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
@@ -23,11 +23,13 @@ from packing.model.request import Request
 from packing.policies.gpu_choice import freest
 
 
-def written(
+def annotations_for(
     fleet: Fleet, row: int, pod: Pod, request: Request, gpus: tuple[int, ...]
 ) -> tuple[dict[str, str], ReconciledClaims]:
-    """The annotations that give a pod these GPUs of a node that shares them, and what they mean once they
-    come back by the watch. Raises RequestError where that is something else, or nobody can be told."""
+    """The annotations that assign these GPUs of a shared-GPU node to a pod, and what they are read back as.
+
+    Raises RequestError where they would be read as something else, or nobody can assign the GPUs.
+    """
     shape = fleet.shapes[row]
     assert shape is not None  # the pod fits there
     if (writer := WRITERS.get(shape.sharing_resource)) is None:
@@ -37,24 +39,24 @@ def written(
     taken = {gpu: fleet.slices(row, gpu) for gpu in gpus}
     assignment = writer.assignment(pod, shape, gpus, time.time(), taken)
     bound = replace(pod, node_name=shape.name, annotations={**pod.annotations, **assignment})
-    settled = reconcile_claims(shape, request, claims_of(bound))
-    if settled.doubt:
-        raise RequestError(f"the pod's own annotations are in the way: {settled.doubt}")
-    return assignment, settled
+    read_back = reconcile_claims(shape, request, claims_of(bound))
+    if read_back.problem:
+        raise RequestError(f"the pod's own annotations are in the way: {read_back.problem}")
+    return assignment, read_back
 
 
-def where_assigned(
+def refuse_unassignable(
     state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows, codes: npt.NDArray[np.int8]
 ) -> npt.NDArray[np.int8]:
-    """``codes``, the reason codes of these rows, (len(rows),), with ``NO_ASSIGNER`` where the pod fits and
-    would get GPUs that are shared, but nobody could assign them to it.
+    """``codes``, the reason codes of these rows (len(rows),), with ``NO_ASSIGNER`` where the pod fits and
+    would get shared GPUs, but nobody could assign them to it.
 
     One node of each kind (sharing system and GPU model) answers for all of its kind.
     """
     if len(fleet.divisions) == 1:  # no node shares its GPUs
         return codes
     fits = np.flatnonzero((codes == Reason.FITS) & (rows >= 0))
-    fits = fits[_shares_asked(fleet, request)[rows[fits]]]
+    fits = fits[_takes_shared_gpus(fleet, request)[rows[fits]]]
     if not fits.size:
         return codes
     codes = codes.copy()
@@ -66,16 +68,16 @@ def where_assigned(
     return codes
 
 
-def _shares_asked(fleet: Fleet, request: Request) -> npt.NDArray[np.bool_]:
-    """(N,) where the request takes GPUs, or parts of them, that are placed device by device."""
+def _takes_shared_gpus(fleet: Fleet, request: Request) -> npt.NDArray[np.bool_]:
+    """(N,) whether the request takes GPUs, or parts of them, that are placed device by device."""
     if request.shares:
-        divided: npt.NDArray[np.bool_] = fleet.divided == fleet.divisions.get(request.shares.resource, -1)
-        return divided
-    asked = np.zeros(fleet.capacity, bool)
+        shared: npt.NDArray[np.bool_] = fleet.divided == fleet.divisions.get(request.shares.resource, -1)
+        return shared
+    takes = np.zeros(fleet.capacity, bool)
     for name, _ in request.devices:
         if name in fleet.resources:
-            asked |= fleet.divides[fleet.resources[name]] > 0
-    return asked
+            takes |= fleet.divides[fleet.resources[name]] > 0
+    return takes
 
 
 def _can_be_assigned(state: State, fleet: Fleet, pod: Pod, request: Request, row: int) -> bool:
@@ -83,9 +85,9 @@ def _can_be_assigned(state: State, fleet: Fleet, pod: Pod, request: Request, row
     assert shape is not None
     if not state.binds:
         # Other systems may have an extender or a binder of their own beside Stowage; ours has only ``bind``.
-        return shape.sharing_resource != own.RESOURCE
+        return shape.sharing_resource != stowage.RESOURCE
     try:
-        written(fleet, row, pod, request, freest(fleet, request, row))
+        annotations_for(fleet, row, pod, request, freest(fleet, request, row))
     except RequestError:
         return False
     return True

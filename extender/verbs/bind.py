@@ -1,16 +1,19 @@
-"""bind: choose the GPU at the last moment, and bind the pod to the chosen node, if binding is switched on.
+"""bind: assigns GPUs to a pod at the last moment, and binds it to the node, where binding is switched on.
 
-Which GPU of a node that divides them is written into annotations of the Binding, which the API server merges
-into the pod together with the node's name and only for the pod of that UID: all or nothing. The room is taken
-in the books before the API server is asked, so that two binds in flight cannot both have it, and stays taken
-until it is known what became of the binding (``assumed_pods``). Where another replica may have bound
-before, the node's pods are read first (``handover``). Where GPUs are merely counted the device is
-kubelet's choice, and nothing is written.
+1. Where another replica may have bound pods to the node, list the node's pods first (``Takeover``).
+2. Choose the GPUs, and assume the pod: what it takes counts as allocated before the API server is asked, so
+   that two bindings in flight never get the same GPU.
+3. Send the Binding with annotations that name the GPUs. The API server writes them and the node's name into
+   the pod of that UID together, or not at all.
+4. Keep the pod assumed until the outcome is known (``extender/cluster/assumed_pods.py``).
+
+Where GPUs are only counted, kubelet chooses the device, and no annotation is written.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
@@ -22,37 +25,74 @@ from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import RequestError, request_of
 from extender.k8s.objects import Pod
 from extender.protocol.codec import BindArgs
-from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
 from extender.source.interface import BindConflict, BindError, Source, Unreachable
 from extender.untrusted.limits import shorten
-from extender.verbs.assignment import written
-from extender.verbs.evaluate import evaluate
-from extender.verbs.handover import Takeover
+from extender.verbs.assignment import annotations_for
+from extender.verbs.evaluate import reason_on
 from packing.model.node_spec import meaning
 from packing.model.reasons import Reason
 
-PATIENCE = 1.0
-"""Seconds for which a bind waits for a busy device plugin, and for the API server's word on the node: half of
-the httpTimeout of scheduler-config/."""
+LONGEST_WAIT = 1.0
+"""Seconds that a bind may wait for its turn and a busy device plugin; half of it for a list of the node's
+pods. Half of the httpTimeout of scheduler-config/."""
+_POLL = 0.02
+"""Seconds between two looks at whether the device plugin is still busy."""
+_IDLE = 1.0
+"""Seconds without a call of bind after which another replica may have been asked. It takes longer to lose the
+lead and to win it back: a kube-scheduler that loses it exits and starts anew."""
+_IN_FLIGHT = 5.0
+"""Seconds after such a pause in which bindings of the replica before may still happen. A binding takes 3 at
+most, with its waits (``Timeouts.bind``)."""
 _OFF = "binding is off in Stowage (setting bind): remove bindVerb from the scheduler's configuration"
-_UNREAD = "the API server does not say in time what the node holds, and another replica may have bound there"
+_NOT_LISTED = (
+    "the API server did not list the node's pods in time, and another replica may have bound some there"
+)
 _QUEUED = "other pods are being bound to the node"
-_POLL = 0.02  # seconds between looks at whether it still is
 
 
 class Refusal(Exception):
-    """The pod is not bound; the text is fit for its event."""
+    """The pod is not bound; the text is shown in its event."""
 
 
 class Busy(Refusal):
-    """Not yet, but that may change in a moment."""
+    """The device plugin is busy: the pod may be bound in a moment."""
+
+
+class Takeover:
+    """Which nodes to list before a binding, because another replica may have bound pods there that the watch
+    has not shown yet.
+
+    Beside kube-scheduler each replica is asked by the scheduler of its own pod, and only the leading
+    scheduler asks. So a replica that is asked after a pause may have taken over. Then each node is listed
+    once more before its next binding, and before every binding while those of the replica before may still
+    happen. Times are seconds of a monotonic clock.
+    """
+
+    def __init__(self) -> None:
+        self._began = self._asked = -math.inf
+        self._listed: dict[str, float] = {}
+
+    def asked(self, now: float) -> None:
+        """kube-scheduler asks for a binding."""
+        if now - self._asked > _IDLE:
+            self._began = now
+            self._listed.clear()
+        self._asked = now
+
+    def needs_relist(self, node: str) -> bool:
+        """Whether others may have bound pods to this node since it was listed."""
+        return self._listed.get(node, -math.inf) < self._began + _IN_FLIGHT
+
+    def relisted(self, node: str, now: float) -> None:
+        """The node's pods were listed, by a request that began at ``now``."""
+        self._listed[node] = now
 
 
 class Binder:
-    """Binds pods. Those of one node take turns: what one takes the next one sees.
+    """Binds pods, those of one node one after the other, so that each sees what the one before took.
 
-    ``possibly_bound`` says at any moment which pods may have been bound unseen.
+    ``possibly_bound`` says at any moment which pods may have been bound while the watch was broken.
     """
 
     def __init__(
@@ -65,33 +105,35 @@ class Binder:
         self._state, self._source, self._settings = state, source, settings
         self._possibly_bound = possibly_bound
         self._node_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._handover = Takeover()
+        self._takeover = Takeover()
 
     async def bind(self, pod: Pod | None, args: BindArgs) -> str:
         """Bind; "" is success, anything else says why not. Binding again to the same node succeeds."""
         asked_at = time.monotonic()
-        self._handover.asked(asked_at)
+        self._takeover.asked(asked_at)
         try:
             if not self._settings.bind:
                 raise Refusal(_OFF)
             if pod is None or pod.uid != args.uid:
-                raise Refusal("pod is not known, or was made anew under its name")
+                raise Refusal("pod is not known, or was created again under its name")
             if not await self._source.caught_up():
                 raise Refusal("Stowage was cut off from the API server, and has not caught up yet")
-            one = await self._in_turn(pod, args.node, asked_at + PATIENCE - time.monotonic())
-            return await _shielded(self._ask(one)) if one else ""
+            within = asked_at + LONGEST_WAIT - time.monotonic()
+            assumed = await self._assume_in_turn(pod, args.node, within)
+            return await _shielded(self._send_binding(assumed)) if assumed else ""
         except (Refusal, RequestError) as error:
             return shorten(str(error))
 
-    async def _in_turn(self, pod: Pod, node: str, within: float) -> AssumedPod | None:
-        """The pod's room, taken in the books; None where the pod is bound to the node already."""
-        turn = self._node_locks.setdefault(node, asyncio.Lock())
+    async def _assume_in_turn(self, pod: Pod, node: str, within: float) -> AssumedPod | None:
+        """Assume the pod on the node; None where it is bound there already. Raises Refusal, also after
+        ``within`` seconds."""
+        lock = self._node_locks.setdefault(node, asyncio.Lock())
         late: Refusal = Refusal(_QUEUED)
         try:
-            async with asyncio.timeout(within), turn:
+            async with asyncio.timeout(within), lock:
                 while True:
                     try:
-                        await self._catch_up_with_others(pod, node)
+                        await self._list_after_takeover(pod, node)
                         return self._assume(pod, node)
                     except Busy as busy:
                         late = busy
@@ -99,60 +141,65 @@ class Binder:
         except TimeoutError:
             raise late from None
 
-    async def _catch_up_with_others(self, pod: Pod, node: str) -> None:
-        """Take in what others may have bound to a node, where the pod is about to get some GPU of it."""
-        if not (self._handover.needs_relist(node) and self._assignment(pod, node)):
+    async def _list_after_takeover(self, pod: Pod, node: str) -> None:
+        """Take in what others may have bound to a node, where the pod is about to be assigned a GPU of it."""
+        if not (self._takeover.needs_relist(node) and self._assignment(pod, node)):
             return
-        read_at = time.monotonic()
+        asked_at = time.monotonic()
         try:
-            async with asyncio.timeout(PATIENCE / 2):
+            async with asyncio.timeout(LONGEST_WAIT / 2):
                 bound = await self._source.pods_on(node)
         except (Unreachable, TimeoutError):
-            raise Refusal(_UNREAD) from None
+            raise Refusal(_NOT_LISTED) from None
         for one in bound:
-            self._state.observe_bound(one, read_at)
-        self._handover.read(node, read_at)
+            self._state.observe_bound(one, asked_at)
+        self._takeover.relisted(node, asked_at)
 
     def _assume(self, pod: Pod, node: str) -> AssumedPod | None:
         if (assignment := self._assignment(pod, node)) is None:
             return None
-        known = self._state.pod_by_uid(pod.uid) or pod
+        known = self._state.pods.by_uid(pod.uid) or pod
         return self._state.assume(known, node, assignment, time.monotonic())
 
     def _assignment(self, pod: Pod, node: str) -> Mapping[str, str] | None:
-        """What the pod is to be told on this node; None where it is bound there already."""
+        """The annotations that assign the pod GPUs of this node; None where it is bound there already."""
         state = self._state
-        known = state.pod_by_uid(pod.uid) or pod
-        held = state.assumed_pods.of(pod.uid)
-        bound_to = known.node_name or next((one.pod.node_name for one in held if one.confirmed), "")
-        if bound_to:
+        known = state.pods.by_uid(pod.uid) or pod
+        assumed_pods = state.assumed_pods.of(pod.uid)
+        confirmed = (assumed.pod.node_name for assumed in assumed_pods if assumed.confirmed)
+        if bound_to := known.node_name or next(confirmed, ""):
             if bound_to != node:
                 raise Refusal("pod is bound to another node")
             return None
-        before = state.assumed_pods.on(pod.uid, node)  # asked for already, without an answer: the same again
+        # A binding to this node that was not answered may still happen: send the same again.
+        before = state.assumed_pods.on(pod.uid, node)
         return before.assignment if before else assign(state, known, node, self._possibly_bound())
 
-    async def _ask(self, one: AssumedPod) -> str:
-        """Ask the API server for the binding, and leave the books as its answer says."""
-        taken, outcome_unknown = False, True  # doubtful until there is an answer, also if this is cancelled
+    async def _send_binding(self, assumed: AssumedPod) -> str:
+        """Send the Binding; "" is success. Tells the state what came of it."""
+        succeeded, outcome_unknown = (
+            False,
+            True,
+        )  # unknown until there is an answer, also if this is cancelled
         try:
-            waiting, node = replace(one.pod, node_name=""), one.pod.node_name
-            await self._source.bind(waiting, node, one.assignment)
-            taken = True
+            waiting, node = replace(assumed.pod, node_name=""), assumed.pod.node_name
+            await self._source.bind(waiting, node, assumed.assignment)
+            succeeded = True
             return ""
         except BindError as error:
-            there = isinstance(error, BindConflict | Unreachable) and await self._is_there(one.pod)
+            in_doubt = isinstance(error, BindConflict | Unreachable)
+            bound = in_doubt and await self._is_bound(assumed.pod)
             outcome_unknown = isinstance(error, Unreachable)
-            return "" if there else shorten(str(error))
+            return "" if bound else shorten(str(error))
         finally:
             now = time.monotonic()
-            if taken:
-                self._state.confirm(one.pod, now)
+            if succeeded:
+                self._state.binding_succeeded(assumed.pod, now)
             else:
-                self._state.refute(one.pod, now, outcome_unknown=outcome_unknown)
+                self._state.binding_failed(assumed.pod, now, outcome_unknown=outcome_unknown)
 
-    async def _is_there(self, pod: Pod) -> bool:
-        """Whether the API server has the pod bound to this node after all."""
+    async def _is_bound(self, pod: Pod) -> bool:
+        """Whether the API server has the pod bound to this node after all. Takes in what it says."""
         try:
             truth = await self._source.look_up(pod)
         except Unreachable:
@@ -161,9 +208,9 @@ class Binder:
         return truth is not None and truth.uid == pod.uid and truth.node_name == pod.node_name
 
 
-async def _shielded(asking: Coroutine[Any, Any, str]) -> str:
-    """What was sent is seen to its end, also where nobody waits for the answer any more."""
-    task = asyncio.create_task(asking)
+async def _shielded(sending: Coroutine[Any, Any, str]) -> str:
+    """Wait for the coroutine. It runs to its end also where the caller is cancelled."""
+    task = asyncio.create_task(sending)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -172,29 +219,29 @@ async def _shielded(asking: Coroutine[Any, Any, str]) -> str:
 
 
 def assign(state: State, pod: Pod, node: str, possibly_bound: PossiblyBound = ()) -> dict[str, str]:
-    """The annotations that give the pod its GPUs of a node; none where the node does not divide them.
+    """The annotations that assign the pod its GPUs of a node; none where the node does not share GPUs.
 
-    Raises Refusal where the pod does not fit or cannot be told, RequestError where its request is wrong.
+    Raises Refusal where the pod does not fit or nobody can assign it GPUs, RequestError where its request is
+    wrong.
     """
     request = request_of(pod)
     if not request.wants_gpu:
-        return {}  # kube-scheduler knows better than the books where there is room
-    verdict = evaluate(state, pod, request, NodeNames.of([node]), possibly_bound)
-    reason = Reason(int(verdict.codes[0]))
-    if reason not in (Reason.FITS, Reason.NO_ASSIGNER):  # what is in the way of the latter is said below
+        return {}  # whether there is room is for kube-scheduler to say
+    reason = reason_on(state, pod, request, node, possibly_bound)
+    if reason not in (Reason.FITS, Reason.NO_ASSIGNER):  # ``annotations_for`` says more about the latter
         raise (Busy if reason is Reason.PLUGIN_BUSY else Refusal)(reason.text)
-    row = int(verdict.rows[0])
+    row = state.fleet.rows[node]
     shape = state.fleet.shapes[row]
     assert shape is not None  # the node is known
     meant = meaning(shape, request)
     if not shape.sharing_resource or meant.shares is None:
         return {}
     with state.fleet_view_for(pod, possibly_bound) as fleet:
-        chosen = state.policy.choose(fleet, meant, row)
-        assignment, settled = written(fleet, row, pod, request, chosen)
-        if any(fleet.slices(row, gpu) & mask for gpu, mask in settled.slices) or not all(
+        gpus = state.policy.choose(fleet, meant, row)
+        assignment, read_back = annotations_for(fleet, row, pod, request, gpus)
+        if any(fleet.slices(row, gpu) & mask for gpu, mask in read_back.slices) or not all(
             fleet.compute[gpu, row] >= milli and fleet.memory[gpu, row] >= mib
-            for gpu, milli, mib in settled.parts
+            for gpu, milli, mib in read_back.parts
         ):
             raise Refusal(Reason.FRAGMENTED.text)
     return assignment

@@ -1,4 +1,4 @@
-"""One pod against the named nodes: the reason code and the rank of each, for every verb and for explain."""
+"""Evaluates a pod against named nodes: a reason code and a cost for each, for every verb and for explain."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from extender.cluster.state import PossiblyBound, Rows, State
 from extender.dra.extended_resources import by_class
-from extender.dra.forecast import REGRET, Forecast
+from extender.dra.forecast import Forecast
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
-from extender.verbs.assignment import where_assigned
+from extender.verbs.assignment import refuse_unassignable
 from extender.verbs.scores import Keys, rank_keys
 from packing.fleet.fleet import Fleet, Floats
 from packing.model.reasons import Reason
@@ -22,11 +22,12 @@ from packing.model.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """``rows``, ``codes``, ``cost`` and ``keys`` are parallel to the names that were asked about.
+    """``rows``, ``codes``, ``cost`` and ``keys`` (to rank nodes by) are parallel to the names asked about.
 
     ``cost`` and ``keys`` mean something only where ``codes`` is 0. Row -1 is a node that is not known.
-    ``forecasts`` are of the devices for the pod's claims; there are none where it needs no claims.
-    ``possibly_bound`` are the pods that may have been bound unseen: their room counts as taken.
+    ``forecasts`` say which devices the pod's claims would get; empty for a pod that needs no claims.
+    ``possibly_bound`` are pods that may have been bound while the watch was broken: their resources count as
+    allocated.
     """
 
     pod: Pod
@@ -40,118 +41,140 @@ class Evaluation:
 
     @property
     def tells_apart(self) -> bool:
-        """Whether anything is known by which one node is better than another."""
+        """Whether anything is known that makes one node better than another."""
         return self.request.wants_gpu or any(forecast.devices for forecast in self.forecasts)
 
 
 def evaluate(
     state: State, pod: Pod, request: Request, names: NodeNames, possibly_bound: PossiblyBound = ()
 ) -> Evaluation:
-    """Judge every named node with the policy in force. What fits does not depend on what it would cost: where
-    costs or forecasts fail, nodes that fit are equal."""
+    """Evaluate every named node with the policy in force. Whether a node fits does not depend on its cost:
+    where costs or forecasts fail, nodes that fit are equal."""
     rows = state.rows(names)
-    codes, cost = _counted(state, pod, request, (), rows, possibly_bound)
-    given = _all_as_devices(state, pod, request, names)
-    for resources in {one for one in given if one}:
-        # What such a node has of these resources is in its ResourceSlices, and not counted.
-        there = np.array([one == resources for one in given])
-        codes[there], cost[there] = _counted(state, pod, request, resources, rows[there], possibly_bound)
-    forecasts = _foresee(state, pod, names, given)
-    cost, keys = _ranked(state, cost, forecasts, rows)
+    codes, cost = _evaluate_counted(state, pod, request, (), rows, possibly_bound)
+    dra = _dra_resources_of_all(state, pod, request, names)
+    for resources in {one for one in dra if one}:
+        there = np.array([one == resources for one in dra])
+        codes[there], cost[there] = _evaluate_counted(
+            state, pod, request, resources, rows[there], possibly_bound
+        )
+    forecasts = _forecast(state, pod, names, dra)
+    cost, keys = _rank(state, cost, forecasts, rows)
     return Evaluation(pod, request, rows, codes, cost, keys, forecasts, possibly_bound)
 
 
+def reason_on(
+    state: State, pod: Pod, request: Request, node: str, possibly_bound: PossiblyBound = ()
+) -> Reason:
+    """The reason code of one node, as ``evaluate`` gives it."""
+    row = state.fleet.rows.get(node)
+    if row is None:
+        return Reason.UNKNOWN_NODE
+    resources = dra_resources(state, pod, request, node)
+    if wants_only_dra(pod, request, resources):
+        return Reason.FITS
+    with state.fleet_view_for(pod, possibly_bound) as fleet:
+        codes = codes_for(state, fleet, pod, without_resources(request, resources), np.array([row]))
+        return Reason(int(codes[0]))
+
+
 def codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> npt.NDArray[np.int8]:
-    """Reason codes for these rows, (len(rows),), as far as resources are counted, on the fleet as it stands
-    for the pod."""
+    """Reason codes for these rows of the pod's fleet view: (len(rows),). Devices of DRA do not count."""
     codes = np.append(fleet.reasons(request), np.int8(Reason.UNKNOWN_NODE))[rows]  # row -1 is the last
-    return where_assigned(state, fleet, pod, request, rows, codes)
+    return refuse_unassignable(state, fleet, pod, request, rows, codes)
 
 
-def _counted(
+def _evaluate_counted(
     state: State,
     pod: Pod,
     request: Request,
-    given: tuple[str, ...],
+    dra: tuple[str, ...],
     rows: Rows,
     possibly_bound: PossiblyBound,
 ) -> tuple[npt.NDArray[np.int8], Floats]:
-    """Reason codes and costs for these rows, as far as resources are counted: (len(rows),) each."""
-    if only_devices(pod, request, given):
+    """Reason codes and costs for these rows, (len(rows),) each, without the resources that are ``dra``
+    there."""
+    if wants_only_dra(pod, request, dra):
         codes = np.where(rows < 0, Reason.UNKNOWN_NODE, Reason.FITS).astype(np.int8)
         return codes, np.zeros(rows.size, np.float32)
-    request = without(request, given)
+    request = without_resources(request, dra)
     with state.fleet_view_for(pod, possibly_bound) as fleet:
         return codes_for(state, fleet, pod, request, rows), state.policy.cost(fleet, request)[rows]
 
 
-def as_devices(state: State, pod: Pod, request: Request, node: str) -> tuple[str, ...]:
-    """Which of the resources asked for a node gives out as devices of DRA (KEP-5004): those that it does not
-    advertise, and that a device class stands for."""
+def dra_resources(state: State, pod: Pod, request: Request, node: str) -> tuple[str, ...]:
+    """Which of the extended resources asked for the node offers as devices of DRA (KEP-5004): those that it
+    does not advertise, and that a device class stands for."""
     mapped = [name for name, _ in request.devices if name in state.devices.resources]
-    return _as_devices(state, by_class(pod.spec), mapped, node)
+    return _dra_resources(state, by_class(pod.spec), mapped, node)
 
 
-def _as_devices(state: State, always: tuple[str, ...], mapped: list[str], node: str) -> tuple[str, ...]:
+def _dra_resources(state: State, always: tuple[str, ...], mapped: list[str], node: str) -> tuple[str, ...]:
+    """``always`` are asked for by the name of their class, ``mapped`` are those that a class stands for."""
     row = state.fleet.rows.get(node)
-    if not mapped or row is None or not state.devices.on_node(node, state.labels_of(node)).has_pools:
+    if not mapped or row is None:
+        return always
+    if not state.devices.on_node(node, state.nodes.labels_of(node)).has_pools:
         return always
     numbers = {name: state.fleet.resources.get(name) for name in mapped}
-    given = (name for name, n in numbers.items() if n is None or not state.fleet.total[n, row])
-    return (*given, *always)
+    offered = (name for name, n in numbers.items() if n is None or not state.fleet.total[n, row])
+    return (*offered, *always)
 
 
-def only_devices(pod: Pod, request: Request, given: tuple[str, ...]) -> bool:
-    """Whether a pod wants nothing but devices of DRA where these resources are ``given`` as such: whether
-    there are any is for kube-scheduler to say."""
-    return bool(given or pod.spec.claims) and not without(request, given).wants_gpu
+def _dra_resources_of_all(
+    state: State, pod: Pod, request: Request, names: NodeNames
+) -> list[tuple[str, ...]]:
+    """``dra_resources`` for every name; empty where no class stands for anything asked for."""
+    always = by_class(pod.spec)
+    mapped = [name for name, _ in request.devices if name in state.devices.resources]
+    if not (always or mapped):
+        return []
+    return [_dra_resources(state, always, mapped, name) for name in names]
 
 
-def without(request: Request, resources: tuple[str, ...]) -> Request:
-    """The request without these counted devices; itself, of which much is remembered, without none."""
+def wants_only_dra(pod: Pod, request: Request, dra: tuple[str, ...]) -> bool:
+    """Whether the pod asks for nothing but devices of DRA, where these resources are. Whether there are any
+    is for kube-scheduler to say."""
+    return bool(dra or pod.spec.claims) and not without_resources(request, dra).wants_gpu
+
+
+def without_resources(request: Request, resources: tuple[str, ...]) -> Request:
+    """The request without these counted devices. The same object without any: caches know it."""
     if not resources:
         return request
     return replace(request, devices=tuple(one for one in request.devices if one[0] not in resources))
 
 
-def _all_as_devices(state: State, pod: Pod, request: Request, names: NodeNames) -> list[tuple[str, ...]]:
-    """``as_devices`` for every name; nothing at all where no class stands for anything asked for."""
-    always = by_class(pod.spec)
-    mapped = [name for name, _ in request.devices if name in state.devices.resources]
-    if not (always or mapped):
-        return []
-    return [_as_devices(state, always, mapped, name) for name in names]
-
-
-def _foresee(state: State, pod: Pod, names: NodeNames, given: list[tuple[str, ...]]) -> tuple[Forecast, ...]:
-    """Which devices the pod's claims would get on each named node; nothing for a pod that needs no claims."""
-    if not pod.spec.claims and not any(given):
+def _forecast(state: State, pod: Pod, names: NodeNames, dra: list[tuple[str, ...]]) -> tuple[Forecast, ...]:
+    """Which devices the pod's claims would get on each node; empty for a pod that needs no claims."""
+    if not pod.spec.claims and not any(dra):
         return ()
     try:
-        state.devices.refresh(state.labels_of)
-        nodes = ((name, state.labels_of(name)) for name in names)
-        return tuple(state.simulator.forecasts(pod, nodes, given or repeat(())))
+        state.devices.refresh(state.nodes.labels_of)
+        nodes = ((name, state.nodes.labels_of(name)) for name in names)
+        return tuple(state.simulator.forecasts(pod, nodes, dra or repeat(())))
     except Exception:
         state.failures.note("forecast")
         return (Forecast(why="the forecast failed, see the log of Stowage"),) * len(names)
 
 
-def _ranked(state: State, cost: Floats, forecasts: tuple[Forecast, ...], rows: Rows) -> tuple[Floats, Keys]:
+def _rank(state: State, cost: Floats, forecasts: tuple[Forecast, ...], rows: Rows) -> tuple[Floats, Keys]:
     """The costs with those of the forecasts, and the keys to sort by; where that fails, all are equal."""
     order = state.fleet.order[rows]
     try:
-        cost = cost + _price(forecasts) if forecasts else cost
+        cost = cost + _forecast_costs(forecasts) if forecasts else cost
         return cost, rank_keys(cost, order)
     except Exception:
         state.failures.note("rank")
         return np.zeros(rows.size, np.float32), order.astype(np.int64)
 
 
-def _price(forecasts: tuple[Forecast, ...]) -> Floats:
-    """The price of each forecast (N,); where there is none, the mean of the others: neither good nor bad."""
+def _forecast_costs(forecasts: tuple[Forecast, ...]) -> Floats:
+    """(N,) float32. A node without a forecast gets the mean of the others, so that it is neither better nor
+    worse."""
     known = np.array([bool(forecast.devices) for forecast in forecasts])
     cost = np.array([forecast.cost for forecast in forecasts], np.float32)
-    cost += REGRET * np.array([forecast.rank for forecast in forecasts], np.float32)
+    cost += np.array([forecast.first_available_penalty for forecast in forecasts], np.float32)
     if known.any():
         cost[~known] = cost[known].mean()
     return cost

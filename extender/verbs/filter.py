@@ -1,8 +1,8 @@
 """filter: which of the named nodes can host the pod.
 
-When something fits, the answer is the best ``shortlist`` of it: kube-scheduler then scores few nodes in tree
-instead of all, which is worth more than the extender costs. It reads the reasons of dropped nodes only when
-nothing fits, and then every node must have one.
+Where nodes fit, the answer is the best ``shortlist`` of them: kube-scheduler then scores few nodes with its
+own plugins instead of all, which saves more time than the call of the extender takes. It reads the reasons of
+the other nodes only where none fits, and then every node must have one.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ from packing.model.reasons import Reason
 def filter_nodes(
     state: State, args: FilterArgs, settings: Settings, possibly_bound: PossiblyBound = ()
 ) -> tuple[FilterResult, Evaluation | None]:
-    """The nodes that fit, and the verdict that says why (None where there was nothing to judge)."""
+    """The nodes that fit, and the evaluation that says why (None where no node was evaluated)."""
     try:
         request = request_of(args.pod)
     except RequestError as error:
         return FilterResult(error=shorten(str(error))), None
     if not request.wants_gpu:
         return FilterResult(names=args.names), None
-    verdict = evaluate(state, args.pod, request, args.names, possibly_bound)
-    fits = verdict.codes == Reason.FITS
-    # What is best for claims is a guess at most: kube-scheduler gets all nodes to choose from.
-    if settings.shortlist and fits.any() and not verdict.forecasts:
+    evaluation = evaluate(state, args.pod, request, args.names, possibly_bound)
+    fits = evaluation.codes == Reason.FITS
+    # Forecasts may be wrong about devices: a pod with claims gets all nodes that fit.
+    if settings.shortlist and fits.any() and not evaluation.forecasts:
         fitting = np.flatnonzero(fits)
         shortlist = np.zeros_like(fits)
-        shortlist[fitting[best(verdict.keys[fitting], settings.shortlist)]] = True
-        return FilterResult(args.names.where(shortlist)), verdict
-    if not fits.any() and (verdict.codes == Reason.PLUGIN_BUSY).any():
-        # Nobody wakes a pod that is unschedulable when another one has started; a failed attempt is repeated.
-        return FilterResult(error=Reason.PLUGIN_BUSY.text), verdict
-    failed, unresolvable = _refused(args.names, verdict, state.eviction_helps_extenders)
-    return FilterResult(args.names.where(fits), failed, unresolvable), verdict
+        shortlist[fitting[best(evaluation.keys[fitting], settings.shortlist)]] = True
+        return FilterResult(args.names.where(shortlist)), evaluation
+    if not fits.any() and (evaluation.codes == Reason.PLUGIN_BUSY).any():
+        # No event wakes an unschedulable pod when the other pod has started; a failed attempt is repeated.
+        return FilterResult(error=Reason.PLUGIN_BUSY.text), evaluation
+    failed, unresolvable = _refused(args.names, evaluation, state.eviction_helps_extenders)
+    return FilterResult(args.names.where(fits), failed, unresolvable), evaluation
 
 
 def _refused(
-    names: NodeNames, verdict: Evaluation, eviction: bool
+    names: NodeNames, evaluation: Evaluation, eviction: bool
 ) -> tuple[dict[str, NodeNames], dict[str, NodeNames]]:
-    """Nodes by reason, apart by whether kube-scheduler should look for victims there.
+    """Nodes by reason: those where kube-scheduler should look for victims, and those where it should not.
 
     Before 1.38 it never should: its dry run does not ask extenders, finds that the pod fits without
     victims, and fails the attempt.
     """
     failed: dict[str, NodeNames] = {}
     unresolvable: dict[str, NodeNames] = {}
-    for code in np.flatnonzero(np.bincount(verdict.codes)).tolist():
+    for code in np.flatnonzero(np.bincount(evaluation.codes)).tolist():
         if code != Reason.FITS:
             reason = Reason(code)
             refused = failed if eviction and reason.eviction_helps else unresolvable
-            refused[reason.text] = names.where(verdict.codes == code)
+            refused[reason.text] = names.where(evaluation.codes == code)
     return failed, unresolvable

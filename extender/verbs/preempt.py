@@ -1,9 +1,9 @@
-"""preempt: keep kube-scheduler's victims where they really make the pod fit, drop the node where they do not.
+"""preempt: keep kube-scheduler's victims where their eviction makes the pod fit, and drop the other nodes.
 
 kube-scheduler's own dry run counts devices but does not ask extenders, so a node that it proposes may still
 not take the pod. It reads ``Pods[0]`` as the victim of highest priority, and the whole reply fails on a UID
-that is not on the node or a node without victims. A pod without a GPU is none of Stowage's business: its
-candidates go back as they came.
+that is not on the node or a node without victims. The candidates of a pod without a GPU are returned
+unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import RequestError, request_of
 from extender.k8s.objects import Pod
 from extender.protocol.codec import Candidate, PreemptArgs, PreemptResult
-from extender.verbs.evaluate import as_devices, codes_for, only_devices, without
+from extender.verbs.evaluate import codes_for, dra_resources, wants_only_dra, without_resources
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.model.request import Request
@@ -42,15 +42,15 @@ def preempt(state: State, args: PreemptArgs, possibly_bound: PossiblyBound = ())
 
 
 def _victims(state: State, node: str, candidate: Candidate) -> list[Pod]:
-    """The victims, highest priority first; none at all where one is not known to run on the node."""
-    found = [_on(state, node, uid) for uid in dict.fromkeys(candidate.victims)]  # each is evicted once
+    """The victims, highest priority first; empty where one is not known to run on the node."""
+    found = [_bound_pod(state, node, uid) for uid in dict.fromkeys(candidate.victims)]  # each is evicted once
     known = [pod for pod in found if pod is not None]
     return sorted(known, key=lambda pod: -pod.priority) if len(known) == len(found) else []
 
 
-def _on(state: State, node: str, uid: str) -> Pod | None:
-    """The pod of this UID if it is bound to the node, as far as the watch shows or ``bind`` knows."""
-    pod = state.pod_by_uid(uid)
+def _bound_pod(state: State, node: str, uid: str) -> Pod | None:
+    """The pod of this UID if the watch shows it bound to the node, or it is assumed there."""
+    pod = state.pods.by_uid(uid)
     if pod is not None and pod.node_name == node:
         return pod
     assumed = state.assumed_pods.on(uid, node)
@@ -63,24 +63,25 @@ def _fits_without(
     row = state.fleet.rows.get(node)
     if row is None:
         return False
-    # Devices for claims are for kube-scheduler's own dry run to find.
-    given = as_devices(state, pod, request, node)
-    if only_devices(pod, request, given):
+    # kube-scheduler's own dry run finds the devices for claims.
+    dra = dra_resources(state, pod, request, node)
+    if wants_only_dra(pod, request, dra):
         return True
-    held = [taken for victim in victims for taken in state.taken_by(victim) if taken.row == row]
+    allocations = (allocation for victim in victims for allocation in state.pods.allocations_of(victim))
+    evicted = [allocation for allocation in allocations if allocation.row == row]
     with (
-        state.fleet.without(held),
+        state.fleet.without(evicted),
         state.fleet_view_for(pod, possibly_bound) as fleet,
-        _when_plugin_is_idle(fleet, row),
+        _with_idle_plugin(fleet, row),
     ):
-        codes = codes_for(state, fleet, pod, without(request, given), np.array([row]))
+        codes = codes_for(state, fleet, pod, without_resources(request, dra), np.array([row]))
         return bool(codes[0] == Reason.FITS)
 
 
 @contextmanager
-def _when_plugin_is_idle(fleet: Fleet, row: int) -> Iterator[None]:
-    """Inside the block, a node whose device plugin is busy with a pod that starts is open: that passes sooner
-    than the victims are gone, and the pod that starts may be one of them."""
+def _with_idle_plugin(fleet: Fleet, row: int) -> Iterator[None]:
+    """Inside the block, a node is open although its device plugin is busy starting a pod. The plugin is idle
+    again before the victims are gone, and the starting pod may be one of them."""
     reason = Reason(int(fleet.blocked[row]))
     if reason is not Reason.PLUGIN_BUSY:
         yield

@@ -1,4 +1,4 @@
-"""prioritize: scores 0..10 for nodes that fit. The best alone has 10, so that no tie is left to chance."""
+"""prioritize: scores 0 to 10 for nodes that fit. Only the best node has 10, so that there is no tie."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from extender.dra.extended_resources import by_class
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import Bytes
 from extender.verbs.evaluate import Evaluation, evaluate
-from extender.verbs.scores import levels
+from extender.verbs.scores import node_scores
 from packing.model.reasons import Reason
 
 
@@ -19,8 +19,8 @@ def prioritize(
 ) -> tuple[Bytes, Evaluation | None]:
     """A score for each name (len(names),), in the order asked; 0 for a node that does not fit (any more).
 
-    A pod that asks for no GPU, or for what cannot be read, scores 0 everywhere: nothing to say. The same goes
-    for one with claims alone of which nothing can be foreseen.
+    All scores are 0 for a pod that asks for no GPU, for one whose request cannot be read, and for one with
+    nothing but claims where no forecast is known.
     """
     scores = np.zeros(len(args.names), np.uint8)
     try:
@@ -29,9 +29,9 @@ def prioritize(
         return scores, None
     if not (request.wants_gpu or args.pod.spec.claims or by_class(args.pod.spec)):
         return scores, None
-    verdict = evaluate(state, args.pod, request, args.names, possibly_bound)
-    if not verdict.tells_apart:
-        return scores, verdict
-    fits = np.flatnonzero(verdict.codes == Reason.FITS)
-    scores[fits] = levels(verdict.cost[fits], verdict.keys[fits])
-    return scores, verdict
+    evaluation = evaluate(state, args.pod, request, args.names, possibly_bound)
+    if not evaluation.tells_apart:
+        return scores, evaluation
+    fits = np.flatnonzero(evaluation.codes == Reason.FITS)
+    scores[fits] = node_scores(evaluation.cost[fits], evaluation.keys[fits])
+    return scores, evaluation

@@ -1,11 +1,12 @@
-"""When a refusal waits for news: kube-scheduler may know already what Stowage is about to hear.
+"""Re-evaluates a refusal for up to 30 ms while watch events arrive.
 
-kube-scheduler tries a refused pod again at the event that makes room, within a millisecond and only once.
-Both follow the same API over streams of their own; if Stowage's brings the event a moment later, the pod is
-refused for what is no longer so, and in a quiet cluster nobody asks again for five minutes (kube-scheduler's
-``podMaxInUnschedulablePodsDuration``). So a refusal is judged anew while news comes in. Most refusals are
-right, and kube-scheduler handles one pod at a time: hence the budget. Of many pods that one event wakes up,
-the first ones wait, and by then the event is known.
+kube-scheduler retries a refused pod at the event that makes room, within a millisecond and only once. It and
+Stowage watch the same API over streams of their own. Where Stowage's stream brings the event a moment later,
+the pod would be refused for what is no longer true, and in a quiet cluster kube-scheduler tries again only
+after five minutes (``podMaxInUnschedulablePodsDuration``).
+
+Most refusals are right, and kube-scheduler handles one pod at a time, so all waits together have a budget.
+Where one event wakes up many pods, the first ones wait, and the others find the event already known.
 """
 
 from __future__ import annotations
@@ -18,43 +19,45 @@ T = TypeVar("T")
 
 LONGEST = 0.03
 """Seconds that one refusal may wait: the streams differ by a few milliseconds."""
-_SHARE = 0.1  # of the time that all refusals together may wait in the long run
-_AT_ONCE = 10  # longest waits in a row before that matters
+_SHARE = 0.1
+"""The part of all time that refusals may wait."""
+_BURST = 10
+"""Longest waits in a row before ``_SHARE`` matters."""
 
 
 class RefusalRecheck:
-    """Judges refusals again when the state has changed, for as long as they may wait."""
+    """Evaluates refusals again whenever the state has changed, for as long as they may wait."""
 
     def __init__(self, longest: float = LONGEST) -> None:
-        """``longest`` is 0 where no news can come."""
+        """``longest``: seconds that one refusal may wait, 0 where the state does not change."""
         self._longest = longest
-        self._news = asyncio.Event()
-        self._budget = self._most = longest * _AT_ONCE
+        self._changed = asyncio.Event()
+        self._budget = self._full_budget = longest * _BURST
         self._budgeted_at = 0.0
 
-    def news(self) -> None:
-        """The state has changed."""
-        self._news.set()
+    def state_changed(self) -> None:
+        """Refusals that wait are to be evaluated again."""
+        self._changed.set()
 
     async def evaluate(self, evaluate: Callable[[], T], refused: Callable[[T], bool]) -> T:
-        """What ``evaluate`` says, asked again at news while it refuses and there is time."""
-        verdict = evaluate()
+        """The answer of ``evaluate``, called again at each change for as long as it is a refusal."""
+        answer = evaluate()
         started = asyncio.get_running_loop().time()
-        if not (refused(verdict) and self._longest) or self._left(started) < self._longest:
-            return verdict
+        if not (refused(answer) and self._longest) or self._refill_budget(started) < self._longest:
+            return answer
         try:
             async with asyncio.timeout_at(started + self._longest):
-                while refused(verdict):
-                    self._news.clear()
-                    await self._news.wait()
-                    verdict = evaluate()
+                while refused(answer):
+                    self._changed.clear()
+                    await self._changed.wait()
+                    answer = evaluate()
         except TimeoutError:
             pass
         self._budget -= asyncio.get_running_loop().time() - started
-        return verdict
+        return answer
 
-    def _left(self, now: float) -> float:
-        """Seconds that may be spent; what is spent comes back with time."""
-        self._budget = min(self._most, self._budget + _SHARE * (now - self._budgeted_at))
+    def _refill_budget(self, now: float) -> float:
+        """Seconds that may be spent by now."""
+        self._budget = min(self._full_budget, self._budget + _SHARE * (now - self._budgeted_at))
         self._budgeted_at = now
         return self._budget

@@ -1,4 +1,4 @@
-"""From costs to an order of nodes: ties go by a fixed order, and the best node stands alone at the top."""
+"""From costs to a strict order of nodes, and to kube-scheduler's scores, of which only the best is 10."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import numpy.typing as npt
 
 from packing.fleet.fleet import Floats
 
-TOP_LEVEL = 10
-"""kube-scheduler's highest extender score (``MaxExtenderPriority``)."""
+MAX_SCORE = 10
+"""kube-scheduler's highest score of an extender (``MaxExtenderPriority``)."""
 
 Keys = npt.NDArray[np.int64]
 
@@ -16,8 +16,8 @@ Keys = npt.NDArray[np.int64]
 def rank_keys(cost: Floats, order: npt.NDArray[np.uint32]) -> Keys:
     """Sortable keys, (N,) int64, lower is better: by cost, equal costs by ``order``.
 
-    The bits of a float, read as a signed number, sort like the float once those of negative ones are inverted
-    but for the sign.
+    The bits of a float, read as a signed integer, sort like the float once all bits but the sign of negative
+    floats are inverted.
     """
     bits = np.ascontiguousarray(cost, np.float32).view(np.int32)
     sortable = bits ^ ((bits >> 31) & 0x7FFFFFFF)
@@ -31,14 +31,14 @@ def best(keys: Keys, count: int) -> npt.NDArray[np.intp]:
     return np.argpartition(keys, count - 1)[:count]
 
 
-def levels(cost: Floats, keys: Keys) -> npt.NDArray[np.int64]:
-    """Scores 0..10, (N,): the lowest key alone has 10, the others fall linearly with cost from 9 to 0."""
+def node_scores(cost: Floats, keys: Keys) -> npt.NDArray[np.int64]:
+    """Scores 0 to 10, (N,): only the lowest key has 10, the others fall linearly with cost from 9 to 0."""
     if not cost.size:
         return np.zeros(0, np.int64)
     low, high = float(cost.min()), float(cost.max())
     span = high - low or 1.0
-    scores = np.floor((TOP_LEVEL - 1) * (high - cost.astype(np.float64)) / span).astype(np.int64)
+    scores = np.floor((MAX_SCORE - 1) * (high - cost.astype(np.float64)) / span).astype(np.int64)
     if high == low:
-        scores[:] = TOP_LEVEL - 1
-    scores[np.argmin(keys)] = TOP_LEVEL
+        scores[:] = MAX_SCORE - 1
+    scores[np.argmin(keys)] = MAX_SCORE
     return scores

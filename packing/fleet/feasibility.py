@@ -62,10 +62,10 @@ def _reasons(fleet: Arrays, request: Request, free: _Free) -> Reasons:
     if request.island:
         _island_reasons(fleet, free, request, reasons)
     if request.cuda:
-        reasons[(fleet.cuda < request.cuda) & (reasons != Reason.NO_SUCH_DEVICE)] = Reason.OLD_DRIVER
+        reasons[(fleet.cuda < request.cuda) & (reasons != Reason.NO_SUCH_RESOURCE)] = Reason.OLD_DRIVER
     if fleet.minimum_milli:
         small = too_small(fleet, request, fleet.minimum_milli)
-        reasons[small & (reasons != Reason.NO_SUCH_DEVICE)] = Reason.BELOW_MINIMUM
+        reasons[small & (reasons != Reason.NO_SUCH_RESOURCE)] = Reason.BELOW_MINIMUM
     kernels.standing_reasons(
         fleet.model,
         allowed(fleet, request),
@@ -141,12 +141,12 @@ def _device_reasons(
 ) -> None:
     resource = fleet.resources.get(name)
     if resource is None:
-        reasons[:] = Reason.NO_SUCH_DEVICE
+        reasons[:] = Reason.NO_SUCH_RESOURCE
     else:
         kernels.device_reasons(free.devices[resource], fleet.total[resource], count, reasons)
         if together > 1:
             limit = fleet.most[resource]
-            reasons[(limit > 0) & (limit < together)] = Reason.ONE_REPLICA
+            reasons[(limit > 0) & (limit < together)] = Reason.TOO_MANY_REPLICAS
 
 
 def _share_reasons(fleet: Arrays, free: _Free, request: Request, reasons: Reasons) -> None:
@@ -158,7 +158,7 @@ def _share_reasons(fleet: Arrays, free: _Free, request: Request, reasons: Reason
         *_for_shares(fleet, free, request), min(part.count, _MOST_GPUS), part.compute_milli, part.memory_mib,
         part.memory_milli, reasons, *counts, *frees,
     )  # fmt: skip
-    reasons[~_divided_as(fleet, part)] = Reason.NO_SUCH_DEVICE
+    reasons[~_divided_as(fleet, part)] = Reason.NO_SUCH_RESOURCE
 
 
 def _island_reasons(fleet: Arrays, free: _Free, request: Request, reasons: Reasons) -> None:

@@ -16,16 +16,16 @@ from packing.model.reasons import Reason
 
 _UNKNOWN_NODE = int(Reason.UNKNOWN_NODE)
 _OVERCOMMITTED = int(Reason.OVERCOMMITTED)
-_NO_SUCH_DEVICE = int(Reason.NO_SUCH_DEVICE)
+_NO_SUCH_RESOURCE = int(Reason.NO_SUCH_RESOURCE)
 _WRONG_MODEL = int(Reason.WRONG_MODEL)
-_TOO_FEW_DEVICES = int(Reason.TOO_FEW_DEVICES)
-_NO_ISLAND = int(Reason.NO_ISLAND)
-_DEVICES_TAKEN = int(Reason.DEVICES_TAKEN)
-_CRUMBS = int(Reason.FRAGMENTED)
-_CPU_TAKEN = int(Reason.CPU_TAKEN)
-_MEMORY_TAKEN = int(Reason.MEMORY_TAKEN)
+_TOO_FEW_GPUS = int(Reason.TOO_FEW_GPUS)
+_ISLAND_TOO_SMALL = int(Reason.ISLAND_TOO_SMALL)
+_NO_FREE_GPUS = int(Reason.NO_FREE_GPUS)
+_FRAGMENTED = int(Reason.FRAGMENTED)
+_NO_FREE_CPU = int(Reason.NO_FREE_CPU)
+_NO_FREE_MEMORY = int(Reason.NO_FREE_MEMORY)
 _PLUGIN_BUSY = int(Reason.PLUGIN_BUSY)
-_ISLAND_TAKEN = int(Reason.ISLAND_TAKEN)
+_NO_FREE_PEERS = int(Reason.NO_FREE_PEERS)
 
 
 @kernel(read(I8, 1), read(I8, 1), I8, I8, write(I1, 1))
@@ -35,17 +35,17 @@ def node_reasons(cpu, memory, cpu_milli, memory_bytes, reasons):
     A pod that asks for none of it fits whatever is free, as kube-scheduler has it (NodeResourcesFit).
     """
     for n in range(reasons.size):
-        code = _MEMORY_TAKEN if (memory_bytes > 0) & (memory[n] < memory_bytes) else 0
-        reasons[n] = _CPU_TAKEN if (cpu_milli > 0) & (cpu[n] < cpu_milli) else code
+        code = _NO_FREE_MEMORY if (memory_bytes > 0) & (memory[n] < memory_bytes) else 0
+        reasons[n] = _NO_FREE_CPU if (cpu_milli > 0) & (cpu[n] < cpu_milli) else code
 
 
 @kernel(read(I4, 1), read(I4, 1), I4, write(I1, 1))
 def device_reasons(free, total, count, reasons):
     """Overlay the verdict on ``count`` devices of one pool: ``free`` and ``total`` (N,) devices."""
     for n in range(reasons.size):
-        code = _DEVICES_TAKEN if free[n] < count else reasons[n]
-        code = _TOO_FEW_DEVICES if total[n] < count else code
-        reasons[n] = _NO_SUCH_DEVICE if total[n] <= 0 else code
+        code = _NO_FREE_GPUS if free[n] < count else reasons[n]
+        code = _TOO_FEW_GPUS if total[n] < count else code
+        reasons[n] = _NO_SUCH_RESOURCE if total[n] <= 0 else code
 
 
 @inlined
@@ -106,10 +106,10 @@ def share_reasons(
         loose = (free_compute[n] >= count * compute_milli) & (
             free_memory[n] >= count * (memory_mib + memory_milli > 0)
         )
-        taken = _CRUMBS if loose else _DEVICES_TAKEN
+        taken = _FRAGMENTED if loose else _NO_FREE_GPUS
         code = taken if fitting[n] < count else reasons[n]
-        code = _TOO_FEW_DEVICES if ever[n] < count else code
-        reasons[n] = _NO_SUCH_DEVICE if ever[n] == 0 else code
+        code = _TOO_FEW_GPUS if ever[n] < count else code
+        reasons[n] = _NO_SUCH_RESOURCE if ever[n] == 0 else code
 
 
 @kernel(
@@ -132,7 +132,7 @@ def island_reasons(
     gpus, nodes = compute.shape
     least = max(compute_milli, np.float32(1))
     for n in range(nodes):
-        if placed[n] == 0 or reasons[n] == _NO_SUCH_DEVICE:
+        if placed[n] == 0 or reasons[n] == _NO_SUCH_RESOURCE:
             continue
         fitting[:] = 0
         ever[:] = 0
@@ -147,9 +147,9 @@ def island_reasons(
                 fitting[island[g, n]] += fits
                 most_now = max(most_now, fitting[island[g, n]])
         if most_ever < count:
-            reasons[n] = _NO_ISLAND
-        elif most_now < count and reasons[n] != _DEVICES_TAKEN and reasons[n] != _CRUMBS:
-            reasons[n] = _ISLAND_TAKEN
+            reasons[n] = _ISLAND_TOO_SMALL
+        elif most_now < count and reasons[n] != _NO_FREE_GPUS and reasons[n] != _FRAGMENTED:
+            reasons[n] = _NO_FREE_PEERS
 
 
 @kernel(read(I2, 1), read(U1, 1), read(I2, 1), I2, read(U1, 1), read(I1, 1), write(I1, 1))
@@ -160,8 +160,10 @@ def standing_reasons(model, allowed, max_island, island, overcommitted, blocked,
     plugin is soon free again: it is the reason only where there is no other.
     """
     for n in range(reasons.size):
-        code = _NO_ISLAND if (max_island[n] < island) & (reasons[n] != _NO_SUCH_DEVICE) else reasons[n]
-        code = _WRONG_MODEL if (allowed[model[n]] == 0) & (code != _NO_SUCH_DEVICE) else code
+        code = (
+            _ISLAND_TOO_SMALL if (max_island[n] < island) & (reasons[n] != _NO_SUCH_RESOURCE) else reasons[n]
+        )
+        code = _WRONG_MODEL if (allowed[model[n]] == 0) & (code != _NO_SUCH_RESOURCE) else code
         code = _OVERCOMMITTED if overcommitted[n] else code
         passes = (blocked[n] == 0) | ((blocked[n] == _PLUGIN_BUSY) & (code != 0))
         reasons[n] = code if passes else blocked[n]

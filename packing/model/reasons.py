@@ -1,7 +1,7 @@
 """Why a node cannot take a pod: the closed set of reasons.
 
-kube-scheduler groups equal texts in the pod's event ("0/9 nodes are available: 5 GPUs are taken, ..."),
-so a text names no node and carries no number.
+kube-scheduler groups equal texts in the pod's event ("0/9 nodes are available: 5 not enough free GPUs, ..."),
+so a text contains no node name and no number.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class Reason(IntEnum):
-    """Code, text, and whether evicting pods of the node could help. ``FITS`` is 0."""
+    """Code, text, and whether evicting pods from the node could help. ``FITS`` is 0."""
 
     text: str
     eviction_helps: bool
@@ -23,23 +23,23 @@ class Reason(IntEnum):
         return member
 
     FITS = 0, "fits"
-    UNKNOWN_NODE = 1, "node is not known to Stowage yet"
-    UNREADABLE = 2, "node advertises what cannot be read"
-    REPARTITIONING = 3, "GPUs are being re-partitioned"
+    UNKNOWN_NODE = 1, "Stowage has not seen this node yet"
+    UNREADABLE = 2, "GPU inventory of the node could not be read"
+    REPARTITIONING = 3, "MIG reconfiguration in progress"
     INVALID_LAYOUT = 4, "MIG layout of the node is invalid"
-    OVERCOMMITTED = 5, "node holds more GPU than it has"
-    NO_SUCH_DEVICE = 6, "node has no GPU of the kind asked for"
-    WRONG_MODEL = 7, "GPU model is not one that the pod allows"
-    TOO_FEW_DEVICES = 8, "node has too few GPUs for the pod even when empty"
-    NO_ISLAND = 9, "no NVLink island is large enough"
-    DEVICES_TAKEN = 10, "GPUs are taken", True
-    FRAGMENTED = 11, "free GPU is in crumbs that are too small", True
-    CPU_TAKEN = 12, "too little free CPU", True
-    MEMORY_TAKEN = 13, "too little free memory", True
-    OLD_DRIVER = 14, "CUDA driver is older than the pod needs, or not known"
-    ONE_REPLICA = 15, "node gives a container fewer replicas of a shared GPU at once"
-    PLUGIN_BUSY = 16, "device plugin is busy with another pod that starts"
-    ISLAND_TAKEN = 17, "no NVLink island has enough free GPUs", True
+    OVERCOMMITTED = 5, "node is over-committed"
+    NO_SUCH_RESOURCE = 6, "node does not offer the requested GPU resource"
+    WRONG_MODEL = 7, "GPU model not allowed by the pod"
+    TOO_FEW_GPUS = 8, "node has fewer GPUs than requested"
+    ISLAND_TOO_SMALL = 9, "no NVLink island is large enough"
+    NO_FREE_GPUS = 10, "not enough free GPUs", True
+    FRAGMENTED = 11, "no single GPU has enough free compute and memory", True
+    NO_FREE_CPU = 12, "not enough free CPU", True
+    NO_FREE_MEMORY = 13, "not enough free memory", True
+    OLD_DRIVER = 14, "CUDA driver too old or unknown"
+    TOO_MANY_REPLICAS = 15, "node gives one container fewer replicas of a shared GPU than requested"
+    PLUGIN_BUSY = 16, "device plugin is busy starting another pod"
+    NO_FREE_PEERS = 17, "no NVLink island has enough free GPUs", True
     NO_ASSIGNER = 18, "no component can assign the node's shared GPUs to the pod"
-    SICK_GPU = 19, "a GPU of the node is reported unhealthy"
-    BELOW_MINIMUM = 24, "share of a GPU is smaller than the smallest that is allowed"
+    UNHEALTHY_GPU = 19, "node reports an unhealthy GPU"
+    BELOW_MINIMUM = 24, "requested GPU share is below the minimum"

@@ -50,6 +50,10 @@ class Shares:
             if getattr(self, name) > MOST_DEVICES:
                 object.__setattr__(self, name, MOST_DEVICES)
 
+    def memory_mib_on(self, gpu_memory_mib: int) -> int:
+        """MiB that one share takes of a GPU with this much memory."""
+        return self.memory_mib + gpu_memory_mib * self.memory_milli // WHOLE
+
 
 @dataclass(frozen=True, slots=True)
 class NameFilter:

@@ -10,7 +10,7 @@ from packing.model.reasons import Reason
 from tests.contract.conftest import GPU, Start, manifest
 from tests.extender.builders import make_node, make_pod
 
-TAKEN = Reason.DEVICES_TAKEN.text
+TAKEN = Reason.NO_FREE_GPUS.text
 FULL = (make_node("a"), make_node("b"), make_pod("on-b", 6, node_name="b"), make_node("c", 4))
 
 
@@ -18,7 +18,7 @@ async def test_filter_with_names(start: Start) -> None:
     stowage = await start(*FULL, shortlist=0)
     assert await stowage.filter(manifest(gpus=4), ["c", "b", "a", "gone"]) == (
         b'{"Nodes":null,"NodeNames":["c","a"],"FailedNodes":null,"FailedAndUnresolvableNodes":'
-        b'{"gone":"node is not known to Stowage yet","b":"GPUs are taken"},"Error":""}'
+        b'{"gone":"Stowage has not seen this node yet","b":"not enough free GPUs"},"Error":""}'
     )
 
 
@@ -44,7 +44,7 @@ async def test_where_nothing_fits_every_node_has_its_reason_and_there_is_no_erro
     stowage = await start(*FULL)
     assert await stowage.filter(manifest(gpus=8), ["b", "c"]) == (
         b'{"Nodes":null,"NodeNames":[],"FailedNodes":null,"FailedAndUnresolvableNodes":'
-        b'{"c":"node has too few GPUs for the pod even when empty","b":"GPUs are taken"},"Error":""}'
+        b'{"c":"node has fewer GPUs than requested","b":"not enough free GPUs"},"Error":""}'
     )
 
 
@@ -162,7 +162,7 @@ async def test_bind_takes_the_room_at_once_and_may_be_repeated(start: Start) -> 
 
 async def test_bind_knows_pods_that_filter_was_asked_about(start: Start) -> None:
     stowage = await start(make_node("a", 1), bind=True)
-    stranger = {"Error": "pod is not known, or was made anew under its name"}
+    stranger = {"Error": "pod is not known, or was created again under its name"}
     assert json.loads(await stowage.bind(manifest("new"), "a")) == stranger
     await stowage.filter(manifest("new"), ["a"])
     assert await stowage.bind(manifest("new"), "a") == b'{"Error":""}'

@@ -53,14 +53,14 @@ async def send(stowage: Stowage, verb: str, body: Any, headers: dict[str, str] =
 )
 async def test_a_body_that_is_no_message(stowage: Stowage, verb: str, body: bytes) -> None:
     error = await send(stowage, verb, body)
-    assert error.startswith(f"no {verb} request: ")
+    assert error.startswith(f"not a valid {verb} request: ")
     assert await stowage.metric(f'stowage_verb_results_total{{result="bad_message",verb="{verb}"}}') == 1
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
 async def test_a_body_of_another_type(stowage: Stowage, verb: str) -> None:
     error = await send(stowage, verb, GOOD, {"content-type": "Text/YAML; charset=utf-8"})
-    assert error == f"no {verb} request: content type text/yaml instead of application/json"
+    assert error == f"not a valid {verb} request: content type text/yaml, expected application/json"
 
 
 @pytest.mark.parametrize("headers", [{}, {"content-type": "application/json; charset=utf-8"}])
@@ -113,7 +113,7 @@ async def test_absurd_quantities_are_refused_or_fit_nowhere(stowage: Stowage, qu
     reply = json.loads(await stowage.filter(manifest(gpus=quantity), ["a"]))
     if not reply["Error"]:
         assert reply["NodeNames"] == []
-        assert reply["FailedAndUnresolvableNodes"] == {"a": Reason.TOO_FEW_DEVICES.text}
+        assert reply["FailedAndUnresolvableNodes"] == {"a": Reason.TOO_FEW_GPUS.text}
     scores = json.loads(await stowage.prioritize(manifest(gpus=quantity), ["a"]))
     assert scores == [{"Host": "a", "Score": 0}]
 
@@ -135,7 +135,7 @@ async def test_unknown_resources_and_nodes(stowage: Stowage) -> None:
     reply = json.loads(await stowage.filter(pod, ["nowhere", "a"]))
     assert reply["FailedAndUnresolvableNodes"] == {
         "nowhere": Reason.UNKNOWN_NODE.text,
-        "a": Reason.NO_SUCH_DEVICE.text,
+        "a": Reason.NO_SUCH_RESOURCE.text,
     }
 
 
@@ -149,9 +149,12 @@ async def test_a_fault_of_ours_is_contained(
     with monkeypatch.context() as broken:
         broken.setattr(stowage.service.engine.state.policy, "cost", fail)
         reply = json.loads(await stowage.filter(manifest(), ["a"]))
-        assert reply["Error"] == "KeyError inside Stowage, see its log"
+        assert reply["Error"] == "internal error (KeyError), see the log of Stowage"
         response = await stowage.post("prioritize", {"Pod": manifest(), "Nodes": None, "NodeNames": ["a"]})
-        assert (response.status_code, response.text) == (500, "KeyError inside Stowage, see its log")
+        assert (response.status_code, response.text) == (
+            500,
+            "internal error (KeyError), see the log of Stowage",
+        )
     assert await stowage.metric('stowage_verb_results_total{result="internal_error",verb="prioritize"}') == 1
     assert "filter failed" in caplog.text
     assert json.loads(await stowage.filter(manifest(), ["a"]))["NodeNames"] == ["a"]

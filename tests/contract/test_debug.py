@@ -52,7 +52,7 @@ async def test_nodes_show_what_is_free_and_who_holds_what(start: Start) -> None:
             "gpus": [],
             "device_ids": [],
             "known": "counts",
-            "tentative_seconds": None,
+            "assumed_seconds": None,
         }
     ]
 
@@ -98,15 +98,15 @@ async def test_the_last_decisions_about_a_pod(start: Start) -> None:
     assert [decision["verb"] for decision in story["decisions"]] == ["prioritize", "filter"]
     scored, filtered = story["decisions"]
     assert scored["explanation"]["best"][0]["score"] == 10
-    assert filtered["answer"] == "1 of 4 nodes answered"
+    assert filtered["answer"] == "1 of 4 nodes fit"
     explanation = filtered["explanation"]
     assert (explanation["nodes"], explanation["fits"]) == (4, 1)
     [option] = explanation["best"]
     assert option["node"] == "a"
     assert sum(option["terms"].values()) == pytest.approx(option["cost"], abs=1)  # up to rounding
     refusals = {one["reason"]: one for one in explanation["refusals"]}
-    assert refusals[Reason.DEVICES_TAKEN.text] == {
-        "reason": Reason.DEVICES_TAKEN.text,
+    assert refusals[Reason.NO_FREE_GPUS.text] == {
+        "reason": Reason.NO_FREE_GPUS.text,
         "nodes": 1,
         "eviction_helps": True,
         "nearest": "b",
@@ -139,8 +139,8 @@ async def test_a_pod_that_was_never_asked_about_is_answered_live(start: Start) -
     assert "has not asked about this pod" in story["note"]
     assert story["now"]["fits"] == 0
     assert {one["reason"] for one in story["now"]["refusals"]} == {
-        Reason.TOO_FEW_DEVICES.text,
-        Reason.NO_SUCH_DEVICE.text,
+        Reason.TOO_FEW_GPUS.text,
+        Reason.NO_SUCH_RESOURCE.text,
     }
 
 

@@ -88,7 +88,7 @@ async def test_metrics_count_verbs_and_reasons(start: Start) -> None:
     ]:
         assert await stowage.metric(f'stowage_verb_results_total{{result="{result}",verb="{verb}"}}') == 1
     assert await stowage.metric('stowage_verb_seconds_count{verb="filter"}') == 3
-    assert await stowage.metric('stowage_unschedulable_total{reason="GPUs are taken"}') == 1
+    assert await stowage.metric('stowage_unschedulable_total{reason="not enough free GPUs"}') == 1
 
 
 async def test_failures_are_counted_from_zero(start: Start) -> None:
@@ -150,4 +150,4 @@ async def test_the_debug_port_takes_metrics_away_from_the_main_one() -> None:
 async def test_requests_that_come_together_are_all_answered(start: Start) -> None:
     stowage = await start(make_node("a", 8), *(make_pod(f"p{i}") for i in range(12)), bind=True)
     replies = await asyncio.gather(*(stowage.bind(manifest(f"p{i}"), "a") for i in range(12)))
-    assert sorted(replies) == [b'{"Error":""}'] * 8 + [b'{"Error":"GPUs are taken"}'] * 4
+    assert sorted(replies) == [b'{"Error":""}'] * 8 + [b'{"Error":"not enough free GPUs"}'] * 4

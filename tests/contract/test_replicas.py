@@ -78,11 +78,14 @@ async def test_only_the_leader_is_ready_and_binds(api: ApiServer, replica: Repli
     leader = replica()
     await becomes(leader, "ready\n")
     other = replica()
-    await becomes(other, "not ready: another replica leads\n")
-    assert await other.bind(manifest(), "a") == b'{"Error":"Stowage is not ready: another replica leads"}'
+    await becomes(other, "not ready: another replica is the leader\n")
+    assert (
+        await other.bind(manifest(), "a")
+        == b'{"Error":"Stowage is not ready: another replica is the leader"}'
+    )
     assert await other.metric('stowage_verb_results_total{result="not_ready",verb="bind"}') == 1
     assert await leader.bind(manifest(), "a") == b'{"Error":""}'
-    assert [await one.metric("stowage_in_charge") for one in (leader, other)] == [1, 0]
+    assert [await one.metric("stowage_leader") for one in (leader, other)] == [1, 0]
 
 
 async def test_the_other_one_answers_what_it_knows_and_sends_the_caller_away(replica: Replica) -> None:
@@ -90,7 +93,7 @@ async def test_the_other_one_answers_what_it_knows_and_sends_the_caller_away(rep
     leader = replica()
     await becomes(leader, "ready\n")
     other = replica()
-    await becomes(other, "not ready: another replica leads\n")
+    await becomes(other, "not ready: another replica is the leader\n")
     near, far = [await one.post("filter", filter_message()) for one in (leader, other)]
     assert near.json()["NodeNames"] == far.json()["NodeNames"] == ["a"]
     assert "connection" not in near.headers

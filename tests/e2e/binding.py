@@ -72,14 +72,14 @@ def check_the_reason(waiting: Object) -> None:
     (condition,) = (one for one in waiting["status"]["conditions"] if one["type"] == "PodScheduled")
     reasons = condition["message"].partition(" nodes are available: ")[2].partition(". ")[0]
     told = {text: int(nodes) for nodes, text in re.findall("([0-9]+) ([^,]+)", reasons)}
-    assert told.pop("node has no GPU of the kind asked for") == sharing.HAMI_NODES
-    assert told.keys() <= {"GPUs are taken", "free GPU is in crumbs that are too small"}
+    assert told.pop("node does not offer the requested GPU resource") == sharing.HAMI_NODES
+    assert told.keys() <= {"not enough free GPUs", "no single GPU has enough free compute and memory"}
     assert sum(told.values()) == sharing.OWN_NODES
 
 
 def check_the_books(api: Api, stowage: Stowage) -> None:
     """Stowage has every pod that is bound and no other, each on the GPU that is written."""
-    eventually(lambda: no_hold_is_tentative(stowage), within_s=90, what="no hold is tentative", every_s=0.5)
+    eventually(lambda: no_pod_is_assumed(stowage), within_s=90, what="no pod is assumed", every_s=0.5)
     assert stowage.holders() == holders(api)
     gpus = {
         holder["pod"].partition("/")[2]: holder["gpus"]
@@ -92,6 +92,6 @@ def check_the_books(api: Api, stowage: Stowage) -> None:
             assert gpus[pod["metadata"]["name"]] == [index]
 
 
-def no_hold_is_tentative(stowage: Stowage) -> bool:
+def no_pod_is_assumed(stowage: Stowage) -> bool:
     found = stowage.json("/debug/nodes")["nodes"]
-    return all(holder["tentative_seconds"] is None for node in found for holder in node["holders"])
+    return all(holder["assumed_seconds"] is None for node in found for holder in node["holders"])

@@ -28,12 +28,12 @@ def test_nodes_with_room_are_being_re_partitioned(cluster: ControlPlane, api: Ap
         api.create(pod("waits-for-labels", {GPU: 2}))
         message = why_unscheduled(api, "waits-for-labels")
         assert message.startswith(
-            "0/3 nodes are available: 1 Insufficient nvidia.com/gpu, 2 GPUs are being re-partitioned."
+            "0/3 nodes are available: 1 Insufficient nvidia.com/gpu, 2 MIG reconfiguration in progress."
         )
         check_no_errors(api, "waits-for-labels")
         told = stowage.json("/debug/pods/default/waits-for-labels")
         (refusal,) = told["decisions"][0]["explanation"]["refusals"]
-        assert (refusal["reason"], refusal["nodes"]) == ("GPUs are being re-partitioned", 2)
+        assert (refusal["reason"], refusal["nodes"]) == ("MIG reconfiguration in progress", 2)
         assert refusal["nearest"] in ("changing-1", "changing-2")
         api.patch("Node", "changing-2", {"metadata": {"labels": {STATE: "success"}}})
         runs_soon(api, "waits-for-labels", on="changing-2")
@@ -51,7 +51,9 @@ def test_free_memory_is_in_crumbs(cluster: ControlPlane, api: Api, stowage: Stow
     with cluster.scheduler(scheduler_configuration(stowage.url, managedResources=managed)):
         api.create(pod("waits-for-memory", {GPU_MEMORY: 10}))
         message = why_unscheduled(api, "waits-for-memory")
-        assert message.startswith("0/1 nodes are available: 1 free GPU is in crumbs that are too small.")
+        assert message.startswith(
+            "0/1 nodes are available: 1 no single GPU has enough free compute and memory."
+        )
         check_no_errors(api, "waits-for-memory")
         api.delete("Pod", "infers-0")
         runs_soon(api, "waits-for-memory", on="n1")
@@ -91,7 +93,7 @@ def test_the_only_room_is_on_a_node_that_holds_too_much(
     with cluster.scheduler(scheduler_configuration(stowage.url)):
         api.create(pod("waits-for-a-device", {MEDIUM: 1}))
         message = why_unscheduled(api, "waits-for-a-device")
-        assert message.startswith("0/1 nodes are available: 1 node holds more GPU than it has.")
+        assert message.startswith("0/1 nodes are available: 1 node is over-committed.")
         check_no_errors(api, "waits-for-a-device")
         api.delete("Pod", "small-0")
         runs_soon(api, "waits-for-a-device", on="n1")
@@ -114,7 +116,7 @@ def test_a_pod_that_kube_scheduler_never_brings(cluster: ControlPlane, api: Api,
     assert told["decisions"] == []
     assert "Insufficient nvidia.com/gpu" in told["note"]
     (refusal,) = told["now"]["refusals"]
-    assert (refusal["reason"], refusal["nodes"]) == ("GPUs are taken", 2)
+    assert (refusal["reason"], refusal["nodes"]) == ("not enough free GPUs", 2)
     assert refusal["lacks"] == [{"what": GPU, "asked": 3, "free": 2, "total": 8}]
 
 

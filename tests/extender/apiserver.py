@@ -18,7 +18,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 import yaml
 
-from extender.source.apiserver import KubeSource, Timeouts, from_kubeconfig
+from extender.source.apiserver import KubeSource, from_kubeconfig
+from extender.source.rest import Timeouts
 from tests.extender.apistore import Manifest, Store, bookmark, error, line
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/gpu/leases"

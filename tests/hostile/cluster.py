@@ -25,8 +25,9 @@ from extender.server.app import create_app
 from extender.server.engine import Engine
 from extender.server.service import Reply, Service
 from extender.settings import Settings
-from extender.source.list_watch import CARDS, DEVICES, NODES, PODS, ListWatch, mig_layouts
+from extender.source.list_watch import ListWatch
 from extender.source.snapshot import Snapshot, SnapshotSource
+from extender.source.watched_kinds import WATCHED_KINDS, mig_layouts
 
 Manifest: TypeAlias = dict[str, Any]
 GPU = "nvidia.com/gpu"
@@ -46,7 +47,7 @@ SAID = 700
 """Characters of one error or log line, at most: a limit of 300 twice, and what stands around it."""
 SHOWN = 20_000
 """Characters that are shown of a pod to whoever asks for it."""
-RESOURCES = {resource.kind: resource for resource in (NODES, PODS, *DEVICES, CARDS, mig_layouts("d", "mig"))}
+WATCHED = {**WATCHED_KINDS, "ConfigMap": mig_layouts("d", "mig")}
 PLAIN, OWN, HAMI, MIG = NAMES = ["plain", "own", "hami", "mig"]
 
 
@@ -110,7 +111,7 @@ class Cluster:
     def hear_line(self, kind: Kind, data: bytes) -> None:
         watch = self._watches.get(kind)
         if watch is None or not watch.watching:
-            watch = self._watches[kind] = ListWatch(RESOURCES[kind])
+            watch = self._watches[kind] = ListWatch(WATCHED[kind])
             watch.next_request()
             watch.page(b'{"metadata": {"resourceVersion": "1"}, "items": []}')
             watch.next_request()
@@ -129,7 +130,7 @@ class Cluster:
         answer = self._client.request(method, path, content=content, headers=headers)
         response = self._runner.run(answer)
         assert response.status_code != 500, response.text[:SAID]
-        assert b"inside Stowage" not in response.content
+        assert b"internal error" not in response.content
         return response
 
     def ask(self, verb: str, message: object) -> Any:
@@ -306,7 +307,7 @@ class Budget:
             lambda: replies.extend(self._cluster.answer_all(messages)), VERB * self.verbs, size * STEPS_A_BYTE
         )
         longest = max((len(reply.body) for reply in replies), default=0)
-        if any(reply.status == 500 or b"inside Stowage" in reply.body for reply in replies):
+        if any(reply.status == 500 or b"internal error" in reply.body for reply in replies):
             return f"a fault: {[reply.body[:SAID] for reply in replies]}"
         return problem or (f"an answer of {longest} characters" if longest > SAID else "")
 

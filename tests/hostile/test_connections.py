@@ -113,7 +113,7 @@ async def test_slow_and_large_bodies_beside_normal_requests(port: Port) -> None:
             writer.write(b" ")
     errors = [json.loads(text)["Error"] for status, text in [await answer(one) for one in large] if status]
     assert errors.count("too many large requests at once") >= len(large) - BODIES_IN_FLIGHT
-    assert sum(error.startswith("no filter request: ") for error in errors) <= BODIES_IN_FLIGHT
+    assert sum(error.startswith("not a valid filter request: ") for error in errors) <= BODIES_IN_FLIGHT
 
 
 @pytest.mark.parametrize(("verb", "status"), [("filter", 200), ("prioritize", 408), ("preempt", 408)])

@@ -121,7 +121,8 @@ def test_a_manifest_to_be_explained(service: httpx.Client, text: str) -> None:
 LAYOUTS = """
 import json, resource, sys, time
 resource.setrlimit(resource.RLIMIT_CPU, (120, 120))
-from extender.source.list_watch import ListWatch, mig_layouts
+from extender.source.list_watch import ListWatch
+from extender.source.watched_kinds import mig_layouts
 for line in sys.stdin:
     watch = ListWatch(mig_layouts("d", "mig"))
     watch.next_request()

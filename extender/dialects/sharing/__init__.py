@@ -1,1 +1,1 @@
-"""The ways of asking for a part of a GPU, one module for each sharing system."""
+"""Requests for parts of GPUs, and claims of pods that have them: one module for each sharing system."""

@@ -1,54 +1,53 @@
 """Koordinator: ``koordinator.sh/gpu-core``, ``gpu-memory``, ``gpu-memory-ratio``, ``gpu.shared`` and ``gpu``.
 
-Facts (koordinator-sh/koordinator at a7a1b76b): names and the annotation in
-``apis/extension/device_share.go``, the combinations that are valid in
-``pkg/scheduler/plugins/deviceshare/utils.go``, the division over GPUs in ``devicehandler_gpu.go``;
-manifests in ``docs/proposals/scheduling/20220629-fine-grained-device-scheduling.md`` and
-``20230803-enhance-gpu-share-api.md``. Amounts are of the whole pod: cores and ratio in per cent of one GPU,
-memory in bytes; ``gpu.shared`` is the number of GPUs that they are divided over. ``gpu: 50`` is 50 of cores
-and of ratio. The annotation names devices by minor number.
+Facts (koordinator-sh/koordinator at a7a1b76b): names and the annotation are in
+``apis/extension/device_share.go``, valid combinations in ``pkg/scheduler/plugins/deviceshare/utils.go``, the
+division over GPUs in ``devicehandler_gpu.go``, manifests in
+``docs/proposals/scheduling/20220629-fine-grained-device-scheduling.md`` and
+``20230803-enhance-gpu-share-api.md``. Amounts are those of the whole pod: cores and ratio in per cent of one
+GPU, memory in bytes. ``gpu.shared`` is the number of GPUs that they are divided over. ``gpu: 50`` is 50 of
+cores and 50 of ratio. The annotation names devices by minor number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from pydantic_core import from_json
 
-from extender.dialects.dialect import Claim, Claims, compared
-from extender.dialects.pod_resources import RequestError, effective
-from extender.dialects.sharing.per_device import PERCENT, check_size
+from extender.dialects.claims import Claim, Claims, check_limits, validate_claims
+from extender.dialects.pod_resources import Amounts, RequestError, effective_requests
+from extender.dialects.sharing.per_device import PERCENT
 from extender.inventory.sharing import koordinator as nodes
 from extender.k8s.objects import Pod, PodSpec
-from extender.k8s.quantity import QuantityError, mib, whole
+from extender.k8s.quantity import mib, whole
 from extender.untrusted.limits import POD_ANNOTATION
 from packing.model.request import Shares, whole_gpus
 
 RESOURCE, CORE, MEMORY = nodes.RESOURCE, nodes.CORE, nodes.MEMORY
 RATIO, SHARED = "koordinator.sh/gpu-memory-ratio", "koordinator.sh/gpu.shared"
-READS: frozenset[str] = frozenset()
-READS_LABELS: frozenset[str] = frozenset()
+REQUEST_ANNOTATIONS: frozenset[str] = frozenset()
 ALLOCATED = "scheduling.koordinator.sh/device-allocated"
-ASSIGNED_BY = frozenset({ALLOCATED})
+ASSIGNMENT_ANNOTATIONS = frozenset({ALLOCATED})
 
-_NAMES = (RESOURCE, CORE, MEMORY, RATIO, SHARED)
+_RESOURCES = (RESOURCE, CORE, MEMORY, RATIO, SHARED)
 _COMBINATIONS = (
     *({RESOURCE}, {MEMORY}, {RATIO}, {CORE, MEMORY}, {CORE, RATIO}),
     *({SHARED, MEMORY}, {SHARED, RATIO}, {SHARED, CORE, MEMORY}, {SHARED, CORE, RATIO}),
 )
 
 
-def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str]) -> Shares | None:
-    """See ``Dialect.shares``."""
-    asked = {name: resources[name] for name in _NAMES if resources.get(name)}
-    if not asked:
+def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
+    amounts = {name: resources[name] for name in _RESOURCES if resources.get(name)}
+    if not amounts:
         return None
-    if set(asked) not in _COMBINATIONS:
-        raise RequestError(f"{', '.join(sorted(asked))}: Koordinator has no such combination")
-    both = asked.get(RESOURCE, 0)
-    core, ratio, memory = asked.get(CORE, both), asked.get(RATIO, both), asked.get(MEMORY, 0)
-    count = asked.get(SHARED) or (ratio // 100 if ratio > 100 and ratio % 100 == 0 else 1)
+    if set(amounts) not in _COMBINATIONS:
+        raise RequestError(f"{', '.join(sorted(amounts))}: Koordinator allows no such combination")
+    both = amounts.get(RESOURCE, 0)
+    core, ratio, memory = amounts.get(CORE, both), amounts.get(RATIO, both), amounts.get(MEMORY, 0)
+    count = amounts.get(SHARED) or (ratio // 100 if ratio > 100 and ratio % 100 == 0 else 1)
     for name, value in ((CORE, core), (RATIO, ratio)):
         if value % count or value > 100 * count:
             raise RequestError(f"{name}: {value} cannot be divided into {count} equal parts of one GPU")
@@ -57,54 +56,52 @@ def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str])
     )
 
 
-def grantable(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
-    """See ``Dialect.grantable``: whole GPUs where the amounts contradict each other."""
+def max_granted_shares(pod: Pod, resources: Amounts) -> Shares | None:
+    """Whole GPUs if the amounts contradict each other."""
     try:
-        return shares(pod.spec, resources, {})
+        return requested_shares(pod.spec, resources, {})
     except ValueError:
-        parts = max(resources.get(name, 0) for name in (RESOURCE, CORE, RATIO))
-        return whole_gpus(max(resources.get(SHARED, 0), -(-parts // 100), 1), RESOURCE)
+        percent = max(resources.get(name, 0) for name in (RESOURCE, CORE, RATIO))
+        return whole_gpus(max(resources.get(SHARED, 0), -(-percent // 100), 1), RESOURCE)
 
 
 def claims(pod: Pod) -> Claims | None:
-    """See ``Dialect.claims``."""
     text = pod.annotations.get(ALLOCATED)
     if text is None:
         return None
     try:
-        named = [_claim(entry) for entry in _entries(text)]
+        devices = _parse_devices(text)
     except (ValueError, TypeError, AttributeError, KeyError):
-        return Claims(RESOURCE, complaint=f"{ALLOCATED} cannot be read")
-    found, complaint = compared(named, _asked(pod.spec))
-    return Claims(RESOURCE, tuple(found), complaint) if found else None
+        return Claims(RESOURCE, problem=f"{ALLOCATED} cannot be read")
+    requested: Shares | None = None
+    with suppress(RequestError):
+        requested = _requested_here(pod.spec)
+    checked, problem = validate_claims(devices, requested)
+    return Claims(RESOURCE, tuple(checked), problem) if checked else None
 
 
-def _asked(spec: PodSpec) -> Shares | None:
-    try:
-        resources = effective(spec)
-        whole_ones = resources.get(nodes.WHOLE_GPU, 0)
-        return whole_gpus(whole_ones, RESOURCE) if whole_ones else shares(spec, resources, {})
-    except RequestError:
-        return None
+def _requested_here(spec: PodSpec) -> Shares | None:
+    """What the pod requests on Koordinator's nodes, where ``nvidia.com/gpu`` is a whole GPU."""
+    resources = effective_requests(spec)
+    if count := resources.get(nodes.WHOLE_GPU, 0):
+        return whole_gpus(count, RESOURCE)
+    return requested_shares(spec, resources, {})
 
 
-def _entries(text: str) -> list[Mapping[str, Any]]:
-    """The GPUs in the annotation's JSON. Raises ValueError, AttributeError or TypeError."""
+def _parse_devices(text: str) -> list[Claim]:
+    """Raises ValueError, TypeError, AttributeError or KeyError."""
     if len(text) > POD_ANNOTATION:
         raise ValueError("too long")
     entries = from_json(text).get("gpu") or []
-    check_size(len(entries), 0)
-    return list(entries)
+    check_limits(len(entries))
+    return [_parse_device(entry) for entry in entries]
 
 
-def _claim(entry: Mapping[str, Any]) -> Claim:
+def _parse_device(entry: Mapping[str, Any]) -> Claim:
     resources, minor = entry.get("resources") or {}, entry["minor"]
     amounts = {name: str(resources[name]) for name in (CORE, MEMORY, RATIO) if name in resources}
     if not isinstance(minor, int):
         raise ValueError("no minor number")
-    try:
-        ratio = 0 if MEMORY in amounts else whole(amounts.get(RATIO, "0"))
-        core, memory = whole(amounts.get(CORE, "0")), mib(amounts.get(MEMORY, "0"))
-    except QuantityError as error:
-        raise ValueError(str(error)) from error
+    ratio = 0 if MEMORY in amounts else whole(amounts.get(RATIO, "0"))
+    core, memory = whole(amounts.get(CORE, "0")), mib(amounts.get(MEMORY, "0"))
     return Claim(str(minor), core * PERCENT, memory, ratio * PERCENT)

@@ -1,21 +1,21 @@
-"""The way of asking that HAMi, Volcano and vgpu-manager share: per container, n devices with so much of each.
+"""What HAMi, Volcano and vgpu-manager have in common: each container requests n devices, and so much of each.
 
-A container asks for a number of devices, and for memory (MiB or per cent) and cores (per cent) of *each* of
-them. Containers choose their devices independently; as one request the pod asks for as many different GPUs
-as its containers hold at once, each with the largest share of any, which fits a little less often than it
-could and never too often.
+A container requests a number of devices, and memory (MiB or per cent) and cores (per cent) of *each* device.
+The systems choose devices for one container after the other. Stowage makes one request of them: as many
+different GPUs as the containers use at the same time, each with the largest share of any container. Such a
+pod may not fit where its system would place it, but where it fits, its system can place it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
-from extender.dialects.dialect import Claim, Claims, compared, number
-from extender.dialects.pod_resources import RequestError, amounts, over_lifetime
-from extender.k8s.objects import Container, PodSpec
-from extender.untrusted.limits import CLAIMED_DEVICES, CONTAINERS, quoted
+from extender.dialects.claims import Claim, Claims, check_limits, parse_number, validate_claims
+from extender.dialects.pod_resources import Amounts, RequestError, parse_quantities
+from extender.k8s.objects import Container, PodSpec, over_lifetime
+from extender.untrusted.limits import quoted
 from packing.model.request import WHOLE, Shares, whole_gpus
 
 PERCENT = 10
@@ -23,152 +23,142 @@ PERCENT = 10
 
 
 @dataclass(frozen=True, slots=True)
-class PerDevice:
-    """The resource names of one vocabulary. ``memory_means_one``: memory without a count is one device."""
+class PerDeviceResources:
+    """The extended resources of one dialect.
+
+    ``count`` is the number of devices. ``memory`` (MiB), ``memory_percent`` and ``cores`` (per cent) are
+    amounts of each device. ``memory_implies_one``: memory without a count is one device.
+    """
 
     count: str
     memory: str
-    percent: str
+    memory_percent: str
     cores: str
-    memory_means_one: bool = False
+    memory_implies_one: bool = False
 
-    def speaks(self, spec: PodSpec) -> bool:
-        """Whether any container asks for memory or cores by these names."""
-        names = {self.memory, self.percent, self.cores}
+    def uses(self, spec: PodSpec) -> bool:
+        """Whether any container requests memory or cores of its devices."""
+        names = {self.memory, self.memory_percent, self.cores}
         return any(name in names for c in (*spec.init_containers, *spec.containers) for name, _ in c.requests)
 
     def of_pod(self, spec: PodSpec) -> Shares | None:
-        """The pod's request (see above). Raises RequestError."""
-        asks = [self.of_container(c) for c in (*spec.init_containers, *spec.containers)]
-        parts = [ask for ask in asks if ask]
-        if not parts:
+        """The pod's request (see the module), None for no device. Raises RequestError."""
+        each = [self.of_container(c) for c in (*spec.init_containers, *spec.containers)]
+        shares = [share for share in each if share]
+        if not shares:
             return None
-        memory_milli = max(part.memory_milli for part in parts)
+        memory_milli = max(share.memory_milli for share in shares)
         return Shares(
-            over_lifetime(spec, lambda c: Counter({self.count: self.count_of(c)}))[self.count],
-            max(part.compute_milli for part in parts),
-            max(part.memory_mib for part in parts) if memory_milli < WHOLE else 0,  # all has any amount in it
+            self._peak_count(spec, self.count_of),
+            max(share.compute_milli for share in shares),
+            max(share.memory_mib for share in shares) if memory_milli < WHOLE else 0,  # the whole covers any
             memory_milli,
             self.count,
         )
 
-    def grantable(self, spec: PodSpec, resources: Mapping[str, int]) -> Shares | None:
-        """See ``Dialect.grantable``: whole GPUs where the amounts contradict each other."""
-        if not (resources.get(self.count) or resources.get(self.memory)):
-            return None  # as of most pods
-        try:
-            return self.of_pod(spec)
-        except ValueError:
-            count = over_lifetime(spec, lambda c: Counter({self.count: self._most_of(c)}))[self.count]
-            return whole_gpus(count, self.count) if count else None
-
-    def _most_of(self, container: Container) -> int:
-        asked = amounts(container.requests)
-        return asked[self.count] or int(self.memory_means_one and asked[self.memory] > 0)
-
-    def count_of(self, container: Container) -> int:
-        """How many devices one container asks for. Raises RequestError."""
-        ask = self.of_container(container)
-        return ask.count if ask else 0
-
-    def memory_of(self, container: Container) -> int:
-        """The MiB of each device that one container asks for, 0 where it names none. Raises RequestError."""
-        return amounts(container.requests)[self.memory]
-
     def of_container(self, container: Container) -> Shares | None:
-        """What one container asks for. Raises RequestError."""
-        asked = amounts(container.requests)
-        count, memory, percent, cores = (
-            asked[name] for name in (self.count, self.memory, self.percent, self.cores)
-        )
-        if not count and memory and self.memory_means_one:
-            count = 1
+        """What one container requests, None for no device. Raises RequestError."""
+        amounts = parse_quantities(container.requests)
+        memory, percent, cores = amounts[self.memory], amounts[self.memory_percent], amounts[self.cores]
+        count = self._count(amounts)
         if not count:
-            if memory or percent or cores:
-                given = self.memory if memory else self.percent if percent else self.cores
-                raise RequestError(f"{given} without {self.count}: of how many GPUs?")
+            if name := next((n for n in (self.memory, self.memory_percent, self.cores) if amounts[n]), None):
+                raise RequestError(f"{name} without {self.count}: of how many GPUs?")
             return None
         if memory and percent:
-            raise RequestError(f"{self.memory} and {self.percent} contradict each other: ask for one of them")
-        for name, value in ((self.percent, percent), (self.cores, cores)):
-            if value > 100:
-                raise RequestError(f"{name}: {value} is more than 100 % of a GPU")
-        if (
-            cores == 100
-        ):  # all cores are exclusive use: nobody else gets onto the GPU, whatever memory is left
+            raise RequestError(f"{self.memory} and {self.memory_percent} exclude each other")
+        for name in (self.memory_percent, self.cores):
+            if amounts[name] > 100:
+                raise RequestError(f"{name}: {amounts[name]} is more than 100 % of a GPU")
+        if cores == 100:  # exclusive use: no other pod gets onto the GPU, whatever memory is left
             return whole_gpus(count, self.count)
         if memory or percent:
             return Shares(count, cores * PERCENT, memory, percent * PERCENT, self.count)
         return Shares(count, cores * PERCENT if cores else WHOLE, 0, WHOLE, self.count)
 
+    def count_of(self, container: Container) -> int:
+        """How many devices one container requests. Raises RequestError."""
+        shares = self.of_container(container)
+        return shares.count if shares else 0
+
+    def memory_of(self, container: Container) -> int:
+        """The MiB of each device that one container requests, 0 if it names none. Raises RequestError."""
+        return parse_quantities(container.requests)[self.memory]
+
+    def max_granted_shares(self, spec: PodSpec, resources: Amounts) -> Shares | None:
+        """See ``Dialect``: whole GPUs if the amounts contradict each other."""
+        if not (resources.get(self.count) or resources.get(self.memory)):
+            return None  # most pods
+        try:
+            return self.of_pod(spec)
+        except ValueError:
+            count = self._peak_count(spec, lambda c: self._count(parse_quantities(c.requests)))
+            return whole_gpus(count, self.count) if count else None
+
+    def _count(self, amounts: Amounts) -> int:
+        return amounts[self.count] or int(self.memory_implies_one and amounts[self.memory] > 0)
+
+    def _peak_count(self, spec: PodSpec, count: Callable[[Container], int]) -> int:
+        return over_lifetime(spec, lambda container: {self.count: count(container)})[self.count]
+
     def claims(
         self,
-        found: Iterable[tuple[Container | None, int, list[Claim]]],
+        claimed: Iterable[tuple[Container | None, int, list[Claim]]],
         *,
         node: str,
-        complaint: str = "",
         exact: bool = True,
     ) -> Claims:
-        """Claims from (container or None, its stage, the devices that it is said to have)."""
+        """Claims from (container or None for an unknown one, its stage, the devices it claims)."""
         claims: list[Claim] = []
-        for container, stage, named in found:
-            more, wrong = compared(named, self._asked(container) if container else None, stage)
-            claims += more
-            complaint = complaint or wrong
-        return Claims(self.count, tuple(claims), complaint, node, exact)
-
-    def _asked(self, container: Container) -> Shares | None:
-        try:
-            return self.of_container(container)
-        except RequestError:
-            return None
+        first_problem = ""
+        for container, stage, devices in claimed:
+            requested: Shares | None = None
+            with suppress(RequestError):
+                requested = self.of_container(container) if container else None
+            checked, problem = validate_claims(devices, requested, stage)
+            claims += checked
+            first_problem = first_problem or problem
+        return Claims(self.count, tuple(claims), first_problem, node, exact)
 
 
 def per_container_gpus(
-    spec: PodSpec, chosen: tuple[int, ...], count: Callable[[Container], int]
+    spec: PodSpec, gpus: tuple[int, ...], count: Callable[[Container], int]
 ) -> list[tuple[int, ...]]:
-    """The GPUs of each container, init containers first, out of those chosen for the pod.
+    """Divides the GPUs of a pod among its containers, init containers first.
 
-    Containers and sidecars, which run together, share none; an init container, which ends before the others
-    begin, takes from what the sidecars leave. Raises RequestError where the sidecars leave too few.
+    Containers and sidecars run together and share no GPU. An init container ends before the containers start,
+    so it uses GPUs that no sidecar has. Raises RequestError if the sidecars leave too few.
     """
-    sidecars = sum(count(c) for c in spec.init_containers if c.sidecar)
-    hands, next_sidecar, next_one = [], 0, sidecars
+    next_sidecar, next_container = 0, sum(count(c) for c in spec.init_containers if c.sidecar)
+    after_sidecars, per_container = next_container, []
     for container in spec.init_containers:
-        first = next_sidecar if container.sidecar else sidecars
+        first = next_sidecar if container.sidecar else after_sidecars
         next_sidecar += count(container) if container.sidecar else 0
-        hands.append(chosen[first : first + count(container)])
+        per_container.append(gpus[first : first + count(container)])
     for container in spec.containers:
-        hands.append(chosen[next_one : next_one + count(container)])
-        next_one += count(container)
-    if list(map(len, hands)) != [count(c) for c in (*spec.init_containers, *spec.containers)]:
+        per_container.append(gpus[next_container : next_container + count(container)])
+        next_container += count(container)
+    if list(map(len, per_container)) != [count(c) for c in (*spec.init_containers, *spec.containers)]:
         raise RequestError("an init container would need a GPU of a sidecar that starts after it")
-    return hands
+    return per_container
 
 
-def devices(text: str) -> list[list[Claim]]:
-    """Decode ``UUID,type,MiB,cores:...;...``: devices end in ``:``, containers are parted by ``;``.
+def parse_devices(text: str) -> list[list[Claim]]:
+    """The devices of each container in ``UUID,type,MiB,cores:...;...``: ``:`` ends a device, ``;`` a
+    container.
 
-    Raises ValueError. A MIG slice's name in brackets after the UUID is left out: the GPU is what it is on.
+    The GPU's UUID is kept; the name of a MIG instance in brackets behind it is dropped. Raises ValueError.
     """
-    check_size(text.count(":"), text.count(";"))
+    check_limits(text.count(":"), text.count(";"))
     containers = text.split(";")
     if containers[-1] == "":
         containers.pop()
-    return [[_device(part) for part in container.split(":") if part] for container in containers]
+    return [[_parse_device(part) for part in container.split(":") if part] for container in containers]
 
 
-def check_size(devices: int, containers: int) -> None:
-    """Raises ValueError where annotations name more devices, or containers, than are read."""
-    if devices > CLAIMED_DEVICES:
-        raise ValueError(f"{devices} devices are more than {CLAIMED_DEVICES}")
-    if containers > 2 * CONTAINERS:
-        raise ValueError(f"{containers} containers are more than {2 * CONTAINERS}")
-
-
-def _device(text: str) -> Claim:
+def _parse_device(text: str) -> Claim:
     fields = text.split(",", 4)
     gpu = fields[0].partition("[")[0]
     if not gpu or len(fields) < 4:
         raise ValueError(f"{quoted(text)} is not a device")
-    return Claim(gpu, number(fields[3]) * PERCENT, number(fields[2]))
+    return Claim(gpu, parse_number(fields[3]) * PERCENT, parse_number(fields[2]))

@@ -1,21 +1,22 @@
-"""Stowage's own annotations, for clusters whose device plugin divides no GPUs.
+"""Stowage's own annotations, for nodes without a device plugin that shares GPUs.
 
-- ``stowage.dev/gpu-compute``: part of a GPU as a quantity (``300m``, ``0.3``) or per cent (``30%``)
-- ``stowage.dev/gpu-memory``: memory as a quantity in bytes (``8Gi``), or per cent of the GPU's
-- ``stowage.dev/gpus``: on how many different GPUs, 1 unless said
+- ``stowage.dev/gpu-compute``: part of a GPU, as a quantity (``300m``, ``0.3``) or in per cent (``30%``)
+- ``stowage.dev/gpu-memory``: memory as a quantity in bytes (``8Gi``), or in per cent of the GPU's memory
+- ``stowage.dev/gpus``: on how many different GPUs, by default 1
 
-Compute alone is that part of the GPU, memory in the same proportion; memory alone leaves compute to be shared
-in time; ``gpus`` alone is whole GPUs. The GPUs that a bound pod has
-are in ``stowage.dev/gpu-indices`` (``0,3``). Only nodes that are set aside for it (``inventory/own.py``) take
-such pods: nothing but the container's own restraint keeps shares apart there.
+Compute without memory requests the same part of the memory. Memory without compute requests no compute.
+``gpus`` alone requests whole GPUs. ``stowage.dev/gpu-indices`` (``0,3``) says which GPUs a bound pod has.
+Only nodes that are set aside for Stowage (``inventory/sharing/stowage.py``) take such pods: nothing but the
+container itself enforces its share there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
-from extender.dialects.dialect import Claim, Claims, compared, listed, positive
-from extender.dialects.pod_resources import RequestError
+from extender.dialects.claims import Claim, Claims, parse_indices, parse_positive, validate_claims
+from extender.dialects.pod_resources import Amounts, RequestError
 from extender.inventory.sharing import stowage as nodes
 from extender.k8s.objects import Node, Pod, PodSpec
 from extender.k8s.quantity import QuantityError, mib, milli
@@ -25,104 +26,95 @@ from packing.model.request import WHOLE, Shares, whole_gpus
 
 RESOURCE = nodes.RESOURCE
 COMPUTE, MEMORY, COUNT = "stowage.dev/gpu-compute", "stowage.dev/gpu-memory", "stowage.dev/gpus"
+REQUEST_ANNOTATIONS = frozenset({COMPUTE, MEMORY, COUNT})
 INDICES = "stowage.dev/gpu-indices"
-READS = frozenset({COMPUTE, MEMORY, COUNT})
-READS_LABELS: frozenset[str] = frozenset()
-ASSIGNED_BY = frozenset({INDICES})
+ASSIGNMENT_ANNOTATIONS = frozenset({INDICES})
 
 
-def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str]) -> Shares | None:
-    """See ``Dialect.shares``."""
-    compute, memory = said.get(COMPUTE), said.get(MEMORY)
-    if compute is None and memory is None and COUNT not in said:
+def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
+    compute, memory = metadata.get(COMPUTE), metadata.get(MEMORY)
+    if compute is None and memory is None and COUNT not in metadata:
         return None
-    count = positive(COUNT, said[COUNT]) if COUNT in said else 1
+    count = parse_positive(COUNT, metadata[COUNT]) if COUNT in metadata else 1
     if compute is None and memory is None:
         return whole_gpus(count, RESOURCE)
-    part = _part(COMPUTE, compute) if compute is not None else 0
+    compute_milli = _parse_part(COMPUTE, compute) if compute is not None else 0
     if memory is None or memory.endswith("%"):
-        ratio = part if memory is None else _part(MEMORY, memory)
-        return Shares(count, part, memory_milli=ratio, resource=RESOURCE)
+        memory_milli = compute_milli if memory is None else _parse_part(MEMORY, memory)
+        return Shares(count, compute_milli, memory_milli=memory_milli, resource=RESOURCE)
     try:
-        size = mib(memory)
+        memory_mib = mib(memory)
     except QuantityError as error:
         raise RequestError(f"{MEMORY}: {error}") from error
-    if not size:
-        raise RequestError(f"{MEMORY}: {quoted(memory)} is no memory at all")
-    return Shares(count, part, size, resource=RESOURCE)
+    if not memory_mib:
+        raise RequestError(f"{MEMORY}: {quoted(memory)} is no memory")
+    return Shares(count, compute_milli, memory_mib, resource=RESOURCE)
 
 
-def grantable(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
-    """See ``Dialect.grantable``. Only ``bind`` gives GPUs, and it always says which."""
-    if not assigned(pod):
+def max_granted_shares(pod: Pod, resources: Amounts) -> Shares | None:
+    """Only ``bind`` gives such GPUs, and it always writes which."""
+    if not is_assigned(pod):
         return None
     try:
-        return shares(pod.spec, {}, pod.annotations)
+        return requested_shares(pod.spec, {}, pod.annotations)
     except ValueError:
-        return whole_ones(pod)
+        return assigned_whole_gpus(pod)
 
 
-def assigned(pod: Pod) -> bool:
-    """Whether something says which GPUs the pod has, be it readable or not."""
+def is_assigned(pod: Pod) -> bool:
+    """Whether the pod has the annotation that says which GPUs it has, readable or not."""
     return INDICES in pod.annotations or INDICES in pod.unreadable
 
 
-def whole_ones(pod: Pod) -> Shares:
-    """Whole GPUs, as many as the pod has been given."""
-    return whole_gpus(_how_many(pod.annotations.get(INDICES, "")), RESOURCE)
+def assigned_whole_gpus(pod: Pod) -> Shares:
+    """As many whole GPUs as the pod has been given, 1 if their number is unknown."""
+    count = 1
+    with suppress(ValueError):
+        count = len(set(parse_indices(pod.annotations.get(INDICES, ""))))
+    return whole_gpus(count, RESOURCE)
 
 
 def claims(pod: Pod) -> Claims | None:
-    """See ``Dialect.claims``."""
     if INDICES not in pod.annotations:
         return None
-    try:
-        asked = shares(pod.spec, {}, pod.annotations)
-    except RequestError:
-        asked = None
-    return claims_on(pod.annotations[INDICES], asked)
+    requested: Shares | None = None
+    with suppress(RequestError):
+        requested = requested_shares(pod.spec, {}, pod.annotations)
+    return claims_of_indices(pod.annotations[INDICES], requested)
 
 
-def claims_on(text: str, asked: Shares | None) -> Claims:
-    """What a pod that asks for this has, from the indices of its GPUs."""
+def claims_of_indices(text: str, requested: Shares | None) -> Claims:
+    """The claims of a pod that requests such shares and has the GPUs with these indices."""
     try:
-        indices = listed(text)
+        indices = parse_indices(text)
     except ValueError as error:
-        return Claims(RESOURCE, complaint=f"{INDICES} cannot be read: {error}")
+        return Claims(RESOURCE, problem=f"{INDICES} cannot be read: {error}")
     if len(set(indices)) < len(indices):
-        return Claims(RESOURCE, complaint=f"{INDICES} names a GPU twice")
-    size = asked or whole_gpus(1)
-    held = [Claim(i, size.compute_milli, size.memory_mib, size.memory_milli) for i in indices]
-    found, complaint = compared(held, asked)
-    return Claims(RESOURCE, tuple(found), complaint)
+        return Claims(RESOURCE, problem=f"{INDICES} names a GPU twice")
+    size = requested or whole_gpus(1)
+    devices = [Claim(index, size.compute_milli, size.memory_mib, size.memory_milli) for index in indices]
+    checked, problem = validate_claims(devices, requested)
+    return Claims(RESOURCE, tuple(checked), problem)
 
 
 def assignment(
-    pod: Pod, shape: NodeSpec, chosen: tuple[int, ...], now: float, taken: Mapping[int, int]
+    pod: Pod, node_spec: NodeSpec, gpus: tuple[int, ...], now: float, taken: Mapping[int, int]
 ) -> dict[str, str]:
-    """See ``AssignmentWriter.assignment``. The container gets it by the downward API as ``NVIDIA_VISIBLE_DEVICES``."""
-    return {INDICES: ",".join(map(str, sorted(chosen)))}
+    """The container gets the annotation by the downward API, as ``NVIDIA_VISIBLE_DEVICES``."""
+    return {INDICES: ",".join(map(str, sorted(gpus)))}
 
 
-def busy(node: Node, others: Iterable[Pod]) -> bool:
-    """Never: no device plugin is asked, each container reads its own pod's annotation."""
+def plugin_may_confuse(node: Node, others: Iterable[Pod]) -> bool:
+    """Never: no device plugin is involved. Each container reads the annotation of its own pod."""
     return False
 
 
-def _how_many(text: str) -> int:
-    try:
-        return len(set(listed(text)))
-    except ValueError:
-        return 1
-
-
-def _part(name: str, text: str) -> int:
-    percent = text.endswith("%")
+def _parse_part(name: str, text: str) -> int:
     try:
         part = milli(text.removesuffix("%"))
     except QuantityError as error:
         raise RequestError(f"{name}: {error}") from error
-    part = -(-part // 100) if percent else part
+    part = -(-part // 100) if text.endswith("%") else part
     if not 0 < part <= WHOLE:
         raise RequestError(f"{name}: {quoted(text)} is not a part of one GPU")
     return part

@@ -1,9 +1,9 @@
 """vgpu-manager: ``nvidia.com/vgpu-number`` with ``vgpu-memory`` (MiB) and ``vgpu-cores`` (per cent).
 
-Facts (coldzerofear/vgpu-manager at 3d7f66d): names and annotations in ``pkg/util/consts.go``, the form
-``container[index_UUID_cores_MiB,...];...`` in ``pkg/device/types.go``, the rules for what is left out
-(neither cores nor memory: all cores; no memory: all memory) in ``pkg/device/allocator``; manifests in
-``README.md``. ``real-allocated`` is written container by container as they start and goes before
+Facts (coldzerofear/vgpu-manager at 3d7f66d): names and annotations are in ``pkg/util/consts.go``, the form
+``container[index_UUID_cores_MiB,...];...`` in ``pkg/device/types.go``, the defaults in
+``pkg/device/allocator`` (neither cores nor memory: all cores; no memory: all memory), manifests in
+``README.md``. The device plugin writes ``real-allocated`` container by container as they start; it overrides
 ``pre-allocated``.
 """
 
@@ -12,8 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from extender.dialects.dialect import Claim, Claims, number, stages
-from extender.dialects.sharing.per_device import PERCENT, PerDevice, check_size
+from extender.dialects.claims import Claim, Claims, check_limits, container_stages, parse_number
+from extender.dialects.pod_resources import Amounts
+from extender.dialects.sharing.per_device import PERCENT, PerDeviceResources
 from extender.inventory.sharing import vgpu_manager as nodes
 from extender.k8s.objects import Pod, PodSpec
 from extender.untrusted.limits import quoted
@@ -22,54 +23,53 @@ from packing.model.request import Shares
 RESOURCE = nodes.RESOURCE
 USE_UUID, DENY_UUID = "nvidia.com/include-gpu-uuid", "nvidia.com/exclude-gpu-uuid"
 USE_TYPE, DENY_TYPE = "nvidia.com/include-gpu-type", "nvidia.com/exclude-gpu-type"
-READS = frozenset({USE_UUID, DENY_UUID, USE_TYPE, DENY_TYPE})
-READS_LABELS: frozenset[str] = frozenset()
+REQUEST_ANNOTATIONS = frozenset({USE_UUID, DENY_UUID, USE_TYPE, DENY_TYPE})
 PLANNED, REAL, NODE = "nvidia.com/pre-allocated", "nvidia.com/real-allocated", "nvidia.com/predicate-node"
-ASSIGNED_BY = frozenset({PLANNED, REAL, NODE})
+ASSIGNMENT_ANNOTATIONS = frozenset({PLANNED, REAL, NODE})
 
-_NAMES = PerDevice(RESOURCE, "nvidia.com/vgpu-memory", "", "nvidia.com/vgpu-cores")
+_RESOURCES = PerDeviceResources(RESOURCE, "nvidia.com/vgpu-memory", "", "nvidia.com/vgpu-cores")
 _CONTAINER = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]")
 _DEVICE = re.compile(r"\d+_([^_]+)_(\d+)_(\d+)", re.ASCII)
 
 
-def shares(spec: PodSpec, resources: Mapping[str, int], said: Mapping[str, str]) -> Shares | None:
-    """See ``Dialect.shares``."""
-    return _NAMES.of_pod(spec)
+def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
+    return _RESOURCES.of_pod(spec)
 
 
-def grantable(pod: Pod, resources: Mapping[str, int]) -> Shares | None:
-    """See ``Dialect.grantable``."""
-    return _NAMES.grantable(pod.spec, resources)
+def max_granted_shares(pod: Pod, resources: Amounts) -> Shares | None:
+    return _RESOURCES.max_granted_shares(pod.spec, resources)
 
 
 def claims(pod: Pod) -> Claims | None:
-    """See ``Dialect.claims``."""
     texts = [pod.annotations[key] for key in (PLANNED, REAL) if pod.annotations.get(key)]
     if not texts:
         return None
     node = pod.annotations.get(NODE, "")
-    named: dict[str, list[Claim]] = {}
+    by_container: dict[str, list[Claim]] = {}
     try:
         for text in texts:
-            check_size(text.count(",") + text.count("["), text.count(";"))
-            named |= dict(map(_container, filter(None, text.replace(" ", "").split(";"))))
-        check_size(sum(map(len, named.values())), len(named))
+            check_limits(text.count(",") + text.count("["), text.count(";"))
+            by_container |= dict(map(_parse_container, filter(None, text.replace(" ", "").split(";"))))
+        check_limits(sum(map(len, by_container.values())), len(by_container))
     except ValueError as error:
-        return Claims(RESOURCE, complaint=f"{PLANNED} or {REAL} cannot be read: {error}", node=node)
-    containers = (*pod.spec.init_containers, *pod.spec.containers)
-    known = [(c, s, named.pop(c.name, [])) for c, s in zip(containers, stages(pod.spec), strict=True)]
-    return _NAMES.claims([*known, *((None, 0, found) for found in named.values())], node=node)
+        return Claims(RESOURCE, problem=f"{PLANNED} or {REAL} cannot be read: {error}", node=node)
+    containers = zip(
+        (*pod.spec.init_containers, *pod.spec.containers), container_stages(pod.spec), strict=True
+    )
+    known = [(container, stage, by_container.pop(container.name, [])) for container, stage in containers]
+    unknown = [(None, 0, devices) for devices in by_container.values()]
+    return _RESOURCES.claims([*known, *unknown], node=node)
 
 
-def _container(text: str) -> tuple[str, list[Claim]]:
+def _parse_container(text: str) -> tuple[str, list[Claim]]:
     match = _CONTAINER.fullmatch(text)
     if match is None:
         raise ValueError(f"{quoted(text)} is not a container's devices")
-    return match[1], [_device(part) for part in match[2].split(",") if part]
+    return match[1], [_parse_device(part) for part in match[2].split(",") if part]
 
 
-def _device(text: str) -> Claim:
+def _parse_device(text: str) -> Claim:
     match = _DEVICE.fullmatch(text)
     if match is None:
         raise ValueError(f"{quoted(text)} is not a device")
-    return Claim(match[1], number(match[2]) * PERCENT, number(match[3]))
+    return Claim(match[1], parse_number(match[2]) * PERCENT, parse_number(match[3]))

@@ -42,5 +42,5 @@ def divided(node: Node, memory_mib: int) -> SharedGpus | None:
         open=False,
         replaces=frozenset({WHOLE_GPU}),
         closed=closed if 0 < advertised < gpus else "",
-        reason=Reason.SICK_GPU,
+        reason=Reason.UNHEALTHY_GPU,
     )

@@ -88,7 +88,7 @@ def test_the_text_says_what_would_make_it_fit() -> None:
         "It fits on none of 2 nodes",
         "",
         "Does not fit:",
-        "  2  GPUs are taken  nearest is a (nvidia.com/gpu: 4 asked, 2 of 8 free)",
+        "  2  not enough free GPUs  nearest is a (nvidia.com/gpu: 4 asked, 2 of 8 free)",
         "",
         "It would fit on a with 2 more of nvidia.com/gpu free",
     ]

@@ -54,7 +54,11 @@ def test_everything_else_gets_an_object_per_line() -> None:
     logging.getLogger("extender.cluster.state").info("line one\nline %s", "two")
     logging.getLogger("extender.cluster.state").info("ready")
     first, second = map(json.loads, stream.getvalue().splitlines())
-    assert (first["level"], first["logger"], first["message"]) == ("info", "cluster.state", "line one\nline two")
+    assert (first["level"], first["logger"], first["message"]) == (
+        "info",
+        "cluster.state",
+        "line one\nline two",
+    )
     assert first["time"].endswith("+00:00")
     assert second["message"] == "ready"
 

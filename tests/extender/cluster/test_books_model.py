@@ -24,7 +24,7 @@ from extender.cluster.assumed_pods import TIME_TO_LIVE
 from extender.cluster.state import State
 from extender.k8s.objects import Container, Deleted, Event, Listed, Node, Pod, PodSpec, Upserted
 from extender.protocol.codec import BindArgs
-from extender.server.assumed_pod_expiry import check
+from extender.server.assumed_pod_expiry import expire_assumed
 from extender.settings import Settings
 from extender.source.interface import BindConflict, BindError, PodNotFound, Unreachable
 from extender.source.snapshot import Snapshot, SnapshotSource
@@ -174,8 +174,10 @@ class Books(RuleBasedStateMachine):
 
     def knows_bound(self, uid: str) -> bool:
         """Whether Stowage knows for sure that the pod is bound, and as what."""
-        known = self.state.pod_by_uid(uid)
-        return bool(known and known.node_name) or any(one.sure for one in self.state.assumed_pods.of(uid))
+        known = self.state.pods.by_uid(uid)
+        return bool(known and known.node_name) or any(
+            one.confirmed for one in self.state.assumed_pods.of(uid)
+        )
 
     def as_bound(self, pod: Pod) -> Pod:
         bound = self.bound_with.get(pod.uid, pod)
@@ -238,7 +240,7 @@ class Books(RuleBasedStateMachine):
         for name, node in calls:
             pod = self.truth.pods.get(f"d/{name}")  # kube-scheduler may know it before Stowage does
             if pod and pod.uid not in self.bound_with:  # else it has been bound for long
-                known = self.state.pod_by_uid(pod.uid) or replace(self.as_bound(pod), node_name="")
+                known = self.state.pods.by_uid(pod.uid) or replace(self.as_bound(pod), node_name="")
                 args = BindArgs(pod.namespace, pod.name, pod.uid, node)
                 self.binds.append(self.loop.create_task(self.binder.bind(known, args)))
         self.turn()
@@ -287,7 +289,7 @@ class Books(RuleBasedStateMachine):
             self.truth.sent.remove(binding)
         self.truth.answers = answers
         now = time.monotonic() + TIME_TO_LIVE + 1
-        self.loop.run_until_complete(check(self.state, self.truth, now))
+        self.loop.run_until_complete(expire_assumed(self.state, self.truth, now))
         self.truth.answers = True
 
     @rule(made=st.booleans())
@@ -364,14 +366,14 @@ class Books(RuleBasedStateMachine):
         taken: Counter[tuple[str, int]] = Counter()
         for uid, node, index in self.in_the_books():
             if node in self.state.fleet.rows:
-                pod = next(pod for pod in self.state.pods_on(node) if pod.uid == uid)
+                pod = next(pod for pod in self.state.pods.on_node(node) if pod.uid == uid)
                 taken[node, int(index)] += size_of(self.as_bound(pod))
         for name, row in self.state.fleet.rows.items():
             free = self.state.fleet.compute[:GPUS, row].tolist()
             assert free == [1000 - taken[name, index] for index in range(GPUS)]
 
     def in_the_books(self) -> set[tuple[str, str, str]]:
-        pods = [self.as_bound(pod) for node in NODES for pod in self.state.pods_on(node)]
+        pods = [self.as_bound(pod) for node in NODES for pod in self.state.pods.on_node(node)]
         return {(pod.uid, pod.node_name, pod.annotations[INDICES]) for pod in pods}
 
     def teardown(self) -> None:

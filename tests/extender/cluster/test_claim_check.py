@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from extender.cluster.claim_check import reconcile_claims, settle_counts
-from extender.dialects.dialect import Claim, Claims
+from extender.cluster.claim_check import reconcile_claims, reconcile_counts
+from extender.dialects.claims import Claim, Claims
 from extender.dialects.pod_request import claims_of
 from extender.k8s.objects import Container, Deleted, Pod, PodSpec, Upserted
 from packing.fleet.fleet import Gpu, NodeSpec, Pool
@@ -64,7 +64,7 @@ def test_no_claim_makes_a_pod_hold_less_than_it_asks_for(annotations, count, cor
     settled = reconcile_claims(shape(), share(count, cores * 10, mib), claims_of(running))
     enough = [gpu for gpu, milli, memory in settled.parts if milli >= cores * 10 and memory >= mib]
     assert len(enough) >= count
-    if not settled.doubt:
+    if not settled.problem:
         assert len(settled.parts) == count
 
 
@@ -103,7 +103,7 @@ def _arrays(state):
 )
 def test_containers_add_up_and_init_containers_count_by_peak(claims, parts, doubt):
     settled = reconcile_claims(shape(), share(1, 1, 1), Claims(HAMI, tuple(claims)))
-    assert (settled.parts, settled.doubt) == (parts, doubt)
+    assert (settled.parts, settled.problem) == (parts, doubt)
 
 
 def test_claims_for_another_kind_of_node_are_not_heard():
@@ -114,29 +114,31 @@ def test_claims_for_another_kind_of_node_are_not_heard():
 
 def test_a_counted_device_is_settled_as_a_whole_gpu():
     settled = reconcile_claims(
-        shape(), Request(devices=((HAMI, 1),)), Claims(HAMI, (Claim("GPU-1", 0, MIB, least=whole_gpus(1)),))
+        shape(),
+        Request(devices=((HAMI, 1),)),
+        Claims(HAMI, (Claim("GPU-1", 0, MIB, requested=whole_gpus(1)),)),
     )
     assert settled.parts == ((1, 1000, MIB),)
-    assert settled.doubt == ""  # older HAMi writes no cores
+    assert settled.problem == ""  # older HAMi writes no cores
 
 
 def test_kubelet_counts_where_it_reports_more_and_only_on_plain_nodes():
     plain = NodeSpec("n", 1, 1, (Gpu(MIB),) * 4, (Pool(HAMI, 4, (0, 1, 2, 3), 1000, MIB),))
     one = Request(devices=((HAMI, 1),))
-    assert settle_counts(plain, one, ((HAMI, 1),)) == (one, "")
-    raised, doubt = settle_counts(plain, one, ((HAMI, 3),))
+    assert reconcile_counts(plain, one, ((HAMI, 1),)) == (one, "")
+    raised, doubt = reconcile_counts(plain, one, ((HAMI, 3),))
     assert raised.devices == ((HAMI, 3),)
     assert "3 nvidia.com/gpu" in doubt
-    assert settle_counts(shape(), one, ((HAMI, 3),)) == (one, "")
+    assert reconcile_counts(shape(), one, ((HAMI, 3),)) == (one, "")
 
 
 def test_a_contradiction_counts_once_until_it_changes():
     state = make_state(node("hami"))
     forged = pod("hami-forged-less", "hami")
     state.apply([Upserted(forged), Upserted(forged)])
-    assert state.contradictions == 1
+    assert state.allocations.contradictions == 1
     state.apply([Upserted(pod("hami-running", "hami")), Deleted("Pod", forged.key)])
-    assert (state.contradictions, state.problems) == (1, {})
+    assert (state.allocations.contradictions, state.problems) == (1, {})
 
 
 def test_a_promised_share_counts_on_one_gpu_and_not_on_all():
@@ -152,4 +154,4 @@ def test_a_promised_share_counts_on_one_gpu_and_not_on_all():
 def test_a_gpu_that_is_not_there_is_a_contradiction_on_a_node_of_one_gpu_too():
     settled = reconcile_claims(shape(1), share(1, 300, 3000), Claims(HAMI, (Claim("GPU-7", 300, 3000),)))
     assert settled.parts == ((0, 300, 3000),)
-    assert "which the node does not have" in settled.doubt
+    assert "which the node does not have" in settled.problem

@@ -109,11 +109,11 @@ def test_a_pod_for_which_a_node_is_made_teaches_when_it_is_bound(state):
 def test_what_is_kept_of_pods_that_teach_nothing_goes_with_them(state):
     pods = [make_pod(f"huge{n}", 10_000 + n) for n in range(1500)]
     state.apply(list(map(Upserted, pods)))
-    assert len(state._untaught) == 1500
-    assert len(state._could_host) <= 1000
+    assert len(state.learner._untaught) == 1500
+    assert len(state.learner._hostable) <= 1000
     state.apply([Deleted("Pod", pod.key) for pod in pods[:700]])
     state.apply([Listed("Pod", frozenset())])
-    assert not state._untaught
+    assert not state.learner._untaught
 
 
 @pytest.mark.parametrize(("names", "teaches"), [(16, True), (17, False)])

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from extender.dialects.pod_request import held_by, request_of
+from extender.dialects.pod_request import bound_request, request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Container, Deleted, Pod, PodSpec, Upserted
 from tests.extender.builders import GPU, make_node, make_pod, make_state
@@ -70,9 +70,9 @@ def test_cpu_and_memory_are_held_as_well():
         ("hami-mps-mode", "hami", [[0, 0, 8000], [1, 0, 8000]]),
         ("hami-numa-bind", "hami", [[0, 0, 8000], [1, 0, 8000]]),
         ("hami-uuid-both", "hami", [[0, 1000, 40536], [1, 1000, 40536]]),
-        ("own-beside-hami", "hami", [[0, 0, 3000], [1, 0, 3000]]),
+        ("stowage-beside-hami", "hami", [[0, 0, 3000], [1, 0, 3000]]),
         ("kai-beside-whole", "hami", [[0, 1000, 40536], [1, 1000, 40536]]),
-        ("own-bad-cuda", "hami", [[0, 1000, 40536], [1, 1000, 40536]]),
+        ("stowage-bad-cuda", "hami", [[0, 1000, 40536], [1, 1000, 40536]]),
         ("volcano-mig", "volcano", [[0, 0, 3000], [1, 0, 3000]]),
         ("koordinator-core-alone", "koordinator", [[0, 1000, 15360], [1, 1000, 15360]]),
         ("koordinator-beside-nvidia", "koordinator", [[0, 1000, 15360], [1, 1000, 15360]]),
@@ -84,10 +84,10 @@ def test_cpu_and_memory_are_held_as_well():
         ("volcano-mig", "hami", []),
         ("kai-both", "own", []),
         ("kai-whole-fraction", "own", []),
-        ("own-too-much", "own", []),
-        ("own-no-number", "own", []),
-        ("own-beside-hami", "volcano", []),
-        ("own-too-much", "koordinator", []),
+        ("stowage-too-much", "own", []),
+        ("stowage-no-number", "own", []),
+        ("stowage-beside-hami", "volcano", []),
+        ("stowage-too-much", "koordinator", []),
     ],
 )
 def test_an_unreadable_pod_holds_what_its_spec_can_have_been_given_there(name, on, held):
@@ -107,9 +107,9 @@ def test_claims_of_an_unreadable_pod_say_which_gpu_it_is():
 
 @pytest.mark.parametrize("name", cases("error"))
 def test_every_pod_can_be_held(name):
-    held = held_by(pod(name))
+    held = bound_request(pod(name))
     assert held.problem
-    assert all(share.count >= 1 for share in held.possible)
+    assert all(share.count >= 1 for share in held.possible_shares)
 
 
 @pytest.mark.parametrize(
@@ -208,8 +208,8 @@ def test_no_end_of_changes_is_no_end_of_memory():
     for step in range(50):
         share = {COMPUTE: f"{500 - step}m", MEMORY: f"{1000 + step}Mi"}
         state.apply([Upserted(with_(running, share))])
-    seen = state.allocations.seen(running.key)
-    assert len(seen.shares) <= 4
+    history = state.allocations.history_of(running.key)
+    assert len(history.shares) <= 4
     ((gpu, compute, memory),) = used(state, "own")
     assert (gpu, compute) == (1, 500)
     assert memory >= 23034
@@ -283,7 +283,7 @@ def test_what_bind_assumed_comes_first():
     waiting = replace(own_pod("a", "", **{COMPUTE: "300m"}), node_name="")
     state = make_state(node("own"), waiting)
     one = state.assume(waiting, "own", {INDICES: "2"}, 0.0)
-    state.confirm(one.pod, 1.0)
+    state.binding_succeeded(one.pod, 1.0)
     state.apply([Upserted(with_(one.pod, {INDICES: "0", COMPUTE: "1m"}))])
     assert used(state, "own") == [[2, 300, 13820]]
     assert one.pod.key in state.problems

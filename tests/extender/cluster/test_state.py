@@ -45,8 +45,8 @@ def test_a_pod_made_anew_under_its_name_replaces_the_old_one():
     state = make_state(make_node("n"), make_pod("a", 3, node_name="n", uid="1"))
     state.apply([Upserted(make_pod("a", 1, node_name="n", uid="2"))])
     assert free(state, "n") == 7
-    assert state.pod_by_uid("1") is None
-    assert state.pod_by_uid("2").key == "default/a"
+    assert state.pods.by_uid("1") is None
+    assert state.pods.by_uid("2").key == "default/a"
 
 
 def test_a_full_list_drops_what_it_does_not_name():
@@ -82,6 +82,12 @@ def test_a_node_that_shrinks_below_what_it_holds_is_overcommitted():
     assert state.overcommitted == {"n"}
 
 
+def test_a_node_that_is_gone_is_not_overcommitted_any_more():
+    state = make_state(make_node("n"), make_pod("a", 9, node_name="n"))
+    state.apply([Deleted("Node", "n")])
+    assert state.overcommitted == frozenset()
+
+
 def test_an_unreadable_node_takes_nothing_and_heals():
     state = make_state(make_node("n", **{"nvidia.com/gpu": "many"}))
     assert "many" in state.problems["n"]
@@ -101,12 +107,12 @@ def test_an_unreadable_bound_pod_is_a_problem_and_stops_nothing():
 def test_a_promise_counts_against_equal_and_lower_priority_only():
     nominated = make_pod("hi", 8, nominated_node="n", priority=10)
     state = make_state(make_node("n"), nominated)
-    assert why(state, make_pod("low", priority=9), "n") is Reason.DEVICES_TAKEN
-    assert why(state, make_pod("same", priority=10), "n") is Reason.DEVICES_TAKEN
+    assert why(state, make_pod("low", priority=9), "n") is Reason.NO_FREE_GPUS
+    assert why(state, make_pod("same", priority=10), "n") is Reason.NO_FREE_GPUS
     assert why(state, make_pod("higher", priority=11), "n") is Reason.FITS
     assert why(state, nominated, "n") is Reason.FITS
     state.apply([Upserted(replace(nominated, nominated_node="", node_name="n"))])
-    assert why(state, make_pod("higher", priority=11), "n") is Reason.DEVICES_TAKEN
+    assert why(state, make_pod("higher", priority=11), "n") is Reason.NO_FREE_GPUS
     state.apply([Deleted("Pod", nominated.key)])
     assert why(state, make_pod("low"), "n") is Reason.FITS
 
@@ -174,7 +180,7 @@ def test_a_pod_that_is_shown_bound_never_counts_twice(caplog: pytest.LogCaptureF
 
 def test_a_pod_that_asks_for_all_that_a_node_has_fits_to_the_byte():
     state = make_state(make_node("n", memory="263856108Ki"))
-    for memory, reason in (("263856108Ki", Reason.FITS), ("270188654593", Reason.MEMORY_TAKEN)):
+    for memory, reason in (("263856108Ki", Reason.FITS), ("270188654593", Reason.NO_FREE_MEMORY)):
         spec = PodSpec((Container("main", (("cpu", "64"), ("memory", memory), (GPU, "1"))),))
         assert why(state, make_pod("all", spec=spec), "n") is reason
 
@@ -209,7 +215,7 @@ def test_a_promise_of_a_full_node_does_not_close_it_for_others():
     )
     assert why(state, make_pod("amd", 1, resource="amd.com/gpu"), "n") is Reason.FITS
     assert why(state, make_pod("other", 0), "n") is Reason.FITS
-    assert why(state, make_pod("more", 1), "n") is Reason.DEVICES_TAKEN
+    assert why(state, make_pod("more", 1), "n") is Reason.NO_FREE_GPUS
 
 
 def test_a_node_beyond_the_bounds_of_the_fleet_is_unreadable_and_harms_no_other():

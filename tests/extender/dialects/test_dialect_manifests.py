@@ -1,4 +1,4 @@
-"""Manifests as each system's documentation writes them: what they mean, where they fit, what they hold."""
+"""Manifests from the documentation of each system: what they request, where they fit, what they hold."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def pod(name: str, on: str = "") -> Pod:
     return WirePod.model_validate(manifest | {"metadata": metadata, "spec": spec}).record()
 
 
-def test_every_node_is_read():
+def test_every_node_can_be_read():
     state = make_state(*map(node, NODES))
-    assert state.problems.keys() == {"hami-left-over"}  # whether it is left over is not certain
+    assert state.problems.keys() == {"hami-left-over"}  # it may be a leftover register, or not
 
 
 @pytest.mark.parametrize("name", cases("asks"))
@@ -74,13 +74,13 @@ def used(state, on: str) -> list[list[int]]:
     ("name", "on"), [(name, on) for name in cases("holds") for on in PODS[name]["holds"]]
 )
 def test_what_it_holds_when_it_runs(name, on):
-    running, doubt = pod(name, on), PODS[name].get("doubt")
+    running, problem = pod(name, on), PODS[name].get("problem")
     for events in ((node(on), running), (running, node(on))):
         state = make_state(*events)
         assert used(state, on) == PODS[name]["holds"][on]
-        assert state.problems.keys() == ({running.key} if doubt else set())
-        assert doubt is None or doubt in state.problems[running.key]
-        assert state.contradictions == bool(doubt)
+        assert state.problems.keys() == ({running.key} if problem else set())
+        assert problem is None or problem in state.problems[running.key]
+        assert state.allocations.contradictions == bool(problem)
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_what_it_holds_when_it_runs(name, on):
         ("kai-fraction", "own", "gpu-fraction", "1e999999999"),
     ],
 )
-def test_an_annotation_that_asks_for_trouble_is_a_problem_and_stops_nothing(name, on, annotation, text):
+def test_a_hostile_annotation_is_a_problem_of_its_pod_alone(name, on, annotation, text):
     running = pod(name, on)
-    given = {**running.annotations, "stowage.dev/gpu-indices": "0"}  # else nobody has given it a GPU of "own"
+    given = {**running.annotations, "stowage.dev/gpu-indices": "0"}  # else it has no GPU on node "own"
     forged = replace(running, annotations={**given, annotation: text})
     state = make_state(node(on), forged)
     assert running.key in state.problems
@@ -110,7 +110,7 @@ def test_an_annotation_that_asks_for_trouble_is_a_problem_and_stops_nothing(name
     assert not used(state, on)
 
 
-def test_the_books_are_exact_again_after_any_forged_sum():
+def test_the_books_are_exact_again_after_a_forged_pod_is_gone():
     running = pod("hami-running", "hami")
     devices = "GPU-aaaa,NVIDIA,31111,33:" * CLAIMED_DEVICES + ";"
     forged = {**running.annotations, "hami.io/vgpu-devices-allocated": devices}
@@ -139,7 +139,7 @@ def test_what_bind_writes(name, on):
 
 
 @pytest.mark.parametrize("name", cases("error"))
-def test_what_cannot_be_is_an_error_that_says_so(name):
+def test_an_impossible_request_is_an_error_that_says_why(name):
     with pytest.raises(RequestError, match=re.escape(PODS[name]["error"])):
         request_of(pod(name))
 
@@ -159,7 +159,7 @@ def test_what_cannot_be_is_an_error_that_says_so(name):
         ("amd", "allocatable", "amd.com/gpu.product-name", "counts"),
     ],
 )
-def test_an_inventory_says_its_sources(name, devices, model, truth):
+def test_an_inventory_names_its_sources(name, devices, model, truth):
     assert sources_of(node(name)) == Sources(devices, model, truth)
 
 

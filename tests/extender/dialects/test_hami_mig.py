@@ -1,4 +1,4 @@
-"""HAMi's MIG mode: what is written for one pod after the other leaves no slice to two of them."""
+"""HAMi's MIG mode: of the pods that ``bind`` writes annotations for, no two get the same memory slice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ALLOCATED, RESERVED = "hami.io/vgpu-devices-allocated", "hami.io/vgpu-mig-alloca
 
 
 def with_gpus(count: int, **changes: object) -> Node:
-    """The node with so many GPUs of its kind; ``changes`` are fields of the second one's register."""
+    """The node with this many GPUs of its kind; ``changes`` go into the register entry of the last GPU."""
     one = node(ON)
     (gpu,) = json.loads(one.annotations[REGISTER])
     gpus = [gpu | {"id": f"GPU-{index}", "index": index} for index in range(count)]
@@ -49,12 +49,12 @@ def container(amounts: tuple[int, int, int]) -> Container:
     return Container("c", limits, limits)
 
 
-def started(one: Pod, said: dict[str, str]) -> Pod:
-    return replace(one, node_name=ON, annotations={**one.annotations, **said}, phase="Running")
+def started(one: Pod, annotations: dict[str, str]) -> Pod:
+    return replace(one, node_name=ON, annotations={**one.annotations, **annotations}, phase="Running")
 
 
 def running(name: str, devices: str, reserved: list[tuple[int, int, str, int, int]], mib: int = 4000) -> Pod:
-    """A pod of one container that has these devices, by HAMi's word."""
+    """A pod of one container that has these devices according to its annotations."""
     entries = [
         {
             "containerIndex": index,
@@ -96,12 +96,12 @@ def test_pods_that_come_and_go_never_share_a_slice(policy, pods, draw):
             del there[gone]
             state.apply([Deleted("Pod", f"d/{gone}")])
         try:
-            said = assign(state, one, ON)
+            written = assign(state, one, ON)
         except Refusal:
             assert why(state, one, ON) is not Reason.FITS
             continue
-        there[one.name] = said
-        state.apply([Upserted(started(one, said))])
+        there[one.name] = written
+        state.apply([Upserted(started(one, written))])
         assert not state.problems
         check(there)
     state.apply([Deleted("Pod", f"d/{name}") for name in there])
@@ -109,12 +109,12 @@ def test_pods_that_come_and_go_never_share_a_slice(policy, pods, draw):
 
 
 def check(there: dict[str, dict[str, str]]) -> None:
-    """Recount from the annotations: every instance is one that the GPU can have, and one pod has it."""
+    """Recount from the annotations: the GPU can have each instance, and no two pods share a slice."""
     profiles = {one["name"]: one for one in json.loads(with_gpus(1).annotations[REGISTER])[0]["migProfiles"]}
     taken: dict[str, set[tuple[str, int]]] = {}
-    for name, said in there.items():
-        devices = [part for part in said[ALLOCATED].replace(";", ":").split(":") if part]
-        reserved = json.loads(said[RESERVED])
+    for name, written in there.items():
+        devices = [part for part in written[ALLOCATED].replace(";", ":").split(":") if part]
+        reserved = json.loads(written[RESERVED])
         assert len(devices) == len(reserved)
         for device, one in zip(devices, reserved, strict=True):
             profile, (uuid, _, mib, cores) = profiles[one["profile"]], device.split(",")
@@ -139,34 +139,34 @@ def test_two_devices_of_one_gpu_are_two_instances():
 
 
 @pytest.mark.parametrize(
-    ("reserved", "doubt"),
+    ("reserved", "problem"),
     [
         ([], "claims no MIG instance"),
         ([(0, 0, "GPU-0", 6, 2)], "claims no MIG instance"),
-        ([(0, 0, "GPU-1", 6, 1)], "names 1 GPUs where the pod asks for 0"),
-        ([(1, 0, "GPU-0", 6, 1)], "names 1 GPUs where the pod asks for 0"),
+        ([(0, 0, "GPU-1", 6, 1)], "names 1 GPUs, but the pod requests 0"),
+        ([(1, 0, "GPU-0", 6, 1)], "names 1 GPUs, but the pod requests 0"),
         ([(0, 0, "GPU-0", 6, 1), (0, 0, "GPU-0", 5, 1)], "cannot be read"),
         ([(0, 0, "GPU-0", -1, 1)], "cannot be read"),
         ([(0, 0, "GPU-0", 6, 10**9)], "cannot be read"),
     ],
 )
-def test_a_device_without_a_true_reservation_has_the_whole_gpu(reserved, doubt):
+def test_a_device_without_a_valid_reservation_has_the_whole_gpu(reserved, problem):
     state = make_state(with_gpus(2))
     empty = arrays(state)
     state.apply([Upserted(running("odd", "GPU-0,NVIDIA,4864,15:", reserved))])
-    assert doubt in state.problems["d/odd"]
+    assert problem in state.problems["d/odd"]
     row = state.fleet.rows[ON]
     assert (state.fleet.compute[0, row], state.fleet.memory[0, row]) == (0, 0)
     state.apply([Deleted("Pod", "d/odd")])
     assert arrays(state) == empty
 
 
-def test_promised_pods_are_promised_different_slices():
+def test_nominated_pods_get_different_slices():
     state = make_state(with_gpus(1))
     for number in range(7):
         assert why(state, asking("asking", (1, 4000, 0)), ON) is Reason.FITS
         state.apply([Upserted(replace(asking(f"n{number}", (1, 4000, 0)), nominated_node=ON))])
-    assert why(state, asking("asking", (1, 4000, 0)), ON) is Reason.DEVICES_TAKEN
+    assert why(state, asking("asking", (1, 4000, 0)), ON) is Reason.NO_FREE_GPUS
     assert not state.fleet.slices(state.fleet.rows[ON], 0)
 
 
@@ -180,7 +180,7 @@ def test_two_pods_on_one_slice_close_the_node():
     assert why(state, pod("hami-mig-mode"), ON) is Reason.FITS
 
 
-def test_a_reservation_on_a_gpu_that_is_shared_otherwise_is_a_contradiction():
+def test_a_mig_reservation_on_a_gpu_without_mig_is_a_problem():
     state = make_state(node("hami"))
     one = running("odd", "GPU-aaaa,NVIDIA,4000,0:", [(0, 0, "GPU-aaaa", 6, 1)])
     state.apply([Upserted(replace(one, node_name="hami"))])
@@ -190,7 +190,7 @@ def test_a_reservation_on_a_gpu_that_is_shared_otherwise_is_a_contradiction():
 @pytest.mark.parametrize(
     "changes", [{"mode": "hami-core"}, {"migProfiles": []}, {"health": False}, {"mode": "mps"}]
 )
-def test_gpus_of_which_nothing_is_sure_take_nothing(changes):
+def test_gpus_that_may_be_in_another_mode_take_nothing(changes):
     shape = shape_of(with_gpus(2, **changes))
     assert not shape.gpus[1].divisible or shape.mode == "hami-core"
     assert shape.gpus[0].divisible == ("mode" not in changes)
@@ -208,12 +208,12 @@ def test_gpus_of_which_nothing_is_sure_take_nothing(changes):
         {"name": "1g.5gb", "memoryMB": 5000, "core": 14, "placements": "all"},
     ],
 )
-def test_profiles_that_cannot_be_true_close_the_node(profile):
+def test_impossible_profiles_close_the_node(profile):
     with pytest.raises(InventoryError, match=REGISTER):
         shape_of(with_gpus(1, migProfiles=[profile]))
 
 
-def test_without_an_instance_nothing_is_written():
+def test_a_pod_without_a_free_instance_is_refused():
     state = make_state(with_gpus(1))
     state.apply([Upserted(started(asking("all", (1, 0, 0)), assign(state, asking("all", (1, 0, 0)), ON)))])
     with pytest.raises((Refusal, RequestError)):

@@ -1,4 +1,4 @@
-"""What pods ask for: effective resources by kube-scheduler's rules, and the GPU devices among them."""
+"""What pods request: effective requests by kube-scheduler's rules, and the GPU devices among them."""
 
 from __future__ import annotations
 
@@ -32,13 +32,10 @@ def test_containers_add_up():
     ("spec", "count"),
     [
         (pod(gpus(2), gpus(1)), 3),
-        (pod(gpus(2), init=(gpus(4), gpus(3))), 4),  # init containers run one after another: their peak
+        (pod(gpus(2), init=(gpus(4), gpus(3))), 4),  # init containers run one after another: the peak counts
         (pod(gpus(2), init=(gpus(1, sidecar=True), gpus(4))), 5),  # 4 beside the sidecar's 1
         (pod(gpus(4), init=(gpus(1, sidecar=True), gpus(2))), 5),  # 4 beside the sidecar's 1
-        (
-            pod(gpus(1), init=(gpus(4), gpus(2, sidecar=True))),
-            4,
-        ),  # the sidecar starts after the 4 are free again
+        (pod(gpus(1), init=(gpus(4), gpus(2, sidecar=True))), 4),  # the sidecar starts when the 4 are free
     ],
 )
 def test_init_containers_count_by_peak_and_sidecars_add(spec, count):
@@ -79,12 +76,12 @@ def test_other_resources_are_left_to_the_scheduler():
         (pod(Container(requests=(("cpu", "fast"),))), "cpu"),
     ],
 )
-def test_impossible_requests_name_what_is_wrong(spec, text):
+def test_impossible_requests_are_errors_that_name_the_resource(spec, text):
     with pytest.raises(RequestError, match=text):
         request_of(spec)
 
 
-# Pod-level resources as ``PodRequests`` of k8s.io/component-helpers (resource/helpers.go) counts them.
+# Pod-level resources by the rule of ``PodRequests`` in k8s.io/component-helpers, resource/helpers.go.
 NATIVE = (("cpu", "1"), ("memory", "1Gi"))
 
 
@@ -93,7 +90,7 @@ NATIVE = (("cpu", "1"), ("memory", "1Gi"))
     [
         (PodSpec((Container("a", NATIVE),), overhead=(("cpu", "250m"),)), 1250, 1024),
         (PodSpec((Container("a", NATIVE),), requests=(("memory", "4Gi"),)), 1000, 4096),
-        # A name that only the overhead has does not replace what containers request.
+        # A resource that only the overhead has does not replace what containers request.
         (
             PodSpec((Container("a", NATIVE),), requests=(("memory", "4Gi"),), overhead=(("cpu", "250m"),)),
             1250,
@@ -118,10 +115,10 @@ NATIVE = (("cpu", "1"), ("memory", "1Gi"))
             9000,
             2048,
         ),
-        # A limit counts where nothing is requested (``defaultPodRequests``).
+        # A limit counts if there is no request (``defaultPodRequests``).
         (PodSpec((Container("a"),), limits=(("cpu", "2"),)), 2000, 0),
         (PodSpec((Container("a", NATIVE),), limits=(("cpu", "2"),)), 1000, 1024),
-        # What a pod cannot request as a whole does not count.
+        # Resources that a pod cannot request as a whole do not count.
         (PodSpec((Container("a", NATIVE),), requests=((GPU, "4"), ("cpu", "2"))), 2000, 1024),
     ],
 )

@@ -1,4 +1,4 @@
-"""What bind writes for a device plugin reads back as the same claims, whatever the pod and the GPUs are."""
+"""The claims read from what ``bind`` writes are what the pod requested, for any pod and any GPUs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from extender.cluster.claim_check import ReconciledClaims, reconcile_claims
-from extender.dialects.dialect import Claims
+from extender.dialects.claims import Claims
 from extender.dialects.pod_request import WRITERS, RequestError, claims_of, request_of
 from extender.k8s.objects import Container, Pod, PodSpec
 from packing.model.node_spec import Gpu, NodeSpec, Pool, meaning
@@ -29,9 +29,9 @@ def shape_of(resource: str, count: int, mib: int = MIB) -> NodeSpec:
 
 
 def written(pod: Pod, shape: NodeSpec, chosen: tuple[int, ...]) -> tuple[Claims | None, ReconciledClaims]:
-    """The claims and the books of the pod, once it is bound with what is written for it."""
-    said = WRITERS[shape.sharing_resource].assignment(pod, shape, chosen, 1_700_000_000.5, {})
-    bound = replace(pod, node_name=shape.name, annotations={**pod.annotations, **said})
+    """The claims and the allocation of the pod, once it is bound with the annotations written for it."""
+    annotations = WRITERS[shape.sharing_resource].assignment(pod, shape, chosen, 1_700_000_000.5, {})
+    bound = replace(pod, node_name=shape.name, annotations={**pod.annotations, **annotations})
     claims = claims_of(bound)
     return claims, reconcile_claims(shape, request_of(pod), claims)
 
@@ -58,7 +58,7 @@ draws = st.randoms(use_true_random=False)
 
 
 def drawn(draw, shape: NodeSpec, pod: Pod) -> tuple[int, ...]:
-    """As many GPUs of the node as the pod needs, any of them in any order."""
+    """As many GPUs of the node as the pod needs, in random order."""
     part = meaning(shape, request_of(pod)).shares
     assume(part is not None and part.count <= len(shape.gpus))
     return tuple(draw.sample(range(len(shape.gpus)), part.count))
@@ -69,17 +69,17 @@ def drawn(draw, shape: NodeSpec, pod: Pod) -> tuple[int, ...]:
     st.lists(hami_containers.map(lambda c: replace(c, sidecar=False)), min_size=1, max_size=3),
     draws,
 )
-def test_hami_reads_what_was_meant_for_each_container(inits, containers, draw):
+def test_hami_reads_the_gpus_of_each_container(inits, containers, draw):
     pod = Pod("d", "p", "u", PodSpec(tuple(containers), tuple(inits)))
     shape = shape_of(GPU, 8)
     try:
         chosen = drawn(draw, shape, pod)
         claims, settled = written(pod, shape, chosen)
-    except RequestError:  # an init container would need the GPU of a sidecar that starts later
+    except RequestError:  # an init container would need the GPU of a later sidecar
         assert any(c.sidecar for c in inits)
         assert not all(c.sidecar for c in inits)
         return
-    assert settled.doubt == ""
+    assert settled.problem == ""
     assert {gpu for gpu, _, _ in settled.parts} <= set(chosen)
     assert claims is not None
     by_stage: dict[int, Counter[str]] = {}
@@ -95,7 +95,7 @@ def test_hami_reads_what_was_meant_for_each_container(inits, containers, draw):
 
 
 @given(st.integers(1, 3), sizes, st.sampled_from([0, 1, 30, 99]), draws)
-def test_hami_books_what_was_asked_for(count, size, cores, draw):
+def test_hami_allocates_what_was_requested(count, size, cores, draw):
     pod = Pod("d", "p", "u", PodSpec((container(count, *size, cores),)))
     shape = shape_of(GPU, 4)
     assume(any(size) or cores)
@@ -104,15 +104,15 @@ def test_hami_books_what_was_asked_for(count, size, cores, draw):
     part = meaning(shape, request_of(pod)).shares
     assert part is not None
     each = part.compute_milli, part.memory_mib + MIB * part.memory_milli // 1000
-    assert (settled.parts, settled.doubt) == (tuple((gpu, *each) for gpu in sorted(chosen)), "")
+    assert (settled.parts, settled.problem) == (tuple((gpu, *each) for gpu in sorted(chosen)), "")
 
 
 def test_init_containers_and_sidecars_have_their_places_in_the_text():
     one, sidecar, none = container(1, 1000, 0, 10), container(1, 2000, 0, 20, True), container(0, 0, 0, 0)
     pod = Pod("d", "p", "u", PodSpec((none, replace(one, name="work")), (one, sidecar, none)))
-    said = WRITERS[GPU].assignment(pod, shape_of(GPU, 4), (2, 0), 0, {})
+    annotations = WRITERS[GPU].assignment(pod, shape_of(GPU, 4), (2, 0), 0, {})
     text = "GPU-0,NVIDIA,1000,10:;GPU-2,NVIDIA,2000,20:;;;GPU-0,NVIDIA,1000,10:;"
-    assert said["hami.io/vgpu-devices-to-allocate"] == text
+    assert annotations["hami.io/vgpu-devices-to-allocate"] == text
 
 
 def test_an_init_container_that_needs_a_gpu_of_a_later_sidecar_is_refused():
@@ -126,7 +126,7 @@ def test_an_init_container_that_needs_a_gpu_of_a_later_sidecar_is_refused():
         WRITERS[GPU].assignment(pod, shape_of(GPU, 4), (0, 1), 0, {})
 
 
-own_words = st.one_of(
+stowage_and_kai_annotations = st.one_of(
     st.fixed_dictionaries(
         {"stowage.dev/gpu-compute": st.sampled_from(["1m", "300m", "0.5", "30%", "1"])},
         optional={
@@ -143,20 +143,20 @@ own_words = st.one_of(
 )
 
 
-@given(own_words, draws)
-def test_our_own_words_and_kais_are_booked_as_asked_for(words, draw):
-    pod = Pod("d", "p", "u", PodSpec((Container("a"),)), annotations=words)
+@given(stowage_and_kai_annotations, draws)
+def test_stowage_and_kai_allocate_what_was_requested(annotations, draw):
+    pod = Pod("d", "p", "u", PodSpec((Container("a"),)), annotations=annotations)
     shape = shape_of("stowage.dev/gpu", 4)
     chosen = drawn(draw, shape, pod)
     _, settled = written(pod, shape, chosen)
     part = request_of(pod).shares
     assert part is not None
     each = part.compute_milli, part.memory_mib + MIB * part.memory_milli // 1000
-    assert (settled.parts, settled.doubt) == (tuple((gpu, *each) for gpu in sorted(chosen)), "")
+    assert (settled.parts, settled.problem) == (tuple((gpu, *each) for gpu in sorted(chosen)), "")
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=3), st.lists(st.integers(0, 20), max_size=2), draws)
-def test_gpushare_books_what_was_asked_for(containers, inits, draw):
+def test_gpushare_allocates_what_was_requested(containers, inits, draw):
     def of(units: int) -> Container:
         requests = ((UNITS, str(units)),) if units else ()
         return Container("c", requests, requests)
@@ -167,4 +167,4 @@ def test_gpushare_books_what_was_asked_for(containers, inits, draw):
     assume(0 < most <= 15)
     chosen = drawn(draw, shape, pod)
     _, settled = written(pod, shape, chosen)
-    assert (settled.parts, settled.doubt) == (((*chosen, 0, most),), "")
+    assert (settled.parts, settled.problem) == (((*chosen, 0, most),), "")

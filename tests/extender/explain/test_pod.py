@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from extender.explain.pod import Need, asks, explain, explain_verdict, parse_pod
 from extender.k8s.manifests import WirePod
-from extender.k8s.objects import Container, PodSpec
+from extender.k8s.objects import Container, PodSpec, Upserted
 from extender.k8s.scheduling_rules import NodeFilter
 from extender.protocol.node_names import NO_NAMES, NodeNames
 from extender.untrusted.limits import KEY, PROBLEM, SELECTOR_ITEMS
@@ -42,7 +42,7 @@ def test_the_nearest_node_is_the_one_that_lacks_least():
         *(make_node(name) for name in "abc"),
         *(make_pod(f"on-{name}", held, node_name=name) for name, held in zip("abc", (8, 5, 7), strict=True)),
     )
-    refusal = refusals(explain(state, make_pod("new", 4)))[Reason.DEVICES_TAKEN.text]
+    refusal = refusals(explain(state, make_pod("new", 4)))[Reason.NO_FREE_GPUS.text]
     assert (refusal.nodes, refusal.nearest) == (3, "b")
     assert refusal.lacks == (Need(GPU, 4, 3, 8),)
 
@@ -73,7 +73,7 @@ def test_nodes_that_kube_scheduler_would_not_ask_about_are_counted_apart():
     spec = make_pod("x").spec
     pod = make_pod("new", spec=PodSpec(spec.containers, node_selector=(("zone", "west"),)))
     assert explain(state, pod).passed_over == {"node selector does not match": 1}
-    state.nodes["off"] = type(state.nodes["off"])("off", labels={"zone": "west"}, unschedulable=True)
+    state.apply([Upserted(replace(state.nodes["off"], labels={"zone": "west"}, unschedulable=True))])
     explanation = explain(state, pod)
     assert explanation.passed_over == {"node selector does not match": 1, "node is cordoned": 1}
     assert (explanation.nodes, explanation.fits) == (1, 1)

@@ -14,7 +14,8 @@ from extender.inventory.node_inventory import shape_of, sources_of
 from extender.inventory.shared_gpus import InventoryError
 from extender.k8s.manifests import WireCards, WireNode, WirePod
 from extender.k8s.objects import Card, Deleted, KoordinatorDevice, Listed, Node, Pod, Upserted
-from extender.source.list_watch import CARDS, ListWatch
+from extender.source.list_watch import ListWatch
+from extender.source.watched_kinds import WATCHED_KINDS
 from packing.fleet.fleet import Gpu
 from packing.model.reasons import Reason
 from tests.extender.builders import make_state, why
@@ -182,7 +183,7 @@ def test_a_gap_in_the_minor_numbers_takes_nothing() -> None:
 
 def test_it_is_listed_as_the_api_server_has_it() -> None:
     page = {"metadata": {"resourceVersion": "7"}, "items": [yaml.safe_load(DEVICE)]}
-    protocol = ListWatch(CARDS)
+    protocol = ListWatch(WATCHED_KINDS["Device"])
     assert protocol.next_request().path == "/apis/scheduling.koordinator.sh/v1alpha1/devices"
     upserted, listed = protocol.page(json.dumps(page).encode())
     assert upserted == Upserted(device())

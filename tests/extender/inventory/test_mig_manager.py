@@ -19,8 +19,9 @@ from extender.inventory.node_inventory import inventory_of, shape_of, sources_of
 from extender.k8s.manifests import WireMigLayouts
 from extender.k8s.mig_config import layouts_of
 from extender.k8s.objects import Deleted, Listed, MigLayouts, Node, Upserted
-from extender.source.list_watch import ListWatch, mig_layouts
+from extender.source.list_watch import ListWatch
 from extender.source.snapshot import Snapshot
+from extender.source.watched_kinds import mig_layouts
 from extender.untrusted.limits import MIG_CONFIG, MIG_LAYOUTS, PROBLEM
 from packing.fleet.fleet import NodeSpec
 from packing.model.reasons import Reason

@@ -401,7 +401,7 @@ def test_a_node_of_our_own_with_fewer_gpus_than_its_label_has_a_sick_one():
         "nvidia.com/gpu.product": "NVIDIA-L40S",
     }
     found = shape_of(node(labels, **{"nvidia.com/gpu": "3"}))
-    assert (len(found.gpus), found.blocked) == (4, Reason.SICK_GPU)
+    assert (len(found.gpus), found.blocked) == (4, Reason.UNHEALTHY_GPU)
     assert shape_of(node(labels, **{"nvidia.com/gpu": "4"})).blocked is Reason.FITS
     assert shape_of(node(labels)).blocked is Reason.FITS  # without NVIDIA's plugin
 

@@ -55,7 +55,7 @@ def test_each_condition_of_the_table_closes_the_node_while_it_stands(kind, bad):
     good = {"True": "False", "False": "True", "": "True"}[bad]
     for status in ("True", "False", "Unknown", ""):
         found = inventory_of(read([{"type": kind, "status": status}]))
-        assert found.shape.blocked is (Reason.SICK_GPU if bad and status == bad else Reason.FITS)
+        assert found.shape.blocked is (Reason.UNHEALTHY_GPU if bad and status == bad else Reason.FITS)
         assert (kind in found.doubt) == bool(bad and status == bad)
     assert inventory_of(read([{"type": kind, "status": good}])).shape.blocked is Reason.FITS
 
@@ -83,7 +83,7 @@ def test_each_condition_of_the_table_closes_the_node_while_it_stands(kind, bad):
 )
 def test_names_that_a_cluster_chose_itself_count_by_their_words(kind, bad):
     for status in ("True", "False", "Unknown"):
-        expected = Reason.SICK_GPU if status == bad else Reason.FITS
+        expected = Reason.UNHEALTHY_GPU if status == bad else Reason.FITS
         assert inventory_of(read([{"type": kind, "status": status}])).shape.blocked is expected
 
 
@@ -104,7 +104,7 @@ def test_names_that_a_cluster_chose_itself_count_by_their_words(kind, bad):
 )
 def test_taints_that_speak_of_sick_gpus(key, value, effect, closes):
     found = inventory_of(read(taints=[{"key": key, "value": value, "effect": effect}]))
-    assert found.shape.blocked is (Reason.SICK_GPU if closes else Reason.FITS)
+    assert found.shape.blocked is (Reason.UNHEALTHY_GPU if closes else Reason.FITS)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_taints_that_speak_of_sick_gpus(key, value, effect, closes):
 )
 def test_labels_that_speak_of_sick_gpus(key, value, closes):
     found = inventory_of(read(labels={key: value}))
-    assert found.shape.blocked is (Reason.SICK_GPU if closes else Reason.FITS)
+    assert found.shape.blocked is (Reason.UNHEALTHY_GPU if closes else Reason.FITS)
 
 
 def test_the_known_label_sets_are_healthy():
@@ -143,18 +143,18 @@ def test_a_node_opens_again_when_the_condition_is_gone_and_pods_keep_what_they_h
     waiting = make_pod("waiting")
     assert why(state, waiting, "n") is Reason.FITS
     state.apply([Upserted(sick)])
-    assert why(state, waiting, "n") is Reason.SICK_GPU
+    assert why(state, waiting, "n") is Reason.UNHEALTHY_GPU
     assert state.fleet.free[state.fleet.resources["nvidia.com/gpu"], 0] == 5
     seen, told = view_node(state, "n", 0.0), explain(state, waiting)
     assert seen is not None
-    assert seen.takes_nothing == Reason.SICK_GPU.text
+    assert seen.takes_nothing == Reason.UNHEALTHY_GPU.text
     assert "condition 'GPUXIDErrors' is True" in seen.problem
-    assert [(one.reason, one.eviction_helps) for one in told.refusals] == [(Reason.SICK_GPU.text, False)]
+    assert [(one.reason, one.eviction_helps) for one in told.refusals] == [(Reason.UNHEALTHY_GPU.text, False)]
     state.apply([Upserted(read([{"type": "GPUXIDErrors", "status": "False"}]))])
     assert why(state, waiting, "n") is Reason.FITS
     assert "n" not in state.problems
     state.apply([Upserted(read(taints=[{"key": "nvidia.com/gpu-xid-error", "effect": "NoSchedule"}]))])
-    assert why(state, waiting, "n") is Reason.SICK_GPU
+    assert why(state, waiting, "n") is Reason.UNHEALTHY_GPU
 
 
 def test_a_pod_without_a_gpu_goes_to_a_node_with_sick_gpus():
@@ -166,7 +166,7 @@ def test_a_pod_without_a_gpu_goes_to_a_node_with_sick_gpus():
 
 def test_a_register_that_says_which_gpu_is_sick_leaves_the_others_open():
     sign = (("GPUXIDErrors", "True"),)
-    for healthy, expected in ((False, Reason.FITS), (True, Reason.SICK_GPU)):
+    for healthy, expected in ((False, Reason.FITS), (True, Reason.UNHEALTHY_GPU)):
         one = {"id": "a", "count": 10, "devmem": 1000, "devcore": 100, "health": True}
         node = Node(
             "n",

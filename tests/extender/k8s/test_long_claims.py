@@ -14,7 +14,7 @@ from functools import cache
 import pytest
 
 from extender.cluster.claim_check import reconcile_claims
-from extender.dialects.dialect import Claim, Claims, listed, number, positive
+from extender.dialects.claims import Claim, Claims, parse_indices, parse_number, parse_positive
 from extender.dialects.pod_request import claims_of, request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Container, PodSpec, Upserted
@@ -35,7 +35,7 @@ SAID = {
     "vgpu-manager": ("vgpu-manager-running", "nvidia.com/pre-allocated"),
     "koordinator": ("koordinator-running", "scheduling.koordinator.sh/device-allocated"),
     "gpushare": ("gpushare-running", "ALIYUN_COM_GPU_MEM_IDX"),
-    "own": ("own-running", "stowage.dev/gpu-indices"),
+    "own": ("stowage-running", "stowage.dev/gpu-indices"),
 }
 DEVICE = {  # one more device of each, and what joins them
     "hami": ("GPU-z{},NVIDIA,1,1", ":"),
@@ -119,7 +119,7 @@ def test_devices_are_counted_before_any_is_read(on):
         tracemalloc.stop()
     assert claims is not None
     assert claims.devices == ()
-    assert "more than" in claims.complaint
+    assert "more than" in claims.problem
     assert peak < 64 << 10
 
 
@@ -130,7 +130,7 @@ def test_long_json_is_not_parsed(on):
     for text in (many(on, 20_000), many(on, CLAIMED_DEVICES + 1), " " * POD_ANNOTATION + many(on, 1)):
         claims = claims_of(replace(running, annotations={**running.annotations, key: text}))
         assert claims is not None
-        assert "cannot be read" in claims.complaint
+        assert "cannot be read" in claims.problem
 
 
 def test_work_grows_with_claims_and_gpus_and_not_with_their_product():
@@ -148,13 +148,13 @@ def test_work_grows_with_claims_and_gpus_and_not_with_their_product():
 
 @pytest.mark.parametrize("text", ["²", "٣", "1_0", " 1", "+1", "-1", "1.0", "", "9" * 10, "9" * LONG, "x"])
 def test_a_number_has_a_few_ascii_digits(text):
-    for read in (number, listed):
+    for read in (parse_number, parse_indices):
         with pytest.raises(ValueError, match="not a whole number") as error:
             read(text)
         assert len(str(error.value)) < PROBLEM
-    with pytest.raises(RequestError, match="not a whole number from 1"):
-        positive("a", text)
-    assert (number("0"), number("007"), listed("3,01")) == (0, 7, ["3", "1"])
+    with pytest.raises(RequestError, match="not a whole number of at least 1"):
+        parse_positive("a", text)
+    assert (parse_number("0"), parse_number("007"), parse_indices("3,01")) == (0, 7, ["3", "1"])
 
 
 @pytest.mark.parametrize("label", ["²", "٣", "9" * 63, "-1", "0"])

@@ -220,7 +220,7 @@ def test_any_node_goes_into_the_books_and_out_again(node: Node, cards: Koordinat
     state.apply([Upserted(make_node("sound")), Upserted(make_pod("waits", 2))])
     state.apply([Upserted(make_pod("runs", 1, node_name="n")), *([Upserted(cards)] if cards else [])])
     state.apply([Upserted(node)])
-    state.policy.cost(state.fleet, next(iter(state.allocations._holds.values())).request)
+    state.policy.cost(state.fleet, next(iter(state.allocations._placements.values())).request)
     assert why(state, make_pod("asks", 1), "sound") is Reason.FITS
 
 

@@ -17,7 +17,8 @@ from extender.dialects.pod_request import RequestError, request_of
 from extender.k8s.manifests import WireNode, WirePod
 from extender.k8s.objects import Deleted, Node, Pod, Upserted
 from extender.protocol import messages as envelope
-from extender.source.list_watch import PODS, ListWatch
+from extender.source.list_watch import ListWatch
+from extender.source.watched_kinds import WATCHED_KINDS
 from extender.untrusted.limits import (
     CONTAINERS,
     KEY,
@@ -334,7 +335,7 @@ def test_a_bad_message_says_little(message: dict[str, Any]) -> None:
 
 
 def test_what_the_watch_logs_is_short(caplog: pytest.LogCaptureFixture) -> None:
-    following = ListWatch(PODS)
+    following = ListWatch(WATCHED_KINDS["Pod"])
     following.page(b'{"metadata": {"resourceVersion": "1"}, "items": []}')
     following.next_request()
     with caplog.at_level("INFO", logger="extender"):

@@ -168,9 +168,9 @@ def test_an_error_does_not_quote_the_pod() -> None:
 
 
 def test_a_filter_reply_with_names() -> None:
-    result = wire.FilterResult(of(["n1"]), {"GPUs are taken": of(["n2"])}, {"no GPU": of(["n3"])})
+    result = wire.FilterResult(of(["n1"]), {"not enough free GPUs": of(["n2"])}, {"no GPU": of(["n3"])})
     assert wire.encode_filter(result) == (
-        b'{"Nodes":null,"NodeNames":["n1"],"FailedNodes":{"n2":"GPUs are taken"},'
+        b'{"Nodes":null,"NodeNames":["n1"],"FailedNodes":{"n2":"not enough free GPUs"},'
         b'"FailedAndUnresolvableNodes":{"n3":"no GPU"},"Error":""}'
     )
 
@@ -221,7 +221,11 @@ def test_priorities_are_the_json_of_their_meaning(names: list[str], rng: random.
     assert json.loads(wire.encode_priorities(of(names), np.array(scores, np.uint8))) == expected
 
 
-@given(st.dictionaries(names_of_nodes, st.sampled_from(["GPUs are taken", 'a "quoted", text']), max_size=30))
+@given(
+    st.dictionaries(
+        names_of_nodes, st.sampled_from(["not enough free GPUs", 'a "quoted", text']), max_size=30
+    )
+)
 def test_reasons_are_the_json_of_their_meaning(reasons: dict[str, str]) -> None:
     refused: dict[str, list[str]] = {}
     for name, reason in reasons.items():

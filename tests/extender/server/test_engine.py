@@ -43,7 +43,7 @@ def test_an_event_that_fails_takes_no_other_with_it(
     engine.apply([Upserted(make_node("a")), Upserted(make_node("b")), *SYNCED])
     assert "b" in engine.state.fleet.rows
     assert engine.missing() == ""
-    assert "did not take an event (Upserted)" in caplog.text
+    assert "could not apply an event (Upserted)" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_the_setting_wins_over_the_version_of_the_api_server(
 
 
 async def test_pods_seen_by_filter_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "_SEEN", 2)
+    monkeypatch.setattr(engine_module, "_RECENT_PODS", 2)
     engine = make_engine(bind=True)
     for name in ("one", "two", "three", "two"):
         pod = {"metadata": {"name": name, "uid": name}, "spec": {"containers": [{}]}}
         await engine.verbs["filter"](json.dumps({"Pod": pod, "Nodes": None, "NodeNames": []}).encode())
-    assert [pod.uid for pod in engine._seen.values()] == ["three", "two"]
+    assert [pod.uid for pod in engine._recent_pods.values()] == ["three", "two"]
 
 
 class LiveSource(SnapshotSource):
@@ -112,7 +112,7 @@ async def test_room_that_may_have_been_taken_unseen_is_nobodys_for_a_while() -> 
     for ended_at in (None, now):
         source.broken = Interruption(now, ended_at)
         assert await nodes_for(engine, "first") == (["a"], "")  # its own room it may have
-        assert await nodes_for(engine, "second") == (None, engine_module._UNSURE)
+        assert await nodes_for(engine, "second") == (None, engine_module._POSSIBLY_TAKEN)
     engine.apply([Upserted(replace(first, node_name="elsewhere"))])
     assert await nodes_for(engine, "second") == (["a"], "")
     source.broken = Interruption(now - 100, now - 90)
@@ -127,7 +127,7 @@ async def test_where_nothing_is_free_in_any_case_the_reasons_are_given_as_ever()
     assert await nodes_for(engine, "gone", gpus=1) == (["a"], "")
     source.broken = Interruption(time.monotonic(), None)
     assert await nodes_for(engine, "large") == ([], "")
-    assert await nodes_for(engine, "other", gpus=4) == (None, engine_module._UNSURE)
+    assert await nodes_for(engine, "other", gpus=4) == (None, engine_module._POSSIBLY_TAKEN)
     source.broken = Interruption(source.broken.began_at, time.monotonic())
     engine.apply([Deleted("Pod", gone.key)])
     assert await nodes_for(engine, "other", gpus=4) == (["a"], "")
@@ -156,13 +156,13 @@ async def test_a_request_that_waits_sees_who_is_bound_by_then_and_clears_nothing
     waits = asyncio.create_task(nodes_for(engine, "large", gpus=12))  # refused, and waits for news
     await asyncio.sleep(0)
     assert await nodes_for(engine, "small", gpus=4) == (["a"], "")  # there is room beside
-    assert await waits == (None, engine_module._UNSURE)
+    assert await waits == (None, engine_module._POSSIBLY_TAKEN)
     waits = asyncio.create_task(nodes_for(engine, "larger", gpus=8))
     await asyncio.sleep(0)
     engine.apply([Upserted(replace(gone, node_name="elsewhere"))])
     assert await waits == (["a"], "")
     engine.apply([Upserted(replace(gone, node_name="a"))])
-    assert await nodes_for(engine, "small", gpus=8) == (None, engine_module._UNSURE)
+    assert await nodes_for(engine, "small", gpus=8) == (None, engine_module._POSSIBLY_TAKEN)
     engine.apply([Upserted(make_pod("larger", 4, node_name="a"))])  # as small as it is, it counts once
     assert await nodes_for(engine, "small", gpus=4) == (["a"], "")
 
@@ -181,13 +181,13 @@ async def test_explain_bind_and_preempt_see_what_filter_sees() -> None:
     assert (await engine.inspector.explain(manifest)).fits == 1
     assert await victims_for(engine, gpus=8) == {"a": ["uid-running"]}
     source.broken = Interruption(time.monotonic(), None)
-    assert await nodes_for(engine, "p", gpus=4) == (None, engine_module._UNSURE)
+    assert await nodes_for(engine, "p", gpus=4) == (None, engine_module._POSSIBLY_TAKEN)
     assert (await engine.inspector.explain(manifest)).fits == 0
     assert await victims_for(engine, gpus=8) == {}
     assert await victims_for(engine, gpus=4) == {"a": ["uid-running"]}
     binding = {"PodName": "p", "PodNamespace": "default", "PodUID": "uid-p", "Node": "a"}
     reply, _ = await engine.verbs["bind"](json.dumps(binding).encode())
-    assert json.loads(reply)["Error"] == Reason.DEVICES_TAKEN.text
+    assert json.loads(reply)["Error"] == Reason.NO_FREE_GPUS.text
     engine.apply([Upserted(replace(first, node_name="elsewhere"))])
     assert (await engine.inspector.explain(manifest)).fits == 1
 
@@ -226,8 +226,8 @@ async def test_large_pods_that_come_and_go_leave_little_behind() -> None:
         tracemalloc.stop()
     assert kept < 12 << 20  # 600 pods have 18 MiB
     for number in (619, 590):
-        assert engine._seen.get(f"u{number}") is not None
-    assert engine._seen.get("u100") is None
+        assert engine._recent_pods.get(f"u{number}") is not None
+    assert engine._recent_pods.get("u100") is None
 
 
 async def test_bind_finds_the_pod_of_the_last_filter_however_large_it_is() -> None:
@@ -235,10 +235,10 @@ async def test_bind_finds_the_pod_of_the_last_filter_however_large_it_is() -> No
     for name in ("huge", "huger"):
         pod = make_pod(name, annotations={"stowage.dev/large": "x" * (2 << 20)})
         engine._remember(pod)
-        engine._unseen.note(pod, "a", 0.0)
-        assert engine._seen.get(pod.uid) is pod
+        engine._unconfirmed.note(pod, "a", 0.0)
+        assert engine._recent_pods.get(pod.uid) is pod
     now = Interruption(0.0, None)
-    assert [pod.name for pod, _ in engine._unseen.after(now, 0.0)] == ["huge", "huger"]
+    assert [pod.name for pod, _ in engine._unconfirmed.after(now, 0.0)] == ["huge", "huger"]
 
 
 def test_an_unknown_policy_is_a_wrong_setting() -> None:

@@ -1,4 +1,4 @@
-"""Replicas over one API server: who is in charge, and what that is worth."""
+"""Replicas over one API server: who is the leader, and what that is worth."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from extender.k8s.objects import Event, Pod, Upserted
-from extender.server.leader_elector import Elector
+from extender.server.leader_elector import LeaderElector
 from extender.source.apiserver import KubeSource
 from extender.source.interface import BindError
 from tests.extender.apiserver import LEASES, PATIENT, ApiServer, pod, source_of
@@ -25,7 +25,7 @@ class Replica:
     """A candidate that follows the cluster, as the service does."""
 
     source: KubeSource
-    elector: Elector
+    elector: LeaderElector
     keys: set[str]
 
     @property
@@ -52,7 +52,7 @@ async def start(api: ApiServer, tmp_path: Path) -> AsyncIterator[Start]:
         def starting(token: str = "secret") -> Replica:
             source = source_of(api, tmp_path, {"token": token}, timeouts=replace(PATIENT, bind=10))
             replica = Replica(
-                source, Elector(source, source.lease("gpu", "stowage", SECONDS), SECONDS), set()
+                source, LeaderElector(source, source.lease("gpu", "stowage", SECONDS), SECONDS), set()
             )
             loop = asyncio.get_running_loop()
 
@@ -87,13 +87,13 @@ def lease(api: ApiServer) -> dict[str, object]:
     return spec
 
 
-async def test_one_of_two_is_in_charge_and_the_other_takes_over_when_it_resigns(
+async def test_one_of_two_is_the_leader_and_the_other_takes_over_when_it_resigns(
     api: ApiServer, start: Start
 ) -> None:
     first = start()
     await until(lambda: first.is_leader)
     second = start()
-    await until(lambda: second.elector.waiting_for() == "another replica leads")
+    await until(lambda: second.elector.waiting_for() == "another replica is the leader")
     assert first.elector.waiting_for() == ""
     assert lease(api)["leaseDurationSeconds"] == SECONDS
     await first.elector.resign()
@@ -107,7 +107,7 @@ async def test_one_of_two_is_in_charge_and_the_other_takes_over_when_it_resigns(
 async def test_a_lease_is_not_released_while_a_bind_runs(api: ApiServer, start: Start) -> None:
     first = start()
     await until(lambda: first.is_leader)
-    with first.elector.acting():
+    with first.elector.hold_during_write():
         resigning = asyncio.create_task(first.elector.resign())
         await asyncio.sleep(0.2)
         assert not first.is_leader
@@ -116,14 +116,14 @@ async def test_a_lease_is_not_released_while_a_bind_runs(api: ApiServer, start: 
     assert not lease(api)["holderIdentity"]
 
 
-async def test_who_cannot_renew_is_not_in_charge_when_another_begins(api: ApiServer, start: Start) -> None:
+async def test_who_cannot_renew_is_not_the_leader_when_another_begins(api: ApiServer, start: Start) -> None:
     first = start("first")
     await until(lambda: first.is_leader)
     holder = lease(api)["holderIdentity"]
     api.banned.add("first")
     second = start("second")
     while not second.is_leader:
-        assert not (first.is_leader and second.elector._election.leads(time.monotonic()))
+        assert not (first.is_leader and second.elector._election.holds_lease(time.monotonic()))
         await asyncio.sleep(0.01)
     assert not first.is_leader
     assert lease(api)["holderIdentity"] not in ("", holder)
@@ -180,8 +180,8 @@ async def test_only_who_leads_binds(api: ApiServer, start: Start) -> None:
     first = start()
     await until(lambda: first.is_leader)
     second = start()
-    await until(lambda: second.elector.waiting_for() == "another replica leads")
-    with pytest.raises(BindError, match="leads no more"):
+    await until(lambda: second.elector.waiting_for() == "another replica is the leader")
+    with pytest.raises(BindError, match="no longer the leader"):
         await second.source.bind(Pod("ml", "p0", "u-p0"), "n0")
     await first.source.bind(Pod("ml", "p0", "u-p0"), "n0")
     assert api.pods.objects["ml/p0"]["spec"]["nodeName"] == "n0"

@@ -58,7 +58,7 @@ def test_whole_gpus_and_devices_of_a_plugin_are_no_slivers() -> None:
     state = state_with(shared("n"), make_node("plain"), minimum=1000)
     assert why(state, make_pod("whole", 1), "plain") is Reason.FITS
     assert why(state, asks(compute="100%"), "n") is Reason.FITS
-    assert why(state, asks(compute="5%"), "plain") is Reason.NO_SUCH_DEVICE
+    assert why(state, asks(compute="5%"), "plain") is Reason.NO_SUCH_RESOURCE
 
 
 def test_filter_and_explain_say_so() -> None:

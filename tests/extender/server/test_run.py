@@ -118,7 +118,7 @@ def test_a_stop_finishes_what_runs_and_exits_with_0(start: Start) -> None:
     assert process.exit_code() == 0
     messages = [line["message"] for line in process.log()]
     assert any(message.startswith("ready: ") for message in messages)
-    assert messages[-1] == "stopping on SIGTERM"
+    assert messages[-1] == "stopping after SIGTERM"
 
 
 def test_interrupted_while_it_starts_it_stops_too(start: Start) -> None:

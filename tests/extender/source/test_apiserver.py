@@ -19,6 +19,7 @@ from kubernetes.config import ConfigException
 from extender.k8s.objects import Pod
 from extender.source.apiserver import KubeSource, from_kubeconfig, in_cluster
 from extender.source.interface import BindConflict, BindError, PodNotFound, Unavailable, Unreachable
+from extender.source.rest import RestClient
 from tests.extender.apiserver import PATIENT, ApiServer, pod, source_of
 
 
@@ -152,7 +153,7 @@ async def test_a_token_that_cannot_be_renewed_is_a_server_out_of_reach(api: ApiS
 
     configuration = Configuration(host=api.url, api_key={"BearerToken": "old"})
     configuration.refresh_api_key_hook = renew  # type: ignore[assignment]
-    source = KubeSource(ApiClient(configuration), "test")
+    source = KubeSource(RestClient(ApiClient(configuration)), "test")
     assert source.server_version() == ""
     with pytest.raises(Unreachable, match="Token file exists but empty"):
         await source.bind(Pod("ml", "p0", "u-p0"), "n1")

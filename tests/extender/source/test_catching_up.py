@@ -15,9 +15,13 @@ from urllib3 import HTTPResponse
 
 from extender.k8s.objects import Event, Upserted
 from extender.source import apiserver as kube
-from extender.source import list_watch as watch
 from extender.source.apiserver import KubeSource
-from extender.source.reflector import Backoff, Freshness, Reflector, Refused
+from extender.source.backoff import Backoff
+from extender.source.freshness import Freshness
+from extender.source.list_watch import Request
+from extender.source.reflector import Reflector
+from extender.source.rest import Refused
+from extender.source.watched_kinds import WATCHED_KINDS
 from tests.extender.apiserver import PATIENT, ApiServer, pod, source_of
 
 PODS = "/api/v1/pods"
@@ -49,7 +53,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
 
 @pytest.fixture
 async def source(api: ApiServer, tmp_path: Path) -> KubeSource:
-    return source_of(api, tmp_path, timeouts=replace(PATIENT, flush=10.0))
+    return source_of(api, tmp_path, timeouts=replace(PATIENT, catch_up=10.0))
 
 
 @pytest.fixture
@@ -108,14 +112,14 @@ async def test_a_server_that_is_away_has_nothing_newer(
     interruption = source.interruption()
     assert interruption
     assert interruption.ended_at is None
-    assert time.monotonic() - started < source._api.timeouts.flush
+    assert time.monotonic() - started < source._rest.timeouts.catch_up
     api.start()
 
 
 async def test_a_server_that_refuses_has_something_newer(
     api: ApiServer, source: KubeSource, delivered: Delivered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source._api, "timeouts", replace(PATIENT, flush=0.3))
+    monkeypatch.setattr(source._rest, "timeouts", replace(PATIENT, catch_up=0.3))
     api.script[PODS].extend(["403"] * 1000)  # as while it starts, and has not loaded who may do what
     api.hang_up()
     await broken(source)
@@ -128,28 +132,28 @@ def test_a_server_that_has_refused_is_still_there_while_it_is_asked_again() -> N
     asked_again, ended = threading.Event(), threading.Event()
     answers: Iterator[Exception] = iter([Refused(403, "not yet"), OSError("no answer")])
 
-    def ask(request: watch.Request) -> HTTPResponse:
+    def ask(request: Request) -> HTTPResponse:
         answer = next(answers)
         if isinstance(answer, OSError):
             asked_again.set()
             ended.wait(20)
         raise answer
 
-    follower = Reflector(watch.PODS, ask)
-    follower.start(lambda events: None)
+    reflector = Reflector(WATCHED_KINDS["Pod"], ask)
+    reflector.start(lambda events: None)
     assert asked_again.wait(20)
-    assert follower.standing() is Freshness.BEHIND
-    follower.stop()
+    assert reflector.connection.freshness() is Freshness.BEHIND
+    reflector.stop()
     ended.set()
-    follower.join(20)
-    assert follower.standing() is not Freshness.BEHIND
+    reflector.join(20)
+    assert reflector.connection.freshness() is not Freshness.BEHIND
 
 
 async def test_a_server_that_says_nothing_is_waited_for_once(
     api: ApiServer, source: KubeSource, delivered: Delivered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source._api, "timeouts", replace(PATIENT, flush=0.3))
-    monkeypatch.setattr(kube, "_HOPELESS", 60.0)
+    monkeypatch.setattr(source._rest, "timeouts", replace(PATIENT, catch_up=0.3))
+    monkeypatch.setattr(kube, "_NOT_WAITING", 60.0)
     port = int(api.url.rpartition(":")[2])
     api.stop()
     with socket.create_server(("127.0.0.1", port)):
@@ -175,6 +179,6 @@ async def test_tries_in_between_are_few_and_quiet(
 
 async def broken(source: KubeSource) -> None:
     """Waits until the source has noticed."""
-    for follower in source._followers:
-        while follower._settled_at is not None:
+    for reflector in source._required:
+        while reflector.connection.is_open:
             await asyncio.sleep(0.001)

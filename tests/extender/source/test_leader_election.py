@@ -8,16 +8,16 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from extender.source.leader_election import Election, Record, released
+from extender.source.leader_election import Election, LeaseRecord, released
 
 LEASE = 15
-TODAY = "2026-01-01T00:00:00.000000Z"
+TIMESTAMP = "2026-01-01T00:00:00.000000Z"
 
 
-def led(identity: str = "a", at: float = 100.0) -> tuple[Election, Record]:
+def led(identity: str = "a", at: float = 100.0) -> tuple[Election, LeaseRecord]:
     """A candidate that leads, and what it wrote."""
     election = Election(identity, LEASE)
-    record = election.claim(at, TODAY)
+    record = election.record_to_write(at, TIMESTAMP)
     assert record is not None
     election.written(record, at, at + 0.1)
     return election, record
@@ -25,19 +25,19 @@ def led(identity: str = "a", at: float = 100.0) -> tuple[Election, Record]:
 
 def test_a_lease_that_is_not_there_is_had_at_once() -> None:
     election, record = led()
-    assert record == Record("a", LEASE, TODAY, TODAY, 0)
-    assert election.leads(100.2)
+    assert record == LeaseRecord("a", LEASE, TIMESTAMP, TIMESTAMP, 0)
+    assert election.holds_lease(100.2)
     assert election.term == 1
 
 
 def test_a_leader_that_cannot_renew_stops_before_another_may_begin() -> None:
     leader, record = led(at=100.0)
     other = Election("b", LEASE)
-    other.seen(record, 0.0)  # its clock shows another time, and its first look is late
-    assert leader.leads(109.9)
-    assert not leader.leads(110.0)
-    assert other.claim(14.9, TODAY) is None
-    assert other.claim(15.0, TODAY) == Record("b", LEASE, TODAY, TODAY, 1)
+    other.observe(record, 0.0)  # its clock shows another time, and its first look is late
+    assert leader.holds_lease(109.9)
+    assert not leader.holds_lease(110.0)
+    assert other.record_to_write(14.9, TIMESTAMP) is None
+    assert other.record_to_write(15.0, TIMESTAMP) == LeaseRecord("b", LEASE, TIMESTAMP, TIMESTAMP, 1)
 
 
 def test_what_a_leader_writes_may_take_until_another_may_begin() -> None:
@@ -48,55 +48,55 @@ def test_what_a_leader_writes_may_take_until_another_may_begin() -> None:
 
 def test_a_renewal_keeps_who_and_since_when() -> None:
     leader, record = led()
-    renewal = leader.claim(102.0, "later")
-    assert renewal == Record("a", LEASE, record.acquired, "later", 0)
+    renewal = leader.record_to_write(102.0, "later")
+    assert renewal == LeaseRecord("a", LEASE, record.acquired, "later", 0)
     leader.written(renewal, 102.0, 102.1)
-    assert leader.leads(111.9)
+    assert leader.holds_lease(111.9)
     assert leader.term == 1
 
 
 def test_a_renewed_lease_is_respected_anew_and_an_old_one_runs_out() -> None:
     _, record = led("a")
     other = Election("b", LEASE)
-    other.seen(record, 0.0)
-    other.seen(Record("a", LEASE, record.acquired, "later", 0), 14.0)
-    assert other.claim(28.9, TODAY) is None
-    assert other.claim(29.0, TODAY) is not None
+    other.observe(record, 0.0)
+    other.observe(LeaseRecord("a", LEASE, record.acquired, "later", 0), 14.0)
+    assert other.record_to_write(28.9, TIMESTAMP) is None
+    assert other.record_to_write(29.0, TIMESTAMP) is not None
 
 
 def test_the_duration_that_counts_is_the_holders() -> None:
     other = Election("b", 3)
-    other.seen(Record("a", 60, TODAY, TODAY), 0.0)
-    assert other.claim(59.0, TODAY) is None
-    assert other.claim(60.0, TODAY) is not None
+    other.observe(LeaseRecord("a", 60, TIMESTAMP, TIMESTAMP), 0.0)
+    assert other.record_to_write(59.0, TIMESTAMP) is None
+    assert other.record_to_write(60.0, TIMESTAMP) is not None
 
 
 def test_a_released_lease_is_free_at_once() -> None:
     leader, record = led()
     leader.resign()
-    assert not leader.leads(100.2)
+    assert not leader.holds_lease(100.2)
     assert leader.write_deadline(100.2) == 0.0
-    assert leader.claim(100.2, TODAY) is None
+    assert leader.record_to_write(100.2, TIMESTAMP) is None
     other = Election("b", LEASE)
-    other.seen(record, 0.0)
-    other.seen(released(record, TODAY), 0.1)
-    assert other.claim(0.1, TODAY) == Record("b", LEASE, TODAY, TODAY, 1)
+    other.observe(record, 0.0)
+    other.observe(released(record, TIMESTAMP), 0.1)
+    assert other.record_to_write(0.1, TIMESTAMP) == LeaseRecord("b", LEASE, TIMESTAMP, TIMESTAMP, 1)
 
 
 def test_an_answer_that_came_too_late_makes_nobody_a_leader() -> None:
     election = Election("a", LEASE)
-    record = election.claim(100.0, TODAY)
+    record = election.record_to_write(100.0, TIMESTAMP)
     assert record is not None
     election.written(record, 100.0, 111.0)
-    assert not election.leads(111.0)
+    assert not election.holds_lease(111.0)
 
 
 def test_leading_again_is_a_new_term() -> None:
     leader, _ = led(at=100.0)
-    renewal = leader.claim(120.0, TODAY)  # nobody took it meanwhile
+    renewal = leader.record_to_write(120.0, TIMESTAMP)  # nobody took it meanwhile
     assert renewal is not None
     leader.written(renewal, 120.0, 120.1)
-    assert leader.leads(121.0)
+    assert leader.holds_lease(121.0)
     assert leader.term == 2
 
 
@@ -113,7 +113,7 @@ class Candidate:
     offset: float
     rate: float
     version: int = 0  # of the Lease, as it was last read or written
-    sent: tuple[int, Record, float] | None = None  # version, what was written, when (own clock)
+    sent: tuple[int, LeaseRecord, float] | None = None  # version, what was written, when (own clock)
     committed: bool = False
 
     def clock(self, now: float) -> float:
@@ -124,11 +124,11 @@ class Candidate:
 class Server:
     """One Lease, and requests of callers who gave up on them but that may still arrive."""
 
-    record: Record = field(default_factory=Record)
+    record: LeaseRecord = field(default_factory=LeaseRecord)
     version: int = 0
-    stray: list[tuple[int, Record]] = field(default_factory=list)
+    stray: list[tuple[int, LeaseRecord]] = field(default_factory=list)
 
-    def write(self, version: int, record: Record) -> bool:
+    def write(self, version: int, record: LeaseRecord) -> bool:
         if version != self.version:
             return False
         self.version, self.record = version + 1, record
@@ -159,13 +159,13 @@ class Elections(RuleBasedStateMachine):
         one = self.candidates[who]
         if one.sent is None:
             one.version = self.server.version
-            one.election.seen(self.server.record, one.clock(self.now))
+            one.election.observe(self.server.record, one.clock(self.now))
 
     @rule(who=st.integers(0, 2))
     def send(self, who: int) -> None:
         one = self.candidates[who]
         clock = one.clock(self.now)
-        if one.sent is None and (record := one.election.claim(clock, f"at {self.now}")):
+        if one.sent is None and (record := one.election.record_to_write(clock, f"at {self.now}")):
             one.sent, one.committed = (one.version, record, clock), False
 
     @rule(who=st.integers(0, 2))
@@ -214,7 +214,7 @@ class Elections(RuleBasedStateMachine):
 
     @invariant()
     def one_leads_at_most(self) -> None:
-        leaders = [one for one in self.candidates if one.election.leads(one.clock(self.now))]
+        leaders = [one for one in self.candidates if one.election.holds_lease(one.clock(self.now))]
         assert len(leaders) <= 1
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from extender.k8s.objects import Deleted, Event, Listed, Node, Pod, Upserted
-from extender.source.list_watch import NODES, PODS, LineSplitter, ListWatch, ProtocolError
+from extender.source.list_watch import LineSplitter, ListWatch, ProtocolError
+from extender.source.watched_kinds import WATCHED_KINDS
 from tests.extender.apistore import Store, bookmark, error, line, page
 
 
@@ -23,7 +24,7 @@ def manifest(key: str, version: int, node: str = "") -> dict[str, Any]:
 
 
 def watching(version: int = 7, *keys: str) -> ListWatch:
-    protocol = ListWatch(PODS)
+    protocol = ListWatch(WATCHED_KINDS["Pod"])
     protocol.next_request()
     protocol.page(page([manifest(key, 1) for key in keys], version))
     protocol.next_request()
@@ -35,7 +36,7 @@ def pods(events: Iterable[Event]) -> list[str]:
 
 
 def test_a_list_comes_in_pages_and_ends_with_what_exists() -> None:
-    protocol = ListWatch(PODS)
+    protocol = ListWatch(WATCHED_KINDS["Pod"])
     first = protocol.next_request()
     assert (first.path, first.query, first.watch) == ("/api/v1/pods", {"limit": "500"}, False)
     assert pods(protocol.page(page([manifest("a/1", 3), manifest("a/2", 4)], more="token"))) == ["a/1", "a/2"]
@@ -57,7 +58,7 @@ def test_a_watch_starts_where_the_list_ended_and_asks_for_bookmarks() -> None:
 
 
 def test_an_empty_cluster_is_a_list_too() -> None:
-    protocol = ListWatch(NODES)
+    protocol = ListWatch(WATCHED_KINDS["Node"])
     assert protocol.next_request().path == "/api/v1/nodes"
     assert protocol.page(b'{"metadata": {"resourceVersion": "1"}, "items": null}') == [
         Listed("Node", frozenset())
@@ -79,7 +80,7 @@ def test_changes_and_bookmarks_move_the_version() -> None:
 
 
 def test_nodes_are_read_as_nodes() -> None:
-    protocol = ListWatch(NODES)
+    protocol = ListWatch(WATCHED_KINDS["Node"])
     protocol.page(page([]))
     protocol.next_request()
     events = protocol.chunk(line("ADDED", {"metadata": {"name": "n1", "resourceVersion": "8"}}))
@@ -117,14 +118,14 @@ def test_a_server_in_trouble_is_asked_the_same_again(status: int) -> None:
     protocol = watching(version=42)
     assert protocol.rejected(status) is False
     assert protocol.next_request().query["resourceVersion"] == "42"
-    listing = ListWatch(PODS)
+    listing = ListWatch(WATCHED_KINDS["Pod"])
     listing.page(page([manifest("a/1", 3)], more="token"))
     listing.rejected(status)
     assert listing.next_request().query["continue"] == "token"
 
 
 def test_an_expired_continue_token_means_a_whole_list_in_one() -> None:
-    protocol = ListWatch(PODS)
+    protocol = ListWatch(WATCHED_KINDS["Pod"])
     protocol.page(page([manifest("a/1", 3)], more="token"))
     protocol.rejected(410)
     assert protocol.next_request().query == {}
@@ -146,19 +147,21 @@ def test_an_expired_continue_token_means_a_whole_list_in_one() -> None:
     ],
 )
 def test_an_answer_that_is_no_list(body: bytes) -> None:
-    protocol = ListWatch(PODS)
+    protocol = ListWatch(WATCHED_KINDS["Pod"])
     protocol.page(page([manifest("a/1", 3)], more="token"))
-    with pytest.raises(ProtocolError, match="no list of /api/v1/pods"):
+    with pytest.raises(ProtocolError, match="not a list of /api/v1/pods"):
         protocol.page(body)
     assert protocol.next_request().query["continue"] == "token"
 
 
 def test_a_broken_item_does_not_hide_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    events = ListWatch(PODS).page(page([manifest("a/1", 3), {"spec": 5}, None, manifest("a/2", 4)]))
+    events = ListWatch(WATCHED_KINDS["Pod"]).page(
+        page([manifest("a/1", 3), {"spec": 5}, None, manifest("a/2", 4)])
+    )
     assert pods(events) == ["a/1", "a/2"]
     assert [r.getMessage() for r in caplog.records] == [
-        "Ignored a Pod: spec: Input should be an object",
-        "Ignored a Pod: Input should be an object",
+        "ignored a Pod that cannot be parsed: spec: Input should be an object",
+        "ignored a Pod that cannot be parsed: Input should be an object",
     ]
 
 
@@ -175,7 +178,7 @@ def test_a_stream_that_is_no_json_means_a_new_list(caplog: pytest.LogCaptureFixt
     protocol = watching()
     assert protocol.chunk(b"<html>\n") == []
     assert not protocol.watching
-    assert "no JSON" in caplog.text
+    assert "invalid JSON" in caplog.text
 
 
 @given(st.lists(st.binary(max_size=8)), st.data())
@@ -196,7 +199,7 @@ class Following(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.server, self.protocol = Store(), ListWatch(PODS)
+        self.server, self.protocol = Store(), ListWatch(WATCHED_KINDS["Pod"])
         self.mirror: dict[str, tuple[str, str]] = {}
         self.synced = False
 

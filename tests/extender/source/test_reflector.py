@@ -18,8 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.k8s.objects import Deleted, Event, Listed, Node, Pod, Upserted
-from extender.source.apiserver import KubeSource, Timeouts
-from extender.source.reflector import Backoff
+from extender.source.apiserver import KubeSource
+from extender.source.backoff import Backoff
+from extender.source.rest import Timeouts
 from tests.extender.apiserver import CARDS, DEVICES, PATIENT, ApiServer, node, pod, source_of
 from tests.extender.apistore import Store
 
@@ -286,7 +287,7 @@ def test_stop_ends_the_threads_while_they_wait_to_try_again(
 def test_a_new_list_can_be_asked_for_at_any_time(api: ApiServer, follow: Any) -> None:
     """Before the first list, between it and the watch, during the watch: one that begins after the call."""
     source, mirror = follow()
-    (pods,) = (one for one in source._followers if one.kind == "Pod")
+    pods = source._pod_reflector
     for number in range(100):
         with api.changed:
             api.pods.put(pod(f"p{number}"))  # nobody who watches is told
@@ -369,9 +370,9 @@ def test_a_new_list_comes_at_once_but_not_over_and_over() -> None:
     backoff = Backoff(lambda: 1.0)
     for _ in range(3):
         backoff.pause(0.0, clean=False)  # a server that was away, say, and has forgotten our version
-    assert backoff.anew(10.0) == 0
-    assert [backoff.anew(11.0), backoff.anew(70.0)] == [8, 16]
-    assert backoff.anew(130.0) == 0
+    assert backoff.before_relist(10.0) == 0
+    assert [backoff.before_relist(11.0), backoff.before_relist(70.0)] == [8, 16]
+    assert backoff.before_relist(130.0) == 0
 
 
 @given(st.lists(st.tuples(st.floats(0, 400), st.booleans(), st.booleans()), max_size=30), st.floats(0, 1))

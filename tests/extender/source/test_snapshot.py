@@ -110,8 +110,8 @@ def test_broken_items_are_reported_and_skipped(write: Callable[[Any], str]) -> N
     ]
     snapshot = parsed(listed(), listed(*items, pod("good")), write=write)
     assert [str(problem) for problem in snapshot.problems] == [
-        "file1: item 1: is no object",
-        "file1: item 2: is no object",
+        "file1: item 1: is not an object",
+        "file1: item 2: is not an object",
         "file1: item 3: has no kind",
         "file1: item 4: Pod bad: spec.containers: Input should be a valid list",
         "file1: item 5: Node without a name",
@@ -124,8 +124,8 @@ def test_of_two_objects_with_one_name_the_later_counts() -> None:
     snapshot = parsed(listed(pod("a"), node("n1")), listed(pod("a", "n1"), node("n1")))
     assert snapshot.pods["ml/a"].node_name == "n1"
     assert [p.reason for p in snapshot.problems] == [
-        "Pod ml/a comes a second time, this one counts",
-        "Node n1 comes a second time, this one counts",
+        "Pod ml/a is a duplicate and replaces the earlier one",
+        "Node n1 is a duplicate and replaces the earlier one",
     ]
 
 
@@ -193,7 +193,10 @@ def test_broken_items_are_logged_but_not_without_end(caplog: pytest.LogCaptureFi
     caplog.set_level(logging.WARNING)
     started(*range(25))
     messages = [record.getMessage() for record in caplog.records]
-    assert (messages[0], messages[-1]) == ("Skipped: file0: item 0: is no object", "Skipped: 5 more")
+    assert (messages[0], messages[-1]) == (
+        "snapshot: file0: item 0: is not an object",
+        "snapshot: 5 more problems",
+    )
     assert len(messages) == 21
 
 
@@ -208,7 +211,7 @@ async def test_bind_changes_memory_and_tells() -> None:
     assert (event.obj.key, event.obj.node_name) == ("ml/a", "n1")
     assert event.obj.annotations == {"stowage.dev/gpu": "3"}
     assert event.obj.created == 1767225600.0  # the snapshot's own record is bound, not the caller's
-    with pytest.raises(BindConflict, match="bound to n1 already"):
+    with pytest.raises(BindConflict, match="already bound to n1"):
         await source.bind(waiting, "n1")
 
 
@@ -223,8 +226,8 @@ async def test_bind_takes_a_pod_that_only_the_scheduler_knew() -> None:
 @pytest.mark.parametrize(
     ("known", "uid", "target", "error", "text"),
     [
-        (pod("a"), "other", "n1", BindConflict, "made anew"),
-        (pod("a", "n2"), "u-a", "n1", BindConflict, "bound to n2 already"),
+        (pod("a"), "other", "n1", BindConflict, "recreated"),
+        (pod("a", "n2"), "u-a", "n1", BindConflict, "already bound to n2"),
         (pod("a", phase="Failed"), "u-a", "n1", BindConflict, "not pending"),
         (pod("a", phase="Running"), "u-a", "n1", BindConflict, "not pending"),
         (pod("a"), "u-a", "n9", BindError, "node n9 is not in the snapshot"),

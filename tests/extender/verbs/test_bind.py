@@ -15,7 +15,7 @@ from extender.cluster.state import State
 from extender.k8s.objects import Deleted, Listed, Node, Pod, Upserted
 from extender.protocol.codec import BindArgs, FilterArgs
 from extender.protocol.node_names import NodeNames
-from extender.server.assumed_pod_expiry import check
+from extender.server.assumed_pod_expiry import expire_assumed
 from extender.server.engine import Engine
 from extender.server.metrics import Metrics
 from extender.settings import Settings
@@ -241,13 +241,13 @@ async def test_a_binding_in_doubt_is_held_until_its_time_is_over() -> None:
     assert await cluster.bind(own("a"), "own") == "no answer"
     cluster.state.apply([Upserted(own("a"))])
     now = time.monotonic()
-    await check(cluster.state, cluster.api, now + TIME_TO_LIVE / 2)
+    await expire_assumed(cluster.state, cluster.api, now + TIME_TO_LIVE / 2)
     assert cluster.free("own") == [400, 1000, 1000, 1000]
     cluster.api.answers = False  # the API server is away: nobody knows
-    await check(cluster.state, cluster.api, now + TIME_TO_LIVE * 3)
+    await expire_assumed(cluster.state, cluster.api, now + TIME_TO_LIVE * 3)
     assert cluster.free("own") == [400, 1000, 1000, 1000]
     cluster.api.answers = True
-    await check(cluster.state, cluster.api, now + TIME_TO_LIVE * 3)
+    await expire_assumed(cluster.state, cluster.api, now + TIME_TO_LIVE * 3)
     assert cluster.free("own") == [1000] * 4
 
 
@@ -289,7 +289,7 @@ async def test_what_is_still_awaited_outlives_its_time() -> None:
     task = asyncio.create_task(cluster.bind(own("a"), "other"))
     while len(cluster.api.sent) < 2:
         await asyncio.sleep(0)
-    await check(cluster.state, cluster.api, time.monotonic() + TIME_TO_LIVE * 2)
+    await expire_assumed(cluster.state, cluster.api, time.monotonic() + TIME_TO_LIVE * 2)
     assert (cluster.free("own")[0], cluster.free("other")[0]) == (1000, 400)
     await ended(task)
 
@@ -298,7 +298,7 @@ async def test_a_pod_that_came_and_went_unseen_is_forgotten() -> None:
     cluster = Cluster(node_of("own"))
     assert await cluster.bind(own("a"), "own") == ""
     del cluster.api.pods["default/a"]
-    await check(cluster.state, cluster.api, time.monotonic() + TIME_TO_LIVE * 2)
+    await expire_assumed(cluster.state, cluster.api, time.monotonic() + TIME_TO_LIVE * 2)
     assert (cluster.free("own"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
 
 
@@ -360,15 +360,15 @@ async def test_people_see_what_is_tentative_and_for_how_long() -> None:
     assert node is not None
     (holder,) = node.holders
     assert (holder.pod, holder.gpus) == ("default/a", (0,))
-    assert holder.tentative_seconds is not None
-    assert holder.tentative_seconds >= 0
+    assert holder.assumed_seconds is not None
+    assert holder.assumed_seconds >= 0
     assert story is not None
     assert (story.node, "the watch has not shown it" in story.note) == ("own", True)
-    assert "\nstowage_tentative_holds 1.0" in metrics.render().decode()
+    assert "\nstowage_assumed_pods 1.0" in metrics.render().decode()
     await engine.verbs["bind"](json.dumps(request).encode())
     engine.apply([Upserted(api.pods["default/a"])])
-    assert "\nstowage_tentative_holds 0.0" in metrics.render().decode()
-    assert engine.inspector.node("own").holders[0].tentative_seconds is None
+    assert "\nstowage_assumed_pods 0.0" in metrics.render().decode()
+    assert engine.inspector.node("own").holders[0].assumed_seconds is None
 
 
 # HAMi's device plugin serves one starting pod at a time.
@@ -376,7 +376,7 @@ async def test_people_see_what_is_tentative_and_for_how_long() -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bind_module, "PATIENCE", 0.05)
+    monkeypatch.setattr(bind_module, "LONGEST_WAIT", 0.05)
 
 
 async def test_a_hami_node_takes_one_pod_at_a_time(impatient: None) -> None:

@@ -217,7 +217,7 @@ def test_a_snapshot_has_devices_too():
     assert state.devices.claims.keys() == {"ml/c"}
     assert state.devices.classes.keys() == {"mig", "gpu.nvidia.com", "mig.nvidia.com"}
     snapshot.add(json.dumps(items[1]), "again.json")
-    assert "comes a second time" in str(snapshot.problems[0])
+    assert "is a duplicate" in str(snapshot.problems[0])
 
 
 def test_gpus_of_the_device_plugin_are_packed_as_before(state):

@@ -24,9 +24,9 @@ def refused(fits: bool) -> bool:
     return not fits
 
 
-def make_room(node: Node, patience: RefusalRecheck) -> None:
+def make_room(node: Node, recheck: RefusalRecheck) -> None:
     node.room = True
-    patience.news()
+    recheck.state_changed()
 
 
 async def asked(node: Node, times: int) -> None:
@@ -35,12 +35,12 @@ async def asked(node: Node, times: int) -> None:
 
 
 async def test_news_turns_a_refusal() -> None:
-    node, patience = Node(), RefusalRecheck(longest=60)
-    waiting = asyncio.create_task(patience.evaluate(node.fits, refused))
+    node, recheck = Node(), RefusalRecheck(longest=60)
+    waiting = asyncio.create_task(recheck.evaluate(node.fits, refused))
     await asked(node, 1)
-    patience.news()  # of something else
+    recheck.state_changed()  # of something else
     await asked(node, 2)
-    make_room(node, patience)
+    make_room(node, recheck)
     assert await waiting
     assert node.asked == 3
 
@@ -59,21 +59,21 @@ async def test_without_news_a_refusal_stands() -> None:
 
 
 async def test_old_news_is_none() -> None:
-    node, patience = Node(), RefusalRecheck(longest=SOON)
-    patience.news()
-    assert not await patience.evaluate(node.fits, refused)
+    node, recheck = Node(), RefusalRecheck(longest=SOON)
+    recheck.state_changed()
+    assert not await recheck.evaluate(node.fits, refused)
     assert node.asked == 1
 
 
 async def test_refusals_that_wait_in_vain_spend_a_budget() -> None:
-    node, patience = Node(), RefusalRecheck(longest=SOON)
+    node, recheck = Node(), RefusalRecheck(longest=SOON)
     for _ in range(20):
-        await patience.evaluate(node.fits, refused)
-    asyncio.get_running_loop().call_soon(make_room, node, patience)
-    assert not await patience.evaluate(node.fits, refused)
+        await recheck.evaluate(node.fits, refused)
+    asyncio.get_running_loop().call_soon(make_room, node, recheck)
+    assert not await recheck.evaluate(node.fits, refused)
 
 
 async def test_where_no_news_can_come_nothing_waits() -> None:
-    node, patience = Node(), RefusalRecheck(longest=0)
-    asyncio.get_running_loop().call_soon(make_room, node, patience)
-    assert not await patience.evaluate(node.fits, refused)
+    node, recheck = Node(), RefusalRecheck(longest=0)
+    asyncio.get_running_loop().call_soon(make_room, node, recheck)
+    assert not await recheck.evaluate(node.fits, refused)

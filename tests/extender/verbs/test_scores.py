@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.verbs.scores import TOP_LEVEL, best, levels, rank_keys
+from extender.verbs.scores import MAX_SCORE, best, node_scores, rank_keys
 
 costs = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=40)
 
@@ -31,9 +31,9 @@ def test_best_are_the_lowest_keys(values, count):
 @given(costs)
 def test_the_best_is_alone_at_the_top_and_levels_never_contradict_the_cost(values):
     cost, keys = keys_of(values)
-    scores = levels(cost, keys)
-    assert scores[np.argmin(keys)] == TOP_LEVEL
-    assert (scores == TOP_LEVEL).sum() == 1
+    scores = node_scores(cost, keys)
+    assert scores[np.argmin(keys)] == MAX_SCORE
+    assert (scores == MAX_SCORE).sum() == 1
     assert scores.min() >= 0
     for i in range(len(values)):
         assert not ((cost[i] < cost) & (scores[i] < scores)).any()
@@ -41,5 +41,5 @@ def test_the_best_is_alone_at_the_top_and_levels_never_contradict_the_cost(value
 
 def test_equal_nodes_share_the_level_below_the_best():
     cost, keys = keys_of([1.0, 1.0, 1.0])
-    assert levels(cost, keys).tolist() == [10, 9, 9]
-    assert levels(*keys_of([])).tolist() == []
+    assert node_scores(cost, keys).tolist() == [10, 9, 9]
+    assert node_scores(*keys_of([])).tolist() == []

@@ -47,7 +47,7 @@ def test_every_dropped_node_has_a_reason(three):
     assert list(result.names) == ["a"]
     assert result.failed == {}
     assert said(result.unresolvable) == {
-        Reason.DEVICES_TAKEN.text: ["b", "c"],
+        Reason.NO_FREE_GPUS.text: ["b", "c"],
         Reason.UNKNOWN_NODE.text: ["nowhere"],
     }
     assert result.error == ""
@@ -58,7 +58,7 @@ def test_from_1_38_reasons_that_eviction_helps_go_where_kube_scheduler_looks_for
     result = ask(three, make_pod("p", 9), "a", "b")
     assert (result.failed, nodes_of(result.unresolvable)) == ({}, {"a", "b"})
     result = ask(three, make_pod("p", 4), "c", "nowhere")
-    assert said(result.failed) == {Reason.DEVICES_TAKEN.text: ["c"]}
+    assert said(result.failed) == {Reason.NO_FREE_GPUS.text: ["c"]}
     assert nodes_of(result.unresolvable) == {"nowhere"}
 
 
@@ -239,7 +239,7 @@ def test_a_victim_whose_binding_the_watch_has_not_shown_is_known():
     state.assume(state.pods["default/victim"], "n", {}, 0.0)
     waits = make_pod("p", 8, priority=10)
     assert proposed(state, waits, "uid-victim") == Candidate(["uid-victim"], 2)
-    assert why(state, waits, "n") is Reason.DEVICES_TAKEN
+    assert why(state, waits, "n") is Reason.NO_FREE_GPUS
 
 
 def test_a_pod_that_may_be_bound_counts_once_whatever_else_is_known_of_it():

@@ -123,8 +123,8 @@ def test_huge_pods_that_come_and_go_leave_no_trace():
     assert fleet.free_memory[row] == 512 * GIB - 5
     assert fleet.cpu[row] == 64_000 - 3
     assert why(fleet, Request(64_000 - 3, 512 * GIB - 5, devices=((GPU, 7),))) is Reason.FITS
-    assert why(fleet, Request(64_000 - 2)) is Reason.CPU_TAKEN
-    assert why(fleet, Request(0, 512 * GIB - 4)) is Reason.MEMORY_TAKEN
+    assert why(fleet, Request(64_000 - 2)) is Reason.NO_FREE_CPU
+    assert why(fleet, Request(0, 512 * GIB - 4)) is Reason.NO_FREE_MEMORY
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -133,7 +133,10 @@ def test_a_pod_that_asks_for_all_memory_of_a_node_fits(name):
     fleet, policy = Fleet(), POLICIES[name]()
     fleet.put(NodeSpec("n", 64_000, everything_of_it, (Gpu(MIB, True),) * 2))
     fits = Request(64_000, everything_of_it, shares=whole_gpus(1))
-    for request, reason in ((fits, Reason.FITS), (Request(1, everything_of_it + 1), Reason.MEMORY_TAKEN)):
+    for request, reason in (
+        (fits, Reason.FITS),
+        (Request(1, everything_of_it + 1), Reason.NO_FREE_MEMORY),
+    ):
         assert why(fleet, request) is reason
         assert np.isfinite(policy.cost(fleet, request)[0]) == (reason is Reason.FITS)
 
@@ -150,7 +153,7 @@ def test_a_pod_that_asks_for_no_cpu_fits_where_more_is_taken_than_there_is():
     fleet.take(Allocation(row, 65_000, 513 * GIB))
     assert why(fleet, Request(devices=((GPU, 1),))) is Reason.FITS
     assert np.isfinite(InventoryPolicy().cost(fleet, Request(devices=((GPU, 1),)))[row])
-    assert why(fleet, Request(1)) is Reason.CPU_TAKEN
+    assert why(fleet, Request(1)) is Reason.NO_FREE_CPU
 
 
 @given(st.integers(1, 1000), st.integers(1, 2**24 - 1), st.booleans())
@@ -290,7 +293,7 @@ def test_a_promise_on_a_full_node_does_not_close_it_for_others():
     with fleet.holding([fleet.allocation(row, Request(1000, devices=((GPU, 2),)))]):
         assert why(fleet, Request(1000, devices=((MIG, 7),))) is Reason.FITS
         assert why(fleet, Request(1000)) is Reason.FITS
-        assert why(fleet, Request(devices=((GPU, 1),))) is Reason.DEVICES_TAKEN
+        assert why(fleet, Request(devices=((GPU, 1),))) is Reason.NO_FREE_GPUS
     for name, array in arrays_of(fleet).items():
         np.testing.assert_array_equal(array, before[name], err_msg=name)
 
@@ -317,7 +320,7 @@ def test_what_if_victims_were_gone_under_a_promise():
             fleet.take(other)  # 4 are taken and 6 promised of 8
             assert why(fleet, Request()) is Reason.FITS
             fleet.give_back(other)
-        assert why(fleet, Request(devices=((GPU, 2),))) is Reason.DEVICES_TAKEN
+        assert why(fleet, Request(devices=((GPU, 2),))) is Reason.NO_FREE_GPUS
     assert not fleet.overcommitted[row]
 
 
@@ -358,12 +361,12 @@ def test_gpus_of_one_island_are_chosen(name, request_):
 @pytest.mark.parametrize(
     ("taken", "islands", "reason"),
     [
-        ((0, 2), ((0, 1), (2, 3)), Reason.ISLAND_TAKEN),
+        ((0, 2), ((0, 1), (2, 3)), Reason.NO_FREE_PEERS),
         ((0, 1), ((0, 1), (2, 3)), Reason.FITS),
-        ((0, 1, 2, 3), ((0, 1), (2, 3)), Reason.DEVICES_TAKEN),
-        ((), (), Reason.NO_ISLAND),
-        ((), ((0, 9),), Reason.NO_ISLAND),  # names a GPU that the node does not have
-        ((0,), ((0, 1),), Reason.ISLAND_TAKEN),
+        ((0, 1, 2, 3), ((0, 1), (2, 3)), Reason.NO_FREE_GPUS),
+        ((), (), Reason.ISLAND_TOO_SMALL),
+        ((), ((0, 9),), Reason.ISLAND_TOO_SMALL),  # names a GPU that the node does not have
+        ((0,), ((0, 1),), Reason.NO_FREE_PEERS),
     ],
 )
 @pytest.mark.parametrize("request_", PEERS, ids=["whole", "shares"])
@@ -418,9 +421,7 @@ def test_it_fits_where_one_island_has_the_gpus_and_they_are_chosen_there(name, s
         free = fleet.compute[gpu, 0], fleet.memory[gpu, 0]
         need = max(part.compute_milli, 1), part.memory_mib + part.memory_milli * MIB // 1000
         card = shape.gpus[gpu]
-        return (
-            card.divisible and free >= need and free[1] >= need[1] and request.uuids.permits(card.uuid)
-        )
+        return card.divisible and free >= need and free[1] >= need[1] and request.uuids.permits(card.uuid)
 
     grouped = {gpu for island in shape.islands for gpu in island}
     groups = [*shape.islands, *((gpu,) for gpu in range(len(shape.gpus)) if gpu not in grouped)]
@@ -450,9 +451,7 @@ def test_resources_are_bounded_and_those_that_no_node_has_are_forgotten():
         held = fleet.allocation(1, Request(devices=((f"nvidia.com/mig-{i}g.1gb", 1),)))
         fleet.take(held)
         assert why(fleet, Request(devices=((GPU, 8),)), "honest") is Reason.FITS
-        assert (
-            why(fleet, Request(devices=((f"nvidia.com/mig-{i}g.1gb", 1),)), "rogue") is Reason.DEVICES_TAKEN
-        )
+        assert why(fleet, Request(devices=((f"nvidia.com/mig-{i}g.1gb", 1),)), "rogue") is Reason.NO_FREE_GPUS
         if i % 50 == 0:
             assert np.isfinite(cost.cost(fleet, Request(devices=((GPU, 8),)))).tolist()[:2] == [True, False]
     assert len(fleet.resources) <= len(fleet.free) <= MOST_RESOURCES

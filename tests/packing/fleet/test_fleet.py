@@ -51,7 +51,7 @@ def test_counted_devices_are_taken_and_given_back():
     assert fleet.free[fleet.resources[GPU], row] == 2
     assert fleet.compute[:, row].tolist() == [0] * 6 + [1000] * 2
     assert why(fleet, "a", ask(2)) is Reason.FITS
-    assert why(fleet, "a", ask(3)) is Reason.DEVICES_TAKEN
+    assert why(fleet, "a", ask(3)) is Reason.NO_FREE_GPUS
     fleet.give_back(held)
     assert why(fleet, "a", ask(8)) is Reason.FITS
 
@@ -59,25 +59,29 @@ def test_counted_devices_are_taken_and_given_back():
 @pytest.mark.parametrize(
     ("shape", "request_", "reason"),
     [
-        (counted("n", 8), ask(9), Reason.TOO_FEW_DEVICES),
-        (counted("n", 0), ask(1), Reason.NO_SUCH_DEVICE),
-        (counted("n", 8), Request(devices=(("nvidia.com/mig-1g.10gb", 1),)), Reason.NO_SUCH_DEVICE),
-        (counted("n", 8), Request(cpu_milli=64_001, devices=((GPU, 1),)), Reason.CPU_TAKEN),
-        (counted("n", 8), Request(0, (512_000 << 20) + 1, devices=((GPU, 1),)), Reason.MEMORY_TAKEN),
+        (counted("n", 8), ask(9), Reason.TOO_FEW_GPUS),
+        (counted("n", 0), ask(1), Reason.NO_SUCH_RESOURCE),
+        (counted("n", 8), Request(devices=(("nvidia.com/mig-1g.10gb", 1),)), Reason.NO_SUCH_RESOURCE),
+        (counted("n", 8), Request(cpu_milli=64_001, devices=((GPU, 1),)), Reason.NO_FREE_CPU),
+        (
+            counted("n", 8),
+            Request(0, (512_000 << 20) + 1, devices=((GPU, 1),)),
+            Reason.NO_FREE_MEMORY,
+        ),
         (counted("n", 8, blocked=Reason.REPARTITIONING), ask(1), Reason.REPARTITIONING),
         (counted("n", 8, blocked=Reason.REPARTITIONING), ask(9), Reason.REPARTITIONING),
         (counted("n", 8, blocked=Reason.PLUGIN_BUSY), ask(1), Reason.PLUGIN_BUSY),
-        (counted("n", 8, blocked=Reason.PLUGIN_BUSY), ask(9), Reason.TOO_FEW_DEVICES),
+        (counted("n", 8, blocked=Reason.PLUGIN_BUSY), ask(9), Reason.TOO_FEW_GPUS),
         (
             counted("n", 8, model="A100"),
             Request(devices=((GPU, 1),), models=frozenset({"H100"})),
             Reason.WRONG_MODEL,
         ),
-        (counted("n", 8), Request(devices=((GPU, 4),), island=True), Reason.NO_ISLAND),
+        (counted("n", 8), Request(devices=((GPU, 4),), island=True), Reason.ISLAND_TOO_SMALL),
         (counted("n", 8, islands=((0, 1, 2, 3),)), Request(devices=((GPU, 4),), island=True), Reason.FITS),
-        (divisible("n", 2), Request(shares=whole_gpus(3)), Reason.TOO_FEW_DEVICES),
-        (counted("n", 2), Request(shares=whole_gpus(1)), Reason.NO_SUCH_DEVICE),
-        (divisible("n", 2), Request(shares=Shares(1, 500, memory_mib=MIB + 1)), Reason.NO_SUCH_DEVICE),
+        (divisible("n", 2), Request(shares=whole_gpus(3)), Reason.TOO_FEW_GPUS),
+        (counted("n", 2), Request(shares=whole_gpus(1)), Reason.NO_SUCH_RESOURCE),
+        (divisible("n", 2), Request(shares=Shares(1, 500, memory_mib=MIB + 1)), Reason.NO_SUCH_RESOURCE),
     ],
 )
 def test_the_reason_on_an_empty_node(shape, request_, reason):
@@ -92,7 +96,7 @@ def test_crumbs_are_told_from_taken():
     for gpu in (0, 1):
         fleet.take(Allocation(row, 0, 0, shares=((gpu, 600, 10_000),)))
     assert why(fleet, "n", Request(shares=Shares(1, 500, 1000))) is Reason.FRAGMENTED
-    assert why(fleet, "n", Request(shares=Shares(2, 500, 1000))) is Reason.DEVICES_TAKEN
+    assert why(fleet, "n", Request(shares=Shares(2, 500, 1000))) is Reason.NO_FREE_GPUS
     assert why(fleet, "n", Request(shares=Shares(1, 400, 1000))) is Reason.FITS
 
 
@@ -138,7 +142,7 @@ def test_the_fleet_grows_in_nodes_gpus_and_resources():
     fleet.take(held)
     for i in range(200):
         fleet.put(counted(f"n{i}", 16))
-    assert why(fleet, "small", ask(1)) is Reason.DEVICES_TAKEN
+    assert why(fleet, "small", ask(1)) is Reason.NO_FREE_GPUS
     assert why(fleet, "n199", ask(16)) is Reason.FITS
     assert (fleet.reasons(ask(16)) == Reason.FITS).sum() == 200
 
@@ -152,7 +156,7 @@ def test_mig_pools_share_their_gpus_in_the_arrays():
     assert fleet.compute[0, row] == 1000 - 142 - 428
     assert fleet.memory[0, row] == MIB - 50_000
     assert why(fleet, "n", Request(devices=((small, 1),))) is Reason.FITS
-    assert why(fleet, "n", Request(devices=((small, 2),))) is Reason.DEVICES_TAKEN
+    assert why(fleet, "n", Request(devices=((small, 2),))) is Reason.NO_FREE_GPUS
 
 
 @given(
@@ -261,7 +265,7 @@ def test_what_if_leaves_no_trace():
     with fleet.without([held]):
         assert why(fleet, "n", ask(8)) is Reason.FITS
         with fleet.holding([fleet.allocation(row, ask(1))]):
-            assert why(fleet, "n", ask(8)) is Reason.DEVICES_TAKEN
+            assert why(fleet, "n", ask(8)) is Reason.NO_FREE_GPUS
     for name, array in state_of(fleet).items():
         np.testing.assert_array_equal(array, before[name])
 
@@ -288,11 +292,11 @@ def test_a_counted_device_is_a_whole_gpu_where_gpus_are_divided():
     part = fleet.allocation(row, share(100, 1000), [1])
     fleet.take(part)
     assert why(fleet, "n", ask(1)) is Reason.FITS
-    assert why(fleet, "n", ask(2)) is Reason.DEVICES_TAKEN
+    assert why(fleet, "n", ask(2)) is Reason.NO_FREE_GPUS
     whole = fleet.allocation(row, Request(devices=((HAMI, 1),)), [0])
     assert whole.shares == ((0, 1000, MIB),)
     fleet.take(whole)
-    assert why(fleet, "n", ask(1)) is Reason.DEVICES_TAKEN
+    assert why(fleet, "n", ask(1)) is Reason.NO_FREE_GPUS
     assert why(fleet, "n", share(100, 1000)) is Reason.FITS
     fleet.give_back(whole)
     fleet.give_back(part)
@@ -302,7 +306,7 @@ def test_a_counted_device_is_a_whole_gpu_where_gpus_are_divided():
 def test_a_share_is_a_counted_device_where_a_plain_plugin_hands_it_out():
     fleet = Fleet()
     row = fleet.put(counted("n", 2))
-    assert why(fleet, "n", share(100, 1000)) is Reason.NO_SUCH_DEVICE
+    assert why(fleet, "n", share(100, 1000)) is Reason.NO_SUCH_RESOURCE
     assert fleet.allocation(row, share(100, 1000, 2)).devices == ((fleet.resources[GPU], 2),)
 
 
@@ -310,7 +314,7 @@ def test_shares_of_another_sharing_system_mean_nothing():
     fleet = Fleet()
     row = fleet.put(divided())
     other = Request(shares=Shares(1, 100, 1000, resource="volcano.sh/vgpu-number"))
-    assert why(fleet, "n", other) is Reason.NO_SUCH_DEVICE
+    assert why(fleet, "n", other) is Reason.NO_SUCH_RESOURCE
     held = fleet.allocation(row, other, [0])
     assert (held.devices, held.shares) == ((), ())
 
@@ -331,8 +335,8 @@ def test_a_sick_gpu_keeps_what_it_holds_and_takes_nothing():
     fleet = Fleet()
     row = fleet.put(divided(2, sick=(0,)))
     fleet.take(fleet.allocation(row, share(500, 1000), [0]))
-    assert why(fleet, "n", share(100, 100, 2)) is Reason.TOO_FEW_DEVICES
-    assert why(fleet, "n", ask(2)) is Reason.TOO_FEW_DEVICES
+    assert why(fleet, "n", share(100, 100, 2)) is Reason.TOO_FEW_GPUS
+    assert why(fleet, "n", ask(2)) is Reason.TOO_FEW_GPUS
     assert why(fleet, "n", ask(1)) is Reason.FITS
 
 
@@ -347,10 +351,10 @@ def test_a_gpu_without_free_compute_takes_not_even_memory():
     ("uuids", "reason"),
     [
         (NameFilter((frozenset({"GPU-1"}),)), Reason.FITS),
-        (NameFilter((frozenset({"GPU-7"}),)), Reason.NO_SUCH_DEVICE),
+        (NameFilter((frozenset({"GPU-7"}),)), Reason.NO_SUCH_RESOURCE),
         (NameFilter(deny=frozenset({"GPU-0"})), Reason.FITS),
-        (NameFilter(deny=frozenset({"GPU-0", "GPU-1"})), Reason.NO_SUCH_DEVICE),
-        (NameFilter((frozenset({"GPU-0"}),), frozenset({"GPU-0"})), Reason.NO_SUCH_DEVICE),
+        (NameFilter(deny=frozenset({"GPU-0", "GPU-1"})), Reason.NO_SUCH_RESOURCE),
+        (NameFilter((frozenset({"GPU-0"}),), frozenset({"GPU-0"})), Reason.NO_SUCH_RESOURCE),
     ],
 )
 def test_gpus_named_by_uuid(uuids, reason):
@@ -393,7 +397,7 @@ def test_the_driver_must_support_the_cuda_version(cuda, fits):
 def test_a_plugin_may_give_one_replica_to_a_container():
     fleet = Fleet()
     fleet.put(NodeSpec("n", 64_000, 0, (Gpu(MIB),), (Pool(GPU, 8, (0,), 125, MIB // 8, most=1),)))
-    assert why(fleet, "n", Request(devices=((GPU, 2),), together=2)) is Reason.ONE_REPLICA
+    assert why(fleet, "n", Request(devices=((GPU, 2),), together=2)) is Reason.TOO_MANY_REPLICAS
     assert why(fleet, "n", Request(devices=((GPU, 2),))) is Reason.FITS  # two containers, one each
 
 
@@ -404,9 +408,9 @@ def test_a_gpu_is_found_by_its_uuid_wherever_it_goes():
     fleet.put(
         NodeSpec("other", 64_000, 512_000 << 20, (Gpu(MIB, True, uuid="GPU-9"),), sharing_resource=HAMI)
     )
-    assert (why(fleet, "n", only), why(fleet, "other", only)) == (Reason.FITS, Reason.NO_SUCH_DEVICE)
+    assert (why(fleet, "n", only), why(fleet, "other", only)) == (Reason.FITS, Reason.NO_SUCH_RESOURCE)
     fleet.put(divided(1))
-    assert why(fleet, "n", only) is Reason.NO_SUCH_DEVICE
+    assert why(fleet, "n", only) is Reason.NO_SUCH_RESOURCE
     fleet.put(divided(2))
     fleet.remove("n")
     fleet.put(
@@ -416,7 +420,8 @@ def test_a_gpu_is_found_by_its_uuid_wherever_it_goes():
     unnamed = NodeSpec("x", 64_000, 512_000 << 20, (Gpu(MIB, True),), sharing_resource=HAMI)
     fleet.put(unnamed)
     assert (
-        why(fleet, "x", share(100, 100, uuids=NameFilter(deny=frozenset({"GPU-5"})))) is Reason.NO_SUCH_DEVICE
+        why(fleet, "x", share(100, 100, uuids=NameFilter(deny=frozenset({"GPU-5"}))))
+        is Reason.NO_SUCH_RESOURCE
     )
 
 

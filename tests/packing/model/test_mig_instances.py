@@ -87,7 +87,7 @@ def test_free_slices_that_are_apart_make_no_large_instance():
     row = fleet.put(node(1))
     for mask in (window(1, 1), window(5, 1)):
         fleet.take(Allocation(row, 0, 0, shares=((0, 140, 4864),), slices=((0, mask),)))
-    assert fleet.reasons(ask(0, 15_000))[row] == Reason.DEVICES_TAKEN  # as far as anyone can see
+    assert fleet.reasons(ask(0, 15_000))[row] == Reason.NO_FREE_GPUS  # as far as anyone can see
     assert fleet.reasons(ask(0, 9_984))[row] == Reason.FITS  # slices 2 and 3
     assert fleet.memory[0, row] == 9_984
 

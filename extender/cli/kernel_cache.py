@@ -1,0 +1,104 @@
+"""Where compiled kernels are kept from one run to the next.
+
+numba reads the variable ``NUMBA_CACHE_DIR`` when it is imported, so a command calls ``choose_cache`` before
+it imports anything that needs kernels. numba runs the machine code that it finds there, so a default
+directory that belongs to another user is not used.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+import packing
+
+VARIABLE = "NUMBA_CACHE_DIR"
+KEPT = 8
+"""Directories in the user's cache, one for each installation and each state of the sources: 2 MB each."""
+
+_ROOTS = (Path(packing.__path__[0]), Path(__file__).parents[1])
+_log = logging.getLogger(__name__)
+
+
+def choose_cache() -> Path | None:
+    """Set ``NUMBA_CACHE_DIR`` to a directory that this process can write, and return it.
+
+    The first usable one of: the value that the user set, the user's cache directory (``$XDG_CACHE_HOME`` or
+    ``~/.cache``), a temporary directory that is deleted at exit. None, and no variable, without any of them.
+    """
+    given = os.environ.pop(VARIABLE, "")
+    if given and not _is_usable(Path(given)):
+        _log.warning("%s=%s cannot be written, so it is not used", VARIABLE, given)
+        given = ""
+    directory = Path(given) if given else _in_user_cache() or _temporary()
+    if directory is not None:
+        os.environ[VARIABLE] = str(directory)
+    return directory
+
+
+def kernel_modules() -> list[str]:
+    """The modules that are compiled when they are imported: by convention their names end in ``kernels``."""
+    return sorted(
+        ".".join(file.relative_to(root.parent).with_suffix("").parts)
+        for root in _ROOTS
+        for file in root.rglob("*kernels.py")
+    )
+
+
+def sources_key() -> str:
+    """Changes whenever compiled kernels may no longer fit: with the sources, their place, numba and Python.
+
+    numba itself compares path, time and size of the file of a kernel, but not of the files that it imports.
+    """
+    files = [*_ROOTS[0].rglob("*.py"), *_ROOTS[1].rglob("*kernels.py")]
+    stamps = sorted((str(file), (stat := file.stat()).st_mtime_ns, stat.st_size) for file in files)
+    text = repr((version("numba"), platform.python_version(), platform.machine(), stamps))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _in_user_cache() -> Path | None:
+    try:
+        configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        base = configured if configured.is_absolute() else Path.home() / ".cache"
+    except RuntimeError:  # there is no home directory
+        return None
+    directory = base / "stowage" / "kernels" / sources_key()
+    if not _is_usable(directory) or directory.stat().st_uid != os.geteuid():
+        return None
+    os.utime(directory)  # used now
+    _remove_oldest(directory.parent)
+    return directory
+
+
+def _temporary() -> Path | None:
+    try:
+        directory = Path(tempfile.mkdtemp(prefix="stowage-kernels-"))
+    except OSError:
+        return None
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
+
+
+def _is_usable(directory: Path) -> bool:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            return True
+    except OSError:
+        return False
+
+
+def _remove_oldest(parent: Path) -> None:
+    try:
+        by_use = sorted(parent.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+    except OSError:  # another process removes the same ones
+        return
+    for old in by_use[KEPT:]:
+        shutil.rmtree(old, ignore_errors=True)

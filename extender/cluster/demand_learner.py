@@ -1,0 +1,93 @@
+"""Teaches the policy which requests arrive: the demand mix that it expects.
+
+Only the watch teaches, never a call of a verb: kube-scheduler asks many times about one pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from extender.dialects.pod_request import RequestError, request_of
+from extender.k8s.objects import Pod
+from extender.untrusted.limits import NAME, TAUGHT_NAMES
+from packing.fleet.feasibility import could_host
+from packing.fleet.fleet import Fleet
+from packing.model.request import Request
+from packing.policies.interface import Policy
+
+_MOST_REQUESTS = 1000
+"""Requests for which it is remembered whether a node could host them."""
+
+
+class DemandLearner:
+    """Shows each pod to the policy once: when the watch first shows it, or, where no node could host it then,
+    when it is bound. Before the nodes are known, pods wait for ``start``.
+
+    Each method returns how many pods the policy has learnt from.
+    """
+
+    def __init__(self, policy: Policy, fleet: Fleet) -> None:
+        self._policy, self._fleet = policy, fleet
+        self._started = False
+        self._untaught: dict[str, None] = {}  # keys of pods, in the order in which they came
+        self._hostable: dict[Request, bool] = {}
+        self._hostable_at = fleet.replaced
+
+    def start(self, pods: Mapping[str, Pod]) -> int:
+        """All nodes are known: learn from the pods that came before them."""
+        if self._started:
+            return 0
+        self._started = True
+        return sum(self._learn(pods[key]) for key in [*self._untaught])
+
+    def learn_from(self, pod: Pod, before: Pod | None) -> int:
+        """Learn from a pod as the watch shows it; ``before`` is what it showed under this name."""
+        if pod.terminated:
+            self.forget(pod.key)
+            return 0
+        new = before is None or before.uid != pod.uid
+        if new:
+            self._untaught[pod.key] = None
+        return self._learn(pod) if new or (before and before.node_name != pod.node_name) else 0
+
+    def forget(self, key: str) -> None:
+        """The pod is gone."""
+        self._untaught.pop(key, None)
+
+    def keep(self, keys: frozenset[str]) -> None:
+        """All pods but these are gone."""
+        for key in self._untaught.keys() - keys:
+            self.forget(key)
+
+    def _learn(self, pod: Pod) -> int:
+        if not self._started or pod.key not in self._untaught:
+            return 0
+        try:
+            request = request_of(pod)
+        except RequestError:
+            self.forget(pod.key)
+            return 0
+        if not _teaches(request):
+            self.forget(pod.key)
+            return 0
+        if not self._can_be_hosted(request):
+            return 0
+        self.forget(pod.key)
+        self._policy.observe(request)
+        return 1
+
+    def _can_be_hosted(self, request: Request) -> bool:
+        """Whether some node could host it when empty. The policy keeps no room for what nobody can get."""
+        if self._hostable_at != self._fleet.replaced or len(self._hostable) >= _MOST_REQUESTS:
+            self._hostable.clear()
+            self._hostable_at = self._fleet.replaced
+        if request not in self._hostable:
+            self._hostable[request] = could_host(self._fleet, request)
+        return self._hostable[request]
+
+
+def _teaches(request: Request) -> bool:
+    """Whether the request takes GPUs, and is no longer than requests that other pods may share."""
+    names = [*request.products.allow, request.products.deny, *request.uuids.allow, request.uuids.deny]
+    listed = sum(map(len, names)) + len(request.models or ())
+    return request.wants_gpu and listed <= TAUGHT_NAMES and len(request.mode) <= NAME

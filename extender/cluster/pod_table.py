@@ -1,0 +1,143 @@
+"""Pods as the watch shows them, and as ``bind`` assumes them, each with what it has of its node."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from extender.cluster.allocations import Allocations, Placement
+from extender.cluster.assumed_pods import AssumedPod, AssumedPods
+from extender.cluster.claim_history import ClaimHistory
+from extender.cluster.problems import Problems
+from extender.dialects.pod_request import bound_request, claims_of
+from extender.inventory.node_inventory import is_gpu_resource
+from extender.k8s.objects import Pod
+from packing.fleet.fleet import Allocation
+
+
+class PodTable(Mapping[str, Pod]):
+    """Pods by key that the watch shows and that have not ended, and beside them ``assumed`` pods.
+
+    Writes what they have into ``allocations``, and returns the nodes whose pods it changed ("" is no node).
+    """
+
+    def __init__(self, allocations: Allocations) -> None:
+        self.assumed = AssumedPods()
+        self.problems = Problems()
+        self._pods: dict[str, Pod] = {}
+        self._keys_by_uid: dict[str, str] = {}
+        self._allocations = allocations
+
+    def __getitem__(self, key: str) -> Pod:
+        return self._pods[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._pods)
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def put(self, pod: Pod) -> set[str]:
+        """Take in a pod as the watch shows it. Where it has a node, nothing is assumed of it any more."""
+        if pod.terminated:
+            return self.remove(pod.key) | self.forget_all(pod.uid)
+        changed = set()
+        known = self._pods.get(pod.key)
+        if known is not None and known.uid != pod.uid:
+            changed |= self.remove(pod.key)
+        elif known is not None:
+            changed.add(known.node_name)
+        self._pods[pod.key] = pod
+        self._keys_by_uid[pod.uid] = pod.key
+        assumed = self.assumed.on(pod.uid, pod.node_name)
+        history = self._allocations.history_of(assumed.key) if assumed and assumed.confirmed else None
+        if pod.node_name:
+            changed |= self.forget_all(pod.uid)  # first: it must not be allocated twice
+        self._allocate(pod, history)
+        return changed | {pod.node_name}
+
+    def remove(self, key: str) -> set[str]:
+        """Forget a pod that is gone or has ended."""
+        self.problems.pop(key, None)
+        self._allocations.release(key)
+        pod = self._pods.pop(key, None)
+        if pod is None:
+            return set()
+        self._keys_by_uid.pop(pod.uid, None)
+        return self.forget_all(pod.uid) | {pod.node_name}
+
+    def keep(self, keys: frozenset[str]) -> set[str]:
+        """Forget all pods of the watch but these."""
+        return set().union(*(self.remove(key) for key in self._pods.keys() - keys))
+
+    def assume(self, assumed: AssumedPod, history: ClaimHistory | None = None) -> set[str]:
+        """Count a pod as bound; ``history`` is what was seen of it on this node. Ends its nomination."""
+        pod = assumed.pod
+        self.assumed.put(assumed)
+        if self._watched(pod) is not None:
+            self._allocations.release(pod.key)
+        if placement := self._placement(pod, pod.node_name):
+            self._allocations.allocate(assumed.key, placement, history)
+        return {pod.node_name}
+
+    def forget(self, assumed: AssumedPod) -> set[str]:
+        """Do not count an assumed pod any more."""
+        self.assumed.remove(assumed)
+        self._allocations.release(assumed.key)
+        known = self._watched(assumed.pod)
+        if known is not None and not known.node_name:
+            self._allocate(known)  # it may be nominated
+        return {assumed.pod.node_name}
+
+    def forget_all(self, uid: str) -> set[str]:
+        """Do not count this pod as assumed anywhere any more."""
+        return set().union(*(self.forget(assumed) for assumed in self.assumed.of(uid)))
+
+    def by_uid(self, uid: str) -> Pod | None:
+        """The pod of this UID, as the watch shows it."""
+        key = self._keys_by_uid.get(uid)
+        return self._pods.get(key) if key else None
+
+    def is_bound(self, uid: str) -> bool:
+        """Whether the pod of this UID has a node, or is assumed to have one."""
+        pod = self.by_uid(uid)
+        return bool(pod and pod.node_name) or bool(self.assumed.of(uid))
+
+    def on_node(self, node: str) -> Iterator[Pod]:
+        """The pods that are bound to a node, or assumed to be."""
+        for key in self._allocations.pods_on(node):
+            assumed = self.assumed.by_key(key)
+            yield assumed.pod if assumed else self._pods[key]
+
+    def allocations_of(self, pod: Pod) -> list[Allocation]:
+        """All that the pod has in the fleet, also where it is assumed."""
+        keys = [pod.key, *(assumed.key for assumed in self.assumed.of(pod.uid))]
+        found = (self._allocations.allocation_of(key) for key in keys)
+        return [allocation for allocation in found if allocation is not None]
+
+    def _watched(self, pod: Pod) -> Pod | None:
+        """The same pod as the watch shows it."""
+        known = self._pods.get(pod.key)
+        return known if known is not None and known.uid == pod.uid else None
+
+    def _allocate(self, pod: Pod, history: ClaimHistory | None = None) -> None:
+        """Bring the allocation of the watch's pod up to date."""
+        node = pod.node_name or pod.nominated_node
+        placement = self._placement(pod, node) if node else None
+        if placement is None:
+            self._allocations.release(pod.key)
+        elif pod.node_name:
+            self._allocations.allocate(pod.key, placement, history)
+        elif not self.assumed.of(pod.uid):
+            self._allocations.nominate(pod.key, placement)
+
+    def _placement(self, pod: Pod, node: str) -> Placement | None:
+        """The pod on this node; None for one that waits and whose request cannot be read."""
+        held = bound_request(pod)
+        self.problems.report(pod.key, held.problem and f"request cannot be read: {held.problem}")
+        if not pod.node_name:
+            return None if held.problem else Placement(node, held.request, priority=pod.priority)
+        devices = Counter(name for name, _ in set(pod.devices) if is_gpu_resource(name))
+        reported = tuple(sorted(devices.items()))
+        claims = claims_of(pod)
+        return Placement(node, held.request, claims, reported, pod.priority, held.possible_shares, pod.uid)

@@ -1,0 +1,83 @@
+"""Blocking requests about single pods: bind, read one, list those of a node."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from urllib.parse import quote
+
+from pydantic import ValidationError
+
+from extender.k8s.manifests import WirePod
+from extender.k8s.objects import Pod, Upserted
+from extender.source.interface import BindConflict, BindError, PodNotFound, Unreachable
+from extender.source.list_watch import ListWatch, ProtocolError
+from extender.source.rest import NO_ANSWER, Refused, RestClient
+from extender.source.watched_kinds import WATCHED_KINDS
+
+_BIND_ERRORS: dict[int, type[BindError]] = {
+    HTTPStatus.CONFLICT: BindConflict,
+    HTTPStatus.NOT_FOUND: PodNotFound,
+}
+
+
+class PodsApi:
+    """Each call blocks its thread. ``write_deadline``: the seconds that a write may take from now."""
+
+    def __init__(self, rest: RestClient) -> None:
+        self._rest = rest
+        self.write_deadline: Callable[[], float] = lambda: math.inf
+
+    def bind(self, pod: Pod, node: str, annotations: Mapping[str, str], until: float) -> None:
+        """Create the pod's Binding before ``until`` (monotonic seconds). Raises ``BindError``."""
+        metadata = {"name": pod.name, "namespace": pod.namespace, "annotations": dict(annotations)}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": metadata | ({"uid": pod.uid} if pod.uid else {}),  # precondition: exactly this pod
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        # Checked in this thread, which may have started late.
+        if (deadline := self.write_deadline()) <= 0:
+            raise BindError("this replica of Stowage is no longer the leader")
+        if (within := min(until - time.monotonic(), deadline)) <= 0:
+            raise BindError("the API server is too slow, the binding was not sent")
+        try:
+            self._rest.post(f"{_path(pod)}/binding", body, within)
+        except Refused as refused:
+            raise _bind_error(refused.status)(refused.message) from None
+        except NO_ANSWER as error:
+            raise Unreachable(f"the API server did not answer: {error}") from error
+
+    def look_up(self, pod: Pod) -> Pod | None:
+        """The pod of this name, None if there is none. Raises ``Unreachable``."""
+        try:
+            return WirePod.model_validate_json(self._rest.get(_path(pod))).record()
+        except Refused as refused:
+            if refused.status == HTTPStatus.NOT_FOUND:
+                return None
+            raise Unreachable(f"the pod cannot be read: {refused.message}") from None
+        except (*NO_ANSWER, ValidationError) as error:
+            raise Unreachable(f"the API server did not answer: {error}") from error
+
+    def pods_on(self, node: str) -> list[Pod]:
+        """The pods of a node. Raises ``Unreachable``."""
+        pods = WATCHED_KINDS["Pod"]
+        query = {"fieldSelector": f"spec.nodeName={node}"}
+        try:
+            events = ListWatch(pods).page(self._rest.get(pods.path, self._rest.timeouts.bind, query))
+        except (*NO_ANSWER, Refused, ProtocolError) as error:
+            raise Unreachable(f"the pods of the node cannot be read: {error}") from error
+        return [event.obj for event in events if isinstance(event, Upserted) and isinstance(event.obj, Pod)]
+
+
+def _path(pod: Pod) -> str:
+    return f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}"
+
+
+def _bind_error(status: int) -> type[BindError]:
+    # After a server error the write may have happened or not.
+    other = Unreachable if status >= HTTPStatus.INTERNAL_SERVER_ERROR else BindError
+    return _BIND_ERRORS.get(status, other)

@@ -1,7 +1,7 @@
-"""What all tests share."""
+"""Settings for all tests."""
 
 from hypothesis import settings
 
-# How long one example takes says more about the machine's other work than about the code.
+# No deadline: the time of one example depends on what else the machine does.
 settings.register_profile("stowage", deadline=None)
 settings.load_profile("stowage")

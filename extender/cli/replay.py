@@ -92,16 +92,17 @@ def _replay(work: str, args: argparse.Namespace) -> str:
     from extender.settings import load
 
     settings = load(args.config, {})  # equal commands give equal results: the environment is not read
-    progress = _show_progress()
     rows: list[dict[str, Any]]
     if work == "snapshot":
-        rows = replay_snapshot(args.snapshot, args.policy, settings, args.sample, progress)
+        rows = replay_snapshot(args.snapshot, args.policy, settings, args.sample, _show_progress())
     elif work == "timeline":
-        rows = replay_timeline(args.nodes, args.pods, args.policy, sample=args.sample, progress=progress)
+        rows = replay_timeline(
+            args.nodes, args.pods, args.policy, sample=args.sample, progress=_show_progress()
+        )
     else:
         rows = replay_trace(
             args.nodes, args.pods, args.policy, args.seeds,
-            sample=args.sample, minimum_milli=settings.minimum_slice_milli, progress=progress,
+            sample=args.sample, minimum_milli=settings.minimum_slice_milli, progress=_show_progress(),
         )  # fmt: skip
     if args.output == "json":
         return json.dumps(rows, indent=1)

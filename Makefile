@@ -3,9 +3,6 @@ PYTHON ?= python3
 BIN := .venv/bin
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 
-# Compiled kernels are kept between runs, apart for every state of their sources.
-export NUMBA_CACHE_DIR ?= .cache/numba/$(shell find packing extender -name "*.py" | LC_ALL=C sort | xargs cat | cksum | cut -d" " -f1)
-
 .PHONY: setup demo test e2e bench lint format lock clean
 .DEFAULT_GOAL := demo
 

@@ -1,1 +1,1 @@
-"""The service: what kube-scheduler, the Kubernetes API and people talk to; `packing` makes the decisions."""
+"""The service that kube-scheduler calls. It follows the cluster; ``packing`` makes the decisions."""

@@ -1,7 +1,7 @@
-"""Settings: one YAML file, then environment variables ``STOWAGE_<KEY>``, checked before anything starts.
+"""Settings: one YAML file, overridden by environment variables ``STOWAGE_<KEY>``, checked before the start.
 
-A wrong setting stops the start with a message that names the key, where it came from and what would be
-right. Flags of the command line that say where to listen or what to read are not settings.
+An invalid setting stops the start with a message that names the key, its origin and the expected values.
+Where to listen and what to read are not settings but command line arguments.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from extender.untrusted.yaml_reader import TextError, yaml_documents
 
 PREFIX = "STOWAGE_"
-# What the kubelet injects for a Service "stowage" (STOWAGE_PORT=tcp://10.0.0.1:80): not meant for us.
+# The kubelet injects such variables for a Service "stowage" (STOWAGE_PORT=tcp://10.0.0.1:80): not for us.
 _SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$")
 
 _log = logging.getLogger(__name__)
 
 
 class SettingsError(Exception):
-    """One line per setting that does not do."""
+    """One line per invalid setting."""
 
 
 class ExpectedRequest(BaseModel):
-    """What pods will ask for, as their manifests do, and how often in comparison to the others."""
+    """A request that pods will make, as in their manifests. ``weight``: how often, relative to others."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, coerce_numbers_to_str=True)
 
@@ -40,27 +40,27 @@ class ExpectedRequest(BaseModel):
 
 
 class Settings(BaseModel):
-    """Every setting. The description of a field says what would be right: errors quote it."""
+    """All settings. The description of a field says which values are valid: errors quote it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     shortlist: int = Field(
         default=64,
         ge=0,
-        description="a whole number from 0: filter answers with so many nodes, the best ones; 0 = with all",
+        description="a whole number from 0: how many nodes filter returns, the best ones; 0 for all that fit",
     )
-    # Its name is looked up when the policies are loaded, which takes seconds (``engine.policy_of``).
+    # ``cluster.factory`` checks the name, because the policies load kernels.
     policy: str = Field(default="inventory", min_length=1, description="the name of a packing policy")
     minimum_slice_milli: int = Field(
         default=0,
         ge=0,
         le=1000,
-        description="a whole number from 0 to 1000: the smallest part of a GPU that is of use, 0 for any",
+        description="a whole number from 0 to 1000: the smallest useful part of a GPU, in thousandths",
     )
     demand: list[ExpectedRequest] = Field(
         default=[],
-        description="a list of requests expected, such as "
-        '[{"resources": {"cpu": 8, "nvidia.com/gpu": 1}, "weight": 3}]; annotations and labels count, too',
+        description="a list of expected requests, such as "
+        '[{"resources": {"cpu": 8, "nvidia.com/gpu": 1}, "weight": 3}]; also with annotations and labels',
     )
     bind: bool = Field(default=False, description="true or false: whether the bind verb binds pods")
     leader_election: str | None = Field(
@@ -72,13 +72,13 @@ class Settings(BaseModel):
         default=15,
         ge=3,
         le=3600,
-        description="a whole number from 3 to 3600: how long the Lease of a replica that died is respected",
+        description="a whole number from 3 to 3600: seconds until another replica may take over the Lease",
     )
     mig_manager: str | None = Field(
         default=None,
         pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(/[a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$",
-        description="namespace/name of the MIG manager's ConfigMap, or the namespace in which it keeps one "
-        "for each node, or null: which layout a node's GPUs have is then looked up there",
+        description="namespace/name of the MIG manager's ConfigMap, or the namespace in which it writes one "
+        "for each node, or null: where to look up the MIG layouts of nodes",
     )
     kubernetes_version: str | None = Field(
         default=None,
@@ -92,13 +92,15 @@ class Settings(BaseModel):
         description="a whole number from 1 to 1024: the largest request body in MiB",
     )
     decisions_kept: int = Field(
-        default=1000, ge=0, description="a whole number from 0: for how many pods the last decisions are kept"
+        default=1000,
+        ge=0,
+        description="a whole number from 0: the number of pods whose last decisions are kept",
     )
     drain_seconds: float = Field(
         default=2.0,
         ge=0,
         le=300,
-        description="a number from 0 to 300: how long to serve on after SIGTERM, until callers know",
+        description="a number from 0 to 300: seconds between SIGTERM and closing the sockets",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="debug, info, warning or error"
@@ -106,7 +108,7 @@ class Settings(BaseModel):
 
 
 class _Given(NamedTuple):
-    """A value with the place that it came from, for the error message."""
+    """A value and its origin, for the error message."""
 
     value: Any
     origin: str
@@ -115,14 +117,14 @@ class _Given(NamedTuple):
 def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
     """Settings from an optional YAML file, overridden by ``STOWAGE_<KEY>`` of ``environ``.
 
-    Raises ``SettingsError`` with a line for every key that is unknown or has a value that does not do.
+    Raises ``SettingsError`` with a line for every unknown key and every invalid value.
     """
     given = _from_file(path) if path else {}
     given |= _from_environment(environ)
     try:
         return Settings.model_validate({key: value for key, (value, _) in given.items()})
     except ValidationError as error:
-        lines = [_explain(item["loc"], item["type"], item["msg"], given) for item in error.errors()]
+        lines = [_problem(item["loc"], item["type"], item["msg"], given) for item in error.errors()]
         raise SettingsError("\n".join(dict.fromkeys(lines))) from None
 
 
@@ -137,7 +139,7 @@ def _from_file(path: Path) -> dict[str, _Given]:
         raise SettingsError(f"{path}: is not YAML: {error}") from None
     content = (documents[0] if documents else None) or {}
     if len(documents) > 1 or not isinstance(content, dict):
-        raise SettingsError(f"{path}: must hold 'key: value' lines, such as 'shortlist: 64'")
+        raise SettingsError(f"{path}: expected 'key: value' lines, such as 'shortlist: 64'")
     return {key: _Given(value, str(path)) for key, value in content.items()}
 
 
@@ -148,13 +150,13 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
         if key in Settings.model_fields:
             given[key] = _Given(_scalar(environ[variable]), f"environment variable {variable}")
         elif not _SERVICE_LINK.search(variable):
-            # Not an error: the environment is shared with others, a file is ours alone.
-            _log.warning("environment variable %s sets nothing%s", variable, _nearest(key, prefix=PREFIX))
+            # Only a warning: others may set variables in our environment.
+            _log.warning("environment variable %s is not a setting%s", variable, _nearest(key, prefix=PREFIX))
     return given
 
 
 def _scalar(text: str) -> object:
-    """``text`` as YAML, with numbers left as text: the model converts them, and 1.30 stays a version."""
+    """``text`` as YAML. Numbers stay text: the model converts them, and 1.30 stays a version."""
     try:
         documents = yaml_documents(text, plain=str)
     except TextError:
@@ -164,15 +166,15 @@ def _scalar(text: str) -> object:
     return None if documents[0] in ("", "null", "~") else documents[0]
 
 
-def _explain(loc: tuple[int | str, ...], kind: str, message: str, given: Mapping[str, _Given]) -> str:
+def _problem(loc: tuple[int | str, ...], kind: str, message: str, given: Mapping[str, _Given]) -> str:
     key = str(loc[0])
     value, origin = given[key]
     if len(loc) > 1:
         place = ".".join(map(str, loc))
-        return f"{origin}: {place}: {message}; {key} takes {Settings.model_fields[key].description}"
+        return f"{origin}: {place}: {message}; expected {Settings.model_fields[key].description}"
     if kind == "extra_forbidden":
-        return f"{origin}: {key}: there is no such setting{_nearest(key)}"
-    return f"{origin}: {key}: {value!r} does not do, it takes {Settings.model_fields[key].description}"
+        return f"{origin}: {key}: unknown setting{_nearest(key)}"
+    return f"{origin}: {key}: invalid value {value!r}; expected {Settings.model_fields[key].description}"
 
 
 def _nearest(key: str, prefix: str = "") -> str:

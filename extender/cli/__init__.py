@@ -1,1 +1,1 @@
-"""The ``stowage`` command: arguments, logging, one module for each subcommand."""
+"""The ``stowage`` command: arguments, logs, one module for each subcommand."""

@@ -33,15 +33,16 @@ _DEVICE_SECONDS = 1.0  # a cluster without Dynamic Resource Allocation reports n
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Add ``explain`` to the command line."""
     parser = subparsers.add_parser(
-        "explain", description="Say where a pod fits and where not, and what is missing. Changes nothing."
+        "explain",
+        description="Say where a pod fits, where it does not, and what is missing. Changes nothing.",
     )
     parser.add_argument(
-        "pod", help="a manifest (- is standard input), or namespace/name of a pod that is known"
+        "pod", help="a manifest, - for standard input, or namespace/name of a pod in the cluster"
     )
     source_args.add_arguments(parser)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
     parser.add_argument(
-        "--output", choices=("text", "json"), default="text", help="form of the answer (text)"
+        "--output", choices=("text", "json"), default="text", help="format of the answer (text)"
     )
     return parser
 
@@ -59,8 +60,9 @@ def run(args: argparse.Namespace) -> int:
         chosen = settings.load(args.config, os.environ)
         logs.configure("warning")
         source = source_args.source_of(args)
+        pod = _read_manifest(args.pod)
         prepare_kernels(bar=True)
-        explanation = _explain(args.pod, source, chosen)
+        explanation = _explain(pod, args.pod, source, chosen)
     except (settings.SettingsError, SourceError, ValueError, OSError) as error:
         print(f"stowage explain: {error}", file=sys.stderr)
         return 1
@@ -69,13 +71,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _explain(name: str, source: Source, chosen: Settings) -> Explanation:
-    """Explain the pod that the argument ``name`` means. Raises ``SettingsError``, ``SourceError``,
-    ``ValueError`` and ``OSError``."""
+def _explain(pod: Pod | None, name: str, source: Source, chosen: Settings) -> Explanation:
+    """Explain a pod; None stands for the pod of this name in the cluster. Raises ``SettingsError``,
+    ``SourceError`` and ``ValueError``."""
     from extender.cluster.factory import state_of
     from extender.explain.pod import explain
 
-    pod = _read_manifest(name)
     state = state_of(chosen)
     state.binds = chosen.bind
     _list_once(state, source)
@@ -88,7 +89,7 @@ def _explain(name: str, source: Source, chosen: Settings) -> Explanation:
 
 
 def render(explanation: Explanation) -> str:
-    """The explanation in a few lines."""
+    """The explanation as text."""
     asks = ", ".join(f"{what} {much}" for what, much in explanation.asks.items() if much)
     if explanation.error:
         return f"{explanation.pod} can run nowhere: {explanation.error}"
@@ -100,7 +101,7 @@ def render(explanation: Explanation) -> str:
     if explanation.refusals:
         lines += ["", "Does not fit:", *_table([_refusal(refusal) for refusal in explanation.refusals])]
     if explanation.unknown:
-        lines += ["", "Not known whether the claims of the pod get their devices there:"]
+        lines += ["", "Unknown whether the claims of the pod get their devices there:"]
         lines += _table([(str(count), why) for why, count in explanation.unknown.items()])
     if explanation.passed_over:
         lines += ["", "Ruled out before Stowage was asked:"]
@@ -133,7 +134,7 @@ def _list_once(state: State, source: Source) -> None:
 
 def _read_manifest(name: str) -> Pod | None:
     """The pod of a file, or of standard input (``-``). None if there is no such file."""
-    from extender.explain.pod import parse_pod
+    from extender.source.snapshot import parse_pod
 
     if name == "-":
         return parse_pod(sys.stdin.read(), "standard input")
@@ -157,7 +158,7 @@ def _refusal(refusal: Refusal) -> tuple[str, ...]:
 
 
 def _wish(refusals: Sequence[Refusal]) -> str:
-    """What would make it fit, where waiting or eviction can."""
+    """What would make the pod fit, if waiting or eviction can."""
     for refusal in refusals:
         if refusal.eviction_helps and refusal.lacks:
             return f"It would fit on {refusal.nearest} with {' and '.join(map(_more, refusal.lacks))}"

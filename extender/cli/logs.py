@@ -1,6 +1,6 @@
-"""Logs: lines for people where standard error is a terminal, one JSON object per line otherwise.
+"""Log formats: lines for people if standard error is a terminal, otherwise one JSON object per line.
 
-Nothing here or in a caller logs the content of a pod: names, namespaces and counts only.
+No log line contains the content of a pod, only names, namespaces and counts.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import traceback
 from datetime import UTC, datetime
 from typing import TextIO
 
-_OURS = ("extender", "packing")
+_PACKAGES = ("extender", "packing")
 
 
 class PeopleFormatter(logging.Formatter):
-    """``12:03:04 warning  state: 3 nodes hold more than they have``."""
+    """Lines such as ``12:03:04 warning  cluster.state: node-1: node is over-committed``."""
 
     def format(self, record: logging.LogRecord) -> str:
         clock = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
-        line = f"{clock} {record.levelname.lower():<8} {_room(record)}: {record.getMessage()}"
+        line = f"{clock} {record.levelname.lower():<8} {_logger_name(record)}: {record.getMessage()}"
         trace = _trace(record)
         return f"{line}\n{trace}" if trace else line
 
@@ -32,7 +32,7 @@ class JsonFormatter(logging.Formatter):
         fields = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
-            "logger": _room(record),
+            "logger": _logger_name(record),
             "message": record.getMessage(),
         }
         trace = _trace(record)
@@ -40,21 +40,21 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(level: str, stream: TextIO | None = None) -> None:
-    """Send the logs of the whole process to ``stream`` (standard error), at ``level`` and above."""
+    """Send the logs of the whole process, from ``level`` on, to ``stream`` (default: standard error)."""
     stream = stream or sys.stderr
     handler = logging.StreamHandler(stream)
     handler.setFormatter(PeopleFormatter() if stream.isatty() else JsonFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    for ours in _OURS:
-        logging.getLogger(ours).setLevel(level.upper())
+    for package in _PACKAGES:
+        logging.getLogger(package).setLevel(level.upper())
 
 
-def _room(record: logging.LogRecord) -> str:
+def _logger_name(record: logging.LogRecord) -> str:
     return record.name.removeprefix("extender.")
 
 
 def _trace(record: logging.LogRecord) -> str:
-    """Where an exception came from, without its text: the text may quote the pod that caused it."""
+    """The traceback of an exception without its message, which may quote the pod that caused it."""
     error = record.exc_info[1] if record.exc_info else None
     parts: list[str] = []
     while error is not None:

@@ -27,9 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 _MODULES = {
-    "explain": ("extender.cli.explain", "say where a pod fits, where not, and why"),
-    "replay": ("extender.cli.replay", "place a trace, or a cluster's own pods, under one policy or several"),
-    "demo": ("extender.demo", "place a few hundred pods on a bundled cluster, with and without Stowage"),
+    "explain": ("extender.cli.explain", "say where a pod fits, where it does not, and why"),
+    "replay": ("extender.cli.replay", "place the pods of a cluster or of a trace under several policies"),
+    "demo": ("extender.demo", "place a few hundred pods on an example cluster, with and without Stowage"),
 }
 """Subcommands in modules of their own: each module has ``add_parser(subparsers)`` and ``run(args)``."""
 
@@ -61,9 +61,11 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     source_args.add_arguments(parser)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--port", type=_port, default=8080, help="port to listen on, 0 for a free one (8080)")
     parser.add_argument(
-        "--debug-port", type=_port, metavar="PORT", help="move /debug and /metrics to this port"
+        "--port", type=_port, default=8080, help="port to listen on, 0 for any free port (8080)"
+    )
+    parser.add_argument(
+        "--debug-port", type=_port, metavar="PORT", help="serve /debug and /metrics on this port instead"
     )
     parser.set_defaults(run=_serve)
 

@@ -22,9 +22,11 @@ _log = logging.getLogger(__name__)
 def prepare_kernels(*, bar: bool = False) -> None:
     """Make the import of kernels fast: choose a cache for them, and fill it unless it is filled already.
 
-    Call it before numba is imported. ``bar``: show progress on standard error, if that is a terminal.
-    Where it fails, kernels are compiled when they are imported.
+    Call it before numba is imported; later it does nothing. ``bar``: show progress on standard error, if that
+    is a terminal. If it fails, kernels are compiled when they are imported.
     """
+    if "numba" in sys.modules:
+        return
     directory = choose_cache()
     if directory is None:
         _log.warning("no directory for compiled kernels can be written: each start compiles them")

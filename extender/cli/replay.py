@@ -12,9 +12,12 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packing.policies.registry import POLICIES
+
+if TYPE_CHECKING:
+    from extender.settings import Settings
 
 _MOST_SEEDS = 10_000
 _OPTIONS = {
@@ -53,13 +56,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Replay and print; the exit code is 2 for options or files that cannot be used."""
-    from extender.replay.traces import BadInput
-    from extender.settings import SettingsError
+    from extender.cli.precompile import prepare_kernels
+    from extender.settings import SettingsError, load
     from extender.source.interface import SourceError
 
     try:
-        print(_replay(_work(args), args))
-    except (BadInput, UsageError, SourceError, SettingsError, OSError) as error:
+        work = _work(args)
+        settings = load(args.config, {})  # equal commands give equal results: the environment is not read
+        prepare_kernels(bar=True)
+        print(_replay(work, args, settings))
+    except (UsageError, SourceError, SettingsError, OSError) as error:
         print(f"stowage replay: {error}", file=sys.stderr)
         return 2
     return 0
@@ -84,29 +90,34 @@ def _work(args: argparse.Namespace) -> str:
     return work
 
 
-def _replay(work: str, args: argparse.Namespace) -> str:
+def _replay(work: str, args: argparse.Namespace, settings: Settings) -> str:
     """The result as text."""
-    from extender.replay.repack import replay_snapshot
     from extender.replay.report import snapshot_table, table
-    from extender.replay.runs import replay_timeline, replay_trace
-    from extender.settings import load
+    from extender.replay.traces import BadInput
 
-    settings = load(args.config, {})  # equal commands give equal results: the environment is not read
-    rows: list[dict[str, Any]]
-    if work == "snapshot":
-        rows = replay_snapshot(args.snapshot, args.policy, settings, args.sample, _show_progress())
-    elif work == "timeline":
-        rows = replay_timeline(
-            args.nodes, args.pods, args.policy, sample=args.sample, progress=_show_progress()
-        )
-    else:
-        rows = replay_trace(
-            args.nodes, args.pods, args.policy, args.seeds,
-            sample=args.sample, minimum_milli=settings.minimum_slice_milli, progress=_show_progress(),
-        )  # fmt: skip
+    try:
+        rows = _rows(work, args, settings)
+    except BadInput as error:
+        raise UsageError(str(error)) from None
     if args.output == "json":
         return json.dumps(rows, indent=1)
     return snapshot_table(rows) if work == "snapshot" else table(rows)
+
+
+def _rows(work: str, args: argparse.Namespace, settings: Settings) -> list[dict[str, Any]]:
+    from extender.replay.repack import replay_snapshot
+    from extender.replay.runs import replay_timeline, replay_trace
+
+    if work == "snapshot":
+        return replay_snapshot(args.snapshot, args.policy, settings, args.sample, _show_progress())
+    if work == "timeline":
+        return replay_timeline(
+            args.nodes, args.pods, args.policy, sample=args.sample, progress=_show_progress()
+        )
+    return replay_trace(
+        args.nodes, args.pods, args.policy, args.seeds,
+        sample=args.sample, minimum_milli=settings.minimum_slice_milli, progress=_show_progress(),
+    )  # fmt: skip
 
 
 def _show_progress() -> Callable[[str, float], None]:

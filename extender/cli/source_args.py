@@ -1,4 +1,4 @@
-"""Which source of state the arguments of a command mean."""
+"""The arguments that choose a source: ``--snapshot`` and ``--kubeconfig``."""
 
 from __future__ import annotations
 
@@ -21,33 +21,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="FILE",
-        help="read the state from what 'kubectl get nodes,pods -A -o json' prints, instead of a cluster",
+        help="read the output of 'kubectl get nodes,pods -A -o json' instead of a cluster",
     )
-    parser.add_argument(
-        "--kubeconfig", type=Path, metavar="FILE", help="follow the cluster of this kubeconfig"
-    )
+    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="use the cluster of this kubeconfig")
 
 
 def source_of(args: argparse.Namespace) -> Source:
-    """``--snapshot``, else ``--kubeconfig``, else the cluster around us, else the bundled example.
+    """``--snapshot``, else ``--kubeconfig``, else the cluster in which this runs, else the bundled example.
 
-    Raises ``SourceError`` where it cannot be used.
+    Raises ``SourceError`` if it cannot be used.
     """
     if args.snapshot:
-        return _snapshot(args.snapshot, ", ".join(map(str, args.snapshot)))
-    from extender.source import apiserver as kube
+        return _snapshot_source(args.snapshot, ", ".join(map(str, args.snapshot)))
+    from extender.source.apiserver import from_kubeconfig, in_cluster
 
     if args.kubeconfig:
-        return kube.from_kubeconfig(args.kubeconfig)
-    if (cluster := kube.in_cluster()) is not None:
+        return from_kubeconfig(args.kubeconfig)
+    if (cluster := in_cluster()) is not None:
         return cluster
     from extender.data import CLUSTER
 
-    _log.warning("NOT YOUR CLUSTER: outside a cluster and without --snapshot or --kubeconfig, an example")
-    return _snapshot([CLUSTER], "the bundled example")
+    _log.warning("NOT YOUR CLUSTER: using the bundled example (no --snapshot, no --kubeconfig, no pod)")
+    return _snapshot_source([CLUSTER], "the bundled example")
 
 
-def _snapshot(paths: Sequence[Path], name: str) -> Source:
+def _snapshot_source(paths: Sequence[Path], name: str) -> Source:
     from extender.source.snapshot import SnapshotSource, read
 
     return SnapshotSource(read(paths), name)

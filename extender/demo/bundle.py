@@ -1,7 +1,7 @@
-"""The bundled cluster: a file in the very form of ``kubectl get nodes,pods -A -o json``.
+"""The bundled cluster as a file in the format of ``kubectl get nodes,pods -A -o json``.
 
-It is kept as a file so that it can be read, compared and passed to ``--snapshot`` like anyone's own.
-``python -c 'from extender.demo import bundle; bundle.write()'`` writes it anew.
+As a file it can be read, compared and passed to ``--snapshot`` like any other cluster.
+``python -c 'from extender.demo import bundle; bundle.write()'`` writes it again.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from extender.demo.pods import bundled
 
 
 def text() -> str:
-    """What the file holds: keys sorted and indented by four, as kubectl does."""
+    """The content of the file, with sorted keys and an indent of four, as kubectl prints it."""
     items = nodes() + bundled()
     document = {"apiVersion": "v1", "items": items, "kind": "List", "metadata": {"resourceVersion": ""}}
     return json.dumps(document, indent=4, sort_keys=True) + "\n"
 
 
 def write() -> None:
-    """Write the file anew."""
+    """Write the file."""
     CLUSTER.write_text(text(), encoding="utf-8")

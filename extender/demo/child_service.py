@@ -1,4 +1,4 @@
-"""``stowage serve`` in a child process, and the client that calls it as kube-scheduler would."""
+"""Runs ``stowage serve`` in a child process, and calls it as kube-scheduler would."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from extender.demo.nodes import Manifest
 _SETTINGS = {"STOWAGE_BIND": "true", "STOWAGE_LOG_LEVEL": "warning", "STOWAGE_DRAIN_SECONDS": "0"}
 _START_SECONDS = 120
 _STOP_SECONDS = 10
-_ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+_CONNECT_TO = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
 class DemoError(Exception):
-    """The demo cannot go on; the text says why."""
+    """The demo failed; the text says why."""
 
 
-class Server:
-    """A running service, the ``Extender`` of the demo's scheduler. ``seconds``: how long each call took."""
+class ChildService:
+    """A running service, used as ``Extender``. ``seconds``: the duration of each call, by verb."""
 
     weight = 200  # as in the files of scheduler-config/
 
     def __init__(self, process: subprocess.Popen[bytes], host: str, port: int) -> None:
-        self.host, self.port = _ANYWHERE.get(host, host), port
+        self.host, self.port = _CONNECT_TO.get(host, host), port
         self.seconds: dict[str, list[float]] = {"filter": [], "prioritize": [], "bind": []}
         self._process = process
         self._connection = http.client.HTTPConnection(self.host, port, timeout=30)
 
     @property
     def url(self) -> str:
-        """Where a browser finds it."""
+        """The URL for a browser."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
     def filter(self, pod: Manifest, nodes: list[str]) -> list[str]:
-        """Those of the nodes that can host the pod."""
+        """The nodes on which the pod fits."""
         reply = json.loads(self._call("filter", {"Pod": pod, "Nodes": None, "NodeNames": nodes}))
         _raise_for(reply["Error"])
         return reply["NodeNames"] or []
@@ -52,26 +52,28 @@ class Server:
     def prioritize(self, pod: Manifest, nodes: list[str]) -> dict[str, int]:
         """A score from 0 to 10 by node."""
         reply = json.loads(self._call("prioritize", {"Pod": pod, "Nodes": None, "NodeNames": nodes}))
-        return {one["Host"]: one["Score"] for one in reply}
+        return {priority["Host"]: priority["Score"] for priority in reply}
 
     def bind(self, pod: Manifest, node: str) -> None:
-        """Bind the pod. Raises ``DemoError`` where the service refuses."""
+        """Bind the pod. Raises ``DemoError`` if the service refuses."""
         name, namespace, uid = (pod["metadata"][key] for key in ("name", "namespace", "uid"))
         binding = {"PodName": name, "PodNamespace": namespace, "PodUID": uid, "Node": node}
         _raise_for(json.loads(self._call("bind", binding))["Error"])
 
     def medians(self) -> str:
-        """How long the calls of each verb took, as their caller saw it."""
+        """The median duration of the calls of each verb, as text."""
         return ", ".join(
-            f"{verb} {1000 * median(taken):.1f} ms" for verb, taken in self.seconds.items() if taken
+            f"{verb} {1000 * median(durations):.1f} ms"
+            for verb, durations in self.seconds.items()
+            if durations
         )
 
     def wait_until_ready(self) -> None:
-        """Return once ``/readyz`` answers 200. Raises ``DemoError`` where it never does."""
+        """Return when ``/readyz`` answers 200. Raises ``DemoError`` if it does not."""
         end = time.monotonic() + _START_SECONDS
         while time.monotonic() < end:
             if self._process.poll() is not None:
-                raise DemoError(f"the service ended while it started (exit code {self._process.returncode})")
+                raise DemoError(f"the service exited during its start (exit code {self._process.returncode})")
             try:
                 if self._request("GET", "/readyz")[0] == http.client.OK:
                     return
@@ -81,9 +83,9 @@ class Server:
         raise DemoError(f"the service was not ready within {_START_SECONDS} s")
 
     def wait(self) -> None:
-        """Return when the service ends by itself, which it should not."""
+        """Wait until the service exits by itself, which is an error. Raises ``DemoError``."""
         self._process.wait()
-        raise DemoError(f"the service ended (exit code {self._process.returncode})")
+        raise DemoError(f"the service exited (exit code {self._process.returncode})")
 
     def stop(self) -> None:
         """End the service."""
@@ -114,27 +116,28 @@ class Server:
 
 
 @contextmanager
-def serving(snapshot: Path, host: str, port: int) -> Iterator[Server]:
-    """Run ``stowage serve`` on a snapshot, with binding on, at this port or, if it is busy, at a free one."""
+def serving(snapshot: Path, host: str, port: int) -> Iterator[ChildService]:
+    """Run ``stowage serve`` on a snapshot, with ``bind`` on, at this port or, if it is in use, at a free
+    one."""
     port = free_port(host, port)
     command = [sys.executable, "-m", "extender.cli.main", "serve", "--snapshot", str(snapshot)]
     process = subprocess.Popen(
         [*command, "--host", host, "--port", str(port)],
         env=os.environ | _SETTINGS,
         stdin=subprocess.DEVNULL,
-        process_group=0,  # Ctrl-C is for the demo alone, which then ends the service in order
+        process_group=0,  # Ctrl-C goes to the demo only, which then stops the service
     )
-    server = Server(process, host, port)
+    service = ChildService(process, host, port)
     try:
-        yield server
+        yield service
     finally:
-        server.stop()
+        service.stop()
 
 
 def free_port(host: str, port: int) -> int:
-    """``port``, or a free one where it is taken. Raises ``DemoError`` where none can listen on ``host``."""
+    """``port``, or a free port if it is in use. Raises ``DemoError`` if ``host`` cannot be listened on."""
     if not 0 <= port < 1 << 16:
-        raise DemoError(f"{port} is no port")
+        raise DemoError(f"{port} is not a port (0 to 65535)")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for candidate in (port, 0):
         try:

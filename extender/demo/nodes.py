@@ -1,7 +1,7 @@
-"""The nodes of the bundled cluster: manifests as ``kubectl get nodes -o json`` prints them.
+"""The nodes of the bundled cluster, as ``kubectl get nodes -o json`` prints them.
 
-Labels are what GPU feature discovery (GFD) and Node Feature Discovery write on such machines. Sources:
-NVIDIA/k8s-device-plugin internal/lm (which labels there are) and its issue 1501 (a dump of 8 x H100),
+Labels are those that GPU feature discovery (GFD) and Node Feature Discovery write on such machines. Sources:
+NVIDIA/k8s-device-plugin internal/lm (the labels) and its issue 1501 (a dump of 8 x H100),
 NVIDIA/cloud-native-docs gpu-operator/manifests/output/mig-mixed-node-labels.json (a dump of MIG devices),
 docs/gpu-feature-discovery/README.md (the clique); memory sizes as in ``packing/data/gpus.json``.
 """
@@ -23,7 +23,7 @@ _CLIQUE = "7b968a6d-c8aa-45e1-9e07-e1e51be99c31.1"
 
 @dataclass(frozen=True, slots=True)
 class _Machine:
-    """A kind of server: ``compute`` is the CUDA compute capability, ``memory_mib`` that of one GPU."""
+    """A server model. ``compute`` is the CUDA compute capability, ``memory_mib`` the memory of one GPU."""
 
     product: str
     family: str
@@ -40,7 +40,7 @@ class _Machine:
 
 @dataclass(frozen=True, slots=True)
 class _Instance:
-    """A MIG profile of an H100 80GB: what one device of it has."""
+    """One device of a MIG profile of an H100 80GB."""
 
     slices: int
     memory_mib: int
@@ -137,7 +137,7 @@ def _mig_labels(config: str) -> dict[str, str]:
 
 
 def _gfd_labels(machine: _Machine) -> dict[str, str]:
-    """What GFD says of every node; the callers above change what differs."""
+    """The labels that GFD writes on every node; callers override some of them."""
     major, minor = machine.compute.split(".")
     return {
         **{f"nvidia.com/cuda.driver-version.{part}": text for part, text in _DRIVER.items()},
@@ -202,7 +202,7 @@ def _node(name: str, machine: _Machine, labels: dict[str, str], devices: dict[st
 
 
 def _resources(machine: _Machine, devices: dict[str, int], *, reserved: bool) -> Iterator[tuple[str, str]]:
-    """Capacity or, with what is reserved for the system (2 CPUs, 8 GiB) taken off, allocatable."""
+    """Capacity, or allocatable: the capacity without 2 CPUs and 8 GiB reserved for the system."""
     yield "cpu", str(machine.cpus - 2 * reserved)
     yield "memory", f"{(machine.memory_gib - 8 * reserved) << 20}Ki"
     yield "pods", "110"

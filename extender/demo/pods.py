@@ -1,4 +1,4 @@
-"""The pods of the demo: those in the bundled cluster, and the seeded stream that the demo schedules."""
+"""The pods of the demo: those of the bundled cluster, and the random stream that the demo schedules."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _IMAGES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What one kind of pod asks for: so many devices of a resource, on nodes with this GPU product
-    (``None``: any x86 node that has the resource)."""
+class PodKind:
+    """What one kind of pod requests: ``count`` devices of a resource, on nodes with this GPU product
+    (None: any x86 node that has the resource)."""
 
     namespace: str
     app: str
@@ -39,20 +39,22 @@ def _mig(profile: str) -> str:
     return f"nvidia.com/mig-{profile}"
 
 
-_NOTEBOOK = Shape("notebooks", "notebook", 2, 10, resource=f"{GPU}.shared")
-_SMALL_MODEL = Shape("inference", "embedder", 4, 24, resource=_mig("1g.10gb"))
-_MODEL = Shape("inference", "reranker", 6, 40, resource=_mig("2g.20gb"))
-_LARGE_MODEL = Shape("inference", "chat-13b", 8, 64, resource=_mig("3g.40gb"))
-_ANY = Shape("research", "sweep", 8, 64)
-_RENDER = Shape("vision", "render", 12, 96, product=_L40S)
-_TUNE = {n: Shape("research", f"tune-{n}g", 14 * n, 120 * n, n, product=_H100) for n in (1, 2, 4)}
-_EVALUATE = {n: Shape("vision", f"eval-{n}g", 14 * n, 120 * n, n, product=_A100) for n in (1, 2, 4)}
-_TRAIN = {product: Shape("training", f"train-{product.split('-')[1].lower()}", 112, 1024, 8, product=product)
-          for product in (_H100, _A100)}  # fmt: skip
-_RACK = {n: Shape("training", f"rack-{n}g", 30 * n, 200 * n, n, product=_GB200) for n in (1, 2, 4)}
-_TOO_LARGE = Shape("training", "train-16g", 112, 1024, 16, product=_H100)
+_NOTEBOOK = PodKind("notebooks", "notebook", 2, 10, resource=f"{GPU}.shared")
+_SMALL_MODEL = PodKind("inference", "embedder", 4, 24, resource=_mig("1g.10gb"))
+_MODEL = PodKind("inference", "reranker", 6, 40, resource=_mig("2g.20gb"))
+_LARGE_MODEL = PodKind("inference", "chat-13b", 8, 64, resource=_mig("3g.40gb"))
+_ANY = PodKind("research", "sweep", 8, 64)
+_RENDER = PodKind("vision", "render", 12, 96, product=_L40S)
+_TUNE = {n: PodKind("research", f"tune-{n}g", 14 * n, 120 * n, n, product=_H100) for n in (1, 2, 4)}
+_EVALUATE = {n: PodKind("vision", f"eval-{n}g", 14 * n, 120 * n, n, product=_A100) for n in (1, 2, 4)}
+_TRAIN = {
+    product: PodKind("training", f"train-{name}", 112, 1024, 8, product=product)
+    for name, product in (("h100", _H100), ("a100", _A100))
+}
+_RACK = {n: PodKind("training", f"rack-{n}g", 30 * n, 200 * n, n, product=_GB200) for n in (1, 2, 4)}
+_TOO_LARGE = PodKind("training", "train-16g", 112, 1024, 16, product=_H100)
 
-_STREAM: list[tuple[Shape, int]] = [
+_STREAM: list[tuple[PodKind, int]] = [
     (_NOTEBOOK, 60),
     (_SMALL_MODEL, 40),
     (_MODEL, 18),
@@ -72,17 +74,17 @@ _STREAM: list[tuple[Shape, int]] = [
     (_RACK[4], 1),
     (_TOO_LARGE, 2),
 ]
-"""How many pods of each shape arrive, in an order drawn by the seed."""
+"""How many pods of each kind arrive, in random order."""
 
 
 def stream(seed: int) -> list[Manifest]:
     """The pods that the demo schedules, in the order of their arrival."""
-    shapes = [shape for shape, count in _STREAM for _ in range(count)]
-    random.Random(seed).shuffle(shapes)
-    return [pod(shape, f"{shape.app}-{number:03}") for number, shape in enumerate(shapes, start=1)]
+    kinds = [kind for kind, count in _STREAM for _ in range(count)]
+    random.Random(seed).shuffle(kinds)
+    return [pod(kind, f"{kind.app}-{number:03}") for number, kind in enumerate(kinds, start=1)]
 
 
-_RUNNING: list[tuple[Shape, str, int]] = [
+_RUNNING: list[tuple[PodKind, str, int]] = [
     (_TRAIN[_H100], "h100-01", 1),
     (_TUNE[4], "h100-02", 1),
     (_TUNE[1], "h100-03", 2),
@@ -99,31 +101,33 @@ _RUNNING: list[tuple[Shape, str, int]] = [
     (_RACK[4], "gb200-r1-01", 1),
     (_RACK[4], "gb200-r1-02", 1),
 ]
-"""How many pods of a shape run on a node of the bundled cluster."""
+"""How many pods of a kind run on a node of the bundled cluster."""
 
 _PENDING = [_TUNE[2], _LARGE_MODEL, _NOTEBOOK, _ANY, _TOO_LARGE]
 
 
 def bundled() -> list[Manifest]:
-    """The pods of the bundled cluster: running, finished and pending ones."""
-    placed = [(shape, node) for shape, node, count in _RUNNING for _ in range(count)]
-    pods = [_bound(shape, number, node, "Running") for number, (shape, node) in enumerate(placed, start=1)]
+    """The pods of the bundled cluster: running, succeeded and pending ones."""
+    placed = [(kind, node) for kind, node, count in _RUNNING for _ in range(count)]
+    pods = [_bound(kind, number, node, "Running") for number, (kind, node) in enumerate(placed, start=1)]
     pods.append(_bound(_EVALUATE[4], 90, "a100-03", "Succeeded"))
-    pods += [pod(shape, f"{shape.app}-p{number}") for number, shape in enumerate(_PENDING, start=1)]
-    return sorted(pods, key=lambda one: (one["metadata"]["namespace"], one["metadata"]["name"]))
+    pods += [pod(kind, f"{kind.app}-p{number}") for number, kind in enumerate(_PENDING, start=1)]
+    return sorted(
+        pods, key=lambda manifest: (manifest["metadata"]["namespace"], manifest["metadata"]["name"])
+    )
 
 
 def large_job() -> Manifest:
-    """A pod that asks for 8 GPUs of one node, of any x86 product."""
+    """A pod that requests 8 GPUs of any x86 node."""
     return pod(replace(_TRAIN[_H100], product=None), "large-job")
 
 
-def pod(shape: Shape, name: str) -> Manifest:
-    """A pending pod of this shape."""
-    amounts = {"cpu": str(shape.cpu), "memory": f"{shape.memory_gib}Gi", shape.resource: str(shape.count)}
-    selector = {"nvidia.com/gpu.product": shape.product} if shape.product else {"kubernetes.io/arch": "amd64"}
+def pod(kind: PodKind, name: str) -> Manifest:
+    """A pending pod of this kind."""
+    amounts = {"cpu": str(kind.cpu), "memory": f"{kind.memory_gib}Gi", kind.resource: str(kind.count)}
+    selector = {"nvidia.com/gpu.product": kind.product} if kind.product else {"kubernetes.io/arch": "amd64"}
     container = {
-        "image": _IMAGES[shape.namespace],
+        "image": _IMAGES[kind.namespace],
         "name": "main",
         "resources": {"limits": amounts, "requests": amounts},
     }
@@ -132,10 +136,10 @@ def pod(shape: Shape, name: str) -> Manifest:
         "kind": "Pod",
         "metadata": {
             "creationTimestamp": CREATED,
-            "labels": {"app": shape.app},
+            "labels": {"app": kind.app},
             "name": name,
-            "namespace": shape.namespace,
-            "uid": uid("pod", f"{shape.namespace}/{name}"),
+            "namespace": kind.namespace,
+            "uid": uid("pod", f"{kind.namespace}/{name}"),
         },
         "spec": {
             "containers": [container],
@@ -147,8 +151,8 @@ def pod(shape: Shape, name: str) -> Manifest:
     }
 
 
-def _bound(shape: Shape, number: int, node: str, phase: str) -> Manifest:
-    manifest = pod(shape, f"{shape.app}-r{number:02}")
+def _bound(kind: PodKind, number: int, node: str, phase: str) -> Manifest:
+    manifest = pod(kind, f"{kind.app}-r{number:02}")
     manifest["spec"]["nodeName"] = node
     manifest["status"] = {"phase": phase, "startTime": CREATED}
     return manifest

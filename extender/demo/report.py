@@ -1,4 +1,4 @@
-"""What came of a run, measured from the scheduler's cache, and how it is shown on a terminal."""
+"""The result of a run, measured from the scheduler's cache, as text for a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Where a fleet stands after a run. GPUs are whole ones: MIG devices and replicas are not among them."""
+    """The state of a fleet after a run. GPUs are whole GPUs, without MIG devices and replicas."""
 
     pods: int
     placed: int
@@ -27,14 +27,14 @@ class Outcome:
     large_placed: int
     gpus: int
     gpus_taken: int
-    holes: int
+    free_blocks: int
     could_start: int
     idle_nodes: int
     gpus_on_idle_nodes: int
 
 
 def measure(run: Scheduler) -> Outcome:
-    """The figures of a run."""
+    """The outcome of a run."""
     nodes = list(run.nodes.values())
     idle = [node for node in nodes if _is_idle(node)]
     job = read_pod(large_job())
@@ -45,8 +45,8 @@ def measure(run: Scheduler) -> Outcome:
         large_placed=_large_jobs(run.placed),
         gpus=sum(node.allocatable.get(GPU, 0) for node in nodes),
         gpus_taken=sum(node.requested[GPU] for node in nodes),
-        holes=sum(node.free(GPU) // _LARGE for node in nodes),
-        could_start=sum(_room(node, job) for node in nodes),
+        free_blocks=sum(node.free(GPU) // _LARGE for node in nodes),
+        could_start=sum(_count_fitting(node, job) for node in nodes),
         idle_nodes=len(idle),
         gpus_on_idle_nodes=sum(node.free(GPU) for node in idle),
     )
@@ -56,15 +56,15 @@ _ROWS: list[tuple[str, Callable[[Outcome], str]]] = [
     ("pods placed", lambda o: f"{o.placed} of {o.pods}"),
     ("8-GPU jobs placed", lambda o: f"{o.large_placed} of {o.large_jobs}"),
     ("whole GPUs in use", lambda o: f"{o.gpus_taken} of {o.gpus}"),
-    ("8-GPU holes kept", lambda o: str(o.holes)),
+    ("free blocks of 8 GPUs", lambda o: str(o.free_blocks)),
     ("8-GPU jobs that could still start", lambda o: str(o.could_start)),
-    ("GPUs left whole, on idle nodes", lambda o: str(o.gpus_on_idle_nodes)),
-    ("nodes left idle, of any GPU", lambda o: str(o.idle_nodes)),
+    ("free GPUs on idle nodes", lambda o: str(o.gpus_on_idle_nodes)),
+    ("idle nodes", lambda o: str(o.idle_nodes)),
 ]
 
 
 def table(default: Outcome, stowage: Outcome) -> str:
-    """Both outcomes side by side."""
+    """A table of both outcomes."""
     rows = [
         ("", "kube-scheduler's", "with"),
         ("", "default spreading", "Stowage"),
@@ -75,7 +75,7 @@ def table(default: Outcome, stowage: Outcome) -> str:
 
 
 def fleet(nodes: Sequence[NodeInfo]) -> str:
-    """How large a fleet is."""
+    """The size of a fleet as text."""
     counts: Counter[str] = Counter()
     for node in nodes:
         for name, count in _devices(node.allocatable):
@@ -86,17 +86,17 @@ def fleet(nodes: Sequence[NodeInfo]) -> str:
 
 
 def waiting(run: Scheduler) -> str:
-    """The pods that found no place, by what they ask for."""
+    """The pods that were not placed, by their requests."""
     empty = [replace(node, requested=Counter()) for node in run.nodes.values()]
-    asked = Counter(_wish(pod, empty) for pod in run.waiting)
+    asked = Counter(_request_text(pod, empty) for pod in run.waiting)
     if not asked:
         return "With Stowage no pod waits."
-    lines = (f"  {pods:>3} x {wish}" for wish, pods in asked.most_common())
-    return "\n".join(["Pods that wait with Stowage, by what they ask of one node:", *lines])
+    lines = (f"  {pods:>3} x {request}" for request, pods in asked.most_common())
+    return "\n".join(["Pods that wait with Stowage, by what they request of one node:", *lines])
 
 
 def progress(items: Sequence[T], label: str) -> Iterator[T]:
-    """The items, with a bar where there is a terminal to draw it on; at the end it is gone."""
+    """The items, with a progress bar if standard output is a terminal."""
     if not sys.stdout.isatty():
         yield from items
         return
@@ -109,7 +109,7 @@ def progress(items: Sequence[T], label: str) -> Iterator[T]:
 
 
 def _redraw(text: str, width: int) -> int:
-    """Replace a line of ``width`` characters that the cursor stands behind; the width of the new one."""
+    """Replace the current line of ``width`` characters, and return the width of the new one."""
     print(f"\r{'':<{width}}\r{text}", end="", flush=True)
     return len(text)
 
@@ -118,10 +118,10 @@ def _devices(amounts: Amounts) -> Iterable[tuple[str, int]]:
     return ((name, count) for name, count in amounts.items() if name.startswith("nvidia.com/") and count)
 
 
-def _wish(pod: PodInfo, empty: Iterable[NodeInfo]) -> str:
+def _request_text(pod: PodInfo, empty: Iterable[NodeInfo]) -> str:
     devices = ", ".join(f"{name}: {count}" for name, count in _devices(pod.amounts))
     product = pod.manifest["spec"]["nodeSelector"].get("nvidia.com/gpu.product", "any product")
-    never = "" if any(fits(node, pod) for node in empty) else " (no node is that large)"
+    never = "" if any(fits(node, pod) for node in empty) else " (larger than any node)"
     return f"{devices}, {product}{never}"
 
 
@@ -134,6 +134,6 @@ def _large_jobs(pods: Iterable[PodInfo]) -> int:
     return sum(pod.amounts.get(GPU) == _LARGE for pod in pods)
 
 
-def _room(node: NodeInfo, pod: PodInfo) -> int:
-    """How many such pods the node could still take, one beside the other."""
+def _count_fitting(node: NodeInfo, pod: PodInfo) -> int:
+    """How many more such pods fit on the node."""
     return min(node.free(name) // amount for name, amount in pod.amounts.items())

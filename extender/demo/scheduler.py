@@ -1,10 +1,11 @@
-"""kube-scheduler's scheduling cycle, as far as it decides where the demo's pods go.
+"""A model of kube-scheduler's scheduling cycle, with the parts that matter for the demo's pods.
 
-In tree: node selector and resources filter; two plugins score. With an extender: ``filter``, ``prioritize``
-and ``bind`` over HTTP in the order and form of kube-scheduler. Sources, all of kubernetes/kubernetes v1.36,
-pkg/scheduler: ``schedule_one.go`` (cycle, weights, ties), ``framework/plugins/noderesources`` (fit, scores),
-``apis/config/v1/default_plugins.go`` (the default profile). Its other scorers give every node the same here:
-the pods have no preferences, tolerations, spread constraints, volumes or images that a node already holds.
+In tree: node selector and resources filter, and two plugins score. With an extender: ``filter``,
+``prioritize`` and ``bind`` over HTTP in kube-scheduler's order and format. Sources, all in
+kubernetes/kubernetes v1.36, pkg/scheduler: ``schedule_one.go`` (cycle, weights, ties),
+``framework/plugins/noderesources`` (fit, scores), ``apis/config/v1/default_plugins.go`` (the default
+profile). The other score plugins give every node the same score here: the pods have no preferences,
+tolerations, spread constraints or volumes, and no node has images.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Amounts = Mapping[str, int]
 
 @dataclass(slots=True)
 class NodeInfo:
-    """A node as kube-scheduler's cache has it; ``requested`` sums up its pods."""
+    """A node in kube-scheduler's cache. ``requested`` is the sum over its pods."""
 
     name: str
     labels: Mapping[str, str]
@@ -35,13 +36,13 @@ class NodeInfo:
     requested: Counter[str] = field(default_factory=Counter)
 
     def free(self, resource: str) -> int:
-        """What no pod has requested yet."""
+        """The part that no pod has requested."""
         return self.allocatable.get(resource, 0) - self.requested[resource]
 
 
 @dataclass(frozen=True, slots=True)
 class PodInfo:
-    """A pod, as it goes over the wire and as it is counted."""
+    """A pod: its manifest, and what it requests."""
 
     manifest: Manifest
     amounts: Amounts
@@ -53,12 +54,12 @@ class PodInfo:
 
 
 class Extender(Protocol):
-    """The verbs of ``extender/v1``, with names of nodes."""
+    """The verbs of ``extender/v1``, with node names."""
 
     weight: int
 
     def filter(self, pod: Manifest, nodes: list[str]) -> list[str]:
-        """Those of the nodes that the extender leaves."""
+        """The nodes that the extender keeps."""
         ...
 
     def prioritize(self, pod: Manifest, nodes: list[str]) -> dict[str, int]:
@@ -72,7 +73,8 @@ class Extender(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How NodeResourcesFit scores: ``most`` for MostAllocated, else LeastAllocated; weights by resource."""
+    """The scoring of NodeResourcesFit: MostAllocated if ``most``, else LeastAllocated; weights by
+    resource."""
 
     most: bool
     resources: Mapping[str, int]
@@ -82,11 +84,11 @@ DEFAULT = Profile(most=False, resources={"cpu": 1, "memory": 1})
 PACKING = Profile(
     most=True, resources={"nvidia.com/gpu": 3, "nvidia.com/gpu.shared": 3, "cpu": 1, "memory": 1}
 )
-"""That of the files in ``scheduler-config/``."""
+"""The profile of the files in ``scheduler-config/``."""
 
 
 class Scheduler:
-    """One scheduler with its cache, and the pods that it could not place."""
+    """A scheduler with its cache, the placed pods, and the pods that it could not place."""
 
     def __init__(
         self, nodes: Sequence[NodeInfo], *, profile: Profile, seed: int, extender: Extender | None = None
@@ -99,7 +101,7 @@ class Scheduler:
         self._random = random.Random(seed)
 
     def schedule(self, info: PodInfo) -> str | None:
-        """One cycle: the node that the pod was bound to, or None."""
+        """Run one cycle. Returns the node that the pod was bound to, or None."""
         fitting = [node for node in self.nodes.values() if fits(node, info)]
         if fitting and self._extender:
             kept = set(self._extender.filter(info.manifest, [node.name for node in fitting]))
@@ -115,7 +117,7 @@ class Scheduler:
         return node.name
 
     def _best(self, info: PodInfo, nodes: list[NodeInfo]) -> NodeInfo:
-        """The highest sum of weighted scores; ties are drawn."""
+        """The node with the highest sum of weighted scores; random among equals."""
         scores = {node.name: self._in_tree(node, info) for node in nodes}
         if self._extender:
             step = self._extender.weight * TOP // EXTENDER_TOP
@@ -136,9 +138,9 @@ def fits(node: NodeInfo, info: PodInfo) -> bool:
 
 
 def allocation_score(node: NodeInfo, amounts: Amounts, profile: Profile) -> int:
-    """LeastAllocated or MostAllocated: the mean over resources of what is left (or taken), in per cent.
+    """LeastAllocated or MostAllocated: the mean over resources of the free (or used) part, in per cent.
 
-    Extended resources count only for pods that ask for them.
+    Extended resources count only for pods that request them.
     """
     total = weights = 0
     for name, weight in profile.resources.items():
@@ -151,7 +153,7 @@ def allocation_score(node: NodeInfo, amounts: Amounts, profile: Profile) -> int:
 
 
 def balance_score(node: NodeInfo, amounts: Amounts) -> int:
-    """BalancedAllocation of CPU and memory: 75 where the pod changes nothing, more where it evens them."""
+    """BalancedAllocation of CPU and memory: 75 if the pod changes nothing, more if it balances them."""
     after = _balance(node, amounts)
     return TOP // 2 + (TOP // 2 + after - _balance(node, {})) // 2
 
@@ -171,7 +173,7 @@ def read_node(manifest: Manifest) -> NodeInfo:
 
 
 def read_pod(manifest: Manifest) -> PodInfo:
-    """The pod of a manifest. Pods of the demo have containers only, none that initialise."""
+    """The pod of a manifest. Pods of the demo have no init containers."""
     total = Counter({"pods": 1})
     for container in manifest["spec"]["containers"]:
         total.update(_amounts(container["resources"]["requests"]))
@@ -179,11 +181,11 @@ def read_pod(manifest: Manifest) -> PodInfo:
 
 
 def read_cluster(items: Iterable[Manifest]) -> tuple[list[NodeInfo], list[PodInfo]]:
-    """Nodes with what their pods hold, and the pending pods."""
+    """Nodes with the requests of their running pods, and the pending pods."""
     by_kind: dict[str, list[Manifest]] = {"Node": [], "Pod": []}
     for item in items:
         by_kind[item["kind"]].append(item)
-    nodes = {one["metadata"]["name"]: read_node(one) for one in by_kind["Node"]}
+    nodes = {manifest["metadata"]["name"]: read_node(manifest) for manifest in by_kind["Node"]}
     pending = []
     for manifest in by_kind["Pod"]:
         if manifest["status"]["phase"] == "Pending":

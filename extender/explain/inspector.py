@@ -10,8 +10,9 @@ from time import monotonic
 from extender.cluster.state import PossiblyBound, State
 from extender.explain.decision_log import Decision, Decisions
 from extender.explain.node import NodeView, view_node
-from extender.explain.pod import Candidates, Explanation, explain_candidates, parse_pod
+from extender.explain.pod import Candidates, Explanation, explain_candidates
 from extender.k8s.objects import Pod
+from extender.source.snapshot import parse_pod
 
 _AT_ONCE = 50
 """Nodes whose labels and taints are compared with a pod's rules before others get their turn."""

@@ -21,9 +21,7 @@ from extender.dra.forecast import Forecast
 from extender.k8s.objects import Node, Pod
 from extender.k8s.scheduling_rules import NodeFilter
 from extender.protocol.node_names import Bytes, NodeNames
-from extender.source.interface import Unavailable
-from extender.source.snapshot import Snapshot
-from extender.untrusted.limits import KEY, LISTED_NAMES, YAML_NODES, shorten
+from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
 from extender.verbs.evaluate import Evaluation, evaluate
 from extender.verbs.scores import best, node_scores
 from packing.fleet.fleet import Fleet
@@ -116,20 +114,6 @@ class Candidates:
                 self.names.append(node.name)
 
 
-def parse_pod(text: str, name: str) -> Pod:
-    """The one pod of a manifest, JSON or YAML, that ``name`` tells from others. Raises ``ValueError``."""
-    found = Snapshot()
-    try:
-        found.add(text, name, nodes=YAML_NODES)
-    except Unavailable as error:
-        raise ValueError(str(error)) from None
-    if found.problems:
-        raise ValueError(str(found.problems[0]))
-    if len(found.pods) != 1:
-        raise ValueError(f"{name}: holds {len(found.pods)} pods instead of one (kind: Pod)")
-    return next(iter(found.pods.values()))
-
-
 def explain(state: State, pod: Pod, possibly_bound: PossiblyBound = ()) -> Explanation:
     """The pod against every node, as things are now."""
     candidates = Candidates(pod)
@@ -186,7 +170,7 @@ def explain_verdict(
         fits=fitting.size,
         best=tuple(options),
         refusals=tuple(sorted(refusals, key=lambda refusal: -refusal.nodes)),
-        unknown=_counted(verdict.forecasts[i].why for i in np.flatnonzero(unknown)),
+        unknown=_counted(verdict.forecasts[i].problem for i in np.flatnonzero(unknown)),
         passed_over=passed_over or {},
     )
 
@@ -218,7 +202,7 @@ def _told_apart(verdict: Evaluation) -> tuple[Flags, Flags, Flags]:
     if not verdict.forecasts:
         return fits, np.zeros_like(fits), np.zeros_like(fits)
     refused = np.array([forecast.refused for forecast in verdict.forecasts], bool)
-    known = np.array([not forecast.why for forecast in verdict.forecasts], bool)
+    known = np.array([not forecast.problem for forecast in verdict.forecasts], bool)
     return fits & known & ~refused, fits & refused, fits & ~known & ~refused
 
 
@@ -243,7 +227,7 @@ def _option(state: State, verdict: Evaluation, index: int, name: str, score: int
         terms=state.policy.terms(state.fleet, request, row) | claims,
         gpus=state.policy.choose(state.fleet, request, row),
         devices=tuple(map("/".join, forecast.devices[:LISTED_NAMES])),
-        devices_unknown=shorten(forecast.why),
+        devices_unknown=shorten(forecast.problem),
     )
 
 

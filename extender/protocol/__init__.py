@@ -1,1 +1,1 @@
-"""``extender/v1``: the messages between kube-scheduler and Stowage."""
+"""The messages of ``extender/v1`` between kube-scheduler and Stowage."""

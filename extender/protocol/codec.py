@@ -1,7 +1,6 @@
-"""The ``extender/v1`` messages of kube-scheduler, in and out: bytes to values, values to bytes.
+"""Parses requests of kube-scheduler (``extender/v1``) and encodes replies.
 
-Replies carry the capitalised Go names, always all of them, with ``null`` for what is not used. This file
-knows no verb, no state and no HTTP.
+Replies contain all fields under their capitalised Go names, with ``null`` for unused ones.
 """
 
 from __future__ import annotations
@@ -26,27 +25,11 @@ from extender.protocol.messages import (
 )
 from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
 
-__all__ = [
-    "BadMessage",
-    "BindArgs",
-    "Candidate",
-    "FilterArgs",
-    "FilterResult",
-    "PreemptArgs",
-    "PreemptResult",
-    "encode_filter",
-    "encode_preempt",
-    "encode_priorities",
-    "parse_bind",
-    "parse_filter",
-    "parse_preempt",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class FilterArgs:
-    """Arguments of filter and prioritize. ``nodes`` are the objects as they came, parallel to ``names``;
-    ``None`` where kube-scheduler sent names only (``nodeCacheCapable: true``)."""
+    """Arguments of filter and prioritize. ``nodes`` are the unchanged objects, parallel to ``names``; None if
+    kube-scheduler sent names only (``nodeCacheCapable: true``)."""
 
     pod: Pod
     names: NodeNames
@@ -55,9 +38,9 @@ class FilterArgs:
 
 @dataclass(frozen=True, slots=True)
 class FilterResult:
-    """Names that fit, in the order asked, and every other node under its reason.
+    """The nodes that fit, in the order of the request, and all others by reason.
 
-    ``failed``: evicting pods could help; ``unresolvable``: it could not. ``error`` fails the attempt.
+    ``failed``: evicting pods may help; ``unresolvable``: it does not. ``error`` fails the attempt.
     """
 
     names: NodeNames = NO_NAMES
@@ -68,7 +51,7 @@ class FilterResult:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A node where preemption may happen: UIDs of the victims, highest priority first."""
+    """A node where pods may be preempted: UIDs of the victims, highest priority first."""
 
     victims: list[str]
     pdb_violations: int = 0
@@ -76,7 +59,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class PreemptArgs:
-    """The pod that needs room, and the candidates by node name."""
+    """The pod that preempts others, and the candidates by node name."""
 
     pod: Pod
     candidates: dict[str, Candidate]
@@ -84,14 +67,14 @@ class PreemptArgs:
 
 @dataclass(frozen=True, slots=True)
 class PreemptResult:
-    """The candidates that remain, by node name; none: no preemption."""
+    """The remaining candidates by node name. None of them means no preemption."""
 
     candidates: Mapping[str, Candidate] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class BindArgs:
-    """Which pod goes to which node."""
+    """The pod and its node."""
 
     name: str
     namespace: str
@@ -101,7 +84,7 @@ class BindArgs:
 
 def parse_filter(body: bytes) -> FilterArgs:
     """Arguments of filter and prioritize. Raises ``BadMessage``."""
-    names, rest = _apart(body)
+    names, rest = _split_names(body)
     message = read(FilterMessage, rest)
     pod = _pod(message.Pod)
     if names is not None:
@@ -109,7 +92,7 @@ def parse_filter(body: bytes) -> FilterArgs:
     if message.NodeNames is not None:
         return FilterArgs(pod, NodeNames.of(message.NodeNames))
     if message.Nodes is None:
-        raise BadMessage("neither NodeNames nor Nodes is given")
+        raise BadMessage("expected NodeNames or Nodes")
     nodes = message.Nodes.items or []
     return FilterArgs(pod, NodeNames.of(map(_node_name, nodes)), nodes)
 
@@ -117,11 +100,11 @@ def parse_filter(body: bytes) -> FilterArgs:
 _NAMES = b',"NodeNames":["'
 
 
-def _apart(body: bytes) -> tuple[NodeNames | None, bytes]:
-    """The names at the end of a message, where kube-scheduler has them, and the message without them.
+def _split_names(body: bytes) -> tuple[NodeNames | None, bytes]:
+    """The names at the end of a message, where kube-scheduler writes them, and the message without them.
 
-    No text in JSON can hold an unescaped quote; and only if the names stood in the outermost object can a
-    message come out without them.
+    This is safe: no JSON string contains an unescaped quote, and the message without the names is valid JSON
+    only if they were in the outermost object.
     """
     start = body.find(_NAMES)
     names = NodeNames.at_the_end(body, start + len(_NAMES)) if start >= 0 else None
@@ -129,14 +112,14 @@ def _apart(body: bytes) -> tuple[NodeNames | None, bytes]:
 
 
 def parse_preempt(body: bytes) -> PreemptArgs:
-    """Arguments of preempt, from whichever form of victims was sent. Raises ``BadMessage``."""
+    """Arguments of preempt, with victims in either form. Raises ``BadMessage``."""
     message = read(PreemptMessage, body)
     given = {**(message.NodeNameToMetaVictims or {}), **(message.NodeNameToVictims or {})}
     return PreemptArgs(_pod(message.Pod), {name: _candidate(victims) for name, victims in given.items()})
 
 
 def parse_bind(body: bytes) -> BindArgs:
-    """Arguments of bind, all of them present. Raises ``BadMessage``."""
+    """Arguments of bind, none of them empty. Raises ``BadMessage``."""
     message = read(BindMessage, body)
     for name, value in message:
         if not value:
@@ -150,18 +133,18 @@ def parse_bind(body: bytes) -> BindArgs:
 
 
 def encode_filter(result: FilterResult, nodes: Sequence[dict[str, Any]] | None = None) -> bytes:
-    """A filter reply; ``nodes`` are those of the request and come back unchanged where they fit."""
+    """A filter reply. ``nodes`` are those of the request; those that fit are returned unchanged."""
     if result.error:
         return filter_error(result.error)
-    whole, names = b"null", b"null"
+    nodes_json, names_json = b"null", b"null"
     if nodes is None:
-        names = result.names.json()
+        names_json = result.names.json()
     else:
         fits = set(result.names)
-        whole = _dump({"metadata": {}, "items": [node for node in nodes if _node_name(node) in fits]})
+        nodes_json = _dump({"metadata": {}, "items": [node for node in nodes if _node_name(node) in fits]})
     return b'{"Nodes":%b,"NodeNames":%b,"FailedNodes":%b,"FailedAndUnresolvableNodes":%b,"Error":""}' % (
-        whole,
-        names,
+        nodes_json,
+        names_json,
         _reasons(result.failed),
         _reasons(result.unresolvable),
     )
@@ -171,24 +154,27 @@ _BETWEEN_HOSTS = tuple(b'","Score":%d},{"Host":"' % score for score in range(11)
 
 
 def encode_priorities(names: NodeNames, scores: Bytes) -> bytes:
-    """A prioritize reply: ``scores`` (len(names),) from 0 to 10, in the order of the names."""
+    """A prioritize reply. ``scores``: (len(names),) from 0 to 10."""
     if not names:
         return b"[]"
-    return b'[{"Host":"' + names.woven(_BETWEEN_HOSTS, scores)[: -len(b',{"Host":"')] + b"]"
+    return b'[{"Host":"' + names.interleave(_BETWEEN_HOSTS, scores)[: -len(b',{"Host":"')] + b"]"
 
 
 def encode_preempt(result: PreemptResult) -> bytes:
-    """A preempt reply: always the short form of victims, whichever form was asked."""
+    """A preempt reply, with victims in the short form."""
     victims = {
-        name: {"Pods": [{"UID": uid} for uid in one.victims], "NumPDBViolations": one.pdb_violations}
-        for name, one in result.candidates.items()
+        name: {
+            "Pods": [{"UID": uid} for uid in candidate.victims],
+            "NumPDBViolations": candidate.pdb_violations,
+        }
+        for name, candidate in result.candidates.items()
     }
     return _dump({"NodeNameToMetaVictims": victims})
 
 
 def _reasons(refused: Mapping[str, NodeNames]) -> bytes:
-    """Nodes by reason as an object of reasons by node."""
-    members = [names.woven((b'":%b,"' % _dump(reason),)) for reason, names in refused.items() if names]
+    """A JSON object from node name to reason."""
+    members = [names.interleave((b'":%b,"' % _dump(reason),)) for reason, names in refused.items() if names]
     return b'{"' + b"".join(members)[:-2] + b"}" if members else b"null"
 
 
@@ -208,7 +194,7 @@ def _node_name(node: dict[str, Any]) -> str:
     metadata = node.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not (isinstance(name, str) and name):
-        raise BadMessage("Nodes.items: a node without metadata.name")
+        raise BadMessage("Nodes.items: a node has no metadata.name")
     return name
 
 

@@ -1,8 +1,8 @@
-"""How the envelope of ``extender/v1`` is read: fast in the spelling of kube-scheduler, then in any case.
+"""The Go types of ``extender/v1`` as pydantic models, and how a message is parsed.
 
-The Go types carry no JSON tags (kube-scheduler, ``extender/v1/types.go``), so the keys are the capitalised
-Go names, and Go decodes them in any case. Pods and nodes inside are ordinary camelCase objects. The models
-here mirror the Go types and say nothing about what the members mean.
+The Go types have no JSON tags (kube-scheduler, ``extender/v1/types.go``), so keys are the capitalised Go
+names, and Go accepts them in any case. A message is first parsed with kube-scheduler's spelling, which is
+fast, and only then in any case. Pods and nodes in a message are ordinary camelCase objects.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from extender.untrusted.limits import ERRORS, KEY
 
 _Item = TypeVar("_Item")
 _List: TypeAlias = Annotated[list[_Item], Field(fail_fast=True)]
-"""Read up to the first item that is wrong: a million errors take a gigabyte."""
+"""Parsed up to the first invalid item: a million errors would take a gigabyte."""
 _Name: TypeAlias = Annotated[str, Field(max_length=KEY)]
 
 
@@ -26,25 +26,25 @@ VERBS: tuple[Verb, ...] = get_args(Verb)
 
 
 class BadMessage(ValueError):
-    """A request that is no ``extender/v1`` message; the text is fit for a pod's event."""
+    """The request is not an ``extender/v1`` message; the text can be shown in a pod's event."""
 
 
 class Envelope(BaseModel):
-    """Members may be null but not absent: kube-scheduler always sends all of them, and one that is absent
-    under its own name may be there in another case."""
+    """Fields may be null but not missing: kube-scheduler always sends all of them, so a missing one may be
+    there in another case."""
 
-    # Thousands of node names, each seen once: to look each up in a cache of strings costs a quarter more.
+    # Looking up thousands of node names in pydantic's string cache would take a quarter more time.
     model_config = ConfigDict(extra="ignore", cache_strings="keys")
 
 
 class NodeList(BaseModel):
-    """Nodes stay as they came: they go back unchanged."""
+    """Nodes are not parsed: the reply returns them unchanged."""
 
     items: _List[dict[str, Any]] | None = None
 
 
 class FilterMessage(Envelope):
-    """``ExtenderArgs``, of filter and prioritize."""
+    """``ExtenderArgs``, for filter and prioritize."""
 
     Pod: WirePod | None
     Nodes: NodeList | None
@@ -52,7 +52,7 @@ class FilterMessage(Envelope):
 
 
 class MetaPod(Envelope):
-    """A victim by its UID alone."""
+    """A victim, UID only."""
 
     UID: str
 
@@ -106,7 +106,7 @@ class BindMessage(Envelope):
     Node: _Name | None
 
 
-# Members that hold more of the envelope, in a map by node name or in a list.
+# Fields with other envelopes, in a map by node name or in a list.
 _INNER: dict[type[Envelope], dict[str, type[Envelope]]] = {
     PreemptMessage: {"NodeNameToVictims": Victims, "NodeNameToMetaVictims": MetaVictims},
     MetaVictims: {"Pods": MetaPod},
@@ -116,11 +116,11 @@ _Message = TypeVar("_Message", bound=Envelope)
 
 
 def read(model: type[_Message], body: bytes) -> _Message:
-    """The message in ``body``. Raises ``BadMessage`` with the first thing that is wrong."""
+    """Parse a message. Raises ``BadMessage`` with the first problem."""
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        if error.error_count() <= ERRORS and not _is_missing_any(error):
+        if error.error_count() <= ERRORS and not _has_missing_field(error):
             raise BadMessage(_text(error)) from None
     try:
         return model.model_validate(_any_case(from_json(body), model))
@@ -128,14 +128,14 @@ def read(model: type[_Message], body: bytes) -> _Message:
         raise BadMessage(_text(error)) from None
 
 
-def _is_missing_any(error: ValidationError) -> bool:
+def _has_missing_field(error: ValidationError) -> bool:
     return any(
         problem["type"] == "missing" for problem in error.errors(include_url=False, include_input=False)
     )
 
 
 def _any_case(message: object, model: type[Envelope]) -> object:
-    """``message`` with the keys of the envelope, at every level of it, spelt as ``model`` has them."""
+    """``message`` with the keys of all its envelopes in the spelling of ``model``."""
     if not isinstance(message, dict):
         return message
     spelling = {name.casefold(): name for name in model.model_fields}
@@ -156,11 +156,11 @@ def _text(error: ValidationError) -> str:
 
 
 def filter_error(text: str) -> bytes:
-    """A filter reply that fails the attempt."""
+    """A filter reply that fails the scheduling attempt."""
     nothing = b'"Nodes":null,"NodeNames":null,"FailedNodes":null,"FailedAndUnresolvableNodes":null'
     return b'{%b,"Error":%b}' % (nothing, to_json(text))
 
 
 def bind_error(text: str) -> bytes:
-    """A bind reply; the empty text means bound."""
+    """A bind reply. An empty text means that the pod is bound."""
     return b'{"Error":%b}' % to_json(text)

@@ -1,7 +1,7 @@
-"""Compiled work on the names of nodes in a message: where each stands, which number it has, and text again.
+"""Kernels on node names in JSON: find each name, look up its number, and write names with texts between them.
 
-Indices are unsigned: for signed ones numba looks whether they count from the end, and the loops over
-bytes are then not vectorised (2 to 6 times as slow).
+Indices are unsigned: for signed ones numba checks whether they count from the end, and then does not
+vectorise the loops over bytes (2 to 6 times slower).
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ _SPACE, _LAST_ASCII = np.uint8(0x20), np.uint8(0x7E)
 
 @kernel(read(U1, 1), I8, write(U4, 1), write(U4, 1), returns=I8)
 def scan(text, start, starts, lengths):
-    """Find the strings of a JSON array that ends an object and its ``text``, from within the first of them.
+    """Find the strings of a JSON array that ends an object at the end of ``text``. ``start`` is the position
+    after the quote of the first string.
 
-    Fills in where they start and how long they are, and returns how many they are; -1 where there is
-    anything but plain ASCII strings with nothing between them but commas.
+    Fills ``starts`` and ``lengths``, and returns the number of strings. Returns -1 unless all of them are
+    plain ASCII with only commas between them.
     """
     end = _U(text.size)
-    strange = np.uint8(0)
+    special = np.uint8(0)
     for i in range(_U(start), end):
-        strange |= np.uint8(text[i] < _SPACE) | np.uint8(text[i] > _LAST_ASCII)
-        strange |= np.uint8(text[i] == _BACKSLASH)
-    if strange:
+        special |= np.uint8(text[i] < _SPACE) | np.uint8(text[i] > _LAST_ASCII)
+        special |= np.uint8(text[i] == _BACKSLASH)
+    if special:
         return I8(-1)
     at, count = _U(start), _U(0)
     while count < _U(starts.size):
@@ -48,8 +49,8 @@ def scan(text, start, starts, lengths):
 
 
 @inlined
-def _place(text, start, length, weights, mask):
-    """Where a name belongs in the table: its bytes, each times a weight of its position."""
+def _hash(text, start, length, weights, mask):
+    """The hash of a name: the sum of its bytes, each times a weight for its position."""
     total = np.uint32(0)
     for i in range(min(length, _U(weights.size))):
         total += np.uint32(text[start + i]) * weights[i]
@@ -57,39 +58,40 @@ def _place(text, start, length, weights, mask):
 
 
 @kernel(read(U1, 1), read(U4, 1), read(U4, 1), read(U4, 1), write(I4, 1))
-def fill(text, starts, lengths, weights, table):
-    """Enter each name into ``table``: a power of two, larger than their number, of -1."""
+def build_table(text, starts, lengths, weights, table):
+    """Enter the index of each name into the hash ``table``, which is full of -1. Its size is a power of two
+    and larger than the number of names."""
     mask = _U(table.size - 1)
     for i in range(_U(starts.size)):
-        at = _place(text, _U(starts[i]), _U(lengths[i]), weights, mask)
+        at = _hash(text, _U(starts[i]), _U(lengths[i]), weights, mask)
         while table[at] >= 0:
             at = (at + _U(1)) & mask
         table[at] = i
 
 
 @kernel(*[read(U1, 1), read(U4, 1), read(U4, 1)] * 2, read(U4, 1), read(I4, 1), read(I8, 1), write(I8, 1))
-def find(text, starts, lengths, known, known_starts, known_lengths, weights, table, values, found):
-    """The value of each name that is in ``table``, which ``fill`` made of the ``known`` names; else -1."""
+def look_up(text, starts, lengths, known, known_starts, known_lengths, weights, table, values, found):
+    """The value of each name that is in the ``table`` of the ``known`` names; -1 for all others."""
     mask = _U(table.size - 1)
     for i in range(_U(starts.size)):
         start, length = _U(starts[i]), _U(lengths[i])
         found[i] = -1
-        at = _place(text, start, length, weights, mask)
+        at = _hash(text, start, length, weights, mask)
         while table[at] >= 0:
-            one = _U(table[at])
-            if _U(known_lengths[one]) == length:
-                differs, there = np.uint8(0), _U(known_starts[one])
-                for j in range(length):  # all of them: a loop without a way out is vectorised
-                    differs |= text[start + j] ^ known[there + j]
+            entry = _U(table[at])
+            if _U(known_lengths[entry]) == length:
+                differs, known_start = np.uint8(0), _U(known_starts[entry])
+                for j in range(length):  # without break, so that the loop is vectorised
+                    differs |= text[start + j] ^ known[known_start + j]
                 if not differs:
-                    found[i] = values[one]
+                    found[i] = values[entry]
                     break
             at = (at + _U(1)) & mask
 
 
 @kernel(*[read(U1, 1), read(U4, 1), read(U4, 1)] * 2, read(U1, 1), write(U1, 1))
-def weave(text, starts, lengths, after, after_starts, after_lengths, which, out):
-    """Write each name and then the text ``which`` says of those that may follow one."""
+def interleave(text, starts, lengths, after, after_starts, after_lengths, which, out):
+    """Write each name, and after it the text with the index ``which`` among those ``after`` names."""
     at = _U(0)
     for i in range(_U(starts.size)):
         start, length = _U(starts[i]), _U(lengths[i])

@@ -1,7 +1,7 @@
-"""Names of nodes by the thousand, which come with a request and go with its reply.
+"""Thousands of node names, which come with a request and go into its reply.
 
-Hardly one of them is ever looked at: so they stay in the JSON that they came in, and are found, picked and
-written there. As Python texts they took longer than all the rest of an answer.
+They stay in the JSON of the request: kernels find, select and write them there. Converting them to Python
+strings took longer than everything else in an answer.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Bytes = npt.NDArray[np.uint8]
 _Offsets = npt.NDArray[np.uint32]
 
 _WEIGHTS = np.random.default_rng(1).integers(1, 1 << 32, 256, np.uint32)
-"""For the places of names in a table. Any odd-looking numbers do."""
+"""For the hash of a name. Any random numbers work."""
 
 
 class NodeNames:
-    """Names in their order, each what stands between two quotes of a JSON text."""
+    """Names in order, each a part of a JSON text between two quotes."""
 
     __slots__ = ("_lengths", "_starts", "_text")
 
@@ -34,22 +34,22 @@ class NodeNames:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Self:
-        """These names, whatever is in them."""
+        """These names, with any characters."""
         names = list(names)
         if plain := cls.at_the_end(to_json({"": names}), len('{"":["')):
             return plain
-        written = [to_json(name)[1:-1] for name in names]
-        starts, lengths = _spans(written)
-        return cls(b"".join(written), starts, lengths)
+        escaped = [to_json(name)[1:-1] for name in names]
+        starts, lengths = _spans(escaped)
+        return cls(b"".join(escaped), starts, lengths)
 
     @classmethod
     def at_the_end(cls, message: bytes, start: int) -> Self | None:
         """The names of the array that ends a JSON object; the first one starts at ``start``.
 
-        None where there may be anything else, or another way of writing: that is for a parser to read.
+        None if the array may contain anything else, or names with escapes: then a JSON parser is needed.
         """
-        most = (len(message) - start) // 3 + 1  # each has two quotes and a comma
-        starts, lengths = np.empty((2, most), np.uint32)
+        limit = (len(message) - start) // 3 + 1  # each name has two quotes and a comma
+        starts, lengths = np.empty((2, limit), np.uint32)
         count = kernels.scan(np.frombuffer(message, np.uint8), start, starts, lengths)
         return cls(message, starts[:count], lengths[:count]) if count >= 0 else None
 
@@ -65,20 +65,20 @@ class NodeNames:
         return iter(from_json(self.json()))
 
     def where(self, which: npt.NDArray[np.bool_]) -> Self:
-        """Those of the names that are picked: ``which`` is (count,)."""
+        """The names for which ``which`` (count,) is true."""
         return type(self)(self._text, self._starts[which], self._lengths[which])
 
     def json(self) -> bytes:
-        """All of them as an array."""
-        return b'["' + self.woven((b'","',))[:-2] + b"]" if len(self) else b"[]"
+        """A JSON array of all names."""
+        return b'["' + self.interleave((b'","',))[:-2] + b"]" if len(self) else b"[]"
 
-    def woven(self, texts: tuple[bytes, ...], which: Bytes | None = None) -> bytes:
-        """Each name, and after it the text that ``which`` (count,) has for it out of up to 256; the first one
-        after all of them without ``which``."""
+    def interleave(self, texts: tuple[bytes, ...], which: Bytes | None = None) -> bytes:
+        """Each name, followed by one of up to 256 texts: the one with the index in ``which`` (count,), or the
+        first one if that is None."""
         which = np.zeros(len(self), np.uint8) if which is None else which
         after, starts, lengths = _texts(texts)
         out = np.empty(int(self._lengths.sum() + lengths[which].sum()), np.uint8)
-        kernels.weave(*self._spans(), after, starts, lengths, which, out)
+        kernels.interleave(*self._spans(), after, starts, lengths, which, out)
         return out.tobytes()
 
     def _spans(self) -> tuple[Bytes, _Offsets, _Offsets]:
@@ -86,30 +86,31 @@ class NodeNames:
 
 
 class NameTable:
-    """A number for each name, looked up for thousands of names at a time."""
+    """Looks up the numbers of thousands of names at a time."""
 
     def __init__(self, numbers: Mapping[str, int]) -> None:
         names = NodeNames.of(numbers)
         self._known = names._spans()
         self._numbers = np.fromiter(numbers.values(), np.int64, len(names))
         self._table = np.full(1 << (2 * len(names) + 1).bit_length(), -1, np.int32)
-        kernels.fill(*self._known, _WEIGHTS, self._table)
+        kernels.build_table(*self._known, _WEIGHTS, self._table)
 
     def find(self, names: NodeNames) -> npt.NDArray[np.int64]:
-        """The number of each name, -1 for one that has none: (len(names),)."""
+        """The number of each name, -1 for an unknown one: (len(names),)."""
         found = np.empty(len(names), np.int64)
-        kernels.find(*names._spans(), *self._known, _WEIGHTS, self._table, self._numbers, found)
+        kernels.look_up(*names._spans(), *self._known, _WEIGHTS, self._table, self._numbers, found)
         return found
 
 
 @lru_cache(maxsize=64)
 def _texts(texts: tuple[bytes, ...]) -> tuple[Bytes, _Offsets, _Offsets]:
-    """Texts that may follow names. All of them are Stowage's own, so the cache is bounded."""
+    """The joined texts with their starts and lengths. No text comes from a request, so the cache stays
+    small."""
     return np.frombuffer(b"".join(texts), np.uint8), *_spans(texts)
 
 
 def _spans(parts: Sequence[bytes]) -> tuple[_Offsets, _Offsets]:
-    """Where each part starts once they are joined, and its length: (len(parts),) each."""
+    """The start of each part after joining them, and its length: (len(parts),) each."""
     lengths = np.fromiter(map(len, parts), np.uint32, len(parts))
     return np.cumsum(lengths, dtype=np.uint32) - lengths, lengths
 

@@ -149,9 +149,7 @@ class Engine:
         if len(result.names) == 1:
             self._unconfirmed.note(args.pod, result.names[0], time.monotonic())
         outcome = "refused" if result.error else "fits" if result.names else "nothing_fits"
-        cut = len(result.names) == self._settings.shortlist > 0
-        fit = "nodes, the best that fit" if cut else "nodes fit"
-        answer = result.error or f"{len(result.names)} of {len(args.names)} {fit}"
+        answer = result.error or f"{len(result.names)} of {len(args.names)} nodes fit"
         self._log_decision("filter", args.pod, answer, evaluation, args.names)
         return codec.encode_filter(result, args.nodes), outcome
 

@@ -31,7 +31,7 @@ from extender.k8s.objects import (
 from extender.k8s.resource_api.objects import DeviceClass, Record, ResourceClaim, ResourceSlice
 from extender.source.interface import Apply, BindConflict, BindError, Lease, Unavailable
 from extender.source.watched_kinds import MANIFESTS, WATCHED_KINDS
-from extender.untrusted.limits import QUOTED, shorten
+from extender.untrusted.limits import QUOTED, YAML_NODES, shorten
 from extender.untrusted.yaml_reader import TextError, bounded_json, json_document, yaml_documents
 
 _log = logging.getLogger(__name__)
@@ -102,6 +102,20 @@ def read(paths: Iterable[Path]) -> Snapshot:
         del raw
         snapshot.add(text, str(path))
     return snapshot
+
+
+def parse_pod(text: str, name: str) -> Pod:
+    """The only pod of a manifest, JSON or YAML. Raises ``ValueError``, whose text begins with ``name``."""
+    found = Snapshot()
+    try:
+        found.add(text, name, nodes=YAML_NODES)
+    except Unavailable as error:
+        raise ValueError(str(error)) from None
+    if found.problems:
+        raise ValueError(str(found.problems[0]))
+    if len(found.pods) != 1:
+        raise ValueError(f"{name}: holds {len(found.pods)} pods instead of one (kind: Pod)")
+    return next(iter(found.pods.values()))
 
 
 class SnapshotSource:

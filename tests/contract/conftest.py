@@ -1,4 +1,4 @@
-"""The service over HTTP, without a socket: a snapshot of a few nodes, every part real."""
+"""The complete service over HTTP without sockets, on a snapshot of a few nodes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def manifest(name: str = "train", gpus: object = 1, *, resource: str = GPU, **me
 
 @dataclass(frozen=True, slots=True)
 class Stowage:
-    """A running service, and a client that speaks to it like kube-scheduler."""
+    """A running service, and a client that calls it like kube-scheduler."""
 
     service: Service
     http: httpx.AsyncClient
@@ -61,7 +61,7 @@ class Stowage:
         return await self._answer("bind", message)
 
     async def metric(self, sample: str) -> float:
-        """The value of one sample of ``/metrics``, 0 where there is none."""
+        """The value of a sample of ``/metrics``, 0 if there is none."""
         lines = (await self.http.get("/metrics")).text.splitlines()
         return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(sample + " ")), 0.0)
 
@@ -79,7 +79,7 @@ Start = Callable[..., Awaitable[Stowage]]
 
 @pytest.fixture
 async def start() -> AsyncIterator[Start]:
-    """Starts a service on these nodes and pods; settings by keyword."""
+    """Start a service with these nodes, pods and settings."""
     async with AsyncExitStack() as stack:
 
         async def starting(*objects: Node | Pod, ready: bool = True, **settings: Any) -> Stowage:

@@ -1,4 +1,4 @@
-"""Golden replies: what goes over the wire, byte for byte, for each verb and each mode of the scheduler."""
+"""Golden replies, byte for byte, for each verb and each mode of kube-scheduler."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def test_filter_with_names(start: Start) -> None:
     )
 
 
-async def test_filter_with_whole_nodes_gives_back_what_came(start: Start) -> None:
+async def test_filter_with_whole_nodes_returns_them_unchanged(start: Start) -> None:
     stowage = await start(*FULL)
     items = [
         {"metadata": {"name": name, "uid": f"n-{name}"}, "status": {"images": [{"sizeBytes": 12345678901}]}}
@@ -40,7 +40,7 @@ async def test_filter_with_whole_nodes_gives_back_what_came(start: Start) -> Non
     }
 
 
-async def test_where_nothing_fits_every_node_has_its_reason_and_there_is_no_error(start: Start) -> None:
+async def test_if_nothing_fits_every_node_has_its_reason_and_there_is_no_error(start: Start) -> None:
     stowage = await start(*FULL)
     assert await stowage.filter(manifest(gpus=8), ["b", "c"]) == (
         b'{"Nodes":null,"NodeNames":[],"FailedNodes":null,"FailedAndUnresolvableNodes":'
@@ -49,7 +49,7 @@ async def test_where_nothing_fits_every_node_has_its_reason_and_there_is_no_erro
 
 
 @pytest.mark.parametrize(("version", "failed"), [("1.37", None), ("v1.38.0-alpha.1", {"b": TAKEN})])
-async def test_from_1_38_reasons_that_eviction_helps_are_shown_as_such(
+async def test_from_1_38_on_reasons_that_eviction_can_remove_are_separate(
     start: Start, version: str, failed: object
 ) -> None:
     stowage = await start(*FULL, kubernetes_version=version)
@@ -59,38 +59,38 @@ async def test_from_1_38_reasons_that_eviction_helps_are_shown_as_such(
     assert set(reply["FailedNodes"] or {}) | set(reply["FailedAndUnresolvableNodes"]) == {"b", "c"}
 
 
-async def test_the_version_of_the_api_server_counts_where_no_setting_names_one(start: Start) -> None:
+async def test_without_a_setting_the_version_of_the_api_server_counts(start: Start) -> None:
     stowage = await start(*FULL)
     stowage.service.engine.set_server_version("1.38")
     assert json.loads(await stowage.filter(manifest(gpus=8), ["b"]))["FailedNodes"] == {"b": TAKEN}
 
 
-async def test_texts_name_no_node_and_carry_no_number() -> None:
+async def test_reasons_contain_no_node_name_and_no_number() -> None:
     assert not [reason for reason in Reason if any(char.isdigit() for char in reason.text)]
 
 
-async def test_the_shortlist_is_the_best_and_says_nothing_of_the_others(start: Start) -> None:
+async def test_the_shortlist_returns_the_best_nodes_without_reasons_of_others(start: Start) -> None:
     stowage = await start(*FULL, shortlist=1, policy="best-fit")
     assert await stowage.filter(manifest(gpus=2), ["a", "b", "c"]) == (
         b'{"Nodes":null,"NodeNames":["b"],"FailedNodes":null,"FailedAndUnresolvableNodes":null,"Error":""}'
     )
 
 
-async def test_one_node_and_no_node_are_fine(start: Start) -> None:
+async def test_one_node_and_no_node(start: Start) -> None:
     stowage = await start(*FULL)
     assert json.loads(await stowage.filter(manifest(), ["a"]))["NodeNames"] == ["a"]
     assert json.loads(await stowage.filter(manifest(), []))["NodeNames"] == []
     assert await stowage.prioritize(manifest(), []) == b"[]"
 
 
-async def test_prioritize_gives_whole_numbers_and_ten_to_the_best_alone(start: Start) -> None:
+async def test_prioritize_gives_integers_and_ten_only_to_the_best(start: Start) -> None:
     stowage = await start(*FULL, policy="best-fit")
     assert await stowage.prioritize(manifest(gpus=2), ["a", "b", "gone"]) == (
         b'[{"Host":"a","Score":0},{"Host":"b","Score":10},{"Host":"gone","Score":0}]'
     )
 
 
-async def test_equal_nodes_are_told_apart_the_same_way_each_time(start: Start) -> None:
+async def test_equal_nodes_are_ordered_the_same_way_each_time(start: Start) -> None:
     stowage = await start(*(make_node(f"n{i}") for i in range(20)))
     names = [f"n{i}" for i in range(20)]
     scores = {one["Host"]: one["Score"] for one in json.loads(await stowage.prioritize(manifest(), names))}
@@ -140,8 +140,8 @@ async def test_preempt_answers_in_short_form_highest_priority_first(start: Start
 
 
 @pytest.mark.parametrize("uids", [[], ["uid-small"], ["uid-small", "uid-other"], ["nobody"]])
-async def test_preempt_leaves_out_a_node_that_would_not_do(start: Start, uids: list[str]) -> None:
-    """No victims at all, too few, one that runs elsewhere, one that nobody knows."""
+async def test_preempt_leaves_out_a_node_where_it_does_not_help(start: Start, uids: list[str]) -> None:
+    """No victims, too few, one on another node, an unknown one."""
     stowage = await start(*VICTIMS)
     candidate = {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 0}
     assert await stowage.preempt(PREEMPTOR, {"a": candidate}) == b'{"NodeNameToMetaVictims":{}}'
@@ -152,7 +152,7 @@ async def test_bind_is_off_by_default(start: Start) -> None:
     assert b"binding is off in Stowage" in await stowage.bind(manifest("waits"), "a")
 
 
-async def test_bind_takes_the_room_at_once_and_may_be_repeated(start: Start) -> None:
+async def test_bind_reserves_the_room_at_once_and_may_be_repeated(start: Start) -> None:
     stowage = await start(make_node("a", 1), make_node("b", 1), make_pod("waits"), bind=True)
     assert await stowage.bind(manifest("waits"), "a") == b'{"Error":""}'
     assert json.loads(await stowage.filter(manifest("next"), ["a", "b"]))["NodeNames"] == ["b"]
@@ -169,7 +169,7 @@ async def test_bind_knows_pods_that_filter_was_asked_about(start: Start) -> None
     assert json.loads(await stowage.bind(manifest("late"), "a")) == stranger
 
 
-async def test_bind_refuses_a_node_that_is_full_by_now(start: Start) -> None:
+async def test_bind_refuses_a_node_that_has_become_full(start: Start) -> None:
     stowage = await start(make_node("a", 1), make_pod("holds", node_name="a"), make_pod("waits"), bind=True)
     assert json.loads(await stowage.bind(manifest("waits"), "a")) == {"Error": TAKEN}
     assert json.loads(await stowage.bind(manifest("waits"), "gone")) == {"Error": Reason.UNKNOWN_NODE.text}

@@ -1,4 +1,4 @@
-"""What is no proper request gets a clear answer in a form that kube-scheduler can use, and nothing breaks."""
+"""Invalid requests get a clear error in a form that kube-scheduler understands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JSON = {"content-type": "application/json"}
 
 @pytest.fixture
 async def stowage(start: Start) -> AsyncIterator[Stowage]:
-    """One empty node; whatever a test does to the service, it must still answer afterwards."""
+    """A service with one empty node. It must still answer after each test."""
     running = await start(make_node("a"), bind=True, body_limit_mib=1)
     yield running
     assert json.loads(await running.filter(manifest(), ["a"]))["NodeNames"] == ["a"]
@@ -26,7 +26,7 @@ async def stowage(start: Start) -> AsyncIterator[Stowage]:
 
 
 async def send(stowage: Stowage, verb: str, body: Any, headers: dict[str, str] = JSON) -> Any:
-    """What kube-scheduler would read from the reply: the Error, or the text of a status that is not 200."""
+    """The error that kube-scheduler sees: ``Error``, or the text of a status other than 200."""
     response = await stowage.http.post(f"/scheduler/{verb}", content=body, headers=headers)
     if verb in ("filter", "bind"):
         assert response.status_code == 200
@@ -51,7 +51,7 @@ async def send(stowage: Stowage, verb: str, body: Any, headers: dict[str, str] =
         b"[" * 10_000,
     ],
 )
-async def test_a_body_that_is_no_message(stowage: Stowage, verb: str, body: bytes) -> None:
+async def test_a_body_that_is_not_a_message(stowage: Stowage, verb: str, body: bytes) -> None:
     error = await send(stowage, verb, body)
     assert error.startswith(f"not a valid {verb} request: ")
     assert await stowage.metric(f'stowage_verb_results_total{{result="bad_message",verb="{verb}"}}') == 1
@@ -64,13 +64,13 @@ async def test_a_body_of_another_type(stowage: Stowage, verb: str) -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, {"content-type": "application/json; charset=utf-8"}])
-async def test_json_by_any_name_or_none(stowage: Stowage, headers: dict[str, str]) -> None:
+async def test_content_types_of_json(stowage: Stowage, headers: dict[str, str]) -> None:
     assert await send(stowage, "filter", GOOD, headers) == ""
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
 @pytest.mark.parametrize("declared", [True, False])
-async def test_a_body_past_the_limit_is_413(stowage: Stowage, verb: str, declared: bool) -> None:
+async def test_a_body_above_the_limit_is_413(stowage: Stowage, verb: str, declared: bool) -> None:
     taken = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -100,7 +100,7 @@ async def test_a_pod_without_containers(stowage: Stowage, containers: Any) -> No
 
 @pytest.mark.parametrize("member", ["metadata", "spec", "status"])
 @pytest.mark.parametrize("value", [None, {}, "absent"])
-async def test_a_pod_that_lacks_a_part_is_answered(stowage: Stowage, member: str, value: Any) -> None:
+async def test_a_pod_with_missing_fields_is_answered(stowage: Stowage, member: str, value: Any) -> None:
     pod = manifest() | {member: value}
     if value == "absent":
         del pod[member]
@@ -139,7 +139,7 @@ async def test_unknown_resources_and_nodes(stowage: Stowage) -> None:
     }
 
 
-async def test_a_fault_of_ours_is_contained(
+async def test_an_internal_error_is_contained(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*args: object) -> None:
@@ -161,9 +161,9 @@ async def test_a_fault_of_ours_is_contained(
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-async def test_verbs_are_posted_to(stowage: Stowage, method: str) -> None:
+async def test_verbs_only_accept_post(stowage: Stowage, method: str) -> None:
     assert (await stowage.http.request(method, "/scheduler/filter")).status_code == 405
 
 
-async def test_what_is_not_there(stowage: Stowage) -> None:
+async def test_unknown_paths(stowage: Stowage) -> None:
     assert (await stowage.http.get("/scheduler/reserve")).status_code == 404

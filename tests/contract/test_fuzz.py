@@ -1,4 +1,4 @@
-"""Whatever is sent to whichever route, the answer can be read, and is never a 500."""
+"""Random requests to every route: every answer can be parsed, and none is a 500."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ ANYTHING = st.recursive(
 
 
 def mostly(good: Strategy, bad: Strategy = ANYTHING) -> Strategy:
-    """Seven times in eight something good: a message with many faults is refused for the first."""
+    """Mostly valid: a message with many errors would be refused for the first one."""
     return st.integers(0, 7).flatmap(lambda n: good if n else bad)
 
 
 def bent(value: Any) -> Strategy:
-    """The value, or something else in one of its places."""
+    """The value, or with one of its parts replaced."""
     if isinstance(value, dict):
         return mostly(st.fixed_dictionaries({key: bent(inner) for key, inner in value.items()}))
     if isinstance(value, list):
@@ -99,7 +99,7 @@ MEMBERS: dict[Verb, dict[str, Strategy]] = {
 
 @st.composite
 def messages(draw: st.DrawFn, verb: Verb) -> Any:
-    """A message of a verb, in some spelling, perhaps with a member missing or something odd in it."""
+    """A message of a verb, in some spelling, perhaps with a missing field or an odd value."""
     if draw(st.integers(0, 15)) == 0:
         return draw(ANYTHING)
     spell = draw(st.sampled_from([str, str.lower, str.upper, str.swapcase]))
@@ -108,7 +108,7 @@ def messages(draw: st.DrawFn, verb: Verb) -> Any:
 
 
 class Caller:
-    """One service for all examples, on one event loop: what one request breaks, the next one meets."""
+    """One service for all examples, so that damage by one request shows in the next."""
 
     def __init__(self, runner: asyncio.Runner) -> None:
         pods = [make_pod("holds", 6, node_name="b"), make_pod("waits", 2)]
@@ -137,7 +137,7 @@ def caller() -> Iterator[Caller]:
 @pytest.mark.parametrize("verb", VERBS)
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_the_answer_is_always_one_that_can_be_read(caller: Caller, verb: Verb, data: st.DataObject) -> None:
+def test_every_answer_can_be_parsed(caller: Caller, verb: Verb, data: st.DataObject) -> None:
     response = caller.post(verb, data.draw(messages(verb)))
     assert "internal error" not in response.text
     if response.status_code != 200:
@@ -182,7 +182,7 @@ ROUTES = [
     *("/", "/scheduler", "/scheduler/{}", "/debug", "/debug/{}", "/{}", "/{}/{}", "/docs", "/openapi.json"),
     *("/healthz/", "/debug/nodes/", "/debug/pods/default/../{}", "//healthz", "/metrics/{}", "*"),
 ]
-"""Every route, others, and places for any text."""
+"""All routes and others, with placeholders for any text."""
 PLACES = st.text(max_size=30) | st.sampled_from(["n" * 5000, "\x00", "..", "%", "é" * 300, "\r\nX: y"])
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "CONNECT", "BREW"]
 BODIES = (
@@ -201,12 +201,12 @@ HEADERS = st.dictionaries(
     max_size=2,
 )
 TEXT = 700
-"""Characters of an answer that is no success, at most."""
+"""The most characters of an error."""
 
 
 @st.composite
 def paths(draw: st.DrawFn) -> str:
-    """A route with any text in its places."""
+    """A route with any text in its placeholders."""
     route = draw(st.sampled_from(ROUTES))
     while "{}" in route:
         route = route.replace("{}", quote(draw(PLACES), safe=draw(st.sampled_from(["", "/"]))), 1)
@@ -215,7 +215,7 @@ def paths(draw: st.DrawFn) -> str:
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(method=st.sampled_from(METHODS), path=paths(), body=BODIES, headers=HEADERS)
-def test_every_route_answers_whatever_it_is_asked(
+def test_every_route_answers_any_request(
     caller: Caller, method: str, path: str, body: bytes, headers: dict[str, bytes]
 ) -> None:
     response = caller.send(method, path, body, headers)

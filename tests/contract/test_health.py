@@ -18,7 +18,7 @@ from tests.contract.conftest import Start, manifest
 from tests.extender.builders import make_node, make_pod
 
 
-async def test_a_service_that_still_starts_is_alive_but_not_ready(start: Start) -> None:
+async def test_a_starting_service_is_alive_but_not_ready(start: Start) -> None:
     stowage = await start(make_node("a"), ready=False)
     assert (await stowage.http.get("/healthz")).status_code == 200
     ready = await stowage.http.get("/readyz")
@@ -26,7 +26,7 @@ async def test_a_service_that_still_starts_is_alive_but_not_ready(start: Start) 
 
 
 @pytest.mark.parametrize("verb", VERBS)
-async def test_a_verb_before_that_is_refused(start: Start, verb: str) -> None:
+async def test_a_starting_service_refuses_verbs(start: Start, verb: str) -> None:
     stowage = await start(make_node("a"), ready=False)
     response = await stowage.post(verb, {"Pod": manifest(), "Nodes": None, "NodeNames": ["a"]})
     error = response.json()["Error"] if verb in ("filter", "bind") else response.text
@@ -53,7 +53,7 @@ async def test_ready_means_that_nodes_pods_and_devices_are_listed() -> None:
     assert service.waiting_for() == ""
 
 
-async def test_a_service_that_drains_is_not_ready_but_answers(start: Start) -> None:
+async def test_a_draining_service_is_not_ready_but_answers(start: Start) -> None:
     stowage = await start(make_node("a"))
     assert (await stowage.http.get("/readyz")).text == "ready\n"
     stowage.service.draining = True
@@ -92,7 +92,7 @@ async def test_metrics_count_verbs_and_reasons(start: Start) -> None:
 
 
 async def test_failures_are_counted_from_zero(start: Start) -> None:
-    """A rate does not see the first failure in a series that begins with it."""
+    """rate() does not see the first failure of a series that begins with it."""
     stowage = await start(make_node("a"))
     text = (await stowage.http.get("/metrics")).text
     for verb in VERBS:
@@ -101,7 +101,7 @@ async def test_failures_are_counted_from_zero(start: Start) -> None:
     assert "_created" not in text
 
 
-async def test_metrics_show_what_is_wrong(start: Start) -> None:
+async def test_metrics_show_problems(start: Start) -> None:
     full = [make_node("full", 1), make_pod("one", 1, node_name="full"), make_pod("two", 1, node_name="full")]
     stowage = await start(*full, make_node("broken", **{"nvidia.com/gpu": "x"}))
     assert await stowage.metric("stowage_overcommitted_nodes") == 1
@@ -125,7 +125,7 @@ async def test_metrics_show_the_fleet_in_sums(start: Start) -> None:
     assert gauges == [12, 9, 9]
 
 
-async def test_metrics_all_start_with_our_name_and_none_names_a_node(start: Start) -> None:
+async def test_metrics_have_our_prefix_and_none_names_a_node(start: Start) -> None:
     stowage = await start(*(make_node(f"node-{i}") for i in range(50)))
     response = await stowage.http.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -134,7 +134,7 @@ async def test_metrics_all_start_with_our_name_and_none_names_a_node(start: Star
     assert "node-" not in response.text
 
 
-async def test_the_debug_port_takes_metrics_away_from_the_main_one() -> None:
+async def test_with_a_debug_port_the_main_port_has_no_metrics() -> None:
     service = Service(Settings(), SnapshotSource(Snapshot(), "test"), "1.2.3")
     main = httpx.AsyncClient(
         transport=httpx.ASGITransport(create_app(service, debug=False)), base_url="http://m"
@@ -147,7 +147,7 @@ async def test_the_debug_port_takes_metrics_away_from_the_main_one() -> None:
         assert (await debug.post("/scheduler/filter", content=b"{}")).status_code == 404
 
 
-async def test_requests_that_come_together_are_all_answered(start: Start) -> None:
+async def test_concurrent_requests_are_all_answered(start: Start) -> None:
     stowage = await start(make_node("a", 8), *(make_pod(f"p{i}") for i in range(12)), bind=True)
     replies = await asyncio.gather(*(stowage.bind(manifest(f"p{i}"), "a") for i in range(12)))
     assert sorted(replies) == [b'{"Error":""}'] * 8 + [b'{"Error":"not enough free GPUs"}'] * 4

@@ -44,7 +44,7 @@ async def ask(stowage: Stowage, verb: str, name: str, gpus: int) -> bytes:
     ("name", "gpus"),
     [("new", 1), ("new", 8), ("new", 9), ("new", -1), ("waits", 2), ("holds", 6), ("promised", 2)],
 )
-async def test_the_same_request_twice_is_the_same_answer_and_changes_nothing(
+async def test_a_repeated_request_gets_the_same_answer_and_changes_nothing(
     start: Start, verb: str, name: str, gpus: int
 ) -> None:
     stowage = await start(*CLUSTER, bind=True)

@@ -1,4 +1,4 @@
-"""Two replicas behind one address: who is ready, who binds, and who sends callers elsewhere."""
+"""Two replicas behind one address: which is ready, which binds, which closes connections."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def api() -> Iterator[ApiServer]:
 
 @pytest.fixture
 async def replica(api: ApiServer, tmp_path: Path) -> AsyncIterator[Replica]:
-    """Starts one more replica."""
+    """Starts another replica."""
     async with AsyncExitStack() as stack:
         settings = Settings(bind=True, leader_election="gpu/stowage", lease_seconds=5)
 
@@ -88,8 +88,8 @@ async def test_only_the_leader_is_ready_and_binds(api: ApiServer, replica: Repli
     assert [await one.metric("stowage_leader") for one in (leader, other)] == [1, 0]
 
 
-async def test_the_other_one_answers_what_it_knows_and_sends_the_caller_away(replica: Replica) -> None:
-    """kube-scheduler keeps its connections, and a Service directs connections, not requests."""
+async def test_other_replicas_answer_and_close_the_connection(replica: Replica) -> None:
+    """kube-scheduler keeps its connections, and a Service balances connections, not requests."""
     leader = replica()
     await becomes(leader, "ready\n")
     other = replica()
@@ -101,7 +101,9 @@ async def test_the_other_one_answers_what_it_knows_and_sends_the_caller_away(rep
     assert (await other.http.get("/debug/nodes")).status_code == 200
 
 
-async def test_who_leaves_makes_way_and_binds_no_more(api: ApiServer, replica: Replica) -> None:
+async def test_a_leaving_leader_releases_the_lease_and_refuses_binds(
+    api: ApiServer, replica: Replica
+) -> None:
     leader, other = replica(), replica()
     for one in (leader, other):
         async with asyncio.timeout(120):
@@ -121,8 +123,8 @@ async def test_who_leaves_makes_way_and_binds_no_more(api: ApiServer, replica: R
     assert api.pods.objects["default/train"]["spec"]["nodeName"] == "a"
 
 
-async def test_who_hangs_up_while_a_binding_waits_gets_none() -> None:
-    """It may have ended, and the scheduler that leads now asks another replica."""
+async def test_a_caller_that_hangs_up_gets_no_binding() -> None:
+    """It may have exited, and the new leading scheduler asks another replica."""
 
     class Behind(SnapshotSource):
         async def caught_up(self) -> bool:

@@ -56,8 +56,8 @@ def test_environment_values_are_yaml_scalars(variable: str, text: str, expected:
         ("shortlist: -1", ["shortlist", "-1", "whole number from 0"]),
         ("shortlist: many", ["shortlist", "'many'", "whole number from 0"]),
         ("mig_manager: a/b/c", ["mig_manager", "'a/b/c'", "namespace/name of the MIG manager"]),
-        ("shortlst: 3", ["shortlst", "no such setting", "did you mean shortlist?"]),
-        ("colour: blue", ["colour", "no such setting"]),
+        ("shortlst: 3", ["shortlst", "unknown setting", "did you mean shortlist?"]),
+        ("colour: blue", ["colour", "unknown setting"]),
         ("policy: ''", ["policy", "''", "packing policy"]),
         ("kubernetes_version: 1.36", ["kubernetes_version", "1.36", "in quotes"]),
         ("body_limit_mib: 0", ["body_limit_mib", "1 to 1024"]),
@@ -67,7 +67,7 @@ def test_environment_values_are_yaml_scalars(variable: str, text: str, expected:
         ("- shortlist", ["'key: value' lines"]),
     ],
 )
-def test_an_error_names_the_key_the_file_and_what_would_be_right(
+def test_an_error_names_the_key_the_file_and_the_expected_values(
     tmp_path: Path, text: str, parts: list[str]
 ) -> None:
     path = write(tmp_path, text)
@@ -77,7 +77,7 @@ def test_an_error_names_the_key_the_file_and_what_would_be_right(
         assert part in str(caught.value)
 
 
-def test_every_wrong_key_has_its_line(tmp_path: Path) -> None:
+def test_every_invalid_key_has_its_line(tmp_path: Path) -> None:
     path = write(tmp_path, "shortlist: -1\nbodylimit: 3\n")
     with pytest.raises(SettingsError) as caught:
         load(path, {"STOWAGE_BIND": "perhaps"})
@@ -86,7 +86,7 @@ def test_every_wrong_key_has_its_line(tmp_path: Path) -> None:
     assert any("environment variable STOWAGE_BIND" in line for line in lines)
 
 
-def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"nothing\.yaml: cannot be read: No such file"):
         load(tmp_path / "nothing.yaml", {})
 
@@ -98,13 +98,13 @@ def test_a_file_that_is_not_text_is_an_error(tmp_path: Path) -> None:
         load(path, {})
 
 
-def test_a_misspelt_variable_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_misspelt_variable_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="extender"):
         load(None, {"STOWAGE_SHORTLST": "3"})
-    assert "STOWAGE_SHORTLST sets nothing; did you mean STOWAGE_SHORTLIST?" in caplog.text
+    assert "STOWAGE_SHORTLST is not a setting; did you mean STOWAGE_SHORTLIST?" in caplog.text
 
 
-def test_what_the_kubelet_injects_for_a_service_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_variables_that_the_kubelet_injects_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
     injected = {
         "STOWAGE_SERVICE_HOST": "10.0.0.1",
         "STOWAGE_SERVICE_PORT": "80",
@@ -119,5 +119,5 @@ def test_what_the_kubelet_injects_for_a_service_is_passed_over(caplog: pytest.Lo
     assert caplog.text == ""
 
 
-def test_no_setting_could_be_taken_for_an_injected_variable() -> None:
+def test_no_setting_looks_like_an_injected_variable() -> None:
     assert not [key for key in Settings.model_fields if key.endswith(("port", "service_host"))]

@@ -161,7 +161,7 @@ async def test_a_connection_that_never_speaks(port: Port) -> None:
         await until(port, 0)
 
 
-async def test_an_answer_that_is_not_taken(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_is_not_read(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "HEADER_SECONDS", 0.1)
     _, writer = await port.connect()
     writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -197,8 +197,8 @@ async def test_many_requests_at_once_on_one_connection(port: Port) -> None:
     assert [(await answer(reader))[0] for _ in range(10)] == [200] * 10
 
 
-async def test_more_connections_than_there_may_be(port: Port) -> None:
-    """The caller that opens them loses them; kube-scheduler, at another address, keeps its own."""
+async def test_more_connections_than_the_limit(port: Port) -> None:
+    """Who opens them loses them; kube-scheduler, from elsewhere, keeps its own."""
     reader, writer = await port.connect("127.0.0.2")
     for _ in range(CONNECTIONS + 20):
         await port.connect("127.0.0.3")
@@ -250,7 +250,7 @@ async def test_nonsense_on_the_wire(port: Port, data: bytes, status: int) -> Non
     assert len(head) < 400
 
 
-async def test_a_caller_that_hangs_up_half_way_leaves_nothing_behind(port: Port) -> None:
+async def test_a_caller_that_hangs_up_leaves_nothing_behind(port: Port) -> None:
     for _ in range(3 * BODIES_IN_FLIGHT):
         _, writer = await port.connect()
         writer.write(request("filter", b" " * (MIB - 1), MIB))

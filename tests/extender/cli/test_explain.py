@@ -37,7 +37,7 @@ def test_it_says_where_a_pod_fits(pod: Path, capsys: pytest.CaptureFixture[str])
     assert "score 10" in out
 
 
-def test_json_is_for_programs(pod: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output(pod: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", str(pod), "--snapshot", str(CLUSTER), "--output", "json"]) == 0
     explanation = json.loads(capsys.readouterr().out)
     assert explanation["pod"] == "team/train"
@@ -52,7 +52,7 @@ def test_a_pod_comes_from_standard_input(
     assert "It fits on none of " in capsys.readouterr().out
 
 
-def test_a_pod_that_is_known_goes_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pod_of_the_cluster_is_found_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
     cluster = json.loads(CLUSTER.read_text())
     meta = next(item["metadata"] for item in cluster["items"] if item["kind"] == "Pod")
     key = f"{meta['namespace']}/{meta['name']}"
@@ -66,10 +66,10 @@ def test_a_pod_that_is_known_goes_by_its_name(capsys: pytest.CaptureFixture[str]
         (POD % 1, ["--snapshot", "nowhere.json"], "nowhere.json: cannot be read"),
         ("kind: Node\nmetadata: {name: a}", ["--snapshot", str(CLUSTER)], "holds 0 pods instead of one"),
         ("x: [", ["--snapshot", str(CLUSTER)], "is not YAML"),
-        (None, ["--snapshot", str(CLUSTER)], "is neither a file nor a pod"),
+        (None, ["--snapshot", str(CLUSTER)], "is not a file, and the cluster has no such pod"),
     ],
 )
-def test_what_is_wrong_is_code_1(
+def test_errors_are_code_1(
     tmp_path: Path, text: str | None, arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "pod.yaml"
@@ -94,7 +94,7 @@ def test_the_text_says_what_would_make_it_fit() -> None:
     ]
 
 
-def test_the_text_of_a_request_that_is_wrong() -> None:
+def test_the_text_of_an_invalid_request() -> None:
     text = render(explain(make_state(make_node("a")), make_pod("new", -1)))
     assert text.startswith("default/new can run nowhere: nvidia.com/gpu")
 

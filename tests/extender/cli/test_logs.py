@@ -48,7 +48,7 @@ def test_a_terminal_gets_lines_for_people() -> None:
     assert stream.getvalue().split(" ", 1)[1] == "warning  cluster.state: 3 nodes\n"
 
 
-def test_everything_else_gets_an_object_per_line() -> None:
+def test_other_streams_get_a_json_object_per_line() -> None:
     stream = io.StringIO()
     log.configure("info", stream)
     logging.getLogger("extender.cluster.state").info("line one\nline %s", "two")
@@ -64,7 +64,7 @@ def test_everything_else_gets_an_object_per_line() -> None:
 
 
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["json", "people"])
-def test_a_traceback_says_where_but_never_quotes(stream: io.StringIO) -> None:
+def test_a_traceback_never_contains_the_message(stream: io.StringIO) -> None:
     log.configure("info", stream)
     log_a_failure()
     text = stream.getvalue()
@@ -75,7 +75,7 @@ def test_a_traceback_says_where_but_never_quotes(stream: io.StringIO) -> None:
     assert SECRET not in text
 
 
-def test_the_level_holds_for_ours_and_others_are_heard_from_warning_on() -> None:
+def test_the_level_applies_to_our_loggers_and_others_log_warnings() -> None:
     stream = io.StringIO()
     log.configure("debug", stream)
     logging.getLogger("extender.filter").debug("a decision")

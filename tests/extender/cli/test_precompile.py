@@ -1,35 +1,67 @@
-"""Kernels are compiled by another process, once, into a cache that this one finds."""
+"""Kernels are compiled by another process, once, into a cache that this process then loads from."""
 
 from __future__ import annotations
 
-import os
+import io
+import logging
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from extender.cli.precompile import compile_apart
+from extender.cli import precompile
+from extender.cli.precompile import prepare_kernels
 
 
-def test_an_empty_cache_is_filled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    compile_apart("first-fit")
-    compiled = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.nb[ic]")}
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty cache, before numba was imported."""
+    monkeypatch.delitem(sys.modules, "numba", raising=False)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kernels"))
+    return tmp_path / "kernels"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_an_empty_cache_is_filled_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logging.getLogger("extender").setLevel(logging.WARNING)
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    prepare_kernels(bar=True)
+    compiled = {file: file.stat().st_mtime_ns for file in cache.rglob("*.nb[ic]")}
     assert compiled
-    compile_apart("first-fit")
-    assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.nb[ic]")} == compiled
+    assert "Compiling kernels, only once: [" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r\033[K")
+    monkeypatch.setattr(subprocess, "Popen", None)  # nothing is started
+    prepare_kernels(bar=True)
+    assert {file: file.stat().st_mtime_ns for file in cache.rglob("*.nb[ic]")} == compiled
 
 
-def test_without_a_cache_there_is_one_for_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMBA_CACHE_DIR", "")
-    compile_apart("first-fit")
-    assert any(Path(os.environ["NUMBA_CACHE_DIR"]).rglob("*.nbi"))
-
-
-def test_where_nothing_can_be_written_it_goes_on(
+def test_without_a_writable_directory_it_warns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("NUMBA_CACHE_DIR", "")
+    (tmp_path / "file").touch()
+    monkeypatch.delenv("NUMBA_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
-    compile_apart("first-fit")
-    assert "compiled here" in caplog.text
+    prepare_kernels()
+    assert "no directory for compiled kernels can be written" in caplog.text
+
+
+def test_a_failure_is_a_warning_and_the_next_start_tries_again(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(precompile, "__name__", "no.such.module")
+    prepare_kernels()
+    assert "compiling kernels ahead failed" in caplog.text
+    assert list(cache.iterdir()) == []
+
+
+def test_once_numba_is_loaded_it_does_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", sys)
+    prepare_kernels()
+    assert not cache.exists()

@@ -68,10 +68,10 @@ class Scripted:
 
 
 class TestBundledCluster:
-    def test_the_file_is_what_its_generator_writes(self):
+    def test_the_file_is_the_output_of_its_generator(self):
         assert CLUSTER.read_text(encoding="utf-8") == bundle.text()
 
-    def test_the_service_reads_it_without_a_complaint(self):
+    def test_the_service_reads_it_without_problems(self):
         snapshot = read([CLUSTER])
         state = State(POLICIES["best-fit"]())
         SnapshotSource(snapshot, "bundled").start(state.apply)
@@ -99,14 +99,14 @@ class TestBundledCluster:
 
 
 class TestStream:
-    def test_a_seed_draws_the_order_and_nothing_else(self):
+    def test_the_seed_only_changes_the_order(self):
         one, other = stream(1), stream(2)
         assert one == stream(1)
         assert one != other
         specs = [sorted(json.dumps(p["spec"], sort_keys=True) for p in pods) for pods in (one, other)]
         assert specs[0] == specs[1]
 
-    def test_pods_are_told_apart(self):
+    def test_pods_have_different_uids(self):
         pods = stream(1)
         assert len({p["metadata"]["uid"] for p in pods}) == len(pods) >= 200
 
@@ -155,7 +155,7 @@ class TestCycle:
         run = Scheduler([node("a"), node("b"), node("c")], profile=DEFAULT, seed=1)
         assert {run.schedule(pod()) for _ in range(3)} == {"a", "b", "c"}
 
-    def test_what_does_not_fit_in_tree_never_reaches_the_extender(self):
+    def test_a_pod_that_does_not_fit_in_tree_never_reaches_the_extender(self):
         asked = Scripted({"a": 1, "b": 1})
         run = Scheduler([node("a", gpus=4), node("b", gpus=4)], profile=PACKING, seed=1, extender=asked)
         assert run.schedule(pod(gpus=8)) is None
@@ -163,7 +163,7 @@ class TestCycle:
         assert asked.asked == []
         assert len(run.waiting) == 2
 
-    def test_with_one_node_left_nobody_scores(self):
+    def test_with_one_node_left_nothing_is_scored(self):
         asked = Scripted({"b": 0})
         run = Scheduler([node("a", gpus=4), node("b", gpus=4)], profile=PACKING, seed=1, extender=asked)
         assert run.schedule(pod(gpus=1)) == "b"
@@ -176,7 +176,7 @@ class TestCycle:
         assert run.schedule(pod(gpus=1)) == "empty"
         assert run.nodes["empty"].free(GPU) == 3
 
-    def test_ties_are_drawn_among_the_best(self):
+    def test_ties_are_broken_at_random(self):
         def drawn(seed: int) -> str | None:
             asked = Scripted({"a": 9, "b": 10, "c": 10})
             nodes = [node(name, gpus=4) for name in "abc"]
@@ -204,7 +204,7 @@ class TestReport:
             large_placed=0,
             gpus=24,
             gpus_taken=1,
-            holes=2,
+            free_blocks=2,
             could_start=1,
             idle_nodes=3,
             gpus_on_idle_nodes=16,
@@ -215,25 +215,25 @@ class TestReport:
         lines = report.table(one, one).splitlines()
         assert len({len(line) for line in lines}) == 1
 
-    def test_waiting_pods_are_grouped_and_the_hopeless_are_named(self):
+    def test_waiting_pods_are_grouped_and_those_larger_than_any_node_are_marked(self):
         run = Scheduler([node("a", gpus=8)], profile=DEFAULT, seed=1)
         assert report.waiting(run) == "With Stowage no pod waits."
         for gpus in (8, 8, 8, 16):
             run.schedule(pod(gpus=gpus))
         _, first, second = report.waiting(run).splitlines()
         assert first == "    2 x nvidia.com/gpu: 8, any product"
-        assert second == "    1 x nvidia.com/gpu: 16, any product (no node is that large)"
+        assert second == "    1 x nvidia.com/gpu: 16, any product (larger than any node)"
 
 
 class TestPort:
-    def test_a_busy_port_is_replaced_and_a_free_one_is_kept(self):
+    def test_a_port_in_use_is_replaced_and_a_free_one_is_kept(self):
         with socket.create_server(("127.0.0.1", 0)) as busy:
             port = busy.getsockname()[1]
             assert free_port("127.0.0.1", port) not in (0, port)
         assert free_port("127.0.0.1", port) == port
 
     @pytest.mark.parametrize(("host", "port"), [("192.0.2.1", 8080), ("127.0.0.1", 70000)])
-    def test_an_address_that_cannot_be_had_is_an_error(self, host, port):
+    def test_an_address_that_cannot_be_listened_on_is_an_error(self, host, port):
         with pytest.raises(DemoError):
             free_port(host, port)
 
@@ -246,11 +246,11 @@ class TestCommand:
         assert (done.returncode, done.stderr) == (0, "")
         assert "\r" not in done.stdout  # no bar where there is no terminal
         figures = dict(re.findall(r"^  (\S.*?)  +(\d+ .*|\d+)$", done.stdout, re.MULTILINE))
-        for row in ("pods placed", "8-GPU jobs placed", "whole GPUs in use", "nodes left idle, of any GPU"):
+        for row in ("pods placed", "8-GPU jobs placed", "whole GPUs in use", "idle nodes"):
             spread, packed = (int(one) for one in re.findall(r"(\d+)(?: of \d+)?", figures[row]))
             assert packed > spread
 
-    def test_it_serves_on_at_a_free_port_until_ctrl_c(self):
+    def test_it_keeps_serving_at_a_free_port_until_ctrl_c(self):
         with socket.create_server(("127.0.0.1", 0)) as busy:
             port = str(busy.getsockname()[1])
             with subprocess.Popen(
@@ -263,7 +263,7 @@ class TestCommand:
             ) as running:
                 try:
                     said = up_to("Ctrl-C", running.stdout)
-                    assert f"port {port} is busy" in said
+                    assert f"port {port} is in use" in said
                     url = re.search(r"http://(\S+:\d+)", said)[1]
                     assert not url.endswith(f":{port}")
                     assert ready(url) == 200
@@ -285,7 +285,7 @@ class TestCommand:
         )
         assert done.returncode == 1
         assert "shortlist" in done.stderr
-        assert done.stderr.splitlines()[-1].startswith("stowage demo: the service ended")
+        assert done.stderr.splitlines()[-1].startswith("stowage demo: the service exited")
 
 
 def up_to(word: str, lines: Iterable[str]) -> str:

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.explain.pod import Need, asks, explain, explain_verdict, parse_pod
+from extender.explain.pod import Need, asks, explain, explain_verdict
 from extender.k8s.manifests import WirePod
 from extender.k8s.objects import Container, PodSpec, Upserted
 from extender.k8s.scheduling_rules import NodeFilter
 from extender.protocol.node_names import NO_NAMES, NodeNames
+from extender.source.snapshot import parse_pod
 from extender.untrusted.limits import KEY, PROBLEM, SELECTOR_ITEMS
 from extender.verbs.evaluate import evaluate
 from packing.model.reasons import Reason

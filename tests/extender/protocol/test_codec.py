@@ -1,4 +1,4 @@
-"""Golden messages. The cases are those of kube-scheduler's ``extender/v1/types_test.go``, and our own."""
+"""Golden messages: the cases of kube-scheduler's ``extender/v1/types_test.go``, and our own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.protocol import codec as wire
-from extender.protocol.messages import bind_error
+from extender.protocol.messages import BadMessage, bind_error
 from extender.protocol.node_names import NodeNames
 
 POD: dict[str, Any] = {
@@ -29,7 +29,7 @@ def dump(value: object) -> bytes:
 
 
 def respell(value: Any, spell: Any, keep: frozenset[str] = frozenset({"Pod", "Nodes"})) -> Any:
-    """The envelope of a message with its keys spelt otherwise; pods, nodes and node names stay."""
+    """The message with other spellings of the envelope's keys; pods, nodes and node names stay the same."""
     if isinstance(value, list):
         return [respell(item, spell, keep) for item in value]
     if not isinstance(value, dict):
@@ -108,12 +108,12 @@ def test_names_of_nodes_keep_their_case() -> None:
     assert args.candidates == {"PODS": wire.Candidate(["u2"]), "pods": wire.Candidate(["u3"])}
 
 
-def test_keys_inside_a_pod_are_not_bent() -> None:
+def test_keys_inside_a_pod_keep_their_case() -> None:
     pod = {"Metadata": {"name": "wrong"}, "metadata": {"name": "right"}}
     assert wire.parse_filter(dump({"pod": pod, "nodenames": []})).pod.name == "right"
 
 
-def test_members_that_are_absent_are_null() -> None:
+def test_missing_fields_are_null() -> None:
     assert list(wire.parse_filter(dump({"Pod": POD, "NodeNames": ["node-1"]})).names) == ["node-1"]
     assert wire.parse_preempt(dump({"Pod": POD})).candidates == {}
 
@@ -127,13 +127,13 @@ def test_members_that_are_absent_are_null() -> None:
         (wire.parse_filter, b"[]", "should be an object"),
         (wire.parse_filter, b"null", "should be an object"),
         (wire.parse_filter, b"{}", "Pod is missing"),
-        (wire.parse_filter, dump({"Pod": POD}), "neither NodeNames nor Nodes is given"),
+        (wire.parse_filter, dump({"Pod": POD}), "expected NodeNames or Nodes"),
         (wire.parse_filter, dump({**FILTER, "NodeNames": ["node-1", 7]}), "NodeNames.1: Input should be"),
         (wire.parse_filter, dump({**FILTER, "Pod": "train"}), "Pod: Input should be"),
         (
             wire.parse_filter,
             dump({**FILTER, "NodeNames": None, "Nodes": {"items": [{}]}}),
-            "without metadata.name",
+            "has no metadata.name",
         ),
         (wire.parse_filter, b'{"Pod":' + b"[" * 100_000, "Invalid JSON: recursion limit"),
         (
@@ -153,8 +153,8 @@ def test_members_that_are_absent_are_null() -> None:
         (wire.parse_bind, b"{}", "PodName is missing"),
     ],
 )
-def test_what_is_no_message_says_what_is_wrong(parse: Any, body: bytes, text: str) -> None:
-    with pytest.raises(wire.BadMessage) as caught:
+def test_an_invalid_message_names_the_problem(parse: Any, body: bytes, text: str) -> None:
+    with pytest.raises(BadMessage) as caught:
         parse(body)
     assert text in str(caught.value)
     assert len(str(caught.value)) <= 300
@@ -162,7 +162,7 @@ def test_what_is_no_message_says_what_is_wrong(parse: Any, body: bytes, text: st
 
 def test_an_error_does_not_quote_the_pod() -> None:
     pod = {"spec": {"containers": [{"resources": "hunter2"}]}}
-    with pytest.raises(wire.BadMessage) as caught:
+    with pytest.raises(BadMessage) as caught:
         wire.parse_filter(dump({**FILTER, "Pod": pod}))
     assert "hunter2" not in str(caught.value)
 
@@ -175,7 +175,7 @@ def test_a_filter_reply_with_names() -> None:
     )
 
 
-def test_a_filter_reply_leaves_nothing_out() -> None:
+def test_a_filter_reply_contains_every_field() -> None:
     assert wire.encode_filter(wire.FilterResult(of(["n1"]))) == (
         b'{"Nodes":null,"NodeNames":["n1"],"FailedNodes":null,"FailedAndUnresolvableNodes":null,"Error":""}'
     )
@@ -191,7 +191,7 @@ def test_a_filter_reply_with_an_error_has_no_nodes(nodes: list[dict[str, Any]] |
     )
 
 
-def test_whole_nodes_come_back_unchanged() -> None:
+def test_whole_nodes_are_returned_unchanged() -> None:
     items = [
         {"metadata": {"name": name}, "status": {"images": [{"sizeBytes": 1 << 60}], "x": None}}
         for name in "abc"
@@ -202,7 +202,7 @@ def test_whole_nodes_come_back_unchanged() -> None:
     assert reply["NodeNames"] is None
 
 
-def test_priorities_are_whole_numbers_in_the_order_asked() -> None:
+def test_priorities_are_integers_in_the_order_of_the_request() -> None:
     reply = wire.encode_priorities(of(["n2", "n1"]), np.array([10, 0], np.uint8))
     assert reply == b'[{"Host":"n2","Score":10},{"Host":"n1","Score":0}]'
     assert wire.encode_priorities(of([]), np.zeros(0, np.uint8)) == b"[]"
@@ -215,7 +215,7 @@ names_of_nodes = st.text(st.sampled_from("abc-.09")) | st.text().map(
 
 
 @given(st.lists(names_of_nodes, max_size=30), st.randoms(use_true_random=False))
-def test_priorities_are_the_json_of_their_meaning(names: list[str], rng: random.Random) -> None:
+def test_priorities_are_equal_to_plain_json(names: list[str], rng: random.Random) -> None:
     scores = [rng.randrange(11) for _ in names]
     expected = [{"Host": name, "Score": score} for name, score in zip(names, scores, strict=True)]
     assert json.loads(wire.encode_priorities(of(names), np.array(scores, np.uint8))) == expected
@@ -226,7 +226,7 @@ def test_priorities_are_the_json_of_their_meaning(names: list[str], rng: random.
         names_of_nodes, st.sampled_from(["not enough free GPUs", 'a "quoted", text']), max_size=30
     )
 )
-def test_reasons_are_the_json_of_their_meaning(reasons: dict[str, str]) -> None:
+def test_reasons_are_equal_to_plain_json(reasons: dict[str, str]) -> None:
     refused: dict[str, list[str]] = {}
     for name, reason in reasons.items():
         refused.setdefault(reason, []).append(name)

@@ -1,4 +1,4 @@
-"""Names in bulk: what is read, found and written is what Python's own JSON says of the same text."""
+"""Node names in bulk, compared with Python's json module."""
 
 import json
 
@@ -21,7 +21,7 @@ def at_the_end(array: str) -> NodeNames | None:
 
 
 @given(st.lists(plain, min_size=1))
-def test_plain_names_are_found_where_they_stand(names: list[str]) -> None:
+def test_plain_names_are_found_in_the_text(names: list[str]) -> None:
     found = at_the_end(json.dumps(names, separators=(",", ":")))
     assert found is not None
     assert list(found) == [found[i] for i in range(len(found))] == names
@@ -34,12 +34,12 @@ def test_plain_names_are_found_where_they_stand(names: list[str]) -> None:
         *('["a\\u0062"]', '["a\\""]', '["ü"]', '["a\n"]', '["a""b"]', '["a",["b"]]', '["', '["]'),
     ],
 )
-def test_anything_else_is_left_to_a_parser(array: str) -> None:
+def test_anything_else_needs_a_parser(array: str) -> None:
     assert at_the_end(array) is None
 
 
 @given(st.text('",[]{}\\ab ', max_size=30))
-def test_what_is_taken_for_names_is_an_array_of_them(array: str) -> None:
+def test_found_names_are_those_of_the_array(array: str) -> None:
     if found := at_the_end('["' + array):
         assert list(found) == json.loads('["' + array)
 
@@ -57,24 +57,24 @@ def test_each_name_is_followed_by_its_text(names: list[str], data: st.DataObject
     texts = (b"", b'":1,"', b"a longer text that follows a name")
     which = np.array([data.draw(st.integers(0, 2)) for _ in names], np.uint8)
     expected = [to_json(name)[1:-1] + texts[w] for name, w in zip(names, which, strict=True)]
-    assert NodeNames.of(names).woven(texts, which) == b"".join(expected)
+    assert NodeNames.of(names).interleave(texts, which) == b"".join(expected)
 
 
 @given(st.dictionaries(any_name, st.integers(0, 1 << 40)), st.lists(any_name))
-def test_a_table_finds_what_is_in_it_and_nothing_else(numbers: dict[str, int], others: list[str]) -> None:
+def test_a_table_finds_its_names_and_no_others(numbers: dict[str, int], others: list[str]) -> None:
     asked = [*others, *numbers, *others]
     found = NameTable(numbers).find(NodeNames.of(asked))
     assert found.tolist() == [numbers.get(name, -1) for name in asked]
 
 
-def test_names_that_share_a_place_are_told_apart() -> None:
+def test_names_with_the_same_hash_are_distinguished() -> None:
     names = [f"{'x' * 300}{i}" for i in range(500)]  # they differ beyond what decides about the place
     table = NameTable({name: i for i, name in enumerate(names)})
     assert table.find(NodeNames.of(names)).tolist() == list(range(500))
     assert table.find(NodeNames.of(["x" * 300])).tolist() == [-1]
 
 
-def test_nothing() -> None:
+def test_no_names() -> None:
     assert (len(NO_NAMES), list(NO_NAMES), NO_NAMES.json()) == (0, [], b"[]")
     assert NameTable({}).find(NodeNames.of(["a"])).tolist() == [-1]
     assert NameTable({"a": 1}).find(NO_NAMES).tolist() == []

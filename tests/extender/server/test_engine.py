@@ -28,7 +28,7 @@ def make_engine(**settings: object) -> Engine:
     return Engine(source, Settings.model_validate(settings), Metrics("0", Gauges))
 
 
-def test_an_event_that_fails_takes_no_other_with_it(
+def test_an_event_that_fails_does_not_lose_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = make_engine()
@@ -66,7 +66,7 @@ def test_the_setting_wins_over_the_version_of_the_api_server(
     assert engine.state.eviction_helps_extenders is helps
 
 
-async def test_pods_seen_by_filter_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_remembered_pods_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "_RECENT_PODS", 2)
     engine = make_engine(bind=True)
     for name in ("one", "two", "three", "two"):
@@ -82,7 +82,7 @@ class LiveSource(SnapshotSource):
         return {"Node": 0.0, "Pod": 0.0}
 
 
-async def test_room_that_is_heard_of_a_moment_later_counts() -> None:
+async def test_room_that_appears_a_moment_later_counts() -> None:
     engine = Engine(LiveSource(Snapshot(), "test"), Settings(), Metrics("0", Gauges))
     engine.apply([Upserted(make_node("a", labels={"nvidia.com/mig.config.state": "pending"})), *SYNCED])
     asyncio.get_running_loop().call_soon(engine.apply, [Upserted(make_node("a"))])
@@ -102,7 +102,7 @@ class BrokenSource(LiveSource):
         return self.broken
 
 
-async def test_room_that_may_have_been_taken_unseen_is_nobodys_for_a_while() -> None:
+async def test_possibly_taken_room_is_reserved_for_a_while() -> None:
     source = BrokenSource(Snapshot(), "test")
     engine = Engine(source, Settings(), Metrics("0", Gauges))
     first, second = (make_pod(name, 8) for name in ("first", "second"))
@@ -119,7 +119,7 @@ async def test_room_that_may_have_been_taken_unseen_is_nobodys_for_a_while() -> 
     assert await nodes_for(engine, "first") == (["a"], "")
 
 
-async def test_where_nothing_is_free_in_any_case_the_reasons_are_given_as_ever() -> None:
+async def test_without_any_free_room_the_usual_reasons_are_given() -> None:
     source = BrokenSource(Snapshot(), "test")
     engine = Engine(source, Settings(), Metrics("0", Gauges))
     gone, large = make_pod("gone", 1), make_pod("large", 8)
@@ -203,7 +203,7 @@ async def victims_for(engine: Engine, *, gpus: int) -> dict[str, list[str]]:
     return {node: [victim["UID"] for victim in one["Pods"]] for node, one in found.items()}
 
 
-async def test_large_pods_that_come_and_go_leave_little_behind() -> None:
+async def test_large_pods_leave_little_memory_behind() -> None:
     engine = make_engine(bind=True)
     engine.apply([*SYNCED, Upserted(make_node("a"))])
 
@@ -230,7 +230,7 @@ async def test_large_pods_that_come_and_go_leave_little_behind() -> None:
     assert engine._recent_pods.get("u100") is None
 
 
-async def test_bind_finds_the_pod_of_the_last_filter_however_large_it_is() -> None:
+async def test_bind_finds_the_pod_of_the_last_filter_even_if_it_is_large() -> None:
     engine = make_engine(bind=True)
     for name in ("huge", "huger"):
         pod = make_pod(name, annotations={"stowage.dev/large": "x" * (2 << 20)})
@@ -241,8 +241,8 @@ async def test_bind_finds_the_pod_of_the_last_filter_however_large_it_is() -> No
     assert [pod.name for pod, _ in engine._unconfirmed.after(now, 0.0)] == ["huge", "huger"]
 
 
-def test_an_unknown_policy_is_a_wrong_setting() -> None:
-    with pytest.raises(SettingsError, match=r"policy: 'tetris' does not do, it takes one of .*best-fit"):
+def test_an_unknown_policy_is_an_invalid_setting() -> None:
+    with pytest.raises(SettingsError, match=r"policy: invalid value 'tetris'; expected one of .*best-fit"):
         make_engine(policy="tetris")
 
 
@@ -261,5 +261,5 @@ def test_gpus_are_summed_by_model() -> None:
     assert list(sums.values()) == [Gpus(installed=12, free=9.0, whole=9)]
 
 
-def test_an_age_that_is_not_known_is_not_shown() -> None:
+def test_an_unknown_age_is_not_shown() -> None:
     assert make_engine().gauges().age_seconds == {}

@@ -1,4 +1,4 @@
-"""Replicas over one API server: who is the leader, and what that is worth."""
+"""Replicas with one API server: which one is the leader, and what only the leader may do."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def test_a_lease_is_not_released_while_a_bind_runs(api: ApiServer, start: 
     assert not lease(api)["holderIdentity"]
 
 
-async def test_who_cannot_renew_is_not_the_leader_when_another_begins(api: ApiServer, start: Start) -> None:
+async def test_a_leader_that_cannot_renew_stops_before_another_starts(api: ApiServer, start: Start) -> None:
     first = start("first")
     await until(lambda: first.is_leader)
     holder = lease(api)["holderIdentity"]
@@ -129,7 +129,7 @@ async def test_who_cannot_renew_is_not_the_leader_when_another_begins(api: ApiSe
     assert lease(api)["holderIdentity"] not in ("", holder)
 
 
-async def test_an_api_server_that_is_away_ends_it_and_brings_it_back(api: ApiServer, start: Start) -> None:
+async def test_without_the_api_server_nobody_leads_until_it_is_back(api: ApiServer, start: Start) -> None:
     first = start()
     await until(lambda: first.is_leader)
     api.stop()
@@ -140,7 +140,7 @@ async def test_an_api_server_that_is_away_ends_it_and_brings_it_back(api: ApiSer
 
 
 @pytest.mark.parametrize("fault", ["500", "409", "hangup", "silent", "lost", "403"])
-async def test_a_single_fault_costs_nothing(api: ApiServer, start: Start, fault: str) -> None:
+async def test_a_single_fault_does_not_end_the_leadership(api: ApiServer, start: Start, fault: str) -> None:
     first = start()
     await until(lambda: first.is_leader)
     renewed = lease(api)["renewTime"]
@@ -154,15 +154,15 @@ async def test_a_single_fault_costs_nothing(api: ApiServer, start: Start, fault:
     assert lease(api)["leaseTransitions"] is None
 
 
-async def test_an_answer_that_was_lost_when_it_began_is_found_out(api: ApiServer, start: Start) -> None:
+async def test_a_lost_answer_to_the_creation_is_detected(api: ApiServer, start: Start) -> None:
     api.script[LEASES].extend(["", "lost"])  # the read, and the creation
     first = start()
     await until(lambda: first.is_leader)
     assert first.elector._election.term == 1
 
 
-async def test_who_begins_to_lead_lists_what_the_watch_has_not_brought(api: ApiServer, start: Start) -> None:
-    """The watch is open but late: the API server's own cache may be behind its store."""
+async def test_a_new_leader_lists_what_the_watch_has_not_shown(api: ApiServer, start: Start) -> None:
+    """The watch is open but late: the API server's cache may be behind its store."""
     first, second = start(), start()
     await until(lambda: first.is_leader or second.is_leader)
     leader, other = (first, second) if first.is_leader else (second, first)
@@ -175,8 +175,8 @@ async def test_who_begins_to_lead_lists_what_the_watch_has_not_brought(api: ApiS
     assert len(again) == len(lists) + 1
 
 
-async def test_only_who_leads_binds(api: ApiServer, start: Start) -> None:
-    """Asked in the thread that writes, which may have had to wait for its turn."""
+async def test_only_the_leader_binds(api: ApiServer, start: Start) -> None:
+    """This is checked in the thread that writes, which may have started late."""
     first = start()
     await until(lambda: first.is_leader)
     second = start()
@@ -187,7 +187,7 @@ async def test_only_who_leads_binds(api: ApiServer, start: Start) -> None:
     assert api.pods.objects["ml/p0"]["spec"]["nodeName"] == "n0"
 
 
-async def test_what_others_keep_in_the_lease_stays(api: ApiServer, start: Start) -> None:
+async def test_other_fields_of_the_lease_are_kept(api: ApiServer, start: Start) -> None:
     api.leases.put(
         {
             "metadata": {"namespace": "gpu", "name": "stowage", "labels": {"team": "gpu"}},

@@ -1,4 +1,4 @@
-"""The smallest slice: shares below it are refused with a reason of their own, wherever a pod is judged."""
+"""The setting minimum_slice_milli: smaller shares are refused with a reason of their own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMPUTE, MEMORY = "stowage.dev/gpu-compute", "stowage.dev/gpu-memory"
 
 
 def shared(name: str, gpus: int = 2) -> Node:
-    """A node whose GPUs have 80 GiB and are divided in Stowage's own words."""
+    """A node with GPUs of 80 GiB that are shared in Stowage's own dialect."""
     labels = {"stowage.dev/gpu-sharing": "true", "nvidia.com/gpu.memory": "81920"}
     return make_node(name, gpus, labels=labels)
 
@@ -54,14 +54,14 @@ def test_the_larger_of_compute_and_memory_decides(said: dict[str, str], reason: 
     assert why(state_with(shared("n"), minimum=0), asks(**said), "n") is Reason.FITS
 
 
-def test_whole_gpus_and_devices_of_a_plugin_are_no_slivers() -> None:
+def test_whole_gpus_and_plugin_devices_are_not_below_the_minimum() -> None:
     state = state_with(shared("n"), make_node("plain"), minimum=1000)
     assert why(state, make_pod("whole", 1), "plain") is Reason.FITS
     assert why(state, asks(compute="100%"), "n") is Reason.FITS
     assert why(state, asks(compute="5%"), "plain") is Reason.NO_SUCH_RESOURCE
 
 
-def test_filter_and_explain_say_so() -> None:
+def test_filter_and_explain_give_the_reason() -> None:
     state, pod = state_with(shared("a"), shared("b")), asks(compute="5%")
     result, _ = filter_nodes(state, FilterArgs(pod, NodeNames.of(["a", "b"])), make_settings())
     assert not result.names
@@ -73,7 +73,7 @@ def test_filter_and_explain_say_so() -> None:
     assert (refusal.reason, refusal.nodes, refusal.eviction_helps) == (Reason.BELOW_MINIMUM.text, 2, False)
 
 
-def test_what_runs_keeps_what_it_has_and_slivers_teach_nothing() -> None:
+def test_running_pods_keep_their_shares_and_small_shares_teach_nothing() -> None:
     running = asks(compute="5%")
     state = state_with(shared("n"))
     state.apply([Upserted(running)])
@@ -82,7 +82,7 @@ def test_what_runs_keeps_what_it_has_and_slivers_teach_nothing() -> None:
     assert why(state, asks(compute="20%"), "n") is Reason.FITS
 
 
-def test_the_policy_knows_that_less_is_waste() -> None:
+def test_the_policy_counts_less_as_waste() -> None:
     policy = policy_of(make_settings(policy="inventory", minimum_slice_milli=250)).chosen
     assert isinstance(policy, InventoryPolicy)
     state = state_with(shared("n"))

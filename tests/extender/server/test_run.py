@@ -1,4 +1,4 @@
-"""The command as it runs: a process, its sockets, its signals and its exit code."""
+"""``stowage serve`` as a process: sockets, signals and exit code."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Process:
         return self._process.wait(30)
 
     def log(self) -> list[dict[str, str]]:
-        """What it has logged; only after its end."""
+        """Its log lines; call it after the end of the process."""
         assert self._process.stderr is not None
         return [json.loads(line) for line in [*self._log, *self._process.stderr.read().splitlines()]]
 
@@ -91,7 +91,7 @@ def start() -> Iterator[Start]:
 
 
 def open_request(url: str, body: bytes) -> socket.socket:
-    """A connection with a filter request of which one byte is still to come."""
+    """A connection with a filter request whose last byte is missing."""
     address = httpx.URL(url)
     connection = socket.create_connection((address.host, address.port or 80), timeout=30)
     head = f"POST /scheduler/filter HTTP/1.1\r\nHost: stowage\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -99,7 +99,7 @@ def open_request(url: str, body: bytes) -> socket.socket:
     return connection
 
 
-def test_a_stop_finishes_what_runs_and_exits_with_0(start: Start) -> None:
+def test_sigterm_finishes_running_requests_and_exits_with_0(start: Start) -> None:
     process = start("--snapshot", str(CLUSTER), drain_seconds="1")
     body = json.dumps(FILTER).encode()
     process.wait_until_ready()
@@ -121,14 +121,14 @@ def test_a_stop_finishes_what_runs_and_exits_with_0(start: Start) -> None:
     assert messages[-1] == "stopping after SIGTERM"
 
 
-def test_interrupted_while_it_starts_it_stops_too(start: Start) -> None:
+def test_it_can_be_stopped_during_its_start(start: Start) -> None:
     process = start("--snapshot", str(CLUSTER), drain_seconds="60")
     assert httpx.get(f"{process.urls[0]}/healthz").status_code == 200
     process.signal(signal.SIGINT)
     assert process.exit_code() == 0
 
 
-def test_without_a_source_the_example_is_served_with_a_loud_warning(start: Start) -> None:
+def test_without_a_source_it_serves_the_example_and_warns(start: Start) -> None:
     process = start("--debug-port", "0", drain_seconds="60")
     process.wait_until_ready()
     main, debug = process.urls
@@ -144,8 +144,8 @@ def test_without_a_source_the_example_is_served_with_a_loud_warning(start: Start
     assert any("NOT YOUR CLUSTER" in message for message in warnings)
 
 
-def test_a_client_may_idle_for_longer_than_gos_does() -> None:
-    """Go's default transport drops idle connections after 90 s and does not repeat a POST."""
+def test_idle_connections_are_kept_for_longer_than_by_go() -> None:
+    """Go's default transport closes idle connections after 90 s, and does not retry a POST."""
     assert serve.KEEP_ALIVE > 90
     assert serve._Server(_no_app).config.timeout_keep_alive == serve.KEEP_ALIVE
 
@@ -153,7 +153,7 @@ def test_a_client_may_idle_for_longer_than_gos_does() -> None:
 async def _no_app(scope: object, receive: object, send: object) -> None: ...
 
 
-def test_a_busy_port_is_said_clearly() -> None:
+def test_a_port_in_use_is_a_clear_error() -> None:
     with (
         serve.listen("127.0.0.1", 0) as first,
         pytest.raises(
@@ -164,12 +164,12 @@ def test_a_busy_port_is_said_clearly() -> None:
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "256.1.1.1"])
-def test_an_address_that_is_none_is_said_clearly(host: str) -> None:
+def test_an_invalid_address_is_a_clear_error(host: str) -> None:
     with pytest.raises(serve.PortInUse, match=f"cannot listen on {re.escape(host)} port 0"):
         serve.listen(host, 0)
 
 
-def test_ipv6_is_served_where_the_machine_has_it() -> None:
+def test_ipv6_is_served_if_the_machine_has_it() -> None:
     if not socket.has_ipv6:
         return
     with serve.listen("::1", 0) as listener:

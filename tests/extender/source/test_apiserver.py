@@ -31,7 +31,7 @@ def api() -> Iterator[ApiServer]:
     server.stop()
 
 
-async def test_bind_sets_node_and_annotations_of_this_very_pod(api: ApiServer, tmp_path: Path) -> None:
+async def test_bind_sets_node_and_annotations_of_the_pod(api: ApiServer, tmp_path: Path) -> None:
     api.put(pod("p0"))
     source = source_of(api, tmp_path)
     await source.bind(Pod("ml", "p0", "u-p0"), "n1", {"stowage.dev/gpu": "3"})
@@ -58,7 +58,7 @@ async def test_bind_refused(api: ApiServer, tmp_path: Path) -> None:
         await source.bind(Pod("ml", "p0", "u-p0"), "n1")
 
 
-async def test_a_pod_is_looked_up_as_it_is_now(api: ApiServer, tmp_path: Path) -> None:
+async def test_look_up_returns_the_current_pod(api: ApiServer, tmp_path: Path) -> None:
     source = source_of(api, tmp_path)
     assert await source.look_up(Pod("ml", "p0", "u-p0")) is None
     api.put(pod("p0"))
@@ -73,7 +73,7 @@ async def test_a_pod_is_looked_up_as_it_is_now(api: ApiServer, tmp_path: Path) -
     api.start()
 
 
-async def test_the_pods_of_a_node_are_those_of_this_moment(api: ApiServer, tmp_path: Path) -> None:
+async def test_pods_on_returns_the_current_pods_of_a_node(api: ApiServer, tmp_path: Path) -> None:
     source = source_of(api, tmp_path)
     for name, node in (("p0", "n1"), ("p1", "n2"), ("p2", "n1"), ("p3", "n1"), ("p4", "")):
         api.put(pod(name, node))
@@ -85,8 +85,8 @@ async def test_the_pods_of_a_node_are_those_of_this_moment(api: ApiServer, tmp_p
             await source.pods_on("n1")
 
 
-async def test_a_binding_that_could_not_be_sent_in_time_is_not_sent(api: ApiServer, tmp_path: Path) -> None:
-    """All threads are busy: who asked has given up, and another replica may be asked by now."""
+async def test_a_binding_is_not_sent_after_its_deadline(api: ApiServer, tmp_path: Path) -> None:
+    """All threads are busy: the caller has given up, and may be asking another replica."""
     api.put(pod("p0"))
     source = source_of(api, tmp_path, timeouts=replace(PATIENT, bind=0.2))
     with ThreadPoolExecutor(1) as pool:
@@ -131,14 +131,14 @@ def test_the_version_of_the_server(
     assert source_of(api, tmp_path).server_version() == version
 
 
-def test_the_version_of_a_server_that_is_away(api: ApiServer, tmp_path: Path) -> None:
+def test_the_version_of_an_unreachable_server(api: ApiServer, tmp_path: Path) -> None:
     source = source_of(api, tmp_path)
     api.stop()
     assert source.server_version() == ""
     api.start()
 
 
-def test_a_token_may_come_from_a_plugin(api: ApiServer, tmp_path: Path) -> None:
+def test_an_exec_plugin_may_supply_the_token(api: ApiServer, tmp_path: Path) -> None:
     credential = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
     text = json.dumps(credential | {"status": {"token": "from-a-plugin"}})
     command = {"command": sys.executable, "args": ["-c", f"print({text!r})"]}
@@ -147,7 +147,7 @@ def test_a_token_may_come_from_a_plugin(api: ApiServer, tmp_path: Path) -> None:
     assert api.tokens == {"Bearer from-a-plugin"}
 
 
-async def test_a_token_that_cannot_be_renewed_is_a_server_out_of_reach(api: ApiServer) -> None:
+async def test_a_token_that_cannot_be_renewed_counts_as_no_answer(api: ApiServer) -> None:
     def renew(_: object) -> None:
         raise ConfigException("Token file exists but empty.")
 
@@ -160,14 +160,14 @@ async def test_a_token_that_cannot_be_renewed_is_a_server_out_of_reach(api: ApiS
 
 
 @pytest.mark.parametrize("content", ["", "a: [", "just words", "kind: Config", "current-context: nowhere"])
-def test_a_kubeconfig_that_is_none(tmp_path: Path, content: str) -> None:
+def test_an_invalid_kubeconfig(tmp_path: Path, content: str) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(content)
     with pytest.raises(Unavailable, match=f"kubeconfig {path}: "):
         from_kubeconfig(path)
 
 
-def test_a_kubeconfig_that_is_missing(tmp_path: Path) -> None:
+def test_a_missing_kubeconfig(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match=r"kubeconfig .*missing: "):
         from_kubeconfig(tmp_path / "missing")
 

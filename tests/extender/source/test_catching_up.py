@@ -1,4 +1,4 @@
-"""After a break, nobody is answered from what was known before it while the API server has newer things."""
+"""After an interruption, requests wait until missed events have been delivered."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PODS = "/api/v1/pods"
 
 
 class Delivered:
-    """Keys of what was delivered, by way of the event loop, as in the service."""
+    """The keys of delivered objects, applied in the event loop as in the service."""
 
     def __init__(self) -> None:
         self.keys: set[str] = set()
@@ -43,7 +43,7 @@ class Delivered:
 
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    monkeypatch.setattr(Backoff, "SHORTEST", 60.0)  # so that only who is asked to hurry does
+    monkeypatch.setattr(Backoff, "SHORTEST", 60.0)  # so that only retry_now retries
     server = ApiServer()
     server.start()
     server.put(pod("p0"))
@@ -66,7 +66,7 @@ async def delivered(source: KubeSource) -> Iterator[Delivered]:
     source.stop()
 
 
-async def test_what_happened_meanwhile_is_there_once_it_has_caught_up(
+async def test_missed_events_are_delivered_before_it_has_caught_up(
     api: ApiServer, source: KubeSource, delivered: Delivered
 ) -> None:
     api.stop()
@@ -77,7 +77,7 @@ async def test_what_happened_meanwhile_is_there_once_it_has_caught_up(
     assert delivered.keys == {"ml/p0", "ml/p1"}
 
 
-async def test_a_connection_of_one_answer_is_as_good(api: ApiServer, source: KubeSource) -> None:
+async def test_a_connection_for_each_answer_works_too(api: ApiServer, source: KubeSource) -> None:
     api.one_answer_each = True
     delivered = Delivered()
     source.start(delivered.apply)
@@ -90,7 +90,7 @@ async def test_a_connection_of_one_answer_is_as_good(api: ApiServer, source: Kub
     source.stop()
 
 
-async def test_what_the_server_has_forgotten_is_listed_anew(
+async def test_a_version_that_the_server_has_lost_is_relisted(
     api: ApiServer, source: KubeSource, delivered: Delivered
 ) -> None:
     api.script[PODS].append("gone")
@@ -101,7 +101,7 @@ async def test_what_the_server_has_forgotten_is_listed_anew(
     assert delivered.keys == {"ml/p0", "ml/p1"}
 
 
-async def test_a_server_that_is_away_has_nothing_newer(
+async def test_an_unreachable_server_counts_as_caught_up(
     api: ApiServer, source: KubeSource, delivered: Delivered
 ) -> None:
     assert source.interruption() is None
@@ -116,7 +116,7 @@ async def test_a_server_that_is_away_has_nothing_newer(
     api.start()
 
 
-async def test_a_server_that_refuses_has_something_newer(
+async def test_a_server_that_refuses_counts_as_behind(
     api: ApiServer, source: KubeSource, delivered: Delivered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source._rest, "timeouts", replace(PATIENT, catch_up=0.3))
@@ -128,7 +128,7 @@ async def test_a_server_that_refuses_has_something_newer(
     assert await source.caught_up()
 
 
-def test_a_server_that_has_refused_is_still_there_while_it_is_asked_again() -> None:
+def test_a_server_that_has_refused_counts_as_reachable_during_the_retry() -> None:
     asked_again, ended = threading.Event(), threading.Event()
     answers: Iterator[Exception] = iter([Refused(403, "not yet"), OSError("no answer")])
 
@@ -149,7 +149,7 @@ def test_a_server_that_has_refused_is_still_there_while_it_is_asked_again() -> N
     assert reflector.connection.freshness() is not Freshness.BEHIND
 
 
-async def test_a_server_that_says_nothing_is_waited_for_once(
+async def test_only_the_first_call_waits_for_a_silent_server(
     api: ApiServer, source: KubeSource, delivered: Delivered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source._rest, "timeouts", replace(PATIENT, catch_up=0.3))
@@ -166,7 +166,7 @@ async def test_a_server_that_says_nothing_is_waited_for_once(
     api.start()
 
 
-async def test_tries_in_between_are_few_and_quiet(
+async def test_early_retries_are_few_and_not_logged(
     api: ApiServer, source: KubeSource, delivered: Delivered, caplog: pytest.LogCaptureFixture
 ) -> None:
     api.stop()
@@ -178,7 +178,7 @@ async def test_tries_in_between_are_few_and_quiet(
 
 
 async def broken(source: KubeSource) -> None:
-    """Waits until the source has noticed."""
+    """Wait until all reflectors have noticed."""
     for reflector in source._required:
         while reflector.connection.is_open:
             await asyncio.sleep(0.001)

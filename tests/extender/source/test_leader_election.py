@@ -1,4 +1,4 @@
-"""Who leads: never two at once, whatever happens to requests, answers and clocks."""
+"""There are never two leaders, whatever happens to requests, answers and clocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMESTAMP = "2026-01-01T00:00:00.000000Z"
 
 
 def led(identity: str = "a", at: float = 100.0) -> tuple[Election, LeaseRecord]:
-    """A candidate that leads, and what it wrote."""
+    """A candidate that leads, and the record that it wrote."""
     election = Election(identity, LEASE)
     record = election.record_to_write(at, TIMESTAMP)
     assert record is not None
@@ -23,14 +23,14 @@ def led(identity: str = "a", at: float = 100.0) -> tuple[Election, LeaseRecord]:
     return election, record
 
 
-def test_a_lease_that_is_not_there_is_had_at_once() -> None:
+def test_a_missing_lease_is_acquired_at_once() -> None:
     election, record = led()
     assert record == LeaseRecord("a", LEASE, TIMESTAMP, TIMESTAMP, 0)
     assert election.holds_lease(100.2)
     assert election.term == 1
 
 
-def test_a_leader_that_cannot_renew_stops_before_another_may_begin() -> None:
+def test_a_leader_that_cannot_renew_stops_before_another_may_start() -> None:
     leader, record = led(at=100.0)
     other = Election("b", LEASE)
     other.observe(record, 0.0)  # its clock shows another time, and its first look is late
@@ -40,13 +40,13 @@ def test_a_leader_that_cannot_renew_stops_before_another_may_begin() -> None:
     assert other.record_to_write(15.0, TIMESTAMP) == LeaseRecord("b", LEASE, TIMESTAMP, TIMESTAMP, 1)
 
 
-def test_what_a_leader_writes_may_take_until_another_may_begin() -> None:
+def test_a_write_may_take_until_another_may_lead() -> None:
     leader, _ = led(at=100.0)
     assert leader.write_deadline(109.0) == 6.0
     assert leader.write_deadline(110.0) == 0.0  # longer for nobody, but it leads no more
 
 
-def test_a_renewal_keeps_who_and_since_when() -> None:
+def test_a_renewal_keeps_holder_and_acquire_time() -> None:
     leader, record = led()
     renewal = leader.record_to_write(102.0, "later")
     assert renewal == LeaseRecord("a", LEASE, record.acquired, "later", 0)
@@ -55,7 +55,7 @@ def test_a_renewal_keeps_who_and_since_when() -> None:
     assert leader.term == 1
 
 
-def test_a_renewed_lease_is_respected_anew_and_an_old_one_runs_out() -> None:
+def test_a_renewed_lease_is_respected_again_and_an_old_one_expires() -> None:
     _, record = led("a")
     other = Election("b", LEASE)
     other.observe(record, 0.0)
@@ -64,7 +64,7 @@ def test_a_renewed_lease_is_respected_anew_and_an_old_one_runs_out() -> None:
     assert other.record_to_write(29.0, TIMESTAMP) is not None
 
 
-def test_the_duration_that_counts_is_the_holders() -> None:
+def test_the_duration_of_the_holder_counts() -> None:
     other = Election("b", 3)
     other.observe(LeaseRecord("a", 60, TIMESTAMP, TIMESTAMP), 0.0)
     assert other.record_to_write(59.0, TIMESTAMP) is None
@@ -83,7 +83,7 @@ def test_a_released_lease_is_free_at_once() -> None:
     assert other.record_to_write(0.1, TIMESTAMP) == LeaseRecord("b", LEASE, TIMESTAMP, TIMESTAMP, 1)
 
 
-def test_an_answer_that_came_too_late_makes_nobody_a_leader() -> None:
+def test_a_late_answer_makes_nobody_the_leader() -> None:
     election = Election("a", LEASE)
     record = election.record_to_write(100.0, TIMESTAMP)
     assert record is not None
@@ -101,13 +101,13 @@ def test_leading_again_is_a_new_term() -> None:
 
 
 @pytest.mark.parametrize(("lease", "retry"), [(15, 2.0), (3, 0.4), (150, 20.0)])
-def test_durations_are_client_gos_in_proportion(lease: int, retry: float) -> None:
+def test_durations_have_the_proportions_of_client_go(lease: int, retry: float) -> None:
     assert Election("a", lease).retry_seconds == pytest.approx(retry)
 
 
 @dataclass
 class Candidate:
-    """A candidate with a clock of its own, which runs up to 15 % too fast or too slow."""
+    """A candidate whose own clock runs up to 15 % too fast or too slow."""
 
     election: Election
     offset: float
@@ -122,7 +122,7 @@ class Candidate:
 
 @dataclass
 class Server:
-    """One Lease, and requests of callers who gave up on them but that may still arrive."""
+    """A Lease, and requests that may still arrive after their callers have given up."""
 
     record: LeaseRecord = field(default_factory=LeaseRecord)
     version: int = 0

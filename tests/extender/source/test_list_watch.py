@@ -1,4 +1,4 @@
-"""List-then-watch against a model of the API server: whatever breaks, the mirror catches up."""
+"""The list-then-watch protocol against a model of the API server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pods(events: Iterable[Event]) -> list[str]:
     return [e.obj.key for e in events if isinstance(e, Upserted)]
 
 
-def test_a_list_comes_in_pages_and_ends_with_what_exists() -> None:
+def test_a_list_comes_in_pages_and_ends_with_listed() -> None:
     protocol = ListWatch(WATCHED_KINDS["Pod"])
     first = protocol.next_request()
     assert (first.path, first.query, first.watch) == ("/api/v1/pods", {"limit": "500"}, False)
@@ -46,7 +46,7 @@ def test_a_list_comes_in_pages_and_ends_with_what_exists() -> None:
     assert events[-1] == Listed("Pod", frozenset({"a/1", "a/2", "b/1"}))
 
 
-def test_a_watch_starts_where_the_list_ended_and_asks_for_bookmarks() -> None:
+def test_a_watch_starts_at_the_version_of_the_list_and_asks_for_bookmarks() -> None:
     request = watching(version=42).next_request()
     assert request.watch
     assert request.query == {
@@ -65,7 +65,7 @@ def test_an_empty_cluster_is_a_list_too() -> None:
     ]
 
 
-def test_changes_and_bookmarks_move_the_version() -> None:
+def test_changes_and_bookmarks_update_the_version() -> None:
     protocol = watching()
     events = protocol.chunk(line("ADDED", manifest("a/1", 8)) + line("MODIFIED", manifest("a/1", 9, "n1")))
     assert [e.obj.node_name for e in events if isinstance(e, Upserted) and isinstance(e.obj, Pod)] == [
@@ -87,7 +87,7 @@ def test_nodes_are_read_as_nodes() -> None:
     assert events == [Upserted(Node(name="n1"))]
 
 
-def test_half_a_line_of_a_broken_stream_is_forgotten() -> None:
+def test_half_a_line_of_a_broken_stream_is_dropped() -> None:
     protocol = watching()
     whole = line("ADDED", manifest("a/1", 8))
     assert protocol.chunk(whole[:30]) == []
@@ -114,7 +114,7 @@ def test_gone_as_a_status_means_a_new_list() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
-def test_a_server_in_trouble_is_asked_the_same_again(status: int) -> None:
+def test_after_a_server_error_the_request_is_repeated(status: int) -> None:
     protocol = watching(version=42)
     assert protocol.rejected(status) is False
     assert protocol.next_request().query["resourceVersion"] == "42"
@@ -124,7 +124,7 @@ def test_a_server_in_trouble_is_asked_the_same_again(status: int) -> None:
     assert listing.next_request().query["continue"] == "token"
 
 
-def test_an_expired_continue_token_means_a_whole_list_in_one() -> None:
+def test_an_expired_continue_token_means_a_list_without_pages() -> None:
     protocol = ListWatch(WATCHED_KINDS["Pod"])
     protocol.page(page([manifest("a/1", 3)], more="token"))
     protocol.rejected(410)
@@ -146,7 +146,7 @@ def test_an_expired_continue_token_means_a_whole_list_in_one() -> None:
         b'{"meta',
     ],
 )
-def test_an_answer_that_is_no_list(body: bytes) -> None:
+def test_an_answer_that_is_not_a_list(body: bytes) -> None:
     protocol = ListWatch(WATCHED_KINDS["Pod"])
     protocol.page(page([manifest("a/1", 3)], more="token"))
     with pytest.raises(ProtocolError, match="not a list of /api/v1/pods"):
@@ -173,7 +173,7 @@ def test_a_broken_or_unknown_change_is_skipped(caplog: pytest.LogCaptureFixture)
     assert protocol.watching
 
 
-def test_a_stream_that_is_no_json_means_a_new_list(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stream_with_invalid_json_means_a_new_list(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "extender")  # other tests may have configured it
     protocol = watching()
     assert protocol.chunk(b"<html>\n") == []
@@ -195,7 +195,7 @@ KEYS = st.sampled_from([f"{namespace}/{name}" for namespace in "ab" for name in 
 
 
 class Following(RuleBasedStateMachine):
-    """A client that lists and watches a server that changes, forgets and hangs up as it likes."""
+    """A client of a server that changes objects, loses versions and closes connections at random."""
 
     @initialize()
     def start(self) -> None:
@@ -225,7 +225,7 @@ class Following(RuleBasedStateMachine):
     @precondition(lambda self: self.protocol.watching)
     @rule(data=st.data(), as_status=st.booleans(), with_bookmark=st.booleans())
     def watch(self, data: st.DataObject, as_status: bool, with_bookmark: bool) -> None:
-        """One watch: some of what is due, cut anywhere, and the connection ends in the middle of a line."""
+        """One watch: some of the due events, cut anywhere; the connection ends in the middle of a line."""
         due = self.server.since(int(self.protocol.next_request().query["resourceVersion"]))
         if due is None:
             if as_status:

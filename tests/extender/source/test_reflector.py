@@ -1,4 +1,4 @@
-"""Following a real HTTP server that lists, watches, forgets, breaks off and comes back."""
+"""Reflectors against a real HTTP server that loses versions, breaks connections and restarts."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ QUICK = Timeouts(connect=1, bind=1, page=1, silence=0.3, stop=5)
 
 
 class Mirror:
-    """What the events add up to, and how often all was listed; ``besides`` is what need not be there."""
+    """The objects that the events result in, and the number of lists; ``optional``: those of optional
+    kinds."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Node | Pod] = {}
         self.lists: Counter[str] = Counter()
-        self.besides: Counter[str] = Counter()
+        self.optional: Counter[str] = Counter()
         self.failures = 0
 
     def apply(self, events: Sequence[Event]) -> None:
@@ -50,7 +51,7 @@ class Mirror:
                     gone = [key for key, obj in self.objects.items() if obj.kind == kind and key not in keys]
                     for key in gone:
                         del self.objects[key]
-                    (self.lists if kind in ("Node", "Pod") else self.besides)[kind] += 1
+                    (self.lists if kind in ("Node", "Pod") else self.optional)[kind] += 1
 
 
 def eventually(holds: Callable[[], bool]) -> None:
@@ -132,7 +133,7 @@ def test_pods_of_every_scheduler_and_phase_are_delivered(api: ApiServer, follow:
 
 
 @pytest.mark.parametrize("fault", ["cut", "hangup", "close", "500", "429", "401"])
-def test_a_watch_that_breaks_goes_on_where_it_was(api: ApiServer, follow: Any, fault: str) -> None:
+def test_a_broken_watch_continues_at_its_version(api: ApiServer, follow: Any, fault: str) -> None:
     api.put(pod("p0"))
     api.script["/api/v1/pods"].extend(["", fault, fault])
     _, mirror = follow()
@@ -145,7 +146,7 @@ def test_a_watch_that_breaks_goes_on_where_it_was(api: ApiServer, follow: Any, f
 
 
 @pytest.mark.parametrize("fault", ["410", "gone", "garbage"])
-def test_a_watch_that_is_lost_means_a_new_list(api: ApiServer, follow: Any, fault: str) -> None:
+def test_a_watch_without_its_version_relists(api: ApiServer, follow: Any, fault: str) -> None:
     api.put(pod("p0"))
     api.script["/api/v1/pods"].extend(["", fault])
     _, mirror = follow()
@@ -155,7 +156,7 @@ def test_a_watch_that_is_lost_means_a_new_list(api: ApiServer, follow: Any, faul
 
 
 @pytest.mark.parametrize("fault", ["cut", "hangup", "garbage", "500", "403"])
-def test_a_list_that_breaks_goes_on_with_the_page_that_broke(api: ApiServer, follow: Any, fault: str) -> None:
+def test_a_broken_list_continues_with_the_same_page(api: ApiServer, follow: Any, fault: str) -> None:
     for number in range(5):
         api.put(pod(f"p{number}"))
     api.script["/api/v1/pods"].extend(["", fault, fault])
@@ -165,7 +166,7 @@ def test_a_list_that_breaks_goes_on_with_the_page_that_broke(api: ApiServer, fol
     assert len([query for query in queries(api) if query.get("limit") and "continue" not in query]) == 1
 
 
-def test_what_went_while_nobody_watched_is_gone_after_the_new_list(api: ApiServer, follow: Any) -> None:
+def test_objects_deleted_without_a_watch_are_gone_after_the_relist(api: ApiServer, follow: Any) -> None:
     for number in range(3):
         api.put(pod(f"p{number}"))
     _, mirror = follow()
@@ -179,7 +180,7 @@ def test_what_went_while_nobody_watched_is_gone_after_the_new_list(api: ApiServe
     assert mirror.lists == {"Node": 1, "Pod": 2}
 
 
-def test_a_restarted_server_that_remembers_is_watched_on(api: ApiServer, follow: Any) -> None:
+def test_a_restarted_server_that_has_the_version_is_not_relisted(api: ApiServer, follow: Any) -> None:
     api.put(pod("p0"))
     _, mirror = follow()
     eventually(lambda: mirror.lists["Pod"] == 1)
@@ -194,7 +195,7 @@ def test_a_restarted_server_that_remembers_is_watched_on(api: ApiServer, follow:
 
 
 @pytest.mark.parametrize("script", [["silent"], ["", "silent"]], ids=["list", "watch"])
-def test_a_half_open_connection_is_given_up(api: ApiServer, follow: Any, script: list[str]) -> None:
+def test_a_half_open_connection_times_out(api: ApiServer, follow: Any, script: list[str]) -> None:
     api.put(pod("p0"))
     api.script["/api/v1/pods"].extend(script)
     _, mirror = follow(QUICK)
@@ -213,7 +214,7 @@ def test_an_expired_continue_token_does_not_loop(api: ApiServer, follow: Any) ->
     assert [sorted(query) for query in queries(api)][:3] == [["limit"], ["continue", "limit"], []]
 
 
-def test_events_that_the_state_could_not_take_come_again(
+def test_events_that_the_state_could_not_apply_are_delivered_again(
     api: ApiServer, follow: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     api.put(pod("p0"))
@@ -225,7 +226,7 @@ def test_events_that_the_state_could_not_take_come_again(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_happens_the_mirror_catches_up(api: ApiServer, follow: Any, seed: int) -> None:
+def test_after_random_faults_the_mirror_catches_up(api: ApiServer, follow: Any, seed: int) -> None:
     rng = random.Random(seed)
     _, mirror = follow(QUICK)
     faults = ["", "410", "500", "hangup", "cut", "gone", "garbage", "close"]
@@ -246,7 +247,7 @@ def test_whatever_happens_the_mirror_catches_up(api: ApiServer, follow: Any, see
     eventually(lambda: caught_up(api, mirror))
 
 
-def test_staleness_is_endless_before_the_first_contact(api: ApiServer, follow: Any, tmp_path: Path) -> None:
+def test_staleness_is_infinite_before_the_first_bytes(api: ApiServer, follow: Any, tmp_path: Path) -> None:
     assert source_of(api, tmp_path).staleness() == {"Node": math.inf, "Pod": math.inf}
     source, mirror = follow()
     eventually(lambda: mirror.lists == {"Node": 1, "Pod": 1})
@@ -257,7 +258,7 @@ def test_staleness_is_endless_before_the_first_contact(api: ApiServer, follow: A
     api.start()
 
 
-def test_stop_ends_the_threads_in_the_middle_of_a_watch(api: ApiServer, follow: Any) -> None:
+def test_stop_ends_the_threads_during_a_watch(api: ApiServer, follow: Any) -> None:
     source, mirror = follow()
     eventually(lambda: mirror.lists == {"Node": 1, "Pod": 1})
     eventually(lambda: len(api.requests) == 4)
@@ -269,7 +270,7 @@ def test_stop_ends_the_threads_in_the_middle_of_a_watch(api: ApiServer, follow: 
     source.stop()
 
 
-def test_stop_ends_the_threads_while_they_wait_to_try_again(
+def test_stop_ends_the_threads_during_a_pause(
     api: ApiServer, follow: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(Backoff, "SHORTEST", 1000.0)
@@ -284,8 +285,8 @@ def test_stop_ends_the_threads_while_they_wait_to_try_again(
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("follow-")] == []
 
 
-def test_a_new_list_can_be_asked_for_at_any_time(api: ApiServer, follow: Any) -> None:
-    """Before the first list, between it and the watch, during the watch: one that begins after the call."""
+def test_relist_works_at_any_time(api: ApiServer, follow: Any) -> None:
+    """Before the first list, between list and watch, during the watch: the list begins after the call."""
     source, mirror = follow()
     pods = source._pod_reflector
     for number in range(100):
@@ -300,7 +301,7 @@ def test_a_new_list_can_be_asked_for_at_any_time(api: ApiServer, follow: Any) ->
 
 
 @pytest.mark.parametrize("status", [404, 403])
-def test_a_cluster_without_devices_is_followed_all_the_same(
+def test_a_cluster_without_the_optional_kinds_is_followed(
     api: ApiServer, follow: Any, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
     caplog.set_level(logging.INFO, logger="extender.source.reflector")
@@ -312,12 +313,12 @@ def test_a_cluster_without_devices_is_followed_all_the_same(
     assert "resourceslices: " in caplog.text
     assert "next try in 300.0 s" in caplog.text
     assert mirror.lists == {"Node": 1, "Pod": 1}
-    assert mirror.besides == dict.fromkeys(("ResourceSlice", "ResourceClaim", "DeviceClass", "Device"), 1)
+    assert mirror.optional == dict.fromkeys(("ResourceSlice", "ResourceClaim", "DeviceClass", "Device"), 1)
     assert source.staleness().keys() == {"Node", "Pod"}
     assert asyncio.run(source.caught_up())
 
 
-def test_devices_are_followed_where_there_are_any(api: ApiServer, follow: Any) -> None:
+def test_the_optional_kinds_are_followed(api: ApiServer, follow: Any) -> None:
     for resource in ("resourceslices", "resourceclaims", "deviceclasses"):
         api.stores[DEVICES + resource] = Store()
     api.stores[DEVICES + "deviceclasses"].put({"metadata": {"name": "gpu.example.com"}})
@@ -343,7 +344,7 @@ def test_backoff_doubles_to_thirty_seconds_and_has_jitter() -> None:
     assert pauses(0.0) == [0.5, 1, 2, 4, 8, 15, 15, 15]
 
 
-def test_a_healthy_minute_ends_the_backoff() -> None:
+def test_a_minute_with_answers_resets_the_backoff() -> None:
     backoff = Backoff(lambda: 1.0)
     assert [backoff.pause(0.0, clean=False) for _ in range(3)] == [1, 2, 4]
     backoff.answered(100.0)
@@ -353,7 +354,7 @@ def test_a_healthy_minute_ends_the_backoff() -> None:
     assert backoff.pause(260.0, clean=False) == 1
 
 
-def test_a_watch_that_ran_its_time_is_reopened_at_once_and_a_brief_one_is_not() -> None:
+def test_a_watch_that_ended_by_itself_is_reopened_at_once_unless_it_was_brief() -> None:
     backoff = Backoff(lambda: 1.0)
     for start in range(0, 300, 30):  # as behind a proxy that allows half a minute
         backoff.answered(start)
@@ -366,7 +367,7 @@ def test_a_watch_that_ran_its_time_is_reopened_at_once_and_a_brief_one_is_not() 
     assert hasty.pause(12.5, clean=True) == 2
 
 
-def test_a_new_list_comes_at_once_but_not_over_and_over() -> None:
+def test_the_first_relist_in_a_minute_has_no_pause() -> None:
     backoff = Backoff(lambda: 1.0)
     for _ in range(3):
         backoff.pause(0.0, clean=False)  # a server that was away, say, and has forgotten our version

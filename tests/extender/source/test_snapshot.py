@@ -1,4 +1,4 @@
-"""Snapshot files as kubectl prints them, broken in all the ways that files are, and the source over them."""
+"""Snapshot files as kubectl prints them, invalid files, and the source that serves them."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_broken_items_are_reported_and_skipped(write: Callable[[Any], str]) -> N
     assert (list(snapshot.nodes), list(snapshot.pods)) == (["n1"], ["ml/good"])
 
 
-def test_of_two_objects_with_one_name_the_later_counts() -> None:
+def test_of_two_objects_with_the_same_name_the_later_counts() -> None:
     snapshot = parsed(listed(pod("a"), node("n1")), listed(pod("a", "n1"), node("n1")))
     assert snapshot.pods["ml/a"].node_name == "n1"
     assert [p.reason for p in snapshot.problems] == [
@@ -146,7 +146,7 @@ def test_of_two_objects_with_one_name_the_later_counts() -> None:
         ('{"kind": "List", "items": {"a": 1}}', "holds no Kubernetes objects"),
     ],
 )
-def test_a_file_that_is_no_snapshot(text: str, complaint: str) -> None:
+def test_a_file_that_is_not_a_snapshot(text: str, complaint: str) -> None:
     with pytest.raises(Unavailable, match=f"^file0: {complaint}"):
         parsed(text)
 
@@ -189,7 +189,7 @@ def test_everything_is_delivered_at_once_nodes_first() -> None:
     assert source.server_version() == ""
 
 
-def test_broken_items_are_logged_but_not_without_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_first_problems_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     started(*range(25))
     messages = [record.getMessage() for record in caplog.records]
@@ -200,7 +200,7 @@ def test_broken_items_are_logged_but_not_without_end(caplog: pytest.LogCaptureFi
     assert len(messages) == 21
 
 
-async def test_bind_changes_memory_and_tells() -> None:
+async def test_bind_changes_the_snapshot_and_delivers_an_event() -> None:
     source, events = started(node("n1"), pod("a"))
     waiting = Pod("ml", "a", "u-a")
     events.clear()
@@ -215,7 +215,7 @@ async def test_bind_changes_memory_and_tells() -> None:
         await source.bind(waiting, "n1")
 
 
-async def test_bind_takes_a_pod_that_only_the_scheduler_knew() -> None:
+async def test_bind_accepts_a_pod_that_is_not_in_the_snapshot() -> None:
     source, events = started(node("n1"))
     await source.bind(Pod("ml", "new", "u-new"), "n1")
     assert events[-1] == Upserted(Pod("ml", "new", "u-new", node_name="n1"))
@@ -251,7 +251,7 @@ async def test_a_pod_that_is_being_deleted_is_not_bound() -> None:
         await source.bind(Pod("ml", "a", "u-a"), "n1")
 
 
-async def test_nothing_is_told_after_stop() -> None:
+async def test_nothing_is_delivered_after_stop() -> None:
     source, events = started(node("n1"), pod("a"))
     events.clear()
     source.stop()

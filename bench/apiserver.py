@@ -22,6 +22,7 @@ from urllib.parse import parse_qs
 import uvicorn
 
 from bench import cluster
+from bench.node_manifest import Manifest
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -57,7 +58,7 @@ class WatchLines:
         for node in itertools.cycle(list(cluster.nodes(self._nodes))):
             yield self._line("MODIFIED", node)
 
-    def _line(self, change: str, manifest: cluster.Manifest) -> bytes:
+    def _line(self, change: str, manifest: Manifest) -> bytes:
         manifest["metadata"]["resourceVersion"] = str(next(self._version))
         return _dump({"type": change, "object": manifest}) + b"\n"
 

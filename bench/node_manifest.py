@@ -19,23 +19,7 @@ def node_manifest(index: int, name: str, product: str, memory_mib: str, family: 
         "hugepages-1Gi": "0",
         "nvidia.com/gpu": str(GPUS_PER_NODE),
     }
-    labels = {
-        "kubernetes.io/hostname": name,
-        "kubernetes.io/arch": "amd64",
-        "kubernetes.io/os": "linux",
-        "topology.kubernetes.io/region": "eu-west",
-        "topology.kubernetes.io/zone": f"eu-west-{'abc'[index % 3]}",
-        "nvidia.com/gpu.present": "true",
-        "nvidia.com/gpu.count": str(GPUS_PER_NODE),
-        "nvidia.com/gpu.product": product,
-        "nvidia.com/gpu.memory": memory_mib,
-        "nvidia.com/gpu.family": family,
-        "nvidia.com/gpu.replicas": "1",
-        "nvidia.com/mig.capable": "true",
-        "nvidia.com/mig.strategy": "mixed",
-        "nvidia.com/mig.config.state": "success",
-        **{f"feature.node.kubernetes.io/cpu-cpuid.{flag}": "true" for flag in _CPU_FLAGS},
-    }
+    labels = _labels(index, name, product, memory_mib, family)
     return {
         "kind": "Node",
         "apiVersion": "v1",
@@ -52,6 +36,26 @@ def node_manifest(index: int, name: str, product: str, memory_mib: str, family: 
         },
         "spec": {"podCIDR": "10.12.4.0/24", "providerID": f"cloud:///eu-west/{name}"},
         "status": {"capacity": amounts, "allocatable": amounts, **_node_status(index)},
+    }
+
+
+def _labels(index: int, name: str, product: str, memory_mib: str, family: str) -> dict[str, str]:
+    return {
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/arch": "amd64",
+        "kubernetes.io/os": "linux",
+        "topology.kubernetes.io/region": "eu-west",
+        "topology.kubernetes.io/zone": f"eu-west-{'abc'[index % 3]}",
+        "nvidia.com/gpu.present": "true",
+        "nvidia.com/gpu.count": str(GPUS_PER_NODE),
+        "nvidia.com/gpu.product": product,
+        "nvidia.com/gpu.memory": memory_mib,
+        "nvidia.com/gpu.family": family,
+        "nvidia.com/gpu.replicas": "1",
+        "nvidia.com/mig.capable": "true",
+        "nvidia.com/mig.strategy": "mixed",
+        "nvidia.com/mig.config.state": "success",
+        **{f"feature.node.kubernetes.io/cpu-cpuid.{flag}": "true" for flag in _CPU_FLAGS},
     }
 
 

@@ -25,6 +25,7 @@ import httpx
 import yaml
 
 from bench import cluster
+from bench.node_manifest import Manifest
 from bench.service import Running, cpu_seconds, stowage
 from tests.e2e.controlplane.api import NAMESPACE
 from tests.e2e.controlplane.build import missing
@@ -116,7 +117,7 @@ def _configuration(running: Running | None) -> dict[str, Any]:
     return configuration
 
 
-def _new(manifest: cluster.Manifest) -> cluster.Manifest:
+def _new(manifest: Manifest) -> Manifest:
     """The object without the fields that the API server sets."""
     metadata = {k: v for k, v in manifest["metadata"].items() if k not in _SET_BY_SERVER}
     if manifest["kind"] == "Node":

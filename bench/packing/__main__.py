@@ -1,7 +1,8 @@
 """The packing comparison: ``python -m bench.packing --data DIR``.
 
-DIR holds the openb node list and pod lists (alibaba/clusterdata, cluster-trace-gpu-v2023/csv). Prints a table
-for each question and writes it, its rows as JSON, and the pictures to the output directory.
+DIR holds the node list and the pod lists of openb (alibaba/clusterdata, cluster-trace-gpu-v2023/csv). Each
+part prints a table and writes it, its rows as JSON, and its pictures to the output directory. For single
+replays see ``bench.packing.replay``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ TRACES = [
     *["multigpu20", "multigpu30", "multigpu40", "multigpu50"],
 ]
 FEW = ["default", "gpushare60", "gpuspec33", "multigpu50"]
-"""Traces that differ most: shown beside the mean, and in pictures."""
+"""The traces that differ most: columns of the short table, and panels of the pictures."""
 
 LEARNT, KNOWN = TraceOptions(shuffle_nodes=True), TraceOptions(shuffle_nodes=True, known_mix=True)
 POLICIES = {"inventory": LEARNT, "fgd": KNOWN} | dict.fromkeys(
@@ -44,8 +45,8 @@ POLICIES = {"inventory": LEARNT, "fgd": KNOWN} | dict.fromkeys(
     ],
     LEARNT,
 )
-"""Ours learns the mix from the arrivals; FGD knows it, as published."""
-WAYS = {
+"""Policy -> how it is replayed: ours learns the mix from the arrivals; FGD knows it, as published."""
+VARIANTS = {
     "known": TraceOptions(known_mix=True),
     "learnt": TraceOptions(),
     "shuffled": KNOWN,
@@ -57,7 +58,6 @@ SAMPLES = (10, 50, 125, 500, 0)
 
 
 def main() -> int:
-    """Run the parts asked for."""
     args = _arguments()
     args.out.mkdir(parents=True, exist_ok=True)
     parts = {"policies": policies, "ways": ways, "samples": samples, "mixes": mixes}
@@ -90,8 +90,8 @@ def policies(args: argparse.Namespace) -> tuple[str, Rows]:
 
 
 def ways(args: argparse.Namespace) -> tuple[str, Rows]:
-    """The default policy on the traces: mix known or learnt, order of nodes, ties, sampling; and FGD."""
-    columns = [(label, "inventory", how) for label, how in WAYS.items()] + [("fgd", "fgd", KNOWN)]
+    """The default policy with the mix known or learnt, other node orders, ties and samples; and FGD."""
+    columns = [(label, "inventory", how) for label, how in VARIANTS.items()] + [("fgd", "fgd", KNOWN)]
     tasks = [
         Task(label, trace, policy, (seed,), how)
         for trace in args.traces
@@ -103,7 +103,8 @@ def ways(args: argparse.Namespace) -> tuple[str, Rows]:
 
 
 def samples(args: argparse.Namespace) -> tuple[str, Rows]:
-    """Allocation against how many fitting nodes the scheduler shows us: percentageOfNodesToScore."""
+    """Allocation against the number of fitting nodes that kube-scheduler offers
+    (percentageOfNodesToScore)."""
     tasks = [
         Task(
             policy, trace, policy, (seed,), TraceOptions(KNOWN.arrival, False, True, sample, policy == "fgd")
@@ -117,15 +118,15 @@ def samples(args: argparse.Namespace) -> tuple[str, Rows]:
     merged = _merged(run(args.data, tasks, args.jobs))
     plots.samples(merged, len(read_nodes(nodes_file(args.data))), args.out / "samples.png")
     lines = [["trace", "policy", *(str(sample or "all") for sample in SAMPLES)]]
-    found = {(one.task.trace, one.task.label, one.task.options.sample): one.allocation for one in merged}
-    for trace, label in dict.fromkeys((one.task.trace, one.task.label) for one in merged):
+    found = {(r.task.trace, r.task.label, r.task.options.sample): r.allocation for r in merged}
+    for trace, label in dict.fromkeys((result.task.trace, result.task.label) for result in merged):
         lines.append([trace, label, *(f"{found[trace, label, sample]:.2f}" for sample in SAMPLES)])
-    rows = [row | {"sample": one.task.options.sample} for one in merged for row in one.rows]
+    rows = [row | {"sample": result.task.options.sample} for result in merged for row in result.rows]
     return aligned(lines), rows
 
 
 def mixes(args: argparse.Namespace) -> tuple[str, Rows]:
-    """Two dimensions and MIG, fills and departures."""
+    """Request mixes in two dimensions and of MIG profiles, fills and departures."""
     rows: Rows = []
     kinds = {
         "two-dimensional": ["inventory", "fgd", "best-fit", "least-squares", "dot-product"],
@@ -160,27 +161,27 @@ def _arguments() -> argparse.Namespace:
 
 
 def _tasks(args: argparse.Namespace, trace: str, label: str, how: TraceOptions) -> list[Task]:
-    """The bound keeps its patterns from seed to seed; policies run apart."""
-    together = [tuple(args.seeds)] if label == BOUND else [(seed,) for seed in args.seeds]
-    return [Task(label, trace, label, seeds, how) for seeds in together]
+    """One task per seed; all seeds in one for the bound, which uses its patterns again."""
+    seed_groups = [tuple(args.seeds)] if label == BOUND else [(seed,) for seed in args.seeds]
+    return [Task(label, trace, label, seeds, how) for seeds in seed_groups]
 
 
 def _merged(results: list[Result]) -> list[Result]:
-    """One result for all seeds of a trace, label and way."""
+    """One result for all seeds of a trace, label and set of options."""
     merged: dict[tuple[str, str, TraceOptions], Result] = {}
-    for one in results:
-        key = one.task.trace, one.task.label, one.task.options
+    for result in results:
+        key = result.task.trace, result.task.label, result.task.options
         first = merged.get(key)
-        merged[key] = Result(first.task, [*first.rows, *one.rows], first.curve) if first else one
+        merged[key] = Result(first.task, [*first.rows, *result.rows], first.curve) if first else result
     return list(merged.values())
 
 
 def _rows(results: list[Result]) -> Rows:
-    return [row | {"column": one.task.label} for one in results for row in one.rows]
+    return [row | {"column": result.task.label} for result in results for row in result.rows]
 
 
 def _command() -> str:
-    """The command line that makes the table of policies again, without what does not change it."""
+    """The command line that repeats the table of policies, without options that do not change it."""
     kept, drops = ["python -m bench.packing --data DIR --only policies"], False
     for word in sys.argv[1:]:
         if word.startswith("--"):

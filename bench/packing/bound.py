@@ -1,19 +1,21 @@
-"""The offline bound: how much GPU any scheduler could allocate, had it known all arrivals beforehand.
+"""The offline bound: the most GPU that any scheduler could allocate if it knew all arrivals beforehand.
 
-The node-configuration linear program (Gilmore and Gomory, 1961, for cutting stock), relaxed where that keeps
-it a bound. A pattern q is what one node of class k (model, GPUs, CPU) can hold; L_q nodes are filled by it:
+This is the node-configuration linear program (Gilmore and Gomory, 1961, for cutting stock), relaxed only so
+that it stays an upper bound. A pattern q is what one node of class k (model, GPUs, CPU) can hold; it fills
+L_q nodes:
 
     max  sum_q (sum_t v_t a_tq) L_q   subject to   sum_q a_tq L_q <= D_t,   sum_{q of k} L_q <= N_k,   L >= 0
 
-v_t is the GPU of a request of type t, a_tq how many the pattern holds, D_t how many arrive, N_k the nodes of
-class k. Patterns are generated: with duals pi of the first rows, the best new pattern of a class is a dynamic
-program over GPUs and CPU in which a type is worth v_t - pi_t. By weak duality any pi >= 0 gives a bound,
+v_t is the GPU of a request of type t, a_tq how many of them the pattern holds, D_t how many arrive, N_k the
+nodes of class k. Patterns are generated: with the duals pi of the first constraints, a dynamic program over
+GPUs and CPU finds the best new pattern of a class, in which type t is worth v_t - pi_t. By weak duality any
+pi >= 0 gives a bound,
 
     sum_t D_t pi_t + sum_k N_k z_k,     z_k the worth of the best pattern of class k,
 
-so the result holds wherever the generation stops. What makes it larger than the truth: nodes may be cut in
-parts, memory is left out, CPU is counted in whole units (requests rounded down), requests without GPU take
-nothing, and parts of several GPUs need not be on one node.
+so the result is a bound whenever the generation stops. It is above the true optimum because nodes may be used
+in fractions, memory is left out, CPU is counted in whole units (requests rounded down), requests without GPU
+take nothing, and shares of several GPUs need not be on one node.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from packing.model.node_spec import NodeSpec
 from packing.model.request import WHOLE, Request
 
 TOLERANCE = 1e-5
-"""The generation stops where the bound is so close to the program's optimum, in parts of the capacity."""
+"""The generation stops when the bound is this close to the optimum over the patterns, in parts of the
+capacity."""
 _ROUNDS, _UNITS = 400, 128
 
 Doubles = npt.NDArray[np.float64]
@@ -54,7 +57,7 @@ class _Kind:
 
 @dataclass(frozen=True, slots=True)
 class _Class:
-    """Nodes of one model with so many GPUs and units of CPU."""
+    """Nodes of one model with the same number of GPUs and units of CPU."""
 
     model: str | None
     gpus: int
@@ -62,10 +65,8 @@ class _Class:
 
 
 class NodeBound:
-    """The bound for these nodes, all empty, and requests of these types.
-
-    Patterns are kept, so that further questions are answered faster.
-    """
+    """The bound for these nodes, all empty, and requests of these types. It keeps the patterns, so further
+    calls are faster."""
 
     def __init__(self, nodes: Sequence[NodeSpec], requests: Iterable[Request]) -> None:
         self._unit = max(1, -(-max(node.cpu_milli for node in nodes) // _UNITS))
@@ -87,7 +88,7 @@ class NodeBound:
         self._patterns: dict[tuple[int, tuple[int, ...]], None] = {}
 
     def allocation(self, demand: Mapping[Request, float]) -> float:
-        """No scheduler allocates more than so many GPUs of these requests (how many of each)."""
+        """The bound in GPUs; ``demand`` is how many of each request arrive."""
         arrived = np.zeros(len(self._kinds))
         for request, number in demand.items():
             if request.shares:
@@ -96,22 +97,22 @@ class NodeBound:
         bound = min(self.capacity, float(arrived @ self._gpus))
         for _ in range(_ROUNDS):
             optimum, duals = self._solve(arrived)
-            worth, found = self._price(duals)
+            worth, patterns = self._best_patterns(duals)
             bound = min(bound, float(arrived @ duals + self._number @ worth))
-            known = len(self._patterns)
-            self._patterns.update(dict.fromkeys(found))
-            if bound - optimum <= TOLERANCE * self.capacity or len(self._patterns) == known:
+            size = len(self._patterns)
+            self._patterns.update(dict.fromkeys(patterns))
+            if bound - optimum <= TOLERANCE * self.capacity or len(self._patterns) == size:
                 break
         return bound
 
     def _kind(self, request: Request) -> tuple[_Kind, int]:
-        """The type of a request, and of how many such pieces it consists."""
-        part, models = request.shares, tuple(sorted(request.models or ()))
-        assert part is not None
-        if part.count > 1 and part.compute_milli < WHOLE:
-            cpu = request.cpu_milli // part.count // self._unit
-            return _Kind(cpu, part.compute_milli, 1, models), part.count
-        return _Kind(request.cpu_milli // self._unit, part.compute_milli, part.count, models), 1
+        """The type of a request, and how many pieces of that type it consists of."""
+        shares, models = request.shares, tuple(sorted(request.models or ()))
+        assert shares is not None
+        if shares.count > 1 and shares.compute_milli < WHOLE:
+            cpu = request.cpu_milli // shares.count // self._unit
+            return _Kind(cpu, shares.compute_milli, 1, models), shares.count
+        return _Kind(request.cpu_milli // self._unit, shares.compute_milli, shares.count, models), 1
 
     def _table(self, model: str | None, bins: int) -> _Table:
         of_model = [kind for kind in self._classes if kind.model == model]
@@ -119,8 +120,9 @@ class NodeBound:
         gpus, cpu = max(kind.gpus for kind in of_model), max(kind.cpu for kind in of_model)
         return _Table(allowed, bins, gpus, cpu)
 
-    def _price(self, duals: Doubles) -> tuple[Doubles, list[tuple[int, tuple[int, ...]]]]:
-        """The worth of the best pattern of each class (K,), and the patterns as (class, requests by type)."""
+    def _best_patterns(self, duals: Doubles) -> tuple[Doubles, list[tuple[int, tuple[int, ...]]]]:
+        """The worth of the best pattern of each class (K,), and these patterns as (class, requests by
+        type)."""
         reduced = np.maximum(self._gpus - duals, 0.0)
         for table in self._tables.values():
             table.solve(self._cpu, self._size, self._count, reduced)
@@ -147,24 +149,24 @@ class NodeBound:
 
 
 class _Table:
-    """The best contents of the nodes of one model, as ``best_contents`` fills them."""
+    """The best contents of nodes of one model, by GPUs and units of CPU: the tables of ``best_contents``."""
 
     def __init__(self, allowed: Doubles, bins: int, gpus: int, cpu: int) -> None:
         self._allowed = allowed
-        self._one = np.zeros((bins + 1, cpu + 1))
-        self._pick_one = np.zeros((bins + 1, cpu + 1), np.int64)
+        self._gpu = np.zeros((bins + 1, cpu + 1))
+        self._pick_gpu = np.zeros((bins + 1, cpu + 1), np.int64)
         self.node = np.zeros((gpus + 1, cpu + 1))
         self._pick_node = np.zeros((gpus + 1, cpu + 1), np.int64)
 
     def solve(self, cpu: Longs, size: Longs, count: Longs, worth: Doubles) -> None:
-        """Fill the tables for types of this worth (T,)."""
+        """Fill the tables for types of this ``worth`` (T,)."""
         best_contents(
             cpu, size, count, worth * self._allowed,
-            self._one, self._pick_one, self.node, self._pick_node,
+            self._gpu, self._pick_gpu, self.node, self._pick_node,
         )  # fmt: skip
 
     def content(self, gpus: int, units: int, cpu: Longs, size: Longs, count: Longs) -> Longs:
-        """The requests by type (T,) on the best node of so many GPUs and units of CPU."""
+        """The requests by type (T,) on the best node with this many GPUs and units of CPU."""
         held = np.zeros(cpu.size, np.int64)
         while gpus:
             t = int(self._pick_node[gpus, units])
@@ -173,11 +175,11 @@ class _Table:
                 gpus, units = gpus - int(count[t]), units - int(cpu[t])
             else:
                 gpus, units = gpus - 1, units - (-1 - t)
-                self._add_shares(-1 - t, held, cpu, size)
+                self._add_gpu_of_shares(-1 - t, held, cpu, size)
         return held
 
-    def _add_shares(self, units: int, held: Longs, cpu: Longs, size: Longs) -> None:
-        left = len(self._one) - 1
-        while (t := int(self._pick_one[left, units])) >= 0:
+    def _add_gpu_of_shares(self, units: int, held: Longs, cpu: Longs, size: Longs) -> None:
+        left = len(self._gpu) - 1
+        while (t := int(self._pick_gpu[left, units])) >= 0:
             held[t] += 1
             left, units = left - int(size[t]), units - int(cpu[t])

@@ -14,7 +14,7 @@ import numpy as np
 
 from packing.fleet.fleet import Fleet, Floats
 from packing.model.request import WHOLE, Request
-from packing.policies.inventory import FILL, Inventory
+from packing.policies.inventory import FILL, InventoryPolicy
 
 STEPS = np.array([-0.25, -0.12, -0.04, 0.02, 0.06, 0.11, 0.17, 0.3, 0.6, 1.2], np.float32)
 """Waste in GPUs at which the score of a request for GPU falls by one: about as fine as ``inventory.STEP``
@@ -24,7 +24,7 @@ CPU_STEPS = (0.06 * 1.6 ** np.arange(10)).astype(np.float32)
 """The same for requests without GPU, which rarely waste any; with ``STEPS`` cpu250 loses 0.2 points."""
 
 
-class FixedScale(Inventory):
+class FixedScale(InventoryPolicy):
     """Costs are 10 - score: 0 .. 10, infinite where the request does not fit."""
 
     def cost(self, fleet: Fleet, request: Request) -> Floats:

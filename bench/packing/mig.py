@@ -1,11 +1,12 @@
-"""Replay of MIG instances that are made on demand, over GPUs of one geometry.
+"""MIG instances that are created on demand, on GPUs of one geometry.
 
-What a policy thinks of putting a profile on a GPU is a table over the masks of ``windows.py``, and the best
-start follows from it.
+Each policy has a table of the cost of a profile by the occupancy mask of the GPU (``mig_masks.py``), from
+which the best start follows.
 
-- ``best-fit``: the fullest GPU that has room, at the start that the fewest other windows need.
-- ``mfi``: the smallest rise of the slices in windows that would still fit by size but are hit (Zambianco et
-  al., "An Online Fragmentation-Aware GPU Scheduler for Multi-Tenant MIG-based Clouds", arXiv 2511.18906).
+- ``best-fit``: the fullest GPU that has room, at the start that blocks the fewest other windows.
+- ``mfi``: the smallest rise of the slices in windows that are blocked although they are small enough for the
+  free slices (Zambianco et al., "An Online Fragmentation-Aware GPU Scheduler for Multi-Tenant MIG-based
+  Clouds", arXiv 2511.18906).
 - ``fgd``: the smallest rise of the expected free slices that the next instance cannot use.
 - ``inventory``: priced slots and fill (``mask_tables.py``), a slot of type t at x_t g_t / Cap_t, scaled as in
   ``slots.py`` with a = b = 1, and fill at its face value.
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from bench.packing import mask_tables
-from bench.packing.windows import MigMasks
+from bench.packing.mig_masks import MigMasks
 
 Doubles = npt.NDArray[np.float64]
 Longs = npt.NDArray[np.int64]
@@ -30,10 +31,10 @@ POLICIES = ("inventory", "fgd", "best-fit", "mfi")
 
 @dataclass(frozen=True)
 class ProfileMix:
-    """Frequencies (T,) of instances by profile, and the GPUs they come to."""
+    """Frequencies (T,) of instances by profile, and the number of GPUs that they arrive at."""
 
     name: str
-    windows: MigMasks
+    geometry: MigMasks
     compute: tuple[int, ...]
     frequency: Doubles
     gpus: int = 100
@@ -41,7 +42,7 @@ class ProfileMix:
     @property
     def axes(self) -> Doubles:
         """Memory slices that an instance takes, as part of the GPU, (T, 1)."""
-        return (self.windows.sizes / self.windows.slices)[:, None]
+        return (self.geometry.sizes / self.geometry.slices)[:, None]
 
     @cached_property
     def sizes(self) -> Doubles:
@@ -50,22 +51,20 @@ class ProfileMix:
 
     @cached_property
     def slots(self) -> Doubles:
-        """See ``mask_tables.slots_soon``."""
-        return mask_tables.slots_soon(self.windows, self.frequency)
+        return mask_tables.expected_slots(self.geometry, self.frequency)
 
     @cached_property
     def fill(self) -> Doubles:
-        """See ``mask_tables.fill_by_mask``."""
-        return mask_tables.fill_by_mask(self.windows, self.sizes, self.frequency)
+        return mask_tables.fill_by_mask(self.geometry, self.sizes, self.frequency)
 
     def host(self, policy: str) -> Instances:
         """The GPUs, empty, under this policy, which knows the mix."""
         return Instances(self, policy)
 
     def bound(self, counts: Longs) -> float:
-        """Most GPU, in GPUs, that any packing of these instances (T,) allocates: an integer program,
-        exact."""
-        patterns = self.windows.patterns
+        """The most GPU, in GPUs, that any packing of ``counts`` (T,) instances allocates: an integer
+        program."""
+        patterns = self.geometry.patterns
         number, kinds = patterns.shape
         gain = np.concatenate([np.zeros(number), -self.axes[:, 0]])
         held = np.hstack([-patterns.T, np.eye(kinds)])
@@ -82,14 +81,14 @@ class Instances:
 
     def __init__(self, mix: ProfileMix, policy: str) -> None:
         if policy not in POLICIES:
-            raise ValueError(f"{policy} knows no MIG placements; {', '.join(POLICIES)} do")
-        self._mix, self._windows, self._policy = mix, mix.windows, policy
+            raise ValueError(f"{policy} places no MIG instances; expected {', '.join(POLICIES)}")
+        self._mix, self._geometry, self._policy = mix, mix.geometry, policy
         self._masks = np.zeros(mix.gpus, np.int64)
-        usable = self._windows.slots * self._windows.sizes[:, None]
-        self._wasted = mix.frequency @ (self._windows.free - usable)
+        usable = self._geometry.slots * self._geometry.sizes[:, None]
+        self._wasted = mix.frequency @ (self._geometry.free - usable)
 
     def place(self, kind: int) -> tuple[int, int] | None:
-        """The GPU and window taken, ``None`` if no GPU has a legal place."""
+        """The GPU and the window that are taken, None if no GPU has a free one."""
         rise, window = self._table(kind)
         costs = rise[self._masks]
         gpu = int(costs.argmin())
@@ -100,38 +99,37 @@ class Instances:
         return gpu, taken
 
     def leave(self, held: object) -> None:
-        """Give the window back."""
         assert isinstance(held, tuple)
         gpu, window = held
         self._masks[gpu] &= ~window
 
     def _table(self, kind: int) -> tuple[Doubles, Longs]:
         """Cost and best window by mask for one profile; infinite where no window is free."""
-        masks = np.arange(1 << self._windows.slices)
-        value, blocked = self._value(), self._windows.blocked
+        masks = np.arange(1 << self._geometry.slices)
+        value, blocked = self._value(), self._geometry.blocked
         best, least = np.full(masks.size, np.inf), np.full(masks.size, np.inf)
         window = np.zeros(masks.size, np.int64)
-        for start in self._windows.starts[kind]:
+        for start in self._geometry.starts[kind]:
             after = masks | start
             cost = np.where(masks & start == 0, np.round(value[after] - value, 9), np.inf)
             better = (cost < best) | ((cost == best) & (blocked[after] < least))
             best, least = np.where(better, cost, best), np.where(better, blocked[after], least)
             window[better] = start
         if self._policy == "best-fit":
-            best = best + self._windows.free
+            best = best + self._geometry.free
         return best, window
 
     def _value(self) -> Doubles:
-        """What a mask costs in itself by mask; placements cost the difference."""
+        """The value by mask; a placement costs the difference."""
         if self._policy == "best-fit":
-            return np.zeros(1 << self._windows.slices)
+            return np.zeros(1 << self._geometry.slices)
         if self._policy == "mfi":
-            return self._windows.blocked
+            return self._geometry.blocked
         if self._policy == "fgd":
             return np.asarray(self._wasted)
         slots = self._mix.slots
         totals = slots[:, self._masks].sum(axis=1)
         prices = self._mix.frequency * self._mix.sizes / np.maximum(totals, 1)
-        free = self._windows.free[self._masks].sum() / self._windows.slices
+        free = self._geometry.free[self._masks].sum() / self._geometry.slices
         scale = free / max(float(prices @ totals), 1e-9)
         return np.asarray(-scale * (prices @ slots) - self._mix.fill)

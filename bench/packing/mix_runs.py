@@ -15,9 +15,9 @@ import numpy as np
 
 from bench.packing import mig
 from bench.packing.mig import ProfileMix
+from bench.packing.mig_masks import MigMasks
 from bench.packing.mixes import ShareMix, Work, replay_mix
 from bench.packing.policies import POLICIES
-from bench.packing.windows import MigMasks
 from extender.replay.traces import BadInput
 from packing.model.gpu_catalogue import Geometry, find_model
 

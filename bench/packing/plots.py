@@ -21,13 +21,13 @@ _OF_BOUND, _UNAVOIDABLE = "#2b2d42", "#ced4da"
 
 
 def arrivals(results: Sequence[Result], traces: Sequence[str], path: Path) -> None:
-    """Allocation against arrivals, a panel for each trace, a line for each policy, over the part that
-    tells policies apart; a cross where the bound is."""
+    """Allocation against arrivals from 75 %, a panel for each trace, a line for each policy, a cross for the
+    bound."""
     traces = [trace for trace in traces if any(result.task.trace == trace for result in results)]
     figure, panels = _panels(len(traces))
     colours = _colours(result.task.label for result in results)
     for panel, trace in zip(panels, traces, strict=True):
-        for result in (one for one in results if one.task.trace == trace):
+        for result in (result for result in results if result.task.trace == trace):
             label, colour = result.task.label, colours[result.task.label]
             if result.curve is None:
                 panel.plot(100, result.allocation, "x", color=colour, markersize=9, mew=2, label=label)
@@ -42,11 +42,11 @@ def arrivals(results: Sequence[Result], traces: Sequence[str], path: Path) -> No
 
 
 def unallocated(results: Sequence[Result], gpus: int, path: Path) -> None:
-    """GPUs left when as many have arrived as there are, a bar for each policy, mean over the traces; the
-    pale part no scheduler can avoid."""
+    """GPUs left when as many have arrived as there are, a bar for each policy, mean over the traces; no
+    scheduler can avoid the pale part."""
     labels = dict.fromkeys(result.task.label for result in results)
     left = {
-        label: gpus * (1 - fmean(one.allocation for one in results if one.task.label == label) / 100)
+        label: gpus * (1 - fmean(result.allocation for result in results if result.task.label == label) / 100)
         for label in labels
     }
     floor = left.pop(BOUND, 0.0)
@@ -74,7 +74,8 @@ def unallocated(results: Sequence[Result], gpus: int, path: Path) -> None:
 
 
 def samples(results: Sequence[Result], nodes: int, path: Path) -> None:
-    """Allocation against how many fitting nodes are looked at, a panel for each trace; all at the right."""
+    """Allocation against the number of fitting nodes looked at, a panel for each trace; all nodes at the
+    right."""
     traces = list(dict.fromkeys(result.task.trace for result in results))
     labels = list(dict.fromkeys(result.task.label for result in results))
     figure, panels = _panels(len(traces))
@@ -82,12 +83,12 @@ def samples(results: Sequence[Result], nodes: int, path: Path) -> None:
     for panel, trace in zip(panels, traces, strict=True):
         for label in labels:
             points = sorted(
-                (one.task.options.sample or nodes, one.allocation)
-                for one in results
-                if (one.task.trace, one.task.label) == (trace, label)
+                (result.task.options.sample or nodes, result.allocation)
+                for result in results
+                if (result.task.trace, result.task.label) == (trace, label)
             )
             panel.plot(*zip(*points, strict=True), "o-", color=colours[label], markersize=4, label=label)
-        ticks = sorted({one.task.options.sample or nodes for one in results})
+        ticks = sorted({result.task.options.sample or nodes for result in results})
         panel.set_xscale("log")
         panel.set_xticks(ticks, ["all" if tick == nodes else str(tick) for tick in ticks])
         panel.minorticks_off()
@@ -96,7 +97,7 @@ def samples(results: Sequence[Result], nodes: int, path: Path) -> None:
 
 
 def _colours(labels: Iterable[str]) -> dict[str, str]:
-    """A colour for each label: the default policy's own, the bound's own, the others in order."""
+    """A colour for each label; the default policy and the bound always have the same one."""
     unique = list(dict.fromkeys(labels))
     others = [label for label in unique if label not in ("inventory", BOUND)]
     colours = dict(zip(others, _OTHERS * (1 + len(others) // len(_OTHERS)), strict=False))

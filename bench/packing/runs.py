@@ -1,4 +1,4 @@
-"""The replays behind the comparison, one process for each at a time."""
+"""Runs the replays of the comparison in parallel processes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from bench.packing.mix_runs import replay_mixes
 from bench.packing.trace_runs import Curve, Rows, TraceOptions, bound_trace, replay_trace
 
 BOUND = "bound"
-_T, _R = TypeVar("_T"), TypeVar("_R")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One column of a table on one trace: a policy, or ``bound``, replayed in one way."""
+    """One column of a table on one trace: a policy, or ``bound``, with some seeds and options."""
 
     label: str
     trace: str
@@ -31,7 +32,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The rows of a task, and arrived and allocated GPU of its first seed (none for the bound)."""
+    """The rows of a task, and the curve of its first seed (None for the bound)."""
 
     task: Task
     rows: Rows
@@ -55,9 +56,9 @@ def nodes_file(data: Path) -> Path:
 
 
 def run(data: Path, tasks: Sequence[Task], jobs: int) -> list[Result]:
-    """The results, in the order of the tasks; which one ends is said on standard error."""
+    """The results, in the order of the tasks; each is reported on standard error."""
     results = []
-    for result in spread(partial(_one, data), tasks, jobs):
+    for result in spread(partial(_run_task, data), tasks, jobs):
         results.append(result)
         done = f"{len(results)}/{len(tasks)} {result.task.trace} {result.task.label}"
         print(f"{done}: {result.allocation:.2f}", file=sys.stderr, flush=True)
@@ -68,22 +69,22 @@ def run_mixes(
     path: Path, policies: Sequence[str], seeds: Sequence[int], *, departures: bool, jobs: int
 ) -> Rows:
     """The rows of request mixes under these policies, mix by mix."""
-    one = partial(_one_of_mixes, path, tuple(seeds), departures)
-    rows = [row for found in spread(one, policies, jobs) for row in found]
+    run_policy = partial(_run_policy_on_mixes, path, tuple(seeds), departures)
+    rows = [row for found in spread(run_policy, policies, jobs) for row in found]
     order = {key: i for i, key in enumerate(dict.fromkeys((row["mix"], row["load"]) for row in rows))}
     return sorted(rows, key=lambda row: order[row["mix"], row["load"]])
 
 
-def spread(one: Callable[[_T], _R], tasks: Sequence[_T], jobs: int) -> Iterator[_R]:
-    """What comes of each task, in their order, worked out by so many processes."""
+def spread(work: Callable[[_T], _R], tasks: Sequence[_T], jobs: int) -> Iterator[_R]:
+    """``map`` with ``jobs`` processes."""
     if jobs == 1:
-        yield from map(one, tasks)
+        yield from map(work, tasks)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(one, tasks)
+        yield from pool.map(work, tasks)
 
 
-def _one(data: Path, task: Task) -> Result:
+def _run_task(data: Path, task: Task) -> Result:
     traces = [data / f"openb_pod_list_{task.trace}.csv"]
     if task.policy == BOUND:
         return Result(task, bound_trace(nodes_file(data), traces, task.seeds, task.options, _quiet), None)
@@ -91,9 +92,9 @@ def _one(data: Path, task: Task) -> Result:
     return Result(task, rows, next(iter(curves.values())))
 
 
-def _one_of_mixes(path: Path, seeds: tuple[int, ...], departures: bool, policy: str) -> Rows:
+def _run_policy_on_mixes(path: Path, seeds: tuple[int, ...], departures: bool, policy: str) -> Rows:
     return replay_mixes(path, [policy], seeds, departures=departures, progress=_quiet)
 
 
 def _quiet(what: str, part: float) -> None:
-    """No progress bar inside a benchmark."""
+    """No progress bar."""

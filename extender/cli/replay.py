@@ -39,31 +39,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         usage="stowage replay (--snapshot FILE... | --nodes CSV --pods CSV...) [options]",
     )
     add = parser.add_argument
-    add(
-        "--snapshot",
-        type=Path,
-        nargs="+",
-        metavar="FILE",
-        help="from 'kubectl get nodes,pods -A -o json'",
-    )
+    cluster = "output of 'kubectl get nodes,pods -A -o json'"
+    add("--snapshot", type=Path, nargs="+", metavar="FILE", help=cluster)
     add("--nodes", type=Path, metavar="CSV", help="nodes of a trace (columns: docs/replay.md)")
     add("--pods", type=Path, nargs="+", default=[], metavar="CSV", help="pods of a trace")
     add("--timeline", action="store_true", help="keep times and durations; pods wait until they fit")
     add("--policy", type=policy_names, default=["inventory"], metavar="A,B", help=", ".join(POLICIES))
-    add(
-        "--seeds",
-        type=seed_range,
-        default=list(range(42, 52)),
-        metavar="S",
-        help="orders in which the pods arrive, such as 1,2,7 (42-51)",
-    )
-    add(
-        "--sample",
-        type=sample_size,
-        default=0,
-        metavar="N",
-        help="look at N fitting nodes only, 0 for all (0)",
-    )
+    orders = "orders in which the pods arrive, such as 1,2,7 (42-51)"
+    add("--seeds", type=seed_range, default=seed_range("42-51"), metavar="S", help=orders)
+    add("--sample", type=sample_size, default=0, metavar="N", help="look at N fitting nodes, 0 for all (0)")
     add("--config", type=Path, metavar="FILE", help="settings, as YAML: minimum_slice_milli and demand")
     add("--output", choices=["table", "json"], default="table")
     names = {name for work, used in _OPTIONS.items() for name in (work, *used)}

@@ -1,9 +1,9 @@
-"""A policy that cannot fail a request: where the chosen one raises, the pod is placed all the same.
+"""A policy that never raises: if the chosen policy fails, pods are still placed.
 
-The policy never says which nodes fit, so a fault in it costs packing and nothing else. Where a plan fails,
-the last good tables stay in force. Where a cost or a choice fails, best fit's counts; where that fails, too,
-all nodes that fit are equal. Each failure is counted (``stowage_policy_failures_total``), and each kind is
-logged once.
+A policy only compares nodes that fit, so a fault in it costs packing and nothing else. If a plan fails, the
+last good tables stay in use. If a cost or a choice fails, the fallback policy decides; if that fails too, all
+nodes that fit are equal. Each failure is counted (``stowage_policy_failures_total``), each kind is logged
+once.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ _log = logging.getLogger(__name__)
 
 
 class Failures:
-    """How often the comparison of nodes that fit has failed, by what failed."""
+    """Counts failures of the comparison of nodes, by what failed."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._logged: set[tuple[str, str]] = set()
 
     def note(self, what: str) -> None:
-        """Count the exception that is being handled; log it if it is the first of its kind."""
+        """Count the exception that is being handled, and log the first of each kind."""
         error = sys.exception()
         self.counts[what] += 1
         kind = what, type(error).__name__
         if kind not in self._logged:
             self._logged.add(kind)
             _log.error(
-                "policy: %s failed; pods are placed without it, and this is not logged again",
+                "policy: %s failed; pods are placed without it; more failures of this kind are only counted",
                 what,
                 exc_info=True,
             )
 
 
 class GuardedPolicy:
-    """The chosen policy, with another one behind it for when it raises. No method raises."""
+    """The ``chosen`` policy, with a ``fallback`` for costs and choices. No method raises."""
 
     def __init__(self, policy: Policy, fallback: Policy) -> None:
         self.name = policy.name
@@ -53,20 +53,19 @@ class GuardedPolicy:
         self.chosen, self._policies = policy, (policy, fallback)
 
     def cost(self, fleet: Fleet, request: Request) -> Floats:
-        """See ``Policy.cost``; finite wherever the request fits."""
+        """Finite wherever the request fits."""
         fits = fleet.reasons(request) == Reason.FITS
         for policy in self._policies:
             try:
                 cost = policy.cost(fleet, request)
                 if np.isfinite(cost[fits]).all():
                     return cost
-                raise ValueError("a node that fits has no cost")
+                raise ValueError("no finite cost for a node that fits")
             except Exception:
                 self.failures.note("cost")
         return np.where(fits, 0, np.inf).astype(np.float32)
 
     def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
-        """See ``Policy.choose``."""
         for policy in self._policies:
             try:
                 return policy.choose(fleet, request, row)
@@ -75,7 +74,7 @@ class GuardedPolicy:
         return fleet.freest_gpus(row, request)
 
     def terms(self, fleet: Fleet, request: Request, row: int) -> dict[str, float]:
-        """See ``Policy.terms``; none where they are not known."""
+        """Empty if the policy fails."""
         try:
             return self.chosen.terms(fleet, request, row)
         except Exception:
@@ -83,30 +82,29 @@ class GuardedPolicy:
             return {}
 
     def observe(self, request: Request) -> None:
-        """See ``Policy.observe``."""
         try:
             self.chosen.observe(request)
         except Exception:
             self.failures.note("observe")
 
     def plan(self, fleet: Fleet) -> Callable[[], object]:
-        """See ``Policy.plan``; a plan that fails is one that ``adopt`` leaves alone."""
+        """If the plan fails, ``adopt`` ignores its result."""
         try:
-            work = self.chosen.plan(fleet)
+            plan = self.chosen.plan(fleet)
         except Exception:
             self.failures.note("plan")
             return lambda: _NO_TABLES
-        return lambda: self._worked_out(work)
+        return lambda: self._run_plan(plan)
 
-    def _worked_out(self, work: Callable[[], object]) -> object:
+    def _run_plan(self, plan: Callable[[], object]) -> object:
         try:
-            return work()
+            return plan()
         except Exception:
             self.failures.note("plan")
             return _NO_TABLES
 
     def adopt(self, fleet: Fleet, tables: object) -> None:
-        """See ``Policy.adopt``; tables that fail are not adopted."""
+        """If the policy fails, it keeps its old tables."""
         if tables is _NO_TABLES:
             return
         try:
@@ -115,7 +113,6 @@ class GuardedPolicy:
             self.failures.note("adopt")
 
     def refresh(self, fleet: Fleet) -> None:
-        """See ``Policy.refresh``."""
         try:
             self.chosen.refresh(fleet)
         except Exception:

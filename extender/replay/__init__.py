@@ -1,1 +1,1 @@
-"""A replay of requests: from traces of the public, or from a snapshot of a cluster."""
+"""``stowage replay``: the pods of a trace or of a snapshot, placed under one policy after another."""

@@ -1,1 +1,1 @@
-"""Which node and which GPUs a request gets: the default policy and what it is compared with."""
+"""The policies: the cost of a placement on each node, and the GPUs that it takes there."""

@@ -51,7 +51,7 @@ class Tables:
     fill: Floats
 
 
-class Inventory:
+class InventoryPolicy:
     """The policy of the module's docstring. If no ``mix`` is given, ``demand`` learns it. A remainder of a
     GPU below ``minimum_milli`` of compute or memory counts as waste."""
 

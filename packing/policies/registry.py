@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 def _inventory(mix: Mix | None = None, *, prior: Mix | None = None, minimum_milli: int = 0) -> Policy:
     from packing.cost.demand import Demand
-    from packing.policies.inventory import Inventory
+    from packing.policies.inventory import InventoryPolicy
 
-    return Inventory(mix, Demand(prior=prior), minimum_milli=minimum_milli)
+    return InventoryPolicy(mix, Demand(prior=prior), minimum_milli=minimum_milli)
 
 
 def _fgd(mix: Mix | None = None, *, prior: Mix | None = None, minimum_milli: int = 0) -> Policy:

@@ -14,12 +14,12 @@ from packing.fleet.fleet import Fleet
 
 NEW_PODS = 500
 """New pods after which the tables are planned again. Before that: as soon as the learnt pods have doubled."""
-CHANGES_PER_GPU = 0.081
+CHANGES_PER_GPU = 0.0804
 """Node changes per GPU of the fleet after which the prices are updated.
 
 With fewer updates, prices of a small fleet lag behind: 500 placements apart, one mix packs 69.8 % on 300 GPUs
-instead of 80.4 %. The openb cluster (6,212 GPUs) comes to 503 changes, just above ``NEW_PODS``: each plan
-updates the prices, too, so its replays that learn the mix need no update in between.
+instead of 80.4 %. The openb cluster (6,212 GPUs) comes to 500 changes, as many as ``NEW_PODS``: a plan
+updates the prices, too, so replays of openb that learn the mix need no update in between.
 """
 
 
@@ -41,10 +41,9 @@ class Upkeep:
         self._nodes_replaced = -1
 
     def due(self, fleet: Fleet, learnt: int, *, overdue: bool = False) -> Due:
-        """What is due; ``learnt`` is the number of pods that the policy has observed.
-
-        The first plan only needs a GPU in the fleet, because the policy may know a mix beforehand.
-        """
+        """What is due; ``learnt`` is the number of pods that the policy has observed. Tables come first,
+        because adopting them updates the prices, too. The first plan needs no pods: the policy may know a
+        mix."""
         new_pods, changes = learnt - self._learnt, fleet.changes - self._changes
         gpus = self._count_gpus(fleet)
         enough = new_pods >= min(NEW_PODS, max(self._learnt, 1)) or (overdue and new_pods > 0)

@@ -1,1 +1,1 @@
-"""Requests placed one after the other, by any policy, without a cluster."""
+"""Replays without a cluster: requests placed one after the other under one policy."""

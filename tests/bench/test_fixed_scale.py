@@ -11,7 +11,7 @@ from bench.packing.fixed_scale import FixedScale
 from packing.cost.demand import Mix
 from packing.fleet.fleet import Fleet, Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
-from packing.policies.inventory import Inventory
+from packing.policies.inventory import InventoryPolicy
 
 
 def share(milli: int, cpu: int = 1000) -> Request:
@@ -30,7 +30,7 @@ def fleet_of(nodes: int) -> Fleet:
     return fleet
 
 
-def ready(policy: Inventory, fleet: Fleet) -> Inventory:
+def ready(policy: InventoryPolicy, fleet: Fleet) -> InventoryPolicy:
     policy.adopt(fleet, policy.plan(fleet)())
     return policy
 
@@ -42,7 +42,7 @@ kinds = st.sampled_from([share(250), share(500, 8000), share(800), WHOLE_GPU, Re
 @given(st.lists(st.tuples(kinds, st.integers(0, 7)), max_size=20), kinds)
 def test_scores_are_whole_numbers_that_never_contradict_the_cost(steps, request):
     fleet = fleet_of(8)
-    exact, scored = ready(Inventory(MIX), fleet), ready(FixedScale(MIX), fleet)
+    exact, scored = ready(InventoryPolicy(MIX), fleet), ready(FixedScale(MIX), fleet)
     for placed, row in steps:
         if np.isfinite(exact.cost(fleet, placed)[row]):
             fleet.take(fleet.allocation(row, placed, exact.choose(fleet, placed, row)))

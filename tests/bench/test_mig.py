@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.packing.mask_tables import best_fill, fill_by_mask, slots_soon
+from bench.packing.mask_tables import best_fill, expected_slots, fill_by_mask
 from bench.packing.mig import POLICIES, ProfileMix
-from bench.packing.windows import MigMasks
+from bench.packing.mig_masks import MigMasks
 from packing.cost.fill_value import price_patterns
 from packing.model.gpu_catalogue import find_model
 
@@ -94,7 +94,7 @@ def test_slots_and_fill_never_rise_by_placing():
 
 
 def test_slots_to_come_count_what_may_leave():
-    soon = slots_soon(A100, FREQUENCY)
+    soon = expected_slots(A100, FREQUENCY)
     assert soon[:, 0].tolist() == A100.slots[:, 0].tolist()
     one, full = 0b01000000, 0b11111111
     assert 0 < soon[4, full] < soon[4, one] < 1  # one small instance is sooner gone than all that fill a GPU

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from bench.packing.mig import ProfileMix
+from bench.packing.mig_masks import MigMasks
 from bench.packing.mix_runs import read_mixes
 from bench.packing.mixes import ShareMix, fill_mix, serve_mix
-from bench.packing.windows import MigMasks
 from extender.replay.traces import BadInput
 from packing.model.gpu_catalogue import find_model
 

@@ -1,1 +1,1 @@
-"""Published and simple policies, for comparison."""
+"""Published and simple policies to compare with."""

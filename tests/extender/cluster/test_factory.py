@@ -12,7 +12,7 @@ from extender.cluster.policy_refresh import PolicyRefresher
 from extender.dialects.pod_request import request_of
 from extender.k8s.objects import Listed, Upserted
 from extender.settings import ExpectedRequest, Settings, SettingsError, load
-from packing.policies.inventory import Inventory
+from packing.policies.inventory import InventoryPolicy
 from tests.extender.builders import GPU, make_node, make_pod
 
 
@@ -82,7 +82,7 @@ async def test_it_is_in_force_before_any_pod_has_come() -> None:
     state.apply([Upserted(make_node("n")), Listed("Node", frozenset({"n"}))])
     await refresher.refresh_if_due()
     assert isinstance(state.policy, GuardedPolicy)
-    assert isinstance(state.policy.chosen, Inventory)
+    assert isinstance(state.policy.chosen, InventoryPolicy)
     assert state.policy.terms(state.fleet, request := prior_of([eight]).requests[0], 0)["slots"] > 0
     one = request_of(make_pod("one", 1))
     before = state.policy.terms(state.fleet, one, 0)

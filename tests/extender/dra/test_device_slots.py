@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.packing.windows import MigMasks
+from bench.packing.mig_masks import MigMasks
 from extender.dra.device_slots import PoolLayout, lost_slots, slot_prices, slots_of
 from packing.model.gpu_catalogue import find_model
 

@@ -13,7 +13,7 @@ from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
 from extender.verbs.filter import filter_nodes
 from packing.model.reasons import Reason
-from packing.policies.inventory import Inventory
+from packing.policies.inventory import InventoryPolicy
 from tests.extender.builders import make_node, make_pod, make_settings, why
 
 COMPUTE, MEMORY = "stowage.dev/gpu-compute", "stowage.dev/gpu-memory"
@@ -84,7 +84,7 @@ def test_running_pods_keep_their_shares_and_small_shares_teach_nothing() -> None
 
 def test_the_policy_counts_less_as_waste() -> None:
     policy = policy_of(make_settings(policy="inventory", minimum_slice_milli=250)).chosen
-    assert isinstance(policy, Inventory)
+    assert isinstance(policy, InventoryPolicy)
     state = state_with(shared("n"))
     for _ in range(3):
         policy.observe(request_of(asks(compute="20%")))

@@ -26,7 +26,7 @@ from packing.model.request import (
     Shares,
     whole_gpus,
 )
-from packing.policies.inventory import Inventory, Tables
+from packing.policies.inventory import InventoryPolicy, Tables
 from packing.policies.registry import POLICIES
 
 GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
@@ -152,7 +152,7 @@ def test_a_pod_that_asks_for_no_cpu_fits_where_more_is_taken_than_there_is():
     row = fleet.put(counted())
     fleet.take(Allocation(row, 65_000, 513 * GIB))
     assert why(fleet, Request(devices=((GPU, 1),))) is Reason.FITS
-    assert np.isfinite(Inventory().cost(fleet, Request(devices=((GPU, 1),)))[row])
+    assert np.isfinite(InventoryPolicy().cost(fleet, Request(devices=((GPU, 1),)))[row])
     assert why(fleet, Request(1)) is Reason.NO_FREE_CPU
 
 
@@ -217,7 +217,7 @@ def test_what_is_too_much_for_anybody_is_cut():
 
 
 def test_tables_that_cannot_be_used_leave_the_old_ones_in_force():
-    fleet, policy = Fleet(), Inventory(Mix.of({Request(devices=((GPU, 1),)): 1}))
+    fleet, policy = Fleet(), InventoryPolicy(Mix.of({Request(devices=((GPU, 1),)): 1}))
     fleet.put(counted())
     policy.adopt(fleet, good := policy.plan(fleet)())
     cost = policy.cost(fleet, Request(devices=((GPU, 1),))).copy()
@@ -373,7 +373,7 @@ def test_gpus_of_one_island_are_chosen(name, request_):
 def test_why_no_island_will_do(taken, islands, reason, request_):
     fleet = island_of(taken=taken, islands=islands)
     assert why(fleet, request_) is reason
-    assert np.isfinite(Inventory().cost(fleet, request_)[0]) == (reason is Reason.FITS)
+    assert np.isfinite(InventoryPolicy().cost(fleet, request_)[0]) == (reason is Reason.FITS)
 
 
 def test_a_small_island_goes_before_a_large_one():
@@ -444,7 +444,7 @@ def test_it_fits_where_one_island_has_the_gpus_and_they_are_chosen_there(name, s
 def test_resources_are_bounded_and_those_that_no_node_has_are_forgotten():
     fleet = Fleet()
     fleet.put(counted("honest"))
-    cost = Inventory()
+    cost = InventoryPolicy()
     for i in range(3 * MOST_RESOURCES):
         pools = (Pool(f"nvidia.com/mig-{i}g.1gb", 1, (0,), 1000, MIB), Pool("x", 1, (0,), 1000, MIB))
         fleet.put(NodeSpec("rogue", 1000, GIB, (Gpu(MIB),), pools))

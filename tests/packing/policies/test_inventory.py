@@ -10,7 +10,7 @@ from packing.cost.kernel_args import nodes_of
 from packing.cost.slots import Slots
 from packing.fleet.fleet import Fleet, Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
-from packing.policies.inventory import STEP, Inventory
+from packing.policies.inventory import STEP, InventoryPolicy
 
 MIB = 40_960
 
@@ -36,7 +36,7 @@ def fleet_of(*nodes):
 
 
 def ready(fleet, mix=MIX):
-    policy = Inventory(mix)
+    policy = InventoryPolicy(mix)
     policy.adopt(fleet, policy.plan(fleet)())
     return policy
 
@@ -97,19 +97,19 @@ def test_terms_add_up_to_the_cost_but_for_rounding():
 
 def test_of_nodes_equal_but_for_what_is_free_the_fuller_one_goes_first():
     fleet = fleet_of(node("a"), node("b"), node("c"))
-    policy = Inventory()  # nothing is known, so that nothing but what is free tells them apart
+    policy = InventoryPolicy()  # nothing is known, so that nothing but what is free tells them apart
     place(fleet, policy, share(500), 1)
     assert policy.cost(fleet, share(500)).argmin() == 1
 
 
 def test_without_a_mix_it_still_answers():
     fleet = fleet_of(node("a"), node("b"))
-    assert np.isfinite(Inventory().cost(fleet, share(500))).all()
+    assert np.isfinite(InventoryPolicy().cost(fleet, share(500))).all()
 
 
 def test_learning_replaces_a_known_mix():
     fleet = fleet_of(node("a"))
-    policy = Inventory()
+    policy = InventoryPolicy()
     for _ in range(3):
         policy.observe(share(250))
     assert policy.plan(fleet)().mix.requests == (share(250),)

@@ -45,7 +45,7 @@ def test_the_first_plan_needs_a_gpu_or_a_pod():
     assert upkeep.due(fleet, 0) is Due.NOTHING
 
 
-@pytest.mark.parametrize(("nodes", "changes"), [(1, 1), (38, 25), (125, 82)])
+@pytest.mark.parametrize(("nodes", "changes"), [(1, 1), (38, 25), (125, 81), (776, 500)])
 def test_prices_are_due_after_so_many_changes_per_gpu(nodes, changes):
     fleet, upkeep = fleet_of(nodes), Upkeep()
     plan(upkeep, fleet)

@@ -7,7 +7,7 @@ from packing.cost.demand import Demand, Mix, by_pods
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.baselines.simple import FirstFit
-from packing.policies.inventory import Inventory
+from packing.policies.inventory import InventoryPolicy
 from packing.replay.pick_node import NodePicker
 from packing.replay.placer import Placer
 from packing.replay.timeline import replay_times
@@ -47,7 +47,7 @@ def test_a_fill_repeats_itself_and_never_overcommits(learn):
     runs = []
     for _ in range(2):
         fleet = build_fleet(nodes(4))
-        placer = Placer(fleet, Inventory(mix), NodePicker(np.arange(4)), learns=learn)
+        placer = Placer(fleet, InventoryPolicy(mix), NodePicker(np.arange(4)), learns=learn)
         runs.append(fill(placer, queue))
         assert (fleet.compute >= 0).all()
         assert not fleet.overcommitted.any()

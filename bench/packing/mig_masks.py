@@ -1,7 +1,7 @@
 """The profiles of a MIG geometry as bit masks over memory slices.
 
-An instance occupies a window of slices that starts where the geometry allows, and a GPU is the set of its
-slices that are taken: at most 256 masks, so that whatever there is to know of a GPU is a table over masks.
+An instance occupies a window of slices that starts where the geometry allows. The state of a GPU is the mask
+of its occupied slices, one of at most 256, so every function of a GPU is a table over masks.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class MigMasks:
-    """The profiles of a geometry as masks: ``starts[t]`` are the windows of profile t, ``every`` those of all
-    profiles, asked for or not. All masks have ``slices`` bits."""
+    """The profiles of a geometry as masks of ``slices`` bits: ``starts[t]`` are the windows of profile t of
+    the mix, ``every`` those of all profiles of the geometry."""
 
     slices: int
     starts: tuple[tuple[int, ...], ...]
@@ -48,33 +48,31 @@ class MigMasks:
 
     @cached_property
     def slots(self) -> Longs:
-        """Most instances of profile t that can still be put on a GPU with this mask, (T, 2^slices)."""
+        """The most instances of profile t that still fit on a GPU with this mask, (T, 2^slices)."""
         return np.array(
-            [[_most(mask, windows) for mask in range(1 << self.slices)] for windows in self.starts]
+            [[_most_instances(mask, windows) for mask in range(1 << self.slices)] for windows in self.starts]
         )
 
     @cached_property
     def blocked(self) -> Doubles:
-        """MFI's measure by mask: slices of every window that is small enough for the free slices, yet hit.
-
-        It knows no demand, so all profiles of the geometry count.
-        """
+        """MFI's measure by mask: the slices of every window that is blocked although the mask has as many
+        free slices. All profiles of the geometry count, because it uses no demand."""
         totals = np.zeros(1 << self.slices)
         for windows in self.every:
             size = windows[0].bit_count()
             for mask in range(1 << self.slices):
-                hit = sum(1 for window in windows if window & mask)
-                totals[mask] += size * hit if size <= self.free[mask] else 0
+                blocked = sum(1 for window in windows if window & mask)
+                totals[mask] += size * blocked if size <= self.free[mask] else 0
         return totals
 
     @cached_property
     def patterns(self) -> Longs:
         """Every maximal multiset of profiles that one GPU holds, (P, T)."""
         found = _fillings(self.starts, 0)
-        return np.array(sorted(p for p in found if not any(_within(p, q) for q in found if q != p)))
+        return np.array(sorted(p for p in found if not any(_is_within(p, q) for q in found if q != p)))
 
     def layouts(self, mask: int = 0, first: int = 0) -> Iterator[tuple[tuple[int, int], ...]]:
-        """Every set of instances that a GPU can hold beside ``mask``, as (profile, window) pairs."""
+        """Every set of instances that fits on a GPU beside ``mask``, as (profile, window) pairs."""
         yield ()
         flat = [(t, window) for t, windows in enumerate(self.starts) for window in windows]
         for i, (t, window) in enumerate(flat[first:], first):
@@ -87,13 +85,15 @@ def _masks(placements: Iterable[Placement]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(((1 << p.size) - 1) << start for start in p.starts) for p in placements)
 
 
-def _within(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+def _is_within(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return all(a <= b for a, b in zip(one, other, strict=True))
 
 
 @cache
-def _most(mask: int, windows: tuple[int, ...]) -> int:
-    return max((1 + _most(mask | window, windows) for window in windows if not window & mask), default=0)
+def _most_instances(mask: int, windows: tuple[int, ...]) -> int:
+    return max(
+        (1 + _most_instances(mask | window, windows) for window in windows if not window & mask), default=0
+    )
 
 
 def _fillings(starts: tuple[tuple[int, ...], ...], mask: int) -> set[tuple[int, ...]]:

@@ -7,10 +7,10 @@ import json
 from typing import Any
 
 import pytest
-from extender.k8s.node_filter import NOT_TOLERATED as TAINT
 
 from extender.explain.pod import NO_DEVICES
 from extender.k8s.affinity import Taint
+from extender.k8s.node_filter import NOT_TOLERATED as TAINT
 from extender.k8s.objects import Deleted, Node, Upserted
 from extender.k8s.pod_manifest import PodManifest
 from extender.k8s.resource_api.claim_parser import parse_claim

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from extender.dialects.pod_request import RequestError, request_of
-from extender.inventory.node_inventory import Sources
+from extender.inventory.node_inventory import Sources, inventory_of
 from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Deleted, Node, Pod
 from extender.k8s.pod_manifest import PodManifest

@@ -17,6 +17,7 @@ from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Deleted, KoordinatorDevice, KoordinatorGpu, Listed, Node, Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
 from extender.source.list_watch import ListWatch
+from extender.source.watched_kinds import WATCHED_KINDS
 from packing.fleet.fleet import Gpu
 from packing.model.reasons import Reason
 from tests.extender.builders import make_state, why

@@ -22,22 +22,26 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from packing.cost import inventory_kernels as row_kernels
-from packing.cost import kernel_args as records
 from packing.cost.demand import Mix
+from packing.cost.identical_node_kernels import find_identical
 from packing.cost.kernel_args import (
+    COMPUTE,
+    COUNT,
+    CPU,
     LANES,
-    STATES,
+    MEMORY,
     IdenticalNodes,
-    Inventory,
     MixTypes,
     Nodes,
-    Scratch,
+    SlotCounts,
     amounts_of,
     devices_of,
     layout_of,
+    scratch_for,
 )
+from packing.cost.slot_kernels import count_slots
 from packing.fleet.fleet import Fleet, Floats
+from packing.jit import checked
 from packing.model.request import Request
 
 SCARCITY = 1.9
@@ -55,56 +59,47 @@ _MOST_SIZES = 2_048
 
 
 class Slots:
-    """Slots per node and type, recounted where a node changed.
+    """Slots per node and type, counted again on nodes that changed.
 
-    ``inventory.slots`` (N, T') is cap, ``inventory.totals`` (T',) its sum over the nodes, with T' the number
-    of types filled up to a multiple of ``records.LANES`` by types without slots or price; ``counted`` (N,) is
-    the generation at which a node was counted.
+    Types without GPU are left out; the arrays are padded to a multiple of ``LANES`` types, with types that
+    have neither slots nor a price.
     """
 
     def __init__(self, fleet: Fleet, mix: Mix, sizes: Sizes | None = None) -> None:
-        kinds = [(r, x) for r, x in zip(mix.requests, mix.frequency, strict=True) if r.wants_gpu]
-        self.requests = tuple(request for request, _ in kinds)
-        self.frequency = np.array([x for _, x in kinds])
+        types = [(r, x) for r, x in zip(mix.requests, mix.frequency, strict=True) if r.wants_gpu]
+        self.requests = tuple(request for request, _ in types)
+        self.frequency = np.array([x for _, x in types])
         size_of = (sizes or Sizes()).of
         self.gpus = np.array([size_of(fleet, request) for request in self.requests])
-        width = -(-len(kinds) // LANES) * LANES
-        self.types = _filled_up(types_of(fleet, self.requests), width)
-        self.inventory = Inventory(
-            np.zeros((fleet.capacity, width), np.float32),
-            np.zeros((fleet.capacity, width), np.float32),
-            np.zeros(width),
+        nodes, width = fleet.capacity, -(-len(types) // LANES) * LANES
+        self.types = _padded(mix_types(fleet, self.requests), width)
+        self.counts = checked(
+            SlotCounts(
+                np.full(nodes, -1, np.int64),
+                np.zeros((nodes, width), np.float32),
+                np.zeros((nodes, width), np.float32),
+                np.zeros(width),
+            )
         )
-        self.scratch = Scratch(
-            np.zeros(width, np.float32),
-            np.zeros(width, np.float32),
-            np.zeros(width, np.float32),
-            np.zeros((5, len(fleet.compute)), np.float32),
-            np.zeros(len(fleet.free), np.int32),
-            np.full((STATES, 5), -1, np.float32),
-            np.zeros((STATES, width), np.float32),
-        )
-        self.twins = IdenticalNodes(np.arange(fleet.capacity), np.full(fleet.capacity, -1, np.int64))
-        self.counted = np.full(fleet.capacity, -1, np.int64)
+        table = np.empty(2 << nodes.bit_length(), np.int64)
+        self.identical = checked(IdenticalNodes(np.arange(nodes), np.full(nodes, -1, np.int64), table))
+        self.scratch = scratch_for(fleet, width)
 
-    def find_twins(self, nodes: Nodes) -> None:
-        """Find nodes in the same state: whatever is asked of all nodes is then asked of one of them only."""
-        table = np.empty(2 << self.counted.size.bit_length(), np.int64)
-        row_kernels.find_twins(table, *self.twins, *nodes)
+    def find_identical(self, nodes: Nodes) -> None:
+        """Find nodes in the same state, so that only one of them is counted and priced."""
+        find_identical(nodes, self.identical)
 
     def recount(self, nodes: Nodes) -> None:
-        """Count again where a node's generation moved on."""
-        row_kernels.count_slots(
-            self.counted, *nodes, *self.types, *self.inventory, *self.twins, *self.scratch
-        )
+        """Count again on nodes whose generation changed."""
+        count_slots(nodes, self.types, self.counts, self.identical, self.scratch)
 
     def prices(self, free_gpu: float, scarcity: float = SCARCITY, size: float = SIZE) -> Floats:
         """q (T',) in GPUs per slot; ``free_gpu`` is the free GPU of the fleet."""
-        totals = self.inventory.totals[: len(self.requests)]
+        totals = self.counts.totals[: len(self.requests)]
         sized = np.where(self.gpus > 0, self.gpus, 1.0)
         raw = np.where(self.gpus > 0, self.frequency * sized**size / np.maximum(totals, 1.0) ** scarcity, 0.0)
         value = float(raw @ totals)
-        prices = np.zeros_like(self.inventory.totals, np.float32)
+        prices = np.zeros_like(self.counts.totals, np.float32)
         prices[: raw.size] = raw * (free_gpu / value if value > 0 else 0.0)
         return prices
 
@@ -134,24 +129,23 @@ def _mean_gpu(fleet: Fleet, request: Request) -> float:
     return float(sizes[able].mean()) if able.any() else 0.0
 
 
-def types_of(fleet: Fleet, requests: Sequence[Request]) -> MixTypes:
-    """The request types of a mix against the models, resources and sharing systems of a fleet."""
+def mix_types(fleet: Fleet, requests: Sequence[Request]) -> MixTypes:
+    """Request types against the models, resources and sharing resources of a fleet."""
     amounts = amounts_of(fleet, requests)
-    shape = len(fleet.model_names), len(fleet.free)
-    allowed = np.zeros((shape[0], len(requests)), np.float32)
-    devices = np.zeros((shape[1], len(requests)), np.float32)
+    allowed = np.zeros((len(fleet.model_names), len(requests)), np.float32)
+    devices = np.zeros((len(fleet.free), len(requests)), np.float32)
     for t, request in enumerate(requests):
         devices[:, t], known = devices_of(fleet, request)
         allowed[:, t] = fleet.allowed(request) if known else 0
-    divisors = [records.CPU, records.MEMORY, records.COMPUTE]
+    divisors = [CPU, MEMORY, COMPUTE]
     amounts[divisors] = np.maximum(amounts[divisors], _TINY)
-    amounts[records.COUNT] = np.maximum(amounts[records.COUNT], 1)
+    amounts[COUNT] = np.maximum(amounts[COUNT], 1)
     asked = np.flatnonzero(devices.any(axis=1)).astype(np.int32)
-    return MixTypes(amounts, devices, allowed, asked)
+    return checked(MixTypes(amounts, devices, allowed, asked))
 
 
-def _filled_up(types: MixTypes, width: int) -> MixTypes:
-    """The same with further types, which no model is allowed to take."""
+def _padded(types: MixTypes, width: int) -> MixTypes:
+    """The same types and further ones, which no model is allowed to take."""
     more = [(0, 0), (0, width - types.amounts.shape[1])]
     amounts, devices = (np.pad(part, more, constant_values=1) for part in types[:2])
-    return MixTypes(amounts, devices, np.pad(types.allowed, more), types.asked)
+    return checked(MixTypes(amounts, devices, np.pad(types.allowed, more), types.asked))

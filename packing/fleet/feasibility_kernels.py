@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from packing.jit import F4, I1, I2, I4, I8, U1, inlined, kernel, read, write
+from packing.fleet.fit_kernels import enough, share_fits, share_mib
+from packing.jit import F4, I1, I2, I4, I8, U1, kernel, read, write
 from packing.model.reasons import Reason
 
 _UNKNOWN_NODE = int(Reason.UNKNOWN_NODE)
@@ -35,8 +36,8 @@ def node_reasons(cpu, memory, cpu_milli, memory_bytes, reasons):
     A pod that asks for none of it fits whatever is free, as kube-scheduler has it (NodeResourcesFit).
     """
     for n in range(reasons.size):
-        code = _NO_FREE_MEMORY if (memory_bytes > 0) & (memory[n] < memory_bytes) else 0
-        reasons[n] = _NO_FREE_CPU if (cpu_milli > 0) & (cpu[n] < cpu_milli) else code
+        code = 0 if enough(memory[n], memory_bytes) else _NO_FREE_MEMORY
+        reasons[n] = code if enough(cpu[n], cpu_milli) else _NO_FREE_CPU
 
 
 @kernel(read(I4, 1), read(I4, 1), I4, write(I1, 1))
@@ -46,18 +47,6 @@ def device_reasons(free, total, count, reasons):
         code = _NO_FREE_GPUS if free[n] < count else reasons[n]
         code = _TOO_FEW_GPUS if total[n] < count else code
         reasons[n] = _NO_SUCH_RESOURCE if total[n] <= 0 else code
-
-
-@inlined
-def _need(capacity, memory_mib, memory_milli):
-    """MiB that a share takes of a GPU of this capacity: ``memory_mib + capacity * memory_milli // 1000``.
-
-    Exact for capacities below 2**24: taken apart into thousands and a rest, no product is rounded, and what
-    the division of the rest by 1000 is off is less than the half thousandth that is added.
-    """
-    thousands = np.floor(capacity * np.float32(0.001))
-    rest = (capacity - thousands * np.float32(1000)) * memory_milli
-    return memory_mib + thousands * memory_milli + np.floor(rest * np.float32(0.001) + np.float32(0.0005))
 
 
 @kernel(
@@ -84,21 +73,18 @@ def share_reasons(
     share now and when empty, and the free compute and memory of the node counted in shares.
     """
     gpus, nodes = compute.shape
-    least = max(compute_milli, np.float32(1))
     fitting[:] = 0
     ever[:] = 0
     free_compute[:] = 0
     free_memory[:] = 0
     for g in range(gpus):
         for n in range(nodes):
-            need = _need(memory_capacity[g, n], memory_mib, memory_milli)
-            fits_empty = (
-                (shareable[g, n] != 0)
-                & (compute_capacity[g, n] >= compute_milli)
-                & (memory_capacity[g, n] >= need)
+            need = share_mib(memory_capacity[g, n], memory_mib, memory_milli)
+            fits_empty = share_fits(
+                shareable[g, n], compute_capacity[g, n], memory_capacity[g, n], compute_milli, need
             )
             ever[n] += fits_empty
-            now = (divisible[g, n] != 0) & (compute[g, n] >= least) & (memory[g, n] >= need)
+            now = share_fits(divisible[g, n], compute[g, n], memory[g, n], compute_milli, need)
             fitting[n] += fits_empty & now
             free_compute[n] += fits_empty * compute[g, n]
             free_memory[n] += fits_empty * memory[g, n] / max(need, np.float32(1))
@@ -130,7 +116,6 @@ def island_reasons(
     """Overlay the verdict on ``count`` shares that must be in one island, where they are ``placed`` (N,) GPU
     by GPU. Arguments as of ``share_reasons``; ``fitting`` and ``ever`` (G,) are scratch, by island."""
     gpus, nodes = compute.shape
-    least = max(compute_milli, np.float32(1))
     for n in range(nodes):
         if placed[n] == 0 or reasons[n] == _NO_SUCH_RESOURCE:
             continue
@@ -138,13 +123,15 @@ def island_reasons(
         ever[:] = 0
         most_now, most_ever = 0, 0
         for g in range(gpus):
-            need = _need(memory_capacity[g, n], memory_mib, memory_milli)
-            has = compute_capacity[g, n] >= compute_milli and memory_capacity[g, n] >= need
-            if shareable[g, n] != 0 and has:
+            need = share_mib(memory_capacity[g, n], memory_mib, memory_milli)
+            if share_fits(
+                shareable[g, n], compute_capacity[g, n], memory_capacity[g, n], compute_milli, need
+            ):
                 ever[island[g, n]] += 1
                 most_ever = max(most_ever, ever[island[g, n]])
-                fits = divisible[g, n] != 0 and compute[g, n] >= least and memory[g, n] >= need
-                fitting[island[g, n]] += fits
+                fitting[island[g, n]] += share_fits(
+                    divisible[g, n], compute[g, n], memory[g, n], compute_milli, need
+                )
                 most_now = max(most_now, fitting[island[g, n]])
         if most_ever < count:
             reasons[n] = _ISLAND_TOO_SMALL

@@ -13,13 +13,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from packing.cost.cost_cache import CachedCost, CostCache, gpus_in
+from packing.cost.cost_cache import CostCache, gpus_in
 from packing.cost.demand import Demand, Mix, by_pods
-from packing.cost.kernel_args import layout_of
-from packing.cost.slots import types_of
+from packing.cost.kernel_args import CachedCost, layout_of
+from packing.cost.slots import mix_types
 from packing.fleet.fleet import Fleet, Floats
+from packing.jit import checked
 from packing.model.request import ANY, WHOLE, Request
-from packing.policies.fgd_kernels import fgd_cost
+from packing.policies.fgd_kernels import MixWeights, fgd_cost
 from packing.policies.gpu_choice import tightest
 from packing.policies.node_sums import free_parts
 
@@ -79,14 +80,11 @@ class Fgd:
             return kept
         if self._against is None or self._against.layout != layout_of(fleet):
             self.adopt(fleet, self._tables)
-        row, nodes = self._kept.row(fleet, request)
+        cached, nodes, args = self._kept.outdated(fleet, request)
         against = self._against
         assert against is not None
-        fgd_cost(
-            row.seen, row.cost, row.gpus, row.terms, *nodes, *row.ask, *against.types, against.frequency,
-            against.gpu,
-        )  # fmt: skip
-        return row
+        fgd_cost(cached, nodes, args, against.types, against.weights)
+        return cached
 
 
 class _Against:
@@ -94,9 +92,9 @@ class _Against:
 
     def __init__(self, fleet: Fleet, mix: Mix) -> None:
         self.layout = layout_of(fleet)
-        self.types = types_of(fleet, mix.requests)
-        self.frequency = np.array(mix.frequency, np.float32)
-        self.gpu = np.zeros((5, len(fleet.compute)), np.float32)
+        self.types = mix_types(fleet, mix.requests)
+        gpu = np.zeros((5, len(fleet.compute)), np.float32)
+        self.weights = checked(MixWeights(np.array(mix.frequency, np.float32), gpu))
 
 
 def unusable_gpu(fleet: Fleet, mix: Mix) -> float:

@@ -23,13 +23,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packing.cost import inventory_kernels as row_kernels
-from packing.cost.cost_cache import CachedCost, CostCache, gpus_in
+from packing.cost.cost_cache import CostCache, gpus_in
 from packing.cost.demand import Demand, Mix
 from packing.cost.fill_value import Part, fill_table, grid
-from packing.cost.kernel_args import ValueTables, Weights, layout_of, nodes_of
+from packing.cost.inventory_kernels import inventory_cost
+from packing.cost.kernel_args import CachedCost, ValueTables, Weights, layout_of, nodes_of
 from packing.cost.slots import Sizes, Slots
 from packing.fleet.fleet import Fleet, Floats
+from packing.jit import checked
 from packing.model.request import ANY, WHOLE, Request
 from packing.policies.gpu_choice import tightest
 
@@ -117,15 +118,16 @@ class Inventory:
             return kept
         if self._counted is None or self._counted.layout != layout_of(fleet):
             self.refresh(fleet)
-        row, nodes = self._kept.row(fleet, request)
+        cached, nodes, args = self._kept.outdated(fleet, request)
         counted = self._counted
         assert counted is not None
         slots = counted.slots
-        row_kernels.inventory_cost(
-            row.seen, row.cost, row.gpus, row.terms, slots.counted, *nodes, *row.ask, *slots.types,
-            *slots.inventory, *counted.worth, *counted.weights, *slots.twins, *slots.scratch,
+        slots.recount(nodes)
+        inventory_cost(
+            cached, nodes, args, slots.types, slots.counts, counted.values, counted.weights,
+            slots.identical, slots.scratch,
         )  # fmt: skip
-        return row
+        return cached
 
 
 class _Counted:
@@ -133,12 +135,14 @@ class _Counted:
 
     def __init__(self, fleet: Fleet, tables: Tables, sizes: Sizes) -> None:
         self.layout, self._replaced = layout_of(fleet), fleet.replaced
+        self._nodes = nodes_of(fleet)
         self.slots = slots = Slots(fleet, tables.mix, sizes)
         fill, memory_mib = tables.fill, np.array(tables.memory_mib, np.float32)
-        self.worth = ValueTables(np.zeros_like(slots.inventory.totals, np.float32), fill, memory_mib)
+        prices = np.zeros_like(slots.counts.totals, np.float32)
+        self.values = checked(ValueTables(prices, fill, memory_mib))
         rho = tables.mix.cpu_per_gpu(dict(zip(slots.requests, slots.gpus.tolist(), strict=True)))
         per_gpu = STRAND_MARGIN * rho if rho > 0 else _NO_CPU_COUNTS
-        self.weights = Weights(FILL, STRANDING if rho > 0 else 0.0, per_gpu, STEP)
+        self.weights = checked(Weights(FILL, STRANDING if rho > 0 else 0.0, per_gpu, STEP))
         self.price(fleet)
 
     def still_of(self, fleet: Fleet) -> bool:
@@ -147,10 +151,9 @@ class _Counted:
 
     def price(self, fleet: Fleet) -> None:
         """Price the slots as they are now."""
-        nodes = nodes_of(fleet)
-        self.slots.find_twins(nodes)
-        self.slots.recount(nodes)
-        self.worth = self.worth._replace(prices=self.slots.prices(fleet.free_gpu()))
+        self.slots.find_identical(self._nodes)
+        self.slots.recount(self._nodes)
+        self.values.prices[:] = self.slots.prices(fleet.free_gpu())
 
 
 def build_tables(mix: Mix, memory_mib: tuple[int, ...], minimum_milli: int = 0) -> Tables:

@@ -237,8 +237,8 @@ def test_a_resource_of_one_node_takes_no_slots_from_the_others():
     slots = Slots(fleet, mix)
     slots.recount(nodes_of(fleet))
     of_kind = {request.devices[0][0]: i for i, request in enumerate(slots.requests)}
-    assert slots.inventory.slots[:, of_kind[GPU]].tolist() == [8, 0]
-    assert slots.inventory.slots[:, of_kind[MIG]].tolist() == [0, 7]
+    assert slots.counts.slots[:, of_kind[GPU]].tolist() == [8, 0]
+    assert slots.counts.slots[:, of_kind[MIG]].tolist() == [0, 7]
 
 
 # Which requests any node could host.

@@ -66,7 +66,7 @@ def test_a_node_has_no_slot_for_what_its_cpu_does_not_suffice_for():
     fleet = fleet_of(node("half", cpu=4000), node("one and a half", cpu=12_000))
     slots = Slots(fleet, Mix.of({share(500, 8000): 1}))
     slots.recount(nodes_of(fleet))
-    assert slots.inventory.slots[:, 0].tolist() == [0, 1.5]
+    assert slots.counts.slots[:, 0].tolist() == [0, 1.5]
 
 
 def test_cpu_work_goes_where_it_strands_no_gpu():
@@ -142,8 +142,8 @@ def test_slots_kept_per_node_equal_a_recount(steps):
     kept.recount(nodes_of(fleet))
     afresh = Slots(fleet, MIX)
     afresh.recount(nodes_of(fleet))
-    assert np.array_equal(kept.inventory.slots, afresh.inventory.slots)
-    assert kept.inventory.totals == pytest.approx(afresh.inventory.slots.sum(axis=0, dtype=float), abs=1e-3)
+    assert np.array_equal(kept.counts.slots, afresh.counts.slots)
+    assert kept.counts.totals == pytest.approx(afresh.counts.slots.sum(axis=0, dtype=float), abs=1e-3)
 
 
 @settings(max_examples=60, deadline=None)
@@ -154,11 +154,11 @@ def test_placing_never_raises_slots_or_fill_nor_exceeds_a_gpu(steps):
     slots.recount(nodes_of(fleet))
     for request, row in steps:
         if np.isfinite(policy.cost(fleet, request)[row]):
-            before = slots.inventory.slots.copy()
+            before = slots.counts.slots.copy()
             terms = policy.terms(fleet, request, row)
             place(fleet, policy, request, row)
             slots.recount(nodes_of(fleet))
-            assert (slots.inventory.slots <= before + 1e-6).all()
+            assert (slots.counts.slots <= before + 1e-6).all()
             assert terms["slots"] >= 0
             assert terms["fill"] >= -1e-6
     assert (fleet.compute >= 0).all()
@@ -179,7 +179,7 @@ def test_kept_rows_equal_those_worked_out_for_every_node_from_scratch(steps, ado
             fleet.give_back(held.pop())
         elif np.isfinite(kept.cost(fleet, request)[row]):
             held.append(place(fleet, kept, request, row))
-    afresh._counted.slots.twins.since.fill(-1)  # ask every node by itself
+    afresh._counted.slots.identical.since.fill(-1)  # ask every node by itself
     for request in MIX.requests:
         one, other = kept._row(fleet, request), afresh._row(fleet, request)
         assert np.array_equal(one.cost, other.cost)
@@ -196,7 +196,7 @@ def test_twins_are_the_nodes_in_the_same_state(steps):
     for request, row in steps:
         if np.isfinite(policy.cost(fleet, request)[row]):
             place(fleet, policy, request, row)
-    slots.find_twins(nodes_of(fleet))
+    slots.find_identical(nodes_of(fleet))
     free = np.vstack([fleet.cpu, fleet.node_memory, fleet.compute_capacity, fleet.compute, fleet.memory])
     states = free.T.tolist()
-    assert slots.twins.first.tolist() == [states.index(state) for state in states]
+    assert slots.identical.first.tolist() == [states.index(state) for state in states]

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from bench.packing.mig import ProfileMix
 from packing.cost.demand import Mix
 from packing.cost.fill_value import solve_patterns
-from packing.fleet.fleet import Allocation
+from packing.fleet.node_usage import Allocation
+from packing.fleet.placement import allocation_of
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import WHOLE, Request, Shares
 from packing.policies.registry import POLICIES, Policy
@@ -92,7 +93,7 @@ class _Shares:
         row = self._pick(self._policy.cost(self._fleet, request))
         if row < 0:
             return None
-        held = self._fleet.allocation(row, request, self._policy.choose(self._fleet, request, row))
+        held = allocation_of(self._fleet, row, request, self._policy.choose(self._fleet, request, row))
         self._fleet.take(held)
         self._placed += 1
         if self._placed % self._reprice == 0:

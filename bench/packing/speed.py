@@ -20,7 +20,9 @@ import numpy as np
 
 from extender.replay.traces import read_nodes, read_pods
 from packing.cost.demand import Mix
-from packing.fleet.fleet import Fleet, Floats, NodeSpec
+from packing.fleet.arrays import Floats
+from packing.fleet.fleet import Fleet
+from packing.model.node_spec import NodeSpec
 from packing.model.request import Request
 from packing.policies.registry import POLICIES, Policy, known_mix
 from packing.replay.pick_node import Pick

@@ -14,7 +14,10 @@ from dataclasses import dataclass, replace
 
 from extender.cluster.claim_check import Seen, settle_counts, settle_since
 from extender.dialects.dialect import Claims
-from packing.fleet.fleet import Allocation, Fleet, NodeSpec
+from packing.fleet.fleet import Fleet
+from packing.fleet.node_usage import Allocation
+from packing.fleet.placement import allocation_of, freest_gpus
+from packing.model.node_spec import NodeSpec
 from packing.model.request import Request, Shares
 
 log = logging.getLogger(__name__)
@@ -133,18 +136,18 @@ class Allocations:
     def promise(self, hold: Hold) -> Allocation:
         """What a pod that is promised a node, which is known, would have there."""
         row = self._fleet.rows[hold.node]
-        return self._fleet.allocation(row, hold.request, self._fleet.freest_gpus(row, hold.request))
+        return allocation_of(self._fleet, row, hold.request, freest_gpus(self._fleet, row, hold.request))
 
     def _take(self, key: str) -> None:
         hold = self._holds[key]
         row = self._fleet.rows[hold.node]
-        shape = self._fleet.shapes[row]
+        shape = self._fleet.specs[row]
         assert shape is not None
         seen = self._seen[key]
         request, doubt = settle_counts(shape, hold.request, seen.reported)
         settled = settle_since(shape, hold.request, hold.claims, hold.possible, seen)
         self._doubt(key, "; ".join(filter(None, (doubt, settled.doubt))))
-        allocation = self._fleet.allocation(row, request)
+        allocation = allocation_of(self._fleet, row, request)
         if settled.parts:
             allocation = replace(allocation, shares=settled.parts, slices=settled.slices)
         self._taken[key] = allocation

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from extender.dialects.dialect import Claim, Claims
 from extender.untrusted.limits import quoted, shorten
 from packing.model.mig_instances import Instances, every_slice
-from packing.model.node_spec import Gpu, NodeSpec, meaning
+from packing.model.node_spec import Gpu, NodeSpec, resolve_on
 from packing.model.request import WHOLE, Request, Shares, whole_gpus
 
 _ROUNDING = 2
@@ -42,7 +42,7 @@ def reconcile_claims(shape: NodeSpec, request: Request, claims: Claims | None) -
     """What a pod bound to this node has of its divided GPUs."""
     if not shape.sharing_resource:
         return ReconciledClaims()
-    asked = meaning(shape, request).shares
+    asked = resolve_on(shape, request).shares
     if claims is not None and claims.resource != shape.sharing_resource:
         claims = None  # written for another kind of node: what counts here is what the pod asks for
     if claims is None and asked is None:
@@ -77,8 +77,8 @@ def settle_counts(
     """
     if not reported:
         return request, ""
-    asked = dict(meaning(shape, request).devices)
-    plain = {pool.resource for pool in shape.pools if not shape.divides(pool)}
+    asked = dict(resolve_on(shape, request).devices)
+    plain = {pool.resource for pool in shape.pools if not shape.is_divisible(pool)}
     more = {name: held for name, held in reported if name in plain and held > asked.get(name, 0)}
     if not more:
         return request, ""
@@ -295,10 +295,10 @@ def settle_since(
     if counts != claims:
         settled = reconcile_claims(shape, request, counts)
     for share in larger:
-        if not _covers(meaning(shape, before).shares, share):
+        if not _covers(resolve_on(shape, before).shares, share):
             more = reconcile_claims(shape, Request(shares=share), _with_least(counts, share))
             settled = _both(settled, more)
-    now = meaning(shape, request).shares
+    now = resolve_on(shape, request).shares
     if counts != claims or any(not _covers(now, share) for share in known):
         return replace(settled, doubt=_CHANGED)
     return settled
@@ -329,7 +329,7 @@ def _as_granted(shape: NodeSpec, request: Request, share: Shares) -> Request:
     """A request that cannot be read, with the share that the pod can have been given here; whole GPUs where
     its spec asks for those, too."""
     others = replace(request, devices=tuple(one for one in request.devices if one[0] != share.resource))
-    beside = meaning(shape, others)
+    beside = resolve_on(shape, others)
     if beside.shares:
         share = whole_gpus(share.count + beside.shares.count, share.resource)
     return replace(beside, shares=share)

@@ -47,7 +47,7 @@ class PolicyRefresher:
         """
         state, now = self._state, asyncio.get_running_loop().time()
         learnt, moved = state.learnt - self._learnt, state.fleet.changes - self._moved
-        long_since, gpus = now - self._at >= LONGEST, np.count_nonzero(state.fleet.compute_capacity)
+        long_since, gpus = now - self._at >= LONGEST, np.count_nonzero(state.fleet.arrays.compute_capacity)
         enough = min(LEARNT, max(self._learnt, 1))
         if learnt >= enough or (learnt and long_since) or (gpus and not self._planned):
             await self._plan()

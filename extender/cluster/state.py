@@ -41,9 +41,11 @@ from extender.k8s.quantity import QuantityError
 from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
 from extender.protocol.node_names import NameTable, NodeNames
 from extender.untrusted.limits import NAME, TAUGHT_NAMES
-from packing.fleet.arrays import TooMany
 from packing.fleet.feasibility import could_host
-from packing.fleet.fleet import Allocation, Fleet, NodeSpec
+from packing.fleet.fleet import Fleet
+from packing.fleet.names import TooMany
+from packing.fleet.node_usage import Allocation
+from packing.model.node_spec import NodeSpec
 from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.policies.registry import Policy
@@ -145,7 +147,7 @@ class State:
         if not own and not promised:  # as for most pods that wait
             yield self.fleet
             return
-        closed = {one.row: Reason(int(self.fleet.blocked[one.row])) for one in own}
+        closed = {one.row: Reason(int(self.fleet.arrays.blocked[one.row])) for one in own}
         for row in closed:
             self.fleet.block(row, self._closed(row, pod.uid))
         try:
@@ -482,7 +484,7 @@ class State:
         row = self.fleet.rows.get(name)
         if row is not None and self.binds:
             self.fleet.block(row, self._closed(row))
-        if row is None or not self.fleet.overcommitted[row]:
+        if row is None or not self.fleet.arrays.overcommitted[row]:
             self._overcommitted.discard(name)
         elif name not in self._overcommitted:
             self._overcommitted.add(name)
@@ -490,7 +492,7 @@ class State:
 
     def _closed(self, row: int, but_for: str = "") -> Reason:
         """Why a node takes nothing at all; ``but_for`` is the UID of a pod that is not to count."""
-        shape = self.fleet.shapes[row]
+        shape = self.fleet.specs[row]
         assert shape is not None
         writer = WRITERS.get(shape.sharing_resource) if self.binds else None
         if shape.blocked or writer is None:

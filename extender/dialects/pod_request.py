@@ -5,7 +5,7 @@ vocabularies of ``DIALECTS``. A pod speaks one of them at most. Contradictory or
 raise ``RequestError`` with a text for the pod's owner; nothing is guessed.
 
 The same ``nvidia.com/gpu: 1`` is a whole GPU on a plain node and a device of HAMi's on a HAMi node: the
-request stays one value, and ``packing.model.node_spec.meaning`` says what it is on a node.
+request stays one value, and ``packing.model.node_spec.resolve_on`` says what it is on a node.
 """
 
 from __future__ import annotations

@@ -97,11 +97,13 @@ class NodeView:
 def view_node(state: State, name: str, now: float) -> NodeView | None:
     """The node as it is, None where it is not known. ``now``: seconds of the clock of tentative holds."""
     row = state.fleet.rows.get(name)
-    shape = state.fleet.shapes[row] if row is not None else None
+    shape = state.fleet.specs[row] if row is not None else None
     if row is None or shape is None:
         return None
     fleet = state.fleet
-    closed = Reason.OVERCOMMITTED if fleet.overcommitted[row] else Reason(int(fleet.blocked[row]))
+    closed = (
+        Reason.OVERCOMMITTED if fleet.arrays.overcommitted[row] else Reason(int(fleet.arrays.blocked[row]))
+    )
     holders = [holder for key in state.allocations.holders(name) if (holder := _holder(state, key, now))]
     return NodeView(
         name=name,
@@ -109,22 +111,22 @@ def view_node(state: State, name: str, now: float) -> NodeView | None:
         takes_nothing=closed.text if closed is not Reason.FITS else "",
         problem=state.problems.get(name, ""),
         read_from=_sources(state, name),
-        free_cpu_milli=int(fleet.free_cpu[row]),
-        free_memory_mib=int(fleet.free_memory[row]) >> 20,
+        free_cpu_milli=int(fleet.arrays.free_cpu[row]),
+        free_memory_mib=int(fleet.arrays.free_memory[row]) >> 20,
         gpus=tuple(
             GpuView(
                 index,
-                int(fleet.compute[index, row]),
-                int(fleet.memory[index, row]),
+                int(fleet.arrays.compute[index, row]),
+                int(fleet.arrays.memory[index, row]),
                 gpu.memory_mib,
-                _places(fleet.slices(row, index)),
+                _places(fleet.usage(row).slices(index)),
             )
             for index, gpu in enumerate(shape.gpus)
         ),
         pools=tuple(
             PoolView(
                 pool.resource,
-                int(fleet.free[fleet.resources[pool.resource], row]),
+                int(fleet.arrays.free_devices[fleet.names.resources[pool.resource], row]),
                 pool.total,
                 pool.compute_milli,
                 pool.memory_mib,
@@ -169,7 +171,7 @@ def _holder(state: State, key: str, now: float) -> HolderView | None:
     taken, pod = state.allocations.taken(key), assumed_pods.pod if assumed_pods else state.pods.get(key)
     if taken is None or pod is None:
         return None
-    names = {index: name for name, index in state.fleet.resources.items()}
+    names = {index: name for name, index in state.fleet.names.resources.items()}
     gpus = tuple(gpu for gpu, _, _ in taken.shares)
     ids = tuple(device for _, device in pod.devices)
     return HolderView(

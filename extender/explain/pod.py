@@ -27,7 +27,8 @@ from extender.untrusted.limits import KEY, LISTED_NAMES, YAML_NODES, shorten
 from extender.verbs.evaluate import Evaluation, evaluate
 from extender.verbs.scores import best, levels
 from packing.fleet.fleet import Fleet
-from packing.model.node_spec import meaning
+from packing.fleet.placement import share_mib
+from packing.model.node_spec import resolve_on
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
@@ -258,37 +259,49 @@ def _refusal(fleet: Fleet, names: NodeNames, verdict: Evaluation, reason: Reason
 def _lacking(fleet: Fleet, rows: Rows, request: Request) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """How far each row is from having what is asked, each thing by its own measure: (len(rows),)."""
     lacking = np.zeros(rows.size, np.float64)
-    amounts = (fleet.free_cpu, request.cpu_milli), (fleet.free_memory, request.memory_bytes)
+    amounts = (fleet.arrays.free_cpu, request.cpu_milli), (fleet.arrays.free_memory, request.memory_bytes)
     for free, asked in amounts:
         lacking += np.maximum(asked - free[rows], 0) / max(asked, 1)
     for name, count in request.devices:
-        free_devices = fleet.free[fleet.resources[name]][rows] if name in fleet.resources else 0
+        free_devices = (
+            fleet.arrays.free_devices[fleet.names.resources[name]][rows]
+            if name in fleet.names.resources
+            else 0
+        )
         lacking += np.maximum(count - free_devices, 0) / count
     if (part := request.shares) and part.compute_milli:
-        largest = (fleet.compute * fleet.divisible)[:, rows].max(axis=0)
+        largest = (fleet.arrays.compute * fleet.arrays.divisible)[:, rows].max(axis=0)
         lacking += np.maximum(part.compute_milli - largest, 0) / part.compute_milli
     return lacking
 
 
 def _needs(fleet: Fleet, row: int, request: Request) -> list[Need]:
     """What the request means on a node, thing by thing; nothing for a node that is not known."""
-    shape = fleet.shapes[row] if row >= 0 else None
+    shape = fleet.specs[row] if row >= 0 else None
     if shape is None:
         return []
-    request = meaning(shape, request)
+    request = resolve_on(shape, request)
     needs = [
-        Need("cpu (milli)", request.cpu_milli, int(fleet.free_cpu[row]), shape.cpu_milli),
-        Need("memory (MiB)", request.memory_mib, -(-int(fleet.free_memory[row]) >> 20), shape.memory_mib),
+        Need("cpu (milli)", request.cpu_milli, int(fleet.arrays.free_cpu[row]), shape.cpu_milli),
+        Need(
+            "memory (MiB)", request.memory_mib, -(-int(fleet.arrays.free_memory[row]) >> 20), shape.memory_mib
+        ),
     ]
     for name, count in request.devices[:LISTED_NAMES]:
-        resource = fleet.resources.get(name)
-        free, total = (0, 0) if resource is None else (fleet.free[resource, row], fleet.total[resource, row])
+        resource = fleet.names.resources.get(name)
+        free, total = (
+            (0, 0)
+            if resource is None
+            else (fleet.arrays.free_devices[resource, row], fleet.arrays.total_devices[resource, row])
+        )
         needs.append(Need(shorten(name, KEY), count, int(free), int(total)))
     if part := request.shares:
-        mib = [fleet.share_mib(row, gpu, request) for gpu in range(len(shape.gpus))]
+        mib = [share_mib(fleet, row, gpu, part) for gpu in range(len(shape.gpus))]
         enough = [
-            fleet.divisible[gpu, row] and fleet.compute[gpu, row] >= part.compute_milli and free >= mib[gpu]
-            for gpu, free in enumerate(fleet.memory[: len(shape.gpus), row])
+            fleet.arrays.divisible[gpu, row]
+            and fleet.arrays.compute[gpu, row] >= part.compute_milli
+            and free >= mib[gpu]
+            for gpu, free in enumerate(fleet.arrays.memory[: len(shape.gpus), row])
         ]
         what = f"GPUs with {part.compute_milli} milli and {max(mib, default=0)} MiB"
         needs.append(Need(what, part.count, sum(map(bool, enough)), len(shape.gpus)))

@@ -32,8 +32,8 @@ from extender.untrusted.limits import (
     quoted,
     shorten,
 )
-from packing.fleet.fleet import Gpu, NodeSpec, Pool
 from packing.model.gpu_catalogue import Model, Profile, find_model, parse_product, parse_profile, placement_of
+from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
 from packing.model.request import WHOLE
 

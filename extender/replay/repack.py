@@ -29,7 +29,10 @@ from extender.k8s.scheduling_rules import NodeFilter
 from extender.replay.traces import BadTrace
 from extender.settings import Settings
 from extender.source.snapshot import SnapshotSource, read
-from packing.fleet.fleet import Allocation, Fleet
+from packing.fleet.feasibility import reasons_for
+from packing.fleet.fleet import Fleet
+from packing.fleet.node_usage import Allocation
+from packing.fleet.placement import allocation_of
 from packing.model.request import Request
 from packing.policies.registry import POLICIES, Policy, known_mix
 from packing.replay.pick_node import Pick
@@ -68,9 +71,9 @@ class _Cluster:
         SnapshotSource(read(paths), self.name).start(self.state.apply)
         fleet = self.state.fleet
         cordoned = [fleet.rows[node.name] for node in self.state.nodes.values() if node.unschedulable]
-        self.open: Flags = fleet.blocked == 0
+        self.open: Flags = fleet.arrays.blocked == 0
         self.open[cordoned] = False
-        self.gpus: Flags = (fleet.compute_capacity > 0) & self.open
+        self.gpus: Flags = (fleet.arrays.compute_capacity > 0) & self.open
         if not self.gpus.any():
             raise BadTrace(f"{', '.join(map(str, paths))}: no node that takes pods has a GPU")
         self._admitted: dict[object, Flags] = {}
@@ -103,7 +106,7 @@ class _Cluster:
         rules = (pod.spec.node_selector, pod.rules)
         admitted = self._admitted.get(rules)
         if admitted is None:
-            admitted = np.zeros(self.state.fleet.capacity, bool)
+            admitted = np.zeros(self.state.fleet.arrays.capacity, bool)
             admits = NodeFilter(pod.rules, pod.spec.node_selector)
             for node in self.state.nodes.values():
                 obstacle = admits.obstacle(node.name, node.labels, node.taints, node.unschedulable)
@@ -132,7 +135,7 @@ def replay_snapshot(
     for name in policies:
         mix = known_mix(name, counts) if options.known_mix else None
         policy, started = POLICIES[name](mix, prior=prior, minimum_milli=minimum), time.perf_counter()
-        pick = Pick(np.argsort(cluster.state.fleet.order, kind="stable"), sample=options.sample)
+        pick = Pick(np.argsort(cluster.state.fleet.arrays.order, kind="stable"), sample=options.sample)
         report = lambda part, name=name: progress(f"{cluster.name} {name}", part)  # noqa: E731
         with cluster.emptied() as fleet:
             placed, left = _pack(fleet, policy, cluster.moved, pick, report)
@@ -149,7 +152,7 @@ def _pack(
     """Place each pod in turn: what was taken, and the keys of the pods that found no place."""
     placed: list[Allocation] = []
     left: list[str] = []
-    priced, moved = fleet.changes, MOVED * np.count_nonzero(fleet.compute_capacity)
+    priced, moved = fleet.changes, MOVED * np.count_nonzero(fleet.arrays.compute_capacity)
     policy.adopt(fleet, policy.plan(fleet)())
     for i, pod in enumerate(pods, 1):
         policy.observe(pod.request)
@@ -158,14 +161,14 @@ def _pack(
         elif fleet.changes - priced > moved:
             policy.refresh(fleet)
             priced = fleet.changes
-        free = fleet.reasons(pod.request) == 0
+        free = reasons_for(fleet, pod.request) == 0
         fits = pod.rows & free
         fits[pod.home] = free[pod.home]
         row = pick(np.where(fits, policy.cost(fleet, pod.request), np.inf).astype(np.float32))
         if row < 0:
             left.append(pod.key)
             continue
-        placed.append(fleet.allocation(row, pod.request, policy.choose(fleet, pod.request, row)))
+        placed.append(allocation_of(fleet, row, pod.request, policy.choose(fleet, pod.request, row)))
         fleet.take(placed[-1])
         report(i / len(pods))
     report(1.0)
@@ -175,7 +178,11 @@ def _pack(
 def _row(cluster: _Cluster, policy: str, left: list[str], seconds: float) -> dict[str, Any]:
     """The figures of the fleet as it stands at this moment."""
     fleet, exists = cluster.state.fleet, cluster.gpus
-    whole = (fleet.compute == fleet.compute_capacity) & (fleet.memory == fleet.memory_capacity) & exists
+    whole = (
+        (fleet.arrays.compute == fleet.arrays.compute_capacity)
+        & (fleet.arrays.memory == fleet.arrays.memory_capacity)
+        & exists
+    )
     has = exists.any(axis=0)
     return {
         "trace": cluster.name,

@@ -23,8 +23,8 @@ from bench.packing.mig import ProfileMix
 from bench.packing.mixes import ShareMix, Work
 from bench.packing.windows import MigMasks
 from packing.fleet.arrays import LARGEST
-from packing.fleet.fleet import Gpu, NodeSpec
 from packing.model.gpu_catalogue import Geometry, find_model
+from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import WHOLE, Request, Shares
 
 _T = TypeVar("_T")

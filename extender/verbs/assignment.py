@@ -28,13 +28,13 @@ def written(
 ) -> tuple[dict[str, str], ReconciledClaims]:
     """The annotations that give a pod these GPUs of a node that shares them, and what they mean once they
     come back by the watch. Raises RequestError where that is something else, or nobody can be told."""
-    shape = fleet.shapes[row]
+    shape = fleet.specs[row]
     assert shape is not None  # the pod fits there
     if (writer := WRITERS.get(shape.sharing_resource)) is None:
         raise RequestError(
             f"Stowage cannot say who has which GPU of a node that is shared by {shape.sharing_resource}"
         )
-    taken = {gpu: fleet.slices(row, gpu) for gpu in gpus}
+    taken = {gpu: fleet.usage(row).slices(gpu) for gpu in gpus}
     assignment = writer.assignment(pod, shape, gpus, time.time(), taken)
     bound = replace(pod, node_name=shape.name, annotations={**pod.annotations, **assignment})
     settled = reconcile_claims(shape, request, claims_of(bound))
@@ -51,14 +51,14 @@ def where_assigned(
 
     One node of each kind (sharing system and GPU model) answers for all of its kind.
     """
-    if len(fleet.divisions) == 1:  # no node shares its GPUs
+    if len(fleet.names.sharing_resources) == 1:  # no node shares its GPUs
         return codes
     fits = np.flatnonzero((codes == Reason.FITS) & (rows >= 0))
     fits = fits[_shares_asked(fleet, request)[rows[fits]]]
     if not fits.size:
         return codes
     codes = codes.copy()
-    kinds = fleet.divided[rows[fits]].astype(np.int64) << 32 | fleet.model[rows[fits]]
+    kinds = fleet.arrays.sharing[rows[fits]].astype(np.int64) << 32 | fleet.arrays.model[rows[fits]]
     for kind in np.unique(kinds):
         alike = fits[kinds == kind]
         if not _can_be_assigned(state, fleet, pod, request, int(rows[alike[0]])):
@@ -69,17 +69,19 @@ def where_assigned(
 def _shares_asked(fleet: Fleet, request: Request) -> npt.NDArray[np.bool_]:
     """(N,) where the request takes GPUs, or parts of them, that are placed device by device."""
     if request.shares:
-        divided: npt.NDArray[np.bool_] = fleet.divided == fleet.divisions.get(request.shares.resource, -1)
+        divided: npt.NDArray[np.bool_] = fleet.arrays.sharing == fleet.names.sharing_resources.get(
+            request.shares.resource, -1
+        )
         return divided
-    asked = np.zeros(fleet.capacity, bool)
+    asked = np.zeros(fleet.arrays.capacity, bool)
     for name, _ in request.devices:
-        if name in fleet.resources:
-            asked |= fleet.divides[fleet.resources[name]] > 0
+        if name in fleet.names.resources:
+            asked |= fleet.arrays.divisible_pool[fleet.names.resources[name]] > 0
     return asked
 
 
 def _can_be_assigned(state: State, fleet: Fleet, pod: Pod, request: Request, row: int) -> bool:
-    shape = fleet.shapes[row]
+    shape = fleet.specs[row]
     assert shape is not None
     if not state.binds:
         # Other systems may have an extender or a binder of their own beside Stowage; ours has only ``bind``.

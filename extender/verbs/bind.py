@@ -29,7 +29,7 @@ from extender.untrusted.limits import shorten
 from extender.verbs.assignment import written
 from extender.verbs.evaluate import evaluate
 from extender.verbs.handover import Takeover
-from packing.model.node_spec import meaning
+from packing.model.node_spec import resolve_on
 from packing.model.reasons import Reason
 
 PATIENCE = 1.0
@@ -184,16 +184,16 @@ def assign(state: State, pod: Pod, node: str, possibly_bound: PossiblyBound = ()
     if reason not in (Reason.FITS, Reason.NO_ASSIGNER):  # what is in the way of the latter is said below
         raise (Busy if reason is Reason.PLUGIN_BUSY else Refusal)(reason.text)
     row = int(verdict.rows[0])
-    shape = state.fleet.shapes[row]
+    shape = state.fleet.specs[row]
     assert shape is not None  # the node is known
-    meant = meaning(shape, request)
+    meant = resolve_on(shape, request)
     if not shape.sharing_resource or meant.shares is None:
         return {}
     with state.fleet_view_for(pod, possibly_bound) as fleet:
         chosen = state.policy.choose(fleet, meant, row)
         assignment, settled = written(fleet, row, pod, request, chosen)
-        if any(fleet.slices(row, gpu) & mask for gpu, mask in settled.slices) or not all(
-            fleet.compute[gpu, row] >= milli and fleet.memory[gpu, row] >= mib
+        if any(fleet.usage(row).slices(gpu) & mask for gpu, mask in settled.slices) or not all(
+            fleet.arrays.compute[gpu, row] >= milli and fleet.arrays.memory[gpu, row] >= mib
             for gpu, milli, mib in settled.parts
         ):
             raise Refusal(Reason.FRAGMENTED.text)

@@ -15,7 +15,9 @@ from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.verbs.assignment import where_assigned
 from extender.verbs.scores import Keys, rank_keys
-from packing.fleet.fleet import Fleet, Floats
+from packing.fleet.arrays import Floats
+from packing.fleet.feasibility import reasons_for
+from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
@@ -64,7 +66,7 @@ def evaluate(
 def codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> npt.NDArray[np.int8]:
     """Reason codes for these rows, (len(rows),), as far as resources are counted, on the fleet as it stands
     for the pod."""
-    codes = np.append(fleet.reasons(request), np.int8(Reason.UNKNOWN_NODE))[rows]  # row -1 is the last
+    codes = np.append(reasons_for(fleet, request), np.int8(Reason.UNKNOWN_NODE))[rows]  # row -1 is the last
     return where_assigned(state, fleet, pod, request, rows, codes)
 
 
@@ -96,8 +98,8 @@ def _as_devices(state: State, always: tuple[str, ...], mapped: list[str], node: 
     row = state.fleet.rows.get(node)
     if not mapped or row is None or not state.devices.on_node(node, state.labels_of(node)).has_pools:
         return always
-    numbers = {name: state.fleet.resources.get(name) for name in mapped}
-    given = (name for name, n in numbers.items() if n is None or not state.fleet.total[n, row])
+    numbers = {name: state.fleet.names.resources.get(name) for name in mapped}
+    given = (name for name, n in numbers.items() if n is None or not state.fleet.arrays.total_devices[n, row])
     return (*given, *always)
 
 
@@ -138,7 +140,7 @@ def _foresee(state: State, pod: Pod, names: NodeNames, given: list[tuple[str, ..
 
 def _ranked(state: State, cost: Floats, forecasts: tuple[Forecast, ...], rows: Rows) -> tuple[Floats, Keys]:
     """The costs with those of the forecasts, and the keys to sort by; where that fails, all are equal."""
-    order = state.fleet.order[rows]
+    order = state.fleet.arrays.order[rows]
     try:
         cost = cost + _price(forecasts) if forecasts else cost
         return cost, rank_keys(cost, order)

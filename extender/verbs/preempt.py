@@ -81,7 +81,7 @@ def _fits_without(
 def _when_plugin_is_idle(fleet: Fleet, row: int) -> Iterator[None]:
     """Inside the block, a node whose device plugin is busy with a pod that starts is open: that passes sooner
     than the victims are gone, and the pod that starts may be one of them."""
-    reason = Reason(int(fleet.blocked[row]))
+    reason = Reason(int(fleet.arrays.blocked[row]))
     if reason is not Reason.PLUGIN_BUSY:
         yield
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from packing.cost.kernel_args import CachedCost, Nodes, RequestArgs, layout_of, nodes_of, request_args
+from packing.cost.kernel_args import CachedCost, Nodes, RequestArgs, nodes_of, request_args
 from packing.fleet.fleet import Fleet
 from packing.jit import checked
 from packing.model.request import Request
@@ -24,7 +24,7 @@ class CostCache:
 
     def __init__(self) -> None:
         self._costs: dict[Request, tuple[CachedCost, RequestArgs]] = {}
-        self._layout = 0, 0
+        self._layout = 0, 0, 0
         self._last: tuple[Request | None, int, CachedCost | None] = None, -1, None
         self._nodes: Nodes | None = None
 
@@ -35,15 +35,15 @@ class CostCache:
 
     def outdated(self, fleet: Fleet, request: Request) -> tuple[CachedCost, Nodes, RequestArgs]:
         """The cost of this request, which the caller brings up to date, and what it needs for that."""
-        layout = layout_of(fleet)
+        layout = fleet.layout
         if layout != self._layout or self._nodes is None:
             self._costs.clear()
             self._layout, self._nodes = layout, nodes_of(fleet)
         found = self._costs.get(request)
         if found is None:
-            if len(self._costs) >= min(_MOST_REQUESTS, _MOST_CELLS // fleet.capacity):
+            if len(self._costs) >= min(_MOST_REQUESTS, _MOST_CELLS // fleet.arrays.capacity):
                 self._costs.pop(next(iter(self._costs)), None)
-            found = self._costs[request] = _unknown_cost(fleet.capacity), request_args(fleet, request)
+            found = self._costs[request] = _unknown_cost(fleet.arrays.capacity), request_args(fleet, request)
         cached, args = found
         self._last = request, fleet.changes, cached
         return cached, self._nodes, args

@@ -21,8 +21,8 @@ def _state_hash(n, nodes):
     found = np.int64(nodes.cpu[n]) * 1_000_003 + np.int64(nodes.node_memory[n])
     for g in range(nodes.compute.shape[0]):
         found = found * 1_000_003 + np.int64(nodes.compute[g, n]) * 65_537 + np.int64(nodes.memory[g, n])
-    for r in range(nodes.free.shape[0]):
-        found = found * 1_000_003 + nodes.free[r, n]
+    for r in range(nodes.free_devices.shape[0]):
+        found = found * 1_000_003 + nodes.free_devices[r, n]
     return found ^ (found >> 29)
 
 
@@ -33,7 +33,7 @@ def _same_state(n, m, nodes):
     same = same and nodes.free_cpu[n] == nodes.free_cpu[m] and nodes.free_memory[n] == nodes.free_memory[m]
     same = same and nodes.model[n] == nodes.model[m] and nodes.max_island[n] == nodes.max_island[m]
     same = same and nodes.overcommitted[n] == nodes.overcommitted[m] and nodes.blocked[n] == nodes.blocked[m]
-    same = same and nodes.divided[n] == nodes.divided[m]
+    same = same and nodes.sharing[n] == nodes.sharing[m]
     if not same:
         return False
     for g in range(nodes.compute.shape[0]):
@@ -43,10 +43,10 @@ def _same_state(n, m, nodes):
         same = same and nodes.memory_capacity[g, n] == nodes.memory_capacity[g, m]
         same = same and nodes.divisible[g, n] == nodes.divisible[g, m]
         same = same and nodes.island[g, n] == nodes.island[g, m]
-    for r in range(nodes.free.shape[0]):
-        same = same and nodes.free[r, n] == nodes.free[r, m]
+    for r in range(nodes.free_devices.shape[0]):
+        same = same and nodes.free_devices[r, n] == nodes.free_devices[r, m]
         same = same and nodes.device_gpu[r, n] == nodes.device_gpu[r, m]
-        same = same and nodes.divides[r, n] == nodes.divides[r, m]
+        same = same and nodes.divisible_pool[r, n] == nodes.divisible_pool[r, m]
     return same
 
 

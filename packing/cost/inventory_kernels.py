@@ -122,7 +122,7 @@ def _price_of_lost(n, counts, amounts, prices, limits, lost):
 
 
 @inlined
-def _take(n, chosen, gpu, share, asked_devices, divides, device_gpu, devices):
+def _take(n, chosen, gpu, share, asked_devices, divisible_pool, device_gpu, devices):
     """The GPU that shares and counted devices take, in GPUs; sets ``devices`` (R,) that go from each pool.
 
     A pool of divisible GPUs counts whole ones, so it loses each GPU of which a first part is taken.
@@ -133,8 +133,8 @@ def _take(n, chosen, gpu, share, asked_devices, divides, device_gpu, devices):
             size += 0.5 * (share / 1000.0 + gpu[TAKES, g] / max(gpu[CAPACITY, g], np.float32(1)))
             first_parts += gpu[FREE, g] > 0.999
     for r in range(devices.size):
-        devices[r] = max(asked_devices[r], first_parts) if divides[r, n] else asked_devices[r]
-        if not divides[r, n]:
+        devices[r] = max(asked_devices[r], first_parts) if divisible_pool[r, n] else asked_devices[r]
+        if not divisible_pool[r, n]:
             size += asked_devices[r] * device_gpu[r, n]
     return size
 
@@ -159,7 +159,7 @@ def inventory_cost(cached, nodes, request, types, counts, values, weights, ident
             continue
         if not node_fits(n, nodes, request):
             continue
-        count, share, mib, milli = shares_on_node(n, request, nodes.divides)
+        count, share, mib, milli = shares_on_node(n, request, nodes.divisible_pool)
         if load_gpus(n, nodes, count, share, mib, milli, asked[ISLAND], gpu) < count:
             continue
         cpu_left, memory_left = nodes.cpu[n] - asked[CPU], nodes.node_memory[n] - asked[MEMORY]
@@ -170,8 +170,10 @@ def inventory_cost(cached, nodes, request, types, counts, values, weights, ident
             if count == 1 and (gpu[TAKES, g] < 0 or same_as_earlier_gpu(g, gpu)):
                 continue
             chosen = np.int64(1) << g if count == 1 else tightest_gpus(gpu, count)
-            size = _take(n, chosen, gpu, share, asked_devices, nodes.divides, nodes.device_gpu, devices)
-            set_limits(n, cpu_left, memory_left, nodes.free, devices, types, limits)
+            size = _take(
+                n, chosen, gpu, share, asked_devices, nodes.divisible_pool, nodes.device_gpu, devices
+            )
+            set_limits(n, cpu_left, memory_left, nodes.free_devices, devices, types, limits)
             _count_lost(chosen, gpu, share, types.amounts, scratch)
             slots = _price_of_lost(n, counts, types.amounts, values.prices, limits, scratch.lost)
             fill = -weights.fill * _fill_gained(chosen, gpu, share, values)

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet.fleet import Fleet, Floats
+from packing.fleet.arrays import Floats
+from packing.fleet.fleet import Fleet
 from packing.jit import (
     Float32Array,
     Float32Array2D,
@@ -56,10 +57,10 @@ class Nodes(NamedTuple):
     memory: Float32Array2D
     memory_capacity: Float32Array2D
     divisible: UInt8Array2D
-    free: Int32Array2D
+    free_devices: Int32Array2D
     device_gpu: Float32Array2D
-    divides: UInt8Array2D
-    divided: UInt8Array
+    divisible_pool: UInt8Array2D
+    sharing: UInt8Array
     free_cpu: Int64Array
     free_memory: Int64Array
     island: UInt8Array2D
@@ -148,12 +149,7 @@ class CachedCost(NamedTuple):
 
 def nodes_of(fleet: Fleet) -> Nodes:
     """The arrays of a fleet, valid until its layout changes."""
-    return checked(Nodes(*(getattr(fleet, name) for name in Nodes._fields)))
-
-
-def layout_of(fleet: Fleet) -> tuple[int, int]:
-    """Changes when the arrays of a fleet are replaced by larger ones, or an index gets a new meaning."""
-    return id(fleet), fleet.grown
+    return checked(Nodes(*(getattr(fleet.arrays, name) for name in Nodes._fields)))
 
 
 def scratch_for(fleet: Fleet, types: int) -> Scratch:
@@ -163,8 +159,8 @@ def scratch_for(fleet: Fleet, types: int) -> Scratch:
             np.zeros(types, np.float32),
             np.zeros(types, np.float32),
             np.zeros(types, np.float32),
-            np.zeros((5, len(fleet.compute)), np.float32),
-            np.zeros(len(fleet.free), np.int32),
+            np.zeros((5, len(fleet.arrays.compute)), np.float32),
+            np.zeros(len(fleet.arrays.free_devices), np.int32),
             np.full((GPU_STATES, 5), -1, np.float32),
             np.zeros((GPU_STATES, types), np.float32),
         )
@@ -174,18 +170,18 @@ def scratch_for(fleet: Fleet, types: int) -> Scratch:
 def request_args(fleet: Fleet, request: Request) -> RequestArgs:
     """A request against the models and resources of this fleet."""
     devices, known = devices_of(fleet, request)
-    allowed = fleet.allowed(request) if known else np.zeros(len(fleet.model_names), np.uint8)
+    allowed = fleet.names.allowed(request) if known else np.zeros(len(fleet.names.model_names), np.uint8)
     exact = np.array([request.cpu_milli, request.memory_bytes], np.int64)
     return checked(RequestArgs(exact, amounts_of(fleet, [request])[:, 0].copy(), allowed, devices))
 
 
 def devices_of(fleet: Fleet, request: Request) -> tuple[npt.NDArray[np.int32], bool]:
     """Counted devices of each resource (R,), and whether the fleet has all the resources."""
-    devices = np.zeros(len(fleet.free), np.int32)
+    devices = np.zeros(len(fleet.arrays.free_devices), np.int32)
     for name, count in request.devices:
-        if name not in fleet.resources:
+        if name not in fleet.names.resources:
             return devices, False
-        resource = fleet.resources[name]
+        resource = fleet.names.resources[name]
         devices[resource] = min(int(devices[resource]) + count, MOST_DEVICES)
     return devices, True
 
@@ -199,7 +195,7 @@ def amounts_of(fleet: Fleet, requests: Sequence[Request]) -> Floats:
 def _amounts(fleet: Fleet, request: Request) -> list[float]:
     part = request.shares
     share = (part.count, part.compute_milli, part.memory_mib, part.memory_milli) if part else (0, 0, 0, 0)
-    sharing = fleet.divisions.get(part.resource, -1) if part else 0
+    sharing = fleet.names.sharing_resources.get(part.resource, -1) if part else 0
     max_per_gpu = 0 if part is None else 1 if part.count > 1 else _MANY
     island = request.gpus if request.island else 0
     return [request.cpu_milli, request.memory_mib, *share, island, sharing, max_per_gpu]

@@ -77,9 +77,9 @@ def node_fits(n, nodes, request):
         return False
     if request.allowed[nodes.model[n]] == 0 or nodes.max_island[n] < request.amounts[ISLAND]:
         return False
-    fits = request.amounts[COUNT] == 0 or request.amounts[SHARING] == nodes.divided[n]
+    fits = request.amounts[COUNT] == 0 or request.amounts[SHARING] == nodes.sharing[n]
     for r in range(request.devices.size):
-        fits = fits and (request.devices[r] <= 0 or nodes.free[r, n] >= request.devices[r])
+        fits = fits and (request.devices[r] <= 0 or nodes.free_devices[r, n] >= request.devices[r])
     return fits
 
 
@@ -98,13 +98,13 @@ def tightest_gpus(gpu, count):
 
 
 @inlined
-def shares_on_node(n, request, divides):
+def shares_on_node(n, request, divisible_pool):
     """The request's shares on node ``n``: how many, and compute milli, MiB and thousandths of memory of each.
     Counted devices are whole GPUs where the node places its GPUs one by one."""
     amounts = request.amounts
     count, share, mib, milli = int(amounts[COUNT]), amounts[COMPUTE], amounts[SHARE_MIB], amounts[SHARE_MILLI]
     for r in range(request.devices.size):
-        if divides[r, n] and request.devices[r] > 0:
+        if divisible_pool[r, n] and request.devices[r] > 0:
             count += request.devices[r]
             share, mib, milli = np.float32(1000), np.float32(0), np.float32(1000)
     return count, share, mib, milli

@@ -92,14 +92,14 @@ def count_slots(nodes, types, counts, identical, scratch):
                 counts.units[n, t], counts.slots[n, t] = counts.units[same, t], counts.slots[same, t]
             continue
         _count_units(n, nodes, amounts, scratch.needs, held)
-        set_limits(n, nodes.cpu[n], nodes.node_memory[n], nodes.free, scratch.devices, types, limits)
+        set_limits(n, nodes.cpu[n], nodes.node_memory[n], nodes.free_devices, scratch.devices, types, limits)
         open_node = nodes.blocked[n] == 0 and nodes.overcommitted[n] == 0
         for t in range(limits.size):
             shares = amounts[MAX_PER_GPU, t] > 0
             if not shares:  # asks for no share, so the GPUs do not limit it
                 held[t] = _BIG
             usable = open_node and nodes.max_island[n] >= amounts[ISLAND, t]
-            usable = usable and (not shares or amounts[SHARING, t] == nodes.divided[n])
+            usable = usable and (not shares or amounts[SHARING, t] == nodes.sharing[n])
             now = min(np.floor(held[t] / amounts[COUNT, t]), limits[t])
             now = types.allowed[nodes.model[n], t] * now if usable else np.float32(0)
             counts.totals[t] += now - counts.slots[n, t]

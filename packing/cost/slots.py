@@ -36,11 +36,12 @@ from packing.cost.kernel_args import (
     SlotCounts,
     amounts_of,
     devices_of,
-    layout_of,
     scratch_for,
 )
 from packing.cost.slot_kernels import count_slots
-from packing.fleet.fleet import Fleet, Floats
+from packing.fleet.arrays import Floats
+from packing.fleet.feasibility import gpu_sizes
+from packing.fleet.fleet import Fleet
 from packing.jit import checked
 from packing.model.request import Request
 
@@ -71,7 +72,7 @@ class Slots:
         self.frequency = np.array([x for _, x in types])
         size_of = (sizes or Sizes()).of
         self.gpus = np.array([size_of(fleet, request) for request in self.requests])
-        nodes, width = fleet.capacity, -(-len(types) // LANES) * LANES
+        nodes, width = fleet.arrays.capacity, -(-len(types) // LANES) * LANES
         self.types = _padded(mix_types(fleet, self.requests), width)
         self.counts = checked(
             SlotCounts(
@@ -108,12 +109,12 @@ class Sizes:
     """Sizes of requests in GPUs, each worked out once for the nodes that a fleet has."""
 
     def __init__(self) -> None:
-        self._nodes: tuple[tuple[int, int], int] | None = None
+        self._nodes: tuple[tuple[int, int, int], int] | None = None
         self._known: dict[tuple[object, ...], float] = {}
 
     def of(self, fleet: Fleet, request: Request) -> float:
         """The mean over the nodes whose GPUs could take the request; 0 if none could."""
-        nodes = layout_of(fleet), fleet.replaced
+        nodes = fleet.layout, fleet.replaced
         if nodes != self._nodes or len(self._known) >= _MOST_SIZES:
             self._nodes = nodes
             self._known.clear()
@@ -124,19 +125,23 @@ class Sizes:
 
 
 def _mean_gpu(fleet: Fleet, request: Request) -> float:
-    sizes = fleet.sizes(request)
-    able = (fleet.compute_capacity[0] > 0) & (fleet.allowed(request)[fleet.model] > 0) & (sizes > 0)
+    sizes = gpu_sizes(fleet, request)
+    able = (
+        (fleet.arrays.compute_capacity[0] > 0)
+        & (fleet.names.allowed(request)[fleet.arrays.model] > 0)
+        & (sizes > 0)
+    )
     return float(sizes[able].mean()) if able.any() else 0.0
 
 
 def mix_types(fleet: Fleet, requests: Sequence[Request]) -> MixTypes:
     """Request types against the models, resources and sharing resources of a fleet."""
     amounts = amounts_of(fleet, requests)
-    allowed = np.zeros((len(fleet.model_names), len(requests)), np.float32)
-    devices = np.zeros((len(fleet.free), len(requests)), np.float32)
+    allowed = np.zeros((len(fleet.names.model_names), len(requests)), np.float32)
+    devices = np.zeros((len(fleet.arrays.free_devices), len(requests)), np.float32)
     for t, request in enumerate(requests):
         devices[:, t], known = devices_of(fleet, request)
-        allowed[:, t] = fleet.allowed(request) if known else 0
+        allowed[:, t] = fleet.names.allowed(request) if known else 0
     divisors = [CPU, MEMORY, COMPUTE]
     amounts[divisors] = np.maximum(amounts[divisors], _TINY)
     amounts[COUNT] = np.maximum(amounts[COUNT], 1)

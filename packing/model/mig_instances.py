@@ -40,7 +40,7 @@ def every_slice(instances: Instances) -> int:
 
 
 @lru_cache(maxsize=4096)
-def room(instances: Instances, taken: int) -> tuple[int, int]:
+def largest_free(instances: Instances, taken: int) -> tuple[int, int]:
     """Compute (milli) and memory (MiB) of the largest instance that finds a window beside ``taken``."""
     for instance in reversed(instances):
         if _free(instance, taken):

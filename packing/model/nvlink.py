@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 
+from packing.model.node_spec import MOST_GPUS
+
 Islands = tuple[tuple[int, ...], ...]
 
 _ITEM = re.compile(r"(\d{1,3})(?:-(\d{1,3}))?", re.ASCII)
-_GPUS = 64
-"""More GPUs than this on one node are a mistake."""
 _LONGEST = 256
 """Characters of the label form that are read. 64 GPUs in groups of two take 181; a label has 63."""
 
@@ -51,6 +51,6 @@ def _item(item: str, value: str) -> range:
     first, last = int(match[1]), int(match[2] or match[1])
     if last < first:
         raise ValueError(f"islands {value!r}: the run {item!r} goes backwards")
-    if last >= _GPUS:
+    if last >= MOST_GPUS:
         raise ValueError(f"islands {value!r}: GPU {last} is more than a node has")
     return range(first, last + 1)

@@ -50,6 +50,10 @@ class Shares:
             if getattr(self, name) > MOST_DEVICES:
                 object.__setattr__(self, name, MOST_DEVICES)
 
+    def mib_of(self, capacity_mib: int) -> int:
+        """MiB that one share takes of a GPU with so much memory."""
+        return self.memory_mib + capacity_mib * self.memory_milli // WHOLE
+
 
 @dataclass(frozen=True, slots=True)
 class NameFilter:

@@ -15,9 +15,11 @@ import numpy as np
 
 from packing.cost.cost_cache import CostCache, gpus_in
 from packing.cost.demand import Demand, Mix, by_pods
-from packing.cost.kernel_args import CachedCost, layout_of
+from packing.cost.kernel_args import CachedCost
 from packing.cost.slots import mix_types
-from packing.fleet.fleet import Fleet, Floats
+from packing.fleet.arrays import Floats
+from packing.fleet.feasibility import reasons_for
+from packing.fleet.fleet import Fleet
 from packing.jit import checked
 from packing.model.request import ANY, WHOLE, Request
 from packing.policies.fgd_kernels import MixWeights, fgd_cost
@@ -78,7 +80,7 @@ class Fgd:
     def _row(self, fleet: Fleet, request: Request) -> CachedCost:
         if (kept := self._kept.current(fleet, request)) is not None:
             return kept
-        if self._against is None or self._against.layout != layout_of(fleet):
+        if self._against is None or self._against.layout != fleet.layout:
             self.adopt(fleet, self._tables)
         cached, nodes, args = self._kept.outdated(fleet, request)
         against = self._against
@@ -91,9 +93,9 @@ class _Against:
     """A mix against a fleet."""
 
     def __init__(self, fleet: Fleet, mix: Mix) -> None:
-        self.layout = layout_of(fleet)
+        self.layout = fleet.layout
         self.types = mix_types(fleet, mix.requests)
-        gpu = np.zeros((5, len(fleet.compute)), np.float32)
+        gpu = np.zeros((5, len(fleet.arrays.compute)), np.float32)
         self.weights = checked(MixWeights(np.array(mix.frequency, np.float32), gpu))
 
 
@@ -104,7 +106,7 @@ def unusable_gpu(fleet: Fleet, mix: Mix) -> float:
     expected = 0.0
     for request, frequency in zip(mix.requests, mix.frequency, strict=True):
         part = request.shares
-        able = fleet.reasons(replace(request, memory_bytes=0)) == 0
+        able = reasons_for(fleet, replace(request, memory_bytes=0)) == 0
         crumbs = np.where(parts + 1e-6 >= part.compute_milli / WHOLE, 0, parts).sum(axis=0) if part else free
         expected += frequency * float(np.where(able, crumbs, free).sum())
     return expected

@@ -85,7 +85,7 @@ def fgd_cost(cached, nodes, request, types, weights):
         cached.seen[n], cached.cost[n], cached.gpus[n] = nodes.generation[n], np.inf, 0
         if not node_fits(n, nodes, request):
             continue
-        count, share, mib, milli = shares_on_node(n, request, nodes.divides)
+        count, share, mib, milli = shares_on_node(n, request, nodes.divisible_pool)
         if load_gpus(n, nodes, count, share, mib, milli, asked[ISLAND], gpu) < count:
             continue
         cpu = nodes.cpu[n]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from packing.fleet.fleet import Fleet
-from packing.model.node_spec import in_one_island, meaning
+from packing.fleet.placement import fitting_gpus, placed_shares
+from packing.model.node_spec import in_one_island
 from packing.model.request import WHOLE, Request
 
 Rank = Callable[[float, int], tuple[float, int]]
@@ -24,26 +25,18 @@ def freest(fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
 def fitting(fleet: Fleet, request: Request, row: int) -> list[tuple[float, int]]:
     """(free part, index) of the GPUs that can take one share of the request. Where it needs NVLink peers they
     are all of one island (see ``in_one_island``)."""
-    shape = fleet.shapes[row]
-    wanted = meaning(shape, request) if shape else request
-    part = wanted.shares
-    if shape is None or part is None or part.resource != shape.sharing_resource:
+    spec, part = fleet.specs[row], placed_shares(fleet, row, request)
+    if spec is None or part is None:
         return []
-    found = []
-    for gpu, has in enumerate(shape.gpus):
-        mib = fleet.share_mib(row, gpu, wanted)
-        compute, memory = float(fleet.compute[gpu, row]), float(fleet.memory[gpu, row])
-        named = request.uuids.permits(has.uuid)
-        if named and fleet.divisible[gpu, row] and compute >= max(part.compute_milli, 1) and memory >= mib:
-            found.append((compute / WHOLE / 2 + memory / max(1, has.memory_mib) / 2, gpu))
+    gpus = fitting_gpus(fleet, row, request)
     if request.island:
-        kept = in_one_island(shape, [gpu for _, gpu in found], part.count)
-        found = [one for one in found if one[1] in kept]
-    return found
+        island = in_one_island(spec, gpus, part.count)
+        gpus = [gpu for gpu in gpus if gpu in island]
+    compute, memory = fleet.arrays.compute[:, row].tolist(), fleet.arrays.memory[:, row].tolist()
+    return [(compute[g] / WHOLE / 2 + memory[g] / max(1, spec.gpus[g].memory_mib) / 2, g) for g in gpus]
 
 
 def _pick(fleet: Fleet, request: Request, row: int, rank: Rank) -> tuple[int, ...]:
-    shape = fleet.shapes[row]
-    part = meaning(shape, request).shares if shape else None
+    part = placed_shares(fleet, row, request)
     found = sorted(rank(free, gpu) for free, gpu in fitting(fleet, request, row))
     return tuple(gpu for _, gpu in found[: part.count]) if part else ()

@@ -27,9 +27,10 @@ from packing.cost.cost_cache import CostCache, gpus_in
 from packing.cost.demand import Demand, Mix
 from packing.cost.fill_value import Part, fill_table, grid
 from packing.cost.inventory_kernels import inventory_cost
-from packing.cost.kernel_args import CachedCost, ValueTables, Weights, layout_of, nodes_of
+from packing.cost.kernel_args import CachedCost, ValueTables, Weights, nodes_of
 from packing.cost.slots import Sizes, Slots
-from packing.fleet.fleet import Fleet, Floats
+from packing.fleet.arrays import Floats
+from packing.fleet.fleet import Fleet
 from packing.jit import checked
 from packing.model.request import ANY, WHOLE, Request
 from packing.policies.gpu_choice import tightest
@@ -116,7 +117,7 @@ class Inventory:
         """What the request costs, brought up to date where a node changed since it was asked last."""
         if (kept := self._kept.current(fleet, request)) is not None:
             return kept
-        if self._counted is None or self._counted.layout != layout_of(fleet):
+        if self._counted is None or self._counted.layout != fleet.layout:
             self.refresh(fleet)
         cached, nodes, args = self._kept.outdated(fleet, request)
         counted = self._counted
@@ -134,7 +135,7 @@ class _Counted:
     """Tables against a fleet: its slots, their prices at this moment, and the weights of the terms."""
 
     def __init__(self, fleet: Fleet, tables: Tables, sizes: Sizes) -> None:
-        self.layout, self._replaced = layout_of(fleet), fleet.replaced
+        self.layout, self._replaced = fleet.layout, fleet.replaced
         self._nodes = nodes_of(fleet)
         self.slots = slots = Slots(fleet, tables.mix, sizes)
         fill, memory_mib = tables.fill, np.array(tables.memory_mib, np.float32)
@@ -147,13 +148,13 @@ class _Counted:
 
     def still_of(self, fleet: Fleet) -> bool:
         """Whether the fleet has the same nodes as when this was made; what is free on them may differ."""
-        return self.layout == layout_of(fleet) and self._replaced == fleet.replaced
+        return self.layout == fleet.layout and self._replaced == fleet.replaced
 
     def price(self, fleet: Fleet) -> None:
         """Price the slots as they are now."""
         self.slots.find_identical(self._nodes)
         self.slots.recount(self._nodes)
-        self.values.prices[:] = self.slots.prices(fleet.free_gpu())
+        self.values.prices[:] = self.slots.prices(fleet.arrays.free_gpu())
 
 
 def build_tables(mix: Mix, memory_mib: tuple[int, ...], minimum_milli: int = 0) -> Tables:
@@ -180,4 +181,4 @@ def _memory_sizes(fleet: Fleet, mix: Mix) -> tuple[int, ...]:
     """Sizes of GPU memory in the fleet, ascending; one for all if no request of the mix counts in MiB."""
     if not any(r.shares and r.shares.memory_mib for r in mix.requests):
         return (0,)
-    return tuple(sorted({int(mib) for mib in fleet.memory_capacity[0] if mib > 0})) or (0,)
+    return tuple(sorted({int(mib) for mib in fleet.arrays.memory_capacity[0] if mib > 0})) or (0,)

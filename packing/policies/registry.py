@@ -10,7 +10,8 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from packing.cost.demand import BOTH, Demand, Mix, by_pods
-from packing.fleet.fleet import Fleet, Floats
+from packing.fleet.arrays import Floats
+from packing.fleet.fleet import Fleet
 from packing.model.request import Request
 
 

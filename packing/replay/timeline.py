@@ -12,7 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet.fleet import Allocation, Fleet
+from packing.fleet.fleet import Fleet
+from packing.fleet.node_usage import Allocation
+from packing.fleet.placement import allocation_of
 from packing.model.request import Request
 from packing.policies.registry import Policy
 from packing.replay.pick_node import Pick
@@ -65,7 +67,7 @@ class _Run:
         row = self.pick(self.policy.cost(self.fleet, request))
         if row < 0:
             return False
-        held = self.fleet.allocation(row, request, self.policy.choose(self.fleet, request, row))
+        held = allocation_of(self.fleet, row, request, self.policy.choose(self.fleet, request, row))
         self.fleet.take(held)
         self.started[pod] = now
         heapq.heappush(self.running, (now + self.lasts[pod], pod, held))
@@ -88,7 +90,7 @@ def replay_times(
     gpus = np.array([gpus_of(request) for request in requests])
     served = np.minimum(run.started + run.lasts, last) - run.started
     busy = np.nansum(np.maximum(served, 0.0) * gpus)
-    capacity = float((fleet.compute_capacity > 0).sum())
+    capacity = float((fleet.arrays.compute_capacity > 0).sum())
     waited = run.started - created
     utilisation = 100 * busy / capacity / max(last - first, 1.0)
     figures: dict[str, float | None] = {"utilisation": round(float(utilisation), 3)}

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet.fleet import Fleet, NodeSpec
+from packing.fleet.fleet import Fleet
+from packing.fleet.placement import allocation_of
+from packing.model.node_spec import NodeSpec
 from packing.model.request import Request
 from packing.policies.registry import Policy
 from packing.replay.pick_node import Pick
@@ -104,7 +106,7 @@ def fill(
             last_pricing = placed
         row = pick(policy.cost(fleet, request))
         if row >= 0:
-            fleet.take(fleet.allocation(row, request, policy.choose(fleet, request, row)))
+            fleet.take(allocation_of(fleet, row, request, policy.choose(fleet, request, row)))
             rows[i], placed = row, placed + 1
         if i % 1000 == 0:
             progress(i + 1)

@@ -8,7 +8,8 @@ which changes neither their order nor their ties.
 
 from __future__ import annotations
 
-from packing.fleet.fleet import Fleet, Floats
+from packing.fleet.arrays import Floats
+from packing.fleet.fleet import Fleet
 from packing.model.request import Request
 from packing.policies.baselines.ranked import Ranked
 from packing.policies.node_sums import left_over, truncated

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from packing.fleet.fleet import Fleet, Floats
+from packing.fleet.arrays import Floats
+from packing.fleet.fleet import Fleet
 from packing.model.request import Request
 from packing.policies.baselines.memoryless import Memoryless
 from packing.policies.gpu_choice import tightest

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from packing.fleet.fleet import Fleet, Floats
+from packing.fleet.arrays import Floats
+from packing.fleet.feasibility import gpu_sizes
+from packing.fleet.fleet import Fleet
 from packing.model.request import Request
 from packing.policies.baselines.ranked import Ranked
 from packing.policies.gpu_choice import fitting, freest
@@ -18,7 +20,7 @@ class FirstFit(Ranked):
 
     def rank(self, fleet: Fleet, request: Request) -> Floats:
         """See ``Ranked.rank``."""
-        return np.zeros(fleet.capacity, np.float32)
+        return np.zeros(fleet.arrays.capacity, np.float32)
 
 
 class WorstFit(Ranked):
@@ -44,14 +46,14 @@ class Random(Ranked):
 
     def rank(self, fleet: Fleet, request: Request) -> Floats:
         """See ``Ranked.rank``."""
-        seed = int(fleet.generation.sum())
-        return np.random.default_rng(seed).random(fleet.capacity, np.float32)
+        seed = int(fleet.arrays.generation.sum())
+        return np.random.default_rng(seed).random(fleet.arrays.capacity, np.float32)
 
     def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
         """GPUs drawn among those that fit."""
         found = [gpu for _, gpu in fitting(fleet, request, row)]
         count = len(freest(fleet, request, row))
-        drawn = np.random.default_rng(int(fleet.generation.sum()) + 1).permutation(found)[:count]
+        drawn = np.random.default_rng(int(fleet.arrays.generation.sum()) + 1).permutation(found)[:count]
         return tuple(int(gpu) for gpu in drawn)
 
 
@@ -80,8 +82,8 @@ class LeastAllocated(Ranked):
 
 def _free_fraction(fleet: Fleet, request: Request) -> Floats:
     """Free CPU and GPU of each node once the request is placed, as the mean part of the node's capacity."""
-    cpu = (fleet.cpu - request.cpu_milli) / np.maximum(fleet.cpu_capacity, 1)
+    cpu = (fleet.arrays.cpu - request.cpu_milli) / np.maximum(fleet.arrays.cpu_capacity, 1)
     gpus = np.maximum(whole_parts(fleet).sum(axis=0), 1)
-    gpu = (free_parts(fleet).sum(axis=0) - fleet.sizes(request)) / gpus
+    gpu = (free_parts(fleet).sum(axis=0) - gpu_sizes(fleet, request)) / gpus
     mean: Floats = ((cpu + gpu) / 2).astype(np.float32)
     return mean

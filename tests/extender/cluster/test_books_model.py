@@ -367,7 +367,7 @@ class Books(RuleBasedStateMachine):
                 pod = next(pod for pod in self.state.pods_on(node) if pod.uid == uid)
                 taken[node, int(index)] += size_of(self.as_bound(pod))
         for name, row in self.state.fleet.rows.items():
-            free = self.state.fleet.compute[:GPUS, row].tolist()
+            free = self.state.fleet.arrays.compute[:GPUS, row].tolist()
             assert free == [1000 - taken[name, index] for index in range(GPUS)]
 
     def in_the_books(self) -> set[tuple[str, str, str]]:

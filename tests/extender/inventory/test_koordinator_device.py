@@ -15,7 +15,7 @@ from extender.inventory.shared_gpus import InventoryError
 from extender.k8s.manifests import WireCards, WireNode, WirePod
 from extender.k8s.objects import Card, Deleted, KoordinatorDevice, Listed, Node, Pod, Upserted
 from extender.source.list_watch import CARDS, ListWatch
-from packing.fleet.fleet import Gpu
+from packing.model.node_spec import Gpu
 from packing.model.reasons import Reason
 from tests.extender.builders import make_state, why
 
@@ -101,11 +101,11 @@ def pod(name: str, core: int, minor: int | None = None) -> Pod:
 
 def compute(state: State) -> list[int]:
     row = state.fleet.rows["node-1"]
-    return [int(milli) for milli in state.fleet.compute[: len(gpus(state)), row]]
+    return [int(milli) for milli in state.fleet.arrays.compute[: len(gpus(state)), row]]
 
 
 def gpus(state: State) -> tuple[Gpu, ...]:
-    shape = state.fleet.shapes[state.fleet.rows["node-1"]]
+    shape = state.fleet.specs[state.fleet.rows["node-1"]]
     assert shape is not None
     return shape.gpus
 

@@ -22,7 +22,7 @@ from extender.k8s.objects import Deleted, Listed, MigLayouts, Node, Upserted
 from extender.source.list_watch import ListWatch, mig_layouts
 from extender.source.snapshot import Snapshot
 from extender.untrusted.limits import MIG_CONFIG, MIG_LAYOUTS, PROBLEM
-from packing.fleet.fleet import NodeSpec
+from packing.model.node_spec import NodeSpec
 from packing.model.reasons import Reason
 from tests.extender.builders import H100, make_node, make_pod, make_state, why
 
@@ -372,8 +372,8 @@ def test_it_does_not_matter_what_comes_first(order: tuple[int, ...]) -> None:
     state = make_state()
     state.apply([Upserted(objects[index]) for index in order])
     row = state.fleet.rows["n"]
-    assert state.fleet.compute[:4, row].tolist() == [1000, 1000 - 5 * 142, 1000, 1000]
-    assert state.fleet.free[state.fleet.resources[small], row] == 2
+    assert state.fleet.arrays.compute[:4, row].tolist() == [1000, 1000 - 5 * 142, 1000, 1000]
+    assert state.fleet.arrays.free_devices[state.fleet.names.resources[small], row] == 2
     assert not state.problems
     assert known(state)
 
@@ -397,7 +397,7 @@ def test_nodes_follow_their_label_and_the_configmap_at_once() -> None:
 
 
 def shape(state: State) -> NodeSpec:
-    found = state.fleet.shapes[state.fleet.rows["n"]]
+    found = state.fleet.specs[state.fleet.rows["n"]]
     assert found is not None
     return found
 

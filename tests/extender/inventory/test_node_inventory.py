@@ -10,7 +10,7 @@ import pytest
 from extender.inventory.node_inventory import InventoryError, inventory_of, shape_of
 from extender.k8s.objects import Container, Node, PodSpec
 from extender.k8s.quantity import QuantityError
-from packing.fleet.fleet import NodeSpec
+from packing.model.node_spec import NodeSpec
 from packing.model.reasons import Reason
 from tests.extender.builders import make_pod, make_state, why
 
@@ -345,7 +345,7 @@ def test_a_whole_gpu_does_not_fit_beside_a_share_on_a_hami_node_with_a_sick_gpu(
         told = annotations | {"hami.io/node-handshake": handshake}
         state = make_state(Node("n", annotations=told, allocatable=resources), share)
         assert why(state, make_pod("whole"), "n") is not Reason.FITS
-        assert state.fleet.memory[0, 0] == 40960 - 30000
+        assert state.fleet.arrays.memory[0, 0] == 40960 - 30000
 
 
 def test_more_devices_than_gpus_of_which_nothing_says_how_they_are_shared():

@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 from packing.cost.demand import MOST_TYPES, Demand, Mix
 from packing.cost.kernel_args import nodes_of
 from packing.cost.slots import Slots
-from packing.fleet.arrays import MOST_GPUS, MOST_KINDS, MOST_RESOURCES, TooMany
-from packing.fleet.feasibility import could_host
-from packing.fleet.fleet import Allocation, Fleet, Gpu, NodeSpec, Pool
+from packing.fleet.feasibility import could_host, reasons_for
+from packing.fleet.fleet import Fleet
+from packing.fleet.names import MOST_KINDS, MOST_RESOURCES, TooMany
+from packing.fleet.node_usage import Allocation
+from packing.fleet.placement import allocation_of, freest_gpus, share_mib
 from packing.model.mig_instances import Instance, window
+from packing.model.node_spec import MOST_GPUS, Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
 from packing.model.request import (
     ANY,
@@ -57,13 +60,13 @@ def everything() -> NodeSpec:
 
 
 def why(fleet: Fleet, request: Request, node: str = "n") -> Reason:
-    return Reason(int(fleet.reasons(request)[fleet.rows[node]]))
+    return Reason(int(reasons_for(fleet, request)[fleet.rows[node]]))
 
 
 def arrays_of(fleet: Fleet) -> dict[str, np.ndarray]:
     return {
         name: array.copy()
-        for name, array in vars(fleet).items()
+        for name, array in vars(fleet.arrays).items()
         if isinstance(array, np.ndarray) and name != "generation"
     }
 
@@ -112,16 +115,16 @@ def test_arrays_depend_on_what_is_held_and_on_nothing_else(steps):
 def test_huge_pods_that_come_and_go_leave_no_trace():
     fleet = Fleet()
     row = fleet.put(counted())
-    huge_one = fleet.allocation(row, Request(2**60 + 1, 2**62 + 1, devices=((GPU, 2**40),)))
-    small = fleet.allocation(row, Request(3, 5, devices=((GPU, 1),)))
+    huge_one = allocation_of(fleet, row, Request(2**60 + 1, 2**62 + 1, devices=((GPU, 2**40),)))
+    small = allocation_of(fleet, row, Request(3, 5, devices=((GPU, 1),)))
     for one in (huge_one, small, huge_one):
         fleet.take(one)
     assert why(fleet, Request(1)) is Reason.OVERCOMMITTED
     for one in (huge_one, huge_one):
         fleet.give_back(one)
-    assert fleet.free_cpu[row] == 64_000 - 3
-    assert fleet.free_memory[row] == 512 * GIB - 5
-    assert fleet.cpu[row] == 64_000 - 3
+    assert fleet.arrays.free_cpu[row] == 64_000 - 3
+    assert fleet.arrays.free_memory[row] == 512 * GIB - 5
+    assert fleet.arrays.cpu[row] == 64_000 - 3
     assert why(fleet, Request(64_000 - 3, 512 * GIB - 5, devices=((GPU, 7),))) is Reason.FITS
     assert why(fleet, Request(64_000 - 2)) is Reason.NO_FREE_CPU
     assert why(fleet, Request(0, 512 * GIB - 4)) is Reason.NO_FREE_MEMORY
@@ -162,7 +165,7 @@ def test_a_share_fits_exactly_into_what_is_left(milli, mib, too_little):
     fleet, part = Fleet(), Request(shares=Shares(1, 1, memory_milli=milli))
     row = fleet.put(NodeSpec("n", 1000, 0, (Gpu(mib, divisible=True),)))
     takes = mib * milli // 1000
-    assert fleet.share_mib(row, 0, part) == takes
+    assert share_mib(fleet, row, 0, part.shares) == takes
     less = int(too_little and takes > 0)
     fleet.take(Allocation(row, 0, 0, shares=((0, 0, mib - takes + less),)))
     assert (why(fleet, part) is Reason.FITS) == (not less)
@@ -195,16 +198,17 @@ def test_no_request_is_too_large_for_a_policy(name, wanted):
         policy.observe(request)
     policy.adopt(fleet, policy.plan(fleet)())
     for request in wanted:
-        assert could_host(fleet, request) == (fleet.reasons(request) == Reason.FITS).any()
+        assert could_host(fleet, request) == (reasons_for(fleet, request) == Reason.FITS).any()
     for request in wanted:
-        fits = fleet.reasons(request) == Reason.FITS
+        fits = reasons_for(fleet, request) == Reason.FITS
         assert np.isfinite(policy.cost(fleet, request)[fits]).all()
         for row in range(3):
             chosen = policy.choose(fleet, request, row)
-            fleet.take(fleet.allocation(row, request, chosen or fleet.freest_gpus(row, request)))
+            fleet.take(allocation_of(fleet, row, request, chosen or freest_gpus(fleet, row, request)))
         policy.refresh(fleet)
         assert (
-            np.isfinite(policy.cost(fleet, Request())).sum() == (~fleet.overcommitted.astype(bool)).sum() - 1
+            np.isfinite(policy.cost(fleet, Request())).sum()
+            == (~fleet.arrays.overcommitted.astype(bool)).sum() - 1
         )
 
 
@@ -274,7 +278,7 @@ def test_what_some_node_could_host_when_empty(request_, hostable):
     fleet.put(counted("a", model="H100", blocked=Reason.REPARTITIONING))
     fleet.put(divided("b", islands=((0, 1), (2, 3))))
     for row, held in ((0, Request(1 << 40, 1 << 50, devices=((GPU, 9),))), (1, Request(devices=((GPU, 4),)))):
-        fleet.take(fleet.allocation(row, held, range(4) if row else ()))
+        fleet.take(allocation_of(fleet, row, held, range(4) if row else ()))
     assert could_host(fleet, request_) == hostable
     fleet.remove("a")
     fleet.remove("b")
@@ -288,9 +292,9 @@ def test_a_promise_on_a_full_node_does_not_close_it_for_others():
     pools = Pool(GPU, 2, (0, 1), 1000, MIB), Pool(MIG, 7, (2,), 142, 10_000)
     fleet = Fleet()
     row = fleet.put(NodeSpec("n", 64_000, 512 * GIB, (Gpu(MIB),) * 3, pools))
-    fleet.take(fleet.allocation(row, Request(devices=((GPU, 2),))))
+    fleet.take(allocation_of(fleet, row, Request(devices=((GPU, 2),))))
     before = arrays_of(fleet)
-    with fleet.holding([fleet.allocation(row, Request(1000, devices=((GPU, 2),)))]):
+    with fleet.holding([allocation_of(fleet, row, Request(1000, devices=((GPU, 2),)))]):
         assert why(fleet, Request(1000, devices=((MIG, 7),))) is Reason.FITS
         assert why(fleet, Request(1000)) is Reason.FITS
         assert why(fleet, Request(devices=((GPU, 1),))) is Reason.NO_FREE_GPUS
@@ -311,9 +315,9 @@ def test_a_promise_on_a_full_gpu_leaves_the_others():
 def test_what_if_victims_were_gone_under_a_promise():
     fleet = Fleet()
     row = fleet.put(counted())
-    victim, promise = (fleet.allocation(row, Request(devices=((GPU, n),))) for n in (8, 6))
+    victim, promise = (allocation_of(fleet, row, Request(devices=((GPU, n),))) for n in (8, 6))
     fleet.take(victim)
-    other = fleet.allocation(row, Request(devices=((GPU, 4),)))
+    other = allocation_of(fleet, row, Request(devices=((GPU, 4),)))
     with fleet.holding([promise]):
         with fleet.without([victim]):
             assert why(fleet, Request(devices=((GPU, 2),))) is Reason.FITS
@@ -321,14 +325,14 @@ def test_what_if_victims_were_gone_under_a_promise():
             assert why(fleet, Request()) is Reason.FITS
             fleet.give_back(other)
         assert why(fleet, Request(devices=((GPU, 2),))) is Reason.NO_FREE_GPUS
-    assert not fleet.overcommitted[row]
+    assert not fleet.arrays.overcommitted[row]
 
 
 def test_a_node_that_holds_too_much_stays_closed_under_a_promise():
     fleet = Fleet()
     row = fleet.put(counted(gpus=2))
-    fleet.take(fleet.allocation(row, Request(devices=((GPU, 3),))))
-    with fleet.holding([fleet.allocation(row, Request(devices=((GPU, 1),)))]):
+    fleet.take(allocation_of(fleet, row, Request(devices=((GPU, 3),))))
+    with fleet.holding([allocation_of(fleet, row, Request(devices=((GPU, 1),)))]):
         assert why(fleet, Request()) is Reason.OVERCOMMITTED
 
 
@@ -355,7 +359,7 @@ def test_gpus_of_one_island_are_chosen(name, request_):
     fleet = island_of(taken=(0,))
     assert why(fleet, request_) is Reason.FITS
     assert sorted(POLICIES[name]().choose(fleet, request_, 0)) == [2, 3]
-    assert sorted(fleet.freest_gpus(0, request_)) == [2, 3]
+    assert sorted(freest_gpus(fleet, 0, request_)) == [2, 3]
 
 
 @pytest.mark.parametrize(
@@ -413,12 +417,12 @@ def states(draw) -> tuple[Fleet, Request]:
 @given(states())
 def test_it_fits_where_one_island_has_the_gpus_and_they_are_chosen_there(name, state):
     fleet, request = state
-    shape, policy = fleet.shapes[0], POLICIES[name]()
+    shape, policy = fleet.specs[0], POLICIES[name]()
     assert shape is not None
     part = request.shares or whole_gpus(request.devices[0][1])
 
     def fits(gpu: int) -> bool:
-        free = fleet.compute[gpu, 0], fleet.memory[gpu, 0]
+        free = fleet.arrays.compute[gpu, 0], fleet.arrays.memory[gpu, 0]
         need = max(part.compute_milli, 1), part.memory_mib + part.memory_milli * MIB // 1000
         card = shape.gpus[gpu]
         return card.divisible and free >= need and free[1] >= need[1] and request.uuids.permits(card.uuid)
@@ -435,7 +439,7 @@ def test_it_fits_where_one_island_has_the_gpus_and_they_are_chosen_there(name, s
         chosen = policy.choose(fleet, request, 0)
         assert len(chosen) == len(set(chosen)) == part.count
         assert any(set(chosen) <= group for group in able if len(group) == fewest)
-        assert any(set(fleet.freest_gpus(0, request)) <= group for group in able)
+        assert any(set(freest_gpus(fleet, 0, request)) <= group for group in able)
 
 
 # What nodes can make grow.
@@ -448,25 +452,25 @@ def test_resources_are_bounded_and_those_that_no_node_has_are_forgotten():
     for i in range(3 * MOST_RESOURCES):
         pools = (Pool(f"nvidia.com/mig-{i}g.1gb", 1, (0,), 1000, MIB), Pool("x", 1, (0,), 1000, MIB))
         fleet.put(NodeSpec("rogue", 1000, GIB, (Gpu(MIB),), pools))
-        held = fleet.allocation(1, Request(devices=((f"nvidia.com/mig-{i}g.1gb", 1),)))
+        held = allocation_of(fleet, 1, Request(devices=((f"nvidia.com/mig-{i}g.1gb", 1),)))
         fleet.take(held)
         assert why(fleet, Request(devices=((GPU, 8),)), "honest") is Reason.FITS
         assert why(fleet, Request(devices=((f"nvidia.com/mig-{i}g.1gb", 1),)), "rogue") is Reason.NO_FREE_GPUS
         if i % 50 == 0:
             assert np.isfinite(cost.cost(fleet, Request(devices=((GPU, 8),)))).tolist()[:2] == [True, False]
-    assert len(fleet.resources) <= len(fleet.free) <= MOST_RESOURCES
+    assert len(fleet.names.resources) <= len(fleet.arrays.free_devices) <= MOST_RESOURCES
 
 
 def test_a_node_with_too_many_resources_stays_as_it_was():
     fleet = Fleet()
     fleet.put(counted())
-    before, names = arrays_of(fleet), dict(fleet.resources)
+    before, names = arrays_of(fleet), dict(fleet.names.resources)
     pools = tuple(Pool(f"r{i}", 1, (0,), 1, 1) for i in range(MOST_RESOURCES))
     with pytest.raises(TooMany, match="different resources"):
         fleet.put(NodeSpec("n", 1, 1, (Gpu(MIB),), (*pools, Pool(GPU, 1, (0,), 1000, MIB))))
     with pytest.raises(TooMany, match="GPUs on one node"):
         fleet.put(NodeSpec("n", 1, 1, (Gpu(MIB),) * (MOST_GPUS + 1)))
-    assert fleet.resources == names
+    assert fleet.names.resources == names
     for name, array in arrays_of(fleet).items():
         np.testing.assert_array_equal(array, before[name], err_msg=name)
 
@@ -478,7 +482,7 @@ def test_kinds_of_gpus_are_bounded_and_those_that_no_node_has_are_forgotten():
     for i in range(2 * MOST_KINDS):
         fleet.put(counted("rogue", product=f"product {i}"))
         assert (why(fleet, only, "honest"), why(fleet, only, "rogue")) == (Reason.FITS, Reason.WRONG_MODEL)
-    assert len(fleet.products) <= MOST_KINDS
+    assert len(fleet.names.products) <= MOST_KINDS
     for i in range(MOST_KINDS):
         try:
             fleet.put(counted(f"rogue {i}", product=f"product {i}"))
@@ -486,7 +490,7 @@ def test_kinds_of_gpus_are_bounded_and_those_that_no_node_has_are_forgotten():
             break
     else:
         pytest.fail("there is no bound")
-    assert len(fleet.products) <= MOST_KINDS
+    assert len(fleet.names.products) <= MOST_KINDS
     assert why(fleet, only, "honest") is Reason.FITS
 
 

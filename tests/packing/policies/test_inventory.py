@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 from packing.cost.demand import Mix
 from packing.cost.kernel_args import nodes_of
 from packing.cost.slots import Slots
-from packing.fleet.fleet import Fleet, Gpu, NodeSpec
+from packing.fleet.feasibility import reasons_for
+from packing.fleet.fleet import Fleet
+from packing.fleet.placement import allocation_of
+from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.inventory import STEP, Inventory
 
@@ -42,7 +45,7 @@ def ready(fleet, mix=MIX):
 
 
 def place(fleet, policy, request, row):
-    held = fleet.allocation(row, request, policy.choose(fleet, request, row))
+    held = allocation_of(fleet, row, request, policy.choose(fleet, request, row))
     fleet.take(held)
     return held
 
@@ -83,7 +86,7 @@ def test_the_cost_is_infinite_exactly_where_the_request_does_not_fit():
     )
     request = Request(1000, shares=Shares(1, 500, memory_milli=500), models=None)
     fits = np.isfinite(ready(fleet).cost(fleet, request))
-    assert fits.tolist() == (fleet.reasons(request) == 0).tolist() == [False, False, True, True]
+    assert fits.tolist() == (reasons_for(fleet, request) == 0).tolist() == [False, False, True, True]
 
 
 def test_terms_add_up_to_the_cost_but_for_rounding():
@@ -161,9 +164,9 @@ def test_placing_never_raises_slots_or_fill_nor_exceeds_a_gpu(steps):
             assert (slots.counts.slots <= before + 1e-6).all()
             assert terms["slots"] >= 0
             assert terms["fill"] >= -1e-6
-    assert (fleet.compute >= 0).all()
-    assert (fleet.memory >= 0).all()
-    assert not fleet.overcommitted.any()
+    assert (fleet.arrays.compute >= 0).all()
+    assert (fleet.arrays.memory >= 0).all()
+    assert not fleet.arrays.overcommitted.any()
 
 
 @settings(max_examples=60, deadline=None)
@@ -197,6 +200,14 @@ def test_twins_are_the_nodes_in_the_same_state(steps):
         if np.isfinite(policy.cost(fleet, request)[row]):
             place(fleet, policy, request, row)
     slots.find_identical(nodes_of(fleet))
-    free = np.vstack([fleet.cpu, fleet.node_memory, fleet.compute_capacity, fleet.compute, fleet.memory])
+    free = np.vstack(
+        [
+            fleet.arrays.cpu,
+            fleet.arrays.node_memory,
+            fleet.arrays.compute_capacity,
+            fleet.arrays.compute,
+            fleet.arrays.memory,
+        ]
+    )
     states = free.T.tolist()
     assert slots.identical.first.tolist() == [states.index(state) for state in states]

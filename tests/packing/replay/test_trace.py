@@ -47,8 +47,8 @@ def test_a_fill_repeats_itself_and_never_overcommits(learn):
     for _ in range(2):
         fleet = build_fleet(nodes(4))
         runs.append(fill(fleet, Inventory(mix), queue, Pick(np.arange(4)), learn=learn))
-        assert (fleet.compute >= 0).all()
-        assert not fleet.overcommitted.any()
+        assert (fleet.arrays.compute >= 0).all()
+        assert not fleet.arrays.overcommitted.any()
     assert np.array_equal(runs[0].rows, runs[1].rows)
     assert 0.8 * 16 < runs[0].gpus[runs[0].rows >= 0].sum() <= 16
 

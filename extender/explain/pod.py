@@ -195,7 +195,7 @@ def explain_verdict(
 def asks(request: Request) -> dict[str, int | str]:
     """A request in words: what by how much."""
     said: dict[str, int | str] = {"cpu (milli)": request.cpu_milli, "memory (MiB)": request.memory_mib}
-    said |= _first(request.devices) | _first(request.profiles)
+    said |= _first(request.devices)
     if part := request.shares:
         said["GPUs"] = part.count
         said |= {"of each: compute (milli)": part.compute_milli} if part.compute_milli else {}

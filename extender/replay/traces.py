@@ -24,13 +24,12 @@ from bench.packing.mixes import ShareMix, Work
 from bench.packing.windows import MigMasks
 from packing.fleet.arrays import LARGEST
 from packing.model.gpu_catalogue import Geometry, find_model
-from packing.model.node_spec import Gpu, NodeSpec
+from packing.model.node_spec import MOST_GPUS, Gpu, NodeSpec
 from packing.model.request import WHOLE, Request, Shares
 
 _T = TypeVar("_T")
 _NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 _POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
-_MOST_GPUS = 64
 
 
 class BadTrace(ValueError):
@@ -94,7 +93,7 @@ def _rows(path: Path, columns: Sequence[str], parse: Callable[[Mapping[str, str]
 
 
 def _node(row: Mapping[str, str]) -> NodeSpec:
-    gpus = (Gpu(WHOLE, divisible=True),) * _number(row, "gpu", _MOST_GPUS)
+    gpus = (Gpu(WHOLE, divisible=True),) * _number(row, "gpu", MOST_GPUS)
     cpu, memory = _number(row, "cpu_milli"), _number(row, "memory_mib")
     return NodeSpec(row["sn"], cpu, memory << 20, gpus, model=row["model"] or None)
 

@@ -1,15 +1,15 @@
-"""How many more of each request type the nodes could host, and what giving up one such slot costs.
+"""How many more requests of each type the nodes can take (slots), and the price of one slot.
 
-cap_t(n) is the number of requests of type t that node n could still take: by its GPUs (for single shares the
-sum over GPUs of floor(free / share), for k GPUs floor(GPUs with room / k)), by counted devices, and by CPU
-and memory. These are not rounded, so that a node short of CPU loses by every core; but a node where they do
-not suffice for one has none (half a slot on each of many would hide that few nodes can take the request).
-Cap_t is the sum over nodes.
+cap_t(n) is the number of requests of type t that node n can still take: limited by its GPUs (for single
+shares the sum over GPUs of floor(free / share), for k GPUs floor(fitting GPUs / k)), by counted devices, and
+by CPU and memory. The last two are not rounded down, so that a node short of CPU loses with every core; but
+where they do not suffice for one request there is no slot (half a slot on each of many nodes would hide that
+few nodes can take the request). Cap_t is the sum over nodes.
 
 With x_t the frequency of type t and g_t its size in GPUs, sum_t x_t g_t log Cap_t is a concave measure of how
-balanced the inventory is: its gradient prices the last slots of a type highest (a = b = 1 below; the idea of
-inventory balancing in online resource allocation, Golrezaei, Nazerzadeh and Rusmevichientong, 2014). The
-general form is
+balanced the inventory is: its gradient gives the last slots of a type the highest price (a = b = 1 below;
+inventory balancing, Golrezaei, Nazerzadeh and Rusmevichientong, "Real-Time Optimization of Personalized
+Assortments", 2014). The general form is
 
     q_t = x_t g_t^b / max(Cap_t, 1)^a,     scaled so that sum_t q_t Cap_t is the free GPU,
 
@@ -46,13 +46,13 @@ from packing.jit import checked
 from packing.model.request import Request
 
 SCARCITY = 1.9
-"""a: how fast the price rises as slots get few."""
+"""a: how fast the price rises when few slots are left."""
 SIZE = -1.3
-"""b: below 0, a slot of a small request costs more per GPU: it is small ones that fill gaps.
+"""b: below 0 a slot for a small request costs more per GPU, because small requests fill gaps.
 
-Both found by search on six of the 17 openb traces (default, gpushare60, cpu250, gpuspec33, multigpu40,
-gpushare100) with seeds of their own; a = b = 1, which needs no search, is 0.7 points worse on average, a =
-1.5 and b = -1 0.1."""
+Both were found by search on six of the 17 openb traces (default, gpushare60, cpu250, gpuspec33, multigpu40,
+gpushare100) with separate seeds. a = b = 1, without a search, is 0.7 points worse on average; a = 1.5 and
+b = -1 are 0.1 worse."""
 
 
 _TINY = 1e-3
@@ -106,7 +106,7 @@ class Slots:
 
 
 class Sizes:
-    """Sizes of requests in GPUs, each worked out once for the nodes that a fleet has."""
+    """Sizes of requests in GPUs, each computed once while the fleet has the same nodes."""
 
     def __init__(self) -> None:
         self._nodes: tuple[tuple[int, int, int], int] | None = None

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packing.fleet import feasibility_kernels as kernels
-from packing.fleet.arrays import GPU_COUNTS, NodeArrays
+from packing.fleet.arrays import GPU_COUNTS, Floats, NodeArrays
 from packing.fleet.names import Names, TooMany
 from packing.fleet.node_usage import Allocation, NodeUsage
 from packing.model.node_spec import MOST_GPUS, NodeSpec
@@ -186,16 +186,8 @@ class Fleet:
                 arrays.share_slots[gpu, row] -= sign
             self._count_untouched(row)
         if held.devices or held.shares:
-            arrays.pods_by_gpu_count[self._gpu_count(held), row] += sign
+            arrays.pods_by_gpu_count[_gpu_count(held, arrays.device_gpu), row] += sign
         self.touch(row)
-
-    def _gpu_count(self, held: Allocation) -> int:
-        """Index into ``pods_by_gpu_count``."""
-        device_gpu = self.arrays.device_gpu
-        whole = any(milli >= WHOLE for _, milli, _ in held.shares)
-        whole = whole or any(device_gpu[resource, held.row] > ALMOST_WHOLE for resource, _ in held.devices)
-        count = len(held.shares) + sum(count for _, count in held.devices)
-        return min(count, GPU_COUNTS - 1) if whole else 0
 
     def _count_untouched(self, row: int) -> None:
         """Note which GPUs can take another share, and count those without any as free in their pools."""
@@ -221,3 +213,11 @@ class Fleet:
         )
         for allocation in assumed:
             self._move(allocation, +1)
+
+
+def _gpu_count(held: Allocation, device_gpu: Floats) -> int:
+    """Row of ``pods_by_gpu_count``."""
+    whole = any(milli >= WHOLE for _, milli, _ in held.shares)
+    whole = whole or any(device_gpu[resource, held.row] > ALMOST_WHOLE for resource, _ in held.devices)
+    count = len(held.shares) + sum(count for _, count in held.devices)
+    return min(count, GPU_COUNTS - 1) if whole else 0

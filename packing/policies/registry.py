@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Protocol, cast
 
-from packing.cost.demand import BOTH, Demand, Mix, by_pods
+from packing.cost.demand import MEASURES, Demand, Mix, by_pods
 from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
 from packing.model.request import Request
@@ -55,7 +55,7 @@ class Policy(Protocol):
 
 def known_mix(policy: str, counts: Mapping[Request, float]) -> Mix:
     """The mix of a policy that is told what comes, cut as it cuts the mix that it learns."""
-    return Mix.of(counts, [by_pods] if policy == "fgd" else BOTH)
+    return Mix.of(counts, [by_pods] if policy == "fgd" else MEASURES)
 
 
 def _in(module: str, name: str) -> Callable[..., Policy]:

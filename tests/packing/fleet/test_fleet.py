@@ -1,4 +1,4 @@
-"""The fleet: what is taken and given back, and why a request does not fit, against an obvious oracle."""
+"""The fleet: what is taken and given back, and why a request does not fit, against a simple oracle."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_reason_on_an_empty_node(shape, request_, reason):
     assert why(fleet, "n", request_) is reason
 
 
-def test_crumbs_are_told_from_taken():
+def test_fragmented_gpus_are_told_from_taken_ones():
     fleet = Fleet()
     row = fleet.put(divisible("n", 2))
     for gpu in (0, 1):
@@ -280,7 +280,7 @@ HAMI = "nvidia.com/gpu"
 
 
 def divided(gpus: int = 2, *, slots: int = 10, sick: tuple[int, ...] = (), **more) -> NodeSpec:
-    """A node whose GPUs are divided under the very name that a plain plugin counts them by."""
+    """A node that shares its GPUs under the resource name that a plain plugin counts them by."""
     cards = tuple(Gpu(MIB, g not in sick, slots=slots, uuid=f"GPU-{g}") for g in range(gpus))
     healthy = tuple(g for g in range(gpus) if g not in sick)
     pools = (Pool(HAMI, len(healthy), healthy, 1000, MIB),) if healthy else ()
@@ -337,7 +337,7 @@ def test_a_gpu_takes_as_many_shares_as_it_has_slots():
     assert why(fleet, "n", share(100, 100)) is Reason.FITS
 
 
-def test_a_sick_gpu_keeps_what_it_holds_and_takes_nothing():
+def test_an_unhealthy_gpu_keeps_what_it_holds_and_takes_nothing():
     fleet = Fleet()
     row = fleet.put(divided(2, sick=(0,)))
     fleet.take(allocation_of(fleet, row, share(500, 1000), [0]))

@@ -1,4 +1,4 @@
-"""The books: whole numbers that never drift, refuse nothing for rounding, and have room for any number."""
+"""Accounting: whole numbers that never drift, refuse nothing because of rounding, and hold any quantity."""
 
 from __future__ import annotations
 
@@ -7,23 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packing.cost.demand import MOST_TYPES, Demand, Mix
+from packing.cost.demand import Mix
 from packing.cost.kernel_args import nodes_of
 from packing.cost.slots import Slots
 from packing.fleet.feasibility import could_host, reasons_for
 from packing.fleet.fleet import Fleet
-from packing.fleet.names import MOST_KINDS, MOST_RESOURCES, TooMany
 from packing.fleet.node_usage import Allocation
 from packing.fleet.placement import allocation_of, freest_gpus, share_mib
 from packing.model.mig_instances import Instance, window
-from packing.model.node_spec import MOST_GPUS, Gpu, NodeSpec, Pool
+from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
 from packing.model.request import (
-    ANY,
     MOST,
     MOST_DEVICES,
-    ModelName,
-    Models,
     NameFilter,
     Request,
     Shares,
@@ -32,23 +28,11 @@ from packing.model.request import (
 from packing.policies.inventory import Inventory, Tables
 from packing.policies.registry import POLICIES
 
-GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
-MIB, GIB = 80_000, 1 << 30
-
-
-def counted(name: str = "n", gpus: int = 8, **more) -> NodeSpec:
-    pools = (Pool(GPU, gpus, tuple(range(gpus)), 1000, MIB),) if gpus else ()
-    return NodeSpec(name, 64_000, 512 * GIB, (Gpu(MIB),) * gpus, pools, **more)
-
-
-def divided(name: str = "n", gpus: int = 4, **more) -> NodeSpec:
-    cards = tuple(Gpu(MIB, divisible=True, uuid=f"{name}-{i}") for i in range(gpus))
-    pool = Pool(GPU, gpus, tuple(range(gpus)), 1000, MIB)
-    return NodeSpec(name, 64_000, 512 * GIB, cards, (pool,), sharing_resource=GPU, **more)
+from .builders import GIB, GPU, MIB, MIG, arrays_of, counted_node, divisible_node, why
 
 
 def everything() -> NodeSpec:
-    """Two GPUs that are divided, two of which a plugin counts whole ones and MIG instances, and one that is
+    """Two divisible GPUs, two that a plugin counts as whole ones and as MIG instances, and one that is
     divided into MIG instances on demand."""
     small, large = (
         Instance("1g", 142, 10_000, tuple(window(i, 1) for i in range(7))),
@@ -57,18 +41,6 @@ def everything() -> NodeSpec:
     cards = (*[Gpu(MIB, True)] * 2, *[Gpu(MIB)] * 2, Gpu(40_000, True, 571, instances=(small, large)))
     pools = Pool(GPU, 2, (2, 3), 1000, MIB), Pool(MIG, 7, (3,), 142, 10_000, each=(7,))
     return NodeSpec("n", 64_000, 512 * GIB, cards, pools, sharing_resource="share")
-
-
-def why(fleet: Fleet, request: Request, node: str = "n") -> Reason:
-    return Reason(int(reasons_for(fleet, request)[fleet.rows[node]]))
-
-
-def arrays_of(fleet: Fleet) -> dict[str, np.ndarray]:
-    return {
-        name: array.copy()
-        for name, array in vars(fleet.arrays).items()
-        if isinstance(array, np.ndarray) and name != "generation"
-    }
 
 
 huge = st.one_of(st.integers(0, 70_000), st.integers(0, 2**63 - 1), st.just(2**63 - 1), st.just(2**24 + 1))
@@ -114,7 +86,7 @@ def test_arrays_depend_on_what_is_held_and_on_nothing_else(steps):
 
 def test_huge_pods_that_come_and_go_leave_no_trace():
     fleet = Fleet()
-    row = fleet.put(counted())
+    row = fleet.put(counted_node())
     huge_one = allocation_of(fleet, row, Request(2**60 + 1, 2**62 + 1, devices=((GPU, 2**40),)))
     small = allocation_of(fleet, row, Request(3, 5, devices=((GPU, 1),)))
     for one in (huge_one, small, huge_one):
@@ -144,15 +116,15 @@ def test_a_pod_that_asks_for_all_memory_of_a_node_fits(name):
         assert np.isfinite(policy.cost(fleet, request)[0]) == (reason is Reason.FITS)
 
 
-def test_memory_in_mib_is_rounded_against_the_promise():
+def test_memory_in_mib_is_rounded_down():
     assert Request(memory_bytes=(1 << 20) + 1).memory_mib == 2
     assert NodeSpec("n", 0, (2 << 20) - 1).memory_mib == 1
 
 
 def test_a_pod_that_asks_for_no_cpu_fits_where_more_is_taken_than_there_is():
-    """As kube-scheduler has it: what is not asked for is not compared."""
+    """As in kube-scheduler: only requested resources are compared."""
     fleet = Fleet()
-    row = fleet.put(counted())
+    row = fleet.put(counted_node())
     fleet.take(Allocation(row, 65_000, 513 * GIB))
     assert why(fleet, Request(devices=((GPU, 1),))) is Reason.FITS
     assert np.isfinite(Inventory().cost(fleet, Request(devices=((GPU, 1),)))[row])
@@ -192,7 +164,7 @@ any_requests = st.builds(
 @given(wanted=st.lists(any_requests, min_size=1, max_size=4))
 def test_no_request_is_too_large_for_a_policy(name, wanted):
     fleet, policy = Fleet(nodes=4, gpus=5), POLICIES[name]()
-    for shape in (counted("a"), divided("b"), everything()):
+    for shape in (counted_node("a"), divisible_node("b"), everything()):
         fleet.put(shape)
     for request in wanted:
         policy.observe(request)
@@ -222,21 +194,21 @@ def test_what_is_too_much_for_anybody_is_cut():
 
 def test_tables_that_cannot_be_used_leave_the_old_ones_in_force():
     fleet, policy = Fleet(), Inventory(Mix.of({Request(devices=((GPU, 1),)): 1}))
-    fleet.put(counted())
+    fleet.put(counted_node())
     policy.adopt(fleet, good := policy.plan(fleet)())
     cost = policy.cost(fleet, Request(devices=((GPU, 1),))).copy()
     assert isinstance(good, Tables)
     broken = Tables(Mix((None,), (1.0,)), good.memory_mib, good.fill)
     with pytest.raises(AttributeError):
         policy.adopt(fleet, broken)
-    fleet.put(counted("a node of another model", model="other"))  # all is counted anew, from the old tables
+    fleet.put(counted_node("a node of another model", model="other"))  # counts again with the old tables
     assert policy.cost(fleet, Request(devices=((GPU, 1),)))[0] == pytest.approx(cost[0], abs=0.2)
 
 
 def test_a_resource_of_one_node_takes_no_slots_from_the_others():
     mix = Mix.of({Request(devices=((GPU, 1),)): 1, Request(devices=((MIG, 1),)): 1})
     fleet = Fleet(nodes=2)
-    fleet.put(counted("a"))
+    fleet.put(counted_node("a"))
     fleet.put(NodeSpec("b", 64_000, 512 * GIB, (Gpu(MIB),), (Pool(MIG, 7, (0,), 142, 10_000),)))
     slots = Slots(fleet, mix)
     slots.recount(nodes_of(fleet))
@@ -275,8 +247,8 @@ def test_a_resource_of_one_node_takes_no_slots_from_the_others():
 def test_what_some_node_could_host_when_empty(request_, hostable):
     fleet = Fleet(minimum_milli=50)
     assert not could_host(fleet, request_)
-    fleet.put(counted("a", model="H100", blocked=Reason.REPARTITIONING))
-    fleet.put(divided("b", islands=((0, 1), (2, 3))))
+    fleet.put(counted_node("a", model="H100", blocked=Reason.REPARTITIONING))
+    fleet.put(divisible_node("b", islands=((0, 1), (2, 3))))
     for row, held in ((0, Request(1 << 40, 1 << 50, devices=((GPU, 9),))), (1, Request(devices=((GPU, 4),)))):
         fleet.take(allocation_of(fleet, row, held, range(4) if row else ()))
     assert could_host(fleet, request_) == hostable
@@ -285,10 +257,10 @@ def test_what_some_node_could_host_when_empty(request_, hostable):
     assert not could_host(fleet, request_)
 
 
-# Pods that are promised a node.
+# Nominated pods.
 
 
-def test_a_promise_on_a_full_node_does_not_close_it_for_others():
+def test_a_nominated_pod_on_a_full_node_does_not_close_it_for_others():
     pools = Pool(GPU, 2, (0, 1), 1000, MIB), Pool(MIG, 7, (2,), 142, 10_000)
     fleet = Fleet()
     row = fleet.put(NodeSpec("n", 64_000, 512 * GIB, (Gpu(MIB),) * 3, pools))
@@ -302,9 +274,9 @@ def test_a_promise_on_a_full_node_does_not_close_it_for_others():
         np.testing.assert_array_equal(array, before[name], err_msg=name)
 
 
-def test_a_promise_on_a_full_gpu_leaves_the_others():
+def test_a_nominated_pod_on_a_full_gpu_leaves_the_others():
     fleet = Fleet()
-    row = fleet.put(divided(gpus=2))
+    row = fleet.put(divisible_node(gpus=2))
     fleet.take(Allocation(row, 0, 0, shares=((0, 1000, MIB),)))
     fleet.take(Allocation(row, 0, 0, shares=((1, 400, 1000),)))
     promised = Allocation(row, 0, 0, shares=((0, 500, 1000),))
@@ -312,193 +284,25 @@ def test_a_promise_on_a_full_gpu_leaves_the_others():
         assert why(fleet, Request(shares=Shares(1, 600, 1000, resource=GPU))) is Reason.FITS
 
 
-def test_what_if_victims_were_gone_under_a_promise():
+def test_a_node_without_its_victims_and_with_a_nominated_pod():
     fleet = Fleet()
-    row = fleet.put(counted())
+    row = fleet.put(counted_node())
     victim, promise = (allocation_of(fleet, row, Request(devices=((GPU, n),))) for n in (8, 6))
     fleet.take(victim)
     other = allocation_of(fleet, row, Request(devices=((GPU, 4),)))
     with fleet.holding([promise]):
         with fleet.without([victim]):
             assert why(fleet, Request(devices=((GPU, 2),))) is Reason.FITS
-            fleet.take(other)  # 4 are taken and 6 promised of 8
+            fleet.take(other)  # of 8 GPUs 4 are taken and 6 nominated
             assert why(fleet, Request()) is Reason.FITS
             fleet.give_back(other)
         assert why(fleet, Request(devices=((GPU, 2),))) is Reason.NO_FREE_GPUS
     assert not fleet.arrays.overcommitted[row]
 
 
-def test_a_node_that_holds_too_much_stays_closed_under_a_promise():
+def test_a_node_that_holds_too_much_stays_closed_with_a_nominated_pod():
     fleet = Fleet()
-    row = fleet.put(counted(gpus=2))
+    row = fleet.put(counted_node(gpus=2))
     fleet.take(allocation_of(fleet, row, Request(devices=((GPU, 3),))))
     with fleet.holding([allocation_of(fleet, row, Request(devices=((GPU, 1),)))]):
         assert why(fleet, Request()) is Reason.OVERCOMMITTED
-
-
-# NVLink islands where Stowage chooses the GPUs.
-
-
-def island_of(*, taken: tuple[int, ...], islands=((0, 1), (2, 3)), gpus: int = 4) -> Fleet:
-    fleet = Fleet()
-    row = fleet.put(divided(gpus=gpus, islands=islands))
-    for gpu in taken:
-        fleet.take(Allocation(row, 0, 0, shares=((gpu, 1000, MIB),)))
-    return fleet
-
-
-PEERS = [
-    Request(devices=((GPU, 2),), island=True),
-    Request(shares=Shares(2, 500, 1, resource=GPU), island=True),
-]
-
-
-@pytest.mark.parametrize("name", POLICIES)
-@pytest.mark.parametrize("request_", PEERS, ids=["whole", "shares"])
-def test_gpus_of_one_island_are_chosen(name, request_):
-    fleet = island_of(taken=(0,))
-    assert why(fleet, request_) is Reason.FITS
-    assert sorted(POLICIES[name]().choose(fleet, request_, 0)) == [2, 3]
-    assert sorted(freest_gpus(fleet, 0, request_)) == [2, 3]
-
-
-@pytest.mark.parametrize(
-    ("taken", "islands", "reason"),
-    [
-        ((0, 2), ((0, 1), (2, 3)), Reason.NO_FREE_PEERS),
-        ((0, 1), ((0, 1), (2, 3)), Reason.FITS),
-        ((0, 1, 2, 3), ((0, 1), (2, 3)), Reason.NO_FREE_GPUS),
-        ((), (), Reason.ISLAND_TOO_SMALL),
-        ((), ((0, 9),), Reason.ISLAND_TOO_SMALL),  # names a GPU that the node does not have
-        ((0,), ((0, 1),), Reason.NO_FREE_PEERS),
-    ],
-)
-@pytest.mark.parametrize("request_", PEERS, ids=["whole", "shares"])
-def test_why_no_island_will_do(taken, islands, reason, request_):
-    fleet = island_of(taken=taken, islands=islands)
-    assert why(fleet, request_) is reason
-    assert np.isfinite(Inventory().cost(fleet, request_)[0]) == (reason is Reason.FITS)
-
-
-def test_a_small_island_goes_before_a_large_one():
-    fleet = island_of(taken=(), islands=((0, 1, 2, 3), (4, 5)), gpus=6)
-    for name in POLICIES:
-        assert sorted(POLICIES[name]().choose(fleet, PEERS[0], 0)) == [4, 5], name
-
-
-@st.composite
-def states(draw) -> tuple[Fleet, Request]:
-    """A node with GPUs in random islands, some of them sick or partly taken, and a request for peers."""
-    gpus = draw(st.integers(1, 6))
-    order = draw(st.permutations(range(gpus)))
-    cuts = sorted(draw(st.sets(st.integers(1, max(gpus - 1, 1)))))
-    islands = tuple(tuple(order[a:b]) for a, b in zip([0, *cuts], [*cuts, gpus], strict=True) if b > a)
-    sick = draw(st.sets(st.integers(0, gpus - 1), max_size=2))
-    cards = tuple(Gpu(MIB, i not in sick, uuid=f"GPU-{i}") for i in range(gpus))
-    healthy = tuple(i for i in range(gpus) if i not in sick)
-    pools = (Pool(GPU, len(healthy), healthy, 1000, MIB),) if healthy else ()
-    islands = tuple(draw(st.sets(st.sampled_from(islands)))) if islands else ()
-    fleet = Fleet(nodes=1, gpus=6)
-    fleet.put(NodeSpec("n", 64_000, 512 * GIB, cards, pools, islands=islands, sharing_resource=GPU))
-    for gpu in range(gpus):
-        if milli := draw(st.sampled_from([0, 0, 300, 700, 1000])):
-            fleet.take(Allocation(0, 0, 0, shares=((gpu, milli, 80 * milli),)))
-    count = draw(st.integers(1, 4))
-    milli = draw(st.sampled_from([0, 300, 500]))
-    parts = Request(shares=Shares(count, milli, 24_000, resource=GPU), island=True)
-    named = NameFilter((frozenset(f"GPU-{i}" for i in draw(st.sets(st.integers(0, 5)))),))
-    whole = Request(devices=((GPU, count),), island=True)
-    only = Request(shares=Shares(count, 300, 1, resource=GPU), island=True, uuids=named)
-    return fleet, draw(st.sampled_from([parts, whole, only]))
-
-
-@pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=60, deadline=None)
-@given(states())
-def test_it_fits_where_one_island_has_the_gpus_and_they_are_chosen_there(name, state):
-    fleet, request = state
-    shape, policy = fleet.specs[0], POLICIES[name]()
-    assert shape is not None
-    part = request.shares or whole_gpus(request.devices[0][1])
-
-    def fits(gpu: int) -> bool:
-        free = fleet.arrays.compute[gpu, 0], fleet.arrays.memory[gpu, 0]
-        need = max(part.compute_milli, 1), part.memory_mib + part.memory_milli * MIB // 1000
-        card = shape.gpus[gpu]
-        return card.divisible and free >= need and free[1] >= need[1] and request.uuids.permits(card.uuid)
-
-    grouped = {gpu for island in shape.islands for gpu in island}
-    groups = [*shape.islands, *((gpu,) for gpu in range(len(shape.gpus)) if gpu not in grouped)]
-    able = [{gpu for gpu in group if fits(gpu)} for group in groups]
-    able = [group for group in able if len(group) >= part.count]
-    assert (why(fleet, request) is Reason.FITS) == bool(able)
-    if request.uuids is ANY:  # policies leave names of GPUs to ``reasons``
-        assert np.isfinite(policy.cost(fleet, request)[0]) == bool(able)
-    if able:
-        fewest = min(map(len, able))
-        chosen = policy.choose(fleet, request, 0)
-        assert len(chosen) == len(set(chosen)) == part.count
-        assert any(set(chosen) <= group for group in able if len(group) == fewest)
-        assert any(set(freest_gpus(fleet, 0, request)) <= group for group in able)
-
-
-# What nodes can make grow.
-
-
-def test_resources_are_bounded_and_those_that_no_node_has_are_forgotten():
-    fleet = Fleet()
-    fleet.put(counted("honest"))
-    cost = Inventory()
-    for i in range(3 * MOST_RESOURCES):
-        pools = (Pool(f"nvidia.com/mig-{i}g.1gb", 1, (0,), 1000, MIB), Pool("x", 1, (0,), 1000, MIB))
-        fleet.put(NodeSpec("rogue", 1000, GIB, (Gpu(MIB),), pools))
-        held = allocation_of(fleet, 1, Request(devices=((f"nvidia.com/mig-{i}g.1gb", 1),)))
-        fleet.take(held)
-        assert why(fleet, Request(devices=((GPU, 8),)), "honest") is Reason.FITS
-        assert why(fleet, Request(devices=((f"nvidia.com/mig-{i}g.1gb", 1),)), "rogue") is Reason.NO_FREE_GPUS
-        if i % 50 == 0:
-            assert np.isfinite(cost.cost(fleet, Request(devices=((GPU, 8),)))).tolist()[:2] == [True, False]
-    assert len(fleet.names.resources) <= len(fleet.arrays.free_devices) <= MOST_RESOURCES
-
-
-def test_a_node_with_too_many_resources_stays_as_it_was():
-    fleet = Fleet()
-    fleet.put(counted())
-    before, names = arrays_of(fleet), dict(fleet.names.resources)
-    pools = tuple(Pool(f"r{i}", 1, (0,), 1, 1) for i in range(MOST_RESOURCES))
-    with pytest.raises(TooMany, match="different resources"):
-        fleet.put(NodeSpec("n", 1, 1, (Gpu(MIB),), (*pools, Pool(GPU, 1, (0,), 1000, MIB))))
-    with pytest.raises(TooMany, match="GPUs on one node"):
-        fleet.put(NodeSpec("n", 1, 1, (Gpu(MIB),) * (MOST_GPUS + 1)))
-    assert fleet.names.resources == names
-    for name, array in arrays_of(fleet).items():
-        np.testing.assert_array_equal(array, before[name], err_msg=name)
-
-
-def test_kinds_of_gpus_are_bounded_and_those_that_no_node_has_are_forgotten():
-    fleet = Fleet()
-    only = Request(devices=((GPU, 1),), products=Models((frozenset({ModelName.of("honest")}),)))
-    fleet.put(counted("honest", product="honest"))
-    for i in range(2 * MOST_KINDS):
-        fleet.put(counted("rogue", product=f"product {i}"))
-        assert (why(fleet, only, "honest"), why(fleet, only, "rogue")) == (Reason.FITS, Reason.WRONG_MODEL)
-    assert len(fleet.names.products) <= MOST_KINDS
-    for i in range(MOST_KINDS):
-        try:
-            fleet.put(counted(f"rogue {i}", product=f"product {i}"))
-        except TooMany:
-            break
-    else:
-        pytest.fail("there is no bound")
-    assert len(fleet.names.products) <= MOST_KINDS
-    assert why(fleet, only, "honest") is Reason.FITS
-
-
-def test_demand_remembers_the_requests_that_come_most():
-    demand = Demand()
-    for _ in range(5):
-        demand.observe(Request(devices=((GPU, 1),)))
-    for i in range(5 * MOST_TYPES):
-        demand.observe(Request(i, devices=((GPU, 2),)))
-    assert len(demand._counts) <= 2 * MOST_TYPES
-    assert Request(devices=((GPU, 1),)) in demand._counts

@@ -1,4 +1,4 @@
-"""The walks of docs/architecture.md are what the code does: each is done once while all calls are recorded."""
+"""The walks of docs/architecture.md are what the code does: each is done while all calls are recorded."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from packing.fleet.fleet import Fleet, Floats
+from packing.fleet.arrays import Floats
+from packing.fleet.fleet import Fleet
 from packing.model.request import WHOLE, Request
 from packing.policies.inventory import FILL, InventoryPolicy
 

@@ -20,7 +20,7 @@ from bench.packing.mig import ProfileMix
 from bench.packing.policies import POLICIES
 from packing.cost.demand import Mix
 from packing.cost.fill_value import solve_patterns
-from packing.fleet.fleet import Allocation
+from packing.fleet.node_usage import Allocation
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import WHOLE, Request, Shares
 from packing.replay.pick_node import NodePicker

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from packing.cost.demand import BOTH, Mix, by_pods
-from packing.fleet.fleet import Fleet, Floats
+from packing.cost.demand import MEASURES, Mix, by_pods
+from packing.fleet.arrays import Floats
+from packing.fleet.fleet import Fleet
 from packing.model.request import Request
 from packing.policies.baselines.base import Baseline
 from packing.policies.gpu_choice import fitting, freest
@@ -35,13 +36,13 @@ class Random(Baseline):
     name = "random"
 
     def rank(self, fleet: Fleet, request: Request) -> Floats:
-        seed = int(fleet.generation.sum())
-        return np.random.default_rng(seed).random(fleet.capacity, np.float32)
+        seed = int(fleet.arrays.generation.sum())
+        return np.random.default_rng(seed).random(fleet.arrays.capacity, np.float32)
 
     def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
         gpus = [gpu for _, gpu in fitting(fleet, request, row)]
         count = len(freest(fleet, request, row))
-        drawn = np.random.default_rng(int(fleet.generation.sum()) + 1).permutation(gpus)[:count]
+        drawn = np.random.default_rng(int(fleet.arrays.generation.sum()) + 1).permutation(gpus)[:count]
         return tuple(int(gpu) for gpu in drawn)
 
 
@@ -59,4 +60,4 @@ POLICIES: dict[str, Callable[..., Policy]] = {
 
 def known_mix(policy: str, counts: Mapping[Request, float]) -> Mix:
     """The mix to give to a policy that knows the trace, with the types that it would learn."""
-    return Mix.of(counts, [by_pods] if policy == "fgd" else BOTH)
+    return Mix.of(counts, [by_pods] if policy == "fgd" else MEASURES)

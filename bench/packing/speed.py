@@ -21,7 +21,9 @@ import numpy as np
 from bench.packing.policies import POLICIES, known_mix
 from extender.replay.traces import read_nodes, read_pods
 from packing.cost.demand import Mix
-from packing.fleet.fleet import Fleet, Floats, NodeSpec
+from packing.fleet.arrays import Floats
+from packing.fleet.fleet import Fleet
+from packing.model.node_spec import NodeSpec
 from packing.model.request import Request
 from packing.policies.interface import Policy
 from packing.replay.pick_node import NodePicker

@@ -15,7 +15,10 @@ from dataclasses import dataclass, replace
 from extender.cluster.claim_check import reconcile_counts
 from extender.cluster.claim_history import ClaimHistory, reconcile_since_bound
 from extender.dialects.claims import Claims
-from packing.fleet.fleet import Allocation, Fleet, NodeSpec
+from packing.fleet.fleet import Fleet
+from packing.fleet.node_usage import Allocation
+from packing.fleet.placement import allocation_of, freest_gpus
+from packing.model.node_spec import NodeSpec
 from packing.model.request import Request, Shares
 
 log = logging.getLogger(__name__)
@@ -136,20 +139,20 @@ class Allocations:
     def allocation_if_bound(self, placement: Placement) -> Allocation:
         """What a nominated pod would have of its node, which must be known, if it were bound now."""
         row = self._fleet.rows[placement.node]
-        gpus = self._fleet.freest_gpus(row, placement.request)
-        return self._fleet.allocation(row, placement.request, gpus)
+        gpus = freest_gpus(self._fleet, row, placement.request)
+        return allocation_of(self._fleet, row, placement.request, gpus)
 
     def _allocate(self, key: str) -> None:
         placement, history = self._placements[key], self._histories[key]
         row = self._fleet.rows[placement.node]
-        shape = self._fleet.shapes[row]
+        shape = self._fleet.specs[row]
         assert shape is not None
         request, problem = reconcile_counts(shape, placement.request, history.reported)
         reconciled = reconcile_since_bound(
             shape, placement.request, placement.claims, placement.possible, history
         )
         self._report(key, "; ".join(filter(None, (problem, reconciled.problem))))
-        allocation = self._fleet.allocation(row, request)
+        allocation = allocation_of(self._fleet, row, request)
         if reconciled.parts:
             allocation = replace(allocation, shares=reconciled.parts, slices=reconciled.slices)
         self._allocated[key] = allocation

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from extender.dialects.claims import Claim, Claims
 from extender.untrusted.limits import quoted, shorten
 from packing.model.mig_instances import Instances, every_slice
-from packing.model.node_spec import Gpu, NodeSpec, meaning
+from packing.model.node_spec import Gpu, NodeSpec, resolve_on
 from packing.model.request import WHOLE, Request, Shares, share_memory_mib
 
 _ROUNDING = 2
@@ -40,7 +40,7 @@ def reconcile_claims(node: NodeSpec, request: Request, claims: Claims | None) ->
     """What a pod bound to this node has of its shared GPUs."""
     if not node.sharing_resource:
         return ReconciledClaims()
-    asked = meaning(node, request).shares
+    asked = resolve_on(node, request).shares
     if claims is not None and claims.resource != node.sharing_resource:
         claims = None  # of another sharing system: only what the pod asks for counts here
     if claims is None and asked is None:
@@ -60,8 +60,8 @@ def reconcile_counts(
     """
     if not reported:
         return request, ""
-    asked = dict(meaning(node, request).devices)
-    counted = {pool.resource for pool in node.pools if not node.divides(pool)}
+    asked = dict(resolve_on(node, request).devices)
+    counted = {pool.resource for pool in node.pools if not node.is_divisible(pool)}
     more = {name: count for name, count in reported if name in counted and count > asked.get(name, 0)}
     if not more:
         return request, ""
@@ -104,7 +104,7 @@ def _share_on(gpu: Gpu, claim: Claim, *, exact: bool) -> tuple[int, int, str]:
     # A MIG instance may be larger than what was asked for, and its compute is what comes with its memory.
     exact = exact and not gpu.instances
     asked_milli = min(least.compute_milli, gpu.compute_milli) if least and not gpu.instances else 0
-    asked_mib = share_memory_mib(gpu.memory_mib, least.memory_mib, least.memory_milli) if least else 0
+    asked_mib = least.mib_of(gpu.memory_mib) if least else 0
     problem = ""
     slack = _ROUNDING if least and least.memory_milli else 0
     # Who has all of the compute has the GPU alone: the memory that is claimed beside it does not matter.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from extender.cluster.claim_check import ReconciledClaims, reconcile_claims
 from extender.dialects.claims import Claims
-from packing.model.node_spec import NodeSpec, meaning
+from packing.model.node_spec import NodeSpec, resolve_on
 from packing.model.request import Request, Shares, whole_gpus
 
 _CHANGED = "its annotations have changed since it was bound"
@@ -81,10 +81,10 @@ def reconcile_since_bound(
     if counted != claims:
         reconciled = reconcile_claims(node, request, counted)
     for share in larger:
-        if not _covers(meaning(node, before).shares, share):
+        if not _covers(resolve_on(node, before).shares, share):
             more = reconcile_claims(node, Request(shares=share), _with_least(counted, share))
             reconciled = _larger_of(reconciled, more)
-    now = meaning(node, request).shares
+    now = resolve_on(node, request).shares
     if counted != claims or any(not _covers(now, share) for share in known):
         return replace(reconciled, problem=_CHANGED)
     return reconciled
@@ -115,7 +115,7 @@ def _as_granted(node: NodeSpec, request: Request, share: Shares) -> Request:
     """A request that cannot be read, with the share that the pod can have been given here; whole GPUs where
     its spec asks for those, too."""
     others = replace(request, devices=tuple(one for one in request.devices if one[0] != share.resource))
-    beside = meaning(node, others)
+    beside = resolve_on(node, others)
     if beside.shares:
         share = whole_gpus(share.count + beside.shares.count, share.resource)
     return replace(beside, shares=share)

@@ -15,7 +15,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from packing.fleet.fleet import Fleet, Floats
+from packing.fleet.arrays import Floats
+from packing.fleet.feasibility import reasons_for
+from packing.fleet.fleet import Fleet
+from packing.fleet.placement import freest_gpus
 from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.policies.interface import Policy
@@ -54,7 +57,7 @@ class GuardedPolicy:
 
     def cost(self, fleet: Fleet, request: Request) -> Floats:
         """Finite wherever the request fits."""
-        fits = fleet.reasons(request) == Reason.FITS
+        fits = reasons_for(fleet, request) == Reason.FITS
         for policy in self._policies:
             try:
                 cost = policy.cost(fleet, request)
@@ -71,7 +74,7 @@ class GuardedPolicy:
                 return policy.choose(fleet, request, row)
             except Exception:
                 self.failures.note("choose")
-        return fleet.freest_gpus(row, request)
+        return freest_gpus(fleet, row, request)
 
     def terms(self, fleet: Fleet, request: Request, row: int) -> dict[str, float]:
         """Empty if the policy fails."""

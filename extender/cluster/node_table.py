@@ -12,8 +12,8 @@ from extender.inventory.node_inventory import inventory_of
 from extender.inventory.shared_gpus import InventoryError
 from extender.k8s.objects import KoordinatorDevice, MigLayout, MigLayouts, Node
 from extender.k8s.quantity import QuantityError
-from packing.fleet.arrays import TooMany
-from packing.fleet.fleet import NodeSpec
+from packing.fleet.names import TooMany
+from packing.model.node_spec import NodeSpec
 from packing.model.reasons import Reason
 
 NodeKind: TypeAlias = Literal["Node", "Device", "ConfigMap"]

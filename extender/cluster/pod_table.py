@@ -12,7 +12,7 @@ from extender.cluster.problems import Problems
 from extender.dialects.pod_request import bound_request, claims_of
 from extender.inventory.devices import is_gpu_resource
 from extender.k8s.objects import Pod
-from packing.fleet.fleet import Allocation
+from packing.fleet.node_usage import Allocation
 
 
 class PodTable(Mapping[str, Pod]):

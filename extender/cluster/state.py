@@ -123,7 +123,7 @@ class State:
             row = self.fleet.rows.get(name)
             if row is not None and self.binds:
                 self.fleet.block(row, self._blocked_because(row))
-            if row is None or not self.fleet.overcommitted[row]:
+            if row is None or not self.fleet.arrays.overcommitted[row]:
                 self.overcommitted.discard(name)
             elif name not in self.overcommitted:
                 self.overcommitted.add(name)
@@ -131,7 +131,7 @@ class State:
 
     def _blocked_because(self, row: int, but_for: str = "") -> Reason:
         """Why a node takes nothing at all; ``but_for`` is the UID of a pod that does not count."""
-        shape = self.fleet.shapes[row]
+        shape = self.fleet.specs[row]
         assert shape is not None
         writer = WRITERS.get(shape.sharing_resource) if self.binds else None
         if shape.blocked or writer is None:
@@ -172,7 +172,7 @@ class State:
         if not own and not placements:  # as for most pods that wait
             yield self.fleet
             return
-        blocked = {one.row: Reason(int(self.fleet.blocked[one.row])) for one in own}
+        blocked = {one.row: Reason(int(self.fleet.arrays.blocked[one.row])) for one in own}
         for row in blocked:
             self.fleet.block(row, self._blocked_because(row, but_for=pod.uid))
         applied = map(self.allocations.allocation_if_bound, placements)

@@ -100,19 +100,21 @@ class NodeView:
 def view_node(state: State, name: str, now: float) -> NodeView | None:
     """The node as it is, None where it is not known. ``now``: seconds of the clock of assumed pods."""
     row = state.fleet.rows.get(name)
-    shape = state.fleet.shapes[row] if row is not None else None
+    shape = state.fleet.specs[row] if row is not None else None
     if row is None or shape is None:
         return None
     fleet = state.fleet
-    closed = Reason.OVERCOMMITTED if fleet.overcommitted[row] else Reason(int(fleet.blocked[row]))
+    closed = (
+        Reason.OVERCOMMITTED if fleet.arrays.overcommitted[row] else Reason(int(fleet.arrays.blocked[row]))
+    )
     return NodeView(
         name=name,
         model=shape.model or shape.product,
         takes_nothing=closed.text if closed is not Reason.FITS else "",
         problem=state.problems.get(name, ""),
         read_from=_sources(state, name),
-        free_cpu_milli=int(fleet.free_cpu[row]),
-        free_memory_mib=int(fleet.free_memory[row]) >> 20,
+        free_cpu_milli=int(fleet.arrays.free_cpu[row]),
+        free_memory_mib=int(fleet.arrays.free_memory[row]) >> 20,
         gpus=tuple(_gpu(fleet, row, index, gpu) for index, gpu in enumerate(shape.gpus)),
         pools=tuple(_pool(fleet, row, pool) for pool in shape.pools),
         islands=shape.islands,
@@ -122,11 +124,11 @@ def view_node(state: State, name: str, now: float) -> NodeView | None:
 
 
 def _gpu(fleet: Fleet, row: int, index: int, gpu: Gpu) -> GpuView:
-    slices = fleet.slices(row, index)
+    slices = fleet.usage(row).slices(index)
     return GpuView(
         index=index,
-        free_compute_milli=int(fleet.compute[index, row]),
-        free_memory_mib=int(fleet.memory[index, row]),
+        free_compute_milli=int(fleet.arrays.compute[index, row]),
+        free_memory_mib=int(fleet.arrays.memory[index, row]),
         memory_mib=gpu.memory_mib,
         taken_slices=tuple(place for place in range(slices.bit_length()) if slices >> place & 1),
     )
@@ -135,7 +137,7 @@ def _gpu(fleet: Fleet, row: int, index: int, gpu: Gpu) -> GpuView:
 def _pool(fleet: Fleet, row: int, pool: Pool) -> PoolView:
     return PoolView(
         resource=pool.resource,
-        free=int(fleet.free[fleet.resources[pool.resource], row]),
+        free=int(fleet.arrays.free_devices[fleet.names.resources[pool.resource], row]),
         total=pool.total,
         compute_milli=pool.compute_milli,
         memory_mib=pool.memory_mib,
@@ -168,7 +170,7 @@ def _devices(state: State, name: str) -> Iterator[DeviceView]:
 
 
 def _holders(state: State, node: str, now: float) -> Iterator[HolderView]:
-    names = {index: name for name, index in state.fleet.resources.items()}
+    names = {index: name for name, index in state.fleet.names.resources.items()}
     for key in state.allocations.pods_on(node):
         assumed = state.assumed_pods.by_key(key)
         allocation, pod = (

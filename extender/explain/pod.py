@@ -183,7 +183,7 @@ def explain_evaluation(
 def asks(request: Request) -> dict[str, int | str]:
     """What a request asks for, and how much of it."""
     asked: dict[str, int | str] = {"cpu (milli)": request.cpu_milli, "memory (MiB)": request.memory_mib}
-    asked |= _first(request.devices) | _first(request.profiles)
+    asked |= _first(request.devices)
     if part := request.shares:
         asked["GPUs"] = part.count
         asked |= {"of each: compute (milli)": part.compute_milli} if part.compute_milli else {}

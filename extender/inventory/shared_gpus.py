@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from extender.k8s.objects import Node
 from extender.k8s.quantity import whole
 from extender.untrusted.limits import DEVICES_PER_NODE, GPUS_PER_NODE, NAME, quoted, shorten
-from packing.fleet.fleet import Gpu
+from packing.model.node_spec import Gpu
 from packing.model.reasons import Reason
 
 MIG_PREFIX = "nvidia.com/mig-"

@@ -29,7 +29,8 @@ from extender.k8s.objects import Pod
 from extender.replay.traces import BadInput
 from extender.settings import Settings
 from extender.source.snapshot import SnapshotSource, read
-from packing.fleet.fleet import Allocation, Fleet
+from packing.fleet.fleet import Fleet
+from packing.fleet.node_usage import Allocation
 from packing.model.request import Request
 from packing.policies.registry import POLICIES
 from packing.replay.pick_node import NodePicker
@@ -65,9 +66,9 @@ class _Cluster:
         SnapshotSource(read(paths), self.name).start(self.state.apply)
         fleet = self.state.fleet
         cordoned = [fleet.rows[node.name] for node in self.state.nodes.values() if node.unschedulable]
-        self.open: Flags = fleet.blocked == 0  # (N,): takes pods
+        self.open: Flags = fleet.arrays.blocked == 0  # (N,): takes pods
         self.open[cordoned] = False
-        self.gpus: Flags = (fleet.compute_capacity > 0) & self.open  # (G, N)
+        self.gpus: Flags = (fleet.arrays.compute_capacity > 0) & self.open  # (G, N)
         if not self.gpus.any():
             raise BadInput(f"{', '.join(map(str, paths))}: no node that accepts pods has a GPU")
         self._rows_by_constraints: dict[object, Flags] = {}
@@ -100,7 +101,7 @@ class _Cluster:
         constraints = (pod.spec.node_selector, pod.scheduling_constraints)
         allowed = self._rows_by_constraints.get(constraints)
         if allowed is None:
-            allowed = np.zeros(self.state.fleet.capacity, bool)
+            allowed = np.zeros(self.state.fleet.arrays.capacity, bool)
             node_filter = NodeFilter(pod)
             for node in self.state.nodes.values():
                 allowed[self.state.fleet.rows[node.name]] = not node_filter.rejection(node)
@@ -125,7 +126,7 @@ def replay_snapshot(
     Raises ``BadInput``, ``Unavailable`` and ``SettingsError``.
     """
     cluster = _Cluster(paths, settings)
-    order = np.argsort(cluster.state.fleet.order, kind="stable")
+    order = np.argsort(cluster.state.fleet.arrays.order, kind="stable")
     rows = [_row(cluster, _TODAY, [], 0.0)]
     prior, minimum = prior_of(settings.demand), settings.minimum_slice_milli
     for name in policies:
@@ -162,7 +163,11 @@ def _place_all(
 def _row(cluster: _Cluster, policy: str, failed: list[str], seconds: float) -> dict[str, Any]:
     """The figures of the fleet as it is now."""
     fleet, counted = cluster.state.fleet, cluster.gpus
-    whole = (fleet.compute == fleet.compute_capacity) & (fleet.memory == fleet.memory_capacity) & counted
+    whole = (
+        (fleet.arrays.compute == fleet.arrays.compute_capacity)
+        & (fleet.arrays.memory == fleet.arrays.memory_capacity)
+        & counted
+    )
     has_gpus = counted.any(axis=0)
     return {
         "trace": cluster.name,

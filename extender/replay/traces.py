@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from packing.fleet.arrays import LARGEST
-from packing.fleet.fleet import Gpu, NodeSpec
+from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import WHOLE, Request, Shares
 
 _T = TypeVar("_T")

@@ -224,12 +224,16 @@ class Engine:
 
 def gpus_by_model(fleet: Fleet) -> dict[str, Gpus]:
     """Sums over the nodes of each GPU model."""
-    exists = fleet.compute_capacity > 0
-    whole = exists & (fleet.compute == fleet.compute_capacity) & (fleet.memory == fleet.memory_capacity)
-    free = np.maximum(fleet.compute, 0).sum(axis=0) / 1000
+    exists = fleet.arrays.compute_capacity > 0
+    whole = (
+        exists
+        & (fleet.arrays.compute == fleet.arrays.compute_capacity)
+        & (fleet.arrays.memory == fleet.arrays.memory_capacity)
+    )
+    free = np.maximum(fleet.arrays.compute, 0).sum(axis=0) / 1000
     sums: dict[str, Gpus] = {}
-    for index, name in enumerate(fleet.model_names):
-        here = fleet.model == index
+    for index, name in enumerate(fleet.names.model_names):
+        here = fleet.arrays.model == index
         if installed := int(exists[:, here].sum()):
             before = sums.get(name or "unknown", Gpus(0, 0.0, 0))  # another product of the same model
             sums[name or "unknown"] = Gpus(

@@ -30,13 +30,13 @@ def annotations_for(
 
     Raises RequestError where they would be read as something else, or nobody can assign the GPUs.
     """
-    shape = fleet.shapes[row]
+    shape = fleet.specs[row]
     assert shape is not None  # the pod fits there
     if (writer := WRITERS.get(shape.sharing_resource)) is None:
         raise RequestError(
             f"Stowage cannot say who has which GPU of a node that is shared by {shape.sharing_resource}"
         )
-    taken = {gpu: fleet.slices(row, gpu) for gpu in gpus}
+    taken = {gpu: fleet.usage(row).slices(gpu) for gpu in gpus}
     assignment = writer.assignment(pod, shape, gpus, time.time(), taken)
     bound = replace(pod, node_name=shape.name, annotations={**pod.annotations, **assignment})
     read_back = reconcile_claims(shape, request, claims_of(bound))
@@ -53,14 +53,14 @@ def refuse_unassignable(
 
     One node of each kind (sharing system and GPU model) answers for all of its kind.
     """
-    if len(fleet.divisions) == 1:  # no node shares its GPUs
+    if len(fleet.names.sharing_resources) == 1:  # no node shares its GPUs
         return codes
     fits = np.flatnonzero((codes == Reason.FITS) & (rows >= 0))
     fits = fits[_takes_shared_gpus(fleet, request)[rows[fits]]]
     if not fits.size:
         return codes
     codes = codes.copy()
-    kinds = fleet.divided[rows[fits]].astype(np.int64) << 32 | fleet.model[rows[fits]]
+    kinds = fleet.arrays.sharing[rows[fits]].astype(np.int64) << 32 | fleet.arrays.model[rows[fits]]
     for kind in np.unique(kinds):
         alike = fits[kinds == kind]
         if not _can_be_assigned(state, fleet, pod, request, int(rows[alike[0]])):
@@ -71,17 +71,19 @@ def refuse_unassignable(
 def _takes_shared_gpus(fleet: Fleet, request: Request) -> npt.NDArray[np.bool_]:
     """(N,) whether the request takes GPUs, or parts of them, that are placed device by device."""
     if request.shares:
-        shared: npt.NDArray[np.bool_] = fleet.divided == fleet.divisions.get(request.shares.resource, -1)
+        shared: npt.NDArray[np.bool_] = fleet.arrays.sharing == fleet.names.sharing_resources.get(
+            request.shares.resource, -1
+        )
         return shared
-    takes = np.zeros(fleet.capacity, bool)
+    takes = np.zeros(fleet.arrays.capacity, bool)
     for name, _ in request.devices:
-        if name in fleet.resources:
-            takes |= fleet.divides[fleet.resources[name]] > 0
+        if name in fleet.names.resources:
+            takes |= fleet.arrays.divisible_pool[fleet.names.resources[name]] > 0
     return takes
 
 
 def _can_be_assigned(state: State, fleet: Fleet, pod: Pod, request: Request, row: int) -> bool:
-    shape = fleet.shapes[row]
+    shape = fleet.specs[row]
     assert shape is not None
     if not state.binds:
         # Other systems may have an extender or a binder of their own beside Stowage; ours has only ``bind``.

@@ -30,7 +30,7 @@ from extender.source.interface import BindConflict, BindError, Source, Unreachab
 from extender.untrusted.limits import shorten
 from extender.verbs.assignment import annotations_for
 from extender.verbs.evaluate import reason_on
-from packing.model.node_spec import meaning
+from packing.model.node_spec import resolve_on
 from packing.model.reasons import Reason
 
 LONGEST_WAIT = 1.0
@@ -228,16 +228,16 @@ def assign(state: State, pod: Pod, node: str, possibly_bound: PossiblyBound = ()
     if reason not in (Reason.FITS, Reason.NO_ASSIGNER):  # ``annotations_for`` says more about the latter
         raise (Busy if reason is Reason.PLUGIN_BUSY else Refusal)(reason.text)
     row = state.fleet.rows[node]
-    shape = state.fleet.shapes[row]
+    shape = state.fleet.specs[row]
     assert shape is not None  # the node is known
-    meant = meaning(shape, request)
+    meant = resolve_on(shape, request)
     if not shape.sharing_resource or meant.shares is None:
         return {}
     with state.fleet_view_for(pod, possibly_bound) as fleet:
         gpus = state.policy.choose(fleet, meant, row)
         assignment, read_back = annotations_for(fleet, row, pod, request, gpus)
-        if any(fleet.slices(row, gpu) & mask for gpu, mask in read_back.slices) or not all(
-            fleet.compute[gpu, row] >= milli and fleet.memory[gpu, row] >= mib
+        if any(fleet.usage(row).slices(gpu) & mask for gpu, mask in read_back.slices) or not all(
+            fleet.arrays.compute[gpu, row] >= milli and fleet.arrays.memory[gpu, row] >= mib
             for gpu, milli, mib in read_back.parts
         ):
             raise Refusal(Reason.FRAGMENTED.text)

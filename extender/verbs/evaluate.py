@@ -16,7 +16,9 @@ from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.verbs.assignment import refuse_unassignable
 from extender.verbs.scores import Keys, rank_keys
-from packing.fleet.fleet import Fleet, Floats
+from packing.fleet.arrays import Floats
+from packing.fleet.feasibility import reasons_for
+from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
@@ -86,7 +88,7 @@ def reason_on(
 
 def codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> npt.NDArray[np.int8]:
     """Reason codes for these rows of the pod's fleet view: (len(rows),). Devices of DRA do not count."""
-    codes = np.append(fleet.reasons(request), np.int8(Reason.UNKNOWN_NODE))[rows]  # row -1 is the last
+    codes = np.append(reasons_for(fleet, request), np.int8(Reason.UNKNOWN_NODE))[rows]  # row -1 is the last
     return refuse_unassignable(state, fleet, pod, request, rows, codes)
 
 
@@ -129,8 +131,8 @@ def _offered(state: State, mapped: list[str], node: str) -> Iterator[str]:
         return
     if state.devices.on_node(node, state.nodes.labels_of(node)).has_pools:
         for name in mapped:
-            index = state.fleet.resources.get(name)
-            if index is None or not state.fleet.total[index, row]:
+            index = state.fleet.names.resources.get(name)
+            if index is None or not state.fleet.arrays.total_devices[index, row]:
                 yield name
 
 
@@ -162,7 +164,7 @@ def _forecast(state: State, pod: Pod, names: NodeNames, dra: list[tuple[str, ...
 
 def _rank(state: State, cost: Floats, forecasts: tuple[Forecast, ...], rows: Rows) -> tuple[Floats, Keys]:
     """The costs with those of the forecasts, and the keys to sort by; where that fails, all are equal."""
-    order = state.fleet.order[rows]
+    order = state.fleet.arrays.order[rows]
     try:
         cost = cost + _forecast_costs(forecasts) if forecasts else cost
         return cost, rank_keys(cost, order)

@@ -82,7 +82,7 @@ def _fits_without(
 def _with_idle_plugin(fleet: Fleet, row: int) -> Iterator[None]:
     """Inside the block, a node is open although its device plugin is busy starting a pod. The plugin is idle
     again before the victims are gone, and the starting pod may be one of them."""
-    reason = Reason(int(fleet.blocked[row]))
+    reason = Reason(int(fleet.arrays.blocked[row]))
     if reason is not Reason.PLUGIN_BUSY:
         yield
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet.fleet import Floats
+from packing.fleet.arrays import Floats
 
 MAX_SCORE = 10
 """kube-scheduler's highest score of an extender (``MaxExtenderPriority``)."""

@@ -1,1 +1,1 @@
-"""What a placement costs: the room that it takes from the requests to come."""
+"""What a placement costs: how much less the fleet can take of the requests that are expected."""

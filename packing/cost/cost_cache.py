@@ -1,83 +1,67 @@
-"""What policies keep per request shape: costs of all nodes, asked again only for nodes that changed.
+"""What a policy keeps per request: its cost on all nodes, computed again only for nodes that changed.
 
-Requests repeat and a placement changes one node, so most of what was computed for the last pod of a shape
-still holds for the next one.
+Requests repeat and a placement changes one node, so most of what was computed for the last pod with the same
+request is still right for the next one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-import numpy.typing as npt
 
-from packing.cost.kernel_args import Nodes, RequestArgs, ask_of, layout_of, nodes_of
-from packing.fleet.fleet import Fleet, Floats
+from packing.cost.kernel_args import CachedCost, Nodes, RequestArgs, nodes_of, request_args
+from packing.fleet.fleet import Fleet
+from packing.jit import checked
 from packing.model.request import Request
 
-_CELLS = 2_000_000
-"""Rows x nodes kept at most, some 60 MB."""
-_MOST_ROWS = 1_000
-"""Rows kept at most, however small the fleet: each keeps its request, in which a pod may list many names."""
-
-
-@dataclass(frozen=True, slots=True)
-class CachedCost:
-    """Kept for one request: ``seen`` (N,) generations, ``cost`` (N,), GPUs as bit masks ``gpus`` (N,), and
-    the ``terms`` (3, N)."""
-
-    ask: RequestArgs
-    seen: npt.NDArray[np.int64]
-    cost: Floats
-    gpus: npt.NDArray[np.int64]
-    terms: Floats
+_MOST_CELLS = 2_000_000
+"""Requests x nodes kept at most, about 60 MB."""
+_MOST_REQUESTS = 1_000
+"""Requests kept at most on a small fleet: each may contain many names."""
 
 
 class CostCache:
-    """The rows of the last few hundred request shapes against one fleet."""
+    """The costs of the last few hundred different requests on one fleet."""
 
     def __init__(self) -> None:
-        self._rows: dict[Request, CachedCost] = {}
-        self._layout = 0, 0
+        self._costs: dict[Request, tuple[CachedCost, RequestArgs]] = {}
+        self._layout = 0, 0, 0
         self._last: tuple[Request | None, int, CachedCost | None] = None, -1, None
         self._nodes: Nodes | None = None
 
     def current(self, fleet: Fleet, request: Request) -> CachedCost | None:
-        """The row that was asked for last, if the question and the fleet are still the same."""
-        last, changes, row = self._last
-        return row if last is request and changes == fleet.changes else None
+        """The cost that ``outdated`` returned last, if the request is the same object and no node changed."""
+        last, changes, cached = self._last
+        return cached if last is request and changes == fleet.changes else None
 
-    def row(self, fleet: Fleet, request: Request) -> tuple[CachedCost, Nodes]:
-        """The row of this request, to be brought up to date by the caller from the nodes."""
-        layout = layout_of(fleet)
+    def outdated(self, fleet: Fleet, request: Request) -> tuple[CachedCost, Nodes, RequestArgs]:
+        """The cost of this request, which the caller brings up to date, and what it needs for that."""
+        layout = fleet.layout
         if layout != self._layout or self._nodes is None:
-            self._rows.clear()
+            self._costs.clear()
             self._layout, self._nodes = layout, nodes_of(fleet)
-        row = self._rows.get(request)
-        if row is None:
-            if len(self._rows) >= min(_MOST_ROWS, _CELLS // fleet.capacity):
-                self._rows.pop(next(iter(self._rows)), None)
-            row = self._rows[request] = _new_row(fleet, request)
-        self._last = request, fleet.changes, row
-        return row, self._nodes
+        found = self._costs.get(request)
+        if found is None:
+            if len(self._costs) >= min(_MOST_REQUESTS, _MOST_CELLS // fleet.arrays.capacity):
+                self._costs.pop(next(iter(self._costs)), None)
+            found = self._costs[request] = _unknown_cost(fleet.arrays.capacity), request_args(fleet, request)
+        cached, args = found
+        self._last = request, fleet.changes, cached
+        return cached, self._nodes, args
 
     def forget(self) -> None:
-        """Ask everything again: prices or tables changed."""
-        for row in self._rows.values():
-            row.seen.fill(-1)
+        """Compute every cost again: prices or tables changed."""
+        for cached, _ in self._costs.values():
+            cached.seen.fill(-1)
         self._last = None, -1, None
 
 
 def gpus_in(mask: int) -> tuple[int, ...]:
     """The indices of the bits that are set."""
-    if mask & (mask - 1) == 0:  # one or none, as a rule
+    if mask & (mask - 1) == 0:  # usually none or one
         return (mask.bit_length() - 1,) if mask else ()
     return tuple(g for g in range(mask.bit_length()) if mask >> g & 1)
 
 
-def _new_row(fleet: Fleet, request: Request) -> CachedCost:
-    size = fleet.capacity
-    cost, terms = np.full(size, np.inf, np.float32), np.zeros((3, size), np.float32)
-    return CachedCost(
-        ask_of(fleet, request), np.full(size, -1, np.int64), cost, np.zeros(size, np.int64), terms
-    )
+def _unknown_cost(nodes: int) -> CachedCost:
+    cost, terms = np.full(nodes, np.inf, np.float32), np.zeros((3, nodes), np.float32)
+    return checked(CachedCost(np.full(nodes, -1, np.int64), cost, np.zeros(nodes, np.int64), terms))

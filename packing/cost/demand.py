@@ -1,7 +1,6 @@
-"""The demand mix: which requests come, and how often.
+"""The demand mix: which requests come, and how often. It is known beforehand or learnt from arrivals.
 
-A mix is what the slots of ``slots.py`` and the pattern LP of ``fill.py`` are weighed with. It is either
-known beforehand or learnt from what arrives; this file does not know where requests come from.
+The slots of ``slots.py`` and the pattern LP of ``fill_value.py`` are weighted with it.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from itertools import groupby
 from packing.model.request import Request
 
 COVERAGE = 0.95
-"""The most frequent request types up to this part of all requests make the mix (as in FGD, ATC 2023)."""
+"""A mix consists of the most frequent request types up to this part of all requests (as FGD, ATC 2023)."""
 
 MOST_TYPES = 2_048
-"""Requests that are told apart in the demand; real clusters have a few hundred."""
+"""Different requests that the demand counts; real clusters have a few hundred."""
 
 Measure = Callable[[Request], float]
-"""What a request counts for when the most frequent are looked for."""
+"""How much a request counts in the search for the most frequent ones."""
 
 
 def by_pods(request: Request) -> float:
@@ -30,13 +29,13 @@ def by_pods(request: Request) -> float:
 
 
 def by_gpus(request: Request) -> float:
-    """A pod counts as often as it asks for a GPU or a part of one."""
-    return request.gpus + sum(count for _, count in request.profiles)
+    """A pod counts once for each GPU, or part of one, that it asks for."""
+    return request.gpus
 
 
-BOTH = by_pods, by_gpus
-"""By pods alone, a job for a whole node that comes once in five hundred pods is left out of the mix, and no
-node is kept whole for it: of trace default 1 % of the GPU was dropped when 89.7 % had arrived, not 97.2 %."""
+MEASURES = by_pods, by_gpus
+"""Counted only by pods, a job for a whole node that comes once in five hundred pods is not in the mix, and no
+node is kept whole for it: on trace default 1 % of the GPU was dropped when 89.7 % had arrived, not 97.2 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +46,11 @@ class Mix:
     frequency: tuple[float, ...]
 
     @classmethod
-    def of(cls, counts: Mapping[Request, float], measures: Sequence[Measure] = BOTH) -> Mix:
+    def of(cls, counts: Mapping[Request, float], measures: Sequence[Measure] = MEASURES) -> Mix:
         """The mix of these weighted requests: the types that are most frequent by any of the measures.
 
-        Requests that differ in the node's memory alone are one type with their mean memory: memory rarely
-        decides, and would split every type in many.
+        Requests that differ only in the node's memory are one type with their mean memory: memory rarely
+        decides, and would split every type into many.
         """
         weights: dict[Request, float] = {}
         memory: dict[Request, float] = {}
@@ -71,7 +70,7 @@ class Mix:
         )
 
     def cpu_per_gpu(self, gpus: Mapping[Request, float]) -> float:
-        """CPU milli per GPU over the requests for GPU, whose sizes ``gpus`` has; 0 without any."""
+        """CPU milli per GPU over the requests for GPU, with their sizes ``gpus``; 0 without any."""
         shares = [
             (x * r.cpu_milli, x * gpus[r])
             for r, x in zip(self.requests, self.frequency, strict=True)
@@ -97,7 +96,7 @@ def _ranked(weights: Mapping[Request, float]) -> list[Request]:
 
 
 def _covering(asked: Mapping[Request, float]) -> set[Request]:
-    """The kinds with the most, up to ``COVERAGE`` of all."""
+    """The kinds that are asked for most, up to ``COVERAGE`` of all."""
     kept: set[Request] = set()
     missing = COVERAGE * sum(asked.values())
     for kind in sorted(asked, key=lambda kind: -asked[kind]):
@@ -109,10 +108,10 @@ def _covering(asked: Mapping[Request, float]) -> set[Request]:
 
 
 class Demand:
-    """A histogram of the requests seen that forgets: after ``half_life`` requests one counts half.
+    """A histogram of arrivals in which a request counts half after ``half_life`` further ones.
 
-    A ``prior`` counts like ``prior_weight`` requests seen before the first one. The requests seen least are
-    forgotten where there are more than ``MOST_TYPES`` different ones.
+    A ``prior`` counts like ``prior_weight`` requests before the first one. With more than ``MOST_TYPES``
+    different requests, the rarest are dropped.
     """
 
     def __init__(
@@ -127,25 +126,25 @@ class Demand:
                 self._counts[request] = prior_weight * frequency
 
     def observe(self, request: Request) -> None:
-        """Count one more arrival. Later ones weigh more, instead of all earlier ones less: O(1)."""
+        """Count one more arrival. It weighs more than the earlier ones, instead of these less: O(1)."""
         self.seen += 1
         self._weight *= self._growth
         self._counts[request] = self._counts.get(request, 0.0) + self._weight
         if self._weight > 1e9:
             self._rescale()
-        if len(self._counts) > 2 * MOST_TYPES:  # seldom, as it takes a sort
+        if len(self._counts) > 2 * MOST_TYPES:  # rarely, because it sorts
             self._drop_lightest()
 
-    def mix(self, measures: Sequence[Measure] = BOTH) -> Mix:
-        """The mix as learnt so far; empty before the first request without a prior."""
+    def mix(self, measures: Sequence[Measure] = MEASURES) -> Mix:
+        """The mix learnt so far; without a prior it is empty before the first request."""
         return Mix.of(self._counts, measures)
 
     def _drop_lightest(self) -> None:
-        kept = nlargest(MOST_TYPES, self._counts.items(), key=lambda one: one[1])
+        kept = nlargest(MOST_TYPES, self._counts.items(), key=lambda item: item[1])
         self._counts = dict(kept)
 
     def _rescale(self) -> None:
-        """Bring the weights back to about 1 and drop what has faded."""
+        """Scale the weights back to about 1 and drop negligible ones."""
         scaled = {request: count / self._weight for request, count in self._counts.items()}
         self._counts = {request: count for request, count in scaled.items() if count > 1e-6}
         self._weight = 1.0

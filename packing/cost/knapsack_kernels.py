@@ -1,4 +1,4 @@
-"""Compiled functions behind the fill tables."""
+"""The knapsack behind the fill tables of ``fill_value.py``."""
 
 from __future__ import annotations
 

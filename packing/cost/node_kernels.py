@@ -1,54 +1,50 @@
-"""Parts of the row kernels: one node copied to a small array, and whether and where a request fits there.
+"""Parts of the cost kernels: the state of one node's GPUs, and whether and where a request fits there.
 
-They are compiled into the kernels of other files, so after an edit here a cache of those must be cleared.
+They are compiled into the kernels of other files, so clear the cache of those after an edit here.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from packing.cost.kernel_args import COMPUTE, COUNT, DIVISION, ISLAND, SHARE_MIB, SHARE_MILLI
+from packing.cost.kernel_args import COMPUTE, COUNT, ISLAND, SHARE_MIB, SHARE_MILLI, SHARING
+from packing.fleet.fit_kernels import enough, share_fits, share_mib
 from packing.jit import inlined
 
 FREE_COMPUTE, FREE_MEMORY, CAPACITY, TAKES, FREE = range(5)
-"""Rows of ``gpu`` (5, G), one node's GPUs: free milli and MiB, MiB in all, MiB a share takes (negative: it
-does not fit), and the free part of the GPU, the mean of compute and memory."""
+"""Rows of ``gpu`` (5, G), the GPUs of one node: free milli, free MiB, MiB in all, MiB that a share takes (-1:
+it does not fit), and the free part of the GPU, the mean of compute and memory."""
 
 
 @inlined
-def load(n, compute, memory, memory_capacity, divisible, share, mib, milli, gpu):
-    """Copy the GPUs of node ``n`` to ``gpu`` (5, G) with what one share of the request takes (``share`` milli
-    of compute, ``mib`` + ``milli`` thousandths of memory); how many of them it fits."""
+def load_gpus(n, nodes, count, share, mib, milli, island_size, gpu):
+    """Fill ``gpu`` with the GPUs of node ``n`` and return how many of them can take one of ``count`` shares.
+
+    A share has ``share`` milli of compute, and ``mib`` MiB with ``milli`` thousandths of memory. If the GPUs
+    must be NVLink peers (``island_size`` above 0), only those of one island can.
+    """
     fitting = 0
     capacity, takes, per_mib = np.float32(-1), np.float32(0), np.float32(0)
     for g in range(gpu.shape[1]):
-        if memory_capacity[g, n] != capacity:  # as a rule once a node
-            capacity = memory_capacity[g, n]
-            takes = mib + np.float32(np.int64(capacity) * np.int64(milli) // 1000)
+        if nodes.memory_capacity[g, n] != capacity:  # usually once per node
+            capacity = nodes.memory_capacity[g, n]
+            takes = share_mib(capacity, mib, milli)
             per_mib = np.float32(0.5) / capacity if capacity > 0 else np.float32(0)
-        enough = compute[g, n] >= max(share, np.float32(1)) and memory[g, n] >= takes
-        fits = divisible[g, n] != 0 and enough
-        gpu[FREE_COMPUTE, g], gpu[FREE_MEMORY, g], gpu[CAPACITY, g] = compute[g, n], memory[g, n], capacity
+        compute, memory = nodes.compute[g, n], nodes.memory[g, n]
+        fits = share_fits(nodes.divisible[g, n], compute, memory, share, takes)
+        gpu[FREE_COMPUTE, g], gpu[FREE_MEMORY, g], gpu[CAPACITY, g] = compute, memory, capacity
         gpu[TAKES, g] = takes if fits else np.float32(-1)
-        gpu[FREE, g] = compute[g, n] * np.float32(0.0005) + memory[g, n] * per_mib
+        gpu[FREE, g] = compute * np.float32(0.0005) + memory * per_mib
         fitting += fits
+    if count > 0 and island_size > 0:
+        fitting = _keep_one_island(n, nodes.island, count, gpu)
     return fitting
 
 
 @inlined
-def like_another(g, gpu):
-    """Whether a GPU before ``g`` on the node is in the same state."""
-    for h in range(g):
-        same = gpu[FREE_COMPUTE, h] == gpu[FREE_COMPUTE, g] and gpu[FREE_MEMORY, h] == gpu[FREE_MEMORY, g]
-        if same and gpu[CAPACITY, h] == gpu[CAPACITY, g] and gpu[TAKES, h] == gpu[TAKES, g]:
-            return True
-    return False
-
-
-@inlined
-def keep_one_island(n, island, count, gpu):
-    """Let no GPU of node ``n`` fit but those of one island: of the islands in which ``count`` fit the one
-    with the fewest. How many that are, 0 where there is no such island."""
+def _keep_one_island(n, island, count, gpu):
+    """Let only the GPUs of one island fit: of the islands where ``count`` fit, the one where fewest do.
+    Returns how many that are, 0 without such an island."""
     chosen, fewest = -1, gpu.shape[1] + 1
     for first in range(gpu.shape[1]):
         fitting = 0
@@ -63,25 +59,32 @@ def keep_one_island(n, island, count, gpu):
 
 
 @inlined
-def node_fits(
-    n, free_cpu, free_memory, model, max_island, overcommitted, blocked, free, divided, exact, amounts,
-    allowed, devices,
-):  # fmt: skip
-    """Whether all but the shares fits on node ``n``."""
-    if blocked[n] != 0 or overcommitted[n] != 0:
+def same_as_earlier_gpu(g, gpu):
+    """Whether a GPU before ``g`` on the node is in the same state."""
+    for h in range(g):
+        same = gpu[FREE_COMPUTE, h] == gpu[FREE_COMPUTE, g] and gpu[FREE_MEMORY, h] == gpu[FREE_MEMORY, g]
+        if same and gpu[CAPACITY, h] == gpu[CAPACITY, g] and gpu[TAKES, h] == gpu[TAKES, g]:
+            return True
+    return False
+
+
+@inlined
+def node_fits(n, nodes, request):
+    """Whether node ``n`` can take the request, apart from its shares."""
+    if nodes.blocked[n] != 0 or nodes.overcommitted[n] != 0:
         return False
-    if (exact[0] > 0 and free_cpu[n] < exact[0]) or (exact[1] > 0 and free_memory[n] < exact[1]):
+    if not (enough(nodes.free_cpu[n], request.exact[0]) and enough(nodes.free_memory[n], request.exact[1])):
         return False
-    if allowed[model[n]] == 0 or max_island[n] < amounts[ISLAND]:
+    if request.allowed[nodes.model[n]] == 0 or nodes.max_island[n] < request.amounts[ISLAND]:
         return False
-    fits = amounts[COUNT] == 0 or amounts[DIVISION] == divided[n]
-    for r in range(devices.size):
-        fits = fits and (devices[r] <= 0 or free[r, n] >= devices[r])
+    fits = request.amounts[COUNT] == 0 or request.amounts[SHARING] == nodes.sharing[n]
+    for r in range(request.devices.size):
+        fits = fits and (request.devices[r] <= 0 or nodes.free_devices[r, n] >= request.devices[r])
     return fits
 
 
 @inlined
-def tightest(gpu, count):
+def tightest_gpus(gpu, count):
     """The ``count`` fitting GPUs with the least free, lowest index on ties, as a bit mask."""
     chosen = np.int64(0)
     for _ in range(count):
@@ -95,13 +98,14 @@ def tightest(gpu, count):
 
 
 @inlined
-def as_shares(n, asked, asked_devices, divides):
-    """The request's shares on node ``n``: how many, then compute, MiB and thousandths of memory of each.
-    Counted devices of a node that divides its GPUs are whole GPUs there."""
-    count, share, mib, milli = int(asked[COUNT]), asked[COMPUTE], asked[SHARE_MIB], asked[SHARE_MILLI]
-    for r in range(asked_devices.size):
-        if divides[r, n] and asked_devices[r] > 0:
-            count += asked_devices[r]
+def shares_on_node(n, request, divisible_pool):
+    """The request's shares on node ``n``: how many, and compute milli, MiB and thousandths of memory of each.
+    Counted devices are whole GPUs where the node places its GPUs one by one."""
+    amounts = request.amounts
+    count, share, mib, milli = int(amounts[COUNT]), amounts[COMPUTE], amounts[SHARE_MIB], amounts[SHARE_MILLI]
+    for r in range(request.devices.size):
+        if divisible_pool[r, n] and request.devices[r] > 0:
+            count += request.devices[r]
             share, mib, milli = np.float32(1000), np.float32(0), np.float32(1000)
     return count, share, mib, milli
 

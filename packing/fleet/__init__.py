@@ -1,1 +1,1 @@
-"""All nodes as arrays, what is allocated on them, and which nodes fit a request."""
+"""All nodes as arrays, what is allocated on them, and on which nodes a request fits."""

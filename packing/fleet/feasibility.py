@@ -1,4 +1,4 @@
-"""Whether a request fits, for every row of a fleet in one call, and what it would take of the GPUs there."""
+"""Whether a request fits on each node, and what it would take of the GPUs there."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ import numpy as np
 import numpy.typing as npt
 
 from packing.fleet import feasibility_kernels as kernels
-from packing.fleet.arrays import Arrays, Floats
+from packing.fleet.arrays import Floats, NodeArrays
+from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.model.request import ANY, WHOLE, Request, Shares, whole_gpus
 
 Reasons = npt.NDArray[np.int8]
-_MOST_PERMITS = 1 << 20
-"""Bytes, roughly, of the model names and other texts that ``Arrays.model_permits`` keeps alive."""
-_MOST_GPUS = 32767
-"""More GPUs than this are as good as any number: ``MOST_GPUS`` of one node are far fewer."""
+_MOST_COUNT = 32767
+"""No node has more GPUs than this; the kernels take 16 bits."""
 
 
 class _Free(NamedTuple):
-    """What requests are held against: the arrays of a fleet as it is, or of one without pods."""
+    """What a request is compared with: the arrays of a fleet as it is, or of the fleet without pods."""
 
     cpu: npt.NDArray[np.int64]
     memory: npt.NDArray[np.int64]
@@ -32,175 +31,148 @@ class _Free(NamedTuple):
     blocked: npt.NDArray[np.int8]
 
 
-def reasons(fleet: Arrays, request: Request) -> Reasons:
-    """For every row the reason code why ``request`` does not fit, 0 where it does: (N,) int8."""
+def reasons_for(fleet: Fleet, request: Request) -> Reasons:
+    """For every row the code of the reason why the request does not fit, 0 where it does: (N,), read only."""
+    if fleet.last_reasons is not None:
+        asked, changes, found = fleet.last_reasons
+        if asked is request and changes == fleet.changes:
+            return found
+    arrays = fleet.arrays
     now = _Free(
-        fleet.free_cpu, fleet.free_memory, fleet.free, fleet.compute, fleet.memory, fleet.divisible,
-        fleet.overcommitted, fleet.blocked,
+        arrays.free_cpu, arrays.free_memory, arrays.free_devices, arrays.compute, arrays.memory,
+        arrays.divisible, arrays.overcommitted, arrays.blocked,
     )  # fmt: skip
-    return _reasons(fleet, request, now)
+    found = _reasons(fleet, request, now)
+    found.setflags(write=False)
+    fleet.last_reasons = request, fleet.changes, found
+    return found
 
 
-def could_host(fleet: Arrays, request: Request) -> bool:
-    """Whether at least one node fits the request when it is empty. Why a node is closed does not count (it is
-    being re-partitioned, its device plugin is busy), but one that cannot be read has no GPU."""
+def could_host(fleet: Fleet, request: Request) -> bool:
+    """Whether the request fits on at least one node when it is empty. Reasons that close a node for a while
+    (MIG reconfiguration, a busy device plugin) do not count, but a node that could not be read has no GPU."""
+    arrays = fleet.arrays
     empty = _Free(
-        fleet.total_cpu, fleet.total_memory, fleet.total, fleet.compute_capacity, fleet.memory_capacity,
-        fleet.shareable, np.zeros_like(fleet.overcommitted), np.zeros_like(fleet.blocked),
+        arrays.total_cpu, arrays.total_memory, arrays.total_devices, arrays.compute_capacity,
+        arrays.memory_capacity, arrays.shareable, np.zeros_like(arrays.overcommitted),
+        np.zeros_like(arrays.blocked),
     )  # fmt: skip
-    known = fleet.blocked != Reason.UNKNOWN_NODE
+    known = arrays.blocked != Reason.UNKNOWN_NODE
     return bool((known & (_reasons(fleet, request, empty) == Reason.FITS)).any())
 
 
-def _reasons(fleet: Arrays, request: Request, free: _Free) -> Reasons:
-    reasons = np.empty(fleet.capacity, np.int8)
-    kernels.node_reasons(free.cpu, free.memory, request.cpu_milli, request.memory_bytes, reasons)
+def gpu_sizes(fleet: Fleet, request: Request) -> Floats:
+    """GPUs that the request takes on each node, the mean of its parts of compute and memory: (N,) float32."""
+    arrays = fleet.arrays
+    sizes = np.zeros(arrays.capacity, np.float32)
     for name, count in request.devices:
-        _device_reasons(fleet, free, name, count, request.together, reasons)
-    if request.shares:
-        _share_reasons(fleet, free, request, reasons)
-    if request.island:
-        _island_reasons(fleet, free, request, reasons)
-    if request.cuda:
-        reasons[(fleet.cuda < request.cuda) & (reasons != Reason.NO_SUCH_RESOURCE)] = Reason.OLD_DRIVER
-    if fleet.minimum_milli:
-        small = too_small(fleet, request, fleet.minimum_milli)
-        reasons[small & (reasons != Reason.NO_SUCH_RESOURCE)] = Reason.BELOW_MINIMUM
-    kernels.standing_reasons(
-        fleet.model,
-        allowed(fleet, request),
-        fleet.max_island,
-        min(request.gpus, _MOST_GPUS) if request.island else 0,
-        free.overcommitted,
-        free.blocked,
-        reasons,
-    )
-    return reasons
-
-
-def too_small(fleet: Arrays, request: Request, minimum_milli: int) -> npt.NDArray[np.bool_]:
-    """(N,) where both the compute and the memory of the request's shares are below this part of a GPU."""
-    part = request.shares
-    if part is None:
-        return np.zeros(fleet.capacity, bool)
-    capacity = np.maximum(fleet.memory_capacity[0], 1)
-    memory = part.memory_milli + WHOLE * part.memory_mib / capacity
-    small: npt.NDArray[np.bool_] = np.maximum(memory, part.compute_milli) < minimum_milli
-    return small
-
-
-def sizes(fleet: Arrays, request: Request) -> Floats:
-    """GPUs that ``request`` takes on each node, the mean of compute and memory share: (N,) float32."""
-    sizes = np.zeros(fleet.capacity, np.float32)
-    for name, count in request.devices:
-        if name in fleet.resources:
-            sizes += count * fleet.device_gpu[fleet.resources[name]]
+        if name in fleet.names.resources:
+            sizes += count * arrays.device_gpu[fleet.names.resources[name]]
     if request.shares:
         part = request.shares
-        memory = part.memory_milli / WHOLE + part.memory_mib / np.maximum(fleet.memory_capacity[0], 1)
+        memory = part.memory_milli / WHOLE + part.memory_mib / np.maximum(arrays.memory_capacity[0], 1)
         sizes += (part.count / 2) * (part.compute_milli / WHOLE + memory).astype(np.float32)
     return sizes
 
 
-def allowed(fleet: Arrays, request: Request) -> npt.NDArray[np.uint8]:
-    """Per model id (an index into ``model_names``) 1 where the request may run; to read only."""
-    kind = fleet.grown, request.models, request.products, request.mode
-    if (found := fleet.model_permits.get(kind)) is None:
-        fleet.permits_size += _size(request)
-        if fleet.permits_size > _MOST_PERMITS:
-            fleet.model_permits.clear()
-            fleet.permits_size = _size(request)
-        found = fleet.model_permits[kind] = _permits(fleet, request)
-    return found
+def below_minimum(arrays: NodeArrays, part: Shares, minimum_milli: int) -> npt.NDArray[np.bool_]:
+    """(N,) where both the compute and the memory of a share are below so many thousandths of a GPU."""
+    capacity = np.maximum(arrays.memory_capacity[0], 1)
+    memory = part.memory_milli + WHOLE * part.memory_mib / capacity
+    below: npt.NDArray[np.bool_] = np.maximum(memory, part.compute_milli) < minimum_milli
+    return below
 
 
-def _size(request: Request) -> int:
-    """Bytes, roughly, of what ``allowed`` goes by."""
-    names = [
-        len(name.letters) for group in (*request.products.allow, request.products.deny) for name in group
-    ]
-    models = [len(name) for name in request.models or ()]
-    return 512 + 256 * len(names) + sum(names) + 64 * len(models) + sum(models) + len(request.mode)
-
-
-def _permits(fleet: Arrays, request: Request) -> npt.NDArray[np.uint8]:
-    models, products = request.models, request.products
-    return np.array(
-        [
-            (models is None or model in models)
-            and products.permits(" ".join(filter(None, (model, product))))
-            and (not (request.mode and mode) or mode in request.mode)
-            for model, product, mode in zip(fleet.model_names, fleet.products, fleet.modes, strict=True)
-        ],
-        np.uint8,
-    )
+def _reasons(fleet: Fleet, request: Request, free: _Free) -> Reasons:
+    arrays = fleet.arrays
+    reasons = np.empty(arrays.capacity, np.int8)
+    kernels.node_reasons(free.cpu, free.memory, request.cpu_milli, request.memory_bytes, reasons)
+    for name, count in request.devices:
+        _device_reasons(fleet, free, name, count, request.together, reasons)
+    if request.shares:
+        _share_reasons(fleet, free, request, request.shares, reasons)
+    if request.island:
+        _island_reasons(fleet, free, request, reasons)
+    if request.cuda:
+        reasons[(arrays.cuda < request.cuda) & (reasons != Reason.NO_SUCH_RESOURCE)] = Reason.OLD_DRIVER
+    if fleet.minimum_milli and request.shares:
+        below = below_minimum(arrays, request.shares, fleet.minimum_milli)
+        reasons[below & (reasons != Reason.NO_SUCH_RESOURCE)] = Reason.BELOW_MINIMUM
+    island = min(request.gpus, _MOST_COUNT) if request.island else 0
+    kernels.standing_reasons(
+        arrays.model, fleet.names.allowed(request), arrays.max_island, island, free.overcommitted,
+        free.blocked, reasons,
+    )  # fmt: skip
+    return reasons
 
 
 def _device_reasons(
-    fleet: Arrays, free: _Free, name: str, count: int, together: int, reasons: Reasons
+    fleet: Fleet, free: _Free, name: str, count: int, together: int, reasons: Reasons
 ) -> None:
-    resource = fleet.resources.get(name)
+    resource = fleet.names.resources.get(name)
     if resource is None:
         reasons[:] = Reason.NO_SUCH_RESOURCE
-    else:
-        kernels.device_reasons(free.devices[resource], fleet.total[resource], count, reasons)
-        if together > 1:
-            limit = fleet.most[resource]
-            reasons[(limit > 0) & (limit < together)] = Reason.TOO_MANY_REPLICAS
+        return
+    kernels.device_reasons(free.devices[resource], fleet.arrays.total_devices[resource], count, reasons)
+    if together > 1:
+        limit = fleet.arrays.max_per_container[resource]
+        reasons[(limit > 0) & (limit < together)] = Reason.TOO_MANY_REPLICAS
 
 
-def _share_reasons(fleet: Arrays, free: _Free, request: Request, reasons: Reasons) -> None:
-    part = request.shares
-    assert part is not None
-    counts, frees = np.empty((2, fleet.capacity), np.int32), np.empty((2, fleet.capacity), np.float32)
-    kernels.share_reasons(
-        free.gpu_compute, free.gpu_memory, fleet.compute_capacity, fleet.memory_capacity,
-        *_for_shares(fleet, free, request), min(part.count, _MOST_GPUS), part.compute_milli, part.memory_mib,
-        part.memory_milli, reasons, *counts, *frees,
-    )  # fmt: skip
-    reasons[~_divided_as(fleet, part)] = Reason.NO_SUCH_RESOURCE
+def _share_reasons(fleet: Fleet, free: _Free, request: Request, part: Shares, reasons: Reasons) -> None:
+    arrays = fleet.arrays
+    counts, frees = np.empty((2, arrays.capacity), np.int32), np.empty((2, arrays.capacity), np.float32)
+    kernels.share_reasons(_gpus_for(fleet, free, request), *_share_args(part), *counts, *frees, reasons)
+    reasons[~_shares_gpus_as(fleet, part)] = Reason.NO_SUCH_RESOURCE
 
 
-def _island_reasons(fleet: Arrays, free: _Free, request: Request, reasons: Reasons) -> None:
+def _island_reasons(fleet: Fleet, free: _Free, request: Request, reasons: Reasons) -> None:
     """Where a node places the GPUs of the request one by one they must be in one island. Elsewhere its device
-    plugin chooses, and all that is asked is an island of this size."""
+    plugin chooses, and an island of this size is enough."""
     asked: list[tuple[Shares, npt.NDArray[np.bool_]]] = []
     if request.shares:
-        asked.append((request.shares, _divided_as(fleet, request.shares)))
+        asked.append((request.shares, _shares_gpus_as(fleet, request.shares)))
     for name, count in request.devices:
-        if name in fleet.resources:
-            asked.append((whole_gpus(count), fleet.divides[fleet.resources[name]] > 0))
-    counts = np.empty((2, len(fleet.compute)), np.int32)
+        if name in fleet.names.resources:
+            pool = fleet.names.resources[name]
+            asked.append((whole_gpus(count), fleet.arrays.divisible_pool[pool] > 0))
+    counts = np.empty((2, len(fleet.arrays.compute)), np.int32)
     for part, placed in asked:
         kernels.island_reasons(
-            free.gpu_compute, free.gpu_memory, fleet.compute_capacity, fleet.memory_capacity,
-            *_for_shares(fleet, free, request), fleet.island, placed.astype(np.uint8),
-            min(part.count, _MOST_GPUS), part.compute_milli, part.memory_mib, part.memory_milli, reasons,
-            *counts,
+            _gpus_for(fleet, free, request), fleet.arrays.island, placed.astype(np.uint8),
+            *_share_args(part), *counts, reasons,
         )  # fmt: skip
 
 
-def _divided_as(fleet: Arrays, part: Shares) -> npt.NDArray[np.bool_]:
-    """(N,) where nodes divide their GPUs into such shares."""
-    divided: npt.NDArray[np.bool_] = fleet.divided == fleet.divisions.get(part.resource, -1)
-    return divided
+def _shares_gpus_as(fleet: Fleet, part: Shares) -> npt.NDArray[np.bool_]:
+    """(N,) where nodes hand out their GPUs as shares of this resource."""
+    number = fleet.names.sharing_resources.get(part.resource, -1)
+    same: npt.NDArray[np.bool_] = fleet.arrays.sharing == number
+    return same
 
 
-def _for_shares(
-    fleet: Arrays, free: _Free, request: Request
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """(G, N) each: the GPUs that can take a share of the request now, and that ever can."""
-    if request.uuids is ANY:
-        return free.divisible, fleet.shareable
-    named = _named(fleet, request)
-    return free.divisible * named, fleet.shareable * named
+def _share_args(part: Shares) -> tuple[int, int, int, int]:
+    return min(part.count, _MOST_COUNT), part.compute_milli, part.memory_mib, part.memory_milli
 
 
-def _named(fleet: Arrays, request: Request) -> npt.NDArray[np.uint8]:
+def _gpus_for(fleet: Fleet, free: _Free, request: Request) -> kernels.Gpus:
+    """The GPUs of all nodes; those that the request does not name count as neither free nor shareable."""
+    arrays = fleet.arrays
+    divisible, shareable = free.divisible, arrays.shareable
+    if request.uuids is not ANY:
+        named = _named(fleet, request)
+        divisible, shareable = divisible * named, shareable * named
+    return kernels.Gpus(
+        free.gpu_compute, free.gpu_memory, arrays.compute_capacity, arrays.memory_capacity, divisible,
+        shareable,
+    )  # fmt: skip
+
+
+def _named(fleet: Fleet, request: Request) -> npt.NDArray[np.uint8]:
     """(G, N) 1 for the GPUs whose UUID the request permits."""
-    allow, deny = request.uuids.allow, request.uuids.deny
-    named = np.zeros_like(fleet.identified) if allow else fleet.identified.copy()
+    allow, deny, identified = request.uuids.allow, request.uuids.deny, fleet.arrays.identified
+    named = np.zeros_like(identified) if allow else identified.copy()
     for uuid in frozenset.intersection(*allow) if allow else deny:
-        if uuid in fleet.uuids:
-            named[fleet.uuids[uuid]] = uuid not in deny
+        if uuid in fleet.gpu_of_uuid:
+            named[fleet.gpu_of_uuid[uuid]] = uuid not in deny
     return named

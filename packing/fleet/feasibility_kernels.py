@@ -1,17 +1,17 @@
-"""Every compiled function: the questions that are asked of all nodes in one call.
+"""Why a request does not fit, for all nodes in one call, and what is noted of one node when pods come or go.
 
-Arrays are GPU-major, (G, N) and C-contiguous, and the loops over nodes have no branch, so that they
-vectorise across nodes: 20 times faster than the obvious loop over (N, G) with ``continue`` on a misfit.
-Signatures are explicit (nothing compiles inside a request) and inputs read-only; they stand in the
-decorator, in numba's terms, so the functions carry no annotations. Functions that call
-each other share this file, because numba's cache does not see an edit in another one.
+Arrays are GPU-major, (G, N), and the loops over nodes have no branch, so that they vectorise: 20 times faster
+than the obvious loop over (N, G) with ``continue`` where a GPU does not fit.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from packing.jit import F4, I1, I2, I4, I8, U1, inlined, kernel, read, write
+from packing.fleet.fit_kernels import enough, share_fits, share_mib
+from packing.jit import F4, I1, I2, I4, I8, U1, Float32Array2D, UInt8Array2D, kernel, read, record_type, write
 from packing.model.reasons import Reason
 
 _UNKNOWN_NODE = int(Reason.UNKNOWN_NODE)
@@ -30,122 +30,96 @@ _NO_FREE_PEERS = int(Reason.NO_FREE_PEERS)
 
 @kernel(read(I8, 1), read(I8, 1), I8, I8, write(I1, 1))
 def node_reasons(cpu, memory, cpu_milli, memory_bytes, reasons):
-    """Start ``reasons`` (N,): 0, or the code for too little free CPU or memory on the node.
-
-    A pod that asks for none of it fits whatever is free, as kube-scheduler has it (NodeResourcesFit).
-    """
+    """Start ``reasons`` (N,): 0, or the code for not enough free CPU or memory."""
     for n in range(reasons.size):
-        code = _NO_FREE_MEMORY if (memory_bytes > 0) & (memory[n] < memory_bytes) else 0
-        reasons[n] = _NO_FREE_CPU if (cpu_milli > 0) & (cpu[n] < cpu_milli) else code
+        code = 0 if enough(memory[n], memory_bytes) else _NO_FREE_MEMORY
+        reasons[n] = code if enough(cpu[n], cpu_milli) else _NO_FREE_CPU
 
 
 @kernel(read(I4, 1), read(I4, 1), I4, write(I1, 1))
 def device_reasons(free, total, count, reasons):
-    """Overlay the verdict on ``count`` devices of one pool: ``free`` and ``total`` (N,) devices."""
+    """Overlay the reasons of ``count`` devices of one resource: ``free`` and ``total`` (N,) devices."""
     for n in range(reasons.size):
         code = _NO_FREE_GPUS if free[n] < count else reasons[n]
         code = _TOO_FEW_GPUS if total[n] < count else code
         reasons[n] = _NO_SUCH_RESOURCE if total[n] <= 0 else code
 
 
-@inlined
-def _need(capacity, memory_mib, memory_milli):
-    """MiB that a share takes of a GPU of this capacity: ``memory_mib + capacity * memory_milli // 1000``.
+class Gpus(NamedTuple):
+    """The GPUs of all nodes, (G, N) each: free and total milli and MiB, where a share may be placed now, and
+    where one may if the node is empty."""
 
-    Exact for capacities below 2**24: taken apart into thousands and a rest, no product is rounded, and what
-    the division of the rest by 1000 is off is less than the half thousandth that is added.
-    """
-    thousands = np.floor(capacity * np.float32(0.001))
-    rest = (capacity - thousands * np.float32(1000)) * memory_milli
-    return memory_mib + thousands * memory_milli + np.floor(rest * np.float32(0.001) + np.float32(0.0005))
+    compute: Float32Array2D
+    memory: Float32Array2D
+    compute_capacity: Float32Array2D
+    memory_capacity: Float32Array2D
+    divisible: UInt8Array2D
+    shareable: UInt8Array2D
 
 
-@kernel(
-    *[read(F4, 2)] * 4,
-    *[read(U1, 2)] * 2,
-    I4,
-    F4,
-    F4,
-    F4,
-    write(I1, 1),
-    *[write(I4, 1)] * 2,
-    *[write(F4, 1)] * 2,
-)
+_SHARE = I4, F4, F4, F4
+"""``count`` shares on different GPUs, and compute milli, MiB and thousandths of memory of each."""
+
+
+@kernel(record_type(Gpus), *_SHARE, *[write(I4, 1)] * 2, *[write(F4, 1)] * 2, write(I1, 1))
 def share_reasons(
-    compute, memory, compute_capacity, memory_capacity, divisible, shareable,
-    count, compute_milli, memory_mib, memory_milli, reasons,
-    fitting, ever, free_compute, free_memory,
-):  # fmt: skip
-    """Overlay the verdict on ``count`` shares, one a GPU, over (G, N) free and capacity arrays.
+    gpus, count, compute_milli, memory_mib, memory_milli, fitting, ever, free_compute, free_memory, reasons
+):
+    """Overlay the reasons of ``count`` shares.
 
-    A share needs ``compute_milli`` of one GPU, and ``memory_mib`` with ``memory_milli`` thousandths of its
-    memory, rounded down; a GPU without any free compute takes none at all.
-    ``fitting``, ``ever``, ``free_compute`` and ``free_memory`` are scratch (N,): GPUs that can take a
-    share now and when empty, and the free compute and memory of the node counted in shares.
+    Scratch, (N,) each: GPUs that can take a share now (``fitting``) and when empty (``ever``), and of those
+    the free compute and the free memory, the latter in shares.
     """
-    gpus, nodes = compute.shape
-    least = max(compute_milli, np.float32(1))
     fitting[:] = 0
     ever[:] = 0
     free_compute[:] = 0
     free_memory[:] = 0
-    for g in range(gpus):
-        for n in range(nodes):
-            need = _need(memory_capacity[g, n], memory_mib, memory_milli)
-            fits_empty = (
-                (shareable[g, n] != 0)
-                & (compute_capacity[g, n] >= compute_milli)
-                & (memory_capacity[g, n] >= need)
+    for g in range(gpus.compute.shape[0]):
+        for n in range(reasons.size):
+            capacity, memory = gpus.memory_capacity[g, n], gpus.memory[g, n]
+            need = share_mib(capacity, memory_mib, memory_milli)
+            fits_empty = share_fits(
+                gpus.shareable[g, n], gpus.compute_capacity[g, n], capacity, compute_milli, need
             )
+            fits = share_fits(gpus.divisible[g, n], gpus.compute[g, n], memory, compute_milli, need)
             ever[n] += fits_empty
-            now = (divisible[g, n] != 0) & (compute[g, n] >= least) & (memory[g, n] >= need)
-            fitting[n] += fits_empty & now
-            free_compute[n] += fits_empty * compute[g, n]
-            free_memory[n] += fits_empty * memory[g, n] / max(need, np.float32(1))
-    for n in range(nodes):
-        loose = (free_compute[n] >= count * compute_milli) & (
+            fitting[n] += fits_empty & fits
+            free_compute[n] += fits_empty * gpus.compute[g, n]
+            free_memory[n] += fits_empty * memory / max(need, np.float32(1))
+    for n in range(reasons.size):
+        enough_in_sum = (free_compute[n] >= count * compute_milli) & (
             free_memory[n] >= count * (memory_mib + memory_milli > 0)
         )
-        taken = _FRAGMENTED if loose else _NO_FREE_GPUS
+        taken = _FRAGMENTED if enough_in_sum else _NO_FREE_GPUS
         code = taken if fitting[n] < count else reasons[n]
         code = _TOO_FEW_GPUS if ever[n] < count else code
         reasons[n] = _NO_SUCH_RESOURCE if ever[n] == 0 else code
 
 
-@kernel(
-    *[read(F4, 2)] * 4,
-    *[read(U1, 2)] * 3,
-    read(U1, 1),
-    I4,
-    F4,
-    F4,
-    F4,
-    write(I1, 1),
-    *[write(I4, 1)] * 2,
-)
+@kernel(record_type(Gpus), read(U1, 2), read(U1, 1), *_SHARE, *[write(I4, 1)] * 2, write(I1, 1))
 def island_reasons(
-    compute, memory, compute_capacity, memory_capacity, divisible, shareable, island, placed,
-    count, compute_milli, memory_mib, memory_milli, reasons, fitting, ever,
-):  # fmt: skip
-    """Overlay the verdict on ``count`` shares that must be in one island, where they are ``placed`` (N,) GPU
-    by GPU. Arguments as of ``share_reasons``; ``fitting`` and ``ever`` (G,) are scratch, by island."""
-    gpus, nodes = compute.shape
-    least = max(compute_milli, np.float32(1))
-    for n in range(nodes):
+    gpus, island, placed, count, compute_milli, memory_mib, memory_milli, fitting, ever, reasons
+):
+    """Overlay the reasons of ``count`` shares that must be in one NVLink island, on nodes that place their
+    GPUs one by one: ``placed`` (N,). ``island`` (G, N) is the lowest GPU of a GPU's island. Scratch, (G,) by
+    island: GPUs that can take a share now (``fitting``) and when empty (``ever``)."""
+    for n in range(reasons.size):
         if placed[n] == 0 or reasons[n] == _NO_SUCH_RESOURCE:
             continue
         fitting[:] = 0
         ever[:] = 0
         most_now, most_ever = 0, 0
-        for g in range(gpus):
-            need = _need(memory_capacity[g, n], memory_mib, memory_milli)
-            has = compute_capacity[g, n] >= compute_milli and memory_capacity[g, n] >= need
-            if shareable[g, n] != 0 and has:
-                ever[island[g, n]] += 1
-                most_ever = max(most_ever, ever[island[g, n]])
-                fits = divisible[g, n] != 0 and compute[g, n] >= least and memory[g, n] >= need
-                fitting[island[g, n]] += fits
-                most_now = max(most_now, fitting[island[g, n]])
+        for g in range(island.shape[0]):
+            capacity = gpus.memory_capacity[g, n]
+            need = share_mib(capacity, memory_mib, memory_milli)
+            if share_fits(gpus.shareable[g, n], gpus.compute_capacity[g, n], capacity, compute_milli, need):
+                first = island[g, n]
+                ever[first] += 1
+                most_ever = max(most_ever, ever[first])
+                fitting[first] += share_fits(
+                    gpus.divisible[g, n], gpus.compute[g, n], gpus.memory[g, n], compute_milli, need
+                )
+                most_now = max(most_now, fitting[first])
         if most_ever < count:
             reasons[n] = _ISLAND_TOO_SMALL
         elif most_now < count and reasons[n] != _NO_FREE_GPUS and reasons[n] != _FRAGMENTED:
@@ -156,8 +130,8 @@ def island_reasons(
 def standing_reasons(model, allowed, max_island, island, overcommitted, blocked, reasons):
     """Overlay what no eviction changes, the gravest last: (N,) model, island, over-commitment, blocked.
 
-    ``allowed`` (M,) says per model id whether the pod may run there; ``island`` is the size needed. A busy
-    plugin is soon free again: it is the reason only where there is no other.
+    ``allowed`` (M,) tells for each model whether the pod may run there; ``island`` is the size needed. A busy
+    device plugin is soon free again, so it is the reason only if there is no other.
     """
     for n in range(reasons.size):
         code = (
@@ -171,12 +145,12 @@ def standing_reasons(model, allowed, max_island, island, overcommitted, blocked,
 
 @kernel(I8, *[read(F4, 2)] * 4, read(U1, 2), read(I4, 2), write(U1, 2), write(U1, 1))
 def note_untouched(
-    row, compute, memory, compute_capacity, memory_capacity, shareable, slots, divisible, untouched
+    row, compute, memory, compute_capacity, memory_capacity, shareable, share_slots, divisible, untouched
 ):  # fmt: skip
-    """Set which GPUs of the node ``row`` can still take a share, ``divisible`` (G, N), and of which of those
-    nobody has a part, ``untouched`` (G,)."""
+    """Set where the node ``row`` can take another share, ``divisible`` (G, N), and which of those GPUs have
+    none yet, ``untouched`` (G,)."""
     for g in range(compute.shape[0]):
-        divisible[g, row] = shareable[g, row] if slots[g, row] > 0 else 0
+        divisible[g, row] = shareable[g, row] if share_slots[g, row] > 0 else 0
         whole = compute[g, row] >= compute_capacity[g, row] and memory[g, row] >= memory_capacity[g, row]
         untouched[g] = divisible[g, row] != 0 and whole
 
@@ -190,3 +164,13 @@ def note_overcommitment(row, compute, memory, free, overcommitted):
     for r in range(free.shape[0]):
         below = below or free[r, row] < 0
     overcommitted[row] = below
+
+
+@kernel(I8, *[read(F4, 2)] * 3, read(U1, 2), F4, F4, F4, write(U1, 1))
+def note_fitting(
+    row, compute, memory, memory_capacity, divisible, compute_milli, memory_mib, memory_milli, fits
+):
+    """Set ``fits`` (G,): 1 for the GPUs of the node ``row`` that can take such a share."""
+    for g in range(compute.shape[0]):
+        need = share_mib(memory_capacity[g, row], memory_mib, memory_milli)
+        fits[g] = share_fits(divisible[g, row], compute[g, row], memory[g, row], compute_milli, need)

@@ -1,7 +1,7 @@
 """GPU models and MIG geometry, read from ``data/gpus.json`` (each entry names its sources).
 
-The catalogue fills in what a node's labels leave out. Where it disagrees with a label the label wins,
-where a model is unknown the answer is ``None`` and never an error.
+The catalogue provides what a node's labels leave out. A label overrides it. For an unknown model the answer
+is ``None``, never an error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PROFILE = re.compile(r"(\d{1,2})g\.(\d{1,4})gb([\w.+-]{0,32})", re.ASCII)
 _PRODUCT_PROFILE = re.compile(r"INVALID|\d{1,2}g\.\d{1,4}gb[A-Za-z0-9.-]{0,32}", re.ASCII)
 _SHARED = "-SHARED"
 _LONGEST = 128
-"""Characters of a product label that are read. The API server allows 63."""
+"""Characters of a product label that are parsed. The API server allows 63."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How a GPU divides into MIG instances: slices and legal placements.
+    """How a GPU divides into MIG instances: slices and valid placements.
 
-    A set of instances is legal when their windows ``[start, start + size)`` do not overlap; for the
-    7/8 geometry the seven compute slices then never bind (checked by enumeration in the tests).
+    A set of instances is valid if their windows ``[start, start + size)`` do not overlap. For the 7/8
+    geometry the seven compute slices are then always enough (the tests enumerate all sets).
     """
 
     name: str
@@ -47,17 +47,15 @@ class Model:
     """One GPU model as node labels name it. ``island``: GPUs of one node that are all-pairs NVLink peers."""
 
     name: str
-    vendor: str
     product: re.Pattern[str]
     memory_mib: int
     island: int
-    fabric: str
     geometry: Geometry | None
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A MIG profile name taken apart: ``1g.10gb.me`` is compute 1, memory 10 GB, attribute ``.me``."""
+    """The parts of a MIG profile name: ``1g.10gb.me`` is compute 1, memory 10 GB, attribute ``.me``."""
 
     compute: int
     memory_gb: int
@@ -66,10 +64,10 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The label ``nvidia.com/gpu.product`` taken apart.
+    """The parts of the label ``nvidia.com/gpu.product``.
 
-    ``profile`` is set under the single MIG strategy (``INVALID`` for an inconsistent layout);
-    ``shared`` when the device plugin replicates the device without renaming the resource.
+    ``profile`` is set with the single MIG strategy (``INVALID`` for an inconsistent layout), ``shared`` if
+    the device plugin replicates the device without renaming the resource.
     """
 
     base: str
@@ -88,16 +86,16 @@ def parse_product(label: str) -> Product:
 
 
 def parse_profile(name: str) -> Profile | None:
-    """Parse a profile name. Names differ between drivers, so they are parsed and never enumerated."""
+    """The parts of a profile name. Names differ between drivers, so they are not enumerated."""
     match = _PROFILE.fullmatch(name)
     return Profile(int(match[1]), int(match[2]), match[3]) if match else None
 
 
 def placement_of(geometry: Geometry, profile: Profile, memory_mib: int) -> Placement | None:
-    """The legal placements of ``profile`` on a GPU of ``memory_mib``; ``None`` if the geometry has none.
+    """The valid placements of ``profile`` on a GPU of ``memory_mib``; ``None`` if the geometry has none.
 
-    Profiles of equal compute differ in memory slices (1g.10gb and 1g.20gb on an 80 GB part): the size
-    nearest to the memory that the name promises is meant.
+    Profiles of equal compute differ in memory slices (1g.10gb and 1g.20gb on an 80 GB GPU): the answer is the
+    size nearest to the memory in the name.
     """
     of_compute = [p for p in geometry.placements if p.compute == profile.compute]
     if not of_compute or memory_mib <= 0:
@@ -108,7 +106,7 @@ def placement_of(geometry: Geometry, profile: Profile, memory_mib: int) -> Place
 
 @lru_cache(maxsize=1024)
 def find_model(product: str) -> Model | None:
-    """The model whose product pattern matches a label without MIG and sharing suffixes."""
+    """The model whose pattern matches a product label without its MIG and sharing suffixes."""
     return next((m for m in models() if m.product.match(product)), None)
 
 
@@ -120,11 +118,9 @@ def models() -> tuple[Model, ...]:
     return tuple(
         Model(
             name=entry["name"],
-            vendor=entry["vendor"],
             product=re.compile(entry["product"]),
             memory_mib=entry["memory_mib"],
             island=entry["island"],
-            fabric=entry["fabric"],
             geometry=geometries.get(entry["mig"]),
         )
         for entry in data["models"]

@@ -1,8 +1,8 @@
-"""MIG instances that are made on demand: which one a share of a GPU becomes, and what room that leaves.
+"""MIG instances on demand: which one a share of a GPU becomes, and which one is still possible after that.
 
-A GPU's memory slices are bits of a mask. An instance takes a window of them that starts where the GPU allows.
-What is left is not an amount: free slices that are apart make no large instance. So the room of a GPU is the
-size of the largest instance that still finds a window, and a share fits if that is large enough for it.
+A GPU's memory slices are bits of a mask. An instance takes a window of them at one of the places that the GPU
+allows. Separate free slices cannot make one large instance, so the free part of a GPU counts as the size of
+the largest instance that still finds a window, and a share fits if that is large enough.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Instances = tuple["Instance", ...]
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A kind of MIG instance: its profile, what it has, and the windows that it may take, as masks of memory
-    slices, the ones to be taken first in front."""
+    """A kind of MIG instance: its profile and size, and the windows that it may take, as masks of memory
+    slices, in the order in which they are tried."""
 
     profile: str
     compute_milli: int
@@ -34,13 +34,13 @@ def every_slice(instances: Instances) -> int:
     """The mask of all slices that any instance may take."""
     mask = 0
     for instance in instances:
-        for one in instance.windows:
-            mask |= one
+        for window_mask in instance.windows:
+            mask |= window_mask
     return mask
 
 
 @lru_cache(maxsize=4096)
-def room(instances: Instances, taken: int) -> tuple[int, int]:
+def largest_free(instances: Instances, taken: int) -> tuple[int, int]:
     """Compute (milli) and memory (MiB) of the largest instance that finds a window beside ``taken``."""
     for instance in reversed(instances):
         if _free(instance, taken):
@@ -61,4 +61,4 @@ def smallest(
 
 def _free(instance: Instance, taken: int) -> int:
     """The first window that is free, 0 for none."""
-    return next((one for one in instance.windows if not one & taken), 0)
+    return next((mask for mask in instance.windows if not mask & taken), 0)

@@ -1,8 +1,8 @@
-"""A node when empty: its GPUs, and in which devices or parts they are handed out.
+"""An empty node: its GPUs, and the devices or shares in which it hands them out.
 
-A node's GPUs are either behind a device plugin that counts (``Pool``), or divided by a sharing system that
-places parts of them device by device (``sharing_resource``). The same request can mean a counted device on one node
-and a part of a GPU on another: ``meaning`` says which.
+A node's GPUs are either behind a device plugin that counts devices (``Pool``), or a sharing system places
+shares of them GPU by GPU (``sharing_resource``). The same request can take a counted device on one node and a
+share of a GPU on another: see ``resolve_on``.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ from packing.model.mig_instances import Instances
 from packing.model.reasons import Reason
 from packing.model.request import WHOLE, Request, whole_gpus
 
+MOST_GPUS = 64
+"""GPUs of one node. A choice of them is a mask of 64 bits, and the arrays have as many rows as the largest
+node has GPUs."""
 UNLIMITED = 1 << 20
-"""Shares on one GPU where nothing but its compute and memory limits them."""
+"""Shares on one GPU where only its compute and memory limit them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU: its memory and compute, whether parts of it are handed out device by device, and to how many.
+    """One GPU: its memory and compute, whether shares of it are placed GPU by GPU, and how many at most.
 
-    A GPU that is sick or cordoned is not ``divisible``: it keeps what it holds and takes nothing. Where
-    parts of it are MIG ``instances``, memory and compute are those of the largest one.
+    An unhealthy or cordoned GPU is not ``divisible``: it keeps its pods and takes no more. If it is divided
+    into MIG ``instances`` on demand, memory and compute are those of the largest instance.
     """
 
     memory_mib: int
@@ -38,10 +41,9 @@ class Gpu:
 class Pool:
     """Devices of one extended resource: ``total`` of this size on the node's ``gpus`` (indices).
 
-    A pool over divisible GPUs counts whole GPUs: those that nobody has a part of are free.
-    ``most`` is how many of them the plugin gives to one container at once, 0 for any number. ``each`` says
-    how many of them are on each of ``gpus``, () where that is not known; then the pools of the same
-    ``gpus`` share them.
+    A pool over divisible GPUs counts whole GPUs: those without any share are free. ``most`` is how many the
+    device plugin gives to one container at once, 0 for any number. ``each`` is how many of them are on each
+    of ``gpus``, () if unknown; then the pools with the same ``gpus`` share them.
     """
 
     resource: str
@@ -55,12 +57,12 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """A node when empty. ``blocked`` is a reason why it takes nothing at all, ``FITS`` for none.
+    """An empty node. ``blocked`` is the reason why it takes nothing at all, ``FITS`` for none.
 
-    ``model`` is the catalogue's name of the GPUs, ``product`` the name that the node itself gives them;
-    ``cuda`` the CUDA version that the driver supports (12.4 is 12004, 0 is unknown); ``sharing_resource`` names
-    the resource of the shares that its divisible GPUs take, ``mode`` the way in which they are kept apart, ""
-    where there is but one. ``islands`` are the GPUs (indices) that are NVLink peers, each in one at most.
+    ``model`` is the catalogue's name of the GPUs, and ``product`` the name that the node reports. ``cuda`` is
+    the CUDA version that the driver supports (12.4 is 12004, 0 is unknown). ``sharing_resource`` is the
+    extended resource that counts the shares of its divisible GPUs, and ``mode`` how shares are isolated, ""
+    if there is only one way. ``islands`` are groups of NVLink peers (GPU indices), a GPU in one at most.
     """
 
     name: str
@@ -83,42 +85,42 @@ class NodeSpec:
 
     @property
     def peers(self) -> tuple[tuple[int, ...], ...]:
-        """All GPUs in groups of NVLink peers: the islands, and each GPU that is in none by itself."""
+        """All GPUs in groups of NVLink peers: the islands, and a group for each GPU that is in none."""
         islands = [tuple(gpu for gpu in island if gpu < len(self.gpus)) for island in self.islands]
         grouped = {gpu for island in islands for gpu in island}
         alone = [(gpu,) for gpu in range(len(self.gpus)) if gpu not in grouped]
         return tuple(sorted([*filter(None, islands), *alone], key=min))
 
-    def divides(self, pool: Pool) -> bool:
-        """Whether the devices of a pool are whole GPUs that are handed out device by device."""
+    def is_divisible(self, pool: Pool) -> bool:
+        """Whether the devices of a pool are whole GPUs that are placed one by one."""
         return bool(self.sharing_resource) and any(self.gpus[gpu].divisible for gpu in pool.gpus)
 
 
-def in_one_island(shape: NodeSpec, gpus: Collection[int], count: int) -> frozenset[int]:
-    """Those of these GPUs that are in the same island: of the islands with at least ``count`` of them the one
-    with the fewest, so that the larger ones stay whole; none where no island has as many."""
-    groups = [frozenset(gpu for gpu in island if gpu in gpus) for island in shape.peers]
+def in_one_island(spec: NodeSpec, gpus: Collection[int], count: int) -> frozenset[int]:
+    """Those of these GPUs that are in one NVLink island: of the islands with at least ``count`` of them the
+    one with the fewest, so that the larger ones stay whole. Empty if no island has as many."""
+    groups = [frozenset(gpu for gpu in island if gpu in gpus) for island in spec.peers]
     return min((group for group in groups if len(group) >= count), key=len, default=frozenset())
 
 
-def meaning(shape: NodeSpec, request: Request) -> Request:
-    """The request as this node takes it.
+def resolve_on(spec: NodeSpec, request: Request) -> Request:
+    """The request in the form in which this node serves it.
 
-    Counted devices become whole GPUs where the node divides them; shares become counted devices where a
-    plain plugin hands out the resource they are counted by; shares of another sharing system mean nothing.
+    Counted devices become whole GPUs if the node places those one by one. Shares become counted devices if a
+    plain device plugin advertises their resource, and are dropped if the node shares its GPUs otherwise.
     """
     part = request.shares
-    if part is None and not shape.sharing_resource:
+    if part is None and not spec.sharing_resource:
         return request
-    divided = {pool.resource for pool in shape.pools if shape.divides(pool)}
+    divisible = {pool.resource for pool in spec.pools if spec.is_divisible(pool)}
     if part is not None:
-        if part.resource == shape.sharing_resource:
+        if part.resource == spec.sharing_resource:
             return request
-        plain = any(pool.resource == part.resource for pool in shape.pools) and part.resource not in divided
+        plain = any(pool.resource == part.resource for pool in spec.pools) and part.resource not in divisible
         counted = ((part.resource, part.count),) if plain else ()
         return replace(request, shares=None, devices=request.devices + counted)
-    whole = sum(count for name, count in request.devices if name in divided)
+    whole = sum(count for name, count in request.devices if name in divisible)
     if not whole:
         return request
-    kept = tuple((name, count) for name, count in request.devices if name not in divided)
-    return replace(request, devices=kept, shares=whole_gpus(whole, shape.sharing_resource))
+    devices = tuple((name, count) for name, count in request.devices if name not in divisible)
+    return replace(request, devices=devices, shares=whole_gpus(whole, spec.sharing_resource))

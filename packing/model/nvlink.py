@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import re
 
+from packing.model.node_spec import MOST_GPUS
+
 Islands = tuple[tuple[int, ...], ...]
 
 _ITEM = re.compile(r"(\d{1,3})(?:-(\d{1,3}))?", re.ASCII)
-_GPUS = 64
-"""More GPUs than this on one node are a mistake."""
 _LONGEST = 256
-"""Characters of the label form that are read. 64 GPUs in groups of two take 181; a label has 63."""
+"""Characters of the label form that are parsed. 64 GPUs in groups of two take 181; a label has 63."""
 
 
 def parse_islands(value: str) -> Islands:
-    """Read the label form: ``0-7``, ``0.1_2.3``, ``0.1.3-7`` or ``none``.
+    """Parse the label form: ``0-7``, ``0.1_2.3``, ``0.1.3-7`` or ``none``.
 
-    ``_`` stands between groups, ``.`` between items, ``-`` for a run. ValueError when malformed, when a GPU
-    is named twice, or above GPU 63.
+    ``_`` separates groups and ``.`` items; ``-`` makes a range. Raises ValueError if it is malformed, names a
+    GPU twice, or a GPU above 63.
     """
     if value == "none":
         return ()
@@ -47,10 +47,10 @@ def reference_islands(gpus: int, island: int) -> Islands:
 def _item(item: str, value: str) -> range:
     match = _ITEM.fullmatch(item)
     if match is None:
-        raise ValueError(f"islands {value!r}: {item!r} is neither a GPU index nor a run of them")
+        raise ValueError(f"islands {value!r}: {item!r} is neither a GPU index nor a range of them")
     first, last = int(match[1]), int(match[2] or match[1])
     if last < first:
-        raise ValueError(f"islands {value!r}: the run {item!r} goes backwards")
-    if last >= _GPUS:
-        raise ValueError(f"islands {value!r}: GPU {last} is more than a node has")
+        raise ValueError(f"islands {value!r}: the range {item!r} goes backwards")
+    if last >= MOST_GPUS:
+        raise ValueError(f"islands {value!r}: GPU {last} is above {MOST_GPUS - 1}")
     return range(first, last + 1)

@@ -12,13 +12,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from packing.cost.cost_cache import CachedCost, CostCache, gpus_in
+from packing.cost.cost_cache import CostCache, gpus_in
 from packing.cost.demand import Demand, Mix, by_pods
-from packing.cost.kernel_args import layout_of
-from packing.cost.slots import types_of
-from packing.fleet.fleet import Fleet, Floats
+from packing.cost.kernel_args import CachedCost
+from packing.cost.slots import mix_types
+from packing.fleet.arrays import Floats
+from packing.fleet.fleet import Fleet
+from packing.jit import checked
 from packing.model.request import ANY, Request
-from packing.policies.fgd_kernels import fgd_cost
+from packing.policies.fgd_kernels import MixWeights, fgd_cost
 from packing.policies.gpu_choice import tightest
 
 
@@ -66,23 +68,20 @@ class Fgd:
     def _row(self, fleet: Fleet, request: Request) -> CachedCost:
         if (cached := self._cache.current(fleet, request)) is not None:
             return cached
-        if self._fleet_mix is None or self._fleet_mix.layout != layout_of(fleet):
+        if self._fleet_mix is None or self._fleet_mix.layout != fleet.layout:
             self.adopt(fleet, self._tables)
-        row, nodes = self._cache.row(fleet, request)
+        cached, nodes, args = self._cache.outdated(fleet, request)
         fleet_mix = self._fleet_mix
         assert fleet_mix is not None
-        fgd_cost(
-            row.seen, row.cost, row.gpus, row.terms, *nodes, *row.ask, *fleet_mix.types, fleet_mix.frequency,
-            fleet_mix.gpu,
-        )  # fmt: skip
-        return row
+        fgd_cost(cached, nodes, args, fleet_mix.types, fleet_mix.weights)
+        return cached
 
 
 class _FleetMix:
     """The types of a mix in the arrays of one fleet, as the kernel takes them."""
 
     def __init__(self, fleet: Fleet, mix: Mix) -> None:
-        self.layout = layout_of(fleet)
-        self.types = types_of(fleet, mix.requests)
-        self.frequency = np.array(mix.frequency, np.float32)
-        self.gpu = np.zeros((5, len(fleet.compute)), np.float32)
+        self.layout = fleet.layout
+        self.types = mix_types(fleet, mix.requests)
+        gpu = np.zeros((5, len(fleet.arrays.compute)), np.float32)
+        self.weights = checked(MixWeights(np.array(mix.frequency, np.float32), gpu))

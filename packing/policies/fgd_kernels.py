@@ -1,20 +1,23 @@
-"""Compiled function behind ``policies/fgd.py``."""
+"""The cost of a request on each node under FGD, for nodes that changed since the last call."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from packing.cost.kernel_args import (
-    ASK,
     COMPUTE,
     COUNT,
     CPU,
     ISLAND,
-    MOST,
-    NODES,
+    MAX_PER_GPU,
     SHARE_MIB,
     SHARE_MILLI,
-    TYPES,
+    CachedCost,
+    MixTypes,
+    Nodes,
+    RequestArgs,
 )
 from packing.cost.node_kernels import (
     CAPACITY,
@@ -22,33 +25,40 @@ from packing.cost.node_kernels import (
     FREE_COMPUTE,
     FREE_MEMORY,
     TAKES,
-    as_shares,
     free_gpu,
-    keep_one_island,
-    like_another,
-    load,
+    load_gpus,
     node_fits,
-    tightest,
+    same_as_earlier_gpu,
+    shares_on_node,
+    tightest_gpus,
 )
-from packing.jit import F4, I8, inlined, kernel, read, write
+from packing.jit import Float32Array, Float32Array2D, inlined, record_kernel
+
+
+class MixWeights(NamedTuple):
+    """How often each type of a mix comes, ``frequency`` (T,); ``gpu`` (5, G) is scratch."""
+
+    frequency: Float32Array
+    gpu: Float32Array2D
 
 
 @inlined
-def _unusable(n, cpu, model, amounts, allowed, frequency, gpu):
+def _unusable(n, cpu, model, types, frequency, gpu):
     """Expected free GPU of node ``n`` that the next request cannot use, in GPUs, with ``gpu`` its free
     state."""
+    amounts = types.amounts
     free = free_gpu(gpu)
     expected = 0.0
     for t in range(frequency.size):
-        crumbs, room = 0.0, 0
-        if amounts[MOST, t] > 0 and cpu >= amounts[CPU, t] and allowed[model[n], t] > 0:
+        too_small, fitting = 0.0, 0
+        if amounts[MAX_PER_GPU, t] > 0 and cpu >= amounts[CPU, t] and types.allowed[model[n], t] > 0:
             for g in range(gpu.shape[1]):
                 need = amounts[SHARE_MIB, t] + amounts[SHARE_MILLI, t] * gpu[CAPACITY, g] / np.float32(1000)
                 fits = gpu[FREE_COMPUTE, g] >= amounts[COMPUTE, t] and gpu[FREE_MEMORY, g] >= need
-                room += fits
-                crumbs += 0.0 if fits else gpu[FREE, g]
-        useless = amounts[MOST, t] == 0 or room < amounts[COUNT, t]
-        expected += frequency[t] * (free if useless else crumbs)
+                fitting += fits
+                too_small += 0.0 if fits else gpu[FREE, g]
+        useless = amounts[MAX_PER_GPU, t] == 0 or fitting < amounts[COUNT, t]
+        expected += frequency[t] * (free if useless else too_small)
     return expected
 
 
@@ -64,44 +74,29 @@ def _take(chosen, gpu, share, sign):
             gpu[FREE, g] -= sign * part
 
 
-@kernel(
-    write(I8, 1), write(F4, 1), write(I8, 1), write(F4, 2), *NODES, *ASK, *TYPES, read(F4, 1), write(F4, 2)
-)
-def fgd_cost(
-    seen, cost, gpus, terms,
-    generation, cpu, node_memory, model, max_island, overcommitted, blocked, compute, memory,
-    memory_capacity, divisible, free, device_gpu, divides, divided, free_cpu, free_memory, island,
-    exact, asked, allowed, devices, amounts, needed, suits, needs_any, frequency, gpu,
-):  # fmt: skip
-    """Cost (N,) = 100 - score where a node changed since ``seen``, infinite where the request does not fit.
-
-    ``frequency`` (T,) is that of the types; ``gpus`` (N,) the GPUs it takes, as a bit mask; ``terms`` (3, N)
-    the rise of the unusable GPU, before rounding; ``gpu`` (5, G) is scratch. The rest are fields of
-    ``Nodes``, ``RequestArgs`` and ``MixTypes``.
-    """
-    for n in range(seen.size):
-        if seen[n] == generation[n]:
+@record_kernel(CachedCost, Nodes, RequestArgs, MixTypes, MixWeights)
+def fgd_cost(cached, nodes, request, types, weights):
+    """Bring ``cached`` up to date: cost = 100 - score, infinite where the request does not fit, and as the
+    first of ``terms`` the rise of the unusable GPU before rounding."""
+    asked, gpu = request.amounts, weights.gpu
+    for n in range(cached.seen.size):
+        if cached.seen[n] == nodes.generation[n]:
             continue
-        seen[n], cost[n], gpus[n] = generation[n], np.inf, 0
-        if not node_fits(
-            n, free_cpu, free_memory, model, max_island, overcommitted, blocked, free, divided, exact, asked,
-            allowed, devices,
-        ):  # fmt: skip
+        cached.seen[n], cached.cost[n], cached.gpus[n] = nodes.generation[n], np.inf, 0
+        if not node_fits(n, nodes, request):
             continue
-        count, share, mib, milli = as_shares(n, asked, devices, divides)
-        fitting = load(n, compute, memory, memory_capacity, divisible, share, mib, milli, gpu)
-        if count > 0 and asked[ISLAND] > 0:
-            fitting = keep_one_island(n, island, count, gpu)
-        if fitting < count:
+        count, share, mib, milli = shares_on_node(n, request, nodes.divisible_pool)
+        if load_gpus(n, nodes, count, share, mib, milli, asked[ISLAND], gpu) < count:
             continue
-        before = _unusable(n, cpu[n], model, amounts, suits, frequency, gpu)
+        cpu = nodes.cpu[n]
+        before = _unusable(n, cpu, nodes.model, types, weights.frequency, gpu)
         for g in range(gpu.shape[1] if count == 1 else 1):
-            if count == 1 and (gpu[TAKES, g] < 0 or like_another(g, gpu)):
+            if count == 1 and (gpu[TAKES, g] < 0 or same_as_earlier_gpu(g, gpu)):
                 continue
-            chosen = np.int64(1) << g if count == 1 else tightest(gpu, count)
+            chosen = np.int64(1) << g if count == 1 else tightest_gpus(gpu, count)
             _take(chosen, gpu, share, np.float32(1))
-            rise = _unusable(n, cpu[n] - asked[CPU], model, amounts, suits, frequency, gpu) - before
+            rise = _unusable(n, cpu - asked[CPU], nodes.model, types, weights.frequency, gpu) - before
             _take(chosen, gpu, share, np.float32(-1))
             score = 100 - np.floor(100 / (1 + np.exp(rise)) + 1e-4)
-            if score < cost[n]:
-                cost[n], gpus[n], terms[0, n] = score, chosen, rise
+            if score < cached.cost[n]:
+                cached.cost[n], cached.gpus[n], cached.terms[0, n] = score, chosen, rise

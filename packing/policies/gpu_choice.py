@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from packing.fleet.fleet import Fleet
-from packing.model.node_spec import in_one_island, meaning
+from packing.fleet.placement import fitting_gpus, placed_shares
+from packing.model.node_spec import in_one_island
 from packing.model.request import WHOLE, Request
 
 
@@ -21,26 +22,18 @@ def freest(fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
 def fitting(fleet: Fleet, request: Request, row: int) -> list[tuple[float, int]]:
     """(free part, index) of the GPUs that have room for one share of the request; where the request needs
     NVLink peers, only those of one island (see ``in_one_island``)."""
-    spec = fleet.shapes[row]
-    wanted = meaning(spec, request) if spec else request
-    shares = wanted.shares
-    if spec is None or shares is None or shares.resource != spec.sharing_resource:
+    spec, shares = fleet.specs[row], placed_shares(fleet, row, request)
+    if spec is None or shares is None:
         return []
-    found = []
-    for index, gpu in enumerate(spec.gpus):
-        mib = fleet.share_mib(row, index, wanted)
-        compute, memory = float(fleet.compute[index, row]), float(fleet.memory[index, row])
-        room = compute >= max(shares.compute_milli, 1) and memory >= mib
-        if room and request.uuids.permits(gpu.uuid) and fleet.divisible[index, row]:
-            found.append((compute / WHOLE / 2 + memory / max(1, gpu.memory_mib) / 2, index))
+    gpus = fitting_gpus(fleet, row, request)
     if request.island:
-        island = in_one_island(spec, [index for _, index in found], shares.count)
-        found = [(free, index) for free, index in found if index in island]
-    return found
+        island = in_one_island(spec, gpus, shares.count)
+        gpus = [gpu for gpu in gpus if gpu in island]
+    compute, memory = fleet.arrays.compute[:, row].tolist(), fleet.arrays.memory[:, row].tolist()
+    return [(compute[g] / WHOLE / 2 + memory[g] / max(1, spec.gpus[g].memory_mib) / 2, g) for g in gpus]
 
 
 def _first(fleet: Fleet, request: Request, row: int, ranked: list[tuple[float, int]]) -> tuple[int, ...]:
     """As many of the ranked GPUs as the request needs on this node."""
-    spec = fleet.shapes[row]
-    shares = meaning(spec, request).shares if spec else None
+    shares = placed_shares(fleet, row, request)
     return tuple(gpu for _, gpu in ranked[: shares.count]) if shares else ()

@@ -22,13 +22,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packing.cost import inventory_kernels as row_kernels
-from packing.cost.cost_cache import CachedCost, CostCache, gpus_in
+from packing.cost.cost_cache import CostCache, gpus_in
 from packing.cost.demand import Demand, Mix
 from packing.cost.fill_value import Part, fill_table, grid
-from packing.cost.kernel_args import ValueTables, Weights, layout_of, nodes_of
+from packing.cost.inventory_kernels import inventory_cost
+from packing.cost.kernel_args import CachedCost, ValueTables, Weights, nodes_of
 from packing.cost.slots import Sizes, Slots
-from packing.fleet.fleet import Fleet, Floats
+from packing.fleet.arrays import Floats
+from packing.fleet.fleet import Fleet
+from packing.jit import checked
 from packing.model.request import ANY, WHOLE, Request, Shares
 from packing.policies.gpu_choice import tightest
 
@@ -106,42 +108,44 @@ class InventoryPolicy:
         """The request's costs, computed again for the nodes that changed since its last call."""
         if (cached := self._cache.current(fleet, request)) is not None:
             return cached
-        if self._priced is None or self._priced.layout != layout_of(fleet):
+        if self._priced is None or self._priced.layout != fleet.layout:
             self.refresh(fleet)
-        row, nodes = self._cache.row(fleet, request)
+        cached, nodes, args = self._cache.outdated(fleet, request)
         priced = self._priced
         assert priced is not None
         slots = priced.slots
-        row_kernels.inventory_cost(
-            row.seen, row.cost, row.gpus, row.terms, slots.counted, *nodes, *row.ask, *slots.types,
-            *slots.inventory, *priced.worth, *priced.weights, *slots.twins, *slots.scratch,
+        slots.recount(nodes)
+        inventory_cost(
+            cached, nodes, args, slots.types, slots.counts, priced.values, priced.weights,
+            slots.identical, slots.scratch,
         )  # fmt: skip
-        return row
+        return cached
 
 
 class _PricedSlots:
     """The slots of one fleet for the mix of some tables, their prices, and the weights of the terms."""
 
     def __init__(self, fleet: Fleet, tables: Tables, sizes: Sizes) -> None:
-        self.layout, self._replaced = layout_of(fleet), fleet.replaced
+        self.layout, self._replaced = fleet.layout, fleet.replaced
+        self._nodes = nodes_of(fleet)
         self.slots = slots = Slots(fleet, tables.mix, sizes)
         fill, memory_mib = tables.fill, np.array(tables.memory_mib, np.float32)
-        self.worth = ValueTables(np.zeros_like(slots.inventory.totals, np.float32), fill, memory_mib)
+        prices = np.zeros_like(slots.counts.totals, np.float32)
+        self.values = checked(ValueTables(prices, fill, memory_mib))
         rho = tables.mix.cpu_per_gpu(dict(zip(slots.requests, slots.gpus.tolist(), strict=True)))
         per_gpu = STRAND_MARGIN * rho if rho > 0 else _NO_CPU_COUNTS
-        self.weights = Weights(FILL, STRANDING if rho > 0 else 0.0, per_gpu, STEP)
+        self.weights = checked(Weights(FILL, STRANDING if rho > 0 else 0.0, per_gpu, STEP))
         self.price(fleet)
 
     def has_nodes_of(self, fleet: Fleet) -> bool:
         """Whether the fleet still has the nodes that this was made for; what is free on them may differ."""
-        return self.layout == layout_of(fleet) and self._replaced == fleet.replaced
+        return self.layout == fleet.layout and self._replaced == fleet.replaced
 
     def price(self, fleet: Fleet) -> None:
         """Count the slots again and price them."""
-        nodes = nodes_of(fleet)
-        self.slots.find_twins(nodes)
-        self.slots.recount(nodes)
-        self.worth = self.worth._replace(prices=self.slots.prices(fleet.free_gpu()))
+        self.slots.find_identical(self._nodes)
+        self.slots.recount(self._nodes)
+        self.values.prices[:] = self.slots.prices(fleet.arrays.free_gpu())
 
 
 def build_tables(mix: Mix, memory_mib: tuple[int, ...], minimum_milli: int = 0) -> Tables:
@@ -163,4 +167,4 @@ def _memory_sizes(fleet: Fleet, mix: Mix) -> tuple[int, ...]:
     """Sizes of GPU memory in the fleet, ascending; (0,) if no request of the mix asks for memory in MiB."""
     if not any(r.shares and r.shares.memory_mib for r in mix.requests):
         return (0,)
-    return tuple(sorted({int(mib) for mib in fleet.memory_capacity[0] if mib > 0})) or (0,)
+    return tuple(sorted({int(mib) for mib in fleet.arrays.memory_capacity[0] if mib > 0})) or (0,)

@@ -5,25 +5,28 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet.fleet import Fleet, Floats
+from packing.fleet.arrays import Floats
+from packing.fleet.fleet import Fleet
 from packing.model.request import WHOLE
 
 
 def free_parts(fleet: Fleet) -> Floats:
     """Free part of each GPU (G, N) in GPUs, the mean of compute and memory; 0 where the node has no GPU."""
-    parts = (fleet.compute / WHOLE + fleet.memory / np.maximum(fleet.memory_capacity, 1)) / 2
+    parts = (
+        fleet.arrays.compute / WHOLE + fleet.arrays.memory / np.maximum(fleet.arrays.memory_capacity, 1)
+    ) / 2
     return parts.astype(np.float32)
 
 
 def whole_parts(fleet: Fleet) -> Floats:
     """``free_parts`` of an empty fleet: 1 where the node has a GPU."""
-    return (fleet.compute_capacity > 0).astype(np.float32)
+    return (fleet.arrays.compute_capacity > 0).astype(np.float32)
 
 
 def largest_node(fleet: Fleet) -> tuple[float, float]:
     """The most CPU (milli) and the most GPUs that any node has, each at least 1."""
     gpus = whole_parts(fleet).sum(axis=0).max(initial=1)
-    return float(fleet.cpu_capacity.max(initial=1)), float(gpus)
+    return float(fleet.arrays.cpu_capacity.max(initial=1)), float(gpus)
 
 
 def truncated(score: npt.NDArray[np.floating]) -> Floats:

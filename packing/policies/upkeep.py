@@ -63,6 +63,6 @@ class Upkeep:
 
     def _count_gpus(self, fleet: Fleet) -> int:
         if fleet.replaced != self._nodes_replaced:
-            self._gpus = int(np.count_nonzero(fleet.compute_capacity))
+            self._gpus = int(np.count_nonzero(fleet.arrays.compute_capacity))
             self._nodes_replaced = fleet.replaced
         return self._gpus

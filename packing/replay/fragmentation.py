@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from packing.cost.demand import Mix
+from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
 from packing.model.request import WHOLE
 from packing.policies.node_sums import free_parts
@@ -20,7 +21,7 @@ def unusable_gpu(fleet: Fleet, mix: Mix) -> float:
     expected = 0.0
     for request, frequency in zip(mix.requests, mix.frequency, strict=True):
         shares = request.shares
-        fits = fleet.reasons(replace(request, memory_bytes=0)) == 0
+        fits = reasons_for(fleet, replace(request, memory_bytes=0)) == 0
         too_small = free
         if shares:
             too_small = np.where(parts + 1e-6 >= shares.compute_milli / WHOLE, 0, parts).sum(axis=0)

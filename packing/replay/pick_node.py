@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet.fleet import Floats
+from packing.fleet.arrays import Floats
 from packing.replay.pick_node_kernels import lowest
 
 _ALL = 1 << 30

@@ -1,4 +1,4 @@
-"""Compiled function behind ``pick.py``."""
+"""The search of ``pick_node.py`` for the node of least cost."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from packing.jit import F4, I8, kernel, read, write
 
 @kernel(read(F4, 1), read(I8, 1), I8, I8, I8, write(I8, 1))
 def lowest(cost, order, start, limit, luck, found):
-    """Find the node of least cost among the first ``limit`` of finite cost, seen in ``order`` (N,) from
-    ``start``.
+    """Find the node of least cost among the first ``limit`` of finite cost, in ``order`` (N,) from ``start``.
 
-    Ties go to the first in ``order`` or, with ``luck`` >= 0, to a random one of them. ``found`` (2,): the row
-    or -1, and how many nodes were looked at.
+    Ties go to the first in ``order`` or, with a random number ``luck`` >= 0, to a random one. ``found`` (2,):
+    the row or -1, and how many nodes were looked at.
     """
     best, best_rank, seen, ties, looked, rank = -1, 0, 0, 0, 0, start - 1
     state = np.uint64(luck)

@@ -7,7 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet.fleet import Allocation, Fleet, Floats
+from packing.fleet.arrays import Floats
+from packing.fleet.fleet import Fleet
+from packing.fleet.node_usage import Allocation
+from packing.fleet.placement import allocation_of
 from packing.model.request import Request
 from packing.policies.interface import Policy
 from packing.policies.upkeep import Due, Upkeep
@@ -50,6 +53,6 @@ class Placer:
         if row < 0:
             return None
         gpus = self._policy.choose(self.fleet, request, row)
-        allocation = self.fleet.allocation(row, request, gpus)
+        allocation = allocation_of(self.fleet, row, request, gpus)
         self.fleet.take(allocation)
         return allocation

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet.fleet import Allocation
+from packing.fleet.node_usage import Allocation
 from packing.model.request import Request
 from packing.replay.placer import Placer
 from packing.replay.trace import gpus_of
@@ -78,7 +78,7 @@ def replay_times(
     gpus = np.array([gpus_of(request) for request in requests])
     served = np.minimum(queue.started + durations, last) - queue.started
     gpu_seconds = np.nansum(np.maximum(served, 0.0) * gpus)
-    capacity = float((placer.fleet.compute_capacity > 0).sum())
+    capacity = float((placer.fleet.arrays.compute_capacity > 0).sum())
     utilisation = 100 * gpu_seconds / capacity / max(last - first, 1.0)
     return {
         "utilisation": round(float(utilisation), 3),

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet.fleet import Fleet, NodeSpec
+from packing.fleet.fleet import Fleet
+from packing.model.node_spec import NodeSpec
 from packing.model.request import Request
 from packing.replay.placer import Placer
 

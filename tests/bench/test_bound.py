@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.packing.bound import NodeBound
+from packing.fleet.feasibility import reasons_for
+from packing.fleet.placement import allocation_of
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.registry import POLICIES
@@ -68,12 +70,12 @@ def best_packing(nodes, asked):
             return
         place(i + 1, fleet, used)
         count = asked[i].shares.count if asked[i].shares else 0
-        for row in np.flatnonzero(fleet.reasons(asked[i])[: len(nodes)] == 0):
+        for row in np.flatnonzero(reasons_for(fleet, asked[i])[: len(nodes)] == 0):
             fitting = [g for g in range(len(nodes[row].gpus))]
             for gpus in product(fitting, repeat=count):
                 milli = asked[i].shares.compute_milli if count else 0
-                if len(set(gpus)) == count and all(fleet.compute[g, row] >= milli for g in gpus):
-                    held = fleet.allocation(int(row), asked[i], gpus)
+                if len(set(gpus)) == count and all(fleet.arrays.compute[g, row] >= milli for g in gpus):
+                    held = allocation_of(fleet, int(row), asked[i], gpus)
                     fleet.take(held)
                     place(i + 1, fleet, used + gpus_of(asked[i]))
                     fleet.give_back(held)

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from bench.packing.fixed_scale import FixedScale
 from packing.cost.demand import Mix
-from packing.fleet.fleet import Fleet, Gpu, NodeSpec
+from packing.fleet.fleet import Fleet
+from packing.fleet.placement import allocation_of
+from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.inventory import InventoryPolicy
 
@@ -45,7 +47,7 @@ def test_scores_are_whole_numbers_that_never_contradict_the_cost(steps, request)
     exact, scored = ready(InventoryPolicy(MIX), fleet), ready(FixedScale(MIX), fleet)
     for placed, row in steps:
         if np.isfinite(exact.cost(fleet, placed)[row]):
-            fleet.take(fleet.allocation(row, placed, exact.choose(fleet, placed, row)))
+            fleet.take(allocation_of(fleet, row, placed, exact.choose(fleet, placed, row)))
     cost, lost = exact.cost(fleet, request), scored.cost(fleet, request)
     fits = np.isfinite(cost)
     assert (np.isfinite(lost) == fits).all()
@@ -65,7 +67,7 @@ def test_no_node_takes_less_fill_than_par_and_an_empty_gpu_takes_it_for_a_whole_
         assert min(fills) >= least - 1e-3
         if request_ == WHOLE_GPU:
             assert min(fills) == pytest.approx(least, abs=1e-3)
-        fleet.take(fleet.allocation(3, first, policy.choose(fleet, first, 3)))
+        fleet.take(allocation_of(fleet, 3, first, policy.choose(fleet, first, 3)))
 
 
 def test_a_request_without_gpu_has_par_zero():

@@ -20,7 +20,8 @@ CLUSTER = (
 
 def fingerprint(state: State) -> dict[str, object]:
     """Everything the state knows, in comparable form. (``generation`` also counts what is taken back.)"""
-    arrays = {name: value for name, value in vars(state.fleet).items() if isinstance(value, np.ndarray)}
+    attributes = vars(state.fleet.arrays).items()
+    arrays = {name: value for name, value in attributes if isinstance(value, np.ndarray)}
     del arrays["generation"]
     books = {name: repr(value) for name, value in vars(state.allocations).items() if name != "_fleet"}
     books |= {

@@ -165,11 +165,13 @@ class Cluster:
     def books(self) -> dict[str, dict[str, object]]:
         """The arrays for each node, without those that depend on the order of events."""
         fleet = self.engine.state.fleet
-        named = {index: name for name, index in fleet.resources.items()}
+        named = {index: name for name, index in fleet.names.resources.items()}
         arrays = {
             name: array
-            for name, array in vars(fleet).items()
-            if isinstance(array, np.ndarray) and array.shape[-1] == fleet.capacity and name not in _BY_ORDER
+            for name, array in vars(fleet.arrays).items()
+            if isinstance(array, np.ndarray)
+            and array.shape[-1] == fleet.arrays.capacity
+            and name not in _BY_ORDER
         }
 
         def column(name: str, array: Any, row: int) -> object:
@@ -184,8 +186,8 @@ class Cluster:
         }
 
 
-_BY_ORDER = {"generation", "model", "divided", "order"}
-_PER_RESOURCE = {"free", "total", "device_gpu", "most", "divides"}
+_BY_ORDER = {"generation", "model", "sharing", "order"}
+_PER_RESOURCE = {"free_devices", "total_devices", "device_gpu", "max_per_container", "divisible_pool"}
 
 
 def usual_nodes() -> list[Manifest]:

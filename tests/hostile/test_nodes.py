@@ -216,5 +216,5 @@ def test_nodes_of_many_models_and_resources(runner: asyncio.Runner) -> None:
     assert budget.of_event("Node", "ADDED", usual_nodes()[0] | {"metadata": {"name": "new"}}) == ""
     assert budget.of_verbs(usual_pod("n")) == ""
     fleet = cluster.engine.state.fleet
-    assert len(fleet.resources) < 150
-    assert len(fleet.model_names) < 150
+    assert len(fleet.names.resources) < 150
+    assert len(fleet.names.model_names) < 150

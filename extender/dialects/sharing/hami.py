@@ -197,7 +197,7 @@ def _instances_to_make(
     instances = {}
     for index in gpus:
         gpu = node_spec.gpus[index]
-        memory = share_memory_mib(gpu.memory_mib, requested.memory_mib, requested.memory_milli)
+        memory = requested.mib_of(gpu.memory_mib)
         if found := smallest(gpu.instances, taken.get(index, 0), requested.compute_milli, memory):
             instances[index] = found
         elif gpu.instances:

@@ -12,7 +12,7 @@ from extender.inventory.shared_gpus import InventoryError, SharedGpus, advertise
 from extender.k8s.objects import Node
 from extender.k8s.quantity import whole
 from extender.untrusted.limits import GPU_MIB, GPUS_PER_NODE
-from packing.fleet.fleet import Gpu
+from packing.model.node_spec import Gpu
 
 RESOURCE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 

@@ -42,8 +42,8 @@ from extender.inventory.shared_gpus import (
 from extender.k8s.objects import Node
 from extender.k8s.quantity import whole
 from extender.untrusted.limits import GPU_MIB, MIG_PROFILES, MIG_SLICES, quoted
-from packing.fleet.fleet import Gpu
 from packing.model.mig_instances import Instance, Instances, window
+from packing.model.node_spec import Gpu
 from packing.model.request import WHOLE
 
 RESOURCE = "nvidia.com/gpu"

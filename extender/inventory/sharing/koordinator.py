@@ -22,7 +22,7 @@ from extender.inventory.shared_gpus import (
 from extender.k8s.objects import KoordinatorDevice, KoordinatorGpu, Node
 from extender.k8s.quantity import mib, whole
 from extender.untrusted.limits import DEVICES_PER_NODE, GPU_MIB, GPUS_PER_NODE
-from packing.fleet.fleet import Gpu
+from packing.model.node_spec import Gpu
 from packing.model.request import WHOLE
 
 RESOURCE, WHOLE_GPU = "koordinator.sh/gpu", "nvidia.com/gpu"

@@ -15,8 +15,8 @@ from extender.inventory.shared_gpus import InventoryError, SharedGpus
 from extender.k8s.objects import Node
 from extender.k8s.quantity import whole
 from extender.untrusted.limits import GPUS_PER_NODE
-from packing.fleet.fleet import Gpu
 from packing.model.gpu_catalogue import find_model
+from packing.model.node_spec import Gpu
 from packing.model.reasons import Reason
 
 RESOURCE, WHOLE_GPU = "stowage.dev/gpu", "nvidia.com/gpu"

@@ -26,7 +26,7 @@ from extender.inventory.shared_gpus import (
 from extender.k8s.objects import Node
 from extender.k8s.quantity import whole
 from extender.untrusted.limits import GPU_MIB
-from packing.fleet.fleet import Gpu
+from packing.model.node_spec import Gpu
 
 RESOURCE = "nvidia.com/vgpu-number"
 REGISTER, CONFIG = "nvidia.com/node-device-register", "nvidia.com/node-config-info"

@@ -24,7 +24,7 @@ from extender.inventory.shared_gpus import (
 from extender.k8s.objects import Node
 from extender.k8s.quantity import whole
 from extender.untrusted.limits import GPU_MIB
-from packing.fleet.fleet import Gpu
+from packing.model.node_spec import Gpu
 from packing.model.request import WHOLE
 
 RESOURCE = "volcano.sh/vgpu-number"

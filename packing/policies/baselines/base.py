@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from packing.fleet.fleet import Fleet, Floats
+from packing.fleet.arrays import Floats
+from packing.fleet.feasibility import reasons_for
+from packing.fleet.fleet import Fleet
 from packing.model.request import Request
 from packing.policies.gpu_choice import tightest
 
@@ -24,7 +26,7 @@ class Baseline:
 
     def cost(self, fleet: Fleet, request: Request) -> Floats:
         rank = self.rank(fleet, request)
-        return np.where(fleet.reasons(request) == 0, rank, np.inf).astype(np.float32)
+        return np.where(reasons_for(fleet, request) == 0, rank, np.inf).astype(np.float32)
 
     def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
         return tightest(fleet, request, row)

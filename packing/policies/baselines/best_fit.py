@@ -7,7 +7,9 @@ nodes that fit; the stretching changes neither order nor ties and is left out he
 
 from __future__ import annotations
 
-from packing.fleet.fleet import Fleet, Floats
+from packing.fleet.arrays import Floats
+from packing.fleet.feasibility import gpu_sizes
+from packing.fleet.fleet import Fleet
 from packing.model.request import Request
 from packing.policies.baselines.base import Baseline
 from packing.policies.node_sums import free_parts, largest_node, truncated
@@ -30,5 +32,5 @@ class BestFit(Baseline):
 def _left(fleet: Fleet, request: Request) -> tuple[Floats, Floats]:
     """CPU and GPU of each node (N,) that stay free, as parts of the largest node's."""
     cpu_max, gpu_max = largest_node(fleet)
-    cpu = (fleet.cpu - request.cpu_milli) / cpu_max
-    return cpu, (free_parts(fleet).sum(axis=0) - fleet.sizes(request)) / gpu_max
+    cpu = (fleet.arrays.cpu - request.cpu_milli) / cpu_max
+    return cpu, (free_parts(fleet).sum(axis=0) - gpu_sizes(fleet, request)) / gpu_max

@@ -7,7 +7,9 @@ of the largest node, all GPUs of a node merged.
 
 from __future__ import annotations
 
-from packing.fleet.fleet import Fleet, Floats
+from packing.fleet.arrays import Floats
+from packing.fleet.feasibility import gpu_sizes
+from packing.fleet.fleet import Fleet
 from packing.model.request import Request
 from packing.policies.baselines.base import Baseline
 from packing.policies.node_sums import free_parts, largest_node, truncated
@@ -20,6 +22,6 @@ class DotProduct(Baseline):
 
     def rank(self, fleet: Fleet, request: Request) -> Floats:
         cpu_max, gpu_max = largest_node(fleet)
-        cpu = fleet.cpu / cpu_max * (request.cpu_milli / cpu_max)
-        gpu = free_parts(fleet).sum(axis=0) / gpu_max * (fleet.sizes(request) / gpu_max)
+        cpu = fleet.arrays.cpu / cpu_max * (request.cpu_milli / cpu_max)
+        gpu = free_parts(fleet).sum(axis=0) / gpu_max * (gpu_sizes(fleet, request) / gpu_max)
         return 100 - truncated(100 * (1 - (cpu + gpu) / 2))

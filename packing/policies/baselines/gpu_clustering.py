@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet.arrays import KINDS
-from packing.fleet.fleet import ALMOST, Fleet, Floats
+from packing.fleet.arrays import GPU_COUNTS, Floats
+from packing.fleet.fleet import ALMOST_WHOLE, Fleet
 from packing.model.request import WHOLE, Request
 from packing.policies.baselines.base import Baseline
 from packing.policies.node_sums import free_parts, largest_node, truncated
@@ -31,10 +31,10 @@ class GpuClustering(Baseline):
     name = "gpu-clustering"
 
     def rank(self, fleet: Fleet, request: Request) -> Floats:
-        nodes = np.arange(fleet.capacity)
+        nodes = np.arange(fleet.arrays.capacity)
         if not request.wants_gpu:
             return np.full(nodes.size, 100, np.float32)
-        pods_by_gpu_count = fleet.pods_by_gpu_count > 0
+        pods_by_gpu_count = fleet.arrays.pods_by_gpu_count > 0
         same, kinds = pods_by_gpu_count[_kind(fleet, request), nodes], pods_by_gpu_count.sum(axis=0)
         score = np.select([same & (kinds == 1), same, kinds == 0], [75, 50, 25], 0)
         fuller = truncated(25 * (1 - free_parts(fleet).sum(axis=0) / largest_node(fleet)[1]))
@@ -42,10 +42,12 @@ class GpuClustering(Baseline):
 
 
 def _kind(fleet: Fleet, request: Request) -> npt.NDArray[np.int64]:
-    """Index into ``fleet.pods_by_gpu_count`` for each node (N,): one resource may be a whole GPU on one node
-    and a part of a GPU on another."""
-    whole = np.full(fleet.capacity, request.shares is not None and request.shares.compute_milli >= WHOLE)
+    """Row of ``pods_by_gpu_count`` for each node (N,): one resource may be a whole GPU on one node and a part
+    of a GPU on another."""
+    whole = np.full(
+        fleet.arrays.capacity, request.shares is not None and request.shares.compute_milli >= WHOLE
+    )
     for name, _ in request.devices:
-        if name in fleet.resources:
-            whole |= fleet.device_gpu[fleet.resources[name]] > ALMOST
-    return np.where(whole, min(request.gpus, KINDS - 1), 0)
+        if name in fleet.names.resources:
+            whole |= fleet.arrays.device_gpu[fleet.names.resources[name]] > ALMOST_WHOLE
+    return np.where(whole, min(request.gpus, GPU_COUNTS - 1), 0)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from packing.fleet.fleet import Fleet, Floats
+from packing.fleet.arrays import Floats
+from packing.fleet.fleet import Fleet
 from packing.model.request import WHOLE, Request
 from packing.policies.baselines.base import Baseline
 from packing.policies.node_sums import free_parts, truncated, whole_parts
@@ -27,7 +28,7 @@ class GpuPacking(Baseline):
     name = "gpu-packing"
 
     def rank(self, fleet: Fleet, request: Request) -> Floats:
-        nodes = fleet.capacity
+        nodes = fleet.arrays.capacity
         if not request.wants_gpu:
             return np.full(nodes, 100, np.float32)
         free, has = free_parts(fleet), whole_parts(fleet)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from packing.fleet.fleet import Fleet, Floats
+from packing.fleet.arrays import Floats
+from packing.fleet.fleet import Fleet
 from packing.model.request import WHOLE, Request, Shares
 from packing.policies.baselines.base import Baseline
 from packing.policies.gpu_choice import fitting
@@ -22,7 +23,7 @@ class LeastSquares(Baseline):
 
     def rank(self, fleet: Fleet, request: Request) -> Floats:
         if request.shares is None:
-            return np.zeros(fleet.capacity, np.float32)
+            return np.zeros(fleet.arrays.capacity, np.float32)
         least: Floats = _left_squared(fleet, request.shares).min(axis=0)
         return least
 
@@ -37,9 +38,9 @@ class LeastSquares(Baseline):
 
 def _left_squared(fleet: Fleet, shares: Shares) -> Floats:
     """Square of what one share leaves of each GPU (G, N); infinite where the share does not fit."""
-    capacity = np.maximum(fleet.memory_capacity, 1)
-    compute = (fleet.compute - shares.compute_milli) / WHOLE
-    memory = (fleet.memory - shares.memory_mib) / capacity - shares.memory_milli / WHOLE
-    fits = (compute >= 0) & (memory >= -1e-6) & (fleet.divisible > 0)
+    capacity = np.maximum(fleet.arrays.memory_capacity, 1)
+    compute = (fleet.arrays.compute - shares.compute_milli) / WHOLE
+    memory = (fleet.arrays.memory - shares.memory_mib) / capacity - shares.memory_milli / WHOLE
+    fits = (compute >= 0) & (memory >= -1e-6) & (fleet.arrays.divisible > 0)
     left: Floats = np.where(fits, compute**2 + memory**2, np.inf).astype(np.float32)
     return left

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from packing.fleet.fleet import Fleet, Floats
+from packing.fleet.arrays import Floats
+from packing.fleet.feasibility import gpu_sizes
+from packing.fleet.fleet import Fleet
 from packing.model.request import Request
 from packing.policies.baselines.base import Baseline
 from packing.policies.node_sums import free_parts, whole_parts
@@ -16,7 +18,7 @@ class FirstFit(Baseline):
     name = "first-fit"
 
     def rank(self, fleet: Fleet, request: Request) -> Floats:
-        return np.zeros(fleet.capacity, np.float32)
+        return np.zeros(fleet.arrays.capacity, np.float32)
 
 
 class MostAllocated(Baseline):
@@ -39,8 +41,8 @@ class LeastAllocated(Baseline):
 
 def _free_fraction(fleet: Fleet, request: Request) -> Floats:
     """Mean of the parts of each node's own CPU and GPU that are free once the request is placed."""
-    cpu = (fleet.cpu - request.cpu_milli) / np.maximum(fleet.cpu_capacity, 1)
+    cpu = (fleet.arrays.cpu - request.cpu_milli) / np.maximum(fleet.arrays.cpu_capacity, 1)
     gpus = np.maximum(whole_parts(fleet).sum(axis=0), 1)
-    gpu = (free_parts(fleet).sum(axis=0) - fleet.sizes(request)) / gpus
+    gpu = (free_parts(fleet).sum(axis=0) - gpu_sizes(fleet, request)) / gpus
     mean: Floats = ((cpu + gpu) / 2).astype(np.float32)
     return mean

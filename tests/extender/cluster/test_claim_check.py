@@ -10,7 +10,7 @@ from extender.cluster.claim_check import reconcile_claims, reconcile_counts
 from extender.dialects.claims import Claim, Claims
 from extender.dialects.pod_request import claims_of
 from extender.k8s.objects import Container, Deleted, Pod, PodSpec, Upserted
-from packing.fleet.fleet import Gpu, NodeSpec, Pool
+from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
 from packing.model.request import Request, Shares, whole_gpus
 from tests.extender.builders import make_state, why
@@ -72,7 +72,11 @@ def test_no_claim_makes_a_pod_count_with_less_than_it_asks_for(annotations, coun
 def test_no_text_of_an_annotation_breaks_the_allocations(text, key):
     for on in ("hami", "volcano", "vgpu-manager", "koordinator", "gpushare", "own", "plain"):
         state = make_state(node(on))
-        before = state.fleet.compute.copy(), state.fleet.memory.copy(), state.fleet.free.copy()
+        before = (
+            state.fleet.arrays.compute.copy(),
+            state.fleet.arrays.memory.copy(),
+            state.fleet.arrays.free_devices.copy(),
+        )
         running = Pod(
             "d", "p", uid="1", spec=PodSpec((Container("a"),)), node_name=on, annotations={key: text}
         )
@@ -82,7 +86,7 @@ def test_no_text_of_an_annotation_breaks_the_allocations(text, key):
 
 
 def _arrays(state):
-    return state.fleet.compute, state.fleet.memory, state.fleet.free
+    return state.fleet.arrays.compute, state.fleet.arrays.memory, state.fleet.arrays.free_devices
 
 
 @pytest.mark.parametrize(

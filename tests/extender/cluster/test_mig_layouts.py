@@ -13,7 +13,7 @@ from extender.explain.node import view_node
 from extender.k8s.objects import Deleted, Listed, Upserted
 from extender.source.list_watch import ListWatch, mig_layouts
 from extender.source.snapshot import Snapshot
-from packing.fleet.fleet import NodeSpec
+from packing.model.node_spec import NodeSpec
 from packing.model.reasons import Reason
 from tests.extender.builders import make_pod, make_state, why
 from tests.extender.inventory.test_mig_manager import CONFIG, CUSTOM, NAME, layouts, manifest, mig_node
@@ -34,8 +34,8 @@ def test_the_order_of_events_does_not_matter(order: tuple[int, ...]) -> None:
     state = make_state()
     state.apply([Upserted(objects[index]) for index in order])
     row = state.fleet.rows["n"]
-    assert state.fleet.compute[:4, row].tolist() == [1000, 1000 - 5 * 142, 1000, 1000]
-    assert state.fleet.free[state.fleet.resources[small], row] == 2
+    assert state.fleet.arrays.compute[:4, row].tolist() == [1000, 1000 - 5 * 142, 1000, 1000]
+    assert state.fleet.arrays.free_devices[state.fleet.names.resources[small], row] == 2
     assert not state.problems
     assert known(state)
 
@@ -59,7 +59,7 @@ def test_nodes_follow_their_label_and_the_configmap_at_once() -> None:
 
 
 def shape(state: State) -> NodeSpec:
-    found = state.fleet.shapes[state.fleet.rows["n"]]
+    found = state.fleet.specs[state.fleet.rows["n"]]
     assert found is not None
     return found
 

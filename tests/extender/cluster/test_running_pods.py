@@ -165,7 +165,7 @@ def test_devices_that_kubelet_has_reported_stay():
     more = replace(running, devices=tuple((GPU, f"GPU-{i}") for i in range(3)))
     state = make_state(make_node("n"), more)
     state.apply([Upserted(running)])
-    assert int(state.fleet.free[0, 0]) == 5
+    assert int(state.fleet.arrays.free_devices[0, 0]) == 5
     assert "3 nvidia.com/gpu by kubelet's report" in state.problems[running.key]
 
 
@@ -173,9 +173,9 @@ def test_cpu_and_memory_may_be_resized():
     state = make_state(make_node("n"), make_pod("a", 1, cpu="8", node_name="n"))
     state.apply([Upserted(make_pod("a", 1, cpu="2", node_name="n"))])
     assert (
-        state.fleet.cpu_capacity[0] - state.fleet.cpu[0]
-        == make_state(make_node("n"), make_pod("b", 1, cpu="2", node_name="n")).fleet.cpu_capacity[0]
-        - make_state(make_node("n"), make_pod("b", 1, cpu="2", node_name="n")).fleet.cpu[0]
+        state.fleet.arrays.cpu_capacity[0] - state.fleet.arrays.cpu[0]
+        == make_state(make_node("n"), make_pod("b", 1, cpu="2", node_name="n")).fleet.arrays.cpu_capacity[0]
+        - make_state(make_node("n"), make_pod("b", 1, cpu="2", node_name="n")).fleet.arrays.cpu[0]
     )
 
 

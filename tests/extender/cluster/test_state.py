@@ -18,7 +18,7 @@ from tests.extender.builders import GPU, make_node, make_pod, make_state, why
 
 
 def free(state: State, node: str) -> int:
-    return int(state.fleet.free[state.fleet.resources[GPU], state.fleet.rows[node]])
+    return int(state.fleet.arrays.free_devices[state.fleet.names.resources[GPU], state.fleet.rows[node]])
 
 
 def test_bound_pods_are_allocated_and_ended_ones_are_not():
@@ -119,9 +119,9 @@ def test_a_nomination_counts_for_equal_and_lower_priority_only():
 
 def test_heartbeats_do_not_touch_the_fleet():
     state = make_state(make_node("n"))
-    before = state.fleet.generation.copy()
+    before = state.fleet.arrays.generation.copy()
     state.apply([Upserted(replace(make_node("n"), unschedulable=True))])
-    np.testing.assert_array_equal(state.fleet.generation, before)
+    np.testing.assert_array_equal(state.fleet.arrays.generation, before)
 
 
 names = st.sampled_from("abcd")
@@ -199,12 +199,13 @@ def test_numbers_as_large_as_the_api_lets_through_leave_no_trace():
         "free_memory",
         "cpu",
         "node_memory",
-        "free",
+        "free_devices",
         "compute",
         "memory",
         "overcommitted",
     ):
-        np.testing.assert_array_equal(getattr(state.fleet, name), getattr(fresh.fleet, name), err_msg=name)
+        arrays, expected = getattr(state.fleet.arrays, name), getattr(fresh.fleet.arrays, name)
+        np.testing.assert_array_equal(arrays, expected, err_msg=name)
 
 
 def test_a_nomination_to_a_full_node_does_not_close_it_for_others():

@@ -311,7 +311,7 @@ class StateModel(RuleBasedStateMachine):
                 pod = next(pod for pod in self.state.pods.on_node(node) if pod.uid == uid)
                 taken[node, int(index)] += size_of(self.as_bound(pod))
         for name, row in self.state.fleet.rows.items():
-            free = self.state.fleet.compute[:GPUS, row].tolist()
+            free = self.state.fleet.arrays.compute[:GPUS, row].tolist()
             assert free == [1000 - taken[name, index] for index in range(GPUS)]
 
     def allocated(self) -> set[tuple[str, str, str]]:

@@ -29,19 +29,23 @@ UNREADABLE = [
 @pytest.mark.parametrize("said", UNREADABLE, ids=lambda said: "+".join(said))
 def test_no_annotation_frees_the_counted_gpus_of_a_running_pod(said):
     state = make_state(make_node("n"), make_pod("train", 6, node_name="n"))
-    before = state.fleet.free.copy(), state.fleet.cpu.copy(), state.fleet.compute.copy()
+    before = (
+        state.fleet.arrays.free_devices.copy(),
+        state.fleet.arrays.cpu.copy(),
+        state.fleet.arrays.compute.copy(),
+    )
     edited = make_pod("train", 6, node_name="n", annotations=said)
     for fresh in (state, make_state(make_node("n"))):  # the second: after a restart
         fresh.apply([Upserted(edited)])
-        after = fresh.fleet.free, fresh.fleet.cpu, fresh.fleet.compute
+        after = fresh.fleet.arrays.free_devices, fresh.fleet.arrays.cpu, fresh.fleet.arrays.compute
         assert all((one == other).all() for one, other in zip(before, after, strict=True))
 
 
 def test_cpu_and_memory_of_an_unreadable_pod_count():
     state = make_state(make_node("n"), make_pod("a", 1, node_name="n", annotations={COMPUTE: "much"}))
     row = state.fleet.rows["n"]
-    assert state.fleet.cpu[row] < state.fleet.cpu_capacity[row]
-    assert state.fleet.node_memory[row] < make_state(make_node("n")).fleet.node_memory[0]
+    assert state.fleet.arrays.cpu[row] < state.fleet.arrays.cpu_capacity[row]
+    assert state.fleet.arrays.node_memory[row] < make_state(make_node("n")).fleet.arrays.node_memory[0]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +135,7 @@ def test_an_annotation_that_is_too_long_counts_as_unreadable():
     cut = make_pod("train", 6, node_name="n", unreadable=("stowage.dev/gpu-models",))
     with pytest.raises(RequestError, match=r"stowage.dev/gpu-models: more than 16384 characters"):
         request_of(cut)
-    assert int(make_state(make_node("n"), cut).fleet.free[0, 0]) == 2
+    assert int(make_state(make_node("n"), cut).fleet.arrays.free_devices[0, 0]) == 2
     with pytest.raises(RequestError, match="300 containers"):
         request_of(make_pod("a", problem="300 containers are too many"))
     request_of(make_pod("a", unreadable=("nvidia.com/other", "ALIYUN_COM_GPU_MEM_IDX")))  # asks for nothing

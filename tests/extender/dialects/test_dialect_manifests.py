@@ -66,8 +66,8 @@ def test_where_it_fits(name, on):
 
 def used(state, on: str) -> list[list[int]]:
     fleet, row = state.fleet, state.fleet.rows[on]
-    compute = fleet.compute_capacity[:, row] - fleet.compute[:, row]
-    memory = fleet.memory_capacity[:, row] - fleet.memory[:, row]
+    compute = fleet.arrays.compute_capacity[:, row] - fleet.arrays.compute[:, row]
+    memory = fleet.arrays.memory_capacity[:, row] - fleet.arrays.memory[:, row]
     return [[g, int(compute[g]), int(memory[g])] for g in np.flatnonzero(compute + memory)]
 
 

@@ -72,7 +72,15 @@ def running(name: str, devices: str, reserved: list[tuple[int, int, str, int, in
 
 def arrays(state: State) -> list[list[list[float]]]:
     fleet = state.fleet
-    return [array.tolist() for array in (fleet.compute, fleet.memory, fleet.slots, fleet.free)]
+    return [
+        array.tolist()
+        for array in (
+            fleet.arrays.compute,
+            fleet.arrays.memory,
+            fleet.arrays.share_slots,
+            fleet.arrays.free_devices,
+        )
+    ]
 
 
 sizes = st.tuples(st.sampled_from([4000, 4864, 5000, 9000, 15_000, 30_000]), st.sampled_from([0, 0, 20, 60]))
@@ -133,7 +141,7 @@ def test_two_devices_of_one_gpu_are_two_instances():
     )
     state.apply([Upserted(two)])
     assert not state.problems
-    assert state.fleet.slices(state.fleet.rows[ON], 0) == window(5, 2)
+    assert state.fleet.usage(state.fleet.rows[ON]).slices(0) == window(5, 2)
     view = view_node(state, ON, 0.0)
     assert view is not None
     assert (view.gpus[0].taken_slices, view.gpus[0].free_memory_mib) == ((5, 6), 19_968)
@@ -157,7 +165,7 @@ def test_a_device_without_a_valid_reservation_has_the_whole_gpu(reserved, proble
     state.apply([Upserted(running("odd", "GPU-0,NVIDIA,4864,15:", reserved))])
     assert problem in state.problems["d/odd"]
     row = state.fleet.rows[ON]
-    assert (state.fleet.compute[0, row], state.fleet.memory[0, row]) == (0, 0)
+    assert (state.fleet.arrays.compute[0, row], state.fleet.arrays.memory[0, row]) == (0, 0)
     state.apply([Deleted("Pod", "d/odd")])
     assert arrays(state) == empty
 
@@ -168,7 +176,7 @@ def test_nominated_pods_get_different_slices():
         assert why(state, asking("asking", (1, 4000, 0)), ON) is Reason.FITS
         state.apply([Upserted(replace(asking(f"n{number}", (1, 4000, 0)), nominated_node=ON))])
     assert why(state, asking("asking", (1, 4000, 0)), ON) is Reason.NO_FREE_GPUS
-    assert not state.fleet.slices(state.fleet.rows[ON], 0)
+    assert not state.fleet.usage(state.fleet.rows[ON]).slices(0)
 
 
 def test_two_pods_on_one_slice_close_the_node():

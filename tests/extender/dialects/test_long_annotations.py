@@ -19,7 +19,7 @@ from extender.dialects.pod_request import claims_of, request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Container, PodSpec, Upserted
 from extender.untrusted.limits import CLAIMED_DEVICES, GPUS_PER_NODE, LISTED_NAMES, POD_ANNOTATION, PROBLEM
-from packing.fleet.fleet import Gpu, NodeSpec, Pool
+from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.request import Request, Shares
 from tests.extender.builders import make_pod, make_state
 from tests.extender.counting import calls

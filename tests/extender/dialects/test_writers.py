@@ -13,7 +13,7 @@ from extender.cluster.claim_check import ReconciledClaims, reconcile_claims
 from extender.dialects.claims import Claims
 from extender.dialects.pod_request import WRITERS, RequestError, claims_of, request_of
 from extender.k8s.objects import Container, Pod, PodSpec
-from packing.model.node_spec import Gpu, NodeSpec, Pool, meaning
+from packing.model.node_spec import Gpu, NodeSpec, Pool, resolve_on
 
 GPU, MEMORY, PERCENT, CORES = (
     f"nvidia.com/{name}" for name in ("gpu", "gpumem", "gpumem-percentage", "gpucores")
@@ -59,7 +59,7 @@ draws = st.randoms(use_true_random=False)
 
 def drawn(draw, shape: NodeSpec, pod: Pod) -> tuple[int, ...]:
     """As many GPUs of the node as the pod needs, in random order."""
-    part = meaning(shape, request_of(pod)).shares
+    part = resolve_on(shape, request_of(pod)).shares
     assume(part is not None and part.count <= len(shape.gpus))
     return tuple(draw.sample(range(len(shape.gpus)), part.count))
 
@@ -101,7 +101,7 @@ def test_hami_allocates_what_was_requested(count, size, cores, draw):
     assume(any(size) or cores)
     chosen = drawn(draw, shape, pod)
     _, settled = written(pod, shape, chosen)
-    part = meaning(shape, request_of(pod)).shares
+    part = resolve_on(shape, request_of(pod)).shares
     assert part is not None
     each = part.compute_milli, part.memory_mib + MIB * part.memory_milli // 1000
     assert (settled.parts, settled.problem) == (tuple((gpu, *each) for gpu in sorted(chosen)), "")

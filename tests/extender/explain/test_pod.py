@@ -130,10 +130,15 @@ def test_asking_changes_nothing():
     state = make_state(
         make_node("a"), make_pod("nominated", 3, nominated_node="a", priority=9), make_pod("w", 2)
     )
-    before = state.fleet.free.copy(), state.fleet.compute.copy(), dict(state.pods), dict(state.problems)
+    before = (
+        state.fleet.arrays.free_devices.copy(),
+        state.fleet.arrays.compute.copy(),
+        dict(state.pods),
+        dict(state.problems),
+    )
     explain(state, make_pod("new", 6))
     explain(state, state.pods["default/w"])
-    after = state.fleet.free, state.fleet.compute, state.pods, state.problems
+    after = state.fleet.arrays.free_devices, state.fleet.arrays.compute, state.pods, state.problems
     assert (before[0] == after[0]).all()
     assert (before[1] == after[1]).all()
     assert before[2:] == after[2:]

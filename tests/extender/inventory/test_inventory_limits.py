@@ -68,7 +68,7 @@ def test_impossible_numbers_in_labels_are_ignored(labels: dict[str, str], alloca
     )
     state = make_state(node, make_node("other"))
     assert why(state, make_pod("one"), "other") is Reason.FITS
-    assert len(state.fleet.shapes[0].gpus) == (1 if "nvidia.com/gpu.replicas" in labels else 8)
+    assert len(state.fleet.specs[0].gpus) == (1 if "nvidia.com/gpu.replicas" in labels else 8)
 
 
 def entry(**keys: Any) -> dict[str, Any]:

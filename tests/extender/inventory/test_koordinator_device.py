@@ -18,7 +18,7 @@ from extender.k8s.objects import Deleted, KoordinatorDevice, KoordinatorGpu, Lis
 from extender.k8s.pod_manifest import PodManifest
 from extender.source.list_watch import ListWatch
 from extender.source.watched_kinds import WATCHED_KINDS
-from packing.fleet.fleet import Gpu
+from packing.model.node_spec import Gpu
 from packing.model.reasons import Reason
 from tests.extender.builders import make_state, why
 
@@ -104,11 +104,11 @@ def pod(name: str, core: int, minor: int | None = None) -> Pod:
 
 def compute(state: State) -> list[int]:
     row = state.fleet.rows["node-1"]
-    return [int(milli) for milli in state.fleet.compute[: len(gpus(state)), row]]
+    return [int(milli) for milli in state.fleet.arrays.compute[: len(gpus(state)), row]]
 
 
 def gpus(state: State) -> tuple[Gpu, ...]:
-    shape = state.fleet.shapes[state.fleet.rows["node-1"]]
+    shape = state.fleet.specs[state.fleet.rows["node-1"]]
     assert shape is not None
     return shape.gpus
 

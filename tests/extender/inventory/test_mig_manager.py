@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from extender.inventory.node_inventory import inventory_of
 from extender.k8s.device_manifests import MigLayoutsManifest
 from extender.k8s.objects import MigLayouts, Node
-from packing.fleet.fleet import NodeSpec
+from packing.model.node_spec import NodeSpec
 from tests.extender.builders import H100, make_node
 
 # As gpu-operator ships it (assets/state-mig-manager/0400_configmap.yaml at a22dbf67), in part; and the custom

@@ -11,7 +11,7 @@ from extender.inventory.node_inventory import inventory_of
 from extender.inventory.shared_gpus import InventoryError
 from extender.k8s.objects import Node
 from extender.k8s.quantity import QuantityError
-from packing.fleet.fleet import NodeSpec
+from packing.model.node_spec import NodeSpec
 from packing.model.reasons import Reason
 from tests.extender.builders import make_pod, make_state, why
 

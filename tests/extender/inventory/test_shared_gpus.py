@@ -169,7 +169,7 @@ def test_a_whole_gpu_does_not_fit_beside_a_share_on_a_hami_node_with_a_sick_gpu(
         told = annotations | {"hami.io/node-handshake": handshake}
         state = make_state(Node("n", annotations=told, allocatable=resources), share)
         assert why(state, make_pod("whole"), "n") is not Reason.FITS
-        assert state.fleet.memory[0, 0] == 40960 - 30000
+        assert state.fleet.arrays.memory[0, 0] == 40960 - 30000
 
 
 @pytest.mark.parametrize(

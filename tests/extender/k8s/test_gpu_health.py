@@ -144,7 +144,7 @@ def test_a_node_opens_again_when_the_condition_is_gone_and_pods_keep_their_gpus(
     assert why(state, waiting, "n") is Reason.FITS
     state.apply([Upserted(sick)])
     assert why(state, waiting, "n") is Reason.UNHEALTHY_GPU
-    assert state.fleet.free[state.fleet.resources["nvidia.com/gpu"], 0] == 5
+    assert state.fleet.arrays.free_devices[state.fleet.names.resources["nvidia.com/gpu"], 0] == 5
     seen, told = view_node(state, "n", 0.0), explain(state, waiting)
     assert seen is not None
     assert seen.takes_nothing == Reason.UNHEALTHY_GPU.text

@@ -80,9 +80,9 @@ class Cluster:
 
     def free(self, node: str) -> list[int]:
         row = self.state.fleet.rows[node]
-        shape = self.state.fleet.shapes[row]
+        shape = self.state.fleet.specs[row]
         assert shape is not None
-        return [int(n) for n in self.state.fleet.compute[: len(shape.gpus), row]]
+        return [int(n) for n in self.state.fleet.arrays.compute[: len(shape.gpus), row]]
 
 
 def own(name: str, compute: str = "600m", **more: str) -> Pod:

@@ -119,10 +119,10 @@ def answers(state, args):
 def test_asking_changes_nothing(three):
     args = FilterArgs(make_pod("p", 1), NodeNames.of(["a", "b", "c"]))
     first = answers(three, args)
-    before = three.fleet.free.copy(), three.fleet.compute.copy(), dict(three.pods)
+    before = three.fleet.arrays.free_devices.copy(), three.fleet.arrays.compute.copy(), dict(three.pods)
     assert answers(three, args) == first
-    assert (three.fleet.free == before[0]).all()
-    assert (three.fleet.compute == before[1]).all()
+    assert (three.fleet.arrays.free_devices == before[0]).all()
+    assert (three.fleet.arrays.compute == before[1]).all()
     assert three.pods == before[2]
 
 

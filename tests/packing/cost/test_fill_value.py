@@ -49,7 +49,7 @@ def test_the_table_is_the_best_of_all_patterns(sizes, worth):
         assert table[i, j] == pytest.approx((fits @ worth)[(fits @ sizes <= (i, j)).all(axis=1)].max())
 
 
-def test_plentiful_fillers_make_every_full_gpu_equal_and_crumbs_worth_less():
+def test_plentiful_fillers_make_every_full_gpu_equal_and_fragments_worth_less():
     table = fill_table([Part(300, 300), Part(500, 500)], [0.5, 0.5], 10)
     assert table[10, 10] > 0
     assert table[2, 2] == 0

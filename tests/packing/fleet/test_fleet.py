@@ -1,4 +1,4 @@
-"""The fleet: what is taken and given back, and why a request does not fit, against an obvious oracle."""
+"""The fleet: what is taken and given back, and why a request does not fit, against a simple oracle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packing.fleet.fleet import Allocation, Fleet, Gpu, NodeSpec, Pool
+from packing.fleet.feasibility import reasons_for
+from packing.fleet.fleet import Fleet
+from packing.fleet.node_usage import Allocation
+from packing.fleet.placement import allocation_of, share_mib
+from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
 from packing.model.request import ModelName, Models, NameFilter, Request, Shares, whole_gpus
 
@@ -28,7 +32,7 @@ def divisible(name: str, gpus: int, **more) -> NodeSpec:
 
 
 def why(fleet: Fleet, node: str, request: Request) -> Reason:
-    return Reason(int(fleet.reasons(request)[fleet.rows[node]]))
+    return Reason(int(reasons_for(fleet, request)[fleet.rows[node]]))
 
 
 def ask(count: int) -> Request:
@@ -38,7 +42,7 @@ def ask(count: int) -> Request:
 def state_of(fleet: Fleet) -> dict[str, np.ndarray]:
     return {
         name: array.copy()
-        for name, array in vars(fleet).items()
+        for name, array in vars(fleet.arrays).items()
         if isinstance(array, np.ndarray) and name != "generation"
     }
 
@@ -46,10 +50,10 @@ def state_of(fleet: Fleet) -> dict[str, np.ndarray]:
 def test_counted_devices_are_taken_and_given_back():
     fleet = Fleet()
     row = fleet.put(counted("a", 8))
-    held = fleet.allocation(row, ask(6))
+    held = allocation_of(fleet, row, ask(6))
     fleet.take(held)
-    assert fleet.free[fleet.resources[GPU], row] == 2
-    assert fleet.compute[:, row].tolist() == [0] * 6 + [1000] * 2
+    assert fleet.arrays.free_devices[fleet.names.resources[GPU], row] == 2
+    assert fleet.arrays.compute[:, row].tolist() == [0] * 6 + [1000] * 2
     assert why(fleet, "a", ask(2)) is Reason.FITS
     assert why(fleet, "a", ask(3)) is Reason.NO_FREE_GPUS
     fleet.give_back(held)
@@ -90,7 +94,7 @@ def test_the_reason_on_an_empty_node(shape, request_, reason):
     assert why(fleet, "n", request_) is reason
 
 
-def test_crumbs_are_told_from_taken():
+def test_fragmented_gpus_are_told_from_taken_ones():
     fleet = Fleet()
     row = fleet.put(divisible("n", 2))
     for gpu in (0, 1):
@@ -103,7 +107,7 @@ def test_crumbs_are_told_from_taken():
 def test_a_node_that_holds_more_than_it_has_takes_nothing():
     fleet = Fleet()
     row = fleet.put(counted("n", 2))
-    held = [fleet.allocation(row, ask(2)), fleet.allocation(row, ask(1))]
+    held = [allocation_of(fleet, row, ask(2)), allocation_of(fleet, row, ask(1))]
     for one in held:
         fleet.take(one)
     assert why(fleet, "n", Request()) is Reason.OVERCOMMITTED
@@ -131,20 +135,20 @@ def test_a_replaced_node_keeps_its_row_and_a_removed_one_is_unknown():
     assert why(fleet, "n", ask(4)) is Reason.FITS
     fleet.remove("n")
     assert "n" not in fleet.rows
-    assert fleet.reasons(ask(1))[row] == Reason.UNKNOWN_NODE
+    assert reasons_for(fleet, ask(1))[row] == Reason.UNKNOWN_NODE
     assert fleet.put(counted("other", 1)) == row
 
 
 def test_the_fleet_grows_in_nodes_gpus_and_resources():
     fleet = Fleet(nodes=1, gpus=1)
     fleet.put(counted("small", 1))
-    held = fleet.allocation(0, ask(1))
+    held = allocation_of(fleet, 0, ask(1))
     fleet.take(held)
     for i in range(200):
         fleet.put(counted(f"n{i}", 16))
     assert why(fleet, "small", ask(1)) is Reason.NO_FREE_GPUS
     assert why(fleet, "n199", ask(16)) is Reason.FITS
-    assert (fleet.reasons(ask(16)) == Reason.FITS).sum() == 200
+    assert (reasons_for(fleet, ask(16)) == Reason.FITS).sum() == 200
 
 
 def test_mig_pools_share_their_gpus_in_the_arrays():
@@ -152,9 +156,9 @@ def test_mig_pools_share_their_gpus_in_the_arrays():
     pools = (Pool(small, 2, (0,), 142, 10_000), Pool(large, 1, (0,), 428, 40_000))
     fleet = Fleet()
     row = fleet.put(NodeSpec("n", 1000, 1000, (Gpu(MIB),), pools))
-    fleet.take(fleet.allocation(row, Request(devices=((small, 1), (large, 1)))))
-    assert fleet.compute[0, row] == 1000 - 142 - 428
-    assert fleet.memory[0, row] == MIB - 50_000
+    fleet.take(allocation_of(fleet, row, Request(devices=((small, 1), (large, 1)))))
+    assert fleet.arrays.compute[0, row] == 1000 - 142 - 428
+    assert fleet.arrays.memory[0, row] == MIB - 50_000
     assert why(fleet, "n", Request(devices=((small, 1),))) is Reason.FITS
     assert why(fleet, "n", Request(devices=((small, 2),))) is Reason.NO_FREE_GPUS
 
@@ -175,18 +179,20 @@ def test_pools_that_overlap_are_shown_on_the_gpus_that_carry_them(on, pods):
     held = []
     for pod in pods:
         request = Request(devices=tuple((name, n) for name, n in zip(sizes, pod, strict=True) if n))
-        if fleet.reasons(request)[row] == Reason.FITS:
-            held.append(fleet.allocation(row, request))
+        if reasons_for(fleet, request)[row] == Reason.FITS:
+            held.append(allocation_of(fleet, row, request))
             fleet.take(held[-1])
-    taken = [sum(n for one in held for r, n in one.devices if r == fleet.resources[name]) for name in sizes]
-    used = 1000 - fleet.compute[: len(on), row]
+    taken = [
+        sum(n for one in held for r, n in one.devices if r == fleet.names.resources[name]) for name in sizes
+    ]
+    used = 1000 - fleet.arrays.compute[: len(on), row]
     assert used.sum() == 142 * taken[0] + 428 * taken[1]
-    assert (MIB - fleet.memory[: len(on), row]).sum() == 10_000 * taken[0] + 40_000 * taken[1]
+    assert (MIB - fleet.arrays.memory[: len(on), row]).sum() == 10_000 * taken[0] + 40_000 * taken[1]
     assert (used <= [142 * small + 428 * large for small, large in on]).all()
     for one in held:
         fleet.give_back(one)
-    assert (fleet.compute[: len(on), row] == 1000).all()
-    assert (fleet.memory[: len(on), row] == MIB).all()
+    assert (fleet.arrays.compute[: len(on), row] == 1000).all()
+    assert (fleet.arrays.memory[: len(on), row] == MIB).all()
 
 
 shares = st.builds(
@@ -205,13 +211,13 @@ def fits_by_hand(fleet: Fleet, row: int, request: Request) -> bool:
     room = [
         gpu
         for gpu in range(4)
-        if fleet.compute[gpu, row] >= part.compute_milli
-        and fleet.memory[gpu, row] >= part.memory_mib + part.memory_milli * MIB / 1000
+        if fleet.arrays.compute[gpu, row] >= part.compute_milli
+        and fleet.arrays.memory[gpu, row] >= part.memory_mib + part.memory_milli * MIB / 1000
     ]
     return (
         len(room) >= part.count
-        and fleet.cpu[row] >= request.cpu_milli
-        and fleet.free_memory[row] >= request.memory_bytes
+        and fleet.arrays.cpu[row] >= request.cpu_milli
+        and fleet.arrays.free_memory[row] >= request.memory_bytes
     )
 
 
@@ -228,14 +234,14 @@ def test_no_sequence_overcommits_and_giving_back_restores_every_array(wanted):
             gpus = [
                 g
                 for g in range(4)
-                if fleet.compute[g, row] >= request.shares.compute_milli
-                and fleet.memory[g, row] >= fleet.share_mib(row, g, request)
+                if fleet.arrays.compute[g, row] >= request.shares.compute_milli
+                and fleet.arrays.memory[g, row] >= share_mib(fleet, row, g, request.shares)
             ]
-            taken.append(fleet.allocation(row, request, gpus[: request.shares.count]))
+            taken.append(allocation_of(fleet, row, request, gpus[: request.shares.count]))
             fleet.take(taken[-1])
-            assert fleet.compute.min() >= 0
-            assert fleet.memory.min() >= 0
-            assert not fleet.overcommitted[row]
+            assert fleet.arrays.compute.min() >= 0
+            assert fleet.arrays.memory.min() >= 0
+            assert not fleet.arrays.overcommitted[row]
     for held in taken:
         fleet.give_back(held)
     for name, array in state_of(fleet).items():
@@ -251,20 +257,20 @@ def test_a_pool_never_hands_out_more_than_it_has(counts):
         fits = why(fleet, "n", ask(count)) is Reason.FITS
         assert fits == (handed_out + count <= 8)
         if fits:
-            fleet.take(fleet.allocation(row, ask(count)))
+            fleet.take(allocation_of(fleet, row, ask(count)))
             handed_out += count
-    assert fleet.compute[:, row].sum() == 1000 * (8 - handed_out)
+    assert fleet.arrays.compute[:, row].sum() == 1000 * (8 - handed_out)
 
 
 def test_what_if_leaves_no_trace():
     fleet = Fleet()
     row = fleet.put(counted("n", 8))
-    held = fleet.allocation(row, ask(8))
+    held = allocation_of(fleet, row, ask(8))
     fleet.take(held)
     before = state_of(fleet)
     with fleet.without([held]):
         assert why(fleet, "n", ask(8)) is Reason.FITS
-        with fleet.holding([fleet.allocation(row, ask(1))]):
+        with fleet.holding([allocation_of(fleet, row, ask(1))]):
             assert why(fleet, "n", ask(8)) is Reason.NO_FREE_GPUS
     for name, array in state_of(fleet).items():
         np.testing.assert_array_equal(array, before[name])
@@ -274,7 +280,7 @@ HAMI = "nvidia.com/gpu"
 
 
 def divided(gpus: int = 2, *, slots: int = 10, sick: tuple[int, ...] = (), **more) -> NodeSpec:
-    """A node whose GPUs are divided under the very name that a plain plugin counts them by."""
+    """A node that shares its GPUs under the resource name that a plain plugin counts them by."""
     cards = tuple(Gpu(MIB, g not in sick, slots=slots, uuid=f"GPU-{g}") for g in range(gpus))
     healthy = tuple(g for g in range(gpus) if g not in sick)
     pools = (Pool(HAMI, len(healthy), healthy, 1000, MIB),) if healthy else ()
@@ -289,11 +295,11 @@ def test_a_counted_device_is_a_whole_gpu_where_gpus_are_divided():
     fleet = Fleet()
     row = fleet.put(divided())
     assert why(fleet, "n", ask(2)) is Reason.FITS
-    part = fleet.allocation(row, share(100, 1000), [1])
+    part = allocation_of(fleet, row, share(100, 1000), [1])
     fleet.take(part)
     assert why(fleet, "n", ask(1)) is Reason.FITS
     assert why(fleet, "n", ask(2)) is Reason.NO_FREE_GPUS
-    whole = fleet.allocation(row, Request(devices=((HAMI, 1),)), [0])
+    whole = allocation_of(fleet, row, Request(devices=((HAMI, 1),)), [0])
     assert whole.shares == ((0, 1000, MIB),)
     fleet.take(whole)
     assert why(fleet, "n", ask(1)) is Reason.NO_FREE_GPUS
@@ -307,7 +313,7 @@ def test_a_share_is_a_counted_device_where_a_plain_plugin_hands_it_out():
     fleet = Fleet()
     row = fleet.put(counted("n", 2))
     assert why(fleet, "n", share(100, 1000)) is Reason.NO_SUCH_RESOURCE
-    assert fleet.allocation(row, share(100, 1000, 2)).devices == ((fleet.resources[GPU], 2),)
+    assert allocation_of(fleet, row, share(100, 1000, 2)).devices == ((fleet.names.resources[GPU], 2),)
 
 
 def test_shares_of_another_sharing_system_mean_nothing():
@@ -315,14 +321,14 @@ def test_shares_of_another_sharing_system_mean_nothing():
     row = fleet.put(divided())
     other = Request(shares=Shares(1, 100, 1000, resource="volcano.sh/vgpu-number"))
     assert why(fleet, "n", other) is Reason.NO_SUCH_RESOURCE
-    held = fleet.allocation(row, other, [0])
+    held = allocation_of(fleet, row, other, [0])
     assert (held.devices, held.shares) == ((), ())
 
 
 def test_a_gpu_takes_as_many_shares_as_it_has_slots():
     fleet = Fleet()
     row = fleet.put(divided(1, slots=2))
-    held = [fleet.allocation(row, share(100, 100), [0]) for _ in range(2)]
+    held = [allocation_of(fleet, row, share(100, 100), [0]) for _ in range(2)]
     fleet.take(held[0])
     assert why(fleet, "n", share(100, 100)) is Reason.FITS
     fleet.take(held[1])
@@ -331,10 +337,10 @@ def test_a_gpu_takes_as_many_shares_as_it_has_slots():
     assert why(fleet, "n", share(100, 100)) is Reason.FITS
 
 
-def test_a_sick_gpu_keeps_what_it_holds_and_takes_nothing():
+def test_an_unhealthy_gpu_keeps_what_it_holds_and_takes_nothing():
     fleet = Fleet()
     row = fleet.put(divided(2, sick=(0,)))
-    fleet.take(fleet.allocation(row, share(500, 1000), [0]))
+    fleet.take(allocation_of(fleet, row, share(500, 1000), [0]))
     assert why(fleet, "n", share(100, 100, 2)) is Reason.TOO_FEW_GPUS
     assert why(fleet, "n", ask(2)) is Reason.TOO_FEW_GPUS
     assert why(fleet, "n", ask(1)) is Reason.FITS
@@ -343,7 +349,7 @@ def test_a_sick_gpu_keeps_what_it_holds_and_takes_nothing():
 def test_a_gpu_without_free_compute_takes_not_even_memory():
     fleet = Fleet()
     row = fleet.put(divided(1))
-    fleet.take(fleet.allocation(row, share(1000, 1000), [0]))
+    fleet.take(allocation_of(fleet, row, share(1000, 1000), [0]))
     assert why(fleet, "n", share(0, 1000)).eviction_helps
 
 
@@ -437,9 +443,9 @@ def test_what_a_node_can_still_take_is_right_after_any_sequence(steps):
             fleet.take(held[-1])
         on = [[one.shares[0][1] for one in held if one.shares[0][0] == g] for g in range(3)]
         divisible = [len(on[g]) < 2 for g in range(2)]
-        assert fleet.divisible[:3, row].tolist() == [*divisible, False]
-        assert fleet.overcommitted[row] == (max(map(sum, on)) > 1000)
-        assert fleet.free[fleet.resources[HAMI], row] == sum(
+        assert fleet.arrays.divisible[:3, row].tolist() == [*divisible, False]
+        assert fleet.arrays.overcommitted[row] == (max(map(sum, on)) > 1000)
+        assert fleet.arrays.free_devices[fleet.names.resources[HAMI], row] == sum(
             divisible[g] and not sum(on[g]) for g in range(2)
         )
 

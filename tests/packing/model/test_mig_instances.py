@@ -8,8 +8,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packing.fleet.fleet import Allocation, Fleet, Gpu, NodeSpec
-from packing.model.mig_instances import Instance, every_slice, room, smallest, window
+from packing.fleet.feasibility import reasons_for
+from packing.fleet.fleet import Fleet
+from packing.fleet.node_usage import Allocation
+from packing.fleet.placement import allocation_of
+from packing.model.mig_instances import Instance, every_slice, largest_free, smallest, window
+from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.reasons import Reason
 from packing.model.request import Request, Shares
 
@@ -35,7 +39,12 @@ def ask(milli: int, mib: int, count: int = 1, mode: str = "") -> Request:
 
 
 def arrays(fleet: Fleet) -> list[np.ndarray]:
-    return [fleet.compute.copy(), fleet.memory.copy(), fleet.slots.copy(), fleet.overcommitted.copy()]
+    return [
+        fleet.arrays.compute.copy(),
+        fleet.arrays.memory.copy(),
+        fleet.arrays.share_slots.copy(),
+        fleet.arrays.overcommitted.copy(),
+    ]
 
 
 @given(st.integers(0, 255), SIZES)
@@ -46,7 +55,7 @@ def test_a_share_fits_if_any_instance_that_is_large_enough_finds_a_window(taken,
         for mask in one.windows
         if one.compute_milli >= size[0] and one.memory_mib >= size[1] and not mask & taken
     ]
-    found, left = smallest(A100, taken, *size), room(A100, taken)
+    found, left = smallest(A100, taken, *size), largest_free(A100, taken)
     assert (found is not None) == bool(by_hand) == (left[0] >= size[0] and left[1] >= size[1])
     assert found is None or (
         found in by_hand and found[0].memory_mib == min(o.memory_mib for o, _ in by_hand)
@@ -60,22 +69,24 @@ def test_no_slice_is_given_twice_and_all_comes_back(gpus, sizes, draw):
     empty, held = arrays(fleet), []
     for milli, mib in sizes:
         request = ask(milli, mib)
-        if fleet.reasons(request)[row] != Reason.FITS:
-            assert not any(smallest(A100, fleet.slices(row, gpu), milli, mib) for gpu in range(gpus))
+        if reasons_for(fleet, request)[row] != Reason.FITS:
+            assert not any(smallest(A100, fleet.usage(row).slices(gpu), milli, mib) for gpu in range(gpus))
             continue
-        gpu = draw.choice([g for g in range(gpus) if smallest(A100, fleet.slices(row, g), milli, mib)])
-        held.append(fleet.allocation(row, request, (gpu,)))
+        gpu = draw.choice([g for g in range(gpus) if smallest(A100, fleet.usage(row).slices(g), milli, mib)])
+        held.append(allocation_of(fleet, row, request, (gpu,)))
         fleet.take(held[-1])
     taken = [(gpu, mask) for one in held for gpu, mask in one.slices]
     assert len(taken) == len(held)
     assert not any(a == b and one & other for (a, one), (b, other) in combinations(taken, 2))
-    assert not fleet.overcommitted[row]
+    assert not fleet.arrays.overcommitted[row]
     for gpu in range(gpus):
-        assert (fleet.compute[gpu, row], fleet.memory[gpu, row]) == room(A100, fleet.slices(row, gpu))
+        assert (fleet.arrays.compute[gpu, row], fleet.arrays.memory[gpu, row]) == largest_free(
+            A100, fleet.usage(row).slices(gpu)
+        )
     before = arrays(fleet)
     some = draw.sample(held, draw.randint(0, len(held)))
     with fleet.without(some):
-        assert not any(fleet.slices(row, gpu) & mask for one in some for gpu, mask in one.slices)
+        assert not any(fleet.usage(row).slices(gpu) & mask for one in some for gpu, mask in one.slices)
     assert all((a == b).all() for a, b in zip(arrays(fleet), before, strict=True))
     for one in draw.sample(held, len(held)):
         fleet.give_back(one)
@@ -87,9 +98,9 @@ def test_free_slices_that_are_apart_make_no_large_instance():
     row = fleet.put(node(1))
     for mask in (window(1, 1), window(5, 1)):
         fleet.take(Allocation(row, 0, 0, shares=((0, 140, 4864),), slices=((0, mask),)))
-    assert fleet.reasons(ask(0, 15_000))[row] == Reason.NO_FREE_GPUS  # as far as anyone can see
-    assert fleet.reasons(ask(0, 9_984))[row] == Reason.FITS  # slices 2 and 3
-    assert fleet.memory[0, row] == 9_984
+    assert reasons_for(fleet, ask(0, 15_000))[row] == Reason.NO_FREE_GPUS  # as far as anyone can see
+    assert reasons_for(fleet, ask(0, 9_984))[row] == Reason.FITS  # slices 2 and 3
+    assert fleet.arrays.memory[0, row] == 9_984
 
 
 def test_a_slice_that_two_claim_closes_the_node():
@@ -98,39 +109,39 @@ def test_a_slice_that_two_claim_closes_the_node():
     held = [Allocation(row, 0, 0, shares=((0, 140, 4864),), slices=((0, window(6, 1)),)) for _ in range(2)]
     for one in held:
         fleet.take(one)
-    assert fleet.reasons(ask(0, 1000))[row] == Reason.OVERCOMMITTED
+    assert reasons_for(fleet, ask(0, 1000))[row] == Reason.OVERCOMMITTED
     fleet.give_back(held[0])
-    assert fleet.reasons(ask(0, 1000))[row] == Reason.FITS
+    assert reasons_for(fleet, ask(0, 1000))[row] == Reason.FITS
 
 
 def test_a_share_without_room_takes_the_whole_gpu():
     fleet = Fleet()
     row = fleet.put(node(1))
-    held = [fleet.allocation(row, ask(0, 30_000), (0,))]
+    held = [allocation_of(fleet, row, ask(0, 30_000), (0,))]
     fleet.take(held[0])
-    held.append(fleet.allocation(row, ask(0, 1000), (0,)))
+    held.append(allocation_of(fleet, row, ask(0, 1000), (0,)))
     assert held[1].slices == ((0, every_slice(A100)),)
     fleet.take(held[1])
-    assert fleet.overcommitted[row]
+    assert fleet.arrays.overcommitted[row]
 
 
 def test_a_node_that_comes_back_is_empty():
     fleet = Fleet()
     row = fleet.put(node(1))
-    fleet.take(fleet.allocation(row, ask(0, 30_000), (0,)))
+    fleet.take(allocation_of(fleet, row, ask(0, 30_000), (0,)))
     assert fleet.put(node(1)) == row
-    assert fleet.slices(row, 0) == 0
-    fleet.take(fleet.allocation(row, ask(0, 30_000), (0,)))
+    assert fleet.usage(row).slices(0) == 0
+    fleet.take(allocation_of(fleet, row, ask(0, 30_000), (0,)))
     fleet.remove("n")
     assert fleet.put(node(1, "other")) == row
-    assert fleet.reasons(ask(1000, 40_000))[row] == Reason.FITS
+    assert reasons_for(fleet, ask(1000, 40_000))[row] == Reason.FITS
 
 
 def test_slots_limit_the_instances():
     fleet = Fleet()
     row = fleet.put(node(1, slots=1))
-    fleet.take(fleet.allocation(row, ask(0, 1000), (0,)))
-    assert fleet.reasons(ask(0, 1000))[row] != Reason.FITS
+    fleet.take(allocation_of(fleet, row, ask(0, 1000), (0,)))
+    assert reasons_for(fleet, ask(0, 1000))[row] != Reason.FITS
 
 
 def test_a_pod_may_insist_on_a_mode():
@@ -145,5 +156,5 @@ def test_a_pod_may_insist_on_a_mode():
         ("mig", {mig, plain}),
         ("hami-core,mig", {mig, other, plain}),
     ):
-        reasons = fleet.reasons(ask(0, 1000, mode=mode))
+        reasons = reasons_for(fleet, ask(0, 1000, mode=mode))
         assert {row for row in (mig, other, plain) if reasons[row] == Reason.FITS} == fits

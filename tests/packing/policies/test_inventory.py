@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 from packing.cost.demand import Mix
 from packing.cost.kernel_args import nodes_of
 from packing.cost.slots import Slots
-from packing.fleet.fleet import Fleet, Gpu, NodeSpec
+from packing.fleet.feasibility import reasons_for
+from packing.fleet.fleet import Fleet
+from packing.fleet.placement import allocation_of
+from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.inventory import STEP, InventoryPolicy
 
@@ -42,7 +45,7 @@ def ready(fleet, mix=MIX):
 
 
 def place(fleet, policy, request, row):
-    held = fleet.allocation(row, request, policy.choose(fleet, request, row))
+    held = allocation_of(fleet, row, request, policy.choose(fleet, request, row))
     fleet.take(held)
     return held
 
@@ -66,7 +69,7 @@ def test_a_node_has_no_slot_for_what_its_cpu_does_not_suffice_for():
     fleet = fleet_of(node("half", cpu=4000), node("one and a half", cpu=12_000))
     slots = Slots(fleet, Mix.of({share(500, 8000): 1}))
     slots.recount(nodes_of(fleet))
-    assert slots.inventory.slots[:, 0].tolist() == [0, 1.5]
+    assert slots.counts.slots[:, 0].tolist() == [0, 1.5]
 
 
 def test_cpu_work_goes_where_it_strands_no_gpu():
@@ -83,7 +86,7 @@ def test_the_cost_is_infinite_exactly_where_the_request_does_not_fit():
     )
     request = Request(1000, shares=Shares(1, 500, memory_milli=500), models=None)
     fits = np.isfinite(ready(fleet).cost(fleet, request))
-    assert fits.tolist() == (fleet.reasons(request) == 0).tolist() == [False, False, True, True]
+    assert fits.tolist() == (reasons_for(fleet, request) == 0).tolist() == [False, False, True, True]
 
 
 def test_terms_add_up_to_the_cost_but_for_rounding():
@@ -142,8 +145,8 @@ def test_slots_kept_per_node_equal_a_recount(steps):
     kept.recount(nodes_of(fleet))
     afresh = Slots(fleet, MIX)
     afresh.recount(nodes_of(fleet))
-    assert np.array_equal(kept.inventory.slots, afresh.inventory.slots)
-    assert kept.inventory.totals == pytest.approx(afresh.inventory.slots.sum(axis=0, dtype=float), abs=1e-3)
+    assert np.array_equal(kept.counts.slots, afresh.counts.slots)
+    assert kept.counts.totals == pytest.approx(afresh.counts.slots.sum(axis=0, dtype=float), abs=1e-3)
 
 
 @settings(max_examples=60, deadline=None)
@@ -154,16 +157,16 @@ def test_placing_never_raises_slots_or_fill_nor_exceeds_a_gpu(steps):
     slots.recount(nodes_of(fleet))
     for request, row in steps:
         if np.isfinite(policy.cost(fleet, request)[row]):
-            before = slots.inventory.slots.copy()
+            before = slots.counts.slots.copy()
             terms = policy.terms(fleet, request, row)
             place(fleet, policy, request, row)
             slots.recount(nodes_of(fleet))
-            assert (slots.inventory.slots <= before + 1e-6).all()
+            assert (slots.counts.slots <= before + 1e-6).all()
             assert terms["slots"] >= 0
             assert terms["fill"] >= -1e-6
-    assert (fleet.compute >= 0).all()
-    assert (fleet.memory >= 0).all()
-    assert not fleet.overcommitted.any()
+    assert (fleet.arrays.compute >= 0).all()
+    assert (fleet.arrays.memory >= 0).all()
+    assert not fleet.arrays.overcommitted.any()
 
 
 @settings(max_examples=60, deadline=None)
@@ -179,7 +182,7 @@ def test_kept_rows_equal_those_worked_out_for_every_node_from_scratch(steps, ado
             fleet.give_back(held.pop())
         elif np.isfinite(kept.cost(fleet, request)[row]):
             held.append(place(fleet, kept, request, row))
-    afresh._priced.slots.twins.since.fill(-1)  # ask every node by itself
+    afresh._priced.slots.identical.since.fill(-1)  # ask every node by itself
     for request in MIX.requests:
         one, other = kept._row(fleet, request), afresh._row(fleet, request)
         assert np.array_equal(one.cost, other.cost)
@@ -196,7 +199,15 @@ def test_twins_are_the_nodes_in_the_same_state(steps):
     for request, row in steps:
         if np.isfinite(policy.cost(fleet, request)[row]):
             place(fleet, policy, request, row)
-    slots.find_twins(nodes_of(fleet))
-    free = np.vstack([fleet.cpu, fleet.node_memory, fleet.compute_capacity, fleet.compute, fleet.memory])
+    slots.find_identical(nodes_of(fleet))
+    free = np.vstack(
+        [
+            fleet.arrays.cpu,
+            fleet.arrays.node_memory,
+            fleet.arrays.compute_capacity,
+            fleet.arrays.compute,
+            fleet.arrays.memory,
+        ]
+    )
     states = free.T.tolist()
-    assert slots.twins.first.tolist() == [states.index(state) for state in states]
+    assert slots.identical.first.tolist() == [states.index(state) for state in states]

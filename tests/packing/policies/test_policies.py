@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packing.cost.demand import Mix
+from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
+from packing.fleet.placement import allocation_of
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.baselines.best_fit import BestFit
@@ -32,7 +34,7 @@ def fleet_of(*sizes, cpu=32_000):
 
 
 def take(fleet, row, milli, gpu=0, cpu=0):
-    fleet.take(fleet.allocation(row, share(milli, cpu), (gpu,)))
+    fleet.take(allocation_of(fleet, row, share(milli, cpu), (gpu,)))
 
 
 requests = st.one_of(
@@ -68,21 +70,24 @@ def test_names_are_those_of_the_policies():
 
 def place_and_give_back(policy, steps):
     fleet = mixed_fleet()
-    before = [array.copy() for array in (fleet.cpu, fleet.compute, fleet.memory, fleet.free)]
+    before = [
+        array.copy()
+        for array in (fleet.arrays.cpu, fleet.arrays.compute, fleet.arrays.memory, fleet.arrays.free_devices)
+    ]
     held = []
     for request, row in steps:
-        cost, fits = policy.cost(fleet, request), fleet.reasons(request) == 0
+        cost, fits = policy.cost(fleet, request), reasons_for(fleet, request) == 0
         assert (np.isfinite(cost) == fits)[:3].all()
         if fits[row]:
-            held.append(fleet.allocation(row, request, policy.choose(fleet, request, row)))
+            held.append(allocation_of(fleet, row, request, policy.choose(fleet, request, row)))
             fleet.take(held[-1])
-            assert not fleet.overcommitted.any()
-            assert (fleet.compute >= 0).all()
-            assert (fleet.memory >= 0).all()
+            assert not fleet.arrays.overcommitted.any()
+            assert (fleet.arrays.compute >= 0).all()
+            assert (fleet.arrays.memory >= 0).all()
     for one in reversed(held):
         fleet.give_back(one)
-    assert not fleet.pods_by_gpu_count.any()
-    after = fleet.cpu, fleet.compute, fleet.memory, fleet.free
+    assert not fleet.arrays.pods_by_gpu_count.any()
+    after = fleet.arrays.cpu, fleet.arrays.compute, fleet.arrays.memory, fleet.arrays.free_devices
     assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
 
 
@@ -158,8 +163,8 @@ def test_gpu_clustering_knows_devices_of_a_plugin_by_their_size():
     pools = Pool("whole", 2, (0, 1), 1000, MIB), Pool("slice", 4, (0, 1), 500, MIB // 2)
     for name in "ab":
         fleet.put(NodeSpec(name, 9000, 9000, (Gpu(MIB), Gpu(MIB)), pools))
-    fleet.take(fleet.allocation(0, Request(devices=(("slice", 1),))))
-    fleet.take(fleet.allocation(1, Request(devices=(("whole", 1),))))
+    fleet.take(allocation_of(fleet, 0, Request(devices=(("slice", 1),))))
+    fleet.take(allocation_of(fleet, 1, Request(devices=(("whole", 1),))))
     policy = GpuClustering()
     assert policy.cost(fleet, Request(devices=(("slice", 1),)))[:2].argmin() == 0
     assert policy.cost(fleet, Request(devices=(("whole", 1),)))[:2].argmin() == 1
@@ -167,8 +172,8 @@ def test_gpu_clustering_knows_devices_of_a_plugin_by_their_size():
 
 def test_least_squares_looks_at_both_axes():
     fleet = fleet_of(2, 2)
-    fleet.take(fleet.allocation(0, Request(shares=Shares(1, 500, memory_milli=100)), (0,)))
-    fleet.take(fleet.allocation(1, Request(shares=Shares(1, 100, memory_milli=500)), (0,)))
+    fleet.take(allocation_of(fleet, 0, Request(shares=Shares(1, 500, memory_milli=100)), (0,)))
+    fleet.take(allocation_of(fleet, 1, Request(shares=Shares(1, 100, memory_milli=500)), (0,)))
     policy, request = POLICIES["least-squares"](), Request(shares=Shares(1, 500, memory_milli=900))
     assert policy.cost(fleet, request).argmin() == 0
     assert policy.choose(fleet, request, 0) == (0,)

@@ -3,6 +3,7 @@
 import pytest
 
 from packing.fleet.fleet import Fleet
+from packing.fleet.placement import allocation_of
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request
 from packing.policies.upkeep import Due, Upkeep
@@ -17,7 +18,7 @@ def fleet_of(nodes, gpus=8):
 
 def change(fleet, times):
     for _ in range(times):
-        fleet.take(fleet.allocation(0, Request()))
+        fleet.take(allocation_of(fleet, 0, Request()))
 
 
 def plan(upkeep, fleet, learnt=0):

@@ -49,8 +49,8 @@ def test_a_fill_repeats_itself_and_never_overcommits(learn):
         fleet = build_fleet(nodes(4))
         placer = Placer(fleet, InventoryPolicy(mix), NodePicker(np.arange(4)), learns=learn)
         runs.append(fill(placer, queue))
-        assert (fleet.compute >= 0).all()
-        assert not fleet.overcommitted.any()
+        assert (fleet.arrays.compute >= 0).all()
+        assert not fleet.arrays.overcommitted.any()
     assert np.array_equal(runs[0].rows, runs[1].rows)
     assert 0.8 * 16 < runs[0].gpus[runs[0].rows >= 0].sum() <= 16
 
@@ -79,7 +79,7 @@ def test_pick_samples_from_where_it_stopped_and_breaks_ties_as_told():
 def test_a_request_is_placed_on_an_allowed_row_or_nowhere():
     fleet = build_fleet(nodes(3, gpus=1))
     placer = Placer(fleet, FirstFit(), NodePicker(np.arange(3)))
-    rows = np.zeros(fleet.capacity, bool)
+    rows = np.zeros(fleet.arrays.capacity, bool)
     assert placer.place(share(600), rows) is None
     rows[[1, 2]] = True
     assert [placer.place(share(600), rows).row for _ in range(2)] == [1, 2]

@@ -1,0 +1,106 @@
+"""Counts how many more requests of each type the nodes can take, for nodes that changed since the last count.
+
+The loops vectorise over request types: the number of types is a multiple of ``LANES``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from packing.cost.identical_node_kernels import representative
+from packing.cost.kernel_args import (
+    COMPUTE,
+    COUNT,
+    CPU,
+    ISLAND,
+    MAX_PER_GPU,
+    MEMORY,
+    SHARE_MIB,
+    SHARE_MILLI,
+    SHARING,
+    IdenticalNodes,
+    MixTypes,
+    Nodes,
+    Scratch,
+    SlotCounts,
+)
+from packing.jit import inlined, record_kernel
+
+_BIG = np.float32(1e9)
+_TINY = np.float32(1e-3)
+
+
+@inlined
+def set_needs(capacity, amounts, needs):
+    """MiB that a share of each type takes (T,) on a GPU of this capacity."""
+    for t in range(needs.size):
+        needs[t] = max(amounts[SHARE_MIB, t] + amounts[SHARE_MILLI, t] * capacity / np.float32(1000), _TINY)
+
+
+@inlined
+def add_units(compute, memory, needs, amounts, sign, units):
+    """Add to ``units`` (T,), ``sign`` times, how many shares of each type fit on a GPU with so much free."""
+    for t in range(units.size):
+        held = np.floor(min(compute / amounts[COMPUTE, t], memory / needs[t]) + np.float32(1e-4))
+        units[t] += sign * min(max(held, np.float32(0)), amounts[MAX_PER_GPU, t])
+
+
+@inlined
+def set_limits(n, cpu, node_memory, free, devices, types, limits):
+    """How many requests of each type (T,) the CPU, memory and counted devices of node ``n`` suffice for, if
+    ``devices`` (R,) of the free ones go. By CPU and memory unrounded, but less than one is 0."""
+    amounts = types.amounts
+    for t in range(limits.size):  # a tiny amount means that the type asks for none
+        by_cpu = cpu / amounts[CPU, t] if amounts[CPU, t] > _TINY else _BIG
+        by_memory = node_memory / amounts[MEMORY, t] if amounts[MEMORY, t] > _TINY else _BIG
+        left = min(by_cpu, by_memory)
+        limits[t] = left if left >= np.float32(1) else np.float32(0)
+    for i in range(types.asked.size):
+        r = types.asked[i]
+        devices_left = np.float32(max(free[r, n] - devices[r], 0))
+        for t in range(limits.size):
+            asked = types.devices[r, t]
+            limits[t] = min(limits[t], np.floor(devices_left / asked) if asked > 0 else _BIG)
+
+
+@inlined
+def _count_units(n, nodes, amounts, needs, held):
+    """Shares of each type (T,) that the GPUs of node ``n`` can take."""
+    held[:] = 0
+    capacity = np.float32(-1)
+    for g in range(nodes.compute.shape[0]):
+        if nodes.divisible[g, n]:
+            if nodes.memory_capacity[g, n] != capacity:
+                capacity = nodes.memory_capacity[g, n]
+                set_needs(capacity, amounts, needs)
+            add_units(nodes.compute[g, n], nodes.memory[g, n], needs, amounts, np.float32(1), held)
+
+
+@record_kernel(Nodes, MixTypes, SlotCounts, IdenticalNodes, Scratch)
+def count_slots(nodes, types, counts, identical, scratch):
+    """Count again on every node whose generation changed since ``counts.counted``."""
+    amounts, limits, held = types.amounts, scratch.limits, scratch.lost
+    scratch.devices[:] = 0
+    for n in range(counts.counted.size):
+        if counts.counted[n] == nodes.generation[n]:
+            continue
+        counts.counted[n] = nodes.generation[n]
+        same = representative(n, nodes.generation, identical)
+        if same != n:
+            for t in range(limits.size):
+                counts.totals[t] += counts.slots[same, t] - counts.slots[n, t]
+                counts.units[n, t], counts.slots[n, t] = counts.units[same, t], counts.slots[same, t]
+            continue
+        _count_units(n, nodes, amounts, scratch.needs, held)
+        set_limits(n, nodes.cpu[n], nodes.node_memory[n], nodes.free_devices, scratch.devices, types, limits)
+        open_node = nodes.blocked[n] == 0 and nodes.overcommitted[n] == 0
+        for t in range(limits.size):
+            shares = amounts[MAX_PER_GPU, t] > 0
+            if not shares:  # asks for no share, so the GPUs do not limit it
+                held[t] = _BIG
+            usable = open_node and nodes.max_island[n] >= amounts[ISLAND, t]
+            usable = usable and (not shares or amounts[SHARING, t] == nodes.sharing[n])
+            now = min(np.floor(held[t] / amounts[COUNT, t]), limits[t])
+            now = types.allowed[nodes.model[n], t] * now if usable else np.float32(0)
+            counts.totals[t] += now - counts.slots[n, t]
+            counts.units[n, t], counts.slots[n, t] = held[t], now

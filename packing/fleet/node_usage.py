@@ -1,0 +1,128 @@
+"""What pods hold of one node, counted in Python's whole numbers, which neither overflow nor round."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from packing.fleet.arrays import LARGEST
+from packing.model.mig_instances import every_slice, largest_free, smallest
+from packing.model.node_spec import Gpu, NodeSpec
+from packing.model.request import MOST_DEVICES
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What one pod holds on one node: CPU, memory, (resource number, devices), (GPU, compute milli, memory
+    MiB), and on GPUs that are divided into MIG instances (GPU, mask of slices)."""
+
+    row: int
+    cpu_milli: int
+    memory_bytes: int
+    devices: tuple[tuple[int, int], ...] = ()
+    shares: tuple[tuple[int, int, int], ...] = ()
+    slices: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def memory_mib(self) -> int:
+        """Memory of the node that it holds, in MiB, rounded up."""
+        return -(-self.memory_bytes >> 20)
+
+
+class NodeUsage:
+    """The sum of the allocations on one node. ``pools`` are the numbers of its pools' resources."""
+
+    def __init__(self, spec: NodeSpec, pools: Sequence[int]) -> None:
+        self._spec, self._pools = spec, tuple(zip(pools, spec.pools, strict=True))
+        self._cpu_milli = self._memory_bytes = 0
+        self._devices: defaultdict[int, int] = defaultdict(int)
+        self._compute: defaultdict[int, int] = defaultdict(int)
+        self._memory: defaultdict[int, int] = defaultdict(int)
+        self._from_pools: dict[int, tuple[int, int]] = {}
+        self._slice_holders: defaultdict[tuple[int, int], int] = defaultdict(int)
+
+    def add(self, held: Allocation, sign: int) -> set[int]:
+        """Add an allocation (sign 1) or remove it (-1). Returns the GPUs of which more or less is free."""
+        self._cpu_milli += sign * held.cpu_milli
+        self._memory_bytes += sign * held.memory_bytes
+        for gpu, milli, mib in held.shares:
+            self._compute[gpu] += sign * milli
+            self._memory[gpu] += sign * mib
+        for gpu, mask in held.slices:
+            for place in range(mask.bit_length()):
+                if mask >> place & 1:
+                    self._slice_holders[gpu, place] += sign
+        changed = {gpu for gpu, *_ in (*held.shares, *held.slices)}
+        if held.devices:
+            for resource, count in held.devices:
+                self._devices[resource] += sign * count
+            before, self._from_pools = self._from_pools, self._spread_over_gpus()
+            changed |= {g for g, use in self._from_pools.items() if before.get(g, (0, 0)) != use}
+        return changed
+
+    def free_cpu_and_memory(self) -> tuple[int, int]:
+        """CPU in milli and memory in bytes, negative where more is taken than there is."""
+        return self._spec.cpu_milli - self._cpu_milli, self._spec.memory_bytes - self._memory_bytes
+
+    def free_devices(self) -> Iterator[tuple[int, int]]:
+        """(Resource number, free devices) of the pools behind a device plugin."""
+        for resource, pool in self._pools:
+            if not self._spec.is_divisible(pool):
+                free = pool.total - self._devices[resource]
+                yield resource, min(max(free, -MOST_DEVICES), MOST_DEVICES)
+
+    def free_on_gpu(self, gpu: int) -> tuple[int, int]:
+        """Compute milli and MiB, negative where more is taken than there is.
+
+        With MIG instances on demand: the size of the largest one that can still be made, or (-1, -1) where a
+        slice is taken twice.
+        """
+        spec = self._spec.gpus[gpu]
+        if spec.instances:
+            twice = any(count > 1 for (other, _), count in self._slice_holders.items() if other == gpu)
+            return (-1, -1) if twice else largest_free(spec.instances, self.slices(gpu))
+        milli, mib = self._from_pools.get(gpu, (0, 0))
+        compute = spec.compute_milli - milli - self._compute[gpu]
+        memory = min(spec.memory_mib, LARGEST) - mib - self._memory[gpu]
+        return max(compute, -LARGEST), max(memory, -LARGEST)
+
+    def slices(self, gpu: int) -> int:
+        """The mask of MIG slices of a GPU that are taken."""
+        held = self._slice_holders.items()
+        return sum(1 << place for (other, place), count in held if other == gpu and count > 0)
+
+    def slices_for(self, gpu: int, compute_milli: int, memory_mib: int) -> int:
+        """The mask of slices that a share gets now; all slices if no instance is free for it."""
+        instances = self._spec.gpus[gpu].instances
+        found = smallest(instances, self.slices(gpu), compute_milli, memory_mib)
+        return found[1] if found else every_slice(instances)
+
+    def _spread_over_gpus(self) -> dict[int, tuple[int, int]]:
+        """(Compute milli, MiB) that counted devices take of each GPU, as if they filled GPU after GPU."""
+        together: dict[tuple[int, ...], tuple[int, int]] = {}
+        used: dict[int, tuple[int, int]] = {}
+        for resource, pool in self._pools:
+            if self._spec.is_divisible(pool):
+                continue
+            devices = self._devices[resource]
+            if not pool.each:
+                milli, mib = together.get(pool.gpus, (0, 0))
+                together[pool.gpus] = milli + devices * pool.compute_milli, mib + devices * pool.memory_mib
+            for gpu, on_gpu in zip(pool.gpus, pool.each, strict=False):
+                milli, mib = used.get(gpu, (0, 0))
+                taken = min(devices, on_gpu)
+                used[gpu] = milli + taken * pool.compute_milli, mib + taken * pool.memory_mib
+                devices -= taken
+        for gpus, (milli, mib) in together.items():
+            for gpu in gpus:
+                taken_milli, taken_mib = _at_most(self._spec.gpus[gpu], milli, mib)
+                before_milli, before_mib = used.get(gpu, (0, 0))
+                used[gpu] = before_milli + taken_milli, before_mib + taken_mib
+                milli, mib = milli - taken_milli, mib - taken_mib
+        return {gpu: _at_most(self._spec.gpus[gpu], *use) for gpu, use in used.items()}
+
+
+def _at_most(gpu: Gpu, milli: int, mib: int) -> tuple[int, int]:
+    """So much of a GPU, at most all of it."""
+    return min(milli, gpu.compute_milli), min(mib, gpu.memory_mib, LARGEST)

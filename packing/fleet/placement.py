@@ -1,0 +1,74 @@
+"""What a request takes on one node: which GPUs can take its shares, and the allocation that results."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from packing.fleet.feasibility_kernels import note_fitting
+from packing.fleet.fleet import Fleet
+from packing.fleet.node_usage import Allocation
+from packing.model.node_spec import in_one_island, resolve_on
+from packing.model.request import Request, Shares
+
+
+def allocation_of(fleet: Fleet, row: int, request: Request, gpus: Sequence[int] = ()) -> Allocation:
+    """What a request takes on a node if its shares go to these GPUs.
+
+    Whether it fits is not checked: a running pod holds what it holds. Devices that the node does not have are
+    left out, because the kubelet gave the pod none of them.
+    """
+    spec = fleet.specs[row]
+    if spec is None:
+        return Allocation(row, request.cpu_milli, request.memory_bytes)
+    request = resolve_on(spec, request)
+    part, usage = request.shares, fleet.usage(row)
+    owned = {pool.resource for pool in spec.pools}
+    devices = tuple((fleet.names.resources[name], count) for name, count in request.devices if name in owned)
+    shares = tuple((g, part.compute_milli, share_mib(fleet, row, g, part)) for g in gpus) if part else ()
+    slices = tuple((g, usage.slices_for(g, *size)) for g, *size in shares if spec.gpus[g].instances)
+    return Allocation(row, request.cpu_milli, request.memory_bytes, devices, shares, slices)
+
+
+def share_mib(fleet: Fleet, row: int, gpu: int, part: Shares) -> int:
+    """Memory that one share takes of this GPU, in MiB."""
+    return part.mib_of(int(fleet.arrays.memory_capacity[gpu, row]))
+
+
+def placed_shares(fleet: Fleet, row: int, request: Request) -> Shares | None:
+    """The shares that the request takes on a node; None if the node does not place its GPUs for them."""
+    spec = fleet.specs[row]
+    part = resolve_on(spec, request).shares if spec else None
+    return part if spec and part and part.resource == spec.sharing_resource else None
+
+
+def fitting_gpus(fleet: Fleet, row: int, request: Request) -> list[int]:
+    """The GPUs of a node that can take one share of the request now, in ascending order."""
+    spec, part = fleet.specs[row], placed_shares(fleet, row, request)
+    if spec is None or part is None:
+        return []
+    arrays, fits = fleet.arrays, np.empty(len(fleet.arrays.compute), np.uint8)
+    note_fitting(
+        row, arrays.compute, arrays.memory, arrays.memory_capacity, arrays.divisible,
+        part.compute_milli, part.memory_mib, part.memory_milli, fits,
+    )  # fmt: skip
+    return [g for g, gpu in enumerate(spec.gpus) if fits[g] and request.uuids.permits(gpu.uuid)]
+
+
+def freest_gpus(fleet: Fleet, row: int, request: Request) -> tuple[int, ...]:
+    """The GPUs that a nominated pod counts on: those that can take its shares now, the freest first, then the
+    others. A pod that needs NVLink peers counts on one island, the one with the most such GPUs if none has
+    enough."""
+    spec, part = fleet.specs[row], placed_shares(fleet, row, request)
+    if spec is None or part is None:
+        return ()
+    fitting = set(fitting_gpus(fleet, row, request))
+    gpus: Collection[int] = range(len(spec.gpus))
+    if request.island:
+        large = [island for island in spec.peers if len(island) >= part.count]
+        most = max(large, key=lambda island: len(fitting.intersection(island)), default=gpus)
+        gpus = in_one_island(spec, fitting, part.count) or most
+    compute, memory = fleet.arrays.compute[:, row].tolist(), fleet.arrays.memory[:, row].tolist()
+    ranked = sorted(gpus, key=lambda gpu: (gpu not in fitting, -compute[gpu], -memory[gpu], gpu))
+    return tuple(ranked[: part.count])

@@ -1,0 +1,69 @@
+"""What nodes advertise cannot make the fleet grow without bound."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from packing.fleet.fleet import Fleet
+from packing.fleet.names import MOST_KINDS, MOST_RESOURCES, TooMany
+from packing.fleet.placement import allocation_of
+from packing.model.node_spec import MOST_GPUS, Gpu, NodeSpec, Pool
+from packing.model.reasons import Reason
+from packing.model.request import (
+    ModelName,
+    Models,
+    Request,
+)
+from packing.policies.inventory import Inventory
+
+from .builders import GIB, GPU, MIB, arrays_of, counted_node, why
+
+
+def test_resources_are_bounded_and_those_that_no_node_has_are_forgotten():
+    fleet = Fleet()
+    fleet.put(counted_node("honest"))
+    cost = Inventory()
+    for i in range(3 * MOST_RESOURCES):
+        pools = (Pool(f"nvidia.com/mig-{i}g.1gb", 1, (0,), 1000, MIB), Pool("x", 1, (0,), 1000, MIB))
+        fleet.put(NodeSpec("rogue", 1000, GIB, (Gpu(MIB),), pools))
+        held = allocation_of(fleet, 1, Request(devices=((f"nvidia.com/mig-{i}g.1gb", 1),)))
+        fleet.take(held)
+        assert why(fleet, Request(devices=((GPU, 8),)), "honest") is Reason.FITS
+        assert why(fleet, Request(devices=((f"nvidia.com/mig-{i}g.1gb", 1),)), "rogue") is Reason.NO_FREE_GPUS
+        if i % 50 == 0:
+            assert np.isfinite(cost.cost(fleet, Request(devices=((GPU, 8),)))).tolist()[:2] == [True, False]
+    assert len(fleet.names.resources) <= len(fleet.arrays.free_devices) <= MOST_RESOURCES
+
+
+def test_a_node_with_too_many_resources_stays_as_it_was():
+    fleet = Fleet()
+    fleet.put(counted_node())
+    before, names = arrays_of(fleet), dict(fleet.names.resources)
+    pools = tuple(Pool(f"r{i}", 1, (0,), 1, 1) for i in range(MOST_RESOURCES))
+    with pytest.raises(TooMany, match="different resources"):
+        fleet.put(NodeSpec("n", 1, 1, (Gpu(MIB),), (*pools, Pool(GPU, 1, (0,), 1000, MIB))))
+    with pytest.raises(TooMany, match="GPUs on one node"):
+        fleet.put(NodeSpec("n", 1, 1, (Gpu(MIB),) * (MOST_GPUS + 1)))
+    assert fleet.names.resources == names
+    for name, array in arrays_of(fleet).items():
+        np.testing.assert_array_equal(array, before[name], err_msg=name)
+
+
+def test_kinds_of_gpus_are_bounded_and_those_that_no_node_has_are_forgotten():
+    fleet = Fleet()
+    only = Request(devices=((GPU, 1),), products=Models((frozenset({ModelName.of("honest")}),)))
+    fleet.put(counted_node("honest", product="honest"))
+    for i in range(2 * MOST_KINDS):
+        fleet.put(counted_node("rogue", product=f"product {i}"))
+        assert (why(fleet, only, "honest"), why(fleet, only, "rogue")) == (Reason.FITS, Reason.WRONG_MODEL)
+    assert len(fleet.names.products) <= MOST_KINDS
+    for i in range(MOST_KINDS):
+        try:
+            fleet.put(counted_node(f"rogue {i}", product=f"product {i}"))
+        except TooMany:
+            break
+    else:
+        pytest.fail("there is no bound")
+    assert len(fleet.names.products) <= MOST_KINDS
+    assert why(fleet, only, "honest") is Reason.FITS

@@ -9,6 +9,8 @@ import logging
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
@@ -45,6 +47,17 @@ def prepare_kernels(*, bar: bool = False) -> None:
         _log.info("compiled kernels in %.1f s", time.monotonic() - started)
 
 
+@contextmanager
+def loading_kernels() -> Iterator[None]:
+    """Prepare the kernels. Until the block ends, a terminal shows that the command works."""
+    prepare_kernels(bar=True)
+    _show("Loading ...")
+    try:
+        yield
+    finally:
+        _show("")
+
+
 def _compile(directory: Path, *, bar: bool) -> None:
     command = [sys.executable, "-m", __name__]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -67,7 +80,8 @@ def _compile(directory: Path, *, bar: bool) -> None:
 
 def _show(line: str) -> None:
     if sys.stderr.isatty():
-        print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
+        # The cursor returns to the start of the line, so that a log line replaces this one.
+        print(f"\r\033[K{line}", end="\r", file=sys.stderr, flush=True)
 
 
 def main() -> None:

@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _explain(pod: Pod | None, name: str, source: Source, chosen: Settings) -> Explanation:
-    """Explain a pod; None stands for the pod of this name in the cluster. Raises ``SettingsError``,
+    """Explain ``pod``, or if that is None the cluster's pod of this name. Raises ``SettingsError``,
     ``SourceError`` and ``ValueError``."""
     from extender.cluster.factory import state_of
     from extender.explain.pod import explain

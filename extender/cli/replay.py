@@ -93,7 +93,7 @@ class UsageError(ValueError):
 
 
 def _work(args: argparse.Namespace) -> str:
-    """What is to be replayed, a key of ``_OPTIONS``. Raises ``UsageError``."""
+    """What to replay, a key of ``_OPTIONS``. Raises ``UsageError``."""
     work = next((name for name in _OPTIONS if getattr(args, name)), "")
     if not work or (work != "snapshot" and not (args.nodes and args.pods)):
         raise UsageError("nothing to replay: expected --snapshot, or --nodes and --pods")

@@ -20,7 +20,8 @@ from typing import Any
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
 from extender.k8s.objects import Pod, PodClaim, PodSpec
-from extender.k8s.resource_api.slice_parser import claim_of, class_of, slice_of
+from extender.k8s.resource_api.claim_parser import parse_claim
+from extender.k8s.resource_api.slice_parser import parse_class, parse_slice
 from tests.e2e.dra_cases import classes
 from tests.e2e.dra_devices import divided_node
 
@@ -73,10 +74,10 @@ class Cluster:
         self._cache = DeviceCache()
         self._nodes = [f"n{number}" for number in range(nodes)]
         for raw in classes():
-            self._cache.put(class_of(raw["metadata"]["name"], raw["spec"]))
+            self._cache.put(parse_class(raw["metadata"]["name"], raw["spec"]))
         for name in self._nodes:
             for raw in divided_node(name, gpus)[1]:
-                self._cache.put(slice_of(raw["metadata"]["name"], raw["spec"]))
+                self._cache.put(parse_slice(raw["metadata"]["name"], raw["spec"]))
         self._simulator = AllocationSimulator(self._cache)
 
     def run(self, mix: Mapping[str, float], load: float, seed: int, claims: int, *, scored: bool) -> float:
@@ -100,7 +101,7 @@ class Cluster:
 
     def _place(self, name: str, kind: str, rng: random.Random, *, scored: bool) -> bool:
         """Allocate a claim on the best or on a random node; False if it fits on none."""
-        self._cache.put(claim_of("d", name, {"devices": _spec(kind)}, None))
+        self._cache.put(parse_claim("d", name, {"devices": _spec(kind)}, None))
         self._cache.refresh(lambda node: {})
         pod = Pod("d", name, name, PodSpec(claims=(PodClaim("c", name),)))
         found = self._simulator.forecasts(pod, [(node, {}) for node in self._nodes])
@@ -114,7 +115,7 @@ class Cluster:
             for device in chosen.devices
         ]
         self._cache.put(
-            claim_of("d", name, {"devices": {}}, {"allocation": {"devices": {"results": results}}})
+            parse_claim("d", name, {"devices": {}}, {"allocation": {"devices": {"results": results}}})
         )
         return True
 

@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Settings for all tests."""
 
 from hypothesis import settings
 
@@ -6,6 +6,6 @@ from extender.cli.kernel_cache import choose_cache
 
 choose_cache()  # before a test imports numba
 
-# How long one example takes says more about the machine's other work than about the code.
+# No deadline: the time of one example depends on what else the machine does.
 settings.register_profile("stowage", deadline=None)
 settings.load_profile("stowage")

@@ -16,7 +16,7 @@ from extender.dialects.claims import Claim, Claims
 from extender.untrusted.limits import quoted, shorten
 from packing.model.mig_instances import Instances, every_slice
 from packing.model.node_spec import Gpu, NodeSpec, meaning
-from packing.model.request import WHOLE, Request, Shares
+from packing.model.request import WHOLE, Request, Shares, share_memory_mib
 
 _ROUNDING = 2
 """MiB by which sharing systems may round a fraction of a GPU's memory differently."""
@@ -100,11 +100,11 @@ def _joined(problems: Iterable[str]) -> str:
 def _share_on(gpu: Gpu, claim: Claim, *, exact: bool) -> tuple[int, int, str]:
     """Compute and memory that count on this GPU, and the problem of the claim."""
     least = claim.requested
-    milli, mib = claim.compute_milli, claim.memory_mib + gpu.memory_mib * claim.memory_milli // WHOLE
+    milli, mib = claim.compute_milli, share_memory_mib(gpu.memory_mib, claim.memory_mib, claim.memory_milli)
     # A MIG instance may be larger than what was asked for, and its compute is what comes with its memory.
     exact = exact and not gpu.instances
     asked_milli = min(least.compute_milli, gpu.compute_milli) if least and not gpu.instances else 0
-    asked_mib = least.memory_mib + gpu.memory_mib * least.memory_milli // WHOLE if least else 0
+    asked_mib = share_memory_mib(gpu.memory_mib, least.memory_mib, least.memory_milli) if least else 0
     problem = ""
     slack = _ROUNDING if least and least.memory_milli else 0
     # Who has all of the compute has the GPU alone: the memory that is claimed beside it does not matter.

@@ -29,7 +29,9 @@ def policy_of(settings: Settings) -> GuardedPolicy:
     """The policy in force, which cannot fail a request. Raises ``SettingsError``: no policy of that
     name, or no such demand."""
     if settings.policy not in POLICIES:
-        raise SettingsError(f"policy: invalid value {settings.policy!r}; expected one of {', '.join(POLICIES)}")
+        raise SettingsError(
+            f"policy: invalid value {settings.policy!r}; expected one of {', '.join(POLICIES)}"
+        )
     make, prior = POLICIES[settings.policy], prior_of(settings.demand)
     return GuardedPolicy(
         make(prior=prior, minimum_milli=settings.minimum_slice_milli), POLICIES["best-fit"]()

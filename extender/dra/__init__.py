@@ -1,6 +1,5 @@
-"""Dynamic Resource Allocation (``resource.k8s.io/v1``): devices that drivers publish in ResourceSlices, the
-claims that pods bring, and which device kube-scheduler's own allocator will take.
+"""Dynamic Resource Allocation (``resource.k8s.io/v1``): predicts which devices kube-scheduler's own allocator
+will give to the claims of a pod on each node, so that nodes can be scored by what is left.
 
-Nobody but that allocator chooses; what it will choose is foreseen here, so that nodes can be told apart by
-what is left. Pure: records in, records out; no clock, no I/O.
+Pure: records in, records out; no clock, no I/O. kube-scheduler alone allocates.
 """

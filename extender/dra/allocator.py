@@ -1,313 +1,265 @@
-"""Which devices a search that takes the first solution finds: that of Kubernetes' own device allocator.
+"""Searches devices for requests as Kubernetes' own allocator does: the first solution counts.
 
-The search goes through what is wanted in order, and for each wanted device through the offered ones in order;
-what cannot be completed is taken back, and the search goes on. Within one want, devices are only tried in the
-offered order, so that no set of them is tried twice. Described in k8s.io/dynamic-resource-allocation v0.36.3,
+The search goes through the requests in order, and for each device of a request through the devices in order.
+It backtracks from what cannot be completed. The devices of one request are in ascending order, so that no set
+is tried twice. Read from k8s.io/dynamic-resource-allocation v0.36.3,
 ``structured/internal/incubating/allocator_incubating.go``.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
 
-from extender.k8s.resource_api.objects import Number
+from extender.dra.search_input import (
+    AvailableDevices,
+    CounterAmounts,
+    SearchConstraint,
+    SearchRequest,
+    SearchSubRequest,
+)
 
-MOST = 32
-"""Devices that one claim can have (``AllocationResultsMaxSize`` of the API)."""
-_STEPS = 50_000
-"""Steps before the search is given up: devices and options that are looked at. kube-scheduler stops after ten
-seconds."""
-_LOOKS = 8
-"""Devices that are counted at a time."""
-_AT_ONCE = 128
-"""Devices of all claims; the search for each is a level of recursion."""
-
-Counter: TypeAlias = Hashable
-Amounts: TypeAlias = Mapping[Counter, Number]
-_NOTHING: Amounts = {}
-
-
-class NoAnswer(Exception):
-    """The search takes too long, or what is wanted contradicts itself."""
+MAX_DEVICES_PER_CLAIM = 32
+"""``AllocationResultsMaxSize`` of the API."""
+_MAX_DEVICES = 128
+"""Devices of all claims together: the search for each is a level of recursion."""
+_MAX_STEPS = 50_000
+"""Steps before the search is aborted. kube-scheduler stops after ten seconds."""
+_DEVICES_PER_CHARGE = 8
+"""The steps for looking at devices are spent for so many devices at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """What there is, in the order in which it is tried: what each device consumes (D,), what is left of each
-    counter, and the devices that are taken.
-
-    Some devices are given out in parts: ``parts`` has the counters of what each of them consists of, which no
-    other device consumes. Of those in ``begun`` a part is given out, and with it what the device consumes.
-    """
-
-    consumes: Sequence[Amounts]
-    left: Amounts
-    taken: AbstractSet[int] = frozenset()
-    parts: Mapping[int, Collection[Counter]] = field(default_factory=dict)
-    begun: AbstractSet[int] = frozenset()
-
-    def has(self, device: int) -> bool:
-        """Whether the device is to be had, or something of it."""
-        if device in self.taken or any(self.left[counter] <= 0 for counter in self.parts.get(device, ())):
-            return False
-        enough = (self.left[counter] >= amount for counter, amount in self.consumes[device].items())
-        return device in self.begun or all(enough)
+class SearchAborted(Exception):
+    """The search takes too long, or the requests contradict each other."""
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
-    """``count`` devices (``None``: all of them) for which ``suits`` is true; it may raise. Those for which
-    ``admits`` is false are there, and are not given to this option.
+class AllocatedDevice:
+    """A device, and the request and subrequest that it is allocated to."""
 
-    ``takes`` is what it takes of the parts of a device beside what that consumes, None where a device cannot
-    give it. One that ``watches`` has devices beside whoever has them, but not twice in a claim.
-    """
-
-    count: int | None
-    suits: Callable[[int], bool]
-    admits: Callable[[int], bool] = lambda device: True
-    takes: Callable[[int], Amounts | None] = lambda device: _NOTHING
-    watches: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Want:
-    """The first of the options that can be met. ``claim`` says which wants belong together."""
-
-    options: Sequence[Option]
-    claim: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """An attribute, ``values`` by device (D,), ``None`` where it is absent, that all devices of ``members``
-    (want, option) have, with one value or (``distinct``) with different ones."""
-
-    values: Sequence[Hashable | None]
-    members: AbstractSet[tuple[int, int]]
-    distinct: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Pick:
-    """A device for an option of a want."""
-
-    want: int
-    option: int
+    request: int
+    subrequest: int
     device: int
 
 
-def first_fit(
-    offer: Offer,
-    wants: Sequence[Want],
-    rules: Sequence[Rule] = (),
+def allocate(
+    available: AvailableDevices,
+    requests: Sequence[SearchRequest],
+    constraints: Sequence[SearchConstraint] = (),
     spend: Callable[[int], None] = lambda steps: None,
-) -> list[Pick] | None:
-    """The devices that are found, in the order of the wants; ``None`` where there is no solution.
+) -> list[AllocatedDevice] | None:
+    """The first solution, in the order of the requests, or None if there is none.
 
-    ``spend`` is told of the steps before they are taken, and may raise to end the search. Raises
-    ``NoAnswer``, and what ``spend`` and ``Option.suits`` raise.
+    ``spend`` is called with a number of steps before they are taken, and may raise to end the search. Raises
+    ``SearchAborted``, and whatever ``spend`` and ``SearchSubRequest.matches`` raise.
     """
-    search = _Search(offer, wants, [_Ruling(rule) for rule in rules], spend)
+    search = _Search(available, requests, [_ConstraintState(one) for one in constraints], spend)
     try:
-        return search.picks if search.want(0) else None
-    except _TooMany:
+        return search.allocated if search.satisfy_from(0) else None
+    except _ClaimTooLarge:
         return None
 
 
-class _TooMany(Exception):
-    """A claim would have more devices than it can, whatever comes before in it."""
+class _ClaimTooLarge(Exception):
+    """A claim would have more devices than it can have."""
 
 
 @dataclass(slots=True)
-class _Ruling:
-    """A rule, and what has been picked under it, by want."""
+class _ConstraintState:
+    """A constraint, and the values of the devices that are allocated under it, by request."""
 
-    rule: Rule
-    seen: dict[int, Hashable] = field(default_factory=dict)
+    constraint: SearchConstraint
+    values: dict[int, Hashable] = field(default_factory=dict)
     count: int = 0
 
-    def add(self, pick: Pick) -> bool:
-        if (pick.want, pick.option) not in self.rule.members:
+    def add(self, new: AllocatedDevice) -> bool:
+        """Whether the constraint allows the device; if not, nothing changes."""
+        constraint = self.constraint
+        if (new.request, new.subrequest) not in constraint.subrequests:
             return True
-        value = self.rule.values[pick.device]
+        value = constraint.values[new.device]
         if value is None:
             return False
-        if self.count and (value in self.seen.values()) is self.rule.distinct:
+        if self.count and (value in self.values.values()) is constraint.distinct:
             return False
-        if self.rule.distinct or not self.count:
-            # Of one want only the last value is remembered, as in the allocator.
-            self.seen = self.seen | {pick.want: value} if self.rule.distinct else {0: value}
+        if constraint.distinct or not self.count:
+            # Only the last value of each request is remembered, as in Kubernetes' allocator.
+            self.values = self.values | {new.request: value} if constraint.distinct else {0: value}
         self.count += 1
         return True
 
-    def remove(self, pick: Pick) -> None:
-        if (pick.want, pick.option) in self.rule.members:
+    def remove(self, old: AllocatedDevice) -> None:
+        if (old.request, old.subrequest) in self.constraint.subrequests:
             self.count -= 1
-            if self.rule.distinct:
-                self.seen = {want: value for want, value in self.seen.items() if want != pick.want}
+            if self.constraint.distinct:
+                self.values = {number: one for number, one in self.values.items() if number != old.request}
 
 
 class _Search:
     def __init__(
-        self, offer: Offer, wants: Sequence[Want], rulings: list[_Ruling], spend: Callable[[int], None]
+        self,
+        available: AvailableDevices,
+        requests: Sequence[SearchRequest],
+        constraints: list[_ConstraintState],
+        spend: Callable[[int], None],
     ) -> None:
-        self._offer, self._wants, self._rulings, self._tell = offer, wants, rulings, spend
-        self._left = dict(offer.left)
-        self._users: defaultdict[int, list[int]] = defaultdict(list)  # claims, by device
-        self._held: defaultdict[int, int] = defaultdict(int)  # devices, by claim
-        self._steps = _STEPS
-        self._devices = range(len(offer.consumes))
-        self.picks: list[Pick] = []
-        self._paid: list[Amounts] = []  # what each pick has taken
-        # "All" devices are told before anything is tried.
-        self._all = {
+        self._available, self._requests, self._constraints = available, requests, constraints
+        self._spend_outside = spend
+        self._remaining = dict(available.remaining)
+        self._claims_of: defaultdict[int, list[int]] = defaultdict(list)  # by device
+        self._device_count: defaultdict[int, int] = defaultdict(int)  # by claim
+        self._steps = _MAX_STEPS
+        self._devices = range(len(available.consumption))
+        self.allocated: list[AllocatedDevice] = []
+        self._consumed: list[CounterAmounts] = []  # by each of ``allocated``
+        # Which devices are "all" is determined before the search begins.
+        self._all_devices = {
             (index, number): [
                 device
                 for device in self._devices
-                if self._looks(option, device) and self._enough(option.takes(device))
+                if self._spend_and_match(sub, device) and self._fits(sub.capacity(device))
             ]
-            for index, want in enumerate(wants)
-            for number, option in enumerate(want.options)
-            if option.count is None
+            for index, request in enumerate(requests)
+            for number, sub in enumerate(request.subrequests)
+            if sub.count is None
         }
 
     def _spend(self, steps: int = 1) -> None:
         self._steps -= steps
         if self._steps < 0:
-            raise NoAnswer("the search for devices takes too long")
-        self._tell(steps)
+            raise SearchAborted("the search for devices takes too long")
+        self._spend_outside(steps)
 
-    def _looks(self, option: Option, device: int) -> bool:
+    def _spend_and_match(self, sub: SearchSubRequest, device: int) -> bool:
         self._spend()
-        return option.suits(device)
+        return sub.matches(device)
 
-    def want(self, index: int) -> bool:
-        """Meet this want and all after it."""
-        if index >= len(self._wants):
+    def satisfy_from(self, index: int) -> bool:
+        """Satisfy the request with this index and all after it."""
+        if index >= len(self._requests):
             return True
-        begins = index > 0 and self._wants[index].claim != self._wants[index - 1].claim
+        begins_claim = index > 0 and self._requests[index].claim != self._requests[index - 1].claim
         try:
-            return self._any_option(index)
-        except _TooMany:
-            if begins:
+            return self._satisfy(index)
+        except _ClaimTooLarge:
+            if begins_claim:
                 return False
             raise
 
-    def _any_option(self, index: int) -> bool:
-        options = self._wants[index].options
-        exceeded = 0
-        for number in range(len(options)):
+    def _satisfy(self, index: int) -> bool:
+        subrequests = self._requests[index].subrequests
+        too_large = 0
+        for number in range(len(subrequests)):
             try:
-                if self._option(index, number):
+                if self._satisfy_with(index, number):
                     return True
-            except _TooMany:
-                exceeded += 1
-        if options and exceeded == len(options):
-            raise _TooMany
+            except _ClaimTooLarge:
+                too_large += 1
+        if subrequests and too_large == len(subrequests):
+            raise _ClaimTooLarge
         return False
 
-    def _option(self, index: int, number: int) -> bool:
-        option = self._wants[index].options[number]
-        claim = self._wants[index].claim
+    def _satisfy_with(self, index: int, number: int) -> bool:
+        sub = self._requests[index].subrequests[number]
+        claim = self._requests[index].claim
         self._spend()
-        devices = self._all.get((index, number), [])
-        count = len(devices) if option.count is None else option.count
-        if self._held[claim] + count > MOST:
-            raise _TooMany
-        if len(self.picks) + count > _AT_ONCE:
-            raise NoAnswer("too many devices are asked for at once")
-        if option.count is not None:
-            return self._some(index, number, option.count, 0)
-        return bool(devices) and self._each(index, number, devices)
+        devices = self._all_devices.get((index, number), [])
+        count = len(devices) if sub.count is None else sub.count
+        if self._device_count[claim] + count > MAX_DEVICES_PER_CLAIM:
+            raise _ClaimTooLarge
+        if len(self.allocated) + count > _MAX_DEVICES:
+            raise SearchAborted("too many devices are requested at once")
+        if sub.count is not None:
+            return self._allocate_count(index, number, sub.count, 0)
+        return bool(devices) and self._allocate_all(index, number, devices)
 
-    def _each(self, index: int, number: int, devices: Sequence[int]) -> bool:
-        """Take all of these devices, or none."""
+    def _allocate_all(self, index: int, number: int, devices: Sequence[int]) -> bool:
+        """Allocate all of these devices and satisfy the rest, or allocate nothing."""
         if not devices:
-            return self.want(index + 1)
-        pick, option = Pick(index, number, devices[0]), self._wants[index].options[number]
-        if not self._free(option, self._wants[index].claim, pick.device) or not option.admits(pick.device):
+            return self.satisfy_from(index + 1)
+        new, sub = AllocatedDevice(index, number, devices[0]), self._requests[index].subrequests[number]
+        if not self._is_free(sub, self._requests[index].claim, new.device):
             return False
-        if (price := self._price(option, pick.device)) is None:
+        if not sub.tolerates_taints(new.device) or (consumed := self._consumption(sub, new.device)) is None:
             return False
-        if not self._take(pick, price):
-            raise NoAnswer("a constraint excludes one of all devices")
-        return self._goes_on(pick, lambda: self._each(index, number, devices[1:]))
+        if not self._add(new, consumed):
+            raise SearchAborted("a constraint excludes one of all devices")
+        return self._finish(new, lambda: self._allocate_all(index, number, devices[1:]))
 
-    def _some(self, index: int, number: int, count: int, start: int) -> bool:
-        """Take ``count`` devices from ``start`` on."""
+    def _allocate_count(self, index: int, number: int, count: int, start: int) -> bool:
+        """Allocate ``count`` devices, the first of them not before ``start``, and satisfy the rest."""
         if count <= 0:
-            return self.want(index + 1)
-        option, claim = self._wants[index].options[number], self._wants[index].claim
+            return self.satisfy_from(index + 1)
+        sub, claim = self._requests[index].subrequests[number], self._requests[index].claim
         for device in self._devices[start:]:
-            if not (device - start) % _LOOKS:
-                self._spend(min(_LOOKS, len(self._devices) - device))
-            touched = device in self._offer.taken or self._users.get(device)
-            if (touched and not self._free(option, claim, device)) or not option.suits(device):
+            if not (device - start) % _DEVICES_PER_CHARGE:
+                self._spend(min(_DEVICES_PER_CHARGE, len(self._devices) - device))
+            in_use = device in self._available.allocated or self._claims_of.get(device)
+            if (in_use and not self._is_free(sub, claim, device)) or not sub.matches(device):
                 continue
-            pick, price = Pick(index, number, device), self._price(option, device)
-            if price is None or not option.admits(device) or not self._take(pick, price):
+            new, consumed = AllocatedDevice(index, number, device), self._consumption(sub, device)
+            if consumed is None or not sub.tolerates_taints(device) or not self._add(new, consumed):
                 continue
-            if self._goes_on(pick, partial(self._some, index, number, count - 1, device + 1)):
+            if self._finish(new, partial(self._allocate_count, index, number, count - 1, device + 1)):
                 return True
         return False
 
-    def _goes_on(self, pick: Pick, rest: Callable[[], bool]) -> bool:
-        """Whether the rest can be met beside this pick, which is taken back otherwise."""
+    def _finish(self, new: AllocatedDevice, rest: Callable[[], bool]) -> bool:
+        """Whether the rest can be satisfied beside this device; if not, the device is released."""
         done = False
         try:
             done = rest()
         finally:
             if not done:
-                self._give_back(pick)
+                self._remove(new)
         return done
 
-    def _free(self, option: Option, claim: int, device: int) -> bool:
-        """Whether nobody has the device who excludes this."""
-        users = self._users.get(device)
-        if users and device not in self._offer.parts:
-            return option.watches and claim not in users
-        return option.watches or device not in self._offer.taken
+    def _is_free(self, sub: SearchSubRequest, claim: int, device: int) -> bool:
+        claims = self._claims_of.get(device)
+        if claims and device not in self._available.capacity_counters:
+            return sub.admin_access and claim not in claims
+        return sub.admin_access or device not in self._available.allocated
 
-    def _price(self, option: Option, device: int) -> Amounts | None:
-        """What this takes of all counters, None where it cannot be had."""
-        price = option.takes(device)
-        if price is None:
+    def _consumption(self, sub: SearchSubRequest, device: int) -> CounterAmounts | None:
+        """What an allocation of the device consumes of all counters, None if less remains."""
+        consumed = sub.capacity(device)
+        if consumed is None:
             return None
-        begun = device in self._offer.parts and (device in self._offer.begun or self._users.get(device))
-        if not begun:
-            price = {**self._offer.consumes[device], **price} if price else self._offer.consumes[device]
-        return price if self._enough(price) else None
+        available = self._available
+        if device not in available.capacity_counters or not (
+            device in available.partially_consumed or self._claims_of.get(device)
+        ):
+            consumed = (
+                {**available.consumption[device], **consumed} if consumed else available.consumption[device]
+            )
+        return consumed if self._fits(consumed) else None
 
-    def _enough(self, amounts: Amounts | None) -> bool:
-        return amounts is not None and all(self._left[counter] >= n for counter, n in amounts.items())
+    def _fits(self, amounts: CounterAmounts | None) -> bool:
+        return amounts is not None and all(self._remaining[counter] >= n for counter, n in amounts.items())
 
-    def _take(self, pick: Pick, price: Amounts) -> bool:
-        self._spend(4 + 2 * len(self._rulings) + len(price) // 4)
-        for number, ruling in enumerate(self._rulings):
-            if not ruling.add(pick):
-                for earlier in self._rulings[:number]:
-                    earlier.remove(pick)
+    def _add(self, new: AllocatedDevice, consumed: CounterAmounts) -> bool:
+        self._spend(4 + 2 * len(self._constraints) + len(consumed) // 4)
+        for number, constraint in enumerate(self._constraints):
+            if not constraint.add(new):
+                for earlier in self._constraints[:number]:
+                    earlier.remove(new)
                 return False
-        claim = self._wants[pick.want].claim
-        self._users[pick.device].append(claim)
-        self._held[claim] += 1
-        self.picks.append(pick)
-        self._paid.append(price)
-        for counter, amount in price.items():
-            self._left[counter] -= amount
+        claim = self._requests[new.request].claim
+        self._claims_of[new.device].append(claim)
+        self._device_count[claim] += 1
+        self.allocated.append(new)
+        self._consumed.append(consumed)
+        for counter, amount in consumed.items():
+            self._remaining[counter] -= amount
         return True
 
-    def _give_back(self, pick: Pick) -> None:
-        for counter, amount in self._paid.pop().items():
-            self._left[counter] += amount
-        self.picks.pop()
-        self._held[self._wants[pick.want].claim] -= 1
-        self._users[pick.device].pop()
-        for ruling in self._rulings:
-            ruling.remove(pick)
+    def _remove(self, old: AllocatedDevice) -> None:
+        for counter, amount in self._consumed.pop().items():
+            self._remaining[counter] += amount
+        self.allocated.pop()
+        self._device_count[self._requests[old.request].claim] -= 1
+        self._claims_of[old.device].pop()
+        for constraint in self._constraints:
+            constraint.remove(old)

@@ -1,15 +1,14 @@
-"""What devices that exclude each other still have room for, and what it costs to take some of it away.
+"""How many more devices of each kind a node can give, and what it costs to take some of them away.
 
-A partition of a GPU takes part of counters that it shares with all others: memory slices, each there once,
-and amounts such as multiprocessors. How many more devices of one kind a node can give is its slots of that
-kind, and the price of a slot is that of the inventory score (docs/packing.md) with a = b = 1 and all kinds
-equally wanted: with the true mix for weights ``bench/claims.py`` gave the same but for noise.
+Partitions of a GPU share counters: memory slices, which exist once each, and amounts such as multiprocessors.
+A node's slots of a kind are the devices of that kind that it could still give if nothing else were requested.
+The price of a slot is that of the inventory score (docs/packing.md) with a = b = 1 and all kinds equally
+wanted: weights from the true mix gave the same but for noise (``bench/claims.py``).
 """
 
 from __future__ import annotations
 
-from collections import Counter as Tally
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -18,122 +17,129 @@ from weakref import WeakValueDictionary
 
 from extender.k8s.resource_api.objects import Number
 
-GROUPS = (1, 2, 4, 8)
-"""Whole GPUs are asked for in such numbers on one node; parts of GPUs one by one."""
+GROUP_SIZES = (1, 2, 4, 8)
+"""Pods request whole GPUs in such numbers on one node; partitions one by one."""
 
-Kind: TypeAlias = Hashable
-Slot: TypeAlias = tuple[Kind, int]
-"""(kind, how many of it at once)."""
-Room: TypeAlias = Mapping[Slot, int]
-Lost: TypeAlias = tuple[tuple[Slot, int], ...]
+DeviceKind: TypeAlias = Hashable
+Slot: TypeAlias = tuple[DeviceKind, int]
+"""(kind, devices that are given together)."""
+Slots: TypeAlias = Mapping[Slot, int]
+LostSlots: TypeAlias = tuple[tuple[Slot, int], ...]
 Consumption: TypeAlias = tuple[tuple[int, Number], ...]
 """(counter, amount)."""
 
 
-_MOST_KEPT = 1 << 18
-"""Devices, counters and kinds in the counts that are kept of one shape: some MiB."""
+_MAX_CACHED = 1 << 18
+"""Devices, counters and kinds in the cached counts of one layout: some MiB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Shape:
-    """Devices of a pool: the kind of each, and what each consumes of the pool's counters (D,).
+class PoolLayout:
+    """The devices of a pool: the kind of each, and what each consumes of the pool's counters (D,).
 
-    ``sets`` says which counters belong together (C,): devices that consume of one set may exclude each other.
-    Counters stand in the order in which slices of memory lie. Equal shapes are one object.
+    ``counter_sets`` has the set of each counter (C,): devices that consume from one set may exclude each
+    other. Counters are ordered as memory slices lie. ``of`` returns one object for equal contents.
     """
 
-    kinds: tuple[Kind, ...]
-    consumes: tuple[Consumption, ...]
-    sets: tuple[int, ...]
-    _counts: dict[tuple[AbstractSet[int], tuple[Number, ...]], Mapping[Kind, int]] = field(
+    kinds: tuple[DeviceKind, ...]
+    consumption: tuple[Consumption, ...]
+    counter_sets: tuple[int, ...]
+    _counts: dict[tuple[AbstractSet[int], tuple[Number, ...]], Mapping[DeviceKind, int]] = field(
         default_factory=dict
     )
 
     @classmethod
-    def of(cls, kinds: tuple[Kind, ...], consumes: tuple[Consumption, ...], sets: tuple[int, ...]) -> Shape:
-        """The one object of this shape."""
-        key = kinds, consumes, sets
-        if (known := _SHAPES.get(key)) is None:
-            known = _SHAPES[key] = cls(*key)
+    def of(
+        cls,
+        kinds: tuple[DeviceKind, ...],
+        consumption: tuple[Consumption, ...],
+        counter_sets: tuple[int, ...],
+    ) -> PoolLayout:
+        """The one object with these contents."""
+        key = kinds, consumption, counter_sets
+        if (known := _LAYOUTS.get(key)) is None:
+            known = _LAYOUTS[key] = cls(*key)
         return known
 
-    def sizes(self, total: Sequence[Number]) -> dict[Kind, float]:
-        """The part of a GPU (0 to 1) that a device of each kind is, of counters that are ``total`` (C,): its
-        mean share of them, all of it where it consumes none."""
-        sizes: dict[Kind, float] = {}
-        for kind, consumed in zip(self.kinds, self.consumes, strict=True):
-            own = {self.sets[counter] for counter, _ in consumed}
-            shared = [c for c, of in enumerate(self.sets) if of in own and total[c]]
-            share = sum(float(amount / total[counter]) for counter, amount in consumed if total[counter])
-            sizes[kind] = min(round(share / len(shared), 6), 1.0) if shared else 1.0
-        return sizes
+    def gpu_fractions(self, counters: Sequence[Number]) -> dict[DeviceKind, float]:
+        """The fraction of a GPU (0 to 1) that a device of each kind is, if the pool has these ``counters``
+        (C,): its mean share of them, or 1 if it consumes none."""
+        fractions: dict[DeviceKind, float] = {}
+        for kind, consumed in zip(self.kinds, self.consumption, strict=True):
+            own_sets = {self.counter_sets[counter] for counter, _ in consumed}
+            shared = [c for c, of_set in enumerate(self.counter_sets) if of_set in own_sets and counters[c]]
+            share = sum(float(amount / counters[c]) for c, amount in consumed if counters[c])
+            fractions[kind] = min(round(share / len(shared), 6), 1.0) if shared else 1.0
+        return fractions
+
+    def free_counts(
+        self, allocated: AbstractSet[int], remaining: tuple[Number, ...]
+    ) -> Mapping[DeviceKind, int]:
+        """How many more devices of each kind there could be if only that kind were requested.
+
+        ``allocated`` are devices, ``remaining`` is what is left of each counter (C,). The number is exact if
+        the memory slices of a device are adjacent, as in MIG.
+        """
+        cached = self._counts
+        if (known := cached.get((allocated, remaining))) is None:
+            if len(cached) * (len(self.kinds) + len(remaining)) > _MAX_CACHED:
+                cached.clear()
+            known = cached[allocated, remaining] = self._count(allocated, remaining)
+        return known
+
+    def _count(self, allocated: AbstractSet[int], remaining: tuple[Number, ...]) -> Mapping[DeviceKind, int]:
+        groups: defaultdict[tuple[DeviceKind, frozenset[int]], list[Consumption]] = defaultdict(list)
+        for device, (kind, consumed) in enumerate(zip(self.kinds, self.consumption, strict=True)):
+            if device not in allocated and all(remaining[counter] >= amount for counter, amount in consumed):
+                groups[kind, frozenset(self.counter_sets[counter] for counter, _ in consumed)].append(
+                    consumed
+                )
+        found: Counter[DeviceKind] = Counter()
+        for (kind, _), devices in groups.items():
+            found[kind] += _max_together(devices, remaining)
+        return found
 
 
-_SHAPES: WeakValueDictionary[tuple[object, ...], Shape] = WeakValueDictionary()
+_LAYOUTS: WeakValueDictionary[tuple[object, ...], PoolLayout] = WeakValueDictionary()
 
 
-def counts(shape: Shape, taken: AbstractSet[int], left: tuple[Number, ...]) -> Mapping[Kind, int]:
-    """How many more devices of each kind there could be if only that kind were asked for.
-
-    ``taken`` are devices that are given out, ``left`` what is left of each counter (C,). Where the slices
-    that a device takes lie side by side, as in MIG, the number is exact.
-    """
-    kept = shape._counts
-    if (known := kept.get((taken, left))) is None:
-        if len(kept) * (len(shape.kinds) + len(left)) > _MOST_KEPT:
-            kept.clear()
-        known = kept[taken, left] = _counted(shape, taken, left)
-    return known
-
-
-def _counted(shape: Shape, taken: AbstractSet[int], left: tuple[Number, ...]) -> Mapping[Kind, int]:
-    groups: defaultdict[tuple[Kind, frozenset[int]], list[Consumption]] = defaultdict(list)
-    for device, (kind, consumed) in enumerate(zip(shape.kinds, shape.consumes, strict=True)):
-        if device not in taken and all(left[counter] >= amount for counter, amount in consumed):
-            groups[kind, frozenset(shape.sets[counter] for counter, _ in consumed)].append(consumed)
-    found: Tally[Kind] = Tally()
-    for (kind, _), devices in groups.items():
-        found[kind] += _most(devices, left)
-    return found
-
-
-def room(found: Iterable[Mapping[Kind, int]], sizes: Mapping[Kind, float]) -> Room:
-    """The slots of a node that has these ``counts`` in its pools."""
-    total: Tally[Kind] = Tally()
-    for one in found:
-        total.update(one)
+def slots_of(counts: Iterable[Mapping[DeviceKind, int]], gpu_fractions: Mapping[DeviceKind, float]) -> Slots:
+    """The slots of a node whose pools have these ``free_counts``."""
+    total: Counter[DeviceKind] = Counter()
+    for of_pool in counts:
+        total.update(of_pool)
     return {
-        (kind, times): count // times
+        (kind, size): count // size
         for kind, count in total.items()
-        for times in (GROUPS if sizes[kind] >= 1 else (1,))
-        if count >= times
+        for size in (GROUP_SIZES if gpu_fractions[kind] >= 1 else (1,))
+        if count >= size
     }
 
 
-def lost(before: Room, after: Room) -> Lost:
-    """The slots that are in ``before`` and no more in ``after``, and how many of each."""
+def lost_slots(before: Slots, after: Slots) -> LostSlots:
+    """The slots that ``before`` has and ``after`` has not, and how many of each."""
     return tuple((slot, n) for slot, count in before.items() if (n := count - after.get(slot, 0)))
 
 
-def prices(total: Room, sizes: Mapping[Kind, float]) -> dict[Slot, float]:
-    """What a slot is worth, in GPUs, where the whole cluster has ``total``; ``sizes`` is the part of a GPU by
-    kind. The last slot of a kind is worth the devices in it, one of many little."""
-    return {slot: sizes[slot[0]] * slot[1] / count for slot, count in total.items() if count > 0}
+def slot_prices(total: Slots, gpu_fractions: Mapping[DeviceKind, float]) -> dict[Slot, float]:
+    """The price of a slot, in GPUs, if the whole cluster has ``total``: the last slot of a kind costs the
+    devices in it, one of n slots an nth of that."""
+    return {slot: gpu_fractions[slot[0]] * slot[1] / count for slot, count in total.items() if count > 0}
 
 
-def _most(devices: Sequence[Consumption], left: Sequence[Number]) -> int:
-    """Most of these devices of one kind that fit at once into what is left."""
+def _max_together(devices: Sequence[Consumption], remaining: Sequence[Number]) -> int:
+    """The largest number of these devices of one kind that fit together into what remains."""
     counters = {counter for consumed in devices for counter, _ in consumed}
     amounts = [dict(consumed) for consumed in devices]
-    places = {c for c in counters if left[c] <= 1 and all(one.get(c, 0) in (0, 1) for one in amounts)}
-    least = {c: min(one.get(c, 0) for one in amounts) for c in counters - places}
-    bound = min((int(left[c] / amount) for c, amount in least.items() if amount), default=len(devices))
-    windows = [{c for c, amount in consumed if c in places and amount} for consumed in devices]
-    return min(_disjoint(windows), bound)
+    slices = {c for c in counters if remaining[c] <= 1 and all(one.get(c, 0) in (0, 1) for one in amounts)}
+    least = {c: min(one.get(c, 0) for one in amounts) for c in counters - slices}
+    bound = min((int(remaining[c] / amount) for c, amount in least.items() if amount), default=len(devices))
+    windows = [{c for c, amount in consumed if c in slices and amount} for consumed in devices]
+    return min(_max_disjoint(windows), bound)
 
 
-def _disjoint(windows: Sequence[set[int]]) -> int:
-    """Most windows of which no two meet: always the one that ends first, which is exact for intervals."""
+def _max_disjoint(windows: Sequence[set[int]]) -> int:
+    """The largest number of disjoint windows: greedily by the last slice, which is exact for intervals."""
     count, used = 0, set[int]()
     for window in sorted(windows, key=lambda one: max(one, default=-1)):
         if not window & used:

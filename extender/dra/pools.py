@@ -1,9 +1,9 @@
-"""Pools of devices, put together from slices, in the order in which kube-scheduler tries them.
+"""Builds pools of devices from slices, in the order in which kube-scheduler tries their devices.
 
-As ``pools_incubating.go`` of k8s.io/dynamic-resource-allocation v0.36.3 (``structured/internal``) has it: a
-pool counts with its newest generation, when all slices of that are there; slices go by name, pools by driver
-and name, those with binding conditions last. A pool with a name or a counter set twice, or with a device that
-consumes what the pool does not have, gives nothing.
+As in ``pools_incubating.go`` of k8s.io/dynamic-resource-allocation v0.36.3 (``structured/internal``): the
+newest generation of a pool counts, once all of its slices are there. Slices are sorted by name, pools by
+driver and name, those with binding conditions last. A pool is invalid, and gives no devices, if the name of a
+device or a counter set occurs twice, or if a device consumes a counter that the pool does not have.
 """
 
 from __future__ import annotations
@@ -13,156 +13,165 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from extender.dra.allocator import Amounts
-from extender.dra.cel import Meter, NotUnderstood, Selector, subject
-from extender.dra.device_slots import Kind, Shape
+from extender.dra.cel.evaluation import Meter, Unsupported
+from extender.dra.cel.selector import Selector, device_variables
+from extender.dra.device_slots import DeviceKind, PoolLayout
+from extender.dra.search_input import CounterAmounts
 from extender.k8s.resource_api.objects import Counters, Device, DeviceId, NodeScope, ResourceSlice
 from packing.model.gpu_catalogue import parse_profile
 
-_KEPT = 32
-"""Selectors of classes, and as many of claims, of which it is remembered what they match: who writes claims
-cannot make it forgotten what the classes match."""
-_Known: TypeAlias = dict[bytes, bytearray]
-"""By the key of a selector, for each device: 0 where it was not asked yet, 1 for no, 2 for yes."""
+_MAX_SELECTORS = 32
+"""Selectors whose matches are cached, of classes and of claims each: the authors of claims cannot evict the
+matches of classes."""
+_Matches: TypeAlias = dict[bytes, bytearray]
+"""By the key of a selector, for each device: 0 for not evaluated yet, 1 for no, 2 for yes."""
 
 
-class PoolKey(NamedTuple):
-    """Pools are named by their drivers."""
+class PoolID(NamedTuple):
+    """The name of a pool, unique in the cluster."""
 
     driver: str
     pool: str
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
-    """A whole pool: its devices in the order of the scheduler, and the nodes that each is for (D,).
+class DevicePool:
+    """A complete pool: its devices, in kube-scheduler's order, and the nodes that can use each of them (D,).
 
-    ``counters``, and what each device ``consumes`` of them, are by (pool, counter set, counter). Devices of
-    which parts are given out have ``parts``: their capacities, by (pool, device's index, name).
+    ``counters``, and what each device consumes of them (``consumption``, D), are keyed by (pool, counter set,
+    counter). ``capacities`` has the devices that allow multiple allocations, and their capacities by (pool,
+    index of the device, name).
 
-    ``problem`` says why it gives nothing, to anybody (kube-scheduler sees it so, too). A pool of which
-    something could not be read, ``unclear``, has one device that nobody understands.
+    ``problem`` says why the pool is invalid, also for kube-scheduler. A pool with a slice that cannot be read
+    has a single device, with the problem of the slice. ``layout`` is None for a pool that does not belong to
+    one node: such pools do not count for the slots of nodes.
     """
 
-    key: PoolKey
+    id: PoolID
     devices: tuple[Device, ...] = ()
-    reach: tuple[NodeScope, ...] = ()
-    counters: Amounts = field(default_factory=dict)
-    consumes: tuple[Amounts, ...] = ()
+    node_scopes: tuple[NodeScope, ...] = ()
+    counters: CounterAmounts = field(default_factory=dict)
+    consumption: tuple[CounterAmounts, ...] = ()
     problem: str = ""
-    unclear: str = ""
-    index: Mapping[str, int] = field(default_factory=dict)  # of the devices by name
-    parts: Mapping[int, Amounts] = field(default_factory=dict)
-    shape: Shape | None = None  # of a pool that is one node's; others do not count for the room of nodes
-    _of_classes: _Known = field(default_factory=dict)
-    _of_claims: _Known = field(default_factory=dict)
+    index_of: Mapping[str, int] = field(default_factory=dict)  # of the devices by name
+    capacities: Mapping[int, CounterAmounts] = field(default_factory=dict)
+    layout: PoolLayout | None = None
+    _class_matches: _Matches = field(default_factory=dict)
+    _claim_matches: _Matches = field(default_factory=dict)
 
     @property
-    def order(self) -> tuple[bool, PoolKey]:
-        """Where it stands among the pools that a node sees."""
-        return any(device.later for device in self.devices), self.key
+    def sort_key(self) -> tuple[bool, PoolID]:
+        """The order of the pools of a node."""
+        return any(device.has_binding_conditions for device in self.devices), self.id
 
-    def sizes(self) -> dict[Kind, float]:
-        """The part of a GPU (0 to 1) that a device of each kind is: by its counters, or else, for an instance
-        of static MIG, by its profile. Empty for a pool that is not one node's."""
-        if self.shape is None:
+    def gpu_fractions(self) -> dict[DeviceKind, float]:
+        """The fraction of a GPU (0 to 1) that a device of each kind is: by its counters, or by the profile of
+        an instance of static MIG. Empty for a pool that does not belong to one node."""
+        if self.layout is None:
             return {}
-        sizes = self.shape.sizes(tuple(self.counters.values()))
-        for device, kind, consumed in zip(self.devices, self.shape.kinds, self.consumes, strict=True):
-            if not consumed and (profile := parse_profile(device.text("profile"))):
-                sizes[kind] = min(profile.compute / 7, 1.0)
-        return sizes
+        fractions = self.layout.gpu_fractions(tuple(self.counters.values()))
+        for device, kind, consumed in zip(self.devices, self.layout.kinds, self.consumption, strict=True):
+            if not consumed and (profile := parse_profile(device.attribute_text("profile"))):
+                fractions[kind] = min(profile.compute / 7, 1.0)
+        return fractions
 
-    def id_of(self, index: int) -> DeviceId:
+    def device_id(self, index: int) -> DeviceId:
         """The name of a device in the cluster."""
-        return DeviceId(self.key.driver, self.key.pool, self.devices[index].name)
+        return DeviceId(self.id.driver, self.id.pool, self.devices[index].name)
 
     def matches(self, index: int, selector: Selector, meter: Meter, *, of_class: bool) -> bool:
-        """Whether a selector of a class or a claim matches a device. Raises ``Unclear``."""
-        kept = self._of_classes if of_class else self._of_claims
-        if (known := kept.get(selector.key)) is None:
-            if len(kept) >= _KEPT:
-                del kept[next(iter(kept))]
-            known = kept[selector.key] = bytearray(len(self.devices))
-        if not known[index]:
-            known[index] = 1 + self._evaluate(self.devices[index], selector, meter)
-        return known[index] == 2
+        """Whether a selector of a class or a claim matches a device. Raises ``EvaluationProblem``."""
+        cache = self._class_matches if of_class else self._claim_matches
+        if (matches := cache.get(selector.key)) is None:
+            if len(cache) >= _MAX_SELECTORS:
+                del cache[next(iter(cache))]
+            matches = cache[selector.key] = bytearray(len(self.devices))
+        if not matches[index]:
+            matches[index] = 1 + self._evaluate(self.devices[index], selector, meter)
+        return matches[index] == 2
 
     def _evaluate(self, device: Device, selector: Selector, meter: Meter) -> bool:
-        if device.unreadable:
-            raise NotUnderstood(f"{device.unreadable} of pool {self.key.pool}")
-        names = subject(self.key.driver, device.attributes, device.capacity, shared=device.shared)
-        return selector(names, meter)
+        if device.problem:
+            raise Unsupported(f"{device.problem} of pool {self.id.pool}")
+        variables = device_variables(
+            self.id.driver,
+            device.attributes,
+            device.capacity,
+            allow_multiple_allocations=device.allow_multiple_allocations,
+        )
+        return selector(variables, meter)
 
 
-def pool_of(key: PoolKey, slices: Iterable[ResourceSlice]) -> Pool | None:
-    """The pool that these slices make, ``None`` while its newest generation is not complete."""
+def build_pool(id: PoolID, slices: Iterable[ResourceSlice]) -> DevicePool | None:
+    """The pool of these slices, or None while its newest generation is incomplete."""
+    current = _newest_generation(slices)
+    if not current or len(current) != current[0].slice_count:
+        return None
+    if unreadable := next((one for one in current if one.problem), None):
+        device = Device("", problem=unreadable.problem)
+        return DevicePool(id, (device,), (unreadable.node_scope,), consumption=({},))
+    devices = tuple(device for one in current for device in one.devices)
+    node_scopes = tuple(one.scope_of(device) for one in current for device in one.devices)
+    counter_sets = [shared for one in current for shared in one.shared_counters]
+    counters = {(name, counter): n for name, amounts in counter_sets for counter, n in amounts.items()}
+    if problem := _problem(devices, counters, [name for name, _ in counter_sets]):
+        return DevicePool(id, problem=problem)
+    counters = dict(sorted(counters.items(), key=lambda item: _slice_order(*item[0])))
+    one_node = devices and node_scopes[0].node_name and all(one == node_scopes[0] for one in node_scopes)
+    return DevicePool(
+        id,
+        devices,
+        node_scopes,
+        {(id, *counter): amount for counter, amount in counters.items()},
+        tuple({(id, *counter): n for counter, n in one.consumes_counters.items()} for one in devices),
+        index_of={device.name: index for index, device in enumerate(devices)},
+        capacities={
+            index: {(id, index, name): amount.number for name, amount in device.capacity_by_name.items()}
+            for index, device in enumerate(devices)
+            if device.allow_multiple_allocations
+        },
+        layout=_layout(id, devices, list(counters)) if one_node else None,
+    )
+
+
+def _newest_generation(slices: Iterable[ResourceSlice]) -> list[ResourceSlice]:
     slices = list(slices)
     newest = max((one.generation for one in slices), default=0)
-    current = sorted((one for one in slices if one.generation == newest), key=lambda one: one.name)
-    if not current or len(current) != current[0].slices:
-        return None
-    if unclear := next((one.problem for one in current if one.problem), ""):
-        where = next(one.reach for one in current if one.problem)
-        return Pool(key, (Device("", unreadable=unclear),), (where,), consumes=({},), unclear=unclear)
-    devices = tuple(device for one in current for device in one.devices)
-    counters = {
-        (name, counter): amount
-        for one in current
-        for name, amounts in one.counters
-        for counter, amount in amounts.items()
-    }
-    if problem := _problem(devices, counters, [name for one in current for name, _ in one.counters]):
-        return Pool(key, problem=problem)
-    reach_of = (
-        (device.reach or NodeScope()) if one.per_device else one.reach
-        for one in current
-        for device in one.devices
-    )
-    reach = tuple(reach_of)
-    own = devices and reach[0].node and all(one == reach[0] for one in reach)
-    counters = dict(sorted(counters.items(), key=lambda item: _natural(*item[0])))
-    return Pool(
-        key,
-        devices,
-        reach,
-        {(key, *counter): amount for counter, amount in counters.items()},
-        tuple({(key, *counter): n for counter, n in one.consumes.items()} for one in devices),
-        index={device.name: index for index, device in enumerate(devices)},
-        parts={
-            index: {(key, index, name): amount.number for name, amount in device.named.items()}
-            for index, device in enumerate(devices)
-            if device.shared
-        },
-        shape=_shape(key, devices, list(counters)) if own else None,
-    )
+    return sorted((one for one in slices if one.generation == newest), key=lambda one: one.name)
 
 
-def _natural(source: str, counter: str) -> tuple[str, int, str]:
-    """memory-slice-10 comes after memory-slice-9."""
-    return source, len(counter), counter
+def _slice_order(counter_set: str, counter: str) -> tuple[str, int, str]:
+    return counter_set, len(counter), counter  # memory-slice-10 comes after memory-slice-9
 
 
-def _shape(key: PoolKey, devices: Sequence[Device], counters: Sequence[tuple[str, str]]) -> Shape:
-    numbers = {counter: number for number, counter in enumerate(counters)}
-    sources = {
-        source: number for number, source in enumerate(dict.fromkeys(source for source, _ in counters))
-    }
-    return Shape.of(
+def _layout(id: PoolID, devices: Sequence[Device], counters: Sequence[tuple[str, str]]) -> PoolLayout:
+    counter_index = {counter: number for number, counter in enumerate(counters)}
+    set_index = {name: number for number, name in enumerate(dict.fromkeys(name for name, _ in counters))}
+    return PoolLayout.of(
         tuple(
-            (key.driver, one.text("productName"), one.text("profile") or one.text("type")) for one in devices
+            (
+                id.driver,
+                one.attribute_text("productName"),
+                one.attribute_text("profile") or one.attribute_text("type"),
+            )
+            for one in devices
         ),
-        tuple(tuple(sorted((numbers[c], amount) for c, amount in one.consumes.items())) for one in devices),
-        tuple(sources[source] for source, _ in counters),
+        tuple(
+            tuple(sorted((counter_index[counter], n) for counter, n in one.consumes_counters.items()))
+            for one in devices
+        ),
+        tuple(set_index[name] for name, _ in counters),
     )
 
 
-def _problem(devices: Sequence[Device], counters: Counters, sets: Sequence[str]) -> str:
-    for what, names in (("device", [device.name for device in devices]), ("counter set", sets)):
-        if twice := next((name for name, count in Counter(names).items() if count > 1), ""):
-            return f"{what} {twice} comes twice"
+def _problem(devices: Sequence[Device], counters: Counters, counter_sets: Sequence[str]) -> str:
+    for what, names in (("device", [device.name for device in devices]), ("counter set", counter_sets)):
+        if duplicate := next((name for name, count in Counter(names).items() if count > 1), ""):
+            return f"{what} {duplicate} occurs twice"
     for device in devices:
-        if missing := sorted(device.consumes.keys() - counters.keys()):
-            source, counter = missing[0]
-            return f"{device.name} consumes {counter} of counter set {source}, which the pool does not have"
+        if missing := sorted(device.consumes_counters.keys() - counters.keys()):
+            counter_set, counter = missing[0]
+            return (
+                f"{device.name} consumes {counter} of counter set {counter_set}, which the pool does not have"
+            )
     return ""

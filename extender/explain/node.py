@@ -154,15 +154,15 @@ def _sources(state: State, name: str) -> Sources | None:
 
 def _devices(state: State, name: str) -> Iterator[DeviceView]:
     on_node = state.devices.on_node(name, state.nodes.labels_of(name))
-    for index, id in enumerate(map(on_node.id_of, range(len(on_node.places)))):
+    for index, id in enumerate(map(on_node.device_id, range(len(on_node.devices)))):
         device = on_node.device(index)
-        claims = [state.devices.claims[key] for key in state.devices.holders(id)]
+        claims = [state.devices.claims[key] for key in state.devices.pools.holders(id)]
         yield DeviceView(
             device="/".join(id),
-            what=device.text("profile") or device.text("productName") or device.text("type"),
-            free=on_node.offer.has(index),
+            what=next(filter(None, map(device.attribute_text, ("profile", "productName", "type"))), ""),
+            free=on_node.available.is_available(index),
             claims=tuple(claim.key for claim in claims),
-            pods=tuple(f"{claim.namespace}/{pod}" for claim in claims for pod in claim.pods),
+            pods=tuple(f"{claim.namespace}/{pod}" for claim in claims for pod in claim.reserved_for),
         )
 
 

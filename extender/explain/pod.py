@@ -170,7 +170,7 @@ def explain_verdict(
         fits=fitting.size,
         best=tuple(options),
         refusals=tuple(sorted(refusals, key=lambda refusal: -refusal.nodes)),
-        unknown=_counted(verdict.forecasts[i].why for i in np.flatnonzero(unknown)),
+        unknown=_counted(verdict.forecasts[i].problem for i in np.flatnonzero(unknown)),
         passed_over=passed_over or {},
     )
 
@@ -202,7 +202,7 @@ def _told_apart(verdict: Evaluation) -> tuple[Flags, Flags, Flags]:
     if not verdict.forecasts:
         return fits, np.zeros_like(fits), np.zeros_like(fits)
     refused = np.array([forecast.refused for forecast in verdict.forecasts], bool)
-    known = np.array([not forecast.why for forecast in verdict.forecasts], bool)
+    known = np.array([not forecast.problem for forecast in verdict.forecasts], bool)
     return fits & known & ~refused, fits & refused, fits & ~known & ~refused
 
 
@@ -227,7 +227,7 @@ def _option(state: State, verdict: Evaluation, index: int, name: str, score: int
         terms=state.policy.terms(state.fleet, request, row) | claims,
         gpus=state.policy.choose(state.fleet, request, row),
         devices=tuple(map("/".join, forecast.devices[:LISTED_NAMES])),
-        devices_unknown=shorten(forecast.why),
+        devices_unknown=shorten(forecast.problem),
     )
 
 

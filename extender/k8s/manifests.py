@@ -34,8 +34,9 @@ from extender.k8s.objects import (
     PodSpec,
 )
 from extender.k8s.quantity import QuantityError, milli, whole
-from extender.k8s.resource_api import slice_parser as reading
+from extender.k8s.resource_api.claim_parser import parse_claim
 from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
+from extender.k8s.resource_api.slice_parser import parse_class, parse_slice
 from extender.k8s.scheduling_rules_parser import WireAffinity, WireOwner, WireToleration, rules_of
 from extender.k8s.taints import Taint
 from extender.untrusted import limits
@@ -237,7 +238,7 @@ class WireSlice(BaseModel):
 
     def record(self) -> ResourceSlice:
         """The slice that this manifest describes."""
-        return reading.slice_of((self.metadata or {}).get("name") or "", self.spec)
+        return parse_slice((self.metadata or {}).get("name") or "", self.spec)
 
 
 class WireDeviceClass(BaseModel):
@@ -248,7 +249,7 @@ class WireDeviceClass(BaseModel):
 
     def record(self) -> DeviceClass:
         """The class that this manifest describes."""
-        return reading.class_of((self.metadata or {}).get("name") or "", self.spec)
+        return parse_class((self.metadata or {}).get("name") or "", self.spec)
 
 
 class _Card(TypedDict, total=False):
@@ -304,7 +305,7 @@ class WireClaim(BaseModel):
         """The claim that this manifest describes; a namespace that is not given is ``default``."""
         metadata = self.metadata or {}
         namespace = sys.intern(metadata.get("namespace") or "default")
-        return reading.claim_of(namespace, metadata.get("name") or "", self.spec, self.status)
+        return parse_claim(namespace, metadata.get("name") or "", self.spec, self.status)
 
 
 _specs: Shared[PodSpec] = Shared()

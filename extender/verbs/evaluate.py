@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.cluster.state import PossiblyBound, Rows, State
-from extender.dra.extended_resources import by_class
-from extender.dra.forecast import Forecast
+from extender.dra.extended_resources import class_resources
+from extender.dra.forecast import FIRST_AVAILABLE_PENALTY, Forecast
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.verbs.assignment import refuse_unassignable
@@ -105,8 +105,8 @@ def _evaluate_counted(
 def dra_resources(state: State, pod: Pod, request: Request, node: str) -> tuple[str, ...]:
     """Which of the extended resources asked for the node offers as devices of DRA (KEP-5004): those that it
     does not advertise, and that a device class stands for."""
-    mapped = [name for name, _ in request.devices if name in state.devices.resources]
-    return _dra_resources(state, by_class(pod.spec), mapped, node)
+    mapped = [name for name, _ in request.devices if name in state.devices.extended_resources]
+    return _dra_resources(state, class_resources(pod.spec), mapped, node)
 
 
 def _dra_resources(state: State, always: tuple[str, ...], mapped: list[str], node: str) -> tuple[str, ...]:
@@ -125,8 +125,8 @@ def _dra_resources_of_all(
     state: State, pod: Pod, request: Request, names: NodeNames
 ) -> list[tuple[str, ...]]:
     """``dra_resources`` for every name; empty where no class stands for anything asked for."""
-    always = by_class(pod.spec)
-    mapped = [name for name, _ in request.devices if name in state.devices.resources]
+    always = class_resources(pod.spec)
+    mapped = [name for name, _ in request.devices if name in state.devices.extended_resources]
     if not (always or mapped):
         return []
     return [_dra_resources(state, always, mapped, name) for name in names]
@@ -155,7 +155,7 @@ def _forecast(state: State, pod: Pod, names: NodeNames, dra: list[tuple[str, ...
         return tuple(state.simulator.forecasts(pod, nodes, dra or repeat(())))
     except Exception:
         state.failures.note("forecast")
-        return (Forecast(why="the forecast failed, see the log of Stowage"),) * len(names)
+        return (Forecast(problem="the forecast failed, see the log of Stowage"),) * len(names)
 
 
 def _rank(state: State, cost: Floats, forecasts: tuple[Forecast, ...], rows: Rows) -> tuple[Floats, Keys]:
@@ -174,7 +174,7 @@ def _forecast_costs(forecasts: tuple[Forecast, ...]) -> Floats:
     worse."""
     known = np.array([bool(forecast.devices) for forecast in forecasts])
     cost = np.array([forecast.cost for forecast in forecasts], np.float32)
-    cost += np.array([forecast.first_available_penalty for forecast in forecasts], np.float32)
+    cost += FIRST_AVAILABLE_PENALTY * np.array([forecast.rank for forecast in forecasts], np.float32)
     if known.any():
         cost[~known] = cost[known].mean()
     return cost

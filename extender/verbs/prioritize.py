@@ -6,7 +6,7 @@ import numpy as np
 
 from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import RequestError, request_of
-from extender.dra.extended_resources import by_class
+from extender.dra.extended_resources import class_resources
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import Bytes
 from extender.verbs.evaluate import Evaluation, evaluate
@@ -27,7 +27,7 @@ def prioritize(
         request = request_of(args.pod)
     except RequestError:
         return scores, None
-    if not (request.wants_gpu or args.pod.spec.claims or by_class(args.pod.spec)):
+    if not (request.wants_gpu or args.pod.spec.claims or class_resources(args.pod.spec)):
         return scores, None
     evaluation = evaluate(state, args.pod, request, args.names, possibly_bound)
     if not evaluation.tells_apart:

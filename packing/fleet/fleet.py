@@ -32,7 +32,7 @@ from packing.model.node_spec import NodeSpec as NodeSpec
 from packing.model.node_spec import Pool as Pool
 from packing.model.node_spec import in_one_island, meaning
 from packing.model.reasons import Reason
-from packing.model.request import MOST_DEVICES, WHOLE, Request
+from packing.model.request import MOST_DEVICES, WHOLE, Request, share_memory_mib
 
 ALMOST = 0.999
 """A device at least this large is a whole GPU; the others are replicas and MIG instances."""
@@ -186,7 +186,7 @@ class Fleet(Arrays):
         part = request.shares
         if part is None:
             return 0
-        return part.memory_mib + int(self.memory_capacity[gpu, row]) * part.memory_milli // WHOLE
+        return share_memory_mib(int(self.memory_capacity[gpu, row]), part.memory_mib, part.memory_milli)
 
     def take(self, held: Allocation) -> None:
         """Take an allocation, even beyond what is free: then the node counts as over-committed."""

@@ -50,10 +50,6 @@ class Shares:
             if getattr(self, name) > MOST_DEVICES:
                 object.__setattr__(self, name, MOST_DEVICES)
 
-    def memory_mib_on(self, gpu_memory_mib: int) -> int:
-        """MiB that one share takes of a GPU with this much memory."""
-        return self.memory_mib + gpu_memory_mib * self.memory_milli // WHOLE
-
 
 @dataclass(frozen=True, slots=True)
 class NameFilter:
@@ -245,6 +241,11 @@ def _bounded(name: str, count: int) -> tuple[str, int]:
 
 
 _FIELDS = tuple(field.name for field in fields(Request))
+
+
+def share_memory_mib(gpu_mib: int, memory_mib: int, memory_milli: int) -> int:
+    """MiB that a share takes of a GPU with ``gpu_mib``: ``memory_mib`` plus thousandths of the GPU."""
+    return memory_mib + gpu_mib * memory_milli // WHOLE
 
 
 def whole_gpus(count: int, resource: str = "") -> Shares:

@@ -11,7 +11,8 @@ import pytest
 from extender.explain.pod import NO_DEVICES
 from extender.k8s.manifests import WirePod
 from extender.k8s.objects import Deleted, Node, Upserted
-from extender.k8s.resource_api.slice_parser import claim_of, class_of, slice_of
+from extender.k8s.resource_api.claim_parser import parse_claim
+from extender.k8s.resource_api.slice_parser import parse_class, parse_slice
 from extender.k8s.scheduling_rules import NOT_TOLERATED as TAINT
 from extender.k8s.taints import Taint
 from extender.untrusted.limits import KEY, PROBLEM, SELECTOR_ITEMS
@@ -372,11 +373,11 @@ async def test_a_claim_that_no_node_can_satisfy_fits_nowhere(start: Start) -> No
     one = {"name": "r", "exactly": {"deviceClassName": "gpu", "count": 16}}
     stowage.service.engine.apply(
         [
-            Upserted(class_of("gpu", {})),
-            Upserted(slice_of("s", spec(gpu(0), gpu(1), node="a"))),
-            Upserted(claim_of("default", "many", {"devices": {"requests": [one]}}, None)),
+            Upserted(parse_class("gpu", {})),
+            Upserted(parse_slice("s", spec(gpu(0), gpu(1), node="a"))),
+            Upserted(parse_claim("default", "many", {"devices": {"requests": [one]}}, None)),
             Upserted(
-                claim_of(
+                parse_claim(
                     "default",
                     "few",
                     {"devices": {"requests": [one | {"exactly": {"deviceClassName": "gpu"}}]}},

@@ -1,4 +1,4 @@
-"""An auditor that sits at the API and recounts a node whenever a pod is bound to it."""
+"""An audit that watches the API and recounts a node whenever a pod is bound to it."""
 
 from .background import PodWatch
 from .books import Books
@@ -6,10 +6,10 @@ from .controlplane.api import Api, Object
 
 
 class Audit(PodWatch):
-    """Follows all pods from its `with` statement on, through restarts of the API server.
+    """Watches all pods while its `with` block runs, across restarts of the API server.
 
-    `pods` are the pods as last seen, by UID; `bound` the node that each was bound to; `findings` what must
-    not happen, in words.
+    `pods` are the pods as last seen, by UID. `bound` has the node that each was bound to. `findings` describe
+    what must not happen.
     """
 
     def __init__(self, api: Api) -> None:
@@ -20,7 +20,7 @@ class Audit(PodWatch):
         self.findings: list[str] = []
 
     def settled(self) -> bool:
-        """Whether every pod runs, or was found unschedulable by a scheduler that had seen all nodes."""
+        """Whether every pod runs, or a scheduler that had seen all nodes found it unschedulable."""
         return bool(self.pods) and all(runs(pod) or unschedulable(pod) for pod in list(self.pods.values()))
 
     def _take_list(self, pods: list[Object]) -> None:
@@ -28,7 +28,7 @@ class Audit(PodWatch):
         for pod in pods:
             self._see(pod)
         for node in self._books.nodes:
-            self._recount(node, "what the list shows")
+            self._recount(node, "the listed pods")
 
     def _take(self, kind: str, pod: Object) -> None:
         if kind == "DELETED":
@@ -37,7 +37,7 @@ class Audit(PodWatch):
             self._recount(pod["spec"]["nodeName"], pod["metadata"]["name"])
 
     def _see(self, pod: Object) -> bool:
-        """Whether the pod is bound, and was not when it was last seen."""
+        """Record the pod. Whether it is bound now and was not before."""
         uid, node = pod["metadata"]["uid"], pod["spec"].get("nodeName")
         self.pods[uid] = pod
         self._books.put(pod)
@@ -62,7 +62,7 @@ def runs(pod: Object) -> bool:
 
 
 def unschedulable(pod: Object) -> bool:
-    """Fits nowhere, says the scheduler; an attempt that failed for another reason is a SchedulerError."""
+    """Whether the scheduler found no node. An attempt that fails for another reason is a SchedulerError."""
     return any(
         condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable"
         for condition in pod["status"].get("conditions", ())

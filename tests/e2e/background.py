@@ -1,4 +1,4 @@
-"""What runs in a thread beside a test, for as long as its `with` block does."""
+"""Servers and watches that run in a thread while a `with` block runs."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -11,7 +11,7 @@ import httpx
 
 from .controlplane.api import Api, Object
 
-WINDOW_S = 2  # after which a watch is opened anew, and the end of the block is noticed
+WINDOW_S = 2  # a watch ends after this time, and the end of the block is noticed
 
 
 class Served:
@@ -19,7 +19,7 @@ class Served:
 
     def __init__(self, server: ThreadingHTTPServer, name: str) -> None:
         self._server = server
-        self._server.daemon_threads = True  # idle connections and watches never end by themselves
+        self._server.daemon_threads = True  # idle connections and watches do not end by themselves
         self._thread = threading.Thread(target=server.serve_forever, name=name)
         self.url = f"http://127.0.0.1:{server.server_port}"
 
@@ -36,7 +36,7 @@ class Served:
 
 
 class PodWatch(ABC):
-    """Follows all pods of the API, through its restarts: a list, then what changes."""
+    """Lists and watches all pods of the API, across its restarts."""
 
     def __init__(self, api: Api, name: str) -> None:
         self._api = api
@@ -63,7 +63,7 @@ class PodWatch(ABC):
 
     def _run(self) -> None:
         while not self._over.is_set():
-            # The API server is away, or (410) has forgotten the version that the watch would go on from.
+            # The API server is down, or (410) no longer has the version at which the watch continues.
             with suppress(httpx.TransportError, httpx.HTTPStatusError):
                 self._follow()
             self._over.wait(0.1)

@@ -1,4 +1,4 @@
-"""Stowages that bind, the kube-scheduler that asks them, and what must be true of their books in the end."""
+"""Stowages that bind, the configuration of their kube-scheduler, and checks of the result."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ SCHEDULER = ROOT / "scheduler-config" / "shared-gpus.yaml"
 
 
 def faulty_api(cluster: ControlPlane) -> FaultyApi:
-    """What a Stowage may take for the API server: a tenth of the bindings fail."""
+    """An API server for a Stowage that fails a tenth of the bindings."""
     certificate = cluster.directory / "certificates" / "apiserver.crt"
     return FaultyApi(cluster.server, str(certificate), share=0.1)
 
@@ -38,23 +38,23 @@ def binding(
 
 
 def configuration(url: str, **election: object) -> Object:
-    """The shipped configuration for shared GPUs, with Stowage at `url`; without an election unless given."""
+    """The shipped configuration for shared GPUs, with Stowage at `url`, and no election unless given."""
     loaded: Object = yaml.safe_load(SCHEDULER.read_text())
     loaded["leaderElection"] |= election or {"leaderElect": False}
-    loaded["podMaxBackoffSeconds"] = 2  # nobody schedules while Stowage is away: try again soon after
+    loaded["podMaxBackoffSeconds"] = 2  # nothing is scheduled while Stowage is down: retry soon after
     loaded["extenders"][0]["urlPrefix"] = f"{url}/scheduler"
     return loaded
 
 
 def are_bound(bound: Callable[[], int], count: int) -> None:
-    """Waits until there are so many."""
+    """Waits until this many pods are bound."""
     eventually(lambda: bound() >= count, within_s=120, what=f"{count} pods are bound")
 
 
 def check_the_end(api: Api, audit: sharing.GpuAudit, count: int) -> list[Object]:
-    """Nothing is lost, no GPU is or ever was over-committed, and what waits fits nowhere, as it is told.
+    """No pod is lost, no GPU was ever over-committed, and waiting pods fit nowhere and say why.
 
-    Returns the pods that wait.
+    Returns the waiting pods.
     """
     pods = api.list("Pod")["items"]
     assert len(pods) == count
@@ -68,7 +68,7 @@ def check_the_end(api: Api, audit: sharing.GpuAudit, count: int) -> list[Object]
 
 
 def check_the_reason(waiting: Object) -> None:
-    """One that asks in Stowage's own words: the nodes that it is for are full, the others are not for it."""
+    """For a pod in Stowage's own dialect: Stowage's nodes are full, and HAMi's nodes do not take it."""
     (condition,) = (one for one in waiting["status"]["conditions"] if one["type"] == "PodScheduled")
     reasons = condition["message"].partition(" nodes are available: ")[2].partition(". ")[0]
     told = {text: int(nodes) for nodes, text in re.findall("([0-9]+) ([^,]+)", reasons)}
@@ -78,7 +78,7 @@ def check_the_reason(waiting: Object) -> None:
 
 
 def check_the_books(api: Api, stowage: Stowage) -> None:
-    """Stowage has every pod that is bound and no other, each on the GPU that is written."""
+    """Stowage has exactly the bound pods, each on the GPU in its annotations."""
     eventually(lambda: no_pod_is_assumed(stowage), within_s=90, what="no pod is assumed", every_s=0.5)
     assert stowage.holders() == holders(api)
     gpus = {

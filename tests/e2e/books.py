@@ -1,7 +1,7 @@
-"""What the nodes have and what pods hold of it, counted from API objects and from nothing of Stowage's.
+"""What nodes have and what pods take of it, counted from API objects without any code of Stowage.
 
-The rules are the scheduler's own: a pod takes the larger of the sum of its containers and its largest init
-container, and gives it back when it has ended.
+The rules are kube-scheduler's: a pod takes the larger of the sum of its containers and its largest init
+container, and gives it back when it ends.
 """
 
 from collections import Counter, defaultdict
@@ -15,7 +15,7 @@ Amounts = Counter[str]  # in thousandths, by resource
 
 
 class Books:
-    """Pods by the node that they are bound to."""
+    """What pods take, by the node that they are bound to."""
 
     def __init__(self, nodes: Iterable[Object], pods: Iterable[Object] = ()) -> None:
         self.nodes = {node["metadata"]["name"]: node for node in nodes}
@@ -24,7 +24,7 @@ class Books:
             self.put(pod)
 
     def put(self, pod: Object) -> None:
-        """Takes in a pod as it is now."""
+        """Add or update a pod."""
         node = pod["spec"].get("nodeName")
         if pod["status"]["phase"] in ("Succeeded", "Failed"):
             self.remove(pod)
@@ -35,12 +35,12 @@ class Books:
         self._held[pod["spec"].get("nodeName", "")].pop(pod["metadata"]["uid"], None)
 
     def excess(self, node: str) -> dict[str, str]:
-        """By resource, what the pods of a node hold beyond its allocatable."""
+        """By resource, what the pods of a node take beyond its allocatable."""
         has, held = self._has(node), self._sum(node)
         return {name: f"{n / 1000:g} of {has[name] / 1000:g}" for name, n in held.items() if n > has[name]}
 
     def fitting(self, pod: Object) -> list[str]:
-        """The nodes with room for the pod, among those that its node selector allows."""
+        """The nodes that have room for the pod and match its node selector."""
         return [name for name in self.nodes if self._allows(name, pod) and self._has_room(name, pod)]
 
     def _allows(self, node: str, pod: Object) -> bool:
@@ -70,7 +70,7 @@ def requests(container: Object) -> Amounts:
 
 
 def amounts(quantities: dict[str, str]) -> Amounts:
-    """Quantities as the API server writes them, exactly."""
+    """Quantities in the form that the API server writes."""
     return Amounts({name: quantity(text) for name, text in quantities.items()})
 
 

@@ -12,7 +12,8 @@ from .controlplane.process import tail
 from .recorder import Recorder
 from .stowage import Stowage, apply
 
-pytest.register_assert_rewrite("tests.e2e.binding", "tests.e2e.sharing")  # so a failure shows what was found
+# A failed assertion shows its values.
+pytest.register_assert_rewrite("tests.e2e.binding", "tests.e2e.sharing")
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +26,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
 
 @pytest.fixture
 def cluster(control_plane: ControlPlane) -> Iterator[ControlPlane]:
-    """The control plane with an empty cluster; what the test leaves in it is taken away."""
+    """The control plane with an empty cluster, which is emptied again after the test."""
     yield control_plane
     control_plane.api.clean_up()
 
@@ -37,7 +38,7 @@ def api(cluster: ControlPlane) -> Api:
 
 @pytest.fixture(scope="session")
 def stowage_kubeconfig(control_plane: ControlPlane) -> Path:
-    """Credentials of a service account that has the rights of deploy/rbac.yaml."""
+    """The kubeconfig of a service account with the rights of deploy/rbac.yaml."""
     apply(control_plane.api, "rbac.yaml")
     return control_plane.kubeconfig_for("stowage", control_plane.api.token("stowage"))
 
@@ -50,13 +51,13 @@ def running_stowage(control_plane: ControlPlane, stowage_kubeconfig: Path) -> It
 
 @pytest.fixture
 def stowage(cluster: ControlPlane, running_stowage: Stowage) -> Stowage:
-    """A Stowage that has followed the cluster for as long as the tests run."""
+    """A Stowage that watches the cluster during the whole session."""
     return running_stowage
 
 
 @pytest.fixture
 def recorder(stowage: Stowage) -> Iterator[Recorder]:
-    """What kube-scheduler and Stowage say to each other, where its URL is the one that is configured."""
+    """Records what kube-scheduler and Stowage send each other, if kube-scheduler uses its URL."""
     with Recorder(stowage.url) as recorder:
         yield recorder
 

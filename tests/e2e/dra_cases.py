@@ -1,4 +1,4 @@
-"""Random small clusters with devices, and what pods ask for. Each case has nodes of its own."""
+"""Random small clusters with devices, and pods with claims. Each case has its own nodes."""
 
 import random
 from dataclasses import dataclass, field
@@ -44,9 +44,9 @@ WHOLE_SELECTORS = (
 
 @dataclass
 class Case:
-    """Nodes and what is on them, and a pod that only they can take.
+    """Nodes with their devices and claims, and a pod that only these nodes can take.
 
-    ``devices`` is how many each node has in complete pools, ``held`` the claims that have some there.
+    ``devices`` counts the devices in complete pools on each node. ``held`` names the claims that have some.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Case:
 
 
 def small_pod(name: str, scheduler: str) -> tuple[Object, Object]:
-    """A pod that asks for the smallest part of a GPU, and its claim."""
+    """A pod that requests the smallest part of a GPU, and its claim."""
     selector = "device.attributes['gpu.nvidia.com'].profile == '1g.10gb'"
     wish = claim(f"{name}-claim", {"requests": [_request("part", "mig.nvidia.com", selector)]})
     made = pod(name, {}, scheduler=scheduler)
@@ -68,7 +68,7 @@ def small_pod(name: str, scheduler: str) -> tuple[Object, Object]:
 
 
 def classes() -> list[Object]:
-    """The device classes of the driver, and two more."""
+    """The device classes of the driver, and additional ones."""
     return [
         {
             "apiVersion": "resource.k8s.io/v1",
@@ -90,7 +90,7 @@ def case(name: str, rng: random.Random) -> Case:
         node_name = f"{name}-n{number}"
         made.nodes.append(node(node_name, {}, labels={CASE: name}))
         devices, counters = devices_of(kind, rng)
-        missing = not counters and rng.random() < 0.05  # with counters nobody could have "All" devices
+        missing = not counters and rng.random() < 0.05  # with counters "All" devices could never be allocated
         made.slices += slices_of(node_name, devices, counters, rng, missing=missing)
         made.devices[node_name] = len(devices) * (not missing) + 4 * with_nics
         give = _shared if kind == "parts" else _taken
@@ -115,7 +115,7 @@ def case(name: str, rng: random.Random) -> Case:
 
 
 def _taken(node_name: str, devices: list[Object], counters: list[Object], rng: random.Random) -> list[Object]:
-    """Claims that hold devices which may be held at the same time."""
+    """Claims that hold devices, of which all can be allocated at the same time."""
     left = {
         (one["name"], counter): _number(amount["value"])
         for one in counters
@@ -141,7 +141,7 @@ def _number(text: str) -> int:
 def _shared(
     node_name: str, devices: list[Object], counters: list[Object], rng: random.Random
 ) -> list[Object]:
-    """Claims that hold parts of devices which may be held at the same time."""
+    """Claims that hold parts of devices, of which all can be allocated at the same time."""
     held: list[Object] = []
     for device in rng.sample(devices, rng.randrange(1 + min(len(devices), 2 if counters else 3))):
         parts = [
@@ -159,7 +159,7 @@ def _shared(
 
 
 def _held(name: str, node_name: str, device: str, *parts: Object) -> Object:
-    """A claim that has a device, or parts of it."""
+    """A claim with an allocated device, or with parts of it."""
     held = claim(name)
     result = {"request": "r", "driver": DRIVER, "pool": node_name, "device": device}
     here = {"key": "metadata.name", "operator": "In", "values": [node_name]}
@@ -173,7 +173,7 @@ def _held(name: str, node_name: str, device: str, *parts: Object) -> Object:
 
 
 def claim(name: str, devices: Object | None = None) -> Object:
-    """A claim; without ``devices`` for one device of the driver."""
+    """A claim for ``devices``, by default for one device of the driver."""
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
@@ -198,7 +198,7 @@ WISHES = {
 
 
 def _ask_by_resource(spec: Object, rng: random.Random) -> None:
-    """Containers that ask for GPUs by the resource that a class stands for, beside the claims."""
+    """Add containers that request GPUs by an extended resource of a device class."""
     resource = rng.choice((GPUS, "deviceclass.resource.kubernetes.io/gpu.nvidia.com"))
 
     def containers(kind: str, most: int, **more: object) -> list[Object]:
@@ -215,7 +215,7 @@ def _ask_by_resource(spec: Object, rng: random.Random) -> None:
 
 
 def _wish(kinds: tuple[str, ...], rng: random.Random) -> Object:
-    """What a claim asks for: one request or two, and sometimes a constraint between them."""
+    """The spec of a claim: one request or two, and sometimes a constraint."""
     requests = [_one_wish(f"r{number}", kinds, rng) for number in range(rng.choice((1, 1, 2)))]
     wish: Object = {"requests": requests}
     if rng.random() < 0.2:
@@ -260,7 +260,7 @@ def _one_wish(name: str, kinds: tuple[str, ...], rng: random.Random) -> Object:
 
 
 def _details(rng: random.Random) -> Object:
-    """How many devices, and whichever."""
+    """Random fields of a request: how many devices, and which."""
     more: Object = {}
     if rng.random() < 0.3:
         more["count"] = rng.choice((1, 2, 2, 3))
@@ -274,7 +274,7 @@ def _details(rng: random.Random) -> Object:
 
 
 def _portions(rng: random.Random) -> Object:
-    """How much of a device that is given out in parts."""
+    """A random request for a part of a device."""
     asked = {
         "cores": rng.choice(("5", "25", "60", "100")),
         "memory": rng.choice(("5Gi", "15Gi", "40Gi", "100Gi")),

@@ -1,9 +1,9 @@
-"""Nodes with devices, in the form in which DRA drivers publish them.
+"""Nodes with devices, as DRA drivers publish them.
 
-Whole GPUs and dynamic MIG are as of kubernetes-sigs/dra-driver-nvidia-gpu at 95932046
-(``cmd/gpu-kubelet-plugin``): devices ``gpu-<minor>``, and for each placement of each MIG profile
-``gpu-<minor>-mig-<profile>-<id>-<start>``, which take the memory slices and multiprocessors of their GPU's
-counter set. GPUs that are given out in parts are as in KEP-5075 (consumable capacity).
+Whole GPUs and dynamic MIG follow kubernetes-sigs/dra-driver-nvidia-gpu at 95932046
+(``cmd/gpu-kubelet-plugin``): there are devices ``gpu-<minor>``, and for each placement of each MIG profile
+``gpu-<minor>-mig-<profile>-<id>-<start>``, which consume memory slices and multiprocessors of their GPU's
+counter set. GPUs that are given out in parts follow KEP-5075 (consumable capacity).
 """
 
 import random
@@ -13,7 +13,7 @@ from .workload import node
 
 DRIVER = "gpu.nvidia.com"
 H100, L40S = "NVIDIA H100 80GB HBM3", "NVIDIA L40S"
-# Profile, its id, memory slices, multiprocessors, starts: of an H100 with 80 GB.
+# Profile, its id, memory slices, multiprocessors and starts on an H100 with 80 GB.
 PROFILES = (
     ("1g.10gb", 19, 1, 16, range(7)),
     ("1g.20gb", 15, 2, 26, (0, 2, 4, 6)),
@@ -29,7 +29,7 @@ MEMORY = {"default": "20Gi", "validValues": ["10Gi", "20Gi", "40Gi", "80Gi"]}
 
 
 def divided_node(name: str, gpus: int = 1) -> tuple[Object, list[Object]]:
-    """A node with so many H100 that are divided on demand, and its slices."""
+    """A node with this many H100 that are divided on demand, and its ResourceSlices."""
     rng = random.Random(name)
     counters = [{"name": f"gpu-{minor}-counter-set", "counters": _all_of_it()} for minor in range(gpus)]
     devices = [device for minor in range(gpus) for device in _gpu(minor, rng, divided=True)]
@@ -37,14 +37,14 @@ def divided_node(name: str, gpus: int = 1) -> tuple[Object, list[Object]]:
 
 
 def whole_node(name: str, gpus: int) -> tuple[Object, Object]:
-    """A node with so many L40S or H100, which are not in its allocatable, and their slice."""
+    """A node with this many L40S or H100, which are not in its allocatable, and their ResourceSlice."""
     rng = random.Random(name)
     devices = [device for minor in range(gpus) for device in _gpu(minor, rng, divided=False)]
     return node(name, {}), slice_of(f"{name}-gpus", DRIVER, name, 1, {"devices": devices})
 
 
 def devices_of(kind: str, rng: random.Random) -> tuple[list[Object], list[Object]]:
-    """Devices of a node and their counter sets."""
+    """The devices of a node and their counter sets."""
     devices: list[Object] = []
     counters: list[Object] = []
     for minor in range(rng.choice((2, 4, 6)) if kind == "whole" else rng.choice((1, 2, 3))):
@@ -52,7 +52,7 @@ def devices_of(kind: str, rng: random.Random) -> tuple[list[Object], list[Object
         devices += [_parted(minor, rng)] if kind == "parts" else _gpu(minor, rng, divided=divided)
         if divided:
             counters.append({"name": f"gpu-{minor}-counter-set", "counters": _all_of_it()})
-    if kind == "parts" and rng.random() < 0.4:  # of three there is power for two
+    if kind == "parts" and rng.random() < 0.4:  # of three devices only two have power
         counters.append({"name": POWER, "counters": {"watts": {"value": "1500"}}})
         for device in devices:
             device["consumesCounters"] = [{"counterSet": POWER, "counters": {"watts": {"value": "700"}}}]
@@ -107,7 +107,7 @@ def _gpu(minor: int, rng: random.Random, *, divided: bool) -> list[Object]:
 
 
 def _parted(minor: int, rng: random.Random) -> Object:
-    """A GPU of which parts are given out; now and then it does not say in which portions."""
+    """A GPU that is given out in parts; some have no policy for the size of a part."""
     (whole,) = _gpu(minor, rng, divided=False)
     cores: Object = {"value": "100", "requestPolicy": CORES}
     memory: Object = {"value": "80Gi", "requestPolicy": MEMORY}
@@ -133,7 +133,7 @@ def root(number: int) -> str:
 def slices_of(
     node_name: str, devices: list[Object], counters: list[Object], rng: random.Random, *, missing: bool
 ) -> list[Object]:
-    """Slices of at most so many devices, sometimes one too few, or one of an older generation besides."""
+    """The ResourceSlices of a node. Sometimes one is missing, or there is another of an older generation."""
     size = rng.choice((3, 8, 60)) if len(devices) < 20 else 60
     parts: list[Object] = [{"devices": devices[n : n + size]} for n in range(0, len(devices), size)]
     if counters:

@@ -1,7 +1,7 @@
-"""A proxy before kube-apiserver that spoils the bindings: it refuses some, and loses the answers of others.
+"""A proxy before kube-apiserver that makes bindings fail: it refuses some, and drops the answers of others.
 
-Everything else passes through unchanged, but watches may be held back for a while. Where a binding is spoilt
-"after", the API server has made it and the client does not know.
+It forwards all other requests unchanged, but can delay watches. If a binding fails "after", the API server
+has made it and the client does not know.
 """
 
 import http.client
@@ -24,13 +24,13 @@ FAULTS = tuple(product(("before", "after"), ("500", "409", "hang up")))
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that is killed leaves broken connections."""
+        """Print nothing: a killed client leaves broken connections."""
 
 
 class FaultyApi(Served):
-    """Listens on a free port while its `with` block runs; spoils this share of the bindings, drawn by seed.
+    """Listens on a free port while its `with` block runs, and fails this share of the bindings.
 
-    `bindings` counts what became of each: ("", "") for those that passed, else the fault.
+    `bindings` counts the faults; ("", "") is a binding without a fault.
     """
 
     def __init__(self, upstream: str, certificate: str, *, share: float, seed: int = 1) -> None:
@@ -47,7 +47,7 @@ class FaultyApi(Served):
 
     @contextmanager
     def late(self) -> Iterator[None]:
-        """What watches bring waits until the end of the block."""
+        """Delays all watch events until the end of the block."""
         self._flowing.clear()
         try:
             yield
@@ -61,7 +61,7 @@ class FaultyApi(Served):
             return fault
 
     def _pass_on(self, request: bytes, client: socket.socket, *, watch: bool) -> None:
-        """Send it as it is, and everything that comes back, to the end."""
+        """Forward the request, and the answer until its end."""
         with (
             suppress(OSError),
             self._tls.wrap_socket(
@@ -107,14 +107,14 @@ class FaultyApi(Served):
                     self.close_connection = True
                     return
                 if what:
-                    status, answer = int(what), json.dumps({"message": "spoilt by the test"}).encode()
+                    status, answer = int(what), json.dumps({"message": "failed by the test"}).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
                 self.wfile.write(answer)
 
-            do_PUT = do_POST  # of a Lease
+            do_PUT = do_POST  # for Leases
 
             def _forward(self, body: bytes) -> tuple[int, bytes]:
                 self.upstream.request(self.command, self.path, body, dict(self.headers.items()))
@@ -122,6 +122,6 @@ class FaultyApi(Served):
                 return answer.status, answer.read()
 
             def log_message(self, format: str, *args: object) -> None:
-                """Quiet: `bindings` is the log."""
+                """Print nothing: `bindings` is the log."""
 
         return Handler

@@ -1,4 +1,4 @@
-"""What an ordinary user may write to harm others: pods up to what kube-apiserver lets through."""
+"""Pods that an ordinary user may create to harm others, up to the limits of kube-apiserver."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,12 +17,12 @@ UNREADABLE = (
     {"nvidia.com/vgpu-mode": "mps"},
     {"stowage.dev/gpu-models": "H100," * 40_000},
 )
-"""Annotations that make the request of a running pod unreadable, each by itself."""
+"""Annotations that each make the request of a running pod unreadable."""
 
 
 @contextmanager
 def ordinary_user(cluster: ControlPlane, api: Api) -> Iterator[Api]:
-    """A client with the rights of somebody who runs pods in one namespace."""
+    """A client of a user who may run pods in one namespace."""
     author = {"name": "author", "namespace": "stowage-system"}
     role = {"name": "author", "namespace": NAMESPACE}
     subject = {"kind": "ServiceAccount", **author}
@@ -50,7 +50,7 @@ def ordinary_user(cluster: ControlPlane, api: Api) -> Iterator[Api]:
 
 
 def waiting_pods() -> list[Object]:
-    """Pods that nobody can place, each made to cost more than its share."""
+    """Pods that cannot be placed, each built to cost much time."""
     return [
         pod("asks-for-3000000000", {GPU: 3_000_000_000}),
         pod("asks-for-a-million", {GPU: 1_000_000}),
@@ -67,7 +67,7 @@ def waiting_pods() -> list[Object]:
 
 
 def intruders(node: str) -> list[Object]:
-    """Pods without a GPU, put on a node past every scheduler, whose annotations nobody can read."""
+    """Pods without a GPU and with unreadable annotations, created on a node without a scheduler."""
     notes = [{"stowage.dev/gpus": "banana"}, {"stowage.dev/gpu-compute": "-1"}, *UNREADABLE]
     return [
         pod(f"intruder-{n}-on-{node}", {}, on=node, cpu="10m", annotations=note)

@@ -1,4 +1,4 @@
-"""A reverse proxy between kube-scheduler and Stowage that writes down what they say to each other."""
+"""A reverse proxy between kube-scheduler and Stowage that records their messages."""
 
 import http.client
 import json
@@ -12,7 +12,7 @@ from .background import Served
 
 @dataclass(slots=True, frozen=True)
 class Exchange:
-    """One call; `reply` is None when no answer with status 200 came, which is how kube-scheduler sees it."""
+    """One call. `reply` is None if no answer with status 200 came: then kube-scheduler sees an error."""
 
     verb: str
     request: dict[str, Any]
@@ -26,14 +26,14 @@ class Exchange:
 
 @dataclass(slots=True)
 class Attempt:
-    """What Stowage said in one attempt to schedule a pod: the nodes it left, and their scores if asked."""
+    """Stowage's answers in one attempt to schedule a pod: the nodes that fit, and their scores if asked."""
 
     left: list[str]
     scores: dict[str, int] | None = None
 
     @property
     def best(self) -> list[str]:
-        """The nodes that Stowage held best; all that it left where it was not heard on their order."""
+        """The nodes with the highest score; all nodes that fit if there is no answer with scores."""
         if self.scores is None:
             return self.left
         top = max(self.scores.values())
@@ -41,7 +41,7 @@ class Attempt:
 
 
 class Recorder(Served):
-    """Listens on a free port while its `with` block runs, and forwards everything to `upstream`."""
+    """Listens on a free port while its `with` block runs, and forwards all requests to `upstream`."""
 
     def __init__(self, upstream: str) -> None:
         self._address = urlsplit(upstream).netloc
@@ -56,7 +56,7 @@ class Recorder(Served):
         ]
 
     def attempts(self) -> dict[str, list[Attempt]]:
-        """By pod UID, the attempts in which Stowage left a node, in the order they were made."""
+        """By pod UID, the attempts with at least one node that fits, in order."""
         by_pod: dict[str, list[Attempt]] = {}
         for exchange in self.exchanges():
             if exchange.reply is None:
@@ -69,7 +69,7 @@ class Recorder(Served):
         return by_pod
 
     def _forward(self, path: str, body: bytes) -> bytes | None:
-        """The body of a 200. A connection for each call, so that a restarted Stowage is found at once."""
+        """The body of an answer with status 200. Each call connects anew, to find a restarted Stowage."""
         connection = http.client.HTTPConnection(self._address, timeout=30)
         try:
             connection.request("POST", path, body, {"Content-Type": "application/json"})
@@ -87,7 +87,7 @@ class Recorder(Served):
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"  # kube-scheduler keeps its connections
             disable_nagle_algorithm = True  # without this and the next line a call would take 40 ms
-            wbufsize = 1 << 20  # headers and body leave in one write
+            wbufsize = 1 << 20  # headers and body are sent in one write
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -100,6 +100,6 @@ class Recorder(Served):
                 self.wfile.write(reply or b"")
 
             def log_message(self, format: str, *args: object) -> None:
-                """Quiet: the exchanges are the log."""
+                """Print nothing: the exchanges are the log."""
 
         return Handler

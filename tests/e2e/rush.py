@@ -1,7 +1,7 @@
-"""The rush hour: 100 nodes with 800 GPUs of mixed kinds, and 1,500 pods of mixed shapes that come at once.
+"""A rush: 100 nodes with 800 GPUs of mixed kinds, and 1,500 pods of mixed shapes that arrive at once.
 
-Labels are those of GPU feature discovery, from the label sets that the inventory is tested with. Every kind
-is asked for a little beyond what there is of it, so that some pods must wait.
+The labels are those of GPU feature discovery, from the label sets in the tests of the inventory. The pods
+request slightly more of every kind than there is, so some pods must wait.
 """
 
 import json
@@ -24,7 +24,7 @@ H100_SLICE, T4_SHARED = f"{H100}-MIG-1g.10gb", "Tesla-T4-SHARED"
 
 @dataclass(slots=True, frozen=True)
 class Kind:
-    """Nodes of one kind: their label set, what is different in it, and their devices."""
+    """Nodes of one kind: their label set, the labels that differ from it, and their devices."""
 
     name: str
     count: int
@@ -59,7 +59,7 @@ def nodes() -> list[Object]:
 
 
 def pods() -> list[Object]:
-    """In an order that is mixed, and the same in every run."""
+    """The pods in a random order that is the same in every run."""
     shapes = [
         _alike("train", 15, {GPU: 8}, cpu="96", product=H100),
         _alike("tune-4", 20, {GPU: 4}, product=H100),

@@ -1,6 +1,6 @@
-"""A Service of Kubernetes, in small: one address before several replicas, of which the ready ones are used.
+"""A small Kubernetes Service: one address for several replicas, of which it uses the ready ones.
 
-It directs connections, not requests: one that stands is left alone when its replica is ready no more.
+It directs connections, not requests: an open connection stays when its replica is no longer ready.
 """
 
 import socket
@@ -19,7 +19,7 @@ PROBE_S = 0.1  # kubelet's shortest period is 1 s
 class Service:
     """Listens on a free port while its `with` block runs.
 
-    `leaders` are the replicas that were ready, in turn; `rivals` the times when two were so at once.
+    `leaders` are the replicas that were ready, in order. `rivals` counts how often two were ready at once.
     """
 
     def __init__(self, replicas: Sequence[Stowage]) -> None:
@@ -47,14 +47,15 @@ class Service:
         for thread in self._threads:
             thread.join()
         for thread, caller in self._connections:
-            with suppress(OSError):  # it has ended by itself
+            with suppress(OSError):  # it is closed already
                 caller.shutdown(socket.SHUT_RDWR)
             thread.join()
 
     def _probe(self) -> None:
         while not self._over.wait(PROBE_S):
             ready = [one for one in self._replicas if one.status("/readyz") == 200]
-            # Asked one after the other: only who is ready before and after another one is so beside it.
+            # The probes run one after another. Two are ready at once only if the first is still ready after
+            # the last.
             self.rivals += len(ready) > 1 and ready[0].status("/readyz") == 200
             self._ready = ready[-1] if ready else None
             if self._ready and self._ready not in self.leaders[-1:]:
@@ -70,7 +71,7 @@ class Service:
 
 
 def _connect(caller: socket.socket, replica: Stowage | None) -> None:
-    """Passes on what either side says, until one of them ends."""
+    """Forwards data in both directions until one side closes."""
     with caller, suppress(OSError):
         if replica is None:
             return

@@ -1,7 +1,7 @@
-"""A cluster of shared GPUs, and who has how much of which: counted from API objects and nothing of Stowage's.
+"""A cluster of shared GPUs, and which pod has how much of which GPU, counted without any code of Stowage.
 
-Two ways to share: Stowage's own annotations, and HAMi's device plugin (which kwok's kubelets do not have:
-what it would read is checked instead).
+There are two ways to share: Stowage's own annotations, and HAMi's device plugin. kwok's kubelets have no
+device plugin, so the tests check the annotations that it would read.
 """
 
 import json
@@ -18,7 +18,7 @@ from .workload import node, pod
 MIB = 81559
 OWN_NODES, OWN_GPUS = 15, 8
 HAMI_NODES, HAMI_GPUS = 20, 4
-SLOTS = 10  # pods that HAMi puts on one GPU at most
+SLOTS = 10  # the most pods that HAMi puts on one GPU
 GPU = "nvidia.com/gpu"
 PRODUCT = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": str(MIB)}
 COMPUTE, MEMORY, INDICES = "stowage.dev/gpu-compute", "stowage.dev/gpu-memory", "stowage.dev/gpu-indices"
@@ -37,7 +37,7 @@ class Share:
 
 
 def nodes() -> list[Object]:
-    """200 GPUs: 120 that are set aside for Stowage's own shares, 80 of HAMi's."""
+    """200 GPUs: 120 on nodes that are set aside for Stowage, 80 on HAMi's nodes."""
     own = [
         node(
             f"own-{n:02}",
@@ -71,7 +71,7 @@ def nodes() -> list[Object]:
 
 
 def pods(own: int, hami: int, seed: int = 1) -> list[Object]:
-    """Fractional pods of both kinds, in any order."""
+    """Pods of both kinds that request parts of GPUs, in random order."""
     draw = random.Random(seed)
     mixed = [own_pod(f"own-{n:04}", *draw.choice(OWN_SIZES)) for n in range(own)]
     mixed += [hami_pod(f"hami-{n:04}", *draw.choice(HAMI_SIZES)) for n in range(hami)]
@@ -80,18 +80,18 @@ def pods(own: int, hami: int, seed: int = 1) -> list[Object]:
 
 
 def own_pod(name: str, compute: str, memory: str) -> Object:
-    """One that asks in Stowage's own words."""
+    """A pod in Stowage's own dialect."""
     return pod(name, {}, cpu="100m", annotations={COMPUTE: compute, MEMORY: memory})
 
 
 def hami_pod(name: str, cores: int, mib: int) -> Object:
-    """One that asks in HAMi's words."""
+    """A pod in HAMi's dialect."""
     asked = {GPU: 1, "nvidia.com/gpumem": mib} | ({"nvidia.com/gpucores": cores} if cores else {})
     return pod(name, asked, cpu="100m")
 
 
 def asked(pod: Object) -> tuple[int, int]:
-    """Compute in milli and memory in MiB that a pod asks for."""
+    """Compute in milli and memory in MiB that a pod requests."""
     notes = pod["metadata"].get("annotations", {})
     if COMPUTE in notes:
         return int(notes[COMPUTE].removesuffix("m")), int(notes[MEMORY].removesuffix("Gi")) * 1024
@@ -100,8 +100,7 @@ def asked(pod: Object) -> tuple[int, int]:
 
 
 def assigned(pod: Object) -> Share:
-    """What a bound pod was given, from what is written for the one who hands it out, in the form it must
-    have."""
+    """What a bound pod has, from the annotations for its device plugin, whose form this checks."""
     notes, name = pod["metadata"]["annotations"], pod["spec"]["nodeName"]
     if COMPUTE in notes:
         assert name.startswith("own-")
@@ -120,7 +119,7 @@ def assigned(pod: Object) -> Share:
 
 
 def sums(pods: Iterable[Object]) -> dict[tuple[str, str], tuple[int, int, int]]:
-    """By node and GPU: compute, memory and number of the pods that are bound and have not ended."""
+    """By node and GPU: compute, memory and number of the bound pods that have not ended."""
     held: dict[tuple[str, str], list[Share]] = defaultdict(list)
     for one in pods:
         if one["spec"].get("nodeName") and one["status"]["phase"] not in ("Succeeded", "Failed"):
@@ -134,12 +133,12 @@ def sums(pods: Iterable[Object]) -> dict[tuple[str, str], tuple[int, int, int]]:
 
 
 def overcommitted(pods: Iterable[Object]) -> dict[tuple[str, str], tuple[int, int, int]]:
-    """The GPUs of which more is given out than there is."""
+    """The over-committed GPUs."""
     return {gpu: held for gpu, held in sums(pods).items() if not fits(gpu[0], held, (0, 0))}
 
 
 def has_room(pods: list[Object], waiting: Object) -> list[tuple[str, str]]:
-    """The GPUs that could take a pod that waits."""
+    """The GPUs that have room for a waiting pod."""
     held, size = sums(pods), asked(waiting)
     own = COMPUTE in waiting["metadata"].get("annotations", {})
     every = (
@@ -151,16 +150,16 @@ def has_room(pods: list[Object], waiting: Object) -> list[tuple[str, str]]:
 
 
 def fits(node: str, held: tuple[int, int, int], size: tuple[int, int], *, more: int = 0) -> bool:
-    """Whether a GPU of this node can hold what it holds, this much, and so many pods more."""
+    """Whether a GPU of this node has room for `held`, and for this size and `more` pods in addition."""
     slots = SLOTS if node.startswith("hami") else len(OWN_SIZES) * 1000
     return held[0] + size[0] <= 1000 and held[1] + size[1] <= MIB and held[2] + more <= slots
 
 
 class GpuAudit(PodWatch):
-    """Follows all pods from its `with` statement on, and recounts a GPU whenever a pod is bound to it.
+    """Watches all pods while its `with` block runs, and recounts a GPU whenever a pod is bound to it.
 
-    `pods` are the pods as last seen, by UID; `bound` the UIDs of those that have a node; `findings` what must
-    not happen, in words.
+    `pods` are the pods as last seen, by UID. `bound` are the UIDs of those that have a node. `findings`
+    describe what must not happen.
     """
 
     def __init__(self, api: Api) -> None:
@@ -171,7 +170,7 @@ class GpuAudit(PodWatch):
         self.findings: list[str] = []
 
     def settled(self) -> bool:
-        """Whether every pod runs, or was found unschedulable and fits nowhere."""
+        """Whether every pod runs, or is unschedulable and fits nowhere."""
         pods = list(self.pods.values())
         waiting = [pod for pod in pods if not runs(pod)]
         if not pods or any(pod["spec"].get("nodeName") or not unschedulable(pod) for pod in waiting):

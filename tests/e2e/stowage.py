@@ -1,4 +1,4 @@
-"""Stowage as it runs in a cluster: a process of its own, with the rights of deploy/ and no others."""
+"""Stowage as in a cluster: a process with only the rights of deploy/."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ SCHEDULERS = ROOT / "scheduler-config"
 
 
 class Stowage:
-    """It runs while its `with` block does, on a free port of its own; settings go by environment.
+    """Runs on a free port during its `with` block. Settings are passed as environment variables.
 
     It has started when it answers `awaits` with 200.
     """
@@ -41,7 +41,7 @@ class Stowage:
         self.process = Process(
             name, command, log=plane.logs / f"{name}.log", ready=lambda: self.status(awaits) == 200
         )
-        # Kernels that are compiled once make a restart quick, also where make has not set a place for them.
+        # A cache of compiled kernels makes a restart quick, also if make has not set one.
         kernels = {"NUMBA_CACHE_DIR": str(plane.directory / "kernels")}
         given = {f"STOWAGE_{key}": value for key, value in settings.items()}
         self.process.environment = kernels | os.environ | given
@@ -56,7 +56,7 @@ class Stowage:
         self.process.stop()
 
     def status(self, path: str) -> int:
-        """The status of a GET; 0 while nobody listens."""
+        """The status of a GET, 0 if nothing listens."""
         try:
             return httpx.get(self.url + path, trust_env=False, timeout=2).status_code
         except httpx.TransportError:
@@ -69,17 +69,17 @@ class Stowage:
         return document
 
     def flush(self, api: Api) -> None:
-        """Waits until it knows all nodes and which pods hold something on them, as the API has it now."""
+        """Waits until Stowage has the same nodes, with the same pods on them, as the API server."""
         eventually(lambda: self.holders() == holders(api), within_s=30, what="Stowage agrees with the API")
 
     def holders(self) -> dict[str, set[str]]:
-        """By node, the pods that hold something there."""
+        """The pods on each node, according to Stowage."""
         nodes = self.json("/debug/nodes")["nodes"]
         return {node["name"]: {holder["pod"] for holder in node["holders"]} for node in nodes}
 
 
 def holders(api: Api) -> dict[str, set[str]]:
-    """The same, from the API."""
+    """The pods on each node, according to the API server."""
     found: dict[str, set[str]] = {node["metadata"]["name"]: set() for node in api.list("Node")["items"]}
     for pod in api.list("Pod")["items"]:
         if node := pod["spec"].get("nodeName"):
@@ -88,26 +88,26 @@ def holders(api: Api) -> dict[str, set[str]]:
 
 
 def apply(api: Api, file: str) -> None:
-    """Creates what a file of deploy/ holds. A field that the API server does not know is an error."""
+    """Creates the objects in a file of deploy/. A field that the API server does not know is an error."""
     for document in manifests(file):
         api.create(document, fieldValidation="Strict")
 
 
 @contextmanager
 def applied(api: Api, file: str) -> Iterator[None]:
-    """`apply`, until the end of the block."""
+    """Applies a file of deploy/, and deletes its objects at the end of the block."""
     try:
         apply(api, file)
         yield
     finally:
         for document in manifests(file):
             metadata = document["metadata"]
-            with suppress(httpx.HTTPStatusError):  # it was not made
+            with suppress(httpx.HTTPStatusError):  # it was not created
                 api.delete(document["kind"], metadata["name"], metadata.get("namespace", ""))
 
 
 def manifests(file: str) -> list[Object]:
-    """What a file of deploy/ holds."""
+    """The objects in a file of deploy/."""
     return list(yaml.safe_load_all((ROOT / "deploy" / file).read_text()))
 
 

@@ -1,4 +1,4 @@
-"""The auditor finds what it is there to find."""
+"""The audit finds over-committed nodes, and nothing else."""
 
 from .audit import Audit
 from .books import Books, needs

@@ -1,5 +1,5 @@
 """2,000 pods on parts of 200 shared GPUs, bound by the leader of two Stowages while bindings fail and leaders
-die; and the shipped example."""
+die. And the shipped example."""
 
 import time
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from .stowage import ROOT, Stowage, applied
 
 EXAMPLE = ROOT / "deploy" / "examples" / "shared-gpu.yaml"
 OWN, HAMI = 1300, 700
-MEANWHILE = 250  # pods that each leader binds at least
+MEANWHILE = 250  # the least that each leader binds
 ELECTION = {"LEADER_ELECTION": "stowage-system/stowage", "LEASE_SECONDS": "5"}
 
 
@@ -35,7 +35,7 @@ def faulty(cluster: ControlPlane) -> Iterator[FaultyApi]:
 def replicas(
     cluster: ControlPlane, api: Api, stowage_kubeconfig: Path, faulty: FaultyApi
 ) -> Iterator[list[Stowage]]:
-    """Two with the rights of deploy/ and no others, one of which leads."""
+    """Two with only the rights of deploy/, of which one leads."""
     with ExitStack() as stack:
         stack.enter_context(applied(api, "behind-a-service.yaml"))
         stack.enter_context(applied(api, "rbac-bind.yaml"))
@@ -48,7 +48,7 @@ def replicas(
 def test_no_share_is_given_out_twice_whatever_fails(
     cluster: ControlPlane, api: Api, faulty: FaultyApi, replicas: list[Stowage]
 ) -> None:
-    """The leader is killed twice and stopped once, and the other one takes over each time."""
+    """The leader is killed twice and stopped once, and each time the other replica takes over."""
     api.create_all(sharing.nodes())
     api.create_all(sharing.pods(OWN, HAMI))
     with Service(replicas) as service:
@@ -59,7 +59,7 @@ def test_no_share_is_given_out_twice_whatever_fails(
                 are_bound(lambda: len(audit.bound), len(audit.bound) + MEANWHILE)
                 leader = service.leaders[-1]
                 end(leader.process)
-                leader.process.start(within_s=180)  # as kubelet would
+                leader.process.start(within_s=180)  # as kubelet does
             eventually(audit.settled, within_s=240, what="every pod runs or waits", every_s=0.2)
             print(f"{len(audit.bound)} of {len(audit.pods)} pods bound in {time.monotonic() - started:.1f} s")
             waiting = check_the_end(api, audit, OWN + HAMI)
@@ -75,7 +75,7 @@ def test_no_share_is_given_out_twice_whatever_fails(
 def test_the_example_gets_the_index_of_one_gpu(
     cluster: ControlPlane, api: Api, replicas: list[Stowage]
 ) -> None:
-    """The shipped manifest, on a node that is closed as docs/bind.md has it."""
+    """The shipped manifest, on a node that is set aside as in docs/bind.md."""
     set_aside = sharing.nodes()[0]
     taint = {"key": "stowage.dev/gpu-sharing", "value": "true", "effect": "NoSchedule"}
     api.create(set_aside | {"spec": {"taints": [taint]}})

@@ -1,4 +1,4 @@
-"""What `python -m tests.e2e.controlplane.build` says and asks for, without building anything again."""
+"""What `python -m tests.e2e.controlplane.build` prints and needs, without a build."""
 
 import os
 import subprocess

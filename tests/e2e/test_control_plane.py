@@ -1,4 +1,4 @@
-"""The control plane itself, before anything is asked of Stowage."""
+"""The control plane itself, without Stowage."""
 
 import os
 from pathlib import Path

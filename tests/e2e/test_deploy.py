@@ -1,4 +1,4 @@
-"""The manifests of deploy/, as the real API server understands them, and what their rights are good for."""
+"""The real API server accepts the manifests of deploy/, and their rights suffice."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ LAYOUTS = ["behind-a-service.yaml", "beside-kube-scheduler.yaml"]
 
 @pytest.mark.parametrize("file", LAYOUTS)
 def test_the_api_server_takes_every_field(api: Api, stowage_kubeconfig: Path, file: str) -> None:
-    """`stowage_kubeconfig` has applied rbac.yaml before, as a user does."""
+    """`stowage_kubeconfig` has applied rbac.yaml first, as a user does."""
     with applied(api, file):
         for document in manifests(file):
             metadata = document["metadata"]

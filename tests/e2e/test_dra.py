@@ -1,4 +1,4 @@
-"""Devices of claims: what Stowage foresees is what kube-scheduler gives, and its scores keep GPUs whole."""
+"""Devices of claims: Stowage predicts what kube-scheduler allocates, and its scores keep GPUs whole."""
 
 import random
 import time
@@ -22,35 +22,35 @@ RATE = 0.95
 FAST: Object = PLAIN | {"clientConnection": {"qps": 1000, "burst": 2000}}
 
 
-def test_what_is_foreseen_is_what_kube_scheduler_gives(
+def test_kube_scheduler_allocates_what_is_predicted(
     cluster: ControlPlane, api: Api, stowage: Stowage
 ) -> None:
     rng = random.Random(SEED)
     cases = [case(f"case-{number}", rng) for number in range(CASES)]
     create(api, cases)
     eventually(lambda: knows(stowage, cases), within_s=60, what="Stowage knows all devices and claims")
-    foreseen = settled(lambda: {one.name: options(stowage, one) for one in cases})
+    predicted = settled(lambda: {one.name: options(stowage, one) for one in cases})
     with cluster.scheduler(FAST):
         eventually(lambda: all(map(tried, api.list("Pod")["items"])), within_s=120, what="all pods are tried")
     pods = {pod["metadata"]["name"]: pod for pod in api.list("Pod")["items"]}
     claims = {claim["metadata"]["name"]: claim for claim in api.list("ResourceClaim")["items"]}
     outcomes: Counter[str] = Counter()
     for one in cases:
-        outcome, told = judged(foreseen[one.name], pods[f"{one.name}-pod"], claims)
+        outcome, told = judged(predicted[one.name], pods[f"{one.name}-pod"], claims)
         outcomes[outcome] += 1
         if outcome not in ("right", "rightly none"):
             print(f"{one.name}: {outcome}: {told}")
     right = outcomes["right"] + outcomes["rightly none"]
-    print(f"{right} of {CASES} cases foreseen ({right / CASES:.1%}): {dict(outcomes)}")
+    print(f"{right} of {CASES} cases predicted ({right / CASES:.1%}): {dict(outcomes)}")
     assert right / CASES >= RATE
-    # Or it would show nothing: enough of the pods get devices, and of those the rate holds, too.
+    # Enough pods get devices, and the rate holds among these pods, too: else the test would show nothing.
     assert outcomes["right"] >= 0.5 * CASES
     assert outcomes["right"] >= RATE * (CASES - outcomes["rightly none"])
 
 
 def test_small_parts_are_put_together(cluster: ControlPlane, api: Api, stowage: Stowage) -> None:
-    """Four GPUs that can be divided: all seven small parts end on one of them. Left alone, kube-scheduler
-    takes any node, and three GPUs are whole no more."""
+    """Of four GPUs that can be divided, all seven small parts get on one. kube-scheduler alone takes any
+    node, and leaves fewer whole GPUs."""
     api.create_all(classes())
     names = [f"n{number}" for number in range(4)]
     for node, slices in map(divided_node, names):
@@ -90,8 +90,8 @@ def test_claims_do_not_wait_for_stowage(cluster: ControlPlane, api: Api) -> None
 
 
 def test_gpus_that_no_node_advertises(cluster: ControlPlane, api: Api, stowage: Stowage) -> None:
-    """A class of devices stands for nvidia.com/gpu: pods that ask for it go where the devices are, and of two
-    nodes the one that is used already is filled first."""
+    """A device class replaces nvidia.com/gpu. Pods that request it go to the nodes with such devices, and
+    fill the used node first."""
     standing = next(one for one in classes() if one["metadata"]["name"] == "gpu.nvidia.com")
     standing["spec"]["extendedResourceName"] = GPU
     api.create(standing)
@@ -112,7 +112,7 @@ def test_gpus_that_no_node_advertises(cluster: ControlPlane, api: Api, stowage: 
 
 
 def create(api: Api, cases: list[Case]) -> None:
-    """The cases, and what is given out in them already."""
+    """Create the cases, with their allocated claims."""
     claims = [claim for one in cases for claim in one.claims]
     api.patch(
         "Namespace", NAMESPACE, {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
@@ -129,12 +129,12 @@ def create(api: Api, cases: list[Case]) -> None:
 
 
 def give(api: Api, claim: Object) -> None:
-    """What a scheduler does in the end."""
+    """Allocate a claim as a scheduler does."""
     api.patch("ResourceClaim", f"{claim['metadata']['name']}/status", {"status": claim["status"]})
 
 
 def knows(stowage: Stowage, cases: list[Case]) -> bool:
-    """Whether it has heard of every device, of who holds it, and of every pod and claim that waits."""
+    """Whether Stowage knows every device, the claims that hold it, and every waiting pod and claim."""
     nodes = {node["name"]: node["devices"] for node in stowage.json("/debug/nodes")["nodes"]}
     expected = {name: count for one in cases for name, count in one.devices.items()}
     if {name: len(devices) for name, devices in nodes.items()} != expected:
@@ -147,7 +147,7 @@ def knows(stowage: Stowage, cases: list[Case]) -> bool:
 
 
 def settled(look: Callable[[], dict[str, list[Object]]]) -> dict[str, list[Object]]:
-    """What is seen twice, a second apart: a claim that has not been heard of looks like one that is gone."""
+    """The first result that is the same a second later: missing claims look like deleted ones."""
     seen = look()
     while True:
         time.sleep(1)
@@ -157,19 +157,19 @@ def settled(look: Callable[[], dict[str, list[Object]]]) -> dict[str, list[Objec
 
 
 def explained(stowage: Stowage, one: Case) -> Object:
-    """How the pod of a case stands."""
+    """Stowage's present explanation for the pod of a case."""
     now: Object = stowage.json(f"/debug/pods/default/{one.name}-pod")["now"]
     return now
 
 
 def options(stowage: Stowage, one: Case) -> list[Object]:
-    """The nodes of a case that have the devices, says Stowage."""
+    """The nodes of a case that have the devices, according to Stowage."""
     best: list[Object] = explained(stowage, one)["best"]
     return best
 
 
 def tried(pod: Object) -> bool:
-    """Whether kube-scheduler has put the pod somewhere, or has said that it cannot."""
+    """Whether kube-scheduler has placed the pod, or has reported that it cannot."""
     conditions = pod["status"].get("conditions", ())
     return bool(pod["spec"].get("nodeName")) or any(
         one["type"] == "PodScheduled" and one["status"] == "False" for one in conditions
@@ -177,12 +177,12 @@ def tried(pod: Object) -> bool:
 
 
 def judged(options: list[Object], pod: Object, claims: dict[str, Object]) -> tuple[str, object]:
-    """How what was foreseen compares with what came, in a word and in full."""
+    """How the prediction compares with the allocation: the outcome, and the details."""
     node = pod["spec"].get("nodeName")
-    foreseen = {option["node"]: option["devices"] for option in options}
+    predicted = {option["node"]: option["devices"] for option in options}
     if not node:
         why = [one["message"] for one in pod["status"]["conditions"] if one["type"] == "PodScheduled"]
-        return ("wrongly some", (foreseen, why)) if any(foreseen.values()) else ("rightly none", why)
+        return ("wrongly some", (predicted, why)) if any(predicted.values()) else ("rightly none", why)
     names = [entry["resourceClaimName"] for entry in pod["spec"]["resourceClaims"]]
     if made := pod["status"].get("extendedResourceClaimStatus"):
         names.append(made["resourceClaimName"])
@@ -191,13 +191,13 @@ def judged(options: list[Object], pod: Object, claims: dict[str, Object]) -> tup
         for name in names
         for result in claims[name]["status"]["allocation"]["devices"]["results"]
     ]
-    if foreseen.get(node) == given:
+    if predicted.get(node) == given:
         return "right", given
-    return ("other devices" if foreseen.get(node) else "wrongly none"), (foreseen, given)
+    return ("other devices" if predicted.get(node) else "wrongly none"), (predicted, given)
 
 
 def devices(stowage: Stowage, node: str) -> list[Object]:
-    """The devices of a node, as Stowage shows them."""
+    """The devices of a node, according to Stowage."""
     told: list[Object] = stowage.json(f"/debug/nodes/{node}")["devices"]
     return told
 
@@ -215,5 +215,5 @@ def wait_until_held(stowage: Stowage, pod: str, nodes: list[str]) -> None:
 
 
 def held(stowage: Stowage, pod: str, nodes: list[str]) -> bool:
-    """Whether Stowage knows the device of a pod's claim."""
+    """Whether Stowage knows the device of the pod's claim."""
     return any(f"default/{pod}" in device["pods"] for node in nodes for device in devices(stowage, node))

@@ -1,5 +1,5 @@
-"""A kube-scheduler and a Stowage in one pod, twice, as in deploy/beside-kube-scheduler.yaml: the one that is
-asked must bind on top of what the other one has bound."""
+"""Two pods, each with a kube-scheduler and a Stowage, as in deploy/beside-kube-scheduler.yaml. The Stowage
+that takes over must know what the other one has bound."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -18,25 +18,25 @@ from .faults import FaultyApi
 from .stowage import Stowage, applied
 
 OWN, HAMI, SOME = 330, 150, 80
-# In the proportions of the defaults, which are 15, 10 and 2 seconds.
+# Shorter than the defaults of 15, 10 and 2 seconds, in the same proportions.
 ELECTION = {"leaseDuration": "6s", "renewDeadline": "4s", "retryPeriod": "800ms"}
 
 
 @dataclass
 class Pod:
-    """The two containers, and what Stowage takes for the API server."""
+    """The two containers, and the API server that Stowage uses."""
 
     scheduler: Process
     stowage: Stowage
     api: FaultyApi
 
     def is_told_to_stop(self) -> None:
-        """kube-scheduler gives its Lease up at once, and Stowage may have bindings under way."""
+        """kube-scheduler releases its Lease at once, while Stowage may have bindings in flight."""
         self.scheduler.stop()
         self.stowage.process.stop()
 
     def is_lost(self) -> None:
-        """As with its node."""
+        """Both containers die, as with their node."""
         self.scheduler.kill()
         self.stowage.process.kill()
 
@@ -47,7 +47,7 @@ class Pod:
 
 @pytest.fixture
 def two_pods(cluster: ControlPlane, api: Api, stowage_kubeconfig: Path) -> Iterator[list[Pod]]:
-    """The first one's scheduler leads."""
+    """Two pods, of which the first has the leading scheduler."""
     with ExitStack() as stack:
         stack.enter_context(applied(api, "rbac-bind.yaml"))
         stack.callback(api.delete, "Lease", "stowage-scheduler")
@@ -72,7 +72,7 @@ def is_led(api: Api) -> bool:
 def test_the_next_scheduler_has_a_stowage_that_binds_on_top(
     cluster: ControlPlane, api: Api, two_pods: list[Pod]
 ) -> None:
-    """Each take-over comes while the next Stowage's watch is late: what was bound last it has not seen."""
+    """Each take-over happens while the next Stowage's watch is late, so it has not seen the last bindings."""
     api.create_all(sharing.nodes())
     leader, other = two_pods
     waiting = iter(sharing.pods(OWN, HAMI))

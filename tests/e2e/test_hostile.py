@@ -1,4 +1,4 @@
-"""An ordinary user creates and annotates pods to harm others; 300 normal pods beside them all run."""
+"""An ordinary user creates and annotates pods to harm others, and 300 normal pods still all run."""
 
 import re
 from collections import defaultdict
@@ -16,7 +16,7 @@ from .stowage import Stowage, applied
 from .workload import node, pod
 
 PLAIN, SHARED, GPUS = 20, 10, 8
-WHOLE, PARTS = 120, 180  # the normal pods, of one GPU and of a quarter of one
+WHOLE, PARTS = 120, 180  # the normal pods, with one GPU each and with a quarter of a GPU each
 
 
 def test_normal_pods_get_their_place_beside_hostile_ones(
@@ -60,7 +60,7 @@ def normal_pods() -> list[Object]:
 
 
 def place_what_the_author_runs(author: Api, api: Api) -> dict[str, list[tuple[str, str, int, int]]]:
-    """Pods of whole GPUs and of parts; by name what each has: (node, GPU, milli, MiB)."""
+    """Pods with whole GPUs and with parts; by name what each has: (node, GPU, milli, MiB)."""
     names = [f"train-{n}" for n in range(2)] + [f"part-{n}" for n in range(10)]
     for name in names:
         author.create(pod(name, {GPU: GPUS}) if name.startswith("train") else own_pod(name, "500m", "30Gi"))
@@ -71,7 +71,7 @@ def place_what_the_author_runs(author: Api, api: Api) -> dict[str, list[tuple[st
 
 
 def shares(one: Object) -> list[tuple[str, str, int, int]]:
-    """What a bound pod has of each GPU, read while its annotations are as they were bound."""
+    """What a bound pod has of each GPU, read before its annotations are changed."""
     notes = one["metadata"].get("annotations", {})
     if INDICES not in notes:
         return []
@@ -89,7 +89,7 @@ def placed(api: Api) -> list[Object]:
 def no_gpu_is_given_out_twice(
     api: Api, before: dict[str, list[tuple[str, str, int, int]]]
 ) -> dict[tuple[str, str], tuple[int, int]]:
-    """The GPUs of which more is given out than there is: compute in milli, memory in MiB."""
+    """The over-committed GPUs: compute in milli, memory in MiB."""
     held: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
     for found in (*before.values(), *(shares(one) for one in placed(api))):
         for on, index, milli, mib in found:
@@ -100,7 +100,7 @@ def no_gpu_is_given_out_twice(
 
 
 def check_the_log(stowage: Stowage) -> None:
-    """Nothing failed inside, and no line quotes more than a little of what the author wrote."""
+    """The log has no internal error, and no line quotes much of what the author wrote."""
     lines = stowage.process.log.read_text().splitlines()
     assert not [line for line in lines if re.search('internal error|Traceback| failed"', line)]
     assert max(map(len, lines)) < 1000

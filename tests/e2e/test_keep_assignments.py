@@ -1,4 +1,4 @@
-"""deploy/keep-assignments.yaml in the real API server: what the owner of a pod may edit, and who else may."""
+"""deploy/keep-assignments.yaml in the real API server: what the owner of a pod and others may edit."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -19,7 +19,7 @@ NAMESPACE = "stowage-system"
 
 
 def account(name: str, namespace: str) -> list[Object]:
-    """A service account that may do with pods what an ordinary user may."""
+    """A service account with the rights of an ordinary user on pods."""
     subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
     role = {"apiGroup": GROUP, "kind": "ClusterRole", "name": name}
     may = {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "get", "patch", "delete"]}
@@ -64,7 +64,7 @@ def clients(cluster: ControlPlane, api: Api, stowage_kubeconfig: object) -> Iter
 
 
 def refused(action: Callable[[], object]) -> str:
-    """What the policy says; fails where the API server takes it, or refuses it for another reason."""
+    """The message of the policy. Fails if the API server accepts the request, or refuses it otherwise."""
     with pytest.raises(httpx.HTTPStatusError) as error:
         action()
     text = error.value.response.text
@@ -76,28 +76,28 @@ def test_what_a_pod_was_given_stays_as_it_was_bound(api: Api, clients: dict[str,
     owner, plugin, stowage = clients["owner"], clients["plugin"], clients["stowage"]
     api.create(node("n1", {}))
     forged = {HAMI: ";"}
-    owner.create(pod("before", {}, annotations={INDICES: "1"}))  # the policy is not there yet
+    owner.create(pod("before", {}, annotations={INDICES: "1"}))  # the policy does not exist yet
     with applied(api, "keep-assignments.yaml"):
         probe = pod("probe", {}, annotations={INDICES: "1"})
         eventually(lambda: not taken(owner, probe), within_s=30, what="the policy is in force")
 
-        # An ordinary user makes pods, and edits them while they wait.
+        # An ordinary user creates pods, and edits them while they wait.
         owner.create(pod("plain", {}))
         owner.create(pod("waits", {}, annotations={COMPUTE: "300m"}))
         annotate(owner, "waits", annotations={COMPUTE: "400m"}, labels={"a": "b"})
-        annotate(owner, "plain", annotations=forged)  # a sharing system's scheduler writes it anew
+        annotate(owner, "plain", annotations=forged)  # a sharing system's scheduler overwrites it
         assert INDICES in refused(lambda: owner.create(pod("one", {}, annotations={INDICES: "0"})))
         assert HAMI in refused(lambda: owner.create(pod("one", {}, on="n1", annotations=forged)))
         assert INDICES in refused(lambda: annotate(owner, "waits", annotations={INDICES: "0"}))
         owner.create(pod("on", {}, on="n1"))
 
-        # Stowage binds, and says which GPU it is.
+        # Stowage binds the pod, and writes its GPU.
         stowage.bind("waits", "n1", {INDICES: "0"})
         assert api.get("Pod", "waits")["metadata"]["annotations"] == {COMPUTE: "400m", INDICES: "0"}
         running = lambda: api.get("Pod", "waits")["status"].get("phase") == "Running"  # noqa: E731
-        eventually(running, within_s=60, what="the pod runs: its status is updated all the same")
+        eventually(running, within_s=60, what="the pod runs: the policy allows the update of its status")
 
-        # From then on nothing of that changes, and everything else does.
+        # From then on these annotations cannot change, and everything else can.
         for change in (
             {"annotations": {COMPUTE: "1m"}},
             {"annotations": {COMPUTE: None}},
@@ -113,17 +113,18 @@ def test_what_a_pod_was_given_stays_as_it_was_bound(api: Api, clients: dict[str,
             assert name in refused(lambda change=change: annotate(owner, "waits", **change))
         annotate(owner, "waits", labels={"team": "ml"}, annotations={"note": "mine", COMPUTE: "400m"})
         annotate(owner, "on", labels=None, annotations={"note": "x" * 200_000})
-        annotate(owner, "before", labels={"a": "b"})  # what is there already stands in nobody's way
+        # Annotations from before the policy do not prevent other edits.
+        annotate(owner, "before", labels={"a": "b"})
         annotate(plugin, "waits", annotations={"hami.io/bind-phase": "success"})
         annotate(api, "waits", annotations={COMPUTE: "300m"})  # an administrator
 
-        # A controller that makes pods from templates is no way around it.
+        # A controller that creates pods from templates cannot bypass the policy.
         assert INDICES in refused(lambda: plugin.create(pod("two", {}, annotations={INDICES: "0"})))
         owner.delete("Pod", "waits")
 
 
 def taken(client: Api, obj: Object) -> bool:
-    """Whether the API server would take this object."""
+    """Whether the API server would accept this object."""
     try:
         client.create(obj, dryRun="All")
     except httpx.HTTPStatusError:

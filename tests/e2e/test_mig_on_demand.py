@@ -1,6 +1,6 @@
-"""HAMi's MIG mode: a real kube-scheduler fills GPUs through Stowage's bind, and no slice is given twice.
+"""HAMi's MIG mode: a real kube-scheduler fills GPUs through Stowage's bind, and no slice is given out twice.
 
-kwok's kubelets have no device plugin of HAMi's: what it would read is recounted instead, from API objects.
+kwok's kubelets do not run HAMi's device plugin, so the test checks the annotations that it would read.
 """
 
 import json
@@ -15,7 +15,7 @@ from .sharing import GPU, hami_pod
 from .stowage import Stowage, applied, scheduler_configuration
 from .workload import node
 
-# Of an A100 of 40 GB, in the form of HAMi's register.
+# The profiles of an A100 with 40 GB, as in HAMi's register.
 PROFILES = [
     {
         "name": name,
@@ -64,17 +64,17 @@ def test_no_slice_is_given_out_twice(cluster: ControlPlane, api: Api, stowage_ku
         assert 0 < len(running) < len(pods)
         for pod in draw.sample(running, 8):
             api.delete("Pod", pod["metadata"]["name"])
-        # Who was refused while room was on its way to another pod is looked at again at the next event.
+        # A pod that was refused while room was reserved for another pod is tried again at the next event.
         more = (f"more-{n}" for n in range(100))
         again = lambda: settled_after(api, next(more))  # noqa: E731
-        eventually(again, within_s=120, what="others have their room", every_s=3)
+        eventually(again, within_s=120, what="other pods have taken the room", every_s=3)
         names = {pod["metadata"]["name"] for pod in running}
         assert any(runs(pod) and pod["metadata"]["name"] not in names for pod in api.list("Pod")["items"])
         check_the_books(api, stowage)
 
 
 def taken(pods: list[Object]) -> dict[str, set[int]]:
-    """The slices of each GPU that pods have, by what is written for the plugin, in the form it must have."""
+    """The slices that pods have on each GPU, from the annotations for the plugin, whose form this checks."""
     found: dict[str, set[int]] = {uuid: set() for uuids in UUIDS for uuid in uuids}
     for pod in pods:
         if not pod["spec"].get("nodeName"):
@@ -95,7 +95,7 @@ def taken(pods: list[Object]) -> dict[str, set[int]]:
 
 
 def settled(api: Api) -> bool:
-    """Whether every pod runs, or was found unschedulable and fits nowhere."""
+    """Whether every pod runs, or is unschedulable and fits nowhere."""
     pods = api.list("Pod")["items"]
     slices = taken(pods)
     waiting = [pod for pod in pods if not runs(pod)]
@@ -103,7 +103,7 @@ def settled(api: Api) -> bool:
 
 
 def settled_after(api: Api, name: str) -> bool:
-    """The same; if not, a node without GPUs comes, at which kube-scheduler looks at all pods that wait."""
+    """The same. If not, creates a node without GPUs, so that kube-scheduler tries all waiting pods again."""
     if settled(api):
         return True
     api.create(node(name, {}))
@@ -117,7 +117,7 @@ def has_room(slices: dict[str, set[int]], mib: int) -> bool:
 
 
 def check_the_books(api: Api, stowage: Stowage) -> None:
-    """Stowage has the same slices in its books."""
+    """Stowage counts the same slices as taken."""
     nodes = {node["name"]: node for node in stowage.json("/debug/nodes")["nodes"]}
     for uuid, slices in taken(api.list("Pod")["items"]).items():
         _, name, index = uuid.split("-")

@@ -1,4 +1,4 @@
-"""A pod of higher priority takes the place of others, where Stowage agrees that this makes room."""
+"""A pod of higher priority preempts others on a node where Stowage finds that this makes room."""
 
 from .controlplane.api import Api
 from .controlplane.cluster import ControlPlane
@@ -14,7 +14,7 @@ H100 = LABEL_SETS["h100-sxm-8-whole"]
 def test_victims_go_where_it_helps(
     cluster: ControlPlane, api: Api, stowage: Stowage, recorder: Recorder
 ) -> None:
-    """kube-scheduler would evict the one pod of the node that is being re-partitioned, for nothing."""
+    """kube-scheduler alone would evict the one pod on the node whose MIG configuration changes, in vain."""
     api.create(node("busy", {GPU: 8}, labels=H100))
     api.create(node("changing", {GPU: 8}, labels=H100 | {"nvidia.com/mig.config.state": "pending"}))
     api.create(priority_class("urgent", 1000))

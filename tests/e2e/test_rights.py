@@ -1,4 +1,4 @@
-"""The rights of deploy/: enough for Stowage to work (as it does in every test here), and no more."""
+"""The rights of deploy/ are enough for Stowage, as all tests here show, and allow nothing else."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -81,7 +81,7 @@ def config_map(name: str) -> Object:
 def test_stowage_follows_the_one_configmap_of_the_mig_manager(
     cluster: ControlPlane, api: Api, stowage_kubeconfig: Path
 ) -> None:
-    """Its default name in the GPU operator is what the Role has; the guess is that whole GPUs come first."""
+    """The Role names the GPU operator's default. Without the ConfigMap Stowage guesses: whole GPUs first."""
     name = "default-mig-parted-config"
     api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu-operator"}})
     labels = {"nvidia.com/mig.config": "first-two", "nvidia.com/mig.config.state": "success"}
@@ -107,7 +107,7 @@ def test_stowage_follows_the_one_configmap_of_the_mig_manager(
 
 
 def small(stowage: Stowage) -> tuple[list[int], list[int]]:
-    """On which GPUs of the node the small instances are, and how many on each."""
+    """The GPUs of the node that have small instances, and how many each has."""
     pools = stowage.json("/debug/nodes/n1")["pools"]
     (pool,) = [one for one in pools if one["resource"] == SMALL]
     return pool["gpus"], pool["each"]

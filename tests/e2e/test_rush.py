@@ -1,4 +1,4 @@
-"""1,500 pods at once on 100 nodes with 800 GPUs, in calm and with components killed half-way."""
+"""1,500 pods at once on 100 nodes with 800 GPUs, without faults and with components killed half way."""
 
 import time
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def test_stowage_is_killed_half_way(
 ) -> None:
     audit = schedule_everything(cluster, recorder, half_way=stowage.process.restart)
     check_the_end(api, audit, stowage)
-    # kube-scheduler handles one pod at a time, and goes on by itself where `prioritize` does not answer.
+    # kube-scheduler handles one pod at a time, and continues without scores if `prioritize` does not answer.
     attempts = recorder.attempts()
     unheard = [uid for uid in audit.bound if len(attempts[uid][-1].best) > 1]
     assert len(unheard) <= 1
@@ -41,13 +41,13 @@ def test_the_api_server_is_killed_half_way(
 ) -> None:
     audit = schedule_everything(cluster, recorder, half_way=cluster.apiserver.restart)
     check_the_end(api, audit, stowage)
-    # A binding whose answer was lost is tried again, in vain: not the last attempt counts, but one of them.
+    # kube-scheduler retries a binding without an answer, in vain: any attempt counts, not only the last.
     attempts = recorder.attempts()
     assert all(node in [only(one.best) for one in attempts[uid]] for uid, node in audit.bound.items())
 
 
 def schedule_everything(cluster: ControlPlane, recorder: Recorder, *, half_way: Callable[[], None]) -> Audit:
-    """Lets kube-scheduler find all pods waiting at once; `half_way` is called while it places them."""
+    """Starts kube-scheduler when all pods wait, and calls `half_way` while it places them."""
     cluster.api.create_all(rush.nodes())
     cluster.api.create_all(rush.pods())
     with Audit(cluster.api) as audit, cluster.scheduler(scheduler_configuration(recorder.url)):
@@ -60,7 +60,7 @@ def schedule_everything(cluster: ControlPlane, recorder: Recorder, *, half_way: 
 
 
 def check_the_end(api: Api, audit: Audit, stowage: Stowage) -> None:
-    """Nothing is lost, nothing was ever over-committed, and no pod waits that fits somewhere."""
+    """No pod is lost, no node was ever over-committed, and no waiting pod fits anywhere."""
     nodes, pods = api.list("Node")["items"], api.list("Pod")["items"]
     assert audit.findings == []
     assert {pod["metadata"]["name"] for pod in pods} == {pod["metadata"]["name"] for pod in rush.pods()}
@@ -69,7 +69,7 @@ def check_the_end(api: Api, audit: Audit, stowage: Stowage) -> None:
     waiting = [pod for pod in pods if not runs(pod)]
     assert [(pod["metadata"]["name"], books.fitting(pod)) for pod in waiting if books.fitting(pod)] == []
     stowage.flush(api)
-    assert 0 < len(waiting) < len(pods) / 4  # scarce, so that it matters where pods go; but most run
+    assert 0 < len(waiting) < len(pods) / 4  # GPUs are scarce, so placement matters; but most pods run
 
 
 def only(nodes: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""Each file of scheduler-config/ is loaded by the real kube-scheduler, which says how it understood it."""
+"""The real kube-scheduler loads each file of scheduler-config/, and shows how it reads it."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ IN_TREE_MOST = 14 * 100  # default plugin weights x 100, with the plugin for res
 
 
 def shipped(file: Path) -> Object:
-    """The file as it is, but for the address of Stowage (the control plane sets its kubeconfig)."""
+    """The file with another address of Stowage. (The control plane sets the kubeconfig.)"""
     configuration: Object = yaml.safe_load(file.read_text())
     (extender,) = configuration["extenders"]
     extender["urlPrefix"] = f"http://127.0.0.1:{free_port()}/scheduler"
@@ -76,7 +76,7 @@ def test_kube_scheduler_refuses_a_file_with_a_mistake(cluster: ControlPlane) -> 
 
 
 def leads(cluster: ControlPlane, lease: str) -> bool:
-    """Whether a scheduler holds the lease; a holder that ended well has taken its name out."""
+    """Whether a scheduler holds the lease. A holder that stops cleanly removes its name."""
     try:
         return bool(cluster.api.get("Lease", lease)["spec"].get("holderIdentity"))
     except httpx.HTTPStatusError as problem:

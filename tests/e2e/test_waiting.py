@@ -1,4 +1,4 @@
-"""Pods that only Stowage refuses: they wait, their events say why, and they run as soon as there is room."""
+"""Pods that only Stowage refuses wait, have an event that says why, and run as soon as there is room."""
 
 import time
 
@@ -42,7 +42,7 @@ def test_nodes_with_room_are_being_re_partitioned(cluster: ControlPlane, api: Ap
 
 
 def test_free_memory_is_in_crumbs(cluster: ControlPlane, api: Api, stowage: Stowage) -> None:
-    """Two GPUs with 6 of 16 GiB free each have 12 together, which is what kube-scheduler counts."""
+    """Two GPUs with 6 of 16 GiB free each have 12 GiB together, and kube-scheduler counts the sum."""
     api.create(node("n1", {GPU_MEMORY: 32, GPU_COUNT: 2}))
     for index in ("0", "1"):
         api.create(pod(f"infers-{index}", {GPU_MEMORY: 10}, on="n1", annotations={ON_GPU: index}))
@@ -60,8 +60,8 @@ def test_free_memory_is_in_crumbs(cluster: ControlPlane, api: Api, stowage: Stow
 
 
 def test_wake_ups_are_not_lost(cluster: ControlPlane, api: Api, stowage: Stowage) -> None:
-    """kube-scheduler tries again once, at the very event that makes room. Stowage, which hears of it over a
-    stream of its own, must not be behind; one miss in ten is left to a machine that is starved of CPU."""
+    """kube-scheduler retries once, at the event that makes room. Stowage, which gets the event on its own
+    watch, must not be late. One miss in ten is allowed, for a machine without free CPU."""
     api.create(node("n1", {GPU: 8}, labels=H100))
     stowage.flush(api)
     missed = []
@@ -71,7 +71,7 @@ def test_wake_ups_are_not_lost(cluster: ControlPlane, api: Api, stowage: Stowage
             eventually(lambda: takes_nothing(stowage, "n1"), within_s=15, what="Stowage sees the label")
             api.create(pod(name, {GPU: 8}))
             why_unscheduled(api, name)
-            time.sleep(0.5)  # until nothing happens any more that would wake the pod up besides
+            time.sleep(0.5)  # until no other event can wake the pod up
             api.patch("Node", "n1", {"metadata": {"labels": {STATE: "success"}}})
             try:
                 runs_soon(api, name, on="n1")
@@ -84,8 +84,8 @@ def test_wake_ups_are_not_lost(cluster: ControlPlane, api: Api, stowage: Stowage
 def test_the_only_room_is_on_a_node_that_holds_too_much(
     cluster: ControlPlane, api: Api, stowage: Stowage
 ) -> None:
-    """A node was re-partitioned under running pods: one MIG device too many is in use, yet kube-scheduler,
-    which counts each profile by itself, sees free ones of another profile."""
+    """A node's MIG configuration changed under running pods, so one MIG device too many is in use.
+    kube-scheduler counts each profile by itself, and sees free devices of another profile."""
     api.create(node("n1", DEVICES, labels=PARTITIONED))
     for number in range(DEVICES[SMALL] + 1):
         api.create(pod(f"small-{number}", {SMALL: 1}, on="n1"))
@@ -100,7 +100,7 @@ def test_the_only_room_is_on_a_node_that_holds_too_much(
 
 
 def test_a_pod_that_kube_scheduler_never_brings(cluster: ControlPlane, api: Api, stowage: Stowage) -> None:
-    """kube-scheduler finds no node by itself and asks nobody, so Stowage answers from what it sees now."""
+    """kube-scheduler finds no node in tree and does not call Stowage, which explains the present state."""
     for name in ("full-1", "full-2"):
         api.create(node(name, {GPU: 8}, labels=H100))
         api.create(pod(f"trains-on-{name}", {GPU: 6}, on=name))
@@ -133,7 +133,7 @@ def failures(api: Api, name: str) -> list[Object]:
 
 
 def check_no_errors(api: Api, name: str) -> None:
-    """Preemption found nothing to do, and did not stumble."""
+    """Preemption found no candidates, and no error."""
     for event in failures(api, name):
         assert "Preemption is not helpful" in event["message"]
         assert "victim pod" not in event["message"]

@@ -1,4 +1,4 @@
-"""Nodes and pods for the tests, as a GPU cluster would describe them."""
+"""Manifests of nodes and pods for the tests."""
 
 from .controlplane.api import NAMESPACE, Object
 
@@ -31,9 +31,9 @@ def pod(
     prepares_with: dict[str, int] | None = None,
     annotations: dict[str, str] | None = None,
 ) -> Object:
-    """A pod of one container; with `runs_for` ("2s") it finishes after that time, else it runs on.
+    """A pod of one container. With `runs_for` ("2s") it finishes after that time.
 
-    `product` is the GPU product that its node must have. `on` puts it on a node past every scheduler.
+    `product` is the GPU product that its node must have. `on` creates it on a node without a scheduler.
     `prepares_with` are the resources of an init container.
     """
     spec: Object = {

@@ -1,7 +1,4 @@
-"""A small API server on loopback for tests: lists in pages, watches, binds, and fails on request.
-
-``script`` makes the next requests fail, each in its own way.
-"""
+"""A small API server on loopback for tests: it lists in pages, watches, binds, and fails on request."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ def node(name: str) -> Manifest:
 
 
 def pod(name: str, node_name: str = "", **more: Any) -> Manifest:
-    """A pod of namespace ml."""
+    """A pod in namespace ml."""
     return {
         "metadata": {"namespace": "ml", "name": name, "uid": f"u-{name}"},
         "spec": {"nodeName": node_name},
@@ -45,7 +42,7 @@ def pod(name: str, node_name: str = "", **more: Any) -> Manifest:
 def source_of(
     api: ApiServer, directory: Path, user: dict[str, Any] | None = None, timeouts: Timeouts = PATIENT
 ) -> KubeSource:
-    """A source by way of a kubeconfig in this directory."""
+    """A source that reads a kubeconfig in this directory."""
     config = {
         "kind": "Config",
         "current-context": "test",
@@ -59,21 +56,21 @@ def source_of(
 
 
 class ApiServer:
-    """Nodes and pods over HTTP, and devices of DRA once there is a store for them.
+    """Nodes and pods over HTTP, and DRA devices once there is a store for them.
 
-    ``requests`` are the paths with their queries, in the order they came.
-    ``script`` holds, by path, what happens to the next requests: a status ("500", "410"), "hangup" (no
-    answer), "silent" (an answer that never goes on), "cut" (half a line, then the end), "gone" (a watch that
-    ends in a 410), "garbage" (no JSON), "close" (a watch that ends at once), "lost" (a write without an
-    answer), "" (nothing special). That of ``LEASES`` is for requests of all methods.
+    ``requests`` are the paths with their queries, in order of arrival. ``script`` says by path what happens
+    to the next requests: a status ("500", "410"), "hangup" (no answer), "silent" (an answer that stops half
+    way), "cut" (half a line, then the end), "gone" (a watch that ends with 410), "garbage" (no JSON), "close"
+    (a watch that ends at once), "lost" (the write is done, but not answered), "" (a normal answer). The
+    script of ``LEASES`` applies to all methods.
     """
 
     def __init__(self) -> None:
         self.stores = {"/api/v1/nodes": Store(), "/api/v1/pods": Store()}
         self.nodes, self.pods = self.stores.values()
-        self.without_devices = 404  # what is answered where there is no store for them
+        self.without_devices = 404  # the status if there is no store for them
         self.leases = Store()
-        self.banned: set[str] = set()  # tokens that may not touch Leases
+        self.banned: set[str] = set()  # tokens without rights on Leases
         self.version: Manifest = {"major": "1", "minor": "36+"}
         self.refusal: tuple[int, str] | None = None  # of binds
         self.script: dict[str, deque[str]] = {path: deque() for path in (*self.stores, LEASES)}
@@ -81,14 +78,14 @@ class ApiServer:
         self.tokens: set[str | None] = set()
         self.connections = 0
         self.changed = threading.Condition()
-        self.one_answer_each = False  # a connection serves no second request, as behind some proxies
+        self.one_answer_each = False  # one request for each connection, as behind some proxies
         self.running = False
         self._sockets: set[socket.socket] = set()
         self._port = 0
 
     @property
     def url(self) -> str:
-        """Where it listens, also after a restart."""
+        """The address, which a restart does not change."""
         return f"http://127.0.0.1:{self._port}"
 
     def start(self) -> None:
@@ -101,7 +98,7 @@ class ApiServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Break every connection and listen no more."""
+        """Close all connections and stop listening."""
         with self.changed:
             self.running = False
             self.changed.notify_all()
@@ -110,25 +107,25 @@ class ApiServer:
         self.hang_up()
 
     def hang_up(self) -> None:
-        """Break every connection."""
+        """Close all connections."""
         for connection in list(self._sockets):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def put(self, manifest: Manifest) -> None:
-        """Create or change a node or a pod, and tell who watches."""
+        """Create or change a node or a pod, and send it to the watches."""
         with self.changed:
             (self.pods if "namespace" in manifest["metadata"] else self.nodes).put(manifest)
             self.changed.notify_all()
 
     def delete(self, key: str) -> None:
-        """Delete a node or a pod, and tell who watches."""
+        """Delete a node or a pod, and send this to the watches."""
         with self.changed:
             (self.pods if "/" in key else self.nodes).delete(key)
             self.changed.notify_all()
 
     def bind(self, namespace: str, name: str, binding: Manifest) -> tuple[int, str]:
-        """Status and message of a POST to pods/binding."""
+        """Handle a POST to pods/binding: status and message."""
         pod = self.pods.objects.get(f"{namespace}/{name}")
         metadata = binding["metadata"]
         if self.refusal:
@@ -151,7 +148,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Broken connections are what this server is for."""
+        """Print nothing: the tests break connections on purpose."""
 
 
 class _Handler(BaseHTTPRequestHandler):

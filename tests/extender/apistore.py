@@ -1,6 +1,6 @@
-"""What an API server keeps of one resource: objects, a log of changes, and what it has forgotten.
+"""One resource of an API server: its objects, a log of changes, and the oldest version in the log.
 
-A version for every change; watches and continue tokens expire when the past is compacted.
+Every change gets a version. Watches and continue tokens expire when the log is compacted.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ def line(kind: str, obj: object) -> bytes:
 
 
 def error(code: int) -> bytes:
-    """The event with which a watch ends before its time."""
+    """The event that ends a watch early."""
     return line(
         "ERROR", {"kind": "Status", "code": code, "metadata": {}, "message": "no", "status": "Failure"}
     )
 
 
 def bookmark(version: int) -> bytes:
-    """The event that only carries a version."""
+    """The event that carries only a version."""
     return line("BOOKMARK", {"metadata": {"resourceVersion": str(version)}})
 
 
@@ -43,7 +43,7 @@ def key_of(manifest: Manifest) -> str:
 
 
 class Store:
-    """The objects of one resource, and its log as far as it is remembered."""
+    """The objects of one resource, and its log since the last compaction."""
 
     def __init__(self, page_size: int = 2) -> None:
         self.version = 1
@@ -63,12 +63,12 @@ class Store:
         self._write("DELETED", self.objects.pop(key))
 
     def compact(self) -> None:
-        """Forget the past: older watches and continue tokens are gone."""
+        """Drop the log: older watches and continue tokens get 410."""
         self._oldest = self.version
         self._snapshots.clear()
 
     def list(self, query: dict[str, str]) -> tuple[int, bytes]:
-        """Status and body of a list."""
+        """Handle a list request: status and body."""
         if token := query.get("continue"):
             if token not in self._snapshots:
                 return 410, b"{}"
@@ -84,22 +84,22 @@ class Store:
         return 200, page(rest[: self._page_size], version, token)
 
     def since(self, version: int) -> bytes | None:
-        """The events after a version; None where it is forgotten."""
+        """The events after a version; None if the log no longer has them."""
         return None if version < self._oldest else b"".join(data for at, data in self._log if at > version)
 
     def create(self, manifest: Manifest) -> tuple[int, Manifest]:
-        """Status and body of a POST."""
+        """Handle a POST: status and body."""
         if key_of(manifest) in self.objects:
             return 409, {"message": "already exists"}
         self.put(manifest)
         return 201, self.objects[key_of(manifest)]
 
     def replace(self, manifest: Manifest) -> tuple[int, Manifest]:
-        """Status and body of a PUT: it must have the version that is there."""
-        there = self.objects.get(key_of(manifest))
-        if there is None:
+        """Handle a PUT: status and body. The object must have the current resource version."""
+        current = self.objects.get(key_of(manifest))
+        if current is None:
             return 404, {"message": "not found"}
-        if manifest["metadata"].get("resourceVersion") != there["metadata"]["resourceVersion"]:
+        if manifest["metadata"].get("resourceVersion") != current["metadata"]["resourceVersion"]:
             return 409, {"message": "the object has been modified"}
         self.put(manifest)
         return 200, self.objects[key_of(manifest)]

@@ -1,4 +1,4 @@
-"""Nodes, pods and states for tests, in few words."""
+"""Short builders of nodes, pods and states for tests."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memor
 
 
 def make_node(name: str, gpus: int = 8, *, labels: dict[str, str] | None = None, **resources: str) -> Node:
-    """A node of H100s; ``resources`` replace or add to allocatable, ``__`` stands for a slash."""
+    """A node of H100s; ``resources`` replace or add to allocatable, with ``__`` for a slash."""
     allocatable = {"cpu": "64", "memory": "512Gi", GPU: str(gpus)}
     allocatable |= {key.replace("__", "/"): value for key, value in resources.items()}
     return Node(name, uid=f"node-{name}", labels=H100 | (labels or {}), allocatable=allocatable)
 
 
 def make_pod(name: str, gpus: int = 1, *, resource: str = GPU, cpu: str = "1", uid: str = "", **more) -> Pod:
-    """A pod that asks for ``gpus`` devices (0: none at all); ``more`` are fields of Pod."""
+    """A pod that requests ``gpus`` devices (0: no device); ``more`` are fields of Pod."""
     requests = (("cpu", cpu), ("memory", "1Gi")) + (((resource, str(gpus)),) if gpus else ())
     spec = more.pop("spec", PodSpec((Container("main", requests),)))
     return Pod("default", name, uid or f"uid-{name}", spec, **more)
 
 
 def make_state(*objects: Node | Pod, synced: bool = True, binds: bool = False) -> State:
-    """A state with best fit that has taken in these objects."""
+    """A state with these objects and the policy best-fit."""
     state = State(POLICIES["best-fit"]())
     state.binds = binds
     events: list[Event] = [Upserted(one) for one in objects]
@@ -43,10 +43,10 @@ def make_state(*objects: Node | Pod, synced: bool = True, binds: bool = False) -
 
 
 def make_settings(**keys) -> Settings:
-    """Settings that differ from the defaults in these keys."""
+    """The default settings with these changes."""
     return Settings(**keys)
 
 
 def why(state: State, pod: Pod, node: str, request: Request | None = None) -> Reason:
-    """What the state says of this pod (or of another request in its place) on this node."""
+    """The reason for this pod on this node; ``request`` replaces the request of the pod."""
     return Reason(int(evaluate(state, pod, request or request_of(pod), NodeNames.of([node])).codes[0]))

@@ -1,4 +1,4 @@
-"""What work costs, counted in a way that does not depend on the machine."""
+"""The cost of a piece of work, counted in function calls, which does not depend on the machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def calls(work: Callable[[], object]) -> int:
-    """Functions that are called, of Python and of C."""
+    """The number of Python and C functions that are called."""
     count = 0
 
     def note(frame: object, event: str, argument: object) -> None:

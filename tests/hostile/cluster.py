@@ -1,8 +1,8 @@
-"""A Stowage that is fed watch lines and requests as bytes, and what they cost it.
+"""A Stowage that gets watch lines and requests as bytes, and the cost of each.
 
-Costs are counted in steps: bytecode instructions and calls of C functions. That does not depend on the
-machine, and a loop cannot hide in one line. Decoding is done in C and counts nothing, so an object is allowed
-some steps for its bytes; what it may cost beside them is a multiple of a normal one.
+Costs are counted in steps: bytecode instructions and calls of C functions. They do not depend on the machine,
+and a loop in one line still counts. Decoding happens in C and counts nothing, so an object may cost some
+steps for each byte, and beyond that a multiple of a normal object.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from extender.source.watched_kinds import WATCHED_KINDS, mig_layouts
 Manifest: TypeAlias = dict[str, Any]
 GPU = "nvidia.com/gpu"
 ANNOTATIONS = 256 << 10
-"""Characters that the API server takes in all annotations of an object."""
+"""Characters that the API server accepts in all annotations of an object."""
 OBJECT = 3 << 19
-"""Bytes that the API server takes of an object."""
+"""Bytes that the API server accepts for an object."""
 EVENT, VERB = 20, 5
-"""What an event and a request may cost, in multiples of a normal one."""
+"""The most that an event and a request may cost, in multiples of a normal one."""
 STEPS_A_BYTE = 4.5
-"""What each byte of an object may cost beside that, for going through its lists once. That is up to four
-times what pydantic takes to decode it."""
+"""The steps that each byte of an object may cost in addition, for one pass through its lists. This is up to
+four times what pydantic needs to decode it."""
 STEPS_A_BYTE_READ = 3.0
-"""The same of kinds whose form is read in Python; the API server lets nothing large through of them."""
+"""The same for kinds that Python code parses; the API server accepts no large objects of these kinds."""
 READ_IN_PYTHON = {"ResourceSlice", "ResourceClaim", "DeviceClass"}
 SAID = 700
-"""Characters of one error or log line, at most: a limit of 300 twice, and what stands around it."""
+"""The most characters of one error or log line: twice the limit of 300, and the text around it."""
 SHOWN = 20_000
-"""Characters that are shown of a pod to whoever asks for it."""
+"""The most characters that a debug route shows of a pod."""
 WATCHED = {**WATCHED_KINDS, "ConfigMap": mig_layouts("d", "mig")}
 PLAIN, OWN, HAMI, MIG = NAMES = ["plain", "own", "hami", "mig"]
 
 
 class TooManySteps(BaseException):
-    """Raised in what is measured, which may catch every ``Exception``."""
+    """Raised inside the measured code. It is no ``Exception``, because that code may catch all of them."""
 
 
 def steps(run: Callable[[], object], most: float = float("inf")) -> int:
-    """What a call costs. Ends it with ``TooManySteps`` beyond ``most``."""
+    """The cost of a call. Raises ``TooManySteps`` in it beyond ``most``."""
     count = 0
 
     def step() -> None:
@@ -92,7 +92,7 @@ def line(kind: str, manifest: object) -> bytes:
 
 
 class Cluster:
-    """One service over four nodes: plain, divided by Stowage, by HAMi, and in MIG mode."""
+    """A service with four nodes: plain, shared by Stowage, shared by HAMi, and in MIG mode."""
 
     def __init__(self, runner: asyncio.Runner, nodes: Sequence[Manifest] = (), **settings: Any) -> None:
         self._runner = runner
@@ -105,7 +105,7 @@ class Cluster:
             self.hear("Node", "ADDED", node)
 
     def hear(self, kind: Kind, change: str, manifest: Manifest) -> None:
-        """An event, as the watch brings it."""
+        """Deliver an event as a watch would."""
         self.hear_line(kind, line(change, manifest))
 
     def hear_line(self, kind: Kind, data: bytes) -> None:
@@ -126,7 +126,7 @@ class Cluster:
             self.hear("Pod", "DELETED", pod)
 
     def send(self, method: str, path: str, content: bytes = b"", **headers: str) -> httpx.Response:
-        """A request. Whatever it is, the answer is no fault of ours."""
+        """Send a request. Whatever it is, the answer must not be an internal error."""
         answer = self._client.request(method, path, content=content, headers=headers)
         response = self._runner.run(answer)
         assert response.status_code != 500, response.text[:SAID]
@@ -134,7 +134,7 @@ class Cluster:
         return response
 
     def ask(self, verb: str, message: object) -> Any:
-        """What a verb answers; a text where the status is not 200."""
+        """The answer of a verb, or its text if the status is not 200."""
         response = self.send("POST", f"/scheduler/{verb}", json.dumps(message).encode())
         return response.json() if response.status_code == 200 else response.text
 
@@ -145,25 +145,25 @@ class Cluster:
         return self.ask("prioritize", {"Pod": pod, "Nodes": None, "NodeNames": list(names)})
 
     def ask_all(self, pod: Manifest) -> list[Any]:
-        """What every verb says about a pod."""
+        """The answers of all verbs to a pod."""
         return [self.ask(verb, message) for verb, message in every_verb(pod)]
 
     def answer_all(self, messages: Sequence[tuple[Verb, bytes]]) -> list[Reply]:
-        """The same without HTTP, whose client would cost more than the answers."""
+        """Answers without HTTP, because the HTTP client would cost more than the answers."""
         return [self._runner.run(self.service.answer(verb, body)) for verb, body in messages]
 
     def plan(self) -> None:
-        """What the service does beside requests: learn, plan, price."""
+        """Run what the service does between requests: learn, plan, price."""
         self._runner.run(self.engine.refresher.refresh_if_due())
 
     def alive(self) -> None:
-        """It answers probes, and a normal pod has its places."""
+        """Check that it answers probes, and that a normal pod still fits."""
         assert self.send("GET", "/healthz").text == "ok\n"
         assert self.send("GET", "/metrics").status_code == 200
         assert set(self.filter(usual_pod("after-all"))["NodeNames"]) >= {PLAIN}
 
     def books(self) -> dict[str, dict[str, object]]:
-        """What the arrays say of each node, without what depends on the order of events."""
+        """The arrays for each node, without those that depend on the order of events."""
         fleet = self.engine.state.fleet
         named = {index: name for name, index in fleet.resources.items()}
         arrays = {
@@ -189,7 +189,7 @@ _PER_RESOURCE = {"free", "total", "device_gpu", "most", "divides"}
 
 
 def usual_nodes() -> list[Manifest]:
-    """A node of each kind."""
+    """One node of each kind."""
     register = [
         {
             "id": f"GPU-{index}",
@@ -245,7 +245,7 @@ def usual_pod(
     node: str = "",
     **spec: Any,
 ) -> Manifest:
-    """A pod of one container that asks for a GPU, or for ``resources``; bound where ``node`` is given."""
+    """A pod of one container that requests a GPU, or ``resources``; bound if ``node`` is given."""
     requests = {"cpu": "1", "memory": "1Gi"} | dict({GPU: "1"} if resources is None else resources)
     meta = {"name": name, "namespace": "d", "uid": f"uid-{name}", "annotations": annotations or {}}
     return {
@@ -258,7 +258,7 @@ def usual_pod(
 
 
 def every_verb(pod: Manifest) -> list[tuple[Verb, object]]:
-    """What kube-scheduler asks about a pod, verb by verb."""
+    """The messages that kube-scheduler sends about a pod, one for each verb."""
     meta, victims = pod["metadata"], {PLAIN: {"Pods": [{"UID": "x"}], "NumPDBViolations": 0}}
     bind = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": PLAIN}
     asked = {"Pod": pod, "Nodes": None, "NodeNames": NAMES}
@@ -272,7 +272,7 @@ def every_verb(pod: Manifest) -> list[tuple[Verb, object]]:
 
 
 class Budget:
-    """What normal events and requests cost this cluster, and whether others cost too much."""
+    """The cost of normal events and requests in this cluster, to check others against."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -281,7 +281,7 @@ class Budget:
             {"stowage.dev/gpu-models": "H100,A100", "stowage.dev/min-cuda": "12.4"},
             {"nvidia.com/use-gputype": "A100", "hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,4000,10:"},
         ]
-        for cpu in ("1", "2", "3"):  # at first some things are worked out once for all
+        for cpu in ("1", "2", "3"):  # the first pods fill caches
             asks = {GPU: "1", "cpu": cpu}
             pods = [usual_pod(f"usual-{n}", asks, annotations=one) for n, one in enumerate(annotations)]
             self.event = max(steps(partial(cluster.put, pod)) for pod in pods)
@@ -290,8 +290,8 @@ class Budget:
             cluster.remove(*pods)
 
     def of_event(self, kind: Kind, change: str, manifest: Manifest, usual: Manifest | None = None) -> str:
-        """Bring an event; what is wrong with its cost, "" if nothing. ``usual`` is a normal object of its
-        kind, where that is no pod."""
+        """Deliver an event: the problem with its cost, "" for none. ``usual`` is a normal object of its kind,
+        if that is not a pod."""
         data, cost = line(change, manifest), self.event
         if usual is not None:
             cost = max(cost, steps(lambda: self._cluster.hear(kind, "ADDED", usual)))
@@ -300,7 +300,7 @@ class Budget:
         return self._over(lambda: self._cluster.hear_line(kind, data), EVENT * cost, rate * len(data))
 
     def of_verbs(self, pod: Manifest) -> str:
-        """Ask every verb; what is wrong with the cost and with the answers, "" if nothing."""
+        """Call every verb: the problem with the cost or the answers, "" for none."""
         messages, replies = _messages(pod), list[Reply]()
         size = sum(len(body) for _, body in messages)
         problem = self._over(
@@ -308,7 +308,7 @@ class Budget:
         )
         longest = max((len(reply.body) for reply in replies), default=0)
         if any(reply.status == 500 or b"internal error" in reply.body for reply in replies):
-            return f"a fault: {[reply.body[:SAID] for reply in replies]}"
+            return f"an internal error: {[reply.body[:SAID] for reply in replies]}"
         return problem or (f"an answer of {longest} characters" if longest > SAID else "")
 
     def _over(self, run: Callable[[], object], usual: float, decoding: float) -> str:
@@ -326,7 +326,7 @@ def _messages(pod: Manifest) -> list[tuple[Verb, bytes]]:
 def run_cases(
     runner: asyncio.Runner, log: pytest.LogCaptureFixture, pods: Mapping[str, Manifest]
 ) -> Iterator[str]:
-    """Let each pod come, be asked about, run, change and go; what is wrong with any of that."""
+    """Create, ask about, run, change and delete each pod: the problems with any of that."""
     cluster = Cluster(runner)
     budget = Budget(cluster)
     for name, pod in pods.items():
@@ -337,7 +337,7 @@ def run_cases(
             problem = budget.of_event("Pod", change, manifest)
             if problem:
                 yield f"{name}: {change}: {problem}"
-                cluster = Cluster(runner)  # the event was cut off in the middle
+                cluster = Cluster(runner)  # the event was interrupted half way
                 budget = Budget(cluster)
                 break
             if len(log.text) > 2 * SAID:

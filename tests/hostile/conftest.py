@@ -18,5 +18,5 @@ def runner() -> Iterator[asyncio.Runner]:
 
 @pytest.fixture
 def cluster(runner: asyncio.Runner) -> Cluster:
-    """The usual nodes, and no pods."""
+    """A cluster with the usual nodes and no pods."""
     return Cluster(runner)

@@ -1,6 +1,6 @@
-"""Callers on real sockets that are slow, greedy or talk nonsense, beside kube-scheduler, which is answered.
+"""Callers on real sockets that are slow or send nonsense, while kube-scheduler gets its answers.
 
-Nothing here measures time: the limits in seconds are shortened, and answers are counted.
+No test measures time: the limits in seconds are shortened, and answers are counted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NEVER = 60.0
 
 @dataclass
 class Port:
-    """A service that listens, with a body limit of 1 MiB, and connections to it."""
+    """A listening service with a body limit of 1 MiB, and the connections to it."""
 
     number: int
     server: serve._Server
@@ -42,7 +42,7 @@ class Port:
         return pair
 
     async def send(self, data: bytes, address: str = "127.0.0.1") -> asyncio.StreamReader:
-        """Send on a connection of its own; what cannot be sent any more is not."""
+        """Send on a new connection, as far as the service reads."""
         reader, writer = await self.connect(address)
         with suppress(ConnectionError):
             writer.write(data)
@@ -50,7 +50,7 @@ class Port:
         return reader
 
     async def filter(self, address: str = "127.0.0.1") -> list[str]:
-        """What kube-scheduler would hear: the nodes that fit."""
+        """The nodes that fit, as kube-scheduler would get them."""
         reader = await self.send(request("filter", FILTER), address)
         return json.loads((await answer(reader))[1])["NodeNames"]
 
@@ -66,7 +66,7 @@ def request(verb: str, content: bytes, declared: int | None = None) -> bytes:
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    """Status and body of the next answer; status 0 where the connection ends without one."""
+    """Status and body of the next answer; status 0 if the connection ends without one."""
     async with asyncio.timeout(NEVER):
         try:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -87,10 +87,10 @@ async def port() -> AsyncIterator[Port]:
         serving = asyncio.create_task(server.serve([sock]))
         running = Port(sock.getsockname()[1], server)
         yield running
-        assert await running.filter("127.0.0.9") == ["a"]  # whatever a test did
+        assert await running.filter("127.0.0.9") == ["a"]  # after whatever the test did
         for _, writer in running.open:
             writer.transport.abort()
-        await asyncio.sleep(0)  # the transports close in the next turn
+        await asyncio.sleep(0)  # the transports close in the next turn of the event loop
         server.should_exit = True
         await serving
 
@@ -184,7 +184,7 @@ async def test_an_answer_that_is_not_read(port: Port, monkeypatch: pytest.Monkey
 )
 async def test_a_head_that_is_too_large(port: Port, head: bytes) -> None:
     status, text = await answer(await port.send(head))
-    assert status in (400, 0)  # 0: our end closed before all was sent
+    assert status in (400, 0)  # 0: the service closed the connection before all was sent
     assert len(text) < 100
     await until(port, 0)
 

@@ -1,4 +1,4 @@
-"""What the authors of claims, classes and ResourceSlices control: CEL, counts, constraints, lists."""
+"""Input that authors of claims, classes and ResourceSlices control: CEL, counts, constraints, lists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.hostile.cluster import EVENT, HAMI, PLAIN, SAID, Budget, Cluster, Man
 
 DRIVER = "gpu.nvidia.com"
 LONGEST_CEL = 10 * 1024
-"""Characters that the API server takes of a CEL expression."""
+"""Characters that the API server accepts in a CEL expression."""
 NODES_ASKED = 4
 
 
@@ -97,7 +97,7 @@ def asking(claim_name: str) -> Manifest:
 
 @pytest.fixture
 def devices(cluster: Cluster) -> Cluster:
-    """Eight devices on each of two nodes, a class, and a claim for one of them."""
+    """Eight devices on each of two nodes, a class, and a claim for one device."""
     cluster.hear("DeviceClass", "ADDED", {"metadata": {"name": "gpu"}, "spec": {}})
     for node in (PLAIN, HAMI):
         cluster.hear("ResourceSlice", "ADDED", gpus(8, node, node))
@@ -136,7 +136,7 @@ REQUESTS: dict[str, Callable[[], Manifest]] = {
     "capacity": lambda: claim(
         "hostile", [wish(capacity={"requests": {f"c{n}": "9" * 99 for n in range(5000)}})]
     ),
-    "more than the API takes": lambda: claim("hostile", [wish(f"r{n}") for n in range(10_000)]),
+    "more than the API accepts": lambda: claim("hostile", [wish(f"r{n}") for n in range(10_000)]),
 }  # fmt: skip
 
 
@@ -147,7 +147,7 @@ def test_a_hostile_claim(devices: Cluster, caplog: pytest.LogCaptureFixture, kin
     caplog.clear()
     assert budget.of_event("ResourceClaim", "ADDED", hostile, normal) == ""
     usual = steps(lambda: devices.ask_all(asking("usual")))
-    # A search is bounded by its own limits, on each node: not by a multiple of the simplest one.
+    # A search has limits of its own for each node, not a multiple of the simplest search.
     steps(lambda: devices.ask_all(asking("hostile")), NODES_ASKED * EVENT * usual)
     for text in (one.get("Error", "") for one in devices.ask_all(asking("hostile")) if isinstance(one, dict)):
         assert len(text) <= SAID
@@ -159,7 +159,7 @@ def test_a_hostile_claim(devices: Cluster, caplog: pytest.LogCaptureFixture, kin
 
 SLICES: dict[str, Callable[[], Any]] = {
     "devices": lambda: gpus(128, PLAIN, "hostile")["spec"],
-    "more than the API takes": lambda: gpus(6000, PLAIN, "hostile")["spec"],
+    "more than the API accepts": lambda: gpus(6000, PLAIN, "hostile")["spec"],
     "attributes": lambda: (
         gpus(1, PLAIN, "hostile")["spec"]
         | {"devices": [{"name": "g", "attributes": {f"a{n}": {"string": "x" * 64} for n in range(10_000)}}]}

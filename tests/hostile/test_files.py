@@ -1,4 +1,4 @@
-"""YAML of requests for an explanation and of ConfigMaps. It could end the process, so that is another one."""
+"""YAML in explain requests and in ConfigMaps. It could end the process, so each test uses a child process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.extender.server.test_run import Process
 from tests.hostile.cluster import SAID, usual_pod
 
 AS_MUCH = 4
-"""What hostile YAML may cost in seconds of the processor, in multiples of a normal pod of the same size."""
+"""The most CPU seconds that hostile YAML may cost, in multiples of a normal pod of the same size."""
 
 
 def laughs(levels: int) -> str:
@@ -74,7 +74,7 @@ TEXTS: dict[str, Callable[[], str]] = {
 
 @pytest.fixture(scope="module")
 def processes() -> Iterator[list[Process]]:
-    """Those that were started: another one where a manifest has ended the last."""
+    """The processes started so far: a new one is started if a manifest has ended the last."""
     started: list[Process] = []
     yield started
     for process in started:
@@ -137,22 +137,22 @@ for line in sys.stdin:
 
 
 class Reader:
-    """A process that reads ConfigMaps of MIG layouts."""
+    """A process that reads ConfigMaps with MIG layouts."""
 
     def __init__(self) -> None:
         pipe = subprocess.PIPE
         self._process = subprocess.Popen([sys.executable, "-c", LAYOUTS], stdin=pipe, stdout=pipe)
 
     def read(self, text: str) -> tuple[str, float, int] | None:
-        """The problem, seconds of the processor, and the most KiB so far; None where it has ended."""
+        """The problem, CPU seconds, and the peak memory so far in KiB; None if the process has ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         manifest = {"metadata": {"name": "mig", "namespace": "d"}, "data": {"config.yaml": text}}
         line = json.dumps({"type": "ADDED", "object": manifest}).encode() + b"\n"
         self._process.stdin.write(line)
         self._process.stdin.flush()
-        said = self._process.stdout.readline()
-        return tuple(json.loads(said)) if said else None
+        result = self._process.stdout.readline()
+        return tuple(json.loads(result)) if result else None
 
     def end(self) -> None:
         self._process.kill()

@@ -1,4 +1,4 @@
-"""What kubelets, device plugins, feature discovery and Koordinator write about nodes."""
+"""Input that kubelets, device plugins, feature discovery and Koordinator write about nodes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KEYS = [
     ),
     *("volcano.sh/node-vgpu-register", "nvidia.com/node-device-register", "nvidia.com/node-config-info"),
 ]
-"""Annotations that Stowage reads of nodes."""
+"""Annotations of nodes that Stowage reads."""
 LABELS = [
     *("nvidia.com/gpu.product", "nvidia.com/gpu.memory", "nvidia.com/gpu.count", "nvidia.com/gpu.replicas"),
     *("nvidia.com/mig.config", "nvidia.com/mig.config.state", "nvidia.com/cuda.runtime-version.major"),
@@ -57,7 +57,7 @@ VALUES = [
 
 
 def registered(gpus: int, /, **fields: Any) -> str:
-    """A register of HAMi's, of GPUs with these fields."""
+    """HAMi's register of GPUs with these fields."""
     usual = {"count": 10, "devmem": 40960, "devcore": 100, "type": "NVIDIA-A100", "health": True}
     return json.dumps([{"id": f"GPU-{n}", "index": n} | usual | fields for n in range(gpus)])
 
@@ -71,7 +71,7 @@ REGISTERS: dict[str, Callable[[], str]] = {
     "one index": lambda: registered(4, index=0, id="GPU-0"),
     "digits": lambda: '[{"id": "GPU-0", "count": %s}]' % ("9" * 4400),
     "type": lambda: registered(4, type="A" * 40_000),
-    "not of their type": lambda: registered(4, count=[[]], devmem={}, type=[], index="x", health=7),
+    "wrong types": lambda: registered(4, count=[[]], devmem={}, type=[], index="x", health=7),
     "profiles": lambda: registered(
         2,
         mode="mig",
@@ -203,7 +203,7 @@ def test_a_hostile_device_of_koordinators(
 
 
 def test_nodes_of_many_models_and_resources(runner: asyncio.Runner) -> None:
-    """A node that changes its model and its resources 300 times leaves nothing behind."""
+    """A node whose model and resources change 300 times leaves nothing behind."""
     cluster = Cluster(runner)
     budget = Budget(cluster)
     for n in range(300):

@@ -1,4 +1,4 @@
-"""What the author of a pod controls: annotations, labels, the spec, and what is said of its containers."""
+"""Input that the author of a pod controls: annotations, labels, spec, and status of its containers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.hostile.cluster import (
 )
 
 LONG = ANNOTATIONS - 2048
-"""Characters of the longest annotation, beside its name and a few others."""
+"""Characters of the longest annotation, which leave room for its name and a few others."""
 KEYS = [
     *("stowage.dev/gpu-compute", "stowage.dev/gpu-memory", "stowage.dev/gpus", "stowage.dev/gpu-indices"),
     *("stowage.dev/gpu-models", "stowage.dev/gpu-models-not", "stowage.dev/min-cuda", "stowage.dev/nvlink"),
@@ -52,7 +52,7 @@ KEYS = [
     "scheduling.koordinator.sh/device-allocated",
     *("ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_POD", "ALIYUN_COM_GPU_MEM_ASSUME_TIME"),
 ]
-"""Annotations that Stowage reads of pods."""
+"""Annotations of pods that Stowage reads."""
 
 
 def repeated(part: str) -> str:
@@ -96,7 +96,7 @@ TEXTS = {
     "nothing": "",
 }
 PARTS = {GPU: "2", "nvidia.com/gpumem": "4000"}
-"""A pod's request in HAMi's vocabulary."""
+"""A pod's request in HAMi's dialect."""
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -222,32 +222,30 @@ def test_specs_of_every_shape(runner: asyncio.Runner, caplog: pytest.LogCaptureF
 # Memory.
 
 PROCESS = 187 << 20
-"""Bytes of a Stowage that has seen little: memory must be back within a tenth of it."""
-
-
+"""Bytes of a Stowage with few objects. Memory must return to within a tenth of this."""
 MODELS, MANY = numbered(",", "M{}"), [f"gpu-{n}-" for n in range(6000)]
 
 
 def large(n: int) -> Manifest:
-    said = [
+    annotations = [
         {"stowage.dev/gpu-models": f"{n},{MODELS}"},
         {"hami.io/vgpu-devices-allocated": f"{n},A,1,1:{TEXTS['HAMi devices']}"},
         dict.fromkeys([f"{key}{n}" for key in MANY], "1" * 20),
     ][n % 3]
-    return usual_pod(f"p{n}", PARTS if n % 3 == 1 else None, annotations=said)
+    return usual_pod(f"p{n}", PARTS if n % 3 == 1 else None, annotations=annotations)
 
 
 def small(n: int) -> Manifest:
     asks = {GPU: str(n % 8 + 1), "cpu": f"{n + 1}m", f"example.com/r{n}": "1"}
-    said = {"stowage.dev/gpu-models": f"H100-{n},A{n}", "nvidia.com/nouse-gputype": f"T{n}"}
-    return usual_pod(f"p{n}", asks, annotations=said, labels={f"nvidia.com/l{n}": "x"})
+    annotations = {"stowage.dev/gpu-models": f"H100-{n},A{n}", "nvidia.com/nouse-gputype": f"T{n}"}
+    return usual_pod(f"p{n}", asks, annotations=annotations, labels={f"nvidia.com/l{n}": "x"})
 
 
 @pytest.mark.parametrize(
     ("make", "count"), [(large, 300), (small, 3000)], ids=["300 large pods", "3000 small pods"]
 )
 def test_memory_is_back_after_deletion(cluster: Cluster, make: Callable[[int], Manifest], count: int) -> None:
-    def let_come(numbers: Iterable[int]) -> None:
+    def come_and_go(numbers: Iterable[int]) -> None:
         for n in numbers:
             pod = make(n)
             cluster.put(pod)
@@ -256,11 +254,11 @@ def test_memory_is_back_after_deletion(cluster: Cluster, make: Callable[[int], M
             cluster.hear("Pod", "MODIFIED", pod | {"spec": pod["spec"] | {"nodeName": HAMI}})
             cluster.remove(pod)
 
-    let_come(range(1))
+    come_and_go(range(1))
     gc.collect()
     tracemalloc.start()
     try:
-        let_come(range(1, count))
+        come_and_go(range(1, count))
         cluster.plan()
         gc.collect()
         left, _ = tracemalloc.get_traced_memory()
@@ -269,7 +267,7 @@ def test_memory_is_back_after_deletion(cluster: Cluster, make: Callable[[int], M
     assert left < PROCESS / 10, f"{left >> 20} MiB"
 
 
-# Others.
+# Harm to other pods.
 
 NOWHERE = [
     usual_pod("h-huge", {GPU: "3000000000"}),
@@ -283,7 +281,7 @@ NOWHERE = [
     usual_pod("h-hami", {GPU: "2147483648", "nvidia.com/gpumem": "2147483648"}),
     usual_pod("h-many", containers=containers(4000)),
 ]
-"""Pods that no node could host, even empty."""
+"""Pods that fit on no node, not even on an empty one."""
 NORMAL = [
     usual_pod("n-1"),
     usual_pod("n-8", {GPU: "8"}),
@@ -299,15 +297,15 @@ TENANTS = [
 ]  # fmt: skip
 
 
-def said_to_normal_pods(cluster: Cluster) -> list[Any]:
-    """Every answer to every normal pod, with all that may follow: a plan, a node of a new model."""
-    said: list[Any] = []
+def answers_to_normal_pods(cluster: Cluster) -> list[Any]:
+    """All answers to all normal pods: at once, after a plan, after a node of a new model, after a plan."""
+    answers: list[Any] = []
     new = usual_node("new", {GPU: "4"}, {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"})
     for happens in (lambda: None, cluster.plan, lambda: cluster.hear("Node", "ADDED", new), cluster.plan):
         happens()
         for pod in NORMAL:
-            said += [cluster.filter(pod, [*NAMES, "new"]), cluster.prioritize(pod, [*NAMES, "new"])]
-    return said
+            answers += [cluster.filter(pod, [*NAMES, "new"]), cluster.prioritize(pod, [*NAMES, "new"])]
+    return answers
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["after they came", "after a restart"])
@@ -317,8 +315,8 @@ def test_pods_that_fit_nowhere_change_no_answer(runner: asyncio.Runner, restarte
     for one in (with_them, without):
         one.put(*TENANTS, *NORMAL * 3)
     if not restarted:
-        said_to_normal_pods(with_them)
-        said_to_normal_pods(without)
+        answers_to_normal_pods(with_them)
+        answers_to_normal_pods(without)
     for pod in NOWHERE:
         with_them.put(pod)
         with_them.ask_all(pod)
@@ -330,19 +328,19 @@ def test_pods_that_fit_nowhere_change_no_answer(runner: asyncio.Runner, restarte
         )
     if gone:
         with_them.remove(*NOWHERE)
-    assert said_to_normal_pods(with_them) == said_to_normal_pods(without)
+    assert answers_to_normal_pods(with_them) == answers_to_normal_pods(without)
 
 
 def test_each_pod_that_fits_nowhere_alone(runner: asyncio.Runner) -> None:
-    """After a restart the first plan is made with it alone."""
-    wanted = said_to_normal_pods(Cluster(runner))
+    """After a restart, the first plan knows only this pod."""
+    wanted = answers_to_normal_pods(Cluster(runner))
     for pod in NOWHERE:
         cluster = Cluster(runner)
         cluster.put(pod)
-        assert said_to_normal_pods(cluster) == wanted, pod["metadata"]["name"]
+        assert answers_to_normal_pods(cluster) == wanted, pod["metadata"]["name"]
 
 
-# Books.
+# The allocations are exact.
 
 CPU = ("1", "7777777m", "16777217m", "1e15", "3n", "9" * 30)
 VARIANTS: list[Manifest] = [
@@ -399,7 +397,7 @@ def test_the_books_are_those_of_the_objects_that_are_left(
 
 @pytest.mark.parametrize("resource", ["cpu", "memory"])
 def test_the_books_after_huge_requests(runner: asyncio.Runner, resource: str) -> None:
-    """What many huge pods take and give back together is exact to the last unit."""
+    """What many huge pods take is given back to the last unit."""
     cluster, chance = Cluster(runner), random.Random(3)
     sizes = [f"{n}{unit}" for unit in ("m", "", "Ki", "Mi") for n in (1, 7, 8388607, 9999999, 16777217)]
     running = [usual_pod(f"p{n}", {GPU: "1", resource: sizes[n % len(sizes)]}, node=PLAIN) for n in range(60)]
@@ -414,7 +412,7 @@ def test_the_books_after_huge_requests(runner: asyncio.Runner, resource: str) ->
 
 
 def test_the_books_after_a_long_day(runner: asyncio.Runner) -> None:
-    """Many large and odd pods come and go, nodes too; then they are as new."""
+    """Many large and odd pods and some nodes come and go. Then the allocations are those of a new process."""
     cluster, chance = Cluster(runner), random.Random(7)
     running: list[Manifest] = []
     for n in range(1500):

@@ -1,4 +1,4 @@
-"""What a caller controls: the messages of the verbs beside the pod, and how often they come."""
+"""Input that a caller controls: the messages of the verbs apart from the pod, and their number."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def deep(levels: int) -> Any:
 
 
 def about(names: Any, nodes: Any = None, pod: Any = POD) -> Any:
-    """A message of filter and prioritize."""
+    """A message to filter or prioritize."""
     return {"Pod": pod, "Nodes": nodes, "NodeNames": names}
 
 
@@ -76,13 +76,13 @@ def test_a_hostile_message(cluster: Cluster, caplog: pytest.LogCaptureFixture, v
         reply = response.json()
         error = reply.get("Error", "") if isinstance(reply, dict) else ""
         assert len(error) <= SAID
-        assert len(response.content) <= 8 * len(body) + SAID  # a name comes back with its reason
+        assert len(response.content) <= 8 * len(body) + SAID  # each name comes back with a reason
     assert len(caplog.text) <= 2 * SAID
     cluster.alive()
 
 
 def test_requests_leave_nothing_behind(cluster: Cluster) -> None:
-    """Pods and names that were asked about and never came."""
+    """Pods and names in requests that are never seen in a watch."""
     text = "x" * 200_000
 
     def ask(n: int) -> None:

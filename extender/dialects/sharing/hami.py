@@ -51,7 +51,7 @@ from extender.k8s.objects import Container, Node, Pod, PodSpec
 from extender.untrusted.limits import MIG_SLICES, POD_ANNOTATION, quoted
 from packing.model.mig_instances import Instance, smallest, window
 from packing.model.node_spec import Gpu, NodeSpec
-from packing.model.request import Shares
+from packing.model.request import Shares, share_memory_mib
 
 RESOURCE = nodes.RESOURCE
 USE_UUID, DENY_UUID = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
@@ -112,8 +112,7 @@ def claims(pod: Pod) -> Claims | None:
 
 
 def _containers_of_claims(spec: PodSpec, counts: list[int]) -> list[tuple[Container, int]]:
-    """The containers that the annotation has places for, with their stages, from the number of devices in
-    each place.
+    """The containers, with their stages, for the places in the annotation; ``counts`` are their devices.
 
     There is a place for every container, or for each that requests devices, or for none of the init
     containers. The first reading counts in which each container has as many devices as it requests; if there
@@ -198,7 +197,7 @@ def _instances_to_make(
     instances = {}
     for index in gpus:
         gpu = node_spec.gpus[index]
-        memory = requested.memory_mib_on(gpu.memory_mib)
+        memory = share_memory_mib(gpu.memory_mib, requested.memory_mib, requested.memory_milli)
         if found := smallest(gpu.instances, taken.get(index, 0), requested.compute_milli, memory):
             instances[index] = found
         elif gpu.instances:
@@ -210,7 +209,8 @@ def _format_device(container: Container, gpu: Gpu, placed: _Placed | None) -> st
     """One device of a container, with the memory and the cores that HAMi would give it."""
     requested = _RESOURCES.of_container(container)
     assert requested is not None  # a container that requests no device gets no GPU
-    memory = _RESOURCES.memory_of(container) or requested.memory_mib_on(gpu.memory_mib)
+    memory = _RESOURCES.memory_of(container)
+    memory = memory or share_memory_mib(gpu.memory_mib, 0, requested.memory_milli)
     compute = requested.compute_milli
     if placed is not None:
         memory, compute = placed[0].memory_mib, placed[0].compute_milli

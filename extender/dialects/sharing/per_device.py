@@ -86,7 +86,7 @@ class PerDeviceResources:
         return parse_quantities(container.requests)[self.memory]
 
     def max_granted_shares(self, spec: PodSpec, resources: Amounts) -> Shares | None:
-        """See ``Dialect``: whole GPUs if the amounts contradict each other."""
+        """The most that a pod can have been given: whole GPUs if the amounts contradict each other."""
         if not (resources.get(self.count) or resources.get(self.memory)):
             return None  # most pods
         try:
@@ -102,11 +102,7 @@ class PerDeviceResources:
         return over_lifetime(spec, lambda container: {self.count: count(container)})[self.count]
 
     def claims(
-        self,
-        claimed: Iterable[tuple[Container | None, int, list[Claim]]],
-        *,
-        node: str,
-        exact: bool = True,
+        self, claimed: Iterable[tuple[Container | None, int, list[Claim]]], *, node: str, exact: bool = True
     ) -> Claims:
         """Claims from (container or None for an unknown one, its stage, the devices it claims)."""
         claims: list[Claim] = []
@@ -144,10 +140,9 @@ def per_container_gpus(
 
 
 def parse_devices(text: str) -> list[list[Claim]]:
-    """The devices of each container in ``UUID,type,MiB,cores:...;...``: ``:`` ends a device, ``;`` a
-    container.
+    """The devices of each container in ``UUID,type,MiB,cores:...;...``. Raises ValueError.
 
-    The GPU's UUID is kept; the name of a MIG instance in brackets behind it is dropped. Raises ValueError.
+    ``:`` ends a device, ``;`` a container. A MIG instance in brackets after the GPU's UUID is dropped.
     """
     check_limits(text.count(":"), text.count(";"))
     containers = text.split(";")

@@ -1,4 +1,8 @@
-"""The functions of CEL, and those that Kubernetes adds to it, on values."""
+"""The functions of CEL and those that Kubernetes adds, on values.
+
+Regular expressions are matched by Python's ``re``: only patterns that mean the same in RE2 are supported, and
+only if the number of ways to match them is bounded.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +12,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from extender.dra.cel.operators import integer, key
-from extender.dra.cel.terms import Maybe, Meter, NotUnderstood, Result, fail, overload
+from extender.dra.cel.evaluation import Meter, OptionalValue, Result, Unsupported, fail, no_overload
+from extender.dra.cel.operators import comparison_key, int64
 from extender.k8s.quantity import QuantityError
-from extender.k8s.resource_api.values import Amount, Version, amount, version
+from extender.k8s.resource_api.fields import Amount, Version, parse_amount, parse_version
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import quoted
 
-_PATTERN = re.compile(
+_SAFE_PATTERN = re.compile(
     r"(?:\(\?i\))?(?:[^\\(\[{]|\\[dwsDWSb.\\/+*?()|\[\]{}^$-]|\((?!\?)|\(\?:|\[\^?[\w .:/-]+\]|\{\d{1,2}\})*"
 )
-_LONGEST_PATTERN = 256
-_TRIES = 64
-"""Ways to match a text that are tried in one step."""
-_COMPILE = 8
-"""Steps that each character of a pattern takes to compile."""
-_LONGEST = 64  # characters of a text that one is tried on: an attribute has no more, by the API
-_MOST_PARTS = 1024  # of a text that is split
+_MAX_PATTERN = 256
+_MATCHES_PER_STEP = 64
+"""Ways to match a text that count as one step."""
+_STEPS_PER_CHARACTER = 8
+"""Steps to compile one character of a pattern."""
+_MAX_TEXT = 64  # characters to match a pattern against: an attribute has no more, by the API
+_MAX_PARTS = 1024  # of a text that is split
 _INTEGER = re.compile(r"[+-]?[0-9]{1,32}")
 _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 _ASCII_UPPER = {lower: lower - 32 for lower in range(ord("a"), ord("z") + 1)}
@@ -32,8 +36,8 @@ _ASCII_UPPER = {lower: lower - 32 for lower in range(ord("a"), ord("z") + 1)}
 
 @dataclass(frozen=True, slots=True)
 class _Regex:
-    """A compiled pattern. ``repeats`` of its atoms are repeated; ``anchored``: it starts with ``^``.
-    ``branches``: the most ways through its alternatives."""
+    """A compiled pattern with ``repeats`` repeated atoms. ``anchored``: it starts with ``^``. ``branches`` is
+    an upper bound of the ways through its alternatives."""
 
     pattern: re.Pattern[str]
     repeats: int
@@ -41,77 +45,79 @@ class _Regex:
     branches: int
 
     def cost(self, text: str) -> int:
-        """The steps that it takes at most to say that the text does not match. A way to match is a place
-        where it begins, one where each repeat ends, in this order, and a way through the branches."""
+        """The most steps to find out that the text does not match. A way to match is a position where the
+        match begins, one where each repeat ends, in this order, and a way through the alternatives."""
         ends = self.repeats + (not self.anchored)
         ways = math.comb(len(text) + ends, ends) * self.branches
-        return ways * (1 + len(self.pattern.pattern) // _TRIES) // _TRIES
+        return ways * (1 + len(self.pattern.pattern) // _MATCHES_PER_STEP) // _MATCHES_PER_STEP
 
 
 _REGEXES: BoundedMap[str, _Regex | str] = BoundedMap(256, 64 << 10)
-"""By pattern; a text says why there is none."""
+"""By pattern; a text is the problem of a pattern that is not supported."""
 
 
-def _or_value(maybe: object, other: object) -> Result:
-    return (maybe.value if maybe.there else other) if isinstance(maybe, Maybe) else overload()
+def _or_value(optional: object, other: object) -> Result:
+    if not isinstance(optional, OptionalValue):
+        no_overload()
+    return optional.value if optional.present else other
 
 
-def _has_value(maybe: object) -> bool:
-    return maybe.there if isinstance(maybe, Maybe) else overload()
+def _has_value(optional: object) -> bool:
+    return optional.present if isinstance(optional, OptionalValue) else no_overload()
 
 
-def _of_texts(function: Callable[..., Any]) -> Callable[..., Any]:
+def _text_function(function: Callable[..., Any]) -> Callable[..., Any]:
     def apply(*values: object) -> Result:
-        return function(*values) if all(isinstance(value, str) for value in values) else overload()
+        return function(*values) if all(isinstance(value, str) for value in values) else no_overload()
 
     return apply
 
 
-def _compared(test: Callable[[int], Any]) -> Callable[[object, object], Any]:
-    """Of two quantities or two versions: ``test`` of -1, 0 or 1."""
+def _comparison(test: Callable[[int], Any]) -> Callable[[object, object], Any]:
+    """A function of two quantities or two versions: ``test`` of -1, 0 or 1."""
 
     def compare(one: object, other: object) -> Result:
         if not isinstance(one, Amount | Version) or type(one) is not type(other):
-            overload()
-        left, right = key(one), key(other)
+            no_overload()
+        left, right = comparison_key(one), comparison_key(other)
         return test((left > right) - (left < right))
 
     return compare
 
 
 def _matches(text: str, pattern: str) -> bool:
-    found = _REGEXES.get(pattern) or _regex(pattern)
-    if isinstance(found, str) or len(text) > _LONGEST or "\n" in text:  # of which $ means another thing
-        raise NotUnderstood(f"the regular expression {quoted(pattern)} is not understood")
+    found = _REGEXES.get(pattern) or _compile_regex(pattern)
+    if isinstance(found, str) or len(text) > _MAX_TEXT or "\n" in text:  # $ differs in RE2
+        raise Unsupported(f"the regular expression {quoted(pattern)} is not supported")
     return found.pattern.search(text) is not None
 
 
-def _cost_of_matches(meter: Meter, text: object, pattern: object) -> int:
-    """The steps of an expression. Who is the first to use a pattern pays for compiling it, beside those."""
-    if not isinstance(text, str) or not isinstance(pattern, str) or len(text) > _LONGEST:
+def _matches_cost(meter: Meter, text: object, pattern: object) -> int:
+    """The steps of a match. The first expression with a pattern also spends those for compiling it."""
+    if not isinstance(text, str) or not isinstance(pattern, str) or len(text) > _MAX_TEXT:
         return 0
     if (found := _REGEXES.get(pattern)) is None:
-        meter.spend_beside(_COMPILE * min(len(pattern), _LONGEST_PATTERN))
-        found = _regex(pattern)
+        meter.spend_compiling(_STEPS_PER_CHARACTER * min(len(pattern), _MAX_PATTERN))
+        found = _compile_regex(pattern)
         _REGEXES.put(pattern, found, 64 + len(pattern))
     return 0 if isinstance(found, str) else found.cost(text)
 
 
-def _regex(pattern: str) -> _Regex | str:
-    """The pattern, if it means the same in RE2 and here, or what is wrong with it."""
-    if len(pattern) > _LONGEST_PATTERN or not _PATTERN.fullmatch(pattern):
-        return "not understood"
+def _compile_regex(pattern: str) -> _Regex | str:
+    """The compiled pattern, or its problem if it may mean something else in RE2."""
+    if len(pattern) > _MAX_PATTERN or not _SAFE_PATTERN.fullmatch(pattern):
+        return "not supported"
     if re.search(r"\)[*+?{]|[*+?}][*+?{]", pattern):
         return "a group that is repeated"
     bare = re.sub(r"\\.|\[[^]]*\]|(?<=\()\?[:i]", "", pattern)
-    repeats, bars, groups = len(re.findall(r"[*+?{]", bare)), bare.count("|"), 1 + bare.count("(")
-    # The product is largest where all groups, and what is outside of them, have equally many alternatives.
-    branches = math.ceil((bars / groups + 1) ** groups) if bars else 1
+    repeats, alternatives, groups = len(re.findall(r"[*+?{]", bare)), bare.count("|"), 1 + bare.count("(")
+    # The product is largest if all groups, and what is outside of them, have equally many alternatives.
+    branches = math.ceil((alternatives / groups + 1) ** groups) if alternatives else 1
     try:
         compiled = re.compile(pattern, re.ASCII)
     except (re.error, OverflowError, RecursionError):
-        return "not understood"
-    return _Regex(compiled, repeats, pattern.startswith("^") and not bars, branches)
+        return "not supported"
+    return _Regex(compiled, repeats, pattern.startswith("^") and not alternatives, branches)
 
 
 def _lower(text: str) -> str:
@@ -123,74 +129,74 @@ def _upper(text: str) -> str:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    if (text.count(separator) if separator else len(text)) > _MOST_PARTS:
-        raise NotUnderstood(f"a text of more than {_MOST_PARTS} parts")
+    if (text.count(separator) if separator else len(text)) > _MAX_PARTS:
+        raise Unsupported(f"a text of more than {_MAX_PARTS} parts")
     return text.split(separator) if separator else list(text)
 
 
 def _size(value: object) -> int:
-    return len(value) if isinstance(value, str | list | Mapping) else overload()
+    return len(value) if isinstance(value, str | list | Mapping) else no_overload()
 
 
-def _to_integer(value: object) -> int:
+def _int(value: object) -> int:
     if isinstance(value, str):
-        return integer(int(value)) if _INTEGER.fullmatch(value) else fail("no integer")
+        return int64(int(value)) if _INTEGER.fullmatch(value) else fail("not an integer")
     if not isinstance(value, int) or isinstance(value, bool):
-        raise NotUnderstood("int() of what is neither text nor integer")
+        raise Unsupported("int() of a value that is neither text nor integer")
     return value
 
 
-def _to_text(value: object) -> str:
+def _string(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, str | int):
-        raise NotUnderstood("string() of what is neither text, integer nor truth")
+        raise Unsupported("string() of a value that is neither text, integer nor boolean")
     return str(value)
 
 
 def _quantity(text: object) -> Amount:
     try:
-        return amount(text) if isinstance(text, str) else overload()
-    except QuantityError:  # which kube-scheduler may take: its quantities may be negative
-        raise NotUnderstood(f"the quantity {quoted(str(text))}") from None
+        return parse_amount(text) if isinstance(text, str) else no_overload()
+    except QuantityError:  # kube-scheduler may accept it: its quantities may be negative
+        raise Unsupported(f"the quantity {quoted(str(text))}") from None
 
 
 def _semver(text: object) -> Version:
-    found = version(text) if isinstance(text, str) else overload()
-    return found if found is not None else fail("no semantic version")
+    found = parse_version(text) if isinstance(text, str) else no_overload()
+    return found if found is not None else fail("not a semantic version")
 
 
 def _is_semver(text: object) -> bool:
-    return version(text) is not None if isinstance(text, str) else overload()
+    return parse_version(text) is not None if isinstance(text, str) else no_overload()
 
 
 def _as_integer(value: object) -> int:
     if isinstance(value, Amount) and value.number.denominator == 1:
         return int(value.number)
-    overload()
+    no_overload()
 
 
 def _is_integer(value: object) -> bool:
-    return value.number.denominator == 1 if isinstance(value, Amount) else overload()
+    return value.number.denominator == 1 if isinstance(value, Amount) else no_overload()
 
 
 def _sign(value: object) -> int:
-    return (value.number > 0) - (value.number < 0) if isinstance(value, Amount) else overload()
+    return (value.number > 0) - (value.number < 0) if isinstance(value, Amount) else no_overload()
 
 
-def _plus(direction: int) -> Callable[[object, object], Amount]:
-    """A quantity and a second one, or an integer."""
+def _sum(direction: int) -> Callable[[object, object], Amount]:
+    """A function of a quantity and a second one, or an integer: their sum (1) or difference (-1)."""
 
     def add(one: object, other: object) -> Amount:
         if not isinstance(one, Amount) or isinstance(other, bool) or not isinstance(other, Amount | int):
-            overload()
+            no_overload()
         return Amount(one.number + direction * (other.number if isinstance(other, Amount) else other))
 
     return add
 
 
-def _part(index: int) -> Callable[[object], int]:
-    return lambda value: value.key[index] if isinstance(value, Version) else overload()  # type: ignore[return-value]
+def _version_part(index: int) -> Callable[[object], int]:
+    return lambda value: value.key[index] if isinstance(value, Version) else no_overload()  # type: ignore[return-value]
 
 
 FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
@@ -199,31 +205,31 @@ FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
     "isSemver": _is_semver,
     "sign": _sign,
     "size": _size,
-    "int": _to_integer,
-    "string": _to_text,
+    "int": _int,
+    "string": _string,
 }
 METHODS: Mapping[str, tuple[int, Callable[..., Any]]] = {
-    "startsWith": (1, _of_texts(str.startswith)),
-    "endsWith": (1, _of_texts(str.endswith)),
-    "contains": (1, _of_texts(lambda text, part: part in text)),
-    "matches": (1, _of_texts(_matches)),
-    "lowerAscii": (0, _of_texts(_lower)),
-    "upperAscii": (0, _of_texts(_upper)),
-    "split": (1, _of_texts(_split)),
+    "startsWith": (1, _text_function(str.startswith)),
+    "endsWith": (1, _text_function(str.endswith)),
+    "contains": (1, _text_function(lambda text, part: part in text)),
+    "matches": (1, _text_function(_matches)),
+    "lowerAscii": (0, _text_function(_lower)),
+    "upperAscii": (0, _text_function(_upper)),
+    "split": (1, _text_function(_split)),
     "size": (0, _size),
-    "compareTo": (1, _compared(lambda sign: sign)),
-    "isGreaterThan": (1, _compared(lambda sign: sign > 0)),
-    "isLessThan": (1, _compared(lambda sign: sign < 0)),
+    "compareTo": (1, _comparison(lambda sign: sign)),
+    "isGreaterThan": (1, _comparison(lambda sign: sign > 0)),
+    "isLessThan": (1, _comparison(lambda sign: sign < 0)),
     "asInteger": (0, _as_integer),
     "isInteger": (0, _is_integer),
-    "add": (1, _plus(1)),
-    "sub": (1, _plus(-1)),
-    "major": (0, _part(0)),
-    "minor": (0, _part(1)),
-    "patch": (0, _part(2)),
+    "add": (1, _sum(1)),
+    "sub": (1, _sum(-1)),
+    "major": (0, _version_part(0)),
+    "minor": (0, _version_part(1)),
+    "patch": (0, _version_part(2)),
     "orValue": (1, _or_value),
     "hasValue": (0, _has_value),
 }
-"""By name: how many arguments, and the function of the target and those."""
-COSTS: Mapping[str, Callable[..., int]] = {"matches": _cost_of_matches}
-"""Of methods that take more steps than their arguments are long: how many more."""
+"""By name: the number of arguments, and a function of the target and the arguments."""
+COSTS: Mapping[str, Callable[..., int]] = {"matches": _matches_cost}
+"""The ``cost`` of methods whose work does not follow from the length of their arguments."""

@@ -1,279 +1,212 @@
-"""From text to a step: recursive descent over the grammar of CEL's language definition."""
+"""Parses CEL: recursive descent over the grammar of CEL's language definition."""
 
 from __future__ import annotations
 
-import math
-import re
-
 from extender.dra.cel import operators
+from extender.dra.cel.evaluation import Result, Unsupported
 from extender.dra.cel.functions import COSTS, FUNCTIONS, METHODS
-from extender.dra.cel.macros import DEEPEST, MACROS, items
-from extender.dra.cel.operators import ARITHMETIC, applied, constant, listed, logical, member, related
-from extender.dra.cel.terms import Names, NotUnderstood, Result, Step
-from extender.untrusted.limits import SELECTOR_DEPTH, SELECTOR_TOKENS, quoted
-
-Token = tuple[str, str]
-"""(kind, text)."""
-
-_TOKEN = re.compile(
-    r"""\s*(?:(?://[^\n]*\n?)|
-    (?P<text>[rR]?(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'))|
-    (?P<double>\d+\.\d+(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)|(?P<int>0x[0-9a-fA-F]+|\d+)|
-    (?P<name>[A-Za-z_]\w*)|(?P<sign>&&|\|\||[=!<>]=|\.\?|\[\?|[-+*/%!<>?:.,()\[\]{}]))""",
-    re.VERBOSE | re.ASCII,
+from extender.dra.cel.macros import MACROS, MAX_NESTING, items_of
+from extender.dra.cel.operators import ARITHMETIC
+from extender.dra.cel.program import (
+    Program,
+    Scope,
+    call,
+    conditional,
+    constant,
+    list_of,
+    logical,
+    member,
+    relation,
+    variable,
 )
-_LONGEST_NUMBER = 32  # characters of an integer
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", '"': '"', "'": "'", "`": "`", "?": "?"}
+from extender.dra.cel.tokens import Token, TokenStream, parse_double, parse_integer, unquote
+from extender.untrusted.limits import SELECTOR_DEPTH, quoted
 
 
 class Parser:
-    """Of the ``tokens`` of one expression. All of it raises ``NotUnderstood``."""
+    """Parses the tokens of one expression: a method for each rule of the grammar."""
 
     def __init__(self, tokens: list[Token]) -> None:
-        self._tokens = tokens
-        self._at = 0
-        self._macros = 0  # that we are within
+        self._tokens = TokenStream(tokens)
+        self._macro_depth = 0
         self._depth = 0
 
-    def whole(self) -> Step:
-        """The step for all of the text."""
-        step = self._choice()
-        if self._peek() != "":
-            raise NotUnderstood(f"{quoted(self._peek())} where the expression should end")
-        return step
+    def parse(self) -> Program:
+        """The program for the whole expression. Raises ``Unsupported``."""
+        program = self._expression()
+        self._tokens.expect_end()
+        return program
 
-    def _deeper(self) -> None:
+    def _enter_level(self) -> None:
         self._depth += 1
         if self._depth > SELECTOR_DEPTH:
-            raise NotUnderstood("nested too deeply")
+            raise Unsupported("nested too deeply")
 
-    def _peek(self) -> str:
-        return self._tokens[self._at][1]
-
-    def _next(self) -> tuple[str, str]:
-        token = self._tokens[self._at]
-        self._at = min(self._at + 1, len(self._tokens) - 1)
-        return token
-
-    def _takes(self, *signs: str) -> str:
-        kind, text = self._tokens[self._at]
-        if text in signs and (kind == "sign" or text == "in"):
-            self._next()
-            return text
-        return ""
-
-    def _expect(self, sign: str) -> None:
-        if not self._takes(sign):
-            raise NotUnderstood(f"{quoted(self._peek())} instead of {sign!r}")
-
-    def _choice(self) -> Step:
-        self._deeper()
-        step = self._any()
-        if self._takes("?"):
-            yes = self._any()
-            self._expect(":")
-            step = operators.choice(step, yes, self._choice())
+    def _expression(self) -> Program:
+        self._enter_level()
+        program = self._or()
+        if self._tokens.accept("?"):
+            yes = self._or()
+            self._tokens.expect(":")
+            program = conditional(program, yes, self._expression())
         self._depth -= 1
-        return step
+        return program
 
-    def _any(self) -> Step:
-        sides = [self._all()]
-        while self._takes("||"):
-            sides.append(self._all())
-        return logical(sides, decides=True) if len(sides) > 1 else sides[0]
+    def _or(self) -> Program:
+        sides = [self._and()]
+        while self._tokens.accept("||"):
+            sides.append(self._and())
+        return logical(sides, decisive=True) if len(sides) > 1 else sides[0]
 
-    def _all(self) -> Step:
+    def _and(self) -> Program:
         sides = [self._relation()]
-        while self._takes("&&"):
+        while self._tokens.accept("&&"):
             sides.append(self._relation())
-        return logical(sides, decides=False) if len(sides) > 1 else sides[0]
+        return logical(sides, decisive=False) if len(sides) > 1 else sides[0]
 
-    def _relation(self) -> Step:
-        step = self._sum()
-        while sign := self._takes("==", "!=", "<", "<=", ">", ">=", "in"):
-            step = related(sign, step, self._sum())
-        return step
+    def _relation(self) -> Program:
+        program = self._sum()
+        while sign := self._tokens.accept("==", "!=", "<", "<=", ">", ">=", "in"):
+            program = relation(sign, program, self._sum())
+        return program
 
-    def _sum(self) -> Step:
-        step = self._product()
-        while sign := self._takes("+", "-"):
-            step = applied(ARITHMETIC[sign], step, self._product())
-        return step
+    def _sum(self) -> Program:
+        program = self._product()
+        while sign := self._tokens.accept("+", "-"):
+            program = call(ARITHMETIC[sign], program, self._product())
+        return program
 
-    def _product(self) -> Step:
-        step = self._unary()
-        while sign := self._takes("*", "/", "%"):
-            step = applied(ARITHMETIC[sign], step, self._unary())
-        return step
+    def _product(self) -> Program:
+        program = self._unary()
+        while sign := self._tokens.accept("*", "/", "%"):
+            program = call(ARITHMETIC[sign], program, self._unary())
+        return program
 
-    def _unary(self) -> Step:
-        if sign := self._takes("!", "-"):
-            self._deeper()
-            step = applied(operators.negation if sign == "!" else operators.negative, self._unary())
+    def _unary(self) -> Program:
+        if sign := self._tokens.accept("!", "-"):
+            self._enter_level()
+            program = call(operators.logical_not if sign == "!" else operators.negate, self._unary())
             self._depth -= 1
-            return step
+            return program
         return self._member()
 
-    def _member(self) -> Step:
-        step = self._primary()
-        while sign := self._takes(".", "[", ".?", "[?"):
+    def _member(self) -> Program:
+        program = self._primary()
+        while sign := self._tokens.accept(".", "[", ".?", "[?"):
             if sign.startswith("["):
-                key = self._choice()
-                self._expect("]")
+                key = self._expression()
+                self._tokens.expect("]")
                 take = operators.optional if sign == "[?" else operators.index
-                step = applied(take, step, key, cost=operators.nothing)
+                program = call(take, program, key, cost=operators.no_extra_cost)
             elif sign == ".?":
-                step = member(operators.optional, step, self._name())
+                program = member(operators.optional, program, self._tokens.name())
             else:
-                step = self._field_or_method(step)
-        return step
+                program = self._field_or_method(program)
+        return program
 
-    def _field_or_method(self, target: Step) -> Step:
-        name = self._name()
-        if not self._takes("("):
+    def _field_or_method(self, target: Program) -> Program:
+        name = self._tokens.name()
+        if not self._tokens.accept("("):
             return member(operators.index, target, name)
         if name in MACROS:
             return self._macro(name, target)
         if name not in METHODS:
-            raise NotUnderstood(f"function {quoted(name)}")
-        arguments = self._until(")")
+            raise Unsupported(f"function {quoted(name)}")
+        arguments = self._list_until(")")
         count, method = METHODS[name]
         if len(arguments) != count:
-            raise NotUnderstood(f"{name}() with {len(arguments)} arguments")
-        return applied(method, target, *arguments, cost=COSTS.get(name))
+            raise Unsupported(f"{name}() with {len(arguments)} arguments")
+        return call(method, target, *arguments, cost=COSTS.get(name))
 
-    def _macro(self, name: str, target: Step) -> Step:
-        if self._macros == DEEPEST:
-            raise NotUnderstood("macros within macros within macros")
-        variable = self._name()
-        self._expect(",")
-        self._macros += 1
-        of_item = self._choice()
-        self._macros -= 1
-        self._expect(")")
+    def _macro(self, name: str, target: Program) -> Program:
+        if self._macro_depth == MAX_NESTING:
+            raise Unsupported("macros within macros within macros")
+        item_name = self._tokens.name()
+        self._tokens.expect(",")
+        self._macro_depth += 1
+        body = self._expression()
+        self._macro_depth -= 1
+        self._tokens.expect(")")
 
-        def run(names: Names) -> Result:
-            names.meter.spend()
-            found = items(target.run(names))
-            return MACROS[name](found, lambda item: of_item.run(names.also(variable, item)))
+        def run(scope: Scope) -> Result:
+            scope.meter.spend()
+            items = items_of(target.run(scope))
+            return MACROS[name](items, lambda item: body.run(scope.with_variable(item_name, item)))
 
-        return Step.of(run, target, of_item)
+        return Program.of(run, target, body)
 
-    def _name(self) -> str:
-        kind, text = self._next()
-        if kind != "name":
-            raise NotUnderstood(f"{quoted(text)} instead of a name")
-        return text
-
-    def _until(self, end: str) -> list[Step]:
-        found: list[Step] = []
-        while not self._takes(end):
-            found.append(self._choice())
-            if not self._takes(","):
-                self._expect(end)
+    def _list_until(self, end: str) -> list[Program]:
+        items: list[Program] = []
+        while not self._tokens.accept(end):
+            items.append(self._expression())
+            if not self._tokens.accept(","):
+                self._tokens.expect(end)
                 break
-        return found
+        return items
 
-    def _primary(self) -> Step:
-        kind, text = self._next()
+    def _primary(self) -> Program:
+        kind, text = self._tokens.next()
         if kind == "text":
-            return constant(_unquoted(text))
+            return constant(unquote(text))
         if kind == "int":
-            return constant(_integer(text))
+            return constant(parse_integer(text))
         if kind == "double":
-            return constant(_double(text))
+            return constant(parse_double(text))
         if text == "(":
-            step = self._choice()
-            self._expect(")")
-            return step
+            program = self._expression()
+            self._tokens.expect(")")
+            return program
         if text == "[":
-            return listed(self._until("]"))
+            return list_of(self._list_until("]"))
         if kind == "name":
-            return self._named(text)
-        raise NotUnderstood(quoted(text) if text else "it ends too early")
+            return self._identifier(text)
+        raise Unsupported(quoted(text) if text else "it ends too early")
 
-    def _named(self, name: str) -> Step:
+    def _identifier(self, name: str) -> Program:
         if name in ("true", "false"):
             return constant(name == "true")
-        if name == "cel" and self._takes("."):
+        if name == "cel" and self._tokens.accept("."):
             return self._bind()
-        if self._takes("("):
-            return self._present() if name == "has" else self._call(name)
-        return operators.variable(name)
+        if self._tokens.accept("("):
+            return self._has() if name == "has" else self._call(name)
+        return variable(name)
 
-    def _call(self, name: str) -> Step:
-        arguments = self._until(")")
+    def _call(self, name: str) -> Program:
+        arguments = self._list_until(")")
         if name not in FUNCTIONS or len(arguments) != 1:
-            raise NotUnderstood(f"function {quoted(name)}")
-        return applied(FUNCTIONS[name], arguments[0])
+            raise Unsupported(f"function {quoted(name)}")
+        return call(FUNCTIONS[name], arguments[0])
 
-    def _bind(self) -> Step:
-        if self._name() != "bind":
-            raise NotUnderstood("a function of cel other than bind")
-        self._expect("(")
-        name = self._name()
-        self._expect(",")
-        value = self._choice()
-        self._expect(",")
-        body = self._choice()
-        self._expect(")")
+    def _bind(self) -> Program:
+        if self._tokens.name() != "bind":
+            raise Unsupported("a function of cel other than bind")
+        self._tokens.expect("(")
+        name = self._tokens.name()
+        self._tokens.expect(",")
+        value = self._expression()
+        self._tokens.expect(",")
+        body = self._expression()
+        self._tokens.expect(")")
 
-        def run(names: Names) -> Result:
-            names.meter.spend()
-            return body.run(names.also(name, value.run(names)))
+        def run(scope: Scope) -> Result:
+            scope.meter.spend()
+            return body.run(scope.with_variable(name, value.run(scope)))
 
-        return Step.of(run, value, body)
+        return Program.of(run, value, body)
 
-    def _present(self) -> Step:
+    def _has(self) -> Program:
         target = self._primary()
         name = ""
-        while sign := self._takes(".", "["):
+        while sign := self._tokens.accept(".", "["):
             if name:
                 target = member(operators.index, target, name)
                 name = ""
             if sign == "[":
-                target = applied(operators.index, target, self._choice(), cost=operators.nothing)
-                self._expect("]")
+                target = call(operators.index, target, self._expression(), cost=operators.no_extra_cost)
+                self._tokens.expect("]")
             else:
-                name = self._name()
-        self._expect(")")
+                name = self._tokens.name()
+        self._tokens.expect(")")
         if not name:
-            raise NotUnderstood("has() of what is no field")
+            raise Unsupported("has() of an expression that is not a field")
         return member(operators.has, target, name)
-
-
-def tokens(text: str) -> list[Token]:
-    """The tokens of an expression, the last of which is its end. Raises ``NotUnderstood``."""
-    found, at, end = [], 0, len(text.rstrip())
-    while at < end:
-        match = _TOKEN.match(text, at)
-        if match is None:
-            raise NotUnderstood(quoted(text[at : at + 10]))
-        found.append((match.lastgroup or "", match[match.lastgroup] if match.lastgroup else ""))
-        if len(found) > SELECTOR_TOKENS:
-            raise NotUnderstood(f"a selector of more than {SELECTOR_TOKENS} words and signs")
-        at = match.end()
-    return [*(token for token in found if token[0]), ("end", "")]
-
-
-def _integer(text: str) -> int:
-    base = 16 if text[:2] == "0x" else 10
-    number = int(text, base) if len(text) <= _LONGEST_NUMBER else 1 << 64
-    if number > 1 << 63:  # as it is written before a minus
-        raise NotUnderstood("an integer of more than 64 bits")
-    return number
-
-
-def _double(text: str) -> float:
-    if math.isinf(number := float(text)):
-        raise NotUnderstood("a number that is too large")
-    return number
-
-
-def _unquoted(text: str) -> str:
-    if text[0] in "rR":
-        return text[2:-1]
-    pieces = re.split(r"\\(.)", text[1:-1])
-    if any(escape not in _ESCAPES for escape in pieces[1::2]):
-        raise NotUnderstood(f"an escape in {quoted(text)}")
-    return "".join(_ESCAPES[piece] if index % 2 else piece for index, piece in enumerate(pieces))

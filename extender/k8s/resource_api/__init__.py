@@ -1,1 +1,1 @@
-"""Objects of ``resource.k8s.io`` (device claims, classes and slices), and how they are read."""
+"""ResourceSlice, DeviceClass and ResourceClaim of ``resource.k8s.io``, and their parsers."""

@@ -1,4 +1,7 @@
-"""Devices, claims and classes as far as their allocation depends on them."""
+"""ResourceSlices, DeviceClasses and ResourceClaims as far as the allocation of devices depends on them.
+
+The types and fields are those of k8s.io/api ``resource/v1/types.go`` (v0.36.3).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from math import ceil
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
-from extender.k8s.resource_api.values import Amount, Value
+from extender.k8s.resource_api.fields import Amount, Value
 from extender.k8s.selectors import Term
 from extender.k8s.taints import Taint, Toleration
 
@@ -20,7 +23,7 @@ ByDomain: TypeAlias = Mapping[str, Mapping[str, Value]]
 
 
 class DeviceId(NamedTuple):
-    """The name of a device in its cluster."""
+    """The name of a device, unique in the cluster."""
 
     driver: str
     pool: str
@@ -29,91 +32,112 @@ class DeviceId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodeScope:
-    """The nodes that a slice or a device is for: one, all, or those that meet any of ``terms``."""
+    """The nodes that can use a slice or a device: one, all, or those that match any of ``terms``."""
 
-    node: str = ""
-    everywhere: bool = False
+    node_name: str = ""
+    all_nodes: bool = False
     terms: tuple[Term, ...] = ()
 
     def includes(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether the node of this name and these labels is among them."""
-        if self.node or self.everywhere:
-            return self.everywhere or self.node == name
+        """Whether the node with this name and these labels is in scope."""
+        if self.node_name or self.all_nodes:
+            return self.all_nodes or self.node_name == name
         return any(term.holds(name, labels) for term in self.terms)
 
 
 @dataclass(frozen=True, slots=True)
 class CapacityRequestPolicy:
-    """In which portions a capacity is given out: one of ``values`` (ascending), or from ``least`` to ``most``
-    in whole ``step``s. ``default`` goes to a request that does not say; without it that takes everything."""
+    """How a request for a part of a capacity is rounded up: to one of ``valid_values`` (ascending), or to
+    ``minimum`` plus a multiple of ``step``, up to ``maximum``. ``default`` applies to a request that does not
+    name the capacity; without a default such a request consumes all of it."""
 
     default: Fraction | None = None
-    values: tuple[Fraction, ...] = ()
-    least: Fraction | None = None
-    most: Fraction | None = None
+    valid_values: tuple[Fraction, ...] = ()
+    minimum: Fraction | None = None
+    maximum: Fraction | None = None
     step: Fraction | None = None
 
-    def portion(self, asked: Fraction) -> Fraction | None:
-        """What is given where so much is asked for, None where there is no such portion."""
-        if self.values:
-            return next((value for value in self.values if asked <= value), None)
-        if self.least is None:
-            return asked
-        given = max(asked, self.least)
-        if self.step and asked >= self.least:
-            step, first = ceil(self.step), ceil(self.least)
-            given = Fraction(first + -((first - ceil(asked)) // step) * step)
-        return given if self.most is None or given <= self.most else None
+    def round_up(self, requested: Fraction) -> Fraction | None:
+        """The amount that this request consumes, or None if the policy allows none."""
+        if self.valid_values:
+            return next((value for value in self.valid_values if requested <= value), None)
+        if self.minimum is None:
+            return requested
+        rounded = max(requested, self.minimum)
+        if self.step and requested >= self.minimum:
+            step, first = ceil(self.step), ceil(self.minimum)
+            rounded = Fraction(first + -((first - ceil(requested)) // step) * step)
+        return rounded if self.maximum is None or rounded <= self.maximum else None
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
     """One device of a slice.
 
-    ``attributes`` and ``capacity`` are by domain (the driver's where none is written) and name, ``named`` the
-    names of the capacities as they are written. ``consumes`` is what it takes of its pool's counters.
-    ``shared``: several claims may have parts of it, ``policies`` in which portions, by the names as written.
-    ``reach``, where not ``None``, is its own and not its slice's. ``later``: it is bound in
-    steps, and its pool comes last. ``unreadable`` says what of it is not understood, "" where nothing.
+    ``attributes`` and ``capacity`` are keyed by domain (the driver's name if the key has none) and name;
+    ``capacity_by_name`` and ``capacity_policies`` by the name as written. ``consumes_counters`` is what the
+    device consumes of its pool's shared counters. ``node_scope`` is None unless the device has its own.
+    ``problem`` names a field or attribute that is not supported, "" if there is none.
     """
 
     name: str
     attributes: ByDomain = field(default_factory=dict)
     capacity: Mapping[str, Mapping[str, Amount]] = field(default_factory=dict)
-    named: Mapping[str, Amount] = field(default_factory=dict)
-    consumes: Counters = field(default_factory=dict)
+    capacity_by_name: Mapping[str, Amount] = field(default_factory=dict)
+    consumes_counters: Counters = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
-    reach: NodeScope | None = None
-    shared: bool = False
-    policies: Mapping[str, CapacityRequestPolicy] = field(default_factory=dict)
-    later: bool = False
-    unreadable: str = ""
+    node_scope: NodeScope | None = None
+    allow_multiple_allocations: bool = False
+    capacity_policies: Mapping[str, CapacityRequestPolicy] = field(default_factory=dict)
+    has_binding_conditions: bool = False
+    problem: str = ""
 
-    def text(self, name: str) -> str:
-        """An attribute as a text, in whichever domain it is; "" where there is none."""
+    def attribute_text(self, name: str) -> str:
+        """The first attribute with this name in any domain, as text; "" if there is none."""
         values = (domain[name] for domain in self.attributes.values() if name in domain)
         value = next(values, "")
         return value if isinstance(value, str) else str(getattr(value, "text", value))
 
+    def consumed_capacity(self, requested: Mapping[str, Amount]) -> dict[str, Fraction] | None:
+        """What a request consumes of each capacity, or None if even the unused device is too small.
+
+        Read from k8s.io/dynamic-resource-allocation v0.36.3,
+        ``structured/internal/incubating/consumable_capacity.go``.
+        """
+        if not requested.keys() <= self.capacity_by_name.keys():
+            return None
+        consumed: dict[str, Fraction] = {}
+        for name, total in self.capacity_by_name.items():
+            policy = self.capacity_policies.get(name, CapacityRequestPolicy())
+            if name in requested:
+                amount = policy.round_up(requested[name].number)
+            else:
+                amount = total.number if policy.default is None else policy.default
+            if amount is None or amount > total.number:
+                return None
+            consumed[name] = amount
+        return consumed
+
 
 @dataclass(frozen=True, slots=True)
 class ResourceSlice:
-    """A part of a pool of devices. ``slices`` is how many such parts the pool's ``generation`` has.
+    """A part of a pool of devices. A generation of the pool is complete with ``slice_count`` slices.
 
-    ``problem``: what makes it unreadable, "" where nothing does.
+    ``shared_counters`` are (counter set, counters); invalid slices may name a set twice. ``problem`` says why
+    the slice cannot be read, "" if it can.
     """
 
     kind: ClassVar[Literal["ResourceSlice"]] = "ResourceSlice"
-    uid: ClassVar[str] = ""  # nothing depends on it
+    uid: ClassVar[str] = ""  # not read: nothing depends on it
     name: str
     driver: str = ""
     pool: str = ""
     generation: int = 0
-    slices: int = 0
-    reach: NodeScope = NodeScope()
-    per_device: bool = False
+    slice_count: int = 0
+    node_scope: NodeScope = NodeScope()
+    per_device_node_selection: bool = False
     devices: tuple[Device, ...] = ()
-    counters: tuple[tuple[str, Mapping[str, Number]], ...] = ()  # by counter set; a name may come twice
+    shared_counters: tuple[tuple[str, Mapping[str, Number]], ...] = ()
     problem: str = ""
 
     @property
@@ -121,16 +145,22 @@ class ResourceSlice:
         """The name: slices have no namespace."""
         return self.name
 
+    def scope_of(self, device: Device) -> NodeScope:
+        """The nodes that can use a device of the slice."""
+        if self.per_device_node_selection:
+            return device.node_scope or NodeScope()
+        return self.node_scope
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass:
-    """A class of devices: those that all CEL ``selectors`` match."""
+    """A class of devices: those that match all CEL ``selectors``."""
 
     kind: ClassVar[Literal["DeviceClass"]] = "DeviceClass"
-    uid: ClassVar[str] = ""
+    uid: ClassVar[str] = ""  # not read: nothing depends on it
     name: str
     selectors: tuple[str, ...] = ()
-    resource: str = ""  # the extended resource that pods may ask for in its place
+    extended_resource: str = ""
     problem: str = ""
 
     @property
@@ -141,8 +171,8 @@ class DeviceClass:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSubRequest:
-    """So many devices of a class. ``count`` ``None``: all there are. ``capacity``: what of each.
-    ``watching``: they are looked at (admin access), whoever has them."""
+    """A number of devices of one class. ``count`` is None for allocation mode ``All``; ``capacity`` is what
+    the request needs of each device."""
 
     name: str
     device_class: str
@@ -150,22 +180,23 @@ class DeviceSubRequest:
     count: int | None = 1
     capacity: tuple[tuple[str, Amount], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
-    watching: bool = False
+    admin_access: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """An entry of a claim: one request, or several of which the first that can be met counts."""
+    """A request of a claim: one subrequest (``exactly``), or several in order of preference, of which one has
+    to be satisfied (``first_available``)."""
 
     name: str
-    options: tuple[DeviceSubRequest, ...]
-    ranked: bool = False
+    subrequests: tuple[DeviceSubRequest, ...]
+    first_available: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceConstraint:
-    """A constraint: the devices of these requests (of all, where none are named) have an attribute that is
-    the same, or ``distinct``, in all of them."""
+    """All devices of ``requests`` (of all requests, if empty) have the same value of ``attribute``, or
+    different ones (``distinct``)."""
 
     attribute: str
     requests: frozenset[str] = frozenset()
@@ -173,43 +204,43 @@ class DeviceConstraint:
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Demand:
-    """What a claim asks for. ``unclear`` says what of it is not understood, "" where nothing.
+class DeviceClaim:
+    """What a claim asks for (``spec.devices``). ``problem`` names what is not supported, "" if nothing.
 
-    Equal demands are one object, which ``of`` gives: many claims are of one template.
+    ``of`` returns one object for equal contents, because many claims come from one template.
     """
 
-    choices: tuple[DeviceRequest, ...] = ()
-    agreements: tuple[DeviceConstraint, ...] = ()
-    unclear: str = ""
+    requests: tuple[DeviceRequest, ...] = ()
+    constraints: tuple[DeviceConstraint, ...] = ()
+    problem: str = ""
 
     @classmethod
     def of(
         cls,
-        choices: tuple[DeviceRequest, ...] = (),
-        agreements: tuple[DeviceConstraint, ...] = (),
-        unclear: str = "",
-    ) -> Demand:
-        """The one object of this demand."""
-        key = choices, agreements, unclear
-        if (known := _DEMANDS.get(key)) is None:
-            known = _DEMANDS[key] = cls(choices, agreements, unclear)
+        requests: tuple[DeviceRequest, ...] = (),
+        constraints: tuple[DeviceConstraint, ...] = (),
+        problem: str = "",
+    ) -> DeviceClaim:
+        """The one object with these contents."""
+        key = requests, constraints, problem
+        if (known := _DEVICE_CLAIMS.get(key)) is None:
+            known = _DEVICE_CLAIMS[key] = cls(requests, constraints, problem)
         return known
 
 
-_DEMANDS: WeakValueDictionary[tuple[object, ...], Demand] = WeakValueDictionary()
-_NO_DEMAND = Demand.of()
+_DEVICE_CLAIMS: WeakValueDictionary[tuple[object, ...], DeviceClaim] = WeakValueDictionary()
+_EMPTY = DeviceClaim.of()
 
 
 @dataclass(frozen=True, slots=True)
 class AllocationResult:
-    """A device that a claim has. ``shared``: a part of it, which takes ``consumed`` of its capacities (None:
-    it is not said). ``watching``: it is looked at (admin access), and others may have it."""
+    """A device that is allocated to a claim. ``shared``: a part of the device, which consumes
+    ``consumed_capacity`` (None: not stated). With ``admin_access`` others can have the device, too."""
 
     id: DeviceId
     shared: bool = False
-    consumed: tuple[tuple[str, Amount], ...] | None = None
-    watching: bool = False
+    consumed_capacity: tuple[tuple[str, Amount], ...] | None = None
+    admin_access: bool = False
 
 
 ANY_POOL = ("", "")
@@ -217,20 +248,20 @@ ANY_POOL = ("", "")
 
 @dataclass(frozen=True, slots=True)
 class ResourceClaim:
-    """A claim: what it asks for, what it has been given (``None``: nothing yet), and the pods that use it.
+    """A claim: what it asks for, what is allocated to it (None: nothing yet), and the pods that use it.
 
-    ``hidden`` are pools (driver, name) of which it holds devices that could not be read, ``ANY_POOL`` where
-    it is not known of which.
+    ``unreadable_pools`` are pools (driver, name) that it holds devices of which could not be read;
+    ``ANY_POOL`` stands for a pool that could not be read either.
     """
 
     kind: ClassVar[Literal["ResourceClaim"]] = "ResourceClaim"
-    uid: ClassVar[str] = ""
+    uid: ClassVar[str] = ""  # not read: nothing depends on it
     namespace: str
     name: str
-    demand: Demand = _NO_DEMAND
-    grants: tuple[AllocationResult, ...] | None = None
-    pods: tuple[str, ...] = ()
-    hidden: tuple[tuple[str, str], ...] = ()
+    devices: DeviceClaim = _EMPTY
+    allocation: tuple[AllocationResult, ...] | None = None
+    reserved_for: tuple[str, ...] = ()
+    unreadable_pools: tuple[tuple[str, str], ...] = ()
     problem: str = ""
 
     @property

@@ -1,4 +1,4 @@
-"""`python -m tests.e2e.controlplane [CONFIGURATION]`: a control plane to play with, until Ctrl-C."""
+"""`python -m tests.e2e.controlplane [CONFIGURATION]` runs a control plane until Ctrl-C."""
 
 import sys
 import tempfile

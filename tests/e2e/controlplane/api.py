@@ -1,7 +1,7 @@
 """A thin client of the Kubernetes REST API for the tests.
 
-Objects are plain JSON dictionaries, as the API server sends them: what the tests check must not pass
-through code that Stowage uses too. It holds no cache and retries nothing.
+Objects are plain JSON dictionaries, as the API server sends them: the tests must not check objects with code
+that Stowage uses. The client has no cache and does not retry.
 """
 
 import json
@@ -43,7 +43,7 @@ COLLECTIONS = {
     "Service": "/api/v1/namespaces/stowage-system/services",
     "Deployment": "/apis/apps/v1/namespaces/stowage-system/deployments",
 }
-# Pods first, so that none is bound to a node that is going; events last, for they tell of the others.
+# Pods first, so that no pod is bound to a deleted node; events last, because deletions create events.
 LEFT_BY_TESTS = (
     "Pod",
     "Node",
@@ -56,12 +56,12 @@ LEFT_BY_TESTS = (
 
 
 def collection(kind: str, namespace: str = "") -> str:
-    """Where objects of this kind are; in the usual namespace, unless another one is named."""
+    """The path of the objects of this kind, in the usual namespace unless another is given."""
     return re.sub("(?<=/namespaces/)[^/]+", namespace, COLLECTIONS[kind]) if namespace else COLLECTIONS[kind]
 
 
 class Api:
-    """Verbs by kind; what is not a success raises httpx.HTTPStatusError with the server's words as a note."""
+    """Requests by kind. A failure raises httpx.HTTPStatusError, with the answer of the server as a note."""
 
     def __init__(self, server: str, *, token: str, ca: Path) -> None:
         self._http = httpx.Client(
@@ -90,7 +90,7 @@ class Api:
         return self._send("GET", f"{collection(kind, namespace)}/{name}")
 
     def list(self, kind: str, **selectors: str) -> Object:
-        """The whole list object: its metadata carries the resourceVersion that a watch starts from."""
+        """The list object. A watch starts from the resourceVersion in its metadata."""
         return self._send("GET", COLLECTIONS[kind], params=selectors)
 
     def create(self, obj: Object, **options: str) -> Object:
@@ -103,20 +103,20 @@ class Api:
         return self._send("PUT", f"{path}/{metadata['name']}", json=obj)
 
     def create_all(self, objects: Iterable[Object]) -> None:
-        """Creates them as fast as the server takes them, in no particular order."""
+        """Creates the objects in parallel, in no particular order."""
         with ThreadPoolExecutor(8) as pool:
             for _ in pool.map(self.create, objects):
                 pass
 
     def bind(self, pod: str, node: str, annotations: dict[str, str] | None = None) -> None:
-        """What a scheduler does in the end."""
+        """Binds a pod as a scheduler does."""
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         metadata = {"name": pod, "annotations": annotations or {}}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
         self._send("POST", f"{COLLECTIONS['Pod']}/{pod}/binding", json=binding)
 
     def patch(self, kind: str, name: str, change: Object) -> Object:
-        """Merge patch (RFC 7386): what is null goes away."""
+        """A merge patch (RFC 7386): null removes a field."""
         headers = {"Content-Type": "application/merge-patch+json"}
         return self._send("PATCH", f"{COLLECTIONS[kind]}/{name}", content=json.dumps(change), headers=headers)
 
@@ -128,17 +128,17 @@ class Api:
         self._send("DELETE", COLLECTIONS[kind], params={"gracePeriodSeconds": 0})
 
     def clean_up(self) -> None:
-        """Takes away what tests leave: an empty cluster again, but for what the API server made itself."""
+        """Deletes all objects that tests create."""
         for kind in LEFT_BY_TESTS:
             self.delete_all(kind)
-        for item in self.list("ResourceClaim")["items"]:  # nobody here takes the finalizers away
+        for item in self.list("ResourceClaim")["items"]:  # no controller here removes the finalizers
             self.patch("ResourceClaim", item["metadata"]["name"], {"metadata": {"finalizers": None}})
         for item in self.list("PriorityClass")["items"]:
             if not item["metadata"]["name"].startswith("system-"):
                 self.delete("PriorityClass", item["metadata"]["name"])
 
     def token(self, service_account: str, namespace: str = "") -> str:
-        """A token that is good for an hour (the API server's default)."""
+        """A token that is valid for an hour (the API server's default)."""
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
         path = f"{collection('ServiceAccount', namespace)}/{service_account}/token"
         return str(self._send("POST", path, json=request)["status"]["token"])

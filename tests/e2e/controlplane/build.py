@@ -1,8 +1,8 @@
 """Builds etcd, kube-apiserver, kube-scheduler and kwok from their published Go modules, once.
 
 Run it as `python -m tests.e2e.controlplane.build`. The binaries are kept under
-`${XDG_CACHE_HOME:-~/.cache}/stowage/`, in a directory named by a hash of everything that decides
-their content, so a later run finds them without asking Go. It knows nothing of how they are started.
+`${XDG_CACHE_HOME:-~/.cache}/stowage/`, in a directory named by a hash of everything that determines
+their content, so a later run finds them without Go.
 """
 
 import hashlib
@@ -23,14 +23,14 @@ KUBERNETES = "k8s.io/kubernetes"
 
 @dataclass(slots=True, frozen=True)
 class Component:
-    """One program: its package, and the module of ours (a directory of `MODULES`) that pins its version."""
+    """One program: its package, and the module (a directory in `MODULES`) that pins its version."""
 
     name: str
     module: str
     package: str
 
 
-# The cheapest first, so that a broken set-up shows early.
+# The fastest builds first, so that a broken set-up fails early.
 COMPONENTS = (
     Component("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
     Component("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
@@ -40,11 +40,11 @@ COMPONENTS = (
 
 
 class BuildError(Exception):
-    """What stands in the way of the build, in one line a person can act on."""
+    """Why the build failed, in one line that says what to do."""
 
 
 def kubernetes_version() -> str:
-    """The pinned Kubernetes version, such as "v1.36.3"; the module's go.mod is the one place that says it."""
+    """The Kubernetes version, such as "v1.36.3", which only the go.mod of the module pins."""
     found = re.search(rf"^require {KUBERNETES} (v\S+)", (MODULES / "kubernetes/go.mod").read_text(), re.M)
     if found is None:
         raise BuildError(f"{MODULES / 'kubernetes/go.mod'} does not require {KUBERNETES}")
@@ -54,14 +54,14 @@ def kubernetes_version() -> str:
 def flags() -> list[str]:
     version = kubernetes_version()
     major, minor, _ = version.removeprefix("v").split(".", 2)
-    # A kube-scheduler that does not know its version negotiates features and API versions wrongly.
+    # Without its version kube-scheduler negotiates features and API versions wrongly.
     stamp = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
     symbols = [f"-X k8s.io/component-base/version.{key}={value}" for key, value in stamp.items()]
     return ["-trimpath", "-buildvcs=false", "-ldflags", " ".join(["-s -w", *symbols])]
 
 
 def binary(component: Component) -> Path:
-    """Where the built program is, or will be, kept."""
+    """The path of the built program, whether it exists or not."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     module = MODULES / component.module
     digest = hashlib.sha256("\0".join([platform.system(), platform.machine(), *flags()]).encode())
@@ -75,9 +75,9 @@ def missing() -> list[Component]:
 
 
 def require_go() -> None:
-    """Raises BuildError when no Go of `GO_VERSION` or later answers.
+    """Raises BuildError if there is no Go of `GO_VERSION` or later.
 
-    Asked from our module, so that a Go that may fetch the toolchain named there does it now.
+    This runs in the module's directory, so that Go downloads the toolchain named there, if it may.
     """
     wanted = ".".join(map(str, GO_VERSION))
     lacks = f"make e2e needs Go {wanted} to build a control plane (https://go.dev/dl/)"
@@ -97,7 +97,7 @@ def require_go() -> None:
 
 
 def build(component: Component) -> None:
-    """Compiles one component into the cache; shows how many packages are done while it works."""
+    """Compiles one component into the cache, and shows its progress."""
     target = binary(component)
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")
@@ -112,12 +112,12 @@ def build(component: Component) -> None:
     if process.returncode != 0:
         unfinished.unlink(missing_ok=True)
         raise BuildError(f"go could not build {component.name}:\n{tail}")
-    unfinished.rename(target)  # atomic: a broken-off build never looks like a finished one
+    unfinished.rename(target)  # atomic: an interrupted build never looks finished
     say(f"{component.name}: built in {clock(started)}, {target}", last=True)
 
 
 def show_progress(name: str, started: float, lines: Iterator[str]) -> str:
-    """Counts the packages that `go build -v` names; returns the last lines, where errors stand."""
+    """Counts the packages that `go build -v` names; returns the last lines, which have the errors."""
     tail: list[str] = []
     shown = 0.0
     for count, line in enumerate(lines, start=1):
@@ -129,7 +129,7 @@ def show_progress(name: str, started: float, lines: Iterator[str]) -> str:
 
 
 def say(text: str, *, last: bool) -> None:
-    """One line that is rewritten on a terminal, and plain lines elsewhere."""
+    """On a terminal, rewrites one line; elsewhere, prints plain lines."""
     if sys.stdout.isatty():
         print(f"\r\033[K{text}", end="\n" if last else "", flush=True)
     else:
@@ -148,7 +148,7 @@ def main() -> int:
         if not todo:
             return 0
         require_go()
-        os.nice(10)  # minutes of every core: leave the machine usable
+        os.nice(10)  # the build uses every core for minutes: keep the machine usable
         names = ", ".join(component.name for component in todo)
         print(
             f"Building {names} for the end-to-end tests. A cold build takes minutes, and happens once.",

@@ -1,7 +1,7 @@
 """A Kubernetes control plane on loopback: etcd, kube-apiserver, kwok for kubelets, kube-scheduler on demand.
 
-Everything it writes is below one directory. There is no kube-controller-manager: no Deployments, Jobs,
-disruption budgets' status or garbage collection, and namespaces cannot be deleted.
+It writes only below one directory. There is no kube-controller-manager: no Deployments, Jobs, status of
+disruption budgets or garbage collection, and namespaces cannot be deleted.
 """
 
 import os
@@ -21,12 +21,12 @@ from .process import Process, free_port
 
 HERE = Path(__file__).parent
 TOKEN = secrets.token_hex()
-# An RFC 5915 private key on P-256 is these bytes around 32 random ones; the public half may be left out.
+# An RFC 5915 private key on P-256 is these bytes around 32 random bytes; the public half is optional.
 EC_KEY = bytes.fromhex("30310201010420"), bytes.fromhex("a00a06082a8648ce3d030107")
 
 
 class ControlPlane:
-    """Use it as a context manager; leaving it stops every process, in reverse order of their start."""
+    """A context manager. Leaving it stops all processes, in reverse order of their start."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -56,7 +56,7 @@ class ControlPlane:
     def scheduler(self, configuration: Object, name: str = "kube-scheduler") -> Process:
         """A kube-scheduler, not yet started, with this KubeSchedulerConfiguration and our kubeconfig.
 
-        Of several, each has its own ``name``."""
+        Several schedulers need different names."""
         connection = configuration.get("clientConnection", {}) | {"kubeconfig": str(self.kubeconfig)}
         file = self.directory / f"{name}.yaml"
         file.write_text(yaml.safe_dump(configuration | {"clientConnection": connection}))
@@ -70,11 +70,11 @@ class ControlPlane:
         return self._process("kube-scheduler", flags, ready=f"https://127.0.0.1:{port}/readyz", name=name)
 
     def process(self, name: str, command: list[str | Path], *, ready: str) -> Process:
-        """A program, not yet started, that logs beside the others; ready once the URL `ready` answers 200."""
+        """A program, not yet started, with a log in `logs`; ready when the URL `ready` answers 200."""
         return Process(name, command, log=self.logs / f"{name}.log", ready=lambda: answers(ready))
 
     def client(self, token: str) -> Api:
-        """A client with other rights than `api`, which may do everything; to use in a `with` block."""
+        """A client with the rights of this token, to use in a `with` block. (`api` has all rights.)"""
         return Api(self.server, token=token, ca=self._certificate)
 
     def kubeconfig_for(self, user: str, token: str) -> Path:
@@ -107,7 +107,7 @@ class ControlPlane:
             "listen-peer-urls": peer_url,
             "initial-advertise-peer-urls": peer_url,
             "initial-cluster": f"default={peer_url}",
-            "unsafe-no-fsync": True,  # a test's data may be lost with the machine
+            "unsafe-no-fsync": True,  # test data need not survive a crash of the machine
         }
         return self._process("etcd", flags, ready=f"{self._etcd_url}/health")
 
@@ -116,7 +116,7 @@ class ControlPlane:
             "etcd-servers": self._etcd_url,
             "bind-address": "127.0.0.1",
             "secure-port": self.server.rpartition(":")[2],
-            "cert-dir": self._certificate.parent,  # a certificate of its own making, kept over restarts
+            "cert-dir": self._certificate.parent,  # a self-made certificate, kept across restarts
             "token-auth-file": self.directory / "tokens.csv",
             "authorization-mode": "RBAC",
             "delete-collection-workers": 8,
@@ -124,9 +124,9 @@ class ControlPlane:
             "service-account-key-file": self._key,
             "service-account-signing-key-file": self._key,
             "service-cluster-ip-range": "10.0.0.0/24",
-            "endpoint-reconciler-type": "none",  # it would want an address that is not loopback
-            # What these two ask for is done by controllers that do not run here: making a namespace's service
-            # account, and taking the not-ready taint off a new node.
+            "endpoint-reconciler-type": "none",  # it needs an address that is not loopback
+            # These two need controllers that do not run here: one creates the service account of a namespace,
+            # the other removes the not-ready taint from a new node.
             "disable-admission-plugins": "ServiceAccount,TaintNodesByCondition",
         }
         return self._process("kube-apiserver", flags, ready=f"{self.server}/readyz")
@@ -137,7 +137,7 @@ class ControlPlane:
             "kubeconfig": self.kubeconfig,
             "config": HERE / "stages.yaml",  # without stages kwok does nothing
             "manage-all-nodes": True,
-            "node-lease-duration-seconds": 0,  # nobody here looks at leases
+            "node-lease-duration-seconds": 0,  # nothing here reads the leases
             "v": "WARN",
             "server-address": address,
         }
@@ -161,7 +161,7 @@ class ControlPlane:
 
 
 def answers(url: str) -> bool:
-    """Whether a GET of `url` says 200; the self-made certificates of our own children are not checked."""
+    """Whether a GET of `url` answers 200. The self-made certificates of our processes are not checked."""
     try:
         return httpx.get(url, verify=False, trust_env=False, timeout=2).status_code == httpx.codes.OK
     except httpx.TransportError:

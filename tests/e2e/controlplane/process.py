@@ -1,7 +1,4 @@
-"""A child process with a log file, which never outlives the test run.
-
-It knows how a program is started, awaited, stopped and killed; not which programs there are.
-"""
+"""A child process with a log file, which never outlives the test run."""
 
 import os
 import random
@@ -14,19 +11,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-# Where util-linux is at hand, the kernel kills the program when pytest dies without a word (SIGKILL).
+# With util-linux the kernel kills the program if pytest dies by SIGKILL.
 LEASH = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
 
 
 class ProcessError(Exception):
-    """A program that died, or was not ready in time; the message carries the end of its log."""
+    """A program that died, or was not ready in time. The message has the end of its log."""
 
 
 def free_port() -> int:
     """A free loopback port below the kernel's ephemeral range.
 
-    Inside that range a client that retries while the server is away may be given the server's own
-    port as its source, and connect to itself; outside, a restarted server finds its port free.
+    Inside that range a client that retries while the server is down may get the server's port as its
+    source port and connect to itself. Outside, a restarted server finds its port free.
     """
     while True:
         port = random.randrange(20_000, 32_000)
@@ -39,7 +36,7 @@ def free_port() -> int:
 
 
 def eventually(condition: Callable[[], bool], *, within_s: float, what: str, every_s: float = 0.05) -> None:
-    """Waits until `condition()` holds; raises TimeoutError naming `what` when it does not in time."""
+    """Waits until `condition()` holds; raises TimeoutError with `what` if it does not hold in time."""
     deadline = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline:
@@ -52,7 +49,7 @@ def tail(log: Path, lines: int = 40) -> str:
 
 
 class Process:
-    """One run of a program after another (`restart`) with the same arguments and one log."""
+    """A program that can be restarted with the same arguments and the same log."""
 
     def __init__(
         self, name: str, command: Sequence[str | Path], *, log: Path, ready: Callable[[], bool]
@@ -74,7 +71,7 @@ class Process:
         return self._child.pid
 
     def start(self, *, within_s: float = 60) -> Self:
-        """Starts the program and waits until it is ready; raises ProcessError, and leaves nothing running."""
+        """Starts the program and waits until it is ready. If that fails, stops it and raises ProcessError."""
         with self.log.open("ab") as log:
             self._child = subprocess.Popen(
                 [*LEASH, *self.command],
@@ -82,7 +79,7 @@ class Process:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=self.environment,
-                process_group=0,  # Ctrl-C reaches pytest alone, which then stops the programs in order
+                process_group=0,  # Ctrl-C reaches only pytest, which then stops the programs in order
             )
         try:
             eventually(self._dead_or_ready, within_s=within_s, what=f"{self.name} is ready")
@@ -99,7 +96,7 @@ class Process:
         return not self.running or self._ready()
 
     def stop(self, *, within_s: float = 10) -> int:
-        """Asks the program to end (SIGTERM), insists after `within_s`; returns its exit code."""
+        """Sends SIGTERM, and SIGKILL after `within_s`; returns the exit code."""
         assert self._child is not None
         if self.running:
             self._child.terminate()
@@ -110,7 +107,7 @@ class Process:
         return self._child.returncode
 
     def kill(self) -> None:
-        """SIGKILL: the program gets no chance to tidy up."""
+        """Sends SIGKILL: the program cannot clean up."""
         assert self._child is not None
         self._child.kill()
         self._child.wait()

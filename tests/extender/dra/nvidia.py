@@ -1,4 +1,4 @@
-"""What NVIDIA's DRA driver publishes, and the claims of its documentation.
+"""What NVIDIA's DRA driver publishes, and the claims in its documentation.
 
 Of kubernetes-sigs/dra-driver-nvidia-gpu at 95932046: classes and claims from ``deployments/helm`` and
 ``demo/specs/quickstart/v1``, slices from ``cmd/gpu-kubelet-plugin/{deviceinfo,mig,partitions}.go``.
@@ -13,7 +13,8 @@ import yaml
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator, Forecast
 from extender.k8s.objects import Pod, PodClaim, PodSpec
-from extender.k8s.resource_api.slice_parser import claim_of, class_of, slice_of
+from extender.k8s.resource_api.claim_parser import parse_claim
+from extender.k8s.resource_api.slice_parser import parse_class, parse_slice
 
 Manifest = dict[str, Any]
 NODE = "node-a"
@@ -31,7 +32,7 @@ CLASSES = """
     - cel:
         expression: "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'mig'"
 """
-# Profile, its id, memory slices, multiprocessors, starts: of an A100 with 40 GB.
+# Profile, its id, memory slices, multiprocessors, first slices: of an A100 with 40 GB.
 PROFILES = (
     ("1g.5gb", 19, 1, 14, range(7)),
     ("1g.5gb+me", 20, 1, 14, range(7)),
@@ -64,7 +65,7 @@ def gpu(minor: int = 0, **more: Any) -> Manifest:
 
 
 def dynamic(minor: int = 0) -> list[Manifest]:
-    """A GPU that is divided on demand: whole, and every placement of every profile."""
+    """A GPU that is partitioned on demand: the whole GPU, and every placement of every profile."""
     source = f"gpu-{minor}-counter-set"
     parts = [
         {
@@ -95,7 +96,7 @@ def counters(start: int, size: int, multiprocessors: int) -> Manifest:
 
 
 def counter_set(minor: int = 0) -> Manifest:
-    """What a divided GPU has."""
+    """The counter set of a partitioned GPU."""
     return {"name": f"gpu-{minor}-counter-set", "counters": counters(0, 8, 98)}
 
 
@@ -106,34 +107,41 @@ def spec(*devices: Manifest, count: int = 1, generation: int = 1, node: str = NO
     return {"driver": "gpu.nvidia.com", "nodeName": node, "pool": pool, **parts, **more}
 
 
-def books(*slices: Manifest) -> DeviceCache:
-    """Books with NVIDIA's classes and these slices, which are named s0, s1, ..."""
-    made = DeviceCache()
+def device_cache(*slices: Manifest) -> DeviceCache:
+    """A cache with NVIDIA's classes and these slices, which are named s0, s1, ..."""
+    cache = DeviceCache()
     for one in yaml.safe_load(CLASSES):
-        made.put(class_of(one["metadata"]["name"], one["spec"]))
+        cache.put(parse_class(one["metadata"]["name"], one["spec"]))
     for number, one in enumerate(slices):
-        made.put(slice_of(f"s{number}", one))
-    return made
+        cache.put(parse_slice(f"s{number}", one))
+    return cache
 
 
-def give(made: DeviceCache, *devices: str, node: str = NODE) -> None:
-    """Devices that are held, each by a claim of its name."""
+def cluster(nodes: int = 100) -> DeviceCache:
+    """Nodes n0, n1, ... with eight GPUs each."""
+    cache = device_cache(*(spec(*map(gpu, range(8)), node=f"n{number}") for number in range(nodes)))
+    cache.refresh(lambda name: {})
+    return cache
+
+
+def hold(cache: DeviceCache, *devices: str, node: str = NODE) -> None:
+    """Let each of these devices be held by a claim of its own."""
     for device in devices:
         result = {"request": "r", "driver": "gpu.nvidia.com", "pool": node, "device": device}
         allocation = {"allocation": {"devices": {"results": [result]}}}
-        made.put(claim_of("ml", f"has-{node}-{device}", {"devices": {}}, allocation))
+        cache.put(parse_claim("ml", f"has-{node}-{device}", {"devices": {}}, allocation))
 
 
-def foresee(made: DeviceCache, claim: Manifest | str, node: str = NODE) -> Forecast:
-    """For a pod with a claim, whose ``devices`` are given as a manifest or in YAML."""
+def forecast_for(cache: DeviceCache, claim: Manifest | str, node: str = NODE) -> Forecast:
+    """The forecast for a pod with a claim, whose ``devices`` are a manifest or YAML."""
     devices = yaml.safe_load(claim) if isinstance(claim, str) else claim
-    made.put(claim_of("ml", "wanted", {"devices": devices}, None))
-    made.refresh(lambda name: {})
+    cache.put(parse_claim("ml", "wanted", {"devices": devices}, None))
+    cache.refresh(lambda name: {})
     pod = Pod("ml", "p", "u", PodSpec(claims=(PodClaim("c", "wanted"),)))
-    (found,) = AllocationSimulator(made).forecasts(pod, [(node, {})])
+    (found,) = AllocationSimulator(cache).forecasts(pod, [(node, {})])
     return found
 
 
 def names(forecast: Forecast) -> list[str]:
-    """The devices without driver and pool."""
+    """The names of the devices, without driver and pool."""
     return [one.device for one in forecast.devices]

@@ -1,4 +1,4 @@
-"""The search for devices: against every choice there is, and against the counters."""
+"""The search for devices, compared with a search through all choices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.dra.allocator import MOST, NoAnswer, Offer, Option, Rule, Want, first_fit
+from extender.dra.allocator import MAX_DEVICES_PER_CLAIM, SearchAborted, allocate
+from extender.dra.search_input import AvailableDevices, SearchConstraint, SearchRequest, SearchSubRequest
 
 counters = st.sampled_from(["a", "b", "c"])
 amounts = st.dictionaries(counters, st.integers(0, 3), max_size=3)
@@ -18,146 +19,178 @@ amounts = st.dictionaries(counters, st.integers(0, 3), max_size=3)
 
 @st.composite
 def problems(draw):
-    """(offer, wants as (count, suitable devices), rules)"""
+    """(available, requests as (count, suitable devices), constraints)"""
     consumes = draw(st.lists(amounts, max_size=5))
     devices = range(len(consumes))
     some = st.sets(st.sampled_from(devices)) if consumes else st.just(set())
     left = {c: draw(st.integers(0, 4)) for c in "abc"}
-    wants = draw(st.lists(st.tuples(st.integers(1, 2), some), min_size=1, max_size=3))
+    requests = draw(st.lists(st.tuples(st.integers(1, 2), some), min_size=1, max_size=3))
     values = draw(st.lists(st.sampled_from([None, 1, 2]), min_size=len(consumes), max_size=len(consumes)))
-    members = frozenset((want, 0) for want in draw(st.sets(st.sampled_from(range(len(wants))))))
-    # Distinct values are only kept for one device of each want: no oracle for several.
-    rules = [Rule(values, members, draw(st.booleans()) and all(count == 1 for count, _ in wants))]
+    members = frozenset((request, 0) for request in draw(st.sets(st.sampled_from(range(len(requests))))))
+    # Distinct values are only kept for one device of each request: no oracle for several.
+    constraints = [
+        SearchConstraint(values, members, draw(st.booleans()) and all(count == 1 for count, _ in requests))
+    ]
     shared = sorted(draw(some))
     left |= {device: draw(st.integers(0, 4)) for device in shared}
     parts = {device: [device] for device in shared}
-    offer = Offer(consumes, left, draw(some), parts, draw(some) & parts.keys())
-    return offer, wants, draw(st.sampled_from([rules, []]))
+    available = AvailableDevices(consumes, left, draw(some), parts, draw(some) & parts.keys())
+    return available, requests, draw(st.sampled_from([constraints, []]))
 
 
-def takes(offer: Offer, want: int, device: int) -> dict | None:
-    """Of a shared device the first want takes one part, the second two, and the third can take none."""
-    if device not in offer.parts:
+def capacity(available: AvailableDevices, request: int, device: int) -> dict | None:
+    """Of a shared device the first request consumes 1, the second 2, and the third cannot have it."""
+    if device not in available.capacity_counters:
         return {}
-    return None if want == 2 else {device: want + 1}
+    return None if request == 2 else {device: request + 1}
 
 
-def used_of(offer: Offer, chosen: list[tuple[int, int]]) -> Counter | None:
-    """What all of this takes of each counter, None where one cannot be."""
+def used_of(available: AvailableDevices, chosen: list[tuple[int, int]]) -> Counter | None:
+    """What these choices consume of each counter, None if one of them is not possible."""
     used: Counter = Counter()
-    for want, device in chosen:
-        if (taken := takes(offer, want, device)) is None:
+    for request, device in chosen:
+        if (taken := capacity(available, request, device)) is None:
             return None
         used.update(taken)
-    for device in {device for _, device in chosen} - offer.begun:
-        used.update(offer.consumes[device])
+    for device in {device for _, device in chosen} - available.partially_consumed:
+        used.update(available.consumption[device])
     return used
 
 
-def allowed(offer: Offer, chosen: list[tuple[int, int]], rules: list[Rule]) -> bool:
-    if (used := used_of(offer, chosen)) is None:
+def allowed(
+    available: AvailableDevices, chosen: list[tuple[int, int]], constraints: list[SearchConstraint]
+) -> bool:
+    if (used := used_of(available, chosen)) is None:
         return False
-    values = [rule.values[device] for rule in rules for want, device in chosen if (want, 0) in rule.members]
+    values = [
+        constraint.values[device]
+        for constraint in constraints
+        for request, device in chosen
+        if (request, 0) in constraint.subrequests
+    ]
     if any(value is None for value in values):
         return False
     kinds = len(set(values))
-    agreed = all((kinds == len(values)) if rule.distinct else (kinds <= 1) for rule in rules)
-    return agreed and all(offer.left[c] >= n for c, n in used.items())
+    agreed = all(
+        (kinds == len(values)) if constraint.distinct else (kinds <= 1) for constraint in constraints
+    )
+    return agreed and all(available.remaining[c] >= n for c, n in used.items())
 
 
-def first_of_all(offer: Offer, wants: list, rules: list[Rule]) -> list[tuple[int, int]] | None:
-    """Every choice, in the order of the search."""
-    free = [sorted(suitable - offer.taken) for _, suitable in wants]
-    for choice in product(*(combinations(f, count) for f, (count, _) in zip(free, wants, strict=True))):
-        chosen = [(want, device) for want, devices in enumerate(choice) for device in devices]
-        whole = [device for _, device in chosen if device not in offer.parts]
+def first_of_all(
+    available: AvailableDevices, requests: list, constraints: list[SearchConstraint]
+) -> list[tuple[int, int]] | None:
+    """The first solution among all choices, in the order of the search."""
+    free = [sorted(suitable - available.allocated) for _, suitable in requests]
+    for choice in product(*(combinations(f, count) for f, (count, _) in zip(free, requests, strict=True))):
+        chosen = [(request, device) for request, devices in enumerate(choice) for device in devices]
+        whole = [device for _, device in chosen if device not in available.capacity_counters]
         different = len(set(whole)) == len(whole)
-        if different and allowed(offer, chosen, rules):
+        if different and allowed(available, chosen, constraints):
             return chosen
     return None
 
 
 @given(problems())
 def test_it_finds_the_first_of_all_solutions(problem):
-    offer, wants, rules = problem
+    available, requests, constraints = problem
     options = [
-        Option(count, suitable.__contains__, takes=partial(takes, offer, want))
-        for want, (count, suitable) in enumerate(wants)
+        SearchSubRequest(count, suitable.__contains__, capacity=partial(capacity, available, request))
+        for request, (count, suitable) in enumerate(requests)
     ]
-    found = first_fit(offer, [Want([option]) for option in options], rules)
-    expected = first_of_all(offer, wants, rules)
-    assert (None if found is None else [(pick.want, pick.device) for pick in found]) == expected
+    found = allocate(available, [SearchRequest([option]) for option in options], constraints)
+    expected = first_of_all(available, requests, constraints)
+    assert (None if found is None else [(one.request, one.device) for one in found]) == expected
 
 
 @given(problems(), st.data())
 def test_no_counter_is_ever_overdrawn(problem, data):
-    offer, wants, rules = problem
-    modes = [data.draw(st.sampled_from([None, count])) for count, _ in wants]
+    available, requests, constraints = problem
+    modes = [data.draw(st.sampled_from([None, count])) for count, _ in requests]
     options = [
         [
-            Option(2, lambda device: True, takes=partial(takes, offer, want)),
-            Option(mode, suitable.__contains__, takes=partial(takes, offer, want)),
+            SearchSubRequest(2, lambda device: True, capacity=partial(capacity, available, request)),
+            SearchSubRequest(mode, suitable.__contains__, capacity=partial(capacity, available, request)),
         ]
-        for want, (mode, (_, suitable)) in enumerate(zip(modes, wants, strict=True))
+        for request, (mode, (_, suitable)) in enumerate(zip(modes, requests, strict=True))
     ]
     try:
-        found = first_fit(offer, [Want(one) for one in options], rules)
-    except NoAnswer:
+        found = allocate(available, [SearchRequest(one) for one in options], constraints)
+    except SearchAborted:
         return
-    used = used_of(offer, [(pick.want, pick.device) for pick in found or ()])
+    used = used_of(available, [(one.request, one.device) for one in found or ()])
     assert used is not None
-    assert all(offer.left[c] >= n for c, n in used.items())
-    assert not {pick.device for pick in found or ()} & set(offer.taken)
-    whole = [pick.device for pick in found or () if pick.device not in offer.parts]
+    assert all(available.remaining[c] >= n for c, n in used.items())
+    assert not {one.device for one in found or ()} & set(available.allocated)
+    whole = [one.device for one in found or () if one.device not in available.capacity_counters]
     assert len(set(whole)) == len(whole)
 
 
-def test_what_cannot_be_completed_is_taken_back():
-    # The first want would like 0, which the second needs.
-    wants = [Want([Option(1, lambda d: True)]), Want([Option(1, lambda d: d == 0)])]
-    picks = first_fit(Offer([{}, {}], {}), wants)
-    assert [pick.device for pick in picks or ()] == [1, 0]
+def test_backtracking():
+    # The first request tries 0 first, which the second needs.
+    requests = [
+        SearchRequest([SearchSubRequest(1, lambda d: True)]),
+        SearchRequest([SearchSubRequest(1, lambda d: d == 0)]),
+    ]
+    picks = allocate(AvailableDevices([{}, {}], {}), requests)
+    assert [one.device for one in picks or ()] == [1, 0]
 
 
-def test_a_claim_has_so_many_devices_and_no_more():
-    offer = Offer([{} for _ in range(80)], {})
-    half = Want([Option(MOST // 2 + 1, lambda d: True)])
-    assert first_fit(offer, [half, half]) is None
-    assert first_fit(offer, [half, Want(half.options, claim=1)]) is not None
+def test_a_claim_has_at_most_32_devices():
+    available = AvailableDevices([{} for _ in range(80)], {})
+    half = SearchRequest([SearchSubRequest(MAX_DEVICES_PER_CLAIM // 2 + 1, lambda d: True)])
+    assert allocate(available, [half, half]) is None
+    assert allocate(available, [half, SearchRequest(half.subrequests, claim=1)]) is not None
 
 
-def test_a_search_without_end_is_given_up():
-    offer = Offer([{"a": 1} for _ in range(40)], {"a": 40})
-    wants = [Want([Option(10, lambda d: True)]), Want([Option(1, lambda d: False)])]
-    with pytest.raises(NoAnswer):
-        first_fit(offer, wants)
+def test_an_endless_search_is_aborted():
+    available = AvailableDevices([{"a": 1} for _ in range(40)], {"a": 40})
+    requests = [
+        SearchRequest([SearchSubRequest(10, lambda d: True)]),
+        SearchRequest([SearchSubRequest(1, lambda d: False)]),
+    ]
+    with pytest.raises(SearchAborted):
+        allocate(available, requests)
 
 
-def test_what_is_not_reached_is_not_asked_about():
-    def suits(device: int) -> bool:
+def test_devices_after_the_solution_are_not_evaluated():
+    def matches(device: int) -> bool:
         if device == 1:
-            raise NoAnswer("asked")
+            raise SearchAborted("evaluated")
         return True
 
-    picks = first_fit(Offer([{}, {}], {}), [Want([Option(1, suits)])])
-    assert [pick.device for pick in picks or ()] == [0]
-    with pytest.raises(NoAnswer):
-        first_fit(Offer([{}, {}], {}, {0}), [Want([Option(1, suits)])])
+    picks = allocate(AvailableDevices([{}, {}], {}), [SearchRequest([SearchSubRequest(1, matches)])])
+    assert [one.device for one in picks or ()] == [0]
+    with pytest.raises(SearchAborted):
+        allocate(AvailableDevices([{}, {}], {}, {0}), [SearchRequest([SearchSubRequest(1, matches)])])
 
 
-def test_of_one_want_only_the_last_of_distinct_values_is_remembered():
-    # As in the allocator, which keeps one value for each request.
-    rule = Rule(["x", "y", "x"], frozenset({(0, 0)}), distinct=True)
-    picks = first_fit(Offer([{}, {}, {}], {}), [Want([Option(3, lambda d: True)])], [rule])
-    assert [pick.device for pick in picks or ()] == [0, 1, 2]
+def test_only_the_last_distinct_value_of_a_request_is_remembered():
+    # As in Kubernetes' allocator, which keeps one value for each request.
+    constraint = SearchConstraint(["x", "y", "x"], frozenset({(0, 0)}), distinct=True)
+    picks = allocate(
+        AvailableDevices([{}, {}, {}], {}),
+        [SearchRequest([SearchSubRequest(3, lambda d: True)])],
+        [constraint],
+    )
+    assert [one.device for one in picks or ()] == [0, 1, 2]
 
 
-def test_who_watches_has_what_others_have_but_not_twice():
-    offer = Offer([{}, {}], {}, frozenset({0}))
-    watching, having = Option(1, lambda device: True, watches=True), Option(1, lambda device: True)
-    wants = [Want([watching]), Want([watching]), Want([watching], claim=1)]
-    found = first_fit(offer, wants)
+def test_admin_access_to_allocated_devices_but_not_twice():
+    available = AvailableDevices([{}, {}], {}, frozenset({0}))
+    admin, normal = (
+        SearchSubRequest(1, lambda device: True, admin_access=True),
+        SearchSubRequest(1, lambda device: True),
+    )
+    requests = [SearchRequest([admin]), SearchRequest([admin]), SearchRequest([admin], claim=1)]
+    found = allocate(available, requests)
     assert found is not None
-    assert [pick.device for pick in found] == [0, 1, 0]
-    # Within one search nobody has a device that is watched already, as in the allocator.
-    assert first_fit(offer, [Want([watching]), Want([watching]), Want([having], claim=1)]) is None
+    assert [one.device for one in found] == [0, 1, 0]
+    # Within one search a device with admin access is not free for others, as in Kubernetes' allocator.
+    assert (
+        allocate(
+            available,
+            [SearchRequest([admin]), SearchRequest([admin]), SearchRequest([normal], claim=1)],
+        )
+        is None
+    )

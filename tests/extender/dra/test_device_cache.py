@@ -1,4 +1,4 @@
-"""Slices, classes and claims as they come: whatever is in them, a problem is said and that is all."""
+"""Slices, classes and claims as they arrive. Whatever is in them, a problem is all that they cause."""
 
 from __future__ import annotations
 
@@ -10,80 +10,92 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extender.dra.device_cache import DeviceCache
+from extender.k8s.resource_api.claim_parser import parse_claim
 from extender.k8s.resource_api.objects import DeviceId
-from extender.k8s.resource_api.slice_parser import claim_of, class_of, slice_of
-from tests.extender.dra.nvidia import NODE, books, counter_set, dynamic, foresee, give, gpu, names, spec
+from extender.k8s.resource_api.slice_parser import parse_class, parse_slice
+from tests.extender.dra.nvidia import (
+    NODE,
+    counter_set,
+    device_cache,
+    dynamic,
+    forecast_for,
+    gpu,
+    hold,
+    names,
+    spec,
+)
 
 ONE_GPU = "{requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}"
 
 
-def divided(change=lambda devices, sets: None) -> DeviceCache:
+def partitioned(change=lambda devices, sets: None) -> DeviceCache:
     devices, sets = dynamic(), [counter_set()]
     change(devices, sets)
-    return books(spec(*devices, count=2), spec(count=2, sharedCounters=sets))
+    return device_cache(spec(*devices, count=2), spec(count=2, sharedCounters=sets))
 
 
-def free(made: DeviceCache) -> set[str]:
-    on_node = made.on_node(NODE, {})
-    return {on_node.id_of(i).device for i in range(len(on_node.places)) if on_node.offer.has(i)}
+def free(cache: DeviceCache) -> set[str]:
+    node = cache.on_node(NODE, {})
+    available = filter(node.available.is_available, range(len(node.devices)))
+    return {node.device_id(index).device for index in available}
 
 
-def test_only_the_newest_generation_counts_and_only_when_it_is_whole():
-    made = books(spec(gpu(0), gpu(1)), spec(gpu(2), generation=2))
-    assert free(made) == {"gpu-2"}
-    made.put(slice_of("s2", spec(gpu(3), generation=3, count=2)))
-    assert free(made) == set()
-    made.put(slice_of("s3", spec(gpu(4), generation=3, count=2)))
-    assert free(made) == {"gpu-3", "gpu-4"}
-    made.remove("ResourceSlice", "s2")
-    assert free(made) == set()
-    assert made.problems == {}
+def test_only_the_newest_generation_counts_once_it_is_complete():
+    cache = device_cache(spec(gpu(0), gpu(1)), spec(gpu(2), generation=2))
+    assert free(cache) == {"gpu-2"}
+    cache.put(parse_slice("s2", spec(gpu(3), generation=3, count=2)))
+    assert free(cache) == set()
+    cache.put(parse_slice("s3", spec(gpu(4), generation=3, count=2)))
+    assert free(cache) == {"gpu-3", "gpu-4"}
+    cache.remove("ResourceSlice", "s2")
+    assert free(cache) == set()
+    assert cache.problems == {}
 
 
 def test_a_slice_may_move_to_another_node():
-    made = books(spec(gpu(0)))
-    made.put(slice_of("s0", spec(gpu(0), node="node-b")))
-    assert free(made) == set()
-    assert len(made.on_node("node-b", {}).places) == 1
+    cache = device_cache(spec(gpu(0)))
+    cache.put(parse_slice("s0", spec(gpu(0), node="node-b")))
+    assert free(cache) == set()
+    assert len(cache.on_node("node-b", {}).devices) == 1
 
 
-def test_who_holds_what_and_what_that_blocks():
-    made = divided()
-    give(made, "gpu-0-mig-3g20gb-9-4")
-    assert list(made.holders(DeviceId("gpu.nvidia.com", NODE, "gpu-0-mig-3g20gb-9-4"))) == [
+def test_an_allocated_partition_blocks_overlapping_devices():
+    cache = partitioned()
+    hold(cache, "gpu-0-mig-3g20gb-9-4")
+    assert list(cache.pools.holders(DeviceId("gpu.nvidia.com", NODE, "gpu-0-mig-3g20gb-9-4"))) == [
         "ml/has-node-a-gpu-0-mig-3g20gb-9-4"
     ]
-    assert "gpu-0" not in free(made)
-    assert {name for name in free(made) if "1g5gb-19" in name} == {
+    assert "gpu-0" not in free(cache)
+    assert {name for name in free(cache) if "1g5gb-19" in name} == {
         f"gpu-0-mig-1g5gb-19-{n}" for n in range(4)
     }
 
 
-def test_what_is_listed_again_replaces_everything():
-    made = divided()
-    give(made, "gpu-0")
-    made.keep("ResourceClaim", frozenset())
-    assert "gpu-0" in free(made)
-    made.keep("ResourceSlice", frozenset({"s0"}))
-    assert free(made) == set()
-    made.keep("DeviceClass", frozenset())
-    assert made.classes == {}
+def test_keep_removes_everything_else():
+    cache = partitioned()
+    hold(cache, "gpu-0")
+    cache.keep("ResourceClaim", frozenset())
+    assert "gpu-0" in free(cache)
+    cache.keep("ResourceSlice", frozenset({"s0"}))
+    assert free(cache) == set()
+    cache.keep("DeviceClass", frozenset())
+    assert cache.classes == {}
 
 
-def test_the_room_of_the_cluster_follows_every_change():
-    made, before = divided(), divided()
+def test_total_slots_follow_every_change():
+    cache, before = partitioned(), partitioned()
     before.refresh(lambda name: {})
-    give(made, "gpu-0-mig-2g10gb-14-2", "gpu-0-mig-1g5gb-19-6")
-    made.refresh(lambda name: {})
-    assert made.total != before.total
-    made.keep("ResourceClaim", frozenset())
-    made.refresh(lambda name: {})
-    assert +made.total == +before.total
+    hold(cache, "gpu-0-mig-2g10gb-14-2", "gpu-0-mig-1g5gb-19-6")
+    cache.refresh(lambda name: {})
+    assert cache.total_slots != before.total_slots
+    cache.keep("ResourceClaim", frozenset())
+    cache.refresh(lambda name: {})
+    assert +cache.total_slots == +before.total_slots
     kind = ("gpu.nvidia.com", "NVIDIA A100-SXM4-40GB", "1g.5gb")
-    assert made.total[kind, 1] == 7
-    made.keep("ResourceSlice", frozenset())
-    made.refresh(lambda name: {})
-    assert not +made.total
+    assert cache.total_slots[kind, 1] == 7
+    cache.keep("ResourceSlice", frozenset())
+    cache.refresh(lambda name: {})
+    assert not +cache.total_slots
 
 
 def twice(devices, sets):
@@ -142,36 +154,36 @@ def no_object(devices, sets):
         *(negative_consumption, negative_capacity, no_amount, no_name, no_list, no_object),
     ],
 )
-def test_bad_input_is_a_problem_and_gives_nothing(change):
-    made = divided(change)
-    assert len(made.problems) == 1
-    assert not foresee(made, ONE_GPU).devices
-    made.put(slice_of("other", spec(gpu(7), node="node-b")))
-    assert names(foresee(made, ONE_GPU, "node-b")) == ["gpu-7"]
+def test_an_invalid_pool_is_a_problem_and_gives_no_devices(change):
+    cache = partitioned(change)
+    assert len(cache.problems) == 1
+    assert not forecast_for(cache, ONE_GPU).devices
+    cache.put(parse_slice("other", spec(gpu(7), node="node-b")))
+    assert names(forecast_for(cache, ONE_GPU, "node-b")) == ["gpu-7"]
     for number in range(2):
-        made.remove("ResourceSlice", f"s{number}")
-    assert made.problems == {}
+        cache.remove("ResourceSlice", f"s{number}")
+    assert cache.problems == {}
 
 
-def test_a_field_that_is_not_known_hides_the_device_alone():
-    made = books(spec(gpu(0), gpu(1, compatibility="x")))
-    assert names(foresee(made, ONE_GPU)) == ["gpu-0"]
-    give(made, "gpu-0")
-    assert "compatibility" in foresee(made, ONE_GPU).why
+def test_an_unknown_field_affects_only_its_device():
+    cache = device_cache(spec(gpu(0), gpu(1, compatibility="x")))
+    assert names(forecast_for(cache, ONE_GPU)) == ["gpu-0"]
+    hold(cache, "gpu-0")
+    assert "compatibility" in forecast_for(cache, ONE_GPU).problem
 
 
-def test_a_list_of_values_is_not_understood():
+def test_an_attribute_with_a_list_is_not_supported():
     odd = gpu(0)
     odd["attributes"]["partitions"] = {"ints": [1, 2]}
-    assert "partitions" in foresee(books(spec(odd)), ONE_GPU).why
+    assert "partitions" in forecast_for(device_cache(spec(odd)), ONE_GPU).problem
 
 
 def test_bad_classes_and_claims_are_problems():
-    made = books(spec(gpu(0)))
-    made.put(class_of("gpu.nvidia.com", {"selectors": "all"}))
-    made.put(claim_of("ml", "c", {"devices": {}}, {"allocation": []}))
-    assert made.problems.keys() == {"DeviceClass gpu.nvidia.com", "ResourceClaim ml/c"}
-    assert not foresee(made, ONE_GPU).devices
+    cache = device_cache(spec(gpu(0)))
+    cache.put(parse_class("gpu.nvidia.com", {"selectors": "all"}))
+    cache.put(parse_claim("ml", "c", {"devices": {}}, {"allocation": []}))
+    assert cache.problems.keys() == {"DeviceClass gpu.nvidia.com", "ResourceClaim ml/c"}
+    assert not forecast_for(cache, ONE_GPU).devices
 
 
 values = st.recursive(
@@ -240,44 +252,44 @@ STATUS = {
 
 
 @given(st.data())
-def test_nothing_that_comes_breaks_anything(data):
+def test_any_input_is_handled(data):
     raw = changed(SLICE, data.draw(st.sampled_from(paths(SLICE))), data.draw(values))
     claim = changed(CLAIM, data.draw(st.sampled_from(paths(CLAIM))), data.draw(values))
     status = changed(STATUS, data.draw(st.sampled_from(paths(STATUS))), data.draw(values))
-    made = books(raw)
-    made.put(claim_of("ml", "other", {"devices": claim}, status))
-    forecast = foresee(made, yaml.safe_dump(claim))
-    assert forecast.devices or forecast.why or not claim or claim.get("requests") in (None, [])
-    assert all(isinstance(problem, str) and problem for problem in made.problems.values())
+    cache = device_cache(raw)
+    cache.put(parse_claim("ml", "other", {"devices": claim}, status))
+    forecast = forecast_for(cache, yaml.safe_dump(claim))
+    assert forecast.devices or forecast.problem or not claim or claim.get("requests") in (None, [])
+    assert all(isinstance(problem, str) and problem for problem in cache.problems.values())
     for kind in ("ResourceSlice", "ResourceClaim", "DeviceClass"):
-        made.keep(kind, frozenset())
-    made.refresh(lambda name: {})
-    assert not +made.total
-    assert not made.problems
+        cache.keep(kind, frozenset())
+    cache.refresh(lambda name: {})
+    assert not +cache.total_slots
+    assert not cache.problems
 
 
-def test_nothing_is_kept_of_pools_that_are_gone():
-    made = divided()
-    give(made, "gpu-0")
-    made.put(claim_of("ml", "stray", {"devices": {}}, STATUS_ELSEWHERE))
-    made.keep("ResourceSlice", frozenset())
-    made.keep("ResourceClaim", frozenset())
-    made.refresh(lambda name: {})
-    assert not made._entries
-    assert not made._nodes
+def test_deleted_pools_leave_nothing():
+    cache = partitioned()
+    hold(cache, "gpu-0")
+    cache.put(parse_claim("ml", "stray", {"devices": {}}, STATUS_ELSEWHERE))
+    cache.keep("ResourceSlice", frozenset())
+    cache.keep("ResourceClaim", frozenset())
+    cache.refresh(lambda name: {})
+    assert not cache.pools._states
+    assert not cache._nodes
 
 
-def test_the_pool_of_another_node_does_not_count_twice():
-    made = books(spec(gpu(0), node="a"))
+def test_a_pool_that_two_nodes_name_counts_once():
+    cache = device_cache(spec(gpu(0), node="a"))
     stale = spec(gpu(0), node="a", generation=0)
-    made.put(slice_of("s2", {**stale, "nodeName": "b"}))
-    made.refresh(lambda name: {})
-    assert max(made.total.values()) <= 1
+    cache.put(parse_slice("s2", {**stale, "nodeName": "b"}))
+    cache.refresh(lambda name: {})
+    assert max(cache.total_slots.values()) <= 1
 
 
-def test_instances_of_static_mig_are_parts_of_gpus_too():
+def test_static_mig_instances_are_fractions_of_gpus():
     instance = gpu(0, name="gpu-0-mig-2g10gb-14-0")
     instance["attributes"] |= {"type": {"string": "mig"}, "profile": {"string": "2g.10gb"}}
-    made = books(spec(gpu(1), instance))
-    made.refresh(lambda name: {})
-    assert sorted(made.sizes.values()) == [pytest.approx(2 / 7), 1.0]
+    cache = device_cache(spec(gpu(1), instance))
+    cache.refresh(lambda name: {})
+    assert sorted(cache.pools.kinds.gpu_fractions.values()) == [pytest.approx(2 / 7), 1.0]

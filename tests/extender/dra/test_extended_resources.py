@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.dra.extended_resources import by_class, requests_for
+from extender.dra.extended_resources import class_resources, requests_for
 from extender.k8s.objects import Container, PodSpec
 
 GPU, NIC = "nvidia.com/gpu", "example.com/nic"
@@ -17,7 +17,7 @@ def container(gpus: int = 0, nics: int = 0, *, sidecar: bool = False) -> Contain
 
 def made(spec: PodSpec) -> dict[str, int | None]:
     found = requests_for(spec, {GPU: "gpus", NIC: "nics"})
-    return {one.name: one.options[0].count for one in found}
+    return {one.name: one.subrequests[0].count for one in found}
 
 
 @pytest.mark.parametrize(
@@ -30,11 +30,11 @@ def made(spec: PodSpec) -> dict[str, int | None]:
         ([1], [0], {"container-0-request-1": 1}),
     ],
 )
-def test_init_containers_use_what_comes_after_them(early, late, expected):
+def test_init_containers_use_the_devices_of_later_containers(early, late, expected):
     assert made(PodSpec(tuple(map(container, late)), tuple(map(container, early)))) == expected
 
 
-def test_a_sidecar_keeps_what_it_has():
+def test_a_sidecar_keeps_its_devices():
     sidecar = container(1, sidecar=True)
     before, after = (
         PodSpec((container(1),), (sidecar, container(2))),
@@ -48,7 +48,7 @@ def test_a_sidecar_keeps_what_it_has():
     assert made(after) == {"container-1-request-1": 1, "container-2-request-1": 1}
 
 
-def test_requests_go_by_name():
+def test_requests_are_sorted_by_name():
     assert list(made(PodSpec((container(1, 1), container(0, 1))))) == [
         "container-0-request-1",
         "container-0-request-2",
@@ -58,9 +58,9 @@ def test_requests_go_by_name():
     assert many[1:3] == ["container-1-request-1", "container-10-request-1"]
 
 
-def test_a_class_may_be_named_itself():
+def test_resources_by_the_name_of_a_class():
     spec = PodSpec(
         (Container("c", (("cpu", "1"), ("deviceclass.resource.kubernetes.io/gpu.nvidia.com", "1"))),)
     )
-    assert by_class(spec) == ("deviceclass.resource.kubernetes.io/gpu.nvidia.com",)
-    assert by_class(PodSpec((container(1),))) == ()
+    assert class_resources(spec) == ("deviceclass.resource.kubernetes.io/gpu.nvidia.com",)
+    assert class_resources(PodSpec((container(1),))) == ()

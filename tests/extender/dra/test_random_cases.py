@@ -1,4 +1,4 @@
-"""Random nodes with whole and divided GPUs: what is foreseen could really be given."""
+"""Random nodes with whole and partitioned GPUs: what is forecast could really be allocated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
 from extender.k8s.manifests import WirePod
-from extender.k8s.resource_api.slice_parser import claim_of, class_of, slice_of
+from extender.k8s.resource_api.claim_parser import parse_claim
+from extender.k8s.resource_api.slice_parser import parse_class, parse_slice
 from tests.e2e.dra_cases import case, classes
 
 
@@ -21,27 +22,27 @@ def amount(text: str) -> int:
 @given(st.randoms(use_true_random=False))
 def test_no_device_is_given_twice_and_no_counter_is_overdrawn(rng):
     one = case("c", rng)
-    assume("adminAccess" not in str(one.claims))  # who watches has what others have
-    made = DeviceCache()
+    assume("adminAccess" not in str(one.claims))  # admin access gets devices that others have
+    cache = DeviceCache()
     for raw in classes():
-        made.put(class_of(raw["metadata"]["name"], raw["spec"]))
+        cache.put(parse_class(raw["metadata"]["name"], raw["spec"]))
     for raw in one.slices:
-        made.put(slice_of(raw["metadata"]["name"], raw["spec"]))
+        cache.put(parse_slice(raw["metadata"]["name"], raw["spec"]))
     held = []
     for raw in one.claims:
-        made.put(claim_of("default", raw["metadata"]["name"], raw["spec"], raw.get("status")))
+        cache.put(parse_claim("default", raw["metadata"]["name"], raw["spec"], raw.get("status")))
         if "status" in raw:
             held += raw["status"]["allocation"]["devices"]["results"]
     nodes = [(node["metadata"]["name"], node["metadata"]["labels"]) for node in one.nodes]
-    made.refresh(dict(nodes).__getitem__)
-    for (node, _), foreseen in zip(
+    cache.refresh(dict(nodes).__getitem__)
+    for (node, _), forecast in zip(
         nodes,
-        AllocationSimulator(made).forecasts(WirePod.model_validate(one.pod).record(), nodes),
+        AllocationSimulator(cache).forecasts(WirePod.model_validate(one.pod).record(), nodes),
         strict=True,
     ):
-        assert foreseen.cost >= 0
+        assert forecast.cost >= 0
         given_out = [(d["driver"], d["pool"], d["device"]) for d in held if d["pool"] == node]
-        given_out += map(tuple, foreseen.devices)
+        given_out += map(tuple, forecast.devices)
         current = [raw["spec"] for raw in one.slices if not raw["metadata"]["name"].endswith("-old")]
         there = {
             (spec["driver"], spec["pool"]["name"], device["name"]): device

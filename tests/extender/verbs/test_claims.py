@@ -11,7 +11,8 @@ from extender.dra.forecast import Forecast
 from extender.explain.node import view_node
 from extender.explain.pod import NO_DEVICES, explain
 from extender.k8s.objects import Container, Deleted, Listed, PodClaim, PodSpec, Upserted
-from extender.k8s.resource_api.slice_parser import claim_of, class_of, slice_of
+from extender.k8s.resource_api.claim_parser import parse_claim
+from extender.k8s.resource_api.slice_parser import parse_class, parse_slice
 from extender.protocol.codec import Candidate, FilterArgs, PreemptArgs
 from extender.protocol.node_names import NodeNames
 from extender.source.snapshot import Snapshot, SnapshotSource
@@ -47,13 +48,13 @@ def state():
         "reservedFor": [{"resource": "pods", "name": "user", "uid": "1"}],
     }
     only = "device.attributes['gpu.nvidia.com'].type == 'mig'"
-    records = [class_of("mig", {"selectors": [{"cel": {"expression": only}}]})]
+    records = [parse_class("mig", {"selectors": [{"cel": {"expression": only}}]})]
     for name in NAMES:
-        records.append(slice_of(f"{name}-0", spec(*dynamic(), count=2, node=name)))
-        records.append(slice_of(f"{name}-1", spec(count=2, node=name, sharedCounters=[counter_set()])))
-    records.append(claim_of("default", "held", {"devices": wish()}, status))
-    records.append(claim_of("default", "wanted", {"devices": wish(SMALL)}, None))
-    records.append(claim_of("default", "odd", {"devices": wish("dyn(true)")}, None))
+        records.append(parse_slice(f"{name}-0", spec(*dynamic(), count=2, node=name)))
+        records.append(parse_slice(f"{name}-1", spec(count=2, node=name, sharedCounters=[counter_set()])))
+    records.append(parse_claim("default", "held", {"devices": wish()}, status))
+    records.append(parse_claim("default", "wanted", {"devices": wish(SMALL)}, None))
+    records.append(parse_claim("default", "odd", {"devices": wish("dyn(true)")}, None))
     made.apply([Upserted(record) for record in records])
     return made
 
@@ -112,10 +113,10 @@ def test_a_node_of_which_nothing_is_foreseen_is_neither_good_nor_bad(state):
 
 def test_asking_changes_nothing(state):
     scores(state, claiming("p"))
-    before = (dict(state.devices.total), scores(state, claiming("p")))
+    before = (dict(state.devices.total_slots), scores(state, claiming("p")))
     for _ in range(3):
         explain(state, claiming("q"))
-    assert (dict(state.devices.total), scores(state, claiming("p"))) == before
+    assert (dict(state.devices.total_slots), scores(state, claiming("p"))) == before
 
 
 def test_it_is_explained_which_devices_the_claims_would_get(state):
@@ -140,7 +141,7 @@ def test_what_is_not_known_of_the_devices_does_not_count_as_fitting(state):
 def test_a_node_without_the_devices_of_the_claims_does_not_fit(state):
     everything = wish(SMALL)["requests"][0]["exactly"] | {"count": 16}
     many = {"devices": {"requests": [{"name": "r", "exactly": everything}]}}
-    state.apply([Upserted(claim_of("default", "many", many, None))])
+    state.apply([Upserted(parse_claim("default", "many", many, None))])
     told = explain(state, claiming("p", claim="many"))
     assert (told.nodes, told.fits, told.best, told.unknown) == (2, 0, (), {})
     assert [(one.reason, one.nodes) for one in told.refusals] == [(NO_DEVICES, 2)]
@@ -155,7 +156,7 @@ def test_a_pod_whose_claims_have_their_devices_fits(state):
 
 def test_many_different_reasons_why_nothing_is_known_stay_a_short_list(state, monkeypatch):
     names = [f"n{i}" for i in range(40)]
-    forecasts = [Forecast(why=f"{name} {'x' * 1000}") for name in names]
+    forecasts = [Forecast(problem=f"{name} {'x' * 1000}") for name in names]
     monkeypatch.setattr(state.simulator, "forecasts", lambda *args: forecasts)
     state.apply([Deleted("Node", name) for name in NAMES])
     state.apply([Upserted(make_node(name)) for name in names])
@@ -192,7 +193,7 @@ def test_a_list_takes_away_what_is_gone(state):
 
 
 def test_a_bad_pool_is_among_the_problems(state):
-    state.apply([Upserted(slice_of("bad", spec(*dynamic(), node="third")))])
+    state.apply([Upserted(parse_slice("bad", spec(*dynamic(), node="third")))])
     assert "counter set" in state.problems["pool third of gpu.nvidia.com"]
 
 
@@ -213,7 +214,7 @@ def test_a_snapshot_has_devices_too():
     assert not snapshot.problems
     state = make_state(synced=False)
     SnapshotSource(snapshot, "test").start(state.apply)
-    assert len(state.devices.on_node("a", {}).places) == len(dynamic())
+    assert len(state.devices.on_node("a", {}).devices) == len(dynamic())
     assert state.devices.claims.keys() == {"ml/c"}
     assert state.devices.classes.keys() == {"mig", "gpu.nvidia.com", "mig.nvidia.com"}
     snapshot.add(json.dumps(items[1]), "again.json")
@@ -234,8 +235,8 @@ def served():
     gpus = {"extendedResourceName": GPU, "selectors": [{"cel": {"expression": "true"}}]}
     held = {"driver": "gpu.nvidia.com", "pool": "full", "device": "gpu-0"}
     status = {"allocation": {"devices": {"results": [held]}}}
-    records = [class_of("gpu", gpus), claim_of("default", "held", {"devices": wish()}, status)]
-    records += [slice_of(name, spec(gpu(0), gpu(1), node=name)) for name in ("full", "free")]
+    records = [parse_class("gpu", gpus), parse_claim("default", "held", {"devices": wish()}, status)]
+    records += [parse_slice(name, spec(gpu(0), gpu(1), node=name)) for name in ("full", "free")]
     made.apply([Upserted(record) for record in records])
     return made
 
@@ -274,7 +275,7 @@ def test_a_class_is_asked_for_by_its_own_name_too(served):
 
 
 def test_a_node_is_not_refused_while_its_pool_is_renewed(served):
-    served.apply([Upserted(slice_of("free", spec(gpu(0), count=2, generation=2, node="free")))])
+    served.apply([Upserted(parse_slice("free", spec(gpu(0), count=2, generation=2, node="free")))])
     assert left(served, make_pod("p", 2), ["free", "bare"], shortlist=64) == ["free"]
 
 
@@ -292,8 +293,8 @@ def test_what_is_wanted_first_outweighs_what_is_wasted(state):
         for name, only in (("any", whole), ("mig", SMALL))
     ]
     devices = {"requests": [{"name": "r", "firstAvailable": options}]}
-    claim = claim_of("default", "ranked", {"devices": devices}, None)
-    state.apply([Upserted(claim), Upserted(class_of("any", {}))])
+    claim = parse_claim("default", "ranked", {"devices": devices}, None)
+    state.apply([Upserted(claim), Upserted(parse_class("any", {}))])
     assert scores(state, claiming("p", claim="ranked")) == [10, 0]
     first, second = explain(state, claiming("p", claim="ranked")).best
     assert "less wanted" not in first.terms

@@ -1,6 +1,6 @@
-"""Annotations of any length cost no more than a few devices do, and no text about them is longer than a line.
+"""Annotations of any length cost no more than a few devices do, and texts about them are short.
 
-Work is counted in calls of functions, which does not depend on the machine.
+Work is counted in function calls, which does not depend on the machine.
 """
 
 from __future__ import annotations

@@ -1,0 +1,180 @@
+"""The devices that one node can use, and what of them is left once the allocated ones are taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from itertools import chain
+
+from extender.dra.device_slots import DeviceKind, Slots, slots_of
+from extender.dra.pools import DevicePool
+from extender.dra.search_input import AvailableDevices, CounterAmounts
+from extender.k8s.resource_api.objects import AllocationResult, Device, DeviceId
+
+
+@dataclass(frozen=True, slots=True)
+class PoolAvailability:
+    """What is left of a pool.
+
+    ``allocated`` are devices that are allocated as a whole, ``partially_consumed`` those with allocations of
+    a part. ``remaining`` is what is left of the pool's counters and of the capacities of its devices.
+    ``overdrawn``: more of a counter is allocated than the pool has. ``holdings_unknown``: a claim holds
+    devices of the pool, and it cannot be read which.
+    """
+
+    pool: DevicePool
+    allocated: frozenset[int]
+    partially_consumed: frozenset[int]
+    remaining: CounterAmounts
+    consumption: Sequence[CounterAmounts]
+    overdrawn: bool
+    holdings_unknown: bool
+
+    def free_counts(self, also_allocated: AbstractSet[int] = frozenset()) -> Mapping[DeviceKind, int]:
+        """How many more whole devices of each kind there could be once these are allocated, too."""
+        pool = self.pool
+        assert pool.layout is not None
+        remaining = {counter: self.remaining[counter] for counter in pool.counters}
+        for index in also_allocated - self.partially_consumed:
+            for counter, amount in pool.consumption[index].items():
+                remaining[counter] -= amount
+        allocated = self.allocated.union(self.partially_consumed, also_allocated)
+        if self.overdrawn:
+            allocated |= {index for index, consumed in enumerate(pool.consumption) if consumed}
+        return pool.layout.free_counts(allocated, tuple(remaining.values()))
+
+
+def pool_availability(
+    pool: DevicePool,
+    holders: Mapping[str, Mapping[str, tuple[AllocationResult, ...]]],
+    *,
+    holdings_unknown: bool,
+) -> PoolAvailability:
+    """What is left of a pool. ``holders`` has the allocation results of each claim, by the device's name."""
+    remaining = dict(pool.counters)
+    for capacities in pool.capacities.values():
+        remaining |= capacities
+    allocated, partially_consumed = set[int](), set[int]()
+    for name, of_claims in holders.items():
+        results = [one for of_claim in of_claims.values() for one in of_claim if not one.admin_access]
+        if not results or name not in pool.index_of:
+            continue
+        index = pool.index_of[name]
+        for counter, amount in pool.consumption[index].items():
+            remaining[counter] -= amount
+        allocated.update(index for one in results if not one.shared)
+        parts = [one.consumed_capacity for one in results if one.shared and one.consumed_capacity is not None]
+        partially_consumed.update(index for _ in parts)
+        for capacity, consumed in chain.from_iterable(parts):
+            if (key := (pool.id, index, capacity)) in remaining:
+                remaining[key] -= consumed.number
+    overdrawn = {counter: 0 for counter in pool.counters if remaining[counter] < 0}
+    # While a counter is overdrawn, no device that consumes any counter can be allocated: all of them are made
+    # to consume 0 of the overdrawn one, and less than 0 remains.
+    consumption = (
+        [one and {**one, **overdrawn} for one in pool.consumption] if overdrawn else pool.consumption
+    )
+    return PoolAvailability(
+        pool,
+        frozenset(allocated),
+        frozenset(partially_consumed),
+        remaining,
+        consumption,
+        bool(overdrawn),
+        holdings_unknown,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeDevices:
+    """The devices that a node can use, in kube-scheduler's order, and what is left of them.
+
+    ``devices`` are (pool, index in the pool) (D,). ``own_pools`` are those that belong to this node alone,
+    ``slots`` what they could still give. ``has_incomplete_pool``: a pool is incomplete or invalid, so no
+    request can have all devices. ``holdings_unknown``: a claim holds devices here, and its allocation cannot
+    be read. ``version`` changes whenever anything else does.
+    """
+
+    devices: tuple[tuple[DevicePool, int], ...]
+    available: AvailableDevices
+    own_pools: tuple[PoolAvailability, ...]
+    slots: Slots
+    has_incomplete_pool: bool
+    version: tuple[int, int, int]
+    holdings_unknown: bool = False
+
+    def device(self, index: int) -> Device:
+        """A device of the node."""
+        pool, index_in_pool = self.devices[index]
+        return pool.devices[index_in_pool]
+
+    @property
+    def has_pools(self) -> bool:
+        """Whether the node has devices, or may have some once its pools are complete."""
+        return bool(self.devices) or self.has_incomplete_pool
+
+    def device_id(self, index: int) -> DeviceId:
+        """The name of a device in the cluster."""
+        pool, index_in_pool = self.devices[index]
+        return pool.device_id(index_in_pool)
+
+    def slots_without(self, indices: Iterable[int], gpu_fractions: Mapping[DeviceKind, float]) -> Slots:
+        """The slots that remain once these devices are allocated, too."""
+        allocated = [self.devices[index] for index in indices]
+        return slots_of(
+            (
+                own.free_counts(frozenset(index for pool, index in allocated if pool is own.pool))
+                for own in self.own_pools
+            ),
+            gpu_fractions,
+        )
+
+
+def build_node_devices(
+    name: str,
+    labels: Mapping[str, str],
+    pools: Sequence[PoolAvailability],
+    gpu_fractions: Mapping[DeviceKind, float],
+    *,
+    has_incomplete_pool: bool,
+    holdings_unknown: bool,
+    version: tuple[int, int, int],
+) -> NodeDevices:
+    """The devices of the node with this name and these labels. ``pools`` are in kube-scheduler's order."""
+    here = [
+        (one, index)
+        for one in pools
+        for index, scope in enumerate(one.pool.node_scopes)
+        if scope.includes(name, labels)
+    ]
+    own_pools = tuple(
+        one
+        for one in pools
+        if one.pool.layout and one.pool.node_scopes[0].node_name == name and not one.holdings_unknown
+    )
+    return NodeDevices(
+        tuple((one.pool, index) for one, index in here),
+        _available(pools, here),
+        own_pools,
+        slots_of((one.free_counts() for one in own_pools), gpu_fractions),
+        has_incomplete_pool,
+        version,
+        holdings_unknown,
+    )
+
+
+def _available(
+    pools: Sequence[PoolAvailability], here: Sequence[tuple[PoolAvailability, int]]
+) -> AvailableDevices:
+    return AvailableDevices(
+        tuple(one.consumption[index] for one, index in here),
+        {counter: amount for one in pools for counter, amount in one.remaining.items()},
+        frozenset(i for i, (one, index) in enumerate(here) if index in one.allocated),
+        {
+            i: one.pool.capacities[index].keys()
+            for i, (one, index) in enumerate(here)
+            if index in one.pool.capacities
+        },
+        frozenset(i for i, (one, index) in enumerate(here) if index in one.partially_consumed),
+    )

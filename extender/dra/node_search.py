@@ -1,0 +1,214 @@
+"""Which devices kube-scheduler would allocate to a pod's claims on one node.
+
+Builds the input of ``allocator`` from the claims: requests, classes, selectors, tolerations and constraints.
+What is tested of a device, and in which order, is read from k8s.io/dynamic-resource-allocation v0.36.3,
+``structured/internal/incubating/allocator_incubating.go``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from extender.dra.allocator import SearchAborted, allocate
+from extender.dra.cel.evaluation import (
+    BudgetExhausted,
+    EvaluationFailed,
+    EvaluationProblem,
+    Meter,
+    Unsupported,
+)
+from extender.dra.cel.selector import Selector, compile_selector
+from extender.dra.device_cache import DeviceCache
+from extender.dra.device_slots import LostSlots, lost_slots
+from extender.dra.node_devices import NodeDevices
+from extender.dra.pod_claims import DeviceClaims
+from extender.dra.search_input import (
+    NO_AMOUNTS,
+    CounterAmounts,
+    SearchConstraint,
+    SearchRequest,
+    SearchSubRequest,
+)
+from extender.k8s.resource_api.fields import Amount, Version
+from extender.k8s.resource_api.objects import (
+    DeviceClaim,
+    DeviceClass,
+    DeviceConstraint,
+    DeviceId,
+    DeviceSubRequest,
+)
+from extender.k8s.taints import tolerated
+from extender.untrusted.limits import quoted, shorten
+
+HOLDINGS_UNKNOWN = "a claim whose allocation cannot be read may hold the devices"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The devices that the claims would get, in the order of their requests, and the slots that this costs.
+
+    ``rank`` adds up the positions of the subrequests in their ``firstAvailable`` lists: 0 if all are first.
+    Without devices, ``problem`` says why; ``refused``: kube-scheduler would not find any either.
+    """
+
+    devices: tuple[DeviceId, ...] = ()
+    rank: int = 0
+    lost_slots: LostSlots = ()
+    problem: str = ""
+    refused: bool = False
+
+
+@dataclass(slots=True)
+class NodeSearch:
+    """Searches devices for a pod's claims, node by node. ``meter`` counts the steps of all nodes."""
+
+    claims: DeviceClaims
+    cache: DeviceCache
+    meter: Meter
+    _selectors: dict[str, Selector | Unsupported] = field(default_factory=dict)
+
+    def on_node(self, node: NodeDevices) -> SearchResult:
+        """The result for a node. Raises ``BudgetExhausted``."""
+        if node.holdings_unknown:
+            return SearchResult(problem=HOLDINGS_UNKNOWN)
+        try:
+            requests, constraints = self._search_input(node)
+            allocated = allocate(node.available, requests, constraints, self.meter.spend)
+        except BudgetExhausted:
+            raise
+        except (EvaluationProblem, SearchAborted) as error:
+            return SearchResult(problem=shorten(str(error)), refused=isinstance(error, EvaluationFailed))
+        except RecursionError:
+            return SearchResult(problem="too many devices are requested at once")
+        if allocated is None:
+            problem = "the node has no devices that fit"
+            return SearchResult(problem=problem, refused=not node.has_incomplete_pool)
+        taken = [
+            one.device
+            for one in allocated
+            if not requests[one.request].subrequests[one.subrequest].admin_access
+        ]
+        remaining = node.slots_without(taken, self.cache.pools.kinds.gpu_fractions)
+        return SearchResult(
+            tuple(node.device_id(one.device) for one in allocated),
+            rank=sum(number for _, number in {(one.request, one.subrequest) for one in allocated}),
+            lost_slots=lost_slots(node.slots, remaining),
+        )
+
+    def _search_input(self, node: NodeDevices) -> tuple[list[SearchRequest], list[SearchConstraint]]:
+        requests: list[SearchRequest] = []
+        constraints: list[SearchConstraint] = []
+        for number, claim in enumerate(self.claims):
+            first_index = len(requests)
+            requests += [
+                SearchRequest([self._subrequest(sub, node) for sub in request.subrequests], number)
+                for request in claim.requests
+            ]
+            for constraint in claim.constraints:
+                self.meter.spend(1 + len(node.devices))
+                constraints.append(_search_constraint(constraint, claim, first_index, node))
+        return requests, constraints
+
+    def _subrequest(self, sub: DeviceSubRequest, node: NodeDevices) -> SearchSubRequest:
+        self.meter.spend(4)
+        device_class = self.cache.classes[sub.device_class]
+        if device_class.problem:
+            raise Unsupported(f"device class {quoted(sub.device_class)} cannot be read")
+        if sub.count is None and (node.has_incomplete_pool or self.cache.pools.blocks_allocation_mode_all):
+            raise Unsupported("all devices are requested, and a pool is incomplete")
+        return SearchSubRequest(
+            sub.count,
+            partial(self._matches, sub, device_class, node, {}),
+            partial(self._tolerates_taints, sub, node),
+            partial(self._capacity, dict(sub.capacity), node),
+            sub.admin_access,
+        )
+
+    def _matches(
+        self,
+        sub: DeviceSubRequest,
+        device_class: DeviceClass,
+        node: NodeDevices,
+        known: dict[int, bool],
+        device: int,
+    ) -> bool:
+        """Whether a device matches class and selectors. ``known`` are earlier answers by device."""
+        if (answer := known.get(device)) is None:
+            answer = known[device] = self._evaluate(sub, device_class, node, device)
+        return answer
+
+    def _evaluate(
+        self, sub: DeviceSubRequest, device_class: DeviceClass, node: NodeDevices, device: int
+    ) -> bool:
+        pool, index = node.devices[device]
+        for selectors, of_class in ((device_class.selectors, True), (sub.selectors, False)):
+            for expression in selectors:
+                self.meter.spend()
+                selector = self._selector(expression)
+                if not pool.matches(index, selector, self.meter, of_class=of_class):
+                    return False
+        if problem := pool.devices[index].problem:
+            raise Unsupported(f"{problem} of pool {pool.id.pool}")
+        return True
+
+    def _selector(self, expression: str) -> Selector:
+        known = self._selectors.get(expression)
+        if known is None:
+            try:
+                known = compile_selector(expression, self.meter)
+            except Unsupported as error:  # also BudgetExhausted: no budget for the next node either
+                known = error
+            self._selectors[expression] = known
+        if isinstance(known, Unsupported):
+            raise known
+        return known
+
+    def _tolerates_taints(self, sub: DeviceSubRequest, node: NodeDevices, device: int) -> bool:
+        taints = node.device(device).taints
+        self.meter.spend(len(taints) * len(sub.tolerations) // 8)
+        return tolerated(taints, sub.tolerations)
+
+    def _capacity(
+        self, requested: Mapping[str, Amount], node: NodeDevices, device: int
+    ) -> CounterAmounts | None:
+        """What an allocation consumes of a device's capacities, None if the device has less. A device without
+        multiple allocations has to be large enough, and is given as a whole."""
+        pool, index = node.devices[device]
+        record = pool.devices[index]
+        if not requested and not record.allow_multiple_allocations:
+            return NO_AMOUNTS
+        self.meter.spend(len(record.capacity_by_name) // 4)
+        consumed = record.consumed_capacity(requested)
+        if consumed is None:
+            return None
+        if not record.allow_multiple_allocations:
+            return NO_AMOUNTS
+        return {(pool.id, index, name): amount for name, amount in consumed.items()}
+
+
+def _search_constraint(
+    constraint: DeviceConstraint, claim: DeviceClaim, first_index: int, node: NodeDevices
+) -> SearchConstraint:
+    """``first_index`` is that of the claim's first request in the search."""
+    subrequests = frozenset(
+        (first_index + index, number)
+        for index, request in enumerate(claim.requests)
+        for number, sub in enumerate(request.subrequests)
+        if not constraint.requests
+        or request.name in constraint.requests
+        or (request.first_available and f"{request.name}/{sub.name}" in constraint.requests)
+    )
+    domain, _, name = constraint.attribute.partition("/")
+    values = [
+        _comparable(pool.devices[index].attributes.get(domain, {}).get(name)) for pool, index in node.devices
+    ]
+    return SearchConstraint(values, subrequests, constraint.distinct)
+
+
+def _comparable(value: object) -> Hashable | None:
+    """Equal for values of the same type and text: 1 is not true, and 1.0.0+a is not 1.0.0+b."""
+    if value is None:
+        return None
+    return type(value), value.text if isinstance(value, Version) else value

@@ -134,7 +134,7 @@ def test_what_is_not_known_of_the_devices_does_not_count_as_fitting(state):
     [(why, nodes)] = told.unknown.items()
     assert "dyn" in why
     assert nodes == 2
-    assert "Not known" in render(told)
+    assert "Unknown whether" in render(told)
     assert left(state, claiming("p", claim="odd"), NAMES) == NAMES
 
 

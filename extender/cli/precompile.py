@@ -21,11 +21,11 @@ _BAR = 30  # characters
 _log = logging.getLogger(__name__)
 
 
-def prepare_kernels(*, bar: bool = False) -> None:
+def prepare_kernels() -> None:
     """Make the import of kernels fast: choose a cache for them, and fill it unless it is filled already.
 
-    Call it before numba is imported; later it does nothing. ``bar``: show progress on standard error, if that
-    is a terminal. If it fails, kernels are compiled when they are imported.
+    Call it before numba is imported; later it does nothing. A terminal shows the progress. If it fails,
+    kernels are compiled when they are imported.
     """
     if "numba" in sys.modules:
         return
@@ -39,7 +39,7 @@ def prepare_kernels(*, bar: bool = False) -> None:
     started = time.monotonic()
     _log.info("compiling kernels into %s; later starts load them from there", directory)
     try:
-        _compile(directory, bar=bar)
+        _compile(directory)
         filled.touch()
     except (OSError, subprocess.CalledProcessError) as error:
         _log.warning("compiling kernels ahead failed, they are compiled when they are needed: %s", error)
@@ -50,7 +50,7 @@ def prepare_kernels(*, bar: bool = False) -> None:
 @contextmanager
 def loading_kernels() -> Iterator[None]:
     """Prepare the kernels. Until the block ends, a terminal shows that the command works."""
-    prepare_kernels(bar=True)
+    prepare_kernels()
     _show("Loading ...")
     try:
         yield
@@ -58,7 +58,7 @@ def loading_kernels() -> Iterator[None]:
         _show("")
 
 
-def _compile(directory: Path, *, bar: bool) -> None:
+def _compile(directory: Path) -> None:
     command = [sys.executable, "-m", __name__]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     modules = [name.rpartition(".")[2] for name in kernel_modules()]
@@ -68,12 +68,11 @@ def _compile(directory: Path, *, bar: bool) -> None:
             code = process.wait(_POLL)
             break
         except subprocess.TimeoutExpired:
-            if bar:
-                done = sum(any(directory.rglob(f"{module}.*.nbi")) for module in modules)
-                _show(f"Compiling kernels, only once: [{'#' * (_BAR * done // len(modules)):.<{_BAR}}] "
-                      f"{time.monotonic() - started:.0f} s")  # fmt: skip
-    if bar:
-        _show("")
+            done = sum(any(directory.rglob(f"{module}.*.nbi")) for module in modules)
+            filled = "#" * (_BAR * done // len(modules))
+            seconds = time.monotonic() - started
+            _show(f"Compiling kernels, only once: [{filled:.<{_BAR}}] {seconds:.0f} s")
+    _show("")
     if code:
         raise subprocess.CalledProcessError(code, command)
 

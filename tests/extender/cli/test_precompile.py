@@ -32,13 +32,13 @@ class Terminal(io.StringIO):
 def test_an_empty_cache_is_filled_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logging.getLogger("extender").setLevel(logging.WARNING)
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    prepare_kernels(bar=True)
+    prepare_kernels()
     compiled = {file: file.stat().st_mtime_ns for file in cache.rglob("*.nb[ic]")}
     assert compiled
     assert "Compiling kernels, only once: [" in terminal.getvalue()
     assert terminal.getvalue().endswith("\r\033[K\r")
     monkeypatch.setattr(subprocess, "Popen", None)  # nothing is started
-    prepare_kernels(bar=True)
+    prepare_kernels()
     assert {file: file.stat().st_mtime_ns for file in cache.rglob("*.nb[ic]")} == compiled
 
 

@@ -19,7 +19,7 @@ from extender.cli import source_args
 
 if TYPE_CHECKING:
     from extender.cluster.state import State
-    from extender.explain.pod import Explanation, Need, Option, Refusal
+    from extender.explain.pod import Explanation, Option, Refusal
     from extender.k8s.objects import Event, Pod
     from extender.settings import Settings
     from extender.source.interface import Source
@@ -143,17 +143,13 @@ def _read_manifest(name: str) -> Pod | None:
 
 
 def _option(option: Option) -> tuple[str, ...]:
-    terms = ", ".join(f"{what} {value:.3g}" for what, value in option.terms.items())
+    cost = ": ".join(filter(None, (f"cost {option.cost:.3g}", option.why)))
     gpus = f"GPU {', '.join(map(str, option.gpus))}" if option.gpus else ", ".join(option.devices)
-    return option.node, f"score {option.score}", f"cost {option.cost:.3g} ({terms})", gpus
+    return option.node, f"score {option.score}", cost, gpus
 
 
 def _refusal(refusal: Refusal) -> tuple[str, ...]:
-    lacks = ", ".join(
-        f"{need.what}: {need.asked} asked, {need.free} of {need.total} free"
-        for need in refusal.lacks
-        if need.total
-    )
+    lacks = "; ".join(need.text for need in refusal.lacks if need.total)
     return str(refusal.nodes), refusal.reason, f"nearest is {refusal.nearest} ({lacks})" if lacks else ""
 
 
@@ -161,12 +157,8 @@ def _wish(refusals: Sequence[Refusal]) -> str:
     """What would make the pod fit, if waiting or eviction can."""
     for refusal in refusals:
         if refusal.eviction_helps and refusal.lacks:
-            return f"It would fit on {refusal.nearest} with {' and '.join(map(_more, refusal.lacks))}"
+            return f"It can fit on {refusal.nearest} when other pods there end"
     return ""
-
-
-def _more(need: Need) -> str:
-    return f"{need.asked - need.free} more of {need.what} free"
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -23,7 +23,7 @@ class DemandLearner:
     """Shows each pod to the policy once: when the watch first shows it, or, where no node could host it then,
     when it is bound. Before the nodes are known, pods wait for ``start``.
 
-    Each method returns how many pods the policy has learnt from.
+    ``start`` and ``learn_from`` return how many pods the policy has learnt from.
     """
 
     def __init__(self, policy: Policy, fleet: Fleet) -> None:
@@ -62,17 +62,12 @@ class DemandLearner:
     def _learn(self, pod: Pod) -> int:
         if not self._started or pod.key not in self._untaught:
             return 0
-        try:
-            request = request_of(pod)
-        except RequestError:
-            self.forget(pod.key)
-            return 0
-        if not _teaches(request):
-            self.forget(pod.key)
-            return 0
-        if not self._can_be_hosted(request):
+        request = _typical_request(pod)
+        if request is not None and not self._can_be_hosted(request):
             return 0
         self.forget(pod.key)
+        if request is None:
+            return 0
         self._policy.observe(request)
         return 1
 
@@ -86,8 +81,12 @@ class DemandLearner:
         return self._hostable[request]
 
 
-def _teaches(request: Request) -> bool:
-    """Whether the request takes GPUs, and is no longer than requests that other pods may share."""
+def _typical_request(pod: Pod) -> Request | None:
+    """The pod's request, if it takes GPUs and is no longer than requests that other pods may share."""
+    try:
+        request = request_of(pod)
+    except RequestError:
+        return None
     names = [*request.products.allow, request.products.deny, *request.uuids.allow, request.uuids.deny]
     listed = sum(map(len, names)) + len(request.models or ())
-    return request.wants_gpu and listed <= TAUGHT_NAMES and len(request.mode) <= NAME
+    return request if request.wants_gpu and listed <= TAUGHT_NAMES and len(request.mode) <= NAME else None

@@ -1,4 +1,4 @@
-"""What the settings say of the cluster's state: the policy in force, and the demand mix that it expects."""
+"""Makes the state of the cluster from settings: the policy in force, and the demand mix that it expects."""
 
 from __future__ import annotations
 
@@ -26,23 +26,21 @@ def state_of(settings: Settings) -> State:
 
 
 def policy_of(settings: Settings) -> GuardedPolicy:
-    """The policy in force, which cannot fail a request. Raises ``SettingsError``: no policy of that
-    name, or no such demand."""
+    """The policy in force, whose errors fail no request. Raises ``SettingsError``."""
     if settings.policy not in POLICIES:
-        raise SettingsError(
-            f"policy: invalid value {settings.policy!r}; expected one of {', '.join(POLICIES)}"
-        )
-    make, prior = POLICIES[settings.policy], prior_of(settings.demand)
-    return GuardedPolicy(
-        make(prior=prior, minimum_milli=settings.minimum_slice_milli), POLICIES["best-fit"]()
+        names = ", ".join(POLICIES)
+        raise SettingsError(f"policy: invalid value {settings.policy!r}; expected one of {names}")
+    policy = POLICIES[settings.policy](
+        prior=prior_of(settings.demand), minimum_milli=settings.minimum_slice_milli
     )
+    return GuardedPolicy(policy, fallback=POLICIES["best-fit"]())
 
 
 def prior_of(expected: Sequence[ExpectedRequest]) -> Mix | None:
-    """The mix of these requests, None without any. Raises ``SettingsError`` with the place in the list."""
+    """The mix of these requests; None without any. Raises ``SettingsError``, with the place in the list."""
     weights: Counter[Request] = Counter()
-    for place, one in enumerate(expected):
-        weights[_request(place, one)] += one.weight  # type: ignore[assignment]
+    for place, entry in enumerate(expected):
+        weights[_request(place, entry)] += entry.weight  # type: ignore[assignment]
     return Mix.of(weights) if weights else None
 
 

@@ -50,13 +50,13 @@ would have there."""
 
 
 class State:
-    """What Stowage knows of the cluster, by kind of object: ``nodes``, ``pods``, and ``devices`` of Dynamic
-    Resource Allocation. ``allocations`` say who has what of the ``fleet``.
+    """What Stowage knows of the cluster, in one table for each group of objects: ``nodes``, ``pods`` and
+    ``devices`` (of Dynamic Resource Allocation). ``allocations`` say which pod has what of the ``fleet``.
 
-    ``assumed_pods`` are bound as far as ``bind`` knows, and the watch has not shown it yet. ``simulator``
-    foresees which devices claims get. ``overcommitted`` are nodes whose pods have more GPU than the node has.
-    ``synced`` are the kinds whose first list has arrived. ``learnt`` counts pods that the policy has learnt
-    from, ``failures`` what failed in comparing nodes that fit, which refuses no pod.
+    ``assumed_pods`` are bound as far as ``bind`` knows; the watch has not shown it yet. ``simulator``
+    forecasts which devices claims get. ``overcommitted`` are nodes whose pods have more GPU than the node.
+    ``synced`` are the kinds whose first list has arrived. ``learnt`` counts the pods that the policy has
+    learnt from, ``failures`` errors in comparing nodes that fit, which refuse no pod.
     ``binds``: Stowage writes which GPU a pod has, so a node takes nothing while its device plugin is busy.
     ``eviction_helps_extenders``: kube-scheduler looks for victims where only an extender refused (1.38 on).
     """
@@ -83,6 +83,10 @@ class State:
         """Take in what happened. An object that cannot be read is a problem, and raises nothing."""
         for event in events:
             self._sync_nodes(self._apply(event))
+            if isinstance(event, Listed):
+                self.synced.add(event.kind)
+                if event.kind == "Node":
+                    self.learnt += self.learner.start(self.pods)
 
     def _apply(self, event: Event) -> Iterable[str]:
         """Hand an event to the table of its kind; returns the nodes that it changed."""
@@ -92,37 +96,25 @@ class State:
                 changed = self.pods.put(pod)
                 self.learnt += self.learner.learn_from(pod, before)
                 return changed
-            case Upserted(Node() | KoordinatorDevice() | MigLayouts() as record):
-                return self.nodes.put(record)
-            case Upserted(ResourceSlice() | ResourceClaim() | DeviceClass() as record):
-                self.devices.put(record)
             case Deleted("Pod", key):
                 self.learner.forget(key)
                 return self.pods.remove(key)
+            case Listed("Pod", keys):
+                self.learner.keep(keys)
+                return self.pods.keep(keys)
+            case Upserted(Node() | KoordinatorDevice() | MigLayouts() as record):
+                return self.nodes.put(record)
             case Deleted(("Node" | "Device" | "ConfigMap") as kind, key):
                 return self.nodes.remove(kind, key)
+            case Listed(("Node" | "Device" | "ConfigMap") as kind, keys):
+                return self.nodes.keep(kind, keys)
+            case Upserted(ResourceSlice() | ResourceClaim() | DeviceClass() as record):
+                self.devices.put(record)
             case Deleted(kind, key):
                 self.devices.remove(kind, key)
             case Listed(kind, keys):
-                touched = self._keep(kind, keys)
-                self.synced.add(kind)
-                return touched
-        return ()
-
-    def _keep(self, kind: Kind, keys: frozenset[str]) -> Iterable[str]:
-        """Forget all objects of a kind but these; returns the nodes that it changed."""
-        match kind:
-            case "Pod":
-                self.learner.keep(keys)
-                return self.pods.keep(keys)
-            case "Node" | "Device" | "ConfigMap":
-                changed = self.nodes.keep(kind, keys)
-                if kind == "Node":
-                    self.learnt += self.learner.start(self.pods)
-                return changed
-            case _:
                 self.devices.keep(kind, keys)
-                return ()
+        return ()
 
     def _sync_nodes(self, names: Iterable[str]) -> None:
         """Bring up to date what depends on the pods of these nodes: whether the node is closed because its
@@ -135,7 +127,7 @@ class State:
                 self.overcommitted.discard(name)
             elif name not in self.overcommitted:
                 self.overcommitted.add(name)
-                log.warning("%s: node holds more GPU than its allocatable, it takes nothing", name)
+                log.warning("%s: node is over-committed: its pods have more GPU than its allocatable", name)
 
     def _blocked_because(self, row: int, but_for: str = "") -> Reason:
         """Why a node takes nothing at all; ``but_for`` is the UID of a pod that does not count."""

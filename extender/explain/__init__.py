@@ -1,1 +1,1 @@
-"""Answers for people: why a pod is here, why it waits, what a node holds, what was decided."""
+"""Answers for people: why a pod is here, why it waits, what a node has, and what was decided."""

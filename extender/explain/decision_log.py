@@ -1,6 +1,6 @@
 """The last decisions about each pod, for the debug endpoint: bounded, in memory, read by people only.
 
-Nothing that answers kube-scheduler may look in here: its questions are many, and most are dry runs.
+No answer to kube-scheduler may depend on them: it repeats calls, and many of them are dry runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from extender.untrusted.limits import CACHE, DECISION
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a verb answered: when, in one line, and why."""
+    """When a verb answered, its answer in one line, and why."""
 
     at: datetime
     verb: str
@@ -29,37 +29,40 @@ class Decision:
 
 class Decisions:
     """The last decision of each verb, for the last ``kept`` pods that kube-scheduler asked about; for fewer
-    where they are so large that they would take more memory than ``DECISION`` allows for each."""
+    where pods are so large that they would take more memory than ``DECISION`` for each."""
 
     def __init__(self, kept: int, failures: Failures | None = None) -> None:
-        """``failures`` counts decisions that could not be put into words."""
+        """``failures`` counts decisions that could not be explained."""
         self._kept = kept
         self._size = max(CACHE, kept * DECISION)
         self._pods: BoundedMap[str, tuple[Pod, dict[str, Decision]]] = BoundedMap(kept, self._size)
         self._failures = failures or Failures()
-        self._put_off: deque[tuple[Pod, Callable[[], Decision]]] = deque()
+        self._deferred: deque[tuple[Pod, Callable[[], Decision]]] = deque()
 
     @property
     def wanted(self) -> bool:
-        """Whether any are kept: with none it is not worth explaining."""
+        """Whether any are kept. Otherwise there is no need to explain them."""
         return self._kept > 0
 
-    def defer(self, pod: Pod, decide: Callable[[], Decision]) -> bool:
-        """Keep a decision that is still to be put into words; whether it is the first that waits for that."""
-        self._put_off.append((pod, decide))
-        return len(self._put_off) == 1
+    def defer(self, pod: Pod, explain: Callable[[], Decision]) -> bool:
+        """Keep a decision that ``flush`` explains; whether it is the first that waits for that.
+
+        It must be flushed before the state changes: an explanation shows what is free at that moment.
+        """
+        self._deferred.append((pod, explain))
+        return len(self._deferred) == 1
 
     def flush(self) -> None:
-        """Put into words what was put off."""
-        while self._put_off:
-            pod, decide = self._put_off.popleft()
+        """Explain the deferred decisions."""
+        while self._deferred:
+            pod, explain = self._deferred.popleft()
             try:
-                self.add(pod, decide())
-            except Exception:  # what people read must not harm what kube-scheduler gets
+                self.add(pod, explain())
+            except Exception:  # an explanation that fails must not fail an answer to kube-scheduler
                 self._failures.note("explain")
 
     def add(self, pod: Pod, decision: Decision) -> None:
-        """Keep a decision. One about another pod of the same name (another uid) starts afresh."""
+        """Keep a decision. One about another pod of the same name (another UID) replaces all before."""
         before, decisions = self._pods.get(pod.key) or (pod, {})
         if before.uid != pod.uid:
             decisions = {}
@@ -81,10 +84,11 @@ class Decisions:
 
 
 def _size(decision: Decision) -> int:
-    """Characters of what is written by others in it, and some for the rest."""
-    size, told = 256 + len(decision.answer), decision.explanation
-    if told is not None:
-        size += len(told.error) + sum(len(what) + len(str(much)) for what, much in told.asks.items())
-        size += sum(len(device) for option in told.best for device in option.devices)
-        size += sum(len(need.what) for refusal in told.refusals for need in refusal.lacks)
+    """Characters of the texts in it that come from the cluster, and 256 for all else."""
+    size, explanation = 256 + len(decision.answer), decision.explanation
+    if explanation is not None:
+        asks, refusals = explanation.asks.items(), explanation.refusals
+        size += len(explanation.error) + sum(len(what) + len(str(amount)) for what, amount in asks)
+        size += sum(len(device) for option in explanation.best for device in option.devices)
+        size += sum(len(need.what) + len(need.text) for refusal in refusals for need in refusal.lacks)
     return size

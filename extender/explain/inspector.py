@@ -1,4 +1,4 @@
-"""What the debug endpoint tells: nodes, the story of a pod, and what would become of a manifest."""
+"""What the debug endpoint shows: nodes, the report of a pod, and an explanation of a manifest."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from extender.k8s.objects import Pod
 from extender.source.snapshot import parse_pod
 
 _AT_ONCE = 50
-"""Nodes whose labels and taints are compared with a pod's rules before others get their turn."""
+"""Nodes that are checked against a pod's rules before other tasks get their turn."""
 _NEVER_ASKED = (
-    "kube-scheduler has not asked about this pod: it is for another scheduler, or no node passed the filters "
-    'in tree ("Insufficient nvidia.com/gpu" never reaches an extender)'
+    "kube-scheduler has not asked about this pod: it is for another scheduler, or no node passed "
+    'kube-scheduler\'s own filters ("Insufficient nvidia.com/gpu" never reaches an extender)'
 )
 
 
 @dataclass(frozen=True, slots=True)
 class PodReport:
-    """A pod: where it runs, the last decisions about it (newest first), and how it stands now if it waits."""
+    """A pod: its node, the last decisions about it (newest first), and, if it waits, where it fits now."""
 
     pod: str
     node: str
@@ -34,7 +34,7 @@ class PodReport:
 
 
 class Inspector:
-    """Reads the state and the decisions, and changes neither."""
+    """Reads the state and the decisions, and changes neither of them."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class Inspector:
         return sorted(self._state.fleet.rows)
 
     def node(self, name: str) -> NodeView | None:
-        """A node, None where it is not known (any more)."""
+        """A node; None where it is not known (any more)."""
         return view_node(self._state, name, monotonic())
 
     async def pod(self, key: str) -> PodReport | None:
-        """The pod ``namespace/name``, None where nobody has heard of it."""
+        """The pod ``namespace/name``; None where neither the watch nor kube-scheduler has shown it."""
         asked = self._decisions.pod(key)
         pod = self._state.pods.get(key) or asked
         if pod is None:
@@ -62,20 +62,20 @@ class Inspector:
         if assumed_pods and not pod.node_name:
             node = assumed_pods[-1].pod.node_name
             seconds = monotonic() - assumed_pods[-1].since
-            note = f"taken to be bound for {seconds:.1f} s: the watch has not shown it yet"
+            note = f"assumed to be bound for {seconds:.1f} s: the watch has not shown it yet"
             return PodReport(key, node, note, self._decisions.about(key), None)
-        its_own = asked is not None and asked.uid == pod.uid  # not those of a pod that had its name before
-        decisions = self._decisions.about(key) if its_own else []
+        is_same = asked is not None and asked.uid == pod.uid  # else another pod had this name before
+        decisions = self._decisions.about(key) if is_same else []
         now = None if pod.node_name else await self._explain(pod)
         note = "" if decisions or pod.node_name else _NEVER_ASKED
         return PodReport(key, pod.node_name, note, decisions, now)
 
     async def explain(self, manifest: str) -> Explanation:
-        """A pod that need not exist. Raises ``ValueError`` where the manifest is not one of a pod."""
+        """A pod that need not exist. Raises ``ValueError`` where the manifest is not that of one pod."""
         return await self._explain(parse_pod(manifest, "the manifest"))
 
     async def _explain(self, pod: Pod) -> Explanation:
-        """The pod against every node. Its rules may be long, so others get their turn in between."""
+        """The pod against every node. Its rules may be long, so other tasks get their turn in between."""
         candidates, nodes = Candidates(pod), list(self._state.nodes.values())
         for start in range(0, len(nodes), _AT_ONCE):
             candidates.add(nodes[start : start + _AT_ONCE])

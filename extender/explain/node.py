@@ -1,4 +1,4 @@
-"""A node as people want to see it: its GPUs, what is free, who holds what, and how well that is known."""
+"""A node for people to read: its GPUs, what is free, which pods have what, and how well that is known."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from extender.cluster.state import State
 from extender.inventory.node_inventory import InventoryError, Sources, sources_of
 from extender.k8s.quantity import QuantityError
+from packing.fleet.fleet import Fleet
+from packing.model.node_spec import Gpu, Pool
 from packing.model.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
-    """One GPU. Behind a device plugin that only counts, what is free is shown as if GPUs filled in order.
+    """One GPU. Behind a device plugin that only counts, what is free is shown as if pods filled GPU by GPU.
 
-    Where MIG instances are made on demand, what is free is the largest that can still be made, and
-    ``taken_slices`` are the memory slices that it must do without.
+    Where MIG instances are made on demand, the largest one that can still be made counts as free, and
+    ``taken_slices`` are the memory slices that others have.
     """
 
     index: int
@@ -28,8 +30,8 @@ class GpuView:
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """Devices of one extended resource, each this large; MIG instances are slices of the GPUs they are on,
-    ``each`` says how many are on each of these, where that is known."""
+    """Devices of one extended resource, each this large. ``gpus`` are the GPUs that they are on (whole, or as
+    MIG instances or replicas), ``each`` how many are on each of these, where that is known."""
 
     resource: str
     free: int
@@ -44,7 +46,7 @@ class PoolView:
 class HolderView:
     """A pod on the node. ``known``: ``placement`` where it is known which device it has, else ``counts``.
 
-    ``assumed_seconds``: for so long ``bind`` has assumed that it is here; null once the watch shows it.
+    ``assumed_seconds``: how long it has been assumed; null once the watch shows it.
     """
 
     pod: str
@@ -59,9 +61,9 @@ class HolderView:
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
-    """A device of Dynamic Resource Allocation, and which claims (of which pods) hold it.
+    """A device of Dynamic Resource Allocation, and the claims (and their pods) that it is allocated to.
 
-    ``free``: a claim can have it. Where other parts of its GPU are held, it is not, although nobody holds it.
+    ``free``: a claim can have it. Without claims it is not free where other parts of its GPU are allocated.
     """
 
     device: str
@@ -73,7 +75,7 @@ class DeviceView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node. ``takes_nothing`` is the reason why it is closed, ``problem`` what is wrong with it.
+    """A node. ``takes_nothing`` is the reason why it takes no pods, ``problem`` what of it cannot be read.
 
     ``read_from``: which label, annotation or resource the GPUs and their model were read from, whether it
     is known which GPU a pod has (``placement``) or only how many are taken (``counts``), and what says which
@@ -95,14 +97,13 @@ class NodeView:
 
 
 def view_node(state: State, name: str, now: float) -> NodeView | None:
-    """The node as it is, None where it is not known. ``now``: seconds of the clock of tentative holds."""
+    """The node as it is, None where it is not known. ``now``: seconds of the clock of assumed pods."""
     row = state.fleet.rows.get(name)
     shape = state.fleet.shapes[row] if row is not None else None
     if row is None or shape is None:
         return None
     fleet = state.fleet
     closed = Reason.OVERCOMMITTED if fleet.overcommitted[row] else Reason(int(fleet.blocked[row]))
-    holders = [holder for key in state.allocations.pods_on(name) if (holder := _holder(state, key, now))]
     return NodeView(
         name=name,
         model=shape.model or shape.product,
@@ -111,43 +112,41 @@ def view_node(state: State, name: str, now: float) -> NodeView | None:
         read_from=_sources(state, name),
         free_cpu_milli=int(fleet.free_cpu[row]),
         free_memory_mib=int(fleet.free_memory[row]) >> 20,
-        gpus=tuple(
-            GpuView(
-                index,
-                int(fleet.compute[index, row]),
-                int(fleet.memory[index, row]),
-                gpu.memory_mib,
-                _places(fleet.slices(row, index)),
-            )
-            for index, gpu in enumerate(shape.gpus)
-        ),
-        pools=tuple(
-            PoolView(
-                pool.resource,
-                int(fleet.free[fleet.resources[pool.resource], row]),
-                pool.total,
-                pool.compute_milli,
-                pool.memory_mib,
-                pool.gpus,
-                pool.each,
-            )
-            for pool in shape.pools
-        ),
+        gpus=tuple(_gpu(fleet, row, index, gpu) for index, gpu in enumerate(shape.gpus)),
+        pools=tuple(_pool(fleet, row, pool) for pool in shape.pools),
         islands=shape.islands,
-        holders=tuple(holders),
+        holders=tuple(_holders(state, name, now)),
         devices=tuple(_devices(state, name)),
     )
 
 
-def _places(mask: int) -> tuple[int, ...]:
-    return tuple(place for place in range(mask.bit_length()) if mask >> place & 1)
+def _gpu(fleet: Fleet, row: int, index: int, gpu: Gpu) -> GpuView:
+    slices = fleet.slices(row, index)
+    return GpuView(
+        index=index,
+        free_compute_milli=int(fleet.compute[index, row]),
+        free_memory_mib=int(fleet.memory[index, row]),
+        memory_mib=gpu.memory_mib,
+        taken_slices=tuple(place for place in range(slices.bit_length()) if slices >> place & 1),
+    )
+
+
+def _pool(fleet: Fleet, row: int, pool: Pool) -> PoolView:
+    return PoolView(
+        resource=pool.resource,
+        free=int(fleet.free[fleet.resources[pool.resource], row]),
+        total=pool.total,
+        compute_milli=pool.compute_milli,
+        memory_mib=pool.memory_mib,
+        gpus=pool.gpus,
+        each=pool.each,
+    )
 
 
 def _sources(state: State, name: str) -> Sources | None:
+    nodes = state.nodes
     try:
-        return sources_of(
-            state.nodes[name], state.nodes.koordinator_devices.get(name), state.nodes.layouts_for(name)
-        )
+        return sources_of(nodes[name], nodes.koordinator_devices.get(name), nodes.layouts_for(name))
     except (InventoryError, QuantityError):
         return None
 
@@ -166,24 +165,25 @@ def _devices(state: State, name: str) -> Iterator[DeviceView]:
         )
 
 
-def _holder(state: State, key: str, now: float) -> HolderView | None:
-    assumed_pods = state.assumed_pods.by_key(key)
-    taken, pod = (
-        state.allocations.allocation_of(key),
-        assumed_pods.pod if assumed_pods else state.pods.get(key),
-    )
-    if taken is None or pod is None:
-        return None
+def _holders(state: State, node: str, now: float) -> Iterator[HolderView]:
     names = {index: name for name, index in state.fleet.resources.items()}
-    gpus = tuple(gpu for gpu, _, _ in taken.shares)
-    ids = tuple(device for _, device in pod.devices)
-    return HolderView(
-        pod=pod.key,
-        cpu_milli=taken.cpu_milli,
-        memory_mib=taken.memory_mib,
-        devices={names[index]: count for index, count in taken.devices},
-        gpus=gpus,
-        device_ids=ids,
-        known="placement" if gpus or ids else "counts",
-        assumed_seconds=round(now - assumed_pods.since, 3) if assumed_pods else None,
-    )
+    for key in state.allocations.pods_on(node):
+        assumed = state.assumed_pods.by_key(key)
+        allocation, pod = (
+            state.allocations.allocation_of(key),
+            assumed.pod if assumed else state.pods.get(key),
+        )
+        if allocation is None or pod is None:
+            continue
+        gpus = tuple(gpu for gpu, _, _ in allocation.shares)
+        device_ids = tuple(device for _, device in pod.devices)
+        yield HolderView(
+            pod=pod.key,
+            cpu_milli=allocation.cpu_milli,
+            memory_mib=allocation.memory_mib,
+            devices={names[index]: count for index, count in allocation.devices},
+            gpus=gpus,
+            device_ids=device_ids,
+            known="placement" if gpus or device_ids else "counts",
+            assumed_seconds=round(now - assumed.since, 3) if assumed else None,
+        )

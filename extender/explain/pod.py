@@ -1,8 +1,8 @@
-"""Why a pod fits where it fits, or nowhere, and what is missing: read by people, as JSON or in a terminal.
+"""Explains where a pod fits, why it does not fit elsewhere, and what is missing: as JSON or in a terminal.
 
-Pure: the state and a pod in, values out. Of the filters that kube-scheduler has itself, those of
-``k8s.scheduling_rules`` and what is foreseen of the pod's claims count; affinity between pods, topology
-spread and volumes are not known here. Every text and list in an explanation is short, whatever the pod holds.
+Changes nothing. Of kube-scheduler's own filters it knows those of ``k8s.scheduling_rules`` and forecasts of
+the pod's claims, but not affinity between pods, topology spread and volumes. Every text and list in an
+explanation is short, whatever the pod holds.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from extender.cluster.state import PossiblyBound, Rows, State
+from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import RequestError, request_of
 from extender.dra.forecast import Forecast
+from extender.explain.needs import Need, missing_needs, shortfall
 from extender.k8s.objects import Node, Pod
 from extender.k8s.scheduling_rules import NodeFilter
 from extender.protocol.node_names import Bytes, NodeNames
@@ -25,7 +26,6 @@ from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
 from extender.verbs.evaluate import Evaluation, evaluate
 from extender.verbs.scores import best, node_scores
 from packing.fleet.fleet import Fleet
-from packing.model.node_spec import meaning
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
@@ -33,24 +33,27 @@ BEST = 3
 """Nodes that are shown of those that fit."""
 NO_DEVICES = "node does not have the devices that the pod's claims ask for"
 _UNKNOWN_REASONS = 20
-"""Reasons that are told apart where devices are not known: they may name what others wrote."""
+"""Different reasons that are shown where devices are not known: they may quote what others wrote."""
+_TERMS = {
+    "slots": "takes room that other pods are expected to need",
+    "fill": "leaves a part of a GPU that is hard to use",
+    "stranding": "leaves free GPUs without enough CPU for them",
+    "unusable GPU": "leaves parts of GPUs that no expected pod can use",
+    "claims": "takes devices apart that other claims may need whole",
+    "less wanted": "gives the claims devices that they list as an alternative",
+}
+"""What a positive term of the cost means (``Policy.terms``, and the costs of forecasts)."""
+_NO_COST = "takes no room that other pods are expected to need"
+_NEGLIGIBLE = 0.005
+"""GPUs."""
 
 Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """One thing that a pod asks of one node, in whole units that ``what`` names."""
-
-    what: str
-    asked: int
-    free: int
-    total: int
-
-
-@dataclass(frozen=True, slots=True)
 class Refusal:
-    """Nodes that cannot take the pod for one reason, and which of them is nearest to it and what it lacks."""
+    """Nodes that cannot take the pod for one reason; ``nearest`` is the node that lacks least, and
+    ``lacks`` what."""
 
     reason: str
     nodes: int
@@ -61,7 +64,8 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A node that fits: its score if it was given one, its cost, and the parts that it was rounded from.
+    """A node that fits: its score if it got one, its cost, the ``terms`` that add up to it (before rounding),
+    and ``why``, the largest of these in words.
 
     ``devices`` are what kube-scheduler would give the pod's claims there; where that is not known,
     ``devices_unknown`` says why.
@@ -71,6 +75,7 @@ class Option:
     score: int | None
     cost: float
     terms: dict[str, float]
+    why: str
     gpus: tuple[int, ...] = ()
     devices: tuple[str, ...] = ()
     devices_unknown: str = ""
@@ -78,11 +83,11 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """``nodes`` were asked about, ``fits`` of them fit.
+    """``nodes`` is how many nodes were asked about, ``fits`` how many of them fit.
 
-    ``unknown`` counts, by reason, those where it is not known whether the pod's claims get their devices, and
-    that fit otherwise; ``passed_over``, by reason, nodes that kube-scheduler rules out before it asks.
-    ``error``: the request itself is wrong, whatever the nodes have.
+    ``unknown`` counts, by reason, nodes that would fit, but where it is not known whether the pod's claims
+    get their devices; ``passed_over``, by reason, nodes that kube-scheduler rules out before it asks Stowage.
+    ``error``: the request itself is wrong, and fits nowhere.
     """
 
     pod: str
@@ -97,7 +102,7 @@ class Explanation:
 
 
 class Candidates:
-    """The nodes that kube-scheduler would ask about for a pod, and why not about the others."""
+    """The nodes that kube-scheduler would ask Stowage about for a pod, and why not about the others."""
 
     def __init__(self, pod: Pod) -> None:
         self._filter = NodeFilter(pod.rules, pod.spec.node_selector)
@@ -105,7 +110,7 @@ class Candidates:
         self.passed_over: Counter[str] = Counter()
 
     def add(self, nodes: Iterable[Node]) -> None:
-        """Sort these nodes in."""
+        """Check these nodes, too."""
         for node in nodes:
             obstacle = self._filter.obstacle(node.name, node.labels, node.taints, node.unschedulable)
             if obstacle:
@@ -130,34 +135,34 @@ def explain_candidates(
     except RequestError as error:
         return Explanation(shorten(pod.key, KEY), error=shorten(str(error)))
     names = NodeNames.of(candidates.names)
-    verdict = evaluate(state, pod, request, names, possibly_bound)
-    fits, _, _ = _told_apart(verdict)
+    evaluation = evaluate(state, pod, request, names, possibly_bound)
+    fits, _, _ = _by_forecast(evaluation)
     scores = np.zeros(len(names), np.uint8)
-    scores[fits] = node_scores(verdict.cost[fits], verdict.keys[fits])
-    return explain_verdict(state, names, verdict, scores, dict(candidates.passed_over))
+    scores[fits] = node_scores(evaluation.cost[fits], evaluation.keys[fits])
+    return explain_evaluation(state, names, evaluation, scores, dict(candidates.passed_over))
 
 
-def explain_verdict(
+def explain_evaluation(
     state: State,
     names: NodeNames,
-    verdict: Evaluation,
+    evaluation: Evaluation,
     scores: Bytes | None = None,
     passed_over: dict[str, int] | None = None,
 ) -> Explanation:
-    """What a verdict says about these names (and with these scores) in numbers of this moment."""
-    pod, request = verdict.pod, verdict.request
-    fits, refused, unknown = _told_apart(verdict)
+    """An evaluation of these names (and the scores that they got), with what is free at this moment."""
+    pod, request = evaluation.pod, evaluation.request
+    fits, refused, unknown = _by_forecast(evaluation)
     fitting = np.flatnonzero(fits)
-    shown = fitting[best(verdict.keys[fitting], BEST)]
-    shown = shown[np.argsort(verdict.keys[shown])]
-    with state.fleet_view_for(pod, verdict.possibly_bound) as fleet:
+    shown = fitting[best(evaluation.keys[fitting], BEST)]
+    shown = shown[np.argsort(evaluation.keys[shown])]
+    with state.fleet_view_for(pod, evaluation.possibly_bound) as fleet:
         options = [
-            _option(state, verdict, i, names[i], None if scores is None else int(scores[i]))
+            _option(state, evaluation, i, names[i], None if scores is None else int(scores[i]))
             for i in shown.tolist()
         ]
         refusals = [
-            _refusal(fleet, names, verdict, Reason(int(code)))
-            for code in np.flatnonzero(np.bincount(verdict.codes))
+            _refusal(fleet, names, evaluation, Reason(int(code)))
+            for code in np.flatnonzero(np.bincount(evaluation.codes))
             if code != Reason.FITS
         ]
     if refused.any():
@@ -170,110 +175,79 @@ def explain_verdict(
         fits=fitting.size,
         best=tuple(options),
         refusals=tuple(sorted(refusals, key=lambda refusal: -refusal.nodes)),
-        unknown=_counted(verdict.forecasts[i].problem for i in np.flatnonzero(unknown)),
+        unknown=_counted(evaluation.forecasts[i].problem for i in np.flatnonzero(unknown)),
         passed_over=passed_over or {},
     )
 
 
 def asks(request: Request) -> dict[str, int | str]:
-    """A request in words: what by how much."""
-    said: dict[str, int | str] = {"cpu (milli)": request.cpu_milli, "memory (MiB)": request.memory_mib}
-    said |= _first(request.devices) | _first(request.profiles)
+    """What a request asks for, and how much of it."""
+    asked: dict[str, int | str] = {"cpu (milli)": request.cpu_milli, "memory (MiB)": request.memory_mib}
+    asked |= _first(request.devices) | _first(request.profiles)
     if part := request.shares:
-        said["GPUs"] = part.count
-        said |= {"of each: compute (milli)": part.compute_milli} if part.compute_milli else {}
-        said |= {"of each: memory (MiB)": part.memory_mib} if part.memory_mib else {}
-        said |= {"of each: memory (milli)": part.memory_milli} if part.memory_milli else {}
+        asked["GPUs"] = part.count
+        asked |= {"of each: compute (milli)": part.compute_milli} if part.compute_milli else {}
+        asked |= {"of each: memory (MiB)": part.memory_mib} if part.memory_mib else {}
+        asked |= {"of each: memory (milli)": part.memory_milli} if part.memory_milli else {}
     if request.models is not None:
-        said["models"] = shorten(", ".join(sorted(request.models)))
-    return said | ({"NVLink island": "required"} if request.island else {})
+        asked["models"] = shorten(", ".join(sorted(request.models)))
+    return asked | ({"NVLink island": "required"} if request.island else {})
 
 
 def _first(counts: Iterable[tuple[str, int]]) -> dict[str, int | str]:
     return {shorten(name, KEY): count for name, count in islice(counts, LISTED_NAMES)}
 
 
-def _told_apart(verdict: Evaluation) -> tuple[Flags, Flags, Flags]:
-    """Which nodes fit, which lack devices for the pod's claims, and of which that is not known: (N,) each.
+def _by_forecast(evaluation: Evaluation) -> tuple[Flags, Flags, Flags]:
+    """Which nodes fit, which lack devices for the pod's claims, and where that is not known: (N,) each.
 
-    Nodes that Stowage refuses for anything else are in none of them.
+    Nodes that Stowage refuses for any other reason are in none of them.
     """
-    fits = verdict.codes == Reason.FITS
-    if not verdict.forecasts:
+    fits = evaluation.codes == Reason.FITS
+    if not evaluation.forecasts:
         return fits, np.zeros_like(fits), np.zeros_like(fits)
-    refused = np.array([forecast.refused for forecast in verdict.forecasts], bool)
-    known = np.array([not forecast.problem for forecast in verdict.forecasts], bool)
+    refused = np.array([forecast.refused for forecast in evaluation.forecasts], bool)
+    known = np.array([not forecast.problem for forecast in evaluation.forecasts], bool)
     return fits & known & ~refused, fits & refused, fits & ~known & ~refused
 
 
 def _counted(reasons: Iterable[str]) -> dict[str, int]:
-    """How often each reason comes, the most frequent first, and the rare ones of many together."""
+    """How often each reason occurs, the most frequent first; the rarest of many are counted as one."""
     counts = Counter(map(shorten, reasons))
     shown = dict(counts.most_common(_UNKNOWN_REASONS))
     others = counts.total() - sum(shown.values())
     return shown | ({"other reasons": others} if others else {})
 
 
-def _option(state: State, verdict: Evaluation, index: int, name: str, score: int | None) -> Option:
-    row, request = int(verdict.rows[index]), verdict.request
-    forecast = verdict.forecasts[index] if verdict.forecasts else Forecast()
-    claims = {"claims": forecast.cost} if forecast.devices else {}
+def _option(state: State, evaluation: Evaluation, index: int, name: str, score: int | None) -> Option:
+    row, request = int(evaluation.rows[index]), evaluation.request
+    forecast = evaluation.forecasts[index] if evaluation.forecasts else Forecast()
+    terms = state.policy.terms(state.fleet, request, row)
+    if forecast.devices:
+        terms = terms | {"claims": forecast.cost}
     if forecast.first_available_penalty:
-        claims["less wanted"] = forecast.first_available_penalty
+        terms = terms | {"less wanted": forecast.first_available_penalty}
     return Option(
         node=name,
         score=score,
-        cost=float(verdict.cost[index]),
-        terms=state.policy.terms(state.fleet, request, row) | claims,
+        cost=float(evaluation.cost[index]),
+        terms=terms,
+        why=_largest_term(terms),
         gpus=state.policy.choose(state.fleet, request, row),
         devices=tuple(map("/".join, forecast.devices[:LISTED_NAMES])),
         devices_unknown=shorten(forecast.problem),
     )
 
 
-def _refusal(fleet: Fleet, names: NodeNames, verdict: Evaluation, reason: Reason) -> Refusal:
-    refused = np.flatnonzero(verdict.codes == reason)
-    index = int(refused[np.argmin(_lacking(fleet, verdict.rows[refused], verdict.request))])
-    needs = _needs(fleet, int(verdict.rows[index]), verdict.request)
-    lacks = tuple(need for need in needs if need.free < need.asked)
-    return Refusal(reason.text, refused.size, reason.eviction_helps, names[index], lacks)
+def _largest_term(terms: dict[str, float]) -> str:
+    """What a placement costs most, in words; "" where these terms have none."""
+    costs = {name: value for name, value in terms.items() if name in _TERMS}
+    largest = max(costs, key=lambda name: costs[name], default="")
+    return _TERMS[largest] if largest and costs[largest] > _NEGLIGIBLE else _NO_COST if costs else ""
 
 
-def _lacking(fleet: Fleet, rows: Rows, request: Request) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """How far each row is from having what is asked, each thing by its own measure: (len(rows),)."""
-    lacking = np.zeros(rows.size, np.float64)
-    amounts = (fleet.free_cpu, request.cpu_milli), (fleet.free_memory, request.memory_bytes)
-    for free, asked in amounts:
-        lacking += np.maximum(asked - free[rows], 0) / max(asked, 1)
-    for name, count in request.devices:
-        free_devices = fleet.free[fleet.resources[name]][rows] if name in fleet.resources else 0
-        lacking += np.maximum(count - free_devices, 0) / count
-    if (part := request.shares) and part.compute_milli:
-        largest = (fleet.compute * fleet.divisible)[:, rows].max(axis=0)
-        lacking += np.maximum(part.compute_milli - largest, 0) / part.compute_milli
-    return lacking
-
-
-def _needs(fleet: Fleet, row: int, request: Request) -> list[Need]:
-    """What the request means on a node, thing by thing; nothing for a node that is not known."""
-    shape = fleet.shapes[row] if row >= 0 else None
-    if shape is None:
-        return []
-    request = meaning(shape, request)
-    needs = [
-        Need("cpu (milli)", request.cpu_milli, int(fleet.free_cpu[row]), shape.cpu_milli),
-        Need("memory (MiB)", request.memory_mib, -(-int(fleet.free_memory[row]) >> 20), shape.memory_mib),
-    ]
-    for name, count in request.devices[:LISTED_NAMES]:
-        resource = fleet.resources.get(name)
-        free, total = (0, 0) if resource is None else (fleet.free[resource, row], fleet.total[resource, row])
-        needs.append(Need(shorten(name, KEY), count, int(free), int(total)))
-    if part := request.shares:
-        mib = [fleet.share_mib(row, gpu, request) for gpu in range(len(shape.gpus))]
-        enough = [
-            fleet.divisible[gpu, row] and fleet.compute[gpu, row] >= part.compute_milli and free >= mib[gpu]
-            for gpu, free in enumerate(fleet.memory[: len(shape.gpus), row])
-        ]
-        what = f"GPUs with {part.compute_milli} milli and {max(mib, default=0)} MiB"
-        needs.append(Need(what, part.count, sum(map(bool, enough)), len(shape.gpus)))
-    return needs
+def _refusal(fleet: Fleet, names: NodeNames, evaluation: Evaluation, reason: Reason) -> Refusal:
+    refused = np.flatnonzero(evaluation.codes == reason)
+    nearest = int(refused[np.argmin(shortfall(fleet, evaluation.rows[refused], evaluation.request))])
+    lacks = tuple(missing_needs(fleet, int(evaluation.rows[nearest]), evaluation.request))
+    return Refusal(reason.text, refused.size, reason.eviction_helps, names[nearest], lacks)

@@ -20,7 +20,7 @@ from extender.cluster.state import PossiblyBound
 from extender.cluster.unconfirmed import UnconfirmedBindings
 from extender.explain.decision_log import Decision, Decisions
 from extender.explain.inspector import Inspector
-from extender.explain.pod import explain_verdict
+from extender.explain.pod import explain_evaluation
 from extender.k8s.objects import Event, Pod
 from extender.protocol import codec
 from extender.protocol.messages import Verb, bind_error, filter_error
@@ -149,7 +149,8 @@ class Engine:
         if len(result.names) == 1:
             self._unconfirmed.note(args.pod, result.names[0], time.monotonic())
         outcome = "refused" if result.error else "fits" if result.names else "nothing_fits"
-        answer = result.error or f"{len(result.names)} of {len(args.names)} nodes fit"
+        fitting = evaluation.fitting if evaluation else len(result.names)
+        answer = result.error or f"{fitting} of {len(args.names)} nodes fit"
         self._log_decision("filter", args.pod, answer, evaluation, args.names)
         return codec.encode_filter(result, args.nodes), outcome
 
@@ -211,7 +212,7 @@ class Engine:
         at = datetime.now(UTC)
 
         def explain() -> Decision:
-            explanation = explain_verdict(self.state, names, evaluation, scores) if evaluation else None
+            explanation = explain_evaluation(self.state, names, evaluation, scores) if evaluation else None
             return Decision(at, verb, answer, explanation)
 
         if self._decisions.wanted and self._decisions.defer(pod, explain):

@@ -177,10 +177,7 @@ class Binder:
 
     async def _send_binding(self, assumed: AssumedPod) -> str:
         """Send the Binding; "" is success. Tells the state what came of it."""
-        succeeded, outcome_unknown = (
-            False,
-            True,
-        )  # unknown until there is an answer, also if this is cancelled
+        succeeded, outcome_unknown = False, True  # until there is an answer, also where this is cancelled
         try:
             waiting, node = replace(assumed.pod, node_name=""), assumed.pod.node_name
             await self._source.bind(waiting, node, assumed.assignment)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import repeat
 
@@ -40,6 +41,11 @@ class Evaluation:
     possibly_bound: PossiblyBound = ()
 
     @property
+    def fitting(self) -> int:
+        """How many of the nodes fit."""
+        return int(np.count_nonzero(self.codes == Reason.FITS))
+
+    @property
     def tells_apart(self) -> bool:
         """Whether anything is known that makes one node better than another."""
         return self.request.wants_gpu or any(forecast.devices for forecast in self.forecasts)
@@ -52,7 +58,7 @@ def evaluate(
     where costs or forecasts fail, nodes that fit are equal."""
     rows = state.rows(names)
     codes, cost = _evaluate_counted(state, pod, request, (), rows, possibly_bound)
-    dra = _dra_resources_of_all(state, pod, request, names)
+    dra = _dra_resources(state, pod, request, names)
     for resources in {one for one in dra if one}:
         there = np.array([one == resources for one in dra])
         codes[there], cost[there] = _evaluate_counted(
@@ -70,7 +76,7 @@ def reason_on(
     row = state.fleet.rows.get(node)
     if row is None:
         return Reason.UNKNOWN_NODE
-    resources = dra_resources(state, pod, request, node)
+    resources = dra_resources_on(state, pod, request, node)
     if wants_only_dra(pod, request, resources):
         return Reason.FITS
     with state.fleet_view_for(pod, possibly_bound) as fleet:
@@ -102,34 +108,30 @@ def _evaluate_counted(
         return codes_for(state, fleet, pod, request, rows), state.policy.cost(fleet, request)[rows]
 
 
-def dra_resources(state: State, pod: Pod, request: Request, node: str) -> tuple[str, ...]:
+def dra_resources_on(state: State, pod: Pod, request: Request, node: str) -> tuple[str, ...]:
     """Which of the extended resources asked for the node offers as devices of DRA (KEP-5004): those that it
-    does not advertise, and that a device class stands for."""
+    does not advertise and that a device class stands for, and those that are named after their class."""
+    return next(iter(_dra_resources(state, pod, request, (node,))), ())
+
+
+def _dra_resources(state: State, pod: Pod, request: Request, names: Iterable[str]) -> list[tuple[str, ...]]:
+    """``dra_resources_on`` for every name; empty where no class stands for anything asked for."""
+    by_name = class_resources(pod.spec)
     mapped = [name for name, _ in request.devices if name in state.devices.extended_resources]
-    return _dra_resources(state, class_resources(pod.spec), mapped, node)
+    if not (by_name or mapped):
+        return []
+    return [(*_offered(state, mapped, name), *by_name) for name in names]
 
 
-def _dra_resources(state: State, always: tuple[str, ...], mapped: list[str], node: str) -> tuple[str, ...]:
-    """``always`` are asked for by the name of their class, ``mapped`` are those that a class stands for."""
+def _offered(state: State, mapped: list[str], node: str) -> Iterator[str]:
     row = state.fleet.rows.get(node)
     if not mapped or row is None:
-        return always
-    if not state.devices.on_node(node, state.nodes.labels_of(node)).has_pools:
-        return always
-    numbers = {name: state.fleet.resources.get(name) for name in mapped}
-    offered = (name for name, n in numbers.items() if n is None or not state.fleet.total[n, row])
-    return (*offered, *always)
-
-
-def _dra_resources_of_all(
-    state: State, pod: Pod, request: Request, names: NodeNames
-) -> list[tuple[str, ...]]:
-    """``dra_resources`` for every name; empty where no class stands for anything asked for."""
-    always = class_resources(pod.spec)
-    mapped = [name for name, _ in request.devices if name in state.devices.extended_resources]
-    if not (always or mapped):
-        return []
-    return [_dra_resources(state, always, mapped, name) for name in names]
+        return
+    if state.devices.on_node(node, state.nodes.labels_of(node)).has_pools:
+        for name in mapped:
+            index = state.fleet.resources.get(name)
+            if index is None or not state.fleet.total[index, row]:
+                yield name
 
 
 def wants_only_dra(pod: Pod, request: Request, dra: tuple[str, ...]) -> bool:

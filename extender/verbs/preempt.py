@@ -17,7 +17,7 @@ from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import RequestError, request_of
 from extender.k8s.objects import Pod
 from extender.protocol.codec import Candidate, PreemptArgs, PreemptResult
-from extender.verbs.evaluate import codes_for, dra_resources, wants_only_dra, without_resources
+from extender.verbs.evaluate import codes_for, dra_resources_on, wants_only_dra, without_resources
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.model.request import Request
@@ -64,7 +64,7 @@ def _fits_without(
     if row is None:
         return False
     # kube-scheduler's own dry run finds the devices for claims.
-    dra = dra_resources(state, pod, request, node)
+    dra = dra_resources_on(state, pod, request, node)
     if wants_only_dra(pod, request, dra):
         return True
     allocations = (allocation for victim in victims for allocation in state.pods.allocations_of(victim))

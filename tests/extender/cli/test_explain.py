@@ -88,9 +88,9 @@ def test_the_text_says_what_would_make_it_fit() -> None:
         "It fits on none of 2 nodes",
         "",
         "Does not fit:",
-        "  2  not enough free GPUs  nearest is a (nvidia.com/gpu: 4 asked, 2 of 8 free)",
+        "  2  not enough free GPUs  nearest is a (needs 4 nvidia.com/gpu, 2 of 8 are free)",
         "",
-        "It would fit on a with 2 more of nvidia.com/gpu free",
+        "It can fit on a when other pods there end",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Whatever a pod claims, the books count no less than it asked for, and no GPU more than it has."""
+"""Whatever a pod claims, it counts with no less than it asked for, and with no more of a GPU than it has."""
 
 from __future__ import annotations
 
@@ -58,18 +58,18 @@ anything = st.one_of(hami, hami.map(lambda text: text + ";"), st.text(max_size=2
     st.integers(1, MIB),
 )
 @example({"hami.io/vgpu-devices-allocated": ",NVIDIA,0,0:"}, 1, 1, 1)
-def test_no_claim_makes_a_pod_hold_less_than_it_asks_for(annotations, count, cores, mib):
+def test_no_claim_makes_a_pod_count_with_less_than_it_asks_for(annotations, count, cores, mib):
     limits = ((HAMI, str(count)), ("nvidia.com/gpumem", str(mib)), ("nvidia.com/gpucores", str(cores)))
     running = Pod("d", "p", spec=PodSpec((Container("a", limits, limits),)), annotations=annotations)
-    settled = reconcile_claims(shape(), share(count, cores * 10, mib), claims_of(running))
-    enough = [gpu for gpu, milli, memory in settled.parts if milli >= cores * 10 and memory >= mib]
+    reconciled = reconcile_claims(shape(), share(count, cores * 10, mib), claims_of(running))
+    enough = [gpu for gpu, milli, memory in reconciled.parts if milli >= cores * 10 and memory >= mib]
     assert len(enough) >= count
-    if not settled.problem:
-        assert len(settled.parts) == count
+    if not reconciled.problem:
+        assert len(reconciled.parts) == count
 
 
 @given(st.text(max_size=40), st.sampled_from(KEYS))
-def test_no_text_of_an_annotation_breaks_the_books(text, key):
+def test_no_text_of_an_annotation_breaks_the_allocations(text, key):
     for on in ("hami", "volcano", "vgpu-manager", "koordinator", "gpushare", "own", "plain"):
         state = make_state(node(on))
         before = state.fleet.compute.copy(), state.fleet.memory.copy(), state.fleet.free.copy()
@@ -86,7 +86,7 @@ def _arrays(state):
 
 
 @pytest.mark.parametrize(
-    ("claims", "parts", "doubt"),
+    ("claims", "parts", "problem"),
     [
         ([Claim("GPU-1", 300, 3000)], ((1, 300, 3000),), ""),
         ([Claim("GPU-1", 300, 3000), Claim("GPU-1", 300, 3000, stage=2)], ((1, 300, 3000),), ""),
@@ -101,34 +101,34 @@ def _arrays(state):
         ([Claim("2", memory_milli=500)], ((2, 0, MIB // 2),), ""),
     ],
 )
-def test_containers_add_up_and_init_containers_count_by_peak(claims, parts, doubt):
-    settled = reconcile_claims(shape(), share(1, 1, 1), Claims(HAMI, tuple(claims)))
-    assert (settled.parts, settled.problem) == (parts, doubt)
+def test_containers_add_up_and_init_containers_count_by_peak(claims, parts, problem):
+    reconciled = reconcile_claims(shape(), share(1, 1, 1), Claims(HAMI, tuple(claims)))
+    assert (reconciled.parts, reconciled.problem) == (parts, problem)
 
 
-def test_claims_for_another_kind_of_node_are_not_heard():
+def test_claims_for_another_kind_of_node_are_not_used():
     claims = Claims("volcano.sh/vgpu-number", (Claim("GPU-1", 1000, MIB),))
     assert reconcile_claims(shape(), Request(), claims).parts == ()
     assert len(reconcile_claims(shape(), share(1, 100, 100), claims).parts) == 3
 
 
-def test_a_counted_device_is_settled_as_a_whole_gpu():
-    settled = reconcile_claims(
+def test_a_counted_device_counts_as_a_whole_gpu():
+    reconciled = reconcile_claims(
         shape(),
         Request(devices=((HAMI, 1),)),
         Claims(HAMI, (Claim("GPU-1", 0, MIB, requested=whole_gpus(1)),)),
     )
-    assert settled.parts == ((1, 1000, MIB),)
-    assert settled.problem == ""  # older HAMi writes no cores
+    assert reconciled.parts == ((1, 1000, MIB),)
+    assert reconciled.problem == ""  # older HAMi writes no cores
 
 
 def test_kubelet_counts_where_it_reports_more_and_only_on_plain_nodes():
     plain = NodeSpec("n", 1, 1, (Gpu(MIB),) * 4, (Pool(HAMI, 4, (0, 1, 2, 3), 1000, MIB),))
     one = Request(devices=((HAMI, 1),))
     assert reconcile_counts(plain, one, ((HAMI, 1),)) == (one, "")
-    raised, doubt = reconcile_counts(plain, one, ((HAMI, 3),))
+    raised, problem = reconcile_counts(plain, one, ((HAMI, 3),))
     assert raised.devices == ((HAMI, 3),)
-    assert "3 nvidia.com/gpu" in doubt
+    assert "3 nvidia.com/gpu" in problem
     assert reconcile_counts(shape(), one, ((HAMI, 3),)) == (one, "")
 
 
@@ -141,7 +141,7 @@ def test_a_contradiction_counts_once_until_it_changes():
     assert (state.allocations.contradictions, state.problems) == (1, {})
 
 
-def test_a_promised_share_counts_on_one_gpu_and_not_on_all():
+def test_a_nominated_share_counts_on_one_gpu_and_not_on_all():
     asking = pod("hami-memory-and-cores")
     nominated = Pod("d", "nominated", uid="n", spec=asking.spec, nominated_node="hami", priority=5)
     state = make_state(node("hami"), nominated)
@@ -151,7 +151,7 @@ def test_a_promised_share_counts_on_one_gpu_and_not_on_all():
     assert why(state, whole, "hami", Request(devices=((HAMI, 2),))) is not Reason.FITS
 
 
-def test_a_gpu_that_is_not_there_is_a_contradiction_on_a_node_of_one_gpu_too():
-    settled = reconcile_claims(shape(1), share(1, 300, 3000), Claims(HAMI, (Claim("GPU-7", 300, 3000),)))
-    assert settled.parts == ((0, 300, 3000),)
-    assert "which the node does not have" in settled.problem
+def test_an_unknown_gpu_is_a_contradiction_on_a_node_of_one_gpu_too():
+    reconciled = reconcile_claims(shape(1), share(1, 300, 3000), Claims(HAMI, (Claim("GPU-7", 300, 3000),)))
+    assert reconciled.parts == ((0, 300, 3000),)
+    assert "which the node does not have" in reconciled.problem

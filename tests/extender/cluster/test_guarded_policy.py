@@ -25,7 +25,7 @@ from packing.policies.interface import Policy
 from packing.policies.registry import POLICIES
 from tests.extender.builders import GPU, make_node, make_pod, make_state
 from tests.extender.dialects.test_dialect_manifests import node as node_of
-from tests.extender.verbs.test_bind import Api
+from tests.extender.verbs.binding import Api
 
 
 class Faulty:
@@ -170,7 +170,7 @@ async def test_forecasts_ranks_and_explanations_that_fail_refuse_nothing(
     engine = make_engine()
     engine.apply(EVENTS)
     monkeypatch.setattr(verdict_module, "rank_keys", fail)
-    monkeypatch.setattr("extender.server.engine.explain_verdict", fail)
+    monkeypatch.setattr("extender.server.engine.explain_evaluation", fail)
     for _ in range(3):
         ((said, *_),) = await answers(engine, [manifest("p", 5, 0)], lambda _: asyncio.sleep(0))
         assert said["NodeNames"] == ["a"]

@@ -1,4 +1,4 @@
-"""Events in, books right: in any order, with what vanishes, comes back, or cannot be read."""
+"""Events in any order give the right allocations, also where objects vanish, return or cannot be read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def free(state: State, node: str) -> int:
     return int(state.fleet.free[state.fleet.resources[GPU], state.fleet.rows[node]])
 
 
-def test_bound_pods_hold_and_ended_ones_do_not():
+def test_bound_pods_are_allocated_and_ended_ones_are_not():
     bound = make_pod("a", 3, node_name="n")
     state = make_state(
         make_node("n"), bound, make_pod("b", 2, node_name="n", phase="Succeeded"), make_pod("c", 4)
@@ -41,7 +41,7 @@ def test_a_pod_may_come_before_its_node_and_a_node_may_come_back():
     assert (free(state, "n"), free(state, "other")) == (5, 8)
 
 
-def test_a_pod_made_anew_under_its_name_replaces_the_old_one():
+def test_a_pod_created_again_under_its_name_replaces_the_old_one():
     state = make_state(make_node("n"), make_pod("a", 3, node_name="n", uid="1"))
     state.apply([Upserted(make_pod("a", 1, node_name="n", uid="2"))])
     assert free(state, "n") == 7
@@ -49,7 +49,7 @@ def test_a_pod_made_anew_under_its_name_replaces_the_old_one():
     assert state.pods.by_uid("2").key == "default/a"
 
 
-def test_a_full_list_drops_what_it_does_not_name():
+def test_a_full_list_removes_what_it_does_not_name():
     state = make_state(make_node("n"), make_node("gone"), make_pod("a", 3, node_name="n"), synced=False)
     assert state.synced == set()
     state.apply([Listed("Node", frozenset({"n"})), Listed("Pod", frozenset())])
@@ -58,7 +58,7 @@ def test_a_full_list_drops_what_it_does_not_name():
     assert free(state, "n") == 8
 
 
-def test_a_node_that_holds_more_than_its_allocatable_takes_nothing_until_it_does_not():
+def test_an_overcommitted_node_takes_nothing_until_pods_end():
     pods = [make_pod(name, 6, node_name="n") for name in "ab"]
     state = make_state(make_node("n"), *pods)
     assert state.overcommitted == {"n"}
@@ -76,7 +76,7 @@ def test_a_pod_that_loses_its_node_no_longer_overcommits_it():
     assert state.overcommitted == frozenset()
 
 
-def test_a_node_that_shrinks_below_what_it_holds_is_overcommitted():
+def test_a_node_that_shrinks_below_its_allocations_is_overcommitted():
     state = make_state(make_node("n"), make_pod("a", 6, node_name="n"))
     state.apply([Upserted(make_node("n", 4))])
     assert state.overcommitted == {"n"}
@@ -104,7 +104,7 @@ def test_an_unreadable_bound_pod_is_a_problem_and_stops_nothing():
     assert free(state, "n") == 8
 
 
-def test_a_promise_counts_against_equal_and_lower_priority_only():
+def test_a_nomination_counts_for_equal_and_lower_priority_only():
     nominated = make_pod("hi", 8, nominated_node="n", priority=10)
     state = make_state(make_node("n"), nominated)
     assert why(state, make_pod("low", priority=9), "n") is Reason.NO_FREE_GPUS
@@ -141,7 +141,7 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, max_size=40))
-def test_the_books_are_what_a_recount_says(events):
+def test_allocations_are_what_a_recount_says(events):
     state = State(make_state().policy)
     nodes, pods = {}, {}
     for event in events:
@@ -175,7 +175,7 @@ def test_a_pod_that_is_shown_bound_never_counts_twice(caplog: pytest.LogCaptureF
     state.assume(pod, "n", {}, now=0.0)
     state.apply([Upserted(replace(pod, node_name="n"))])
     assert free(state, "n") == 0
-    assert not caplog.records  # "node holds more GPU than its allocatable"
+    assert not caplog.records  # "node is over-committed"
 
 
 def test_a_pod_that_asks_for_all_that_a_node_has_fits_to_the_byte():
@@ -207,11 +207,11 @@ def test_numbers_as_large_as_the_api_lets_through_leave_no_trace():
         np.testing.assert_array_equal(getattr(state.fleet, name), getattr(fresh.fleet, name), err_msg=name)
 
 
-def test_a_promise_of_a_full_node_does_not_close_it_for_others():
+def test_a_nomination_to_a_full_node_does_not_close_it_for_others():
     state = make_state(
         make_node("n", 8, **{"amd.com__gpu": "1"}),
         make_pod("running", 8, node_name="n"),
-        make_pod("promised", 4, nominated_node="n", priority=9),
+        make_pod("nominated", 4, nominated_node="n", priority=9),
     )
     assert why(state, make_pod("amd", 1, resource="amd.com/gpu"), "n") is Reason.FITS
     assert why(state, make_pod("other", 0), "n") is Reason.FITS

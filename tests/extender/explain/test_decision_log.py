@@ -29,7 +29,7 @@ def test_the_pod_that_was_not_asked_about_for_longest_goes_first():
     assert [bool(decisions.about(f"default/{name}")) for name in "abc"] == [True, False, True]
 
 
-def test_another_pod_of_the_same_name_starts_afresh():
+def test_another_pod_of_the_same_name_has_no_decisions():
     decisions = Decisions(2)
     decisions.add(make_pod("p", uid="1"), decision(1))
     decisions.add(make_pod("p", uid="2"), decision(2, "bind"))
@@ -49,7 +49,7 @@ def test_large_pods_are_kept_in_smaller_numbers():
     assert decisions.about(huge.key) == [decision(1)]
 
 
-def test_a_decision_that_cannot_be_put_into_words_is_counted_and_harms_nobody(caplog):
+def test_a_decision_that_cannot_be_explained_is_counted_and_harms_no_other(caplog):
     def fail():
         raise RuntimeError("injected")
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.explain.pod import Need, asks, explain, explain_verdict
+from extender.explain.needs import Need
+from extender.explain.pod import asks, explain, explain_evaluation
 from extender.k8s.manifests import WirePod
 from extender.k8s.objects import Container, PodSpec, Upserted
 from extender.k8s.scheduling_rules import NodeFilter
@@ -22,6 +23,10 @@ from tests.extender.builders import GPU, make_node, make_pod, make_state
 
 def refusals(explanation):
     return {one.reason: one for one in explanation.refusals}
+
+
+def missing(what, asked, free, total):
+    return Need(what, asked, free, total, f"needs {asked} {what}, {free} of {total} are free")
 
 
 def test_every_node_is_in_exactly_one_place():
@@ -45,24 +50,25 @@ def test_the_nearest_node_is_the_one_that_lacks_least():
     )
     refusal = refusals(explain(state, make_pod("new", 4)))[Reason.NO_FREE_GPUS.text]
     assert (refusal.nodes, refusal.nearest) == (3, "b")
-    assert refusal.lacks == (Need(GPU, 4, 3, 8),)
+    assert refusal.lacks == (missing(GPU, 4, 3, 8),)
 
 
 def test_everything_that_is_short_is_named():
     state = make_state(make_node("a", cpu="4"), make_pod("p", 6, cpu="2", node_name="a"))
     explanation = explain(state, make_pod("new", 4, cpu="3"))
     [refusal] = explanation.refusals
-    assert refusal.lacks == (Need("cpu (milli)", 3000, 2000, 4000), Need(GPU, 4, 2, 8))
+    cpu = Need("cpu (milli)", 3000, 2000, 4000, "needs 3 CPUs, 2 of 4 are free")
+    assert refusal.lacks == (cpu, missing(GPU, 4, 2, 8))
 
 
-def test_what_others_are_promised_counts_as_taken_and_what_the_pod_has_does_not():
+def test_nominated_pods_count_and_the_pods_own_allocation_does_not():
     state = make_state(
         make_node("a", 4),
-        make_pod("promised", 3, nominated_node="a", priority=9),
+        make_pod("nominated", 3, nominated_node="a", priority=9),
         make_pod("running", 1, node_name="a"),
     )
     [refusal] = explain(state, make_pod("new", 1)).refusals
-    assert refusal.lacks == (Need(GPU, 1, 0, 4),)
+    assert refusal.lacks == (missing(GPU, 1, 0, 4),)
     assert explain(state, make_pod("new", 3, priority=10)).fits == 1
     assert explain(state, make_pod("running", 1)).fits == 1
 
@@ -92,12 +98,12 @@ def test_the_best_come_first_with_their_scores_and_terms():
         assert sum(option.terms.values()) == pytest.approx(option.cost, abs=1)  # up to rounding
 
 
-def test_a_verdict_about_names_nobody_knows():
+def test_an_evaluation_of_unknown_names():
     state = make_state(make_node("a"))
     pod = make_pod("new")
     names = NodeNames.of(["x", "y"])
-    verdict = evaluate(state, pod, Request(devices=((GPU, 1),)), names)
-    [refusal] = explain_verdict(state, names, verdict).refusals
+    evaluation = evaluate(state, pod, Request(devices=((GPU, 1),)), names)
+    [refusal] = explain_evaluation(state, names, evaluation).refusals
     assert (refusal.reason, refusal.nodes, refusal.nearest, refusal.lacks) == (
         Reason.UNKNOWN_NODE.text,
         2,
@@ -106,10 +112,10 @@ def test_a_verdict_about_names_nobody_knows():
     )
 
 
-def test_a_verdict_about_nothing():
+def test_an_evaluation_of_no_names():
     state = make_state(make_node("a"))
-    verdict = evaluate(state, make_pod("new"), Request(devices=((GPU, 1),)), NO_NAMES)
-    explanation = explain_verdict(state, NO_NAMES, verdict)
+    evaluation = evaluate(state, make_pod("new"), Request(devices=((GPU, 1),)), NO_NAMES)
+    explanation = explain_evaluation(state, NO_NAMES, evaluation)
     assert (explanation.nodes, explanation.fits, explanation.best, explanation.refusals) == (0, 0, (), ())
 
 
@@ -122,7 +128,7 @@ def test_a_request_that_cannot_be_read_is_an_error():
 
 def test_asking_changes_nothing():
     state = make_state(
-        make_node("a"), make_pod("promised", 3, nominated_node="a", priority=9), make_pod("w", 2)
+        make_node("a"), make_pod("nominated", 3, nominated_node="a", priority=9), make_pod("w", 2)
     )
     before = state.fleet.free.copy(), state.fleet.compute.copy(), dict(state.pods), dict(state.problems)
     explain(state, make_pod("new", 6))

@@ -1,118 +1,32 @@
-"""bind, with scripted answers of the API server: what it writes and refuses, what it leaves in the books."""
+"""bind, with scripted answers of the API server: what it writes and refuses, and what is allocated then."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from extender.cluster.assumed_pods import TIME_TO_LIVE
-from extender.cluster.state import State
-from extender.k8s.objects import Deleted, Listed, Node, Pod, Upserted
-from extender.protocol.codec import BindArgs, FilterArgs
-from extender.protocol.node_names import NodeNames
+from extender.k8s.objects import Deleted, Listed, Upserted
 from extender.server.assumed_pod_expiry import expire_assumed
 from extender.server.engine import Engine
 from extender.server.metrics import Metrics
 from extender.settings import Settings
 from extender.source.interface import BindConflict, BindError, PodNotFound, Unreachable
-from extender.source.snapshot import Snapshot, SnapshotSource
-from extender.verbs import bind as bind_module
-from extender.verbs.bind import Binder
-from extender.verbs.filter import filter_nodes
 from packing.model.reasons import Reason
-from packing.policies.registry import POLICIES
-from tests.extender.builders import make_node, make_pod, make_state, why
+from tests.extender.builders import make_node, make_pod, why
 from tests.extender.dialects.test_dialect_manifests import node as node_of
 from tests.extender.dialects.test_dialect_manifests import pod as pod_of
+from tests.extender.verbs.binding import Api, Cluster, hami, own
 
 SYNCED = [Listed("Node", frozenset({"own"})), Listed("Pod", frozenset({"default/a"}))]
-MEMORY, CORES = "nvidia.com/gpumem", "nvidia.com/gpucores"
 
 
-class Api(SnapshotSource):
-    """What is true, and how the next bindings go: an error that is raised, before or (``made``) after."""
-
-    def __init__(self) -> None:
-        super().__init__(Snapshot(), "api")
-        self.pods: dict[str, Pod] = {}
-        self.errors: list[BindError] = []
-        self.made = self.hangs = False
-        self.answers = True
-        self.current = True
-        self.silent = False  # a read of a node's pods takes for ever
-        self.read: list[str] = []
-        self.sent: list[tuple[str, dict[str, str]]] = []
-
-    async def bind(self, pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -> None:
-        self.sent.append((node, dict(annotations or {})))
-        await asyncio.sleep(3600 if self.hangs else 0)
-        error = self.errors.pop(0) if self.errors else None
-        if error is None or self.made:
-            placed = {**pod.annotations, **(annotations or {})}
-            self.pods[pod.key] = replace(pod, node_name=node, annotations=placed)
-        if error:
-            raise error
-
-    async def look_up(self, pod: Pod) -> Pod | None:
-        if not self.answers:
-            raise Unreachable("no answer")
-        return self.pods.get(pod.key)
-
-    async def pods_on(self, node: str) -> list[Pod]:
-        self.read.append(node)
-        await asyncio.sleep(3600 if self.silent else 0)
-        if not self.answers:
-            raise Unreachable("no answer")
-        return [pod for pod in self.pods.values() if pod.node_name == node]
-
-    async def caught_up(self) -> bool:
-        return self.current
-
-
-class Cluster:
-    """A state, the API server behind it, and a Stowage that binds. Nothing comes by the watch of itself."""
-
-    def __init__(self, *objects: Node | Pod) -> None:
-        self.state = State(POLICIES["best-fit"]())
-        self.state.binds = True
-        self.state.apply([Upserted(one) for one in objects])
-        self.api = Api()
-        self.api.pods = {one.key: one for one in objects if isinstance(one, Pod)}
-        self.binder = Binder(self.state, self.api, Settings(bind=True))
-
-    async def bind(self, pod: Pod, node: str) -> str:
-        return await self.binder.bind(pod, BindArgs(pod.namespace, pod.name, pod.uid, node))
-
-    def tell(self, *keys: str) -> None:
-        """The watch brings what is true of these pods."""
-        self.state.apply([Upserted(self.api.pods[key]) for key in keys])
-
-    def free(self, node: str) -> list[int]:
-        row = self.state.fleet.rows[node]
-        shape = self.state.fleet.shapes[row]
-        assert shape is not None
-        return [int(n) for n in self.state.fleet.compute[: len(shape.gpus), row]]
-
-
-def own(name: str, compute: str = "600m", **more: str) -> Pod:
-    """A pod that asks in our own words."""
-    return make_pod(name, 0, annotations={"stowage.dev/gpu-compute": compute, **more})
-
-
-def hami(name: str, mib: int = 3000, cores: int = 30, **annotations: str) -> Pod:
-    pod = pod_of("hami-memory-and-cores")
-    (container,) = pod.spec.containers
-    asks = (("nvidia.com/gpu", "1"), (CORES, str(cores)), (MEMORY, str(mib)))
-    spec = replace(pod.spec, containers=(replace(container, requests=asks, limits=asks),))
-    return Pod("default", name, f"uid-{name}", spec, annotations=annotations)
-
-
-async def test_our_own_dialect_is_told_an_index() -> None:
+async def test_stowages_own_nodes_get_an_index() -> None:
     cluster = Cluster(node_of("own"), own("p"))
     assert await cluster.bind(own("p"), "own") == ""
     assert cluster.api.sent == [("own", {"stowage.dev/gpu-indices": "0"})]
@@ -122,7 +36,7 @@ async def test_our_own_dialect_is_told_an_index() -> None:
     assert (len(cluster.state.assumed_pods), cluster.state.problems) == (0, {})
 
 
-async def test_hami_is_told_what_its_own_scheduler_would_tell_it() -> None:
+async def test_hami_gets_the_annotations_of_its_own_scheduler() -> None:
     cluster = Cluster(node_of("hami"), hami("p"))
     before = int(time.time())
     assert await cluster.bind(hami("p"), "hami") == ""
@@ -139,7 +53,7 @@ async def test_hami_is_told_what_its_own_scheduler_would_tell_it() -> None:
     }
 
 
-async def test_gpushare_is_told_what_its_own_scheduler_would_tell_it() -> None:
+async def test_gpushare_gets_the_annotations_of_its_own_scheduler() -> None:
     pod = replace(pod_of("gpushare-memory"), name="p")
     cluster = Cluster(node_of("gpushare"), pod)
     before = time.time_ns()
@@ -154,7 +68,7 @@ async def test_gpushare_is_told_what_its_own_scheduler_would_tell_it() -> None:
     }
 
 
-async def test_gpushare_cannot_be_told_of_several_gpus() -> None:
+async def test_gpushare_cannot_be_assigned_several_gpus() -> None:
     pod = pod_of("gpushare-two-gpus")
     cluster = Cluster(node_of("gpushare"), pod)
     assert "several GPUs" in await cluster.bind(pod, "gpushare")
@@ -177,7 +91,7 @@ async def test_a_gpu_that_the_pod_names_is_taken_and_no_other(annotations: dict[
     assert cluster.api.pods["default/p"].annotations["hami.io/vgpu-devices-allocated"].startswith(uuid)
 
 
-async def test_counted_devices_are_bound_without_a_word() -> None:
+async def test_counted_devices_are_bound_without_annotations() -> None:
     cluster = Cluster(make_node("a", 1), make_pod("p"))
     assert await cluster.bind(make_pod("p"), "a") == ""
     assert cluster.api.sent == [("a", {})]
@@ -189,7 +103,7 @@ async def test_a_pod_without_gpu_goes_where_kube_scheduler_says() -> None:
 
 
 @pytest.mark.parametrize("name", ["vgpu-manager", "volcano", "koordinator"])
-async def test_where_nobody_could_be_told_the_gpu_nothing_is_bound(name: str) -> None:
+async def test_nothing_is_bound_where_nobody_can_assign_the_gpu(name: str) -> None:
     manifest = {
         "vgpu-manager": "vgpu-manager-memory-and-cores",
         "volcano": "volcano-hami-core",
@@ -235,7 +149,7 @@ async def test_a_binding_that_was_made_without_an_answer_is_a_success(error: Bin
     assert await cluster.bind(own("a"), "elsewhere") == "pod is bound to another node"
 
 
-async def test_a_binding_in_doubt_is_held_until_its_time_is_over() -> None:
+async def test_an_unanswered_binding_is_assumed_until_its_time_to_live_is_over() -> None:
     cluster = Cluster(node_of("own"), own("a"))
     cluster.api.errors = [Unreachable("no answer")]
     assert await cluster.bind(own("a"), "own") == "no answer"
@@ -251,7 +165,7 @@ async def test_a_binding_in_doubt_is_held_until_its_time_is_over() -> None:
     assert cluster.free("own") == [1000] * 4
 
 
-async def test_the_same_is_asked_again_where_a_binding_is_in_doubt() -> None:
+async def test_an_unanswered_binding_is_sent_again_unchanged() -> None:
     cluster = Cluster(node_of("own"), own("a"), own("b", "300m"))
     cluster.api.errors = [Unreachable("no answer")]
     await cluster.bind(own("a"), "own")
@@ -261,7 +175,7 @@ async def test_the_same_is_asked_again_where_a_binding_is_in_doubt() -> None:
     assert cluster.free("own") == [100, 1000, 1000, 1000]
 
 
-async def test_a_pod_in_doubt_that_is_bound_elsewhere_gives_its_room_back() -> None:
+async def test_an_unanswered_binding_is_forgotten_when_the_pod_is_bound_elsewhere() -> None:
     other = replace(node_of("own"), name="other")
     cluster = Cluster(node_of("own"), other, own("a"))
     cluster.api.errors = [Unreachable("no answer")]
@@ -274,13 +188,13 @@ async def test_a_pod_in_doubt_that_is_bound_elsewhere_gives_its_room_back() -> N
 
 
 async def ended(task: asyncio.Task[str]) -> None:
-    """As when the process ends: what is seen to its end is cancelled, too."""
+    """As when the process ends: shielded tasks are cancelled, too."""
     while not task.done():
         task.cancel()
         await asyncio.sleep(0)
 
 
-async def test_what_is_still_awaited_outlives_its_time() -> None:
+async def test_a_binding_in_flight_does_not_expire() -> None:
     other = replace(node_of("own"), name="other")
     cluster = Cluster(node_of("own"), other, own("a"))
     cluster.api.errors = [Unreachable("no answer")]
@@ -302,14 +216,14 @@ async def test_a_pod_that_came_and_went_unseen_is_forgotten() -> None:
     assert (cluster.free("own"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
 
 
-async def test_a_pod_that_is_first_seen_when_it_has_ended_holds_nothing() -> None:
+async def test_a_pod_that_is_first_seen_when_it_has_ended_has_nothing() -> None:
     cluster = Cluster(node_of("own"))
     assert await cluster.bind(own("a"), "own") == ""
     cluster.state.apply([Upserted(replace(cluster.api.pods["default/a"], phase="Succeeded"))])
     assert (cluster.free("own"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
 
 
-async def test_what_was_sent_is_seen_to_its_end_though_nobody_waits() -> None:
+async def test_a_binding_that_was_sent_is_finished_when_the_caller_hangs_up() -> None:
     cluster = Cluster(node_of("own"), own("a"))
     cluster.api.hangs = True
     task = asyncio.create_task(cluster.bind(own("a"), "own"))
@@ -323,7 +237,7 @@ async def test_what_was_sent_is_seen_to_its_end_though_nobody_waits() -> None:
     assert (one.in_flight, one.outcome_unknown) == (0, True)
 
 
-async def test_a_promise_counts_once_beside_a_tentative_hold() -> None:
+async def test_a_nominated_pod_that_is_assumed_counts_once() -> None:
     nominated = replace(own("a", "600m"), nominated_node="own", priority=5)
     small = replace(node_of("own"), labels={**node_of("own").labels, "nvidia.com/gpu.count": "1"})
     cluster = Cluster(small, nominated, own("b", "400m"))
@@ -347,7 +261,7 @@ async def test_annotations_that_would_change_the_meaning_are_refused() -> None:
     assert (cluster.api.sent, cluster.free("own")) == ([], [1000] * 4)
 
 
-async def test_people_see_what_is_tentative_and_for_how_long() -> None:
+async def test_assumed_pods_are_shown_with_their_age() -> None:
     metrics = Metrics("0", lambda: engine.gauges(), ())
     engine = Engine(api := Api(), Settings(bind=True), metrics)
     engine.apply([Upserted(node_of("own")), Upserted(own("a")), *SYNCED])
@@ -371,174 +285,10 @@ async def test_people_see_what_is_tentative_and_for_how_long() -> None:
     assert engine.inspector.node("own").holders[0].assumed_seconds is None
 
 
-# HAMi's device plugin serves one starting pod at a time.
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bind_module, "LONGEST_WAIT", 0.05)
-
-
-async def test_a_hami_node_takes_one_pod_at_a_time(impatient: None) -> None:
-    cluster = Cluster(node_of("hami"), hami("a"), hami("b"))
-    assert await cluster.bind(hami("a"), "hami") == ""
-    assert why(cluster.state, hami("b"), "hami") is Reason.PLUGIN_BUSY
-    assert await cluster.bind(hami("b"), "hami") == Reason.PLUGIN_BUSY.text
-    cluster.tell("default/a")  # bound, and its containers start
-    assert why(cluster.state, hami("b"), "hami") is Reason.PLUGIN_BUSY
-    started = replace(cluster.api.pods["default/a"], phase="Running")
-    cluster.state.apply([Upserted(started)])
-    assert why(cluster.state, hami("b"), "hami") is Reason.FITS
-    assert await cluster.bind(hami("b"), "hami") == ""
-
-
-async def test_a_busy_plugin_fails_the_attempt_and_makes_no_pod_unschedulable() -> None:
-    cluster = Cluster(node_of("hami"), replace(node_of("hami"), name="other"), hami("a"), hami("b"))
-    await cluster.bind(hami("a"), "hami")
-    names = NodeNames.of(["hami", "other", "nowhere"])
-    result, _ = filter_nodes(cluster.state, FilterArgs(hami("b"), names), Settings())
-    assert list(result.names) == ["other"]
-    names = NodeNames.of(["hami", "nowhere"])
-    result, _ = filter_nodes(cluster.state, FilterArgs(hami("b"), names), Settings())
-    assert (result.error, len(result.names)) == (Reason.PLUGIN_BUSY.text, 0)
-
-
-async def test_bind_waits_a_moment_for_the_device_plugin() -> None:
-    cluster = Cluster(node_of("hami"), hami("a"), hami("b"))
-    await cluster.bind(hami("a"), "hami")
-    waiting = asyncio.create_task(cluster.bind(hami("b"), "hami"))
-    await asyncio.sleep(0)
-    cluster.state.apply([Upserted(replace(cluster.api.pods["default/a"], phase="Running"))])
-    assert await waiting == ""
-
-
-async def test_nothing_is_bound_for_who_does_not_wait() -> None:
-    cluster = Cluster(node_of("hami"), hami("a"), hami("b"))
-    await cluster.bind(hami("a"), "hami")
-    waiting = asyncio.create_task(cluster.bind(hami("b"), "hami"))
-    await asyncio.sleep(0.05)
-    waiting.cancel()
-    cluster.state.apply([Upserted(replace(cluster.api.pods["default/a"], phase="Running"))])
-    await asyncio.gather(waiting, return_exceptions=True)
-    await asyncio.sleep(0.05)
-    assert (len(cluster.api.sent), len(cluster.state.assumed_pods)) == (1, 0)
-
-
-async def test_a_pod_does_not_stand_in_its_own_way() -> None:
-    cluster = Cluster(node_of("hami"), hami("a"))
-    cluster.api.errors = [Unreachable("no answer")]
-    assert await cluster.bind(hami("a"), "hami") == "no answer"
-    assert why(cluster.state, hami("a"), "hami") is Reason.FITS
-    assert why(cluster.state, hami("b"), "hami") is Reason.PLUGIN_BUSY
-    assert await cluster.bind(hami("a"), "hami") == ""
-
-
-@pytest.mark.parametrize(
-    ("phase", "annotations"),
-    [
-        ("Pending", {"hami.io/bind-phase": "failed"}),
-        ("Running", {}),
-        ("Pending", {"hami.io/vgpu-node": "other"}),
-    ],
-)
-def test_pods_that_the_plugin_would_not_take_are_not_in_the_way(
-    phase: str, annotations: dict[str, str]
-) -> None:
-    said = {"hami.io/bind-time": "1", "hami.io/bind-phase": "success", "hami.io/vgpu-node": "hami"}
-    said["hami.io/vgpu-devices-allocated"] = "GPU-aaaa,NVIDIA,3000,30:;"
-    starting = replace(hami("a", **said), node_name="hami")
-    assert why(Cluster(node_of("hami"), starting).state, hami("b"), "hami") is Reason.PLUGIN_BUSY
-    other = replace(starting, phase=phase, annotations={**said, **annotations})
-    assert why(Cluster(node_of("hami"), other).state, hami("b"), "hami") is Reason.FITS
-
-
-def test_a_lock_of_hamis_scheduler_closes_the_node() -> None:
-    node = node_of("hami")
-    locked = replace(node, annotations={**node.annotations, "hami.io/mutex.lock": "2026-01-01T00:00:00Z"})
-    cluster = Cluster(locked)
-    assert why(cluster.state, hami("b"), "hami") is Reason.PLUGIN_BUSY
-    cluster.state.apply([Upserted(node)])
-    assert why(cluster.state, hami("b"), "hami") is Reason.FITS
-
-
-def test_nothing_is_closed_while_others_bind() -> None:
-    node = node_of("hami")
-    locked = replace(node, annotations={**node.annotations, "hami.io/mutex.lock": "2026-01-01T00:00:00Z"})
-    assert why(make_state(locked), hami("b"), "hami") is Reason.FITS
-
-
-async def test_a_hold_outlives_its_node() -> None:
+async def test_an_assumed_pod_outlives_its_node() -> None:
     cluster = Cluster(node_of("own"), own("a"))
     cluster.api.errors = [Unreachable("no answer")]
     await cluster.bind(own("a"), "own")
     events: Sequence[Deleted | Upserted] = [Deleted("Node", "own"), Upserted(node_of("own"))]
     cluster.state.apply(events)
     assert cluster.free("own") == [400, 1000, 1000, 1000]
-
-
-# Another replica has bound before, and the watch has not shown it.
-
-
-def bound_by_another(pod: Pod, node: str, index: int = 0, **changes: str) -> Pod:
-    annotations = {**pod.annotations, "stowage.dev/gpu-indices": str(index)}
-    return replace(pod, node_name=node, annotations=annotations, **changes)
-
-
-async def test_a_gpu_that_another_replica_gave_away_a_moment_ago_is_not_given_again() -> None:
-    cluster = Cluster(node_of("own"), own("a"), own("b"))
-    cluster.api.pods["default/a"] = bound_by_another(own("a"), "own")
-    cluster.api.pods["default/c"] = bound_by_another(own("c"), "own", index=1)  # the watch knows no such pod
-    assert await cluster.bind(own("b"), "own") == ""
-    assert cluster.api.sent == [("own", {"stowage.dev/gpu-indices": "2"})]
-    assert cluster.free("own") == [400, 400, 400, 1000]
-    cluster.tell("default/a", "default/b", "default/c")
-    assert (cluster.free("own"), len(cluster.state.assumed_pods)) == ([400, 400, 400, 1000], 0)
-
-
-async def test_a_pod_that_another_replica_bound_is_not_bound_again() -> None:
-    cluster = Cluster(node_of("own"), own("a"))
-    cluster.api.pods["default/a"] = bound_by_another(own("a"), "own", index=3)
-    assert await cluster.bind(own("a"), "own") == ""
-    assert (cluster.api.sent, cluster.free("own")) == ([], [1000, 1000, 1000, 400])
-
-
-async def test_what_ended_or_is_known_better_is_not_held_again() -> None:
-    cluster = Cluster(node_of("own"), own("b"), bound_by_another(own("a"), "own", index=1))
-    cluster.api.pods["default/c"] = bound_by_another(own("c"), "own", phase="Succeeded")
-    assert await cluster.bind(own("b"), "own") == ""
-    assert (cluster.free("own"), len(cluster.state.assumed_pods)) == ([400, 400, 1000, 1000], 1)
-
-
-async def test_nothing_is_bound_where_it_is_not_known_what_others_have_bound(impatient: None) -> None:
-    cluster = Cluster(node_of("own"), own("a"))
-    cluster.api.answers = False
-    assert "another replica may have bound" in await cluster.bind(own("a"), "own")
-    cluster.api.answers, cluster.api.silent = True, True
-    assert "another replica may have bound" in await cluster.bind(own("a"), "own")
-    assert (cluster.api.sent, cluster.free("own")) == ([], [1000] * 4)
-
-
-async def test_who_waits_behind_others_is_told_so(impatient: None) -> None:
-    pods = [own(name) for name in "abcd"]
-    cluster = Cluster(node_of("own"), *pods)
-    cluster.api.silent = True
-    *_, last = await asyncio.gather(*(cluster.bind(pod, "own") for pod in pods))
-    assert last == "other pods are being bound to the node"
-
-
-async def test_a_node_whose_gpus_are_only_counted_is_not_read() -> None:
-    cluster = Cluster(make_node("counted", 8), make_pod("a", 1))
-    assert await cluster.bind(make_pod("a", 1), "counted") == ""
-    assert (cluster.api.read, len(cluster.api.sent)) == ([], 1)
-
-
-async def test_a_pod_that_waits_for_the_device_plugin_is_told_what_came_meanwhile() -> None:
-    """The node is read when the wait is over, not before it."""
-    cluster = Cluster(node_of("hami"), hami("a"), hami("b"))
-    await cluster.bind(hami("a"), "hami")
-    waiting = asyncio.create_task(cluster.bind(hami("b"), "hami"))
-    await asyncio.sleep(0)
-    assert cluster.api.read == ["hami"]
-    cluster.state.apply([Upserted(replace(cluster.api.pods["default/a"], phase="Running"))])
-    assert await waiting == ""
-    assert cluster.api.read == ["hami", "hami"]

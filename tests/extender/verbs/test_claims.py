@@ -10,7 +10,7 @@ from extender.cli.explain import render
 from extender.dra.forecast import Forecast
 from extender.explain.node import view_node
 from extender.explain.pod import NO_DEVICES, explain
-from extender.k8s.objects import Container, Deleted, Listed, PodClaim, PodSpec, Upserted
+from extender.k8s.objects import Deleted, Listed, PodClaim, PodSpec, Upserted
 from extender.k8s.resource_api.claim_parser import parse_claim
 from extender.k8s.resource_api.slice_parser import parse_class, parse_slice
 from extender.protocol.codec import Candidate, FilterArgs, PreemptArgs
@@ -21,7 +21,7 @@ from extender.verbs.filter import filter_nodes
 from extender.verbs.preempt import preempt
 from extender.verbs.prioritize import prioritize
 from tests.extender.builders import GPU, make_node, make_pod, make_settings, make_state
-from tests.extender.dra.nvidia import CLASSES, counter_set, dynamic, gpu, spec
+from tests.extender.dra.nvidia import CLASSES, counter_set, dynamic, spec
 
 SMALL = "device.attributes['gpu.nvidia.com'].profile == '1g.5gb'"
 NAMES = ["empty", "used"]
@@ -40,7 +40,7 @@ def claiming(name: str, gpus: int = 0, claim: str = "wanted", **more):
 
 @pytest.fixture
 def state():
-    """Two nodes with one GPU each that is divided on demand; of the second's a small part is held."""
+    """Two nodes with one GPU each that is divided on demand; a small part of the second GPU is allocated."""
     made = make_state(*(make_node(name, 2) for name in NAMES))
     held = {"driver": "gpu.nvidia.com", "pool": "used", "device": "gpu-0-mig-1g5gb-19-0"}
     status = {
@@ -91,7 +91,7 @@ def test_a_forecast_that_fails_refuses_no_node_and_leaves_none_out(state, monkey
     assert caplog.text.count("forecast failed") == 1
 
 
-def test_counted_devices_beside_a_claim_refuse_as_ever(state):
+def test_counted_devices_beside_a_claim_are_checked(state):
     state.apply([Upserted(make_pod("full", 2, node_name="used"))])
     pod = claiming("p", 1)
     assert left(state, pod, NAMES) == ["empty"]
@@ -99,13 +99,13 @@ def test_counted_devices_beside_a_claim_refuse_as_ever(state):
     assert left(state, pod, NAMES) == NAMES  # no shortlist
 
 
-def test_nothing_is_said_where_nothing_is_foreseen(state):
+def test_scores_are_0_without_a_forecast(state):
     assert scores(state, claiming("p", claim="odd")) == [0, 0]
     assert scores(state, claiming("p", claim="unknown")) == [0, 0]
     assert scores(state, claiming("p", claim="held")) == [0, 0]
 
 
-def test_a_node_of_which_nothing_is_foreseen_is_neither_good_nor_bad(state):
+def test_a_node_without_a_forecast_is_in_the_middle(state):
     state.apply([Upserted(make_node("other", 2))])
     first, second, other = scores(state, claiming("p"), [*NAMES, "other"])
     assert first < other < second
@@ -166,7 +166,7 @@ def test_many_different_reasons_why_nothing_is_known_stay_a_short_list(state, mo
     assert max(map(len, told.unknown)) <= PROBLEM
 
 
-def test_preemption_for_a_claim_is_kube_schedulers_affair(state):
+def test_preemption_for_a_claim_is_left_to_kube_scheduler(state):
     state.apply([Upserted(make_pod("victim", 0, node_name="used", uid="v"))])
     arguments = PreemptArgs(claiming("p"), {"used": Candidate(["v"], 0)})
     assert preempt(state, arguments).candidates.keys() == {"used"}
@@ -184,7 +184,7 @@ def test_devices_of_a_node_are_shown_with_their_holders(state):
     assert not view_node(make_state(make_node("plain")), "plain", now=0.0).devices
 
 
-def test_a_list_takes_away_what_is_gone(state):
+def test_a_list_removes_what_is_gone(state):
     state.apply([Listed("ResourceClaim", frozenset({"default/wanted"}))])
     assert sorted(scores(state, claiming("p"))) == [9, 10]  # both GPUs are whole: nothing but a tie
     state.apply([Listed("ResourceSlice", frozenset()), Deleted("DeviceClass", "mig")])
@@ -226,66 +226,7 @@ def test_gpus_of_the_device_plugin_are_packed_as_before(state):
     assert GPU in dict(explain(state, make_pod("p", 1)).asks)
 
 
-@pytest.fixture
-def served():
-    """Whole GPUs of three nodes: counted on the first, devices on the others, of which one holds a device."""
-    made = make_state(
-        make_node("counts", 2), make_node("full", 0), make_node("free", 0), make_node("bare", 0)
-    )
-    gpus = {"extendedResourceName": GPU, "selectors": [{"cel": {"expression": "true"}}]}
-    held = {"driver": "gpu.nvidia.com", "pool": "full", "device": "gpu-0"}
-    status = {"allocation": {"devices": {"results": [held]}}}
-    records = [parse_class("gpu", gpus), parse_claim("default", "held", {"devices": wish()}, status)]
-    records += [parse_slice(name, spec(gpu(0), gpu(1), node=name)) for name in ("full", "free")]
-    made.apply([Upserted(record) for record in records])
-    return made
-
-
-def test_gpus_that_are_given_out_as_devices_are_not_missing(served):
-    names = ["counts", "full", "free", "bare"]
-    assert left(served, make_pod("p", 2), names) == ["counts", "full", "free"]
-    told = {option.node: option for option in explain(served, make_pod("p", 2)).best}
-    assert told["free"].devices == ("gpu.nvidia.com/free/gpu-0", "gpu.nvidia.com/free/gpu-1")
-    assert told.keys() == {"counts", "free"}
-    [refusal] = [one for one in explain(served, make_pod("p", 2)).refusals if one.reason == NO_DEVICES]
-    assert (refusal.nodes, refusal.nearest) == (1, "full")
-    assert not told["counts"].devices
-    served.apply([Upserted(make_pod("runs", 1, node_name="free"))])
-    assert not served.overcommitted  # it holds no counted device there
-
-
-def test_a_device_on_a_node_that_is_used_already_is_preferred(served):
-    assert scores(served, make_pod("p", 1), ["full", "free"]) == [10, 0]
-
-
-def test_gpus_of_containers_are_one_request_each(served):
-    containers = tuple(Container(name, ((GPU, "1"),)) for name in "ab")
-    pod = make_pod("p", spec=PodSpec(containers))
-    (told,) = [option for option in explain(served, pod).best if option.node == "free"]
-    assert len(told.devices) == 2
-
-
-def test_a_class_is_asked_for_by_its_own_name_too(served):
-    containers = (Container("c", (("deviceclass.resource.kubernetes.io/gpu", "2"),)),)
-    pod = make_pod("p", spec=PodSpec(containers))
-    assert left(served, pod, ["counts", "full", "free"], shortlist=64) == ["counts", "full", "free"]
-    assert scores(served, pod, ["full", "free"]) == [9, 10]  # the first has not as many
-    told = {option.node: option.devices for option in explain(served, pod).best}
-    assert told["free"] == ("gpu.nvidia.com/free/gpu-0", "gpu.nvidia.com/free/gpu-1")
-
-
-def test_a_node_is_not_refused_while_its_pool_is_renewed(served):
-    served.apply([Upserted(parse_slice("free", spec(gpu(0), count=2, generation=2, node="free")))])
-    assert left(served, make_pod("p", 2), ["free", "bare"], shortlist=64) == ["free"]
-
-
-def test_a_node_that_gives_gpus_as_devices_is_not_refused_for_anything_else(served):
-    """What it has of CPU, and whether it takes anything, kube-scheduler knows."""
-    served.apply([Upserted(make_node("free", 0, cpu="0", labels={"nvidia.com/mig.config.state": "pending"}))])
-    assert left(served, make_pod("p", 1), ["free", "bare"], shortlist=64) == ["free"]
-
-
-def test_what_is_wanted_first_outweighs_what_is_wasted(state):
+def test_the_first_alternative_outweighs_waste(state):
     """A small part would waste nothing on the second node, and the whole GPU is there on the first alone."""
     whole = "device.attributes['gpu.nvidia.com'].type == 'gpu'"
     options = [
@@ -299,9 +240,3 @@ def test_what_is_wanted_first_outweighs_what_is_wasted(state):
     first, second = explain(state, claiming("p", claim="ranked")).best
     assert "less wanted" not in first.terms
     assert second.terms["less wanted"] == 100
-
-
-def test_preemption_does_not_miss_gpus_that_are_devices(served):
-    served.apply([Upserted(make_pod("victim", 0, node_name="full", uid="v"))])
-    arguments = PreemptArgs(make_pod("p", 2), {"full": Candidate(["v"], 0), "bare": Candidate(["v"], 0)})
-    assert preempt(served, arguments).candidates.keys() == {"full"}

@@ -1,4 +1,4 @@
-"""filter and bind are of one mind: where filter says that a pod fits, bind assigns GPUs, and nowhere else."""
+"""filter and bind agree: where filter says that a pod fits, bind assigns GPUs, and nowhere else."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ASKS |= {"koordinator": "koordinator-nvidia"}
 
 
 @pytest.mark.parametrize("name", ASKS)
-def test_where_stowage_binds_and_cannot_tell_the_gpu_nothing_fits(name: str) -> None:
+def test_nothing_fits_where_stowage_binds_and_cannot_assign_the_gpu(name: str) -> None:
     asking = pod_of(ASKS[name])
     assert why(make_state(node_of(name), binds=True), asking, name) is NOBODY
     assert why(make_state(node_of(name)), asking, name) is Reason.FITS  # its own scheduler may assign
@@ -59,7 +59,7 @@ def test_a_pod_without_gpu_is_not_concerned() -> None:
     assert list(result.names) == ["own", "volcano"]
 
 
-def test_what_the_device_plugin_cannot_be_told_does_not_fit() -> None:
+def test_what_cannot_be_said_to_the_device_plugin_does_not_fit() -> None:
     assert why(make_state(node_of("gpushare"), binds=True), pod_of("gpushare-two-gpus"), "gpushare") is NOBODY
     assert (
         why(make_state(node_of("gpushare"), binds=True), pod_of("gpushare-memory"), "gpushare") is Reason.FITS
@@ -151,9 +151,9 @@ def test_where_filter_says_that_a_pod_fits_it_is_assigned(
             annotations={**template.annotations, **forging},
         )  # fmt: skip
         request = request_of(pod)
-        verdict = evaluate(state, pod, request, NodeNames.of(one.name for one in ON))
+        evaluation = evaluate(state, pod, request, NodeNames.of(one.name for one in ON))
         fitting = []
-        for node, code in zip(ON, map(Reason, verdict.codes.tolist()), strict=True):
+        for node, code in zip(ON, map(Reason, evaluation.codes.tolist()), strict=True):
             if code is Reason.FITS:
                 fitting.append((node.name, assign(state, pod, node.name)))
             elif code is not NOBODY and request.wants_gpu:

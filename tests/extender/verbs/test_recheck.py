@@ -1,4 +1,4 @@
-"""A refusal that news would turn is not given, and refusals do not cost more time than they may."""
+"""A refusal waits for a change that would turn it, and all refusals together wait within a budget."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def asked(node: Node, times: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_news_turns_a_refusal() -> None:
+async def test_a_change_turns_a_refusal() -> None:
     node, recheck = Node(), RefusalRecheck(longest=60)
     waiting = asyncio.create_task(recheck.evaluate(node.fits, refused))
     await asked(node, 1)
@@ -52,13 +52,13 @@ async def test_what_fits_does_not_wait() -> None:
     assert node.asked == 1
 
 
-async def test_without_news_a_refusal_stands() -> None:
+async def test_a_refusal_stands_without_a_change() -> None:
     node = Node()
     assert not await RefusalRecheck(longest=SOON).evaluate(node.fits, refused)
     assert node.asked == 1
 
 
-async def test_old_news_is_none() -> None:
+async def test_an_earlier_change_does_not_count() -> None:
     node, recheck = Node(), RefusalRecheck(longest=SOON)
     recheck.state_changed()
     assert not await recheck.evaluate(node.fits, refused)
@@ -73,7 +73,7 @@ async def test_refusals_that_wait_in_vain_spend_a_budget() -> None:
     assert not await recheck.evaluate(node.fits, refused)
 
 
-async def test_where_no_news_can_come_nothing_waits() -> None:
+async def test_nothing_waits_where_the_state_does_not_change() -> None:
     node, recheck = Node(), RefusalRecheck(longest=0)
     asyncio.get_running_loop().call_soon(make_room, node, recheck)
     assert not await recheck.evaluate(node.fits, refused)

@@ -1,4 +1,4 @@
-"""Ranks and levels: a strict order for any costs, the best node alone at the top."""
+"""Ranks and scores: a strict order for any costs, and only the best node has the top score."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_best_are_the_lowest_keys(values, count):
 
 
 @given(costs)
-def test_the_best_is_alone_at_the_top_and_levels_never_contradict_the_cost(values):
+def test_only_the_best_has_the_top_score_and_scores_never_contradict_the_cost(values):
     cost, keys = keys_of(values)
     scores = node_scores(cost, keys)
     assert scores[np.argmin(keys)] == MAX_SCORE
@@ -39,7 +39,7 @@ def test_the_best_is_alone_at_the_top_and_levels_never_contradict_the_cost(value
         assert not ((cost[i] < cost) & (scores[i] < scores)).any()
 
 
-def test_equal_nodes_share_the_level_below_the_best():
+def test_equal_nodes_have_the_score_below_the_best():
     cost, keys = keys_of([1.0, 1.0, 1.0])
     assert node_scores(cost, keys).tolist() == [10, 9, 9]
     assert node_scores(*keys_of([])).tolist() == []

@@ -164,19 +164,19 @@ def test_nodes_whose_victims_do_not_help_are_dropped(full, gpus, node, uids):
     assert victims(full, gpus, node, *uids) is None
 
 
-def test_what_a_nominated_pod_is_promised_is_not_promised_twice(full):
+def test_what_a_nominated_pod_will_get_is_not_given_twice(full):
     full.apply([])
     assert victims(full, 4, "n", "uid-low") == ["uid-low"]
-    promised = make_state(
+    nominated = make_state(
         make_node("n"),
         make_pod("low", 8, node_name="n"),
         make_pod("first", 8, nominated_node="n", priority=10),
     )
-    assert victims(promised, 8, "n", "uid-low") is None
+    assert victims(nominated, 8, "n", "uid-low") is None
 
 
-def test_a_pod_is_judged_without_what_it_holds_itself():
-    """After a bind whose answer was lost, kube-scheduler asks again for a pod that the books have already."""
+def test_a_pod_is_evaluated_without_its_own_allocation():
+    """After a bind whose answer was lost, kube-scheduler asks again for a pod that is allocated already."""
     holds = make_pod("holds", 8, node_name="a")
     state = make_state(make_node("a"), make_node("b"), holds)
     scores, _ = prioritize(state, FilterArgs(holds, NodeNames.of(["a", "b"])))
@@ -196,13 +196,13 @@ def proposed(state, pod, *uids, node="n"):
         {},
     ],
 )
-def test_candidates_for_a_pod_without_gpu_go_back_as_they_came(labels):
+def test_candidates_for_a_pod_without_gpu_are_returned_unchanged(labels):
     state = make_state(
         make_node("n", labels=labels),
         make_pod("low", 0, cpu="60", node_name="n", priority=1),
         make_pod("high", 0, node_name="n", priority=5),
     )
-    # More than the node has by our books, which kube-scheduler knows better.
+    # More than the node has free in the fleet: for such pods only kube-scheduler checks that.
     waits = make_pod("p", 0, cpu="64001m", priority=10)
     assert proposed(state, waits, "uid-low", "uid-high") == Candidate(["uid-low", "uid-high"], 2)
     assert proposed(state, waits) is None

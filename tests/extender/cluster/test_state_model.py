@@ -1,20 +1,21 @@
-"""The books against a trivial oracle, through whatever can happen between Stowage and the API server.
+"""The allocations against a trivial oracle, through all that can happen between Stowage and the API server.
 
-The oracle is the API server's truth: pods, each on one node and one GPU or waiting. Stowage sees it through a
-watch that lags, and changes it through bindings that are answered, refused, lost, or made and then lost. At
-every moment no GPU may hold more than it has, in truth and in what may become true; and whatever is true, or
-may be, is in the books. Once nothing is under way, the books are the truth and hold nothing else. Owners edit
-the annotations of pods that run; what they were bound with is what they hold.
+The oracle is what the API server has: pods, each bound to one node and one GPU, or waiting. Stowage sees it
+through a watch that lags, and changes it through bindings that are answered, refused, or made while the
+answer is lost. At every moment, pods take no more of a GPU than it has, also with bindings that may still
+happen, and all pods that are bound or may be bound are allocated. Once nothing is in flight, the allocations
+are those of the API server and no others. Owners edit the annotations of running pods, which keep what they
+were bound with.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -22,17 +23,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from extender.cluster.assumed_pods import TIME_TO_LIVE
 from extender.cluster.state import State
-from extender.k8s.objects import Container, Deleted, Event, Listed, Node, Pod, PodSpec, Upserted
+from extender.k8s.objects import Container, Deleted, Event, Pod, PodSpec, Upserted
 from extender.protocol.codec import BindArgs
 from extender.server.assumed_pod_expiry import expire_assumed
 from extender.settings import Settings
-from extender.source.interface import BindConflict, BindError, PodNotFound, Unreachable
-from extender.source.snapshot import Snapshot, SnapshotSource
+from extender.source.interface import BindError, Unreachable
 from extender.verbs.bind import Binder
 from packing.policies.registry import POLICIES
+from tests.extender.cluster.simulated_api import GPUS, NODES, Binding, Truth, make_node
 
-NODES = ("n1", "n2")
-GPUS, MIB = 2, 1000
 SIZES = (300, 500, 700, 1000)
 COMPUTE, INDICES = "stowage.dev/gpu-compute", "stowage.dev/gpu-indices"
 names, nodes, sizes = st.sampled_from("abcd"), st.sampled_from(NODES), st.sampled_from(SIZES)
@@ -51,69 +50,12 @@ edits = st.sampled_from(
 answered = st.sampled_from(["ok", "refused", "made", "lost", "late"])
 
 
-def make_node(name: str) -> Node:
-    labels = {"stowage.dev/gpu-sharing": "true", "nvidia.com/gpu.product": "NVIDIA-L40S"}
-    labels |= {"nvidia.com/gpu.memory": str(MIB), "nvidia.com/gpu.count": str(GPUS)}
-    return Node(name, labels=labels, allocatable={"cpu": "64", "memory": "512Gi"})
-
-
 def size_of(pod: Pod) -> int:
     return int(pod.annotations[COMPUTE].removesuffix("m"))
 
 
-@dataclass
-class Binding:
-    """A Binding that was sent: the pod as it will be, and where its answer goes (None: it is not awaited)."""
-
-    pod: Pod
-    answer: asyncio.Future[None] | None
-
-
-class Truth(SnapshotSource):
-    """The API server: what is true, the events that tell of it, and the bindings that are on their way."""
-
-    def __init__(self) -> None:
-        super().__init__(Snapshot(), "truth")
-        self.nodes: dict[str, Node] = {name: make_node(name) for name in NODES}
-        self.pods: dict[str, Pod] = {}
-        self.events: deque[Event] = deque()
-        self.sent: list[Binding] = []
-        self.answers = True  # whether a look-up is answered
-
-    def put(self, pod: Pod) -> None:
-        self.pods[pod.key] = pod
-        self.events.append(Upserted(pod))
-
-    def everything(self) -> list[Event]:
-        listed = [*map(Upserted, self.nodes.values()), Listed("Node", frozenset(self.nodes))]
-        return [*listed, *map(Upserted, self.pods.values()), Listed("Pod", frozenset(self.pods))]
-
-    def make(self, pod: Pod) -> None:
-        """Make a binding, as the API server does. Raises BindError."""
-        now = self.pods.get(pod.key)
-        if now is None:
-            raise PodNotFound("no such pod")
-        if now.uid != pod.uid or now.node_name or now.terminated:
-            raise BindConflict("not this one, or not any more")
-        self.put(replace(now, node_name=pod.node_name, nominated_node="", annotations=pod.annotations))
-
-    async def bind(self, pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -> None:
-        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        placed = replace(pod, node_name=node, annotations={**pod.annotations, **(annotations or {})})
-        self.sent.append(Binding(placed, answer))
-        await answer
-
-    async def look_up(self, pod: Pod) -> Pod | None:
-        if not self.answers:
-            raise Unreachable("no answer")
-        return self.pods.get(pod.key)
-
-    async def pods_on(self, node: str) -> list[Pod]:
-        return [pod for pod in self.pods.values() if pod.node_name == node]
-
-
-class Books(RuleBasedStateMachine):
-    """Random interleavings of all that."""
+class StateModel(RuleBasedStateMachine):
+    """Random interleavings of all these events."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,18 +72,18 @@ class Books(RuleBasedStateMachine):
         self.begin()
 
     def begin(self) -> None:
-        """A fresh Stowage, as after a start or a restart: it knows nothing but what it lists."""
+        """A new Stowage process: it knows only what it lists."""
         self.truth.events.clear()
         self.become(self.truth.everything())
 
     def become(self, known: Iterable[Event]) -> None:
-        """A Stowage that has seen these events, and has not been asked anything yet."""
+        """A Stowage that has seen these events, and that was not called yet."""
         self.state = State(POLICIES["best-fit"]())
         self.state.binds = True
         self.binder = Binder(self.state, self.truth, Settings(bind=True))
         self.state.apply(list(known))
         known_bound = {pod.uid for pod in self.state.pods.values() if pod.node_name}
-        self.unseen = {pod.uid for pod in self.held_in_truth()} - known_bound
+        self.unseen = {pod.uid for pod in self.bound_in_truth()} - known_bound
 
     # What others do to the cluster.
 
@@ -173,7 +115,7 @@ class Books(RuleBasedStateMachine):
             self.truth.put(replace(pod, annotations=change))
 
     def knows_bound(self, uid: str) -> bool:
-        """Whether Stowage knows for sure that the pod is bound, and as what."""
+        """Whether Stowage knows that the pod is bound, and with which annotations."""
         known = self.state.pods.by_uid(uid)
         return bool(known and known.node_name) or any(
             one.confirmed for one in self.state.assumed_pods.of(uid)
@@ -184,8 +126,8 @@ class Books(RuleBasedStateMachine):
         return replace(pod, annotations=bound.annotations) if pod.node_name == bound.node_name else pod
 
     def repair(self) -> None:
-        """A Stowage that starts anew believes what it finds, so all is as it was bound by then."""
-        for pod in self.held_in_truth():
+        """A new process takes the annotations that it finds, so make them again what pods were bound with."""
+        for pod in self.bound_in_truth():
             if pod != self.as_bound(pod):
                 self.truth.put(self.as_bound(pod))
 
@@ -196,7 +138,7 @@ class Books(RuleBasedStateMachine):
             self.truth.put(replace(pod, nominated_node=node))
 
     @rule(name=nodes)
-    def node_goes_or_comes(self, name: str) -> None:
+    def remove_or_add_node(self, name: str) -> None:
         if self.truth.nodes.pop(name, None):
             self.truth.events.append(Deleted("Node", name))
         else:
@@ -215,9 +157,9 @@ class Books(RuleBasedStateMachine):
             if isinstance(event, Upserted) and isinstance(event.obj, Pod) and event.obj.node_name:
                 self.unseen.discard(event.obj.uid)
             if before:
-                self.nothing_is_tentative_of([before.uid])
+                self.nothing_is_assumed_of([before.uid])
             elif isinstance(event, Upserted) and isinstance(event.obj, Pod) and event.obj.node_name:
-                self.nothing_is_tentative_of([event.obj.uid])
+                self.nothing_is_assumed_of([event.obj.uid])
 
     @rule()
     def relist(self) -> None:
@@ -226,11 +168,11 @@ class Books(RuleBasedStateMachine):
         self.unseen.clear()
         self.state.apply(self.truth.everything())
         listed = {pod.uid: pod for pod in self.truth.pods.values()}
-        self.nothing_is_tentative_of(before - listed.keys())
-        self.nothing_is_tentative_of(pod.uid for pod in listed.values() if pod.node_name)
+        self.nothing_is_assumed_of(before - listed.keys())
+        self.nothing_is_assumed_of(pod.uid for pod in listed.values() if pod.node_name)
 
-    def nothing_is_tentative_of(self, uids: Iterable[str]) -> None:
-        """One event is enough."""
+    def nothing_is_assumed_of(self, uids: Iterable[str]) -> None:
+        """One event ends all that was assumed of a pod."""
         assert not any(self.state.assumed_pods.of(uid) for uid in uids)
 
     # What kube-scheduler asks, and what becomes of the bindings.
@@ -248,16 +190,16 @@ class Books(RuleBasedStateMachine):
     @precondition(lambda self: self.awaited())
     @rule(outcomes=st.lists(st.tuples(which, answered, st.booleans()), min_size=1, max_size=4))
     def answer(self, outcomes: list[tuple[int, str, bool]]) -> None:
-        """Bindings are answered in any order; the boolean: whether a look-up after it is answered, too."""
+        """Bindings are answered in any order; the boolean: whether a look-up after it is answered."""
         for index, outcome, answers in outcomes[: len(self.awaited())]:
             binding = self.awaited()[index % len(self.awaited())]
             self.truth.answers = answers
-            self.reconcile_claims(binding, outcome)
+            self.settle(binding, outcome)
             self.turn()
         self.truth.answers = True
 
-    def reconcile_claims(self, binding: Binding, outcome: str) -> None:
-        """``made``: it happens, and nobody says so. ``late``: so, but some time after the client gave up."""
+    def settle(self, binding: Binding, outcome: str) -> None:
+        """``made``: it happens, and the answer is lost. ``late``: the same, but after the client gave up."""
         answer, binding.answer = binding.answer, None
         assert answer is not None
         if outcome != "late":
@@ -276,7 +218,7 @@ class Books(RuleBasedStateMachine):
 
     @precondition(lambda self: self.abandoned())
     @rule(index=which)
-    def come_through(self, index: int) -> None:
+    def late_binding_happens(self, index: int) -> None:
         """A binding whose client gave up."""
         binding = self.abandoned()[index % len(self.abandoned())]
         self.truth.sent.remove(binding)
@@ -284,7 +226,7 @@ class Books(RuleBasedStateMachine):
 
     @rule(answers=st.booleans())
     def time_to_live_passes(self, answers: bool) -> None:
-        """Longer than the API server works on a request that nobody awaits."""
+        """The API server has given up all requests that nobody waits for."""
         for binding in self.abandoned():
             self.truth.sent.remove(binding)
         self.truth.answers = answers
@@ -301,7 +243,7 @@ class Books(RuleBasedStateMachine):
 
     @rule(made=st.booleans(), calls=calls)
     def take_over(self, made: bool, calls: list[tuple[str, str]]) -> None:
-        """Another replica is asked from now on. Its watch is as far as that of the one before."""
+        """Another replica is called from now on. Its watch is as far as that of the one before."""
         self.end(made)
         known = [*self.state.nodes.values(), *map(self.as_bound, self.state.pods.values())]
         self.repair()
@@ -309,7 +251,7 @@ class Books(RuleBasedStateMachine):
         self.bind(calls)
 
     def end(self, made: bool) -> None:
-        """A process that is killed ends its requests: what it asked for is made by now, or never."""
+        """The process is killed, which ends its requests: each binding has happened by now, or never will."""
         for binding in self.truth.sent:
             if made:
                 self.make_if_possible(binding)
@@ -336,35 +278,35 @@ class Books(RuleBasedStateMachine):
             self.binds.remove(task)
             assert task.cancelled() or isinstance(task.result(), str)
 
-    # What must hold.
+    # What must be true at every moment.
 
-    def held_in_truth(self) -> list[Pod]:
+    def bound_in_truth(self) -> list[Pod]:
         return [pod for pod in self.truth.pods.values() if pod.node_name and not pod.terminated]
 
     def possible(self) -> list[Pod]:
-        """Every pod as it is held, or may come to be held by a binding on its way."""
+        """Every pod as it is bound, or may be bound by a binding in flight."""
         waiting = {pod.uid for pod in self.truth.pods.values() if not pod.node_name}
-        return [*map(self.as_bound, self.held_in_truth())] + [
+        return [*map(self.as_bound, self.bound_in_truth())] + [
             one.pod for one in self.truth.sent if one.pod.uid in waiting
         ]
 
     @invariant()
-    def no_gpu_is_given_out_twice(self) -> None:
+    def no_gpu_is_allocated_twice(self) -> None:
         held: Counter[tuple[str, str]] = Counter()
         for pod in {(pod.uid, pod.node_name): pod for pod in self.possible()}.values():
             held[pod.node_name, pod.annotations[INDICES]] += size_of(pod)
         assert all(milli <= 1000 for milli in held.values()), held
 
     @invariant()
-    def what_is_true_or_may_be_is_in_the_books(self) -> None:
-        books = self.in_the_books()
+    def what_is_true_or_may_become_true_is_allocated(self) -> None:
+        allocated = self.allocated()
         for pod in self.possible():
-            assert pod.uid in self.unseen or (pod.uid, pod.node_name, pod.annotations[INDICES]) in books
+            assert pod.uid in self.unseen or (pod.uid, pod.node_name, pod.annotations[INDICES]) in allocated
 
     @invariant()
-    def the_fleet_is_what_the_books_say(self) -> None:
+    def the_fleet_is_what_the_allocations_say(self) -> None:
         taken: Counter[tuple[str, int]] = Counter()
-        for uid, node, index in self.in_the_books():
+        for uid, node, index in self.allocated():
             if node in self.state.fleet.rows:
                 pod = next(pod for pod in self.state.pods.on_node(node) if pod.uid == uid)
                 taken[node, int(index)] += size_of(self.as_bound(pod))
@@ -372,12 +314,12 @@ class Books(RuleBasedStateMachine):
             free = self.state.fleet.compute[:GPUS, row].tolist()
             assert free == [1000 - taken[name, index] for index in range(GPUS)]
 
-    def in_the_books(self) -> set[tuple[str, str, str]]:
+    def allocated(self) -> set[tuple[str, str, str]]:
         pods = [self.as_bound(pod) for node in NODES for pod in self.state.pods.on_node(node)]
         return {(pod.uid, pod.node_name, pod.annotations[INDICES]) for pod in pods}
 
     def teardown(self) -> None:
-        """Nothing more happens, and all that was on its way arrives."""
+        """All that is in flight arrives, and nothing else happens."""
         if not hasattr(self, "state"):
             return
         while self.awaited():
@@ -386,13 +328,13 @@ class Books(RuleBasedStateMachine):
         self.repair()
         if self.truth.events:
             self.deliver(len(self.truth.events))
-        true = {(pod.uid, pod.node_name, pod.annotations[INDICES]) for pod in self.held_in_truth()}
-        assert self.in_the_books() == true
+        true = {(pod.uid, pod.node_name, pod.annotations[INDICES]) for pod in self.bound_in_truth()}
+        assert self.allocated() == true
         assert len(self.state.assumed_pods) == 0
         assert self.state.problems == {}
-        self.the_fleet_is_what_the_books_say()
+        self.the_fleet_is_what_the_allocations_say()
         self.loop.close()
 
 
-TestBooks = Books.TestCase
-TestBooks.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestState = StateModel.TestCase
+TestState.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)

@@ -1,0 +1,106 @@
+"""What a pod lacks on a node where it does not fit: numbers for programs, and a sentence for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from extender.cluster.state import Rows
+from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
+from packing.fleet.fleet import Fleet
+from packing.model.node_spec import meaning
+from packing.model.request import Request, Shares
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One thing that a pod asks of one node, in units that ``what`` names; ``text`` says it as a sentence."""
+
+    what: str
+    asked: int
+    free: int
+    total: int
+    text: str
+
+
+def shortfall(fleet: Fleet, rows: Rows, request: Request) -> npt.NDArray[np.float64]:
+    """How far each row is from what is asked, (len(rows),): the sum of what is missing of each thing, as a
+    part of what is asked."""
+    missing = np.zeros(rows.size, np.float64)
+    amounts = (fleet.free_cpu, request.cpu_milli), (fleet.free_memory, request.memory_bytes)
+    for free, asked in amounts:
+        missing += np.maximum(asked - free[rows], 0) / max(asked, 1)
+    for name, count in request.devices:
+        free_devices = fleet.free[fleet.resources[name]][rows] if name in fleet.resources else 0
+        missing += np.maximum(count - free_devices, 0) / count
+    if (part := request.shares) and part.compute_milli:
+        largest = (fleet.compute * fleet.divisible)[:, rows].max(axis=0)
+        missing += np.maximum(part.compute_milli - largest, 0) / part.compute_milli
+    return missing
+
+
+def missing_needs(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
+    """What the node has too little of for the request; nothing for a node that is not known (row -1)."""
+    shape = fleet.shapes[row] if row >= 0 else None
+    if shape is None:
+        return
+    request = meaning(shape, request)
+    cpu, memory_mib = int(fleet.free_cpu[row]), -(-int(fleet.free_memory[row]) >> 20)
+    if cpu < request.cpu_milli:
+        asked, free, total = (f"{milli / 1000:g}" for milli in (request.cpu_milli, cpu, shape.cpu_milli))
+        text = f"needs {asked} CPUs, {free} of {total} are free"
+        yield Need("cpu (milli)", request.cpu_milli, cpu, shape.cpu_milli, text)
+    if memory_mib < request.memory_mib:
+        asked, free, total = _gib(request.memory_mib, memory_mib, shape.memory_mib)
+        text = f"needs {asked} GiB of memory, {free} of {total} are free"
+        yield Need("memory (MiB)", request.memory_mib, memory_mib, shape.memory_mib, text)
+    for name, count in request.devices[:LISTED_NAMES]:
+        resource, name = fleet.resources.get(name), shorten(name, KEY)
+        devices = 0 if resource is None else int(fleet.free[resource, row])
+        all_devices = 0 if resource is None else int(fleet.total[resource, row])
+        if devices < count:
+            text = f"needs {count} {name}, {devices} of {all_devices} are free"
+            yield Need(name, count, devices, all_devices, text)
+    if request.shares and (need := _missing_gpus(fleet, row, request, request.shares)):
+        yield need
+
+
+def _missing_gpus(fleet: Fleet, row: int, request: Request, part: Shares) -> Need | None:
+    """The GPUs of the node that are missing for parts of GPUs."""
+    shape = fleet.shapes[row]
+    assert shape is not None
+    gpus = range(len(shape.gpus))
+    asked_mib = [fleet.share_mib(row, gpu, request) for gpu in gpus]
+    usable = [gpu for gpu in gpus if fleet.divisible[gpu, row]]
+    enough = sum(
+        bool(fleet.compute[gpu, row] >= part.compute_milli and fleet.memory[gpu, row] >= asked_mib[gpu])
+        for gpu in usable
+    )
+    if enough >= part.count:
+        return None
+    milli, mib = part.compute_milli, max(asked_mib, default=0)
+    free_milli = max((int(fleet.compute[gpu, row]) for gpu in usable), default=0)
+    free_mib = max((int(fleet.memory[gpu, row]) for gpu in usable), default=0)
+    asked_gib, free_gib = _gib(mib, free_mib)
+    amounts = [f"{milli / 10:g} % of its compute"] * bool(milli) + [f"{asked_gib} GiB"] * bool(mib)
+    size = f" with {' and '.join(amounts)} free" if amounts else ""
+    if part.count > 1:
+        text = f"needs {part.count} GPUs{size.replace('its', 'their')}, {enough} of {len(gpus)} have that"
+    elif len(amounts) == 1 and usable:
+        freest = f"{free_milli / 10:g} %" if milli else f"{free_gib} GiB"
+        text = f"needs one GPU{size}, the largest of {len(gpus)} has {freest}"
+    else:
+        text = f"needs one GPU{size}, none of {len(gpus)} has that"
+    return Need(f"GPUs with {milli} milli and {mib} MiB", part.count, enough, len(gpus), text)
+
+
+def _gib(*amounts_mib: int) -> list[str]:
+    """Amounts in GiB, with as few decimal places as keep them apart."""
+    for places in (1, 2, 3):
+        texts = [f"{round(mib / 1024, places):g}" for mib in amounts_mib]
+        if len({*texts}) == len({*amounts_mib}):
+            break
+    return texts

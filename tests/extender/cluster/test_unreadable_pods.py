@@ -1,0 +1,137 @@
+"""Running pods whose request cannot be read count with the most that they can have been assigned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from extender.dialects.pod_request import bound_request, request_of
+from extender.dialects.pod_resources import RequestError
+from extender.k8s.objects import Deleted, Upserted
+from tests.extender.builders import make_node, make_pod, make_state
+from tests.extender.cluster.test_running_pods import COMPUTE, INDICES, L40S, own_pod, with_
+from tests.extender.dialects.test_dialect_manifests import PODS, cases, node, pod, used
+
+UNREADABLE = [
+    {"stowage.dev/nvlink": "yes"},
+    {"stowage.dev/min-cuda": "latest"},
+    {"gpu-fraction": "0.5"},
+    {"gpu-fraction": "0.5", "gpu-memory": "1000"},
+    {"nvidia.com/vgpu-mode": "mps"},
+    {"nvidia.com/numa-bind": "true"},
+    {"nvidia.com/use-gpuuuid": "GPU-1", "nvidia.com/nouse-gpuuuid": "GPU-1"},
+    {COMPUTE: "a lot"},
+    {COMPUTE: "300m"},
+]
+
+
+@pytest.mark.parametrize("said", UNREADABLE, ids=lambda said: "+".join(said))
+def test_no_annotation_frees_the_counted_gpus_of_a_running_pod(said):
+    state = make_state(make_node("n"), make_pod("train", 6, node_name="n"))
+    before = state.fleet.free.copy(), state.fleet.cpu.copy(), state.fleet.compute.copy()
+    edited = make_pod("train", 6, node_name="n", annotations=said)
+    for fresh in (state, make_state(make_node("n"))):  # the second: after a restart
+        fresh.apply([Upserted(edited)])
+        after = fresh.fleet.free, fresh.fleet.cpu, fresh.fleet.compute
+        assert all((one == other).all() for one, other in zip(before, after, strict=True))
+
+
+def test_cpu_and_memory_of_an_unreadable_pod_count():
+    state = make_state(make_node("n"), make_pod("a", 1, node_name="n", annotations={COMPUTE: "much"}))
+    row = state.fleet.rows["n"]
+    assert state.fleet.cpu[row] < state.fleet.cpu_capacity[row]
+    assert state.fleet.node_memory[row] < make_state(make_node("n")).fleet.node_memory[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "on", "held"),
+    [
+        ("hami-both-memories", "hami", [[0, 1000, 40536], [1, 1000, 40536]]),
+        ("hami-too-many-cores", "hami", [[0, 1000, 40536], [1, 1000, 40536]]),
+        ("hami-mps-mode", "hami", [[0, 0, 8000], [1, 0, 8000]]),
+        ("hami-numa-bind", "hami", [[0, 0, 8000], [1, 0, 8000]]),
+        ("hami-uuid-both", "hami", [[0, 1000, 40536], [1, 1000, 40536]]),
+        ("stowage-beside-hami", "hami", [[0, 0, 3000], [1, 0, 3000]]),
+        ("kai-beside-whole", "hami", [[0, 1000, 40536], [1, 1000, 40536]]),
+        ("stowage-bad-cuda", "hami", [[0, 1000, 40536], [1, 1000, 40536]]),
+        ("volcano-mig", "volcano", [[0, 0, 3000], [1, 0, 3000]]),
+        ("koordinator-core-alone", "koordinator", [[0, 1000, 15360], [1, 1000, 15360]]),
+        ("koordinator-beside-nvidia", "koordinator", [[0, 1000, 15360], [1, 1000, 15360]]),
+        ("gpushare-odd-parts", "gpushare", [[0, 0, 7], [1, 0, 7]]),
+        # Nobody there can have given these a GPU.
+        ("hami-no-count", "hami", []),
+        ("vgpu-manager-no-number", "vgpu-manager", []),
+        ("koordinator-core-alone", "hami", []),
+        ("volcano-mig", "hami", []),
+        ("kai-both", "own", []),
+        ("kai-whole-fraction", "own", []),
+        ("stowage-too-much", "own", []),
+        ("stowage-no-number", "own", []),
+        ("stowage-beside-hami", "volcano", []),
+        ("stowage-too-much", "koordinator", []),
+    ],
+)
+def test_an_unreadable_pod_counts_with_what_its_spec_can_have_been_given_there(name, on, held):
+    running = pod(name, on)
+    state = make_state(node(on), running)
+    assert used(state, on) == held
+    assert "request cannot be read" in state.problems[running.key]
+    state.apply([Deleted("Pod", running.key)])
+    assert (used(state, on), state.problems) == ([], {})
+
+
+def test_claims_of_an_unreadable_pod_say_which_gpu_it_is():
+    running = pod("hami-running", "hami")
+    state = make_state(node("hami"), with_(running, {"stowage.dev/nvlink": "yes"}))
+    assert used(state, "hami") == PODS["hami-running"]["holds"]["hami"]
+
+
+@pytest.mark.parametrize("name", cases("error"))
+def test_every_unreadable_pod_can_be_counted(name):
+    held = bound_request(pod(name))
+    assert held.problem
+    assert all(share.count >= 1 for share in held.possible)
+
+
+@pytest.mark.parametrize(
+    ("said", "held"),
+    [
+        ({COMPUTE: "300m", "stowage.dev/nvlink": "yes", INDICES: "1"}, [[1, 300, 13820]]),
+        ({COMPUTE: "a lot", INDICES: "1,2"}, [[1, 1000, L40S], [2, 1000, L40S]]),
+        ({"stowage.dev/nvlink": "yes", INDICES: "1"}, [[1, 1000, L40S]]),
+        ({COMPUTE: "300m", "gpu-fraction": "0.6", INDICES: "1"}, [[1, 600, 27640]]),
+        ({"gpu-fraction": "0.6", "stowage.dev/nvlink": "yes", INDICES: "1"}, [[1, 600, 27640]]),
+        ({COMPUTE: "300m", "stowage.dev/nvlink": "yes"}, []),
+        ({COMPUTE: "a lot"}, []),
+    ],
+)
+def test_on_nodes_of_stowage_only_bind_assigns_gpus(said, held):
+    running = replace(own_pod("a", ""), annotations=said)
+    state = make_state(node("own"), running)
+    assert used(state, "own") == held
+    assert running.key in state.problems
+
+
+def test_an_unreadable_pod_without_a_gpu_closes_no_node():
+    said = {COMPUTE: "a lot", "gpu-fraction": "7", "stowage.dev/nvlink": "yes", "nvidia.com/vgpu-mode": "mps"}
+    for on in ("hami", "volcano", "vgpu-manager", "koordinator", "gpushare", "own", "plain"):
+        state = make_state(node(on), replace(own_pod("a", "", on=on), annotations=said))
+        assert used(state, on) == []
+        assert state.overcommitted == frozenset()
+
+
+def test_an_annotation_that_is_too_long_counts_as_unreadable():
+    running = pod("hami-running", "hami")
+    allocated = "hami.io/vgpu-devices-allocated"
+    cut = replace(with_(running, {allocated: None}), unreadable=(allocated,))
+    state = make_state(node("hami"), cut)
+    assert used(state, "hami") == [[0, 300, 3000], [1, 300, 3000]]
+    assert "too long" in state.problems[running.key]
+    cut = make_pod("train", 6, node_name="n", unreadable=("stowage.dev/gpu-models",))
+    with pytest.raises(RequestError, match=r"stowage.dev/gpu-models: more than 16384 characters"):
+        request_of(cut)
+    assert int(make_state(make_node("n"), cut).fleet.free[0, 0]) == 2
+    with pytest.raises(RequestError, match="300 containers"):
+        request_of(make_pod("a", problem="300 containers are too many"))
+    request_of(make_pod("a", unreadable=("nvidia.com/other", "ALIYUN_COM_GPU_MEM_IDX")))  # asks for nothing

@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+import pytest
+
+from extender.verbs import bind
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """bind waits for a short time only."""
+    monkeypatch.setattr(bind, "LONGEST_WAIT", 0.05)

@@ -1,0 +1,80 @@
+"""Extended resources that some nodes offer as devices of DRA, through the state and the verbs."""
+
+from __future__ import annotations
+
+import pytest
+
+from extender.explain.pod import NO_DEVICES, explain
+from extender.k8s.objects import Container, PodSpec, Upserted
+from extender.k8s.resource_api.claim_parser import parse_claim
+from extender.k8s.resource_api.slice_parser import parse_class, parse_slice
+from extender.protocol.codec import Candidate, PreemptArgs
+from extender.verbs.preempt import preempt
+from tests.extender.builders import GPU, make_node, make_pod, make_state
+from tests.extender.dra.nvidia import gpu, spec
+from tests.extender.verbs.test_claims import left, scores, wish
+
+
+@pytest.fixture
+def served():
+    """Whole GPUs of three nodes: counted on the first, devices on the others; one device is allocated."""
+    made = make_state(
+        make_node("counts", 2), make_node("full", 0), make_node("free", 0), make_node("bare", 0)
+    )
+    gpus = {"extendedResourceName": GPU, "selectors": [{"cel": {"expression": "true"}}]}
+    held = {"driver": "gpu.nvidia.com", "pool": "full", "device": "gpu-0"}
+    status = {"allocation": {"devices": {"results": [held]}}}
+    records = [parse_class("gpu", gpus), parse_claim("default", "held", {"devices": wish()}, status)]
+    records += [parse_slice(name, spec(gpu(0), gpu(1), node=name)) for name in ("full", "free")]
+    made.apply([Upserted(record) for record in records])
+    return made
+
+
+def test_gpus_that_are_given_out_as_devices_are_not_missing(served):
+    names = ["counts", "full", "free", "bare"]
+    assert left(served, make_pod("p", 2), names) == ["counts", "full", "free"]
+    told = {option.node: option for option in explain(served, make_pod("p", 2)).best}
+    assert told["free"].devices == ("gpu.nvidia.com/free/gpu-0", "gpu.nvidia.com/free/gpu-1")
+    assert told.keys() == {"counts", "free"}
+    [refusal] = [one for one in explain(served, make_pod("p", 2)).refusals if one.reason == NO_DEVICES]
+    assert (refusal.nodes, refusal.nearest) == (1, "full")
+    assert not told["counts"].devices
+    served.apply([Upserted(make_pod("runs", 1, node_name="free"))])
+    assert not served.overcommitted  # it holds no counted device there
+
+
+def test_a_device_on_a_node_that_is_used_already_is_preferred(served):
+    assert scores(served, make_pod("p", 1), ["full", "free"]) == [10, 0]
+
+
+def test_gpus_of_containers_are_one_request_each(served):
+    containers = tuple(Container(name, ((GPU, "1"),)) for name in "ab")
+    pod = make_pod("p", spec=PodSpec(containers))
+    (told,) = [option for option in explain(served, pod).best if option.node == "free"]
+    assert len(told.devices) == 2
+
+
+def test_a_class_may_be_asked_for_by_its_own_name(served):
+    containers = (Container("c", (("deviceclass.resource.kubernetes.io/gpu", "2"),)),)
+    pod = make_pod("p", spec=PodSpec(containers))
+    assert left(served, pod, ["counts", "full", "free"], shortlist=64) == ["counts", "full", "free"]
+    assert scores(served, pod, ["full", "free"]) == [9, 10]  # the first has not as many
+    told = {option.node: option.devices for option in explain(served, pod).best}
+    assert told["free"] == ("gpu.nvidia.com/free/gpu-0", "gpu.nvidia.com/free/gpu-1")
+
+
+def test_a_node_is_not_refused_while_its_pool_is_renewed(served):
+    served.apply([Upserted(parse_slice("free", spec(gpu(0), count=2, generation=2, node="free")))])
+    assert left(served, make_pod("p", 2), ["free", "bare"], shortlist=64) == ["free"]
+
+
+def test_a_node_that_gives_gpus_as_devices_is_not_refused_for_anything_else(served):
+    """kube-scheduler checks its CPU, and whether it takes pods."""
+    served.apply([Upserted(make_node("free", 0, cpu="0", labels={"nvidia.com/mig.config.state": "pending"}))])
+    assert left(served, make_pod("p", 1), ["free", "bare"], shortlist=64) == ["free"]
+
+
+def test_preemption_does_not_miss_gpus_that_are_devices(served):
+    served.apply([Upserted(make_pod("victim", 0, node_name="full", uid="v"))])
+    arguments = PreemptArgs(make_pod("p", 2), {"full": Candidate(["v"], 0), "bare": Candidate(["v"], 0)})
+    assert preempt(served, arguments).candidates.keys() == {"full"}

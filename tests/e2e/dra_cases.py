@@ -100,9 +100,7 @@ def case(name: str, rng: random.Random) -> Case:
         if with_nics:
             nics = [{"name": f"nic-{n}", "attributes": {ROOT: {"string": root(n)}}} for n in range(4)]
             rng.shuffle(nics)
-            made.slices += [
-                slice_of(f"{node_name}-nics", "nic.example.com", node_name, 1, {"devices": nics})
-            ]
+            made.slices += [slice_of(f"{node_name}-nics", "nic.example.com", node_name, 1, {"devices": nics})]
     kinds = WISHES[kind] + ("nic",) * with_nics
     wanted = [claim(f"{name}-c{n}", _wish(kinds, rng)) for n in range(rng.choice((1, 1, 1, 2)))]
     made.claims += wanted

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
     from extender import settings
     from extender.cli import logs
-    from extender.cli.precompile import prepare_kernels
+    from extender.cli.precompile import loading_kernels
     from extender.source.interface import SourceError
 
     try:
@@ -61,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
         logs.configure("warning")
         source = source_args.source_of(args)
         pod = _read_manifest(args.pod)
-        prepare_kernels(bar=True)
-        explanation = _explain(pod, args.pod, source, chosen)
+        with loading_kernels():
+            explanation = _explain(pod, args.pod, source, chosen)
     except (settings.SettingsError, SourceError, ValueError, OSError) as error:
         print(f"stowage explain: {error}", file=sys.stderr)
         return 1
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _explain(pod: Pod | None, name: str, source: Source, chosen: Settings) -> Explanation:
-    """Explain a pod; None stands for the pod of this name in the cluster. Raises ``SettingsError``,
+    """Explain ``pod``, or if that is None the cluster's pod of this name. Raises ``SettingsError``,
     ``SourceError`` and ``ValueError``."""
     from extender.cluster.factory import state_of
     from extender.explain.pod import explain

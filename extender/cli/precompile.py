@@ -9,6 +9,8 @@ import logging
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
@@ -19,11 +21,11 @@ _BAR = 30  # characters
 _log = logging.getLogger(__name__)
 
 
-def prepare_kernels(*, bar: bool = False) -> None:
+def prepare_kernels() -> None:
     """Make the import of kernels fast: choose a cache for them, and fill it unless it is filled already.
 
-    Call it before numba is imported; later it does nothing. ``bar``: show progress on standard error, if that
-    is a terminal. If it fails, kernels are compiled when they are imported.
+    Call it before numba is imported; later it does nothing. A terminal shows the progress. If it fails,
+    kernels are compiled when they are imported.
     """
     if "numba" in sys.modules:
         return
@@ -37,7 +39,7 @@ def prepare_kernels(*, bar: bool = False) -> None:
     started = time.monotonic()
     _log.info("compiling kernels into %s; later starts load them from there", directory)
     try:
-        _compile(directory, bar=bar)
+        _compile(directory)
         filled.touch()
     except (OSError, subprocess.CalledProcessError) as error:
         _log.warning("compiling kernels ahead failed, they are compiled when they are needed: %s", error)
@@ -45,7 +47,18 @@ def prepare_kernels(*, bar: bool = False) -> None:
         _log.info("compiled kernels in %.1f s", time.monotonic() - started)
 
 
-def _compile(directory: Path, *, bar: bool) -> None:
+@contextmanager
+def loading_kernels() -> Iterator[None]:
+    """Prepare the kernels. Until the block ends, a terminal shows that the command works."""
+    prepare_kernels()
+    _show("Loading ...")
+    try:
+        yield
+    finally:
+        _show("")
+
+
+def _compile(directory: Path) -> None:
     command = [sys.executable, "-m", __name__]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     modules = [name.rpartition(".")[2] for name in kernel_modules()]
@@ -55,19 +68,19 @@ def _compile(directory: Path, *, bar: bool) -> None:
             code = process.wait(_POLL)
             break
         except subprocess.TimeoutExpired:
-            if bar:
-                done = sum(any(directory.rglob(f"{module}.*.nbi")) for module in modules)
-                _show(f"Compiling kernels, only once: [{'#' * (_BAR * done // len(modules)):.<{_BAR}}] "
-                      f"{time.monotonic() - started:.0f} s")  # fmt: skip
-    if bar:
-        _show("")
+            done = sum(any(directory.rglob(f"{module}.*.nbi")) for module in modules)
+            filled = "#" * (_BAR * done // len(modules))
+            seconds = time.monotonic() - started
+            _show(f"Compiling kernels, only once: [{filled:.<{_BAR}}] {seconds:.0f} s")
+    _show("")
     if code:
         raise subprocess.CalledProcessError(code, command)
 
 
 def _show(line: str) -> None:
     if sys.stderr.isatty():
-        print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
+        # The cursor returns to the start of the line, so that a log line replaces this one.
+        print(f"\r\033[K{line}", end="\r", file=sys.stderr, flush=True)
 
 
 def main() -> None:

@@ -56,15 +56,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Replay and print; the exit code is 2 for options or files that cannot be used."""
-    from extender.cli.precompile import prepare_kernels
+    from extender.cli.precompile import loading_kernels
     from extender.settings import SettingsError, load
     from extender.source.interface import SourceError
 
     try:
         work = _work(args)
         settings = load(args.config, {})  # equal commands give equal results: the environment is not read
-        prepare_kernels(bar=True)
-        print(_replay(work, args, settings))
+        with loading_kernels():
+            text = _replay(work, args, settings)
+        print(text)
     except (UsageError, SourceError, SettingsError, OSError) as error:
         print(f"stowage replay: {error}", file=sys.stderr)
         return 2
@@ -76,7 +77,7 @@ class UsageError(ValueError):
 
 
 def _work(args: argparse.Namespace) -> str:
-    """What is to be replayed, a key of ``_OPTIONS``. Raises ``UsageError``."""
+    """What to replay, a key of ``_OPTIONS``. Raises ``UsageError``."""
     work = next((name for name in _OPTIONS if getattr(args, name)), "")
     if not work or (work != "snapshot" and not (args.nodes and args.pods)):
         raise UsageError("nothing to replay: expected --snapshot, or --nodes and --pods")

@@ -103,7 +103,7 @@ def _whole(name: str, machine: _Machine) -> Manifest:
 
 
 def _partitioned(name: str, mig_gpus: int) -> Manifest:
-    """H100s of which the first ``mig_gpus`` are in MIG mode, mixed strategy."""
+    """H100s. The first ``mig_gpus`` are in MIG mode, with the mixed strategy."""
     counts = {profile: each * mig_gpus for profile, each in _BALANCED.items()}
     labels = _mig_labels("all-balanced" if mig_gpus == _H100.gpus else f"custom-{mig_gpus}of{_H100.gpus}")
     labels |= {"nvidia.com/mig.strategy": "mixed"}
@@ -116,7 +116,7 @@ def _partitioned(name: str, mig_gpus: int) -> Manifest:
 
 
 def _repartitioning(name: str) -> Manifest:
-    """MIG manager has stopped the device plugin to change the layout: nothing is allocatable."""
+    """The MIG manager has stopped the device plugin to change the layout: no GPU is allocatable."""
     stopped = ("dcgm", "dcgm-exporter", "device-plugin", "gpu-feature-discovery")
     labels = _mig_labels("all-balanced") | {"nvidia.com/mig.config.state": "pending"}
     labels |= {f"nvidia.com/gpu.deploy.{name}": "paused-for-mig-change" for name in stopped}

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import numpy as np
+import scipy.optimize  # noqa: F401  # pricing imports it, which must not delay a request
 
 from extender.cluster.factory import state_of
 from extender.cluster.policy_refresh import PolicyRefresher

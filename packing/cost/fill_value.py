@@ -23,7 +23,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import linprog
 
 from packing.cost.knapsack_kernels import knapsack
 
@@ -98,6 +97,8 @@ def solve_patterns(sizes: Longs, values: Doubles, demand: Doubles, bins: int) ->
 
 def price_patterns(columns: Longs, values: Doubles, demand: Doubles) -> tuple[Doubles, float]:
     """The duals (T + 1,) of the LP over patterns (T, P), that of the GPUs last, and its optimum per GPU."""
+    from scipy.optimize import linprog  # half a second, which commands that learn no mix do not spend
+
     rows = np.vstack([columns, np.ones(columns.shape[1])])
     gains = values @ columns
     solution = linprog(-gains, A_ub=rows, b_ub=np.append(demand, 1.0), method="highs")

@@ -7,12 +7,13 @@ import logging
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from extender.cli import precompile
-from extender.cli.precompile import prepare_kernels
+from extender.cli.precompile import loading_kernels, prepare_kernels
 
 
 @pytest.fixture(autouse=True)
@@ -31,14 +32,23 @@ class Terminal(io.StringIO):
 def test_an_empty_cache_is_filled_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logging.getLogger("extender").setLevel(logging.WARNING)
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    prepare_kernels(bar=True)
+    prepare_kernels()
     compiled = {file: file.stat().st_mtime_ns for file in cache.rglob("*.nb[ic]")}
     assert compiled
     assert "Compiling kernels, only once: [" in terminal.getvalue()
-    assert terminal.getvalue().endswith("\r\033[K")
+    assert terminal.getvalue().endswith("\r\033[K\r")
     monkeypatch.setattr(subprocess, "Popen", None)  # nothing is started
-    prepare_kernels(bar=True)
+    prepare_kernels()
     assert {file: file.stat().st_mtime_ns for file in cache.rglob("*.nb[ic]")} == compiled
+
+
+def test_a_terminal_shows_at_once_that_the_command_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", sys)
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with suppress(KeyError), loading_kernels():
+        assert terminal.getvalue() == "\r\033[KLoading ...\r"
+        raise KeyError
+    assert terminal.getvalue().endswith("...\r\r\033[K\r")
 
 
 def test_without_a_writable_directory_it_warns(

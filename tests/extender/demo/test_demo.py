@@ -262,9 +262,9 @@ class TestCommand:
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             ) as running:
                 try:
-                    said = up_to("Ctrl-C", running.stdout)
-                    assert f"port {port} is in use" in said
-                    url = re.search(r"http://(\S+:\d+)", said)[1]
+                    output = up_to("Ctrl-C", running.stdout)
+                    assert f"port {port} is in use" in output
+                    url = re.search(r"http://(\S+:\d+)", output)[1]
                     assert not url.endswith(f":{port}")
                     assert ready(url) == 200
                     running.send_signal(signal.SIGINT)
@@ -290,12 +290,12 @@ class TestCommand:
 
 def up_to(word: str, lines: Iterable[str]) -> str:
     """Everything up to the first line with this word."""
-    said = ""
+    output = ""
     for line in lines:
-        said += line
+        output += line
         if word in line:
-            return said
-    raise AssertionError(f"the output ends without {word!r}: {said}")
+            return output
+    raise AssertionError(f"the output ends without {word!r}: {output}")
 
 
 def ready(address: str) -> int:

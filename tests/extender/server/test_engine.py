@@ -145,7 +145,7 @@ async def nodes_for(engine: Engine, name: str, *, gpus: int = 8) -> tuple[list[s
 
 
 async def test_a_request_that_waits_sees_who_is_bound_by_then_and_clears_nothing_for_others() -> None:
-    """What may have been taken is found anew at each look: it was a field that one request cleared while
+    """Possible binds are computed at each check; they were a field that one request cleared while
     another one waited for it."""
     source = BrokenSource(Snapshot(), "test")
     engine = Engine(source, Settings(), Metrics("0", Gauges))

@@ -25,9 +25,9 @@ def shared(name: str, gpus: int = 2) -> Node:
     return make_node(name, gpus, labels=labels)
 
 
-def asks(**said: str) -> Pod:
+def asks(**amounts: str) -> Pod:
     spec = PodSpec((Container("main", (("cpu", "1"),)),))
-    words = {f"stowage.dev/gpu-{word}": text for word, text in said.items()}
+    words = {f"stowage.dev/gpu-{word}": text for word, text in amounts.items()}
     return make_pod("pod", spec=spec, annotations=words)
 
 
@@ -39,7 +39,7 @@ def state_with(*objects: Node | Pod, minimum: int = 100) -> State:
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("amounts", "reason"),
     [
         ({"compute": "9%"}, Reason.BELOW_MINIMUM),
         ({"compute": "10%"}, Reason.FITS),
@@ -49,9 +49,9 @@ def state_with(*objects: Node | Pod, minimum: int = 100) -> State:
         ({"memory": "9%"}, Reason.BELOW_MINIMUM),
     ],
 )
-def test_the_larger_of_compute_and_memory_decides(said: dict[str, str], reason: Reason) -> None:
-    assert why(state_with(shared("n")), asks(**said), "n") is reason
-    assert why(state_with(shared("n"), minimum=0), asks(**said), "n") is Reason.FITS
+def test_the_larger_of_compute_and_memory_decides(amounts: dict[str, str], reason: Reason) -> None:
+    assert why(state_with(shared("n")), asks(**amounts), "n") is reason
+    assert why(state_with(shared("n"), minimum=0), asks(**amounts), "n") is Reason.FITS
 
 
 def test_whole_gpus_and_plugin_devices_are_not_below_the_minimum() -> None:

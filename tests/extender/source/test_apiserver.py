@@ -53,8 +53,8 @@ async def test_bind_refused(api: ApiServer, tmp_path: Path) -> None:
     with pytest.raises(BindError, match="forbidden") as caught:
         await source.bind(Pod("ml", "p0", "u-p0"), "n1")
     assert not isinstance(caught.value, BindConflict | PodNotFound | Unreachable)
-    api.refusal = (503, "etcd is away")
-    with pytest.raises(Unreachable, match="etcd is away"):
+    api.refusal = (503, "etcd is unavailable")
+    with pytest.raises(Unreachable, match="etcd is unavailable"):
         await source.bind(Pod("ml", "p0", "u-p0"), "n1")
 
 
@@ -79,8 +79,8 @@ async def test_pods_on_returns_the_current_pods_of_a_node(api: ApiServer, tmp_pa
         api.put(pod(name, node))
     assert [one.name for one in await source.pods_on("n1")] == ["p0", "p2", "p3"]
     assert api.requests == [("/api/v1/pods", {"fieldSelector": "spec.nodeName=n1"})]
-    for trouble in ("500", "hangup", "garbage", "silent"):
-        api.script["/api/v1/pods"].append(trouble)
+    for fault in ("500", "hangup", "garbage", "silent"):
+        api.script["/api/v1/pods"].append(fault)
         with pytest.raises(Unreachable, match="cannot be read"):
             await source.pods_on("n1")
 

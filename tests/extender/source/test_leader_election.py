@@ -43,7 +43,7 @@ def test_a_leader_that_cannot_renew_stops_before_another_may_start() -> None:
 def test_a_write_may_take_until_another_may_lead() -> None:
     leader, _ = led(at=100.0)
     assert leader.write_deadline(109.0) == 6.0
-    assert leader.write_deadline(110.0) == 0.0  # longer for nobody, but it leads no more
+    assert leader.write_deadline(110.0) == 0.0  # nobody else leads yet, but it has stopped leading
 
 
 def test_a_renewal_keeps_holder_and_acquire_time() -> None:

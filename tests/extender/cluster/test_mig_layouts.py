@@ -11,7 +11,8 @@ import pytest
 from extender.cluster.state import State
 from extender.explain.node import view_node
 from extender.k8s.objects import Deleted, Listed, Upserted
-from extender.source.list_watch import ListWatch, mig_layouts
+from extender.source.list_watch import ListWatch
+from extender.source.watched_kinds import mig_layouts
 from extender.source.snapshot import Snapshot
 from packing.model.node_spec import NodeSpec
 from packing.model.reasons import Reason

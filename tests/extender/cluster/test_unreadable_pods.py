@@ -95,7 +95,7 @@ def test_claims_of_an_unreadable_pod_say_which_gpu_it_is():
 def test_every_unreadable_pod_can_be_counted(name):
     held = bound_request(pod(name))
     assert held.problem
-    assert all(share.count >= 1 for share in held.possible)
+    assert all(share.count >= 1 for share in held.possible_shares)
 
 
 @pytest.mark.parametrize(

@@ -229,5 +229,5 @@ def test_any_node_can_be_added_to_the_state(node: Node, device: KoordinatorDevic
     state.apply([Upserted(make_node("sound")), Upserted(make_pod("waits", 2))])
     state.apply([Upserted(make_pod("runs", 1, node_name="n")), *([Upserted(device)] if device else [])])
     state.apply([Upserted(node)])
-    state.policy.cost(state.fleet, next(iter(state.allocations._holds.values())).request)
+    state.policy.cost(state.fleet, next(iter(state.allocations._placements.values())).request)
     assert why(state, make_pod("asks", 1), "sound") is Reason.FITS

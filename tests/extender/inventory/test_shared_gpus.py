@@ -193,7 +193,7 @@ def test_a_node_shared_by_stowage_with_fewer_gpus_than_labelled_has_a_sick_one()
         "nvidia.com/gpu.product": "NVIDIA-L40S",
     }
     found = inventory_of(node(labels, **{"nvidia.com/gpu": "3"})).spec
-    assert (len(found.gpus), found.blocked) == (4, Reason.SICK_GPU)
+    assert (len(found.gpus), found.blocked) == (4, Reason.UNHEALTHY_GPU)
     assert inventory_of(node(labels, **{"nvidia.com/gpu": "4"})).spec.blocked is Reason.FITS
     assert inventory_of(node(labels)).spec.blocked is Reason.FITS  # without NVIDIA's plugin
 

@@ -55,7 +55,7 @@ def test_each_condition_of_the_table_closes_the_node_while_it_is_set(kind, bad):
     good = {"True": "False", "False": "True", "": "True"}[bad]
     for status in ("True", "False", "Unknown", ""):
         found = inventory_of(read([{"type": kind, "status": status}]))
-        assert found.spec.blocked is (Reason.SICK_GPU if bad and status == bad else Reason.FITS)
+        assert found.spec.blocked is (Reason.UNHEALTHY_GPU if bad and status == bad else Reason.FITS)
         assert (kind in found.problem) == bool(bad and status == bad)
     assert inventory_of(read([{"type": kind, "status": good}])).spec.blocked is Reason.FITS
 
@@ -83,7 +83,7 @@ def test_each_condition_of_the_table_closes_the_node_while_it_is_set(kind, bad):
 )
 def test_names_that_are_not_in_the_table_count_by_their_words(kind, bad):
     for status in ("True", "False", "Unknown"):
-        expected = Reason.SICK_GPU if status == bad else Reason.FITS
+        expected = Reason.UNHEALTHY_GPU if status == bad else Reason.FITS
         assert inventory_of(read([{"type": kind, "status": status}])).spec.blocked is expected
 
 
@@ -104,7 +104,7 @@ def test_names_that_are_not_in_the_table_count_by_their_words(kind, bad):
 )
 def test_taints_about_sick_gpus(key, value, effect, closes):
     found = inventory_of(read(taints=[{"key": key, "value": value, "effect": effect}]))
-    assert found.spec.blocked is (Reason.SICK_GPU if closes else Reason.FITS)
+    assert found.spec.blocked is (Reason.UNHEALTHY_GPU if closes else Reason.FITS)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_taints_about_sick_gpus(key, value, effect, closes):
 )
 def test_labels_about_sick_gpus(key, value, closes):
     found = inventory_of(read(labels={key: value}))
-    assert found.spec.blocked is (Reason.SICK_GPU if closes else Reason.FITS)
+    assert found.spec.blocked is (Reason.UNHEALTHY_GPU if closes else Reason.FITS)
 
 
 def test_the_known_label_sets_are_healthy():

@@ -11,7 +11,8 @@ import pytest
 from extender.dialects import constraints
 from extender.dialects.pod_request import RequestError, request_of
 from extender.protocol import messages
-from extender.source.list_watch import PODS, ListWatch
+from extender.source.list_watch import ListWatch
+from extender.source.watched_kinds import WATCHED_KINDS
 from extender.untrusted.limits import (
     PROBLEM,
 )
@@ -69,7 +70,7 @@ def test_the_error_of_a_bad_message_is_short(message: dict[str, Any]) -> None:
 
 
 def test_log_lines_of_the_watch_are_short(caplog: pytest.LogCaptureFixture) -> None:
-    following = ListWatch(PODS)
+    following = ListWatch(WATCHED_KINDS["Pod"])
     following.page(b'{"metadata": {"resourceVersion": "1"}, "items": []}')
     following.next_request()
     with caplog.at_level("INFO", logger="extender"):

@@ -25,7 +25,7 @@ from packing.model.request import (
     Shares,
     whole_gpus,
 )
-from packing.policies.inventory import Inventory, Tables
+from packing.policies.inventory import InventoryPolicy, Tables
 from packing.policies.registry import POLICIES
 
 from .builders import GIB, GPU, MIB, MIG, arrays_of, counted_node, divisible_node, why
@@ -127,7 +127,7 @@ def test_a_pod_that_asks_for_no_cpu_fits_where_more_is_taken_than_there_is():
     row = fleet.put(counted_node())
     fleet.take(Allocation(row, 65_000, 513 * GIB))
     assert why(fleet, Request(devices=((GPU, 1),))) is Reason.FITS
-    assert np.isfinite(Inventory().cost(fleet, Request(devices=((GPU, 1),)))[row])
+    assert np.isfinite(InventoryPolicy().cost(fleet, Request(devices=((GPU, 1),)))[row])
     assert why(fleet, Request(1)) is Reason.NO_FREE_CPU
 
 
@@ -193,7 +193,7 @@ def test_what_is_too_much_for_anybody_is_cut():
 
 
 def test_tables_that_cannot_be_used_leave_the_old_ones_in_force():
-    fleet, policy = Fleet(), Inventory(Mix.of({Request(devices=((GPU, 1),)): 1}))
+    fleet, policy = Fleet(), InventoryPolicy(Mix.of({Request(devices=((GPU, 1),)): 1}))
     fleet.put(counted_node())
     policy.adopt(fleet, good := policy.plan(fleet)())
     cost = policy.cost(fleet, Request(devices=((GPU, 1),))).copy()

@@ -19,7 +19,7 @@ from packing.model.request import (
     Shares,
     whole_gpus,
 )
-from packing.policies.inventory import Inventory
+from packing.policies.inventory import InventoryPolicy
 from packing.policies.registry import POLICIES
 
 from .builders import GIB, GPU, MIB, divisible_node, why
@@ -63,7 +63,7 @@ def test_gpus_of_one_island_are_chosen(name, request_):
 def test_why_no_island_will_do(taken, islands, reason, request_):
     fleet = island_of(taken=taken, islands=islands)
     assert why(fleet, request_) is reason
-    assert np.isfinite(Inventory().cost(fleet, request_)[0]) == (reason is Reason.FITS)
+    assert np.isfinite(InventoryPolicy().cost(fleet, request_)[0]) == (reason is Reason.FITS)
 
 
 def test_a_small_island_goes_before_a_large_one():

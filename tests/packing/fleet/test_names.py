@@ -15,7 +15,7 @@ from packing.model.request import (
     Models,
     Request,
 )
-from packing.policies.inventory import Inventory
+from packing.policies.inventory import InventoryPolicy
 
 from .builders import GIB, GPU, MIB, arrays_of, counted_node, why
 
@@ -23,7 +23,7 @@ from .builders import GIB, GPU, MIB, arrays_of, counted_node, why
 def test_resources_are_bounded_and_those_that_no_node_has_are_forgotten():
     fleet = Fleet()
     fleet.put(counted_node("honest"))
-    cost = Inventory()
+    cost = InventoryPolicy()
     for i in range(3 * MOST_RESOURCES):
         pools = (Pool(f"nvidia.com/mig-{i}g.1gb", 1, (0,), 1000, MIB), Pool("x", 1, (0,), 1000, MIB))
         fleet.put(NodeSpec("rogue", 1000, GIB, (Gpu(MIB),), pools))

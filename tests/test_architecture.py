@@ -18,6 +18,7 @@ import pytest
 from extender.cli.main import main
 from extender.data import CLUSTER
 from extender.server.app import create_app
+from extender.server.engine import Engine
 from extender.server.service import Service
 from extender.settings import Settings
 from tests.contract.conftest import Stowage, manifest
@@ -88,6 +89,7 @@ async def test_filter_prioritize_bind_and_the_event_of_the_binding(tmp_path: Pat
     api.start()
     api.put(NODE)
     api.put(POD)
+    assert Engine  # the kernels are loaded before calls are recorded, which is slow
     service = Service(Settings(bind=True), source_of(api, tmp_path), "1.2.3")
     with calls_recorded() as calls:  # from the start: the reflectors are threads of their own
         running = asyncio.create_task(service.run())

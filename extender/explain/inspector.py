@@ -37,10 +37,7 @@ class Inspector:
     """Reads the state and the decisions, and changes neither of them."""
 
     def __init__(
-        self,
-        state: State,
-        decisions: Decisions,
-        possibly_bound: Callable[[], PossiblyBound] = lambda: (),
+        self, state: State, decisions: Decisions, possibly_bound: Callable[[], PossiblyBound] = lambda: ()
     ) -> None:
         self._state, self._decisions, self._possibly_bound = state, decisions, possibly_bound
 

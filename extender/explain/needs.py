@@ -49,19 +49,19 @@ def shortfall(fleet: Fleet, rows: Rows, request: Request) -> npt.NDArray[np.floa
 
 def missing_needs(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
     """What the node has too little of for the request; nothing for a node that is not known (row -1)."""
-    shape = fleet.specs[row] if row >= 0 else None
-    if shape is None:
+    spec = fleet.specs[row] if row >= 0 else None
+    if spec is None:
         return
-    request = resolve_on(shape, request)
+    request = resolve_on(spec, request)
     cpu, memory_mib = int(fleet.arrays.free_cpu[row]), -(-int(fleet.arrays.free_memory[row]) >> 20)
     if cpu < request.cpu_milli:
-        asked, free, total = (f"{milli / 1000:g}" for milli in (request.cpu_milli, cpu, shape.cpu_milli))
+        asked, free, total = (f"{milli / 1000:g}" for milli in (request.cpu_milli, cpu, spec.cpu_milli))
         text = f"needs {asked} CPUs, {free} of {total} are free"
-        yield Need("cpu (milli)", request.cpu_milli, cpu, shape.cpu_milli, text)
+        yield Need("cpu (milli)", request.cpu_milli, cpu, spec.cpu_milli, text)
     if memory_mib < request.memory_mib:
-        asked, free, total = _gib(request.memory_mib, memory_mib, shape.memory_mib)
+        asked, free, total = _gib(request.memory_mib, memory_mib, spec.memory_mib)
         text = f"needs {asked} GiB of memory, {free} of {total} are free"
-        yield Need("memory (MiB)", request.memory_mib, memory_mib, shape.memory_mib, text)
+        yield Need("memory (MiB)", request.memory_mib, memory_mib, spec.memory_mib, text)
     for name, count in request.devices[:LISTED_NAMES]:
         resource, name = fleet.names.resources.get(name), shorten(name, KEY)
         devices = 0 if resource is None else int(fleet.arrays.free_devices[resource, row])
@@ -75,9 +75,9 @@ def missing_needs(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
 
 def _missing_gpus(fleet: Fleet, row: int, request: Request, part: Shares) -> Need | None:
     """The GPUs of the node that are missing for parts of GPUs."""
-    shape = fleet.specs[row]
-    assert shape is not None
-    gpus = range(len(shape.gpus))
+    spec = fleet.specs[row]
+    assert spec is not None
+    gpus = range(len(spec.gpus))
     asked_mib = [share_mib(fleet, row, gpu, part) for gpu in gpus]
     usable = [gpu for gpu in gpus if fleet.arrays.divisible[gpu, row]]
     enough = sum(

@@ -228,10 +228,10 @@ def assign(state: State, pod: Pod, node: str, possibly_bound: PossiblyBound = ()
     if reason not in (Reason.FITS, Reason.NO_ASSIGNER):  # ``annotations_for`` says more about the latter
         raise (Busy if reason is Reason.PLUGIN_BUSY else Refusal)(reason.text)
     row = state.fleet.rows[node]
-    shape = state.fleet.specs[row]
-    assert shape is not None  # the node is known
-    meant = resolve_on(shape, request)
-    if not shape.sharing_resource or meant.shares is None:
+    spec = state.fleet.specs[row]
+    assert spec is not None  # the node is known
+    meant = resolve_on(spec, request)
+    if not spec.sharing_resource or meant.shares is None:
         return {}
     with state.fleet_view_for(pod, possibly_bound) as fleet:
         gpus = state.policy.choose(fleet, meant, row)

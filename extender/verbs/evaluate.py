@@ -93,12 +93,7 @@ def codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows
 
 
 def _evaluate_counted(
-    state: State,
-    pod: Pod,
-    request: Request,
-    dra: tuple[str, ...],
-    rows: Rows,
-    possibly_bound: PossiblyBound,
+    state: State, pod: Pod, request: Request, dra: tuple[str, ...], rows: Rows, possibly_bound: PossiblyBound
 ) -> tuple[npt.NDArray[np.int8], Floats]:
     """Reason codes and costs for these rows, (len(rows),) each, without the resources that are ``dra``
     there."""
@@ -153,24 +148,20 @@ def _forecast(state: State, pod: Pod, names: NodeNames, dra: list[tuple[str, ...
     """Which devices the pod's claims would get on each node; empty for a pod that needs no claims."""
     if not pod.spec.claims and not any(dra):
         return ()
-    try:
+    with state.failures.caught("forecast"):
         state.devices.refresh(state.nodes.labels_of)
         nodes = ((name, state.nodes.labels_of(name)) for name in names)
         return tuple(state.simulator.forecasts(pod, nodes, dra or repeat(())))
-    except Exception:
-        state.failures.note("forecast")
-        return (Forecast(problem="the forecast failed, see the log of Stowage"),) * len(names)
+    return (Forecast(problem="the forecast failed, see the log of Stowage"),) * len(names)
 
 
 def _rank(state: State, cost: Floats, forecasts: tuple[Forecast, ...], rows: Rows) -> tuple[Floats, Keys]:
     """The costs with those of the forecasts, and the keys to sort by; where that fails, all are equal."""
     order = state.fleet.arrays.order[rows]
-    try:
+    with state.failures.caught("rank"):
         cost = cost + _forecast_costs(forecasts) if forecasts else cost
         return cost, rank_keys(cost, order)
-    except Exception:
-        state.failures.note("rank")
-        return np.zeros(rows.size, np.float32), order.astype(np.int64)
+    return np.zeros(rows.size, np.float32), order.astype(np.int64)
 
 
 def _forecast_costs(forecasts: tuple[Forecast, ...]) -> Floats:

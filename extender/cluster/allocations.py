@@ -1,4 +1,4 @@
-"""Allocations: which pod has what of which node, and which waiting pods are nominated to a node.
+"""Allocations: what each bound pod has of its node, and which waiting pods are nominated to a node.
 
 Which GPUs a pod has on a node that shares GPUs is worked out here, once both pod and node are known;
 contradictions are kept as problems. Pods are kept by the *name* of their node: a pod may be seen before its
@@ -75,7 +75,7 @@ class Allocations:
         self._nominated: dict[str, Placement] = {}
 
     def put_node(self, spec: NodeSpec) -> None:
-        """Add or replace a node, and allocate anew what its pods have. Raises TooMany, as ``Fleet.put``."""
+        """Add or replace a node, and allocate again what its pods have. Raises TooMany, as ``Fleet.put``."""
         if spec.name in self._fleet.rows:
             self._forget_allocated(spec.name)
         self._fleet.put(spec)
@@ -135,7 +135,6 @@ class Allocations:
         return self._allocated.get(key)
 
     def history_of(self, key: str) -> ClaimHistory | None:
-        """What was seen of the pod since it was bound."""
         return self._histories.get(key)
 
     def pods_on(self, node: str) -> list[str]:

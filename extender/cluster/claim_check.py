@@ -3,7 +3,7 @@ the node.
 
 Claims are annotations: they can be missing, wrong or forged. Then the larger use counts, so that no GPU is
 given out twice, and the contradiction is a problem. A device that the node does not have could be any of its
-GPUs, so the claim counts on every one of them. Of the share asked for and the one claimed the larger counts.
+GPUs, so the claim counts on every one of them. The larger counts of the share asked for and the one claimed.
 """
 
 from __future__ import annotations

@@ -117,15 +117,14 @@ def _is_for(node: NodeSpec, claimed: RequestAndClaims) -> bool:
 def _as_granted(node: NodeSpec, request: Request, share: Shares) -> Request:
     """A request that cannot be read, with the share that the pod can have been given here; whole GPUs where
     its spec asks for those, too."""
-    others = replace(request, devices=tuple(one for one in request.devices if one[0] != share.resource))
-    beside = resolve_on(node, others)
+    others = tuple(device for device in request.devices if device[0] != share.resource)
+    beside = resolve_on(node, replace(request, devices=others))
     if beside.shares:
         share = whole_gpus(share.count + beside.shares.count, share.resource)
     return replace(beside, shares=share)
 
 
 def _with_least(claims: Claims | None, share: Shares) -> Claims | None:
-    """The claims with this share on each device."""
     if claims is None:
         return None
     return replace(claims, devices=tuple(replace(claim, requested=share) for claim in claims.devices))

@@ -51,7 +51,6 @@ class DemandLearner:
             self._learn(pod)
 
     def forget(self, key: str) -> None:
-        """The pod is gone."""
         self._untaught.pop(key, None)
 
     def keep(self, keys: frozenset[str]) -> None:

@@ -44,7 +44,6 @@ class NodeTable(Mapping[str, Node]):
         return len(self._nodes)
 
     def put(self, record: Node | KoordinatorDevice | MigLayouts) -> list[str]:
-        """Add or replace an object."""
         match record:
             case Node():
                 known = self._nodes.get(record.name)
@@ -59,7 +58,6 @@ class NodeTable(Mapping[str, Node]):
                 return self._set_layouts(record.node, record)
 
     def remove(self, kind: NodeKind, key: str) -> list[str]:
-        """Forget an object."""
         match kind:
             case "Node":
                 self._nodes.pop(key, None)

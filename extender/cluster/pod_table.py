@@ -57,7 +57,6 @@ class PodTable(Mapping[str, Pod]):
         return changed | {pod.node_name}
 
     def remove(self, key: str) -> set[str]:
-        """Forget a pod that is gone or has ended."""
         self.problems.pop(key, None)
         self._allocations.release(key)
         pod = self._pods.pop(key, None)
@@ -80,7 +79,6 @@ class PodTable(Mapping[str, Pod]):
         return {pod.node_name}
 
     def forget(self, assumed: AssumedPod) -> set[str]:
-        """Do not count an assumed pod any more."""
         self.assumed.remove(assumed)
         self._allocations.release(assumed.key)
         known = self.by_uid(assumed.pod.uid)
@@ -111,8 +109,7 @@ class PodTable(Mapping[str, Pod]):
     def allocations_of(self, pod: Pod) -> list[Allocation]:
         """All that the pod has in the fleet, also where it is assumed."""
         keys = [pod.key, *(assumed.key for assumed in self.assumed.of(pod.uid))]
-        found = (self._allocations.allocation_of(key) for key in keys)
-        return [allocation for allocation in found if allocation is not None]
+        return [*filter(None, map(self._allocations.allocation_of, keys))]
 
     def _allocate(self, key: str, pod: Pod, history: ClaimHistory | None = None) -> None:
         """Allocate what the pod has of its node under this key, or nominate it, or release what it had."""

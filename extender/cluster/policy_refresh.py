@@ -26,7 +26,6 @@ class PolicyRefresher:
         self._refreshed_at = -math.inf
 
     async def run(self) -> None:
-        """Check until cancelled."""
         while True:
             await self.refresh_if_due()
             await asyncio.sleep(INTERVAL)

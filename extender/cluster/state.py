@@ -126,14 +126,14 @@ class State:
                 self.overcommitted.add(name)
                 log.warning("%s: node is over-committed: its pods have more GPU than its allocatable", name)
 
-    def _blocked_because(self, row: int, but_for: str = "") -> Reason:
-        """Why a node takes nothing at all; ``but_for`` is the UID of a pod that does not count."""
+    def _blocked_because(self, row: int, ignored_uid: str = "") -> Reason:
+        """Why a node takes nothing at all, without the pod of ``ignored_uid``."""
         spec = self.fleet.specs[row]
         assert spec is not None
         writer = WRITERS.get(spec.sharing_resource) if self.binds else None
         if spec.blocked or writer is None:
             return spec.blocked
-        others = (pod for pod in self.pods.on_node(spec.name) if pod.uid != but_for)
+        others = (pod for pod in self.pods.on_node(spec.name) if pod.uid != ignored_uid)
         busy = writer.plugin_may_confuse(self.nodes[spec.name], others)
         return Reason.PLUGIN_BUSY if busy else Reason.FITS
 
@@ -168,9 +168,9 @@ class State:
         if not own and not placements:  # as for most pods that wait
             yield self.fleet
             return
-        blocked = {one.row: Reason(int(self.fleet.arrays.blocked[one.row])) for one in own}
+        blocked = {held.row: Reason(int(self.fleet.arrays.blocked[held.row])) for held in own}
         for row in blocked:
-            self.fleet.block(row, self._blocked_because(row, but_for=pod.uid))
+            self.fleet.block(row, self._blocked_because(row, ignored_uid=pod.uid))
         applied = map(self.allocations.allocation_if_bound, placements)
         try:
             with self.fleet.without(own), self.fleet.holding(applied):

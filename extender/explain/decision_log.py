@@ -53,7 +53,6 @@ class Decisions:
         return len(self._deferred) == 1
 
     def flush(self) -> None:
-        """Explain the deferred decisions."""
         while self._deferred:
             pod, explain = self._deferred.popleft()
             with self._failures.caught("explain"):

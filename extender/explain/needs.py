@@ -28,18 +28,14 @@ class Need:
 
 
 def shortfall(fleet: Fleet, rows: Rows, request: Request) -> npt.NDArray[np.float64]:
-    """How far each row is from what is asked, (len(rows),): the sum of what is missing of each thing, as a
-    part of what is asked."""
+    """How much each row lacks, (len(rows),): the missing part (0 to 1) of each amount asked for, added up."""
     missing = np.zeros(rows.size, np.float64)
     amounts = (fleet.arrays.free_cpu, request.cpu_milli), (fleet.arrays.free_memory, request.memory_bytes)
     for free, asked in amounts:
         missing += np.maximum(asked - free[rows], 0) / max(asked, 1)
     for name, count in request.devices:
-        free_devices = (
-            fleet.arrays.free_devices[fleet.names.resources[name]][rows]
-            if name in fleet.names.resources
-            else 0
-        )
+        resource = fleet.names.resources.get(name)
+        free_devices = 0 if resource is None else fleet.arrays.free_devices[resource][rows]
         missing += np.maximum(count - free_devices, 0) / count
     if (part := request.shares) and part.compute_milli:
         largest = (fleet.arrays.compute * fleet.arrays.divisible)[:, rows].max(axis=0)
@@ -80,18 +76,13 @@ def _missing_gpus(fleet: Fleet, row: int, request: Request, part: Shares) -> Nee
     gpus = range(len(spec.gpus))
     asked_mib = [share_mib(fleet, row, gpu, part) for gpu in gpus]
     usable = [gpu for gpu in gpus if fleet.arrays.divisible[gpu, row]]
-    enough = sum(
-        bool(
-            fleet.arrays.compute[gpu, row] >= part.compute_milli
-            and fleet.arrays.memory[gpu, row] >= asked_mib[gpu]
-        )
-        for gpu in usable
-    )
+    compute = {gpu: int(fleet.arrays.compute[gpu, row]) for gpu in usable}
+    memory = {gpu: int(fleet.arrays.memory[gpu, row]) for gpu in usable}
+    milli, mib = part.compute_milli, max(asked_mib, default=0)
+    enough = sum(compute[gpu] >= milli and memory[gpu] >= asked_mib[gpu] for gpu in usable)
     if enough >= part.count:
         return None
-    milli, mib = part.compute_milli, max(asked_mib, default=0)
-    free_milli = max((int(fleet.arrays.compute[gpu, row]) for gpu in usable), default=0)
-    free_mib = max((int(fleet.arrays.memory[gpu, row]) for gpu in usable), default=0)
+    free_milli, free_mib = max(compute.values(), default=0), max(memory.values(), default=0)
     asked_gib, free_gib = _gib(mib, free_mib)
     amounts = [f"{milli / 10:g} % of its compute"] * bool(milli) + [f"{asked_gib} GiB"] * bool(mib)
     size = f" with {' and '.join(amounts)} free" if amounts else ""

@@ -102,9 +102,8 @@ def view_node(state: State, name: str, now: float) -> NodeView | None:
     if row is None or spec is None:
         return None
     fleet = state.fleet
-    closed = (
-        Reason.OVERCOMMITTED if fleet.arrays.overcommitted[row] else Reason(int(fleet.arrays.blocked[row]))
-    )
+    blocked = Reason(int(fleet.arrays.blocked[row]))
+    closed = Reason.OVERCOMMITTED if fleet.arrays.overcommitted[row] else blocked
     return NodeView(
         name=name,
         model=spec.model or spec.product,
@@ -163,9 +162,8 @@ def _holders(state: State, node: str, now: float) -> Iterator[HolderView]:
     for key in state.allocations.pods_on(node):
         assumed = state.assumed_pods.by_key(key)
         allocation = state.allocations.allocation_of(key)
-        pod = assumed.pod if assumed else state.pods.get(key)
-        if allocation is None or pod is None:
-            continue
+        pod = assumed.pod if assumed else state.pods[key]
+        assert allocation is not None  # the node is known
         gpus = tuple(gpu for gpu, _, _ in allocation.shares)
         device_ids = tuple(device for _, device in pod.devices)
         yield HolderView(

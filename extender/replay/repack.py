@@ -26,6 +26,7 @@ from extender.cluster.factory import prior_of, state_of
 from extender.dialects.pod_request import RequestError, request_of
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Pod
+from extender.replay.runs import Progress
 from extender.replay.traces import BadInput
 from extender.settings import Settings
 from extender.source.snapshot import SnapshotSource, read
@@ -36,7 +37,6 @@ from packing.policies.registry import POLICIES
 from packing.replay.pick_node import NodePicker
 from packing.replay.placer import Placer
 
-Progress = Callable[[str, float], None]
 Flags = npt.NDArray[np.bool_]
 _TODAY = "today"
 
@@ -112,8 +112,8 @@ class _Cluster:
     @contextmanager
     def emptied(self) -> Iterator[Fleet]:
         """The fleet without the pods that are placed again; afterwards it is exactly as before."""
-        taken = (self.state.allocations.allocation_of(pod.key) for pod in self.pods)
-        with self.state.fleet.without([held for held in taken if held is not None]):
+        held = (self.state.allocations.allocation_of(pod.key) for pod in self.pods)
+        with self.state.fleet.without([*filter(None, held)]):
             yield self.state.fleet
 
 

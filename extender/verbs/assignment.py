@@ -70,12 +70,10 @@ def refuse_unassignable(
 
 def _takes_shared_gpus(fleet: Fleet, request: Request) -> npt.NDArray[np.bool_]:
     """(N,) whether the request takes GPUs, or parts of them, that are placed device by device."""
-    if request.shares:
-        shared: npt.NDArray[np.bool_] = fleet.arrays.sharing == fleet.names.sharing_resources.get(
-            request.shares.resource, -1
-        )
-        return shared
     takes = np.zeros(fleet.arrays.capacity, bool)
+    if request.shares:
+        takes |= fleet.arrays.sharing == fleet.names.sharing_resources.get(request.shares.resource, -1)
+        return takes
     for name, _ in request.devices:
         if name in fleet.names.resources:
             takes |= fleet.arrays.divisible_pool[fleet.names.resources[name]] > 0

@@ -44,7 +44,6 @@ class Evaluation:
 
     @property
     def fitting(self) -> int:
-        """How many of the nodes fit."""
         return int(np.count_nonzero(self.codes == Reason.FITS))
 
     @property
@@ -61,8 +60,8 @@ def evaluate(
     rows = state.rows(names)
     codes, cost = _evaluate_counted(state, pod, request, (), rows, possibly_bound)
     dra = _dra_resources(state, pod, request, names)
-    for resources in {one for one in dra if one}:
-        there = np.array([one == resources for one in dra])
+    for resources in {*dra} - {()}:
+        there = np.array([offered == resources for offered in dra])
         codes[there], cost[there] = _evaluate_counted(
             state, pod, request, resources, rows[there], possibly_bound
         )
@@ -106,8 +105,8 @@ def _evaluate_counted(
 
 
 def dra_resources_on(state: State, pod: Pod, request: Request, node: str) -> tuple[str, ...]:
-    """Which of the extended resources asked for the node offers as devices of DRA (KEP-5004): those that it
-    does not advertise and that a device class stands for, and those that are named after their class."""
+    """The extended resources asked for that the node offers as devices of DRA (KEP-5004): those of a device
+    class that it does not advertise itself, and those that are named after their class."""
     return next(iter(_dra_resources(state, pod, request, (node,))), ())
 
 
@@ -132,8 +131,8 @@ def _offered(state: State, mapped: list[str], node: str) -> Iterator[str]:
 
 
 def wants_only_dra(pod: Pod, request: Request, dra: tuple[str, ...]) -> bool:
-    """Whether the pod asks for nothing but devices of DRA, where these resources are. Whether there are any
-    is for kube-scheduler to say."""
+    """Whether the pod asks for nothing but devices of DRA, on a node that offers these resources as such.
+    kube-scheduler checks whether any are free."""
     return bool(dra or pod.spec.claims) and not without_resources(request, dra).wants_gpu
 
 
@@ -141,7 +140,7 @@ def without_resources(request: Request, resources: tuple[str, ...]) -> Request:
     """The request without these counted devices. The same object without any: caches know it."""
     if not resources:
         return request
-    return replace(request, devices=tuple(one for one in request.devices if one[0] not in resources))
+    return replace(request, devices=tuple(device for device in request.devices if device[0] not in resources))
 
 
 def _forecast(state: State, pod: Pod, names: NodeNames, dra: list[tuple[str, ...]]) -> tuple[Forecast, ...]:

@@ -43,18 +43,11 @@ def preempt(state: State, args: PreemptArgs, possibly_bound: PossiblyBound = ())
 
 def _victims(state: State, node: str, candidate: Candidate) -> list[Pod]:
     """The victims, highest priority first; empty where one is not known to run on the node."""
-    found = [_bound_pod(state, node, uid) for uid in dict.fromkeys(candidate.victims)]  # each is evicted once
-    known = [pod for pod in found if pod is not None]
-    return sorted(known, key=lambda pod: -pod.priority) if len(known) == len(found) else []
-
-
-def _bound_pod(state: State, node: str, uid: str) -> Pod | None:
-    """The pod of this UID if the watch shows it bound to the node, or it is assumed there."""
-    pod = state.pods.by_uid(uid)
-    if pod is not None and pod.node_name == node:
-        return pod
-    assumed = state.assumed_pods.on(uid, node)
-    return assumed.pod if assumed else None
+    on_node = {pod.uid: pod for pod in state.pods.on_node(node)}
+    victims = dict.fromkeys(candidate.victims)  # each is evicted once
+    if not victims.keys() <= on_node.keys():
+        return []
+    return sorted((on_node[uid] for uid in victims), key=lambda pod: -pod.priority)
 
 
 def _fits_without(

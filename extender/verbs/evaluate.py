@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import repeat
 
@@ -71,21 +72,38 @@ def evaluate(
 
 
 def reason_on(
-    state: State, pod: Pod, request: Request, node: str, possibly_bound: PossiblyBound = ()
+    state: State, pod: Pod, request: Request, node: str, possibly_bound: PossiblyBound, *, idle: bool = False
 ) -> Reason:
-    """The reason code of one node, as ``evaluate`` gives it."""
+    """The reason code of one node, as in ``evaluate``; ``idle``: as if its device plugin were not busy."""
     row = state.fleet.rows.get(node)
     if row is None:
         return Reason.UNKNOWN_NODE
-    resources = dra_resources_on(state, pod, request, node)
-    if wants_only_dra(pod, request, resources):
+    dra = next(iter(_dra_resources(state, pod, request, [node])), ())
+    if _wants_only_dra(pod, request, dra):
         return Reason.FITS
-    with state.fleet_view_for(pod, possibly_bound) as fleet:
-        codes = codes_for(state, fleet, pod, without_resources(request, resources), np.array([row]))
+    with (
+        state.fleet_view_for(pod, possibly_bound) as fleet,
+        _with_idle_plugin(fleet, row) if idle else nullcontext(),
+    ):
+        codes = _codes_for(state, fleet, pod, _without_resources(request, dra), np.array([row]))
         return Reason(int(codes[0]))
 
 
-def codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> npt.NDArray[np.int8]:
+@contextmanager
+def _with_idle_plugin(fleet: Fleet, row: int) -> Iterator[None]:
+    """Inside the block, a node is open although its device plugin is busy starting a pod."""
+    reason = Reason(int(fleet.arrays.blocked[row]))
+    if reason is not Reason.PLUGIN_BUSY:
+        yield
+        return
+    fleet.block(row, Reason.FITS)
+    try:
+        yield
+    finally:
+        fleet.block(row, reason)
+
+
+def _codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> npt.NDArray[np.int8]:
     """Reason codes for these rows of the pod's fleet view: (len(rows),). Devices of DRA do not count."""
     codes = np.append(reasons_for(fleet, request), np.int8(Reason.UNKNOWN_NODE))[rows]  # row -1 is the last
     return refuse_unassignable(state, fleet, pod, request, rows, codes)
@@ -96,22 +114,18 @@ def _evaluate_counted(
 ) -> tuple[npt.NDArray[np.int8], Floats]:
     """Reason codes and costs for these rows, (len(rows),) each, without the resources that are ``dra``
     there."""
-    if wants_only_dra(pod, request, dra):
+    if _wants_only_dra(pod, request, dra):
         codes = np.where(rows < 0, Reason.UNKNOWN_NODE, Reason.FITS).astype(np.int8)
         return codes, np.zeros(rows.size, np.float32)
-    request = without_resources(request, dra)
+    request = _without_resources(request, dra)
     with state.fleet_view_for(pod, possibly_bound) as fleet:
-        return codes_for(state, fleet, pod, request, rows), state.policy.cost(fleet, request)[rows]
-
-
-def dra_resources_on(state: State, pod: Pod, request: Request, node: str) -> tuple[str, ...]:
-    """The extended resources asked for that the node offers as devices of DRA (KEP-5004): those of a device
-    class that it does not advertise itself, and those that are named after their class."""
-    return next(iter(_dra_resources(state, pod, request, (node,))), ())
+        return _codes_for(state, fleet, pod, request, rows), state.policy.cost(fleet, request)[rows]
 
 
 def _dra_resources(state: State, pod: Pod, request: Request, names: Iterable[str]) -> list[tuple[str, ...]]:
-    """``dra_resources_on`` for every name; empty where no class stands for anything asked for."""
+    """The extended resources asked for that each node offers as devices of DRA (KEP-5004): those of a device
+    class that it does not advertise itself, and those that are named after their class. Empty if no class
+    stands for anything asked for."""
     by_name = class_resources(pod.spec)
     mapped = [name for name, _ in request.devices if name in state.devices.extended_resources]
     if not (by_name or mapped):
@@ -130,13 +144,13 @@ def _offered(state: State, mapped: list[str], node: str) -> Iterator[str]:
                 yield name
 
 
-def wants_only_dra(pod: Pod, request: Request, dra: tuple[str, ...]) -> bool:
+def _wants_only_dra(pod: Pod, request: Request, dra: tuple[str, ...]) -> bool:
     """Whether the pod asks for nothing but devices of DRA, on a node that offers these resources as such.
     kube-scheduler checks whether any are free."""
-    return bool(dra or pod.spec.claims) and not without_resources(request, dra).wants_gpu
+    return bool(dra or pod.spec.claims) and not _without_resources(request, dra).wants_gpu
 
 
-def without_resources(request: Request, resources: tuple[str, ...]) -> Request:
+def _without_resources(request: Request, resources: tuple[str, ...]) -> Request:
     """The request without these counted devices. The same object without any: caches know it."""
     if not resources:
         return request

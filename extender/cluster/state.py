@@ -49,6 +49,19 @@ PossiblyBound: TypeAlias = Sequence[tuple[Pod, str]]
 would have there."""
 
 
+@contextmanager
+def blocked_as(fleet: Fleet, reasons: Mapping[int, Reason]) -> Iterator[None]:
+    """Inside the block, these rows are blocked for these reasons, or open for ``FITS``."""
+    before = {row: Reason(int(fleet.arrays.blocked[row])) for row in reasons}
+    for row, reason in reasons.items():
+        fleet.block(row, reason)
+    try:
+        yield
+    finally:
+        for row, reason in before.items():
+            fleet.block(row, reason)
+
+
 class State:
     """What Stowage knows of the cluster, in one table for each group of objects: ``nodes``, ``pods`` and
     ``devices`` (of Dynamic Resource Allocation). ``allocations`` say which pod has what of the ``fleet``.
@@ -168,16 +181,10 @@ class State:
         if not own and not placements:  # as for most pods that wait
             yield self.fleet
             return
-        blocked = {held.row: Reason(int(self.fleet.arrays.blocked[held.row])) for held in own}
-        for row in blocked:
-            self.fleet.block(row, self._blocked_because(row, ignored_uid=pod.uid))
+        blocked = {held.row: self._blocked_because(held.row, ignored_uid=pod.uid) for held in own}
         applied = map(self.allocations.allocation_if_bound, placements)
-        try:
-            with self.fleet.without(own), self.fleet.holding(applied):
-                yield self.fleet
-        finally:
-            for row, reason in blocked.items():
-                self.fleet.block(row, reason)
+        with blocked_as(self.fleet, blocked), self.fleet.without(own), self.fleet.holding(applied):
+            yield self.fleet
 
     def assume(self, pod: Pod, node: str, assignment: Mapping[str, str], now: float) -> AssumedPod:
         """Count the pod as bound to a node with these annotations, before the API server is asked.

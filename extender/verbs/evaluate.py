@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
 
-from extender.cluster.state import PossiblyBound, Rows, State
+from extender.cluster.state import PossiblyBound, Rows, State, blocked_as
 from extender.dra.extended_resources import class_resources
 from extender.dra.forecast import FIRST_AVAILABLE_PENALTY, Forecast
 from extender.k8s.objects import Pod
@@ -81,26 +80,11 @@ def reason_on(
     dra = next(iter(_dra_resources(state, pod, request, [node])), ())
     if _wants_only_dra(pod, request, dra):
         return Reason.FITS
-    with (
-        state.fleet_view_for(pod, possibly_bound) as fleet,
-        _with_idle_plugin(fleet, row) if idle else nullcontext(),
-    ):
-        codes = _codes_for(state, fleet, pod, _without_resources(request, dra), np.array([row]))
-        return Reason(int(codes[0]))
-
-
-@contextmanager
-def _with_idle_plugin(fleet: Fleet, row: int) -> Iterator[None]:
-    """Inside the block, a node is open although its device plugin is busy starting a pod."""
-    reason = Reason(int(fleet.arrays.blocked[row]))
-    if reason is not Reason.PLUGIN_BUSY:
-        yield
-        return
-    fleet.block(row, Reason.FITS)
-    try:
-        yield
-    finally:
-        fleet.block(row, reason)
+    with state.fleet_view_for(pod, possibly_bound) as fleet:
+        busy = idle and fleet.arrays.blocked[row] == Reason.PLUGIN_BUSY
+        with blocked_as(fleet, {row: Reason.FITS} if busy else {}):
+            codes = _codes_for(state, fleet, pod, _without_resources(request, dra), np.array([row]))
+            return Reason(int(codes[0]))
 
 
 def _codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> npt.NDArray[np.int8]:

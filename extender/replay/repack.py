@@ -134,9 +134,8 @@ def replay_snapshot(
         policy = POLICIES[name](prior=prior, minimum_milli=minimum)
         with cluster.emptied() as fleet:
             placer = Placer(fleet, policy, NodePicker(order, sample=sample))
-            allocations, failed = _place_all(
-                placer, cluster.pods, partial(progress, f"{cluster.name} {name}")
-            )
+            report = partial(progress, f"{cluster.name} {name}")
+            allocations, failed = _place_all(placer, cluster.pods, report)
             rows.append(_row(cluster, name, failed, time.perf_counter() - started))
             for allocation in allocations:
                 fleet.give_back(allocation)
@@ -162,12 +161,9 @@ def _place_all(
 
 def _row(cluster: _Cluster, policy: str, failed: list[str], seconds: float) -> dict[str, Any]:
     """The figures of the fleet as it is now."""
-    fleet, counted = cluster.state.fleet, cluster.gpus
-    whole = (
-        (fleet.arrays.compute == fleet.arrays.compute_capacity)
-        & (fleet.arrays.memory == fleet.arrays.memory_capacity)
-        & counted
-    )
+    arrays, counted = cluster.state.fleet.arrays, cluster.gpus
+    whole = counted & (arrays.compute == arrays.compute_capacity)
+    whole &= arrays.memory == arrays.memory_capacity
     has_gpus = counted.any(axis=0)
     return {
         "trace": cluster.name,

@@ -109,15 +109,14 @@ def _rows(work: str, args: argparse.Namespace, settings: Settings) -> list[dict[
     from extender.replay.repack import replay_snapshot
     from extender.replay.runs import replay_timeline, replay_trace
 
+    sample, progress = args.sample, _show_progress()
     if work == "snapshot":
-        return replay_snapshot(args.snapshot, args.policy, settings, args.sample, _show_progress())
+        return replay_snapshot(args.snapshot, args.policy, settings, sample, progress)
     if work == "timeline":
-        return replay_timeline(
-            args.nodes, args.pods, args.policy, sample=args.sample, progress=_show_progress()
-        )
+        return replay_timeline(args.nodes, args.pods, args.policy, sample=sample, progress=progress)
     return replay_trace(
         args.nodes, args.pods, args.policy, args.seeds,
-        sample=args.sample, minimum_milli=settings.minimum_slice_milli, progress=_show_progress(),
+        sample=sample, minimum_milli=settings.minimum_slice_milli, progress=progress,
     )  # fmt: skip
 
 

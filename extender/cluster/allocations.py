@@ -1,4 +1,4 @@
-"""Allocations: which pod has what of which node, and which waiting pods are nominated to a node.
+"""Allocations: what each bound pod has of its node, and which waiting pods are nominated to a node.
 
 Which GPUs a pod has on a node that shares GPUs is worked out here, once both pod and node are known;
 contradictions are kept as problems. Pods are kept by the *name* of their node: a pod may be seen before its
@@ -22,6 +22,21 @@ from packing.model.node_spec import NodeSpec
 from packing.model.request import Request, Shares
 
 log = logging.getLogger(__name__)
+
+
+class Problems(dict[str, str]):
+    """What cannot be read, or contradicts something else: by the name of a node, the key of a pod or another
+    object."""
+
+    def report(self, subject: str, problem: str, consequence: str = "") -> bool:
+        """Keep a problem, "" for none any more. A new one is logged; returns whether it is new."""
+        if not problem:
+            self.pop(subject, None)
+        elif self.get(subject) != problem:
+            log.warning("%s: %s%s", subject, problem, consequence)
+            self[subject] = problem
+            return True
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +66,7 @@ class Allocations:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self.problems: dict[str, str] = {}
+        self.problems = Problems()
         self.contradictions = 0
         self._placements: dict[str, Placement] = {}
         self._allocated: dict[str, Allocation] = {}
@@ -59,12 +74,12 @@ class Allocations:
         self._on_node: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._nominated: dict[str, Placement] = {}
 
-    def put_node(self, shape: NodeSpec) -> None:
-        """Add or replace a node, and allocate anew what its pods have. Raises TooMany, as ``Fleet.put``."""
-        if shape.name in self._fleet.rows:
-            self._forget_allocated(shape.name)
-        self._fleet.put(shape)
-        for key in self._on_node.get(shape.name, ()):
+    def put_node(self, spec: NodeSpec) -> None:
+        """Add or replace a node, and allocate again what its pods have. Raises TooMany, as ``Fleet.put``."""
+        if spec.name in self._fleet.rows:
+            self._forget_allocated(spec.name)
+        self._fleet.put(spec)
+        for key in self._on_node.get(spec.name, ()):
             self._allocate(key)
 
     def remove_node(self, name: str) -> None:
@@ -120,7 +135,6 @@ class Allocations:
         return self._allocated.get(key)
 
     def history_of(self, key: str) -> ClaimHistory | None:
-        """What was seen of the pod since it was bound."""
         return self._histories.get(key)
 
     def pods_on(self, node: str) -> list[str]:
@@ -145,26 +159,19 @@ class Allocations:
     def _allocate(self, key: str) -> None:
         placement, history = self._placements[key], self._histories[key]
         row = self._fleet.rows[placement.node]
-        shape = self._fleet.specs[row]
-        assert shape is not None
-        request, problem = reconcile_counts(shape, placement.request, history.reported)
+        spec = self._fleet.specs[row]
+        assert spec is not None
+        request, problem = reconcile_counts(spec, placement.request, history.reported)
         reconciled = reconcile_since_bound(
-            shape, placement.request, placement.claims, placement.possible, history
+            spec, placement.request, placement.claims, placement.possible, history
         )
-        self._report(key, "; ".join(filter(None, (problem, reconciled.problem))))
+        problems = "; ".join(filter(None, (problem, reconciled.problem)))
+        self.contradictions += self.problems.report(key, problems, "; the larger use counts")
         allocation = allocation_of(self._fleet, row, request)
         if reconciled.parts:
             allocation = replace(allocation, shares=reconciled.parts, slices=reconciled.slices)
         self._allocated[key] = allocation
         self._fleet.take(allocation)
-
-    def _report(self, key: str, problem: str) -> None:
-        if not problem:
-            self.problems.pop(key, None)
-        elif self.problems.get(key) != problem:
-            self.problems[key] = problem
-            self.contradictions += 1
-            log.warning("%s: pod %s; the larger use counts", key, problem)
 
     def _forget_allocated(self, node: str) -> None:
         for key in self._on_node.get(node, ()):

@@ -1,6 +1,6 @@
 """Assumed pods: bindings that were asked of the API server, and that the watch has not shown yet.
 
-The API server makes a binding or refuses it, or its answer is lost; the watch comes later than the answer.
+The API server makes a binding or refuses it, or its answer is lost; the watch shows it later than the answer.
 Until the outcome is known, the pod's resources count as allocated. An assumed pod is forgotten when
 
 - the watch shows the pod bound, deleted or ended;
@@ -40,7 +40,7 @@ class AssumedPod:
 
     @property
     def key(self) -> str:
-        """Its key in ``Allocations``. Never the pod's own, under which the watch's pod is kept."""
+        """Its key in ``Allocations``, which differs from the key of the pod that the watch shows."""
         return f"{self.pod.key} {self.pod.uid}@{self.pod.node_name}"
 
 
@@ -66,7 +66,6 @@ class AssumedPods:
         return self._by_uid.get(uid, {}).get(node)
 
     def by_key(self, key: str) -> AssumedPod | None:
-        """The one with this key in ``Allocations``."""
         return self._by_key.get(key)
 
     def put(self, assumed: AssumedPod) -> None:
@@ -75,7 +74,6 @@ class AssumedPods:
         self._by_key[assumed.key] = assumed
 
     def remove(self, assumed: AssumedPod) -> None:
-        """Forget it."""
         del self._by_key[assumed.key]
         of_pod = self._by_uid[assumed.pod.uid]
         del of_pod[assumed.pod.node_name]

@@ -3,14 +3,14 @@ the node.
 
 Claims are annotations: they can be missing, wrong or forged. Then the larger use counts, so that no GPU is
 given out twice, and the contradiction is a problem. A device that the node does not have could be any of its
-GPUs, so the claim counts on every one of them. Of the share asked for and the one claimed the larger counts.
+GPUs, so the claim counts on every one of them. The larger counts of the share asked for and the one claimed.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from extender.dialects.claims import Claim, Claims
 from extender.untrusted.limits import quoted, shorten
@@ -22,8 +22,11 @@ _ROUNDING = 2
 """MiB by which sharing systems may round a fraction of a GPU's memory differently."""
 _SIDECARS = 1
 """The stage of sidecars (see ``Claim``)."""
-Parts = tuple[tuple[int, int, int], ...]
-"""(GPU, compute milli, memory MiB), as in ``packing.fleet.fleet.Allocation``."""
+_Amount: TypeAlias = tuple[int, int]
+"""Compute in milli, memory in MiB."""
+_NOTHING: _Amount = (0, 0)
+Parts: TypeAlias = tuple[tuple[int, int, int], ...]
+"""(GPU, compute milli, memory MiB), as in ``packing.fleet.node_usage.Allocation``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,8 @@ def reconcile_claims(node: NodeSpec, request: Request, claims: Claims | None) ->
     usable, problems = _usable(node, asked, claims)
     use = _GpuUse(node, exact=claims is not None and claims.exact)
     problems += [use.add(claim) for claim in usable]
-    return ReconciledClaims(use.parts(), _joined(problems), use.slices())
+    problem = shorten("; ".join(dict.fromkeys(filter(None, problems))))
+    return ReconciledClaims(use.parts(), problem, use.slices())
 
 
 def reconcile_counts(
@@ -75,26 +79,18 @@ def _usable(
     node: NodeSpec, asked: Shares | None, claims: Claims | None
 ) -> tuple[tuple[Claim, ...], list[str]]:
     """Claims that can be used, at least one if the pod asks for a share, and the problems of the others."""
-    elsewhere = claims is not None and claims.node not in ("", node.name)
+    devices: tuple[Claim, ...] = ()
     problems = []
-    if claims is None or claims.problem or elsewhere:
-        problems.append(_problem_of(claims, elsewhere=elsewhere))
+    if claims is None:
+        problems.append("nothing says which GPU it has: it counts on every GPU of the node")
+    elif claims.node not in ("", node.name):
+        problems.append(f"claims GPUs of node {quoted(claims.node)}: it counts on every GPU of the node")
+    else:
+        devices = claims.devices
+        problems.append(claims.problem and f"annotation {claims.problem}")
     if asked is None:
         problems.append("claims GPU that the pod did not ask for")
-    devices = claims.devices if claims and not elsewhere else ()
     return devices or ((Claim("", requested=asked),) if asked else ()), problems
-
-
-def _problem_of(claims: Claims | None, *, elsewhere: bool) -> str:
-    if claims is None:
-        return "nothing says which GPU it has: it counts on every GPU of the node"
-    if elsewhere:
-        return f"claims GPUs of node {quoted(claims.node)}: it counts on every GPU of the node"
-    return f"annotation {claims.problem}"
-
-
-def _joined(problems: Iterable[str]) -> str:
-    return shorten("; ".join(dict.fromkeys(filter(None, problems))))
 
 
 def _share_on(gpu: Gpu, claim: Claim, *, exact: bool) -> tuple[int, int, str]:
@@ -114,11 +110,8 @@ def _share_on(gpu: Gpu, claim: Claim, *, exact: bool) -> tuple[int, int, str]:
         problem = "claims more GPU than the pod asks for"
     if milli > gpu.compute_milli or mib > gpu.memory_mib:
         problem = "claims more than the GPU has"
-    return (
-        min(max(milli, asked_milli), gpu.compute_milli),
-        min(max(mib, asked_mib), gpu.memory_mib),
-        problem,
-    )
+    milli, mib = max(milli, asked_milli), max(mib, asked_mib)
+    return min(milli, gpu.compute_milli), min(mib, gpu.memory_mib), problem
 
 
 def _slices_on(instances: Instances, claim: Claim, *, trusted: bool) -> tuple[int, str]:
@@ -129,28 +122,12 @@ def _slices_on(instances: Instances, claim: Claim, *, trusted: bool) -> tuple[in
 
 
 @dataclass(slots=True)
-class _Amount:
-    milli: int = 0
-    mib: int = 0
-
-    def add(self, milli: int, mib: int) -> None:
-        self.milli += milli
-        self.mib += mib
-
-
-@dataclass(slots=True)
 class _OnAny:
     """What counts on each GPU like ``gpu``, by stage, and the most in any stage but that of the sidecars."""
 
     gpu: Gpu
     stages: dict[int, _Amount] = field(default_factory=dict)
-    most_alone: tuple[int, int] = (0, 0)
-
-    def add(self, stage: int, milli: int, mib: int) -> None:
-        amount = self.stages.setdefault(stage, _Amount())
-        amount.add(milli, mib)
-        if stage != _SIDECARS:
-            self.most_alone = max(self.most_alone[0], amount.milli), max(self.most_alone[1], amount.mib)
+    most: _Amount = _NOTHING
 
 
 class _GpuUse:
@@ -163,7 +140,7 @@ class _GpuUse:
     def __init__(self, node: NodeSpec, *, exact: bool) -> None:
         self._gpus, self._exact = node.gpus, exact
         self._by_uuid = {gpu.uuid: index for index, gpu in reversed([*enumerate(node.gpus)]) if gpu.uuid}
-        self._on: defaultdict[int, defaultdict[int, _Amount]] = defaultdict(lambda: defaultdict(_Amount))
+        self._on: defaultdict[int, dict[int, _Amount]] = defaultdict(dict)
         self._anywhere: dict[tuple[int, int, Instances], _OnAny] = {}
         self._slices: defaultdict[int, int] = defaultdict(int)
 
@@ -174,7 +151,8 @@ class _GpuUse:
             return self._add_anywhere(claim)
         gpu = self._gpus[index]
         milli, mib, problem = _share_on(gpu, claim, exact=self._exact)
-        self._on[index][claim.stage].add(milli, mib)
+        stages = self._on[index]
+        stages[claim.stage] = _sum(stages.get(claim.stage, _NOTHING), (milli, mib))
         if gpu.instances:
             mask, mask_problem = _slices_on(gpu.instances, claim, trusted=not problem)
             self._slices[index] |= mask
@@ -193,7 +171,10 @@ class _GpuUse:
             self._anywhere = {_kind(gpu): _OnAny(gpu) for gpu in self._gpus}
         for on_any in self._anywhere.values():
             milli, mib, _ = _share_on(on_any.gpu, claim, exact=self._exact)
-            on_any.add(claim.stage, milli, mib)
+            amount = _sum(on_any.stages.get(claim.stage, _NOTHING), (milli, mib))
+            on_any.stages[claim.stage] = amount
+            if claim.stage != _SIDECARS:
+                on_any.most = _max(on_any.most, amount)
         return f"claims GPU {quoted(claim.device)}, which the node does not have" if claim.device else ""
 
     def parts(self) -> Parts:
@@ -204,18 +185,17 @@ class _GpuUse:
         used = range(len(self._gpus)) if self._anywhere else sorted(self._on)
         return tuple((gpu, *self._most(gpu)) for gpu in used)
 
-    def _most(self, index: int) -> tuple[int, int]:
+    def _most(self, index: int) -> _Amount:
         gpu = self._gpus[index]
-        here: Mapping[int, _Amount] = self._on.get(index, {})
-        on_any = self._anywhere.get(_kind(gpu)) if self._anywhere else None
-        any_stage = on_any.stages if on_any else {}
-        most = on_any.most_alone if on_any else (0, 0)
-        for stage in here:
+        here = self._on.get(index, {})
+        on_any = self._anywhere.get(_kind(gpu)) or _OnAny(gpu)
+        most = on_any.most
+        for stage, amount in here.items():
             if stage != _SIDECARS:
-                both = _sum(here.get(stage), any_stage.get(stage))
-                most = max(most[0], both[0]), max(most[1], both[1])
-        milli, mib = _sum(here.get(_SIDECARS), any_stage.get(_SIDECARS))
-        return min(milli + most[0], gpu.compute_milli + 1), min(mib + most[1], gpu.memory_mib + 1)
+                most = _max(most, _sum(amount, on_any.stages.get(stage, _NOTHING)))
+        sidecars = _sum(here.get(_SIDECARS, _NOTHING), on_any.stages.get(_SIDECARS, _NOTHING))
+        milli, mib = _sum(most, sidecars)
+        return min(milli, gpu.compute_milli + 1), min(mib, gpu.memory_mib + 1)
 
     def slices(self) -> tuple[tuple[int, int], ...]:
         """(GPU, mask) the slices in use of each GPU that is divided into MIG instances."""
@@ -224,8 +204,12 @@ class _GpuUse:
         return tuple((i, every_slice(gpu.instances)) for i, gpu in enumerate(self._gpus) if gpu.instances)
 
 
-def _sum(*amounts: _Amount | None) -> tuple[int, int]:
-    return sum(one.milli for one in amounts if one), sum(one.mib for one in amounts if one)
+def _sum(one: _Amount, other: _Amount) -> _Amount:
+    return one[0] + other[0], one[1] + other[1]
+
+
+def _max(one: _Amount, other: _Amount) -> _Amount:
+    return max(one[0], other[0]), max(one[1], other[1])
 
 
 def _kind(gpu: Gpu) -> tuple[int, int, Instances]:

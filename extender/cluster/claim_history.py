@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter, ge
 
 from extender.cluster.claim_check import ReconciledClaims, reconcile_claims
 from extender.dialects.claims import Claims
@@ -19,6 +20,8 @@ from packing.model.request import Request, Shares, whole_gpus
 _CHANGED = "its annotations have changed since it was bound"
 _ALTERNATIVES = 2
 """Shares of one pod, none of which covers another. More are counted as one that covers them all."""
+_amounts = attrgetter("count", "compute_milli", "memory_mib", "memory_milli")
+"""All of a share but its resource."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +117,14 @@ def _is_for(node: NodeSpec, claimed: RequestAndClaims) -> bool:
 def _as_granted(node: NodeSpec, request: Request, share: Shares) -> Request:
     """A request that cannot be read, with the share that the pod can have been given here; whole GPUs where
     its spec asks for those, too."""
-    others = replace(request, devices=tuple(one for one in request.devices if one[0] != share.resource))
-    beside = resolve_on(node, others)
+    others = tuple(device for device in request.devices if device[0] != share.resource)
+    beside = resolve_on(node, replace(request, devices=others))
     if beside.shares:
         share = whole_gpus(share.count + beside.shares.count, share.resource)
     return replace(beside, shares=share)
 
 
 def _with_least(claims: Claims | None, share: Shares) -> Claims | None:
-    """The claims with this share on each device."""
     if claims is None:
         return None
     return replace(claims, devices=tuple(replace(claim, requested=share) for claim in claims.devices))
@@ -130,26 +132,18 @@ def _with_least(claims: Claims | None, share: Shares) -> Claims | None:
 
 def _larger_of(one: ReconciledClaims, other: ReconciledClaims) -> ReconciledClaims:
     """The larger of both on each GPU; ``problem`` of the first."""
-    parts = {gpu: (milli, mib) for gpu, milli, mib in one.parts}
-    for gpu, milli, mib in other.parts:
-        before = parts.get(gpu, (0, 0))
-        parts[gpu] = max(milli, before[0]), max(mib, before[1])
-    slices = dict(one.slices)
+    compute, memory, slices = Counter[int](), Counter[int](), dict(one.slices)
+    for gpu, milli, mib in (*one.parts, *other.parts):
+        compute[gpu], memory[gpu] = max(milli, compute[gpu]), max(mib, memory[gpu])
     for gpu, mask in other.slices:
         slices[gpu] = mask | slices.get(gpu, 0)
-    in_order = tuple((gpu, *parts[gpu]) for gpu in sorted(parts))
-    return ReconciledClaims(in_order, one.problem, tuple(sorted(slices.items())))
+    parts = tuple((gpu, compute[gpu], memory[gpu]) for gpu in sorted(compute))
+    return ReconciledClaims(parts, one.problem, tuple(sorted(slices.items())))
 
 
 def _covers(one: Shares | None, other: Shares) -> bool:
     """Whether a share is at least as large as another of the same resource, on any GPU."""
-    return one is not None and (
-        one.resource == other.resource
-        and one.count >= other.count
-        and one.compute_milli >= other.compute_milli
-        and one.memory_mib >= other.memory_mib
-        and one.memory_milli >= other.memory_milli
-    )
+    return one is not None and one.resource == other.resource and all(map(ge, _amounts(one), _amounts(other)))
 
 
 def _largest(shares: tuple[Shares, ...], new: Shares) -> tuple[Shares, ...]:
@@ -157,18 +151,8 @@ def _largest(shares: tuple[Shares, ...], new: Shares) -> tuple[Shares, ...]:
     if any(_covers(one, new) for one in shares):
         return shares
     kept = (*(one for one in shares if not _covers(new, one)), new)
-    return kept if len(kept) <= _ALTERNATIVES else (_covering(kept),)
-
-
-def _covering(shares: Sequence[Shares]) -> Shares:
-    """A share that covers them all. They are of one resource, unless the owner edits the pod many times."""
-    first, *others = shares
-    for one in others:
-        first = Shares(
-            max(first.count, one.count),
-            max(first.compute_milli, one.compute_milli),
-            max(first.memory_mib, one.memory_mib),
-            max(first.memory_milli, one.memory_milli),
-            first.resource,
-        )
-    return first
+    if len(kept) <= _ALTERNATIVES:
+        return kept
+    # One that covers them all. They are of one resource, unless the owner edits the pod many times.
+    count, compute_milli, memory_mib, memory_milli = map(max, *map(_amounts, kept))
+    return (Shares(count, compute_milli, memory_mib, memory_milli, kept[0].resource),)

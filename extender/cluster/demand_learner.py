@@ -21,37 +21,36 @@ _MOST_REQUESTS = 1000
 
 class DemandLearner:
     """Shows each pod to the policy once: when the watch first shows it, or, where no node could host it then,
-    when it is bound. Before the nodes are known, pods wait for ``start``.
-
-    ``start`` and ``learn_from`` return how many pods the policy has learnt from.
+    when it is bound. Before the nodes are known, pods wait for ``start``. ``learnt`` counts the pods that the
+    policy has learnt from.
     """
 
     def __init__(self, policy: Policy, fleet: Fleet) -> None:
         self._policy, self._fleet = policy, fleet
+        self.learnt = 0
         self._started = False
         self._untaught: dict[str, None] = {}  # keys of pods, in the order in which they came
         self._hostable: dict[Request, bool] = {}
         self._hostable_at = fleet.replaced
 
-    def start(self, pods: Mapping[str, Pod]) -> int:
+    def start(self, pods: Mapping[str, Pod]) -> None:
         """All nodes are known: learn from the pods that came before them."""
-        if self._started:
-            return 0
-        self._started = True
-        return sum(self._learn(pods[key]) for key in [*self._untaught])
+        if not self._started:
+            self._started = True
+            for key in [*self._untaught]:
+                self._learn(pods[key])
 
-    def learn_from(self, pod: Pod, before: Pod | None) -> int:
+    def learn_from(self, pod: Pod, before: Pod | None) -> None:
         """Learn from a pod as the watch shows it; ``before`` is what it showed under this name."""
         if pod.terminated:
             self.forget(pod.key)
-            return 0
-        new = before is None or before.uid != pod.uid
-        if new:
+        elif before is None or before.uid != pod.uid:
             self._untaught[pod.key] = None
-        return self._learn(pod) if new or (before and before.node_name != pod.node_name) else 0
+            self._learn(pod)
+        elif before.node_name != pod.node_name:
+            self._learn(pod)
 
     def forget(self, key: str) -> None:
-        """The pod is gone."""
         self._untaught.pop(key, None)
 
     def keep(self, keys: frozenset[str]) -> None:
@@ -59,17 +58,16 @@ class DemandLearner:
         for key in self._untaught.keys() - keys:
             self.forget(key)
 
-    def _learn(self, pod: Pod) -> int:
+    def _learn(self, pod: Pod) -> None:
         if not self._started or pod.key not in self._untaught:
-            return 0
+            return
         request = _typical_request(pod)
-        if request is not None and not self._can_be_hosted(request):
-            return 0
-        self.forget(pod.key)
         if request is None:
-            return 0
-        self._policy.observe(request)
-        return 1
+            self.forget(pod.key)
+        elif self._can_be_hosted(request):
+            self.forget(pod.key)
+            self._policy.observe(request)
+            self.learnt += 1
 
     def _can_be_hosted(self, request: Request) -> bool:
         """Whether some node could host it when empty. The policy keeps no room for what nobody can get."""

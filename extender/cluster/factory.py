@@ -27,12 +27,10 @@ def state_of(settings: Settings) -> State:
 
 def policy_of(settings: Settings) -> GuardedPolicy:
     """The policy in force, whose errors fail no request. Raises ``SettingsError``."""
-    if settings.policy not in POLICIES:
+    if (make := POLICIES.get(settings.policy)) is None:
         names = ", ".join(POLICIES)
         raise SettingsError(f"policy: invalid value {settings.policy!r}; expected one of {names}")
-    policy = POLICIES[settings.policy](
-        prior=prior_of(settings.demand), minimum_milli=settings.minimum_slice_milli
-    )
+    policy = make(prior=prior_of(settings.demand), minimum_milli=settings.minimum_slice_milli)
     return GuardedPolicy(policy, fallback=POLICIES["best-fit"]())
 
 

@@ -9,9 +9,9 @@ once.
 from __future__ import annotations
 
 import logging
-import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -33,18 +33,17 @@ class Failures:
         self.counts: Counter[str] = Counter()
         self._logged: set[tuple[str, str]] = set()
 
-    def note(self, what: str) -> None:
-        """Count the exception that is being handled, and log the first of each kind."""
-        error = sys.exception()
-        self.counts[what] += 1
-        kind = what, type(error).__name__
-        if kind not in self._logged:
-            self._logged.add(kind)
-            _log.error(
-                "policy: %s failed; pods are placed without it; more failures of this kind are only counted",
-                what,
-                exc_info=True,
-            )
+    @contextmanager
+    def caught(self, what: str) -> Iterator[None]:
+        """An error in the block ends it, and is counted. The first of each kind is logged."""
+        try:
+            yield
+        except Exception as error:
+            self.counts[what] += 1
+            if (kind := (what, type(error).__name__)) not in self._logged:
+                self._logged.add(kind)
+                text = "policy: %s failed; pods are placed without it; more such failures are only counted"
+                _log.exception(text, what)
 
 
 class GuardedPolicy:
@@ -59,67 +58,50 @@ class GuardedPolicy:
         """Finite wherever the request fits."""
         fits = reasons_for(fleet, request) == Reason.FITS
         for policy in self._policies:
-            try:
+            with self.failures.caught("cost"):
                 cost = policy.cost(fleet, request)
                 if np.isfinite(cost[fits]).all():
                     return cost
                 raise ValueError("no finite cost for a node that fits")
-            except Exception:
-                self.failures.note("cost")
         return np.where(fits, 0, np.inf).astype(np.float32)
 
     def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
         for policy in self._policies:
-            try:
+            with self.failures.caught("choose"):
                 return policy.choose(fleet, request, row)
-            except Exception:
-                self.failures.note("choose")
         return freest_gpus(fleet, row, request)
 
     def terms(self, fleet: Fleet, request: Request, row: int) -> dict[str, float]:
         """Empty if the policy fails."""
-        try:
+        with self.failures.caught("terms"):
             return self.chosen.terms(fleet, request, row)
-        except Exception:
-            self.failures.note("terms")
-            return {}
+        return {}
 
     def observe(self, request: Request) -> None:
-        try:
+        with self.failures.caught("observe"):
             self.chosen.observe(request)
-        except Exception:
-            self.failures.note("observe")
 
     def plan(self, fleet: Fleet) -> Callable[[], object]:
         """If the plan fails, ``adopt`` ignores its result."""
-        try:
+        with self.failures.caught("plan"):
             plan = self.chosen.plan(fleet)
-        except Exception:
-            self.failures.note("plan")
-            return lambda: _NO_TABLES
-        return lambda: self._run_plan(plan)
+            return lambda: self._run_plan(plan)
+        return lambda: _NO_TABLES
 
     def _run_plan(self, plan: Callable[[], object]) -> object:
-        try:
+        with self.failures.caught("plan"):
             return plan()
-        except Exception:
-            self.failures.note("plan")
-            return _NO_TABLES
+        return _NO_TABLES
 
     def adopt(self, fleet: Fleet, tables: object) -> None:
         """If the policy fails, it keeps its old tables."""
-        if tables is _NO_TABLES:
-            return
-        try:
-            self.chosen.adopt(fleet, tables)
-        except Exception:
-            self.failures.note("adopt")
+        if tables is not _NO_TABLES:
+            with self.failures.caught("adopt"):
+                self.chosen.adopt(fleet, tables)
 
     def refresh(self, fleet: Fleet) -> None:
-        try:
+        with self.failures.caught("refresh"):
             self.chosen.refresh(fleet)
-        except Exception:
-            self.failures.note("refresh")
 
 
 _NO_TABLES = object()

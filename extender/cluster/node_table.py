@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Literal, TypeAlias
 
-from extender.cluster.allocations import Allocations
-from extender.cluster.problems import Problems
+from extender.cluster.allocations import Allocations, Problems
 from extender.inventory.mig_manager import LAYOUT_LABEL, applied_layout
-from extender.inventory.node_inventory import inventory_of
+from extender.inventory.node_inventory import Sources, inventory_of
 from extender.inventory.shared_gpus import InventoryError
 from extender.k8s.objects import KoordinatorDevice, MigLayout, MigLayouts, Node
 from extender.k8s.quantity import QuantityError
@@ -22,14 +22,15 @@ NodeKind: TypeAlias = Literal["Node", "Device", "ConfigMap"]
 class NodeTable(Mapping[str, Node]):
     """Nodes by name. Writes what they have into ``allocations``, and returns the nodes that it changed there.
 
-    ``koordinator_devices`` are by node; ``mig_layouts`` too, under "" those for all other nodes. A node whose
-    inventory cannot be read takes no pods, and is a problem.
+    ``sources`` say what each inventory was read from. A node whose inventory cannot be read has no sources,
+    takes no pods, and is a problem.
     """
 
     def __init__(self, allocations: Allocations) -> None:
         self.problems = Problems()
-        self.koordinator_devices: dict[str, KoordinatorDevice] = {}
-        self.mig_layouts: dict[str, MigLayouts] = {}
+        self.sources: dict[str, Sources] = {}
+        self._koordinator_devices: dict[str, KoordinatorDevice] = {}
+        self._mig_layouts: dict[str, MigLayouts] = {}  # by node; "" are those for all other nodes
         self._nodes: dict[str, Node] = {}
         self._allocations = allocations
 
@@ -43,31 +44,30 @@ class NodeTable(Mapping[str, Node]):
         return len(self._nodes)
 
     def put(self, record: Node | KoordinatorDevice | MigLayouts) -> list[str]:
-        """Add or replace an object."""
         match record:
             case Node():
                 known = self._nodes.get(record.name)
                 self._nodes[record.name] = record
-                if known is not None and _same_inventory(known, record):
+                if known is not None and _inventory_fields(known) == _inventory_fields(record):
                     return []
                 return self._read_inventories([record.name])
             case KoordinatorDevice():
-                self.koordinator_devices[record.name] = record
+                self._koordinator_devices[record.name] = record
                 return self._read_inventories([record.name])
             case MigLayouts():
                 return self._set_layouts(record.node, record)
 
     def remove(self, kind: NodeKind, key: str) -> list[str]:
-        """Forget an object."""
         match kind:
             case "Node":
                 self._nodes.pop(key, None)
+                self.sources.pop(key, None)
                 self.problems.pop(key, None)
                 self.problems.pop(_layouts_of(key), None)
                 self._allocations.remove_node(key)
                 return [key]
             case "Device":
-                self.koordinator_devices.pop(key, None)
+                self._koordinator_devices.pop(key, None)
                 return self._read_inventories([key])
             case "ConfigMap":
                 return self._set_layouts(key, None)
@@ -76,8 +76,8 @@ class NodeTable(Mapping[str, Node]):
         """Forget all objects of a kind but these. Reports where there are no MIG layouts at all."""
         by_kind: dict[NodeKind, Iterable[str]] = {
             "Node": self._nodes,
-            "Device": self.koordinator_devices,
-            "ConfigMap": self.mig_layouts or [""],
+            "Device": self._koordinator_devices,
+            "ConfigMap": self._mig_layouts or [""],
         }
         gone = [key for key in by_kind[kind] if key not in keys]
         return [node for key in gone for node in self.remove(kind, key)]
@@ -87,35 +87,30 @@ class NodeTable(Mapping[str, Node]):
         known = self._nodes.get(node)
         return known.labels if known else {}
 
-    def layouts_for(self, node: str) -> MigLayouts | None:
+    def _layouts_for(self, node: str) -> MigLayouts | None:
         """The MIG layouts that a node can have: its own, or else those for all nodes."""
-        return self.mig_layouts.get(node) or self.mig_layouts.get("")
+        return self._mig_layouts.get(node) or self._mig_layouts.get("")
 
     def _set_layouts(self, key: str, layouts: MigLayouts | None) -> list[str]:
         """Set the MIG layouts of one node, or of all (""). None: there are none any more."""
         node = self._nodes.get(key)
         concerned = [node] if node else [] if key else list(self._nodes.values())
-        before = [self._layout(node) for node in concerned]
-        if layouts is None:
-            self.mig_layouts.pop(key, None)
-        else:
-            self.mig_layouts[key] = layouts
-        after = [self._layout(node) for node in concerned]
-        self._report_layouts(key, layouts)
-        changed = (node.name for node, was, now in zip(concerned, before, after, strict=True) if was != now)
-        return self._read_inventories(changed)
-
-    def _report_layouts(self, key: str, layouts: MigLayouts | None) -> None:
+        before = {node.name: self._layout(node) for node in concerned}
         problem = ""
         if layouts is not None:
+            self._mig_layouts[key] = layouts
             problem = layouts.problem and f"{layouts.name}: {layouts.problem}"
-        elif not key or key in self._nodes:
-            problem = "the MIG manager's configmap is not there"
+        else:
+            self._mig_layouts.pop(key, None)
+            if node or not key:
+                problem = "the MIG manager's configmap is not there"
         self.problems.report(_layouts_of(key), problem)
+        changed = [node.name for node in concerned if self._layout(node) != before[node.name]]
+        return self._read_inventories(changed)
 
     def _layout(self, node: Node) -> tuple[str, bool, MigLayout | None] | None:
         """What a node's inventory depends on in its MIG layouts."""
-        layouts = self.layouts_for(node.name)
+        layouts = self._layouts_for(node.name)
         if layouts is None or LAYOUT_LABEL not in node.labels:
             return None
         return layouts.name, bool(layouts.layouts), applied_layout(node, layouts)
@@ -123,32 +118,25 @@ class NodeTable(Mapping[str, Node]):
     def _read_inventories(self, names: Iterable[str]) -> list[str]:
         known = [name for name in names if name in self._nodes]
         for name in known:
-            self._read_inventory(self._nodes[name])
+            self.sources.pop(name, None)
+            try:
+                devices, layouts = self._koordinator_devices.get(name), self._layouts_for(name)
+                inventory = inventory_of(self._nodes[name], devices, layouts)
+                self.sources[name] = inventory.sources
+                self._allocations.put_node(inventory.spec)
+                problem = inventory.problem
+            except (InventoryError, QuantityError, TooMany) as error:
+                self._allocations.put_node(NodeSpec(name, 0, 0, blocked=Reason.UNREADABLE))
+                problem = f"node takes nothing: {error}"
+            self.problems.report(name, problem)
         return known
-
-    def _read_inventory(self, node: Node) -> None:
-        try:
-            devices, layouts = self.koordinator_devices.get(node.name), self.layouts_for(node.name)
-            inventory = inventory_of(node, devices, layouts)
-            self._allocations.put_node(inventory.spec)
-            problem = inventory.problem
-        except (InventoryError, QuantityError, TooMany) as error:
-            self._allocations.put_node(NodeSpec(node.name, 0, 0, blocked=Reason.UNREADABLE))
-            problem = f"node takes nothing: {error}"
-        self.problems.report(node.name, problem)
 
 
 def _layouts_of(node: str) -> str:
     return f"MIG layouts of {node or 'all nodes'}"
 
 
-def _same_inventory(one: Node, other: Node) -> bool:
-    """Whether both are equal in all that an inventory is read from. Heartbeats change other fields."""
-    return _inventory_fields(one) == _inventory_fields(other)
-
-
-def _inventory_fields(node: Node) -> tuple[object, ...]:
-    return (
-        *(node.labels, node.annotations, node.allocatable),
-        *(node.taints, node.conditions, node.unreadable, node.problem),
-    )
+_inventory_fields = attrgetter(
+    "labels", "annotations", "allocatable", "taints", "conditions", "unreadable", "problem"
+)
+"""All that an inventory is read from. Heartbeats change other fields of a node."""

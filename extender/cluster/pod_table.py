@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from extender.cluster.allocations import Allocations, Placement
+from extender.cluster.allocations import Allocations, Placement, Problems
 from extender.cluster.assumed_pods import AssumedPod, AssumedPods
 from extender.cluster.claim_history import ClaimHistory
-from extender.cluster.problems import Problems
 from extender.dialects.pod_request import bound_request, claims_of
 from extender.inventory.devices import is_gpu_resource
 from extender.k8s.objects import Pod
@@ -53,11 +53,10 @@ class PodTable(Mapping[str, Pod]):
         history = self._allocations.history_of(assumed.key) if assumed and assumed.confirmed else None
         if pod.node_name:
             changed |= self.forget_all(pod.uid)  # first: it must not be allocated twice
-        self._allocate(pod, history)
+        self._allocate(pod.key, pod, history)
         return changed | {pod.node_name}
 
     def remove(self, key: str) -> set[str]:
-        """Forget a pod that is gone or has ended."""
         self.problems.pop(key, None)
         self._allocations.release(key)
         pod = self._pods.pop(key, None)
@@ -74,19 +73,17 @@ class PodTable(Mapping[str, Pod]):
         """Count a pod as bound; ``history`` is what was seen of it on this node. Ends its nomination."""
         pod = assumed.pod
         self.assumed.put(assumed)
-        if self._watched(pod) is not None:
+        if self.by_uid(pod.uid):
             self._allocations.release(pod.key)
-        if placement := self._placement(pod, pod.node_name):
-            self._allocations.allocate(assumed.key, placement, history)
+        self._allocate(assumed.key, pod, history)
         return {pod.node_name}
 
     def forget(self, assumed: AssumedPod) -> set[str]:
-        """Do not count an assumed pod any more."""
         self.assumed.remove(assumed)
         self._allocations.release(assumed.key)
-        known = self._watched(assumed.pod)
+        known = self.by_uid(assumed.pod.uid)
         if known is not None and not known.node_name:
-            self._allocate(known)  # it may be nominated
+            self._allocate(known.key, known)  # it may be nominated
         return {assumed.pod.node_name}
 
     def forget_all(self, uid: str) -> set[str]:
@@ -112,32 +109,27 @@ class PodTable(Mapping[str, Pod]):
     def allocations_of(self, pod: Pod) -> list[Allocation]:
         """All that the pod has in the fleet, also where it is assumed."""
         keys = [pod.key, *(assumed.key for assumed in self.assumed.of(pod.uid))]
-        found = (self._allocations.allocation_of(key) for key in keys)
-        return [allocation for allocation in found if allocation is not None]
+        return [*filter(None, map(self._allocations.allocation_of, keys))]
 
-    def _watched(self, pod: Pod) -> Pod | None:
-        """The same pod as the watch shows it."""
-        known = self._pods.get(pod.key)
-        return known if known is not None and known.uid == pod.uid else None
-
-    def _allocate(self, pod: Pod, history: ClaimHistory | None = None) -> None:
-        """Bring the allocation of the watch's pod up to date."""
-        node = pod.node_name or pod.nominated_node
-        placement = self._placement(pod, node) if node else None
-        if placement is None:
-            self._allocations.release(pod.key)
-        elif pod.node_name:
-            self._allocations.allocate(pod.key, placement, history)
-        elif not self.assumed.of(pod.uid):
-            self._allocations.nominate(pod.key, placement)
-
-    def _placement(self, pod: Pod, node: str) -> Placement | None:
-        """The pod on this node; None for one that waits and whose request cannot be read."""
-        held = bound_request(pod)
-        self.problems.report(pod.key, held.problem and f"request cannot be read: {held.problem}")
-        if not pod.node_name:
-            return None if held.problem else Placement(node, held.request, priority=pod.priority)
-        devices = Counter(name for name, _ in set(pod.devices) if is_gpu_resource(name))
-        reported = tuple(sorted(devices.items()))
-        claims = claims_of(pod)
-        return Placement(node, held.request, claims, reported, pod.priority, held.possible_shares, pod.uid)
+    def _allocate(self, key: str, pod: Pod, history: ClaimHistory | None = None) -> None:
+        """Allocate what the pod has of its node under this key, or nominate it, or release what it had."""
+        if not (node := pod.node_name or pod.nominated_node):
+            self._allocations.release(key)
+            return
+        bound = bound_request(pod)
+        self.problems.report(pod.key, bound.problem and f"request cannot be read: {bound.problem}")
+        placement = Placement(node, bound.request, priority=pod.priority)
+        if pod.node_name:
+            devices = Counter(name for name, _ in set(pod.devices) if is_gpu_resource(name))
+            placement = replace(
+                placement,
+                claims=claims_of(pod),
+                reported=tuple(sorted(devices.items())),
+                possible=bound.possible_shares,
+                uid=pod.uid,
+            )
+            self._allocations.allocate(key, placement, history)
+        elif bound.problem or self.assumed.of(pod.uid):
+            self._allocations.release(key)
+        else:
+            self._allocations.nominate(key, placement)

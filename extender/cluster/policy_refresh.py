@@ -26,7 +26,6 @@ class PolicyRefresher:
         self._refreshed_at = -math.inf
 
     async def run(self) -> None:
-        """Check until cancelled."""
         while True:
             await self.refresh_if_due()
             await asyncio.sleep(INTERVAL)
@@ -34,11 +33,12 @@ class PolicyRefresher:
     async def refresh_if_due(self) -> None:
         """Plan new tables or update the prices if ``Upkeep`` says so."""
         state, now = self._state, asyncio.get_running_loop().time()
-        due = self._upkeep.due(state.fleet, state.learnt, overdue=now - self._refreshed_at >= OVERDUE)
+        learnt = state.learner.learnt
+        due = self._upkeep.due(state.fleet, learnt, overdue=now - self._refreshed_at >= OVERDUE)
         if due is Due.NOTHING:
             return
         if due is Due.TABLES:
-            self._upkeep.plan_started(state.learnt)
+            self._upkeep.plan_started(learnt)
             tables = await asyncio.to_thread(state.policy.plan(state.fleet))
             state.policy.adopt(state.fleet, tables)
         else:

@@ -49,14 +49,27 @@ PossiblyBound: TypeAlias = Sequence[tuple[Pod, str]]
 would have there."""
 
 
+@contextmanager
+def blocked_as(fleet: Fleet, reasons: Mapping[int, Reason]) -> Iterator[None]:
+    """Inside the block, these rows are blocked for these reasons, or open for ``FITS``."""
+    before = {row: Reason(int(fleet.arrays.blocked[row])) for row in reasons}
+    for row, reason in reasons.items():
+        fleet.block(row, reason)
+    try:
+        yield
+    finally:
+        for row, reason in before.items():
+            fleet.block(row, reason)
+
+
 class State:
     """What Stowage knows of the cluster, in one table for each group of objects: ``nodes``, ``pods`` and
     ``devices`` (of Dynamic Resource Allocation). ``allocations`` say which pod has what of the ``fleet``.
 
     ``assumed_pods`` are bound as far as ``bind`` knows; the watch has not shown it yet. ``simulator``
     forecasts which devices claims get. ``overcommitted`` are nodes whose pods have more GPU than the node.
-    ``synced`` are the kinds whose first list has arrived. ``learnt`` counts the pods that the policy has
-    learnt from, ``failures`` errors in comparing nodes that fit, which refuse no pod.
+    ``synced`` are the kinds whose first list has arrived. ``failures`` counts errors in comparing nodes that
+    fit, which refuse no pod.
     ``binds``: Stowage writes which GPU a pod has, so a node takes nothing while its device plugin is busy.
     ``eviction_helps_extenders``: kube-scheduler looks for victims where only an extender refused (1.38 on).
     """
@@ -71,7 +84,6 @@ class State:
         self.devices = DeviceCache()
         self.simulator = AllocationSimulator(self.devices)
         self.learner = DemandLearner(policy, self.fleet)
-        self.learnt = 0
         self.synced: set[Kind] = set()
         self.overcommitted: set[str] = set()
         self.binds = False
@@ -86,16 +98,14 @@ class State:
             if isinstance(event, Listed):
                 self.synced.add(event.kind)
                 if event.kind == "Node":
-                    self.learnt += self.learner.start(self.pods)
+                    self.learner.start(self.pods)
 
     def _apply(self, event: Event) -> Iterable[str]:
         """Hand an event to the table of its kind; returns the nodes that it changed."""
         match event:
             case Upserted(Pod() as pod):
-                before = self.pods.get(pod.key)
-                changed = self.pods.put(pod)
-                self.learnt += self.learner.learn_from(pod, before)
-                return changed
+                self.learner.learn_from(pod, before=self.pods.get(pod.key))
+                return self.pods.put(pod)
             case Deleted("Pod", key):
                 self.learner.forget(key)
                 return self.pods.remove(key)
@@ -129,17 +139,16 @@ class State:
                 self.overcommitted.add(name)
                 log.warning("%s: node is over-committed: its pods have more GPU than its allocatable", name)
 
-    def _blocked_because(self, row: int, but_for: str = "") -> Reason:
-        """Why a node takes nothing at all; ``but_for`` is the UID of a pod that does not count."""
-        shape = self.fleet.specs[row]
-        assert shape is not None
-        writer = WRITERS.get(shape.sharing_resource) if self.binds else None
-        if shape.blocked or writer is None:
-            return shape.blocked
-        others = (pod for pod in self.pods.on_node(shape.name) if pod.uid != but_for)
-        return (
-            Reason.PLUGIN_BUSY if writer.plugin_may_confuse(self.nodes[shape.name], others) else Reason.FITS
-        )
+    def _blocked_because(self, row: int, ignored_uid: str = "") -> Reason:
+        """Why a node takes nothing at all, without the pod of ``ignored_uid``."""
+        spec = self.fleet.specs[row]
+        assert spec is not None
+        writer = WRITERS.get(spec.sharing_resource) if self.binds else None
+        if spec.blocked or writer is None:
+            return spec.blocked
+        others = (pod for pod in self.pods.on_node(spec.name) if pod.uid != ignored_uid)
+        busy = writer.plugin_may_confuse(self.nodes[spec.name], others)
+        return Reason.PLUGIN_BUSY if busy else Reason.FITS
 
     @property
     def problems(self) -> Mapping[str, str]:
@@ -160,28 +169,22 @@ class State:
     def fleet_view_for(self, pod: Pod, possibly_bound: PossiblyBound = ()) -> Iterator[Fleet]:
         """The fleet with nominated pods of at least this priority and with ``possibly_bound`` ones applied,
         and without this pod's own allocation. The exact old state after the block."""
-        own = self.pods.allocations_of(pod)
-        others = [(other, node) for other, node in possibly_bound if other.uid != pod.uid]
-        # A pod that may be bound counts there, and not where it is nominated.
-        bound = (self.pods.by_uid(other.uid) for other, _ in others)
-        ignored = {pod.key, *(known.key for known in bound if known)}
-        placements = self.allocations.nominated(ignored, pod.priority)
-        placements += [
-            Placement(node, request_of(other)) for other, node in others if node in self.fleet.rows
-        ]
+        own, ignored, placements = self.pods.allocations_of(pod), {pod.key}, []
+        for other, node in possibly_bound:
+            if other.uid == pod.uid:
+                continue
+            if known := self.pods.by_uid(other.uid):
+                ignored.add(known.key)  # it counts where it may be bound, and not where it is nominated
+            if node in self.fleet.rows:
+                placements.append(Placement(node, request_of(other)))
+        placements = self.allocations.nominated(ignored, pod.priority) + placements
         if not own and not placements:  # as for most pods that wait
             yield self.fleet
             return
-        blocked = {one.row: Reason(int(self.fleet.arrays.blocked[one.row])) for one in own}
-        for row in blocked:
-            self.fleet.block(row, self._blocked_because(row, but_for=pod.uid))
+        blocked = {held.row: self._blocked_because(held.row, ignored_uid=pod.uid) for held in own}
         applied = map(self.allocations.allocation_if_bound, placements)
-        try:
-            with self.fleet.without(own), self.fleet.holding(applied):
-                yield self.fleet
-        finally:
-            for row, reason in blocked.items():
-                self.fleet.block(row, reason)
+        with blocked_as(self.fleet, blocked), self.fleet.without(own), self.fleet.holding(applied):
+            yield self.fleet
 
     def assume(self, pod: Pod, node: str, assignment: Mapping[str, str], now: float) -> AssumedPod:
         """Count the pod as bound to a node with these annotations, before the API server is asked.

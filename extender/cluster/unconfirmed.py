@@ -1,6 +1,6 @@
 """Pods that kube-scheduler may have bound while the API server was away.
 
-A binding whose answer is lost may have happened. kube-scheduler takes it for failed and forgets the pod until
+A binding whose answer is lost may have happened. kube-scheduler treats it as failed and forgets the pod until
 its own watch is back; pods that it binds meanwhile are not on our watch yet. So after an outage both caches
 lack pods of the other, and both may over-allocate. For a while Stowage therefore counts the nodes that it
 answered as allocated, until its watch shows what became of the pods.

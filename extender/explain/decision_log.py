@@ -53,13 +53,10 @@ class Decisions:
         return len(self._deferred) == 1
 
     def flush(self) -> None:
-        """Explain the deferred decisions."""
         while self._deferred:
             pod, explain = self._deferred.popleft()
-            try:
+            with self._failures.caught("explain"):
                 self.add(pod, explain())
-            except Exception:  # an explanation that fails must not fail an answer to kube-scheduler
-                self._failures.note("explain")
 
     def add(self, pod: Pod, decision: Decision) -> None:
         """Keep a decision. One about another pod of the same name (another UID) replaces all before."""

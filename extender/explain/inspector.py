@@ -10,7 +10,7 @@ from time import monotonic
 from extender.cluster.state import PossiblyBound, State
 from extender.explain.decision_log import Decision, Decisions
 from extender.explain.node import NodeView, view_node
-from extender.explain.pod import Candidates, Explanation, explain_candidates
+from extender.explain.pod import Candidates, Explanation, explain
 from extender.k8s.objects import Pod
 from extender.source.snapshot import parse_pod
 
@@ -37,15 +37,11 @@ class Inspector:
     """Reads the state and the decisions, and changes neither of them."""
 
     def __init__(
-        self,
-        state: State,
-        decisions: Decisions,
-        possibly_bound: Callable[[], PossiblyBound] = lambda: (),
+        self, state: State, decisions: Decisions, possibly_bound: Callable[[], PossiblyBound] = lambda: ()
     ) -> None:
         self._state, self._decisions, self._possibly_bound = state, decisions, possibly_bound
 
     def node_names(self) -> list[str]:
-        """All nodes, sorted."""
         return sorted(self._state.fleet.rows)
 
     def node(self, name: str) -> NodeView | None:
@@ -80,4 +76,4 @@ class Inspector:
         for start in range(0, len(nodes), _AT_ONCE):
             candidates.add(nodes[start : start + _AT_ONCE])
             await asyncio.sleep(0)
-        return explain_candidates(self._state, pod, candidates, self._possibly_bound())
+        return explain(self._state, pod, candidates, self._possibly_bound())

@@ -28,18 +28,14 @@ class Need:
 
 
 def shortfall(fleet: Fleet, rows: Rows, request: Request) -> npt.NDArray[np.float64]:
-    """How far each row is from what is asked, (len(rows),): the sum of what is missing of each thing, as a
-    part of what is asked."""
+    """How much each row lacks, (len(rows),): the missing part (0 to 1) of each amount asked for, added up."""
     missing = np.zeros(rows.size, np.float64)
     amounts = (fleet.arrays.free_cpu, request.cpu_milli), (fleet.arrays.free_memory, request.memory_bytes)
     for free, asked in amounts:
         missing += np.maximum(asked - free[rows], 0) / max(asked, 1)
     for name, count in request.devices:
-        free_devices = (
-            fleet.arrays.free_devices[fleet.names.resources[name]][rows]
-            if name in fleet.names.resources
-            else 0
-        )
+        resource = fleet.names.resources.get(name)
+        free_devices = 0 if resource is None else fleet.arrays.free_devices[resource][rows]
         missing += np.maximum(count - free_devices, 0) / count
     if (part := request.shares) and part.compute_milli:
         largest = (fleet.arrays.compute * fleet.arrays.divisible)[:, rows].max(axis=0)
@@ -49,19 +45,19 @@ def shortfall(fleet: Fleet, rows: Rows, request: Request) -> npt.NDArray[np.floa
 
 def missing_needs(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
     """What the node has too little of for the request; nothing for a node that is not known (row -1)."""
-    shape = fleet.specs[row] if row >= 0 else None
-    if shape is None:
+    spec = fleet.specs[row] if row >= 0 else None
+    if spec is None:
         return
-    request = resolve_on(shape, request)
+    request = resolve_on(spec, request)
     cpu, memory_mib = int(fleet.arrays.free_cpu[row]), -(-int(fleet.arrays.free_memory[row]) >> 20)
     if cpu < request.cpu_milli:
-        asked, free, total = (f"{milli / 1000:g}" for milli in (request.cpu_milli, cpu, shape.cpu_milli))
+        asked, free, total = (f"{milli / 1000:g}" for milli in (request.cpu_milli, cpu, spec.cpu_milli))
         text = f"needs {asked} CPUs, {free} of {total} are free"
-        yield Need("cpu (milli)", request.cpu_milli, cpu, shape.cpu_milli, text)
+        yield Need("cpu (milli)", request.cpu_milli, cpu, spec.cpu_milli, text)
     if memory_mib < request.memory_mib:
-        asked, free, total = _gib(request.memory_mib, memory_mib, shape.memory_mib)
+        asked, free, total = _gib(request.memory_mib, memory_mib, spec.memory_mib)
         text = f"needs {asked} GiB of memory, {free} of {total} are free"
-        yield Need("memory (MiB)", request.memory_mib, memory_mib, shape.memory_mib, text)
+        yield Need("memory (MiB)", request.memory_mib, memory_mib, spec.memory_mib, text)
     for name, count in request.devices[:LISTED_NAMES]:
         resource, name = fleet.names.resources.get(name), shorten(name, KEY)
         devices = 0 if resource is None else int(fleet.arrays.free_devices[resource, row])
@@ -75,23 +71,18 @@ def missing_needs(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
 
 def _missing_gpus(fleet: Fleet, row: int, request: Request, part: Shares) -> Need | None:
     """The GPUs of the node that are missing for parts of GPUs."""
-    shape = fleet.specs[row]
-    assert shape is not None
-    gpus = range(len(shape.gpus))
+    spec = fleet.specs[row]
+    assert spec is not None
+    gpus = range(len(spec.gpus))
     asked_mib = [share_mib(fleet, row, gpu, part) for gpu in gpus]
     usable = [gpu for gpu in gpus if fleet.arrays.divisible[gpu, row]]
-    enough = sum(
-        bool(
-            fleet.arrays.compute[gpu, row] >= part.compute_milli
-            and fleet.arrays.memory[gpu, row] >= asked_mib[gpu]
-        )
-        for gpu in usable
-    )
+    compute = {gpu: int(fleet.arrays.compute[gpu, row]) for gpu in usable}
+    memory = {gpu: int(fleet.arrays.memory[gpu, row]) for gpu in usable}
+    milli, mib = part.compute_milli, max(asked_mib, default=0)
+    enough = sum(compute[gpu] >= milli and memory[gpu] >= asked_mib[gpu] for gpu in usable)
     if enough >= part.count:
         return None
-    milli, mib = part.compute_milli, max(asked_mib, default=0)
-    free_milli = max((int(fleet.arrays.compute[gpu, row]) for gpu in usable), default=0)
-    free_mib = max((int(fleet.arrays.memory[gpu, row]) for gpu in usable), default=0)
+    free_milli, free_mib = max(compute.values(), default=0), max(memory.values(), default=0)
     asked_gib, free_gib = _gib(mib, free_mib)
     amounts = [f"{milli / 10:g} % of its compute"] * bool(milli) + [f"{asked_gib} GiB"] * bool(mib)
     size = f" with {' and '.join(amounts)} free" if amounts else ""

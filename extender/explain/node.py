@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from extender.cluster.state import State
-from extender.inventory.node_inventory import Sources, inventory_of
-from extender.inventory.shared_gpus import InventoryError
-from extender.k8s.quantity import QuantityError
+from extender.inventory.node_inventory import Sources
 from packing.fleet.fleet import Fleet
 from packing.model.node_spec import Gpu, Pool
 from packing.model.reasons import Reason
@@ -100,24 +98,23 @@ class NodeView:
 def view_node(state: State, name: str, now: float) -> NodeView | None:
     """The node as it is, None where it is not known. ``now``: seconds of the clock of assumed pods."""
     row = state.fleet.rows.get(name)
-    shape = state.fleet.specs[row] if row is not None else None
-    if row is None or shape is None:
+    spec = state.fleet.specs[row] if row is not None else None
+    if row is None or spec is None:
         return None
     fleet = state.fleet
-    closed = (
-        Reason.OVERCOMMITTED if fleet.arrays.overcommitted[row] else Reason(int(fleet.arrays.blocked[row]))
-    )
+    blocked = Reason(int(fleet.arrays.blocked[row]))
+    closed = Reason.OVERCOMMITTED if fleet.arrays.overcommitted[row] else blocked
     return NodeView(
         name=name,
-        model=shape.model or shape.product,
+        model=spec.model or spec.product,
         takes_nothing=closed.text if closed is not Reason.FITS else "",
         problem=state.problems.get(name, ""),
-        read_from=_sources(state, name),
+        read_from=state.nodes.sources.get(name),
         free_cpu_milli=int(fleet.arrays.free_cpu[row]),
         free_memory_mib=int(fleet.arrays.free_memory[row]) >> 20,
-        gpus=tuple(_gpu(fleet, row, index, gpu) for index, gpu in enumerate(shape.gpus)),
-        pools=tuple(_pool(fleet, row, pool) for pool in shape.pools),
-        islands=shape.islands,
+        gpus=tuple(_gpu(fleet, row, index, gpu) for index, gpu in enumerate(spec.gpus)),
+        pools=tuple(_pool(fleet, row, pool) for pool in spec.pools),
+        islands=spec.islands,
         holders=tuple(_holders(state, name, now)),
         devices=tuple(_devices(state, name)),
     )
@@ -146,15 +143,6 @@ def _pool(fleet: Fleet, row: int, pool: Pool) -> PoolView:
     )
 
 
-def _sources(state: State, name: str) -> Sources | None:
-    nodes = state.nodes
-    try:
-        devices, layouts = nodes.koordinator_devices.get(name), nodes.layouts_for(name)
-        return inventory_of(nodes[name], devices, layouts).sources
-    except (InventoryError, QuantityError):
-        return None
-
-
 def _devices(state: State, name: str) -> Iterator[DeviceView]:
     on_node = state.devices.on_node(name, state.nodes.labels_of(name))
     for index, id in enumerate(map(on_node.device_id, range(len(on_node.devices)))):
@@ -173,12 +161,9 @@ def _holders(state: State, node: str, now: float) -> Iterator[HolderView]:
     names = {index: name for name, index in state.fleet.names.resources.items()}
     for key in state.allocations.pods_on(node):
         assumed = state.assumed_pods.by_key(key)
-        allocation, pod = (
-            state.allocations.allocation_of(key),
-            assumed.pod if assumed else state.pods.get(key),
-        )
-        if allocation is None or pod is None:
-            continue
+        allocation = state.allocations.allocation_of(key)
+        pod = assumed.pod if assumed else state.pods[key]
+        assert allocation is not None  # the node is known
         gpus = tuple(gpu for gpu, _, _ in allocation.shares)
         device_ids = tuple(device for _, device in pod.devices)
         yield HolderView(

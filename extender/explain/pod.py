@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +44,7 @@ _TERMS = {
 """What a positive term of the cost means (``Policy.terms``, and the costs of forecasts)."""
 _NO_COST = "takes no room that other pods are expected to need"
 _NEGLIGIBLE = 0.005
-"""GPUs."""
+"""GPUs: terms of at most this are not put in words."""
 
 Flags = npt.NDArray[np.bool_]
 
@@ -110,7 +109,6 @@ class Candidates:
         self.passed_over: Counter[str] = Counter()
 
     def add(self, nodes: Iterable[Node]) -> None:
-        """Check these nodes, too."""
         for node in nodes:
             rejection = self._filter.rejection(node)
             if rejection:
@@ -119,24 +117,20 @@ class Candidates:
                 self.names.append(node.name)
 
 
-def explain(state: State, pod: Pod, possibly_bound: PossiblyBound = ()) -> Explanation:
-    """The pod against every node, as things are now."""
-    candidates = Candidates(pod)
-    candidates.add(state.nodes.values())
-    return explain_candidates(state, pod, candidates, possibly_bound)
-
-
-def explain_candidates(
-    state: State, pod: Pod, candidates: Candidates, possibly_bound: PossiblyBound = ()
+def explain(
+    state: State, pod: Pod, candidates: Candidates | None = None, possibly_bound: PossiblyBound = ()
 ) -> Explanation:
-    """The pod against these nodes, as things are now."""
+    """The pod against the candidates (by default those of all nodes), as things are now."""
+    if candidates is None:
+        candidates = Candidates(pod)
+        candidates.add(state.nodes.values())
     try:
         request = request_of(pod)
     except RequestError as error:
         return Explanation(shorten(pod.key, KEY), error=shorten(str(error)))
     names = NodeNames.of(candidates.names)
     evaluation = evaluate(state, pod, request, names, possibly_bound)
-    fits, _, _ = _by_forecast(evaluation)
+    fits, *_ = _by_forecast(evaluation)
     scores = np.zeros(len(names), np.uint8)
     scores[fits] = node_scores(evaluation.cost[fits], evaluation.keys[fits])
     return explain_evaluation(state, names, evaluation, scores, dict(candidates.passed_over))
@@ -181,9 +175,8 @@ def explain_evaluation(
 
 
 def asks(request: Request) -> dict[str, int | str]:
-    """What a request asks for, and how much of it."""
     asked: dict[str, int | str] = {"cpu (milli)": request.cpu_milli, "memory (MiB)": request.memory_mib}
-    asked |= _first(request.devices)
+    asked |= {shorten(name, KEY): count for name, count in request.devices[:LISTED_NAMES]}
     if part := request.shares:
         asked["GPUs"] = part.count
         asked |= {"of each: compute (milli)": part.compute_milli} if part.compute_milli else {}
@@ -192,10 +185,6 @@ def asks(request: Request) -> dict[str, int | str]:
     if request.models is not None:
         asked["models"] = shorten(", ".join(sorted(request.models)))
     return asked | ({"NVLink island": "required"} if request.island else {})
-
-
-def _first(counts: Iterable[tuple[str, int]]) -> dict[str, int | str]:
-    return {shorten(name, KEY): count for name, count in islice(counts, LISTED_NAMES)}
 
 
 def _by_forecast(evaluation: Evaluation) -> tuple[Flags, Flags, Flags]:
@@ -242,8 +231,10 @@ def _option(state: State, evaluation: Evaluation, index: int, name: str, score: 
 def _largest_term(terms: dict[str, float]) -> str:
     """What a placement costs most, in words; "" where these terms have none."""
     costs = {name: value for name, value in terms.items() if name in _TERMS}
-    largest = max(costs, key=lambda name: costs[name], default="")
-    return _TERMS[largest] if largest and costs[largest] > _NEGLIGIBLE else _NO_COST if costs else ""
+    if not costs:
+        return ""
+    largest = max(costs, key=lambda name: costs[name])
+    return _TERMS[largest] if costs[largest] > _NEGLIGIBLE else _NO_COST
 
 
 def _refusal(fleet: Fleet, names: NodeNames, evaluation: Evaluation, reason: Reason) -> Refusal:

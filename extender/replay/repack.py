@@ -26,6 +26,7 @@ from extender.cluster.factory import prior_of, state_of
 from extender.dialects.pod_request import RequestError, request_of
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Pod
+from extender.replay.runs import Progress
 from extender.replay.traces import BadInput
 from extender.settings import Settings
 from extender.source.snapshot import SnapshotSource, read
@@ -36,7 +37,6 @@ from packing.policies.registry import POLICIES
 from packing.replay.pick_node import NodePicker
 from packing.replay.placer import Placer
 
-Progress = Callable[[str, float], None]
 Flags = npt.NDArray[np.bool_]
 _TODAY = "today"
 
@@ -112,8 +112,8 @@ class _Cluster:
     @contextmanager
     def emptied(self) -> Iterator[Fleet]:
         """The fleet without the pods that are placed again; afterwards it is exactly as before."""
-        taken = (self.state.allocations.allocation_of(pod.key) for pod in self.pods)
-        with self.state.fleet.without([held for held in taken if held is not None]):
+        held = (self.state.allocations.allocation_of(pod.key) for pod in self.pods)
+        with self.state.fleet.without([*filter(None, held)]):
             yield self.state.fleet
 
 
@@ -134,9 +134,8 @@ def replay_snapshot(
         policy = POLICIES[name](prior=prior, minimum_milli=minimum)
         with cluster.emptied() as fleet:
             placer = Placer(fleet, policy, NodePicker(order, sample=sample))
-            allocations, failed = _place_all(
-                placer, cluster.pods, partial(progress, f"{cluster.name} {name}")
-            )
+            report = partial(progress, f"{cluster.name} {name}")
+            allocations, failed = _place_all(placer, cluster.pods, report)
             rows.append(_row(cluster, name, failed, time.perf_counter() - started))
             for allocation in allocations:
                 fleet.give_back(allocation)
@@ -162,12 +161,9 @@ def _place_all(
 
 def _row(cluster: _Cluster, policy: str, failed: list[str], seconds: float) -> dict[str, Any]:
     """The figures of the fleet as it is now."""
-    fleet, counted = cluster.state.fleet, cluster.gpus
-    whole = (
-        (fleet.arrays.compute == fleet.arrays.compute_capacity)
-        & (fleet.arrays.memory == fleet.arrays.memory_capacity)
-        & counted
-    )
+    arrays, counted = cluster.state.fleet.arrays, cluster.gpus
+    whole = counted & (arrays.compute == arrays.compute_capacity)
+    whole &= arrays.memory == arrays.memory_capacity
     has_gpus = counted.any(axis=0)
     return {
         "trace": cluster.name,

@@ -29,18 +29,16 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def snapshot_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """A cluster as it is, and as each policy would pack it."""
-    today = rows[0]
+    today, failed = rows[0], []
     lines = [["policy", "whole GPUs free", "whole nodes free", "pods without a place"]]
     for row in rows:
         figures = row["whole_gpus_free"], row["whole_nodes_free"], row["failed_pods"]
         lines.append([str(row["policy"]), *map(str, figures)])
-    size = (
-        f"{today['nodes']} nodes with {today['gpus']} GPUs, {today['pods']} GPU pods that can be placed again"
-    )
-    failed = [
-        f"No place under {row['policy']}: {_first_names(row['no_place'])}" for row in rows if row["no_place"]
-    ]
-    return "\n".join([f"{today['trace']}: {size}", aligned(lines), *failed])
+        if row["no_place"]:
+            failed.append(f"No place under {row['policy']}: {_first_names(row['no_place'])}")
+    nodes = f"{today['nodes']} nodes with {today['gpus']} GPUs"
+    title = f"{today['trace']}: {nodes}, {today['pods']} GPU pods that can be placed again"
+    return "\n".join([title, aligned(lines), *failed])
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> str:

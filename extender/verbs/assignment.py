@@ -30,16 +30,16 @@ def annotations_for(
 
     Raises RequestError where they would be read as something else, or nobody can assign the GPUs.
     """
-    shape = fleet.specs[row]
-    assert shape is not None  # the pod fits there
-    if (writer := WRITERS.get(shape.sharing_resource)) is None:
+    spec = fleet.specs[row]
+    assert spec is not None  # the pod fits there
+    if (writer := WRITERS.get(spec.sharing_resource)) is None:
         raise RequestError(
-            f"Stowage cannot say who has which GPU of a node that is shared by {shape.sharing_resource}"
+            f"Stowage cannot say who has which GPU of a node that is shared by {spec.sharing_resource}"
         )
     taken = {gpu: fleet.usage(row).slices(gpu) for gpu in gpus}
-    assignment = writer.assignment(pod, shape, gpus, time.time(), taken)
-    bound = replace(pod, node_name=shape.name, annotations={**pod.annotations, **assignment})
-    read_back = reconcile_claims(shape, request, claims_of(bound))
+    assignment = writer.assignment(pod, spec, gpus, time.time(), taken)
+    bound = replace(pod, node_name=spec.name, annotations={**pod.annotations, **assignment})
+    read_back = reconcile_claims(spec, request, claims_of(bound))
     if read_back.problem:
         raise RequestError(f"the pod's own annotations are in the way: {read_back.problem}")
     return assignment, read_back
@@ -70,12 +70,10 @@ def refuse_unassignable(
 
 def _takes_shared_gpus(fleet: Fleet, request: Request) -> npt.NDArray[np.bool_]:
     """(N,) whether the request takes GPUs, or parts of them, that are placed device by device."""
-    if request.shares:
-        shared: npt.NDArray[np.bool_] = fleet.arrays.sharing == fleet.names.sharing_resources.get(
-            request.shares.resource, -1
-        )
-        return shared
     takes = np.zeros(fleet.arrays.capacity, bool)
+    if request.shares:
+        takes |= fleet.arrays.sharing == fleet.names.sharing_resources.get(request.shares.resource, -1)
+        return takes
     for name, _ in request.devices:
         if name in fleet.names.resources:
             takes |= fleet.arrays.divisible_pool[fleet.names.resources[name]] > 0
@@ -83,11 +81,11 @@ def _takes_shared_gpus(fleet: Fleet, request: Request) -> npt.NDArray[np.bool_]:
 
 
 def _can_be_assigned(state: State, fleet: Fleet, pod: Pod, request: Request, row: int) -> bool:
-    shape = fleet.specs[row]
-    assert shape is not None
+    spec = fleet.specs[row]
+    assert spec is not None
     if not state.binds:
         # Other systems may have an extender or a binder of their own beside Stowage; ours has only ``bind``.
-        return shape.sharing_resource != stowage.RESOURCE
+        return spec.sharing_resource != stowage.RESOURCE
     try:
         annotations_for(fleet, row, pod, request, freest(fleet, request, row))
     except RequestError:

@@ -40,7 +40,7 @@ _POLL = 0.02
 """Seconds between two looks at whether the device plugin is still busy."""
 _IDLE = 1.0
 """Seconds without a call of bind after which another replica may have been asked. It takes longer to lose the
-lead and to win it back: a kube-scheduler that loses it exits and starts anew."""
+lead and to win it back: a kube-scheduler that loses it exits, and is restarted."""
 _IN_FLIGHT = 5.0
 """Seconds after such a pause in which bindings of the replica before may still happen. A binding takes 3 at
 most, with its waits (``Timeouts.bind``)."""
@@ -63,10 +63,10 @@ class Takeover:
     """Which nodes to list before a binding, because another replica may have bound pods there that the watch
     has not shown yet.
 
-    Beside kube-scheduler each replica is asked by the scheduler of its own pod, and only the leading
-    scheduler asks. So a replica that is asked after a pause may have taken over. Then each node is listed
-    once more before its next binding, and before every binding while those of the replica before may still
-    happen. Times are seconds of a monotonic clock.
+    Each replica is asked by the kube-scheduler of its own pod, and only the leading scheduler asks. So a
+    replica that is asked after a pause may have taken over. It then lists each node before the next binding
+    there, and before every binding as long as bindings of the replica before may still happen. Times are
+    seconds of a monotonic clock.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Takeover:
 
 
 class Binder:
-    """Binds pods, those of one node one after the other, so that each sees what the one before took.
+    """Binds pods. Pods of one node are bound one after the other, so that each sees what the last one took.
 
     ``possibly_bound`` says at any moment which pods may have been bound while the watch was broken.
     """
@@ -128,7 +128,7 @@ class Binder:
         """Assume the pod on the node; None where it is bound there already. Raises Refusal, also after
         ``within`` seconds."""
         lock = self._node_locks.setdefault(node, asyncio.Lock())
-        late: Refusal = Refusal(_QUEUED)
+        refusal = Refusal(_QUEUED)
         try:
             async with asyncio.timeout(within), lock:
                 while True:
@@ -136,10 +136,10 @@ class Binder:
                         await self._list_after_takeover(pod, node)
                         return self._assume(pod, node)
                     except Busy as busy:
-                        late = busy
+                        refusal = busy
                     await asyncio.sleep(_POLL)
         except TimeoutError:
-            raise late from None
+            raise refusal from None
 
     async def _list_after_takeover(self, pod: Pod, node: str) -> None:
         """Take in what others may have bound to a node, where the pod is about to be assigned a GPU of it."""
@@ -151,8 +151,8 @@ class Binder:
                 bound = await self._source.pods_on(node)
         except (Unreachable, TimeoutError):
             raise Refusal(_NOT_LISTED) from None
-        for one in bound:
-            self._state.observe_bound(one, asked_at)
+        for bound_pod in bound:
+            self._state.observe_bound(bound_pod, asked_at)
         self._takeover.relisted(node, asked_at)
 
     def _assume(self, pod: Pod, node: str) -> AssumedPod | None:
@@ -165,8 +165,7 @@ class Binder:
         """The annotations that assign the pod GPUs of this node; None where it is bound there already."""
         state = self._state
         known = state.pods.by_uid(pod.uid) or pod
-        assumed_pods = state.assumed_pods.of(pod.uid)
-        confirmed = (assumed.pod.node_name for assumed in assumed_pods if assumed.confirmed)
+        confirmed = (one.pod.node_name for one in state.assumed_pods.of(pod.uid) if one.confirmed)
         if bound_to := known.node_name or next(confirmed, ""):
             if bound_to != node:
                 raise Refusal("pod is bound to another node")
@@ -179,8 +178,8 @@ class Binder:
         """Send the Binding; "" is success. Tells the state what came of it."""
         succeeded, outcome_unknown = False, True  # until there is an answer, also where this is cancelled
         try:
-            waiting, node = replace(assumed.pod, node_name=""), assumed.pod.node_name
-            await self._source.bind(waiting, node, assumed.assignment)
+            waiting = replace(assumed.pod, node_name="")
+            await self._source.bind(waiting, assumed.pod.node_name, assumed.assignment)
             succeeded = True
             return ""
         except BindError as error:
@@ -223,18 +222,18 @@ def assign(state: State, pod: Pod, node: str, possibly_bound: PossiblyBound = ()
     """
     request = request_of(pod)
     if not request.wants_gpu:
-        return {}  # whether there is room is for kube-scheduler to say
+        return {}  # kube-scheduler checks whether there is room
     reason = reason_on(state, pod, request, node, possibly_bound)
     if reason not in (Reason.FITS, Reason.NO_ASSIGNER):  # ``annotations_for`` says more about the latter
         raise (Busy if reason is Reason.PLUGIN_BUSY else Refusal)(reason.text)
     row = state.fleet.rows[node]
-    shape = state.fleet.specs[row]
-    assert shape is not None  # the node is known
-    meant = resolve_on(shape, request)
-    if not shape.sharing_resource or meant.shares is None:
+    spec = state.fleet.specs[row]
+    assert spec is not None  # the node is known
+    resolved = resolve_on(spec, request)
+    if not spec.sharing_resource or resolved.shares is None:
         return {}
     with state.fleet_view_for(pod, possibly_bound) as fleet:
-        gpus = state.policy.choose(fleet, meant, row)
+        gpus = state.policy.choose(fleet, resolved, row)
         assignment, read_back = annotations_for(fleet, row, pod, request, gpus)
         if any(fleet.usage(row).slices(gpu) & mask for gpu, mask in read_back.slices) or not all(
             fleet.arrays.compute[gpu, row] >= milli and fleet.arrays.memory[gpu, row] >= mib

@@ -9,7 +9,7 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
-from extender.cluster.state import PossiblyBound, Rows, State
+from extender.cluster.state import PossiblyBound, Rows, State, blocked_as
 from extender.dra.extended_resources import class_resources
 from extender.dra.forecast import FIRST_AVAILABLE_PENALTY, Forecast
 from extender.k8s.objects import Pod
@@ -44,7 +44,6 @@ class Evaluation:
 
     @property
     def fitting(self) -> int:
-        """How many of the nodes fit."""
         return int(np.count_nonzero(self.codes == Reason.FITS))
 
     @property
@@ -61,8 +60,8 @@ def evaluate(
     rows = state.rows(names)
     codes, cost = _evaluate_counted(state, pod, request, (), rows, possibly_bound)
     dra = _dra_resources(state, pod, request, names)
-    for resources in {one for one in dra if one}:
-        there = np.array([one == resources for one in dra])
+    for resources in {*dra} - {()}:
+        there = np.array([offered == resources for offered in dra])
         codes[there], cost[there] = _evaluate_counted(
             state, pod, request, resources, rows[there], possibly_bound
         )
@@ -72,52 +71,45 @@ def evaluate(
 
 
 def reason_on(
-    state: State, pod: Pod, request: Request, node: str, possibly_bound: PossiblyBound = ()
+    state: State, pod: Pod, request: Request, node: str, possibly_bound: PossiblyBound, *, idle: bool = False
 ) -> Reason:
-    """The reason code of one node, as ``evaluate`` gives it."""
+    """The reason code of one node, as in ``evaluate``; ``idle``: as if its device plugin were not busy."""
     row = state.fleet.rows.get(node)
     if row is None:
         return Reason.UNKNOWN_NODE
-    resources = dra_resources_on(state, pod, request, node)
-    if wants_only_dra(pod, request, resources):
+    dra = next(iter(_dra_resources(state, pod, request, [node])), ())
+    if _wants_only_dra(pod, request, dra):
         return Reason.FITS
     with state.fleet_view_for(pod, possibly_bound) as fleet:
-        codes = codes_for(state, fleet, pod, without_resources(request, resources), np.array([row]))
-        return Reason(int(codes[0]))
+        busy = idle and fleet.arrays.blocked[row] == Reason.PLUGIN_BUSY
+        with blocked_as(fleet, {row: Reason.FITS} if busy else {}):
+            codes = _codes_for(state, fleet, pod, _without_resources(request, dra), np.array([row]))
+            return Reason(int(codes[0]))
 
 
-def codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> npt.NDArray[np.int8]:
+def _codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> npt.NDArray[np.int8]:
     """Reason codes for these rows of the pod's fleet view: (len(rows),). Devices of DRA do not count."""
     codes = np.append(reasons_for(fleet, request), np.int8(Reason.UNKNOWN_NODE))[rows]  # row -1 is the last
     return refuse_unassignable(state, fleet, pod, request, rows, codes)
 
 
 def _evaluate_counted(
-    state: State,
-    pod: Pod,
-    request: Request,
-    dra: tuple[str, ...],
-    rows: Rows,
-    possibly_bound: PossiblyBound,
+    state: State, pod: Pod, request: Request, dra: tuple[str, ...], rows: Rows, possibly_bound: PossiblyBound
 ) -> tuple[npt.NDArray[np.int8], Floats]:
     """Reason codes and costs for these rows, (len(rows),) each, without the resources that are ``dra``
     there."""
-    if wants_only_dra(pod, request, dra):
+    if _wants_only_dra(pod, request, dra):
         codes = np.where(rows < 0, Reason.UNKNOWN_NODE, Reason.FITS).astype(np.int8)
         return codes, np.zeros(rows.size, np.float32)
-    request = without_resources(request, dra)
+    request = _without_resources(request, dra)
     with state.fleet_view_for(pod, possibly_bound) as fleet:
-        return codes_for(state, fleet, pod, request, rows), state.policy.cost(fleet, request)[rows]
-
-
-def dra_resources_on(state: State, pod: Pod, request: Request, node: str) -> tuple[str, ...]:
-    """Which of the extended resources asked for the node offers as devices of DRA (KEP-5004): those that it
-    does not advertise and that a device class stands for, and those that are named after their class."""
-    return next(iter(_dra_resources(state, pod, request, (node,))), ())
+        return _codes_for(state, fleet, pod, request, rows), state.policy.cost(fleet, request)[rows]
 
 
 def _dra_resources(state: State, pod: Pod, request: Request, names: Iterable[str]) -> list[tuple[str, ...]]:
-    """``dra_resources_on`` for every name; empty where no class stands for anything asked for."""
+    """The extended resources asked for that each node offers as devices of DRA (KEP-5004): those of a device
+    class that it does not advertise itself, and those that are named after their class. Empty if no class
+    stands for anything asked for."""
     by_name = class_resources(pod.spec)
     mapped = [name for name, _ in request.devices if name in state.devices.extended_resources]
     if not (by_name or mapped):
@@ -136,41 +128,37 @@ def _offered(state: State, mapped: list[str], node: str) -> Iterator[str]:
                 yield name
 
 
-def wants_only_dra(pod: Pod, request: Request, dra: tuple[str, ...]) -> bool:
-    """Whether the pod asks for nothing but devices of DRA, where these resources are. Whether there are any
-    is for kube-scheduler to say."""
-    return bool(dra or pod.spec.claims) and not without_resources(request, dra).wants_gpu
+def _wants_only_dra(pod: Pod, request: Request, dra: tuple[str, ...]) -> bool:
+    """Whether the pod asks for nothing but devices of DRA, on a node that offers these resources as such.
+    kube-scheduler checks whether any are free."""
+    return bool(dra or pod.spec.claims) and not _without_resources(request, dra).wants_gpu
 
 
-def without_resources(request: Request, resources: tuple[str, ...]) -> Request:
+def _without_resources(request: Request, resources: tuple[str, ...]) -> Request:
     """The request without these counted devices. The same object without any: caches know it."""
     if not resources:
         return request
-    return replace(request, devices=tuple(one for one in request.devices if one[0] not in resources))
+    return replace(request, devices=tuple(device for device in request.devices if device[0] not in resources))
 
 
 def _forecast(state: State, pod: Pod, names: NodeNames, dra: list[tuple[str, ...]]) -> tuple[Forecast, ...]:
     """Which devices the pod's claims would get on each node; empty for a pod that needs no claims."""
     if not pod.spec.claims and not any(dra):
         return ()
-    try:
+    with state.failures.caught("forecast"):
         state.devices.refresh(state.nodes.labels_of)
         nodes = ((name, state.nodes.labels_of(name)) for name in names)
         return tuple(state.simulator.forecasts(pod, nodes, dra or repeat(())))
-    except Exception:
-        state.failures.note("forecast")
-        return (Forecast(problem="the forecast failed, see the log of Stowage"),) * len(names)
+    return (Forecast(problem="the forecast failed, see the log of Stowage"),) * len(names)
 
 
 def _rank(state: State, cost: Floats, forecasts: tuple[Forecast, ...], rows: Rows) -> tuple[Floats, Keys]:
     """The costs with those of the forecasts, and the keys to sort by; where that fails, all are equal."""
     order = state.fleet.arrays.order[rows]
-    try:
+    with state.failures.caught("rank"):
         cost = cost + _forecast_costs(forecasts) if forecasts else cost
         return cost, rank_keys(cost, order)
-    except Exception:
-        state.failures.note("rank")
-        return np.zeros(rows.size, np.float32), order.astype(np.int64)
+    return np.zeros(rows.size, np.float32), order.astype(np.int64)
 
 
 def _forecast_costs(forecasts: tuple[Forecast, ...]) -> Floats:

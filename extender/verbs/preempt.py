@@ -8,17 +8,11 @@ unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import numpy as np
-
 from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import RequestError, request_of
 from extender.k8s.objects import Pod
 from extender.protocol.codec import Candidate, PreemptArgs, PreemptResult
-from extender.verbs.evaluate import codes_for, dra_resources_on, wants_only_dra, without_resources
-from packing.fleet.fleet import Fleet
+from extender.verbs.evaluate import reason_on
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
@@ -43,51 +37,19 @@ def preempt(state: State, args: PreemptArgs, possibly_bound: PossiblyBound = ())
 
 def _victims(state: State, node: str, candidate: Candidate) -> list[Pod]:
     """The victims, highest priority first; empty where one is not known to run on the node."""
-    found = [_bound_pod(state, node, uid) for uid in dict.fromkeys(candidate.victims)]  # each is evicted once
-    known = [pod for pod in found if pod is not None]
-    return sorted(known, key=lambda pod: -pod.priority) if len(known) == len(found) else []
-
-
-def _bound_pod(state: State, node: str, uid: str) -> Pod | None:
-    """The pod of this UID if the watch shows it bound to the node, or it is assumed there."""
-    pod = state.pods.by_uid(uid)
-    if pod is not None and pod.node_name == node:
-        return pod
-    assumed = state.assumed_pods.on(uid, node)
-    return assumed.pod if assumed else None
+    on_node = {pod.uid: pod for pod in state.pods.on_node(node)}
+    victims = dict.fromkeys(candidate.victims)  # each is evicted once
+    if not victims.keys() <= on_node.keys():
+        return []
+    return sorted((on_node[uid] for uid in victims), key=lambda pod: -pod.priority)
 
 
 def _fits_without(
     state: State, pod: Pod, request: Request, node: str, victims: list[Pod], possibly_bound: PossiblyBound
 ) -> bool:
+    """Whether the pod fits on the node without the victims. The device plugin is idle again before they are
+    gone, and the pod that it starts may be one of them."""
     row = state.fleet.rows.get(node)
-    if row is None:
-        return False
-    # kube-scheduler's own dry run finds the devices for claims.
-    dra = dra_resources_on(state, pod, request, node)
-    if wants_only_dra(pod, request, dra):
-        return True
     allocations = (allocation for victim in victims for allocation in state.pods.allocations_of(victim))
-    evicted = [allocation for allocation in allocations if allocation.row == row]
-    with (
-        state.fleet.without(evicted),
-        state.fleet_view_for(pod, possibly_bound) as fleet,
-        _with_idle_plugin(fleet, row),
-    ):
-        codes = codes_for(state, fleet, pod, without_resources(request, dra), np.array([row]))
-        return bool(codes[0] == Reason.FITS)
-
-
-@contextmanager
-def _with_idle_plugin(fleet: Fleet, row: int) -> Iterator[None]:
-    """Inside the block, a node is open although its device plugin is busy starting a pod. The plugin is idle
-    again before the victims are gone, and the starting pod may be one of them."""
-    reason = Reason(int(fleet.arrays.blocked[row]))
-    if reason is not Reason.PLUGIN_BUSY:
-        yield
-        return
-    fleet.block(row, Reason.FITS)
-    try:
-        yield
-    finally:
-        fleet.block(row, reason)
+    with state.fleet.without([allocation for allocation in allocations if allocation.row == row]):
+        return reason_on(state, pod, request, node, possibly_bound, idle=True) is Reason.FITS

@@ -36,7 +36,6 @@ class RefusalRecheck:
         self._budgeted_at = 0.0
 
     def state_changed(self) -> None:
-        """Refusals that wait are to be evaluated again."""
         self._changed.set()
 
     async def evaluate(self, evaluate: Callable[[], T], refused: Callable[[T], bool]) -> T:

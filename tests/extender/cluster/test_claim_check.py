@@ -70,7 +70,7 @@ def test_no_claim_makes_a_pod_count_with_less_than_it_asks_for(annotations, coun
 
 @given(st.text(max_size=40), st.sampled_from(KEYS))
 def test_no_text_of_an_annotation_breaks_the_allocations(text, key):
-    for on in ("hami", "volcano", "vgpu-manager", "koordinator", "gpushare", "own", "plain"):
+    for on in ("hami", "volcano", "vgpu-manager", "koordinator", "gpushare", "stowage", "plain"):
         state = make_state(node(on))
         before = (
             state.fleet.arrays.compute.copy(),

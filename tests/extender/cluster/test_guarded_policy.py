@@ -72,12 +72,12 @@ def manifest(name: str, gpus: int, compute: int) -> dict[str, Any]:
 EVENTS: list[Event] = [
     Upserted(make_node("a")),
     Upserted(make_node("b", 4)),
-    Upserted(node_of("own")),
+    Upserted(node_of("stowage")),
     Upserted(make_pod("runs", 3, node_name="a")),
-    Listed("Node", frozenset({"a", "b", "own"})),
+    Listed("Node", frozenset({"a", "b", "stowage"})),
     Listed("Pod", frozenset({"default/runs"})),
 ]
-NAMES = ["a", "b", "own", "gone"]
+NAMES = ["a", "b", "stowage", "gone"]
 
 
 async def answers(engine: Engine, pods: list[dict[str, Any]], after: Callable[[int], Any]) -> list[Any]:

@@ -22,7 +22,7 @@ def with_(one: Pod, more: dict[str, str | None]) -> Pod:
     return replace(one, annotations={key: text for key, text in merged.items() if text is not None})
 
 
-def own_pod(name: str, indices: str = "0", *, on: str = "own", **annotations: str) -> Pod:
+def own_pod(name: str, indices: str = "0", *, on: str = "stowage", **annotations: str) -> Pod:
     said = annotations | ({INDICES: indices} if indices else {})
     spec = PodSpec((Container("a", (("cpu", "1"),)),))
     return Pod("d", name, f"uid-{name}", spec, node_name=on, annotations=said)
@@ -47,58 +47,58 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_share_neither_shrinks_nor_moves_while_the_pod_runs(change, caplog):
     running = own_pod("a", "0", **{COMPUTE: "300m"})
-    state = make_state(node("own"), running)
-    before = used(state, "own")
+    state = make_state(node("stowage"), running)
+    before = used(state, "stowage")
     edited = with_(running, CHANGES[change])
     with caplog.at_level(logging.WARNING):
         state.apply([Upserted(edited), Upserted(replace(edited, phase="Running")), Upserted(edited)])
-        state.apply([Upserted(replace(node("own"), labels={**node("own").labels, "more": "1"}))])
-    assert used(state, "own") == before == [[0, 300, 13820]]
+        state.apply([Upserted(replace(node("stowage"), labels={**node("stowage").labels, "more": "1"}))])
+    assert used(state, "stowage") == before == [[0, 300, 13820]]
     assert running.key in state.problems
     assert sum("d/a" in record.message for record in caplog.records) <= 2  # of the request and the claims
     state.apply([Upserted(running)])
-    assert (used(state, "own"), state.problems) == (before, {})
+    assert (used(state, "stowage"), state.problems) == (before, {})
     state.apply([Upserted(edited), Deleted("Pod", running.key)])
-    assert (used(state, "own"), state.problems) == ([], {})
+    assert (used(state, "stowage"), state.problems) == ([], {})
 
 
 @pytest.mark.parametrize("memory", ["8Gi", "20%"])
 def test_the_largest_share_counts(memory):
     running = own_pod("a", "1", **{MEMORY: memory})
-    state = make_state(node("own"), running)
-    ((_, _, before),) = used(state, "own")
+    state = make_state(node("stowage"), running)
+    ((_, _, before),) = used(state, "stowage")
     for text, larger in [("10Gi", 10240), ("50%", L40S // 2), ("1Mi", L40S // 2), ("1%", L40S // 2)]:
         state.apply([Upserted(with_(running, {MEMORY: text}))])
-        assert used(state, "own") == [[1, 0, max(before, larger)]]
+        assert used(state, "stowage") == [[1, 0, max(before, larger)]]
         assert running.key in state.problems
 
 
 def test_endless_changes_take_bounded_memory():
     running = own_pod("a", "1", **{COMPUTE: "500m"})
-    state = make_state(node("own"), running)
+    state = make_state(node("stowage"), running)
     for step in range(50):
         share = {COMPUTE: f"{500 - step}m", MEMORY: f"{1000 + step}Mi"}
         state.apply([Upserted(with_(running, share))])
     history = state.allocations.history_of(running.key)
     assert len(history.shares) <= 4
-    ((gpu, compute, memory),) = used(state, "own")
+    ((gpu, compute, memory),) = used(state, "stowage")
     assert (gpu, compute) == (1, 500)
     assert memory >= 23034
 
 
 def test_a_pod_created_again_under_its_name_has_no_history():
-    state = make_state(node("own"), own_pod("a", "0", **{COMPUTE: "900m"}))
+    state = make_state(node("stowage"), own_pod("a", "0", **{COMPUTE: "900m"}))
     anew = replace(own_pod("a", "1", **{COMPUTE: "100m"}), uid="other")
     state.apply([Upserted(anew)])
-    assert (used(state, "own"), state.problems) == ([[1, 100, 4606]], {})
+    assert (used(state, "stowage"), state.problems) == ([[1, 100, 4606]], {})
 
 
 def test_an_unreadable_pod_is_counted_as_it_is_once_it_can_be_read():
     bad = own_pod("a", "0", **{COMPUTE: "much"})
-    state = make_state(node("own"), bad)
-    assert used(state, "own") == [[0, 1000, L40S]]
+    state = make_state(node("stowage"), bad)
+    assert used(state, "stowage") == [[0, 1000, L40S]]
     state.apply([Upserted(with_(bad, {COMPUTE: "300m"}))])
-    assert (used(state, "own"), state.problems) == ([[0, 300, 13820]], {})
+    assert (used(state, "stowage"), state.problems) == ([[0, 300, 13820]], {})
 
 
 def test_claims_may_come_after_the_binding():
@@ -152,11 +152,11 @@ def test_a_label_that_divides_a_share_changes_nothing():
 def test_the_assumed_claims_come_first():
     """Its owner edits the pod between the binding and the event that tells of it."""
     waiting = replace(own_pod("a", "", **{COMPUTE: "300m"}), node_name="")
-    state = make_state(node("own"), waiting)
-    one = state.assume(waiting, "own", {INDICES: "2"}, 0.0)
+    state = make_state(node("stowage"), waiting)
+    one = state.assume(waiting, "stowage", {INDICES: "2"}, 0.0)
     state.binding_succeeded(one.pod, 1.0)
     state.apply([Upserted(with_(one.pod, {INDICES: "0", COMPUTE: "1m"}))])
-    assert used(state, "own") == [[2, 300, 13820]]
+    assert used(state, "stowage") == [[2, 300, 13820]]
     assert one.pod.key in state.problems
 
 
@@ -182,15 +182,15 @@ def test_cpu_and_memory_may_be_resized():
 def test_a_node_that_comes_later_or_again_makes_no_difference():
     running = own_pod("a", "0", **{COMPUTE: "300m"})
     state = make_state(running)
-    state.apply([Upserted(node("own")), Upserted(with_(running, {INDICES: "1", COMPUTE: "1m"}))])
-    state.apply([Deleted("Node", "own"), Upserted(node("own"))])
-    assert used(state, "own") == [[0, 300, 13820]]
+    state.apply([Upserted(node("stowage")), Upserted(with_(running, {INDICES: "1", COMPUTE: "1m"}))])
+    state.apply([Deleted("Node", "stowage"), Upserted(node("stowage"))])
+    assert used(state, "stowage") == [[0, 300, 13820]]
 
 
 def test_a_change_that_is_taken_back_while_the_node_is_away_is_no_problem_any_more():
     running = own_pod("a", "0", **{COMPUTE: "300m"})
-    state = make_state(node("own"), running)
-    state.apply([Upserted(with_(running, {INDICES: "1"})), Deleted("Node", "own"), Upserted(running)])
+    state = make_state(node("stowage"), running)
+    state.apply([Upserted(with_(running, {INDICES: "1"})), Deleted("Node", "stowage"), Upserted(running)])
     assert state.problems == {}
-    state.apply([Upserted(node("own"))])
-    assert (used(state, "own"), state.problems) == ([[0, 300, 13820]], {})
+    state.apply([Upserted(node("stowage"))])
+    assert (used(state, "stowage"), state.problems) == ([[0, 300, 13820]], {})

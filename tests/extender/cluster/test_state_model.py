@@ -54,12 +54,25 @@ def size_of(pod: Pod) -> int:
     return int(pod.annotations[COMPUTE].removesuffix("m"))
 
 
+# Named functions: hypothesis parses the source of a lambda again and again, which can fail on CPython 3.11.
+def has_events(model: StateModel) -> bool:
+    return bool(model.truth.events)
+
+
+def has_awaited(model: StateModel) -> bool:
+    return bool(model.awaited())
+
+
+def has_abandoned(model: StateModel) -> bool:
+    return bool(model.abandoned())
+
+
 class StateModel(RuleBasedStateMachine):
     """Random interleavings of all these events."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.loop = asyncio.new_event_loop()
+        self.runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self.truth = Truth()
         self.uids = 0
         self.bound_with: dict[str, Pod] = {}  # of those that have ever been edited
@@ -147,7 +160,7 @@ class StateModel(RuleBasedStateMachine):
 
     # What Stowage is told.
 
-    @precondition(lambda self: self.truth.events)
+    @precondition(has_events)
     @rule(count=st.integers(1, 4))
     def deliver(self, count: int) -> None:
         for _ in range(min(count, len(self.truth.events))):
@@ -184,10 +197,10 @@ class StateModel(RuleBasedStateMachine):
             if pod and pod.uid not in self.bound_with:  # else it has been bound for long
                 known = self.state.pods.by_uid(pod.uid) or replace(self.as_bound(pod), node_name="")
                 args = BindArgs(pod.namespace, pod.name, pod.uid, node)
-                self.binds.append(self.loop.create_task(self.binder.bind(known, args)))
+                self.binds.append(self.loop().create_task(self.binder.bind(known, args)))
         self.turn()
 
-    @precondition(lambda self: self.awaited())
+    @precondition(has_awaited)
     @rule(outcomes=st.lists(st.tuples(which, answered, st.booleans()), min_size=1, max_size=4))
     def answer(self, outcomes: list[tuple[int, str, bool]]) -> None:
         """Bindings are answered in any order; the boolean: whether a look-up after it is answered."""
@@ -216,7 +229,7 @@ class StateModel(RuleBasedStateMachine):
         else:
             answer.set_result(None)
 
-    @precondition(lambda self: self.abandoned())
+    @precondition(has_abandoned)
     @rule(index=which)
     def late_binding_happens(self, index: int) -> None:
         """A binding whose client gave up."""
@@ -231,7 +244,7 @@ class StateModel(RuleBasedStateMachine):
             self.truth.sent.remove(binding)
         self.truth.answers = answers
         now = time.monotonic() + TIME_TO_LIVE + 1
-        self.loop.run_until_complete(expire_assumed(self.state, self.truth, now))
+        self.loop().run_until_complete(expire_assumed(self.state, self.truth, now))
         self.truth.answers = True
 
     @rule(made=st.booleans())
@@ -256,9 +269,8 @@ class StateModel(RuleBasedStateMachine):
             if made:
                 self.make_if_possible(binding)
         self.truth.sent.clear()
-        for task in self.binds:
-            task.cancel()
-        self.turn()
+        self.runner.close()  # cancels and awaits every task
+        self.runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self.binds.clear()
 
     def make_if_possible(self, binding: Binding) -> None:
@@ -271,9 +283,12 @@ class StateModel(RuleBasedStateMachine):
     def abandoned(self) -> list[Binding]:
         return [binding for binding in self.truth.sent if not binding.answer]
 
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self.runner.get_loop()
+
     def turn(self) -> None:
         for _ in range(8):
-            self.loop.run_until_complete(asyncio.sleep(0))
+            self.loop().run_until_complete(asyncio.sleep(0))
         for task in [task for task in self.binds if task.done()]:
             self.binds.remove(task)
             assert task.cancelled() or isinstance(task.result(), str)
@@ -319,9 +334,13 @@ class StateModel(RuleBasedStateMachine):
         return {(pod.uid, pod.node_name, pod.annotations[INDICES]) for pod in pods}
 
     def teardown(self) -> None:
-        """All that is in flight arrives, and nothing else happens."""
-        if not hasattr(self, "state"):
-            return
+        try:
+            if hasattr(self, "state"):
+                self.nothing_is_left_once_all_has_arrived()
+        finally:
+            self.runner.close()
+
+    def nothing_is_left_once_all_has_arrived(self) -> None:
         while self.awaited():
             self.answer([(0, "made", True)])
         self.time_to_live_passes(True)
@@ -333,7 +352,6 @@ class StateModel(RuleBasedStateMachine):
         assert len(self.state.assumed_pods) == 0
         assert self.state.problems == {}
         self.the_fleet_is_what_the_allocations_say()
-        self.loop.close()
 
 
 TestState = StateModel.TestCase

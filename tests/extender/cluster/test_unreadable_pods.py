@@ -68,10 +68,10 @@ def test_cpu_and_memory_of_an_unreadable_pod_count():
         ("vgpu-manager-no-number", "vgpu-manager", []),
         ("koordinator-core-alone", "hami", []),
         ("volcano-mig", "hami", []),
-        ("kai-both", "own", []),
-        ("kai-whole-fraction", "own", []),
-        ("stowage-too-much", "own", []),
-        ("stowage-no-number", "own", []),
+        ("kai-both", "stowage", []),
+        ("kai-whole-fraction", "stowage", []),
+        ("stowage-too-much", "stowage", []),
+        ("stowage-no-number", "stowage", []),
         ("stowage-beside-hami", "volcano", []),
         ("stowage-too-much", "koordinator", []),
     ],
@@ -112,14 +112,14 @@ def test_every_unreadable_pod_can_be_counted(name):
 )
 def test_on_nodes_of_stowage_only_bind_assigns_gpus(said, held):
     running = replace(own_pod("a", ""), annotations=said)
-    state = make_state(node("own"), running)
-    assert used(state, "own") == held
+    state = make_state(node("stowage"), running)
+    assert used(state, "stowage") == held
     assert running.key in state.problems
 
 
 def test_an_unreadable_pod_without_a_gpu_closes_no_node():
     said = {COMPUTE: "a lot", "gpu-fraction": "7", "stowage.dev/nvlink": "yes", "nvidia.com/vgpu-mode": "mps"}
-    for on in ("hami", "volcano", "vgpu-manager", "koordinator", "gpushare", "own", "plain"):
+    for on in ("hami", "volcano", "vgpu-manager", "koordinator", "gpushare", "stowage", "plain"):
         state = make_state(node(on), replace(own_pod("a", "", on=on), annotations=said))
         assert used(state, on) == []
         assert state.overcommitted == frozenset()

@@ -60,7 +60,7 @@ def test_what_a_pod_asks_for(name):
     ("name", "on"), [(name, on) for name in cases("where") for on in PODS[name]["where"]]
 )
 def test_where_it_fits(name, on):
-    state, asking = make_state(node(on), binds=on == "own"), pod(name)
+    state, asking = make_state(node(on), binds=on == "stowage"), pod(name)
     assert PODS[name]["where"][on] in why(state, asking, on).text
 
 
@@ -97,12 +97,12 @@ def test_what_it_holds_when_it_runs(name, on):
         ("hami-running", "hami", "hami.io/vgpu-devices-allocated", "9" * 5000 + ",NVIDIA,1,1:;"),
         ("hami-mig-running", "hami-mig-on-demand", "hami.io/vgpu-mig-allocations", "[" * 100_000),
         ("gpushare-running", "gpushare", "ALIYUN_COM_GPU_MEM_POD", "9" * 5000),
-        ("kai-fraction", "own", "gpu-fraction", "1e999999999"),
+        ("kai-fraction", "stowage", "gpu-fraction", "1e999999999"),
     ],
 )
 def test_a_hostile_annotation_is_a_problem_of_its_pod_alone(name, on, annotation, text):
     running = pod(name, on)
-    given = {**running.annotations, "stowage.dev/gpu-indices": "0"}  # else it has no GPU on node "own"
+    given = {**running.annotations, "stowage.dev/gpu-indices": "0"}  # else it has no GPU on node "stowage"
     forged = replace(running, annotations={**given, annotation: text})
     state = make_state(node(on), forged)
     assert running.key in state.problems
@@ -156,7 +156,7 @@ def test_an_impossible_request_is_an_error_that_says_why(name):
         ("volcano", "volcano.sh/node-vgpu-register", "volcano.sh/node-vgpu-register", "placement"),
         ("koordinator", "koordinator.sh/gpu-core", "koordinator.sh/gpu-core", "placement"),
         ("gpushare", "aliyun.com/gpu-mem", "", "placement"),
-        ("own", "stowage.dev/gpu-sharing", "nvidia.com/gpu.product", "placement"),
+        ("stowage", "stowage.dev/gpu-sharing", "nvidia.com/gpu.product", "placement"),
         ("amd", "allocatable", "amd.com/gpu.product-name", "counts"),
     ],
 )

@@ -35,7 +35,7 @@ SAID = {
     "vgpu-manager": ("vgpu-manager-running", "nvidia.com/pre-allocated"),
     "koordinator": ("koordinator-running", "scheduling.koordinator.sh/device-allocated"),
     "gpushare": ("gpushare-running", "ALIYUN_COM_GPU_MEM_IDX"),
-    "own": ("stowage-running", "stowage.dev/gpu-indices"),
+    "stowage": ("stowage-running", "stowage.dev/gpu-indices"),
 }
 DEVICE = {  # one more device of each, and what joins them
     "hami": ("GPU-z{},NVIDIA,1,1", ":"),
@@ -44,7 +44,7 @@ DEVICE = {  # one more device of each, and what joins them
     "vgpu-manager": ("0_GPU-z{}_1_1", ","),
     "koordinator": (json.dumps(MINOR).replace("7", "{}", 1), ","),
     "gpushare": ("{}", ","),
-    "own": ("{}", ","),
+    "stowage": ("{}", ","),
 }
 FRAME = {
     "hami-mig-on-demand": "[{}]",
@@ -106,7 +106,7 @@ def test_what_is_said_about_it_is_short(on, shape, caplog):
     assert used(state, on)
 
 
-@pytest.mark.parametrize("on", ["hami", "volcano", "vgpu-manager", "own", "gpushare"])
+@pytest.mark.parametrize("on", ["hami", "volcano", "vgpu-manager", "stowage", "gpushare"])
 def test_devices_are_counted_before_any_is_read(on):
     name, key = SAID[on]
     running = pod(name, on)

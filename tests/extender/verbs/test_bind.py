@@ -23,16 +23,16 @@ from tests.extender.dialects.test_dialect_manifests import node as node_of
 from tests.extender.dialects.test_dialect_manifests import pod as pod_of
 from tests.extender.verbs.binding import Api, Cluster, hami, own
 
-SYNCED = [Listed("Node", frozenset({"own"})), Listed("Pod", frozenset({"default/a"}))]
+SYNCED = [Listed("Node", frozenset({"stowage"})), Listed("Pod", frozenset({"default/a"}))]
 
 
 async def test_stowages_own_nodes_get_an_index() -> None:
-    cluster = Cluster(node_of("own"), own("p"))
-    assert await cluster.bind(own("p"), "own") == ""
-    assert cluster.api.sent == [("own", {"stowage.dev/gpu-indices": "0"})]
-    assert cluster.free("own") == [400, 1000, 1000, 1000]
+    cluster = Cluster(node_of("stowage"), own("p"))
+    assert await cluster.bind(own("p"), "stowage") == ""
+    assert cluster.api.sent == [("stowage", {"stowage.dev/gpu-indices": "0"})]
+    assert cluster.free("stowage") == [400, 1000, 1000, 1000]
     cluster.tell("default/p")
-    assert cluster.free("own") == [400, 1000, 1000, 1000]
+    assert cluster.free("stowage") == [400, 1000, 1000, 1000]
     assert (len(cluster.state.assumed_pods), cluster.state.problems) == (0, {})
 
 
@@ -116,75 +116,75 @@ async def test_nothing_is_bound_where_nobody_can_assign_the_gpu(name: str) -> No
 
 
 async def test_two_binds_in_flight_do_not_get_one_gpu() -> None:
-    small = replace(node_of("own"), labels={**node_of("own").labels, "nvidia.com/gpu.count": "1"})
+    small = replace(node_of("stowage"), labels={**node_of("stowage").labels, "nvidia.com/gpu.count": "1"})
     cluster = Cluster(small, own("a"), own("b"))
-    answers = await asyncio.gather(cluster.bind(own("a"), "own"), cluster.bind(own("b"), "own"))
+    answers = await asyncio.gather(cluster.bind(own("a"), "stowage"), cluster.bind(own("b"), "stowage"))
     assert sorted(map(bool, answers)) == [False, True]
     assert len(cluster.api.sent) == 1
 
 
 async def test_an_event_from_before_the_binding_releases_nothing() -> None:
-    cluster = Cluster(node_of("own"), own("a", "1"))
-    assert await cluster.bind(own("a", "1"), "own") == ""
+    cluster = Cluster(node_of("stowage"), own("a", "1"))
+    assert await cluster.bind(own("a", "1"), "stowage") == ""
     cluster.state.apply([Upserted(own("a", "1"))])
-    assert cluster.free("own") == [0, 1000, 1000, 1000]
+    assert cluster.free("stowage") == [0, 1000, 1000, 1000]
 
 
 async def test_a_refused_binding_leaves_nothing() -> None:
-    cluster = Cluster(node_of("own"), own("a"))
+    cluster = Cluster(node_of("stowage"), own("a"))
     cluster.api.errors = [BindError("forbidden"), PodNotFound("gone"), BindConflict("being deleted")]
     for text in ("forbidden", "gone", "being deleted"):
-        assert await cluster.bind(own("a"), "own") == text
-        assert (cluster.free("own"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
+        assert await cluster.bind(own("a"), "stowage") == text
+        assert (cluster.free("stowage"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
 
 
 @pytest.mark.parametrize("error", [Unreachable("no answer"), BindConflict("409")])
 async def test_a_binding_that_was_made_without_an_answer_is_a_success(error: BindError) -> None:
-    cluster = Cluster(node_of("own"), own("a"))
+    cluster = Cluster(node_of("stowage"), own("a"))
     cluster.api.errors, cluster.api.made = [error], True
-    assert await cluster.bind(own("a"), "own") == ""
-    assert cluster.free("own") == [400, 1000, 1000, 1000]
-    assert await cluster.bind(own("a"), "own") == ""
+    assert await cluster.bind(own("a"), "stowage") == ""
+    assert cluster.free("stowage") == [400, 1000, 1000, 1000]
+    assert await cluster.bind(own("a"), "stowage") == ""
     assert len(cluster.api.sent) == 1
     assert await cluster.bind(own("a"), "elsewhere") == "pod is bound to another node"
 
 
 async def test_an_unanswered_binding_is_assumed_until_its_time_to_live_is_over() -> None:
-    cluster = Cluster(node_of("own"), own("a"))
+    cluster = Cluster(node_of("stowage"), own("a"))
     cluster.api.errors = [Unreachable("no answer")]
-    assert await cluster.bind(own("a"), "own") == "no answer"
+    assert await cluster.bind(own("a"), "stowage") == "no answer"
     cluster.state.apply([Upserted(own("a"))])
     now = time.monotonic()
     await expire_assumed(cluster.state, cluster.api, now + TIME_TO_LIVE / 2)
-    assert cluster.free("own") == [400, 1000, 1000, 1000]
+    assert cluster.free("stowage") == [400, 1000, 1000, 1000]
     cluster.api.answers = False  # the API server is away: nobody knows
     await expire_assumed(cluster.state, cluster.api, now + TIME_TO_LIVE * 3)
-    assert cluster.free("own") == [400, 1000, 1000, 1000]
+    assert cluster.free("stowage") == [400, 1000, 1000, 1000]
     cluster.api.answers = True
     await expire_assumed(cluster.state, cluster.api, now + TIME_TO_LIVE * 3)
-    assert cluster.free("own") == [1000] * 4
+    assert cluster.free("stowage") == [1000] * 4
 
 
 async def test_an_unanswered_binding_is_sent_again_unchanged() -> None:
-    cluster = Cluster(node_of("own"), own("a"), own("b", "300m"))
+    cluster = Cluster(node_of("stowage"), own("a"), own("b", "300m"))
     cluster.api.errors = [Unreachable("no answer")]
-    await cluster.bind(own("a"), "own")
-    assert await cluster.bind(own("b", "300m"), "own") == ""
-    assert await cluster.bind(own("a"), "own") == ""
+    await cluster.bind(own("a"), "stowage")
+    assert await cluster.bind(own("b", "300m"), "stowage") == ""
+    assert await cluster.bind(own("a"), "stowage") == ""
     assert [sent for _, sent in cluster.api.sent] == [{"stowage.dev/gpu-indices": "0"}] * 3
-    assert cluster.free("own") == [100, 1000, 1000, 1000]
+    assert cluster.free("stowage") == [100, 1000, 1000, 1000]
 
 
 async def test_an_unanswered_binding_is_forgotten_when_the_pod_is_bound_elsewhere() -> None:
-    other = replace(node_of("own"), name="other")
-    cluster = Cluster(node_of("own"), other, own("a"))
+    other = replace(node_of("stowage"), name="other")
+    cluster = Cluster(node_of("stowage"), other, own("a"))
     cluster.api.errors = [Unreachable("no answer")]
-    await cluster.bind(own("a"), "own")
+    await cluster.bind(own("a"), "stowage")
     cluster.api.errors = [BindError("forbidden")]
     assert await cluster.bind(own("a"), "other") == "forbidden"
-    assert (cluster.free("own")[0], cluster.free("other")[0]) == (400, 1000)
+    assert (cluster.free("stowage")[0], cluster.free("other")[0]) == (400, 1000)
     assert await cluster.bind(own("a"), "other") == ""
-    assert (cluster.free("own")[0], cluster.free("other")[0]) == (1000, 400)
+    assert (cluster.free("stowage")[0], cluster.free("other")[0]) == (1000, 400)
 
 
 async def ended(task: asyncio.Task[str]) -> None:
@@ -195,38 +195,38 @@ async def ended(task: asyncio.Task[str]) -> None:
 
 
 async def test_a_binding_in_flight_does_not_expire() -> None:
-    other = replace(node_of("own"), name="other")
-    cluster = Cluster(node_of("own"), other, own("a"))
+    other = replace(node_of("stowage"), name="other")
+    cluster = Cluster(node_of("stowage"), other, own("a"))
     cluster.api.errors = [Unreachable("no answer")]
-    await cluster.bind(own("a"), "own")
+    await cluster.bind(own("a"), "stowage")
     cluster.api.hangs = True
     task = asyncio.create_task(cluster.bind(own("a"), "other"))
     while len(cluster.api.sent) < 2:
         await asyncio.sleep(0)
     await expire_assumed(cluster.state, cluster.api, time.monotonic() + TIME_TO_LIVE * 2)
-    assert (cluster.free("own")[0], cluster.free("other")[0]) == (1000, 400)
+    assert (cluster.free("stowage")[0], cluster.free("other")[0]) == (1000, 400)
     await ended(task)
 
 
 async def test_a_pod_that_came_and_went_unseen_is_forgotten() -> None:
-    cluster = Cluster(node_of("own"))
-    assert await cluster.bind(own("a"), "own") == ""
+    cluster = Cluster(node_of("stowage"))
+    assert await cluster.bind(own("a"), "stowage") == ""
     del cluster.api.pods["default/a"]
     await expire_assumed(cluster.state, cluster.api, time.monotonic() + TIME_TO_LIVE * 2)
-    assert (cluster.free("own"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
+    assert (cluster.free("stowage"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
 
 
 async def test_a_pod_that_is_first_seen_when_it_has_ended_has_nothing() -> None:
-    cluster = Cluster(node_of("own"))
-    assert await cluster.bind(own("a"), "own") == ""
+    cluster = Cluster(node_of("stowage"))
+    assert await cluster.bind(own("a"), "stowage") == ""
     cluster.state.apply([Upserted(replace(cluster.api.pods["default/a"], phase="Succeeded"))])
-    assert (cluster.free("own"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
+    assert (cluster.free("stowage"), len(cluster.state.assumed_pods)) == ([1000] * 4, 0)
 
 
 async def test_a_binding_that_was_sent_is_finished_when_the_caller_hangs_up() -> None:
-    cluster = Cluster(node_of("own"), own("a"))
+    cluster = Cluster(node_of("stowage"), own("a"))
     cluster.api.hangs = True
-    task = asyncio.create_task(cluster.bind(own("a"), "own"))
+    task = asyncio.create_task(cluster.bind(own("a"), "stowage"))
     while not cluster.api.sent:
         await asyncio.sleep(0)
     task.cancel()
@@ -238,57 +238,57 @@ async def test_a_binding_that_was_sent_is_finished_when_the_caller_hangs_up() ->
 
 
 async def test_a_nominated_pod_that_is_assumed_counts_once() -> None:
-    nominated = replace(own("a", "600m"), nominated_node="own", priority=5)
-    small = replace(node_of("own"), labels={**node_of("own").labels, "nvidia.com/gpu.count": "1"})
+    nominated = replace(own("a", "600m"), nominated_node="stowage", priority=5)
+    small = replace(node_of("stowage"), labels={**node_of("stowage").labels, "nvidia.com/gpu.count": "1"})
     cluster = Cluster(small, nominated, own("b", "400m"))
-    assert await cluster.bind(nominated, "own") == ""
-    assert why(cluster.state, own("b", "400m"), "own") is Reason.FITS
+    assert await cluster.bind(nominated, "stowage") == ""
+    assert why(cluster.state, own("b", "400m"), "stowage") is Reason.FITS
     cluster.state.apply([Upserted(nominated)])
-    assert why(cluster.state, own("b", "400m"), "own") is Reason.FITS
+    assert why(cluster.state, own("b", "400m"), "stowage") is Reason.FITS
 
 
 async def test_nothing_is_bound_while_stowage_has_to_catch_up() -> None:
-    cluster = Cluster(node_of("own"), own("a"))
+    cluster = Cluster(node_of("stowage"), own("a"))
     cluster.api.current = False
-    assert "caught up" in await cluster.bind(own("a"), "own")
+    assert "caught up" in await cluster.bind(own("a"), "stowage")
     assert cluster.api.sent == []
 
 
 async def test_annotations_that_would_change_the_meaning_are_refused() -> None:
     forged = own("a", **{"hami.io/vgpu-devices-allocated": "GPU-aaaa,NVIDIA,1,1:;"})
-    cluster = Cluster(node_of("own"), forged)
-    assert "own annotations are in the way" in await cluster.bind(forged, "own")
-    assert (cluster.api.sent, cluster.free("own")) == ([], [1000] * 4)
+    cluster = Cluster(node_of("stowage"), forged)
+    assert "own annotations are in the way" in await cluster.bind(forged, "stowage")
+    assert (cluster.api.sent, cluster.free("stowage")) == ([], [1000] * 4)
 
 
 async def test_assumed_pods_are_shown_with_their_age() -> None:
     metrics = Metrics("0", lambda: engine.gauges(), ())
     engine = Engine(api := Api(), Settings(bind=True), metrics)
-    engine.apply([Upserted(node_of("own")), Upserted(own("a")), *SYNCED])
+    engine.apply([Upserted(node_of("stowage")), Upserted(own("a")), *SYNCED])
     api.pods = {"default/a": own("a")}
     api.errors = [Unreachable("no answer")]
-    request = {"PodName": "a", "PodNamespace": "default", "PodUID": "uid-a", "Node": "own"}
+    request = {"PodName": "a", "PodNamespace": "default", "PodUID": "uid-a", "Node": "stowage"}
     reply, result = await engine.verbs["bind"](json.dumps(request).encode())
     assert (json.loads(reply), result) == ({"Error": "no answer"}, "refused")
-    node, story = engine.inspector.node("own"), await engine.inspector.pod("default/a")
+    node, story = engine.inspector.node("stowage"), await engine.inspector.pod("default/a")
     assert node is not None
     (holder,) = node.holders
     assert (holder.pod, holder.gpus) == ("default/a", (0,))
     assert holder.assumed_seconds is not None
     assert holder.assumed_seconds >= 0
     assert story is not None
-    assert (story.node, "the watch has not shown it" in story.note) == ("own", True)
+    assert (story.node, "the watch has not shown it" in story.note) == ("stowage", True)
     assert "\nstowage_assumed_pods 1.0" in metrics.render().decode()
     await engine.verbs["bind"](json.dumps(request).encode())
     engine.apply([Upserted(api.pods["default/a"])])
     assert "\nstowage_assumed_pods 0.0" in metrics.render().decode()
-    assert engine.inspector.node("own").holders[0].assumed_seconds is None
+    assert engine.inspector.node("stowage").holders[0].assumed_seconds is None
 
 
 async def test_an_assumed_pod_outlives_its_node() -> None:
-    cluster = Cluster(node_of("own"), own("a"))
+    cluster = Cluster(node_of("stowage"), own("a"))
     cluster.api.errors = [Unreachable("no answer")]
-    await cluster.bind(own("a"), "own")
-    events: Sequence[Deleted | Upserted] = [Deleted("Node", "own"), Upserted(node_of("own"))]
+    await cluster.bind(own("a"), "stowage")
+    events: Sequence[Deleted | Upserted] = [Deleted("Node", "stowage"), Upserted(node_of("stowage"))]
     cluster.state.apply(events)
-    assert cluster.free("own") == [400, 1000, 1000, 1000]
+    assert cluster.free("stowage") == [400, 1000, 1000, 1000]

@@ -48,15 +48,15 @@ def own(name: str, **annotations: str) -> Pod:
 
 
 def test_where_stowage_does_not_bind_nobody_assigns_its_shares() -> None:
-    assert why(make_state(node_of("own")), own("p"), "own") is NOBODY
-    assert why(make_state(node_of("own"), binds=True), own("p"), "own") is Reason.FITS
+    assert why(make_state(node_of("stowage")), own("p"), "stowage") is NOBODY
+    assert why(make_state(node_of("stowage"), binds=True), own("p"), "stowage") is Reason.FITS
 
 
 def test_a_pod_without_gpu_is_not_concerned() -> None:
-    names = NodeNames.of(["own", "volcano"])
-    state = make_state(node_of("own"), node_of("volcano"), binds=True)
+    names = NodeNames.of(["stowage", "volcano"])
+    state = make_state(node_of("stowage"), node_of("volcano"), binds=True)
     result, _ = filter_nodes(state, FilterArgs(make_pod("p", 0), names), make_settings())
-    assert list(result.names) == ["own", "volcano"]
+    assert list(result.names) == ["stowage", "volcano"]
 
 
 def test_what_cannot_be_said_to_the_device_plugin_does_not_fit() -> None:
@@ -80,16 +80,18 @@ def test_an_init_container_that_needs_the_gpu_of_a_later_sidecar_does_not_fit() 
 
 def test_annotations_that_change_the_meaning_of_the_assignment_do_not_fit() -> None:
     forged = own("p", **{"hami.io/vgpu-devices-allocated": "GPU-aaaa,NVIDIA,1,1:;"})
-    assert why(make_state(node_of("own"), binds=True), forged, "own") is NOBODY
+    assert why(make_state(node_of("stowage"), binds=True), forged, "stowage") is NOBODY
 
 
 def test_filter_explain_and_preempt_say_the_same() -> None:
     runs = own("runs", **{"stowage.dev/gpu-indices": "0"})
-    state = make_state(node_of("own"), node_of("volcano"), replace(runs, node_name="own"))
-    result, _ = filter_nodes(state, FilterArgs(own("p"), NodeNames.of(["own"])), make_settings())
-    assert {reason: list(names) for reason, names in result.unresolvable.items()} == {NOBODY.text: ["own"]}
+    state = make_state(node_of("stowage"), node_of("volcano"), replace(runs, node_name="stowage"))
+    result, _ = filter_nodes(state, FilterArgs(own("p"), NodeNames.of(["stowage"])), make_settings())
+    assert {reason: list(names) for reason, names in result.unresolvable.items()} == {
+        NOBODY.text: ["stowage"]
+    }
     assert NOBODY.text in {refusal.reason for refusal in explain(state, own("p")).refusals}
-    asked = PreemptArgs(own("p"), {"own": Candidate(["uid-runs"])})
+    asked = PreemptArgs(own("p"), {"stowage": Candidate(["uid-runs"])})
     assert not preempt(state, asked).candidates
     state.binds = True
     assert preempt(state, asked).candidates

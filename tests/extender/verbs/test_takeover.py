@@ -47,44 +47,44 @@ def bound_by_another(pod: Pod, node: str, index: int = 0, **changes: str) -> Pod
 
 
 async def test_a_gpu_that_another_replica_has_just_assigned_is_not_assigned_again() -> None:
-    cluster = Cluster(node_of("own"), own("a"), own("b"))
-    cluster.api.pods["default/a"] = bound_by_another(own("a"), "own")
-    cluster.api.pods["default/c"] = bound_by_another(own("c"), "own", index=1)  # the watch knows no such pod
-    assert await cluster.bind(own("b"), "own") == ""
-    assert cluster.api.sent == [("own", {"stowage.dev/gpu-indices": "2"})]
-    assert cluster.free("own") == [400, 400, 400, 1000]
+    cluster = Cluster(node_of("stowage"), own("a"), own("b"))
+    cluster.api.pods["default/a"] = bound_by_another(own("a"), "stowage")
+    cluster.api.pods["default/c"] = bound_by_another(own("c"), "stowage", index=1)  # not watched
+    assert await cluster.bind(own("b"), "stowage") == ""
+    assert cluster.api.sent == [("stowage", {"stowage.dev/gpu-indices": "2"})]
+    assert cluster.free("stowage") == [400, 400, 400, 1000]
     cluster.tell("default/a", "default/b", "default/c")
-    assert (cluster.free("own"), len(cluster.state.assumed_pods)) == ([400, 400, 400, 1000], 0)
+    assert (cluster.free("stowage"), len(cluster.state.assumed_pods)) == ([400, 400, 400, 1000], 0)
 
 
 async def test_a_pod_that_another_replica_bound_is_not_bound_again() -> None:
-    cluster = Cluster(node_of("own"), own("a"))
-    cluster.api.pods["default/a"] = bound_by_another(own("a"), "own", index=3)
-    assert await cluster.bind(own("a"), "own") == ""
-    assert (cluster.api.sent, cluster.free("own")) == ([], [1000, 1000, 1000, 400])
+    cluster = Cluster(node_of("stowage"), own("a"))
+    cluster.api.pods["default/a"] = bound_by_another(own("a"), "stowage", index=3)
+    assert await cluster.bind(own("a"), "stowage") == ""
+    assert (cluster.api.sent, cluster.free("stowage")) == ([], [1000, 1000, 1000, 400])
 
 
 async def test_listed_pods_that_ended_or_are_known_are_not_assumed() -> None:
-    cluster = Cluster(node_of("own"), own("b"), bound_by_another(own("a"), "own", index=1))
-    cluster.api.pods["default/c"] = bound_by_another(own("c"), "own", phase="Succeeded")
-    assert await cluster.bind(own("b"), "own") == ""
-    assert (cluster.free("own"), len(cluster.state.assumed_pods)) == ([400, 400, 1000, 1000], 1)
+    cluster = Cluster(node_of("stowage"), own("b"), bound_by_another(own("a"), "stowage", index=1))
+    cluster.api.pods["default/c"] = bound_by_another(own("c"), "stowage", phase="Succeeded")
+    assert await cluster.bind(own("b"), "stowage") == ""
+    assert (cluster.free("stowage"), len(cluster.state.assumed_pods)) == ([400, 400, 1000, 1000], 1)
 
 
 async def test_nothing_is_bound_where_the_node_cannot_be_listed(impatient: None) -> None:
-    cluster = Cluster(node_of("own"), own("a"))
+    cluster = Cluster(node_of("stowage"), own("a"))
     cluster.api.answers = False
-    assert "another replica may have bound" in await cluster.bind(own("a"), "own")
+    assert "another replica may have bound" in await cluster.bind(own("a"), "stowage")
     cluster.api.answers, cluster.api.silent = True, True
-    assert "another replica may have bound" in await cluster.bind(own("a"), "own")
-    assert (cluster.api.sent, cluster.free("own")) == ([], [1000] * 4)
+    assert "another replica may have bound" in await cluster.bind(own("a"), "stowage")
+    assert (cluster.api.sent, cluster.free("stowage")) == ([], [1000] * 4)
 
 
 async def test_a_pod_that_waits_too_long_behind_others_is_refused(impatient: None) -> None:
     pods = [own(name) for name in "abcd"]
-    cluster = Cluster(node_of("own"), *pods)
+    cluster = Cluster(node_of("stowage"), *pods)
     cluster.api.silent = True
-    *_, last = await asyncio.gather(*(cluster.bind(pod, "own") for pod in pods))
+    *_, last = await asyncio.gather(*(cluster.bind(pod, "stowage") for pod in pods))
     assert last == "other pods are being bound to the node"
 
 

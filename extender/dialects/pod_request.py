@@ -18,13 +18,11 @@ from extender.dialects.claims import Claims
 from extender.dialects.dialect import AssignmentWriter, Dialect
 from extender.dialects.pod_resources import (
     Amounts,
+    RequestError,
     counted_devices,
     effective_requests,
     max_per_container,
     parse_quantities,
-)
-from extender.dialects.pod_resources import (
-    RequestError as RequestError,
 )
 from extender.dialects.sharing import gpushare, hami, kai, koordinator, stowage, vgpu_manager, volcano
 from extender.k8s.objects import Container, Pairs, Pod, PodSpec

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 import numpy as np
 
 from extender.cluster.state import PossiblyBound, State
-from extender.dialects.pod_request import RequestError, request_of
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Pod
 from extender.protocol.codec import Candidate, PreemptArgs, PreemptResult
 from extender.verbs.evaluate import codes_for, dra_resources_on, wants_only_dra, without_resources

@@ -50,7 +50,6 @@ RESOURCE = "nvidia.com/gpu"
 REGISTER = "hami.io/node-nvidia-register"
 HANDSHAKE, CORDON = "hami.io/node-handshake", "hami.io/device-cordon"
 CORE, MIG = "hami-core", "mig"
-MOST_SLICES = MIG_SLICES
 _FIELDS = ("id", "count", "devmem", "devcore", "type", "numa", "health", "index", "mode")
 
 
@@ -130,7 +129,7 @@ def _interned(instances: Instances) -> Instances:
 
 def _instance(profile: Mapping[str, object]) -> Instance:
     profile_name = parse_name(profile.get("name", ""), REGISTER)
-    listed = parse_objects(profile.get("placements") or [], REGISTER, MOST_SLICES)
+    listed = parse_objects(profile.get("placements") or [], REGISTER, MIG_SLICES)
     placements = [_placement(one, profile_name) for one in listed]
     compute = parse_number(profile.get("core", 0), REGISTER) * 10
     if compute > WHOLE:
@@ -143,7 +142,7 @@ def _instance(profile: Mapping[str, object]) -> Instance:
 
 def _placement(placement: Mapping[str, object], profile: str) -> tuple[int, int]:
     start, size = placement.get("start", 0), placement.get("size", 0)
-    if type(start) is int and type(size) is int and start >= 0 < size and start + size <= MOST_SLICES:
+    if type(start) is int and type(size) is int and start >= 0 < size and start + size <= MIG_SLICES:
         return start, size
     raise InventoryError(f"{REGISTER}: the placements of MIG profile {quoted(profile)} are impossible")
 

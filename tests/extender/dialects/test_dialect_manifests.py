@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import yaml
 
-from extender.dialects.pod_request import RequestError, request_of
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
 from extender.inventory.node_inventory import Sources, inventory_of
 from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Deleted, Node, Pod

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from extender.cluster.factory import state_of
 from extender.cluster.state import State
-from extender.dialects.pod_request import RequestError
+from extender.dialects.pod_resources import RequestError
 from extender.explain.node import view_node
 from extender.inventory.node_inventory import inventory_of
 from extender.inventory.shared_gpus import InventoryError

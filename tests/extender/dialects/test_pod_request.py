@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from extender.dialects.pod_request import RequestError, request_of
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Container, Pod, PodSpec
 
 GPU = "nvidia.com/gpu"

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from extender.dialects import constraints
-from extender.dialects.pod_request import RequestError, request_of
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
 from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Node, Pod
 from extender.k8s.pod_manifest import PodManifest

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from extender.dialects import constraints
-from extender.dialects.pod_request import RequestError, request_of
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
 from extender.protocol import messages
 from extender.source.list_watch import ListWatch
 from extender.source.watched_kinds import WATCHED_KINDS

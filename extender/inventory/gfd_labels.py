@@ -41,9 +41,8 @@ def device_labels(labels: Mapping[str, str], device: str) -> DeviceLabels:
     if memory > _MOST_MIB:
         memory >>= 20
     replicas = min(number(labels, f"{PREFIX}{device}.replicas"), DEVICES_PER_NODE)
-    return DeviceLabels(
-        parse_product(product) if product else None, memory if memory <= GPU_MIB else 0, replicas
-    )
+    memory = memory if memory <= GPU_MIB else 0
+    return DeviceLabels(parse_product(product) if product else None, memory, replicas)
 
 
 def reconfiguring(labels: Mapping[str, str]) -> bool:

@@ -101,10 +101,8 @@ def _check_readable(node: Node) -> None:
     for name in node.unreadable:
         if name in _REQUIRED or name.startswith(_REQUIRED_PREFIXES):
             raise InventoryError(f"{quoted(name)} is too long to be read")
-    if len(node.allocatable) > RESOURCES:
-        raise InventoryError(
-            f"allocatable has {len(node.allocatable)} resources: at most {RESOURCES} are read"
-        )
+    if (count := len(node.allocatable)) > RESOURCES:
+        raise InventoryError(f"allocatable has {count} resources: at most {RESOURCES} are read")
     for label in (gfd_labels.PRODUCT, AMD_PRODUCT):
         if len(node.labels.get(label, "")) > NAME:
             raise InventoryError(f"label {label} has more than {NAME} characters")

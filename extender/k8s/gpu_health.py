@@ -29,73 +29,45 @@ IGNORE_LABEL = "stowage.dev/ignore-gpu-health"
 
 # The status of a condition that is a sign of a sick GPU: of conditions about faults, and about readiness.
 IF_TRUE, IF_FALSE, NEVER = "True", "False", ""
-CONDITIONS: Mapping[str, str] = {
-    # EKS node monitoring agent (aws/eks-node-monitoring-agent at 51af5494, pkg/conditions/conditions.go):
-    # False if the node needs a repair; the rest are events. Karpenter's repair policies name the second.
-    "AcceleratedHardwareReady": IF_FALSE,
-    "AcceleratorReady": IF_FALSE,
+_FAULTS = (
     # AKS (MicrosoftDocs/azure-aks-docs, articles/aks/gpu-health-monitoring.md, aks-managed-gpu-nodes.md).
     # These do not spell out the conditions for Xids and NVLink, so there are several spellings here.
-    "GPUMissing": IF_TRUE,
-    "GPUXIDErrors": IF_TRUE,
-    "XIDErrors": IF_TRUE,
-    "NVLinkStatusInactive": IF_TRUE,
-    "UnhealthyNvidiaDevicePlugin": IF_TRUE,
+    *("GPUMissing", "GPUXIDErrors", "XIDErrors", "NVLinkStatusInactive", "UnhealthyNvidiaDevicePlugin"),
     # GKE's device plugin (GoogleCloudPlatform/container-engine-accelerators, pull request 497). It stays
     # until the machine restarts, even if the plugin restarts and offers the GPU again.
-    "XidCriticalError": IF_TRUE,
+    "XidCriticalError",
     # NVSentinel (NVIDIA/NVSentinel at 9087c1f8, docs/INTEGRATIONS.md): True only for fatal errors.
-    "GpuMemWatch": IF_TRUE,
-    "GpuThermalWatch": IF_TRUE,
-    "GpuPcieWatch": IF_TRUE,
-    "GpuPowerWatch": IF_TRUE,
-    "GpuInforomWatch": IF_TRUE,
-    "GpuSmWatch": IF_TRUE,
-    "GpuNvlinkWatch": IF_TRUE,
-    "GpuMcuWatch": IF_TRUE,
-    "GpuPmuWatch": IF_TRUE,
-    "GpuDriverWatch": IF_TRUE,
-    "GpuAllWatch": IF_TRUE,
-    "SysLogsXIDError": IF_TRUE,
-    "SysLogsSXIDError": IF_TRUE,
-    "SysLogsGPUFallenOff": IF_TRUE,
-    "NVSwitchFatalError": IF_TRUE,
-    "NVSwitchDown": IF_TRUE,
-    # The same source: warnings, and failures of the monitoring itself. AKS has one of the latter, too.
-    "NVSwitchNonFatalError": NEVER,
-    "GpuDcgmConnectivityFailure": NEVER,
-    "GpuCpusetWatch": NEVER,
-    "UnhealthyNvidiaDCGMServices": NEVER,
+    *("GpuMemWatch", "GpuThermalWatch", "GpuPcieWatch", "GpuPowerWatch", "GpuInforomWatch", "GpuSmWatch"),
+    *("GpuNvlinkWatch", "GpuMcuWatch", "GpuPmuWatch", "GpuDriverWatch", "GpuAllWatch", "SysLogsXIDError"),
+    *("SysLogsSXIDError", "SysLogsGPUFallenOff", "NVSwitchFatalError", "NVSwitchDown"),
     # AMD GPU operator (ROCm/gpu-operator, "Auto Remediation of GPU nodes").
-    "AMDGPUUnhealthy": IF_TRUE,
+    "AMDGPUUnhealthy",
     # Nebius ("Node health checks" of Managed Kubernetes), Crusoe (autoclusters-controller-helm-charts).
-    "NebiusGPUError": IF_TRUE,
-    "GPUNVBandwidthUnhealthy": IF_TRUE,
+    *("NebiusGPUError", "GPUNVBandwidthUnhealthy"),
     # Meta's GCM (facebookresearch/gcm, "Kubernetes deployment").
-    "GcmXidErrorsProblem": IF_TRUE,
-    "GcmSmiEccProblem": IF_TRUE,
-    "GcmSmiDisconnectedProblem": IF_TRUE,
-    "GcmDcgmiNvlinkStatusProblem": IF_TRUE,
+    *("GcmXidErrorsProblem", "GcmSmiEccProblem", "GcmSmiDisconnectedProblem", "GcmDcgmiNvlinkStatusProblem"),
     # Alibaba Cloud ACK ("Node auto repair"); NvidiaXID<number>Error counts by its words.
-    "NvidiaDeviceLost": IF_TRUE,
-    "NvidiaInfoRomCorrupted": IF_TRUE,
-    "NvidiaPowerCableErr": IF_TRUE,
-    "NvidiaPendingRetiredPages": IF_TRUE,
-    "NvidiaRemappingRowsFailed": IF_TRUE,
-    "NvidiaRemappingRowsRequireReset": IF_TRUE,
+    *("NvidiaDeviceLost", "NvidiaInfoRomCorrupted", "NvidiaPowerCableErr", "NvidiaPendingRetiredPages"),
+    *("NvidiaRemappingRowsFailed", "NvidiaRemappingRowsRequireReset"),
     # Tencent TKE (cloud.tencent.com/document/product/457/127503): TKE isolates the node for each of them.
-    "GPUDeviceLost": IF_TRUE,
-    "GPUDoubleBitEccError": IF_TRUE,
-    "GPUHighSingleBitEccError": IF_TRUE,
-    "GPUInfoROMCorrupted": IF_TRUE,
-    "GPUNvlinkError": IF_TRUE,
-    "GPUPCIeError": IF_TRUE,
-    "GPUPendingRetiredPages": IF_TRUE,
-    "GPUPowerError": IF_TRUE,
-    "GPURemappingRowsError": IF_TRUE,
-    "GPUTempError": IF_TRUE,
-    "GPUXIDFatalError": IF_TRUE,
-    "GPUXIDWarningError": IF_TRUE,
+    *("GPUDeviceLost", "GPUDoubleBitEccError", "GPUHighSingleBitEccError", "GPUInfoROMCorrupted"),
+    *("GPUNvlinkError", "GPUPCIeError", "GPUPendingRetiredPages", "GPUPowerError", "GPURemappingRowsError"),
+    *("GPUTempError", "GPUXIDFatalError", "GPUXIDWarningError"),
+)
+_READINESS = (
+    # EKS node monitoring agent (aws/eks-node-monitoring-agent at 51af5494, pkg/conditions/conditions.go):
+    # False if the node needs a repair; the rest are events. Karpenter's repair policies name the second.
+    *("AcceleratedHardwareReady", "AcceleratorReady"),
+)
+_IRRELEVANT = (
+    # NVSentinel, AKS (sources above): warnings, and failures of the monitoring itself.
+    *("NVSwitchNonFatalError", "GpuDcgmConnectivityFailure", "GpuCpusetWatch"),
+    "UnhealthyNvidiaDCGMServices",
+)
+CONDITIONS: Mapping[str, str] = {
+    **dict.fromkeys(_FAULTS, IF_TRUE),
+    **dict.fromkeys(_READINESS, IF_FALSE),
+    **dict.fromkeys(_IRRELEVANT, NEVER),
 }
 """Types of conditions, and the status that is a sign of a sick GPU."""
 

@@ -43,19 +43,14 @@ ASSIGNMENT_ANNOTATIONS = frozenset[str]().union(*(dialect.ASSIGNMENT_ANNOTATIONS
 
 def request_of(pod: Pod) -> Request:
     """What a pod requests. Raises RequestError, also if its spec, annotations or labels exceed a limit."""
-    if pod.problem or pod.unreadable:
-        _check_limits(pod)
-    metadata = {key: pod.annotations[key] for key in pod.annotations.keys() & REQUEST_ANNOTATIONS}
-    metadata |= {key: pod.labels[key] for key in pod.labels.keys() & REQUEST_LABELS}
-    return _request(pod.spec, tuple(sorted(metadata.items())))
-
-
-def _check_limits(pod: Pod) -> None:
     if pod.problem:
         raise RequestError(pod.problem)
     for name in pod.unreadable:
         if name in REQUEST_ANNOTATIONS or name in REQUEST_LABELS:
             raise RequestError(f"{name}: more than {POD_ANNOTATION} characters, or too much beside it")
+    metadata = {key: pod.annotations[key] for key in pod.annotations.keys() & REQUEST_ANNOTATIONS}
+    metadata |= {key: pod.labels[key] for key in pod.labels.keys() & REQUEST_LABELS}
+    return _request(pod.spec, tuple(sorted(metadata.items())))
 
 
 @weak_cache(weigh=lambda pairs: 64 + sum(64 + len(key) + len(text) for key, text in pairs))
@@ -140,7 +135,7 @@ def _without_unreadable_quantities(spec: PodSpec) -> PodSpec:
     """The API server accepts no such quantity, so nothing real is lost."""
 
     def readable(pairs: Pairs) -> Pairs:
-        return tuple(pair for pair in pairs if _is_readable(pair))
+        return tuple(filter(_is_readable, pairs))
 
     def readable_containers(containers: tuple[Container, ...]) -> tuple[Container, ...]:
         return tuple(replace(container, requests=readable(container.requests)) for container in containers)

@@ -155,12 +155,8 @@ class PodSpec(_CachedHash):
     def __hash__(self) -> int:
         known: int | None = getattr(self, "_hash", None)
         if known is None:
-            known = hash(
-                (
-                    *(self.containers, self.init_containers, self.requests, self.limits),
-                    *(self.overhead, self.node_selector, self.claims),
-                )
-            )
+            first = (self.containers, self.init_containers, self.requests, self.limits)
+            known = hash((*first, self.overhead, self.node_selector, self.claims))
             object.__setattr__(self, "_hash", known)
         return known
 
@@ -234,8 +230,12 @@ class Pod:
         """About how many characters of text it keeps alive, plus 2,000 for the objects around them."""
         pairs = (self.annotations.items(), self.labels.items(), self.devices, self.claims)
         names = (
-            *(self.namespace, self.name, self.uid),
-            *(self.node_name, self.scheduler_name, self.nominated_node),
+            self.namespace,
+            self.name,
+            self.uid,
+            self.node_name,
+            self.scheduler_name,
+            self.nominated_node,
         )
         return 2000 + sum(map(_length, pairs)) + sum(map(len, names)) + self.spec.size
 

@@ -80,8 +80,7 @@ def claims(pod: Pod) -> Claims | None:
         memory = -(-parse_number(pod_memory) // len(indices))
     except ValueError as error:
         return Claims(RESOURCE, problem=f"{INDEX} or {POD_MEMORY} cannot be read: {error}")
-    checked, problem = validate_claims([Claim(i, memory_mib=memory) for i in indices], requested)
-    return Claims(RESOURCE, tuple(checked), problem)
+    return Claims(RESOURCE, *validate_claims([Claim(i, memory_mib=memory) for i in indices], requested))
 
 
 def assignment(

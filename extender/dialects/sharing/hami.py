@@ -39,7 +39,7 @@ from typing import TypeAlias
 from pydantic_core import from_json
 
 from extender.dialects.claims import Claim, Claims, check_limits, container_stages
-from extender.dialects.pod_resources import Amounts, RequestError
+from extender.dialects.pod_resources import Amounts, RequestError, parse_quantities
 from extender.dialects.sharing.per_device import (
     PERCENT,
     PerDeviceResources,
@@ -209,7 +209,7 @@ def _format_device(container: Container, gpu: Gpu, placed: _Placed | None) -> st
     """One device of a container, with the memory and the cores that HAMi would give it."""
     requested = _RESOURCES.of_container(container)
     assert requested is not None  # a container that requests no device gets no GPU
-    memory = _RESOURCES.memory_of(container)
+    memory = parse_quantities(container.requests)[_RESOURCES.memory]
     memory = memory or share_memory_mib(gpu.memory_mib, 0, requested.memory_milli)
     compute = requested.compute_milli
     if placed is not None:

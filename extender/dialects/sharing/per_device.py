@@ -81,10 +81,6 @@ class PerDeviceResources:
         shares = self.of_container(container)
         return shares.count if shares else 0
 
-    def memory_of(self, container: Container) -> int:
-        """The MiB of each device that one container requests, 0 if it names none. Raises RequestError."""
-        return parse_quantities(container.requests)[self.memory]
-
     def max_granted_shares(self, spec: PodSpec, resources: Amounts) -> Shares | None:
         """The most that a pod can have been given: whole GPUs if the amounts contradict each other."""
         if not (resources.get(self.count) or resources.get(self.memory)):

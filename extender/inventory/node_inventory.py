@@ -204,7 +204,7 @@ def _blocked(
         return Reason.INVALID_LAYOUT, ""
     if shared and (problem := shared.problem or _advertised_twice(labels, shared, devices)):
         return shared.reason, f"node takes no new pods: {problem}"
-    sign = "" if shared and shared.lists_sick_gpus else gpu_health.sick_gpu_sign(node)
+    sign = "" if shared and shared.lists_unhealthy_gpus else gpu_health.unhealthy_gpu_sign(node)
     return (Reason.UNHEALTHY_GPU, f"node takes no new pods: {sign}") if sign else (Reason.FITS, "")
 
 

@@ -35,8 +35,8 @@ class SharedGpus:
     ``whole_gpu`` is the resource that counts whole GPUs among them, "" for none, and ``whole_gpu_allowed``
     whether pods may request it. ``replaced`` resources of ``allocatable`` are not counted in addition.
     ``mode`` is how the system isolates the parts, "" if it has only one mode. ``problem`` says why the GPUs
-    take no new pods, "" for nothing, and ``reason`` is its kind. ``lists_sick_gpus``: some GPUs are sick, and
-    the source says which.
+    take no new pods, "" for nothing, and ``reason`` is its kind. ``lists_unhealthy_gpus``: the source says
+    which GPUs are unhealthy, and some are.
     """
 
     resource: str
@@ -49,7 +49,7 @@ class SharedGpus:
     mode: str = ""
     problem: str = ""
     reason: Reason = Reason.UNREADABLE
-    lists_sick_gpus: bool = False
+    lists_unhealthy_gpus: bool = False
 
 
 def is_nvidia(resource: str) -> bool:

@@ -33,13 +33,11 @@ class _DeviceManifest(BaseModel):
 
 class ResourceSliceManifest(_DeviceManifest):
     def record(self) -> ResourceSlice:
-        """The slice."""
         return parse_slice(self._name, self.spec)
 
 
 class DeviceClassManifest(_DeviceManifest):
     def record(self) -> DeviceClass:
-        """The device class."""
         return parse_class(self._name, self.spec)
 
 

@@ -1,4 +1,4 @@
-"""Reads a Node from its manifest. Any field may be absent or null."""
+"""Reads a Node from its manifest, within the limits of ``limits.py``. Any field may be absent or null."""
 
 from __future__ import annotations
 
@@ -57,7 +57,6 @@ class NodeManifest(BaseModel):
     status: _Status | None = None
 
     def record(self) -> Node:
-        """The node, within the limits of ``limits.py``."""
         metadata, spec, status = self.metadata or {}, self.spec or {}, self.status or {}
         raw = interned(metadata.get("labels")), relevant_entries(metadata.get("annotations"))
         labels, annotations, unreadable, problem = drop_large_entries(*raw, NODE_ANNOTATION, NODE_ANNOTATIONS)

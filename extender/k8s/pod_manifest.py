@@ -32,13 +32,7 @@ from extender.k8s.metadata import (
 from extender.k8s.objects import Pairs, Pod
 from extender.k8s.pod_spec_parser import ClaimManifest, PlacementSpecManifest, parse_spec
 from extender.untrusted.bounded_cache import bounded_cache
-from extender.untrusted.limits import (
-    KEY,
-    POD_ANNOTATION,
-    POD_ANNOTATIONS,
-    REPORTED_DEVICES,
-    SELECTOR_ITEMS,
-)
+from extender.untrusted.limits import KEY, POD_ANNOTATION, POD_ANNOTATIONS, REPORTED_DEVICES, SELECTOR_ITEMS
 
 
 class _Requirement(TypedDict, total=False):

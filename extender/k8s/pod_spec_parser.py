@@ -18,14 +18,7 @@ from extender.k8s.metadata import NO_ENTRIES, TextMap, is_relevant, sorted_pairs
 from extender.k8s.objects import Container, Pairs, PodClaim, PodSpec
 from extender.k8s.quantity import QuantityError, milli, whole
 from extender.untrusted.bounded_cache import WeakInterner
-from extender.untrusted.limits import (
-    CONTAINERS,
-    KEY,
-    POD_CLAIMS,
-    POD_RESOURCES,
-    RESOURCES,
-    SELECTOR_ITEMS,
-)
+from extender.untrusted.limits import CONTAINERS, KEY, POD_CLAIMS, POD_RESOURCES, RESOURCES, SELECTOR_ITEMS
 
 
 class _Resources(TypedDict, total=False):
@@ -135,17 +128,9 @@ def _size_problem(spec: PodSpec) -> str:
     counts = (
         (max(resources, default=0), RESOURCES, "resources of one container"),
         (sum(resources), POD_RESOURCES, "resources of all containers"),
-        (max(map(len, _texts(spec)), default=0), KEY, "characters in a name or quantity"),
+        (max(map(len, spec.texts()), default=0), KEY, "characters in a name or quantity"),
     )
     return next((f"more than {most} {what}" for count, most, what in counts if count > most), "")
-
-
-def _texts(spec: PodSpec) -> Iterable[str]:
-    containers = (*spec.init_containers, *spec.containers)
-    maps = chain.from_iterable((c.requests, c.limits) for c in containers)
-    pairs = chain(*maps, spec.requests, spec.limits, spec.overhead, spec.node_selector)
-    claims = chain.from_iterable((c.name, c.claim, c.template) for c in spec.claims)
-    return chain((c.name for c in containers), chain.from_iterable(pairs), claims)
 
 
 def _summary(manifest: PlacementSpecManifest) -> PodSpec:
@@ -168,10 +153,10 @@ def _summary(manifest: PlacementSpecManifest) -> PodSpec:
         if name in names:
             peak[name] = max(peak[name], _amount(name, text))
     requests = {name: max(main_sums[name], peak[name]) + sidecar_sums[name] for name in names}
-    quantities = tuple(sorted((name, _quantity(name, amount)) for name, amount in requests.items()))
+    quantities = sorted((name, f"{n}m" if name == "cpu" else str(n)) for name, n in requests.items())
     pod_level = manifest.get("resources") or {}
     return PodSpec(
-        containers=(Container("", quantities),),
+        containers=(Container("", tuple(quantities)),),
         requests=_cpu_and_memory(pod_level.get("requests")),
         limits=_cpu_and_memory(pod_level.get("limits")),
         overhead=_cpu_and_memory(manifest.get("overhead")),
@@ -201,10 +186,6 @@ def _amount(name: str, text: str | None) -> int:
         return milli(text) if name == "cpu" else whole(text)
     except QuantityError:
         return 0
-
-
-def _quantity(name: str, amount: int) -> str:
-    return f"{amount}m" if name == "cpu" else str(amount)
 
 
 def _cpu_and_memory(entries: TextMap) -> Pairs:

@@ -56,7 +56,7 @@ NODE_CONDITIONS = 512
 NODE_TAINTS = 64
 """Taints of a node, and conditions about GPUs."""
 NODE_LABELS = 512
-"""Labels of a node that are searched for words about sick GPUs. Node Feature Discovery writes about 100."""
+"""Labels of a node that are searched for words about unhealthy GPUs. Feature discovery writes about 100."""
 
 # Dynamic Resource Allocation. The API server enforces the first group (k8s.io/api ``resource/v1/types.go``,
 # v0.36.3; the larger number if versions differ). A file or a newer API server may contain more.

@@ -1,7 +1,7 @@
 """GPUs as HAMi's device plugin registers them: the node annotation ``hami.io/node-nvidia-register``.
 
 Facts (Project-HAMi/HAMi at 4707fb02): a JSON list of id, index, count, devmem (MiB), devcore (per cent),
-type, numa, mode, health. Go omits zero values, so a GPU without ``health`` is sick
+type, numa, mode, health. Go omits zero values, so a GPU without ``health`` is unhealthy
 (``pkg/device/devices.go``: DeviceInfo). Older versions write
 ``id,count,devmem,devcore,type,numa,health[,index,mode]:`` (``docs/develop/protocol.md``).
 ``hami.io/device-cordon`` lists UUIDs of GPUs that take no new pods. ``hami.io/node-handshake`` begins with
@@ -62,7 +62,7 @@ def shared_gpus(node: Node) -> SharedGpus | None:
         replaced=frozenset({RESOURCE}),
         mode=mode,
         problem=_leftover_problem(node, entries),
-        lists_sick_gpus=not all(map(_healthy, entries)),
+        lists_unhealthy_gpus=not all(map(_healthy, entries)),
     )
 
 

@@ -43,7 +43,7 @@ def shared_gpus(node: Node, device: KoordinatorDevice | None = None) -> SharedGp
         whole_gpu=WHOLE_GPU,
         replaced=frozenset({WHOLE_GPU}),
         problem=f"{DEVICE} lists GPUs, but {CORE} is not advertised" if leftover else "",
-        lists_sick_gpus=not all(gpu.healthy for gpu in listed),
+        lists_unhealthy_gpus=not all(gpu.healthy for gpu in listed),
     )
 
 

@@ -56,5 +56,5 @@ def shared_gpus(node: Node) -> SharedGpus | None:
         _PARSER.checked(gpus),
         _PARSER.products(entry.get("type", "") for entry in entries),
         problem=_PARSER.leftover_problem(RESOURCE) if leftover else "",
-        lists_sick_gpus=any(entry.get("healthy") is not True for entry in entries),
+        lists_unhealthy_gpus=any(entry.get("healthy") is not True for entry in entries),
     )

@@ -37,7 +37,7 @@ def shared_gpus(node: Node) -> SharedGpus | None:
         _PARSER.checked(map(_gpu, entries)),
         _PARSER.products(entry[3] for entry in entries),
         problem=_PARSER.leftover_problem(RESOURCE) if leftover else "",
-        lists_sick_gpus=any(entry[4].strip() != "true" for entry in entries),
+        lists_unhealthy_gpus=any(entry[4].strip() != "true" for entry in entries),
     )
 
 

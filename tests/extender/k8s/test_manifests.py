@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -11,22 +10,16 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from extender.k8s.affinity import Taint
-from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Container, Node, Pod, PodClaim, PodSpec
-from extender.k8s.pod_manifest import PodManifest
 from extender.untrusted.validation import validation_problem
-
-
-def pod_of(manifest: dict[str, Any]) -> Pod:
-    return PodManifest.model_validate_json(json.dumps(manifest)).record()
-
-
-def node_of(manifest: dict[str, Any]) -> Node:
-    return NodeManifest.model_validate_json(json.dumps(manifest)).record()
+from tests.extender.k8s.test_object_limits import node_of, pod_of
 
 
 def container(**resources: Any) -> dict[str, Any]:
     return {"name": "main", "image": "busybox", "resources": resources}
+
+
+REPORTED = {"name": "nvidia.com/gpu", "resources": [{"resourceID": "GPU-1"}, {"resourceID": "GPU-2"}]}
 
 
 def test_a_pod() -> None:
@@ -60,17 +53,7 @@ def test_a_pod() -> None:
                 "nominatedNodeName": "n2",
                 "startTime": "2026-01-01T00:00:10Z",
                 "resourceClaimStatuses": [{"name": "b", "resourceClaimName": "train-0-b-x7"}, {"name": "c"}],
-                "containerStatuses": [
-                    {
-                        "name": "main",
-                        "allocatedResourcesStatus": [
-                            {
-                                "name": "nvidia.com/gpu",
-                                "resources": [{"resourceID": "GPU-1"}, {"resourceID": "GPU-2"}],
-                            }
-                        ],
-                    }
-                ],
+                "containerStatuses": [{"name": "main", "allocatedResourcesStatus": [REPORTED]}],
             },
         }
     )

@@ -19,10 +19,10 @@ from extender.dialects.dialect import AssignmentWriter, Dialect
 from extender.dialects.pod_resources import (
     Amounts,
     RequestError,
-    counted_devices,
     effective_requests,
     max_per_container,
     parse_quantities,
+    requested_devices,
 )
 from extender.dialects.sharing import gpushare, hami, kai, koordinator, stowage, vgpu_manager, volcano
 from extender.k8s.objects import Container, Pairs, Pod, PodSpec
@@ -36,7 +36,7 @@ WRITERS: Mapping[str, AssignmentWriter] = {writer.RESOURCE: writer for writer in
 REQUEST_ANNOTATIONS = constraints.ANNOTATIONS.union(*(dialect.REQUEST_ANNOTATIONS for dialect in DIALECTS))
 """The annotations that change what a pod requests."""
 REQUEST_LABELS = gpushare.REQUEST_LABELS
-"""The labels that do."""
+"""The labels that change what a pod requests."""
 ASSIGNMENT_ANNOTATIONS = frozenset[str]().union(*(dialect.ASSIGNMENT_ANNOTATIONS for dialect in DIALECTS))
 """The annotations that say what a pod has been given."""
 
@@ -61,7 +61,7 @@ def _request(spec: PodSpec, pairs: Pairs) -> Request:
     shares = _requested_shares(spec, resources, metadata)
     if shares:
         resources.pop(shares.resource, None)
-    devices = counted_devices(resources)
+    devices = requested_devices(resources)
     if shares and devices:
         names = ", ".join(name for name, _ in devices)
         raise RequestError(f"requests parts of GPUs (by {shares.resource}) and {names}: use one of them")
@@ -127,7 +127,7 @@ def bound_request(pod: Pod) -> BoundRequest:
         resources = effective_requests(pod.spec)
     possible = [dialect.max_granted_shares(pod, resources) for dialect in DIALECTS]
     cpu, memory = resources.pop("cpu", 0), resources.pop("memory", 0)
-    request = Request(cpu_milli=cpu, memory_bytes=memory, devices=counted_devices(resources))
+    request = Request(cpu_milli=cpu, memory_bytes=memory, devices=requested_devices(resources))
     return BoundRequest(request, tuple(filter(None, possible)), problem)
 
 

@@ -76,7 +76,7 @@ def replicas_per_container(labels: Mapping[str, str], device: str) -> int:
 
 
 def is_replica(labels: Mapping[str, str], device: DeviceLabels) -> bool:
-    """Whether labels say that the device behind ``nvidia.com/gpu`` is a replica, of whatever number."""
+    """Whether labels say that ``nvidia.com/gpu`` is a replica, also if not how many share a device."""
     return (
         (device.product is not None and device.product.shared)
         or labels.get(PREFIX + "gpu.sharing-strategy") in ("time-slicing", "mps")

@@ -167,7 +167,7 @@ class _Gpus:
             self._add_pool(name, devices[name], indices, each)
 
     def _add_counted(self, labels: GpuLabels, devices: Mapping[str, CountedDevices]) -> None:
-        """Add GPUs for the devices: some for each resource, but common ones for all MIG profiles."""
+        """Add GPUs for the devices. All MIG profiles share theirs, every other resource has its own."""
         for name, one in devices.items():
             if not name.startswith(MIG_PREFIX):
                 self._add_group({name: one}, one.gpus_needed)

@@ -1,4 +1,4 @@
-"""The GPUs of a node that a sharing system divides among pods, and parsers for how it publishes them.
+"""The GPUs of a node that a sharing system divides among pods, and a parser for what it publishes.
 
 The device plugin of a sharing system publishes the GPUs themselves (in an annotation, called its register
 here, or in ``allocatable``), and annotations of pods say which GPU a pod has. The devices that it counts in

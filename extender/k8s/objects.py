@@ -161,9 +161,14 @@ class PodSpec(_CachedHash):
             object.__setattr__(self, "_hash", known)
         return known
 
+    @property
+    def all_containers(self) -> tuple[Container, ...]:
+        """Init containers first."""
+        return self.init_containers + self.containers
+
     def texts(self) -> Iterable[str]:
         """All texts of the spec."""
-        containers = (*self.containers, *self.init_containers)
+        containers = self.all_containers
         maps = chain.from_iterable((one.requests, one.limits) for one in containers)
         pairs = chain(*maps, self.requests, self.limits, self.overhead, self.node_selector)
         claims = chain.from_iterable((one.name, one.claim, one.template) for one in self.claims)
@@ -267,7 +272,7 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A full list is complete: objects that are not among ``keys`` are gone. The first one means "synced"."""
+    """A full list is complete: objects that are not in ``keys`` are deleted. The first one means "synced"."""
 
     kind: Kind
     keys: frozenset[str]

@@ -1,7 +1,6 @@
-"""Reads a Pod from its manifest: the tenth of its 4 KB of JSON that placement needs.
+"""Reads a Pod from its manifest: the fields that placement needs, about a tenth of its 4 KB of JSON.
 
-Any field may be absent or null. Whatever the author of the pod wrote, every text and list of the record is
-bounded by ``limits.py``.
+Any field may be absent or null. Every text and list of the record is bounded by ``limits.py``.
 """
 
 from __future__ import annotations
@@ -153,7 +152,7 @@ _LARGE_TOLERATIONS = "tolerations are too large to be read"
 
 
 def _scheduling_constraints(spec: _Spec, owners: list[OwnerManifest]) -> SchedulingConstraints:
-    """The constraints of a pod; equal ones are one object. Beyond a limit only the problem is kept."""
+    """The constraints of a pod; equal ones are one object. Beyond a limit they have only a problem."""
     owner, tolerations = _owner_kind(owners), spec.get("tolerations") or ()
     node_affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution")

@@ -101,21 +101,14 @@ def _length_problem(manifest: PlacementSpecManifest) -> str:
     pod_level = manifest.get("resources") or {}
     containers, inits = manifest.get("containers") or (), manifest.get("initContainers") or ()
     maps = pod_level.get("requests"), pod_level.get("limits"), manifest.get("overhead")
-    counts = (
+    of_containers = [r.values() for r in map(_RESOURCES_OF, (*containers, *inits)) if r]
+    return _exceeded(
         (max(len(containers), len(inits)), CONTAINERS, "containers"),
         (max(map(_length, maps)), RESOURCES, "resources of the pod as a whole"),
         (len(manifest.get("nodeSelector") or ()), SELECTOR_ITEMS, "entries in the node selector"),
         (len(manifest.get("resourceClaims") or ()), POD_CLAIMS, "resource claims"),
+        (max(map(_length, chain(*of_containers)), default=0), RESOURCES, "resources of one container"),
     )
-    for count, most, what in counts:
-        if count > most:
-            return f"more than {most} {what}"
-    of_containers = [
-        resources.values() for resources in map(_RESOURCES_OF, (*containers, *inits)) if resources
-    ]
-    if max(map(_length, chain.from_iterable(of_containers)), default=0) > RESOURCES:
-        return f"more than {RESOURCES} resources of one container"
-    return ""
 
 
 def _length(entries: TextMap) -> int:
@@ -124,13 +117,17 @@ def _length(entries: TextMap) -> int:
 
 def _size_problem(spec: PodSpec) -> str:
     """Which limit a spec exceeds although none of its lists is too long, "" for none."""
-    resources = [len(c.requests) for c in (*spec.init_containers, *spec.containers)]
-    counts = (
+    resources = [len(container.requests) for container in spec.all_containers]
+    return _exceeded(
         (max(resources, default=0), RESOURCES, "resources of one container"),
         (sum(resources), POD_RESOURCES, "resources of all containers"),
         (max(map(len, spec.texts()), default=0), KEY, "characters in a name or quantity"),
     )
-    return next((f"more than {most} {what}" for count, most, what in counts if count > most), "")
+
+
+def _exceeded(*counts: tuple[int, int, str]) -> str:
+    """The first (count, limit, of what) that is beyond its limit, as a text; "" for none."""
+    return next((f"more than {limit} {what}" for count, limit, what in counts if count > limit), "")
 
 
 def _summary(manifest: PlacementSpecManifest) -> PodSpec:

@@ -20,43 +20,42 @@ def container(**resources: Any) -> dict[str, Any]:
 
 
 REPORTED = {"name": "nvidia.com/gpu", "resources": [{"resourceID": "GPU-1"}, {"resourceID": "GPU-2"}]}
+POD: dict[str, Any] = {
+    "kind": "Pod",
+    "metadata": {
+        "name": "train-0",
+        "namespace": "ml",
+        "uid": "u-1",
+        "labels": {"app": "train", "runai-gpu-group": "g7"},
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "deletionTimestamp": "2026-01-02T00:00:00Z",
+    },
+    "spec": {
+        "nodeName": "n1",
+        "schedulerName": "stowage",
+        "priority": -5,
+        "overhead": {"memory": "64Mi"},
+        "nodeSelector": {"pool": "gpu", "arch": "amd64"},
+        "resources": {"limits": {"cpu": "2"}},
+        "resourceClaims": [
+            {"name": "a", "resourceClaimName": "shared"},
+            {"name": "b", "resourceClaimTemplateName": "one-gpu"},
+        ],
+        "containers": [container(requests={"cpu": "1"}, limits={"cpu": "2", "nvidia.com/gpu": "1"})],
+        "initContainers": [{"name": "proxy", "restartPolicy": "Always"}, {"name": "fetch"}],
+    },
+    "status": {
+        "phase": "Running",
+        "nominatedNodeName": "n2",
+        "startTime": "2026-01-01T00:00:10Z",
+        "resourceClaimStatuses": [{"name": "b", "resourceClaimName": "train-0-b-x7"}, {"name": "c"}],
+        "containerStatuses": [{"name": "main", "allocatedResourcesStatus": [REPORTED]}],
+    },
+}
 
 
 def test_a_pod() -> None:
-    pod = pod_of(
-        {
-            "kind": "Pod",
-            "metadata": {
-                "name": "train-0",
-                "namespace": "ml",
-                "uid": "u-1",
-                "labels": {"app": "train", "runai-gpu-group": "g7"},
-                "creationTimestamp": "2026-01-01T00:00:00Z",
-                "deletionTimestamp": "2026-01-02T00:00:00Z",
-            },
-            "spec": {
-                "nodeName": "n1",
-                "schedulerName": "stowage",
-                "priority": -5,
-                "overhead": {"memory": "64Mi"},
-                "nodeSelector": {"pool": "gpu", "arch": "amd64"},
-                "resources": {"limits": {"cpu": "2"}},
-                "resourceClaims": [
-                    {"name": "a", "resourceClaimName": "shared"},
-                    {"name": "b", "resourceClaimTemplateName": "one-gpu"},
-                ],
-                "containers": [container(requests={"cpu": "1"}, limits={"cpu": "2", "nvidia.com/gpu": "1"})],
-                "initContainers": [{"name": "proxy", "restartPolicy": "Always"}, {"name": "fetch"}],
-            },
-            "status": {
-                "phase": "Running",
-                "nominatedNodeName": "n2",
-                "startTime": "2026-01-01T00:00:10Z",
-                "resourceClaimStatuses": [{"name": "b", "resourceClaimName": "train-0-b-x7"}, {"name": "c"}],
-                "containerStatuses": [{"name": "main", "allocatedResourcesStatus": [REPORTED]}],
-            },
-        }
-    )
+    pod = pod_of(POD)
     assert pod == Pod(
         namespace="ml",
         name="train-0",

@@ -1,3 +1,5 @@
+"""Node affinity, tolerations and cordons: which nodes kube-scheduler would reject for a pod."""
+
 from __future__ import annotations
 
 import json
@@ -18,7 +20,7 @@ def affinity(*expressions, terms=1):
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
 
 
-def rules_of(**spec):
+def constraints_of(**spec):
     pod = PodManifest.model_validate({"metadata": {"name": "p"}, "spec": spec})
     return pod.record().scheduling_constraints
 
@@ -43,16 +45,16 @@ IN_ZONE = {"key": "zone", "operator": "In"}
         ({"nodeSelector": {f"k{number}": "" for number in range(SELECTOR_ITEMS + 1)}}, "node selector"),
     ],
 )
-def test_rules_past_their_limit_keep_nothing_but_a_problem(spec, problem):
-    rules = rules_of(**spec)
-    assert rules.problem.startswith(problem)
-    assert bool(rules.problem) == bool(problem)
-    assert not (problem and (rules.node_affinity or rules.tolerations))
+def test_constraints_beyond_a_limit_have_only_a_problem(spec, problem):
+    constraints = constraints_of(**spec)
+    assert constraints.problem.startswith(problem)
+    assert bool(constraints.problem) == bool(problem)
+    assert not (problem and (constraints.node_affinity or constraints.tolerations))
 
 
-def test_equal_rules_are_one_object():
+def test_equal_constraints_are_one_object():
     spec = {"affinity": affinity(IN_ZONE | {"values": ["a"]}), "tolerations": [{"operator": "Exists"}]}
-    assert rules_of(**spec) is rules_of(**json.loads(json.dumps(spec)))
+    assert constraints_of(**spec) is constraints_of(**json.loads(json.dumps(spec)))
 
 
 @pytest.mark.parametrize(
@@ -74,8 +76,8 @@ def test_equal_rules_are_one_object():
 )
 def test_numbers_are_compared_as_go_reads_them(label, operator, values, holds):
     state = make_state(make_node("a", labels={"rank": label}))
-    rules = rules_of(affinity=affinity({"key": "rank", "operator": operator, "values": values}))
-    explanation = explain(state, make_pod("new", scheduling_constraints=rules))
+    constraints = constraints_of(affinity=affinity({"key": "rank", "operator": operator, "values": values}))
+    explanation = explain(state, make_pod("new", scheduling_constraints=constraints))
     assert explanation.fits == holds
     assert explanation.passed_over == ({} if holds else {"node affinity does not match": 1})
 
@@ -85,27 +87,28 @@ def test_nodes_with_equal_labels_are_compared_once():
         make_node(f"n{i}", labels={"zone": "ab"[i % 2], "kubernetes.io/hostname": f"n{i}"}) for i in range(50)
     ]
     state = make_state(*nodes)
-    rules = rules_of(affinity=affinity(IN_ZONE | {"values": ["b"]}))
-    explanation = explain(state, make_pod("new", scheduling_constraints=rules))
+    constraints = constraints_of(affinity=affinity(IN_ZONE | {"values": ["b"]}))
+    explanation = explain(state, make_pod("new", scheduling_constraints=constraints))
     assert explanation.passed_over == {"node affinity does not match": 25}
-    asked = NodeFilter(make_pod("new", scheduling_constraints=rules))
+    node_filter = NodeFilter(make_pod("new", scheduling_constraints=constraints))
     for node in nodes:
-        asked.rejection(node)
-    assert len(asked._affinity) == 2
+        node_filter.rejection(node)
+    assert len(node_filter._affinity) == 2
 
 
 def test_a_cordon_can_be_tolerated():
     state = make_state(replace(make_node("a"), unschedulable=True))
     assert explain(state, make_pod("new")).passed_over == {"node is cordoned": 1}
-    rules = rules_of(tolerations=[{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}])
-    assert explain(state, make_pod("new", scheduling_constraints=rules)).fits == 1
+    toleration = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}
+    constraints = constraints_of(tolerations=[toleration])
+    assert explain(state, make_pod("new", scheduling_constraints=constraints)).fits == 1
 
 
 def test_affinity_for_the_name_of_a_node():
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
-    rules = rules_of(affinity={"nodeAffinity": required})
+    constraints = constraints_of(affinity={"nodeAffinity": required})
     explanation = explain(
-        make_state(make_node("a"), make_node("b")), make_pod("new", scheduling_constraints=rules)
+        make_state(make_node("a"), make_node("b")), make_pod("new", scheduling_constraints=constraints)
     )
     assert ([one.node for one in explanation.best], explanation.nodes) == (["b"], 1)

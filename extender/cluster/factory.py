@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from extender.cluster.guarded_policy import GuardedPolicy
 from extender.cluster.state import State
-from extender.dialects.pod_request import RequestError, request_of
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Container, Pod, PodSpec
 from extender.k8s.quantity import QuantityError
 from extender.settings import ExpectedRequest, Settings, SettingsError

@@ -1,1 +1,1 @@
-"""What pods request, whichever way they ask for GPUs, and what bound pods say they have."""
+"""What pods request of GPUs and what bound pods claim to have, in the dialect of each sharing system."""

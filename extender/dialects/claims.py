@@ -56,18 +56,19 @@ def container_stages(spec: PodSpec) -> list[int]:
     return inits + [0] * len(spec.containers)
 
 
-def validate_claims(claims: list[Claim], requested: Shares | None, stage: int = 0) -> tuple[list[Claim], str]:
+def validate_claims(
+    claims: list[Claim], requested: Shares | None, stage: int = 0
+) -> tuple[tuple[Claim, ...], str]:
     """The claims of one container with its request and stage, and a problem if their number is wrong.
 
     If devices are missing, one claim without a device is added: it could be any device of the node.
     """
     devices = len({(claim.device, claim.slices) for claim in claims})
     count = requested.count if requested else 0
-    checked = [replace(claim, requested=requested, stage=stage) for claim in claims]
+    unknown = [Claim("")] if devices < count else []
+    checked = tuple(replace(claim, requested=requested, stage=stage) for claim in claims + unknown)
     if len(claims) == devices == count:
         return checked, ""
-    if devices < count:
-        checked.append(Claim("", requested=requested, stage=stage))
     return checked, f"names {devices} GPUs, but the pod requests {count}"
 
 

@@ -18,13 +18,11 @@ from extender.dialects.claims import Claims
 from extender.dialects.dialect import AssignmentWriter, Dialect
 from extender.dialects.pod_resources import (
     Amounts,
-    counted_devices,
+    RequestError,
     effective_requests,
     max_per_container,
     parse_quantities,
-)
-from extender.dialects.pod_resources import (
-    RequestError as RequestError,
+    requested_devices,
 )
 from extender.dialects.sharing import gpushare, hami, kai, koordinator, stowage, vgpu_manager, volcano
 from extender.k8s.objects import Container, Pairs, Pod, PodSpec
@@ -38,26 +36,21 @@ WRITERS: Mapping[str, AssignmentWriter] = {writer.RESOURCE: writer for writer in
 REQUEST_ANNOTATIONS = constraints.ANNOTATIONS.union(*(dialect.REQUEST_ANNOTATIONS for dialect in DIALECTS))
 """The annotations that change what a pod requests."""
 REQUEST_LABELS = gpushare.REQUEST_LABELS
-"""The labels that do."""
+"""The labels that change what a pod requests."""
 ASSIGNMENT_ANNOTATIONS = frozenset[str]().union(*(dialect.ASSIGNMENT_ANNOTATIONS for dialect in DIALECTS))
 """The annotations that say what a pod has been given."""
 
 
 def request_of(pod: Pod) -> Request:
     """What a pod requests. Raises RequestError, also if its spec, annotations or labels exceed a limit."""
-    if pod.problem or pod.unreadable:
-        _check_limits(pod)
-    metadata = {key: pod.annotations[key] for key in pod.annotations.keys() & REQUEST_ANNOTATIONS}
-    metadata |= {key: pod.labels[key] for key in pod.labels.keys() & REQUEST_LABELS}
-    return _request(pod.spec, tuple(sorted(metadata.items())))
-
-
-def _check_limits(pod: Pod) -> None:
     if pod.problem:
         raise RequestError(pod.problem)
     for name in pod.unreadable:
         if name in REQUEST_ANNOTATIONS or name in REQUEST_LABELS:
             raise RequestError(f"{name}: more than {POD_ANNOTATION} characters, or too much beside it")
+    metadata = {key: pod.annotations[key] for key in pod.annotations.keys() & REQUEST_ANNOTATIONS}
+    metadata |= {key: pod.labels[key] for key in pod.labels.keys() & REQUEST_LABELS}
+    return _request(pod.spec, tuple(sorted(metadata.items())))
 
 
 @weak_cache(weigh=lambda pairs: 64 + sum(64 + len(key) + len(text) for key, text in pairs))
@@ -68,7 +61,7 @@ def _request(spec: PodSpec, pairs: Pairs) -> Request:
     shares = _requested_shares(spec, resources, metadata)
     if shares:
         resources.pop(shares.resource, None)
-    devices = counted_devices(resources)
+    devices = requested_devices(resources)
     if shares and devices:
         names = ", ".join(name for name, _ in devices)
         raise RequestError(f"requests parts of GPUs (by {shares.resource}) and {names}: use one of them")
@@ -134,7 +127,7 @@ def bound_request(pod: Pod) -> BoundRequest:
         resources = effective_requests(pod.spec)
     possible = [dialect.max_granted_shares(pod, resources) for dialect in DIALECTS]
     cpu, memory = resources.pop("cpu", 0), resources.pop("memory", 0)
-    request = Request(cpu_milli=cpu, memory_bytes=memory, devices=counted_devices(resources))
+    request = Request(cpu_milli=cpu, memory_bytes=memory, devices=requested_devices(resources))
     return BoundRequest(request, tuple(filter(None, possible)), problem)
 
 
@@ -142,7 +135,7 @@ def _without_unreadable_quantities(spec: PodSpec) -> PodSpec:
     """The API server accepts no such quantity, so nothing real is lost."""
 
     def readable(pairs: Pairs) -> Pairs:
-        return tuple(pair for pair in pairs if _is_readable(pair))
+        return tuple(filter(_is_readable, pairs))
 
     def readable_containers(containers: tuple[Container, ...]) -> tuple[Container, ...]:
         return tuple(replace(container, requests=readable(container.requests)) for container in containers)

@@ -55,23 +55,19 @@ def _pod_level_requests(spec: PodSpec, of_containers: Amounts) -> Amounts:
     return {name: amounts[name] for name in _POD_LEVEL_RESOURCES if name in amounts}
 
 
-def counted_devices(resources: Amounts) -> tuple[tuple[str, int], ...]:
-    """The devices that a device plugin counts, among a pod's effective requests: (resource, count) by name.
+def requested_devices(resources: Amounts) -> tuple[tuple[str, int], ...]:
+    """The counted devices among a pod's effective requests: (resource, count), sorted by resource.
 
     The node decides what one of them is: ``nvidia.com/gpu`` is a whole GPU, a replica of a shared GPU, or a
     MIG instance under the single strategy (NVIDIA/k8s-device-plugin, README, "Shared access to GPUs" and the
     MIG strategies).
     """
-    return tuple(
-        sorted((name, count) for name, count in resources.items() if count and is_gpu_resource(name))
-    )
+    return tuple(sorted((name, n) for name, n in resources.items() if n and is_gpu_resource(name)))
 
 
 def max_per_container(spec: PodSpec, resources: Collection[str]) -> int:
     """The most devices of one of these resources that a single container requests, at least 1."""
-    requests = (
-        parse_quantities(container.requests) for container in (*spec.containers, *spec.init_containers)
-    )
+    requests = [parse_quantities(container.requests) for container in spec.all_containers]
     return max((amounts[name] for amounts in requests for name in resources), default=1) or 1
 
 

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.cluster.state import PossiblyBound, State
-from extender.dialects.pod_request import RequestError, request_of
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
 from extender.dra.forecast import Forecast
 from extender.explain.needs import Need, missing_needs, shortfall
 from extender.k8s.node_filter import NodeFilter

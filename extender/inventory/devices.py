@@ -72,13 +72,11 @@ def _devices(node: Node, labels: GpuLabels, model: Model | None, resource: str, 
     if resource.startswith(MIG_PREFIX):
         return _mig_instances(node, model, resource, count)
     if resource in NVIDIA:
-        return _nvidia_gpus(node, labels, model, resource, count)
-    return _gpus_of_other_vendor(node, model, resource, count)
+        return _nvidia(node, labels, model, resource, count)
+    return _other_vendor(node, model, resource, count)
 
 
-def _nvidia_gpus(
-    node: Node, labels: GpuLabels, model: Model | None, resource: str, count: int
-) -> CountedDevices:
+def _nvidia(node: Node, labels: GpuLabels, model: Model | None, resource: str, count: int) -> CountedDevices:
     """GPUs, MIG instances (single strategy), or replicas of either. Raises InventoryError if there are more
     devices than GPUs and no label says why."""
     product = labels.device.product
@@ -92,9 +90,7 @@ def _nvidia_gpus(
     replicas = max(labels.device.replicas, cloud_labels.replicas(node.labels))
     if shared and replicas < 2 and labels.gpu_count:
         replicas = -(-count // labels.gpu_count)
-    devices = _replicated(
-        devices, replicas, shared, gfd_labels.replicas_per_container(node.labels, device="gpu")
-    )
+    devices = _replicated(devices, replicas, shared, gfd_labels.replicas_per_container(node.labels, "gpu"))
     if labels.gpu_count and not profile and count > labels.gpu_count * devices.per_gpu:
         raise InventoryError(
             f"{count} {resource} on {labels.gpu_count} GPUs (nvidia.com/gpu.count): "
@@ -113,7 +109,7 @@ def _mig_instances(node: Node, model: Model | None, resource: str, count: int) -
     return _replicated(devices, labels.replicas, resource.endswith(_SHARED_SUFFIX), per_container)
 
 
-def _gpus_of_other_vendor(node: Node, model: Model | None, resource: str, count: int) -> CountedDevices:
+def _other_vendor(node: Node, model: Model | None, resource: str, count: int) -> CountedDevices:
     vram = node.labels.get("amd.com/gpu.vram", "") if resource == AMD_GPU else ""
     labelled = gfd_labels.whole_number(vram[:-1]) * 1024 if vram[-1:] == "G" else 0
     memory = labelled if 0 < labelled <= GPU_MIB else (model.memory_mib if model else 0)

@@ -41,9 +41,8 @@ def device_labels(labels: Mapping[str, str], device: str) -> DeviceLabels:
     if memory > _MOST_MIB:
         memory >>= 20
     replicas = min(number(labels, f"{PREFIX}{device}.replicas"), DEVICES_PER_NODE)
-    return DeviceLabels(
-        parse_product(product) if product else None, memory if memory <= GPU_MIB else 0, replicas
-    )
+    memory = memory if memory <= GPU_MIB else 0
+    return DeviceLabels(parse_product(product) if product else None, memory, replicas)
 
 
 def reconfiguring(labels: Mapping[str, str]) -> bool:
@@ -77,7 +76,7 @@ def replicas_per_container(labels: Mapping[str, str], device: str) -> int:
 
 
 def is_replica(labels: Mapping[str, str], device: DeviceLabels) -> bool:
-    """Whether labels say that the device behind ``nvidia.com/gpu`` is a replica, of whatever number."""
+    """Whether labels say that ``nvidia.com/gpu`` is a replica, also if not how many share a device."""
     return (
         (device.product is not None and device.product.shared)
         or labels.get(PREFIX + "gpu.sharing-strategy") in ("time-slicing", "mps")

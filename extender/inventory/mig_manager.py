@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeAlias
 
 from extender.inventory.devices import CountedDevices
 from extender.inventory.shared_gpus import is_nvidia
@@ -25,15 +25,8 @@ from packing.model.request import WHOLE
 LAYOUT_LABEL, STATE_LABEL = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 
 
-@dataclass(frozen=True, slots=True)
-class DevicesByGpu:
-    """How many devices of each resource each GPU of a node has, () if no layout says so.
-
-    ``problem`` says why a layout that should say so does not.
-    """
-
-    gpus: tuple[Mapping[str, int], ...] = ()
-    problem: str = ""
+DevicesByGpu: TypeAlias = tuple[Mapping[str, int], ...]
+"""For each GPU of a node, the number of its devices by resource; () if it is not known."""
 
 
 def applied_layout(node: Node, layouts: MigLayouts | None) -> MigLayout | None:
@@ -45,8 +38,8 @@ def applied_layout(node: Node, layouts: MigLayouts | None) -> MigLayout | None:
 
 def devices_by_gpu(
     node: Node, gpu_count: int, layouts: MigLayouts | None, devices: Mapping[str, CountedDevices]
-) -> DevicesByGpu:
-    """Those of the ``devices`` that are NVIDIA's by GPU, if the applied layout results in exactly these.
+) -> tuple[DevicesByGpu, str]:
+    """NVIDIA's ``devices`` by GPU, if the applied layout results in exactly these; else a problem, or "".
 
     ``gpu_count`` is the label of GPU feature discovery, 0 if there is none.
     """
@@ -54,17 +47,15 @@ def devices_by_gpu(
     has_instances = any(one.profile for one in devices.values())
     layout = applied_layout(node, layouts)
     if layouts is None or layout is None:
-        return DevicesByGpu(problem=_unknown_layout(node, layouts) if has_instances else "")
+        return (), _unknown_layout(node, layouts) if has_instances else ""
     if not devices or not (has_instances or any(group.instances for group in layout)):
-        return DevicesByGpu()  # whole GPUs, or none
+        return (), ""  # whole GPUs, or none
     single_strategy = any(one.profile for name, one in devices.items() if name == "nvidia.com/gpu")
     count = 0 if single_strategy or gpu_count > GPUS_PER_NODE else gpu_count  # else it counts instances
     if gpus := _matching_expansion(layout, tuple(sorted(devices.items())), count):
-        return DevicesByGpu(gpus)
+        return gpus, ""
     name = node.labels[LAYOUT_LABEL]
-    return DevicesByGpu(
-        problem=f"allocatable does not match MIG layout {name} of configmap {layouts.name}, which is ignored"
-    )
+    return (), f"allocatable does not match MIG layout {name} of configmap {layouts.name}, which is ignored"
 
 
 def _unknown_layout(node: Node, layouts: MigLayouts | None) -> str:
@@ -78,7 +69,7 @@ def _unknown_layout(node: Node, layouts: MigLayouts | None) -> str:
 @lru_cache(maxsize=1024)
 def _matching_expansion(
     layout: MigLayout, devices: tuple[tuple[str, CountedDevices], ...], count: int
-) -> tuple[Mapping[str, int], ...]:
+) -> DevicesByGpu:
     """The devices on each GPU, () if no expansion matches or several different ones do.
 
     Cached because nodes of one kind have equal arguments.
@@ -95,9 +86,7 @@ def _groups_by_model(layout: MigLayout) -> Iterator[MigLayout]:
     yield from dict.fromkeys(of_model)
 
 
-def _expand(
-    groups: MigLayout, devices: Mapping[str, CountedDevices], count: int
-) -> tuple[Mapping[str, int], ...]:
+def _expand(groups: MigLayout, devices: Mapping[str, CountedDevices], count: int) -> DevicesByGpu:
     """The devices on each of ``count`` GPUs (0: as many as needed), () if they are not ``devices``."""
     left = {name: one.count for name, one in devices.items()}
     gpus: list[Mapping[str, int]] = []

@@ -26,13 +26,11 @@ from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
 from packing.model.request import WHOLE
 
-_REQUIRED = frozenset(
-    {
-        *(hami.REGISTER, hami.HANDSHAKE, hami.CORDON, volcano.REGISTER),
-        *(vgpu_manager.REGISTER, vgpu_manager.CONFIG, stowage.LABEL, koordinator.MODEL),
-        *(gpu_health.IGNORE_LABEL, cloud_labels.INSTANCE_TYPE, *gpu_health.LABELS),
-    }
-)
+_REQUIRED = {
+    *(hami.REGISTER, hami.HANDSHAKE, hami.CORDON, volcano.REGISTER),
+    *(vgpu_manager.REGISTER, vgpu_manager.CONFIG, stowage.LABEL, koordinator.MODEL),
+    *(gpu_health.IGNORE_LABEL, cloud_labels.INSTANCE_TYPE, *gpu_health.LABELS),
+}
 """Annotations and labels that the inventory is read from. If one of them is too large, it is not known."""
 _REQUIRED_PREFIXES = (
     *("nvidia.com/gpu.", "nvidia.com/mig", "amd.com/gpu.", "cloud.google.com/gke-", nvlink.PREFIX),
@@ -75,7 +73,7 @@ def inventory_of(
     product = _product(labels, shared)
     model = find_model(product)
     devices = counted_devices(node, labels, model, shared.replaced if shared else ())
-    by_gpu = devices_by_gpu(node, labels.gpu_count, None if shared else layouts, devices)
+    by_gpu, layout_problem = devices_by_gpu(node, labels.gpu_count, None if shared else layouts, devices)
     gpus = _Gpus(labels, shared, devices, by_gpu)
     reason, blocked_by = _blocked(node, labels, shared, devices)
     whole_gpus = all(pool.compute_milli == WHOLE for pool in gpus.pools) and bool(gpus.pools or shared)
@@ -93,8 +91,8 @@ def inventory_of(
         shared.resource if shared else "",
         shared.mode if shared else "",
     )
-    layout = f"configmap {layouts.name}" if layouts and by_gpu.gpus else ""
-    problem = shorten("; ".join(filter(None, (blocked_by, by_gpu.problem, node.problem))))
+    layout = f"configmap {layouts.name}" if layouts and by_gpu else ""
+    problem = shorten("; ".join(filter(None, (blocked_by, layout_problem, node.problem))))
     return NodeInventory(spec, _sources(node, labels, shared, layout), problem)
 
 
@@ -103,10 +101,8 @@ def _check_readable(node: Node) -> None:
     for name in node.unreadable:
         if name in _REQUIRED or name.startswith(_REQUIRED_PREFIXES):
             raise InventoryError(f"{quoted(name)} is too long to be read")
-    if len(node.allocatable) > RESOURCES:
-        raise InventoryError(
-            f"allocatable has {len(node.allocatable)} resources: at most {RESOURCES} are read"
-        )
+    if (count := len(node.allocatable)) > RESOURCES:
+        raise InventoryError(f"allocatable has {count} resources: at most {RESOURCES} are read")
     for label in (gfd_labels.PRODUCT, AMD_PRODUCT):
         if len(node.labels.get(label, "")) > NAME:
             raise InventoryError(f"label {label} has more than {NAME} characters")
@@ -124,10 +120,8 @@ def _shared_gpus(node: Node, labels: GpuLabels, device: KoordinatorDevice | None
 
 def _product(labels: GpuLabels, shared: SharedGpus | None) -> str:
     """The product name of the node's GPUs, "" if it is unknown or there are several."""
-    products = shared.products if shared else frozenset()
-    if len(products) > 1:
-        return ""
-    return labels.product or next(iter(products), "")
+    first, *others = shared.products if shared and shared.products else [""]
+    return "" if others else labels.product or first
 
 
 class _Gpus:
@@ -144,39 +138,36 @@ class _Gpus:
         self.pools: list[Pool] = []
         if shared:
             self._add_shared(shared)
-        if by_gpu.gpus:
-            self._add_by_gpu(devices, by_gpu.gpus)
+        if by_gpu:
+            self._add_by_gpu(devices, by_gpu)
             devices = {name: one for name, one in devices.items() if not is_nvidia(name)}
         self._add_counted(labels, devices)
 
     def _add_shared(self, shared: SharedGpus) -> None:
         """Add the GPUs of a sharing system, and the pool of those that pods can get whole."""
         self.gpus.extend(shared.gpus)
-        whole_gpus = tuple(
+        whole = [
             index
             for index, gpu in enumerate(shared.gpus)
             if gpu.divisible and not (gpu.instances and gpu.compute_milli < WHOLE)
-        )
-        if shared.whole_gpu and whole_gpus:
-            total = len(whole_gpus) if shared.whole_gpu_allowed else 0
-            memory = max(shared.gpus[index].memory_mib for index in whole_gpus)
-            self.pools.append(Pool(shared.whole_gpu, total, whole_gpus, WHOLE, memory))
+        ]
+        if shared.whole_gpu and whole:
+            total = len(whole) if shared.whole_gpu_allowed else 0
+            memory = max(shared.gpus[index].memory_mib for index in whole)
+            self.pools.append(Pool(shared.whole_gpu, total, tuple(whole), WHOLE, memory))
 
-    def _add_by_gpu(
-        self, devices: Mapping[str, CountedDevices], by_gpu: tuple[Mapping[str, int], ...]
-    ) -> None:
-        """Add GPUs of which it is known how many of the devices each has."""
+    def _add_by_gpu(self, devices: Mapping[str, CountedDevices], by_gpu: DevicesByGpu) -> None:
+        """Add GPUs for which it is known how many of the devices each has."""
         first, largest = len(self.gpus), max(one.gpu_memory_mib for one in devices.values())
         for on_gpu in by_gpu:
-            memory = max((devices[name].gpu_memory_mib for name in on_gpu), default=largest)
-            self.gpus.append(Gpu(memory))
+            self.gpus.append(Gpu(max((devices[name].gpu_memory_mib for name in on_gpu), default=largest)))
         for name in sorted({name for on_gpu in by_gpu for name in on_gpu}):
             counts = [(first + i, on_gpu[name]) for i, on_gpu in enumerate(by_gpu) if name in on_gpu]
             indices, each = zip(*counts, strict=True)
             self._add_pool(name, devices[name], indices, each)
 
     def _add_counted(self, labels: GpuLabels, devices: Mapping[str, CountedDevices]) -> None:
-        """Add GPUs for the devices: some for each resource, but common ones for all MIG profiles."""
+        """Add GPUs for the devices. All MIG profiles share theirs, every other resource has its own."""
         for name, one in devices.items():
             if not name.startswith(MIG_PREFIX):
                 self._add_group({name: one}, one.gpus_needed)
@@ -191,9 +182,8 @@ class _Gpus:
         """Add ``count`` GPUs that have these devices between them. Raises InventoryError."""
         first = len(self.gpus)
         if first + count > GPUS_PER_NODE:
-            raise InventoryError(
-                f"{quoted(', '.join(devices))}: {first + count} GPUs on one node are impossible"
-            )
+            names = quoted(", ".join(devices))
+            raise InventoryError(f"{names}: {first + count} GPUs on one node are impossible")
         self.gpus.extend([Gpu(max(one.gpu_memory_mib for one in devices.values()))] * count)
         for name, one in devices.items():
             self._add_pool(name, one, range(first, first + count), ())
@@ -214,7 +204,7 @@ def _blocked(
         return Reason.INVALID_LAYOUT, ""
     if shared and (problem := shared.problem or _advertised_twice(labels, shared, devices)):
         return shared.reason, f"node takes no new pods: {problem}"
-    sign = "" if shared and shared.lists_sick_gpus else gpu_health.sick_gpu_sign(node)
+    sign = "" if shared and shared.lists_unhealthy_gpus else gpu_health.unhealthy_gpu_sign(node)
     return (Reason.UNHEALTHY_GPU, f"node takes no new pods: {sign}") if sign else (Reason.FITS, "")
 
 

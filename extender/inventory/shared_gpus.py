@@ -1,4 +1,4 @@
-"""The GPUs of a node that a sharing system divides among pods, and parsers for how it publishes them.
+"""The GPUs of a node that a sharing system divides among pods, and a parser for what it publishes.
 
 The device plugin of a sharing system publishes the GPUs themselves (in an annotation, called its register
 here, or in ``allocatable``), and annotations of pods say which GPU a pod has. The devices that it counts in
@@ -7,7 +7,7 @@ here, or in ``allocatable``), and annotations of pods say which GPU a pod has. T
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from extender.k8s.objects import Node
@@ -35,8 +35,8 @@ class SharedGpus:
     ``whole_gpu`` is the resource that counts whole GPUs among them, "" for none, and ``whole_gpu_allowed``
     whether pods may request it. ``replaced`` resources of ``allocatable`` are not counted in addition.
     ``mode`` is how the system isolates the parts, "" if it has only one mode. ``problem`` says why the GPUs
-    take no new pods, "" for nothing, and ``reason`` is its kind. ``lists_sick_gpus``: some GPUs are sick, and
-    the source says which.
+    take no new pods, "" for nothing, and ``reason`` is its kind. ``lists_unhealthy_gpus``: the source says
+    which GPUs are unhealthy, and some are.
     """
 
     resource: str
@@ -49,7 +49,7 @@ class SharedGpus:
     mode: str = ""
     problem: str = ""
     reason: Reason = Reason.UNREADABLE
-    lists_sick_gpus: bool = False
+    lists_unhealthy_gpus: bool = False
 
 
 def is_nvidia(resource: str) -> bool:
@@ -62,15 +62,66 @@ def advertises_nvidia(node: Node) -> bool:
     return any(is_nvidia(name) and whole(text) > 0 for name, text in node.allocatable.items())
 
 
-def leftover_problem(resource: str, register: str) -> str:
-    """The problem of a register whose GPUs are only advertised by NVIDIA's device plugin."""
-    return (
-        f"{register} lists GPUs that are advertised, but not as {resource}: "
-        "remove the annotation if its device plugin no longer runs here"
-    )
+@dataclass(frozen=True, slots=True)
+class Parser:
+    """Parses what a sharing system publishes under this name. Each method raises InventoryError."""
+
+    name: str
+
+    def number(self, value: object, most: int = DEVICES_PER_NODE) -> int:
+        """A whole number from 0 to ``most``, or its decimal digits."""
+        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
+            value = int(value)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most:
+            return value
+        shown = quoted(value) if isinstance(value, str) else f"a {type(value).__name__}"
+        raise InventoryError(f"{self.name}: {shown} is not a whole number from 0 to {most}")
+
+    def text(self, value: object) -> str:
+        """The name of a device, model or profile."""
+        if not isinstance(value, str) or len(value) > NAME:
+            raise InventoryError(f"{self.name}: a name is not a text of at most {NAME} characters")
+        return value
+
+    def products(self, names: Iterable[object]) -> frozenset[str]:
+        """The products with these names."""
+        return frozenset(_product_label(self.text(name)) for name in names)
+
+    def objects(self, value: object, most: int = GPUS_PER_NODE) -> list[Mapping[str, object]]:
+        """A list of at most ``most`` JSON objects."""
+        if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
+            raise InventoryError(f"{self.name} is not a list of devices")
+        if len(value) > most:
+            raise InventoryError(f"{self.name} has a list of {len(value)} entries: at most {most} are read")
+        return value
+
+    def rows(self, text: str) -> list[list[str]]:
+        """The fields of each GPU in ``field,field:field,field:``."""
+        if text.count(":") > 2 * GPUS_PER_NODE:
+            raise InventoryError(f"{self.name} has more than {GPUS_PER_NODE} GPUs")
+        rows = [gpu.split(",") for gpu in text.split(":") if gpu.strip()]
+        if len(rows) > GPUS_PER_NODE:
+            raise InventoryError(f"{self.name} has {len(rows)} GPUs: at most {GPUS_PER_NODE} are read")
+        return rows
+
+    def checked(self, gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
+        """The GPUs, if their UUIDs differ and their memory is known."""
+        gpus = tuple(gpus)
+        if len({gpu.uuid for gpu in gpus}) < len(gpus):
+            raise InventoryError(f"{self.name} names a GPU twice")
+        if any(gpu.divisible and gpu.memory_mib < 1 for gpu in gpus):
+            raise InventoryError(f"{self.name} names a GPU without memory")
+        return gpus
+
+    def leftover_problem(self, resource: str) -> str:
+        """The problem if only NVIDIA's device plugin advertises the GPUs that are listed here."""
+        return (
+            f"{self.name} lists GPUs that are advertised, but not as {resource}: "
+            "remove the annotation if its device plugin no longer runs here"
+        )
 
 
-def product_label(name: str) -> str:
+def _product_label(name: str) -> str:
     """A device name as GPU feature discovery would write it.
 
     HAMi and Volcano add the prefix ``NVIDIA-`` if the driver's name does not have it (``NVIDIA-Tesla T4`` is
@@ -79,48 +130,3 @@ def product_label(name: str) -> str:
     label = "-".join(name.split())
     bare = label.removeprefix("NVIDIA-")
     return bare if bare.startswith(("Tesla-", "NVIDIA-", "GRID-", "Quadro-")) else label
-
-
-def parse_number(value: object, source: str, most: int = DEVICES_PER_NODE) -> int:
-    """A whole number from 0 to ``most`` in an annotation. Raises InventoryError."""
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
-        value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most:
-        return value
-    shown = quoted(value) if isinstance(value, str) else f"a {type(value).__name__}"
-    raise InventoryError(f"{source}: {shown} is not a whole number from 0 to {most}")
-
-
-def parse_name(value: object, source: str) -> str:
-    """The name of a device, model or profile in an annotation. Raises InventoryError."""
-    if not isinstance(value, str) or len(value) > NAME:
-        raise InventoryError(f"{source}: a name is not a text of at most {NAME} characters")
-    return value
-
-
-def parse_objects(value: object, source: str, most: int = GPUS_PER_NODE) -> list[Mapping[str, object]]:
-    """A list of at most ``most`` objects in an annotation's JSON. Raises InventoryError."""
-    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
-        raise InventoryError(f"{source} is not a list of devices")
-    if len(value) > most:
-        raise InventoryError(f"{source} has a list of {len(value)} entries: at most {most} are read")
-    return value
-
-
-def parse_rows(text: str, source: str) -> list[list[str]]:
-    """The fields of each GPU in ``field,field:field,field:``. Raises InventoryError."""
-    if text.count(":") > 2 * GPUS_PER_NODE:
-        raise InventoryError(f"{source} has more than {GPUS_PER_NODE} GPUs")
-    gpus = [gpu.split(",") for gpu in text.split(":") if gpu.strip()]
-    if len(gpus) > GPUS_PER_NODE:
-        raise InventoryError(f"{source} has {len(gpus)} GPUs: at most {GPUS_PER_NODE} are read")
-    return gpus
-
-
-def checked_gpus(gpus: list[Gpu], source: str) -> tuple[Gpu, ...]:
-    """The GPUs, if their UUIDs differ and their memory is known. Raises InventoryError."""
-    if len({gpu.uuid for gpu in gpus}) < len(gpus):
-        raise InventoryError(f"{source} names a GPU twice")
-    if any(gpu.divisible and gpu.memory_mib < 1 for gpu in gpus):
-        raise InventoryError(f"{source} names a GPU without memory")
-    return tuple(gpus)

@@ -21,7 +21,7 @@ from extender.k8s.resource_api.slice_parser import parse_class, parse_slice
 
 
 class _DeviceManifest(BaseModel):
-    """A manifest whose ``spec`` and ``status`` another module checks."""
+    """A manifest with a name. ``spec`` and ``status`` that are ``Any`` are checked by another module."""
 
     metadata: Metadata | None = None
     spec: Any = None
@@ -33,13 +33,11 @@ class _DeviceManifest(BaseModel):
 
 class ResourceSliceManifest(_DeviceManifest):
     def record(self) -> ResourceSlice:
-        """The slice."""
         return parse_slice(self._name, self.spec)
 
 
 class DeviceClassManifest(_DeviceManifest):
     def record(self) -> DeviceClass:
-        """The device class."""
         return parse_class(self._name, self.spec)
 
 
@@ -64,10 +62,9 @@ class _KoordinatorSpec(TypedDict, total=False):
     devices: list[_KoordinatorGpu] | None
 
 
-class KoordinatorDeviceManifest(BaseModel):
+class KoordinatorDeviceManifest(_DeviceManifest):
     """A ``Device`` of ``scheduling.koordinator.sh/v1alpha1``."""
 
-    metadata: Metadata | None = None
     spec: _KoordinatorSpec | None = None
 
     def record(self) -> KoordinatorDevice:
@@ -82,7 +79,7 @@ class KoordinatorDeviceManifest(BaseModel):
             for device in (self.spec or {}).get("devices") or ()
             if device.get("type") == "gpu" and (minor := device.get("minor")) is not None
         ]
-        return KoordinatorDevice((self.metadata or {}).get("name") or "", tuple(gpus))
+        return KoordinatorDevice(self._name, tuple(gpus))
 
 
 class MigLayoutsManifest(BaseModel):

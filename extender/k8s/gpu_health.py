@@ -1,8 +1,8 @@
-"""Signs of sick GPUs apart from the device plugin: conditions, labels and taints of a node.
+"""Signs of unhealthy GPUs apart from the device plugin: conditions, labels and taints of a node.
 
-A sign does not say which GPU is sick. So a node with a sign takes no new pods, unless the register of its
-sharing system says which GPUs are sick. Only certain signs count: not a condition with the status
-``Unknown``, nor a taint with the effect ``PreferNoSchedule``.
+A sign does not say which GPU is unhealthy. So a node with a sign takes no new pods, unless the register of
+its sharing system says which GPUs are unhealthy. A condition with the status ``Unknown`` is no sign, nor is a
+taint with the effect ``PreferNoSchedule``.
 
 Clusters choose names of their own, for the conditions of node-problem-detector's custom plugins
 (kubernetes/node-problem-detector, docs/custom_plugin_monitor.md) and for NVSentinel's taints (its
@@ -27,92 +27,62 @@ from extender.untrusted.limits import KEY, NODE_LABELS, quoted
 IGNORE_LABEL = "stowage.dev/ignore-gpu-health"
 """On a node with this label set to "true" no sign counts."""
 
-# The status of a condition that is a sign of a sick GPU: of conditions about faults, and about readiness.
+# The status that makes a condition a sign: of a condition about faults, about readiness, about neither.
 IF_TRUE, IF_FALSE, NEVER = "True", "False", ""
-CONDITIONS: Mapping[str, str] = {
-    # EKS node monitoring agent (aws/eks-node-monitoring-agent at 51af5494, pkg/conditions/conditions.go):
-    # False if the node needs a repair; the rest are events. Karpenter's repair policies name the second.
-    "AcceleratedHardwareReady": IF_FALSE,
-    "AcceleratorReady": IF_FALSE,
+_FAULTS = (
     # AKS (MicrosoftDocs/azure-aks-docs, articles/aks/gpu-health-monitoring.md, aks-managed-gpu-nodes.md).
     # These do not spell out the conditions for Xids and NVLink, so there are several spellings here.
-    "GPUMissing": IF_TRUE,
-    "GPUXIDErrors": IF_TRUE,
-    "XIDErrors": IF_TRUE,
-    "NVLinkStatusInactive": IF_TRUE,
-    "UnhealthyNvidiaDevicePlugin": IF_TRUE,
+    *("GPUMissing", "GPUXIDErrors", "XIDErrors", "NVLinkStatusInactive", "UnhealthyNvidiaDevicePlugin"),
     # GKE's device plugin (GoogleCloudPlatform/container-engine-accelerators, pull request 497). It stays
     # until the machine restarts, even if the plugin restarts and offers the GPU again.
-    "XidCriticalError": IF_TRUE,
+    "XidCriticalError",
     # NVSentinel (NVIDIA/NVSentinel at 9087c1f8, docs/INTEGRATIONS.md): True only for fatal errors.
-    "GpuMemWatch": IF_TRUE,
-    "GpuThermalWatch": IF_TRUE,
-    "GpuPcieWatch": IF_TRUE,
-    "GpuPowerWatch": IF_TRUE,
-    "GpuInforomWatch": IF_TRUE,
-    "GpuSmWatch": IF_TRUE,
-    "GpuNvlinkWatch": IF_TRUE,
-    "GpuMcuWatch": IF_TRUE,
-    "GpuPmuWatch": IF_TRUE,
-    "GpuDriverWatch": IF_TRUE,
-    "GpuAllWatch": IF_TRUE,
-    "SysLogsXIDError": IF_TRUE,
-    "SysLogsSXIDError": IF_TRUE,
-    "SysLogsGPUFallenOff": IF_TRUE,
-    "NVSwitchFatalError": IF_TRUE,
-    "NVSwitchDown": IF_TRUE,
-    # The same source: warnings, and failures of the monitoring itself. AKS has one of the latter, too.
-    "NVSwitchNonFatalError": NEVER,
-    "GpuDcgmConnectivityFailure": NEVER,
-    "GpuCpusetWatch": NEVER,
-    "UnhealthyNvidiaDCGMServices": NEVER,
+    *("GpuMemWatch", "GpuThermalWatch", "GpuPcieWatch", "GpuPowerWatch", "GpuInforomWatch", "GpuSmWatch"),
+    *("GpuNvlinkWatch", "GpuMcuWatch", "GpuPmuWatch", "GpuDriverWatch", "GpuAllWatch", "SysLogsXIDError"),
+    *("SysLogsSXIDError", "SysLogsGPUFallenOff", "NVSwitchFatalError", "NVSwitchDown"),
     # AMD GPU operator (ROCm/gpu-operator, "Auto Remediation of GPU nodes").
-    "AMDGPUUnhealthy": IF_TRUE,
+    "AMDGPUUnhealthy",
     # Nebius ("Node health checks" of Managed Kubernetes), Crusoe (autoclusters-controller-helm-charts).
-    "NebiusGPUError": IF_TRUE,
-    "GPUNVBandwidthUnhealthy": IF_TRUE,
+    *("NebiusGPUError", "GPUNVBandwidthUnhealthy"),
     # Meta's GCM (facebookresearch/gcm, "Kubernetes deployment").
-    "GcmXidErrorsProblem": IF_TRUE,
-    "GcmSmiEccProblem": IF_TRUE,
-    "GcmSmiDisconnectedProblem": IF_TRUE,
-    "GcmDcgmiNvlinkStatusProblem": IF_TRUE,
+    *("GcmXidErrorsProblem", "GcmSmiEccProblem", "GcmSmiDisconnectedProblem", "GcmDcgmiNvlinkStatusProblem"),
     # Alibaba Cloud ACK ("Node auto repair"); NvidiaXID<number>Error counts by its words.
-    "NvidiaDeviceLost": IF_TRUE,
-    "NvidiaInfoRomCorrupted": IF_TRUE,
-    "NvidiaPowerCableErr": IF_TRUE,
-    "NvidiaPendingRetiredPages": IF_TRUE,
-    "NvidiaRemappingRowsFailed": IF_TRUE,
-    "NvidiaRemappingRowsRequireReset": IF_TRUE,
+    *("NvidiaDeviceLost", "NvidiaInfoRomCorrupted", "NvidiaPowerCableErr", "NvidiaPendingRetiredPages"),
+    *("NvidiaRemappingRowsFailed", "NvidiaRemappingRowsRequireReset"),
     # Tencent TKE (cloud.tencent.com/document/product/457/127503): TKE isolates the node for each of them.
-    "GPUDeviceLost": IF_TRUE,
-    "GPUDoubleBitEccError": IF_TRUE,
-    "GPUHighSingleBitEccError": IF_TRUE,
-    "GPUInfoROMCorrupted": IF_TRUE,
-    "GPUNvlinkError": IF_TRUE,
-    "GPUPCIeError": IF_TRUE,
-    "GPUPendingRetiredPages": IF_TRUE,
-    "GPUPowerError": IF_TRUE,
-    "GPURemappingRowsError": IF_TRUE,
-    "GPUTempError": IF_TRUE,
-    "GPUXIDFatalError": IF_TRUE,
-    "GPUXIDWarningError": IF_TRUE,
+    *("GPUDeviceLost", "GPUDoubleBitEccError", "GPUHighSingleBitEccError", "GPUInfoROMCorrupted"),
+    *("GPUNvlinkError", "GPUPCIeError", "GPUPendingRetiredPages", "GPUPowerError", "GPURemappingRowsError"),
+    *("GPUTempError", "GPUXIDFatalError", "GPUXIDWarningError"),
+)
+_READINESS = (
+    # EKS node monitoring agent (aws/eks-node-monitoring-agent at 51af5494, pkg/conditions/conditions.go):
+    # False if the node needs a repair; the rest are events. Karpenter's repair policies name the second.
+    *("AcceleratedHardwareReady", "AcceleratorReady"),
+)
+_IRRELEVANT = (
+    # NVSentinel, AKS (sources above): warnings, and failures of the monitoring itself.
+    *("NVSwitchNonFatalError", "GpuDcgmConnectivityFailure", "GpuCpusetWatch"),
+    "UnhealthyNvidiaDCGMServices",
+)
+CONDITIONS: Mapping[str, str] = {
+    **dict.fromkeys(_FAULTS, IF_TRUE),
+    **dict.fromkeys(_READINESS, IF_FALSE),
+    **dict.fromkeys(_IRRELEVANT, NEVER),
 }
-"""Types of conditions, and the status that is a sign of a sick GPU."""
+"""Types of conditions, and the status that makes them a sign."""
 
-LABELS: Mapping[str, frozenset[str]] = {
+LABELS: Mapping[str, tuple[str, ...]] = {
     # SageMaker HyperPod ("Resilience-related Kubernetes labels").
-    "sagemaker.amazonaws.com/node-health-status": frozenset(
-        {"Unschedulable", "UnschedulablePendingReplacement", "UnschedulablePendingReboot"}
+    "sagemaker.amazonaws.com/node-health-status": (
+        *("Unschedulable", "UnschedulablePendingReplacement", "UnschedulablePendingReboot"),
     ),
     # NVSentinel (docs/runbooks/cordoned-nodes.md).
-    "dgxc.nvidia.com/nvsentinel-state": frozenset(
-        {
-            *("quarantined", "draining", "drain-succeeded", "drain-failed"),
-            *("remediating", "remediation-failed"),
-        }
+    "dgxc.nvidia.com/nvsentinel-state": (
+        *("quarantined", "draining", "drain-succeeded", "drain-failed"),
+        *("remediating", "remediation-failed"),
     ),
 }
-"""Labels, and the values that are signs of a sick GPU."""
+"""Labels, and the values that make them a sign."""
 
 _ABOUT_GPUS = re.compile(r"gpu|nvidia|nvlink|nvswitch|accelerat|(?<!ma)s?xid")
 _FAULT = re.compile(
@@ -129,22 +99,22 @@ _NOT_READY = frozenset(
 
 
 def is_gpu_condition(condition: str) -> bool:
-    """Whether some status of this type of condition is a sign of a sick GPU."""
-    return len(condition) <= KEY and _sick_status(condition) != NEVER
+    """Whether a condition of this type can be a sign."""
+    return len(condition) <= KEY and _unhealthy_status(condition) != NEVER
 
 
-def sick_gpu_sign(node: Node) -> str:
-    """The first sign that a GPU of the node is sick, in words; "" for none.
+def unhealthy_gpu_sign(node: Node) -> str:
+    """The first sign that a GPU of the node is unhealthy, as a text; "" for none.
 
-    Only the first ``limits.NODE_LABELS`` of the labels that are not in the table are searched for words.
+    Of the labels only the first ``limits.NODE_LABELS`` are searched for words.
     """
     if node.labels.get(IGNORE_LABEL) == "true":
         return ""
     for condition, status in node.conditions:
-        if is_gpu_condition(condition) and status == _sick_status(condition):
+        if is_gpu_condition(condition) and status == _unhealthy_status(condition):
             return f"condition {quoted(condition)} is {status}"
-    for key, sick_values in LABELS.items():
-        if (value := node.labels.get(key)) in sick_values:
+    for key, unhealthy_values in LABELS.items():
+        if (value := node.labels.get(key)) in unhealthy_values:
             return f"label {key} is {value}"
     for key, value in islice(node.labels.items(), NODE_LABELS):
         if key not in LABELS and _is_sign(key, value):
@@ -156,22 +126,22 @@ def sick_gpu_sign(node: Node) -> str:
 
 
 def _is_sign(key: str, value: str) -> bool:
-    """Whether a label or a taint is a sign of a sick GPU, by its words."""
+    """Whether a label or a taint is a sign, by its words."""
     if len(key) > KEY or key.startswith("stowage.dev/"):
         return False
-    sick_status = _sick_status_by_words(key)
-    if sick_status == IF_TRUE:
+    unhealthy_status = _unhealthy_status_by_words(key)
+    if unhealthy_status == IF_TRUE:
         return value.lower() not in _NO_FAULT
-    return sick_status == IF_FALSE and value.lower() in _NOT_READY
+    return unhealthy_status == IF_FALSE and value.lower() in _NOT_READY
 
 
-def _sick_status(condition: str) -> str:
+def _unhealthy_status(condition: str) -> str:
     known = CONDITIONS.get(condition)
-    return _sick_status_by_words(condition) if known is None else known
+    return _unhealthy_status_by_words(condition) if known is None else known
 
 
 @lru_cache(maxsize=4096)
-def _sick_status_by_words(name: str) -> str:
+def _unhealthy_status_by_words(name: str) -> str:
     words = name.lower().replace("_", "-")
     if not _ABOUT_GPUS.search(words) or _APPLICATION_XIDS.search(words):
         return NEVER

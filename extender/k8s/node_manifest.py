@@ -1,4 +1,4 @@
-"""Reads a Node from its manifest. Any field may be absent or null."""
+"""Reads a Node from its manifest, within the limits of ``limits.py``. Any field may be absent or null."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from itertools import islice
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from extender.k8s import gpu_health
 from extender.k8s.affinity import Taint
+from extender.k8s.gpu_health import is_gpu_condition
 from extender.k8s.metadata import (
     Metadata,
     TextMap,
@@ -57,14 +57,9 @@ class NodeManifest(BaseModel):
     status: _Status | None = None
 
     def record(self) -> Node:
-        """The node, within the limits of ``limits.py``."""
         metadata, spec, status = self.metadata or {}, self.spec or {}, self.status or {}
-        labels, annotations, unreadable, problem = drop_large_entries(
-            interned(metadata.get("labels")),
-            relevant_entries(metadata.get("annotations")),
-            NODE_ANNOTATION,
-            NODE_ANNOTATIONS,
-        )
+        raw = interned(metadata.get("labels")), relevant_entries(metadata.get("annotations"))
+        labels, annotations, unreadable, problem = drop_large_entries(*raw, NODE_ANNOTATION, NODE_ANNOTATIONS)
         allocatable, taints = interned(status.get("allocatable")), spec.get("taints") or []
         if len(allocatable) > RESOURCES or len(taints) > NODE_TAINTS:
             allocatable, taints, too_many = _within_limits(allocatable, taints)
@@ -104,10 +99,6 @@ def _taint(taint: _Taint) -> Taint:
 
 def _gpu_conditions(conditions: Iterable[_Condition]) -> Pairs:
     """Only the conditions about GPUs: heartbeats change the others every few minutes."""
-    named = ((one.get("type") or "", one.get("status") or "") for one in islice(conditions, NODE_CONDITIONS))
-    kept = (
-        (sys.intern(kind), sys.intern(status[:NAME]))
-        for kind, status in named
-        if gpu_health.is_gpu_condition(kind)
-    )
-    return tuple(islice(kept, NODE_TAINTS))
+    pairs = ((one.get("type") or "", one.get("status") or "") for one in islice(conditions, NODE_CONDITIONS))
+    about_gpus = islice((pair for pair in pairs if is_gpu_condition(pair[0])), NODE_TAINTS)
+    return tuple([(sys.intern(kind), sys.intern(status[:NAME])) for kind, status in about_gpus])

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import ClassVar, Literal, TypeAlias
 
 from extender.k8s.affinity import NO_CONSTRAINTS, SchedulingConstraints, Taint
@@ -155,23 +156,23 @@ class PodSpec(_CachedHash):
     def __hash__(self) -> int:
         known: int | None = getattr(self, "_hash", None)
         if known is None:
-            known = hash(
-                (
-                    *(self.containers, self.init_containers, self.requests, self.limits),
-                    *(self.overhead, self.node_selector, self.claims),
-                )
-            )
+            first = (self.containers, self.init_containers, self.requests, self.limits)
+            known = hash((*first, self.overhead, self.node_selector, self.claims))
             object.__setattr__(self, "_hash", known)
         return known
 
     @property
-    def size(self) -> int:
-        """About how many characters of text it keeps alive."""
-        containers = (*self.containers, *self.init_containers)
-        lists = [pairs for one in containers for pairs in (one.requests, one.limits)]
-        lists += [self.requests, self.limits, self.overhead, self.node_selector]
-        claims = sum(len(one.name) + len(one.claim) + len(one.template) for one in self.claims)
-        return sum(len(one.name) for one in containers) + sum(map(_length, lists)) + claims
+    def all_containers(self) -> tuple[Container, ...]:
+        """Init containers first."""
+        return self.init_containers + self.containers
+
+    def texts(self) -> Iterable[str]:
+        """All texts of the spec."""
+        containers = self.all_containers
+        maps = chain.from_iterable((one.requests, one.limits) for one in containers)
+        pairs = chain(*maps, self.requests, self.limits, self.overhead, self.node_selector)
+        claims = chain.from_iterable((one.name, one.claim, one.template) for one in self.claims)
+        return chain((one.name for one in containers), chain.from_iterable(pairs), claims)
 
 
 def peak_usage(spec: PodSpec, usage_of: Callable[[Container], Mapping[str, int]]) -> Counter[str]:
@@ -232,21 +233,21 @@ class Pod:
     @property
     def size(self) -> int:
         """About how many characters of text it keeps alive, plus 2,000 for the objects around them."""
-        pairs = (self.annotations.items(), self.labels.items(), self.devices, self.claims)
+        pairs = chain(self.annotations.items(), self.labels.items(), self.devices, self.claims)
         names = (
-            *(self.namespace, self.name, self.uid),
-            *(self.node_name, self.scheduler_name, self.nominated_node),
+            self.namespace,
+            self.name,
+            self.uid,
+            self.node_name,
+            self.scheduler_name,
+            self.nominated_node,
         )
-        return 2000 + sum(map(_length, pairs)) + sum(map(len, names)) + self.spec.size
+        return 2000 + sum(map(len, chain(names, *pairs, self.spec.texts())))
 
     @property
     def terminated(self) -> bool:
         """Whether its containers have ended, so that it holds no resources any more."""
         return self.phase in ("Succeeded", "Failed")
-
-
-def _length(pairs: Iterable[tuple[str, str]]) -> int:
-    return sum(len(key) + len(value) for key, value in pairs)
 
 
 KubernetesObject: TypeAlias = (
@@ -271,7 +272,7 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A full list is complete: objects that are not among ``keys`` are gone. The first one means "synced"."""
+    """A full list is complete: objects that are not in ``keys`` are deleted. The first one means "synced"."""
 
     kind: Kind
     keys: frozenset[str]

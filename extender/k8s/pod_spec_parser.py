@@ -18,14 +18,7 @@ from extender.k8s.metadata import NO_ENTRIES, TextMap, is_relevant, sorted_pairs
 from extender.k8s.objects import Container, Pairs, PodClaim, PodSpec
 from extender.k8s.quantity import QuantityError, milli, whole
 from extender.untrusted.bounded_cache import WeakInterner
-from extender.untrusted.limits import (
-    CONTAINERS,
-    KEY,
-    POD_CLAIMS,
-    POD_RESOURCES,
-    RESOURCES,
-    SELECTOR_ITEMS,
-)
+from extender.untrusted.limits import CONTAINERS, KEY, POD_CLAIMS, POD_RESOURCES, RESOURCES, SELECTOR_ITEMS
 
 
 class _Resources(TypedDict, total=False):
@@ -108,21 +101,14 @@ def _length_problem(manifest: PlacementSpecManifest) -> str:
     pod_level = manifest.get("resources") or {}
     containers, inits = manifest.get("containers") or (), manifest.get("initContainers") or ()
     maps = pod_level.get("requests"), pod_level.get("limits"), manifest.get("overhead")
-    counts = (
+    of_containers = [r.values() for r in map(_RESOURCES_OF, (*containers, *inits)) if r]
+    return _exceeded(
         (max(len(containers), len(inits)), CONTAINERS, "containers"),
         (max(map(_length, maps)), RESOURCES, "resources of the pod as a whole"),
         (len(manifest.get("nodeSelector") or ()), SELECTOR_ITEMS, "entries in the node selector"),
         (len(manifest.get("resourceClaims") or ()), POD_CLAIMS, "resource claims"),
+        (max(map(_length, chain(*of_containers)), default=0), RESOURCES, "resources of one container"),
     )
-    for count, most, what in counts:
-        if count > most:
-            return f"more than {most} {what}"
-    of_containers = [
-        resources.values() for resources in map(_RESOURCES_OF, (*containers, *inits)) if resources
-    ]
-    if max(map(_length, chain.from_iterable(of_containers)), default=0) > RESOURCES:
-        return f"more than {RESOURCES} resources of one container"
-    return ""
 
 
 def _length(entries: TextMap) -> int:
@@ -131,21 +117,17 @@ def _length(entries: TextMap) -> int:
 
 def _size_problem(spec: PodSpec) -> str:
     """Which limit a spec exceeds although none of its lists is too long, "" for none."""
-    resources = [len(c.requests) for c in (*spec.init_containers, *spec.containers)]
-    counts = (
+    resources = [len(container.requests) for container in spec.all_containers]
+    return _exceeded(
         (max(resources, default=0), RESOURCES, "resources of one container"),
         (sum(resources), POD_RESOURCES, "resources of all containers"),
-        (max(map(len, _texts(spec)), default=0), KEY, "characters in a name or quantity"),
+        (max(map(len, spec.texts()), default=0), KEY, "characters in a name or quantity"),
     )
-    return next((f"more than {most} {what}" for count, most, what in counts if count > most), "")
 
 
-def _texts(spec: PodSpec) -> Iterable[str]:
-    containers = (*spec.init_containers, *spec.containers)
-    maps = chain.from_iterable((c.requests, c.limits) for c in containers)
-    pairs = chain(*maps, spec.requests, spec.limits, spec.overhead, spec.node_selector)
-    claims = chain.from_iterable((c.name, c.claim, c.template) for c in spec.claims)
-    return chain((c.name for c in containers), chain.from_iterable(pairs), claims)
+def _exceeded(*counts: tuple[int, int, str]) -> str:
+    """The first (count, limit, of what) that is beyond its limit, as a text; "" for none."""
+    return next((f"more than {limit} {what}" for count, limit, what in counts if count > limit), "")
 
 
 def _summary(manifest: PlacementSpecManifest) -> PodSpec:
@@ -168,10 +150,10 @@ def _summary(manifest: PlacementSpecManifest) -> PodSpec:
         if name in names:
             peak[name] = max(peak[name], _amount(name, text))
     requests = {name: max(main_sums[name], peak[name]) + sidecar_sums[name] for name in names}
-    quantities = tuple(sorted((name, _quantity(name, amount)) for name, amount in requests.items()))
+    quantities = sorted((name, f"{n}m" if name == "cpu" else str(n)) for name, n in requests.items())
     pod_level = manifest.get("resources") or {}
     return PodSpec(
-        containers=(Container("", quantities),),
+        containers=(Container("", tuple(quantities)),),
         requests=_cpu_and_memory(pod_level.get("requests")),
         limits=_cpu_and_memory(pod_level.get("limits")),
         overhead=_cpu_and_memory(manifest.get("overhead")),
@@ -201,10 +183,6 @@ def _amount(name: str, text: str | None) -> int:
         return milli(text) if name == "cpu" else whole(text)
     except QuantityError:
         return 0
-
-
-def _quantity(name: str, amount: int) -> str:
-    return f"{amount}m" if name == "cpu" else str(amount)
 
 
 def _cpu_and_memory(entries: TextMap) -> Pairs:

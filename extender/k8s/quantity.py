@@ -54,7 +54,7 @@ def device_count(text: str) -> int:
     The API server refuses that as well (``ValidateResourceQuantityValue`` of k8s.io/kubernetes,
     pkg/apis/core/validation).
     """
-    number = _exact(text)
+    number = exact(text)
     if number.denominator != 1:
         raise QuantityError(f"quantity {quoted(text)} is not a whole number")
     return number.numerator
@@ -66,33 +66,27 @@ def mib(text: str, *, round_up: bool = True) -> int:
     return _rounded(text, _MIB, round_up)
 
 
-@lru_cache(maxsize=4096)
-def exact(text: str) -> Fraction:
-    """The number, not rounded. Raises ``QuantityError``."""
-    return _exact(text)
-
-
 def _rounded(text: str, unit: Fraction, round_up: bool) -> int:
-    scaled = _exact(text) * unit
+    scaled = exact(text) * unit
     number = math.ceil(scaled) if round_up else math.floor(scaled)
     if number > _LARGEST:
         raise QuantityError(f"quantity {quoted(text)} is too large")
     return number
 
 
-def _exact(text: str) -> Fraction:
+@lru_cache(maxsize=4096)
+def exact(text: str) -> Fraction:
+    """The number, not rounded. Raises ``QuantityError``."""
     match = _GRAMMAR.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
         raise QuantityError(f"quantity {quoted(text)} is malformed")
     sign, number, exponent, suffix = match.groups()
-    scale = Fraction(10) ** _exponent(exponent) if exponent else _SUFFIXES[suffix or ""]
+    scale = _SUFFIXES[suffix or ""]
+    if exponent:
+        scale = Fraction(10) ** min(max(int(exponent), _SMALLEST), -_SMALLEST)
     value = Fraction(number) * scale
     if value and sign == "-":
         raise QuantityError(f"quantity {quoted(text)} is negative")
     if value > _LARGEST:
         raise QuantityError(f"quantity {quoted(text)} is too large")
     return value
-
-
-def _exponent(text: str) -> int:
-    return min(max(int(text), _SMALLEST), -_SMALLEST)

@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.cluster.factory import prior_of, state_of
-from extender.dialects.pod_request import RequestError, request_of
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Pod
 from extender.replay.runs import Progress

@@ -120,7 +120,10 @@ def weak_cache(
                 results = by_owner[owner] = BoundedMap(size, size)
             result = results.get(args)
             if result is None:
-                result = _result_or_error(function, owner, *args, **kwargs)
+                try:
+                    result = function(owner, *args, **kwargs)
+                except ValueError as error:
+                    result = copy(error)  # without the traceback, whose frames refer to the owner
                 results.put(args, result, weigh(*args, **kwargs))
             if isinstance(result, ValueError):
                 raise copy(result)
@@ -129,12 +132,3 @@ def weak_cache(
         return cached  # type: ignore[return-value]  # the first argument is positional
 
     return decorate
-
-
-def _result_or_error(
-    function: Callable[Concatenate[K, P], R], owner: K, *args: P.args, **kwargs: P.kwargs
-) -> R | ValueError:
-    try:
-        return function(owner, *args, **kwargs)
-    except ValueError as error:
-        return copy(error)  # without the traceback, whose frames refer to the owner

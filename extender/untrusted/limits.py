@@ -3,7 +3,7 @@
 The author of a pod, node, claim, file or request controls every text in it. All limits are defined here. They
 are enforced where the text enters: in the manifests (``k8s/``), the request body (``server/body.py``) and the
 parsers of annotations (``dialects/``, ``inventory/``). An object beyond a limit counts as unreadable, and
-gets a problem with a short text. ``docs/security.md`` says who writes what, and what happens beyond a limit.
+gets a problem with a short text. ``docs/security.md`` lists who writes each text, and what happens to it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ NODE_CONDITIONS = 512
 NODE_TAINTS = 64
 """Taints of a node, and conditions about GPUs."""
 NODE_LABELS = 512
-"""Labels of a node that are searched for words about sick GPUs. Node Feature Discovery writes about 100."""
+"""Labels of a node that are searched for words about unhealthy GPUs. Feature discovery writes about 100."""
 
 # Dynamic Resource Allocation. The API server enforces the first group (k8s.io/api ``resource/v1/types.go``,
 # v0.36.3; the larger number if versions differ). A file or a newer API server may contain more.

@@ -202,6 +202,6 @@ def _check_depth(depth: int) -> None:
         raise TextError(f"lists and maps are nested more than {YAML_DEPTH} deep")
 
 
-def _check_left(values: int) -> None:
-    if values < 0:
+def _check_left(left: int) -> None:
+    if left < 0:
         raise TextError("there are too many values")

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from extender.cluster.claim_check import ReconciledClaims, reconcile_claims
 from extender.cluster.state import Rows, State
-from extender.dialects.pod_request import WRITERS, RequestError, claims_of
+from extender.dialects.pod_request import WRITERS, claims_of
+from extender.dialects.pod_resources import RequestError
 from extender.dialects.sharing import stowage
 from extender.k8s.objects import Pod
 from packing.fleet.fleet import Fleet

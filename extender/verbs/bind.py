@@ -22,7 +22,8 @@ from weakref import WeakValueDictionary
 
 from extender.cluster.assumed_pods import AssumedPod
 from extender.cluster.state import PossiblyBound, State
-from extender.dialects.pod_request import RequestError, request_of
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Pod
 from extender.protocol.codec import BindArgs
 from extender.settings import Settings

@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from extender.cluster.state import PossiblyBound, State
-from extender.dialects.pod_request import RequestError, request_of
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
 from extender.protocol.codec import FilterArgs, FilterResult
 from extender.protocol.node_names import NodeNames
 from extender.settings import Settings

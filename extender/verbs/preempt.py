@@ -9,7 +9,8 @@ unchanged.
 from __future__ import annotations
 
 from extender.cluster.state import PossiblyBound, State
-from extender.dialects.pod_request import RequestError, request_of
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Pod
 from extender.protocol.codec import Candidate, PreemptArgs, PreemptResult
 from extender.verbs.evaluate import reason_on

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from extender.cluster.state import PossiblyBound, State
-from extender.dialects.pod_request import RequestError, request_of
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
 from extender.dra.extended_resources import class_resources
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import Bytes

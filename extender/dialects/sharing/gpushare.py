@@ -6,9 +6,8 @@ sum of its containers, on one GPU. ``ALIYUN_COM_GPU_MEM_IDX`` is the index of th
 divides N units over M GPUs, N/M each, a whole number (help page "Enable Multi-GPU Sharing with Shared GPU
 Scheduling"); its pods name M in a label.
 
-The device plugin chooses the unit (GiB, or MiB with ``--memory-unit=MiB``), so the amount that a pod requests
-has a size only on a node. Stowage therefore counts memory of such nodes and pods in that unit, in fields that
-are MiB elsewhere.
+The device plugin chooses the unit (GiB, or MiB with ``--memory-unit=MiB``), and the pod does not name it.
+Stowage therefore counts memory of such nodes and pods in that unit, in fields that are MiB elsewhere.
 
 ``bind`` writes what gpushare's scheduler writes before it binds (``PatchPodAnnotationSpec``). The plugin
 takes the pending pod of the right size that was assumed first. Two pods of the same size may therefore swap
@@ -80,8 +79,7 @@ def claims(pod: Pod) -> Claims | None:
         memory = -(-parse_number(pod_memory) // len(indices))
     except ValueError as error:
         return Claims(RESOURCE, problem=f"{INDEX} or {POD_MEMORY} cannot be read: {error}")
-    checked, problem = validate_claims([Claim(i, memory_mib=memory) for i in indices], requested)
-    return Claims(RESOURCE, tuple(checked), problem)
+    return Claims(RESOURCE, *validate_claims([Claim(i, memory_mib=memory) for i in indices], requested))
 
 
 def assignment(

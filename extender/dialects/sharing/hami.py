@@ -11,9 +11,8 @@ HAMi node (``packing/model/node_spec.py``). Stowage does not place pods for HAMi
 
 Claims. The annotation has ``UUID,type,MiB,cores:`` for each device and ``;`` after each container, init
 containers first (``pkg/device/devices.go``). The device plugin expects a place for every container. HAMi's
-scheduler writes no place for containers that request no GPU (allocateAppContainers in
-``pkg/scheduler/score.go`` files their places under the GPU's model, from where they are not written), and
-older versions wrote none for init containers.
+scheduler writes none for containers that request no GPU (allocateAppContainers in
+``pkg/scheduler/score.go``), and older versions wrote none for init containers.
 
 MIG mode. A device is a MIG instance. ``hami.io/vgpu-mig-allocations`` has the profile and the placement of
 each device of each container, init containers first (``pkg/device/nvidia/mig_allocations.go``). The plugin
@@ -39,7 +38,7 @@ from typing import TypeAlias
 from pydantic_core import from_json
 
 from extender.dialects.claims import Claim, Claims, check_limits, container_stages
-from extender.dialects.pod_resources import Amounts, RequestError
+from extender.dialects.pod_resources import Amounts, RequestError, parse_quantities
 from extender.dialects.sharing.per_device import (
     PERCENT,
     PerDeviceResources,
@@ -118,7 +117,7 @@ def _containers_of_claims(spec: PodSpec, counts: list[int]) -> list[tuple[Contai
     containers. The first reading counts in which each container has as many devices as it requests; if there
     is none, one with as many places.
     """
-    containers = (*spec.init_containers, *spec.containers)
+    containers = spec.all_containers
     every = list(zip(containers, container_stages(spec), map(_count_or_0, containers), strict=True))
     readings = every, [entry for entry in every if entry[2]], every[len(spec.init_containers) :]
     matching = (reading for reading in readings if [count for *_, count in reading] == counts)
@@ -160,12 +159,11 @@ def _parse_reservations(text: str) -> dict[tuple[int, int, str], int]:
 def assignment(
     pod: Pod, node_spec: NodeSpec, gpus: tuple[int, ...], now: float, taken: Mapping[int, int]
 ) -> dict[str, str]:
-    containers = (*pod.spec.init_containers, *pod.spec.containers)
     per_container = per_container_gpus(pod.spec, gpus, _RESOURCES.count_of)
     instances = _instances_to_make(pod.spec, node_spec, gpus, taken)
     devices = "".join(
         "".join(_format_device(container, node_spec.gpus[gpu], instances.get(gpu)) for gpu in own_gpus) + ";"
-        for container, own_gpus in zip(containers, per_container, strict=True)
+        for container, own_gpus in zip(pod.spec.all_containers, per_container, strict=True)
     )
     reservations = [
         _reservation(container_index, device_index, node_spec.gpus[gpu].uuid, *instances[gpu])
@@ -209,7 +207,7 @@ def _format_device(container: Container, gpu: Gpu, placed: _Placed | None) -> st
     """One device of a container, with the memory and the cores that HAMi would give it."""
     requested = _RESOURCES.of_container(container)
     assert requested is not None  # a container that requests no device gets no GPU
-    memory = _RESOURCES.memory_of(container)
+    memory = parse_quantities(container.requests)[_RESOURCES.memory]
     memory = memory or share_memory_mib(gpu.memory_mib, 0, requested.memory_milli)
     compute = requested.compute_milli
     if placed is not None:

@@ -77,7 +77,7 @@ def claims(pod: Pod) -> Claims | None:
     with suppress(RequestError):
         requested = _requested_here(pod.spec)
     checked, problem = validate_claims(devices, requested)
-    return Claims(RESOURCE, tuple(checked), problem) if checked else None
+    return Claims(RESOURCE, checked, problem) if checked else None
 
 
 def _requested_here(spec: PodSpec) -> Shares | None:

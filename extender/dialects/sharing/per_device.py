@@ -2,8 +2,8 @@
 
 A container requests a number of devices, and memory (MiB or per cent) and cores (per cent) of *each* device.
 The systems choose devices for one container after the other. Stowage makes one request of them: as many
-different GPUs as the containers use at the same time, each with the largest share of any container. Such a
-pod may not fit where its system would place it, but where it fits, its system can place it.
+different GPUs as the containers use at the same time, each with the largest share of any container.
+Stowage may refuse a node on which the system would place the pod, but accepts none on which it could not.
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ class PerDeviceResources:
     def uses(self, spec: PodSpec) -> bool:
         """Whether any container requests memory or cores of its devices."""
         names = {self.memory, self.memory_percent, self.cores}
-        return any(name in names for c in (*spec.init_containers, *spec.containers) for name, _ in c.requests)
+        return any(name in names for c in spec.all_containers for name, _ in c.requests)
 
     def of_pod(self, spec: PodSpec) -> Shares | None:
         """The pod's request (see the module), None for no device. Raises RequestError."""
-        each = [self.of_container(c) for c in (*spec.init_containers, *spec.containers)]
-        shares = [share for share in each if share]
+        shares = list(filter(None, map(self.of_container, spec.all_containers)))
         if not shares:
             return None
         memory_milli = max(share.memory_milli for share in shares)
@@ -70,7 +69,7 @@ class PerDeviceResources:
         for name in (self.memory_percent, self.cores):
             if amounts[name] > 100:
                 raise RequestError(f"{name}: {amounts[name]} is more than 100 % of a GPU")
-        if cores == 100:  # exclusive use: no other pod gets onto the GPU, whatever memory is left
+        if cores == 100:  # exclusive use: the GPU takes no other pod, even if it has memory left
             return whole_gpus(count, self.count)
         if memory or percent:
             return Shares(count, cores * PERCENT, memory, percent * PERCENT, self.count)
@@ -80,10 +79,6 @@ class PerDeviceResources:
         """How many devices one container requests. Raises RequestError."""
         shares = self.of_container(container)
         return shares.count if shares else 0
-
-    def memory_of(self, container: Container) -> int:
-        """The MiB of each device that one container requests, 0 if it names none. Raises RequestError."""
-        return parse_quantities(container.requests)[self.memory]
 
     def max_granted_shares(self, spec: PodSpec, resources: Amounts) -> Shares | None:
         """The most that a pod can have been given: whole GPUs if the amounts contradict each other."""
@@ -134,7 +129,7 @@ def per_container_gpus(
     for container in spec.containers:
         per_container.append(gpus[next_container : next_container + count(container)])
         next_container += count(container)
-    if list(map(len, per_container)) != [count(c) for c in (*spec.init_containers, *spec.containers)]:
+    if list(map(len, per_container)) != [count(c) for c in spec.all_containers]:
         raise RequestError("an init container would need a GPU of a sidecar that starts after it")
     return per_container
 

@@ -93,8 +93,7 @@ def claims_of_indices(text: str, requested: Shares | None) -> Claims:
         return Claims(RESOURCE, problem=f"{INDICES} names a GPU twice")
     size = requested or whole_gpus(1)
     devices = [Claim(index, size.compute_milli, size.memory_mib, size.memory_milli) for index in indices]
-    checked, problem = validate_claims(devices, requested)
-    return Claims(RESOURCE, tuple(checked), problem)
+    return Claims(RESOURCE, *validate_claims(devices, requested))
 
 
 def assignment(

@@ -53,9 +53,7 @@ def claims(pod: Pod) -> Claims | None:
         check_limits(sum(map(len, by_container.values())), len(by_container))
     except ValueError as error:
         return Claims(RESOURCE, problem=f"{PLANNED} or {REAL} cannot be read: {error}", node=node)
-    containers = zip(
-        (*pod.spec.init_containers, *pod.spec.containers), container_stages(pod.spec), strict=True
-    )
+    containers = zip(pod.spec.all_containers, container_stages(pod.spec), strict=True)
     known = [(container, stage, by_container.pop(container.name, [])) for container, stage in containers]
     unknown = [(None, 0, devices) for devices in by_container.values()]
     return _RESOURCES.claims([*known, *unknown], node=node)

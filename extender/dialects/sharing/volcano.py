@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import zip_longest
 
-from extender.dialects.claims import Claim, Claims
+from extender.dialects.claims import Claims
 from extender.dialects.pod_resources import Amounts, RequestError
 from extender.dialects.sharing.per_device import PerDeviceResources, parse_devices
 from extender.inventory.sharing import volcano as nodes
@@ -30,13 +30,8 @@ TO_ALLOCATE, ASSIGNED_AT = "volcano.sh/devices-to-allocate", "volcano.sh/vgpu-ti
 PHASE, BOUND_AT = "volcano.sh/bind-phase", "volcano.sh/bind-time"
 ASSIGNMENT_ANNOTATIONS = frozenset({ALLOCATED, NODE, TO_ALLOCATE, ASSIGNED_AT, PHASE, BOUND_AT})
 
-_RESOURCES = PerDeviceResources(
-    RESOURCE,
-    "volcano.sh/vgpu-memory",
-    "volcano.sh/vgpu-memory-percentage",
-    "volcano.sh/vgpu-cores",
-    memory_implies_one=True,
-)
+_OF_EACH = "volcano.sh/vgpu-memory", "volcano.sh/vgpu-memory-percentage", "volcano.sh/vgpu-cores"
+_RESOURCES = PerDeviceResources(RESOURCE, *_OF_EACH, memory_implies_one=True)
 
 
 def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
@@ -62,8 +57,5 @@ def claims(pod: Pod) -> Claims | None:
     containers = [
         c for c in pod.spec.containers if any(name.startswith("volcano.sh/vgpu") for name, _ in c.requests)
     ]
-    no_claims: list[Claim] = []
-    pairs = zip_longest(containers, per_container)
-    return _RESOURCES.claims(
-        [(container, 0, devices or no_claims) for container, devices in pairs], node=node
-    )
+    claimed = [(c, 0, devices or []) for c, devices in zip_longest(containers, per_container)]
+    return _RESOURCES.claims(claimed, node=node)

@@ -1,7 +1,7 @@
 """GPUs as HAMi's device plugin registers them: the node annotation ``hami.io/node-nvidia-register``.
 
 Facts (Project-HAMi/HAMi at 4707fb02): a JSON list of id, index, count, devmem (MiB), devcore (per cent),
-type, numa, mode, health. Go omits zero values, so a GPU without ``health`` is sick
+type, numa, mode, health. Go omits zero values, so a GPU without ``health`` is unhealthy
 (``pkg/device/devices.go``: DeviceInfo). Older versions write
 ``id,count,devmem,devcore,type,numa,health[,index,mode]:`` (``docs/develop/protocol.md``).
 ``hami.io/device-cordon`` lists UUIDs of GPUs that take no new pods. ``hami.io/node-handshake`` begins with
@@ -28,17 +28,7 @@ from functools import lru_cache
 
 from pydantic_core import from_json
 
-from extender.inventory.shared_gpus import (
-    InventoryError,
-    SharedGpus,
-    advertises_nvidia,
-    checked_gpus,
-    parse_name,
-    parse_number,
-    parse_objects,
-    parse_rows,
-    product_label,
-)
+from extender.inventory.shared_gpus import InventoryError, Parser, SharedGpus, advertises_nvidia
 from extender.k8s.objects import Node
 from extender.k8s.quantity import whole
 from extender.untrusted.limits import GPU_MIB, MIG_PROFILES, MIG_SLICES, quoted
@@ -48,9 +38,9 @@ from packing.model.request import WHOLE
 
 RESOURCE = "nvidia.com/gpu"
 REGISTER = "hami.io/node-nvidia-register"
+_PARSER = Parser(REGISTER)
 HANDSHAKE, CORDON = "hami.io/node-handshake", "hami.io/device-cordon"
 CORE, MIG = "hami-core", "mig"
-MOST_SLICES = MIG_SLICES
 _FIELDS = ("id", "count", "devmem", "devcore", "type", "numa", "health", "index", "mode")
 
 
@@ -59,20 +49,20 @@ def shared_gpus(node: Node) -> SharedGpus | None:
     text = node.annotations.get(REGISTER)
     if not text or not advertises_nvidia(node):  # no device plugin runs
         return None
-    entries = sorted(_entries(text), key=lambda entry: parse_number(entry.get("index", 0), REGISTER))
+    entries = sorted(_entries(text), key=lambda entry: _PARSER.number(entry.get("index", 0)))
     cordoned = {uuid.strip() for uuid in node.annotations.get(CORDON, "").split(",")}
     mode = MIG if all(entry.get("mode") == MIG for entry in entries) else CORE
-    gpus = checked_gpus([_gpu(entry, mode, cordoned) for entry in entries], REGISTER)
+    gpus = _PARSER.checked(_gpu(entry, mode, cordoned) for entry in entries)
     return SharedGpus(
         RESOURCE,
         REGISTER,
         gpus,
-        frozenset(product_label(parse_name(entry.get("type", ""), REGISTER)) for entry in entries),
+        _PARSER.products(entry.get("type", "") for entry in entries),
         whole_gpu=RESOURCE,
         replaced=frozenset({RESOURCE}),
         mode=mode,
         problem=_leftover_problem(node, entries),
-        lists_sick_gpus=not all(map(_healthy, entries)),
+        lists_unhealthy_gpus=not all(map(_healthy, entries)),
     )
 
 
@@ -94,7 +84,7 @@ def _leftover_problem(node: Node, entries: list[Mapping[str, object]]) -> str:
 
 
 def _shares(entry: Mapping[str, object]) -> int:
-    return parse_number(entry.get("count", 0), REGISTER)
+    return _PARSER.number(entry.get("count", 0))
 
 
 def _healthy(entry: Mapping[str, object]) -> bool:
@@ -102,13 +92,13 @@ def _healthy(entry: Mapping[str, object]) -> bool:
 
 
 def _gpu(entry: Mapping[str, object], mode: str, cordoned: set[str]) -> Gpu:
-    uuid = parse_name(entry.get("id", ""), REGISTER)
+    uuid = _PARSER.text(entry.get("id", ""))
     instances = _instances(entry.get("migProfiles") or []) if mode == MIG else ()
     divisible = bool(instances) if mode == MIG else entry.get("mode", CORE) in (CORE, "")
     return Gpu(
-        instances[-1].memory_mib if instances else parse_number(entry.get("devmem", 0), REGISTER, GPU_MIB),
+        instances[-1].memory_mib if instances else _PARSER.number(entry.get("devmem", 0), GPU_MIB),
         divisible and _healthy(entry) and uuid not in cordoned,
-        instances[-1].compute_milli if instances else parse_number(entry.get("devcore", 0), REGISTER) * 10,
+        instances[-1].compute_milli if instances else _PARSER.number(entry.get("devcore", 0)) * 10,
         _shares(entry),
         uuid,
         instances,
@@ -117,8 +107,8 @@ def _gpu(entry: Mapping[str, object], mode: str, cordoned: set[str]) -> Gpu:
 
 def _instances(profiles: object) -> Instances:
     """The instances of a GPU, in the order in which HAMi tries them."""
-    listed = parse_objects(profiles, REGISTER, MIG_PROFILES)
-    by_slices = [(parse_number(one.get("sliceCount", 0), REGISTER), _instance(one)) for one in listed]
+    listed = _PARSER.objects(profiles, MIG_PROFILES)
+    by_slices = [(_PARSER.number(one.get("sliceCount", 0)), _instance(one)) for one in listed]
     by_slices.sort(key=lambda one: (one[1].memory_mib, one[0]))
     return _interned(tuple(instance for _, instance in by_slices if instance.windows))
 
@@ -129,32 +119,32 @@ def _interned(instances: Instances) -> Instances:
 
 
 def _instance(profile: Mapping[str, object]) -> Instance:
-    profile_name = parse_name(profile.get("name", ""), REGISTER)
-    listed = parse_objects(profile.get("placements") or [], REGISTER, MOST_SLICES)
+    profile_name = _PARSER.text(profile.get("name", ""))
+    listed = _PARSER.objects(profile.get("placements") or [], MIG_SLICES)
     placements = [_placement(one, profile_name) for one in listed]
-    compute = parse_number(profile.get("core", 0), REGISTER) * 10
+    compute = _PARSER.number(profile.get("core", 0)) * 10
     if compute > WHOLE:
         raise InventoryError(f"{REGISTER}: MIG profile {quoted(profile_name)} has more compute than a GPU")
     placements.sort(reverse=profile_name.startswith(("1g.", "3g.")))
     windows = tuple(window(start, size) for start, size in placements)
-    memory_mib = parse_number(profile.get("memoryMB", 0), REGISTER, GPU_MIB)
+    memory_mib = _PARSER.number(profile.get("memoryMB", 0), GPU_MIB)
     return Instance(profile_name, compute, memory_mib, windows)
 
 
 def _placement(placement: Mapping[str, object], profile: str) -> tuple[int, int]:
     start, size = placement.get("start", 0), placement.get("size", 0)
-    if type(start) is int and type(size) is int and start >= 0 < size and start + size <= MOST_SLICES:
+    if type(start) is int and type(size) is int and start >= 0 < size and start + size <= MIG_SLICES:
         return start, size
     raise InventoryError(f"{REGISTER}: the placements of MIG profile {quoted(profile)} are impossible")
 
 
 def _entries(text: str) -> list[Mapping[str, object]]:
     if not text.lstrip().startswith("["):
-        rows = parse_rows(text, REGISTER)
+        rows = _PARSER.rows(text)
         if not all(len(row) in (7, 9) for row in rows):
             raise InventoryError(f"{REGISTER} cannot be read")
         return [dict(zip(_FIELDS, row, strict=False)) for row in rows]
     try:
-        return parse_objects(from_json(text), REGISTER)
+        return _PARSER.objects(from_json(text))
     except ValueError as error:
         raise InventoryError(f"{REGISTER} cannot be read: {error}") from error

@@ -12,13 +12,7 @@ the GPUs stay accounted for, and the node takes no new pods.
 
 from __future__ import annotations
 
-from extender.inventory.shared_gpus import (
-    InventoryError,
-    SharedGpus,
-    advertises_nvidia,
-    parse_name,
-    product_label,
-)
+from extender.inventory.shared_gpus import InventoryError, Parser, SharedGpus, advertises_nvidia
 from extender.k8s.objects import KoordinatorDevice, KoordinatorGpu, Node
 from extender.k8s.quantity import mib, whole
 from extender.untrusted.limits import DEVICES_PER_NODE, GPU_MIB, GPUS_PER_NODE
@@ -40,16 +34,16 @@ def shared_gpus(node: Node, device: KoordinatorDevice | None = None) -> SharedGp
     memory, gpus = mib(node.allocatable.get(MEMORY, "0"), round_up=False), core // 100
     if not leftover and (core % 100 or gpus > GPUS_PER_NODE or not gpus <= memory <= gpus * GPU_MIB):
         raise InventoryError(f"{CORE}: {core} with {memory} MiB ({MEMORY}) is impossible")
-    model = parse_name(node.labels.get(MODEL, ""), MODEL)
+    model = node.labels.get(MODEL, "")
     return SharedGpus(
         RESOURCE,
         DEVICE if listed else CORE,
         _by_minor(listed) if listed else (Gpu(memory // gpus, True, WHOLE, _SHARES),) * gpus,
-        frozenset({product_label(model)} if model else ()),
+        Parser(MODEL).products([model] if model else []),
         whole_gpu=WHOLE_GPU,
         replaced=frozenset({WHOLE_GPU}),
         problem=f"{DEVICE} lists GPUs, but {CORE} is not advertised" if leftover else "",
-        lists_sick_gpus=not all(gpu.healthy for gpu in listed),
+        lists_unhealthy_gpus=not all(gpu.healthy for gpu in listed),
     )
 
 
@@ -67,7 +61,7 @@ def _gpu(gpu: KoordinatorGpu) -> Gpu:
     memory, core = mib(resources.get(MEMORY, "0"), round_up=False), whole(resources.get(CORE, "0"))
     if memory > GPU_MIB or core > DEVICES_PER_NODE:
         raise InventoryError(f"{DEVICE}: {core} of {CORE} with {memory} MiB on one GPU is impossible")
-    return Gpu(memory, gpu.healthy and memory > 0, core * 10, _SHARES, parse_name(gpu.uuid, DEVICE))
+    return Gpu(memory, gpu.healthy and memory > 0, core * 10, _SHARES, Parser(DEVICE).text(gpu.uuid))
 
 
 _ABSENT = Gpu(0)

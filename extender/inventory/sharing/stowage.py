@@ -4,8 +4,8 @@ Nothing on such a node divides a GPU: the container gets an index and must limit
 plugin must not hand out the same GPUs, so the node accepts no pods that request ``nvidia.com/gpu``. If such
 a pod runs there all the same, it may have any GPU, so it counts on each.
 
-If that plugin advertises fewer GPUs than the label ``nvidia.com/gpu.count`` says, some are sick. It does not
-say which, so the node takes no new pods.
+If that plugin advertises fewer GPUs than the label ``nvidia.com/gpu.count`` says, some are unhealthy. It does
+not say which, so the node takes no new pods.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def shared_gpus(node: Node, labels: GpuLabels) -> SharedGpus | None:
     gpus = labels.gpu_count or advertised
     if not 0 < gpus <= GPUS_PER_NODE or advertised > gpus or not memory_mib:
         raise InventoryError(f"{LABEL}: the number or the memory of the node's GPUs is not known")
-    some_sick = f"{advertised} of {gpus} GPUs are advertised, and which ones is not known"
+    some_unhealthy = f"{advertised} of {gpus} GPUs are advertised, and which ones is not known"
     return SharedGpus(
         RESOURCE,
         LABEL,
@@ -43,6 +43,6 @@ def shared_gpus(node: Node, labels: GpuLabels) -> SharedGpus | None:
         whole_gpu=WHOLE_GPU,
         whole_gpu_allowed=False,
         replaced=frozenset({WHOLE_GPU}),
-        problem=some_sick if 0 < advertised < gpus else "",
+        problem=some_unhealthy if 0 < advertised < gpus else "",
         reason=Reason.UNHEALTHY_GPU,
     )

@@ -12,17 +12,7 @@ from __future__ import annotations
 
 from pydantic_core import from_json
 
-from extender.inventory.shared_gpus import (
-    InventoryError,
-    SharedGpus,
-    advertises_nvidia,
-    checked_gpus,
-    leftover_problem,
-    parse_name,
-    parse_number,
-    parse_objects,
-    product_label,
-)
+from extender.inventory.shared_gpus import InventoryError, Parser, SharedGpus, advertises_nvidia
 from extender.k8s.objects import Node
 from extender.k8s.quantity import whole
 from extender.untrusted.limits import GPU_MIB
@@ -30,6 +20,7 @@ from packing.model.node_spec import Gpu
 
 RESOURCE = "nvidia.com/vgpu-number"
 REGISTER, CONFIG = "nvidia.com/node-device-register", "nvidia.com/node-config-info"
+_PARSER = Parser(REGISTER)
 
 
 def shared_gpus(node: Node) -> SharedGpus | None:
@@ -39,7 +30,7 @@ def shared_gpus(node: Node) -> SharedGpus | None:
     if not text or (leftover and not advertises_nvidia(node)):
         return None
     try:
-        entries = parse_objects(from_json(text), REGISTER)
+        entries = _PARSER.objects(from_json(text))
         config = from_json(node.annotations.get(CONFIG) or "{}")
     except ValueError as error:
         raise InventoryError(f"{REGISTER} or {CONFIG} cannot be read: {error}") from error
@@ -48,22 +39,22 @@ def shared_gpus(node: Node) -> SharedGpus | None:
     factor = config.get("memoryFactor", 1) if isinstance(config, dict) else 1
     if factor not in (0, 1):
         raise InventoryError(f"{CONFIG}: a memory factor other than 1 is not supported")
-    entries.sort(key=lambda entry: parse_number(entry.get("id"), REGISTER))
+    entries.sort(key=lambda entry: _PARSER.number(entry.get("id")))
     gpus = [
         Gpu(
-            parse_number(entry.get("memory"), REGISTER, GPU_MIB),
+            _PARSER.number(entry.get("memory"), GPU_MIB),
             entry.get("healthy") is True and entry.get("mig") is not True,
-            parse_number(entry.get("core"), REGISTER) * 10,
-            parse_number(entry.get("number"), REGISTER),
-            parse_name(entry.get("uuid", ""), REGISTER),
+            _PARSER.number(entry.get("core")) * 10,
+            _PARSER.number(entry.get("number")),
+            _PARSER.text(entry.get("uuid", "")),
         )
         for entry in entries
     ]
     return SharedGpus(
         RESOURCE,
         REGISTER,
-        checked_gpus(gpus, REGISTER),
-        frozenset(product_label(parse_name(entry.get("type", ""), REGISTER)) for entry in entries),
-        problem=leftover_problem(RESOURCE, REGISTER) if leftover else "",
-        lists_sick_gpus=any(entry.get("healthy") is not True for entry in entries),
+        _PARSER.checked(gpus),
+        _PARSER.products(entry.get("type", "") for entry in entries),
+        problem=_PARSER.leftover_problem(RESOURCE) if leftover else "",
+        lists_unhealthy_gpus=any(entry.get("healthy") is not True for entry in entries),
     )

@@ -10,17 +10,7 @@ them. So the GPUs stay accounted for, and the node takes no new pods.
 
 from __future__ import annotations
 
-from extender.inventory.shared_gpus import (
-    InventoryError,
-    SharedGpus,
-    advertises_nvidia,
-    checked_gpus,
-    leftover_problem,
-    parse_name,
-    parse_number,
-    parse_rows,
-    product_label,
-)
+from extender.inventory.shared_gpus import InventoryError, Parser, SharedGpus, advertises_nvidia
 from extender.k8s.objects import Node
 from extender.k8s.quantity import whole
 from extender.untrusted.limits import GPU_MIB
@@ -29,6 +19,7 @@ from packing.model.request import WHOLE
 
 RESOURCE = "volcano.sh/vgpu-number"
 REGISTER = "volcano.sh/node-vgpu-register"
+_PARSER = Parser(REGISTER)
 
 
 def shared_gpus(node: Node) -> SharedGpus | None:
@@ -37,21 +28,21 @@ def shared_gpus(node: Node) -> SharedGpus | None:
     leftover = not whole(node.allocatable.get(RESOURCE, "0"))
     if not text or (leftover and not advertises_nvidia(node)):
         return None
-    entries = parse_rows(text, REGISTER)
+    entries = _PARSER.rows(text)
     if not all(len(entry) in (5, 6) for entry in entries):
         raise InventoryError(f"{REGISTER} cannot be read")
     return SharedGpus(
         RESOURCE,
         REGISTER,
-        checked_gpus([_gpu(entry) for entry in entries], REGISTER),
-        frozenset(product_label(parse_name(entry[3], REGISTER)) for entry in entries),
-        problem=leftover_problem(RESOURCE, REGISTER) if leftover else "",
-        lists_sick_gpus=any(entry[4].strip() != "true" for entry in entries),
+        _PARSER.checked(map(_gpu, entries)),
+        _PARSER.products(entry[3] for entry in entries),
+        problem=_PARSER.leftover_problem(RESOURCE) if leftover else "",
+        lists_unhealthy_gpus=any(entry[4].strip() != "true" for entry in entries),
     )
 
 
 def _gpu(entry: list[str]) -> Gpu:
     uuid, slots, memory, _, health, *mode = (field.strip() for field in entry)
     divisible = health == "true" and mode in ([], [""], ["hami-core"])
-    memory_mib, shares = parse_number(memory, REGISTER, GPU_MIB), parse_number(slots, REGISTER)
-    return Gpu(memory_mib, divisible, WHOLE, shares, parse_name(uuid, REGISTER))
+    memory_mib, shares = _PARSER.number(memory, GPU_MIB), _PARSER.number(slots)
+    return Gpu(memory_mib, divisible, WHOLE, shares, _PARSER.text(uuid))

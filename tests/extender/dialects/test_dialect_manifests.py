@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import yaml
 
-from extender.dialects.pod_request import RequestError, request_of
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
 from extender.inventory.node_inventory import Sources, inventory_of
 from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Deleted, Node, Pod
@@ -22,6 +23,7 @@ from tests.extender.builders import make_state, why
 CASES = yaml.safe_load((Path(__file__).parents[1] / "data/dialects.yaml").read_text())
 NODES: dict[str, dict] = CASES["nodes"]
 PODS: dict[str, dict] = CASES["pods"]
+DEVICE_ALLOCATED = "scheduling.koordinator.sh/device-allocated"
 
 
 def cases(key: str) -> list[str]:
@@ -87,13 +89,8 @@ def test_what_it_holds_when_it_runs(name, on):
 @pytest.mark.parametrize(
     ("name", "on", "annotation", "text"),
     [
-        ("koordinator-running", "koordinator", "scheduling.koordinator.sh/device-allocated", "[" * 100_000),
-        (
-            "koordinator-running",
-            "koordinator",
-            "scheduling.koordinator.sh/device-allocated",
-            '{"gpu": [{"minor": 1e999}]}',
-        ),
+        ("koordinator-running", "koordinator", DEVICE_ALLOCATED, "[" * 100_000),
+        ("koordinator-running", "koordinator", DEVICE_ALLOCATED, '{"gpu": [{"minor": 1e999}]}'),
         ("hami-running", "hami", "hami.io/vgpu-devices-allocated", "9" * 5000 + ",NVIDIA,1,1:;"),
         ("hami-mig-running", "hami-mig-on-demand", "hami.io/vgpu-mig-allocations", "[" * 100_000),
         ("gpushare-running", "gpushare", "ALIYUN_COM_GPU_MEM_POD", "9" * 5000),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from extender.cluster.factory import state_of
 from extender.cluster.state import State
-from extender.dialects.pod_request import RequestError
+from extender.dialects.pod_resources import RequestError
 from extender.explain.node import view_node
 from extender.inventory.node_inventory import inventory_of
 from extender.inventory.shared_gpus import InventoryError
@@ -56,31 +56,18 @@ def started(one: Pod, annotations: dict[str, str]) -> Pod:
 
 def running(name: str, devices: str, reserved: list[tuple[int, int, str, int, int]], mib: int = 4000) -> Pod:
     """A pod of one container that has these devices according to its annotations."""
+    names = ("containerIndex", "deviceIndex", "gpuUUID")
     entries = [
-        {
-            "containerIndex": index,
-            "deviceIndex": number,
-            "gpuUUID": uuid,
-            "profile": "1g.5gb",
-            "placement": {"start": start, "size": size},
-        }
-        for index, number, uuid, start, size in reserved
+        dict(zip(names, device, strict=True), profile="1g.5gb", placement={"start": start, "size": size})
+        for *device, start, size in reserved
     ]
     one = asking(name, (devices.count(":"), mib, 0))
     return started(one, {ALLOCATED: devices + ";", RESERVED: json.dumps(entries)})
 
 
 def arrays(state: State) -> list[list[list[float]]]:
-    fleet = state.fleet
-    return [
-        array.tolist()
-        for array in (
-            fleet.arrays.compute,
-            fleet.arrays.memory,
-            fleet.arrays.share_slots,
-            fleet.arrays.free_devices,
-        )
-    ]
+    all_of = state.fleet.arrays
+    return [a.tolist() for a in (all_of.compute, all_of.memory, all_of.share_slots, all_of.free_devices)]
 
 
 sizes = st.tuples(st.sampled_from([4000, 4864, 5000, 9000, 15_000, 30_000]), st.sampled_from([0, 0, 20, 60]))

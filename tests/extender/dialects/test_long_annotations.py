@@ -46,11 +46,7 @@ DEVICE = {  # one more device of each, and what joins them
     "gpushare": ("{}", ","),
     "stowage": ("{}", ","),
 }
-FRAME = {
-    "hami-mig-on-demand": "[{}]",
-    "vgpu-manager": "default[{}]",
-    "koordinator": '{{"gpu":[{}]}}',
-}
+FRAME = {"hami-mig-on-demand": "[{}]", "vgpu-manager": "default[{}]", "koordinator": '{{"gpu":[{}]}}'}
 
 
 def many(on: str, count: int) -> str:

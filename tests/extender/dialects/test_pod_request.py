@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from extender.dialects.pod_request import RequestError, request_of
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Container, Pod, PodSpec
 
 GPU = "nvidia.com/gpu"
 
 
-def container(*, sidecar: bool = False, **requests: str) -> Container:
-    return Container(requests=tuple((k.replace("__", "/"), v) for k, v in requests.items()), sidecar=sidecar)
+def container(**requests: str) -> Container:
+    return Container(requests=tuple(requests.items()))
 
 
 def gpus(count: int, *, sidecar: bool = False) -> Container:
@@ -50,20 +51,13 @@ def test_overhead_adds_and_pod_level_resources_replace():
 
 
 def test_devices_of_several_kinds():
-    request = request_of(
-        pod(
-            Container(
-                requests=(("nvidia.com/mig-1g.10gb", "2"), ("nvidia.com/gpu.shared", "1"), ("cpu", "1"))
-            )
-        )
-    )
+    requests = {"nvidia.com/mig-1g.10gb": "2", "nvidia.com/gpu.shared": "1", "cpu": "1"}
+    request = request_of(pod(container(**requests)))
     assert request.devices == (("nvidia.com/gpu.shared", 1), ("nvidia.com/mig-1g.10gb", 2))
 
 
 def test_other_resources_are_left_to_the_scheduler():
-    request = request_of(
-        pod(Container(requests=(("example.com/fpga", "1"), ("ephemeral-storage", "odd"), (GPU, "0"))))
-    )
+    request = request_of(pod(container(**{"example.com/fpga": "1", "ephemeral-storage": "odd", GPU: "0"})))
     assert not request.wants_gpu
 
 
@@ -71,9 +65,9 @@ def test_other_resources_are_left_to_the_scheduler():
     ("spec", "text"),
     [
         (pod(), "no containers"),
-        (pod(Container(requests=((GPU, "-1"),))), "nvidia.com/gpu"),
-        (pod(Container(requests=((GPU, "1e40"),))), "nvidia.com/gpu"),
-        (pod(Container(requests=(("cpu", "fast"),))), "cpu"),
+        (pod(container(**{GPU: "-1"})), "nvidia.com/gpu"),
+        (pod(container(**{GPU: "1e40"})), "nvidia.com/gpu"),
+        (pod(container(cpu="fast")), "cpu"),
     ],
 )
 def test_impossible_requests_are_errors_that_name_the_resource(spec, text):
@@ -83,43 +77,32 @@ def test_impossible_requests_are_errors_that_name_the_resource(spec, text):
 
 # Pod-level resources by the rule of ``PodRequests`` in k8s.io/component-helpers, resource/helpers.go.
 NATIVE = (("cpu", "1"), ("memory", "1Gi"))
+ONE, SIDECAR = Container("a", NATIVE), Container("s", NATIVE, sidecar=True)
 
 
 @pytest.mark.parametrize(
     ("spec", "cpu", "memory"),
     [
-        (PodSpec((Container("a", NATIVE),), overhead=(("cpu", "250m"),)), 1250, 1024),
-        (PodSpec((Container("a", NATIVE),), requests=(("memory", "4Gi"),)), 1000, 4096),
+        (PodSpec((ONE,), overhead=(("cpu", "250m"),)), 1250, 1024),
+        (PodSpec((ONE,), requests=(("memory", "4Gi"),)), 1000, 4096),
         # A resource that only the overhead has does not replace what containers request.
-        (
-            PodSpec((Container("a", NATIVE),), requests=(("memory", "4Gi"),), overhead=(("cpu", "250m"),)),
-            1250,
-            4096,
-        ),
-        (PodSpec((Container("a", NATIVE),), requests=(("cpu", "500m"),)), 500, 1024),
+        (PodSpec((ONE,), requests=(("memory", "4Gi"),), overhead=(("cpu", "250m"),)), 1250, 4096),
+        (PodSpec((ONE,), requests=(("cpu", "500m"),)), 500, 1024),
         (
             PodSpec(
-                (Container("a", NATIVE),),
-                (Container("big", (("cpu", "8"),)), Container("s", NATIVE, sidecar=True)),
+                *((ONE,), (container(cpu="8"), SIDECAR)),
                 requests=(("cpu", "3"),),
                 overhead=(("cpu", "100m"), ("memory", "1Mi")),
             ),
             3100,
             2049,
         ),
-        (
-            PodSpec(
-                (Container("a", NATIVE),),
-                (Container("s", NATIVE, sidecar=True), Container("big", (("cpu", "8"),))),
-            ),
-            9000,
-            2048,
-        ),
+        (PodSpec((ONE,), (SIDECAR, container(cpu="8"))), 9000, 2048),
         # A limit counts if there is no request (``defaultPodRequests``).
         (PodSpec((Container("a"),), limits=(("cpu", "2"),)), 2000, 0),
-        (PodSpec((Container("a", NATIVE),), limits=(("cpu", "2"),)), 1000, 1024),
+        (PodSpec((ONE,), limits=(("cpu", "2"),)), 1000, 1024),
         # Resources that a pod cannot request as a whole do not count.
-        (PodSpec((Container("a", NATIVE),), requests=((GPU, "4"), ("cpu", "2"))), 2000, 1024),
+        (PodSpec((ONE,), requests=((GPU, "4"), ("cpu", "2"))), 2000, 1024),
     ],
 )
 def test_pod_level_resources(spec, cpu, memory):

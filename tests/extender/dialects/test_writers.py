@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from extender.cluster.claim_check import ReconciledClaims, reconcile_claims
 from extender.dialects.claims import Claims
-from extender.dialects.pod_request import WRITERS, RequestError, claims_of, request_of
+from extender.dialects.pod_request import WRITERS, claims_of, request_of
+from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Container, Pod, PodSpec
 from packing.model.node_spec import Gpu, NodeSpec, Pool, resolve_on
 
-GPU, MEMORY, PERCENT, CORES = (
-    f"nvidia.com/{name}" for name in ("gpu", "gpumem", "gpumem-percentage", "gpucores")
-)
+GPU, MEMORY = "nvidia.com/gpu", "nvidia.com/gpumem"
+PERCENT, CORES = "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"
 UNITS, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 MIB = 40_536
 
@@ -116,12 +116,8 @@ def test_init_containers_and_sidecars_have_their_places_in_the_text():
 
 
 def test_an_init_container_that_needs_a_gpu_of_a_later_sidecar_is_refused():
-    pod = Pod(
-        "d",
-        "p",
-        "u",
-        PodSpec((container(1, 1000, 0, 0),), (container(2, 1000, 0, 0), container(1, 1, 0, 0, True))),
-    )
+    spec = PodSpec((container(1, 1000, 0, 0),), (container(2, 1000, 0, 0), container(1, 1, 0, 0, True)))
+    pod = Pod("d", "p", "u", spec)
     with pytest.raises(RequestError, match="sidecar"):
         WRITERS[GPU].assignment(pod, shape_of(GPU, 4), (0, 1), 0, {})
 

@@ -31,8 +31,6 @@ LABELS = [
     *("nvlink.feature.node.kubernetes.io/islands", "nvlink.feature.node.kubernetes.io/gpus"),
     *("stowage.dev/gpu-sharing", "stowage.dev/replicas-per-container", "node.koordinator.sh/gpu-model"),
 ]
-
-
 RESOURCE_NAMES = [
     *("cpu", "memory", GPU, f"{GPU}.shared", "amd.com/gpu", "gpu.intel.com/xe"),
     *("nvidia.com/mig-1g.10gb", "nvidia.com/mig-99g.9999gb", "nvidia.com/mig-3g.40gb.shared"),
@@ -40,64 +38,14 @@ RESOURCE_NAMES = [
     *("nvidia.com/vgpu-number", "volcano.sh/vgpu-number", "aliyun.com/gpu-mem", "aliyun.com/gpu-count"),
     *("koordinator.sh/gpu-core", "koordinator.sh/gpu-memory"),
 ]
-
-
 LONG = st.sampled_from(["9", "-MIG-1g.1gb", "²", "0-9_"]).map(lambda text: text * 5000)
-
-
-_TEXTS = st.one_of(
-    st.text(max_size=40),
-    LONG,
-    st.sampled_from(
-        [
-            *(
-                "",
-                "0",
-                "1",
-                "2",
-                "8",
-                "64",
-                "65",
-                "999999999",
-                "9" * 15,
-                "9" * 5000,
-                "-1",
-                "1e9",
-                "1E",
-                "²",
-                "٣",
-            ),
-            *(
-                "true",
-                "time-slicing",
-                "mps",
-                "pending",
-                "success",
-                "all-balanced",
-                "Deleted_1",
-                "none",
-                "any",
-            ),
-            *(
-                "NVIDIA-H100-80GB-HBM3",
-                "Tesla-T4-SHARED",
-                "X-MIG-1g.10gb",
-                "X-MIG-99g.9999gb-SHARED",
-                "1g.5gb",
-            ),
-            *(
-                "-MIG-1g.1gb" * 20,
-                "192G",
-                "²G",
-                "0-7",
-                "0-999",
-                "0-63",
-                "0.1_2.3",
-                "0-999_" * 9,
-            ),
-        ]
-    ),
-)
+WORDS = [
+    *("", "0", "1", "2", "8", "64", "65", "999999999", "9" * 15, "9" * 5000, "-1", "1e9", "1E", "²", "٣"),
+    *("true", "time-slicing", "mps", "pending", "success", "all-balanced", "Deleted_1", "none", "any"),
+    *("NVIDIA-H100-80GB-HBM3", "Tesla-T4-SHARED", "X-MIG-1g.10gb", "X-MIG-99g.9999gb-SHARED", "1g.5gb"),
+    *("-MIG-1g.1gb" * 20, "192G", "²G", "0-7", "0-999", "0-63", "0.1_2.3", "0-999_" * 9),
+]
+_TEXTS = st.one_of(st.text(max_size=40), LONG, st.sampled_from(WORDS))
 
 
 @st.composite
@@ -106,16 +54,9 @@ def any_text(draw: st.DrawFn) -> str:
 
 
 TEXTS = any_text()
-
-
 _JSON = st.recursive(
     st.one_of(
-        st.none(),
-        st.booleans(),
-        st.integers(-(10**30), 10**30),
-        st.integers(0, 128),
-        st.floats(),
-        TEXTS,
+        st.none(), st.booleans(), st.integers(-(10**30), 10**30), st.integers(0, 128), st.floats(), TEXTS
     ),
     lambda inner: st.one_of(
         st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=8), inner, max_size=4)
@@ -130,30 +71,11 @@ def any_json(draw: st.DrawFn) -> object:
 
 
 JSON = any_json()
-
-
 FIRST = ("id", "count", "devmem", "health")
-
-
 KEYS = [
-    "id",
-    "index",
-    "count",
-    "devmem",
-    "devcore",
-    "type",
-    "mode",
-    "health",
-    "migProfiles",
-    "uuid",
-    "core",
-    "memory",
+    *("id", "index", "count", "devmem", "devcore", "type", "mode", "health", "migProfiles", "uuid", "core"),
+    *("memory", "number", "mig", "healthy", "name", "memoryMB", "sliceCount", "placements", "start", "size"),
 ]
-
-
-KEYS += ["number", "mig", "healthy", "name", "memoryMB", "sliceCount", "placements", "start", "size"]
-
-
 PLAUSIBLE = st.fixed_dictionaries(
     {
         "id": st.text(max_size=3),
@@ -164,8 +86,6 @@ PLAUSIBLE = st.fixed_dictionaries(
     optional={key: JSON for key in KEYS if key not in FIRST}
     | {"mode": st.sampled_from(["mig", "hami-core", ""])},
 )
-
-
 REGISTERS = st.one_of(
     st.lists(PLAUSIBLE, max_size=70).map(json.dumps),
     st.lists(st.dictionaries(st.sampled_from(KEYS), JSON), max_size=4).map(json.dumps),
@@ -173,14 +93,8 @@ REGISTERS = st.one_of(
     st.text('GPU-1,0tre:[]{}"', max_size=80),
     TEXTS,
 )
-
-
 SMALL = st.sampled_from([1, 2, 4, 7, 8, 10, 20, 64, 100]).map(str)
-
-
 AMOUNTS = st.one_of(SMALL, SMALL, SMALL, TEXTS)
-
-
 NODES = st.builds(
     Node,
     st.just("n"),
@@ -195,8 +109,6 @@ NODES = st.builds(
     unreadable=st.sampled_from([(), (), (), (), ("example.com/a",), (HAMI,)]),
     problem=TEXTS,
 )
-
-
 DEVICES = st.none() | st.lists(
     st.builds(
         KoordinatorGpu,

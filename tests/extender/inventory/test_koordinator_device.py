@@ -23,7 +23,7 @@ from packing.model.reasons import Reason
 from tests.extender.builders import make_state, why
 
 # docs/proposals/scheduling/20220629-fine-grained-device-scheduling.md of koordinator-sh/koordinator, with its
-# second GPU sick and a third one.
+# second GPU unhealthy and a third one.
 DEVICE = """
 apiVersion: scheduling.koordinator.sh/v1alpha1
 kind: Device
@@ -35,37 +35,14 @@ metadata:
         "resourceName": "nvidia.com/gpu", "deviceIDs": ["GPU-36b27e44-b086-46f7-f2dc-73c36dc65991"]}]
 spec:
   devices:
-  - health: true
-    id: GPU-98583a5c-c155-9cf6-f955-03c189d3dbfb
-    minor: 0
-    resources:
-      koordinator.sh/gpu-core: "100"
-      koordinator.sh/gpu-memory: 15472384Ki
-      koordinator.sh/gpu-memory-ratio: "100"
-    type: gpu
-  - health: false
-    id: GPU-7f6410b9-bdf7-f9a5-de09-aa5ec31a7124
-    minor: 1
-    resources:
-      koordinator.sh/gpu-core: "100"
-      koordinator.sh/gpu-memory: 15472384Ki
-      koordinator.sh/gpu-memory-ratio: "100"
-    type: gpu
-  - health: true
-    id: GPU-36b27e44-b086-46f7-f2dc-73c36dc65991
-    minor: 2
-    resources:
-      koordinator.sh/gpu-core: "100"
-      koordinator.sh/gpu-memory: 15472384Ki
-      koordinator.sh/gpu-memory-ratio: "100"
-    type: gpu
-  - health: true
-    id: "0000:1f:00.2"
-    minor: 0
-    type: rdma
-    resources: {koordinator.sh/rdma: "100"}
+  - {health: true, id: GPU-98583a5c-c155-9cf6-f955-03c189d3dbfb, minor: 0, type: gpu, resources: RESOURCES}
+  - {health: false, id: GPU-7f6410b9-bdf7-f9a5-de09-aa5ec31a7124, minor: 1, type: gpu, resources: RESOURCES}
+  - {health: true, id: GPU-36b27e44-b086-46f7-f2dc-73c36dc65991, minor: 2, type: gpu, resources: RESOURCES}
+  - {health: true, id: "0000:1f:00.2", minor: 0, type: rdma, resources: {koordinator.sh/rdma: "100"}}
 status: {}
 """
+AMOUNTS = 'koordinator.sh/gpu-core: "100", koordinator.sh/gpu-memory: 15472384Ki'
+DEVICE = DEVICE.replace("RESOURCES", f'{{{AMOUNTS}, koordinator.sh/gpu-memory-ratio: "100"}}')
 NODE = """
 metadata:
   name: node-1
@@ -134,15 +111,15 @@ def test_a_pod_is_on_the_gpu_of_its_minor_number_in_any_order_of_events(order: t
     assert not state.problems
 
 
-def test_a_sick_gpu_keeps_its_pods_and_takes_no_new_ones() -> None:
-    state = make_state(node(), pod("on-sick", 30, minor=1), pod("first", 100, 0), pod("last", 60, 2))
+def test_an_unhealthy_gpu_keeps_its_pods_and_takes_no_new_ones() -> None:
+    state = make_state(node(), pod("on-unhealthy", 30, minor=1), pod("first", 100, 0), pod("last", 60, 2))
     state.apply([Upserted(device())])
     assert compute(state) == [0, 700, 400]
     assert not state.problems
     assert why(state, pod("small", 40), "node-1") is Reason.FITS
     assert why(state, pod("larger", 50), "node-1") is not Reason.FITS
-    sick = device()
-    healthy = replace(sick, gpus=tuple(replace(gpu, healthy=True) for gpu in sick.gpus))
+    unhealthy = device()
+    healthy = replace(unhealthy, gpus=tuple(replace(gpu, healthy=True) for gpu in unhealthy.gpus))
     state.apply([Upserted(healthy)])
     assert why(state, pod("larger", 50), "node-1") is Reason.FITS
 

@@ -23,85 +23,51 @@ CONFIG = """
 version: v1
 mig-configs:
   all-disabled:
-    - devices: all
-      mig-enabled: false
+    - {devices: all, mig-enabled: false}
 
   all-enabled:
-    - devices: all
-      mig-enabled: true
-      mig-devices: {}
+    - {devices: all, mig-enabled: true, mig-devices: {}}
 
   all-1g.10gb:
     # H100-80GB, H800-80GB, A100-80GB, A800-80GB
     - device-filter: ["0x233010DE", "0x233110DE", "0x232210DE", "0x20B210DE", "0x20B510DE", "0x20F310DE"]
       devices: all
       mig-enabled: true
-      mig-devices:
-        "1g.10gb": 7
-
+      mig-devices: {"1g.10gb": 7}
     # A100-40GB, A800-40GB
     - device-filter: ["0x20B010DE", "0x20B110DE", "0x20F110DE", "0x20F610DE"]
       devices: all
       mig-enabled: true
-      mig-devices:
-        "1g.10gb": 4
+      mig-devices: {"1g.10gb": 4}
 
   all-1g.10gb.me:
-    - devices: all
-      mig-enabled: true
-      mig-devices:
-        "1g.10gb+me": 1
+    - {devices: all, mig-enabled: true, mig-devices: {"1g.10gb+me": 1}}
 
   all-3g.40gb:
-    - devices: all
-      mig-enabled: true
-      mig-devices:
-        "3g.40gb": 2
+    - {devices: all, mig-enabled: true, mig-devices: {"3g.40gb": 2}}
 
   all-balanced:
     # H100 NVL, H800 NVL
     - device-filter: ["0x232110DE", "0x233A10DE"]
       devices: all
       mig-enabled: true
-      mig-devices:
-        "1g.12gb": 2
-        "2g.24gb": 1
-        "3g.47gb": 1
-
+      mig-devices: {"1g.12gb": 2, "2g.24gb": 1, "3g.47gb": 1}
     # H100-80GB, H800-80GB, A100-80GB, A800-80GB
     - device-filter: ["0x233010DE", "0x233110DE", "0x232210DE", "0x20B210DE", "0x20B510DE", "0x20F310DE"]
       devices: all
       mig-enabled: true
-      mig-devices:
-        "1g.10gb": 2
-        "2g.20gb": 1
-        "3g.40gb": 1
-
+      mig-devices: {"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1}
     # A30-24GB
     - device-filter: "0x20B710DE"
       devices: all
       mig-enabled: true
-      mig-devices:
-        "1g.6gb": 2
-        "2g.12gb": 1
+      mig-devices: {"1g.6gb": 2, "2g.12gb": 1}
 
   custom-mig:
-    - devices: [0]
-      mig-enabled: false
-    - devices: [1]
-      mig-enabled: true
-      mig-devices:
-        "1g.10gb": 7
-    - devices: [2]
-      mig-enabled: true
-      mig-devices:
-        "2g.20gb": 2
-        "3g.40gb": 1
-    - devices: [3]
-      mig-enabled: true
-      mig-devices:
-        "3g.40gb": 1
-        "4g.40gb": 1
+    - {devices: [0], mig-enabled: false}
+    - {devices: [1], mig-enabled: true, mig-devices: {"1g.10gb": 7}}
+    - {devices: [2], mig-enabled: true, mig-devices: {"2g.20gb": 2, "3g.40gb": 1}}
+    - {devices: [3], mig-enabled: true, mig-devices: {"3g.40gb": 1, "4g.40gb": 1}}
 """
 NAME = "gpu-operator/default-mig-parted-config"
 CUSTOM = {"nvidia.com/mig-1g.10gb": 7, "nvidia.com/mig-2g.20gb": 2, "nvidia.com/mig-3g.40gb": 2}
@@ -112,12 +78,7 @@ def manifest(config: str = CONFIG, node: str = "") -> dict[str, Any]:
     labels = {"app.kubernetes.io/component": "nvidia-mig-manager", "nvidia.com/node-name": node}
     namespace, name = NAME.split("/")
     metadata = {"namespace": namespace, "name": name} | ({"labels": labels} if node else {})
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": metadata,
-        "data": {"config.yaml": config},
-    }
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"config.yaml": config}}
 
 
 def layouts(config: str = CONFIG, node: str = "") -> MigLayouts:
@@ -142,22 +103,15 @@ def devices_by_gpu(shape: NodeSpec) -> list[dict[str, int]]:
     return gpus
 
 
+CUSTOM_GPUS = [{"gpu": 1}, {"mig-1g.10gb": 7}, {"mig-2g.20gb": 2, "mig-3g.40gb": 1}]
+CUSTOM_GPUS += [{"mig-3g.40gb": 1, "mig-4g.40gb": 1}]
 BALANCED = {"mig-1g.10gb": 2, "mig-2g.20gb": 1, "mig-3g.40gb": 1}
 
 
 @pytest.mark.parametrize(
     ("layout", "devices", "gpus"),
     [
-        (
-            "custom-mig",
-            CUSTOM,
-            [
-                {"gpu": 1},
-                {"mig-1g.10gb": 7},
-                {"mig-2g.20gb": 2, "mig-3g.40gb": 1},
-                {"mig-3g.40gb": 1, "mig-4g.40gb": 1},
-            ],
-        ),
+        ("custom-mig", CUSTOM, CUSTOM_GPUS),
         ("all-balanced", {f"nvidia.com/{name}": 2 * n for name, n in BALANCED.items()}, [BALANCED] * 2),
         ("all-1g.10gb", {"nvidia.com/mig-1g.10gb": 14}, [{"mig-1g.10gb": 7}] * 2),
         ("all-1g.10gb", {"nvidia.com/mig-1g.10gb": 12}, [{"mig-1g.10gb": 4}] * 3),
@@ -199,37 +153,28 @@ def test_a_later_entry_counts_and_a_gpu_in_no_entry_is_whole() -> None:
       - {devices: [1], mig-enabled: false}
     """
     node = mig_node("mostly", {"nvidia.com/mig-7g.80gb": 2, "nvidia.com/gpu": 2})
-    found = inventory_of(
-        replace(node, labels=node.labels | {"nvidia.com/gpu.count": "4"}), None, layouts(config)
-    ).spec
+    node = replace(node, labels=node.labels | COUNT_4)
+    found = inventory_of(node, None, layouts(config)).spec
     assert devices_by_gpu(found) == [{"mig-7g.80gb": 1}, {"gpu": 1}, {"mig-7g.80gb": 1}, {"gpu": 1}]
+
+
+NO_MATCH = "does not match MIG layout"
+COUNT_4, COUNT_8 = {"nvidia.com/gpu.count": "4"}, {"nvidia.com/gpu.count": "8"}
 
 
 @pytest.mark.parametrize(
     ("node", "problem"),
     [
-        (
-            mig_node("custom-mig", CUSTOM | {"nvidia.com/mig-1g.10gb": 6}),
-            "does not match MIG layout custom-mig",
-        ),
-        (
-            mig_node("custom-mig", CUSTOM | {"nvidia.com/gpu": 2}, **{"nvidia.com/gpu.count": "4"}),
-            "does not match MIG layout custom-mig",
-        ),
-        (
-            mig_node("custom-mig", CUSTOM | {"nvidia.com/mig-1g.20gb": 1}),
-            "does not match MIG layout custom-mig",
-        ),
-        (mig_node("all-balanced", {"nvidia.com/mig-1g.5gb": 2}), "does not match MIG layout all-balanced"),
-        (mig_node("all-3g.40gb", {"nvidia.com/gpu": 8}), "does not match MIG layout all-3g.40gb"),
-        (
-            mig_node("all-3g.40gb", {"nvidia.com/mig-3g.40gb": 4}, **{"nvidia.com/gpu.count": "8"}),
-            "does not match MIG layout all-3g.40gb",
-        ),
+        (mig_node("custom-mig", CUSTOM | {"nvidia.com/mig-1g.10gb": 6}), f"{NO_MATCH} custom-mig"),
+        (mig_node("custom-mig", CUSTOM | {"nvidia.com/gpu": 2}, **COUNT_4), f"{NO_MATCH} custom-mig"),
+        (mig_node("custom-mig", CUSTOM | {"nvidia.com/mig-1g.20gb": 1}), f"{NO_MATCH} custom-mig"),
+        (mig_node("all-balanced", {"nvidia.com/mig-1g.5gb": 2}), f"{NO_MATCH} all-balanced"),
+        (mig_node("all-3g.40gb", {"nvidia.com/gpu": 8}), f"{NO_MATCH} all-3g.40gb"),
+        (mig_node("all-3g.40gb", {"nvidia.com/mig-3g.40gb": 4}, **COUNT_8), f"{NO_MATCH} all-3g.40gb"),
         (mig_node("all-9g.90gb", CUSTOM), "has no MIG layout all-9g.90gb"),
         (mig_node("custom-mig", {"nvidia.com/mig-1g.10gb": 6}, state="failed"), ""),
         (mig_node("custom-mig", CUSTOM, state="pending"), ""),
-        (mig_node("all-disabled", {"nvidia.com/gpu": 7}, **{"nvidia.com/gpu.count": "8"}), ""),
+        (mig_node("all-disabled", {"nvidia.com/gpu": 7}, **COUNT_8), ""),
         (mig_node("all-enabled", {}), ""),
         (make_node("n"), ""),
     ],

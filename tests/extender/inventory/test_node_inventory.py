@@ -22,9 +22,7 @@ LABEL_SETS = {
 
 
 def node(labels: dict[str, str] | None = None, **allocatable: str) -> Node:
-    return Node(
-        "n", labels=labels or {}, allocatable={k.replace("__", "/"): v for k, v in allocatable.items()}
-    )
+    return Node("n", labels=labels or {}, allocatable=allocatable)
 
 
 def shape(name: str) -> NodeSpec:
@@ -122,10 +120,8 @@ def test_nodes_that_take_nothing(name, reason):
 )
 def test_topology_labels_come_before_the_catalogue_if_their_gpu_count_matches(labels, islands):
     prefixed = {f"nvlink.feature.node.kubernetes.io/{key}": value for key, value in labels.items()}
-    found = inventory_of(
-        node({"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"} | prefixed, **{"nvidia.com/gpu": "8"})
-    ).spec
-    assert found.islands == islands
+    h100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    assert inventory_of(node(h100 | prefixed, **{"nvidia.com/gpu": "8"})).spec.islands == islands
 
 
 def test_a_clique_alone_means_a_switch():
@@ -154,11 +150,7 @@ def test_an_impossible_quantity_is_an_error(allocatable, error):
     "labels",
     [
         {"nvidia.com/gpu.replicas": "many", "nvidia.com/gpu.memory": "", "nvidia.com/gpu.product": ""},
-        {
-            "nvidia.com/gpu.replicas": "9" * 40,
-            "nvidia.com/gpu.memory": "-5",
-            "nvidia.com/gpu.product": "Frob",
-        },
+        {"nvidia.com/gpu.replicas": "9" * 40, "nvidia.com/gpu.memory": "-5", "nvidia.com/gpu.product": "F"},
         {"nvidia.com/gpu.product": "Frob-MIG-1g.10gb", "nvidia.com/gpu.count": "²"},
     ],
 )
@@ -226,14 +218,12 @@ def test_more_replicas_than_labelled_is_an_error():
 @pytest.mark.parametrize(
     ("labels", "cuda"),
     [
-        (
-            {"nvidia.com/cuda.runtime-version.major": "12", "nvidia.com/cuda.runtime-version.minor": "4"},
-            12004,
-        ),
-        ({"nvidia.com/cuda.runtime.major": "11", "nvidia.com/cuda.runtime.minor": "1"}, 11001),
-        ({"nvidia.com/node-cuda-major": "12", "nvidia.com/node-cuda-minor": "8"}, 12008),
+        ({"cuda.runtime-version.major": "12", "cuda.runtime-version.minor": "4"}, 12004),
+        ({"cuda.runtime.major": "11", "cuda.runtime.minor": "1"}, 11001),
+        ({"node-cuda-major": "12", "node-cuda-minor": "8"}, 12008),
         ({}, 0),
     ],
 )
 def test_the_cuda_version_of_the_driver(labels, cuda):
-    assert inventory_of(node(labels, **{"nvidia.com/gpu": "1"})).spec.cuda == cuda
+    prefixed = {f"nvidia.com/{key}": value for key, value in labels.items()}
+    assert inventory_of(node(prefixed, **{"nvidia.com/gpu": "1"})).spec.cuda == cuda

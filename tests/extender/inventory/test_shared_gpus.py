@@ -19,8 +19,6 @@ def annotated(annotations: dict[str, str], **allocatable: str) -> Node:
 
 
 HAMI, VOLCANO = "hami.io/node-nvidia-register", "volcano.sh/node-vgpu-register"
-
-
 VGPU = "nvidia.com/node-device-register"
 
 
@@ -131,11 +129,11 @@ GONE = "Deleted_2026.01.01 00:00:00"
     ("healthy", "count", "advertised", "handshake", "takes"),
     [
         ((True, True), 10, 20, "", (0, 1)),
-        ((True, True), 10, 10, "", (0, 1)),  # a GPU is sick, and not yet listed as sick
+        ((True, True), 10, 10, "", (0, 1)),  # a GPU is unhealthy, and not yet listed as unhealthy
         ((True, False), 10, 10, "", (0,)),
         ((True, False), 2, 2, "", (0,)),  # as many as there are GPUs, and as the healthy one has shares
         ((True,) + (False,) * 9, 10, 10, "", (0,)),
-        ((True, True), 2, 2, "", ()),  # no GPU is listed as sick: perhaps a leftover
+        ((True, True), 2, 2, "", ()),  # no GPU is listed as unhealthy: perhaps a leftover
         ((True, True), 10, 1, "", ()),
         ((True, False), 10, 1, "", ()),
         ((True, True), 1, 2, "", (0, 1)),  # whole GPUs with either plugin
@@ -156,7 +154,7 @@ def test_a_hami_register_that_may_be_a_leftover_closes_the_node(healthy, count, 
         assert f"remove annotation {HAMI}" in found.problem
 
 
-def test_a_whole_gpu_does_not_fit_beside_a_share_on_a_hami_node_with_a_sick_gpu():
+def test_a_whole_gpu_does_not_fit_beside_a_share_on_a_hami_node_with_an_unhealthy_gpu():
     annotations = {HAMI: hami_gpus(True, False, count=2)}
     resources = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "2"}
     share = make_pod(
@@ -180,13 +178,12 @@ def test_gpus_that_may_be_advertised_twice_close_the_node(gpus, blocked):
     allocatable = {"volcano.sh/vgpu-number": "10", "nvidia.com/gpu": "2"}
     if gpus == "1":
         allocatable["nvidia.com/gpu"] = "1"
-    found = inventory_of(
-        Node("n", labels=labels, annotations={VOLCANO: REGISTERS[VOLCANO]}, allocatable=allocatable)
-    ).spec
-    assert found.blocked is blocked
+    annotations = {VOLCANO: REGISTERS[VOLCANO]}
+    found = inventory_of(Node("n", labels=labels, annotations=annotations, allocatable=allocatable))
+    assert found.spec.blocked is blocked
 
 
-def test_a_node_shared_by_stowage_with_fewer_gpus_than_labelled_has_a_sick_one():
+def test_a_node_shared_by_stowage_with_fewer_gpus_than_labelled_has_an_unhealthy_one():
     labels = {
         "stowage.dev/gpu-sharing": "true",
         "nvidia.com/gpu.count": "4",

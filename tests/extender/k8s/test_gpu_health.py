@@ -1,4 +1,4 @@
-"""Conditions, labels and taints about sick GPUs close a node as long as they are set."""
+"""Conditions, labels and taints about unhealthy GPUs close a node as long as they are set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
 from extender.verbs.filter import filter_nodes
 from packing.model.reasons import Reason
-from tests.extender.builders import make_node, make_pod, make_settings, make_state, why
+from tests.extender.builders import H100, make_node, make_pod, make_settings, make_state, why
 from tests.extender.inventory.test_node_inventory import LABEL_SETS
 
 READY = {"type": "Ready", "status": "True"}
@@ -34,10 +34,7 @@ def read(
 ) -> Node:
     """A node as it comes from the API server."""
     manifest = {
-        "metadata": {
-            "name": "n",
-            "labels": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"} | (labels or {}),
-        },
+        "metadata": {"name": "n", "labels": H100 | (labels or {})},
         "spec": {"taints": taints},
         "status": {
             "allocatable": {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "8"},
@@ -102,7 +99,7 @@ def test_names_that_are_not_in_the_table_count_by_their_words(kind, bad):
         ("node.cilium.io/agent-not-ready", "", "NoSchedule", False),
     ],
 )
-def test_taints_about_sick_gpus(key, value, effect, closes):
+def test_taints_about_unhealthy_gpus(key, value, effect, closes):
     found = inventory_of(read(taints=[{"key": key, "value": value, "effect": effect}]))
     assert found.spec.blocked is (Reason.UNHEALTHY_GPU if closes else Reason.FITS)
 
@@ -126,23 +123,23 @@ def test_taints_about_sick_gpus(key, value, effect, closes):
         ("nvidia.com/gpu.deploy.dcgm", "true", False),
     ],
 )
-def test_labels_about_sick_gpus(key, value, closes):
+def test_labels_about_unhealthy_gpus(key, value, closes):
     found = inventory_of(read(labels={key: value}))
     assert found.spec.blocked is (Reason.UNHEALTHY_GPU if closes else Reason.FITS)
 
 
 def test_the_known_label_sets_are_healthy():
     for entry in LABEL_SETS.values():
-        assert gpu_health.sick_gpu_sign(Node("n", labels=entry["labels"])) == ""
+        assert gpu_health.unhealthy_gpu_sign(Node("n", labels=entry["labels"])) == ""
 
 
 def test_a_node_opens_again_when_the_condition_is_gone_and_pods_keep_their_gpus():
-    sick = read([{"type": "GPUXIDErrors", "status": "True"}])
+    unhealthy = read([{"type": "GPUXIDErrors", "status": "True"}])
     running = make_pod("running", 3, node_name="n")
     state = make_state(read(), running)
     waiting = make_pod("waiting")
     assert why(state, waiting, "n") is Reason.FITS
-    state.apply([Upserted(sick)])
+    state.apply([Upserted(unhealthy)])
     assert why(state, waiting, "n") is Reason.UNHEALTHY_GPU
     assert state.fleet.arrays.free_devices[state.fleet.names.resources["nvidia.com/gpu"], 0] == 5
     seen, told = view_node(state, "n", 0.0), explain(state, waiting)
@@ -157,31 +154,26 @@ def test_a_node_opens_again_when_the_condition_is_gone_and_pods_keep_their_gpus(
     assert why(state, waiting, "n") is Reason.UNHEALTHY_GPU
 
 
-def test_a_pod_without_a_gpu_goes_to_a_node_with_sick_gpus():
+def test_a_pod_without_a_gpu_goes_to_a_node_with_unhealthy_gpus():
     state = make_state(read([{"type": "GPUXIDErrors", "status": "True"}]))
     names = NodeNames.of(["n"])
     result, _ = filter_nodes(state, FilterArgs(make_pod("cpu", 0), names), make_settings())
     assert list(result.names) == ["n"]
 
 
-def test_if_the_register_lists_the_sick_gpu_the_others_stay_open():
+def test_if_the_register_lists_the_unhealthy_gpu_the_others_stay_open():
     sign = (("GPUXIDErrors", "True"),)
     for healthy, expected in ((False, Reason.FITS), (True, Reason.UNHEALTHY_GPU)):
         one = {"id": "a", "count": 10, "devmem": 1000, "devcore": 100, "health": True}
-        node = Node(
-            "n",
-            annotations={
-                "hami.io/node-nvidia-register": json.dumps([one, one | {"id": "b", "health": healthy}])
-            },
-            allocatable={"nvidia.com/gpu": "20"},
-            conditions=sign,
-        )
+        register = json.dumps([one, one | {"id": "b", "health": healthy}])
+        annotations = {"hami.io/node-nvidia-register": register}
+        node = Node("n", annotations=annotations, allocatable={"nvidia.com/gpu": "20"}, conditions=sign)
         assert inventory_of(node).spec.blocked is expected
 
 
 def test_a_label_overrides_the_signs():
-    sick = read([{"type": "GPUMissing", "status": "True"}], labels={gpu_health.IGNORE_LABEL: "true"})
-    assert inventory_of(sick).spec.blocked is Reason.FITS
+    unhealthy = read([{"type": "GPUMissing", "status": "True"}], labels={gpu_health.IGNORE_LABEL: "true"})
+    assert inventory_of(unhealthy).spec.blocked is Reason.FITS
 
 
 def test_a_heartbeat_does_not_read_the_node_again():
@@ -207,8 +199,8 @@ def test_a_bounded_number_of_gpu_conditions_is_kept():
 
 
 def test_the_text_of_a_sign_is_short():
-    sick = replace(make_node("n"), conditions=(("GpuError" + "x" * 300, "True"),))
-    assert len(inventory_of(sick).problem) < 200
+    unhealthy = replace(make_node("n"), conditions=(("GpuError" + "x" * 300, "True"),))
+    assert len(inventory_of(unhealthy).problem) < 200
 
 
 def test_many_signs_take_little_memory():

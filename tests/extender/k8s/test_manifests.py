@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -11,69 +10,52 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from extender.k8s.affinity import Taint
-from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Container, Node, Pod, PodClaim, PodSpec
-from extender.k8s.pod_manifest import PodManifest
 from extender.untrusted.validation import validation_problem
-
-
-def pod_of(manifest: dict[str, Any]) -> Pod:
-    return PodManifest.model_validate_json(json.dumps(manifest)).record()
-
-
-def node_of(manifest: dict[str, Any]) -> Node:
-    return NodeManifest.model_validate_json(json.dumps(manifest)).record()
+from tests.extender.k8s.test_object_limits import node_of, pod_of
 
 
 def container(**resources: Any) -> dict[str, Any]:
     return {"name": "main", "image": "busybox", "resources": resources}
 
 
+REPORTED = {"name": "nvidia.com/gpu", "resources": [{"resourceID": "GPU-1"}, {"resourceID": "GPU-2"}]}
+POD: dict[str, Any] = {
+    "kind": "Pod",
+    "metadata": {
+        "name": "train-0",
+        "namespace": "ml",
+        "uid": "u-1",
+        "labels": {"app": "train", "runai-gpu-group": "g7"},
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "deletionTimestamp": "2026-01-02T00:00:00Z",
+    },
+    "spec": {
+        "nodeName": "n1",
+        "schedulerName": "stowage",
+        "priority": -5,
+        "overhead": {"memory": "64Mi"},
+        "nodeSelector": {"pool": "gpu", "arch": "amd64"},
+        "resources": {"limits": {"cpu": "2"}},
+        "resourceClaims": [
+            {"name": "a", "resourceClaimName": "shared"},
+            {"name": "b", "resourceClaimTemplateName": "one-gpu"},
+        ],
+        "containers": [container(requests={"cpu": "1"}, limits={"cpu": "2", "nvidia.com/gpu": "1"})],
+        "initContainers": [{"name": "proxy", "restartPolicy": "Always"}, {"name": "fetch"}],
+    },
+    "status": {
+        "phase": "Running",
+        "nominatedNodeName": "n2",
+        "startTime": "2026-01-01T00:00:10Z",
+        "resourceClaimStatuses": [{"name": "b", "resourceClaimName": "train-0-b-x7"}, {"name": "c"}],
+        "containerStatuses": [{"name": "main", "allocatedResourcesStatus": [REPORTED]}],
+    },
+}
+
+
 def test_a_pod() -> None:
-    pod = pod_of(
-        {
-            "kind": "Pod",
-            "metadata": {
-                "name": "train-0",
-                "namespace": "ml",
-                "uid": "u-1",
-                "labels": {"app": "train", "runai-gpu-group": "g7"},
-                "creationTimestamp": "2026-01-01T00:00:00Z",
-                "deletionTimestamp": "2026-01-02T00:00:00Z",
-            },
-            "spec": {
-                "nodeName": "n1",
-                "schedulerName": "stowage",
-                "priority": -5,
-                "overhead": {"memory": "64Mi"},
-                "nodeSelector": {"pool": "gpu", "arch": "amd64"},
-                "resources": {"limits": {"cpu": "2"}},
-                "resourceClaims": [
-                    {"name": "a", "resourceClaimName": "shared"},
-                    {"name": "b", "resourceClaimTemplateName": "one-gpu"},
-                ],
-                "containers": [container(requests={"cpu": "1"}, limits={"cpu": "2", "nvidia.com/gpu": "1"})],
-                "initContainers": [{"name": "proxy", "restartPolicy": "Always"}, {"name": "fetch"}],
-            },
-            "status": {
-                "phase": "Running",
-                "nominatedNodeName": "n2",
-                "startTime": "2026-01-01T00:00:10Z",
-                "resourceClaimStatuses": [{"name": "b", "resourceClaimName": "train-0-b-x7"}, {"name": "c"}],
-                "containerStatuses": [
-                    {
-                        "name": "main",
-                        "allocatedResourcesStatus": [
-                            {
-                                "name": "nvidia.com/gpu",
-                                "resources": [{"resourceID": "GPU-1"}, {"resourceID": "GPU-2"}],
-                            }
-                        ],
-                    }
-                ],
-            },
-        }
-    )
+    pod = pod_of(POD)
     assert pod == Pod(
         namespace="ml",
         name="train-0",

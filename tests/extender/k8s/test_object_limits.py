@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from extender.dialects import constraints
-from extender.dialects.pod_request import RequestError, request_of
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
 from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Node, Pod
 from extender.k8s.pod_manifest import PodManifest
@@ -65,12 +66,8 @@ def many(count: int, each: int) -> list[dict[str, Any]]:
 
 
 def test_a_long_annotation_is_dropped_and_named() -> None:
-    pod = pod_of(
-        manifest(
-            annotations={MODELS: "x" * (POD_ANNOTATION + 1), "stowage.dev/gpus": "2"},
-            labels={"gpu-group": "a"},
-        )
-    )
+    annotations = {MODELS: "x" * (POD_ANNOTATION + 1), "stowage.dev/gpus": "2"}
+    pod = pod_of(manifest(annotations=annotations, labels={"gpu-group": "a"}))
     assert pod.annotations == {"stowage.dev/gpus": "2"}
     assert pod.labels == {"gpu-group": "a"}
     assert pod.unreadable == (MODELS,)
@@ -117,16 +114,10 @@ def test_an_annotation_with_an_invalid_name_is_ignored() -> None:
 
 
 def test_a_node() -> None:
-    node = node_of(
-        {
-            "metadata": {
-                "name": "n",
-                "labels": {"zone": "a"},
-                "annotations": {"hami.io/big": "x" * (NODE_ANNOTATION + 1), "hami.io/small": "y"},
-            },
-            "spec": {"taints": [{"key": f"k{n}"} for n in range(NODE_TAINTS + 1)]},
-        }
-    )
+    annotations = {"hami.io/big": "x" * (NODE_ANNOTATION + 1), "hami.io/small": "y"}
+    metadata = {"name": "n", "labels": {"zone": "a"}, "annotations": annotations}
+    taints = [{"key": f"k{n}"} for n in range(NODE_TAINTS + 1)]
+    node = node_of({"metadata": metadata, "spec": {"taints": taints}})
     assert node.labels == {"zone": "a"}
     assert node.annotations == {"hami.io/small": "y"}
     assert node.unreadable == ("hami.io/big",)
@@ -153,6 +144,8 @@ def test_resources_with_quantity_zero_do_not_count() -> None:
 
 # The spec.
 
+REPORTED = {"name": GPU, "resources": [{"resourceID": f"GPU-{n}"} for n in range(REPORTED_DEVICES + 1)]}
+CLAIMS = [{"name": f"c{n}", "resourceClaimName": "x"} for n in range(POD_CLAIMS + 1)]
 EXCESSIVE: dict[str, tuple[dict[str, Any], str]] = {
     "containers": (
         manifest(containers=[container(f"c{n}") for n in range(CONTAINERS + 1)]),
@@ -182,14 +175,7 @@ EXCESSIVE: dict[str, tuple[dict[str, Any], str]] = {
         manifest(spec={"nodeSelector": {f"k{n}": "v" for n in range(SELECTOR_ITEMS + 1)}}),
         f"more than {SELECTOR_ITEMS} entries in the node selector",
     ),
-    "claims": (
-        manifest(
-            spec={
-                "resourceClaims": [{"name": f"c{n}", "resourceClaimName": "x"} for n in range(POD_CLAIMS + 1)]
-            }
-        ),
-        f"more than {POD_CLAIMS} resource claims",
-    ),
+    "claims": (manifest(spec={"resourceClaims": CLAIMS}), f"more than {POD_CLAIMS} resource claims"),
     "a name": (
         manifest(containers=[container(**{"vendor.com/" + "x" * KEY: "1", GPU: "1"})]),
         f"more than {KEY} characters in a name or quantity",
@@ -199,23 +185,7 @@ EXCESSIVE: dict[str, tuple[dict[str, Any], str]] = {
         f"more than {KEY} characters in a name or quantity",
     ),
     "devices": (
-        manifest()
-        | {
-            "status": {
-                "containerStatuses": [
-                    {
-                        "allocatedResourcesStatus": [
-                            {
-                                "name": GPU,
-                                "resources": [
-                                    {"resourceID": f"GPU-{n}"} for n in range(REPORTED_DEVICES + 1)
-                                ],
-                            }
-                        ]
-                    }
-                ]
-            }
-        },
+        manifest() | {"status": {"containerStatuses": [{"allocatedResourcesStatus": [REPORTED]}]}},
         f"kubelet reports more than {REPORTED_DEVICES} devices",
     ),
 }
@@ -254,8 +224,7 @@ def test_a_running_pod_with_too_many_containers_counts_all_that_it_uses() -> Non
             "overhead": {"cpu": "250m"},
         },
     )
-    pod = pod_of(pod_manifest)
-    spec = pod.spec
+    spec = pod_of(pod_manifest).spec
     (one,) = spec.containers
     # The sidecar starts after the largest init container, but a summary adds it to all containers.
     assert dict(one.requests) == {"cpu": "21000m", "memory": str(CONTAINERS << 20), GPU: "3"}

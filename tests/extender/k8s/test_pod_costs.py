@@ -14,13 +14,7 @@ import pytest
 from extender.cluster.state import State
 from extender.dialects import constraints
 from extender.k8s.objects import Deleted, Upserted
-from extender.untrusted.limits import (
-    CONTAINERS,
-    LISTED_NAMES,
-    NAME,
-    POD_RESOURCES,
-    RESOURCES,
-)
+from extender.untrusted.limits import CONTAINERS, LISTED_NAMES, NAME, POD_RESOURCES, RESOURCES
 from tests.extender.builders import GPU, make_node, make_state, why
 from tests.extender.counting import calls
 from tests.extender.k8s.test_object_limits import MODELS, container, manifest, many, pod_of, within
@@ -78,8 +72,6 @@ def come_and_go(state: State, pods: Iterator[dict[str, Any]]) -> None:
 
 
 NORMAL = manifest(annotations={MODELS: "A100,H100"})
-
-
 COSTLY: dict[str, dict[str, Any]] = {
     "all that is allowed": within(CONTAINERS, POD_RESOURCES // CONTAINERS),
     "few containers with many resources": within(POD_RESOURCES // RESOURCES, RESOURCES),
@@ -90,8 +82,7 @@ COSTLY: dict[str, dict[str, Any]] = {
     ),
     "many labels": manifest(labels={f"{n}.nvidia.com/x": "y" for n in range(10_000)}),
     "an init container each": manifest(
-        spec={"initContainers": [container(f"i{n}") for n in range(CONTAINERS)]},
-        containers=[container()],
+        spec={"initContainers": [container(f"i{n}") for n in range(CONTAINERS)]}
     ),
     "a bad quantity at the end": manifest(
         containers=[*many(CONTAINERS // 4, 3), container(**{GPU: "x", "cpu": "1"})]
@@ -115,9 +106,7 @@ def costs_of_events(pod_manifest: dict[str, Any], node: str) -> tuple[int, int]:
     state = make_state(make_node("n"))
     costs = []
     for version in range(2):
-        pod_manifest["metadata"]["annotations"] = pod_manifest["metadata"].get("annotations", {}) | {
-            "gpu-v": str(version)
-        }
+        pod_manifest["metadata"].setdefault("annotations", {})["gpu-v"] = str(version)
         event = Upserted(pod_of(pod_manifest))
         costs.append(calls(partial(state.apply, [event])))
     return costs[0], costs[1]

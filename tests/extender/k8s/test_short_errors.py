@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from extender.dialects import constraints
-from extender.dialects.pod_request import RequestError, request_of
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
 from extender.protocol import messages
 from extender.source.list_watch import ListWatch
 from extender.source.watched_kinds import WATCHED_KINDS
-from extender.untrusted.limits import (
-    PROBLEM,
-)
+from extender.untrusted.limits import PROBLEM
 from tests.extender.builders import GPU
 from tests.extender.k8s.test_object_limits import MODELS, container, manifest, pod_of
 
@@ -27,8 +26,6 @@ def test_a_name_longer_than_the_api_allows_is_refused(field: str) -> None:
 
 
 HOSTILE = "<script>\x1b[31m" * 20_000
-
-
 TEXTS: dict[str, dict[str, Any]] = {
     "a quantity": manifest(containers=[container(**{GPU: HOSTILE})]),
     "a quantity within a limit": manifest(containers=[container(**{GPU: "\x1b" * 60})]),

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.cluster.state import State
-from extender.dialects.pod_request import RequestError, request_of
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
 from extender.explain.pod import explain
 from extender.k8s.objects import Container, Pod, PodSpec, Upserted
 from extender.protocol.codec import Candidate, FilterArgs, PreemptArgs

@@ -1,0 +1,114 @@
+"""Node affinity, tolerations and cordons: which nodes kube-scheduler would reject for a pod."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from extender.explain.pod import explain
+from extender.k8s.node_filter import NodeFilter
+from extender.k8s.pod_manifest import PodManifest
+from extender.untrusted.limits import KEY, SELECTOR_ITEMS
+from tests.extender.builders import make_node, make_pod, make_state
+
+
+def affinity(*expressions, terms=1):
+    one = {"matchExpressions": list(expressions)}
+    required = {"nodeSelectorTerms": [one] * terms}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+def constraints_of(**spec):
+    pod = PodManifest.model_validate({"metadata": {"name": "p"}, "spec": spec})
+    return pod.record().scheduling_constraints
+
+
+IN_ZONE = {"key": "zone", "operator": "In"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ({"affinity": affinity(IN_ZONE | {"values": ["z"] * (SELECTOR_ITEMS - 1)})}, ""),
+        ({"affinity": affinity(IN_ZONE | {"values": ["z"] * SELECTOR_ITEMS})}, "node affinity"),
+        (
+            {"affinity": affinity({"key": "zone", "operator": "Exists"}, terms=SELECTOR_ITEMS)},
+            "node affinity",
+        ),
+        ({"affinity": affinity(terms=SELECTOR_ITEMS + 1)}, "node affinity"),
+        ({"affinity": affinity(IN_ZONE | {"values": ["z" * (KEY + 1)]})}, "node affinity"),
+        ({"tolerations": [{"key": "team"}] * SELECTOR_ITEMS}, ""),
+        ({"tolerations": [{"key": "team"}] * (SELECTOR_ITEMS + 1)}, "tolerations"),
+        ({"tolerations": [{"key": "team", "value": "v" * (KEY + 1)}]}, "tolerations"),
+        ({"nodeSelector": {f"k{number}": "" for number in range(SELECTOR_ITEMS + 1)}}, "node selector"),
+    ],
+)
+def test_constraints_beyond_a_limit_have_only_a_problem(spec, problem):
+    constraints = constraints_of(**spec)
+    assert constraints.problem.startswith(problem)
+    assert bool(constraints.problem) == bool(problem)
+    assert not (problem and (constraints.node_affinity or constraints.tolerations))
+
+
+def test_equal_constraints_are_one_object():
+    spec = {"affinity": affinity(IN_ZONE | {"values": ["a"]}), "tolerations": [{"operator": "Exists"}]}
+    assert constraints_of(**spec) is constraints_of(**json.loads(json.dumps(spec)))
+
+
+@pytest.mark.parametrize(
+    ("label", "operator", "values", "holds"),
+    [
+        ("5", "Gt", ["4"], True),
+        ("5", "Lt", ["4"], False),
+        ("-5", "Lt", ["+4"], True),
+        ("9" * 63, "Gt", ["4"], False),
+        ("5", "Gt", ["-" + "9" * 60], False),
+        ("5", "Gt", ["1_0"], False),
+        ("5", "Gt", [" 4"], False),
+        ("\u0665", "Gt", ["4"], False),
+        ("5", "Gt", ["4", "3"], False),
+        ("5", "Gt", [], False),
+        ("9223372036854775807", "Gt", ["9223372036854775806"], True),
+        ("9223372036854775808", "Gt", ["4"], False),
+    ],
+)
+def test_numbers_are_compared_as_go_reads_them(label, operator, values, holds):
+    state = make_state(make_node("a", labels={"rank": label}))
+    constraints = constraints_of(affinity=affinity({"key": "rank", "operator": operator, "values": values}))
+    explanation = explain(state, make_pod("new", scheduling_constraints=constraints))
+    assert explanation.fits == holds
+    assert explanation.passed_over == ({} if holds else {"node affinity does not match": 1})
+
+
+def test_nodes_with_equal_labels_are_compared_once():
+    nodes = [
+        make_node(f"n{i}", labels={"zone": "ab"[i % 2], "kubernetes.io/hostname": f"n{i}"}) for i in range(50)
+    ]
+    state = make_state(*nodes)
+    constraints = constraints_of(affinity=affinity(IN_ZONE | {"values": ["b"]}))
+    explanation = explain(state, make_pod("new", scheduling_constraints=constraints))
+    assert explanation.passed_over == {"node affinity does not match": 25}
+    node_filter = NodeFilter(make_pod("new", scheduling_constraints=constraints))
+    for node in nodes:
+        node_filter.rejection(node)
+    assert len(node_filter._affinity) == 2
+
+
+def test_a_cordon_can_be_tolerated():
+    state = make_state(replace(make_node("a"), unschedulable=True))
+    assert explain(state, make_pod("new")).passed_over == {"node is cordoned": 1}
+    toleration = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}
+    constraints = constraints_of(tolerations=[toleration])
+    assert explain(state, make_pod("new", scheduling_constraints=constraints)).fits == 1
+
+
+def test_affinity_for_the_name_of_a_node():
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    constraints = constraints_of(affinity={"nodeAffinity": required})
+    explanation = explain(
+        make_state(make_node("a"), make_node("b")), make_pod("new", scheduling_constraints=constraints)
+    )
+    assert ([one.node for one in explanation.best], explanation.nodes) == (["b"], 1)

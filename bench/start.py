@@ -49,10 +49,7 @@ def run(nodes: int = 5000, rounds: int = 3) -> list[Start]:
 
 def table(starts: Sequence[Start]) -> str:
     """Medians and the range of each kind of start, in Markdown."""
-    lines = [
-        "| kernels | ready after, s | resident memory, MiB | its peak, MiB |",
-        "|---|--:|--:|--:|",
-    ]
+    lines = ["| kernels | ready after, s | resident memory, MiB | its peak, MiB |", "|---|--:|--:|--:|"]
     for compiled, label in ((True, "compiled"), (False, "from the cache")):
         kind = [start for start in starts if start.compiled is compiled]
         cells = (

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from packing.cost.demand import MOST_TYPES, Demand
-from packing.model.request import (
-    Request,
-)
+from packing.model.request import Request
 
 GPU = "nvidia.com/gpu"
 

@@ -8,9 +8,7 @@ from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
-from packing.model.request import (
-    Request,
-)
+from packing.model.request import Request
 
 GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
 MIB, GIB = 80_000, 1 << 30

@@ -17,14 +17,7 @@ from packing.fleet.placement import allocation_of, freest_gpus, share_mib
 from packing.model.mig_instances import Instance, window
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
-from packing.model.request import (
-    MOST,
-    MOST_DEVICES,
-    NameFilter,
-    Request,
-    Shares,
-    whole_gpus,
-)
+from packing.model.request import MOST, MOST_DEVICES, NameFilter, Request, Shares, whole_gpus
 from packing.policies.inventory import InventoryPolicy, Tables
 from packing.policies.registry import POLICIES
 
@@ -108,10 +101,7 @@ def test_a_pod_that_asks_for_all_memory_of_a_node_fits(name):
     fleet, policy = Fleet(), POLICIES[name]()
     fleet.put(NodeSpec("n", 64_000, everything_of_it, (Gpu(MIB, True),) * 2))
     fits = Request(64_000, everything_of_it, shares=whole_gpus(1))
-    for request, reason in (
-        (fits, Reason.FITS),
-        (Request(1, everything_of_it + 1), Reason.NO_FREE_MEMORY),
-    ):
+    for request, reason in ((fits, Reason.FITS), (Request(1, everything_of_it + 1), Reason.NO_FREE_MEMORY)):
         assert why(fleet, request) is reason
         assert np.isfinite(policy.cost(fleet, request)[0]) == (reason is Reason.FITS)
 

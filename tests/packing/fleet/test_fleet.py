@@ -67,11 +67,7 @@ def test_counted_devices_are_taken_and_given_back():
         (counted("n", 0), ask(1), Reason.NO_SUCH_RESOURCE),
         (counted("n", 8), Request(devices=(("nvidia.com/mig-1g.10gb", 1),)), Reason.NO_SUCH_RESOURCE),
         (counted("n", 8), Request(cpu_milli=64_001, devices=((GPU, 1),)), Reason.NO_FREE_CPU),
-        (
-            counted("n", 8),
-            Request(0, (512_000 << 20) + 1, devices=((GPU, 1),)),
-            Reason.NO_FREE_MEMORY,
-        ),
+        (counted("n", 8), Request(0, (512_000 << 20) + 1, devices=((GPU, 1),)), Reason.NO_FREE_MEMORY),
         (counted("n", 8, blocked=Reason.REPARTITIONING), ask(1), Reason.REPARTITIONING),
         (counted("n", 8, blocked=Reason.REPARTITIONING), ask(9), Reason.REPARTITIONING),
         (counted("n", 8, blocked=Reason.PLUGIN_BUSY), ask(1), Reason.PLUGIN_BUSY),
@@ -195,13 +191,7 @@ def test_pools_that_overlap_are_shown_on_the_gpus_that_carry_them(on, pods):
     assert (fleet.arrays.memory[: len(on), row] == MIB).all()
 
 
-shares = st.builds(
-    Shares,
-    st.integers(1, 3),
-    st.integers(1, 1000),
-    st.integers(0, MIB),
-    st.integers(0, 1000),
-)
+shares = st.builds(Shares, st.integers(1, 3), st.integers(1, 1000), st.integers(0, MIB), st.integers(0, 1000))
 requests = st.builds(Request, st.integers(0, 40_000), st.integers(0, 300_000 << 20), shares=shares)
 
 

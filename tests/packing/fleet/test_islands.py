@@ -12,13 +12,7 @@ from packing.fleet.node_usage import Allocation
 from packing.fleet.placement import freest_gpus
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
-from packing.model.request import (
-    ANY,
-    NameFilter,
-    Request,
-    Shares,
-    whole_gpus,
-)
+from packing.model.request import ANY, NameFilter, Request, Shares, whole_gpus
 from packing.policies.inventory import InventoryPolicy
 from packing.policies.registry import POLICIES
 

@@ -10,11 +10,7 @@ from packing.fleet.names import MOST_KINDS, MOST_RESOURCES, TooMany
 from packing.fleet.placement import allocation_of
 from packing.model.node_spec import MOST_GPUS, Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
-from packing.model.request import (
-    ModelName,
-    Models,
-    Request,
-)
+from packing.model.request import ModelName, Models, Request
 from packing.policies.inventory import InventoryPolicy
 
 from .builders import GIB, GPU, MIB, arrays_of, counted_node, why

@@ -1,7 +1,5 @@
 """Finds nodes in the same state, so that the cost kernels count and price only the first of them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from packing.cost.kernel_args import IdenticalNodes, Nodes

@@ -1,7 +1,5 @@
 """The search of ``pick_node.py`` for the node of least cost."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from packing.jit import F4, I8, kernel, read, write

@@ -1,7 +1,5 @@
 """The offline bound: never below what can be packed, and close to it where that is known."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import product
 

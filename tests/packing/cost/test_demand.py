@@ -1,7 +1,5 @@
 """The demand keeps the most frequent requests."""
 
-from __future__ import annotations
-
 from packing.cost.demand import MOST_TYPES, Demand
 from packing.model.request import Request
 

@@ -1,7 +1,5 @@
 """What nodes advertise cannot make the fleet grow without bound."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

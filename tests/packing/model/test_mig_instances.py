@@ -70,9 +70,9 @@ def test_no_slice_is_given_twice_and_all_comes_back(gpus, sizes, draw):
     for milli, mib in sizes:
         request = ask(milli, mib)
         if reasons_for(fleet, request)[row] != Reason.FITS:
-            assert not any(smallest(A100, fleet.usage(row).slices(gpu), milli, mib) for gpu in range(gpus))
+            assert not any(smallest(A100, fleet.usage[row].slices(gpu), milli, mib) for gpu in range(gpus))
             continue
-        gpu = draw.choice([g for g in range(gpus) if smallest(A100, fleet.usage(row).slices(g), milli, mib)])
+        gpu = draw.choice([g for g in range(gpus) if smallest(A100, fleet.usage[row].slices(g), milli, mib)])
         held.append(allocation_of(fleet, row, request, (gpu,)))
         fleet.take(held[-1])
     taken = [(gpu, mask) for one in held for gpu, mask in one.slices]
@@ -81,12 +81,12 @@ def test_no_slice_is_given_twice_and_all_comes_back(gpus, sizes, draw):
     assert not fleet.arrays.overcommitted[row]
     for gpu in range(gpus):
         assert (fleet.arrays.compute[gpu, row], fleet.arrays.memory[gpu, row]) == largest_free(
-            A100, fleet.usage(row).slices(gpu)
+            A100, fleet.usage[row].slices(gpu)
         )
     before = arrays(fleet)
     some = draw.sample(held, draw.randint(0, len(held)))
     with fleet.without(some):
-        assert not any(fleet.usage(row).slices(gpu) & mask for one in some for gpu, mask in one.slices)
+        assert not any(fleet.usage[row].slices(gpu) & mask for one in some for gpu, mask in one.slices)
     assert all((a == b).all() for a, b in zip(arrays(fleet), before, strict=True))
     for one in draw.sample(held, len(held)):
         fleet.give_back(one)
@@ -130,7 +130,7 @@ def test_a_node_that_comes_back_is_empty():
     row = fleet.put(node(1))
     fleet.take(allocation_of(fleet, row, ask(0, 30_000), (0,)))
     assert fleet.put(node(1)) == row
-    assert fleet.usage(row).slices(0) == 0
+    assert fleet.usage[row].slices(0) == 0
     fleet.take(allocation_of(fleet, row, ask(0, 30_000), (0,)))
     fleet.remove("n")
     assert fleet.put(node(1, "other")) == row

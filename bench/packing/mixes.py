@@ -127,11 +127,6 @@ def serve_mix(work: Work, policy: str, *, load: float, seed: int) -> dict[str, f
     return {"allocation": round(100 * accepted / offered, 3), "accepted": round(100 * served / arrived, 3)}
 
 
-def replay_mix(work: Work, policy: str, *, load: float, seed: int, departures: bool) -> dict[str, float]:
-    """``serve_mix`` with departures, ``fill_mix`` without."""
-    return (serve_mix if departures else fill_mix)(work, policy, load=load, seed=seed)
-
-
 def _draws(work: Work, load: float, rng: np.random.Generator) -> npt.NDArray[np.int64]:
     """Types drawn from the mix until compute or memory adds up to load x GPUs."""
     mean = float(work.frequency @ work.axes.max(axis=1))

@@ -18,6 +18,11 @@ from typing import cast
 
 import numpy as np
 
+from extender.cli.kernel_cache import choose_cache
+
+if __name__ == "__main__":
+    choose_cache()  # before the imports that load kernels
+
 from bench.packing.policies import POLICIES, known_mix
 from extender.replay.traces import read_nodes, read_pods
 from packing.cost.demand import Mix

@@ -38,10 +38,6 @@ class Client:
         head = f"POST {path} HTTP/1.1\r\nHost: stowage\r\nContent-Type: application/json\r\n"
         return self._exchange(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
 
-    def get(self, path: str) -> bytes:
-        """As ``post``."""
-        return self._exchange(b"GET %s HTTP/1.1\r\nHost: stowage\r\n\r\n" % path.encode())
-
     def _exchange(self, request: bytes) -> bytes:
         view = memoryview(self._buffer)
         (cpu, waited), started = self._read_schedstats(), perf_counter()

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from bench import cluster
 from bench.client import Client, extender_args
-from bench.service import Running, api_server, stowage
+from bench.service import api_server, stowage
 
 LIMIT_MS = 50.0
 _VISITS = {"/metrics": 5.0, "/debug/nodes": 20.0, "/debug/pods/team-00/none": 7.0}
@@ -40,11 +40,16 @@ class Request:
     starved_ms: float
 
 
-def measure(running: Running, nodes: int, requests: int) -> list[Request]:
+def run(nodes: int = 5000, requests: int = 10_000, rate: float = 500, burst: int = 500) -> list[Request]:
     """Send ``requests`` requests on one connection, one at a time."""
     names = [cluster.node_name(index) for index in range(nodes)]
     sent: list[Request] = []
-    with Client(running.port, running.pid) as client, _visitors(running.port):
+    with (
+        api_server(nodes, rate=rate, burst=burst) as kubeconfig,
+        stowage(kubeconfig) as running,
+        Client(running.port, running.pid) as client,
+        _visitors(running.port),
+    ):
         started = time.perf_counter()
         for pod in itertools.islice(cluster.arrivals(), requests // 2):
             fit = json.loads(client.post("/scheduler/filter", extender_args(pod, names)))["NodeNames"]
@@ -52,11 +57,6 @@ def measure(running: Running, nodes: int, requests: int) -> list[Request]:
             client.post("/scheduler/prioritize", extender_args(pod, fit or names))
             sent.append(_request(client, "prioritize", started))
     return sent
-
-
-def run(nodes: int = 5000, requests: int = 10_000, rate: float = 500, burst: int = 500) -> list[Request]:
-    with api_server(nodes, rate=rate, burst=burst) as kubeconfig, stowage(kubeconfig) as running:
-        return measure(running, nodes, requests)
 
 
 def table(requests: Sequence[Request]) -> str:

@@ -25,10 +25,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import linprog
 
 from bench.packing.bound_kernels import best_contents
+from packing.fleet.arrays import Doubles, Longs
 from packing.model.node_spec import NodeSpec
 from packing.model.request import WHOLE, Request
 
@@ -36,9 +36,6 @@ TOLERANCE = 1e-5
 """The generation stops when the bound is this close to the optimum over the patterns, in parts of the
 capacity."""
 _ROUNDS, _UNITS = 400, 128
-
-Doubles = npt.NDArray[np.float64]
-Longs = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, order=True)

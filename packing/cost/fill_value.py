@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packing.cost.knapsack_kernels import knapsack
+from packing.fleet.arrays import Doubles, Longs
 
 OVERLOAD = 1.01
 """Arrivals in the LP as a multiple of capacity: slightly more than fits, so that the LP has to choose. With
@@ -32,9 +33,6 @@ more it counts on the best requests only, but the others come too. On the two-di
 points worse, 1.5 is 0.7 worse, and 0.95 is 0.3 worse. Of the openb traces only multigpu40 and multigpu50
 depend on it, and gain up to 0.1 over 1.1."""
 _FINEST = 128
-
-Doubles = npt.NDArray[np.float64]
-Longs = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from packing.model.reasons import Reason
 from packing.model.request import MOST, MOST_DEVICES, WHOLE
 
 Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+Longs = npt.NDArray[np.int64]
 GPU_COUNTS = 17
 """Rows of ``pods_by_gpu_count``."""
 LARGEST = (1 << 24) - 1

@@ -68,19 +68,15 @@ def gpu_sizes(fleet: Fleet, request: Request) -> Floats:
     for name, count in request.devices:
         if name in fleet.names.resources:
             sizes += count * arrays.device_gpu[fleet.names.resources[name]]
-    if request.shares:
-        part = request.shares
-        memory = part.memory_milli / WHOLE + part.memory_mib / np.maximum(arrays.memory_capacity[0], 1)
-        sizes += (part.count / 2) * (part.compute_milli / WHOLE + memory).astype(np.float32)
+    if part := request.shares:
+        sizes += (part.count / 2) * (part.compute_milli / WHOLE + _memory_milli(arrays, part) / WHOLE)
     return sizes
 
 
-def below_minimum(arrays: NodeArrays, part: Shares, minimum_milli: int) -> npt.NDArray[np.bool_]:
-    """(N,) where both the compute and the memory of a share are below so many thousandths of a GPU."""
-    capacity = np.maximum(arrays.memory_capacity[0], 1)
-    memory = part.memory_milli + WHOLE * part.memory_mib / capacity
-    below: npt.NDArray[np.bool_] = np.maximum(memory, part.compute_milli) < minimum_milli
-    return below
+def _memory_milli(arrays: NodeArrays, part: Shares) -> Floats:
+    """(N,) the memory of a share in thousandths of the node's first GPU."""
+    of_gpu: Floats = WHOLE * part.memory_mib / np.maximum(arrays.memory_capacity[0], 1)
+    return part.memory_milli + of_gpu
 
 
 def _reasons(fleet: Fleet, request: Request, free: _Free) -> Reasons:
@@ -95,8 +91,8 @@ def _reasons(fleet: Fleet, request: Request, free: _Free) -> Reasons:
         _island_reasons(fleet, free, request, reasons)
     if request.cuda:
         reasons[(arrays.cuda < request.cuda) & (reasons != Reason.NO_SUCH_RESOURCE)] = Reason.OLD_DRIVER
-    if fleet.minimum_milli and request.shares:
-        below = below_minimum(arrays, request.shares, fleet.minimum_milli)
+    if fleet.minimum_milli and (part := request.shares):
+        below = np.maximum(_memory_milli(arrays, part), part.compute_milli) < fleet.minimum_milli
         reasons[below & (reasons != Reason.NO_SUCH_RESOURCE)] = Reason.BELOW_MINIMUM
     island = min(request.gpus, _MOST_COUNT) if request.island else 0
     kernels.standing_reasons(
@@ -109,8 +105,7 @@ def _reasons(fleet: Fleet, request: Request, free: _Free) -> Reasons:
 def _device_reasons(
     fleet: Fleet, free: _Free, name: str, count: int, together: int, reasons: Reasons
 ) -> None:
-    resource = fleet.names.resources.get(name)
-    if resource is None:
+    if (resource := fleet.names.resources.get(name)) is None:
         reasons[:] = Reason.NO_SUCH_RESOURCE
         return
     kernels.device_reasons(free.devices[resource], fleet.arrays.total_devices[resource], count, reasons)
@@ -129,12 +124,9 @@ def _share_reasons(fleet: Fleet, free: _Free, request: Request, part: Shares, re
 def _island_reasons(fleet: Fleet, free: _Free, request: Request, reasons: Reasons) -> None:
     """Where a node places the GPUs of the request one by one they must be in one island. Elsewhere its device
     plugin chooses, and an island of this size is enough."""
-    asked: list[tuple[Shares, npt.NDArray[np.bool_]]] = []
-    if request.shares:
-        asked.append((request.shares, _shares_gpus_as(fleet, request.shares)))
+    asked = [(part, _shares_gpus_as(fleet, part))] if (part := request.shares) else []
     for name, count in request.devices:
-        if name in fleet.names.resources:
-            pool = fleet.names.resources[name]
+        if (pool := fleet.names.resources.get(name)) is not None:
             asked.append((whole_gpus(count), fleet.arrays.divisible_pool[pool] > 0))
     counts = np.empty((2, len(fleet.arrays.compute)), np.int32)
     for part, placed in asked:

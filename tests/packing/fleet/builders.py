@@ -25,6 +25,14 @@ def divisible_node(name: str = "n", gpus: int = 4, **more) -> NodeSpec:
     return NodeSpec(name, 64_000, 512 * GIB, cards, (pool,), sharing_resource=GPU, **more)
 
 
+def fleet_of(*specs: NodeSpec) -> Fleet:
+    """Nodes in rows 0, 1, ..."""
+    fleet = Fleet()
+    for spec in specs:
+        fleet.put(spec)
+    return fleet
+
+
 def why(fleet: Fleet, request: Request, node: str = "n") -> Reason:
     return Reason(int(reasons_for(fleet, request)[fleet.rows[node]]))
 

@@ -21,7 +21,7 @@ from packing.model.request import MOST, MOST_DEVICES, NameFilter, Request, Share
 from packing.policies.inventory import InventoryPolicy, Tables
 from packing.policies.registry import POLICIES
 
-from .builders import GIB, GPU, MIB, MIG, arrays_of, counted_node, divisible_node, why
+from .builders import GIB, GPU, MIB, MIG, arrays_of, counted_node, divisible_node, fleet_of, why
 
 
 def everything() -> NodeSpec:
@@ -78,8 +78,7 @@ def test_arrays_depend_on_what_is_held_and_on_nothing_else(steps):
 
 
 def test_huge_pods_that_come_and_go_leave_no_trace():
-    fleet = Fleet()
-    row = fleet.put(counted_node())
+    fleet, row = fleet_of(counted_node()), 0
     huge_one = allocation_of(fleet, row, Request(2**60 + 1, 2**62 + 1, devices=((GPU, 2**40),)))
     small = allocation_of(fleet, row, Request(3, 5, devices=((GPU, 1),)))
     for one in (huge_one, small, huge_one):
@@ -113,8 +112,7 @@ def test_memory_in_mib_is_rounded_down():
 
 def test_a_pod_that_asks_for_no_cpu_fits_where_more_is_taken_than_there_is():
     """As in kube-scheduler: only requested resources are compared."""
-    fleet = Fleet()
-    row = fleet.put(counted_node())
+    fleet, row = fleet_of(counted_node()), 0
     fleet.take(Allocation(row, 65_000, 513 * GIB))
     assert why(fleet, Request(devices=((GPU, 1),))) is Reason.FITS
     assert np.isfinite(InventoryPolicy().cost(fleet, Request(devices=((GPU, 1),)))[row])
@@ -252,8 +250,7 @@ def test_what_some_node_could_host_when_empty(request_, hostable):
 
 def test_a_nominated_pod_on_a_full_node_does_not_close_it_for_others():
     pools = Pool(GPU, 2, (0, 1), 1000, MIB), Pool(MIG, 7, (2,), 142, 10_000)
-    fleet = Fleet()
-    row = fleet.put(NodeSpec("n", 64_000, 512 * GIB, (Gpu(MIB),) * 3, pools))
+    fleet, row = fleet_of(NodeSpec("n", 64_000, 512 * GIB, (Gpu(MIB),) * 3, pools)), 0
     fleet.take(allocation_of(fleet, row, Request(devices=((GPU, 2),))))
     before = arrays_of(fleet)
     with fleet.holding([allocation_of(fleet, row, Request(1000, devices=((GPU, 2),)))]):
@@ -265,8 +262,7 @@ def test_a_nominated_pod_on_a_full_node_does_not_close_it_for_others():
 
 
 def test_a_nominated_pod_on_a_full_gpu_leaves_the_others():
-    fleet = Fleet()
-    row = fleet.put(divisible_node(gpus=2))
+    fleet, row = fleet_of(divisible_node(gpus=2)), 0
     fleet.take(Allocation(row, 0, 0, shares=((0, 1000, MIB),)))
     fleet.take(Allocation(row, 0, 0, shares=((1, 400, 1000),)))
     promised = Allocation(row, 0, 0, shares=((0, 500, 1000),))
@@ -275,8 +271,7 @@ def test_a_nominated_pod_on_a_full_gpu_leaves_the_others():
 
 
 def test_a_node_without_its_victims_and_with_a_nominated_pod():
-    fleet = Fleet()
-    row = fleet.put(counted_node())
+    fleet, row = fleet_of(counted_node()), 0
     victim, promise = (allocation_of(fleet, row, Request(devices=((GPU, n),))) for n in (8, 6))
     fleet.take(victim)
     other = allocation_of(fleet, row, Request(devices=((GPU, 4),)))
@@ -291,8 +286,7 @@ def test_a_node_without_its_victims_and_with_a_nominated_pod():
 
 
 def test_a_node_that_holds_too_much_stays_closed_with_a_nominated_pod():
-    fleet = Fleet()
-    row = fleet.put(counted_node(gpus=2))
+    fleet, row = fleet_of(counted_node(gpus=2)), 0
     fleet.take(allocation_of(fleet, row, Request(devices=((GPU, 3),))))
     with fleet.holding([allocation_of(fleet, row, Request(devices=((GPU, 1),)))]):
         assert why(fleet, Request()) is Reason.OVERCOMMITTED

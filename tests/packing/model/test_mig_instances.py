@@ -16,6 +16,7 @@ from packing.model.mig_instances import Instance, every_slice, largest_free, sma
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.reasons import Reason
 from packing.model.request import Request, Shares
+from tests.packing.fleet.builders import fleet_of
 
 # As nvidia-smi lists them for an A100 of 40 GB.
 A100 = (
@@ -64,8 +65,7 @@ def test_a_share_fits_if_any_instance_that_is_large_enough_finds_a_window(taken,
 
 @given(st.integers(1, 3), st.lists(SIZES, max_size=24), st.randoms(use_true_random=False))
 def test_no_slice_is_given_twice_and_all_comes_back(gpus, sizes, draw):
-    fleet = Fleet()
-    row = fleet.put(node(gpus))
+    fleet, row = fleet_of(node(gpus)), 0
     empty, held = arrays(fleet), []
     for milli, mib in sizes:
         request = ask(milli, mib)
@@ -94,8 +94,7 @@ def test_no_slice_is_given_twice_and_all_comes_back(gpus, sizes, draw):
 
 
 def test_free_slices_that_are_apart_make_no_large_instance():
-    fleet = Fleet()
-    row = fleet.put(node(1))
+    fleet, row = fleet_of(node(1)), 0
     for mask in (window(1, 1), window(5, 1)):
         fleet.take(Allocation(row, 0, 0, shares=((0, 140, 4864),), slices=((0, mask),)))
     assert reasons_for(fleet, ask(0, 15_000))[row] == Reason.NO_FREE_GPUS  # as far as anyone can see
@@ -104,8 +103,7 @@ def test_free_slices_that_are_apart_make_no_large_instance():
 
 
 def test_a_slice_that_two_claim_closes_the_node():
-    fleet = Fleet()
-    row = fleet.put(node(2))
+    fleet, row = fleet_of(node(2)), 0
     held = [Allocation(row, 0, 0, shares=((0, 140, 4864),), slices=((0, window(6, 1)),)) for _ in range(2)]
     for one in held:
         fleet.take(one)
@@ -115,8 +113,7 @@ def test_a_slice_that_two_claim_closes_the_node():
 
 
 def test_a_share_without_room_takes_the_whole_gpu():
-    fleet = Fleet()
-    row = fleet.put(node(1))
+    fleet, row = fleet_of(node(1)), 0
     held = [allocation_of(fleet, row, ask(0, 30_000), (0,))]
     fleet.take(held[0])
     held.append(allocation_of(fleet, row, ask(0, 1000), (0,)))
@@ -126,8 +123,7 @@ def test_a_share_without_room_takes_the_whole_gpu():
 
 
 def test_a_node_that_comes_back_is_empty():
-    fleet = Fleet()
-    row = fleet.put(node(1))
+    fleet, row = fleet_of(node(1)), 0
     fleet.take(allocation_of(fleet, row, ask(0, 30_000), (0,)))
     assert fleet.put(node(1)) == row
     assert fleet.usage[row].slices(0) == 0
@@ -138,8 +134,7 @@ def test_a_node_that_comes_back_is_empty():
 
 
 def test_slots_limit_the_instances():
-    fleet = Fleet()
-    row = fleet.put(node(1, slots=1))
+    fleet, row = fleet_of(node(1, slots=1)), 0
     fleet.take(allocation_of(fleet, row, ask(0, 1000), (0,)))
     assert reasons_for(fleet, ask(0, 1000))[row] != Reason.FITS
 

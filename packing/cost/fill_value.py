@@ -18,6 +18,7 @@ which is a knapsack table. The same knapsack generates the columns, so any numbe
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -115,13 +116,13 @@ def _pattern(pick: Longs, sizes: Longs) -> Longs:
 
 def _by_size(parts: Sequence[Part], frequency: Sequence[float], bins: int) -> tuple[Longs, Doubles, Doubles]:
     """Distinct sizes in bins (at least one), their values in GPUs, and how often they come."""
-    arrivals: dict[tuple[int, int], float] = {}
-    weighed: dict[tuple[int, int], float] = {}
+    arrivals: defaultdict[tuple[int, int], float] = defaultdict(float)
+    weighed: defaultdict[tuple[int, int], float] = defaultdict(float)
     for part, x in zip(parts, frequency, strict=True):
         size = _bins(part.compute_milli, bins), _bins(part.memory_milli, bins)
         if max(size) <= bins and max(size) > 0:
-            arrivals[size] = arrivals.get(size, 0.0) + x * part.count
-            weighed[size] = weighed.get(size, 0.0) + x * part.count * part.gpu
+            arrivals[size] += x * part.count
+            weighed[size] += x * part.count * part.gpu
     ordered = sorted(arrivals)
     counts = np.array([arrivals[size] for size in ordered])
     values = np.array([weighed[size] / arrivals[size] for size in ordered])

@@ -20,16 +20,9 @@ GPU_COUNTS = 17
 LARGEST = (1 << 24) - 1
 """Up to here float32 represents every whole number."""
 _PER_GPU = (
-    "compute",
-    "compute_capacity",
-    "memory",
-    "memory_capacity",
-    "divisible",
-    "shareable",
-    "share_slots",
-    "identified",
-    "island",
-)
+    "compute", "compute_capacity", "memory", "memory_capacity",
+    "divisible", "shareable", "share_slots", "identified", "island",
+)  # fmt: skip
 _PER_RESOURCE = ("free_devices", "total_devices", "device_gpu", "max_per_container", "divisible_pool")
 
 

@@ -14,8 +14,7 @@ import numpy as np
 
 from packing.cost.cost_cache import CostCache, gpus_in
 from packing.cost.demand import Demand, Mix, by_pods
-from packing.cost.kernel_args import CachedCost
-from packing.cost.slots import mix_types
+from packing.cost.kernel_args import CachedCost, mix_types
 from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
 from packing.jit import checked

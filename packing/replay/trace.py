@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,13 @@ ARRIVING = 1.3
 """GPU that arrives, as a multiple of the capacity."""
 KNEE = 0.01
 """Part of the capacity that has been dropped at the knee of a filling."""
+
+
+class FillPoint(NamedTuple):
+    """Allocated GPU in per cent of capacity, and pods dropped so far."""
+
+    allocation: float
+    failed_pods: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +65,6 @@ class Filling:
             "knee": knee and round(knee, 4),
             "failed_pods": point.failed_pods,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class FillPoint:
-    """Allocated GPU in per cent of capacity, and pods dropped so far."""
-
-    allocation: float
-    failed_pods: int
 
 
 def arrivals_at(arrived: Doubles, capacity: float, arrival: float) -> npt.NDArray[np.intp]:

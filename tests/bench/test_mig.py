@@ -36,9 +36,7 @@ def layouts(windows):
     flat = [(t, window) for t, starts in enumerate(windows.starts) for window in starts]
     for size in range(len(flat) + 1):
         for chosen in combinations(flat, size):
-            mask = 0
-            for _, window in chosen:
-                mask |= window
+            mask = reduce(or_, (window for _, window in chosen), 0)
             if mask.bit_count() == sum(window.bit_count() for _, window in chosen):
                 yield mask, [t for t, _ in chosen]
 

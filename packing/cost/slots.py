@@ -104,9 +104,6 @@ class Sizes:
 
 def _mean_gpu(fleet: Fleet, request: Request) -> float:
     sizes = gpu_sizes(fleet, request)
-    able = (
-        (fleet.arrays.compute_capacity[0] > 0)
-        & (fleet.names.allowed(request)[fleet.arrays.model] > 0)
-        & (sizes > 0)
-    )
+    allowed = fleet.names.allowed(request)[fleet.arrays.model] > 0
+    able = (fleet.arrays.compute_capacity[0] > 0) & allowed & (sizes > 0)
     return float(sizes[able].mean()) if able.any() else 0.0

@@ -64,9 +64,8 @@ def _memory_milli(arrays: NodeArrays, part: Shares) -> Floats:
 def _reasons(fleet: Fleet, arrays: NodeArrays, request: Request) -> Reasons:
     """``arrays``: those of the fleet as it is, or without its pods."""
     reasons = np.empty(arrays.capacity, np.int8)
-    kernels.node_reasons(
-        arrays.free_cpu, arrays.free_memory, request.cpu_milli, request.memory_bytes, reasons
-    )
+    cpu, memory = request.cpu_milli, request.memory_bytes
+    kernels.node_reasons(arrays.free_cpu, arrays.free_memory, cpu, memory, reasons)
     for name, count in request.devices:
         _device_reasons(fleet, arrays, name, count, request.together, reasons)
     if request.shares:

@@ -201,12 +201,10 @@ class Fleet:
 
     def _note_overcommitment(self, row: int) -> None:
         """Note whether more of a GPU or a pool is taken than there is, apart from nominated pods."""
-        assumed, arrays = self._assumed[row], self.arrays
+        assumed, a = self._assumed[row], self.arrays
         for allocation in assumed:
             self._move(allocation, -1)
-        kernels.note_overcommitment(
-            row, arrays.compute, arrays.memory, arrays.free_devices, arrays.overcommitted
-        )
+        kernels.note_overcommitment(row, a.compute, a.memory, a.free_devices, a.overcommitted)
         for allocation in assumed:
             self._move(allocation, +1)
 

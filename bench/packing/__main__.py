@@ -121,10 +121,8 @@ def mixes(args: argparse.Namespace) -> tuple[str, Rows]:
             file = HERE / f"{kind}-mixes.json"
             found = run_mixes(file, names, args.seeds, departures=departures, jobs=args.jobs)
             rows += [row | {"kind": kind, "departures": departures} for row in found]
-            means = [
-                f"{name} {fmean(row['allocation'] for row in found if row['policy'] == name):.2f}"
-                for name in names
-            ]
+            by_name = {name: [row["allocation"] for row in found if row["policy"] == name] for name in names}
+            means = (f"{name} {fmean(allocation):.2f}" for name, allocation in by_name.items())
             title = f"{kind}, {'departures' if departures else 'fill'}: mean allocation {', '.join(means)}"
             texts.append(f"{title}\n{table(found)}")
     return "\n\n".join(texts), rows

@@ -84,16 +84,12 @@ def main() -> None:
     print("|---|---|---|--:|--:|--:|")
     for trace in args.traces.split(","):
         requests = [pod.request for pod in read_pods(args.data / f"openb_pod_list_{trace}.csv")]
-        queue = [
-            requests[i] for i in arrivals(requests, float(sum(len(s.gpus) for s in specs)), ARRIVING, SEED)
-        ]
+        gpus = float(sum(len(spec.gpus) for spec in specs))
+        queue = [requests[i] for i in arrivals(requests, gpus, ARRIVING, SEED)]
         counts = Counter(requests)
         for policy, known in WAYS:
-            runs = [
-                replay(specs, queue, policy, known_mix(policy, counts) if known else None)
-                for _ in range(args.rounds)
-            ]
-            seconds, nanoseconds = min(runs)
+            mix = known_mix(policy, counts) if known else None
+            seconds, nanoseconds = min(replay(specs, queue, policy, mix) for _ in range(args.rounds))
             middle, late = np.percentile(nanoseconds, [50, 99]) / 1e3
             cells = [trace, policy, "known" if known else "learnt", f"{len(queue):,}"]
             print("|", " | ".join([*cells, f"{middle:.0f} / {late:.0f}", f"{seconds:.2f}"]), "|", flush=True)

@@ -35,9 +35,8 @@ def _same_state(n, m, nodes):
     if not same:
         return False
     for g in range(nodes.compute.shape[0]):
-        same = (
-            same and nodes.compute[g, n] == nodes.compute[g, m] and nodes.memory[g, n] == nodes.memory[g, m]
-        )
+        same = same and nodes.compute[g, n] == nodes.compute[g, m]
+        same = same and nodes.memory[g, n] == nodes.memory[g, m]
         same = same and nodes.memory_capacity[g, n] == nodes.memory_capacity[g, m]
         same = same and nodes.divisible[g, n] == nodes.divisible[g, m]
         same = same and nodes.island[g, n] == nodes.island[g, m]

@@ -102,9 +102,8 @@ class NodeArrays:
         for name in _PER_RESOURCE:
             getattr(self, name)[:, row] = 0
         for resource, pool in zip(pools, spec.pools, strict=True):
-            self.free_devices[resource, row] = self.total_devices[resource, row] = min(
-                pool.total, MOST_DEVICES
-            )
+            total = min(pool.total, MOST_DEVICES)
+            self.free_devices[resource, row] = self.total_devices[resource, row] = total
             self.max_per_container[resource, row] = min(pool.most, MOST_DEVICES)
             self.divisible_pool[resource, row] = spec.is_divisible(pool)
             memory = spec.gpus[pool.gpus[0]].memory_mib if pool.gpus else 0

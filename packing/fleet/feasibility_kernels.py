@@ -135,9 +135,8 @@ def standing_reasons(model, allowed, max_island, island, overcommitted, blocked,
     device plugin is soon free again, so it is the reason only if there is no other.
     """
     for n in range(reasons.size):
-        code = (
-            _ISLAND_TOO_SMALL if (max_island[n] < island) & (reasons[n] != _NO_SUCH_RESOURCE) else reasons[n]
-        )
+        too_small = (max_island[n] < island) & (reasons[n] != _NO_SUCH_RESOURCE)
+        code = _ISLAND_TOO_SMALL if too_small else reasons[n]
         code = _WRONG_MODEL if (allowed[model[n]] == 0) & (code != _NO_SUCH_RESOURCE) else code
         code = _OVERCOMMITTED if overcommitted[n] else code
         passes = (blocked[n] == 0) | ((blocked[n] == _PLUGIN_BUSY) & (code != 0))

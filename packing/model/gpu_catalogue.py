@@ -15,7 +15,6 @@ from typing import Any
 
 _PROFILE = re.compile(r"(\d{1,2})g\.(\d{1,4})gb([\w.+-]{0,32})", re.ASCII)
 _PRODUCT_PROFILE = re.compile(r"INVALID|\d{1,2}g\.\d{1,4}gb[A-Za-z0-9.-]{0,32}", re.ASCII)
-_SHARED = "-SHARED"
 _LONGEST = 128
 """Characters of a product label that are parsed. The API server allows 63."""
 
@@ -78,7 +77,7 @@ class Product:
 def parse_product(label: str) -> Product:
     """Split a product label into model, MIG profile and sharing (GFD, internal/lm/resource.go)."""
     label = label[:_LONGEST]
-    rest = label.removesuffix(_SHARED)
+    rest = label.removesuffix("-SHARED")
     base, mig, profile = rest.rpartition("-MIG-")
     if mig and _PRODUCT_PROFILE.fullmatch(profile):
         return Product(base, profile, rest != label)

@@ -36,7 +36,8 @@ _BASELINES = [
     *["most-allocated", "least-allocated", "first-fit"],
 ]
 POLICIES: dict[str, Callable[..., Policy]] = {
-    **{"inventory": _inventory, "fgd": _fgd},
+    "inventory": _inventory,
+    "fgd": _fgd,
     **{name: partial(_baseline, name) for name in _BASELINES},
 }
 """Name in the settings and on the command line -> function that makes the policy; the first is the default.

@@ -11,10 +11,10 @@ one of them.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import json
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 from urllib.parse import parse_qs
@@ -79,9 +79,7 @@ class ApiServer:
             "/api/v1/pods": (list(itertools.islice(watch.pods(), 2 * nodes + 2_000)), rate, burst),
         }
 
-    async def __call__(
-        self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Send
-    ) -> None:
+    async def __call__(self, scope: dict[str, Any], receive: object, send: Send) -> None:
         """Answer one GET."""
         path, query = scope["path"], parse_qs(scope["query_string"].decode())
         if path in self._lists and "watch" in query:
@@ -92,9 +90,8 @@ class ApiServer:
         elif path == "/version":
             await _reply(send, 200, _dump({"major": "1", "minor": "36"}))
         else:
-            await _reply(
-                send, 404, _dump({"kind": "Status", "code": 404, "message": f"{path}: not served here"})
-            )
+            status = {"kind": "Status", "code": 404, "message": f"{path}: not served here"}
+            await _reply(send, 404, _dump(status))
 
     def _page(self, path: str, first: int, limit: int) -> bytes:
         kind, items = self._lists[path]
@@ -139,15 +136,11 @@ def _dump(value: object) -> bytes:
 
 def main() -> None:
     """Serve until stopped."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--rate", type=float, default=0, help="changes of pods a second (0)")
-    parser.add_argument(
-        "--burst", type=int, default=0, help="changes of pods that come at once every 5 s (0)"
-    )
+    parser.add_argument("--burst", type=int, default=0, help="changes that come at once every 5 s (0)")
     parser.add_argument("--hostile", type=int, default=0, help="pods that are expensive to process (0)")
     args = parser.parse_args()
     app = ApiServer(nodes=args.nodes, rate=args.rate, burst=args.burst, hostile=args.hostile)

@@ -10,10 +10,11 @@ is the allocated part of the requested GPU, in per cent.
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import random
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Mapping
+from functools import partial
 from statistics import mean
 from typing import Any
 
@@ -38,9 +39,7 @@ SHAPES = ((24, 1), (6, 4))
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.claims", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4])
     parser.add_argument("--claims", type=int, default=1500)
     parser.add_argument("--loads", type=float, nargs="+", default=[0.9, 1.1])
@@ -51,19 +50,12 @@ def main() -> None:
             if gpus == 1 and "two GPUs" in mix:
                 continue
             for load in args.loads:
-                figures = [
-                    _mean_allocated(nodes, gpus, mix, load, args, scored=scored) for scored in (False, True)
-                ]
-                cells = f"{nodes} x {gpus}", name, load, *(f"{figure:.1f}" for figure in figures)
+                cells = [f"{nodes} x {gpus}", name, load]
+                for scored in (False, True):
+                    run = partial(Cluster.run, mix=mix, load=load, claims=args.claims, scored=scored)
+                    part = mean(run(Cluster(nodes, gpus), seed=seed) for seed in args.seeds)
+                    cells.append(f"{100 * part:.1f}")
                 print("|", " | ".join(map(str, cells)), "|", flush=True)
-
-
-def _mean_allocated(
-    nodes: int, gpus: int, mix: Mapping[str, float], load: float, args: argparse.Namespace, *, scored: bool
-) -> float:
-    """Per cent, over the seeds."""
-    runs = (Cluster(nodes, gpus).run(mix, load, seed, args.claims, scored=scored) for seed in args.seeds)
-    return 100 * mean(runs)
 
 
 class Cluster:
@@ -110,13 +102,9 @@ class Cluster:
             self._cache.remove("ResourceClaim", f"d/{name}")
             return False
         chosen = min(fits, key=lambda forecast: forecast.cost) if scored else rng.choice(fits)
-        results = [
-            {"driver": device.driver, "pool": device.pool, "device": device.device}
-            for device in chosen.devices
-        ]
-        self._cache.put(
-            parse_claim("d", name, {"devices": {}}, {"allocation": {"devices": {"results": results}}})
-        )
+        results = [{"driver": d.driver, "pool": d.pool, "device": d.device} for d in chosen.devices]
+        status = {"allocation": {"devices": {"results": results}}}
+        self._cache.put(parse_claim("d", name, {"devices": {}}, status))
         return True
 
 

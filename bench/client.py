@@ -30,19 +30,13 @@ class Client:
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = bytearray(_LARGEST_REPLY)
-        self._schedstats = [
-            Path(f"/proc/{process}/task/{process}/schedstat") for process in (pid, os.getpid())
-        ]
+        self._schedstats = [Path(f"/proc/{task}/task/{task}/schedstat") for task in (pid, os.getpid())]
         self.seconds = self.cpu = self.starved = 0.0
 
     def post(self, path: str, body: bytes) -> bytes:
         """The body of the reply. Raises RuntimeError on a status other than 200."""
         head = f"POST {path} HTTP/1.1\r\nHost: stowage\r\nContent-Type: application/json\r\n"
         return self._exchange(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-
-    def get(self, path: str) -> bytes:
-        """The body of the reply. Raises RuntimeError on a status other than 200."""
-        return self._exchange(b"GET %s HTTP/1.1\r\nHost: stowage\r\n\r\n" % path.encode())
 
     def _exchange(self, request: bytes) -> bytes:
         view = memoryview(self._buffer)

@@ -132,44 +132,38 @@ def _pod_metadata(name: str, uid: str, number: int) -> Manifest:
             {"apiVersion": "batch/v1", "kind": "Job", "name": name[:-12], "uid": uid, "controller": True}
         ],
         "managedFields": [
-            {
-                "manager": manager,
-                "operation": "Update",
-                "apiVersion": "v1",
-                "time": "2026-08-01T09:30:00Z",
-                "fieldsType": "FieldsV1",
-                "fieldsV1": {
-                    f"f:{part}": {f"f:{key}": {} for key in _FIELDS} for part in ("metadata", "spec")
-                },
-            }
-            for manager in ("kube-controller-manager", "kubelet")
+            {"manager": manager, **_MANAGED} for manager in ("kube-controller-manager", "kubelet")
         ],
     }
 
 
 _FIELDS = ("labels", "ownerReferences", "containers", "resources", "tolerations", "terminationMessagePath")
+_MANAGED = {
+    "operation": "Update",
+    "apiVersion": "v1",
+    "time": "2026-08-01T09:30:00Z",
+    "fieldsType": "FieldsV1",
+    "fieldsV1": {f"f:{part}": {f"f:{key}": {} for key in _FIELDS} for part in ("metadata", "spec")},
+}
 
 
 def _pod_spec(name: str, amounts: Manifest, node: str) -> Manifest:
-    mounts = [
-        ("data", "/data"),
-        ("shm", "/dev/shm"),
-        ("token", "/var/run/secrets/kubernetes.io/serviceaccount"),
-    ]
+    token = "/var/run/secrets/kubernetes.io/serviceaccount"
+    mounts = {"data": "/data", "shm": "/dev/shm", "token": token}
     container = {
         "name": "main",
         "image": "registry.example.com/team/training/pytorch-runtime:2026.7-cuda13.1",
         "command": ["python", "-m", "torch.distributed.run", "--nproc-per-node=auto", "train.py"],
         "env": [{"name": f"WORKLOAD_SETTING_{i}", "value": f"value-of-setting-{i}"} for i in range(12)],
         "resources": {"limits": amounts, "requests": amounts},
-        "volumeMounts": [{"name": volume, "mountPath": path} for volume, path in mounts],
+        "volumeMounts": [{"name": volume, "mountPath": path} for volume, path in mounts.items()],
         "terminationMessagePath": "/dev/termination-log",
         "terminationMessagePolicy": "File",
         "imagePullPolicy": "IfNotPresent",
     }
     waits = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
     return {
-        "volumes": [{"name": volume, "emptyDir": {"medium": "Memory"}} for volume, _ in mounts],
+        "volumes": [{"name": volume, "emptyDir": {"medium": "Memory"}} for volume in mounts],
         "containers": [container],
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 30,
@@ -194,17 +188,10 @@ def _pod_status(name: str, phase: str, uid: str) -> Manifest:
     if phase == "Pending":
         return {"phase": phase, "qosClass": "Guaranteed"}
     kinds = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+    condition = {"status": "True", "lastProbeTime": None, "lastTransitionTime": "2026-08-01T09:31:00Z"}
     return {
         "phase": phase,
-        "conditions": [
-            {
-                "type": kind,
-                "status": "True",
-                "lastProbeTime": None,
-                "lastTransitionTime": "2026-08-01T09:31:00Z",
-            }
-            for kind in kinds
-        ],
+        "conditions": [{"type": kind, **condition} for kind in kinds],
         "hostIP": "10.0.12.7",
         "podIP": "10.12.4.9",
         "startTime": "2026-08-01T09:30:30Z",

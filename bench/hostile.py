@@ -9,9 +9,9 @@ of the machine's speed affects both. Run alone:
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import statistics
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from contextlib import ExitStack
 
 from bench import cluster
@@ -49,9 +49,7 @@ def run(nodes: int, hostile: int, pods: int) -> tuple[list[list[float]], list[fl
 
 def main() -> None:
     """Print medians, 99th percentiles, and the ratio pod by pod."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--hostile", type=int, default=200)
     parser.add_argument("--pods", type=int, default=500)

@@ -8,10 +8,10 @@ or with those that filter returned. Run alone:
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import statistics
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -88,9 +88,7 @@ def _cell(values: Sequence[float]) -> str:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--pods", type=int, default=300)
     args = parser.parse_args()

@@ -66,26 +66,16 @@ _CPU_FLAGS = tuple(
 
 def _node_status(index: int) -> Manifest:
     kinds = ("MemoryPressure", "DiskPressure", "PIDPressure", "Ready")
+    condition = {"status": "False", "lastHeartbeatTime": "2026-08-01T09:30:00Z", "reason": "Kubelet"}
+    address = f"10.{index >> 16 & 255}.{index >> 8 & 255}.{index & 255}"
+    image = "registry.example.com/team/image"
     return {
-        "conditions": [
-            {
-                "type": kind,
-                "status": "False",
-                "lastHeartbeatTime": "2026-08-01T09:30:00Z",
-                "reason": "Kubelet",
-            }
-            for kind in kinds
-        ],
-        "addresses": [
-            {"type": "InternalIP", "address": f"10.{index >> 16 & 255}.{index >> 8 & 255}.{index & 255}"}
-        ],
+        "conditions": [{"type": kind, **condition} for kind in kinds],
+        "addresses": [{"type": "InternalIP", "address": address}],
         "nodeInfo": {"kubeletVersion": "v1.36.3", "containerRuntimeVersion": "containerd://2.1.4"},
         "images": [  # the kubelet reports its 50 largest
             {
-                "names": [
-                    f"registry.example.com/team/image-{i:02d}@sha256:{i:064x}",
-                    f"registry.example.com/team/image-{i:02d}:2026.{i}.0",
-                ],
+                "names": [f"{image}-{i:02d}@sha256:{i:064x}", f"{image}-{i:02d}:2026.{i}.0"],
                 "sizeBytes": 1_234_567_890 + i,
             }
             for i in range(50)

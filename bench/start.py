@@ -8,10 +8,10 @@ has filled. Run alone:
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import statistics
 import tempfile
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -49,18 +49,12 @@ def run(nodes: int = 5000, rounds: int = 3) -> list[Start]:
 
 def table(starts: Sequence[Start]) -> str:
     """Medians and the range of each kind of start, in Markdown."""
-    lines = [
-        "| kernels | ready after, s | resident memory, MiB | its peak, MiB |",
-        "|---|--:|--:|--:|",
-    ]
+    lines = ["| kernels | ready after, s | resident memory, MiB | its peak, MiB |", "|---|--:|--:|--:|"]
     for compiled, label in ((True, "compiled"), (False, "from the cache")):
         kind = [start for start in starts if start.compiled is compiled]
-        cells = (
-            _cell([s.ready_seconds for s in kind], ".1f"),
-            _cell([s.resident_mib for s in kind], ".0f"),
-            _cell([s.peak_mib for s in kind], ".0f"),
-        )
-        lines.append(f"| {label} | {' | '.join(cells)} |")
+        seconds = _cell([s.ready_seconds for s in kind], ".1f")
+        memory = _cell([s.resident_mib for s in kind], ".0f"), _cell([s.peak_mib for s in kind], ".0f")
+        lines.append(f"| {label} | {seconds} | {' | '.join(memory)} |")
     return "\n".join(lines)
 
 
@@ -78,9 +72,7 @@ def _cell(values: Sequence[float], form: str) -> str:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()

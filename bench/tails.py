@@ -9,7 +9,6 @@ endpoint is read. Run alone:
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import json
@@ -18,25 +17,22 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from bench import cluster
 from bench.client import Client, extender_args
-from bench.service import Running, api_server, stowage
+from bench.service import api_server, stowage
 
 LIMIT_MS = 50.0
-_VISITS = (
-    ("/metrics", 5.0),
-    ("/debug/nodes", 20.0),
-    ("/debug/pods/team-00/none", 7.0),
-)  # path, seconds between two requests
+_VISITS = {"/metrics": 5.0, "/debug/nodes": 20.0, "/debug/pods/team-00/none": 7.0}
+"""Path -> seconds between two requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request: when it ended (s since the start), how long it took and how long it waited for a CPU
-    (ms)."""
+    """When a request ended (s since the start), and how long it took and waited for a CPU (ms)."""
 
     at: float
     verb: str
@@ -44,11 +40,16 @@ class Request:
     starved_ms: float
 
 
-def measure(running: Running, nodes: int, requests: int, *, visits: bool = True) -> list[Request]:
+def run(nodes: int = 5000, requests: int = 10_000, rate: float = 500, burst: int = 500) -> list[Request]:
     """Send ``requests`` requests on one connection, one at a time."""
     names = [cluster.node_name(index) for index in range(nodes)]
     sent: list[Request] = []
-    with Client(running.port, running.pid) as client, _visitors(running.port if visits else 0):
+    with (
+        api_server(nodes, rate=rate, burst=burst) as kubeconfig,
+        stowage(kubeconfig) as running,
+        Client(running.port, running.pid) as client,
+        _visitors(running.port),
+    ):
         started = time.perf_counter()
         for pod in itertools.islice(cluster.arrivals(), requests // 2):
             fit = json.loads(client.post("/scheduler/filter", extender_args(pod, names)))["NodeNames"]
@@ -58,20 +59,17 @@ def measure(running: Running, nodes: int, requests: int, *, visits: bool = True)
     return sent
 
 
-def run(nodes: int = 5000, requests: int = 10_000, rate: float = 500, burst: int = 500) -> list[Request]:
-    with api_server(nodes, rate=rate, burst=burst) as kubeconfig, stowage(kubeconfig) as running:
-        return measure(running, nodes, requests)
-
-
 def table(requests: Sequence[Request]) -> str:
     """The distribution as measured and without the time spent waiting for a CPU, as a Markdown table."""
-    columns = {"as measured": [r.ms for r in requests], "without": [r.ms - r.starved_ms for r in requests]}
+    columns = {
+        "as measured": [r.ms for r in requests],
+        "without waiting for a CPU": [r.ms - r.starved_ms for r in requests],
+    }
     lines = [
         f"| {len(requests):,} requests, ms | median | p99 | p99.9 | longest | over {LIMIT_MS:g} |",
         "|---|--:|--:|--:|--:|--:|",
     ]
-    for name, label in (("as measured", "as measured"), ("without", "without waiting for a CPU")):
-        values = columns[name]
+    for label, values in columns.items():
         cuts = statistics.quantiles(values, n=1000)
         over = sum(value > LIMIT_MS for value in values)
         cells = (statistics.median(values), cuts[989], cuts[998], max(values))
@@ -89,7 +87,7 @@ def _visitors(port: int) -> Iterator[None]:
     stop = threading.Event()
     threads = [
         threading.Thread(target=_visit, args=(f"http://127.0.0.1:{port}{path}", every, stop), daemon=True)
-        for path, every in (_VISITS if port else ())
+        for path, every in _VISITS.items()
     ]
     for thread in threads:
         thread.start()
@@ -109,9 +107,7 @@ def _visit(url: str, every: float, stop: threading.Event) -> None:
 
 def main() -> None:
     """Print the table and the slowest requests."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--rate", type=float, default=500)
@@ -120,9 +116,7 @@ def main() -> None:
     requests = run(args.nodes, args.requests, args.rate, args.burst)
     print(table(requests))
     for slow in sorted(requests, key=lambda r: -r.ms)[:10]:
-        print(
-            f"{slow.verb} at {slow.at:.2f} s: {slow.ms:.1f} ms, {slow.starved_ms:.1f} of them without a CPU"
-        )
+        print(f"{slow.verb} at {slow.at:.2f} s: {slow.ms:.1f} ms, {slow.starved_ms:.1f} of it without a CPU")
 
 
 if __name__ == "__main__":

@@ -9,12 +9,12 @@ it with ``make e2e``). Run alone:
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import re
 import statistics
 import tempfile
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -61,14 +61,13 @@ def table(runs: Sequence[Run]) -> str:
     alone, with_stowage = ([r for r in runs if r.with_stowage is wanted] for wanted in (False, True))
     ratio = _median(with_stowage) / _median(alone)
     cpu = statistics.median(r.stowage_cpu_ms for r in with_stowage)
-    return "\n".join(
-        [
-            "| kube-scheduler | pods a second, median (lowest to highest) | Stowage's CPU for a pod |",
-            "|---|--:|--:|",
-            f"| alone | {_rates(alone)} | - |",
-            f"| with Stowage | {_rates(with_stowage)}, {ratio:.0%} | {cpu:.2f} ms |",
-        ]
-    )
+    lines = [
+        "| kube-scheduler | pods a second, median (lowest to highest) | Stowage's CPU for a pod |",
+        "|---|--:|--:|",
+        f"| alone | {_rates(alone)} | - |",
+        f"| with Stowage | {_rates(with_stowage)}, {ratio:.0%} | {cpu:.2f} ms |",
+    ]
+    return "\n".join(lines)
 
 
 def _round(plane: ControlPlane, pods: int, with_stowage: bool) -> Run:
@@ -122,9 +121,8 @@ def _new(manifest: Manifest) -> Manifest:
     metadata = {k: v for k, v in manifest["metadata"].items() if k not in _SET_BY_SERVER}
     if manifest["kind"] == "Node":
         return manifest | {"metadata": metadata}
-    return {k: v for k, v in manifest.items() if k != "status"} | {
-        "metadata": metadata | {"namespace": NAMESPACE}
-    }
+    metadata["namespace"] = NAMESPACE
+    return {k: v for k, v in manifest.items() if k != "status"} | {"metadata": metadata}
 
 
 def _median(runs: Sequence[Run]) -> float:
@@ -138,9 +136,7 @@ def _rates(runs: Sequence[Run]) -> str:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--pods", type=int, default=3000)
     parser.add_argument("--rounds", type=int, default=3)

@@ -73,11 +73,7 @@ def kernel(
     *arguments: types.Type, returns: types.Type = types.void
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Compile at import for exactly these argument types, to be called only from Python."""
-
-    def compile_it(function: Callable[..., Any]) -> Callable[..., Any]:
-        return njit(returns(*arguments), **_OPTIONS)(function)
-
-    return compile_it
+    return njit(returns(*arguments), **_OPTIONS)
 
 
 def record_kernel(*records: type[tuple[Any, ...]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -12,8 +12,16 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from statistics import fmean
+
+from extender.cli.kernel_cache import choose_cache
+
+if __name__ == "__main__":
+    choose_cache()  # before the imports that load kernels
 
 from bench.packing import plots, tables
 from bench.packing.runs import BOUND, Result, Task, nodes_file, run, run_mixes
@@ -33,18 +41,9 @@ FEW = ["default", "gpushare60", "gpuspec33", "multigpu50"]
 """The traces that differ most: columns of the short table, and panels of the pictures."""
 
 LEARNT, KNOWN = TraceOptions(shuffle_nodes=True), TraceOptions(shuffle_nodes=True, known_mix=True)
-POLICIES = {"inventory": LEARNT, "fgd": KNOWN} | dict.fromkeys(
-    [
-        "best-fit",
-        "gpu-packing",
-        "gpu-clustering",
-        "dot-product",
-        "most-allocated",
-        "least-allocated",
-        "random",
-    ],
-    LEARNT,
-)
+POLICIES = {"inventory": LEARNT, "fgd": KNOWN} | dict.fromkeys([
+    "best-fit", "gpu-packing", "gpu-clustering", "dot-product", "most-allocated", "least-allocated", "random"
+], LEARNT)  # fmt: skip
 """Policy -> how it is replayed: ours learns the mix from the arrivals; FGD knows it, as published."""
 VARIANTS = {
     "known": TraceOptions(known_mix=True),
@@ -72,56 +71,40 @@ def main() -> int:
 def policies(args: argparse.Namespace) -> tuple[str, Rows]:
     """Every policy and the bound on the traces."""
     columns = POLICIES | {BOUND: TraceOptions()}
-    chosen = [(label, columns[label]) for label in args.policies or columns]
-    results = run(
-        args.data,
-        [task for trace in args.traces for label, how in chosen for task in _tasks(args, trace, label, how)],
-        args.jobs,
-    )
-    merged = _merged(results)
+    chosen = args.policies or list(columns)
+    results = _run(args, args.traces, ((label, label, columns[label]) for label in chosen))
     gpus = sum(len(node.gpus) for node in read_nodes(nodes_file(args.data)))
-    plots.arrivals(merged, FEW, args.out / "arrivals.png")
-    plots.unallocated(merged, gpus, args.out / "unallocated.png")
-    short = tables.by_policy(merged, FEW, gpus)
+    plots.arrivals(results, FEW, args.out / "arrivals.png")
+    plots.unallocated(results, gpus, args.out / "unallocated.png")
+    short = tables.by_policy(results, FEW, gpus)
     if args.readme:
         tables.replace_in(args.readme, short, _command())
-    long = tables.by_trace(merged, chosen[0][0])
-    return f"{aligned(long)}\n\n{aligned(short)}", _rows(merged)
+    long = tables.by_trace(results, chosen[0])
+    return f"{aligned(long)}\n\n{aligned(short)}", _rows(results)
 
 
 def ways(args: argparse.Namespace) -> tuple[str, Rows]:
     """The default policy with the mix known or learnt, other node orders, ties and samples; and FGD."""
-    columns = [(label, "inventory", how) for label, how in VARIANTS.items()] + [("fgd", "fgd", KNOWN)]
-    tasks = [
-        Task(label, trace, policy, (seed,), how)
-        for trace in args.traces
-        for label, policy, how in columns
-        for seed in args.seeds
-    ]
-    merged = _merged(run(args.data, tasks, args.jobs))
-    return aligned(tables.by_trace(merged, "known")), _rows(merged)
+    columns = [(label, "inventory", options) for label, options in VARIANTS.items()]
+    results = _run(args, args.traces, [*columns, ("fgd", "fgd", KNOWN)])
+    return aligned(tables.by_trace(results, "known")), _rows(results)
 
 
 def samples(args: argparse.Namespace) -> tuple[str, Rows]:
     """Allocation against the number of fitting nodes that kube-scheduler offers
     (percentageOfNodesToScore)."""
-    tasks = [
-        Task(
-            policy, trace, policy, (seed,), TraceOptions(KNOWN.arrival, False, True, sample, policy == "fgd")
-        )
-        for trace in args.traces
-        if trace in FEW
+    columns = [
+        (policy, policy, replace(POLICIES[policy], sample=sample))
         for policy in ("inventory", "fgd", "best-fit")
         for sample in SAMPLES
-        for seed in args.seeds
     ]
-    merged = _merged(run(args.data, tasks, args.jobs))
-    plots.samples(merged, len(read_nodes(nodes_file(args.data))), args.out / "samples.png")
+    results = _run(args, [trace for trace in args.traces if trace in FEW], columns)
+    plots.samples(results, len(read_nodes(nodes_file(args.data))), args.out / "samples.png")
     lines = [["trace", "policy", *(str(sample or "all") for sample in SAMPLES)]]
-    found = {(r.task.trace, r.task.label, r.task.options.sample): r.allocation for r in merged}
-    for trace, label in dict.fromkeys((result.task.trace, result.task.label) for result in merged):
+    found = {(r.task.trace, r.task.label, r.task.options.sample): r.allocation for r in results}
+    for trace, label in dict.fromkeys((result.task.trace, result.task.label) for result in results):
         lines.append([trace, label, *(f"{found[trace, label, sample]:.2f}" for sample in SAMPLES)])
-    rows = [row | {"sample": result.task.options.sample} for result in merged for row in result.rows]
+    rows = [row | {"sample": result.task.options.sample} for result in results for row in result.rows]
     return aligned(lines), rows
 
 
@@ -138,10 +121,8 @@ def mixes(args: argparse.Namespace) -> tuple[str, Rows]:
             file = HERE / f"{kind}-mixes.json"
             found = run_mixes(file, names, args.seeds, departures=departures, jobs=args.jobs)
             rows += [row | {"kind": kind, "departures": departures} for row in found]
-            means = [
-                f"{name} {fmean(row['allocation'] for row in found if row['policy'] == name):.2f}"
-                for name in names
-            ]
+            by_name = {name: [row["allocation"] for row in found if row["policy"] == name] for name in names}
+            means = (f"{name} {fmean(allocation):.2f}" for name, allocation in by_name.items())
             title = f"{kind}, {'departures' if departures else 'fill'}: mean allocation {', '.join(means)}"
             texts.append(f"{title}\n{table(found)}")
     return "\n\n".join(texts), rows
@@ -160,16 +141,18 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _tasks(args: argparse.Namespace, trace: str, label: str, how: TraceOptions) -> list[Task]:
-    """One task per seed; all seeds in one for the bound, which uses its patterns again."""
-    seed_groups = [tuple(args.seeds)] if label == BOUND else [(seed,) for seed in args.seeds]
-    return [Task(label, trace, label, seeds, how) for seeds in seed_groups]
-
-
-def _merged(results: list[Result]) -> list[Result]:
-    """One result for all seeds of a trace, label and set of options."""
+def _run(
+    args: argparse.Namespace, traces: list[str], columns: Iterable[tuple[str, str, TraceOptions]]
+) -> list[Result]:
+    """A result for each trace and column (label, policy, options). Each seed is a task of its own, but for
+    the bound, which uses its patterns again."""
+    tasks = [
+        Task(label, trace, policy, seeds, options)
+        for trace, (label, policy, options) in product(traces, columns)
+        for seeds in ([tuple(args.seeds)] if policy == BOUND else [(seed,) for seed in args.seeds])
+    ]
     merged: dict[tuple[str, str, TraceOptions], Result] = {}
-    for result in results:
+    for result in run(args.data, tasks, args.jobs):
         key = result.task.trace, result.task.label, result.task.options
         first = merged.get(key)
         merged[key] = Result(first.task, [*first.rows, *result.rows], first.curve) if first else result

@@ -25,10 +25,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import linprog
 
 from bench.packing.bound_kernels import best_contents
+from packing.fleet.arrays import Doubles, Longs
 from packing.model.node_spec import NodeSpec
 from packing.model.request import WHOLE, Request
 
@@ -36,9 +36,6 @@ TOLERANCE = 1e-5
 """The generation stops when the bound is this close to the optimum over the patterns, in parts of the
 capacity."""
 _ROUNDS, _UNITS = 400, 128
-
-Doubles = npt.NDArray[np.float64]
-Longs = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -80,9 +77,6 @@ class NodeBound:
         self._kinds = sorted({self._kind(request)[0] for request in requests if request.shares})
         self._place = {kind: t for t, kind in enumerate(self._kinds)}
         bins = WHOLE // math.gcd(WHOLE, *(kind.milli for kind in self._kinds))
-        self._cpu = np.array([kind.cpu for kind in self._kinds], np.int64)
-        self._size = np.array([kind.milli * bins // WHOLE for kind in self._kinds], np.int64)
-        self._count = np.array([kind.count for kind in self._kinds], np.int64)
         self._gpus = np.array([kind.gpus for kind in self._kinds], np.float64)
         self._tables = {model: self._table(model, bins) for model in {kind.model for kind in self._classes}}
         self._patterns: dict[tuple[int, tuple[int, ...]], None] = {}
@@ -116,22 +110,19 @@ class NodeBound:
 
     def _table(self, model: str | None, bins: int) -> _Table:
         of_model = [kind for kind in self._classes if kind.model == model]
-        allowed = np.array([not kind.models or model in kind.models for kind in self._kinds], np.float64)
-        gpus, cpu = max(kind.gpus for kind in of_model), max(kind.cpu for kind in of_model)
-        return _Table(allowed, bins, gpus, cpu)
+        return _Table(self._kinds, model, bins, max(c.gpus for c in of_model), max(c.cpu for c in of_model))
 
     def _best_patterns(self, duals: Doubles) -> tuple[Doubles, list[tuple[int, tuple[int, ...]]]]:
         """The worth of the best pattern of each class (K,), and these patterns as (class, requests by
         type)."""
         reduced = np.maximum(self._gpus - duals, 0.0)
         for table in self._tables.values():
-            table.solve(self._cpu, self._size, self._count, reduced)
+            table.solve(reduced)
         worth, patterns = np.zeros(len(self._classes)), []
         for k, kind in enumerate(self._classes):
             table = self._tables[kind.model]
             worth[k] = table.node[kind.gpus, kind.cpu]
-            held = table.content(kind.gpus, kind.cpu, self._cpu, self._size, self._count)
-            patterns.append((k, tuple(held.tolist())))
+            patterns.append((k, tuple(table.content(kind.gpus, kind.cpu).tolist())))
         return worth, patterns
 
     def _solve(self, arrived: Doubles) -> tuple[float, Doubles]:
@@ -151,35 +142,38 @@ class NodeBound:
 class _Table:
     """The best contents of nodes of one model, by GPUs and units of CPU: the tables of ``best_contents``."""
 
-    def __init__(self, allowed: Doubles, bins: int, gpus: int, cpu: int) -> None:
-        self._allowed = allowed
+    def __init__(self, kinds: Sequence[_Kind], model: str | None, bins: int, gpus: int, cpu: int) -> None:
+        self._allowed = np.array([not kind.models or model in kind.models for kind in kinds], np.float64)
+        self._cpu = np.array([kind.cpu for kind in kinds], np.int64)
+        self._size = np.array([kind.milli * bins // WHOLE for kind in kinds], np.int64)
+        self._count = np.array([kind.count for kind in kinds], np.int64)
         self._gpu = np.zeros((bins + 1, cpu + 1))
         self._pick_gpu = np.zeros((bins + 1, cpu + 1), np.int64)
         self.node = np.zeros((gpus + 1, cpu + 1))
         self._pick_node = np.zeros((gpus + 1, cpu + 1), np.int64)
 
-    def solve(self, cpu: Longs, size: Longs, count: Longs, worth: Doubles) -> None:
+    def solve(self, worth: Doubles) -> None:
         """Fill the tables for types of this ``worth`` (T,)."""
         best_contents(
-            cpu, size, count, worth * self._allowed,
+            self._cpu, self._size, self._count, worth * self._allowed,
             self._gpu, self._pick_gpu, self.node, self._pick_node,
         )  # fmt: skip
 
-    def content(self, gpus: int, units: int, cpu: Longs, size: Longs, count: Longs) -> Longs:
+    def content(self, gpus: int, cpu: int) -> Longs:
         """The requests by type (T,) on the best node with this many GPUs and units of CPU."""
-        held = np.zeros(cpu.size, np.int64)
+        held = np.zeros(self._cpu.size, np.int64)
         while gpus:
-            t = int(self._pick_node[gpus, units])
+            t = int(self._pick_node[gpus, cpu])
             if t >= 0:
                 held[t] += 1
-                gpus, units = gpus - int(count[t]), units - int(cpu[t])
+                gpus, cpu = gpus - int(self._count[t]), cpu - int(self._cpu[t])
             else:
-                gpus, units = gpus - 1, units - (-1 - t)
-                self._add_gpu_of_shares(-1 - t, held, cpu, size)
+                gpus, cpu = gpus - 1, cpu - (-1 - t)
+                self._add_gpu_of_shares(-1 - t, held)
         return held
 
-    def _add_gpu_of_shares(self, units: int, held: Longs, cpu: Longs, size: Longs) -> None:
+    def _add_gpu_of_shares(self, cpu: int, held: Longs) -> None:
         left = len(self._gpu) - 1
-        while (t := int(self._pick_gpu[left, units])) >= 0:
+        while (t := int(self._pick_gpu[left, cpu])) >= 0:
             held[t] += 1
-            left, units = left - int(size[t]), units - int(cpu[t])
+            left, cpu = left - int(self._size[t]), cpu - int(self._cpu[t])

@@ -1,7 +1,5 @@
 """Compiled functions of ``bound.py``: the best content of a node by dynamic programming."""
 
-from __future__ import annotations
-
 from packing.jit import F8, I8, inlined, kernel, read, write
 
 

@@ -17,16 +17,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from bench.packing.mig_masks import MigMasks
 from packing.cost.fill_value import OVERLOAD, price_patterns
+from packing.fleet.arrays import Doubles
 
 LEAVING = 0.1
 """Found on arrivals with departures (four mixes, three loads, 40 seeds): 0.05 to 0.15 differ by less than
 0.01 points, 0 costs 0.13. Fills without departures do not change."""
-
-Doubles = npt.NDArray[np.float64]
 
 
 def expected_slots(geometry: MigMasks, frequency: Doubles) -> Doubles:

@@ -18,14 +18,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from bench.packing import mask_tables
 from bench.packing.mig_masks import MigMasks
+from packing.fleet.arrays import Doubles, Longs
 
-Doubles = npt.NDArray[np.float64]
-Longs = npt.NDArray[np.int64]
 POLICIES = ("inventory", "fgd", "best-fit", "mfi")
 
 

@@ -11,12 +11,9 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from packing.fleet.arrays import Doubles, Longs
 from packing.model.gpu_catalogue import Geometry, Placement
-
-Doubles = npt.NDArray[np.float64]
-Longs = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

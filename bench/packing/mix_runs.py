@@ -7,7 +7,8 @@ instead of the sizes for MIG instances that are created on demand.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ import numpy as np
 from bench.packing import mig
 from bench.packing.mig import ProfileMix
 from bench.packing.mig_masks import MigMasks
-from bench.packing.mixes import ShareMix, Work, replay_mix
+from bench.packing.mixes import ShareMix, Work, fill_mix, serve_mix
 from bench.packing.policies import POLICIES
 from extender.replay.traces import BadInput
 from packing.model.gpu_catalogue import Geometry, find_model
@@ -31,24 +32,19 @@ class MixAndLoads(NamedTuple):
 
 
 def replay_mixes(
-    path: Path, policies: Sequence[str], seeds: Sequence[int], *, departures: bool,
-    progress: Callable[[str, float], None],
-) -> list[dict[str, Any]]:  # fmt: skip
+    path: Path, policies: Sequence[str], seeds: Sequence[int], *, departures: bool
+) -> list[dict[str, Any]]:
     """Rows, one per mix, load, policy and seed. Raises ``BadInput``."""
     rows = []
+    replay = serve_mix if departures else fill_mix
     for mix, fill_loads, departure_loads in read_mixes(path):
         known = mig.POLICIES if isinstance(mix, ProfileMix) else tuple(POLICIES)
         if unknown := [name for name in policies if name not in known]:
             names = ", ".join(known)
             raise BadInput(f"{path}: {mix.name} can be packed by {names}; not by {', '.join(unknown)}")
-        for load in departure_loads if departures else fill_loads:
-            for policy in policies:
-                name = {"mix": mix.name, "load": load, "policy": policy}
-                for i, seed in enumerate(seeds):
-                    progress(f"{mix.name} {load} {policy}", i / len(seeds))
-                    figures = replay_mix(mix, policy, load=load, seed=seed, departures=departures)
-                    rows.append(name | {"seed": seed} | figures)
-                progress(f"{mix.name} {load} {policy}", 1.0)
+        for load, policy, seed in product(departure_loads if departures else fill_loads, policies, seeds):
+            name = {"mix": mix.name, "load": load, "policy": policy, "seed": seed}
+            rows.append(name | replay(mix, policy, load=load, seed=seed))
     return rows
 
 

@@ -11,15 +11,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from bench.packing.mig import ProfileMix
 from bench.packing.policies import POLICIES
 from packing.cost.demand import Mix
 from packing.cost.fill_value import solve_patterns
+from packing.fleet.arrays import Doubles, Longs
 from packing.fleet.node_usage import Allocation
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import WHOLE, Request, Shares
@@ -30,27 +29,13 @@ from packing.replay.trace import build_fleet
 DURATIONS = 12
 """Length of a replay with departures, in mean durations."""
 
-Doubles = npt.NDArray[np.float64]
-
-
-class Host(Protocol):
-    """GPUs under one policy."""
-
-    def place(self, kind: int) -> object | None:
-        """Place one request of this type: what it holds, None if it fits nowhere."""
-        ...
-
-    def leave(self, held: object) -> None:
-        """Give back what a request held."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class ShareMix:
     """Requests (T, 2) in ``unit`` parts of one GPU's compute and memory, and their frequency (T,)."""
 
     name: str
-    sizes: npt.NDArray[np.int64]
+    sizes: Longs
     frequency: Doubles
     unit: int
     gpus: int = 300
@@ -60,11 +45,11 @@ class ShareMix:
         """What a request takes of one GPU, (T, 2)."""
         return self.sizes / self.unit
 
-    def host(self, policy: str) -> Host:
+    def host(self, policy: str) -> ShareGpus:
         """The GPUs, empty, under this policy, which knows the mix."""
-        return _ShareHost(self, policy)
+        return ShareGpus(self, policy)
 
-    def bound(self, counts: npt.NDArray[np.int64]) -> float:
+    def bound(self, counts: Longs) -> float:
         """Upper bound, in GPUs, on what any packing of ``counts`` (T,) requests allocates: the pattern LP."""
         demand = np.maximum(counts, 1e-9) / self.gpus
         return self.gpus * solve_patterns(self.sizes, self.axes.mean(axis=1), demand, self.unit)[1]
@@ -74,7 +59,7 @@ Work = ShareMix | ProfileMix
 """A request mix and the number of GPUs that it arrives at."""
 
 
-class _ShareHost:
+class ShareGpus:
     """GPUs as nodes of one GPU each, on the fleet and with the policies that serve a cluster."""
 
     def __init__(self, mix: ShareMix, policy: str) -> None:
@@ -127,12 +112,7 @@ def serve_mix(work: Work, policy: str, *, load: float, seed: int) -> dict[str, f
     return {"allocation": round(100 * accepted / offered, 3), "accepted": round(100 * served / arrived, 3)}
 
 
-def replay_mix(work: Work, policy: str, *, load: float, seed: int, departures: bool) -> dict[str, float]:
-    """``serve_mix`` with departures, ``fill_mix`` without."""
-    return (serve_mix if departures else fill_mix)(work, policy, load=load, seed=seed)
-
-
-def _draws(work: Work, load: float, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+def _draws(work: Work, load: float, rng: np.random.Generator) -> Longs:
     """Types drawn from the mix until compute or memory adds up to load x GPUs."""
     mean = float(work.frequency @ work.axes.max(axis=1))
     drawn = rng.choice(len(work.frequency), size=int(2 * load * work.gpus / mean) + 100, p=work.frequency)

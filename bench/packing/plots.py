@@ -55,13 +55,11 @@ def unallocated(results: Sequence[Result], gpus: int, path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(8, 0.42 * len(ordered) + 1.3))
     widths = [left[label] - floor for label in ordered]
     axes.barh(ordered, widths, left=floor, color=[colours[label] for label in ordered], height=0.68)
-    axes.barh(
-        ordered, floor, color=_UNAVOIDABLE, height=0.68, label="no scheduler avoids these (offline bound)"
-    )
+    unavoidable = "no scheduler avoids these (offline bound)"
+    axes.barh(ordered, floor, color=_UNAVOIDABLE, height=0.68, label=unavoidable)
     for label in ordered:
-        axes.annotate(
-            f"{left[label]:.0f}", (left[label], label), (4, 0), textcoords="offset points", va="center"
-        )
+        end, text = (left[label], label), f"{left[label]:.0f}"
+        axes.annotate(text, end, (4, 0), textcoords="offset points", va="center")
     traces = len({result.task.trace for result in results})
     of = f"mean of {traces} traces" if traces > 1 else results[0].task.trace
     axes.set(xlabel=f"of {gpus} GPUs, left unallocated when as many have arrived ({of})")

@@ -46,14 +46,10 @@ class Random(Baseline):
         return tuple(int(gpu) for gpu in drawn)
 
 
-def _make(policy: type[Baseline]) -> Callable[..., Policy]:
-    return lambda mix=None: policy()
-
-
 POLICIES: dict[str, Callable[..., Policy]] = {
     **SERVICE_POLICIES,
-    WorstFit.name: _make(WorstFit),
-    Random.name: _make(Random),
+    WorstFit.name: lambda mix=None: WorstFit(),
+    Random.name: lambda mix=None: Random(),
 }
 """Name -> function that makes the policy, with a known mix or None."""
 

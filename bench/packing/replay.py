@@ -12,6 +12,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from extender.cli.kernel_cache import choose_cache
+
+if __name__ == "__main__":
+    choose_cache()  # before the imports that load kernels
+
 from bench.packing import mig
 from bench.packing.mix_runs import replay_mixes
 from bench.packing.policies import POLICIES
@@ -72,18 +77,14 @@ def _trace(args: argparse.Namespace) -> Rows:
         known_mix=args.mix == "known",
         fixed_scale=args.scores == "0-10",
     )
-    rows, _ = replay_trace(args.nodes, args.pods, args.policy, args.seeds, options, _no_progress)
+    rows, _ = replay_trace(args.nodes, args.pods, args.policy, args.seeds, options)
     if args.bound:
-        rows += bound_trace(args.nodes, args.pods, args.seeds, options, _no_progress)
+        rows += bound_trace(args.nodes, args.pods, args.seeds, options)
     return rows
 
 
 def _mixes(args: argparse.Namespace) -> Rows:
-    return replay_mixes(args.file, args.policy, args.seeds, departures=args.departures, progress=_no_progress)
-
-
-def _no_progress(what: str, part: float) -> None:
-    pass
+    return replay_mixes(args.file, args.policy, args.seeds, departures=args.departures)
 
 
 def _arrivals(text: str) -> tuple[float, ...]:

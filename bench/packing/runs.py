@@ -69,8 +69,8 @@ def run_mixes(
     path: Path, policies: Sequence[str], seeds: Sequence[int], *, departures: bool, jobs: int
 ) -> Rows:
     """The rows of request mixes under these policies, mix by mix."""
-    run_policy = partial(_run_policy_on_mixes, path, tuple(seeds), departures)
-    rows = [row for found in spread(run_policy, policies, jobs) for row in found]
+    replay = partial(replay_mixes, path, seeds=seeds, departures=departures)
+    rows = [row for found in spread(replay, [[policy] for policy in policies], jobs) for row in found]
     order = {key: i for i, key in enumerate(dict.fromkeys((row["mix"], row["load"]) for row in rows))}
     return sorted(rows, key=lambda row: order[row["mix"], row["load"]])
 
@@ -87,14 +87,6 @@ def spread(work: Callable[[_T], _R], tasks: Sequence[_T], jobs: int) -> Iterator
 def _run_task(data: Path, task: Task) -> Result:
     traces = [data / f"openb_pod_list_{task.trace}.csv"]
     if task.policy == BOUND:
-        return Result(task, bound_trace(nodes_file(data), traces, task.seeds, task.options, _quiet), None)
-    rows, curves = replay_trace(nodes_file(data), traces, [task.policy], task.seeds, task.options, _quiet)
+        return Result(task, bound_trace(nodes_file(data), traces, task.seeds, task.options), None)
+    rows, curves = replay_trace(nodes_file(data), traces, [task.policy], task.seeds, task.options)
     return Result(task, rows, next(iter(curves.values())))
-
-
-def _run_policy_on_mixes(path: Path, seeds: tuple[int, ...], departures: bool, policy: str) -> Rows:
-    return replay_mixes(path, [policy], seeds, departures=departures, progress=_quiet)
-
-
-def _quiet(what: str, part: float) -> None:
-    """No progress bar."""

@@ -18,6 +18,11 @@ from typing import cast
 
 import numpy as np
 
+from extender.cli.kernel_cache import choose_cache
+
+if __name__ == "__main__":
+    choose_cache()  # before the imports that load kernels
+
 from bench.packing.policies import POLICIES, known_mix
 from extender.replay.traces import read_nodes, read_pods
 from packing.cost.demand import Mix
@@ -79,16 +84,12 @@ def main() -> None:
     print("|---|---|---|--:|--:|--:|")
     for trace in args.traces.split(","):
         requests = [pod.request for pod in read_pods(args.data / f"openb_pod_list_{trace}.csv")]
-        queue = [
-            requests[i] for i in arrivals(requests, float(sum(len(s.gpus) for s in specs)), ARRIVING, SEED)
-        ]
+        gpus = float(sum(len(spec.gpus) for spec in specs))
+        queue = [requests[i] for i in arrivals(requests, gpus, ARRIVING, SEED)]
         counts = Counter(requests)
         for policy, known in WAYS:
-            runs = [
-                replay(specs, queue, policy, known_mix(policy, counts) if known else None)
-                for _ in range(args.rounds)
-            ]
-            seconds, nanoseconds = min(runs)
+            mix = known_mix(policy, counts) if known else None
+            seconds, nanoseconds = min(replay(specs, queue, policy, mix) for _ in range(args.rounds))
             middle, late = np.percentile(nanoseconds, [50, 99]) / 1e3
             cells = [trace, policy, "known" if known else "learnt", f"{len(queue):,}"]
             print("|", " | ".join([*cells, f"{middle:.0f} / {late:.0f}", f"{seconds:.2f}"]), "|", flush=True)

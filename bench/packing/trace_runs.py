@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from packing.replay.trace import ARRIVING, Filling, arrivals, arrivals_at, build
 Rows = list[dict[str, Any]]
 Curve = tuple[list[float], list[float]]
 """Arrived and allocated GPU, in per cent of the capacity."""
-Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +44,8 @@ class TraceOptions:
 
 
 def replay_trace(
-    nodes: Path, traces: Sequence[Path], policies: Sequence[str], seeds: Sequence[int], options: TraceOptions,
-    progress: Progress,
-) -> tuple[Rows, dict[str, Curve]]:  # fmt: skip
+    nodes: Path, traces: Sequence[Path], policies: Sequence[str], seeds: Sequence[int], options: TraceOptions
+) -> tuple[Rows, dict[str, Curve]]:
     """Rows, one per trace, policy, seed and arrival, and a curve of the first seed per trace and policy."""
     specs = read_nodes(nodes)
     capacity = float(sum(len(spec.gpus) for spec in specs))
@@ -56,8 +53,7 @@ def replay_trace(
     curves: dict[str, Curve] = {}
     read = ((trace, [pod.request for pod in read_pods(trace)]) for trace in traces)
     for (trace, requests), policy, seed in product(read, policies, seeds):
-        report = partial(progress, f"{trace.stem} {policy} {seed}")
-        end_figures, filling = _fill(specs, requests, policy, seed, options, report)
+        end_figures, filling = _fill(specs, requests, policy, seed, options)
         curves.setdefault(f"{trace.stem} {policy}", _curve(filling, capacity))
         for arrival in options.arrival:
             name = {"trace": trace.stem, "policy": policy, "seed": seed, "arrival": arrival}
@@ -65,9 +61,7 @@ def replay_trace(
     return rows, curves
 
 
-def bound_trace(
-    nodes: Path, traces: Sequence[Path], seeds: Sequence[int], options: TraceOptions, progress: Progress
-) -> Rows:
+def bound_trace(nodes: Path, traces: Sequence[Path], seeds: Sequence[int], options: TraceOptions) -> Rows:
     """Rows of the policy "bound", one per trace, seed and arrival: what no scheduler can exceed.
 
     A figure of ``replay_trace`` is a mean over some arrivals. The optimum is concave in what has arrived, so
@@ -78,25 +72,22 @@ def bound_trace(
     for trace in traces:
         requests = [pod.request for pod in read_pods(trace)]
         bound = NodeBound(specs, requests)
-        for i, seed in enumerate(seeds):
-            progress(f"{trace.stem} bound {seed}", i / len(seeds))
+        for seed in seeds:
             queue = _queue(requests, bound.capacity, seed, options)
             for arrival in options.arrival:
                 started = time.perf_counter()
                 gpus = bound.allocation(_arrived(queue, bound.capacity, arrival))
                 seconds = round(time.perf_counter() - started, 3)
                 name = {"trace": trace.stem, "policy": "bound", "seed": seed, "arrival": arrival}
-                figures = {"allocation": _rounded_up(100 * gpus / bound.capacity)}
-                no_run = {"knee": None, "failed_pods": None, "fragmentation": None}
-                rows.append(name | figures | no_run | {"seconds": seconds})
-        progress(f"{trace.stem} bound", 1.0)
+                no_run = {"knee": None, "failed_pods": None, "fragmentation": None, "seconds": seconds}
+                allocation = math.ceil(100 * gpus / bound.capacity * 1e4) / 1e4
+                rows.append(name | {"allocation": allocation} | no_run)
     return rows
 
 
 def _fill(
-    specs: Sequence[NodeSpec], requests: Sequence[Request], policy: str, seed: int, options: TraceOptions,
-    report: Callable[[float], None],
-) -> tuple[dict[str, float], Filling]:  # fmt: skip
+    specs: Sequence[NodeSpec], requests: Sequence[Request], policy: str, seed: int, options: TraceOptions
+) -> tuple[dict[str, float], Filling]:
     """One run: the fragmentation at its end and its seconds, and what each arrival got."""
     fleet, counts = build_fleet(specs), Counter(requests)
     capacity = float(sum(len(spec.gpus) for spec in specs))
@@ -107,7 +98,7 @@ def _fill(
     make = FixedScale if options.fixed_scale else POLICIES[policy]
     chosen = make(known_mix(policy, counts) if options.known_mix else None)
     started = time.perf_counter()
-    filling = fill(Placer(fleet, chosen, picker, learns=not options.known_mix), queue, progress=report)
+    filling = fill(Placer(fleet, chosen, picker, learns=not options.known_mix), queue)
     seconds = time.perf_counter() - started
     unusable = 100 * unusable_gpu(fleet, Mix.of(counts, [by_pods])) / capacity
     return {"fragmentation": round(unusable, 4), "seconds": round(seconds, 3)}, filling
@@ -127,10 +118,6 @@ def _arrived(queue: Sequence[Request], capacity: float, arrival: float) -> Count
     for request, weight in zip(queue, weights.tolist(), strict=True):
         counts[request] += weight
     return counts
-
-
-def _rounded_up(figure: float) -> float:
-    return math.ceil(figure * 1e4) / 1e4
 
 
 def _curve(filling: Filling, capacity: float) -> Curve:

@@ -121,7 +121,7 @@ def view_node(state: State, name: str, now: float) -> NodeView | None:
 
 
 def _gpu(fleet: Fleet, row: int, index: int, gpu: Gpu) -> GpuView:
-    slices = fleet.usage(row).slices(index)
+    slices = fleet.usage[row].slices(index)
     return GpuView(
         index=index,
         free_compute_milli=int(fleet.arrays.compute[index, row]),

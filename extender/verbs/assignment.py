@@ -37,7 +37,7 @@ def annotations_for(
         raise RequestError(
             f"Stowage cannot say who has which GPU of a node that is shared by {spec.sharing_resource}"
         )
-    taken = {gpu: fleet.usage(row).slices(gpu) for gpu in gpus}
+    taken = {gpu: fleet.usage[row].slices(gpu) for gpu in gpus}
     assignment = writer.assignment(pod, spec, gpus, time.time(), taken)
     bound = replace(pod, node_name=spec.name, annotations={**pod.annotations, **assignment})
     read_back = reconcile_claims(spec, request, claims_of(bound))

@@ -236,7 +236,7 @@ def assign(state: State, pod: Pod, node: str, possibly_bound: PossiblyBound = ()
     with state.fleet_view_for(pod, possibly_bound) as fleet:
         gpus = state.policy.choose(fleet, resolved, row)
         assignment, read_back = annotations_for(fleet, row, pod, request, gpus)
-        if any(fleet.usage(row).slices(gpu) & mask for gpu, mask in read_back.slices) or not all(
+        if any(fleet.usage[row].slices(gpu) & mask for gpu, mask in read_back.slices) or not all(
             fleet.arrays.compute[gpu, row] >= milli and fleet.arrays.memory[gpu, row] >= mib
             for gpu, milli, mib in read_back.parts
         ):

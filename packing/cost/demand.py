@@ -5,6 +5,7 @@ The slots of ``slots.py`` and the pattern LP of ``fill_value.py`` are weighted w
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -52,12 +53,12 @@ class Mix:
         Requests that differ only in the node's memory are one type with their mean memory: memory rarely
         decides, and would split every type into many.
         """
-        weights: dict[Request, float] = {}
-        memory: dict[Request, float] = {}
+        weights: defaultdict[Request, float] = defaultdict(float)
+        memory: defaultdict[Request, float] = defaultdict(float)
         for request, weight in counts.items():
             kind = _kind(request)
-            weights[kind] = weights.get(kind, 0.0) + weight
-            memory[kind] = memory.get(kind, 0.0) + weight * request.memory_mib
+            weights[kind] += weight
+            memory[kind] += weight * request.memory_mib
         ranked = _ranked(weights)
         frequent: set[Request] = set()
         for measure in measures:
@@ -71,13 +72,9 @@ class Mix:
 
     def cpu_per_gpu(self, gpus: Mapping[Request, float]) -> float:
         """CPU milli per GPU over the requests for GPU, with their sizes ``gpus``; 0 without any."""
-        shares = [
-            (x * r.cpu_milli, x * gpus[r])
-            for r, x in zip(self.requests, self.frequency, strict=True)
-            if r in gpus
-        ]
-        total = sum(gpu for _, gpu in shares)
-        return sum(cpu for cpu, _ in shares) / total if total else 0.0
+        known = [(r, x) for r, x in zip(self.requests, self.frequency, strict=True) if r in gpus]
+        total = sum(x * gpus[r] for r, x in known)
+        return sum(x * r.cpu_milli for r, x in known) / total if total else 0.0
 
 
 @lru_cache(maxsize=MOST_TYPES)
@@ -120,10 +117,8 @@ class Demand:
         self.seen = 0
         self._growth = 2 ** (1 / half_life)
         self._weight = 1.0
-        self._counts: dict[Request, float] = {}
-        if prior is not None:
-            for request, frequency in zip(prior.requests, prior.frequency, strict=True):
-                self._counts[request] = prior_weight * frequency
+        known = zip(prior.requests, prior.frequency, strict=True) if prior else ()
+        self._counts = {request: prior_weight * frequency for request, frequency in known}
 
     def observe(self, request: Request) -> None:
         """Count one more arrival. It weighs more than the earlier ones, instead of these less: O(1)."""
@@ -133,15 +128,11 @@ class Demand:
         if self._weight > 1e9:
             self._rescale()
         if len(self._counts) > 2 * MOST_TYPES:  # rarely, because it sorts
-            self._drop_lightest()
+            self._counts = dict(nlargest(MOST_TYPES, self._counts.items(), key=lambda item: item[1]))
 
     def mix(self, measures: Sequence[Measure] = MEASURES) -> Mix:
         """The mix learnt so far; without a prior it is empty before the first request."""
         return Mix.of(self._counts, measures)
-
-    def _drop_lightest(self) -> None:
-        kept = nlargest(MOST_TYPES, self._counts.items(), key=lambda item: item[1])
-        self._counts = dict(kept)
 
     def _rescale(self) -> None:
         """Scale the weights back to about 1 and drop negligible ones."""

@@ -18,6 +18,7 @@ which is a knapsack table. The same knapsack generates the columns, so any numbe
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packing.cost.knapsack_kernels import knapsack
+from packing.fleet.arrays import Doubles, Longs
 
 OVERLOAD = 1.01
 """Arrivals in the LP as a multiple of capacity: slightly more than fits, so that the LP has to choose. With
@@ -32,9 +34,6 @@ more it counts on the best requests only, but the others come too. On the two-di
 points worse, 1.5 is 0.7 worse, and 0.95 is 0.3 worse. Of the openb traces only multigpu40 and multigpu50
 depend on it, and gain up to 0.1 over 1.1."""
 _FINEST = 128
-
-Doubles = npt.NDArray[np.float64]
-Longs = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +116,13 @@ def _pattern(pick: Longs, sizes: Longs) -> Longs:
 
 def _by_size(parts: Sequence[Part], frequency: Sequence[float], bins: int) -> tuple[Longs, Doubles, Doubles]:
     """Distinct sizes in bins (at least one), their values in GPUs, and how often they come."""
-    arrivals: dict[tuple[int, int], float] = {}
-    weighed: dict[tuple[int, int], float] = {}
+    arrivals: defaultdict[tuple[int, int], float] = defaultdict(float)
+    weighed: defaultdict[tuple[int, int], float] = defaultdict(float)
     for part, x in zip(parts, frequency, strict=True):
         size = _bins(part.compute_milli, bins), _bins(part.memory_milli, bins)
         if max(size) <= bins and max(size) > 0:
-            arrivals[size] = arrivals.get(size, 0.0) + x * part.count
-            weighed[size] = weighed.get(size, 0.0) + x * part.count * part.gpu
+            arrivals[size] += x * part.count
+            weighed[size] += x * part.count * part.gpu
     ordered = sorted(arrivals)
     counts = np.array([arrivals[size] for size in ordered])
     values = np.array([weighed[size] / arrivals[size] for size in ordered])

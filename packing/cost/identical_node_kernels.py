@@ -1,7 +1,5 @@
 """Finds nodes in the same state, so that the cost kernels count and price only the first of them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from packing.cost.kernel_args import IdenticalNodes, Nodes
@@ -37,9 +35,8 @@ def _same_state(n, m, nodes):
     if not same:
         return False
     for g in range(nodes.compute.shape[0]):
-        same = (
-            same and nodes.compute[g, n] == nodes.compute[g, m] and nodes.memory[g, n] == nodes.memory[g, m]
-        )
+        same = same and nodes.compute[g, n] == nodes.compute[g, m]
+        same = same and nodes.memory[g, n] == nodes.memory[g, m]
         same = same and nodes.memory_capacity[g, n] == nodes.memory_capacity[g, m]
         same = same and nodes.divisible[g, n] == nodes.divisible[g, m]
         same = same and nodes.island[g, n] == nodes.island[g, m]

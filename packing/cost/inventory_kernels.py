@@ -4,8 +4,6 @@ A placement changes one node, so a policy keeps the cost per request and node, a
 where the node's generation changed. It branches per node and vectorises over request types.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from packing.cost.identical_node_kernels import representative
@@ -69,22 +67,13 @@ def _fill_gained(chosen, gpu, share, values):
 def _lost_on_gpu(g, gpu, share, amounts, scratch):
     """The row of ``scratch.gone`` (S, T) with the shares of each type that GPU ``g`` can no longer take once
     ``share`` milli of it is taken. Most GPUs are in one of a few states, so the rows are a cache by state."""
-    compute, memory, capacity, takes = (
-        gpu[FREE_COMPUTE, g],
-        gpu[FREE_MEMORY, g],
-        gpu[CAPACITY, g],
-        gpu[TAKES, g],
-    )
+    compute, memory = gpu[FREE_COMPUTE, g], gpu[FREE_MEMORY, g]
+    capacity, takes = gpu[CAPACITY, g], gpu[TAKES, g]
     mixed = np.int64(compute) * 7 + np.int64(memory) * 5 + np.int64(share) * 3 + np.int64(takes)
     at = (mixed ^ (mixed >> 5)) & (scratch.states.shape[0] - 1)
     known, lost = scratch.states[at], scratch.gone[at]
-    if not (
-        known[0] == compute
-        and known[1] == memory
-        and known[2] == capacity
-        and known[3] == share
-        and known[4] == takes
-    ):
+    same = known[0] == compute and known[1] == memory and known[2] == capacity
+    if not (same and known[3] == share and known[4] == takes):
         known[0], known[1], known[2], known[3], known[4] = compute, memory, capacity, share, takes
         lost[:] = 0
         set_needs(capacity, amounts, scratch.needs)
@@ -122,8 +111,9 @@ def _price_of_lost(n, counts, amounts, prices, limits, lost):
 
 
 @inlined
-def _take(n, chosen, gpu, share, asked_devices, divisible_pool, device_gpu, devices):
-    """The GPU that shares and counted devices take, in GPUs; sets ``devices`` (R,) that go from each pool.
+def _take(n, chosen, gpu, share, nodes, asked, devices):
+    """The GPU that shares and the ``asked`` devices (R,) take, in GPUs; sets ``devices`` (R,), which go from
+    each pool.
 
     A pool of divisible GPUs counts whole ones, so it loses each GPU of which a first part is taken.
     """
@@ -133,9 +123,11 @@ def _take(n, chosen, gpu, share, asked_devices, divisible_pool, device_gpu, devi
             size += 0.5 * (share / 1000.0 + gpu[TAKES, g] / max(gpu[CAPACITY, g], np.float32(1)))
             first_parts += gpu[FREE, g] > 0.999
     for r in range(devices.size):
-        devices[r] = max(asked_devices[r], first_parts) if divisible_pool[r, n] else asked_devices[r]
-        if not divisible_pool[r, n]:
-            size += asked_devices[r] * device_gpu[r, n]
+        if nodes.divisible_pool[r, n]:
+            devices[r] = max(asked[r], first_parts)
+        else:
+            devices[r] = asked[r]
+            size += asked[r] * nodes.device_gpu[r, n]
     return size
 
 
@@ -145,8 +137,7 @@ def _take(n, chosen, gpu, share, asked_devices, divisible_pool, device_gpu, devi
 def inventory_cost(cached, nodes, request, types, counts, values, weights, identical, scratch):
     """Bring ``cached`` up to date: the cost in GPUs, infinite where the request does not fit, and the terms
     slots, fill and stranding, which add up to the cost before rounding. ``counts`` must be up to date."""
-    asked, asked_devices = request.amounts, request.devices
-    gpu, devices, limits = scratch.gpu, scratch.devices, scratch.limits
+    asked, gpu, devices, limits = request.amounts, scratch.gpu, scratch.devices, scratch.limits
     for n in range(cached.seen.size):
         if cached.seen[n] == nodes.generation[n]:
             continue
@@ -170,9 +161,7 @@ def inventory_cost(cached, nodes, request, types, counts, values, weights, ident
             if count == 1 and (gpu[TAKES, g] < 0 or same_as_earlier_gpu(g, gpu)):
                 continue
             chosen = np.int64(1) << g if count == 1 else tightest_gpus(gpu, count)
-            size = _take(
-                n, chosen, gpu, share, asked_devices, nodes.divisible_pool, nodes.device_gpu, devices
-            )
+            size = _take(n, chosen, gpu, share, nodes, request.devices, devices)
             set_limits(n, cpu_left, memory_left, nodes.free_devices, devices, types, limits)
             _count_lost(chosen, gpu, share, types.amounts, scratch)
             slots = _price_of_lost(n, counts, types.amounts, values.prices, limits, scratch.lost)

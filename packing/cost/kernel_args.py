@@ -40,7 +40,7 @@ LANES = 16
 """The number of types of a mix is padded to a multiple of this, so that loops over types vectorise fully."""
 GPU_STATES = 32
 """Size of the kernel's table of GPU states. A power of 2."""
-_MANY = 1e9
+_MANY, _TINY = 1e9, 1e-3
 
 
 class Nodes(NamedTuple):
@@ -154,28 +154,40 @@ def nodes_of(fleet: Fleet) -> Nodes:
 
 def scratch_for(fleet: Fleet, types: int) -> Scratch:
     """Working memory for kernels over this fleet and so many types."""
-    return checked(
-        Scratch(
-            np.zeros(types, np.float32),
-            np.zeros(types, np.float32),
-            np.zeros(types, np.float32),
-            np.zeros((5, len(fleet.arrays.compute)), np.float32),
-            np.zeros(len(fleet.arrays.free_devices), np.int32),
-            np.full((GPU_STATES, 5), -1, np.float32),
-            np.zeros((GPU_STATES, types), np.float32),
-        )
-    )
+    limits, needs, lost = np.zeros((3, types), np.float32)
+    gpu = np.zeros((5, len(fleet.arrays.compute)), np.float32)
+    devices = np.zeros(len(fleet.arrays.free_devices), np.int32)
+    states, gone = np.full((GPU_STATES, 5), -1, np.float32), np.zeros((GPU_STATES, types), np.float32)
+    return checked(Scratch(limits, needs, lost, gpu, devices, states, gone))
 
 
 def request_args(fleet: Fleet, request: Request) -> RequestArgs:
     """A request against the models and resources of this fleet."""
-    devices, known = devices_of(fleet, request)
+    devices, known = _devices_of(fleet, request)
     allowed = fleet.names.allowed(request) if known else np.zeros(len(fleet.names.model_names), np.uint8)
     exact = np.array([request.cpu_milli, request.memory_bytes], np.int64)
-    return checked(RequestArgs(exact, amounts_of(fleet, [request])[:, 0].copy(), allowed, devices))
+    return checked(RequestArgs(exact, _amounts_of(fleet, [request])[:, 0].copy(), allowed, devices))
 
 
-def devices_of(fleet: Fleet, request: Request) -> tuple[npt.NDArray[np.int32], bool]:
+def mix_types(fleet: Fleet, requests: Sequence[Request], width: int = 0) -> MixTypes:
+    """Request types against the models, resources and sharing resources of a fleet, and further types up to
+    ``width``, which no model is allowed to take."""
+    amounts = _amounts_of(fleet, requests)
+    allowed = np.zeros((len(fleet.names.model_names), len(requests)), np.float32)
+    devices = np.zeros((len(fleet.arrays.free_devices), len(requests)), np.float32)
+    for t, request in enumerate(requests):
+        devices[:, t], known = _devices_of(fleet, request)
+        allowed[:, t] = fleet.names.allowed(request) if known else 0
+    divisors = [CPU, MEMORY, COMPUTE]
+    amounts[divisors] = np.maximum(amounts[divisors], _TINY)
+    amounts[COUNT] = np.maximum(amounts[COUNT], 1)
+    asked = np.flatnonzero(devices.any(axis=1)).astype(np.int32)
+    more = [(0, 0), (0, max(0, width - len(requests)))]
+    amounts, devices = (np.pad(part, more, constant_values=1) for part in (amounts, devices))
+    return checked(MixTypes(amounts, devices, np.pad(allowed, more), asked))
+
+
+def _devices_of(fleet: Fleet, request: Request) -> tuple[npt.NDArray[np.int32], bool]:
     """Counted devices of each resource (R,), and whether the fleet has all the resources."""
     devices = np.zeros(len(fleet.arrays.free_devices), np.int32)
     for name, count in request.devices:
@@ -186,7 +198,7 @@ def devices_of(fleet: Fleet, request: Request) -> tuple[npt.NDArray[np.int32], b
     return devices, True
 
 
-def amounts_of(fleet: Fleet, requests: Sequence[Request]) -> Floats:
+def _amounts_of(fleet: Fleet, requests: Sequence[Request]) -> Floats:
     """The rows of ``amounts`` for each request: (9, T)."""
     amounts = np.array([_amounts(fleet, request) for request in requests], np.float64).reshape(-1, AMOUNTS)
     return np.ascontiguousarray(amounts.clip(max=_MANY).astype(np.float32).T)

@@ -1,7 +1,5 @@
 """The knapsack behind the fill tables of ``fill_value.py``."""
 
-from __future__ import annotations
-
 from packing.jit import F8, I8, kernel, read, write
 
 

@@ -3,8 +3,6 @@
 They are compiled into the kernels of other files, so clear the cache of those after an edit here.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from packing.cost.kernel_args import COMPUTE, COUNT, ISLAND, SHARE_MIB, SHARE_MILLI, SHARING

@@ -3,8 +3,6 @@
 The loops vectorise over request types: the number of types is a multiple of ``LANES``.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from packing.cost.identical_node_kernels import representative
@@ -31,10 +29,16 @@ _TINY = np.float32(1e-3)
 
 
 @inlined
+def needed_mib(t, capacity, amounts):
+    """MiB that a share of type ``t`` takes on a GPU of this capacity, not rounded down as ``share_mib``."""
+    return amounts[SHARE_MIB, t] + amounts[SHARE_MILLI, t] * capacity / np.float32(1000)
+
+
+@inlined
 def set_needs(capacity, amounts, needs):
-    """MiB that a share of each type takes (T,) on a GPU of this capacity."""
+    """MiB that a share of each type takes (T,), as a divisor above 0."""
     for t in range(needs.size):
-        needs[t] = max(amounts[SHARE_MIB, t] + amounts[SHARE_MILLI, t] * capacity / np.float32(1000), _TINY)
+        needs[t] = max(needed_mib(t, capacity, amounts), _TINY)
 
 
 @inlined

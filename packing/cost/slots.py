@@ -18,26 +18,11 @@ and a placement costs sum_t q_t (cap_t before - cap_t after), in GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from packing.cost.demand import Mix
 from packing.cost.identical_node_kernels import find_identical
-from packing.cost.kernel_args import (
-    COMPUTE,
-    COUNT,
-    CPU,
-    LANES,
-    MEMORY,
-    IdenticalNodes,
-    MixTypes,
-    Nodes,
-    SlotCounts,
-    amounts_of,
-    devices_of,
-    scratch_for,
-)
+from packing.cost.kernel_args import LANES, IdenticalNodes, Nodes, SlotCounts, mix_types, scratch_for
 from packing.cost.slot_kernels import count_slots
 from packing.fleet.arrays import Floats
 from packing.fleet.feasibility import gpu_sizes
@@ -55,7 +40,6 @@ gpushare100) with separate seeds. a = b = 1, without a search, is 0.7 points wor
 b = -1 are 0.1 worse."""
 
 
-_TINY = 1e-3
 _MOST_SIZES = 2_048
 
 
@@ -73,15 +57,9 @@ class Slots:
         size_of = (sizes or Sizes()).of
         self.gpus = np.array([size_of(fleet, request) for request in self.requests])
         nodes, width = fleet.arrays.capacity, -(-len(types) // LANES) * LANES
-        self.types = _padded(mix_types(fleet, self.requests), width)
-        self.counts = checked(
-            SlotCounts(
-                np.full(nodes, -1, np.int64),
-                np.zeros((nodes, width), np.float32),
-                np.zeros((nodes, width), np.float32),
-                np.zeros(width),
-            )
-        )
+        self.types = mix_types(fleet, self.requests, width)
+        units, slots = np.zeros((2, nodes, width), np.float32)
+        self.counts = checked(SlotCounts(np.full(nodes, -1, np.int64), units, slots, np.zeros(width)))
         table = np.empty(2 << nodes.bit_length(), np.int64)
         self.identical = checked(IdenticalNodes(np.arange(nodes), np.full(nodes, -1, np.int64), table))
         self.scratch = scratch_for(fleet, width)
@@ -126,31 +104,6 @@ class Sizes:
 
 def _mean_gpu(fleet: Fleet, request: Request) -> float:
     sizes = gpu_sizes(fleet, request)
-    able = (
-        (fleet.arrays.compute_capacity[0] > 0)
-        & (fleet.names.allowed(request)[fleet.arrays.model] > 0)
-        & (sizes > 0)
-    )
+    allowed = fleet.names.allowed(request)[fleet.arrays.model] > 0
+    able = (fleet.arrays.compute_capacity[0] > 0) & allowed & (sizes > 0)
     return float(sizes[able].mean()) if able.any() else 0.0
-
-
-def mix_types(fleet: Fleet, requests: Sequence[Request]) -> MixTypes:
-    """Request types against the models, resources and sharing resources of a fleet."""
-    amounts = amounts_of(fleet, requests)
-    allowed = np.zeros((len(fleet.names.model_names), len(requests)), np.float32)
-    devices = np.zeros((len(fleet.arrays.free_devices), len(requests)), np.float32)
-    for t, request in enumerate(requests):
-        devices[:, t], known = devices_of(fleet, request)
-        allowed[:, t] = fleet.names.allowed(request) if known else 0
-    divisors = [CPU, MEMORY, COMPUTE]
-    amounts[divisors] = np.maximum(amounts[divisors], _TINY)
-    amounts[COUNT] = np.maximum(amounts[COUNT], 1)
-    asked = np.flatnonzero(devices.any(axis=1)).astype(np.int32)
-    return checked(MixTypes(amounts, devices, allowed, asked))
-
-
-def _padded(types: MixTypes, width: int) -> MixTypes:
-    """The same types and further ones, which no model is allowed to take."""
-    more = [(0, 0), (0, width - types.amounts.shape[1])]
-    amounts, devices = (np.pad(part, more, constant_values=1) for part in types[:2])
-    return checked(MixTypes(amounts, devices, np.pad(types.allowed, more), types.asked))

@@ -13,21 +13,16 @@ from packing.model.reasons import Reason
 from packing.model.request import MOST, MOST_DEVICES, WHOLE
 
 Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+Longs = npt.NDArray[np.int64]
 GPU_COUNTS = 17
 """Rows of ``pods_by_gpu_count``."""
 LARGEST = (1 << 24) - 1
 """Up to here float32 represents every whole number."""
 _PER_GPU = (
-    "compute",
-    "compute_capacity",
-    "memory",
-    "memory_capacity",
-    "divisible",
-    "shareable",
-    "share_slots",
-    "identified",
-    "island",
-)
+    "compute", "compute_capacity", "memory", "memory_capacity",
+    "divisible", "shareable", "share_slots", "identified", "island",
+)  # fmt: skip
 _PER_RESOURCE = ("free_devices", "total_devices", "device_gpu", "max_per_container", "divisible_pool")
 
 
@@ -107,9 +102,8 @@ class NodeArrays:
         for name in _PER_RESOURCE:
             getattr(self, name)[:, row] = 0
         for resource, pool in zip(pools, spec.pools, strict=True):
-            self.free_devices[resource, row] = self.total_devices[resource, row] = min(
-                pool.total, MOST_DEVICES
-            )
+            total = min(pool.total, MOST_DEVICES)
+            self.free_devices[resource, row] = self.total_devices[resource, row] = total
             self.max_per_container[resource, row] = min(pool.most, MOST_DEVICES)
             self.divisible_pool[resource, row] = spec.is_divisible(pool)
             memory = spec.gpus[pool.gpus[0]].memory_mib if pool.gpus else 0

@@ -14,7 +14,6 @@ from packing.fleet.fit_kernels import enough, share_fits, share_mib
 from packing.jit import F4, I1, I2, I4, I8, U1, Float32Array2D, UInt8Array2D, kernel, read, record_type, write
 from packing.model.reasons import Reason
 
-_UNKNOWN_NODE = int(Reason.UNKNOWN_NODE)
 _OVERCOMMITTED = int(Reason.OVERCOMMITTED)
 _NO_SUCH_RESOURCE = int(Reason.NO_SUCH_RESOURCE)
 _WRONG_MODEL = int(Reason.WRONG_MODEL)
@@ -103,6 +102,7 @@ def island_reasons(
     """Overlay the reasons of ``count`` shares that must be in one NVLink island, on nodes that place their
     GPUs one by one: ``placed`` (N,). ``island`` (G, N) is the lowest GPU of a GPU's island. Scratch, (G,) by
     island: GPUs that can take a share now (``fitting``) and when empty (``ever``)."""
+    capacity, need = np.float32(-1), np.float32(0)
     for n in range(reasons.size):
         if placed[n] == 0 or reasons[n] == _NO_SUCH_RESOURCE:
             continue
@@ -110,8 +110,9 @@ def island_reasons(
         ever[:] = 0
         most_now, most_ever = 0, 0
         for g in range(island.shape[0]):
-            capacity = gpus.memory_capacity[g, n]
-            need = share_mib(capacity, memory_mib, memory_milli)
+            if gpus.memory_capacity[g, n] != capacity:  # rarely
+                capacity = gpus.memory_capacity[g, n]
+                need = share_mib(capacity, memory_mib, memory_milli)
             if share_fits(gpus.shareable[g, n], gpus.compute_capacity[g, n], capacity, compute_milli, need):
                 first = island[g, n]
                 ever[first] += 1
@@ -134,9 +135,8 @@ def standing_reasons(model, allowed, max_island, island, overcommitted, blocked,
     device plugin is soon free again, so it is the reason only if there is no other.
     """
     for n in range(reasons.size):
-        code = (
-            _ISLAND_TOO_SMALL if (max_island[n] < island) & (reasons[n] != _NO_SUCH_RESOURCE) else reasons[n]
-        )
+        too_small = (max_island[n] < island) & (reasons[n] != _NO_SUCH_RESOURCE)
+        code = _ISLAND_TOO_SMALL if too_small else reasons[n]
         code = _WRONG_MODEL if (allowed[model[n]] == 0) & (code != _NO_SUCH_RESOURCE) else code
         code = _OVERCOMMITTED if overcommitted[n] else code
         passes = (blocked[n] == 0) | ((blocked[n] == _PLUGIN_BUSY) & (code != 0))

@@ -1,7 +1,5 @@
 """The rules of what fits, each in one place: parts of the feasibility kernels and of the cost kernels."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from packing.jit import inlined

@@ -51,8 +51,9 @@ class Fleet:
         self.replaced = 0
         self.last_reasons: tuple[Request, int, npt.NDArray[np.int8]] | None = None
         """What ``feasibility.reasons_for`` answered last: prioritize asks what filter has just asked."""
+        self.usage: dict[int, NodeUsage] = {}
+        """What is taken of the node of each row."""
         self._vacant: list[int] = []
-        self._usage: dict[int, NodeUsage] = {}
         self._assumed: defaultdict[int, list[Allocation]] = defaultdict(list)  # by row, of ``holding``
 
     @property
@@ -69,15 +70,20 @@ class Fleet:
         if len(spec.gpus) > MOST_GPUS:
             raise TooMany(f"{len(spec.gpus)} GPUs on one node, more than {MOST_GPUS}")
         sharing = self.names.number_sharing_resource(spec.sharing_resource)
-        kind = self.names.number_kind((spec.model, spec.product, spec.mode), self._kinds_in_use)
-        pools = self.names.number_resources([pool.resource for pool in spec.pools], self._resources_in_use)
-        row = self.rows.get(spec.name)
-        if row is None:
+        kind = self.names.number_kind(
+            (spec.model, spec.product, spec.mode),
+            lambda: {int(self.arrays.model[row]) for row in self.rows.values()},
+        )
+        pools = self.names.number_resources(
+            [pool.resource for pool in spec.pools],
+            lambda: {pool.resource for spec in self.specs if spec for pool in spec.pools},
+        )
+        if (row := self.rows.get(spec.name)) is None:
             row = self._new_row(spec.name)
         self.arrays.reserve_gpus(len(spec.gpus))
         self.arrays.reserve_resources(self.names.resource_count)
         self._replace(row, spec, pools)
-        self.specs[row], self._usage[row] = spec, NodeUsage(spec, pools)
+        self.specs[row], self.usage[row] = spec, NodeUsage(spec, pools)
         self.gpu_of_uuid |= {gpu.uuid: (g, row) for g, gpu in enumerate(spec.gpus) if gpu.uuid}
         self.arrays.sharing[row], self.arrays.model[row] = sharing, kind
         return row
@@ -87,7 +93,7 @@ class Fleet:
         row = self.rows.pop(name)
         self._replace(row, NodeSpec(name, 0, 0, blocked=Reason.UNKNOWN_NODE), [])
         self.specs[row] = None
-        del self._usage[row]
+        del self.usage[row]
         self._vacant.append(row)
 
     def block(self, row: int, reason: Reason) -> None:
@@ -100,10 +106,6 @@ class Fleet:
         """Note that a node changed, for everything that is derived from it."""
         self.arrays.generation[row] += 1
         self.changes += 1
-
-    def usage(self, row: int) -> NodeUsage:
-        """What is taken of a node. Raises KeyError for a row without one."""
-        return self._usage[row]
 
     def take(self, held: Allocation) -> None:
         """Take an allocation, even beyond what is free: then the node counts as over-committed."""
@@ -167,23 +169,17 @@ class Fleet:
         self.replaced += 1
         self.touch(row)
 
-    def _kinds_in_use(self) -> set[int]:
-        return {int(self.arrays.model[row]) for row in self.rows.values()}
-
-    def _resources_in_use(self) -> set[str]:
-        return {pool.resource for spec in self.specs if spec for pool in spec.pools}
-
     def _move(self, held: Allocation, sign: int) -> None:
-        row, arrays, usage = held.row, self.arrays, self._usage[held.row]
+        row, arrays, usage = held.row, self.arrays, self.usage[held.row]
         for gpu in usage.add(held, sign):
             arrays.compute[gpu, row], arrays.memory[gpu, row] = usage.free_on_gpu(gpu)
         arrays.write_cpu_and_memory(row, *usage.free_cpu_and_memory())
         if held.devices:
             for resource, free in usage.free_devices():
                 arrays.free_devices[resource, row] = free
+        for gpu, *_ in held.shares:
+            arrays.share_slots[gpu, row] -= sign
         if held.shares:
-            for gpu, *_ in held.shares:
-                arrays.share_slots[gpu, row] -= sign
             self._count_untouched(row)
         if held.devices or held.shares:
             arrays.pods_by_gpu_count[_gpu_count(held, arrays.device_gpu), row] += sign
@@ -205,12 +201,10 @@ class Fleet:
 
     def _note_overcommitment(self, row: int) -> None:
         """Note whether more of a GPU or a pool is taken than there is, apart from nominated pods."""
-        assumed, arrays = self._assumed[row], self.arrays
+        assumed, a = self._assumed[row], self.arrays
         for allocation in assumed:
             self._move(allocation, -1)
-        kernels.note_overcommitment(
-            row, arrays.compute, arrays.memory, arrays.free_devices, arrays.overcommitted
-        )
+        kernels.note_overcommitment(row, a.compute, a.memory, a.free_devices, a.overcommitted)
         for allocation in assumed:
             self._move(allocation, +1)
 

@@ -52,7 +52,11 @@ class Names:
         missing = [name for name in dict.fromkeys(names) if name not in self.resources]
         if missing:
             if len(self.resources) + len(missing) > MOST_RESOURCES:
-                self._forget_resources(in_use() | set(names), len(missing))
+                keep = in_use() | set(names)
+                kept = {name: index for name, index in self.resources.items() if name in keep}
+                if len(kept) + len(missing) > MOST_RESOURCES:
+                    raise TooMany(f"nodes advertise more than {MOST_RESOURCES} different resources")
+                self.resources = kept
             vacant = sorted(set(range(self.resource_count)) - {*self.resources.values()})
             vacant += range(self.resource_count, self.resource_count + len(missing) - len(vacant))
             self.resource_count = max(self.resource_count, *(number + 1 for number in vacant))
@@ -73,7 +77,9 @@ class Names:
         """The number of a kind of GPU; ``in_use`` are the numbers that nodes have. Raises TooMany."""
         if kind not in self._kinds:
             if len(self._kinds) >= MOST_KINDS:
-                self._forget_kinds(in_use() | {0})
+                if len(keep := in_use() | {0}) >= MOST_KINDS:
+                    raise TooMany(f"nodes have more than {MOST_KINDS} different GPUs")
+                self._kinds = {kind: index for kind, index in self._kinds.items() if index in keep}
             self._kinds[kind] = index = min(set(range(len(self._kinds) + 1)) - {*self._kinds.values()})
             at = slice(index, index + 1)  # the place of a forgotten kind, or the end
             self.model_names[at], self.products[at], self.modes[at] = [kind[0]], [kind[1]], [kind[2]]
@@ -92,17 +98,6 @@ class Names:
             found = np.array([_allows(request, *kind) for kind in kinds], np.uint8)
             self._allowed[key] = found
         return found
-
-    def _forget_resources(self, keep: set[str], missing: int) -> None:
-        kept = {name: index for name, index in self.resources.items() if name in keep}
-        if len(kept) + missing > MOST_RESOURCES:
-            raise TooMany(f"nodes advertise more than {MOST_RESOURCES} different resources")
-        self.resources = kept
-
-    def _forget_kinds(self, in_use: set[int]) -> None:
-        if len(in_use) >= MOST_KINDS:
-            raise TooMany(f"nodes have more than {MOST_KINDS} different GPUs")
-        self._kinds = {kind: index for kind, index in self._kinds.items() if index in in_use}
 
 
 def _allows(request: Request, model: str | None, product: str, mode: str) -> bool:

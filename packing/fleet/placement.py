@@ -23,7 +23,7 @@ def allocation_of(fleet: Fleet, row: int, request: Request, gpus: Sequence[int] 
     if spec is None:
         return Allocation(row, request.cpu_milli, request.memory_bytes)
     request = resolve_on(spec, request)
-    part, usage = request.shares, fleet.usage(row)
+    part, usage = request.shares, fleet.usage[row]
     owned = {pool.resource for pool in spec.pools}
     devices = tuple((fleet.names.resources[name], count) for name, count in request.devices if name in owned)
     shares = tuple((g, part.compute_milli, share_mib(fleet, row, g, part)) for g in gpus) if part else ()

@@ -11,10 +11,10 @@ import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import resources
+from typing import Any
 
 _PROFILE = re.compile(r"(\d{1,2})g\.(\d{1,4})gb([\w.+-]{0,32})", re.ASCII)
 _PRODUCT_PROFILE = re.compile(r"INVALID|\d{1,2}g\.\d{1,4}gb[A-Za-z0-9.-]{0,32}", re.ASCII)
-_SHARED = "-SHARED"
 _LONGEST = 128
 """Characters of a product label that are parsed. The API server allows 63."""
 
@@ -36,7 +36,6 @@ class Geometry:
     geometry the seven compute slices are then always enough (the tests enumerate all sets).
     """
 
-    name: str
     compute_slices: int
     memory_slices: int
     placements: tuple[Placement, ...]
@@ -78,7 +77,7 @@ class Product:
 def parse_product(label: str) -> Product:
     """Split a product label into model, MIG profile and sharing (GFD, internal/lm/resource.go)."""
     label = label[:_LONGEST]
-    rest = label.removesuffix(_SHARED)
+    rest = label.removesuffix("-SHARED")
     base, mig, profile = rest.rpartition("-MIG-")
     if mig and _PRODUCT_PROFILE.fullmatch(profile):
         return Product(base, profile, rest != label)
@@ -114,25 +113,13 @@ def find_model(product: str) -> Model | None:
 def models() -> tuple[Model, ...]:
     """All models of the catalogue, in file order."""
     data = json.loads(resources.files("packing").joinpath("data/gpus.json").read_text())
-    geometries = {name: _geometry(name, entry) for name, entry in data["geometries"].items()}
+    geometries = {name: _geometry(entry) for name, entry in data["geometries"].items()}
     return tuple(
-        Model(
-            name=entry["name"],
-            product=re.compile(entry["product"]),
-            memory_mib=entry["memory_mib"],
-            island=entry["island"],
-            geometry=geometries.get(entry["mig"]),
-        )
-        for entry in data["models"]
+        Model(m["name"], re.compile(m["product"]), m["memory_mib"], m["island"], geometries.get(m["mig"]))
+        for m in data["models"]
     )
 
 
-def _geometry(name: str, entry: dict[str, object]) -> Geometry:
-    placements = entry["placements"]
-    assert isinstance(placements, list)
-    return Geometry(
-        name,
-        int(str(entry["compute_slices"])),
-        int(str(entry["memory_slices"])),
-        tuple(Placement(p["compute"], p["size"], tuple(p["starts"])) for p in placements),
-    )
+def _geometry(entry: dict[str, Any]) -> Geometry:
+    placements = tuple(Placement(p["compute"], p["size"], tuple(p["starts"])) for p in entry["placements"])
+    return Geometry(entry["compute_slices"], entry["memory_slices"], placements)

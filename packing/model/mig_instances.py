@@ -8,7 +8,8 @@ the largest instance that still finds a window, and a share fits if that is larg
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 
 Instances = tuple["Instance", ...]
 """The kinds of instances of a GPU, the smallest first, by memory."""
@@ -32,11 +33,7 @@ def window(start: int, size: int) -> int:
 
 def every_slice(instances: Instances) -> int:
     """The mask of all slices that any instance may take."""
-    mask = 0
-    for instance in instances:
-        for window_mask in instance.windows:
-            mask |= window_mask
-    return mask
+    return reduce(or_, (mask for instance in instances for mask in instance.windows), 0)
 
 
 @lru_cache(maxsize=4096)

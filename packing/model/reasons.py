@@ -17,9 +17,7 @@ class Reason(IntEnum):
 
     def __new__(cls, code: int, text: str = "", eviction_helps: bool = False) -> Reason:
         member = int.__new__(cls, code)
-        member._value_ = code
-        member.text = text
-        member.eviction_helps = eviction_helps
+        member._value_, member.text, member.eviction_helps = code, text, eviction_helps
         return member
 
     FITS = 0, "fits"

@@ -17,8 +17,6 @@ MOST = (1 << 63) - 1
 """More CPU milli or bytes of memory than this count as this many; it is the largest Kubernetes quantity."""
 MOST_DEVICES = 1 << 30
 """More GPUs, devices, or MiB of one GPU than this count as this many: no node has them."""
-_MIB = 20
-"""Bits of a MiB in bytes."""
 
 
 def share_memory_mib(gpu_mib: int, memory_mib: int, memory_milli: int) -> int:
@@ -112,11 +110,10 @@ class ModelName:
 
     def found_in(self, text: ModelText) -> bool:
         """Whether a text contains the name."""
-        at = text.letters.find(self.letters)
-        while at >= 0:
+        at = -1
+        while (at := text.letters.find(self.letters, at + 1)) >= 0:
             if self._matches_at(text, at):
                 return True
-            at = text.letters.find(self.letters, at + 1)
         return False
 
     def _matches_at(self, text: ModelText, start: int) -> bool:
@@ -225,7 +222,7 @@ class Request(_Hashed):
     @property
     def memory_mib(self) -> int:
         """Memory of the pod in MiB, rounded up."""
-        return -(-self.memory_bytes >> _MIB)
+        return -(-self.memory_bytes >> 20)
 
     @property
     def gpus(self) -> int:

@@ -14,8 +14,7 @@ import numpy as np
 
 from packing.cost.cost_cache import CostCache, gpus_in
 from packing.cost.demand import Demand, Mix, by_pods
-from packing.cost.kernel_args import CachedCost
-from packing.cost.slots import mix_types
+from packing.cost.kernel_args import CachedCost, mix_types
 from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
 from packing.jit import checked
@@ -53,19 +52,19 @@ class Fgd:
         """There are no prices."""
 
     def cost(self, fleet: Fleet, request: Request) -> Floats:
-        return self._row(fleet, request).cost
+        return self._costs(fleet, request).cost
 
     def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
         """The GPU with the best score; for several GPUs, or if the request names UUIDs, the tightest."""
         if request.uuids is not ANY:
             return tightest(fleet, request, row)
-        return gpus_in(int(self._row(fleet, request).gpus[row]))
+        return gpus_in(int(self._costs(fleet, request).gpus[row]))
 
     def terms(self, fleet: Fleet, request: Request, row: int) -> dict[str, float]:
         """The rise of the unusable GPU, from which the score is computed."""
-        return {"unusable GPU": float(self._row(fleet, request).terms[0, row])}
+        return {"unusable GPU": float(self._costs(fleet, request).terms[0, row])}
 
-    def _row(self, fleet: Fleet, request: Request) -> CachedCost:
+    def _costs(self, fleet: Fleet, request: Request) -> CachedCost:
         if (cached := self._cache.current(fleet, request)) is not None:
             return cached
         if self._fleet_mix is None or self._fleet_mix.layout != fleet.layout:

@@ -12,8 +12,6 @@ from packing.cost.kernel_args import (
     CPU,
     ISLAND,
     MAX_PER_GPU,
-    SHARE_MIB,
-    SHARE_MILLI,
     CachedCost,
     MixTypes,
     Nodes,
@@ -32,6 +30,7 @@ from packing.cost.node_kernels import (
     shares_on_node,
     tightest_gpus,
 )
+from packing.cost.slot_kernels import needed_mib
 from packing.jit import Float32Array, Float32Array2D, inlined, record_kernel
 
 
@@ -53,7 +52,7 @@ def _unusable(n, cpu, model, types, frequency, gpu):
         too_small, fitting = 0.0, 0
         if amounts[MAX_PER_GPU, t] > 0 and cpu >= amounts[CPU, t] and types.allowed[model[n], t] > 0:
             for g in range(gpu.shape[1]):
-                need = amounts[SHARE_MIB, t] + amounts[SHARE_MILLI, t] * gpu[CAPACITY, g] / np.float32(1000)
+                need = needed_mib(t, gpu[CAPACITY, g], amounts)
                 fits = gpu[FREE_COMPUTE, g] >= amounts[COMPUTE, t] and gpu[FREE_MEMORY, g] >= need
                 fitting += fits
                 too_small += 0.0 if fits else gpu[FREE, g]

@@ -10,13 +10,12 @@ from packing.model.request import WHOLE, Request
 
 def tightest(fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
     """The fitting GPUs with the least free, lowest index on ties; () if the node places no shares."""
-    return _first(fleet, request, row, sorted(fitting(fleet, request, row)))
+    return _first(fleet, request, row, 1)
 
 
 def freest(fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
     """The fitting GPUs with the most free, lowest index on ties; () if the node places no shares."""
-    ranked = sorted(fitting(fleet, request, row), key=lambda free_gpu: (-free_gpu[0], free_gpu[1]))
-    return _first(fleet, request, row, ranked)
+    return _first(fleet, request, row, -1)
 
 
 def fitting(fleet: Fleet, request: Request, row: int) -> list[tuple[float, int]]:
@@ -33,7 +32,8 @@ def fitting(fleet: Fleet, request: Request, row: int) -> list[tuple[float, int]]
     return [(compute[g] / WHOLE / 2 + memory[g] / max(1, spec.gpus[g].memory_mib) / 2, g) for g in gpus]
 
 
-def _first(fleet: Fleet, request: Request, row: int, ranked: list[tuple[float, int]]) -> tuple[int, ...]:
-    """As many of the ranked GPUs as the request needs on this node."""
+def _first(fleet: Fleet, request: Request, row: int, sign: int) -> tuple[int, ...]:
+    """As many GPUs as the request needs on this node, ordered by ``sign`` x the free part."""
     shares = placed_shares(fleet, row, request)
+    ranked = sorted((sign * free, gpu) for free, gpu in fitting(fleet, request, row))
     return tuple(gpu for _, gpu in ranked[: shares.count]) if shares else ()

@@ -20,29 +20,22 @@ class Policy(Protocol):
 
         The array may belong to the policy, which overwrites it at the next call.
         """
-        ...
 
     def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
         """Indices of the GPUs that the request's shares take on a node where it fits; () without shares."""
-        ...
 
     def terms(self, fleet: Fleet, request: Request, row: int) -> dict[str, float]:
         """The parts of the cost on one node, for reports; they add up to the cost except for rounding."""
-        ...
 
     def observe(self, request: Request) -> None:
         """Learn from the arrival of a pod; called once per pod."""
-        ...
 
     def plan(self, fleet: Fleet) -> Callable[[], object]:
         """A function that computes new tables from what was learnt. It uses no shared state, so it may run
         in a thread."""
-        ...
 
     def adopt(self, fleet: Fleet, tables: object) -> None:
         """Replace the tables by those that a plan computed, and price them against the fleet."""
-        ...
 
     def refresh(self, fleet: Fleet) -> None:
         """Update the prices to the fleet as it is now. ``Upkeep`` says when."""
-        ...

@@ -92,19 +92,19 @@ class InventoryPolicy:
             self._cache.forget()
 
     def cost(self, fleet: Fleet, request: Request) -> Floats:
-        return self._row(fleet, request).cost
+        return self._costs(fleet, request).cost
 
     def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
         """The GPU whose share costs least; for several GPUs, or if the request names UUIDs, the tightest."""
         if request.uuids is not ANY:
             return tightest(fleet, request, row)
-        return gpus_in(int(self._row(fleet, request).gpus[row]))
+        return gpus_in(int(self._costs(fleet, request).gpus[row]))
 
     def terms(self, fleet: Fleet, request: Request, row: int) -> dict[str, float]:
-        slots, fill, stranding = self._row(fleet, request).terms[:, row].tolist()
+        slots, fill, stranding = self._costs(fleet, request).terms[:, row].tolist()
         return {"slots": slots, "fill": fill, "stranding": stranding}
 
-    def _row(self, fleet: Fleet, request: Request) -> CachedCost:
+    def _costs(self, fleet: Fleet, request: Request) -> CachedCost:
         """The request's costs, computed again for the nodes that changed since its last call."""
         if (cached := self._cache.current(fleet, request)) is not None:
             return cached

@@ -12,10 +12,8 @@ from packing.model.request import WHOLE
 
 def free_parts(fleet: Fleet) -> Floats:
     """Free part of each GPU (G, N) in GPUs, the mean of compute and memory; 0 where the node has no GPU."""
-    parts = (
-        fleet.arrays.compute / WHOLE + fleet.arrays.memory / np.maximum(fleet.arrays.memory_capacity, 1)
-    ) / 2
-    return parts.astype(np.float32)
+    memory = fleet.arrays.memory / np.maximum(fleet.arrays.memory_capacity, 1)
+    return ((fleet.arrays.compute / WHOLE + memory) / 2).astype(np.float32)
 
 
 def whole_parts(fleet: Fleet) -> Floats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,26 +25,20 @@ def _fgd(mix: Mix | None = None, *, prior: Mix | None = None, minimum_milli: int
     return Fgd(mix, Demand(prior=prior))
 
 
-def _baseline(name: str) -> Callable[..., Policy]:
-    def make(mix: Mix | None = None, *, prior: Mix | None = None, minimum_milli: int = 0) -> Policy:
-        from packing.policies.baselines.by_name import BASELINES
+def _baseline(name: str, mix: object = None, *, prior: object = None, minimum_milli: int = 0) -> Policy:
+    from packing.policies.baselines.by_name import BASELINES
 
-        return BASELINES[name]()
-
-    return make
+    return BASELINES[name]()
 
 
+_BASELINES = [
+    *["best-fit", "dot-product", "least-squares", "gpu-packing", "gpu-clustering"],
+    *["most-allocated", "least-allocated", "first-fit"],
+]
 POLICIES: dict[str, Callable[..., Policy]] = {
     "inventory": _inventory,
     "fgd": _fgd,
-    "best-fit": _baseline("best-fit"),
-    "dot-product": _baseline("dot-product"),
-    "least-squares": _baseline("least-squares"),
-    "gpu-packing": _baseline("gpu-packing"),
-    "gpu-clustering": _baseline("gpu-clustering"),
-    "most-allocated": _baseline("most-allocated"),
-    "least-allocated": _baseline("least-allocated"),
-    "first-fit": _baseline("first-fit"),
+    **{name: partial(_baseline, name) for name in _BASELINES},
 }
 """Name in the settings and on the command line -> function that makes the policy; the first is the default.
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from packing.fleet.arrays import Floats
+from packing.fleet.arrays import Floats, Longs
 from packing.replay.pick_node_kernels import lowest
 
 _ALL = 1 << 30
@@ -18,9 +17,7 @@ class NodePicker:
     node in ``order`` or, if ``ties`` is given, to a random one.
     """
 
-    def __init__(
-        self, order: npt.NDArray[np.int64], *, sample: int = 0, ties: np.random.Generator | None = None
-    ) -> None:
+    def __init__(self, order: Longs, *, sample: int = 0, ties: np.random.Generator | None = None) -> None:
         self._order, self._sample, self._ties = order, sample or _ALL, ties
         self._start = 0
         self._found = np.zeros(2, np.int64)

@@ -1,7 +1,5 @@
 """The search of ``pick_node.py`` for the node of least cost."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from packing.jit import F4, I8, kernel, read, write
@@ -28,9 +26,8 @@ def lowest(cost, order, start, limit, luck, found):
         elif cost[row] == cost[best]:
             ties += 1
             state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
-            if (luck >= 0 and (state >> np.uint64(33)) % np.uint64(ties) == 0) or (
-                luck < 0 and rank < best_rank
-            ):
+            drawn = (state >> np.uint64(33)) % np.uint64(ties) == 0
+            if drawn if luck >= 0 else rank < best_rank:
                 best, best_rank = row, rank
         if seen >= limit:
             break

@@ -10,14 +10,12 @@ import heapq
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from packing.fleet.arrays import Doubles
 from packing.fleet.node_usage import Allocation
 from packing.model.request import Request
 from packing.replay.placer import Placer
 from packing.replay.trace import gpus_of
-
-Doubles = npt.NDArray[np.float64]
 
 
 class _Queue:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from packing.fleet.arrays import Doubles, Longs
 from packing.fleet.fleet import Fleet
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Request
@@ -24,14 +26,19 @@ ARRIVING = 1.3
 KNEE = 0.01
 """Part of the capacity that has been dropped at the knee of a filling."""
 
-Doubles = npt.NDArray[np.float64]
+
+class FillPoint(NamedTuple):
+    """Allocated GPU in per cent of capacity, and pods dropped so far."""
+
+    allocation: float
+    failed_pods: int
 
 
 @dataclass(frozen=True, slots=True)
 class Filling:
     """For each arrival, in order: the row that it got (-1: dropped), and the GPUs that it asked for."""
 
-    rows: npt.NDArray[np.int64]
+    rows: Longs
     gpus: Doubles
 
     def at(self, capacity: float, arrival: float) -> FillPoint:
@@ -60,14 +67,6 @@ class Filling:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class FillPoint:
-    """Allocated GPU in per cent of capacity, and pods dropped so far."""
-
-    allocation: float
-    failed_pods: int
-
-
 def arrivals_at(arrived: Doubles, capacity: float, arrival: float) -> npt.NDArray[np.intp]:
     """Indices of the arrivals over which the figures at ``arrival`` x ``capacity`` are averaged; ``arrived``
     (P,) is the GPU that has arrived so far. If no arrival rounds to it, the first one beyond, or the last."""
@@ -81,7 +80,7 @@ def arrivals(requests: Sequence[Request], capacity: float, ratio: float, seed: i
     """Indices of the requests in order of arrival, which ask for about ``ratio`` x ``capacity`` GPUs."""
     rng = np.random.default_rng(seed)
     gpus = np.array([gpus_of(request) for request in requests])
-    per_share = np.array([gpus_of(request) / max(1, _count(request)) for request in requests])
+    per_share = np.array([gpus_of(r) / (r.shares.count if r.shares else 1) for r in requests])
     order: list[int] = rng.permutation(len(requests)).tolist()
     total, limit = float(gpus.sum()), ratio * capacity
     if total >= limit:
@@ -123,10 +122,6 @@ def build_fleet(nodes: Sequence[NodeSpec]) -> Fleet:
 def gpus_of(request: Request) -> float:
     """GPUs that a request of a trace asks for, shares as parts."""
     return request.shares.count * request.shares.compute_milli / 1000 if request.shares else 0.0
-
-
-def _count(request: Request) -> int:
-    return request.shares.count if request.shares else 0
 
 
 def _thinned(order: list[int], gpus: Doubles, excess: float, rng: np.random.Generator) -> list[int]:

@@ -1,7 +1,5 @@
 """The offline bound: never below what can be packed, and close to it where that is known."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import product
 
@@ -71,8 +69,7 @@ def best_packing(nodes, asked):
         place(i + 1, fleet, used)
         count = asked[i].shares.count if asked[i].shares else 0
         for row in np.flatnonzero(reasons_for(fleet, asked[i])[: len(nodes)] == 0):
-            fitting = [g for g in range(len(nodes[row].gpus))]
-            for gpus in product(fitting, repeat=count):
+            for gpus in product(range(len(nodes[row].gpus)), repeat=count):
                 milli = asked[i].shares.compute_milli if count else 0
                 if len(set(gpus)) == count and all(fleet.arrays.compute[g, row] >= milli for g in gpus):
                     held = allocation_of(fleet, int(row), asked[i], gpus)

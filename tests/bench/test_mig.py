@@ -1,7 +1,7 @@
 """MIG tables by mask agree with brute force, and instances never overlap."""
 
 from functools import reduce
-from itertools import combinations
+from itertools import chain, combinations
 from operator import or_
 
 import numpy as np
@@ -34,13 +34,10 @@ def geometries(draw):
 def layouts(windows):
     """Every set of disjoint windows, the slow way: (mask, profiles)."""
     flat = [(t, window) for t, starts in enumerate(windows.starts) for window in starts]
-    for size in range(len(flat) + 1):
-        for chosen in combinations(flat, size):
-            mask = 0
-            for _, window in chosen:
-                mask |= window
-            if mask.bit_count() == sum(window.bit_count() for _, window in chosen):
-                yield mask, [t for t, _ in chosen]
+    for chosen in chain.from_iterable(combinations(flat, size) for size in range(len(flat) + 1)):
+        mask = reduce(or_, (window for _, window in chosen), 0)
+        if mask.bit_count() == sum(window.bit_count() for _, window in chosen):
+            yield mask, [t for t, _ in chosen]
 
 
 @settings(max_examples=40, deadline=None)

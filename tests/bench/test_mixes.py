@@ -13,6 +13,7 @@ from extender.replay.traces import BadInput
 from packing.model.gpu_catalogue import find_model
 
 COMPUTE = (1, 2, 3, 4, 7)
+A100 = MigMasks.of(find_model("NVIDIA-A100-SXM4-80GB").geometry, COMPUTE)
 
 
 @pytest.mark.parametrize(
@@ -45,12 +46,8 @@ def test_mixes_of_both_kinds(tmp_path):
         read_mixes(path)
 
 
-def windows():
-    return MigMasks.of(find_model("NVIDIA-A100-SXM4-80GB").geometry, COMPUTE)
-
-
 def test_no_packing_beats_the_bound():
-    mix = ProfileMix("m", windows(), COMPUTE, np.full(5, 0.2), gpus=8)
+    mix = ProfileMix("m", A100, COMPUTE, np.full(5, 0.2), gpus=8)
     for policy in ("inventory", "fgd", "best-fit", "mfi"):
         for seed in range(3):
             figures = fill_mix(mix, policy, load=1.2, seed=seed)
@@ -62,7 +59,7 @@ def test_no_packing_beats_the_bound():
 
 
 def test_departures_give_everything_back():
-    mix = ProfileMix("m", windows(), COMPUTE, np.full(5, 0.2), gpus=2)
+    mix = ProfileMix("m", A100, COMPUTE, np.full(5, 0.2), gpus=2)
     host = mix.host("inventory")
     held = [host.place(kind) for kind in (0, 1, 2, 4)]
     assert all(held)

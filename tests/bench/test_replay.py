@@ -51,10 +51,7 @@ def test_the_bound_has_rows_of_its_own_that_no_policy_exceeds(files, capsys):
 @pytest.mark.parametrize(
     "more",
     [
-        ["--mix", "known"],
-        ["--ties", "random"],
-        ["--node-order", "shuffle"],
-        ["--sample", "1"],
+        *[["--mix", "known"], ["--ties", "random"], ["--node-order", "shuffle"], ["--sample", "1"]],
         ["--scores", "0-10", "--ties", "random"],
     ],
 )
@@ -86,14 +83,9 @@ def test_bad_usage_is_one_line_and_code_2(files, capsys):
 @pytest.mark.parametrize(
     "more",
     [
-        *[["--policy", "best"], ["--seeds", "x"], ["--arrival", "0"], ["--arrival", "nan"]],
-        *[
-            ["--arrival", "1;2"],
-            ["--sample", "-1"],
-            ["--ties", "some"],
-            ["--departures"],
-            ["--policy", "mfi"],
-        ],
+        *[["--policy", "best"], ["--policy", "mfi"], ["--ties", "some"], ["--departures"]],
+        *[["--arrival", "0"], ["--arrival", "nan"], ["--arrival", "1;2"]],
+        *[["--seeds", "x"], ["--sample", "-1"]],
     ],
 )
 def test_options_that_make_no_sense_stop_before_anything_runs(files, more):

@@ -10,16 +10,5 @@ from packing.policies.baselines.gpu_packing import GpuPacking
 from packing.policies.baselines.least_squares import LeastSquares
 from packing.policies.baselines.simple import FirstFit, LeastAllocated, MostAllocated
 
-BASELINES: dict[str, type[Baseline]] = {
-    policy.name: policy
-    for policy in (
-        BestFit,
-        DotProduct,
-        GpuClustering,
-        GpuPacking,
-        LeastSquares,
-        FirstFit,
-        LeastAllocated,
-        MostAllocated,
-    )
-}
+_ALL = BestFit, DotProduct, GpuClustering, GpuPacking, LeastSquares, FirstFit, LeastAllocated, MostAllocated
+BASELINES: dict[str, type[Baseline]] = {policy.name: policy for policy in _ALL}

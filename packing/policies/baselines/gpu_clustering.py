@@ -44,9 +44,8 @@ class GpuClustering(Baseline):
 def _kind(fleet: Fleet, request: Request) -> npt.NDArray[np.int64]:
     """Row of ``pods_by_gpu_count`` for each node (N,): one resource may be a whole GPU on one node and a part
     of a GPU on another."""
-    whole = np.full(
-        fleet.arrays.capacity, request.shares is not None and request.shares.compute_milli >= WHOLE
-    )
+    part = request.shares
+    whole = np.full(fleet.arrays.capacity, part is not None and part.compute_milli >= WHOLE)
     for name, _ in request.devices:
         if name in fleet.names.resources:
             whole |= fleet.arrays.device_gpu[fleet.names.resources[name]] > ALMOST_WHOLE

@@ -128,7 +128,7 @@ def test_two_devices_of_one_gpu_are_two_instances():
     )
     state.apply([Upserted(two)])
     assert not state.problems
-    assert state.fleet.usage(state.fleet.rows[ON]).slices(0) == window(5, 2)
+    assert state.fleet.usage[state.fleet.rows[ON]].slices(0) == window(5, 2)
     view = view_node(state, ON, 0.0)
     assert view is not None
     assert (view.gpus[0].taken_slices, view.gpus[0].free_memory_mib) == ((5, 6), 19_968)
@@ -163,7 +163,7 @@ def test_nominated_pods_get_different_slices():
         assert why(state, asking("asking", (1, 4000, 0)), ON) is Reason.FITS
         state.apply([Upserted(replace(asking(f"n{number}", (1, 4000, 0)), nominated_node=ON))])
     assert why(state, asking("asking", (1, 4000, 0)), ON) is Reason.NO_FREE_GPUS
-    assert not state.fleet.usage(state.fleet.rows[ON]).slices(0)
+    assert not state.fleet.usage[state.fleet.rows[ON]].slices(0)
 
 
 def test_two_pods_on_one_slice_close_the_node():

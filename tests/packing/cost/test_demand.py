@@ -1,11 +1,7 @@
 """The demand keeps the most frequent requests."""
 
-from __future__ import annotations
-
 from packing.cost.demand import MOST_TYPES, Demand
-from packing.model.request import (
-    Request,
-)
+from packing.model.request import Request
 
 GPU = "nvidia.com/gpu"
 

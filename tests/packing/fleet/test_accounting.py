@@ -17,27 +17,18 @@ from packing.fleet.placement import allocation_of, freest_gpus, share_mib
 from packing.model.mig_instances import Instance, window
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
-from packing.model.request import (
-    MOST,
-    MOST_DEVICES,
-    NameFilter,
-    Request,
-    Shares,
-    whole_gpus,
-)
+from packing.model.request import MOST, MOST_DEVICES, NameFilter, Request, Shares, whole_gpus
 from packing.policies.inventory import InventoryPolicy, Tables
 from packing.policies.registry import POLICIES
 
-from .builders import GIB, GPU, MIB, MIG, arrays_of, counted_node, divisible_node, why
+from .builders import GIB, GPU, MIB, MIG, arrays_of, counted_node, divisible_node, fleet_of, why
 
 
 def everything() -> NodeSpec:
     """Two divisible GPUs, two that a plugin counts as whole ones and as MIG instances, and one that is
     divided into MIG instances on demand."""
-    small, large = (
-        Instance("1g", 142, 10_000, tuple(window(i, 1) for i in range(7))),
-        Instance("4g", 571, 40_000, (window(0, 4),)),
-    )
+    small = Instance("1g", 142, 10_000, tuple(window(i, 1) for i in range(7)))
+    large = Instance("4g", 571, 40_000, (window(0, 4),))
     cards = (*[Gpu(MIB, True)] * 2, *[Gpu(MIB)] * 2, Gpu(40_000, True, 571, instances=(small, large)))
     pools = Pool(GPU, 2, (2, 3), 1000, MIB), Pool(MIG, 7, (3,), 142, 10_000, each=(7,))
     return NodeSpec("n", 64_000, 512 * GIB, cards, pools, sharing_resource="share")
@@ -85,8 +76,7 @@ def test_arrays_depend_on_what_is_held_and_on_nothing_else(steps):
 
 
 def test_huge_pods_that_come_and_go_leave_no_trace():
-    fleet = Fleet()
-    row = fleet.put(counted_node())
+    fleet, row = fleet_of(counted_node()), 0
     huge_one = allocation_of(fleet, row, Request(2**60 + 1, 2**62 + 1, devices=((GPU, 2**40),)))
     small = allocation_of(fleet, row, Request(3, 5, devices=((GPU, 1),)))
     for one in (huge_one, small, huge_one):
@@ -108,10 +98,7 @@ def test_a_pod_that_asks_for_all_memory_of_a_node_fits(name):
     fleet, policy = Fleet(), POLICIES[name]()
     fleet.put(NodeSpec("n", 64_000, everything_of_it, (Gpu(MIB, True),) * 2))
     fits = Request(64_000, everything_of_it, shares=whole_gpus(1))
-    for request, reason in (
-        (fits, Reason.FITS),
-        (Request(1, everything_of_it + 1), Reason.NO_FREE_MEMORY),
-    ):
+    for request, reason in ((fits, Reason.FITS), (Request(1, everything_of_it + 1), Reason.NO_FREE_MEMORY)):
         assert why(fleet, request) is reason
         assert np.isfinite(policy.cost(fleet, request)[0]) == (reason is Reason.FITS)
 
@@ -123,8 +110,7 @@ def test_memory_in_mib_is_rounded_down():
 
 def test_a_pod_that_asks_for_no_cpu_fits_where_more_is_taken_than_there_is():
     """As in kube-scheduler: only requested resources are compared."""
-    fleet = Fleet()
-    row = fleet.put(counted_node())
+    fleet, row = fleet_of(counted_node()), 0
     fleet.take(Allocation(row, 65_000, 513 * GIB))
     assert why(fleet, Request(devices=((GPU, 1),))) is Reason.FITS
     assert np.isfinite(InventoryPolicy().cost(fleet, Request(devices=((GPU, 1),)))[row])
@@ -152,7 +138,6 @@ any_requests = st.builds(
     st.lists(st.tuples(st.sampled_from([GPU, MIG, "gpu.intel.com/i915"]), counts), max_size=3).map(tuple),
     st.none()
     | st.builds(Shares, counts, st.integers(0, 1000), amounts, st.just(1), st.sampled_from(["", GPU])),
-    st.lists(st.tuples(st.just("1g.10gb"), counts), max_size=1).map(tuple),
     island=st.booleans(),
     cuda=st.integers(0, 2**40),
     together=counts,
@@ -178,10 +163,8 @@ def test_no_request_is_too_large_for_a_policy(name, wanted):
             chosen = policy.choose(fleet, request, row)
             fleet.take(allocation_of(fleet, row, request, chosen or freest_gpus(fleet, row, request)))
         policy.refresh(fleet)
-        assert (
-            np.isfinite(policy.cost(fleet, Request())).sum()
-            == (~fleet.arrays.overcommitted.astype(bool)).sum() - 1
-        )
+        open_nodes = (fleet.arrays.overcommitted == 0).sum() - 1
+        assert np.isfinite(policy.cost(fleet, Request())).sum() == open_nodes
 
 
 def test_what_is_too_much_for_anybody_is_cut():
@@ -262,8 +245,7 @@ def test_what_some_node_could_host_when_empty(request_, hostable):
 
 def test_a_nominated_pod_on_a_full_node_does_not_close_it_for_others():
     pools = Pool(GPU, 2, (0, 1), 1000, MIB), Pool(MIG, 7, (2,), 142, 10_000)
-    fleet = Fleet()
-    row = fleet.put(NodeSpec("n", 64_000, 512 * GIB, (Gpu(MIB),) * 3, pools))
+    fleet, row = fleet_of(NodeSpec("n", 64_000, 512 * GIB, (Gpu(MIB),) * 3, pools)), 0
     fleet.take(allocation_of(fleet, row, Request(devices=((GPU, 2),))))
     before = arrays_of(fleet)
     with fleet.holding([allocation_of(fleet, row, Request(1000, devices=((GPU, 2),)))]):
@@ -275,8 +257,7 @@ def test_a_nominated_pod_on_a_full_node_does_not_close_it_for_others():
 
 
 def test_a_nominated_pod_on_a_full_gpu_leaves_the_others():
-    fleet = Fleet()
-    row = fleet.put(divisible_node(gpus=2))
+    fleet, row = fleet_of(divisible_node(gpus=2)), 0
     fleet.take(Allocation(row, 0, 0, shares=((0, 1000, MIB),)))
     fleet.take(Allocation(row, 0, 0, shares=((1, 400, 1000),)))
     promised = Allocation(row, 0, 0, shares=((0, 500, 1000),))
@@ -285,8 +266,7 @@ def test_a_nominated_pod_on_a_full_gpu_leaves_the_others():
 
 
 def test_a_node_without_its_victims_and_with_a_nominated_pod():
-    fleet = Fleet()
-    row = fleet.put(counted_node())
+    fleet, row = fleet_of(counted_node()), 0
     victim, promise = (allocation_of(fleet, row, Request(devices=((GPU, n),))) for n in (8, 6))
     fleet.take(victim)
     other = allocation_of(fleet, row, Request(devices=((GPU, 4),)))
@@ -301,8 +281,7 @@ def test_a_node_without_its_victims_and_with_a_nominated_pod():
 
 
 def test_a_node_that_holds_too_much_stays_closed_with_a_nominated_pod():
-    fleet = Fleet()
-    row = fleet.put(counted_node(gpus=2))
+    fleet, row = fleet_of(counted_node(gpus=2)), 0
     fleet.take(allocation_of(fleet, row, Request(devices=((GPU, 3),))))
     with fleet.holding([allocation_of(fleet, row, Request(devices=((GPU, 1),)))]):
         assert why(fleet, Request()) is Reason.OVERCOMMITTED

@@ -12,22 +12,15 @@ from packing.fleet.node_usage import Allocation
 from packing.fleet.placement import freest_gpus
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
-from packing.model.request import (
-    ANY,
-    NameFilter,
-    Request,
-    Shares,
-    whole_gpus,
-)
+from packing.model.request import ANY, NameFilter, Request, Shares, whole_gpus
 from packing.policies.inventory import InventoryPolicy
 from packing.policies.registry import POLICIES
 
-from .builders import GIB, GPU, MIB, divisible_node, why
+from .builders import GIB, GPU, MIB, divisible_node, fleet_of, why
 
 
 def island_of(*, taken: tuple[int, ...], islands=((0, 1), (2, 3)), gpus: int = 4) -> Fleet:
-    fleet = Fleet()
-    row = fleet.put(divisible_node(gpus=gpus, islands=islands))
+    fleet, row = fleet_of(divisible_node(gpus=gpus, islands=islands)), 0
     for gpu in taken:
         fleet.take(Allocation(row, 0, 0, shares=((gpu, 1000, MIB),)))
     return fleet

@@ -1,7 +1,5 @@
 """What nodes advertise cannot make the fleet grow without bound."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -10,19 +8,14 @@ from packing.fleet.names import MOST_KINDS, MOST_RESOURCES, TooMany
 from packing.fleet.placement import allocation_of
 from packing.model.node_spec import MOST_GPUS, Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
-from packing.model.request import (
-    ModelName,
-    Models,
-    Request,
-)
+from packing.model.request import ModelName, Models, Request
 from packing.policies.inventory import InventoryPolicy
 
-from .builders import GIB, GPU, MIB, arrays_of, counted_node, why
+from .builders import GIB, GPU, MIB, arrays_of, counted_node, fleet_of, why
 
 
 def test_resources_are_bounded_and_those_that_no_node_has_are_forgotten():
-    fleet = Fleet()
-    fleet.put(counted_node("honest"))
+    fleet = fleet_of(counted_node("honest"))
     cost = InventoryPolicy()
     for i in range(3 * MOST_RESOURCES):
         pools = (Pool(f"nvidia.com/mig-{i}g.1gb", 1, (0,), 1000, MIB), Pool("x", 1, (0,), 1000, MIB))
@@ -37,8 +30,7 @@ def test_resources_are_bounded_and_those_that_no_node_has_are_forgotten():
 
 
 def test_a_node_with_too_many_resources_stays_as_it_was():
-    fleet = Fleet()
-    fleet.put(counted_node())
+    fleet = fleet_of(counted_node())
     before, names = arrays_of(fleet), dict(fleet.names.resources)
     pools = tuple(Pool(f"r{i}", 1, (0,), 1, 1) for i in range(MOST_RESOURCES))
     with pytest.raises(TooMany, match="different resources"):

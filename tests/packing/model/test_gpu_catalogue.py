@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from packing.model.gpu_catalogue import (
-    Geometry,
-    find_model,
-    models,
-    parse_product,
-    parse_profile,
-    placement_of,
-)
+from packing.model import gpu_catalogue
+from packing.model.gpu_catalogue import find_model, models, parse_product, parse_profile, placement_of
 
 
 @pytest.mark.parametrize(
@@ -66,7 +60,7 @@ def test_profiles_find_their_placements(product, profile, size, starts):
     assert (placement.size, len(placement.starts)) == (size, starts)
 
 
-def legal_states(geometry: Geometry) -> list[tuple[tuple[int, int, int], ...]]:
+def legal_states(geometry: gpu_catalogue.Geometry) -> list[tuple[tuple[int, int, int], ...]]:
     """Every set of instances with windows that do not overlap, as (compute, start, size)."""
     options = [(p.compute, start, p.size) for p in geometry.placements for start in p.starts]
     states, grow = [()], [()]

@@ -16,6 +16,7 @@ from packing.model.mig_instances import Instance, every_slice, largest_free, sma
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.reasons import Reason
 from packing.model.request import Request, Shares
+from tests.packing.fleet.builders import fleet_of
 
 # As nvidia-smi lists them for an A100 of 40 GB.
 A100 = (
@@ -64,15 +65,14 @@ def test_a_share_fits_if_any_instance_that_is_large_enough_finds_a_window(taken,
 
 @given(st.integers(1, 3), st.lists(SIZES, max_size=24), st.randoms(use_true_random=False))
 def test_no_slice_is_given_twice_and_all_comes_back(gpus, sizes, draw):
-    fleet = Fleet()
-    row = fleet.put(node(gpus))
+    fleet, row = fleet_of(node(gpus)), 0
     empty, held = arrays(fleet), []
     for milli, mib in sizes:
         request = ask(milli, mib)
         if reasons_for(fleet, request)[row] != Reason.FITS:
-            assert not any(smallest(A100, fleet.usage(row).slices(gpu), milli, mib) for gpu in range(gpus))
+            assert not any(smallest(A100, fleet.usage[row].slices(gpu), milli, mib) for gpu in range(gpus))
             continue
-        gpu = draw.choice([g for g in range(gpus) if smallest(A100, fleet.usage(row).slices(g), milli, mib)])
+        gpu = draw.choice([g for g in range(gpus) if smallest(A100, fleet.usage[row].slices(g), milli, mib)])
         held.append(allocation_of(fleet, row, request, (gpu,)))
         fleet.take(held[-1])
     taken = [(gpu, mask) for one in held for gpu, mask in one.slices]
@@ -81,12 +81,12 @@ def test_no_slice_is_given_twice_and_all_comes_back(gpus, sizes, draw):
     assert not fleet.arrays.overcommitted[row]
     for gpu in range(gpus):
         assert (fleet.arrays.compute[gpu, row], fleet.arrays.memory[gpu, row]) == largest_free(
-            A100, fleet.usage(row).slices(gpu)
+            A100, fleet.usage[row].slices(gpu)
         )
     before = arrays(fleet)
     some = draw.sample(held, draw.randint(0, len(held)))
     with fleet.without(some):
-        assert not any(fleet.usage(row).slices(gpu) & mask for one in some for gpu, mask in one.slices)
+        assert not any(fleet.usage[row].slices(gpu) & mask for one in some for gpu, mask in one.slices)
     assert all((a == b).all() for a, b in zip(arrays(fleet), before, strict=True))
     for one in draw.sample(held, len(held)):
         fleet.give_back(one)
@@ -94,8 +94,7 @@ def test_no_slice_is_given_twice_and_all_comes_back(gpus, sizes, draw):
 
 
 def test_free_slices_that_are_apart_make_no_large_instance():
-    fleet = Fleet()
-    row = fleet.put(node(1))
+    fleet, row = fleet_of(node(1)), 0
     for mask in (window(1, 1), window(5, 1)):
         fleet.take(Allocation(row, 0, 0, shares=((0, 140, 4864),), slices=((0, mask),)))
     assert reasons_for(fleet, ask(0, 15_000))[row] == Reason.NO_FREE_GPUS  # as far as anyone can see
@@ -104,8 +103,7 @@ def test_free_slices_that_are_apart_make_no_large_instance():
 
 
 def test_a_slice_that_two_claim_closes_the_node():
-    fleet = Fleet()
-    row = fleet.put(node(2))
+    fleet, row = fleet_of(node(2)), 0
     held = [Allocation(row, 0, 0, shares=((0, 140, 4864),), slices=((0, window(6, 1)),)) for _ in range(2)]
     for one in held:
         fleet.take(one)
@@ -115,8 +113,7 @@ def test_a_slice_that_two_claim_closes_the_node():
 
 
 def test_a_share_without_room_takes_the_whole_gpu():
-    fleet = Fleet()
-    row = fleet.put(node(1))
+    fleet, row = fleet_of(node(1)), 0
     held = [allocation_of(fleet, row, ask(0, 30_000), (0,))]
     fleet.take(held[0])
     held.append(allocation_of(fleet, row, ask(0, 1000), (0,)))
@@ -126,11 +123,10 @@ def test_a_share_without_room_takes_the_whole_gpu():
 
 
 def test_a_node_that_comes_back_is_empty():
-    fleet = Fleet()
-    row = fleet.put(node(1))
+    fleet, row = fleet_of(node(1)), 0
     fleet.take(allocation_of(fleet, row, ask(0, 30_000), (0,)))
     assert fleet.put(node(1)) == row
-    assert fleet.usage(row).slices(0) == 0
+    assert fleet.usage[row].slices(0) == 0
     fleet.take(allocation_of(fleet, row, ask(0, 30_000), (0,)))
     fleet.remove("n")
     assert fleet.put(node(1, "other")) == row
@@ -138,8 +134,7 @@ def test_a_node_that_comes_back_is_empty():
 
 
 def test_slots_limit_the_instances():
-    fleet = Fleet()
-    row = fleet.put(node(1, slots=1))
+    fleet, row = fleet_of(node(1, slots=1)), 0
     fleet.take(allocation_of(fleet, row, ask(0, 1000), (0,)))
     assert reasons_for(fleet, ask(0, 1000))[row] != Reason.FITS
 

@@ -61,10 +61,7 @@ def test_separators_alone_are_no_name(name: str) -> None:
 
 def test_one_of_every_group_and_none_that_is_denied() -> None:
     some = Models(
-        (
-            frozenset({ModelName.of("A100"), ModelName.of("H100")}),
-            frozenset({ModelName.of("80GB")}),
-        ),
+        (frozenset({ModelName.of("A100"), ModelName.of("H100")}), frozenset({ModelName.of("80GB")})),
         frozenset({ModelName.of("PCIe")}),
     )
     assert some.permits("NVIDIA-H100-80GB-HBM3")

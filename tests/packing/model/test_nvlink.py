@@ -1,7 +1,5 @@
 """NVLink islands: the label form and the reference form."""
 
-from __future__ import annotations
-
 import pytest
 
 from packing.model.nvlink import parse_islands, reference_islands

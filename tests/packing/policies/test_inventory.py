@@ -19,9 +19,7 @@ MIB = 40_960
 
 
 def share(milli, cpu=0, count=1, mib=0):
-    return Request(
-        cpu_milli=cpu, shares=Shares(count, milli, memory_mib=mib, memory_milli=0 if mib else milli)
-    )
+    return Request(cpu, shares=Shares(count, milli, memory_mib=mib, memory_milli=0 if mib else milli))
 
 
 MIX = Mix.of({share(250, 1000): 4, share(500, 2000): 3, share(1000, 4000): 2, share(1000, 8000, count=2): 1})
@@ -81,9 +79,8 @@ def test_cpu_work_goes_where_it_strands_no_gpu():
 
 
 def test_the_cost_is_infinite_exactly_where_the_request_does_not_fit():
-    fleet = fleet_of(
-        node("small", cpu=500), node("no gpu", gpus=0), node("wrong model", model="x"), node("fits")
-    )
+    small, none = node("small", cpu=500), node("no gpu", gpus=0)
+    fleet = fleet_of(small, none, node("model", model="x"), node("fits"))
     request = Request(1000, shares=Shares(1, 500, memory_milli=500), models=None)
     fits = np.isfinite(ready(fleet).cost(fleet, request))
     assert fits.tolist() == (reasons_for(fleet, request) == 0).tolist() == [False, False, True, True]
@@ -126,9 +123,8 @@ def test_it_follows_a_fleet_that_grows():
     assert np.isfinite(policy.cost(fleet, share(500))).sum() == 2
 
 
-requests = st.sampled_from(
-    [*MIX.requests, share(330, 500), share(10), Request(3000), share(600, 100, mib=30_000)]
-)
+others = share(330, 500), share(10), Request(3000), share(600, 100, mib=30_000)
+requests = st.sampled_from([*MIX.requests, *others])
 
 
 @settings(max_examples=60, deadline=None)
@@ -171,7 +167,7 @@ def test_placing_never_raises_slots_or_fill_nor_exceeds_a_gpu(steps):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(requests, st.integers(0, 5), st.booleans()), max_size=25), st.integers(0, 25))
-def test_kept_rows_equal_those_worked_out_for_every_node_from_scratch(steps, adopted):
+def test_cached_costs_equal_those_computed_for_every_node(steps, adopted):
     fleet = fleet_of(*[node(f"a{i}") for i in range(3)], *[node(f"b{i}", gpus=2, cpu=9000) for i in range(3)])
     kept, afresh, held = ready(fleet), ready(fleet), []
     for i, (request, row, back) in enumerate(steps):
@@ -182,9 +178,9 @@ def test_kept_rows_equal_those_worked_out_for_every_node_from_scratch(steps, ado
             fleet.give_back(held.pop())
         elif np.isfinite(kept.cost(fleet, request)[row]):
             held.append(place(fleet, kept, request, row))
-    afresh._priced.slots.identical.since.fill(-1)  # ask every node by itself
+    afresh._priced.slots.identical.since.fill(-1)  # compute every node by itself
     for request in MIX.requests:
-        one, other = kept._row(fleet, request), afresh._row(fleet, request)
+        one, other = kept._costs(fleet, request), afresh._costs(fleet, request)
         assert np.array_equal(one.cost, other.cost)
         assert np.array_equal(one.gpus, other.gpus)
         fits = np.isfinite(one.cost)
@@ -193,21 +189,14 @@ def test_kept_rows_equal_those_worked_out_for_every_node_from_scratch(steps, ado
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(requests, st.integers(0, 5)), max_size=12))
-def test_twins_are_the_nodes_in_the_same_state(steps):
+def test_identical_nodes_are_those_in_the_same_state(steps):
     fleet = fleet_of(*[node(f"a{i}") for i in range(3)], *[node(f"b{i}", gpus=2, cpu=9000) for i in range(3)])
     policy, slots = ready(fleet), Slots(fleet, MIX)
     for request, row in steps:
         if np.isfinite(policy.cost(fleet, request)[row]):
             place(fleet, policy, request, row)
     slots.find_identical(nodes_of(fleet))
-    free = np.vstack(
-        [
-            fleet.arrays.cpu,
-            fleet.arrays.node_memory,
-            fleet.arrays.compute_capacity,
-            fleet.arrays.compute,
-            fleet.arrays.memory,
-        ]
-    )
-    states = free.T.tolist()
+    arrays = fleet.arrays
+    free = [arrays.cpu, arrays.node_memory, arrays.compute_capacity, arrays.compute, arrays.memory]
+    states = np.vstack(free).T.tolist()
     assert slots.identical.first.tolist() == [states.index(state) for state in states]

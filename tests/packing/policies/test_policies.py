@@ -179,7 +179,7 @@ def test_least_squares_looks_at_both_axes():
     assert policy.choose(fleet, request, 0) == (0,)
 
 
-def test_yardsticks():
+def test_first_fit_and_the_strategies_of_kube_scheduler():
     fleet = fleet_of(4, 4)
     take(fleet, 1, 500, cpu=8000)
     assert FirstFit().cost(fleet, share(100)).tolist() == [0, 0]

@@ -2,7 +2,7 @@
 
 Supported: literals, lists, ``device.driver``, ``device.attributes``, ``device.capacity`` and
 ``device.allowMultipleAllocations``, comparison, ``in``, ``&&``, ``||``, ``!``, ``?:``, arithmetic, ``has()``,
-``cel.bind()``, ``.?`` with ``orValue``, the macros of ``macros.py`` and the functions of ``functions.py``.
+``cel.bind()``, ``.?`` with ``orValue``, the functions and macros of ``functions.py``.
 Anything else raises ``Unsupported`` when the expression is compiled.
 
 Why not a library: of three that were tried (November 2026) cel-expr-python 0.1.3 has no user-defined types
@@ -63,13 +63,14 @@ def device_variables(
     allow_multiple_allocations: bool = False,
 ) -> Variables:
     """The variables of an expression for a device; attributes and capacities by domain and name."""
-    fields = {
-        "driver": driver,
-        "attributes": DefaultingMap(attributes),
-        "capacity": DefaultingMap(capacity),
-        "allowMultipleAllocations": allow_multiple_allocations,
+    return {
+        "device": {
+            "driver": driver,
+            "attributes": DefaultingMap(attributes),
+            "capacity": DefaultingMap(capacity),
+            "allowMultipleAllocations": allow_multiple_allocations,
+        }
     }
-    return {"device": fields}
 
 
 def compile_selector(expression: str, meter: Meter | None = None) -> Selector:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TypeAlias
 
-from extender.dra.device_slots import Slot, Slots
-from extender.dra.extended_resources import CLASS_PREFIX
+from extender.dra.device_slots import Slot
 from extender.dra.node_devices import NodeDevices
 from extender.dra.pool_cache import PoolCache
 from extender.dra.search_input import AvailableDevices
@@ -43,8 +42,9 @@ class DeviceCache:
 
     def put(self, record: Record) -> None:
         """Add a record, or replace the one with its key."""
-        if isinstance(record, ResourceClaim) and self._same_allocation(record):
-            self.claims[record.key] = record
+        known = self.claims.get(record.key)
+        if isinstance(record, ResourceClaim) and known and _holdings(known) == _holdings(record):
+            self.claims[record.key] = record  # only its users have changed, as they do often
             return
         self.remove(record.kind, record.key)
         if record.problem:
@@ -63,7 +63,7 @@ class DeviceCache:
                     self._claims_on_any_pool.add(record.key)
 
     def remove(self, kind: str, key: str) -> None:
-        """Remove a record, if there is one with this key."""
+        """Remove the record with this key, if there is one."""
         self._problems.pop(f"{kind} {key}", None)
         if kind == "ResourceSlice" and (known := self._slices.pop(key, None)):
             self.pools.remove_slice(known)
@@ -83,15 +83,6 @@ class DeviceCache:
         }
         for key in known[kind].keys() - keys:
             self.remove(kind, key)
-
-    def _same_allocation(self, claim: ResourceClaim) -> bool:
-        """Whether nothing has changed that devices depend on. The users of a claim change often."""
-        known = self.claims.get(claim.key)
-        return known is not None and (known.allocation, known.unreadable_pools, known.problem) == (
-            claim.allocation,
-            claim.unreadable_pools,
-            claim.problem,
-        )
 
     def _classes_changed(self) -> None:
         self.class_version += 1
@@ -113,12 +104,6 @@ class DeviceCache:
         """Records that cannot be read and pools that are invalid, and why."""
         return self._problems | dict(self.pools.problems)
 
-    def classes_for(self, resource: str) -> list[str]:
-        """The classes that provide an extended resource."""
-        if resource.startswith(CLASS_PREFIX):
-            return [name] if (name := resource.removeprefix(CLASS_PREFIX)) in self.classes else []
-        return [one.name for one in self.classes.values() if one.extended_resource == resource]
-
     def refresh(self, labels_of: Callable[[str], Labels]) -> None:
         """Bring ``total_slots`` up to date."""
         changed = self.pools.changed_nodes
@@ -129,25 +114,24 @@ class DeviceCache:
 
     def on_node(self, name: str, labels: Labels) -> NodeDevices:
         """What the node with this name and these labels can use."""
-        known = self._nodes.get(name)
-        if known is not None and name not in self.pools.changed_nodes and not self.pools.labels_matter:
+        known = self._nodes.get(name, _NO_DEVICES)
+        if known.devices and name not in self.pools.changed_nodes and not self.pools.labels_matter:
             return known
         self.pools.changed_nodes.discard(name)
         version = self.pools.version_of(name, labels)
-        if known is None and not version[0]:
-            return _NO_DEVICES
-        if known is not None and known.version == version:
+        if known.version == version:
             return known
         fresh = self.pools.node_devices(name, labels, version)
-        self._replace_slots(known.slots if known else {}, fresh.slots)
+        self.total_slots.update(fresh.slots)
+        self.total_slots.subtract(known.slots)
+        for slot in known.slots.keys() - fresh.slots.keys():
+            if not self.total_slots[slot]:
+                del self.total_slots[slot]
         self._nodes[name] = fresh
         if not fresh.devices:
             del self._nodes[name]
         return fresh
 
-    def _replace_slots(self, before: Slots, after: Slots) -> None:
-        self.total_slots.update(after)
-        self.total_slots.subtract(before)
-        for slot in before.keys() - after.keys():
-            if not self.total_slots[slot]:
-                del self.total_slots[slot]
+
+def _holdings(claim: ResourceClaim) -> tuple[object, ...]:
+    return claim.allocation, claim.unreadable_pools, claim.problem

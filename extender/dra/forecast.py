@@ -6,16 +6,17 @@ Nothing is predicted where a claim, a class or a device has something that is no
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import repeat
+from typing import TypeAlias
+from weakref import ref
 
 from extender.dra.cel.evaluation import BudgetExhausted, EvaluationFailed, EvaluationProblem, Meter
 from extender.dra.device_cache import DeviceCache, Labels
-from extender.dra.device_slots import Slot, slot_prices
+from extender.dra.device_slots import LostSlots, Slot, slot_prices
 from extender.dra.node_search import HOLDINGS_UNKNOWN, NodeSearch, SearchResult
-from extender.dra.pod_claims import AllocationRefused, unallocated_claims
-from extender.dra.search_cache import MAX_TEMPLATES, ClaimResults, SearchCache
+from extender.dra.pod_claims import AllocationRefused, DeviceClaims, unallocated_claims
 from extender.k8s.objects import Pod
 from extender.k8s.quantity import QuantityError
 from extender.k8s.resource_api.objects import DeviceClaim, DeviceId
@@ -24,6 +25,9 @@ from extender.untrusted.limits import DEVICE_STEPS, FORECAST_STEPS, MOST_STEPS, 
 FIRST_AVAILABLE_PENALTY = 100.0
 """GPUs: the order of ``firstAvailable`` outweighs all else, as in kube-scheduler's own score, which ours
 outweighs (``computeScore`` of its plugin ``dynamicresources``, v1.36.3)."""
+_MAX_TEMPLATES = 128
+"""Different claims (or sets of claims) with cached results: a cluster has few templates."""
+_MAX_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,73 @@ class _Budget:
         return self._granted >= MOST_STEPS
 
 
+@dataclass(slots=True)
+class _ClaimResults:
+    """The results for equal claims, by node, each with the version of what it depends on.
+
+    ``exhausted`` has the versions for which the budget of a forecast was too small, by node. ``size`` is in
+    bytes, about.
+    """
+
+    exhausted: dict[str, Hashable] = field(default_factory=dict)
+    size: int = 0
+    is_cached: bool = True
+    _results: dict[str, tuple[Hashable, SearchResult]] = field(default_factory=dict)
+    _lost_slots: dict[LostSlots, LostSlots] = field(default_factory=dict)  # one object for nodes alike
+
+    def get(self, node: str, version: Hashable) -> SearchResult | None:
+        """The result for a node, if it is of this version."""
+        known_version, result = self._results.get(node, (None, None))
+        return result if known_version == version else None
+
+    def put(self, node: str, version: Hashable, result: SearchResult) -> None:
+        """Store a result."""
+        self.size += 400 + 100 * len(result.devices)
+        if result.lost_slots not in self._lost_slots:
+            self.size += 150 * len(result.lost_slots)
+        shared = self._lost_slots.setdefault(result.lost_slots, result.lost_slots)
+        self._results[node] = version, replace(result, lost_slots=shared)
+
+
+_Key: TypeAlias = tuple[ref[DeviceClaim], ...]
+
+
+class _SearchCache:
+    """The results for the claims that were asked about last, as long as these claims exist."""
+
+    def __init__(self) -> None:
+        self._results: OrderedDict[_Key, _ClaimResults] = OrderedDict()
+        self._size = 0
+
+    def results_for(self, claims: DeviceClaims) -> _ClaimResults:
+        """The results for these claims."""
+        key = tuple(ref(claim, self._drop_claim) for claim in claims)
+        results = self._results.setdefault(key, _ClaimResults())
+        self._results.move_to_end(key)
+        if len(self._results) > _MAX_TEMPLATES:
+            self._drop(next(iter(self._results)))
+        return results
+
+    def put(self, results: _ClaimResults, node: str, version: Hashable, result: SearchResult) -> None:
+        """Store a result, and drop the oldest ones if the cache gets too large."""
+        if not results.is_cached:
+            return
+        before = results.size
+        results.put(node, version, result)
+        self._size += results.size - before
+        while self._size > _MAX_BYTES and self._results:
+            self._drop(next(iter(self._results)))
+
+    def _drop_claim(self, claim: ref[DeviceClaim]) -> None:
+        for key in [key for key in self._results if any(one is claim for one in key)]:
+            self._drop(key)
+
+    def _drop(self, key: _Key) -> None:
+        results = self._results.pop(key)
+        self._size -= results.size
+        results.is_cached = False
+
+
 class AllocationSimulator:
     """Predicts what kube-scheduler's allocator does with the devices of this cache.
 
@@ -74,7 +145,7 @@ class AllocationSimulator:
 
     def __init__(self, cache: DeviceCache) -> None:
         self._cache = cache
-        self._results = SearchCache()
+        self._results = _SearchCache()
         # Claims for extended resources exist nowhere else; results are dropped with their claims.
         self._generated: OrderedDict[DeviceClaim, None] = OrderedDict()
 
@@ -90,7 +161,7 @@ class AllocationSimulator:
         """
         budget = _Budget()
         prices = slot_prices(self._cache.total_slots, self._cache.pools.kinds.gpu_fractions)
-        searches: dict[tuple[str, ...], tuple[NodeSearch, ClaimResults] | Forecast] = {}
+        searches: dict[tuple[str, ...], tuple[NodeSearch, _ClaimResults] | Forecast] = {}
         forecasts = []
         for (name, labels), resources in zip(nodes, resources_on_nodes, strict=False):
             search = searches.get(key := tuple(resources))
@@ -104,7 +175,7 @@ class AllocationSimulator:
 
     def _search_for(
         self, pod: Pod, resources: Sequence[str], budget: _Budget
-    ) -> tuple[NodeSearch, ClaimResults] | Forecast:
+    ) -> tuple[NodeSearch, _ClaimResults] | Forecast:
         """The search for a pod's claims with its known results, or the forecast if no search is needed."""
         try:
             claims = unallocated_claims(self._cache, pod, resources)
@@ -122,11 +193,11 @@ class AllocationSimulator:
     def _keep_alive(self, generated: DeviceClaim) -> None:
         self._generated[generated] = None
         self._generated.move_to_end(generated)
-        if len(self._generated) > MAX_TEMPLATES:
+        if len(self._generated) > _MAX_TEMPLATES:
             self._generated.popitem(last=False)
 
     def _result(
-        self, search: NodeSearch, results: ClaimResults, budget: _Budget, node: str, labels: Labels
+        self, search: NodeSearch, results: _ClaimResults, budget: _Budget, node: str, labels: Labels
     ) -> SearchResult:
         node_devices = self._cache.on_node(node, labels)
         version = (node_devices.version, self._cache.class_version)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 
 from extender.dra.allocator import SearchAborted, allocate
 from extender.dra.cel.evaluation import (
@@ -120,28 +120,16 @@ class NodeSearch:
             raise Unsupported("all devices are requested, and a pool is incomplete")
         return SearchSubRequest(
             sub.count,
-            partial(self._matches, sub, device_class, node, {}),
+            cache(partial(self._matches, sub, device_class, node)),
             partial(self._tolerates_taints, sub, node),
             partial(self._capacity, dict(sub.capacity), node),
             sub.admin_access,
         )
 
     def _matches(
-        self,
-        sub: DeviceSubRequest,
-        device_class: DeviceClass,
-        node: NodeDevices,
-        known: dict[int, bool],
-        device: int,
-    ) -> bool:
-        """Whether a device matches class and selectors. ``known`` are earlier answers by device."""
-        if (answer := known.get(device)) is None:
-            answer = known[device] = self._evaluate(sub, device_class, node, device)
-        return answer
-
-    def _evaluate(
         self, sub: DeviceSubRequest, device_class: DeviceClass, node: NodeDevices, device: int
     ) -> bool:
+        """Whether a device matches class and selectors."""
         pool, index = node.devices[device]
         for selectors, of_class in ((device_class.selectors, True), (sub.selectors, False)):
             for expression in selectors:

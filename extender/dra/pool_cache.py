@@ -35,15 +35,14 @@ class _PoolState:
     nodes: frozenset[str] = frozenset()
     version: int = 0
     pool: DevicePool | None = None
-    availability: tuple[int, PoolAvailability] | None = None  # and the version that it is of
+    availability: PoolAvailability | None = None
 
     def availability_of(self, pool: DevicePool) -> PoolAvailability:
         """What is left of this state's ``pool``."""
-        if self.availability is None or self.availability[0] != self.version:
-            holdings_unknown = bool(self.unreadable_holders)
-            built = pool_availability(pool, self.holders, holdings_unknown=holdings_unknown)
-            self.availability = self.version, built
-        return self.availability[1]
+        if self.availability is None:
+            unknown = bool(self.unreadable_holders)
+            self.availability = pool_availability(pool, self.holders, holdings_unknown=unknown)
+        return self.availability
 
 
 class KindTable:
@@ -103,7 +102,7 @@ class PoolCache:
     def __init__(self) -> None:
         self.changed_nodes: set[str] = set()
         self.kinds = KindTable()
-        self._states: dict[PoolID, _PoolState] = {}
+        self._states: defaultdict[PoolID, _PoolState] = defaultdict(_PoolState)
         self._nodes = _NodeIndex()
         self._outdated: set[PoolID] = set()
         self._incomplete_with_counters: set[PoolID] = set()
@@ -111,9 +110,8 @@ class PoolCache:
         self._last_version = 0
 
     def put_slice(self, new: ResourceSlice) -> None:
-        """Add a slice."""
         id = PoolID(new.driver, new.pool)
-        self._states.setdefault(id, _PoolState()).slices[new.name] = new
+        self._states[id].slices[new.name] = new
         self._slices_changed(id)
 
     def remove_slice(self, old: ResourceSlice) -> None:
@@ -121,20 +119,17 @@ class PoolCache:
         id = PoolID(old.driver, old.pool)
         del self._states[id].slices[old.name]
         self._slices_changed(id)
-        self._drop_if_unused(id)
 
     def put_allocation(self, claim: ResourceClaim) -> None:
         """Let a claim hold the devices that are allocated to it."""
         for result in claim.allocation or ():
             id = PoolID(result.id.driver, result.id.pool)
-            state = self._states.setdefault(id, _PoolState())
-            by_claim = state.holders.setdefault(result.id.device, {})
+            by_claim = self._states[id].holders.setdefault(result.id.device, {})
             by_claim[claim.key] = (*by_claim.get(claim.key, ()), result)
             self._touch(id)
-        for name in claim.unreadable_pools:
-            if name != ANY_POOL:
-                id = PoolID(*name)
-                self._states.setdefault(id, _PoolState()).unreadable_holders.add(claim.key)
+        for id in map(PoolID._make, claim.unreadable_pools):
+            if id != ANY_POOL:
+                self._states[id].unreadable_holders.add(claim.key)
                 self._touch(id)
 
     def remove_allocation(self, claim: ResourceClaim) -> None:
@@ -148,12 +143,10 @@ class PoolCache:
             if not by_claim:
                 state.holders.pop(result.id.device, None)
             self._touch(id)
-            self._drop_if_unused(id)
         for id in map(PoolID._make, claim.unreadable_pools):
             if id in self._states:
                 self._states[id].unreadable_holders.discard(claim.key)
                 self._touch(id)
-                self._drop_if_unused(id)
 
     def holders(self, device: DeviceId) -> Collection[str]:
         """The claims that hold a device or a part of it, also with admin access."""
@@ -211,13 +204,12 @@ class PoolCache:
         self._touch(id)
 
     def _touch(self, id: PoolID) -> None:
+        """Note that a pool has changed, and forget it if nothing is left of it."""
+        state = self._states[id]
         self._last_version += 1
-        self._states[id].version = self._last_version
-        self.changed_nodes |= self._states[id].nodes
-
-    def _drop_if_unused(self, id: PoolID) -> None:
-        state = self._states.get(id)
-        if state and not (state.slices or state.holders or state.unreadable_holders):
+        state.version, state.availability = self._last_version, None
+        self.changed_nodes |= state.nodes
+        if not (state.slices or state.holders or state.unreadable_holders):
             self._pool(id)  # removes its problem
             del self._states[id]
 

@@ -227,13 +227,10 @@ class _Search:
         consumed = sub.capacity(device)
         if consumed is None:
             return None
-        available = self._available
-        if device not in available.capacity_counters or not (
-            device in available.partially_consumed or self._claims_of.get(device)
-        ):
-            consumed = (
-                {**available.consumption[device], **consumed} if consumed else available.consumption[device]
-            )
+        available, whole = self._available, self._available.consumption[device]
+        is_in_use = device in available.partially_consumed or bool(self._claims_of.get(device))
+        if not is_in_use or device not in available.capacity_counters:
+            consumed = {**whole, **consumed} if consumed else whole
         return consumed if self._fits(consumed) else None
 
     def _fits(self, amounts: CounterAmounts | None) -> bool:

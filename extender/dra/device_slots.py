@@ -24,11 +24,10 @@ DeviceKind: TypeAlias = Hashable
 Slot: TypeAlias = tuple[DeviceKind, int]
 """(kind, devices that are given together)."""
 Slots: TypeAlias = Mapping[Slot, int]
+Counts: TypeAlias = Mapping[DeviceKind, int]
 LostSlots: TypeAlias = tuple[tuple[Slot, int], ...]
 Consumption: TypeAlias = tuple[tuple[int, Number], ...]
 """(counter, amount)."""
-
-
 _MAX_CACHED = 1 << 18
 """Devices, counters and kinds in the cached counts of one layout: some MiB."""
 
@@ -38,28 +37,17 @@ class PoolLayout:
     """The devices of a pool: the kind of each, and what each consumes of the pool's counters (D,).
 
     ``counter_sets`` has the set of each counter (C,): devices that consume from one set may exclude each
-    other. Counters are ordered as memory slices lie. ``of`` returns one object for equal contents.
+    other. Counters are ordered as memory slices lie.
     """
 
     kinds: tuple[DeviceKind, ...]
     consumption: tuple[Consumption, ...]
     counter_sets: tuple[int, ...]
-    _counts: dict[tuple[AbstractSet[int], tuple[Number, ...]], Mapping[DeviceKind, int]] = field(
-        default_factory=dict
-    )
+    _counts: dict[Hashable, Counts] = field(default_factory=dict)
 
-    @classmethod
-    def of(
-        cls,
-        kinds: tuple[DeviceKind, ...],
-        consumption: tuple[Consumption, ...],
-        counter_sets: tuple[int, ...],
-    ) -> PoolLayout:
-        """The one object with these contents."""
-        key = kinds, consumption, counter_sets
-        if (known := _LAYOUTS.get(key)) is None:
-            known = _LAYOUTS[key] = cls(*key)
-        return known
+    def interned(self) -> PoolLayout:
+        """The one object with these contents: many pools are alike."""
+        return _LAYOUTS.setdefault((self.kinds, self.consumption, self.counter_sets), self)
 
     def gpu_fractions(self, counters: Sequence[Number]) -> dict[DeviceKind, float]:
         """The fraction of a GPU (0 to 1) that a device of each kind is, if the pool has these ``counters``
@@ -72,28 +60,24 @@ class PoolLayout:
             fractions[kind] = min(round(share / len(shared), 6), 1.0) if shared else 1.0
         return fractions
 
-    def free_counts(
-        self, allocated: AbstractSet[int], remaining: tuple[Number, ...]
-    ) -> Mapping[DeviceKind, int]:
+    def free_counts(self, allocated: AbstractSet[int], remaining: tuple[Number, ...]) -> Counts:
         """How many more devices of each kind there could be if only that kind were requested.
 
         ``allocated`` are devices, ``remaining`` is what is left of each counter (C,). The number is exact if
         the memory slices of a device are adjacent, as in MIG.
         """
-        cached = self._counts
-        if (known := cached.get((allocated, remaining))) is None:
-            if len(cached) * (len(self.kinds) + len(remaining)) > _MAX_CACHED:
-                cached.clear()
-            known = cached[allocated, remaining] = self._count(allocated, remaining)
+        if (known := self._counts.get((allocated, remaining))) is None:
+            if len(self._counts) * (len(self.kinds) + len(remaining)) > _MAX_CACHED:
+                self._counts.clear()
+            known = self._counts[allocated, remaining] = self._count(allocated, remaining)
         return known
 
-    def _count(self, allocated: AbstractSet[int], remaining: tuple[Number, ...]) -> Mapping[DeviceKind, int]:
+    def _count(self, allocated: AbstractSet[int], remaining: tuple[Number, ...]) -> Counts:
         groups: defaultdict[tuple[DeviceKind, frozenset[int]], list[Consumption]] = defaultdict(list)
         for device, (kind, consumed) in enumerate(zip(self.kinds, self.consumption, strict=True)):
             if device not in allocated and all(remaining[counter] >= amount for counter, amount in consumed):
-                groups[kind, frozenset(self.counter_sets[counter] for counter, _ in consumed)].append(
-                    consumed
-                )
+                sets = frozenset(self.counter_sets[counter] for counter, _ in consumed)
+                groups[kind, sets].append(consumed)
         found: Counter[DeviceKind] = Counter()
         for (kind, _), devices in groups.items():
             found[kind] += _max_together(devices, remaining)
@@ -103,7 +87,7 @@ class PoolLayout:
 _LAYOUTS: WeakValueDictionary[tuple[object, ...], PoolLayout] = WeakValueDictionary()
 
 
-def slots_of(counts: Iterable[Mapping[DeviceKind, int]], gpu_fractions: Mapping[DeviceKind, float]) -> Slots:
+def slots_of(counts: Iterable[Counts], gpu_fractions: Mapping[DeviceKind, float]) -> Slots:
     """The slots of a node whose pools have these ``free_counts``."""
     total: Counter[DeviceKind] = Counter()
     for of_pool in counts:

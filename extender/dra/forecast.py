@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import TypeAlias
 from weakref import ref
 
-from extender.dra.cel.evaluation import BudgetExhausted, EvaluationFailed, EvaluationProblem, Meter
+from extender.dra.cel.evaluation import BudgetExhausted, EvaluationFailed, MatchUnknown, Meter
 from extender.dra.device_cache import DeviceCache, Labels
 from extender.dra.device_slots import LostSlots, Slot, slot_prices
 from extender.dra.node_search import HOLDINGS_UNKNOWN, NodeSearch, SearchResult
@@ -20,6 +20,7 @@ from extender.dra.pod_claims import AllocationRefused, DeviceClaims, unallocated
 from extender.k8s.objects import Pod
 from extender.k8s.quantity import QuantityError
 from extender.k8s.resource_api.objects import DeviceClaim, DeviceId
+from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import DEVICE_STEPS, FORECAST_STEPS, MOST_STEPS, NODE_STEPS, shorten
 
 FIRST_AVAILABLE_PENALTY = 100.0
@@ -59,7 +60,6 @@ class _Budget:
         self._granted = self.meter.left
 
     def grant(self, steps: int) -> None:
-        """Add steps for a node."""
         steps = min(steps, MOST_STEPS - self._granted)
         self._granted += steps
         self.meter.left += steps
@@ -81,21 +81,13 @@ class _ClaimResults:
     exhausted: dict[str, Hashable] = field(default_factory=dict)
     size: int = 0
     is_cached: bool = True
-    _results: dict[str, tuple[Hashable, SearchResult]] = field(default_factory=dict)
-    _lost_slots: dict[LostSlots, LostSlots] = field(default_factory=dict)  # one object for nodes alike
+    by_node: dict[str, tuple[Hashable, SearchResult]] = field(default_factory=dict)
+    lost_slots: dict[LostSlots, LostSlots] = field(default_factory=dict)  # one object for nodes alike
 
     def get(self, node: str, version: Hashable) -> SearchResult | None:
         """The result for a node, if it is of this version."""
-        known_version, result = self._results.get(node, (None, None))
+        known_version, result = self.by_node.get(node, (None, None))
         return result if known_version == version else None
-
-    def put(self, node: str, version: Hashable, result: SearchResult) -> None:
-        """Store a result."""
-        self.size += 400 + 100 * len(result.devices)
-        if result.lost_slots not in self._lost_slots:
-            self.size += 150 * len(result.lost_slots)
-        shared = self._lost_slots.setdefault(result.lost_slots, result.lost_slots)
-        self._results[node] = version, replace(result, lost_slots=shared)
 
 
 _Key: TypeAlias = tuple[ref[DeviceClaim], ...]
@@ -109,7 +101,6 @@ class _SearchCache:
         self._size = 0
 
     def results_for(self, claims: DeviceClaims) -> _ClaimResults:
-        """The results for these claims."""
         key = tuple(ref(claim, self._drop_claim) for claim in claims)
         results = self._results.setdefault(key, _ClaimResults())
         self._results.move_to_end(key)
@@ -121,9 +112,13 @@ class _SearchCache:
         """Store a result, and drop the oldest ones if the cache gets too large."""
         if not results.is_cached:
             return
-        before = results.size
-        results.put(node, version, result)
-        self._size += results.size - before
+        size = 400 + 100 * len(result.devices)
+        if result.lost_slots not in results.lost_slots:
+            size += 150 * len(result.lost_slots)
+        shared = results.lost_slots.setdefault(result.lost_slots, result.lost_slots)
+        results.by_node[node] = version, replace(result, lost_slots=shared)
+        results.size += size
+        self._size += size
         while self._size > _MAX_BYTES and self._results:
             self._drop(next(iter(self._results)))
 
@@ -147,7 +142,7 @@ class AllocationSimulator:
         self._cache = cache
         self._results = _SearchCache()
         # Claims for extended resources exist nowhere else; results are dropped with their claims.
-        self._generated: OrderedDict[DeviceClaim, None] = OrderedDict()
+        self._generated: BoundedMap[DeviceClaim, None] = BoundedMap(_MAX_TEMPLATES)
 
     def forecasts(
         self,
@@ -179,22 +174,16 @@ class AllocationSimulator:
         """The search for a pod's claims with its known results, or the forecast if no search is needed."""
         try:
             claims = unallocated_claims(self._cache, pod, resources)
-        except (EvaluationProblem, QuantityError, AllocationRefused) as error:
+        except (MatchUnknown, QuantityError, AllocationRefused) as error:
             refused = isinstance(error, EvaluationFailed | AllocationRefused)
             return Forecast(problem=shorten(str(error)), refused=refused)
         if resources:
-            self._keep_alive(claims[-1])
+            self._generated.put(claims[-1], None, size=1)
         if not claims:
             return Forecast()
         if self._cache.any_device_may_be_held:
             return Forecast(problem=HOLDINGS_UNKNOWN)
         return NodeSearch(claims, self._cache, budget.meter), self._results.results_for(claims)
-
-    def _keep_alive(self, generated: DeviceClaim) -> None:
-        self._generated[generated] = None
-        self._generated.move_to_end(generated)
-        if len(self._generated) > _MAX_TEMPLATES:
-            self._generated.popitem(last=False)
 
     def _result(
         self, search: NodeSearch, results: _ClaimResults, budget: _Budget, node: str, labels: Labels

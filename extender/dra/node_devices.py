@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import chain
 
-from extender.dra.device_slots import DeviceKind, Slots, slots_of
+from extender.dra.device_slots import Counts, DeviceKind, Slots, slots_of
 from extender.dra.pools import DevicePool
 from extender.dra.search_input import AvailableDevices, CounterAmounts
 from extender.k8s.resource_api.objects import AllocationResult, Device, DeviceId
@@ -31,7 +31,7 @@ class PoolAvailability:
     overdrawn: bool
     holdings_unknown: bool
 
-    def free_counts(self, also_allocated: AbstractSet[int] = frozenset()) -> Mapping[DeviceKind, int]:
+    def free_counts(self, also_allocated: AbstractSet[int] = frozenset()) -> Counts:
         """How many more whole devices of each kind there could be once these are allocated, too."""
         pool = self.pool
         assert pool.layout is not None
@@ -72,9 +72,9 @@ def pool_availability(
     overdrawn = {counter: 0 for counter in pool.counters if remaining[counter] < 0}
     # While a counter is overdrawn, no device that consumes any counter can be allocated: all of them are made
     # to consume 0 of the overdrawn one, and less than 0 remains.
-    consumption = (
-        [one and {**one, **overdrawn} for one in pool.consumption] if overdrawn else pool.consumption
-    )
+    consumption: Sequence[CounterAmounts] = pool.consumption
+    if overdrawn:
+        consumption = [one and {**one, **overdrawn} for one in consumption]
     return PoolAvailability(
         pool,
         frozenset(allocated),
@@ -105,7 +105,6 @@ class NodeDevices:
     holdings_unknown: bool = False
 
     def device(self, index: int) -> Device:
-        """A device of the node."""
         pool, index_in_pool = self.devices[index]
         return pool.devices[index_in_pool]
 
@@ -115,7 +114,6 @@ class NodeDevices:
         return bool(self.devices) or self.has_incomplete_pool
 
     def device_id(self, index: int) -> DeviceId:
-        """The name of a device in the cluster."""
         pool, index_in_pool = self.devices[index]
         return pool.device_id(index_in_pool)
 

@@ -12,13 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 
 from extender.dra.allocator import SearchAborted, allocate
-from extender.dra.cel.evaluation import (
-    BudgetExhausted,
-    EvaluationFailed,
-    EvaluationProblem,
-    Meter,
-    Unsupported,
-)
+from extender.dra.cel.evaluation import BudgetExhausted, EvaluationFailed, MatchUnknown, Meter, Unsupported
 from extender.dra.cel.selector import Selector, compile_selector
 from extender.dra.device_cache import DeviceCache
 from extender.dra.device_slots import LostSlots, lost_slots
@@ -78,7 +72,7 @@ class NodeSearch:
             allocated = allocate(node.available, requests, constraints, self.meter.spend)
         except BudgetExhausted:
             raise
-        except (EvaluationProblem, SearchAborted) as error:
+        except (MatchUnknown, SearchAborted) as error:
             return SearchResult(problem=shorten(str(error)), refused=isinstance(error, EvaluationFailed))
         except RecursionError:
             return SearchResult(problem="too many devices are requested at once")

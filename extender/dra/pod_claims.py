@@ -51,7 +51,7 @@ def unallocated_claims(cache: DeviceCache, pod: Pod, resources: Sequence[str] = 
             found.append(claim.devices)
     if resources:
         classes = {name: _class_for(cache, name) for name in resources}
-        found.append(DeviceClaim.of(requests_for(pod.spec, classes)))
+        found.append(DeviceClaim(requests_for(pod.spec, classes)).interned())
     for devices in found:
         _validate(cache, devices)
     return tuple(found)

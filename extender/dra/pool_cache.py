@@ -38,7 +38,6 @@ class _PoolState:
     availability: PoolAvailability | None = None
 
     def availability_of(self, pool: DevicePool) -> PoolAvailability:
-        """What is left of this state's ``pool``."""
         if self.availability is None:
             unknown = bool(self.unreadable_holders)
             self.availability = pool_availability(pool, self.holders, holdings_unknown=unknown)
@@ -61,7 +60,6 @@ class KindTable:
         self._maybe_unused |= before.keys() - after.keys()
 
     def remove_unused(self) -> None:
-        """Remove kinds that no pool has any more."""
         for kind in self._maybe_unused:
             if not self._pool_counts[kind]:
                 del self._pool_counts[kind]
@@ -77,7 +75,6 @@ class _NodeIndex:
         self.of_many_nodes: set[PoolID] = set()
 
     def pools_of(self, node: str) -> set[PoolID]:
-        """The pools that may have devices for a node."""
         return self.by_node.get(node, set()) | self.of_many_nodes
 
     def replace(self, id: PoolID, before: frozenset[str], scopes: Sequence[NodeScope]) -> frozenset[str]:
@@ -115,13 +112,11 @@ class PoolCache:
         self._slices_changed(id)
 
     def remove_slice(self, old: ResourceSlice) -> None:
-        """Remove a slice that was put."""
         id = PoolID(old.driver, old.pool)
         del self._states[id].slices[old.name]
         self._slices_changed(id)
 
     def put_allocation(self, claim: ResourceClaim) -> None:
-        """Let a claim hold the devices that are allocated to it."""
         for result in claim.allocation or ():
             id = PoolID(result.id.driver, result.id.pool)
             by_claim = self._states[id].holders.setdefault(result.id.device, {})
@@ -133,7 +128,6 @@ class PoolCache:
                 self._touch(id)
 
     def remove_allocation(self, claim: ResourceClaim) -> None:
-        """Release the devices of a claim that was put."""
         for result in claim.allocation or ():
             id = PoolID(result.id.driver, result.id.pool)
             if (state := self._states.get(id)) is None:  # the claim names a device twice

@@ -76,11 +76,10 @@ class DevicePool:
         return fractions
 
     def device_id(self, index: int) -> DeviceId:
-        """The name of a device in the cluster."""
         return DeviceId(self.id.driver, self.id.pool, self.devices[index].name)
 
     def matches(self, index: int, selector: Selector, meter: Meter, *, of_class: bool) -> bool:
-        """Whether a selector of a class or a claim matches a device. Raises ``EvaluationProblem``."""
+        """Whether a selector of a class or a claim matches a device. Raises ``MatchUnknown``."""
         cache = self._class_matches if of_class else self._claim_matches
         if (matches := cache.get(selector.key)) is None:
             if len(cache) >= _MAX_SELECTORS:
@@ -116,13 +115,13 @@ def build_pool(id: PoolID, slices: Iterable[ResourceSlice]) -> DevicePool | None
     counters = {(name, counter): n for name, amounts in counter_sets for counter, n in amounts.items()}
     if problem := _problem(devices, counters, [name for name, _ in counter_sets]):
         return DevicePool(id, problem=problem)
-    counters = dict(sorted(counters.items(), key=lambda item: _slice_order(*item[0])))
+    names = sorted(counters, key=lambda name: (name[0], len(name[1]), name[1]))  # memory-slice-10 after -9
     one_node = devices and node_scopes[0].node_name and all(one == node_scopes[0] for one in node_scopes)
     return DevicePool(
         id,
         devices,
         node_scopes,
-        {(id, *counter): amount for counter, amount in counters.items()},
+        {(id, *name): counters[name] for name in names},
         tuple({(id, *counter): n for counter, n in one.consumes_counters.items()} for one in devices),
         index_of={device.name: index for index, device in enumerate(devices)},
         capacities={
@@ -130,7 +129,7 @@ def build_pool(id: PoolID, slices: Iterable[ResourceSlice]) -> DevicePool | None
             for index, device in enumerate(devices)
             if device.allow_multiple_allocations
         },
-        layout=_layout(id, devices, list(counters)) if one_node else None,
+        layout=_layout(id, devices, names) if one_node else None,
     )
 
 
@@ -140,20 +139,13 @@ def _newest_generation(slices: Iterable[ResourceSlice]) -> list[ResourceSlice]:
     return sorted((one for one in slices if one.generation == newest), key=lambda one: one.name)
 
 
-def _slice_order(counter_set: str, counter: str) -> tuple[str, int, str]:
-    return counter_set, len(counter), counter  # memory-slice-10 comes after memory-slice-9
-
-
 def _layout(id: PoolID, devices: Sequence[Device], counters: Sequence[tuple[str, str]]) -> PoolLayout:
     counter_index = {counter: number for number, counter in enumerate(counters)}
     set_index = {name: number for number, name in enumerate(dict.fromkeys(name for name, _ in counters))}
-    return PoolLayout.of(
+    text = Device.attribute_text
+    return PoolLayout(
         tuple(
-            (
-                id.driver,
-                one.attribute_text("productName"),
-                one.attribute_text("profile") or one.attribute_text("type"),
-            )
+            (id.driver, text(one, "productName"), text(one, "profile") or text(one, "type"))
             for one in devices
         ),
         tuple(
@@ -161,7 +153,7 @@ def _layout(id: PoolID, devices: Sequence[Device], counters: Sequence[tuple[str,
             for one in devices
         ),
         tuple(set_index[name] for name, _ in counters),
-    )
+    ).interned()
 
 
 def _problem(devices: Sequence[Device], counters: Counters, counter_sets: Sequence[str]) -> str:
@@ -170,8 +162,6 @@ def _problem(devices: Sequence[Device], counters: Counters, counter_sets: Sequen
             return f"{what} {duplicate} occurs twice"
     for device in devices:
         if missing := sorted(device.consumes_counters.keys() - counters.keys()):
-            counter_set, counter = missing[0]
-            return (
-                f"{device.name} consumes {counter} of counter set {counter_set}, which the pool does not have"
-            )
+            name, counter = missing[0]
+            return f"{device.name} consumes {counter} of counter set {name}, which the pool does not have"
     return ""

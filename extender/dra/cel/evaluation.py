@@ -13,11 +13,11 @@ Result: TypeAlias = Any
 """A value of CEL: its type is not known before the evaluation."""
 
 
-class EvaluationProblem(Exception):
+class MatchUnknown(Exception):
     """It is not known whether a device matches."""
 
 
-class Unsupported(EvaluationProblem):
+class Unsupported(MatchUnknown):
     """The expression uses what is not supported here, or takes too many steps."""
 
 
@@ -25,12 +25,11 @@ class BudgetExhausted(Unsupported):
     """All expressions together take too many steps: a later try may succeed."""
 
 
-class EvaluationFailed(EvaluationProblem):
+class EvaluationFailed(MatchUnknown):
     """The evaluation fails in kube-scheduler, too: it places the pod on no node."""
 
 
 def fail(problem: str) -> NoReturn:
-    """Raises ``EvaluationFailed``."""
     raise EvaluationFailed(problem)
 
 
@@ -41,8 +40,6 @@ def no_overload(*_: object) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class OptionalValue:
-    """An optional value of CEL."""
-
     present: bool
     value: object = None
 

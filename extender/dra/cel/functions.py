@@ -205,7 +205,7 @@ COSTS: Mapping[str, Callable[..., int]] = {"matches": _matches_cost}
 
 
 def items_of(container: object) -> list[Any]:
-    """The items that a macro visits. Raises ``EvaluationProblem``."""
+    """The items that a macro visits. Raises ``MatchUnknown``."""
     if not isinstance(container, list | Mapping):
         no_overload()
     if len(container) > _MAX_ITEMS:

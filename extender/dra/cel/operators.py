@@ -163,12 +163,10 @@ def int64(number: int) -> int:
 
 
 def logical_not(value: object) -> bool:
-    """``!``."""
     return not value if isinstance(value, bool) else no_overload()
 
 
 def negate(value: object) -> Result:
-    """``-`` before a number."""
     return -value if isinstance(value, int | float) and not isinstance(value, bool) else no_overload()
 
 

@@ -44,7 +44,7 @@ class Selector:
     program: Program
 
     def __call__(self, variables: Variables, meter: Meter | None = None) -> bool:
-        """Whether the device with these ``device_variables`` matches. Raises ``EvaluationProblem``."""
+        """Whether the device with these ``device_variables`` matches. Raises ``MatchUnknown``."""
         meter = meter or Meter()
         result: object
         try:

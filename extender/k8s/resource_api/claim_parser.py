@@ -60,7 +60,7 @@ def parse_claim(namespace: str, name: str, raw_spec: object, raw_status: object)
         devices = parser.parse(read_map(read_map(raw_spec, "spec").get("devices"), "devices"))
     except (Malformed, QuantityError) as error:
         problems.append(shorten(str(error)))
-        devices = DeviceClaim.of(problem=problems[0])
+        devices = DeviceClaim(problem=problems[0]).interned()
     try:
         status = read_map(raw_status, "status")
         allocation, unreadable_pools = _allocation(status.get("allocation"))
@@ -92,7 +92,7 @@ class _DeviceClaimParser:
         check_selector_text(text for one in requests for sub in one.subrequests for text in sub.selectors)
         raw_constraints = read_maps(raw.get("constraints"), "constraints", limits.CLAIM_CONSTRAINTS)
         constraints = tuple(self._constraint(one) for one in raw_constraints)
-        return DeviceClaim.of(requests, constraints, shorten(next(iter(self.unsupported), "")))
+        return DeviceClaim(requests, constraints, shorten(next(iter(self.unsupported), ""))).interned()
 
     def _check_fields(self, what: str, raw: Raw, known: set[str]) -> None:
         if unknown := unknown_field(raw, known):
@@ -115,9 +115,8 @@ class _DeviceClaimParser:
         mode = (mode if isinstance(mode, str) else "") or "ExactCount"
         if mode not in ("ExactCount", "All"):
             self.unsupported.append(f"allocation mode {quoted(mode)}")
-        capacity = sorted_amounts(
-            read_map(raw.get("capacity"), "capacity").get("requests"), "capacity requests"
-        )
+        capacity = read_map(raw.get("capacity"), "capacity").get("requests")
+        amounts = sorted_amounts(capacity, "capacity requests")
         count = 1 if raw.get("count") is None else read_int64(raw["count"])
         if count < 1:
             self.unsupported.append("a count that is not a positive number")
@@ -127,7 +126,7 @@ class _DeviceClaimParser:
             read_name(raw.get("deviceClassName"), "class"),
             read_selectors(raw),
             None if mode == "All" else count,
-            capacity,
+            amounts,
             tuple(map(_toleration, tolerations)),
             raw.get("adminAccess") is True,
         )

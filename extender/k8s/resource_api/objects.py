@@ -38,7 +38,6 @@ class NodeScope:
     terms: tuple[NodeSelectorTerm, ...] = ()
 
     def includes(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether the node with this name and these labels is in scope."""
         if self.node_name or self.all_nodes:
             return self.all_nodes or self.node_name == name
         return any(term.matches(name, labels) for term in self.terms)
@@ -141,11 +140,9 @@ class ResourceSlice:
 
     @property
     def key(self) -> str:
-        """The name: slices have no namespace."""
         return self.name
 
     def scope_of(self, device: Device) -> NodeScope:
-        """The nodes that can use a device of the slice."""
         if self.per_device_node_selection:
             return device.node_scope or NodeScope()
         return self.node_scope
@@ -164,7 +161,6 @@ class DeviceClass:
 
     @property
     def key(self) -> str:
-        """The name: classes have no namespace."""
         return self.name
 
 
@@ -204,31 +200,19 @@ class DeviceConstraint:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class DeviceClaim:
-    """What a claim asks for (``spec.devices``). ``problem`` names what is not supported, "" if nothing.
-
-    ``of`` returns one object for equal contents, because many claims come from one template.
-    """
+    """What a claim asks for (``spec.devices``). ``problem`` names what is not supported, "" if nothing."""
 
     requests: tuple[DeviceRequest, ...] = ()
     constraints: tuple[DeviceConstraint, ...] = ()
     problem: str = ""
 
-    @classmethod
-    def of(
-        cls,
-        requests: tuple[DeviceRequest, ...] = (),
-        constraints: tuple[DeviceConstraint, ...] = (),
-        problem: str = "",
-    ) -> DeviceClaim:
-        """The one object with these contents."""
-        key = requests, constraints, problem
-        if (known := _DEVICE_CLAIMS.get(key)) is None:
-            known = _DEVICE_CLAIMS[key] = cls(requests, constraints, problem)
-        return known
+    def interned(self) -> DeviceClaim:
+        """The one object with these contents: many claims come from one template."""
+        return _DEVICE_CLAIMS.setdefault((self.requests, self.constraints, self.problem), self)
 
 
 _DEVICE_CLAIMS: WeakValueDictionary[tuple[object, ...], DeviceClaim] = WeakValueDictionary()
-_EMPTY = DeviceClaim.of()
+_EMPTY = DeviceClaim().interned()
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +249,6 @@ class ResourceClaim:
 
     @property
     def key(self) -> str:
-        """``namespace/name``."""
         return f"{self.namespace}/{self.name}"
 
 

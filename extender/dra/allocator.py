@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from extender.dra.search_input import (
     AvailableDevices,
@@ -35,8 +36,7 @@ class SearchAborted(Exception):
     """The search takes too long, or the requests contradict each other."""
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatedDevice:
+class AllocatedDevice(NamedTuple):
     """A device, and the request and subrequest that it is allocated to."""
 
     request: int
@@ -97,21 +97,19 @@ class _ConstraintState:
                 self.values = {number: one for number, one in self.values.items() if number != old.request}
 
 
+@dataclass
 class _Search:
-    def __init__(
-        self,
-        available: AvailableDevices,
-        requests: Sequence[SearchRequest],
-        constraints: list[_ConstraintState],
-        spend: Callable[[int], None],
-    ) -> None:
-        self._available, self._requests, self._constraints = available, requests, constraints
-        self._spend_outside = spend
-        self._remaining = dict(available.remaining)
+    _available: AvailableDevices
+    _requests: Sequence[SearchRequest]
+    _constraints: list[_ConstraintState]
+    _spend_outside: Callable[[int], None]
+
+    def __post_init__(self) -> None:
+        self._remaining = dict(self._available.remaining)
         self._claims_of: defaultdict[int, list[int]] = defaultdict(list)  # by device
         self._device_count: defaultdict[int, int] = defaultdict(int)  # by claim
         self._steps = _MAX_STEPS
-        self._devices = range(len(available.consumption))
+        self._devices = range(len(self._available.consumption))
         self.allocated: list[AllocatedDevice] = []
         self._consumed: list[CounterAmounts] = []  # by each of ``allocated``
         # Which devices are "all" is determined before the search begins.
@@ -121,7 +119,7 @@ class _Search:
                 for device in self._devices
                 if self._spend_and_match(sub, device) and self._fits(sub.capacity(device))
             ]
-            for index, request in enumerate(requests)
+            for index, request in enumerate(self._requests)
             for number, sub in enumerate(request.subrequests)
             if sub.count is None
         }

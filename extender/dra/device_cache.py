@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from extender.dra.device_slots import Slot
 from extender.dra.node_devices import NodeDevices
@@ -35,7 +35,11 @@ class DeviceCache:
         self.extended_resources: frozenset[str] = frozenset()
         self.pools = PoolCache()
         self.total_slots: Counter[Slot] = Counter()
-        self._slices: dict[str, ResourceSlice] = {}
+        self._records: dict[str, dict[str, Any]] = {
+            "ResourceSlice": {},
+            "DeviceClass": self.classes,
+            "ResourceClaim": self.claims,
+        }
         self._nodes: dict[str, NodeDevices] = {}
         self._problems: dict[str, str] = {}
         self._claims_on_any_pool: set[str] = set()
@@ -47,17 +51,15 @@ class DeviceCache:
             self.claims[record.key] = record  # only its users have changed, as they do often
             return
         self.remove(record.kind, record.key)
+        self._records[record.kind][record.key] = record
         if record.problem:
             self._problems[f"{record.kind} {record.key}"] = record.problem
         match record:
             case ResourceSlice():
-                self._slices[record.name] = record
                 self.pools.put_slice(record)
             case DeviceClass():
-                self.classes[record.name] = record
                 self._classes_changed()
             case ResourceClaim():
-                self.claims[record.key] = record
                 self.pools.put_allocation(record)
                 if ANY_POOL in record.unreadable_pools:
                     self._claims_on_any_pool.add(record.key)
@@ -65,23 +67,18 @@ class DeviceCache:
     def remove(self, kind: str, key: str) -> None:
         """Remove the record with this key, if there is one."""
         self._problems.pop(f"{kind} {key}", None)
-        if kind == "ResourceSlice" and (known := self._slices.pop(key, None)):
-            self.pools.remove_slice(known)
-        elif kind == "DeviceClass" and key in self.classes:
-            del self.classes[key]
-            self._classes_changed()
-        elif kind == "ResourceClaim" and (claim := self.claims.pop(key, None)):
-            self.pools.remove_allocation(claim)
-            self._claims_on_any_pool.discard(key)
+        match self._records[kind].pop(key, None):
+            case ResourceSlice() as known:
+                self.pools.remove_slice(known)
+            case DeviceClass():
+                self._classes_changed()
+            case ResourceClaim() as known:
+                self.pools.remove_allocation(known)
+                self._claims_on_any_pool.discard(key)
 
     def keep(self, kind: str, keys: AbstractSet[str]) -> None:
         """Remove all records of a kind that are not among ``keys``."""
-        known: dict[str, Mapping[str, Record]] = {
-            "ResourceSlice": self._slices,
-            "DeviceClass": self.classes,
-            "ResourceClaim": self.claims,
-        }
-        for key in known[kind].keys() - keys:
+        for key in self._records[kind].keys() - keys:
             self.remove(kind, key)
 
     def _classes_changed(self) -> None:
@@ -92,7 +89,7 @@ class DeviceCache:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is known of devices: we may not be allowed to list them."""
-        return not (self.claims or self.classes or self._slices)
+        return not any(self._records.values())
 
     @property
     def any_device_may_be_held(self) -> bool:

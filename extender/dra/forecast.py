@@ -6,7 +6,7 @@ Nothing is predicted where a claim, a class or a device has something that is no
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import TypeAlias
@@ -14,7 +14,7 @@ from weakref import ref
 
 from extender.dra.cel.evaluation import BudgetExhausted, EvaluationFailed, MatchUnknown, Meter
 from extender.dra.device_cache import DeviceCache, Labels
-from extender.dra.device_slots import LostSlots, Slot, slot_prices
+from extender.dra.device_slots import LostSlots, slot_prices
 from extender.dra.node_search import HOLDINGS_UNKNOWN, NodeSearch, SearchResult
 from extender.dra.pod_claims import AllocationRefused, DeviceClaims, unallocated_claims
 from extender.k8s.objects import Pod
@@ -57,17 +57,12 @@ class _Budget:
 
     def __init__(self) -> None:
         self.meter = Meter(min(FORECAST_STEPS, MOST_STEPS))
-        self._granted = self.meter.left
+        self.granted = self.meter.left
 
     def grant(self, steps: int) -> None:
-        steps = min(steps, MOST_STEPS - self._granted)
-        self._granted += steps
+        steps = min(steps, MOST_STEPS - self.granted)
+        self.granted += steps
         self.meter.left += steps
-
-    @property
-    def is_full(self) -> bool:
-        """Whether there are nodes that did not get their steps."""
-        return self._granted >= MOST_STEPS
 
 
 @dataclass(slots=True)
@@ -164,8 +159,10 @@ class AllocationSimulator:
                 search = searches[key] = self._search_for(pod, key, budget)
             if isinstance(search, Forecast):
                 forecasts.append(search)
-            else:
-                forecasts.append(_forecast(self._result(*search, budget, name, labels), prices))
+                continue
+            found = self._result(*search, budget, name, labels)
+            cost = sum((prices.get(slot, 0.0) * count for slot, count in found.lost_slots), 0.0)
+            forecasts.append(Forecast(found.devices, cost, found.rank, found.problem, found.refused))
         return forecasts
 
     def _search_for(
@@ -201,12 +198,7 @@ class AllocationSimulator:
             # known to need too many steps, unless there were too many nodes for one forecast.
             tried_before = results.exhausted.get(node) == version
             results.exhausted[node] = version
-            if not tried_before or budget.is_full:
+            if not tried_before or budget.granted >= MOST_STEPS:
                 return result
         self._results.put(results, node, version, result)
         return result
-
-
-def _forecast(result: SearchResult, prices: Mapping[Slot, float]) -> Forecast:
-    cost = sum((prices.get(slot, 0.0) * n for slot, n in result.lost_slots), 0.0)
-    return Forecast(result.devices, cost, result.rank, result.problem, result.refused)

@@ -79,15 +79,11 @@ class NodeSearch:
         if allocated is None:
             problem = "the node has no devices that fit"
             return SearchResult(problem=problem, refused=not node.has_incomplete_pool)
-        taken = [
-            one.device
-            for one in allocated
-            if not requests[one.request].subrequests[one.subrequest].admin_access
-        ]
+        taken = [one for index, sub, one in allocated if not requests[index].subrequests[sub].admin_access]
         remaining = node.slots_without(taken, self.cache.pools.kinds.gpu_fractions)
         return SearchResult(
             tuple(node.device_id(one.device) for one in allocated),
-            rank=sum(number for _, number in {(one.request, one.subrequest) for one in allocated}),
+            rank=sum(number for _, number in {one[:2] for one in allocated}),
             lost_slots=lost_slots(node.slots, remaining),
         )
 
@@ -96,10 +92,9 @@ class NodeSearch:
         constraints: list[SearchConstraint] = []
         for number, claim in enumerate(self.claims):
             first_index = len(requests)
-            requests += [
-                SearchRequest([self._subrequest(sub, node) for sub in request.subrequests], number)
-                for request in claim.requests
-            ]
+            for request in claim.requests:
+                subrequests = [self._subrequest(sub, node) for sub in request.subrequests]
+                requests.append(SearchRequest(subrequests, number))
             for constraint in claim.constraints:
                 self.meter.spend(1 + len(node.devices))
                 constraints.append(_search_constraint(constraint, claim, first_index, node))
@@ -183,9 +178,8 @@ def _search_constraint(
         or (request.first_available and f"{request.name}/{sub.name}" in constraint.requests)
     )
     domain, _, name = constraint.attribute.partition("/")
-    values = [
-        _comparable(pool.devices[index].attributes.get(domain, {}).get(name)) for pool, index in node.devices
-    ]
+    attributes = (pool.devices[index].attributes for pool, index in node.devices)
+    values = [_comparable(of_device.get(domain, {}).get(name)) for of_device in attributes]
     return SearchConstraint(values, subrequests, constraint.distinct)
 
 

@@ -152,11 +152,6 @@ ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def no_extra_cost(*_: object) -> int:
-    """The ``cost`` of a function that takes the same time however long its arguments are."""
-    return 0
-
-
 def int64(number: int) -> int:
     """The number, if it fits into the 64 bits of a CEL integer. Raises ``EvaluationFailed``."""
     return number if -(2**63) <= number < 2**63 else fail("integer overflow")

@@ -93,7 +93,7 @@ class Parser:
                 key = self._expression()
                 self._tokens.expect("]")
                 take = operators.optional if sign == "[?" else operators.index
-                program = call(take, program, key, cost=operators.no_extra_cost)
+                program = call(take, program, key, cost=lambda *_: 0)
             elif sign == ".?":
                 program = member(operators.optional, program, self._tokens.name())
             else:
@@ -198,7 +198,7 @@ class Parser:
                 target = member(operators.index, target, name)
                 name = ""
             if sign == "[":
-                target = call(operators.index, target, self._expression(), cost=operators.no_extra_cost)
+                target = call(operators.index, target, self._expression(), cost=lambda *_: 0)
                 self._tokens.expect("]")
             else:
                 name = self._tokens.name()

@@ -59,13 +59,13 @@ def _parse_version(text: str) -> Version | None:
     if match is None:
         return None
     major, minor, patch, pre_release = match.groups()
-    identifiers = tuple(map(_identifier_key, pre_release.split("."))) if pre_release else ()
-    return Version(text, (int(major), int(minor), int(patch), 0 if pre_release else 1, identifiers))
-
-
-def _identifier_key(text: str) -> tuple[int, int, str]:
     # Numbers sort before words, and by value (semver.org, item 11).
-    return (0, int(text), "") if text.isdecimal() else (1, 0, text)
+    identifiers = tuple(
+        (0, int(text), "") if text.isdecimal() else (1, 0, text)
+        for text in (pre_release or "").split(".")
+        if text
+    )
+    return Version(text, (int(major), int(minor), int(patch), 0 if pre_release else 1, identifiers))
 
 
 def parse_amount(raw: object) -> Amount:

@@ -1,9 +1,7 @@
-"""Searches devices for requests as Kubernetes' own allocator does: the first solution counts.
+"""Searches devices for requests as Kubernetes' own allocator does: by backtracking to the first solution.
 
-The search goes through the requests in order, and for each device of a request through the devices in order.
-It backtracks from what cannot be completed. The devices of one request are in ascending order, so that no set
-is tried twice. Read from k8s.io/dynamic-resource-allocation v0.36.3,
-``structured/internal/incubating/allocator_incubating.go``.
+Requests and devices are tried in order; the devices of one request ascend, so no set is tried twice. Read
+from k8s.io/dynamic-resource-allocation v0.36.3, ``structured/internal/incubating/allocator_incubating.go``.
 """
 
 from __future__ import annotations
@@ -28,8 +26,7 @@ _MAX_DEVICES = 128
 """Devices of all claims together: the search for each is a level of recursion."""
 _MAX_STEPS = 50_000
 """Steps before the search is aborted. kube-scheduler stops after ten seconds."""
-_DEVICES_PER_CHARGE = 8
-"""The steps for looking at devices are spent for so many devices at a time."""
+_DEVICES_PER_CHARGE = 8  # the steps for so many devices are spent at once
 
 
 class SearchAborted(Exception):
@@ -52,8 +49,8 @@ def allocate(
 ) -> list[AllocatedDevice] | None:
     """The first solution, in the order of the requests, or None if there is none.
 
-    ``spend`` is called with a number of steps before they are taken, and may raise to end the search. Raises
-    ``SearchAborted``, and whatever ``spend`` and ``SearchSubRequest.matches`` raise.
+    ``spend`` is called with a number of steps before they are taken. Raises ``SearchAborted``, and whatever
+    ``spend`` and ``SearchSubRequest.matches`` raise.
     """
     search = _Search(available, requests, [_ConstraintState(one) for one in constraints], spend)
     try:

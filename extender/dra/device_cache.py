@@ -1,6 +1,6 @@
 """Slices, classes and claims as they arrive from the API server, and the devices of each node.
 
-What a node can use is built lazily: again once one of its pools, or a claim on them, has changed.
+The devices of a node are built lazily, after one of its pools or a claim on them has changed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,8 @@ _NO_DEVICES = NodeDevices((), AvailableDevices((), {}), (), {}, has_incomplete_p
 
 
 class DeviceCache:
-    """``classes`` and ``claims`` are by key, ``class_version`` changes with every class.
-
-    ``extended_resources`` are those that device classes provide by their specs. ``total_slots`` are the slots
-    of all nodes, as of the last ``refresh``.
-    """
+    """``class_version`` changes with every class. ``extended_resources`` are those that classes provide by
+    their specs. ``total_slots`` are the slots of all nodes at the last ``refresh``."""
 
     def __init__(self) -> None:
         self.classes: dict[str, DeviceClass] = {}
@@ -45,7 +42,6 @@ class DeviceCache:
         self._claims_on_any_pool: set[str] = set()
 
     def put(self, record: Record) -> None:
-        """Add a record, or replace the one with its key."""
         known = self.claims.get(record.key)
         if isinstance(record, ResourceClaim) and known and _holdings(known) == _holdings(record):
             self.claims[record.key] = record  # only its users have changed, as they do often
@@ -65,7 +61,6 @@ class DeviceCache:
                     self._claims_on_any_pool.add(record.key)
 
     def remove(self, kind: str, key: str) -> None:
-        """Remove the record with this key, if there is one."""
         self._problems.pop(f"{kind} {key}", None)
         match self._records[kind].pop(key, None):
             case ResourceSlice() as known:
@@ -110,7 +105,6 @@ class DeviceCache:
         self.pools.kinds.remove_unused()  # only now: the old slots of changed nodes have them
 
     def on_node(self, name: str, labels: Labels) -> NodeDevices:
-        """What the node with this name and these labels can use."""
         known = self._nodes.get(name, _NO_DEVICES)
         if known.devices and name not in self.pools.changed_nodes and not self.pools.labels_matter:
             return known

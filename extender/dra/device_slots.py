@@ -2,8 +2,8 @@
 
 Partitions of a GPU share counters: memory slices, which exist once each, and amounts such as multiprocessors.
 A node's slots of a kind are the devices of that kind that it could still give if nothing else were requested.
-The price of a slot is that of the inventory score (docs/packing.md) with a = b = 1 and all kinds equally
-wanted: weights from the true mix gave the same but for noise (``bench/claims.py``).
+The price of a slot is that of the inventory score (docs/packing.md) with a = b = 1 and equal weights of all
+kinds: weights from the true mix gave the same but for noise (``bench/claims.py``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from extender.k8s.resource_api.objects import Number
 
 GROUP_SIZES = (1, 2, 4, 8)
 """Pods request whole GPUs in such numbers on one node; partitions one by one."""
-
 DeviceKind: TypeAlias = Hashable
 Slot: TypeAlias = tuple[DeviceKind, int]
 """(kind, devices that are given together)."""
@@ -28,8 +27,7 @@ Counts: TypeAlias = Mapping[DeviceKind, int]
 LostSlots: TypeAlias = tuple[tuple[Slot, int], ...]
 Consumption: TypeAlias = tuple[tuple[int, Number], ...]
 """(counter, amount)."""
-_MAX_CACHED = 1 << 18
-"""Devices, counters and kinds in the cached counts of one layout: some MiB."""
+_MAX_CACHED = 1 << 18  # devices and counters in the cached counts of one layout: some MiB
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

@@ -67,11 +67,8 @@ class _Budget:
 
 @dataclass(slots=True)
 class _ClaimResults:
-    """The results for equal claims, by node, each with the version of what it depends on.
-
-    ``exhausted`` has the versions for which the budget of a forecast was too small, by node. ``size`` is in
-    bytes, about.
-    """
+    """The results for equal claims, by node, each with the version of what it depends on. ``exhausted`` has
+    the versions for which the budget of a forecast was too small. ``size`` is in bytes, about."""
 
     exhausted: dict[str, Hashable] = field(default_factory=dict)
     size: int = 0
@@ -128,10 +125,8 @@ class _SearchCache:
 
 
 class AllocationSimulator:
-    """Predicts what kube-scheduler's allocator does with the devices of this cache.
-
-    Results are cached for as long as devices, claims and classes stay as they are.
-    """
+    """Predicts what kube-scheduler's allocator does with the devices of this cache. Results are cached for as
+    long as devices, claims and classes stay as they are."""
 
     def __init__(self, cache: DeviceCache) -> None:
         self._cache = cache

@@ -15,12 +15,11 @@ from extender.k8s.resource_api.objects import AllocationResult, Device, DeviceId
 
 @dataclass(frozen=True, slots=True)
 class PoolAvailability:
-    """What is left of a pool.
+    """What is left of a pool: whole devices are ``allocated``, parts of others (``partially_consumed``).
 
-    ``allocated`` are devices that are allocated as a whole, ``partially_consumed`` those with allocations of
-    a part. ``remaining`` is what is left of the pool's counters and of the capacities of its devices.
-    ``overdrawn``: more of a counter is allocated than the pool has. ``holdings_unknown``: a claim holds
-    devices of the pool, and it cannot be read which.
+    ``remaining`` is what is left of the pool's counters and of the capacities of its devices. ``overdrawn``:
+    more of a counter is allocated than the pool has. ``holdings_unknown``: a claim holds devices of the pool,
+    and it cannot be read which.
     """
 
     pool: DevicePool
@@ -70,8 +69,8 @@ def pool_availability(
             if (key := (pool.id, index, capacity)) in remaining:
                 remaining[key] -= consumed.number
     overdrawn = {counter: 0 for counter in pool.counters if remaining[counter] < 0}
-    # While a counter is overdrawn, no device that consumes any counter can be allocated: all of them are made
-    # to consume 0 of the overdrawn one, and less than 0 remains.
+    # No device that consumes a counter can be allocated while one is overdrawn: all are made to consume 0 of
+    # the overdrawn one, and less than 0 remains.
     consumption: Sequence[CounterAmounts] = pool.consumption
     if overdrawn:
         consumption = [one and {**one, **overdrawn} for one in consumption]
@@ -90,10 +89,10 @@ def pool_availability(
 class NodeDevices:
     """The devices that a node can use, in kube-scheduler's order, and what is left of them.
 
-    ``devices`` are (pool, index in the pool) (D,). ``own_pools`` are those that belong to this node alone,
-    ``slots`` what they could still give. ``has_incomplete_pool``: a pool is incomplete or invalid, so no
-    request can have all devices. ``holdings_unknown``: a claim holds devices here, and its allocation cannot
-    be read. ``version`` changes whenever anything else does.
+    ``devices`` are (pool, index in the pool) (D,). ``own_pools`` belong to this node alone, ``slots`` is what
+    they could still give. ``has_incomplete_pool``: a pool is incomplete or invalid, so no request can have
+    all devices. ``holdings_unknown``: a claim holds devices here, and its allocation cannot be read.
+    ``version`` changes whenever anything else does.
     """
 
     devices: tuple[tuple[DevicePool, int], ...]

@@ -1,8 +1,7 @@
 """Which devices kube-scheduler would allocate to a pod's claims on one node.
 
 Builds the input of ``allocator`` from the claims: requests, classes, selectors, tolerations and constraints.
-What is tested of a device, and in which order, is read from k8s.io/dynamic-resource-allocation v0.36.3,
-``structured/internal/incubating/allocator_incubating.go``.
+The tests of a device, and their order, are those of ``allocator_incubating.go`` (see ``allocator``).
 """
 
 from __future__ import annotations
@@ -18,22 +17,10 @@ from extender.dra.device_cache import DeviceCache
 from extender.dra.device_slots import LostSlots, lost_slots
 from extender.dra.node_devices import NodeDevices
 from extender.dra.pod_claims import DeviceClaims
-from extender.dra.search_input import (
-    NO_AMOUNTS,
-    CounterAmounts,
-    SearchConstraint,
-    SearchRequest,
-    SearchSubRequest,
-)
+from extender.dra.search_input import CounterAmounts, SearchConstraint, SearchRequest, SearchSubRequest
 from extender.k8s.affinity import tolerated
 from extender.k8s.resource_api.fields import Amount, Version
-from extender.k8s.resource_api.objects import (
-    DeviceClaim,
-    DeviceClass,
-    DeviceConstraint,
-    DeviceId,
-    DeviceSubRequest,
-)
+from extender.k8s.resource_api.objects import DeviceClaim, DeviceConstraint, DeviceId, DeviceSubRequest
 from extender.untrusted.limits import quoted, shorten
 
 HOLDINGS_UNKNOWN = "a claim whose allocation cannot be read may hold the devices"
@@ -109,18 +96,17 @@ class NodeSearch:
             raise Unsupported("all devices are requested, and a pool is incomplete")
         return SearchSubRequest(
             sub.count,
-            cache(partial(self._matches, sub, device_class, node)),
+            cache(partial(self._matches, sub, device_class.selectors, node)),
             partial(self._tolerates_taints, sub, node),
             partial(self._capacity, dict(sub.capacity), node),
             sub.admin_access,
         )
 
     def _matches(
-        self, sub: DeviceSubRequest, device_class: DeviceClass, node: NodeDevices, device: int
+        self, sub: DeviceSubRequest, class_selectors: tuple[str, ...], node: NodeDevices, device: int
     ) -> bool:
-        """Whether a device matches class and selectors."""
         pool, index = node.devices[device]
-        for selectors, of_class in ((device_class.selectors, True), (sub.selectors, False)):
+        for selectors, of_class in ((class_selectors, True), (sub.selectors, False)):
             for expression in selectors:
                 self.meter.spend()
                 selector = self._selector(expression)
@@ -155,13 +141,13 @@ class NodeSearch:
         pool, index = node.devices[device]
         record = pool.devices[index]
         if not requested and not record.allow_multiple_allocations:
-            return NO_AMOUNTS
+            return {}
         self.meter.spend(len(record.capacity_by_name) // 4)
         consumed = record.consumed_capacity(requested)
         if consumed is None:
             return None
         if not record.allow_multiple_allocations:
-            return NO_AMOUNTS
+            return {}
         return {(pool.id, index, name): amount for name, amount in consumed.items()}
 
 

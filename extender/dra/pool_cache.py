@@ -1,7 +1,6 @@
 """The pools of devices, and which claims hold their devices.
 
-Slices and claims come in as events. Pools and what is left of them are built lazily: a pool again once one of
-its slices has changed, what is left of it also once a claim on it has.
+Both are built lazily: a pool after one of its slices has changed, what is left of it also after a claim has.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from extender.k8s.resource_api.objects import (
 
 @dataclass(slots=True)
 class _PoolState:
-    """The slices of a pool by name, the allocation results of claims by device and claim, the claims whose
-    holdings cannot be read, and what is built from them. ``nodes`` are those that slices or devices name."""
+    """The slices of a pool by name, its allocation results by device and claim, the claims whose holdings
+    cannot be read, and what is built from them. ``nodes`` are those that slices or devices name."""
 
     slices: dict[str, ResourceSlice] = field(default_factory=dict)
     holders: dict[str, dict[str, tuple[AllocationResult, ...]]] = field(default_factory=dict)
@@ -86,10 +85,9 @@ class _NodeIndex:
                 del self.by_node[name]
         for name in nodes:
             self.by_node[name].add(id)
+        self.of_many_nodes.discard(id)
         if any(scope.all_nodes or scope.terms for scope in scopes):
             self.of_many_nodes.add(id)
-        else:
-            self.of_many_nodes.discard(id)
         return nodes
 
 
@@ -149,7 +147,6 @@ class PoolCache:
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Why pools are invalid, by pool."""
         self._build_outdated()
         return self._problems
 
@@ -174,7 +171,6 @@ class PoolCache:
     def node_devices(
         self, name: str, labels: Mapping[str, str], version: tuple[int, int, int]
     ) -> NodeDevices:
-        """What the node with this name and these labels can use; ``version`` is that of now."""
         ids = self._nodes.pools_of(name)
         pools = sorted((pool for id in ids if (pool := self._pool(id))), key=lambda pool: pool.sort_key)
         return build_node_devices(
@@ -222,9 +218,8 @@ class PoolCache:
             self._problems.pop(name, None)
             if pool and pool.problem:
                 self._problems[name] = pool.problem
+            self._incomplete_with_counters.discard(id)
             has_counters = any(one.shared_counters for one in state.slices.values())
             if has_counters and (pool is None or pool.problem):
                 self._incomplete_with_counters.add(id)
-            else:
-                self._incomplete_with_counters.discard(id)
         return state.pool

@@ -2,8 +2,7 @@
 
 As in ``pools_incubating.go`` of k8s.io/dynamic-resource-allocation v0.36.3 (``structured/internal``): the
 newest generation of a pool counts, once all of its slices are there. Slices are sorted by name, pools by
-driver and name, those with binding conditions last. A pool is invalid, and gives no devices, if the name of a
-device or a counter set occurs twice, or if a device consumes a counter that the pool does not have.
+driver and name, those with binding conditions last. Invalid pools have a ``problem`` and give no devices.
 """
 
 from __future__ import annotations
@@ -39,9 +38,7 @@ class DevicePool:
     """A complete pool: its devices, in kube-scheduler's order, and the nodes that can use each of them (D,).
 
     ``counters``, and what each device consumes of them (``consumption``, D), are keyed by (pool, counter set,
-    counter). ``capacities`` has the devices that allow multiple allocations, and their capacities by (pool,
-    index of the device, name).
-
+    counter); the ``capacities`` of devices that allow multiple allocations by (pool, index, name).
     ``problem`` says why the pool is invalid, also for kube-scheduler. A pool with a slice that cannot be read
     has a single device, with the problem of the slice. ``layout`` is None for a pool that does not belong to
     one node: such pools do not count for the slots of nodes.
@@ -61,7 +58,6 @@ class DevicePool:
 
     @property
     def sort_key(self) -> tuple[bool, PoolID]:
-        """The order of the pools of a node."""
         return any(device.has_binding_conditions for device in self.devices), self.id
 
     def gpu_fractions(self) -> dict[DeviceKind, float]:

@@ -22,15 +22,11 @@ from extender.untrusted.limits import quoted
 _SAFE_PATTERN = re.compile(
     r"(?:\(\?i\))?(?:[^\\(\[{]|\\[dwsDWSb.\\/+*?()|\[\]{}^$-]|\((?!\?)|\(\?:|\[\^?[\w .:/-]+\]|\{\d{1,2}\})*"
 )
-MAX_NESTING = 2
-"""Macros inside each other: the work of nested macros multiplies."""
-_MAX_ITEMS = 64
-"""Items of one macro, for the same reason."""
+MAX_NESTING = 2  # macros inside each other: their work multiplies
+_MAX_ITEMS = 64  # of one macro, for the same reason
 _MAX_PATTERN = 256
-_MATCHES_PER_STEP = 64
-"""Ways to match a text that count as one step."""
-_STEPS_PER_CHARACTER = 8
-"""Steps to compile one character of a pattern."""
+_MATCHES_PER_STEP = 64  # ways to match a text that count as one step
+_STEPS_PER_CHARACTER = 8  # to compile one character of a pattern
 _MAX_TEXT = 64  # characters to match a pattern against: an attribute has no more, by the API
 _MAX_PARTS = 1024  # of a text that is split
 _INTEGER = re.compile(r"[+-]?[0-9]{1,32}")

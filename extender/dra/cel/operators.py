@@ -172,10 +172,7 @@ def index(container: object, key: object) -> Result:
     if isinstance(container, Mapping):
         if not isinstance(key, str):
             no_overload()
-        try:
-            return container[key]
-        except KeyError:
-            raise EvaluationFailed(f"no such key: {quoted(key)}") from None
+        return container[key] if has(container, key) else fail(f"no such key: {quoted(key)}")
     if isinstance(container, list) and isinstance(key, float):
         raise Unsupported("an index that is not an integer")
     if isinstance(container, list) and isinstance(key, int) and not isinstance(key, bool):
@@ -191,7 +188,7 @@ def optional(container: object, key: object) -> OptionalValue:
         raise Unsupported("an optional item of a list")
     if not isinstance(container, Mapping) or not isinstance(key, str):
         no_overload()
-    present = isinstance(container, DefaultingMap) or key in container
+    present = has(container, key)
     return OptionalValue(present, container[key] if present else None)
 
 

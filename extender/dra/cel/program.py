@@ -86,7 +86,6 @@ def member(function: Callable[[Any, str], Any], target: Program, name: str) -> P
 
 
 def relation(sign: str, left: Program, right: Program) -> Program:
-    """``==``, ``<``, ``in`` and so on."""
     relate, run_left, run_right = RELATIONS[sign], left.run, right.run
 
     def run(scope: Scope) -> bool:

@@ -28,10 +28,8 @@ from extender.k8s.resource_api.fields import Amount
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import SELECTOR, STEP_TEXT
 
-_TOKEN_STEPS = 16
-"""Steps to compile a token."""
-_TOKEN_BYTES = 400
-"""Memory of a compiled token, about."""
+_TOKEN_STEPS = 16  # to compile a token
+_TOKEN_BYTES = 400  # of a compiled token, about
 _COMPILED: BoundedMap[str, Selector | str] = BoundedMap(1024, 2 << 20)
 """By expression; a text is the problem of an expression that is not supported."""
 

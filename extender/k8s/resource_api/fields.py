@@ -49,7 +49,6 @@ Value: TypeAlias = bool | int | str | Version
 
 
 def parse_version(text: str) -> Version | None:
-    """The semantic version in this text, or None."""
     return _parse_version(text) if len(text) <= _MAX_VERSION else None
 
 
@@ -61,9 +60,8 @@ def _parse_version(text: str) -> Version | None:
     major, minor, patch, pre_release = match.groups()
     # Numbers sort before words, and by value (semver.org, item 11).
     identifiers = tuple(
-        (0, int(text), "") if text.isdecimal() else (1, 0, text)
-        for text in (pre_release or "").split(".")
-        if text
+        (0, int(one), "") if one.isdecimal() else (1, 0, one)
+        for one in (pre_release.split(".") if pre_release else ())
     )
     return Version(text, (int(major), int(minor), int(patch), 0 if pre_release else 1, identifiers))
 

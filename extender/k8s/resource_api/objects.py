@@ -1,7 +1,4 @@
-"""ResourceSlices, DeviceClasses and ResourceClaims as far as the allocation of devices depends on them.
-
-The types and fields are those of k8s.io/api ``resource/v1/types.go`` (v0.36.3).
-"""
+"""ResourceSlices, DeviceClasses and ResourceClaims as far as the allocation of devices depends on them."""
 
 from __future__ import annotations
 
@@ -46,8 +43,8 @@ class NodeScope:
 @dataclass(frozen=True, slots=True)
 class CapacityRequestPolicy:
     """How a request for a part of a capacity is rounded up: to one of ``valid_values`` (ascending), or to
-    ``minimum`` plus a multiple of ``step``, up to ``maximum``. ``default`` applies to a request that does not
-    name the capacity; without a default such a request consumes all of it."""
+    ``minimum`` plus a multiple of ``step``, up to ``maximum``. A request that does not name the capacity
+    consumes ``default``, or all of it without a default."""
 
     default: Fraction | None = None
     valid_values: tuple[Fraction, ...] = ()
@@ -73,9 +70,8 @@ class Device:
     """One device of a slice.
 
     ``attributes`` and ``capacity`` are keyed by domain (the driver's name if the key has none) and name;
-    ``capacity_by_name`` and ``capacity_policies`` by the name as written. ``consumes_counters`` is what the
-    device consumes of its pool's shared counters. ``node_scope`` is None unless the device has its own.
-    ``problem`` names a field or attribute that is not supported, "" if there is none.
+    ``capacity_by_name`` and ``capacity_policies`` by the name as written. ``node_scope`` is None unless the
+    device has its own. ``problem`` names a field or attribute that is not supported, "" if there is none.
     """
 
     name: str
@@ -126,7 +122,6 @@ class ResourceSlice:
     """
 
     kind: ClassVar[Literal["ResourceSlice"]] = "ResourceSlice"
-    uid: ClassVar[str] = ""  # not read: nothing depends on it
     name: str
     driver: str = ""
     pool: str = ""
@@ -153,7 +148,6 @@ class DeviceClass:
     """A class of devices: those that match all CEL ``selectors``."""
 
     kind: ClassVar[Literal["DeviceClass"]] = "DeviceClass"
-    uid: ClassVar[str] = ""  # not read: nothing depends on it
     name: str
     selectors: tuple[str, ...] = ()
     extended_resource: str = ""
@@ -233,12 +227,11 @@ ANY_POOL = ("", "")
 class ResourceClaim:
     """A claim: what it asks for, what is allocated to it (None: nothing yet), and the pods that use it.
 
-    ``unreadable_pools`` are pools (driver, name) that it holds devices of which could not be read;
-    ``ANY_POOL`` stands for a pool that could not be read either.
+    ``unreadable_pools`` (driver, name) contain allocated devices whose names cannot be read. ``ANY_POOL``
+    means that the pool cannot be read either.
     """
 
     kind: ClassVar[Literal["ResourceClaim"]] = "ResourceClaim"
-    uid: ClassVar[str] = ""  # not read: nothing depends on it
     namespace: str
     name: str
     devices: DeviceClaim = _EMPTY

@@ -1,8 +1,7 @@
 """Parses ResourceSlices and DeviceClasses.
 
-Facts: the types in k8s.io/api ``resource/v1/types.go`` (v0.36.3). An object that cannot be read gets a
-``problem`` and raises nothing. A device with a field that is not known here gets one, too, because the field
-may change who can have the device.
+Facts: k8s.io/api ``resource/v1/types.go`` (v0.36.3). An object that cannot be read gets a ``problem``, as
+does a device with an unknown field, which may change who can have the device.
 """
 
 from __future__ import annotations

@@ -20,12 +20,9 @@ from extender.dra.search_input import (
     SearchSubRequest,
 )
 
-MAX_DEVICES_PER_CLAIM = 32
-"""``AllocationResultsMaxSize`` of the API."""
-_MAX_DEVICES = 128
-"""Devices of all claims together: the search for each is a level of recursion."""
-_MAX_STEPS = 50_000
-"""Steps before the search is aborted. kube-scheduler stops after ten seconds."""
+MAX_DEVICES_PER_CLAIM = 32  # ``AllocationResultsMaxSize`` of the API
+_MAX_DEVICES = 128  # of all claims together: the search for each is a level of recursion
+_MAX_STEPS = 50_000  # before the search is aborted; kube-scheduler stops after ten seconds
 _DEVICES_PER_CHARGE = 8  # the steps for so many devices are spent at once
 
 

@@ -88,7 +88,7 @@ class DeviceCache:
 
     @property
     def any_device_may_be_held(self) -> bool:
-        """Whether a claim holds devices, and it cannot be read of which pool."""
+        """Whether a claim holds devices of a pool whose name cannot be read."""
         return bool(self._claims_on_any_pool)
 
     @property

@@ -1,7 +1,4 @@
-"""Which devices kube-scheduler would give a pod's claims on each node, and what that costs.
-
-Nothing is predicted where a claim, a class or a device has something that is not supported here.
-"""
+"""Which devices kube-scheduler would allocate to a pod's claims on each node, and what that costs."""
 
 from __future__ import annotations
 
@@ -26,9 +23,8 @@ from extender.untrusted.limits import DEVICE_STEPS, FORECAST_STEPS, MOST_STEPS, 
 FIRST_AVAILABLE_PENALTY = 100.0
 """GPUs: the order of ``firstAvailable`` outweighs all else, as in kube-scheduler's own score, which ours
 outweighs (``computeScore`` of its plugin ``dynamicresources``, v1.36.3)."""
-_MAX_TEMPLATES = 128
-"""Different claims (or sets of claims) with cached results: a cluster has few templates."""
-_MAX_BYTES = 32 << 20
+_MAX_TEMPLATES = 128  # different (sets of) claims with cached results: a cluster has few templates
+_MAX_BYTES = 32 << 20  # of all cached results, about
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ class NodeDevices:
 
     def device_id(self, index: int) -> DeviceId:
         pool, index_in_pool = self.devices[index]
-        return pool.device_id(index_in_pool)
+        return DeviceId(*pool.id, pool.devices[index_in_pool].name)
 
     def slots_without(self, indices: Iterable[int], gpu_fractions: Mapping[DeviceKind, float]) -> Slots:
         """The slots that remain once these devices are allocated, too."""

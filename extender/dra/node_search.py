@@ -144,11 +144,9 @@ class NodeSearch:
             return {}
         self.meter.spend(len(record.capacity_by_name) // 4)
         consumed = record.consumed_capacity(requested)
-        if consumed is None:
-            return None
-        if not record.allow_multiple_allocations:
-            return {}
-        return {(pool.id, index, name): amount for name, amount in consumed.items()}
+        if consumed and record.allow_multiple_allocations:
+            return {(pool.id, index, name): amount for name, amount in consumed.items()}
+        return None if consumed is None else {}
 
 
 def _search_constraint(

@@ -40,10 +40,9 @@ def unallocated_claims(cache: DeviceCache, pod: Pod, resources: Sequence[str] = 
     names = [one.claim or generated.get(one.name, "") for one in pod.spec.claims]
     if not all(names) or len(set(names)) < len(names):
         raise Unsupported("a claim of the pod is not created yet, or listed twice")
-    known = [cache.claims.get(f"{pod.namespace}/{name}") for name in names]
     found: list[DeviceClaim] = []
-    for name, claim in zip(names, known, strict=True):
-        if claim is None:
+    for name in names:
+        if (claim := cache.claims.get(f"{pod.namespace}/{name}")) is None:
             raise _missing(cache, f"claim {quoted(name)}")
         if claim.allocation is None:
             if claim.devices.problem:

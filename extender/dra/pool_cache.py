@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from extender.dra.device_slots import DeviceKind
 from extender.dra.node_devices import NodeDevices, PoolAvailability, build_node_devices, pool_availability
-from extender.dra.pools import DevicePool, PoolID, build_pool
+from extender.dra.pools import DevicePool, PoolId, build_pool
 from extender.k8s.resource_api.objects import (
     ANY_POOL,
     AllocationResult,
@@ -70,13 +70,13 @@ class _NodeIndex:
     """The pools that a node can use: those that name it, and those of all nodes or with a node selector."""
 
     def __init__(self) -> None:
-        self.by_node: defaultdict[str, set[PoolID]] = defaultdict(set)
-        self.of_many_nodes: set[PoolID] = set()
+        self.by_node: defaultdict[str, set[PoolId]] = defaultdict(set)
+        self.of_many_nodes: set[PoolId] = set()
 
-    def pools_of(self, node: str) -> set[PoolID]:
+    def pools_of(self, node: str) -> set[PoolId]:
         return self.by_node.get(node, set()) | self.of_many_nodes
 
-    def replace(self, id: PoolID, before: frozenset[str], scopes: Sequence[NodeScope]) -> frozenset[str]:
+    def replace(self, id: PoolId, before: frozenset[str], scopes: Sequence[NodeScope]) -> frozenset[str]:
         """A pool that named the nodes ``before`` has these scopes now. Returns the nodes that they name."""
         nodes = frozenset(scope.node_name for scope in scopes if scope.node_name)
         for name in before - nodes:
@@ -97,37 +97,37 @@ class PoolCache:
     def __init__(self) -> None:
         self.changed_nodes: set[str] = set()
         self.kinds = KindTable()
-        self._states: defaultdict[PoolID, _PoolState] = defaultdict(_PoolState)
+        self._states: defaultdict[PoolId, _PoolState] = defaultdict(_PoolState)
         self._nodes = _NodeIndex()
-        self._outdated: set[PoolID] = set()
-        self._incomplete_with_counters: set[PoolID] = set()
+        self._outdated: set[PoolId] = set()
+        self._incomplete_with_counters: set[PoolId] = set()
         self._problems: dict[str, str] = {}
         self._last_version = 0
 
     def put_slice(self, new: ResourceSlice) -> None:
-        id = PoolID(new.driver, new.pool)
+        id = PoolId(new.driver, new.pool)
         self._states[id].slices[new.name] = new
         self._slices_changed(id)
 
     def remove_slice(self, old: ResourceSlice) -> None:
-        id = PoolID(old.driver, old.pool)
+        id = PoolId(old.driver, old.pool)
         del self._states[id].slices[old.name]
         self._slices_changed(id)
 
     def put_allocation(self, claim: ResourceClaim) -> None:
         for result in claim.allocation or ():
-            id = PoolID(result.id.driver, result.id.pool)
+            id = PoolId(result.id.driver, result.id.pool)
             by_claim = self._states[id].holders.setdefault(result.id.device, {})
             by_claim[claim.key] = (*by_claim.get(claim.key, ()), result)
             self._touch(id)
-        for id in map(PoolID._make, claim.unreadable_pools):
+        for id in map(PoolId._make, claim.unreadable_pools):
             if id != ANY_POOL:
                 self._states[id].unreadable_holders.add(claim.key)
                 self._touch(id)
 
     def remove_allocation(self, claim: ResourceClaim) -> None:
         for result in claim.allocation or ():
-            id = PoolID(result.id.driver, result.id.pool)
+            id = PoolId(result.id.driver, result.id.pool)
             if (state := self._states.get(id)) is None:  # the claim names a device twice
                 continue
             by_claim = state.holders.get(result.id.device, {})
@@ -135,14 +135,14 @@ class PoolCache:
             if not by_claim:
                 state.holders.pop(result.id.device, None)
             self._touch(id)
-        for id in map(PoolID._make, claim.unreadable_pools):
+        for id in map(PoolId._make, claim.unreadable_pools):
             if id in self._states:
                 self._states[id].unreadable_holders.discard(claim.key)
                 self._touch(id)
 
     def holders(self, device: DeviceId) -> Collection[str]:
         """The claims that hold a device or a part of it, also with admin access."""
-        state = self._states.get(PoolID(device.driver, device.pool))
+        state = self._states.get(PoolId(device.driver, device.pool))
         return state.holders.get(device.device, {}) if state else {}
 
     @property
@@ -183,7 +183,7 @@ class PoolCache:
             version=version,
         )
 
-    def _slices_changed(self, id: PoolID) -> None:
+    def _slices_changed(self, id: PoolId) -> None:
         state = self._states[id]
         scopes = [
             one.scope_of(device) for one in state.slices.values() for device in (one.devices or (Device(""),))
@@ -193,7 +193,7 @@ class PoolCache:
         self._outdated.add(id)
         self._touch(id)
 
-    def _touch(self, id: PoolID) -> None:
+    def _touch(self, id: PoolId) -> None:
         """Note that a pool has changed, and forget it if nothing is left of it."""
         state = self._states[id]
         self._last_version += 1
@@ -207,7 +207,7 @@ class PoolCache:
         while self._outdated:
             self._pool(next(iter(self._outdated)))
 
-    def _pool(self, id: PoolID) -> DevicePool | None:
+    def _pool(self, id: PoolId) -> DevicePool | None:
         state = self._states[id]
         if id in self._outdated:
             self._outdated.discard(id)

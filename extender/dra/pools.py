@@ -16,7 +16,7 @@ from extender.dra.cel.evaluation import Meter, Unsupported
 from extender.dra.cel.selector import Selector, device_variables
 from extender.dra.device_slots import DeviceKind, PoolLayout
 from extender.dra.search_input import CounterAmounts
-from extender.k8s.resource_api.objects import Counters, Device, DeviceId, NodeScope, ResourceSlice
+from extender.k8s.resource_api.objects import Counters, Device, NodeScope, ResourceSlice
 from packing.model.gpu_catalogue import parse_profile
 
 _MAX_SELECTORS = 32
@@ -26,7 +26,7 @@ _Matches: TypeAlias = dict[bytes, bytearray]
 """By the key of a selector, for each device: 0 for not evaluated yet, 1 for no, 2 for yes."""
 
 
-class PoolID(NamedTuple):
+class PoolId(NamedTuple):
     """The name of a pool, unique in the cluster."""
 
     driver: str
@@ -44,7 +44,7 @@ class DevicePool:
     one node: such pools do not count for the slots of nodes.
     """
 
-    id: PoolID
+    id: PoolId
     devices: tuple[Device, ...] = ()
     node_scopes: tuple[NodeScope, ...] = ()
     counters: CounterAmounts = field(default_factory=dict)
@@ -57,7 +57,7 @@ class DevicePool:
     _claim_matches: _Matches = field(default_factory=dict)
 
     @property
-    def sort_key(self) -> tuple[bool, PoolID]:
+    def sort_key(self) -> tuple[bool, PoolId]:
         return any(device.has_binding_conditions for device in self.devices), self.id
 
     def gpu_fractions(self) -> dict[DeviceKind, float]:
@@ -70,9 +70,6 @@ class DevicePool:
             if not consumed and (profile := parse_profile(device.attribute_text("profile"))):
                 fractions[kind] = min(profile.compute / 7, 1.0)
         return fractions
-
-    def device_id(self, index: int) -> DeviceId:
-        return DeviceId(self.id.driver, self.id.pool, self.devices[index].name)
 
     def matches(self, index: int, selector: Selector, meter: Meter, *, of_class: bool) -> bool:
         """Whether a selector of a class or a claim matches a device. Raises ``MatchUnknown``."""
@@ -97,14 +94,17 @@ class DevicePool:
         return selector(variables, meter)
 
 
-def build_pool(id: PoolID, slices: Iterable[ResourceSlice]) -> DevicePool | None:
+def build_pool(id: PoolId, slices: Iterable[ResourceSlice]) -> DevicePool | None:
     """The pool of these slices, or None while its newest generation is incomplete."""
-    current = _newest_generation(slices)
+    slices = list(slices)
+    newest = max((one.generation for one in slices), default=0)
+    current = sorted((one for one in slices if one.generation == newest), key=lambda one: one.name)
     if not current or len(current) != current[0].slice_count:
         return None
     if unreadable := next((one for one in current if one.problem), None):
-        device = Device("", problem=unreadable.problem)
-        return DevicePool(id, (device,), (unreadable.node_scope,), consumption=({},))
+        return DevicePool(
+            id, (Device("", problem=unreadable.problem),), (unreadable.node_scope,), consumption=({},)
+        )
     devices = tuple(device for one in current for device in one.devices)
     node_scopes = tuple(one.scope_of(device) for one in current for device in one.devices)
     counter_sets = [shared for one in current for shared in one.shared_counters]
@@ -129,13 +129,7 @@ def build_pool(id: PoolID, slices: Iterable[ResourceSlice]) -> DevicePool | None
     )
 
 
-def _newest_generation(slices: Iterable[ResourceSlice]) -> list[ResourceSlice]:
-    slices = list(slices)
-    newest = max((one.generation for one in slices), default=0)
-    return sorted((one for one in slices if one.generation == newest), key=lambda one: one.name)
-
-
-def _layout(id: PoolID, devices: Sequence[Device], counters: Sequence[tuple[str, str]]) -> PoolLayout:
+def _layout(id: PoolId, devices: Sequence[Device], counters: Sequence[tuple[str, str]]) -> PoolLayout:
     counter_index = {counter: number for number, counter in enumerate(counters)}
     set_index = {name: number for number, name in enumerate(dict.fromkeys(name for name, _ in counters))}
     text = Device.attribute_text

@@ -44,7 +44,6 @@ class Selector:
     def __call__(self, variables: Variables, meter: Meter | None = None) -> bool:
         """Whether the device with these ``device_variables`` matches. Raises ``MatchUnknown``."""
         meter = meter or Meter()
-        result: object
         try:
             with meter.one_expression():
                 result = self.program.run(Scope(variables, meter))
@@ -83,7 +82,6 @@ def compile_selector(expression: str, meter: Meter | None = None) -> Selector:
 
 
 def _compile(expression: str, meter: Meter) -> Selector | str:
-    compiled: Selector | str
     token_count = 0
     try:
         if len(expression) > SELECTOR:
@@ -93,7 +91,7 @@ def _compile(expression: str, meter: Meter) -> Selector | str:
         token_count = len(tokens)
         meter.spend_compiling(_TOKEN_STEPS * token_count)
         key = blake2b(expression.encode(errors="surrogatepass"), digest_size=16).digest()
-        compiled = Selector(key, Parser(tokens).parse())
+        compiled: Selector | str = Selector(key, Parser(tokens).parse())
     except BudgetExhausted:
         raise
     except Unsupported as error:

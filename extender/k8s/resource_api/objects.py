@@ -116,10 +116,8 @@ class Device:
 @dataclass(frozen=True, slots=True)
 class ResourceSlice:
     """A part of a pool of devices. A generation of the pool is complete with ``slice_count`` slices.
-
     ``shared_counters`` are (counter set, counters); invalid slices may name a set twice. ``problem`` says why
-    the slice cannot be read, "" if it can.
-    """
+    the slice cannot be read, "" if it can."""
 
     kind: ClassVar[Literal["ResourceSlice"]] = "ResourceSlice"
     name: str
@@ -206,7 +204,6 @@ class DeviceClaim:
 
 
 _DEVICE_CLAIMS: WeakValueDictionary[tuple[object, ...], DeviceClaim] = WeakValueDictionary()
-_EMPTY = DeviceClaim().interned()
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +231,7 @@ class ResourceClaim:
     kind: ClassVar[Literal["ResourceClaim"]] = "ResourceClaim"
     namespace: str
     name: str
-    devices: DeviceClaim = _EMPTY
+    devices: DeviceClaim = DeviceClaim()
     allocation: tuple[AllocationResult, ...] | None = None
     reserved_for: tuple[str, ...] = ()
     unreadable_pools: tuple[tuple[str, str], ...] = ()

@@ -3,7 +3,7 @@
 Claims arrive at random, each for a MIG device or for whole GPUs, and leave after a random time; a claim that
 fits nowhere is dropped. Each node allocates the first devices that fit, as kube-scheduler does. The node is a
 random one that fits (the in-tree plugins score no devices), or the one that Stowage scores best. The figure
-is the allocated part of the requested GPU, in per cent.
+is the allocated part of the requested GPUs, in per cent.
 
     python -m bench.claims --seeds 1 2 3 4
 """
@@ -33,7 +33,7 @@ MIXES: Mapping[str, Mapping[str, float]] = {
     "large": {"1g.10gb": 0.2, "3g.40gb": 0.3, "one GPU": 0.5},
     "pairs": {"1g.10gb": 0.5, "3g.40gb": 0.2, "one GPU": 0.2, "two GPUs": 0.1},
 }
-SHAPES = ((24, 1), (6, 4))
+CLUSTERS = ((24, 1), (6, 4))
 """(nodes, GPUs of each)."""
 
 
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--loads", type=float, nargs="+", default=[0.9, 1.1])
     args = parser.parse_args()
     print("| nodes x GPUs | claims | load | any node | Stowage |\n|---|---|--:|--:|--:|")
-    for nodes, gpus in SHAPES:
+    for nodes, gpus in CLUSTERS:
         for name, mix in MIXES.items():
             if gpus == 1 and "two GPUs" in mix:
                 continue
@@ -73,22 +73,21 @@ class Cluster:
         self._simulator = AllocationSimulator(self._cache)
 
     def run(self, mix: Mapping[str, float], load: float, seed: int, claims: int, *, scored: bool) -> float:
-        """The allocated part of the requested GPU; ``load`` is the GPU in use if every claim were
-        allocated."""
+        """The allocated part of the requested GPUs. ``load`` is the requested part of all GPUs."""
         rng = random.Random(seed)
-        rate = load * self.gpus / sum(part * SIZES[kind] for kind, part in mix.items())
+        arrival_rate = load * self.gpus / sum(share * SIZES[kind] for kind, share in mix.items())
         now = requested = allocated = 0.0
-        leaving: list[tuple[float, str]] = []
+        departures: list[tuple[float, str]] = []
         for number in range(claims):
-            now += rng.expovariate(rate)
-            while leaving and leaving[0][0] <= now:
-                self._cache.remove("ResourceClaim", heapq.heappop(leaving)[1])
+            now += rng.expovariate(arrival_rate)
+            while departures and departures[0][0] <= now:
+                self._cache.remove("ResourceClaim", heapq.heappop(departures)[1])
             kind = rng.choices(list(mix), list(mix.values()))[0]
-            ends = now + rng.expovariate(1.0)
+            departure = now + rng.expovariate(1.0)
             requested += SIZES[kind]
             if self._place(f"claim-{number}", kind, rng, scored=scored):
                 allocated += SIZES[kind]
-                heapq.heappush(leaving, (ends, f"d/claim-{number}"))
+                heapq.heappush(departures, (departure, f"d/claim-{number}"))
         return allocated / requested
 
     def _place(self, name: str, kind: str, rng: random.Random, *, scored: bool) -> bool:
@@ -96,13 +95,13 @@ class Cluster:
         self._cache.put(parse_claim("d", name, {"devices": _spec(kind)}, None))
         self._cache.refresh(lambda node: {})
         pod = Pod("d", name, name, PodSpec(claims=(PodClaim("c", name),)))
-        found = self._simulator.forecasts(pod, [(node, {}) for node in self._nodes])
-        fits = [forecast for forecast in found if forecast.devices]
-        if not fits:
+        forecasts = self._simulator.forecasts(pod, [(node, {}) for node in self._nodes])
+        fitting = [forecast for forecast in forecasts if forecast.devices]
+        if not fitting:
             self._cache.remove("ResourceClaim", f"d/{name}")
             return False
-        chosen = min(fits, key=lambda forecast: forecast.cost) if scored else rng.choice(fits)
-        results = [{"driver": d.driver, "pool": d.pool, "device": d.device} for d in chosen.devices]
+        chosen = min(fitting, key=lambda forecast: forecast.cost) if scored else rng.choice(fitting)
+        results = [device._asdict() for device in chosen.devices]
         status = {"allocation": {"devices": {"results": results}}}
         self._cache.put(parse_claim("d", name, {"devices": {}}, status))
         return True

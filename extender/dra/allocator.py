@@ -1,9 +1,7 @@
-"""Searches devices for requests as Kubernetes' own allocator does: the first solution counts.
+"""Searches devices for requests as Kubernetes' own allocator does: by backtracking to the first solution.
 
-The search goes through the requests in order, and for each device of a request through the devices in order.
-It backtracks from what cannot be completed. The devices of one request are in ascending order, so that no set
-is tried twice. Read from k8s.io/dynamic-resource-allocation v0.36.3,
-``structured/internal/incubating/allocator_incubating.go``.
+Requests and devices are tried in order; the devices of one request ascend, so no set is tried twice. Read
+from k8s.io/dynamic-resource-allocation v0.36.3, ``structured/internal/incubating/allocator_incubating.go``.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from extender.dra.search_input import (
     AvailableDevices,
@@ -21,22 +20,17 @@ from extender.dra.search_input import (
     SearchSubRequest,
 )
 
-MAX_DEVICES_PER_CLAIM = 32
-"""``AllocationResultsMaxSize`` of the API."""
-_MAX_DEVICES = 128
-"""Devices of all claims together: the search for each is a level of recursion."""
-_MAX_STEPS = 50_000
-"""Steps before the search is aborted. kube-scheduler stops after ten seconds."""
-_DEVICES_PER_CHARGE = 8
-"""The steps for looking at devices are spent for so many devices at a time."""
+MAX_DEVICES_PER_CLAIM = 32  # ``AllocationResultsMaxSize`` of the API
+_MAX_DEVICES = 128  # of all claims together: the search for each is a level of recursion
+_MAX_STEPS = 50_000  # before the search is aborted; kube-scheduler stops after ten seconds
+_DEVICES_PER_CHARGE = 8  # the steps for so many devices are spent at once
 
 
 class SearchAborted(Exception):
     """The search takes too long, or the requests contradict each other."""
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatedDevice:
+class AllocatedDevice(NamedTuple):
     """A device, and the request and subrequest that it is allocated to."""
 
     request: int
@@ -52,8 +46,8 @@ def allocate(
 ) -> list[AllocatedDevice] | None:
     """The first solution, in the order of the requests, or None if there is none.
 
-    ``spend`` is called with a number of steps before they are taken, and may raise to end the search. Raises
-    ``SearchAborted``, and whatever ``spend`` and ``SearchSubRequest.matches`` raise.
+    ``spend`` is called with a number of steps before they are taken. Raises ``SearchAborted``, and whatever
+    ``spend`` and ``SearchSubRequest.matches`` raise.
     """
     search = _Search(available, requests, [_ConstraintState(one) for one in constraints], spend)
     try:
@@ -97,21 +91,19 @@ class _ConstraintState:
                 self.values = {number: one for number, one in self.values.items() if number != old.request}
 
 
+@dataclass
 class _Search:
-    def __init__(
-        self,
-        available: AvailableDevices,
-        requests: Sequence[SearchRequest],
-        constraints: list[_ConstraintState],
-        spend: Callable[[int], None],
-    ) -> None:
-        self._available, self._requests, self._constraints = available, requests, constraints
-        self._spend_outside = spend
-        self._remaining = dict(available.remaining)
+    _available: AvailableDevices
+    _requests: Sequence[SearchRequest]
+    _constraints: list[_ConstraintState]
+    _spend_outside: Callable[[int], None]
+
+    def __post_init__(self) -> None:
+        self._remaining = dict(self._available.remaining)
         self._claims_of: defaultdict[int, list[int]] = defaultdict(list)  # by device
         self._device_count: defaultdict[int, int] = defaultdict(int)  # by claim
         self._steps = _MAX_STEPS
-        self._devices = range(len(available.consumption))
+        self._devices = range(len(self._available.consumption))
         self.allocated: list[AllocatedDevice] = []
         self._consumed: list[CounterAmounts] = []  # by each of ``allocated``
         # Which devices are "all" is determined before the search begins.
@@ -121,7 +113,7 @@ class _Search:
                 for device in self._devices
                 if self._spend_and_match(sub, device) and self._fits(sub.capacity(device))
             ]
-            for index, request in enumerate(requests)
+            for index, request in enumerate(self._requests)
             for number, sub in enumerate(request.subrequests)
             if sub.count is None
         }
@@ -227,13 +219,10 @@ class _Search:
         consumed = sub.capacity(device)
         if consumed is None:
             return None
-        available = self._available
-        if device not in available.capacity_counters or not (
-            device in available.partially_consumed or self._claims_of.get(device)
-        ):
-            consumed = (
-                {**available.consumption[device], **consumed} if consumed else available.consumption[device]
-            )
+        available, whole = self._available, self._available.consumption[device]
+        is_in_use = device in available.partially_consumed or bool(self._claims_of.get(device))
+        if not is_in_use or device not in available.capacity_counters:
+            consumed = {**whole, **consumed} if consumed else whole
         return consumed if self._fits(consumed) else None
 
     def _fits(self, amounts: CounterAmounts | None) -> bool:

@@ -1,6 +1,6 @@
 """Slices, classes and claims as they arrive from the API server, and the devices of each node.
 
-What a node can use is built lazily: again once one of its pools, or a claim on them, has changed.
+The devices of a node are built lazily, after one of its pools or a claim on them has changed.
 """
 
 from __future__ import annotations
@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from extender.dra.device_slots import Slot, Slots
-from extender.dra.extended_resources import CLASS_PREFIX
+from extender.dra.device_slots import Slot
 from extender.dra.node_devices import NodeDevices
 from extender.dra.pool_cache import PoolCache
 from extender.dra.search_input import AvailableDevices
@@ -23,11 +22,8 @@ _NO_DEVICES = NodeDevices((), AvailableDevices((), {}), (), {}, has_incomplete_p
 
 
 class DeviceCache:
-    """``classes`` and ``claims`` are by key, ``class_version`` changes with every class.
-
-    ``extended_resources`` are those that device classes provide by their specs. ``total_slots`` are the slots
-    of all nodes, as of the last ``refresh``.
-    """
+    """``class_version`` changes with every class. ``extended_resources`` are those that classes provide by
+    their specs. ``total_slots`` are the slots of all nodes at the last ``refresh``."""
 
     def __init__(self) -> None:
         self.classes: dict[str, DeviceClass] = {}
@@ -36,62 +32,49 @@ class DeviceCache:
         self.extended_resources: frozenset[str] = frozenset()
         self.pools = PoolCache()
         self.total_slots: Counter[Slot] = Counter()
-        self._slices: dict[str, ResourceSlice] = {}
+        self._records: dict[str, dict[str, Any]] = {
+            "ResourceSlice": {},
+            "DeviceClass": self.classes,
+            "ResourceClaim": self.claims,
+        }
         self._nodes: dict[str, NodeDevices] = {}
         self._problems: dict[str, str] = {}
         self._claims_on_any_pool: set[str] = set()
 
     def put(self, record: Record) -> None:
-        """Add a record, or replace the one with its key."""
-        if isinstance(record, ResourceClaim) and self._same_allocation(record):
-            self.claims[record.key] = record
+        known = self.claims.get(record.key)
+        if isinstance(record, ResourceClaim) and known and _holdings(known) == _holdings(record):
+            self.claims[record.key] = record  # only its users have changed, as they do often
             return
         self.remove(record.kind, record.key)
+        self._records[record.kind][record.key] = record
         if record.problem:
             self._problems[f"{record.kind} {record.key}"] = record.problem
         match record:
             case ResourceSlice():
-                self._slices[record.name] = record
                 self.pools.put_slice(record)
             case DeviceClass():
-                self.classes[record.name] = record
                 self._classes_changed()
             case ResourceClaim():
-                self.claims[record.key] = record
                 self.pools.put_allocation(record)
                 if ANY_POOL in record.unreadable_pools:
                     self._claims_on_any_pool.add(record.key)
 
     def remove(self, kind: str, key: str) -> None:
-        """Remove a record, if there is one with this key."""
         self._problems.pop(f"{kind} {key}", None)
-        if kind == "ResourceSlice" and (known := self._slices.pop(key, None)):
-            self.pools.remove_slice(known)
-        elif kind == "DeviceClass" and key in self.classes:
-            del self.classes[key]
-            self._classes_changed()
-        elif kind == "ResourceClaim" and (claim := self.claims.pop(key, None)):
-            self.pools.remove_allocation(claim)
-            self._claims_on_any_pool.discard(key)
+        match self._records[kind].pop(key, None):
+            case ResourceSlice() as known:
+                self.pools.remove_slice(known)
+            case DeviceClass():
+                self._classes_changed()
+            case ResourceClaim() as known:
+                self.pools.remove_allocation(known)
+                self._claims_on_any_pool.discard(key)
 
     def keep(self, kind: str, keys: AbstractSet[str]) -> None:
         """Remove all records of a kind that are not among ``keys``."""
-        known: dict[str, Mapping[str, Record]] = {
-            "ResourceSlice": self._slices,
-            "DeviceClass": self.classes,
-            "ResourceClaim": self.claims,
-        }
-        for key in known[kind].keys() - keys:
+        for key in self._records[kind].keys() - keys:
             self.remove(kind, key)
-
-    def _same_allocation(self, claim: ResourceClaim) -> bool:
-        """Whether nothing has changed that devices depend on. The users of a claim change often."""
-        known = self.claims.get(claim.key)
-        return known is not None and (known.allocation, known.unreadable_pools, known.problem) == (
-            claim.allocation,
-            claim.unreadable_pools,
-            claim.problem,
-        )
 
     def _classes_changed(self) -> None:
         self.class_version += 1
@@ -101,23 +84,17 @@ class DeviceCache:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is known of devices: we may not be allowed to list them."""
-        return not (self.claims or self.classes or self._slices)
+        return not any(self._records.values())
 
     @property
     def any_device_may_be_held(self) -> bool:
-        """Whether a claim holds devices, and it cannot be read of which pool."""
+        """Whether a claim holds devices of a pool whose name cannot be read."""
         return bool(self._claims_on_any_pool)
 
     @property
     def problems(self) -> Mapping[str, str]:
         """Records that cannot be read and pools that are invalid, and why."""
         return self._problems | dict(self.pools.problems)
-
-    def classes_for(self, resource: str) -> list[str]:
-        """The classes that provide an extended resource."""
-        if resource.startswith(CLASS_PREFIX):
-            return [name] if (name := resource.removeprefix(CLASS_PREFIX)) in self.classes else []
-        return [one.name for one in self.classes.values() if one.extended_resource == resource]
 
     def refresh(self, labels_of: Callable[[str], Labels]) -> None:
         """Bring ``total_slots`` up to date."""
@@ -128,26 +105,24 @@ class DeviceCache:
         self.pools.kinds.remove_unused()  # only now: the old slots of changed nodes have them
 
     def on_node(self, name: str, labels: Labels) -> NodeDevices:
-        """What the node with this name and these labels can use."""
-        known = self._nodes.get(name)
-        if known is not None and name not in self.pools.changed_nodes and not self.pools.labels_matter:
+        known = self._nodes.get(name, _NO_DEVICES)
+        if known.devices and name not in self.pools.changed_nodes and not self.pools.labels_matter:
             return known
         self.pools.changed_nodes.discard(name)
         version = self.pools.version_of(name, labels)
-        if known is None and not version[0]:
-            return _NO_DEVICES
-        if known is not None and known.version == version:
+        if known.version == version:
             return known
         fresh = self.pools.node_devices(name, labels, version)
-        self._replace_slots(known.slots if known else {}, fresh.slots)
+        self.total_slots.update(fresh.slots)
+        self.total_slots.subtract(known.slots)
+        for slot in known.slots.keys() - fresh.slots.keys():
+            if not self.total_slots[slot]:
+                del self.total_slots[slot]
         self._nodes[name] = fresh
         if not fresh.devices:
             del self._nodes[name]
         return fresh
 
-    def _replace_slots(self, before: Slots, after: Slots) -> None:
-        self.total_slots.update(after)
-        self.total_slots.subtract(before)
-        for slot in before.keys() - after.keys():
-            if not self.total_slots[slot]:
-                del self.total_slots[slot]
+
+def _holdings(claim: ResourceClaim) -> tuple[object, ...]:
+    return claim.allocation, claim.unreadable_pools, claim.problem

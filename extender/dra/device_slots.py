@@ -2,8 +2,8 @@
 
 Partitions of a GPU share counters: memory slices, which exist once each, and amounts such as multiprocessors.
 A node's slots of a kind are the devices of that kind that it could still give if nothing else were requested.
-The price of a slot is that of the inventory score (docs/packing.md) with a = b = 1 and all kinds equally
-wanted: weights from the true mix gave the same but for noise (``bench/claims.py``).
+The price of a slot is that of the inventory score (docs/packing.md) with a = b = 1 and equal weights of all
+kinds: weights from the true mix gave the same but for noise (``bench/claims.py``).
 """
 
 from __future__ import annotations
@@ -19,18 +19,15 @@ from extender.k8s.resource_api.objects import Number
 
 GROUP_SIZES = (1, 2, 4, 8)
 """Pods request whole GPUs in such numbers on one node; partitions one by one."""
-
 DeviceKind: TypeAlias = Hashable
 Slot: TypeAlias = tuple[DeviceKind, int]
 """(kind, devices that are given together)."""
 Slots: TypeAlias = Mapping[Slot, int]
+Counts: TypeAlias = Mapping[DeviceKind, int]
 LostSlots: TypeAlias = tuple[tuple[Slot, int], ...]
 Consumption: TypeAlias = tuple[tuple[int, Number], ...]
 """(counter, amount)."""
-
-
-_MAX_CACHED = 1 << 18
-"""Devices, counters and kinds in the cached counts of one layout: some MiB."""
+_MAX_CACHED = 1 << 18  # devices and counters in the cached counts of one layout: some MiB
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -38,28 +35,17 @@ class PoolLayout:
     """The devices of a pool: the kind of each, and what each consumes of the pool's counters (D,).
 
     ``counter_sets`` has the set of each counter (C,): devices that consume from one set may exclude each
-    other. Counters are ordered as memory slices lie. ``of`` returns one object for equal contents.
+    other. Counters are ordered as memory slices lie.
     """
 
     kinds: tuple[DeviceKind, ...]
     consumption: tuple[Consumption, ...]
     counter_sets: tuple[int, ...]
-    _counts: dict[tuple[AbstractSet[int], tuple[Number, ...]], Mapping[DeviceKind, int]] = field(
-        default_factory=dict
-    )
+    _counts: dict[Hashable, Counts] = field(default_factory=dict)
 
-    @classmethod
-    def of(
-        cls,
-        kinds: tuple[DeviceKind, ...],
-        consumption: tuple[Consumption, ...],
-        counter_sets: tuple[int, ...],
-    ) -> PoolLayout:
-        """The one object with these contents."""
-        key = kinds, consumption, counter_sets
-        if (known := _LAYOUTS.get(key)) is None:
-            known = _LAYOUTS[key] = cls(*key)
-        return known
+    def interned(self) -> PoolLayout:
+        """The one object with these contents: many pools are alike."""
+        return _LAYOUTS.setdefault((self.kinds, self.consumption, self.counter_sets), self)
 
     def gpu_fractions(self, counters: Sequence[Number]) -> dict[DeviceKind, float]:
         """The fraction of a GPU (0 to 1) that a device of each kind is, if the pool has these ``counters``
@@ -72,28 +58,24 @@ class PoolLayout:
             fractions[kind] = min(round(share / len(shared), 6), 1.0) if shared else 1.0
         return fractions
 
-    def free_counts(
-        self, allocated: AbstractSet[int], remaining: tuple[Number, ...]
-    ) -> Mapping[DeviceKind, int]:
+    def free_counts(self, allocated: AbstractSet[int], remaining: tuple[Number, ...]) -> Counts:
         """How many more devices of each kind there could be if only that kind were requested.
 
         ``allocated`` are devices, ``remaining`` is what is left of each counter (C,). The number is exact if
         the memory slices of a device are adjacent, as in MIG.
         """
-        cached = self._counts
-        if (known := cached.get((allocated, remaining))) is None:
-            if len(cached) * (len(self.kinds) + len(remaining)) > _MAX_CACHED:
-                cached.clear()
-            known = cached[allocated, remaining] = self._count(allocated, remaining)
+        if (known := self._counts.get((allocated, remaining))) is None:
+            if len(self._counts) * (len(self.kinds) + len(remaining)) > _MAX_CACHED:
+                self._counts.clear()
+            known = self._counts[allocated, remaining] = self._count(allocated, remaining)
         return known
 
-    def _count(self, allocated: AbstractSet[int], remaining: tuple[Number, ...]) -> Mapping[DeviceKind, int]:
+    def _count(self, allocated: AbstractSet[int], remaining: tuple[Number, ...]) -> Counts:
         groups: defaultdict[tuple[DeviceKind, frozenset[int]], list[Consumption]] = defaultdict(list)
         for device, (kind, consumed) in enumerate(zip(self.kinds, self.consumption, strict=True)):
             if device not in allocated and all(remaining[counter] >= amount for counter, amount in consumed):
-                groups[kind, frozenset(self.counter_sets[counter] for counter, _ in consumed)].append(
-                    consumed
-                )
+                sets = frozenset(self.counter_sets[counter] for counter, _ in consumed)
+                groups[kind, sets].append(consumed)
         found: Counter[DeviceKind] = Counter()
         for (kind, _), devices in groups.items():
             found[kind] += _max_together(devices, remaining)
@@ -103,7 +85,7 @@ class PoolLayout:
 _LAYOUTS: WeakValueDictionary[tuple[object, ...], PoolLayout] = WeakValueDictionary()
 
 
-def slots_of(counts: Iterable[Mapping[DeviceKind, int]], gpu_fractions: Mapping[DeviceKind, float]) -> Slots:
+def slots_of(counts: Iterable[Counts], gpu_fractions: Mapping[DeviceKind, float]) -> Slots:
     """The slots of a node whose pools have these ``free_counts``."""
     total: Counter[DeviceKind] = Counter()
     for of_pool in counts:

@@ -1,29 +1,30 @@
-"""Which devices kube-scheduler would give a pod's claims on each node, and what that costs.
-
-Nothing is predicted where a claim, a class or a device has something that is not supported here.
-"""
+"""Which devices kube-scheduler would allocate to a pod's claims on each node, and what that costs."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import repeat
+from typing import TypeAlias
+from weakref import ref
 
-from extender.dra.cel.evaluation import BudgetExhausted, EvaluationFailed, EvaluationProblem, Meter
+from extender.dra.cel.evaluation import BudgetExhausted, EvaluationFailed, MatchUnknown, Meter
 from extender.dra.device_cache import DeviceCache, Labels
-from extender.dra.device_slots import Slot, slot_prices
+from extender.dra.device_slots import LostSlots, slot_prices
 from extender.dra.node_search import HOLDINGS_UNKNOWN, NodeSearch, SearchResult
-from extender.dra.pod_claims import AllocationRefused, unallocated_claims
-from extender.dra.search_cache import MAX_TEMPLATES, ClaimResults, SearchCache
+from extender.dra.pod_claims import AllocationRefused, DeviceClaims, unallocated_claims
 from extender.k8s.objects import Pod
 from extender.k8s.quantity import QuantityError
 from extender.k8s.resource_api.objects import DeviceClaim, DeviceId
+from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import DEVICE_STEPS, FORECAST_STEPS, MOST_STEPS, NODE_STEPS, shorten
 
 FIRST_AVAILABLE_PENALTY = 100.0
 """GPUs: the order of ``firstAvailable`` outweighs all else, as in kube-scheduler's own score, which ours
 outweighs (``computeScore`` of its plugin ``dynamicresources``, v1.36.3)."""
+_MAX_TEMPLATES = 128  # different (sets of) claims with cached results: a cluster has few templates
+_MAX_BYTES = 32 << 20  # of all cached results, about
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,31 +53,82 @@ class _Budget:
 
     def __init__(self) -> None:
         self.meter = Meter(min(FORECAST_STEPS, MOST_STEPS))
-        self._granted = self.meter.left
+        self.granted = self.meter.left
 
     def grant(self, steps: int) -> None:
-        """Add steps for a node."""
-        steps = min(steps, MOST_STEPS - self._granted)
-        self._granted += steps
+        steps = min(steps, MOST_STEPS - self.granted)
+        self.granted += steps
         self.meter.left += steps
 
-    @property
-    def is_full(self) -> bool:
-        """Whether there are nodes that did not get their steps."""
-        return self._granted >= MOST_STEPS
+
+@dataclass(slots=True)
+class _ClaimResults:
+    """The results for equal claims, by node, each with the version of what it depends on. ``exhausted`` has
+    the versions for which the budget of a forecast was too small. ``size`` is in bytes, about."""
+
+    exhausted: dict[str, Hashable] = field(default_factory=dict)
+    size: int = 0
+    is_cached: bool = True
+    by_node: dict[str, tuple[Hashable, SearchResult]] = field(default_factory=dict)
+    lost_slots: dict[LostSlots, LostSlots] = field(default_factory=dict)  # one object for nodes alike
+
+    def get(self, node: str, version: Hashable) -> SearchResult | None:
+        """The result for a node, if it is of this version."""
+        known_version, result = self.by_node.get(node, (None, None))
+        return result if known_version == version else None
+
+
+_Key: TypeAlias = tuple[ref[DeviceClaim], ...]
+
+
+class _SearchCache:
+    """The results for the claims that were asked about last, as long as these claims exist."""
+
+    def __init__(self) -> None:
+        self._results: OrderedDict[_Key, _ClaimResults] = OrderedDict()
+        self._size = 0
+
+    def results_for(self, claims: DeviceClaims) -> _ClaimResults:
+        key = tuple(ref(claim, self._drop_claim) for claim in claims)
+        results = self._results.setdefault(key, _ClaimResults())
+        self._results.move_to_end(key)
+        if len(self._results) > _MAX_TEMPLATES:
+            self._drop(next(iter(self._results)))
+        return results
+
+    def put(self, results: _ClaimResults, node: str, version: Hashable, result: SearchResult) -> None:
+        """Store a result, and drop the oldest ones if the cache gets too large."""
+        if not results.is_cached:
+            return
+        size = 400 + 100 * len(result.devices)
+        if result.lost_slots not in results.lost_slots:
+            size += 150 * len(result.lost_slots)
+        shared = results.lost_slots.setdefault(result.lost_slots, result.lost_slots)
+        results.by_node[node] = version, replace(result, lost_slots=shared)
+        results.size += size
+        self._size += size
+        while self._size > _MAX_BYTES and self._results:
+            self._drop(next(iter(self._results)))
+
+    def _drop_claim(self, claim: ref[DeviceClaim]) -> None:
+        for key in [key for key in self._results if any(one is claim for one in key)]:
+            self._drop(key)
+
+    def _drop(self, key: _Key) -> None:
+        results = self._results.pop(key)
+        self._size -= results.size
+        results.is_cached = False
 
 
 class AllocationSimulator:
-    """Predicts what kube-scheduler's allocator does with the devices of this cache.
-
-    Results are cached for as long as devices, claims and classes stay as they are.
-    """
+    """Predicts what kube-scheduler's allocator does with the devices of this cache. Results are cached for as
+    long as devices, claims and classes stay as they are."""
 
     def __init__(self, cache: DeviceCache) -> None:
         self._cache = cache
-        self._results = SearchCache()
+        self._results = _SearchCache()
         # Claims for extended resources exist nowhere else; results are dropped with their claims.
-        self._generated: OrderedDict[DeviceClaim, None] = OrderedDict()
+        self._generated: BoundedMap[DeviceClaim, None] = BoundedMap(_MAX_TEMPLATES)
 
     def forecasts(
         self,
@@ -90,7 +142,7 @@ class AllocationSimulator:
         """
         budget = _Budget()
         prices = slot_prices(self._cache.total_slots, self._cache.pools.kinds.gpu_fractions)
-        searches: dict[tuple[str, ...], tuple[NodeSearch, ClaimResults] | Forecast] = {}
+        searches: dict[tuple[str, ...], tuple[NodeSearch, _ClaimResults] | Forecast] = {}
         forecasts = []
         for (name, labels), resources in zip(nodes, resources_on_nodes, strict=False):
             search = searches.get(key := tuple(resources))
@@ -98,35 +150,31 @@ class AllocationSimulator:
                 search = searches[key] = self._search_for(pod, key, budget)
             if isinstance(search, Forecast):
                 forecasts.append(search)
-            else:
-                forecasts.append(_forecast(self._result(*search, budget, name, labels), prices))
+                continue
+            found = self._result(*search, budget, name, labels)
+            cost = sum((prices.get(slot, 0.0) * count for slot, count in found.lost_slots), 0.0)
+            forecasts.append(Forecast(found.devices, cost, found.rank, found.problem, found.refused))
         return forecasts
 
     def _search_for(
         self, pod: Pod, resources: Sequence[str], budget: _Budget
-    ) -> tuple[NodeSearch, ClaimResults] | Forecast:
+    ) -> tuple[NodeSearch, _ClaimResults] | Forecast:
         """The search for a pod's claims with its known results, or the forecast if no search is needed."""
         try:
             claims = unallocated_claims(self._cache, pod, resources)
-        except (EvaluationProblem, QuantityError, AllocationRefused) as error:
+        except (MatchUnknown, QuantityError, AllocationRefused) as error:
             refused = isinstance(error, EvaluationFailed | AllocationRefused)
             return Forecast(problem=shorten(str(error)), refused=refused)
         if resources:
-            self._keep_alive(claims[-1])
+            self._generated.put(claims[-1], None, size=1)
         if not claims:
             return Forecast()
         if self._cache.any_device_may_be_held:
             return Forecast(problem=HOLDINGS_UNKNOWN)
         return NodeSearch(claims, self._cache, budget.meter), self._results.results_for(claims)
 
-    def _keep_alive(self, generated: DeviceClaim) -> None:
-        self._generated[generated] = None
-        self._generated.move_to_end(generated)
-        if len(self._generated) > MAX_TEMPLATES:
-            self._generated.popitem(last=False)
-
     def _result(
-        self, search: NodeSearch, results: ClaimResults, budget: _Budget, node: str, labels: Labels
+        self, search: NodeSearch, results: _ClaimResults, budget: _Budget, node: str, labels: Labels
     ) -> SearchResult:
         node_devices = self._cache.on_node(node, labels)
         version = (node_devices.version, self._cache.class_version)
@@ -141,12 +189,7 @@ class AllocationSimulator:
             # known to need too many steps, unless there were too many nodes for one forecast.
             tried_before = results.exhausted.get(node) == version
             results.exhausted[node] = version
-            if not tried_before or budget.is_full:
+            if not tried_before or budget.granted >= MOST_STEPS:
                 return result
         self._results.put(results, node, version, result)
         return result
-
-
-def _forecast(result: SearchResult, prices: Mapping[Slot, float]) -> Forecast:
-    cost = sum((prices.get(slot, 0.0) * n for slot, n in result.lost_slots), 0.0)
-    return Forecast(result.devices, cost, result.rank, result.problem, result.refused)

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import chain
 
-from extender.dra.device_slots import DeviceKind, Slots, slots_of
+from extender.dra.device_slots import Counts, DeviceKind, Slots, slots_of
 from extender.dra.pools import DevicePool
 from extender.dra.search_input import AvailableDevices, CounterAmounts
 from extender.k8s.resource_api.objects import AllocationResult, Device, DeviceId
@@ -15,12 +15,11 @@ from extender.k8s.resource_api.objects import AllocationResult, Device, DeviceId
 
 @dataclass(frozen=True, slots=True)
 class PoolAvailability:
-    """What is left of a pool.
+    """What is left of a pool: whole devices are ``allocated``, parts of others (``partially_consumed``).
 
-    ``allocated`` are devices that are allocated as a whole, ``partially_consumed`` those with allocations of
-    a part. ``remaining`` is what is left of the pool's counters and of the capacities of its devices.
-    ``overdrawn``: more of a counter is allocated than the pool has. ``holdings_unknown``: a claim holds
-    devices of the pool, and it cannot be read which.
+    ``remaining`` is what is left of the pool's counters and of the capacities of its devices. ``overdrawn``:
+    more of a counter is allocated than the pool has. ``holdings_unknown``: a claim holds devices of the pool,
+    and it cannot be read which.
     """
 
     pool: DevicePool
@@ -31,7 +30,7 @@ class PoolAvailability:
     overdrawn: bool
     holdings_unknown: bool
 
-    def free_counts(self, also_allocated: AbstractSet[int] = frozenset()) -> Mapping[DeviceKind, int]:
+    def free_counts(self, also_allocated: AbstractSet[int] = frozenset()) -> Counts:
         """How many more whole devices of each kind there could be once these are allocated, too."""
         pool = self.pool
         assert pool.layout is not None
@@ -70,11 +69,11 @@ def pool_availability(
             if (key := (pool.id, index, capacity)) in remaining:
                 remaining[key] -= consumed.number
     overdrawn = {counter: 0 for counter in pool.counters if remaining[counter] < 0}
-    # While a counter is overdrawn, no device that consumes any counter can be allocated: all of them are made
-    # to consume 0 of the overdrawn one, and less than 0 remains.
-    consumption = (
-        [one and {**one, **overdrawn} for one in pool.consumption] if overdrawn else pool.consumption
-    )
+    # No device that consumes a counter can be allocated while one is overdrawn: all are made to consume 0 of
+    # the overdrawn one, and less than 0 remains.
+    consumption: Sequence[CounterAmounts] = pool.consumption
+    if overdrawn:
+        consumption = [one and {**one, **overdrawn} for one in consumption]
     return PoolAvailability(
         pool,
         frozenset(allocated),
@@ -90,10 +89,10 @@ def pool_availability(
 class NodeDevices:
     """The devices that a node can use, in kube-scheduler's order, and what is left of them.
 
-    ``devices`` are (pool, index in the pool) (D,). ``own_pools`` are those that belong to this node alone,
-    ``slots`` what they could still give. ``has_incomplete_pool``: a pool is incomplete or invalid, so no
-    request can have all devices. ``holdings_unknown``: a claim holds devices here, and its allocation cannot
-    be read. ``version`` changes whenever anything else does.
+    ``devices`` are (pool, index in the pool) (D,). ``own_pools`` belong to this node alone, ``slots`` is what
+    they could still give. ``has_incomplete_pool``: a pool is incomplete or invalid, so no request can have
+    all devices. ``holdings_unknown``: a claim holds devices here, and its allocation cannot be read.
+    ``version`` changes whenever anything else does.
     """
 
     devices: tuple[tuple[DevicePool, int], ...]
@@ -105,7 +104,6 @@ class NodeDevices:
     holdings_unknown: bool = False
 
     def device(self, index: int) -> Device:
-        """A device of the node."""
         pool, index_in_pool = self.devices[index]
         return pool.devices[index_in_pool]
 
@@ -115,9 +113,8 @@ class NodeDevices:
         return bool(self.devices) or self.has_incomplete_pool
 
     def device_id(self, index: int) -> DeviceId:
-        """The name of a device in the cluster."""
         pool, index_in_pool = self.devices[index]
-        return pool.device_id(index_in_pool)
+        return DeviceId(*pool.id, pool.devices[index_in_pool].name)
 
     def slots_without(self, indices: Iterable[int], gpu_fractions: Mapping[DeviceKind, float]) -> Slots:
         """The slots that remain once these devices are allocated, too."""

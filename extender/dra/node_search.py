@@ -1,45 +1,26 @@
 """Which devices kube-scheduler would allocate to a pod's claims on one node.
 
 Builds the input of ``allocator`` from the claims: requests, classes, selectors, tolerations and constraints.
-What is tested of a device, and in which order, is read from k8s.io/dynamic-resource-allocation v0.36.3,
-``structured/internal/incubating/allocator_incubating.go``.
+The tests of a device, and their order, are those of ``allocator_incubating.go`` (see ``allocator``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 
 from extender.dra.allocator import SearchAborted, allocate
-from extender.dra.cel.evaluation import (
-    BudgetExhausted,
-    EvaluationFailed,
-    EvaluationProblem,
-    Meter,
-    Unsupported,
-)
+from extender.dra.cel.evaluation import BudgetExhausted, EvaluationFailed, MatchUnknown, Meter, Unsupported
 from extender.dra.cel.selector import Selector, compile_selector
 from extender.dra.device_cache import DeviceCache
 from extender.dra.device_slots import LostSlots, lost_slots
 from extender.dra.node_devices import NodeDevices
 from extender.dra.pod_claims import DeviceClaims
-from extender.dra.search_input import (
-    NO_AMOUNTS,
-    CounterAmounts,
-    SearchConstraint,
-    SearchRequest,
-    SearchSubRequest,
-)
+from extender.dra.search_input import CounterAmounts, SearchConstraint, SearchRequest, SearchSubRequest
 from extender.k8s.affinity import tolerated
 from extender.k8s.resource_api.fields import Amount, Version
-from extender.k8s.resource_api.objects import (
-    DeviceClaim,
-    DeviceClass,
-    DeviceConstraint,
-    DeviceId,
-    DeviceSubRequest,
-)
+from extender.k8s.resource_api.objects import DeviceClaim, DeviceConstraint, DeviceId, DeviceSubRequest
 from extender.untrusted.limits import quoted, shorten
 
 HOLDINGS_UNKNOWN = "a claim whose allocation cannot be read may hold the devices"
@@ -78,22 +59,18 @@ class NodeSearch:
             allocated = allocate(node.available, requests, constraints, self.meter.spend)
         except BudgetExhausted:
             raise
-        except (EvaluationProblem, SearchAborted) as error:
+        except (MatchUnknown, SearchAborted) as error:
             return SearchResult(problem=shorten(str(error)), refused=isinstance(error, EvaluationFailed))
         except RecursionError:
             return SearchResult(problem="too many devices are requested at once")
         if allocated is None:
             problem = "the node has no devices that fit"
             return SearchResult(problem=problem, refused=not node.has_incomplete_pool)
-        taken = [
-            one.device
-            for one in allocated
-            if not requests[one.request].subrequests[one.subrequest].admin_access
-        ]
+        taken = [one for index, sub, one in allocated if not requests[index].subrequests[sub].admin_access]
         remaining = node.slots_without(taken, self.cache.pools.kinds.gpu_fractions)
         return SearchResult(
             tuple(node.device_id(one.device) for one in allocated),
-            rank=sum(number for _, number in {(one.request, one.subrequest) for one in allocated}),
+            rank=sum(number for _, number in {one[:2] for one in allocated}),
             lost_slots=lost_slots(node.slots, remaining),
         )
 
@@ -102,10 +79,9 @@ class NodeSearch:
         constraints: list[SearchConstraint] = []
         for number, claim in enumerate(self.claims):
             first_index = len(requests)
-            requests += [
-                SearchRequest([self._subrequest(sub, node) for sub in request.subrequests], number)
-                for request in claim.requests
-            ]
+            for request in claim.requests:
+                subrequests = [self._subrequest(sub, node) for sub in request.subrequests]
+                requests.append(SearchRequest(subrequests, number))
             for constraint in claim.constraints:
                 self.meter.spend(1 + len(node.devices))
                 constraints.append(_search_constraint(constraint, claim, first_index, node))
@@ -120,30 +96,17 @@ class NodeSearch:
             raise Unsupported("all devices are requested, and a pool is incomplete")
         return SearchSubRequest(
             sub.count,
-            partial(self._matches, sub, device_class, node, {}),
+            cache(partial(self._matches, sub, device_class.selectors, node)),
             partial(self._tolerates_taints, sub, node),
             partial(self._capacity, dict(sub.capacity), node),
             sub.admin_access,
         )
 
     def _matches(
-        self,
-        sub: DeviceSubRequest,
-        device_class: DeviceClass,
-        node: NodeDevices,
-        known: dict[int, bool],
-        device: int,
-    ) -> bool:
-        """Whether a device matches class and selectors. ``known`` are earlier answers by device."""
-        if (answer := known.get(device)) is None:
-            answer = known[device] = self._evaluate(sub, device_class, node, device)
-        return answer
-
-    def _evaluate(
-        self, sub: DeviceSubRequest, device_class: DeviceClass, node: NodeDevices, device: int
+        self, sub: DeviceSubRequest, class_selectors: tuple[str, ...], node: NodeDevices, device: int
     ) -> bool:
         pool, index = node.devices[device]
-        for selectors, of_class in ((device_class.selectors, True), (sub.selectors, False)):
+        for selectors, of_class in ((class_selectors, True), (sub.selectors, False)):
             for expression in selectors:
                 self.meter.spend()
                 selector = self._selector(expression)
@@ -178,14 +141,12 @@ class NodeSearch:
         pool, index = node.devices[device]
         record = pool.devices[index]
         if not requested and not record.allow_multiple_allocations:
-            return NO_AMOUNTS
+            return {}
         self.meter.spend(len(record.capacity_by_name) // 4)
         consumed = record.consumed_capacity(requested)
-        if consumed is None:
-            return None
-        if not record.allow_multiple_allocations:
-            return NO_AMOUNTS
-        return {(pool.id, index, name): amount for name, amount in consumed.items()}
+        if consumed and record.allow_multiple_allocations:
+            return {(pool.id, index, name): amount for name, amount in consumed.items()}
+        return None if consumed is None else {}
 
 
 def _search_constraint(
@@ -201,9 +162,8 @@ def _search_constraint(
         or (request.first_available and f"{request.name}/{sub.name}" in constraint.requests)
     )
     domain, _, name = constraint.attribute.partition("/")
-    values = [
-        _comparable(pool.devices[index].attributes.get(domain, {}).get(name)) for pool, index in node.devices
-    ]
+    attributes = (pool.devices[index].attributes for pool, index in node.devices)
+    values = [_comparable(of_device.get(domain, {}).get(name)) for of_device in attributes]
     return SearchConstraint(values, subrequests, constraint.distinct)
 
 

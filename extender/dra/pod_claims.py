@@ -1,21 +1,25 @@
-"""What the claims of a pod ask for, and the checks that kube-scheduler makes before it looks at nodes.
+"""What a pod asks for in devices, by claims or by extended resources that device classes provide (KEP-5004).
 
-Read from kube-scheduler v1.36.3, plugin ``dynamicresources`` (``validateDeviceClass``), and ``Allocate`` of
-the allocator.
+Includes the checks that kube-scheduler makes before it looks at nodes. Read from kube-scheduler v1.36.3,
+plugin ``dynamicresources`` (``validateDeviceClass``, and ``createRequestsAndMappings`` of
+``extendeddynamicresources.go``), and ``Allocate`` of the allocator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from extender.dra.allocator import MAX_DEVICES_PER_CLAIM
 from extender.dra.cel.evaluation import Unsupported
 from extender.dra.device_cache import DeviceCache
-from extender.dra.extended_resources import requests_for
-from extender.k8s.objects import Pod
-from extender.k8s.resource_api.objects import DeviceClaim
+from extender.k8s.objects import Container, Pod, PodSpec
+from extender.k8s.quantity import whole
+from extender.k8s.resource_api.objects import DeviceClaim, DeviceRequest, DeviceSubRequest
 from extender.untrusted.limits import POD_CLAIMS, quoted
+
+CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
+"""The prefix of a class's name in the resource that every class provides."""
 
 DeviceClaims: TypeAlias = tuple[DeviceClaim, ...]
 
@@ -36,10 +40,9 @@ def unallocated_claims(cache: DeviceCache, pod: Pod, resources: Sequence[str] = 
     names = [one.claim or generated.get(one.name, "") for one in pod.spec.claims]
     if not all(names) or len(set(names)) < len(names):
         raise Unsupported("a claim of the pod is not created yet, or listed twice")
-    known = [cache.claims.get(f"{pod.namespace}/{name}") for name in names]
     found: list[DeviceClaim] = []
-    for name, claim in zip(names, known, strict=True):
-        if claim is None:
+    for name in names:
+        if (claim := cache.claims.get(f"{pod.namespace}/{name}")) is None:
             raise _missing(cache, f"claim {quoted(name)}")
         if claim.allocation is None:
             if claim.devices.problem:
@@ -47,7 +50,7 @@ def unallocated_claims(cache: DeviceCache, pod: Pod, resources: Sequence[str] = 
             found.append(claim.devices)
     if resources:
         classes = {name: _class_for(cache, name) for name in resources}
-        found.append(DeviceClaim.of(requests_for(pod.spec, classes)))
+        found.append(DeviceClaim(requests_for(pod.spec, classes)).interned())
     for devices in found:
         _validate(cache, devices)
     return tuple(found)
@@ -61,7 +64,11 @@ def _missing(cache: DeviceCache, what: str) -> Exception:
 
 
 def _class_for(cache: DeviceCache, resource: str) -> str:
-    classes = cache.classes_for(resource)
+    if resource.startswith(CLASS_PREFIX):
+        name = resource.removeprefix(CLASS_PREFIX)
+        classes = [name] if name in cache.classes else []
+    else:
+        classes = [one.name for one in cache.classes.values() if one.extended_resource == resource]
     if len(classes) != 1:  # kube-scheduler takes the newest
         raise Unsupported(f"{len(classes)} device classes provide {quoted(resource)}")
     return classes[0]
@@ -75,3 +82,47 @@ def _validate(cache: DeviceCache, devices: DeviceClaim) -> None:
     least = sum(min((sub.count or 0 for sub in one.subrequests), default=0) for one in devices.requests)
     if least > MAX_DEVICES_PER_CLAIM:
         raise AllocationRefused(f"a claim asks for more than {MAX_DEVICES_PER_CLAIM} devices")
+
+
+def class_resources(spec: PodSpec) -> tuple[str, ...]:
+    """The resources that a pod requests by the names of classes. No node advertises these."""
+    containers = (*spec.init_containers, *spec.containers)
+    names = {name for one in containers for name, _ in one.requests if name.startswith(CLASS_PREFIX)}
+    return tuple(sorted(names))
+
+
+def requests_for(spec: PodSpec, classes: Mapping[str, str]) -> tuple[DeviceRequest, ...]:
+    """The requests of the claim that kube-scheduler creates for the pod's extended resources.
+
+    ``classes`` has the class of each resource. Raises ``QuantityError``.
+    """
+    subrequests = {
+        one.name: one
+        for resource, device_class in classes.items()
+        for one in _subrequests(spec, resource, device_class)
+    }
+    return tuple(DeviceRequest(name, (subrequests[name],)) for name in sorted(subrequests))
+
+
+def _subrequests(spec: PodSpec, resource: str, device_class: str) -> list[DeviceSubRequest]:
+    """One for each container that keeps running, and one for the init container that needs most beyond what
+    the containers after it get."""
+    containers = (*spec.init_containers, *spec.containers)
+    amounts = [whole(dict(one.requests).get(resource, "0")) for one in containers]
+    ends = [number < len(spec.init_containers) and not one.sidecar for number, one in enumerate(containers)]
+    running = [0 if ended else amount for amount, ended in zip(amounts, ends, strict=True)]
+    counts = dict(enumerate(running))
+    excess = {n: amounts[n] - sum(running[n:]) for n, ended in enumerate(ends) if ended}
+    if excess and max(excess.values()) > 0:
+        largest = max(excess, key=lambda number: excess[number])
+        counts[largest] = excess[largest]
+    return [
+        DeviceSubRequest(_request_name(number, containers[number], resource), device_class, count=count)
+        for number, count in counts.items()
+        if count
+    ]
+
+
+def _request_name(number: int, container: Container, resource: str) -> str:
+    """Requests are sorted by these names as texts: container 10 comes before container 2."""
+    return f"container-{number}-request-{sum(name < resource for name, _ in container.requests)}"

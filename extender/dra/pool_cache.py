@@ -1,7 +1,6 @@
 """The pools of devices, and which claims hold their devices.
 
-Slices and claims come in as events. Pools and what is left of them are built lazily: a pool again once one of
-its slices has changed, what is left of it also once a claim on it has.
+Both are built lazily: a pool after one of its slices has changed, what is left of it also after a claim has.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field
 
 from extender.dra.device_slots import DeviceKind
 from extender.dra.node_devices import NodeDevices, PoolAvailability, build_node_devices, pool_availability
-from extender.dra.pools import DevicePool, PoolID, build_pool
+from extender.dra.pools import DevicePool, PoolId, build_pool
 from extender.k8s.resource_api.objects import (
     ANY_POOL,
     AllocationResult,
@@ -26,8 +25,8 @@ from extender.k8s.resource_api.objects import (
 
 @dataclass(slots=True)
 class _PoolState:
-    """The slices of a pool by name, the allocation results of claims by device and claim, the claims whose
-    holdings cannot be read, and what is built from them. ``nodes`` are those that slices or devices name."""
+    """The slices of a pool by name, its allocation results by device and claim, the claims whose holdings
+    cannot be read, and what is built from them. ``nodes`` are those that slices or devices name."""
 
     slices: dict[str, ResourceSlice] = field(default_factory=dict)
     holders: dict[str, dict[str, tuple[AllocationResult, ...]]] = field(default_factory=dict)
@@ -35,15 +34,13 @@ class _PoolState:
     nodes: frozenset[str] = frozenset()
     version: int = 0
     pool: DevicePool | None = None
-    availability: tuple[int, PoolAvailability] | None = None  # and the version that it is of
+    availability: PoolAvailability | None = None
 
     def availability_of(self, pool: DevicePool) -> PoolAvailability:
-        """What is left of this state's ``pool``."""
-        if self.availability is None or self.availability[0] != self.version:
-            holdings_unknown = bool(self.unreadable_holders)
-            built = pool_availability(pool, self.holders, holdings_unknown=holdings_unknown)
-            self.availability = self.version, built
-        return self.availability[1]
+        if self.availability is None:
+            unknown = bool(self.unreadable_holders)
+            self.availability = pool_availability(pool, self.holders, holdings_unknown=unknown)
+        return self.availability
 
 
 class KindTable:
@@ -62,7 +59,6 @@ class KindTable:
         self._maybe_unused |= before.keys() - after.keys()
 
     def remove_unused(self) -> None:
-        """Remove kinds that no pool has any more."""
         for kind in self._maybe_unused:
             if not self._pool_counts[kind]:
                 del self._pool_counts[kind]
@@ -74,14 +70,13 @@ class _NodeIndex:
     """The pools that a node can use: those that name it, and those of all nodes or with a node selector."""
 
     def __init__(self) -> None:
-        self.by_node: defaultdict[str, set[PoolID]] = defaultdict(set)
-        self.of_many_nodes: set[PoolID] = set()
+        self.by_node: defaultdict[str, set[PoolId]] = defaultdict(set)
+        self.of_many_nodes: set[PoolId] = set()
 
-    def pools_of(self, node: str) -> set[PoolID]:
-        """The pools that may have devices for a node."""
+    def pools_of(self, node: str) -> set[PoolId]:
         return self.by_node.get(node, set()) | self.of_many_nodes
 
-    def replace(self, id: PoolID, before: frozenset[str], scopes: Sequence[NodeScope]) -> frozenset[str]:
+    def replace(self, id: PoolId, before: frozenset[str], scopes: Sequence[NodeScope]) -> frozenset[str]:
         """A pool that named the nodes ``before`` has these scopes now. Returns the nodes that they name."""
         nodes = frozenset(scope.node_name for scope in scopes if scope.node_name)
         for name in before - nodes:
@@ -90,10 +85,9 @@ class _NodeIndex:
                 del self.by_node[name]
         for name in nodes:
             self.by_node[name].add(id)
+        self.of_many_nodes.discard(id)
         if any(scope.all_nodes or scope.terms for scope in scopes):
             self.of_many_nodes.add(id)
-        else:
-            self.of_many_nodes.discard(id)
         return nodes
 
 
@@ -103,44 +97,37 @@ class PoolCache:
     def __init__(self) -> None:
         self.changed_nodes: set[str] = set()
         self.kinds = KindTable()
-        self._states: dict[PoolID, _PoolState] = {}
+        self._states: defaultdict[PoolId, _PoolState] = defaultdict(_PoolState)
         self._nodes = _NodeIndex()
-        self._outdated: set[PoolID] = set()
-        self._incomplete_with_counters: set[PoolID] = set()
+        self._outdated: set[PoolId] = set()
+        self._incomplete_with_counters: set[PoolId] = set()
         self._problems: dict[str, str] = {}
         self._last_version = 0
 
     def put_slice(self, new: ResourceSlice) -> None:
-        """Add a slice."""
-        id = PoolID(new.driver, new.pool)
-        self._states.setdefault(id, _PoolState()).slices[new.name] = new
+        id = PoolId(new.driver, new.pool)
+        self._states[id].slices[new.name] = new
         self._slices_changed(id)
 
     def remove_slice(self, old: ResourceSlice) -> None:
-        """Remove a slice that was put."""
-        id = PoolID(old.driver, old.pool)
+        id = PoolId(old.driver, old.pool)
         del self._states[id].slices[old.name]
         self._slices_changed(id)
-        self._drop_if_unused(id)
 
     def put_allocation(self, claim: ResourceClaim) -> None:
-        """Let a claim hold the devices that are allocated to it."""
         for result in claim.allocation or ():
-            id = PoolID(result.id.driver, result.id.pool)
-            state = self._states.setdefault(id, _PoolState())
-            by_claim = state.holders.setdefault(result.id.device, {})
+            id = PoolId(result.id.driver, result.id.pool)
+            by_claim = self._states[id].holders.setdefault(result.id.device, {})
             by_claim[claim.key] = (*by_claim.get(claim.key, ()), result)
             self._touch(id)
-        for name in claim.unreadable_pools:
-            if name != ANY_POOL:
-                id = PoolID(*name)
-                self._states.setdefault(id, _PoolState()).unreadable_holders.add(claim.key)
+        for id in map(PoolId._make, claim.unreadable_pools):
+            if id != ANY_POOL:
+                self._states[id].unreadable_holders.add(claim.key)
                 self._touch(id)
 
     def remove_allocation(self, claim: ResourceClaim) -> None:
-        """Release the devices of a claim that was put."""
         for result in claim.allocation or ():
-            id = PoolID(result.id.driver, result.id.pool)
+            id = PoolId(result.id.driver, result.id.pool)
             if (state := self._states.get(id)) is None:  # the claim names a device twice
                 continue
             by_claim = state.holders.get(result.id.device, {})
@@ -148,21 +135,18 @@ class PoolCache:
             if not by_claim:
                 state.holders.pop(result.id.device, None)
             self._touch(id)
-            self._drop_if_unused(id)
-        for id in map(PoolID._make, claim.unreadable_pools):
+        for id in map(PoolId._make, claim.unreadable_pools):
             if id in self._states:
                 self._states[id].unreadable_holders.discard(claim.key)
                 self._touch(id)
-                self._drop_if_unused(id)
 
     def holders(self, device: DeviceId) -> Collection[str]:
         """The claims that hold a device or a part of it, also with admin access."""
-        state = self._states.get(PoolID(device.driver, device.pool))
+        state = self._states.get(PoolId(device.driver, device.pool))
         return state.holders.get(device.device, {}) if state else {}
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Why pools are invalid, by pool."""
         self._build_outdated()
         return self._problems
 
@@ -187,7 +171,6 @@ class PoolCache:
     def node_devices(
         self, name: str, labels: Mapping[str, str], version: tuple[int, int, int]
     ) -> NodeDevices:
-        """What the node with this name and these labels can use; ``version`` is that of now."""
         ids = self._nodes.pools_of(name)
         pools = sorted((pool for id in ids if (pool := self._pool(id))), key=lambda pool: pool.sort_key)
         return build_node_devices(
@@ -200,7 +183,7 @@ class PoolCache:
             version=version,
         )
 
-    def _slices_changed(self, id: PoolID) -> None:
+    def _slices_changed(self, id: PoolId) -> None:
         state = self._states[id]
         scopes = [
             one.scope_of(device) for one in state.slices.values() for device in (one.devices or (Device(""),))
@@ -210,14 +193,13 @@ class PoolCache:
         self._outdated.add(id)
         self._touch(id)
 
-    def _touch(self, id: PoolID) -> None:
+    def _touch(self, id: PoolId) -> None:
+        """Note that a pool has changed, and forget it if nothing is left of it."""
+        state = self._states[id]
         self._last_version += 1
-        self._states[id].version = self._last_version
-        self.changed_nodes |= self._states[id].nodes
-
-    def _drop_if_unused(self, id: PoolID) -> None:
-        state = self._states.get(id)
-        if state and not (state.slices or state.holders or state.unreadable_holders):
+        state.version, state.availability = self._last_version, None
+        self.changed_nodes |= state.nodes
+        if not (state.slices or state.holders or state.unreadable_holders):
             self._pool(id)  # removes its problem
             del self._states[id]
 
@@ -225,7 +207,7 @@ class PoolCache:
         while self._outdated:
             self._pool(next(iter(self._outdated)))
 
-    def _pool(self, id: PoolID) -> DevicePool | None:
+    def _pool(self, id: PoolId) -> DevicePool | None:
         state = self._states[id]
         if id in self._outdated:
             self._outdated.discard(id)
@@ -236,9 +218,8 @@ class PoolCache:
             self._problems.pop(name, None)
             if pool and pool.problem:
                 self._problems[name] = pool.problem
+            self._incomplete_with_counters.discard(id)
             has_counters = any(one.shared_counters for one in state.slices.values())
             if has_counters and (pool is None or pool.problem):
                 self._incomplete_with_counters.add(id)
-            else:
-                self._incomplete_with_counters.discard(id)
         return state.pool

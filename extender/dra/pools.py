@@ -2,8 +2,7 @@
 
 As in ``pools_incubating.go`` of k8s.io/dynamic-resource-allocation v0.36.3 (``structured/internal``): the
 newest generation of a pool counts, once all of its slices are there. Slices are sorted by name, pools by
-driver and name, those with binding conditions last. A pool is invalid, and gives no devices, if the name of a
-device or a counter set occurs twice, or if a device consumes a counter that the pool does not have.
+driver and name, those with binding conditions last. Invalid pools have a ``problem`` and give no devices.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from extender.dra.cel.evaluation import Meter, Unsupported
 from extender.dra.cel.selector import Selector, device_variables
 from extender.dra.device_slots import DeviceKind, PoolLayout
 from extender.dra.search_input import CounterAmounts
-from extender.k8s.resource_api.objects import Counters, Device, DeviceId, NodeScope, ResourceSlice
+from extender.k8s.resource_api.objects import Counters, Device, NodeScope, ResourceSlice
 from packing.model.gpu_catalogue import parse_profile
 
 _MAX_SELECTORS = 32
@@ -27,7 +26,7 @@ _Matches: TypeAlias = dict[bytes, bytearray]
 """By the key of a selector, for each device: 0 for not evaluated yet, 1 for no, 2 for yes."""
 
 
-class PoolID(NamedTuple):
+class PoolId(NamedTuple):
     """The name of a pool, unique in the cluster."""
 
     driver: str
@@ -39,15 +38,13 @@ class DevicePool:
     """A complete pool: its devices, in kube-scheduler's order, and the nodes that can use each of them (D,).
 
     ``counters``, and what each device consumes of them (``consumption``, D), are keyed by (pool, counter set,
-    counter). ``capacities`` has the devices that allow multiple allocations, and their capacities by (pool,
-    index of the device, name).
-
+    counter); the ``capacities`` of devices that allow multiple allocations by (pool, index, name).
     ``problem`` says why the pool is invalid, also for kube-scheduler. A pool with a slice that cannot be read
     has a single device, with the problem of the slice. ``layout`` is None for a pool that does not belong to
     one node: such pools do not count for the slots of nodes.
     """
 
-    id: PoolID
+    id: PoolId
     devices: tuple[Device, ...] = ()
     node_scopes: tuple[NodeScope, ...] = ()
     counters: CounterAmounts = field(default_factory=dict)
@@ -60,8 +57,7 @@ class DevicePool:
     _claim_matches: _Matches = field(default_factory=dict)
 
     @property
-    def sort_key(self) -> tuple[bool, PoolID]:
-        """The order of the pools of a node."""
+    def sort_key(self) -> tuple[bool, PoolId]:
         return any(device.has_binding_conditions for device in self.devices), self.id
 
     def gpu_fractions(self) -> dict[DeviceKind, float]:
@@ -75,12 +71,8 @@ class DevicePool:
                 fractions[kind] = min(profile.compute / 7, 1.0)
         return fractions
 
-    def device_id(self, index: int) -> DeviceId:
-        """The name of a device in the cluster."""
-        return DeviceId(self.id.driver, self.id.pool, self.devices[index].name)
-
     def matches(self, index: int, selector: Selector, meter: Meter, *, of_class: bool) -> bool:
-        """Whether a selector of a class or a claim matches a device. Raises ``EvaluationProblem``."""
+        """Whether a selector of a class or a claim matches a device. Raises ``MatchUnknown``."""
         cache = self._class_matches if of_class else self._claim_matches
         if (matches := cache.get(selector.key)) is None:
             if len(cache) >= _MAX_SELECTORS:
@@ -102,27 +94,30 @@ class DevicePool:
         return selector(variables, meter)
 
 
-def build_pool(id: PoolID, slices: Iterable[ResourceSlice]) -> DevicePool | None:
+def build_pool(id: PoolId, slices: Iterable[ResourceSlice]) -> DevicePool | None:
     """The pool of these slices, or None while its newest generation is incomplete."""
-    current = _newest_generation(slices)
+    slices = list(slices)
+    newest = max((one.generation for one in slices), default=0)
+    current = sorted((one for one in slices if one.generation == newest), key=lambda one: one.name)
     if not current or len(current) != current[0].slice_count:
         return None
     if unreadable := next((one for one in current if one.problem), None):
-        device = Device("", problem=unreadable.problem)
-        return DevicePool(id, (device,), (unreadable.node_scope,), consumption=({},))
+        return DevicePool(
+            id, (Device("", problem=unreadable.problem),), (unreadable.node_scope,), consumption=({},)
+        )
     devices = tuple(device for one in current for device in one.devices)
     node_scopes = tuple(one.scope_of(device) for one in current for device in one.devices)
     counter_sets = [shared for one in current for shared in one.shared_counters]
     counters = {(name, counter): n for name, amounts in counter_sets for counter, n in amounts.items()}
     if problem := _problem(devices, counters, [name for name, _ in counter_sets]):
         return DevicePool(id, problem=problem)
-    counters = dict(sorted(counters.items(), key=lambda item: _slice_order(*item[0])))
+    names = sorted(counters, key=lambda name: (name[0], len(name[1]), name[1]))  # memory-slice-10 after -9
     one_node = devices and node_scopes[0].node_name and all(one == node_scopes[0] for one in node_scopes)
     return DevicePool(
         id,
         devices,
         node_scopes,
-        {(id, *counter): amount for counter, amount in counters.items()},
+        {(id, *name): counters[name] for name in names},
         tuple({(id, *counter): n for counter, n in one.consumes_counters.items()} for one in devices),
         index_of={device.name: index for index, device in enumerate(devices)},
         capacities={
@@ -130,30 +125,17 @@ def build_pool(id: PoolID, slices: Iterable[ResourceSlice]) -> DevicePool | None
             for index, device in enumerate(devices)
             if device.allow_multiple_allocations
         },
-        layout=_layout(id, devices, list(counters)) if one_node else None,
+        layout=_layout(id, devices, names) if one_node else None,
     )
 
 
-def _newest_generation(slices: Iterable[ResourceSlice]) -> list[ResourceSlice]:
-    slices = list(slices)
-    newest = max((one.generation for one in slices), default=0)
-    return sorted((one for one in slices if one.generation == newest), key=lambda one: one.name)
-
-
-def _slice_order(counter_set: str, counter: str) -> tuple[str, int, str]:
-    return counter_set, len(counter), counter  # memory-slice-10 comes after memory-slice-9
-
-
-def _layout(id: PoolID, devices: Sequence[Device], counters: Sequence[tuple[str, str]]) -> PoolLayout:
+def _layout(id: PoolId, devices: Sequence[Device], counters: Sequence[tuple[str, str]]) -> PoolLayout:
     counter_index = {counter: number for number, counter in enumerate(counters)}
     set_index = {name: number for number, name in enumerate(dict.fromkeys(name for name, _ in counters))}
-    return PoolLayout.of(
+    text = Device.attribute_text
+    return PoolLayout(
         tuple(
-            (
-                id.driver,
-                one.attribute_text("productName"),
-                one.attribute_text("profile") or one.attribute_text("type"),
-            )
+            (id.driver, text(one, "productName"), text(one, "profile") or text(one, "type"))
             for one in devices
         ),
         tuple(
@@ -161,7 +143,7 @@ def _layout(id: PoolID, devices: Sequence[Device], counters: Sequence[tuple[str,
             for one in devices
         ),
         tuple(set_index[name] for name, _ in counters),
-    )
+    ).interned()
 
 
 def _problem(devices: Sequence[Device], counters: Counters, counter_sets: Sequence[str]) -> str:
@@ -170,8 +152,6 @@ def _problem(devices: Sequence[Device], counters: Counters, counter_sets: Sequen
             return f"{what} {duplicate} occurs twice"
     for device in devices:
         if missing := sorted(device.consumes_counters.keys() - counters.keys()):
-            counter_set, counter = missing[0]
-            return (
-                f"{device.name} consumes {counter} of counter set {counter_set}, which the pool does not have"
-            )
+            name, counter = missing[0]
+            return f"{device.name} consumes {counter} of counter set {name}, which the pool does not have"
     return ""

@@ -14,16 +14,14 @@ from extender.k8s.resource_api.objects import Number
 
 CounterKey: TypeAlias = Hashable
 CounterAmounts: TypeAlias = Mapping[CounterKey, Number]
-NO_AMOUNTS: CounterAmounts = {}
 
 
 @dataclass(frozen=True, slots=True)
 class AvailableDevices:
-    """The devices of a node (D,).
+    """What each device of a node consumes of the counters (D,), and what is left of each counter.
 
-    ``consumption`` is what each consumes of the counters, ``remaining`` what is left of each counter.
-    ``allocated`` are devices that only requests with admin access can still have. ``capacity_counters`` has
-    the devices that allow multiple allocations, with the counters of their own capacities. Those in
+    Only requests with admin access can have devices in ``allocated``. ``capacity_counters`` has the devices
+    that allow multiple allocations, with the counters of their own capacities. Those in
     ``partially_consumed`` have an allocation already, which has consumed what the device consumes.
     """
 
@@ -44,17 +42,14 @@ class AvailableDevices:
 
 @dataclass(frozen=True, slots=True)
 class SearchSubRequest:
-    """``count`` devices (None: all) for which ``matches`` is true; it may raise. Devices whose taints the
-    subrequest does not tolerate match, but it cannot have them.
-
-    ``capacity`` is what it consumes of a device's own capacities, None if the device has less. With
-    ``admin_access`` it can have devices that others have, but none twice in a claim.
-    """
+    """``count`` devices (None: all) for which ``matches`` is true; it may raise. A device that matches is not
+    allocated if it has a taint that is not tolerated. ``capacity`` is what is consumed of a device's own
+    capacities, None if it has less. With ``admin_access`` a device may belong to other claims as well."""
 
     count: int | None
     matches: Callable[[int], bool]
     tolerates_taints: Callable[[int], bool] = lambda device: True
-    capacity: Callable[[int], CounterAmounts | None] = lambda device: NO_AMOUNTS
+    capacity: Callable[[int], CounterAmounts | None] = lambda device: {}
     admin_access: bool = False
 
 

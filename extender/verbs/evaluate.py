@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.cluster.state import PossiblyBound, Rows, State, blocked_as
-from extender.dra.extended_resources import class_resources
 from extender.dra.forecast import FIRST_AVAILABLE_PENALTY, Forecast
+from extender.dra.pod_claims import class_resources
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.verbs.assignment import refuse_unassignable

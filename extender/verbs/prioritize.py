@@ -7,7 +7,7 @@ import numpy as np
 from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
-from extender.dra.extended_resources import class_resources
+from extender.dra.pod_claims import class_resources
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import Bytes
 from extender.verbs.evaluate import Evaluation, evaluate

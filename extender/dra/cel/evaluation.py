@@ -10,20 +10,14 @@ from typing import Any, NoReturn, TypeAlias
 from extender.untrusted.limits import MOST_STEPS, SELECTOR_STEPS
 
 Result: TypeAlias = Any
-"""A value of CEL: its type is only known when it is there."""
+"""A value of CEL: its type is not known before the evaluation."""
 
 
-class EvaluationProblem(Exception):
-    """It is not known whether a device matches.
-
-    EvaluationProblem
-    +-- Unsupported           the expression uses what is not supported here, or takes too many steps
-    |   +-- BudgetExhausted   all expressions together take too many steps: a later try may succeed
-    +-- EvaluationFailed      the evaluation fails in kube-scheduler, too: it places the pod on no node
-    """
+class MatchUnknown(Exception):
+    """It is not known whether a device matches."""
 
 
-class Unsupported(EvaluationProblem):
+class Unsupported(MatchUnknown):
     """The expression uses what is not supported here, or takes too many steps."""
 
 
@@ -31,12 +25,11 @@ class BudgetExhausted(Unsupported):
     """All expressions together take too many steps: a later try may succeed."""
 
 
-class EvaluationFailed(EvaluationProblem):
+class EvaluationFailed(MatchUnknown):
     """The evaluation fails in kube-scheduler, too: it places the pod on no node."""
 
 
 def fail(problem: str) -> NoReturn:
-    """Raises ``EvaluationFailed``."""
     raise EvaluationFailed(problem)
 
 
@@ -47,8 +40,6 @@ def no_overload(*_: object) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class OptionalValue:
-    """An optional value of CEL."""
-
     present: bool
     value: object = None
 
@@ -69,18 +60,16 @@ def length_of(*values: object) -> int:
     return length
 
 
+@dataclass(slots=True)
 class Meter:
     """Counts down the steps that are ``left``, for one expression and for all of a forecast.
 
     ``compile_steps`` are those that only the first forecast with an expression spends.
     """
 
-    __slots__ = ("_floor", "compile_steps", "left")
-
-    def __init__(self, steps: int = MOST_STEPS) -> None:
-        self.left = steps
-        self.compile_steps = 0
-        self._floor = 0
+    left: int = MOST_STEPS
+    compile_steps: int = 0
+    _floor: int = 0
 
     def spend(self, steps: int = 1) -> None:
         """Raises ``BudgetExhausted``, or ``Unsupported`` beyond the limit of one expression."""

@@ -1,4 +1,4 @@
-"""The functions of CEL and those that Kubernetes adds, on values.
+"""The functions and macros of CEL, and the functions that Kubernetes adds, on values.
 
 Regular expressions are matched by Python's ``re``: only patterns that mean the same in RE2 are supported, and
 only if the number of ways to match them is bounded.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from extender.dra.cel.evaluation import Meter, OptionalValue, Result, Unsupported, fail, no_overload
-from extender.dra.cel.operators import comparison_key, int64
+from extender.dra.cel.operators import comparison_key, decide, int64
 from extender.k8s.quantity import QuantityError
 from extender.k8s.resource_api.fields import Amount, Version, parse_amount, parse_version
 from extender.untrusted.bounded_cache import BoundedMap
@@ -22,11 +22,11 @@ from extender.untrusted.limits import quoted
 _SAFE_PATTERN = re.compile(
     r"(?:\(\?i\))?(?:[^\\(\[{]|\\[dwsDWSb.\\/+*?()|\[\]{}^$-]|\((?!\?)|\(\?:|\[\^?[\w .:/-]+\]|\{\d{1,2}\})*"
 )
+MAX_NESTING = 2  # macros inside each other: their work multiplies
+_MAX_ITEMS = 64  # of one macro, for the same reason
 _MAX_PATTERN = 256
-_MATCHES_PER_STEP = 64
-"""Ways to match a text that count as one step."""
-_STEPS_PER_CHARACTER = 8
-"""Steps to compile one character of a pattern."""
+_MATCHES_PER_STEP = 64  # ways to match a text that count as one step
+_STEPS_PER_CHARACTER = 8  # to compile one character of a pattern
 _MAX_TEXT = 64  # characters to match a pattern against: an attribute has no more, by the API
 _MAX_PARTS = 1024  # of a text that is split
 _INTEGER = re.compile(r"[+-]?[0-9]{1,32}")
@@ -62,13 +62,11 @@ def _or_value(optional: object, other: object) -> Result:
     return optional.value if optional.present else other
 
 
-def _has_value(optional: object) -> bool:
-    return optional.present if isinstance(optional, OptionalValue) else no_overload()
+def _of(kind: type | tuple[type, ...], function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, with no overload for values that are not of this kind."""
 
-
-def _text_function(function: Callable[..., Any]) -> Callable[..., Any]:
     def apply(*values: object) -> Result:
-        return function(*values) if all(isinstance(value, str) for value in values) else no_overload()
+        return function(*values) if all(isinstance(value, kind) for value in values) else no_overload()
 
     return apply
 
@@ -120,22 +118,10 @@ def _compile_regex(pattern: str) -> _Regex | str:
     return _Regex(compiled, repeats, pattern.startswith("^") and not alternatives, branches)
 
 
-def _lower(text: str) -> str:
-    return text.translate(_ASCII_LOWER)
-
-
-def _upper(text: str) -> str:
-    return text.translate(_ASCII_UPPER)
-
-
 def _split(text: str, separator: str) -> list[str]:
     if (text.count(separator) if separator else len(text)) > _MAX_PARTS:
         raise Unsupported(f"a text of more than {_MAX_PARTS} parts")
     return text.split(separator) if separator else list(text)
-
-
-def _size(value: object) -> int:
-    return len(value) if isinstance(value, str | list | Mapping) else no_overload()
 
 
 def _int(value: object) -> int:
@@ -154,34 +140,15 @@ def _string(value: object) -> str:
     return str(value)
 
 
-def _quantity(text: object) -> Amount:
+def _quantity(text: str) -> Amount:
     try:
-        return parse_amount(text) if isinstance(text, str) else no_overload()
+        return parse_amount(text)
     except QuantityError:  # kube-scheduler may accept it: its quantities may be negative
-        raise Unsupported(f"the quantity {quoted(str(text))}") from None
+        raise Unsupported(f"the quantity {quoted(text)}") from None
 
 
-def _semver(text: object) -> Version:
-    found = parse_version(text) if isinstance(text, str) else no_overload()
-    return found if found is not None else fail("not a semantic version")
-
-
-def _is_semver(text: object) -> bool:
-    return parse_version(text) is not None if isinstance(text, str) else no_overload()
-
-
-def _as_integer(value: object) -> int:
-    if isinstance(value, Amount) and value.number.denominator == 1:
-        return int(value.number)
-    no_overload()
-
-
-def _is_integer(value: object) -> bool:
-    return value.number.denominator == 1 if isinstance(value, Amount) else no_overload()
-
-
-def _sign(value: object) -> int:
-    return (value.number > 0) - (value.number < 0) if isinstance(value, Amount) else no_overload()
+def _as_integer(amount: Amount) -> int:
+    return int(amount.number) if amount.number.denominator == 1 else no_overload()
 
 
 def _sum(direction: int) -> Callable[[object, object], Amount]:
@@ -195,41 +162,65 @@ def _sum(direction: int) -> Callable[[object, object], Amount]:
     return add
 
 
-def _version_part(index: int) -> Callable[[object], int]:
-    return lambda value: value.key[index] if isinstance(value, Version) else no_overload()  # type: ignore[return-value]
-
+_size = _of((str, list, Mapping), len)
 
 FUNCTIONS: Mapping[str, Callable[[Any], Any]] = {
-    "quantity": _quantity,
-    "semver": _semver,
-    "isSemver": _is_semver,
-    "sign": _sign,
+    "quantity": _of(str, _quantity),
+    "semver": _of(str, lambda text: parse_version(text) or fail("not a semantic version")),
+    "isSemver": _of(str, lambda text: parse_version(text) is not None),
+    "sign": _of(Amount, lambda amount: (amount.number > 0) - (amount.number < 0)),
     "size": _size,
     "int": _int,
     "string": _string,
 }
 METHODS: Mapping[str, tuple[int, Callable[..., Any]]] = {
-    "startsWith": (1, _text_function(str.startswith)),
-    "endsWith": (1, _text_function(str.endswith)),
-    "contains": (1, _text_function(lambda text, part: part in text)),
-    "matches": (1, _text_function(_matches)),
-    "lowerAscii": (0, _text_function(_lower)),
-    "upperAscii": (0, _text_function(_upper)),
-    "split": (1, _text_function(_split)),
+    "startsWith": (1, _of(str, str.startswith)),
+    "endsWith": (1, _of(str, str.endswith)),
+    "contains": (1, _of(str, lambda text, part: part in text)),
+    "matches": (1, _of(str, _matches)),
+    "lowerAscii": (0, _of(str, lambda text: text.translate(_ASCII_LOWER))),
+    "upperAscii": (0, _of(str, lambda text: text.translate(_ASCII_UPPER))),
+    "split": (1, _of(str, _split)),
     "size": (0, _size),
     "compareTo": (1, _comparison(lambda sign: sign)),
     "isGreaterThan": (1, _comparison(lambda sign: sign > 0)),
     "isLessThan": (1, _comparison(lambda sign: sign < 0)),
-    "asInteger": (0, _as_integer),
-    "isInteger": (0, _is_integer),
+    "asInteger": (0, _of(Amount, _as_integer)),
+    "isInteger": (0, _of(Amount, lambda amount: amount.number.denominator == 1)),
     "add": (1, _sum(1)),
     "sub": (1, _sum(-1)),
-    "major": (0, _version_part(0)),
-    "minor": (0, _version_part(1)),
-    "patch": (0, _version_part(2)),
+    "major": (0, _of(Version, lambda version: version.key[0])),
+    "minor": (0, _of(Version, lambda version: version.key[1])),
+    "patch": (0, _of(Version, lambda version: version.key[2])),
     "orValue": (1, _or_value),
-    "hasValue": (0, _has_value),
+    "hasValue": (0, _of(OptionalValue, lambda optional: optional.present)),
 }
 """By name: the number of arguments, and a function of the target and the arguments."""
 COSTS: Mapping[str, Callable[..., int]] = {"matches": _matches_cost}
 """The ``cost`` of methods whose work does not follow from the length of their arguments."""
+
+
+def items_of(container: object) -> list[Any]:
+    """The items that a macro visits. Raises ``MatchUnknown``."""
+    if not isinstance(container, list | Mapping):
+        no_overload()
+    if len(container) > _MAX_ITEMS:
+        raise Unsupported(f"a macro over more than {_MAX_ITEMS} items")
+    return list(container)
+
+
+def _filter(items: list[Any], test: Callable[[Any], Result]) -> list[Any]:
+    return [item for item in items if _is_true(test(item))]
+
+
+_is_true = _of(bool, lambda value: value)
+
+MACROS: Mapping[str, Callable[[list[Any], Callable[[Any], Result]], Result]] = {
+    "all": lambda items, test: decide(items, test, decisive=False),
+    "exists": lambda items, test: decide(items, test, decisive=True),
+    "exists_one": lambda items, test: len(_filter(items, test)) == 1,
+    "existsOne": lambda items, test: len(_filter(items, test)) == 1,
+    "filter": _filter,
+    "map": lambda items, test: [test(item) for item in items],
+}
+"""Functions of the items of a list or the keys of a map, and of the expression to evaluate for each."""

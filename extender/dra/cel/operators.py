@@ -19,20 +19,9 @@ from extender.dra.cel.evaluation import (
 from extender.k8s.resource_api.fields import Amount, Version
 from extender.untrusted.limits import quoted
 
-_COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 Item = TypeVar("Item")
 _MAX_LENGTH = 1024
 """Characters or items of a sum: with ``cel.bind`` a short expression could double a value many times."""
-_SUMS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-}
 
 
 def decide(items: Iterable[Item], test: Callable[[Item], Result], *, decisive: bool) -> bool:
@@ -58,9 +47,9 @@ def _is_number(value: object) -> bool:
 
 def _equal(meter: Meter, one: object, other: object) -> bool:
     if isinstance(one, Amount | Version):
-        return (
-            bool(comparison_key(one) == comparison_key(other)) if type(one) is type(other) else no_overload()
-        )
+        if type(one) is not type(other):
+            no_overload()
+        return bool(comparison_key(one) == comparison_key(other))
     if isinstance(one, OptionalValue) or isinstance(other, OptionalValue):
         raise Unsupported("comparison of optional values")
     if isinstance(one, list) and isinstance(other, list):
@@ -81,9 +70,7 @@ def comparison_key(value: object) -> Result:
     return value.key if isinstance(value, Version) else value.number if isinstance(value, Amount) else None
 
 
-def _comparison(sign: str) -> Callable[[Meter, Any, Any], bool]:
-    compare = _COMPARISONS[sign]
-
+def _comparison(compare: Callable[[Any, Any], bool]) -> Callable[[Meter, Any, Any], bool]:
     def order(meter: Meter, one: object, other: object) -> bool:
         numbers = _is_number(one) and _is_number(other)
         if numbers or (type(one) is type(other) and isinstance(one, str | bool)):
@@ -112,17 +99,18 @@ RELATIONS: Mapping[str, Callable[[Meter, Any, Any], bool]] = {
     "==": _equal,
     "!=": _unequal,
     "in": _is_in,
-    **{sign: _comparison(sign) for sign in _COMPARISONS},
+    "<": _comparison(operator.lt),
+    "<=": _comparison(operator.le),
+    ">": _comparison(operator.gt),
+    ">=": _comparison(operator.ge),
 }
 
 
-def _arithmetic(sign: str) -> Callable[[Any, Any], Any]:
-    compute = _SUMS[sign]
-
+def _arithmetic(compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def combine(one: object, other: object) -> object:
         if type(one) is not type(other) or isinstance(one, bool):
             no_overload()
-        if isinstance(one, str | list) and isinstance(other, str | list) and sign == "+":
+        if isinstance(one, str | list) and isinstance(other, str | list) and compute is operator.add:
             if len(one) + len(other) > _MAX_LENGTH:
                 raise Unsupported(f"a text or list of more than {_MAX_LENGTH}")
             return compute(one, other)
@@ -150,24 +138,18 @@ def _remainder(one: object, other: object) -> int:
 
 
 def _operands(one: object, other: object) -> tuple[int, int]:
-    for value in (one, other):
-        if not isinstance(value, int) or isinstance(value, bool):
-            no_overload()
-    assert isinstance(one, int)
-    assert isinstance(other, int)
+    if type(one) is not int or type(other) is not int:
+        no_overload()
     return (one, other) if other else fail("division by zero")
 
 
 ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
-    **{sign: _arithmetic(sign) for sign in _SUMS},
+    "+": _arithmetic(operator.add),
+    "-": _arithmetic(operator.sub),
+    "*": _arithmetic(operator.mul),
     "/": _quotient,
     "%": _remainder,
 }
-
-
-def no_extra_cost(*_: object) -> int:
-    """The ``cost`` of a function that takes the same time however long its arguments are."""
-    return 0
 
 
 def int64(number: int) -> int:
@@ -176,12 +158,10 @@ def int64(number: int) -> int:
 
 
 def logical_not(value: object) -> bool:
-    """``!``."""
     return not value if isinstance(value, bool) else no_overload()
 
 
 def negate(value: object) -> Result:
-    """``-`` before a number."""
     return -value if isinstance(value, int | float) and not isinstance(value, bool) else no_overload()
 
 
@@ -192,10 +172,7 @@ def index(container: object, key: object) -> Result:
     if isinstance(container, Mapping):
         if not isinstance(key, str):
             no_overload()
-        try:
-            return container[key]
-        except KeyError:
-            raise EvaluationFailed(f"no such key: {quoted(key)}") from None
+        return container[key] if has(container, key) else fail(f"no such key: {quoted(key)}")
     if isinstance(container, list) and isinstance(key, float):
         raise Unsupported("an index that is not an integer")
     if isinstance(container, list) and isinstance(key, int) and not isinstance(key, bool):
@@ -211,13 +188,12 @@ def optional(container: object, key: object) -> OptionalValue:
         raise Unsupported("an optional item of a list")
     if not isinstance(container, Mapping) or not isinstance(key, str):
         no_overload()
-    if isinstance(container, DefaultingMap):
-        return OptionalValue(True, container[key])
-    return OptionalValue(True, container[key]) if key in container else OptionalValue(False)
+    present = has(container, key)
+    return OptionalValue(present, container[key] if present else None)
 
 
 def has(container: object, name: str) -> bool:
     """``has(container.name)``."""
-    if isinstance(container, DefaultingMap):
-        return True
-    return name in container if isinstance(container, Mapping) else no_overload()
+    if not isinstance(container, Mapping):
+        no_overload()
+    return isinstance(container, DefaultingMap) or name in container

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from extender.dra.cel import operators
 from extender.dra.cel.evaluation import Result, Unsupported
-from extender.dra.cel.functions import COSTS, FUNCTIONS, METHODS
-from extender.dra.cel.macros import MACROS, MAX_NESTING, items_of
-from extender.dra.cel.operators import ARITHMETIC
+from extender.dra.cel.functions import COSTS, FUNCTIONS, MACROS, MAX_NESTING, METHODS, items_of
+from extender.dra.cel.operators import ARITHMETIC, RELATIONS
 from extender.dra.cel.program import (
     Program,
     Scope,
@@ -21,6 +20,9 @@ from extender.dra.cel.program import (
 )
 from extender.dra.cel.tokens import Token, TokenStream, parse_double, parse_integer, unquote
 from extender.untrusted.limits import SELECTOR_DEPTH, quoted
+
+_BINARY = (tuple(RELATIONS), ("+", "-"), ("*", "/", "%"))
+"""Binary operators; those that bind more strongly come later."""
 
 
 class Parser:
@@ -59,27 +61,21 @@ class Parser:
         return logical(sides, decisive=True) if len(sides) > 1 else sides[0]
 
     def _and(self) -> Program:
-        sides = [self._relation()]
+        sides = [self._binary()]
         while self._tokens.accept("&&"):
-            sides.append(self._relation())
+            sides.append(self._binary())
         return logical(sides, decisive=False) if len(sides) > 1 else sides[0]
 
-    def _relation(self) -> Program:
-        program = self._sum()
-        while sign := self._tokens.accept("==", "!=", "<", "<=", ">", ">=", "in"):
-            program = relation(sign, program, self._sum())
-        return program
-
-    def _sum(self) -> Program:
-        program = self._product()
-        while sign := self._tokens.accept("+", "-"):
-            program = call(ARITHMETIC[sign], program, self._product())
-        return program
-
-    def _product(self) -> Program:
-        program = self._unary()
-        while sign := self._tokens.accept("*", "/", "%"):
-            program = call(ARITHMETIC[sign], program, self._unary())
+    def _binary(self, level: int = 0) -> Program:
+        if level == len(_BINARY):
+            return self._unary()
+        program = self._binary(level + 1)
+        while sign := self._tokens.accept(*_BINARY[level]):
+            right = self._binary(level + 1)
+            if sign in RELATIONS:
+                program = relation(sign, program, right)
+            else:
+                program = call(ARITHMETIC[sign], program, right)
         return program
 
     def _unary(self) -> Program:
@@ -97,7 +93,7 @@ class Parser:
                 key = self._expression()
                 self._tokens.expect("]")
                 take = operators.optional if sign == "[?" else operators.index
-                program = call(take, program, key, cost=operators.no_extra_cost)
+                program = call(take, program, key, cost=lambda *_: 0)
             elif sign == ".?":
                 program = member(operators.optional, program, self._tokens.name())
             else:
@@ -202,7 +198,7 @@ class Parser:
                 target = member(operators.index, target, name)
                 name = ""
             if sign == "[":
-                target = call(operators.index, target, self._expression(), cost=operators.no_extra_cost)
+                target = call(operators.index, target, self._expression(), cost=lambda *_: 0)
                 self._tokens.expect("]")
             else:
                 name = self._tokens.name()

@@ -13,13 +13,12 @@ from extender.untrusted.limits import SELECTOR_DEPTH, STEP_TEXT, quoted
 Variables: TypeAlias = Mapping[str, Any]
 
 
+@dataclass(slots=True)
 class Scope:
     """The variables that a program can see, and the meter that it spends steps of."""
 
-    __slots__ = ("meter", "variables")
-
-    def __init__(self, variables: Variables, meter: Meter) -> None:
-        self.variables, self.meter = variables, meter
+    variables: Variables
+    meter: Meter
 
     def with_variable(self, name: str, value: object) -> Scope:
         """A scope with one more variable. Spends two steps."""
@@ -44,8 +43,6 @@ class Program:
 
 
 def constant(value: object) -> Program:
-    """A literal."""
-
     def run(scope: Scope) -> object:
         scope.meter.spend()
         return value
@@ -54,8 +51,6 @@ def constant(value: object) -> Program:
 
 
 def variable(name: str) -> Program:
-    """The value of a variable."""
-
     def run(scope: Scope) -> Result:
         scope.meter.spend()
         return scope.variables[name] if name in scope.variables else fail(f"{quoted(name)} is not known")
@@ -91,7 +86,6 @@ def member(function: Callable[[Any, str], Any], target: Program, name: str) -> P
 
 
 def relation(sign: str, left: Program, right: Program) -> Program:
-    """``==``, ``<``, ``in`` and so on."""
     relate, run_left, run_right = RELATIONS[sign], left.run, right.run
 
     def run(scope: Scope) -> bool:
@@ -103,8 +97,6 @@ def relation(sign: str, left: Program, right: Program) -> Program:
 
 
 def list_of(items: Sequence[Program]) -> Program:
-    """A list literal."""
-
     def run(scope: Scope) -> list[Result]:
         scope.meter.spend()
         return [item.run(scope) for item in items]

@@ -2,7 +2,7 @@
 
 Supported: literals, lists, ``device.driver``, ``device.attributes``, ``device.capacity`` and
 ``device.allowMultipleAllocations``, comparison, ``in``, ``&&``, ``||``, ``!``, ``?:``, arithmetic, ``has()``,
-``cel.bind()``, ``.?`` with ``orValue``, the macros of ``macros.py`` and the functions of ``functions.py``.
+``cel.bind()``, ``.?`` with ``orValue``, the functions and macros of ``functions.py``.
 Anything else raises ``Unsupported`` when the expression is compiled.
 
 Why not a library: of three that were tried (November 2026) cel-expr-python 0.1.3 has no user-defined types
@@ -28,10 +28,8 @@ from extender.k8s.resource_api.fields import Amount
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import SELECTOR, STEP_TEXT
 
-_TOKEN_STEPS = 16
-"""Steps to compile a token."""
-_TOKEN_BYTES = 400
-"""Memory of a compiled token, about."""
+_TOKEN_STEPS = 16  # to compile a token
+_TOKEN_BYTES = 400  # of a compiled token, about
 _COMPILED: BoundedMap[str, Selector | str] = BoundedMap(1024, 2 << 20)
 """By expression; a text is the problem of an expression that is not supported."""
 
@@ -44,9 +42,8 @@ class Selector:
     program: Program
 
     def __call__(self, variables: Variables, meter: Meter | None = None) -> bool:
-        """Whether the device with these ``device_variables`` matches. Raises ``EvaluationProblem``."""
+        """Whether the device with these ``device_variables`` matches. Raises ``MatchUnknown``."""
         meter = meter or Meter()
-        result: object
         try:
             with meter.one_expression():
                 result = self.program.run(Scope(variables, meter))
@@ -63,13 +60,14 @@ def device_variables(
     allow_multiple_allocations: bool = False,
 ) -> Variables:
     """The variables of an expression for a device; attributes and capacities by domain and name."""
-    fields = {
-        "driver": driver,
-        "attributes": DefaultingMap(attributes),
-        "capacity": DefaultingMap(capacity),
-        "allowMultipleAllocations": allow_multiple_allocations,
+    return {
+        "device": {
+            "driver": driver,
+            "attributes": DefaultingMap(attributes),
+            "capacity": DefaultingMap(capacity),
+            "allowMultipleAllocations": allow_multiple_allocations,
+        }
     }
-    return {"device": fields}
 
 
 def compile_selector(expression: str, meter: Meter | None = None) -> Selector:
@@ -84,7 +82,6 @@ def compile_selector(expression: str, meter: Meter | None = None) -> Selector:
 
 
 def _compile(expression: str, meter: Meter) -> Selector | str:
-    compiled: Selector | str
     token_count = 0
     try:
         if len(expression) > SELECTOR:
@@ -94,7 +91,7 @@ def _compile(expression: str, meter: Meter) -> Selector | str:
         token_count = len(tokens)
         meter.spend_compiling(_TOKEN_STEPS * token_count)
         key = blake2b(expression.encode(errors="surrogatepass"), digest_size=16).digest()
-        compiled = Selector(key, Parser(tokens).parse())
+        compiled: Selector | str = Selector(key, Parser(tokens).parse())
     except BudgetExhausted:
         raise
     except Unsupported as error:

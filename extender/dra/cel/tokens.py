@@ -44,20 +44,17 @@ class TokenStream:
         return ""
 
     def expect(self, sign: str) -> None:
-        """Consume this sign."""
         if not self.accept(sign):
             raise Unsupported(f"{quoted(self._peek())} instead of {sign!r}")
 
     def name(self) -> str:
-        """Consume a name."""
         kind, text = self.next()
         if kind != "name":
             raise Unsupported(f"{quoted(text)} instead of a name")
         return text
 
     def expect_end(self) -> None:
-        """Check that all tokens are consumed."""
-        if self._peek() != "":
+        if self._peek():
             raise Unsupported(f"{quoted(self._peek())} where the expression should end")
 
     def _peek(self) -> str:

@@ -1,8 +1,7 @@
 """Parses ResourceClaims: what they ask for (``spec.devices``) and what is allocated to them (``status``).
 
-Facts: the types in k8s.io/api ``resource/v1/types.go`` (v0.36.3). A claim that cannot be read gets a
-``problem`` and raises nothing. Its ``devices`` get one, too, if they have a field that is not known here: the
-field may change which devices the claim gets.
+Facts: k8s.io/api ``resource/v1/types.go`` (v0.36.3). A claim that cannot be read gets a ``problem``. Its
+``devices`` get one if they have an unknown field, which may change the devices that the claim gets.
 """
 
 from __future__ import annotations
@@ -39,28 +38,21 @@ from extender.k8s.resource_api.objects import (
 from extender.untrusted import limits
 from extender.untrusted.limits import quoted, shorten
 
-_CLAIM_FIELDS = {"requests", "constraints", "config"}
-_REQUEST_FIELDS = {"name", "exactly", "firstAvailable"}
 _SUBREQUEST_FIELDS = {
     *("name", "deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "tolerations"),
     "capacity",
 }
-_CONSTRAINT_FIELDS = {"requests", "matchAttribute", "distinctAttribute"}
 
 
 def parse_claim(namespace: str, name: str, raw_spec: object, raw_status: object) -> ResourceClaim:
-    """The claim with this name, ``spec`` and ``status``.
-
-    Each part is read on its own: the devices that are allocated to the claim are known even if its spec or
-    its users cannot be read.
-    """
+    """Each part is read on its own: allocated devices are known even if the spec or the users are not."""
     problems: list[str] = []
     try:
-        parser = _DeviceClaimParser()
-        devices = parser.parse(read_map(read_map(raw_spec, "spec").get("devices"), "devices"))
+        raw_devices = read_map(raw_spec, "spec").get("devices")
+        devices = _DeviceClaimParser().parse(read_map(raw_devices, "devices"))
     except (Malformed, QuantityError) as error:
         problems.append(shorten(str(error)))
-        devices = DeviceClaim.of(problem=problems[0])
+        devices = DeviceClaim(problem=problems[0]).interned()
     try:
         status = read_map(raw_status, "status")
         allocation, unreadable_pools = _allocation(status.get("allocation"))
@@ -86,13 +78,13 @@ class _DeviceClaimParser:
     unsupported: list[str] = field(default_factory=list)
 
     def parse(self, raw: Raw) -> DeviceClaim:
-        self._check_fields("claim", raw, _CLAIM_FIELDS)
+        self._check_fields("claim", raw, {"requests", "constraints", "config"})
         raw_requests = read_maps(raw.get("requests"), "requests", limits.CLAIM_REQUESTS)
         requests = tuple(self._request(one) for one in raw_requests)
         check_selector_text(text for one in requests for sub in one.subrequests for text in sub.selectors)
         raw_constraints = read_maps(raw.get("constraints"), "constraints", limits.CLAIM_CONSTRAINTS)
         constraints = tuple(self._constraint(one) for one in raw_constraints)
-        return DeviceClaim.of(requests, constraints, shorten(next(iter(self.unsupported), "")))
+        return DeviceClaim(requests, constraints, shorten(next(iter(self.unsupported), ""))).interned()
 
     def _check_fields(self, what: str, raw: Raw, known: set[str]) -> None:
         if unknown := unknown_field(raw, known):
@@ -101,7 +93,7 @@ class _DeviceClaimParser:
     def _request(self, raw: Raw) -> DeviceRequest:
         name = read_name(raw.get("name"), "request")
         subrequests = read_maps(raw.get("firstAvailable"), "firstAvailable", limits.CLAIM_ALTERNATIVES)
-        self._check_fields("request", raw, _REQUEST_FIELDS)
+        self._check_fields("request", raw, {"name", "exactly", "firstAvailable"})
         if subrequests:
             return DeviceRequest(name, tuple(map(self._subrequest, subrequests)), first_available=True)
         if raw.get("exactly") is None:
@@ -115,9 +107,8 @@ class _DeviceClaimParser:
         mode = (mode if isinstance(mode, str) else "") or "ExactCount"
         if mode not in ("ExactCount", "All"):
             self.unsupported.append(f"allocation mode {quoted(mode)}")
-        capacity = sorted_amounts(
-            read_map(raw.get("capacity"), "capacity").get("requests"), "capacity requests"
-        )
+        capacity = read_map(raw.get("capacity"), "capacity").get("requests")
+        amounts = sorted_amounts(capacity, "capacity requests")
         count = 1 if raw.get("count") is None else read_int64(raw["count"])
         if count < 1:
             self.unsupported.append("a count that is not a positive number")
@@ -127,7 +118,7 @@ class _DeviceClaimParser:
             read_name(raw.get("deviceClassName"), "class"),
             read_selectors(raw),
             None if mode == "All" else count,
-            capacity,
+            amounts,
             tuple(map(_toleration, tolerations)),
             raw.get("adminAccess") is True,
         )
@@ -135,7 +126,8 @@ class _DeviceClaimParser:
     def _constraint(self, raw: Raw) -> DeviceConstraint:
         same = read_name(raw.get("matchAttribute"), "attribute", limits.KEY)
         distinct = read_name(raw.get("distinctAttribute"), "attribute", limits.KEY)
-        if raw.keys() - _CONSTRAINT_FIELDS or bool(same) == bool(distinct):
+        unknown = raw.keys() - {"requests", "matchAttribute", "distinctAttribute"}
+        if unknown or bool(same) == bool(distinct):
             self.unsupported.append("a constraint")
         max_names = limits.CLAIM_REQUESTS * (1 + limits.CLAIM_ALTERNATIVES)
         names = read_list(raw.get("requests"), "requests", max_names)

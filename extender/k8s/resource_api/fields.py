@@ -11,15 +11,8 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from extender.k8s.quantity import QuantityError, exact
-from extender.untrusted.limits import (
-    CLAIM_TEXT,
-    DEVICE_ATTRIBUTES,
-    KEY,
-    OBJECT_NAME,
-    SELECTOR,
-    SELECTORS,
-    quoted,
-)
+from extender.untrusted import limits
+from extender.untrusted.limits import quoted
 
 Raw: TypeAlias = Mapping[str, Any]
 INT64_MAX = 2**63 - 1
@@ -56,7 +49,6 @@ Value: TypeAlias = bool | int | str | Version
 
 
 def parse_version(text: str) -> Version | None:
-    """The semantic version in this text, or None."""
     return _parse_version(text) if len(text) <= _MAX_VERSION else None
 
 
@@ -66,13 +58,12 @@ def _parse_version(text: str) -> Version | None:
     if match is None:
         return None
     major, minor, patch, pre_release = match.groups()
-    identifiers = tuple(map(_identifier_key, pre_release.split("."))) if pre_release else ()
-    return Version(text, (int(major), int(minor), int(patch), 0 if pre_release else 1, identifiers))
-
-
-def _identifier_key(text: str) -> tuple[int, int, str]:
     # Numbers sort before words, and by value (semver.org, item 11).
-    return (0, int(text), "") if text.isdecimal() else (1, 0, text)
+    identifiers = tuple(
+        (0, int(one), "") if one.isdecimal() else (1, 0, one)
+        for one in (pre_release.split(".") if pre_release else ())
+    )
+    return Version(text, (int(major), int(minor), int(patch), 0 if pre_release else 1, identifiers))
 
 
 def parse_amount(raw: object) -> Amount:
@@ -89,8 +80,8 @@ def parse_amount(raw: object) -> Amount:
 def sorted_amounts(raw: object, what: str) -> tuple[tuple[str, Amount], ...]:
     """Amounts by the names of capacities, sorted by name. Raises ``Malformed`` or ``QuantityError``."""
     amounts = {
-        read_name(key, "capacity", KEY): parse_amount(value)
-        for key, value in read_map(raw, what, DEVICE_ATTRIBUTES).items()
+        read_name(key, "capacity", limits.KEY): parse_amount(value)
+        for key, value in read_map(raw, what, limits.DEVICE_ATTRIBUTES).items()
     }
     return tuple(sorted(amounts.items(), key=lambda item: item[0]))
 
@@ -122,7 +113,7 @@ def read_maps(raw: object, what: str, limit: int) -> list[Raw]:
     return [read_map(item, what) for item in read_list(raw, what, limit)]
 
 
-def read_name(raw: object, what: str, limit: int = OBJECT_NAME) -> str:
+def read_name(raw: object, what: str, limit: int = limits.OBJECT_NAME) -> str:
     """A text of at most ``limit`` characters, "" for another type. Raises ``Malformed``."""
     text = raw if isinstance(raw, str) else ""
     if len(text) > limit:
@@ -132,7 +123,7 @@ def read_name(raw: object, what: str, limit: int = OBJECT_NAME) -> str:
 
 def name_or_empty(raw: object) -> str:
     """A name, "" for another type or a text that is too long for a name."""
-    return raw if isinstance(raw, str) and len(raw) <= OBJECT_NAME else ""
+    return raw if isinstance(raw, str) and len(raw) <= limits.OBJECT_NAME else ""
 
 
 def read_int64(raw: object) -> int:
@@ -151,12 +142,12 @@ def unknown_field(raw: Raw, known: AbstractSet[str]) -> str:
 def read_selectors(raw: Raw) -> tuple[str, ...]:
     """The CEL expressions of a request or a class. Raises ``Malformed``."""
     return tuple(
-        read_name(read_map(selector.get("cel"), "cel").get("expression"), "selector", SELECTOR)
-        for selector in read_maps(raw.get("selectors"), "selectors", SELECTORS)
+        read_name(read_map(selector.get("cel"), "cel").get("expression"), "selector", limits.SELECTOR)
+        for selector in read_maps(raw.get("selectors"), "selectors", limits.SELECTORS)
     )
 
 
 def check_selector_text(selectors: Iterable[str]) -> None:
     """Raises ``Malformed`` if the selectors of a claim or class are too long together."""
-    if sum(map(len, selectors)) > CLAIM_TEXT:
-        raise Malformed(f"selectors of more than {CLAIM_TEXT} characters")
+    if sum(map(len, selectors)) > limits.CLAIM_TEXT:
+        raise Malformed(f"selectors of more than {limits.CLAIM_TEXT} characters")

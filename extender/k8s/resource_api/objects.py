@@ -1,7 +1,4 @@
-"""ResourceSlices, DeviceClasses and ResourceClaims as far as the allocation of devices depends on them.
-
-The types and fields are those of k8s.io/api ``resource/v1/types.go`` (v0.36.3).
-"""
+"""ResourceSlices, DeviceClasses and ResourceClaims as far as the allocation of devices depends on them."""
 
 from __future__ import annotations
 
@@ -38,7 +35,6 @@ class NodeScope:
     terms: tuple[NodeSelectorTerm, ...] = ()
 
     def includes(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether the node with this name and these labels is in scope."""
         if self.node_name or self.all_nodes:
             return self.all_nodes or self.node_name == name
         return any(term.matches(name, labels) for term in self.terms)
@@ -47,8 +43,8 @@ class NodeScope:
 @dataclass(frozen=True, slots=True)
 class CapacityRequestPolicy:
     """How a request for a part of a capacity is rounded up: to one of ``valid_values`` (ascending), or to
-    ``minimum`` plus a multiple of ``step``, up to ``maximum``. ``default`` applies to a request that does not
-    name the capacity; without a default such a request consumes all of it."""
+    ``minimum`` plus a multiple of ``step``, up to ``maximum``. A request that does not name the capacity
+    consumes ``default``, or all of it without a default."""
 
     default: Fraction | None = None
     valid_values: tuple[Fraction, ...] = ()
@@ -74,9 +70,8 @@ class Device:
     """One device of a slice.
 
     ``attributes`` and ``capacity`` are keyed by domain (the driver's name if the key has none) and name;
-    ``capacity_by_name`` and ``capacity_policies`` by the name as written. ``consumes_counters`` is what the
-    device consumes of its pool's shared counters. ``node_scope`` is None unless the device has its own.
-    ``problem`` names a field or attribute that is not supported, "" if there is none.
+    ``capacity_by_name`` and ``capacity_policies`` by the name as written. ``node_scope`` is None unless the
+    device has its own. ``problem`` names a field or attribute that is not supported, "" if there is none.
     """
 
     name: str
@@ -121,13 +116,10 @@ class Device:
 @dataclass(frozen=True, slots=True)
 class ResourceSlice:
     """A part of a pool of devices. A generation of the pool is complete with ``slice_count`` slices.
-
     ``shared_counters`` are (counter set, counters); invalid slices may name a set twice. ``problem`` says why
-    the slice cannot be read, "" if it can.
-    """
+    the slice cannot be read, "" if it can."""
 
     kind: ClassVar[Literal["ResourceSlice"]] = "ResourceSlice"
-    uid: ClassVar[str] = ""  # not read: nothing depends on it
     name: str
     driver: str = ""
     pool: str = ""
@@ -141,11 +133,9 @@ class ResourceSlice:
 
     @property
     def key(self) -> str:
-        """The name: slices have no namespace."""
         return self.name
 
     def scope_of(self, device: Device) -> NodeScope:
-        """The nodes that can use a device of the slice."""
         if self.per_device_node_selection:
             return device.node_scope or NodeScope()
         return self.node_scope
@@ -156,7 +146,6 @@ class DeviceClass:
     """A class of devices: those that match all CEL ``selectors``."""
 
     kind: ClassVar[Literal["DeviceClass"]] = "DeviceClass"
-    uid: ClassVar[str] = ""  # not read: nothing depends on it
     name: str
     selectors: tuple[str, ...] = ()
     extended_resource: str = ""
@@ -164,7 +153,6 @@ class DeviceClass:
 
     @property
     def key(self) -> str:
-        """The name: classes have no namespace."""
         return self.name
 
 
@@ -204,31 +192,18 @@ class DeviceConstraint:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class DeviceClaim:
-    """What a claim asks for (``spec.devices``). ``problem`` names what is not supported, "" if nothing.
-
-    ``of`` returns one object for equal contents, because many claims come from one template.
-    """
+    """What a claim asks for (``spec.devices``). ``problem`` names what is not supported, "" if nothing."""
 
     requests: tuple[DeviceRequest, ...] = ()
     constraints: tuple[DeviceConstraint, ...] = ()
     problem: str = ""
 
-    @classmethod
-    def of(
-        cls,
-        requests: tuple[DeviceRequest, ...] = (),
-        constraints: tuple[DeviceConstraint, ...] = (),
-        problem: str = "",
-    ) -> DeviceClaim:
-        """The one object with these contents."""
-        key = requests, constraints, problem
-        if (known := _DEVICE_CLAIMS.get(key)) is None:
-            known = _DEVICE_CLAIMS[key] = cls(requests, constraints, problem)
-        return known
+    def interned(self) -> DeviceClaim:
+        """The one object with these contents: many claims come from one template."""
+        return _DEVICE_CLAIMS.setdefault((self.requests, self.constraints, self.problem), self)
 
 
 _DEVICE_CLAIMS: WeakValueDictionary[tuple[object, ...], DeviceClaim] = WeakValueDictionary()
-_EMPTY = DeviceClaim.of()
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,15 +224,14 @@ ANY_POOL = ("", "")
 class ResourceClaim:
     """A claim: what it asks for, what is allocated to it (None: nothing yet), and the pods that use it.
 
-    ``unreadable_pools`` are pools (driver, name) that it holds devices of which could not be read;
-    ``ANY_POOL`` stands for a pool that could not be read either.
+    ``unreadable_pools`` (driver, name) contain allocated devices whose names cannot be read. ``ANY_POOL``
+    means that the pool cannot be read either.
     """
 
     kind: ClassVar[Literal["ResourceClaim"]] = "ResourceClaim"
-    uid: ClassVar[str] = ""  # not read: nothing depends on it
     namespace: str
     name: str
-    devices: DeviceClaim = _EMPTY
+    devices: DeviceClaim = DeviceClaim()
     allocation: tuple[AllocationResult, ...] | None = None
     reserved_for: tuple[str, ...] = ()
     unreadable_pools: tuple[tuple[str, str], ...] = ()
@@ -265,7 +239,6 @@ class ResourceClaim:
 
     @property
     def key(self) -> str:
-        """``namespace/name``."""
         return f"{self.namespace}/{self.name}"
 
 

@@ -1,8 +1,7 @@
 """Parses ResourceSlices and DeviceClasses.
 
-Facts: the types in k8s.io/api ``resource/v1/types.go`` (v0.36.3). An object that cannot be read gets a
-``problem`` and raises nothing. A device with a field that is not known here gets one, too, because the field
-may change who can have the device.
+Facts: k8s.io/api ``resource/v1/types.go`` (v0.36.3). An object that cannot be read gets a ``problem``, as
+does a device with an unknown field, which may change who can have the device.
 """
 
 from __future__ import annotations
@@ -49,7 +48,6 @@ _DEVICE_FIELDS = {
 
 
 def parse_slice(name: str, raw: object) -> ResourceSlice:
-    """The slice with this name and this ``spec``."""
     try:
         return _slice(name, read_map(raw, "spec"))
     except (Malformed, QuantityError) as error:
@@ -69,14 +67,12 @@ def parse_slice(name: str, raw: object) -> ResourceSlice:
 
 
 def parse_class(name: str, raw: object) -> DeviceClass:
-    """The class with this name and this ``spec``."""
     try:
         spec = read_map(raw, "spec")
         selectors = read_selectors(spec)
         check_selector_text(selectors)
-        return DeviceClass(
-            name, selectors, read_name(spec.get("extendedResourceName"), "resource", limits.KEY)
-        )
+        resource = read_name(spec.get("extendedResourceName"), "resource", limits.KEY)
+        return DeviceClass(name, selectors, resource)
     except Malformed as error:
         return DeviceClass(name, problem=shorten(str(error)))
 
@@ -97,7 +93,9 @@ def _slice(name: str, spec: Raw) -> ResourceSlice:
         _node_scope(spec) or NodeScope(),
         spec.get("perDeviceNodeSelection") is True,
         tuple(_device(device, driver) for device in devices),
-        tuple((_counter_set_name(one.get("name")), _counters(one)) for one in counter_sets),
+        tuple(
+            (sys.intern(read_name(one.get("name"), "counter set")), _counters(one)) for one in counter_sets
+        ),
     )
 
 
@@ -183,25 +181,20 @@ def _by_domain(values: Mapping[str, Any], driver: str) -> dict[str, dict[str, An
 def _consumed_counters(raw: Raw) -> dict[tuple[str, str], Number]:
     consumed: dict[tuple[str, str], Number] = {}
     for consumption in read_maps(raw.get("consumesCounters"), "consumesCounters", limits.COUNTER_SETS):
-        counter_set = _counter_set_name(consumption.get("counterSet"))
+        counter_set = sys.intern(read_name(consumption.get("counterSet"), "counter set"))
         consumed |= {(counter_set, counter): amount for counter, amount in _counters(consumption).items()}
     return consumed
-
-
-def _counter_set_name(raw: object) -> str:
-    return sys.intern(read_name(raw, "counter set"))
 
 
 def _counters(raw: Raw) -> dict[str, Number]:
     counters = read_map(raw.get("counters"), "counters", limits.COUNTERS)
     return {
-        sys.intern(read_name(name, "counter")): _counter_value(one, f"counter {quoted(str(name))}")
-        for name, one in counters.items()
+        sys.intern(read_name(name, "counter")): _counter_value(name, one) for name, one in counters.items()
     }
 
 
-def _counter_value(raw: object, what: str) -> Number:
-    number = parse_amount(read_map(raw, what).get("value", "")).number
+def _counter_value(name: object, raw: object) -> Number:
+    number = parse_amount(read_map(raw, f"counter {quoted(str(name))}").get("value", "")).number
     return number.numerator if number.denominator == 1 else number
 
 

@@ -18,7 +18,7 @@ WINDOWS = MigMasks.of(MODEL.geometry, COMPUTE)
 SLICES = WINDOWS.slices
 # A pool of one GPU: counters are its memory slices, and its compute slices as an amount.
 PARTS = [(c, window) for c, windows in zip(COMPUTE, WINDOWS.starts, strict=True) for window in windows]
-LAYOUT = PoolLayout.of(
+LAYOUT = PoolLayout(
     tuple(compute for compute, _ in PARTS),
     tuple(
         (*((n, 1) for n in range(SLICES) if window >> n & 1), (SLICES, compute)) for compute, window in PARTS
@@ -44,7 +44,7 @@ def test_amounts_bound_the_counts_and_allocated_devices_do_not_count(taken, comp
 
 
 def test_whole_gpus_are_counted_in_groups():
-    layout = PoolLayout.of(("gpu",) * 7, ((),) * 7, ())
+    layout = PoolLayout(("gpu",) * 7, ((),) * 7, ())
     assert layout.gpu_fractions(()) == {"gpu": 1.0}
     found = slots_of([layout.free_counts(frozenset(), ())], {"gpu": 1.0})
     assert found == {("gpu", 1): 7, ("gpu", 2): 3, ("gpu", 4): 1}

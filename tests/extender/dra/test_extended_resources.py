@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.dra.extended_resources import class_resources, requests_for
+from extender.dra.pod_claims import class_resources, requests_for
 from extender.k8s.objects import Container, PodSpec
 
 GPU, NIC = "nvidia.com/gpu", "example.com/nic"

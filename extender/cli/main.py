@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 _MODULES = {
     "explain": ("extender.cli.explain", "say where a pod fits, where it does not, and why"),
     "replay": ("extender.cli.replay", "place the pods of a cluster or of a trace under several policies"),
-    "demo": ("extender.demo", "place a few hundred pods on an example cluster, with and without Stowage"),
+    "demo": ("extender.demo.run", "place a few hundred pods on an example cluster, with and without Stowage"),
 }
 """Subcommands in modules of their own: each module has ``add_parser(subparsers)`` and ``run(args)``."""
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from extender.demo.nodes import CREATED, Manifest, uid
+from extender.demo.nodes import CREATED, GPU, Manifest, uid
 
-GPU = "nvidia.com/gpu"
 _H100 = "NVIDIA-H100-80GB-HBM3"
 _A100 = "NVIDIA-A100-SXM4-80GB"
 _L40S = "NVIDIA-L40S"

@@ -1,8 +1,8 @@
 """The Go types of ``extender/v1`` as pydantic models, and how a message is parsed.
 
 The Go types have no JSON tags (kube-scheduler, ``extender/v1/types.go``), so keys are the capitalised Go
-names, and Go accepts them in any case. A message is first parsed with kube-scheduler's spelling, which is
-fast, and only then in any case. Pods and nodes in a message are ordinary camelCase objects.
+names, and Go accepts them in any case. We first parse a message with kube-scheduler's spelling, which is
+fast, and only if that fails in any case. Pods and nodes in a message are ordinary camelCase objects.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class BadMessage(ValueError):
 
 
 class Envelope(BaseModel):
-    """Fields may be null but not missing: kube-scheduler always sends all of them, so a missing one may be
-    there in another case."""
+    """Fields may be null but not missing: kube-scheduler always sends all of them, so a missing field may be
+    spelt in another case."""
 
     # Looking up thousands of node names in pydantic's string cache would take a quarter more time.
     model_config = ConfigDict(extra="ignore", cache_strings="keys")
@@ -130,9 +130,8 @@ def read(model: type[_Message], body: bytes) -> _Message:
 
 
 def _has_missing_field(error: ValidationError) -> bool:
-    return any(
-        problem["type"] == "missing" for problem in error.errors(include_url=False, include_input=False)
-    )
+    problems = error.errors(include_url=False, include_input=False)
+    return any(problem["type"] == "missing" for problem in problems)
 
 
 def _any_case(message: object, model: type[Envelope]) -> object:

@@ -25,32 +25,17 @@ Handler = Callable[[Request], Awaitable[Response]]
 _CLOSE = {"connection": "close"}
 
 
-def create_app(service: Service, *, debug: bool = True) -> FastAPI:
-    """Verbs, health and version; with ``debug`` also metrics and the debug endpoint."""
-    app, bodies = _new_app(), _body_budget(service)
-    for verb in VERBS:
-        app.add_route(f"/scheduler/{verb}", _verb_handler(service, verb, bodies), methods=["POST"])
+def create_app(service: Service, *, verbs: bool = True, debug: bool = True) -> FastAPI:
+    """The routes of one port: health and version, ``verbs``, and for ``debug`` metrics and ``/debug``."""
+    # No interactive pages of FastAPI: they load scripts from other sites.
+    app = FastAPI(title="Stowage", openapi_url=None)
+    bodies = BodyBudget(BODIES_IN_FLIGHT * service.settings.body_limit_mib << 20)
     _add_health(app, service)
+    for verb in VERBS if verbs else ():
+        app.add_route(f"/scheduler/{verb}", _verb_handler(service, verb, bodies), methods=["POST"])
     if debug:
         _add_debug(app, service, bodies)
     return app
-
-
-def create_debug_app(service: Service) -> FastAPI:
-    """Health, version, metrics and the debug endpoint, for a port of their own."""
-    app = _new_app()
-    _add_health(app, service)
-    _add_debug(app, service, _body_budget(service))
-    return app
-
-
-def _new_app() -> FastAPI:
-    # No interactive pages of FastAPI: they load scripts from other sites.
-    return FastAPI(title="Stowage", openapi_url=None)
-
-
-def _body_budget(service: Service) -> BodyBudget:
-    return BodyBudget(BODIES_IN_FLIGHT * service.settings.body_limit_mib << 20)
 
 
 def _verb_handler(service: Service, verb: Verb, bodies: BodyBudget) -> Handler:

@@ -10,7 +10,7 @@ import pytest
 
 from extender.k8s.objects import Listed
 from extender.protocol.messages import VERBS
-from extender.server.app import create_app, create_debug_app
+from extender.server.app import create_app
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
@@ -136,10 +136,10 @@ async def test_metrics_have_our_prefix_and_none_names_a_node(start: Start) -> No
 
 async def test_with_a_debug_port_the_main_port_has_no_metrics() -> None:
     service = Service(Settings(), SnapshotSource(Snapshot(), "test"), "1.2.3")
-    main = httpx.AsyncClient(
-        transport=httpx.ASGITransport(create_app(service, debug=False)), base_url="http://m"
+    main, debug = (
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://stowage")
+        for app in (create_app(service, debug=False), create_app(service, verbs=False))
     )
-    debug = httpx.AsyncClient(transport=httpx.ASGITransport(create_debug_app(service)), base_url="http://d")
     async with main, debug:
         paths = ("/metrics", "/healthz", "/version")
         assert [(await main.get(path)).status_code for path in paths] == [404, 200, 200]

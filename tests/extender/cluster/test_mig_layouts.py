@@ -12,8 +12,8 @@ from extender.cluster.state import State
 from extender.explain.node import view_node
 from extender.k8s.objects import Deleted, Listed, Upserted
 from extender.source.list_watch import ListWatch
-from extender.source.watched_kinds import mig_layouts
 from extender.source.snapshot import Snapshot
+from extender.source.watched_kinds import mig_layouts
 from packing.model.node_spec import NodeSpec
 from packing.model.reasons import Reason
 from tests.extender.builders import make_pod, make_state, why

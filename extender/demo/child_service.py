@@ -114,7 +114,7 @@ class ChildService:
 
 @contextmanager
 def serving(snapshot: Path, host: str, port: int) -> Iterator[ChildService]:
-    """Run ``stowage serve`` on a snapshot with ``bind`` on, at this port, or at a free one if it is in use."""
+    """Run ``stowage serve`` on a snapshot with ``bind`` on, at this port, or at a free one if it is busy."""
     port = free_port(host, port)
     command = [sys.executable, "-m", "extender.cli.main", "serve", "--snapshot", str(snapshot)]
     process = subprocess.Popen(

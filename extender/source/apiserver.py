@@ -105,7 +105,7 @@ class KubeSource:
 
     def lease(self, namespace: str, name: str, seconds: int) -> Lease:
         """See ``Source.lease``."""
-        return KubeLease(self._rest.exchange, namespace, name, seconds / 3)
+        return KubeLease(self._rest, namespace, name, seconds / 3)
 
     def limit_writes(self, write_deadline: Callable[[], float]) -> None:
         """See ``Source.limit_writes``."""

@@ -78,14 +78,9 @@ async def test_metrics_count_verbs_and_reasons(start: Start) -> None:
     await stowage.prioritize(manifest(gpus=1), ["a", "b"])
     await stowage.preempt(manifest(gpus=1), {})
     await stowage.bind(manifest(), "a")
-    for verb, result in [
-        ("filter", "fits"),
-        ("filter", "nothing_fits"),
-        ("filter", "refused"),
-        ("prioritize", "scored"),
-        ("preempt", "no_victims"),
-        ("bind", "refused"),
-    ]:
+    filtered = [("filter", result) for result in ("fits", "nothing_fits", "refused")]
+    others = [("prioritize", "scored"), ("preempt", "no_victims"), ("bind", "refused")]
+    for verb, result in filtered + others:
         assert await stowage.metric(f'stowage_verb_results_total{{result="{result}",verb="{verb}"}}') == 1
     assert await stowage.metric('stowage_verb_seconds_count{verb="filter"}') == 3
     assert await stowage.metric('stowage_unschedulable_total{reason="not enough free GPUs"}') == 1
@@ -114,9 +109,8 @@ async def test_metrics_show_the_fleet_in_sums(start: Start) -> None:
     assert await stowage.metric("stowage_nodes") == 2
     assert await stowage.metric("stowage_pods") == 1
     assert await stowage.metric('stowage_synced{resource="pods"}') == 1
-    model = re.search(
-        r'stowage_gpus_installed\{model="(.*H100.*)"\}', (await stowage.http.get("/metrics")).text
-    )
+    text = (await stowage.http.get("/metrics")).text
+    model = re.search(r'stowage_gpus_installed\{model="(.*H100.*)"\}', text)
     assert model
     gauges = [
         await stowage.metric(f'stowage_gpus_{name}{{model="{model[1]}"}}')

@@ -33,14 +33,12 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "explain",
         description="Say where a pod fits, where it does not, and what is missing. Changes nothing.",
     )
-    parser.add_argument(
-        "pod", help="a manifest, - for standard input, or namespace/name of a pod in the cluster"
-    )
+    text = "a manifest, - for standard input, or namespace/name of a pod in the cluster"
+    parser.add_argument("pod", help=text)
     source_args.add_arguments(parser)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
-    parser.add_argument(
-        "--output", choices=("text", "json"), default="text", help="format of the answer (text)"
-    )
+    text = "format of the answer (text)"
+    parser.add_argument("--output", choices=("text", "json"), default="text", help=text)
     return parser
 
 

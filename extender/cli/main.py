@@ -22,8 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Returns the exit code: 0 for success, 1 for a failure, 2 for wrong arguments."""
     argv = sys.argv[1:] if argv is None else argv
     args = _parser(argv[0] if argv else "").parse_args(argv)
-    code: int = args.run(args)
-    return code
+    return int(args.run(args))
 
 
 _MODULES = {
@@ -61,12 +60,10 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     source_args.add_arguments(parser)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    parser.add_argument(
-        "--port", type=_port, default=8080, help="port to listen on, 0 for any free port (8080)"
-    )
-    parser.add_argument(
-        "--debug-port", type=_port, metavar="PORT", help="serve /debug and /metrics on this port instead"
-    )
+    text = "port to listen on, 0 for any free port (8080)"
+    parser.add_argument("--port", type=_port, default=8080, help=text)
+    text = "serve /debug and /metrics on this port instead"
+    parser.add_argument("--debug-port", type=_port, metavar="PORT", help=text)
     parser.set_defaults(run=_serve)
 
 

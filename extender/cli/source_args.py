@@ -17,13 +17,8 @@ _log = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ``--snapshot`` and ``--kubeconfig``."""
-    parser.add_argument(
-        "--snapshot",
-        type=Path,
-        nargs="+",
-        metavar="FILE",
-        help="read the output of 'kubectl get nodes,pods -A -o json' instead of a cluster",
-    )
+    text = "read the output of 'kubectl get nodes,pods -A -o json' instead of a cluster"
+    parser.add_argument("--snapshot", type=Path, nargs="+", metavar="FILE", help=text)
     parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="use the cluster of this kubeconfig")
 
 

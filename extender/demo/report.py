@@ -97,18 +97,11 @@ def progress(items: Sequence[T], label: str) -> Iterator[T]:
     if not sys.stdout.isatty():
         yield from items
         return
-    width = 0
     for done, item in enumerate(items):
         bar = "#" * (_BAR * done // len(items))
-        width = _redraw(f"{label} [{bar:<{_BAR}}] {done}/{len(items)}", width)
+        print(f"\r{label} [{bar:<{_BAR}}] {done}/{len(items)}", end="", flush=True)
         yield item
-    _redraw("", width)
-
-
-def _redraw(text: str, width: int) -> int:
-    """Replace the current line of ``width`` characters, and return the width of the new one."""
-    print(f"\r{'':<{width}}\r{text}", end="", flush=True)
-    return len(text)
+    print("\r\033[K", end="", flush=True)  # an empty line
 
 
 def _devices(amounts: Amounts) -> Iterable[tuple[str, int]]:

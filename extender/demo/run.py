@@ -29,21 +29,15 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Add ``demo`` to the command line."""
     parser = subparsers.add_parser(
         "demo",
-        help="place a few hundred pods on an example cluster, with and without Stowage",
         description="Serve an example cluster, place a few hundred pods on it as kube-scheduler would, and "
         "compare with kube-scheduler's default spreading of the same pods.",
     )
     parser.add_argument("--exit", action="store_true", help="exit at the end instead of serving until Ctrl-C")
     parser.add_argument("--host", default="127.0.0.1", help="address to serve on (%(default)s)")
-    parser.add_argument(
-        "--port",
-        type=int,
-        default=8080,
-        help="port to serve on, or any free port if it is in use (%(default)s)",
-    )
-    parser.add_argument(
-        "--seed", type=int, default=1, help="random seed for the order of the pods (%(default)s)"
-    )
+    text = "port to serve on, or any free port if it is in use (%(default)s)"
+    parser.add_argument("--port", type=int, default=8080, help=text)
+    text = "random seed for the order of the pods (%(default)s)"
+    parser.add_argument("--seed", type=int, default=1, help=text)
     return parser
 
 
@@ -67,9 +61,8 @@ def run(args: argparse.Namespace) -> int:
 def _compare(service: ChildService, args: argparse.Namespace) -> None:
     nodes, pending = _read_bundled_cluster()
     pods = pending + [read_pod(manifest) for manifest in stream(args.seed)]
-    _print(
-        f"Stowage demo: {report.fleet(nodes)}\n{len(pods)} pods arrive, in the order of seed {args.seed}\n"
-    )
+    _print(f"Stowage demo: {report.fleet(nodes)}")
+    _print(f"{len(pods)} pods arrive, in the order of seed {args.seed}\n")
     in_use = f" (port {args.port} is in use)" if args.port not in (0, service.port) else ""
     _print(f"Starting the service at {service.url}{in_use}\nThe first start compiles for 10 to 20 s ...")
     started = time.monotonic()

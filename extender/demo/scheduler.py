@@ -55,15 +55,12 @@ class Extender(Protocol):
 
     def filter(self, pod: Manifest, nodes: list[str]) -> list[str]:
         """The nodes that the extender keeps."""
-        ...
 
     def prioritize(self, pod: Manifest, nodes: list[str]) -> dict[str, int]:
         """A score from 0 to 10 by node."""
-        ...
 
     def bind(self, pod: Manifest, node: str) -> None:
         """Bind the pod, or raise."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

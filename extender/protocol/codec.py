@@ -14,7 +14,7 @@ from pydantic_core import to_json
 from extender.k8s.objects import Pod
 from extender.k8s.pod_manifest import PodManifest
 from extender.protocol import messages
-from extender.protocol.messages import BadMessage, MetaVictims, Victims
+from extender.protocol.messages import BadMessage, MetaPod, MetaVictims, Victims
 from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
 
 
@@ -168,7 +168,8 @@ def _pod(pod: PodManifest | None) -> Pod:
 def _candidate(victims: Victims | MetaVictims | None) -> Candidate:
     if victims is None:
         return Candidate([])
-    return Candidate([pod.uid() for pod in victims.Pods or ()], victims.NumPDBViolations or 0)
+    uids = [pod.UID if isinstance(pod, MetaPod) else pod.metadata.uid for pod in victims.Pods or ()]
+    return Candidate(uids, victims.NumPDBViolations or 0)
 
 
 def _node_name(node: dict[str, Any]) -> str:

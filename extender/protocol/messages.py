@@ -32,7 +32,7 @@ class BadMessage(ValueError):
 
 class Envelope(BaseModel):
     """Fields may be null but not missing: kube-scheduler always sends all of them, so a missing field may be
-    spelt in another case."""
+    written in another case."""
 
     # Looking up thousands of node names in pydantic's string cache would take a quarter more time.
     model_config = ConfigDict(extra="ignore", cache_strings="keys")
@@ -57,10 +57,6 @@ class MetaPod(Envelope):
 
     UID: str
 
-    def uid(self) -> str:
-        """Its UID."""
-        return self.UID
-
 
 class MetaVictims(Envelope):
     """Victims on one node, by UID."""
@@ -77,10 +73,6 @@ class WholePod(BaseModel):
     """A victim as a whole pod."""
 
     metadata: _Metadata
-
-    def uid(self) -> str:
-        """Its UID."""
-        return self.metadata.uid
 
 
 class Victims(Envelope):
@@ -138,11 +130,11 @@ def _any_case(message: object, model: type[Envelope]) -> object:
     """``message`` with the keys of all its envelopes in the spelling of ``model``."""
     if not isinstance(message, dict):
         return message
-    spelling = {name.casefold(): name for name in model.model_fields}
-    spelt = {spelling.get(key.casefold(), key): value for key, value in message.items()}
+    names = {name.casefold(): name for name in model.model_fields}
+    fields = {names.get(key.casefold(), key): value for key, value in message.items()}
     for name, inner in _INNER.get(model, {}).items():
-        spelt[name] = _each(spelt.get(name), inner)
-    return dict.fromkeys(model.model_fields) | spelt
+        fields[name] = _each(fields.get(name), inner)
+    return dict.fromkeys(model.model_fields) | fields
 
 
 def _each(values: object, model: type[Envelope]) -> object:

@@ -22,6 +22,7 @@ from extender.server.service import Reply, Service
 from extender.untrusted.limits import BODIES_IN_FLIGHT, QUOTED, shorten
 
 Handler = Callable[[Request], Awaitable[Response]]
+Answer = Coroutine[Any, Any, Reply]
 _CLOSE = {"connection": "close"}
 
 
@@ -60,10 +61,8 @@ def _verb_handler(service: Service, verb: Verb, bodies: BodyBudget) -> Handler:
     return handle
 
 
-async def _bind_while_connected(
-    request: Request, service: Service, answer: Coroutine[Any, Any, Reply]
-) -> Reply:
-    """Cancel the bind if the caller hangs up: it may be asking another replica by then."""
+async def _bind_while_connected(request: Request, service: Service, answer: Answer) -> Reply:
+    """Cancel the bind if the caller disconnects: it may already be calling another replica."""
     answering = asyncio.create_task(answer)
     disconnecting = asyncio.ensure_future(request.receive())
     disconnecting.add_done_callback(lambda _: answering.cancel())

@@ -158,9 +158,8 @@ class Engine:
         scores, evaluation = prioritize(self.state, args, self._possibly_bound())
         if scores.max(initial=0) == MAX_SCORE:
             self._unconfirmed.note(args.pod, args.names[int(scores.argmax())], time.monotonic())
-        self._log_decision(
-            "prioritize", args.pod, f"{len(scores)} nodes scored", evaluation, args.names, scores
-        )
+        answer = f"{len(scores)} nodes scored"
+        self._log_decision("prioritize", args.pod, answer, evaluation, args.names, scores)
         return codec.encode_priorities(args.names, scores), "scored"
 
     def _possibly_bound(self) -> PossiblyBound:

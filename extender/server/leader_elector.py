@@ -62,7 +62,7 @@ class LeaderElector:
 
     @contextmanager
     def hold_during_write(self) -> Iterator[None]:
-        """Wrap around what only a leader may do: ``resign`` waits for its end."""
+        """For a write that only a leader may make: ``resign`` waits until the block ends."""
         self._running_writes += 1
         try:
             yield

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class PortInUse(Exception):
-    """The address cannot be listened on; the text says which and why."""
+    """Cannot listen on the address; the text says on which and why."""
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -181,8 +181,5 @@ def _elector(settings: Settings, source: Source) -> LeaderElector | None:
 
 
 def _refusal(verb: Verb, text: str, status: int) -> Reply:
-    if status != 413 and verb == "filter":
-        return Reply(filter_error(text))
-    if status != 413 and verb == "bind":
-        return Reply(bind_error(text))
-    return Reply(text.encode(), status)
+    error = {"filter": filter_error, "bind": bind_error}.get(verb)
+    return Reply(error(text)) if error and status != 413 else Reply(text.encode(), status)

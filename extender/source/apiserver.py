@@ -26,7 +26,7 @@ from extender.source.rest import (
 from extender.source.watched_kinds import REQUIRED_KINDS, WATCHED_KINDS, mig_layouts
 
 _log = logging.getLogger(__name__)
-_NOTHING_NEWER = {Freshness.CURRENT, Freshness.AWAY}
+_NOTHING_NEWER = {Freshness.CURRENT, Freshness.UNREACHABLE}
 _POLL = 0.005  # seconds between checks of the reflectors
 _NOT_WAITING = 5.0  # seconds without waiting for a server that neither answered nor refused connections
 

@@ -21,7 +21,7 @@ class Freshness(Enum):
 
     CURRENT = auto()  # the watch has been open long enough to deliver missed events
     BEHIND = auto()  # the watch is not open, and the server answers: there may be newer events
-    AWAY = auto()  # the server did not answer a moment ago: nobody can get newer events
+    UNREACHABLE = auto()  # the server did not answer a moment ago: no client can get newer events
     UNKNOWN = auto()  # the watch broke, and we do not know yet whether the server answers
 
 
@@ -77,7 +77,7 @@ class WatchConnection:
             return Freshness.CURRENT if now >= settled_at else Freshness.BEHIND
         if self.answered or self._refused:
             return Freshness.BEHIND
-        return Freshness.AWAY if now - self._unanswered_at < _FRESH else Freshness.UNKNOWN
+        return Freshness.UNREACHABLE if now - self._unanswered_at < _FRESH else Freshness.UNKNOWN
 
     @property
     def is_open(self) -> bool:

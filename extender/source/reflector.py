@@ -107,8 +107,8 @@ class Reflector:
         return pause
 
     def _attempt(self, apply: Apply) -> tuple[str, float]:
-        """Follow until the watch ends. Returns the problem, "" if the server ended it in time or ``relist``
-        did, and when it ended."""
+        """Follow until the watch ends. Returns the problem ("" if the server ended the watch in time, or
+        ``relist`` did), and when the watch ended."""
         self._absent = False
         self.connection.answered = False
         problem = self._follow(apply)
@@ -147,7 +147,7 @@ class Reflector:
             answer = self._send(self._protocol.next_request())
         except Refused as refused:
             if self._watched.is_absent(refused.status) and self.connection.received_at == -math.inf:
-                self._deliver([Listed(self.kind, frozenset())], apply)  # never instead of an earlier list
+                self._deliver([Listed(self.kind, frozenset())], apply)  # only if nothing was listed before
             raise
         with closing(answer) as page:
             self.connection.answered = True
@@ -161,7 +161,7 @@ class Reflector:
             self._backoff.answered(time.monotonic())
             self._deliver([], apply)
             self.connection.opened()
-            # From here on relist shuts the stream down; the condition sees a call that came before.
+            # From here on ``relist`` ends the read. The condition notices a call that came before.
             while self._relists_begun == self._relists_wanted and self._protocol.watching:
                 if not (data := stream.read1(_CHUNK)):
                     break

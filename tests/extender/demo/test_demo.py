@@ -48,7 +48,7 @@ def pod(gpus: int = 0, **selector: str) -> PodInfo:
 
 
 class Scripted:
-    """An extender that answers as it was told, and remembers what it was asked."""
+    """An extender with fixed scores that records its calls."""
 
     weight = 200
 

@@ -33,9 +33,9 @@ class ExpectedRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, coerce_numbers_to_str=True)
 
-    resources: dict[str, str] = Field(default={})
-    annotations: dict[str, str] = Field(default={})
-    labels: dict[str, str] = Field(default={})
+    resources: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    labels: dict[str, str] = {}
     weight: float = Field(default=1.0, gt=0, le=1e9)
 
 

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from extender.cli.main import main
-from extender.data import CLUSTER
+from extender.demo.bundle import CLUSTER
 from extender.server.app import create_app
 from extender.server.engine import Engine
 from extender.server.service import Service

@@ -1,7 +1,4 @@
-"""``stowage explain``: where one pod fits in a snapshot or a cluster, and why not elsewhere.
-
-Kernels are loaded in ``run`` only, so that help and wrong arguments are answered without them.
-"""
+"""``stowage explain``: where one pod fits in a snapshot or a cluster, and why not elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import os
 import queue
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _SYNC_SECONDS = 60
-_DEVICE_SECONDS = 1.0  # a cluster without Dynamic Resource Allocation reports no devices
+_DEVICE_SECONDS = 1.0  # for the lists of optional kinds, which a cluster may not serve
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -36,14 +33,12 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "explain",
         description="Say where a pod fits, where it does not, and what is missing. Changes nothing.",
     )
-    parser.add_argument(
-        "pod", help="a manifest, - for standard input, or namespace/name of a pod in the cluster"
-    )
+    text = "a manifest, - for standard input, or namespace/name of a pod in the cluster"
+    parser.add_argument("pod", help=text)
     source_args.add_arguments(parser)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
-    parser.add_argument(
-        "--output", choices=("text", "json"), default="text", help="format of the answer (text)"
-    )
+    text = "format of the answer (text)"
+    parser.add_argument("--output", choices=("text", "json"), default="text", help=text)
     return parser
 
 
@@ -66,14 +61,15 @@ def run(args: argparse.Namespace) -> int:
     except (settings.SettingsError, SourceError, ValueError, OSError) as error:
         print(f"stowage explain: {error}", file=sys.stderr)
         return 1
-    answer = to_json(explanation, indent=2).decode() if args.output == "json" else render(explanation)
-    print(answer)
+    print(to_json(explanation, indent=2).decode() if args.output == "json" else render(explanation))
     return 0
 
 
 def _explain(pod: Pod | None, name: str, source: Source, chosen: Settings) -> Explanation:
-    """Explain ``pod``, or if that is None the cluster's pod of this name. Raises ``SettingsError``,
-    ``SourceError`` and ``ValueError``."""
+    """Explain ``pod``, or if it is None the cluster's pod of this name.
+
+    Raises ``SettingsError``, ``SourceError`` and ``ValueError``.
+    """
     from extender.cluster.factory import state_of
     from extender.explain.pod import explain
 
@@ -90,24 +86,22 @@ def _explain(pod: Pod | None, name: str, source: Source, chosen: Settings) -> Ex
 
 def render(explanation: Explanation) -> str:
     """The explanation as text."""
-    asks = ", ".join(f"{what} {much}" for what, much in explanation.asks.items() if much)
     if explanation.error:
         return f"{explanation.pod} can run nowhere: {explanation.error}"
+    requests = ", ".join(f"{name} {amount}" for name, amount in explanation.asks.items() if amount)
     fits, nodes = explanation.fits, explanation.nodes
-    where = f"fits on {fits} of {nodes} nodes" if fits else f"fits on none of {nodes} nodes"
-    lines = [f"{explanation.pod} asks for {asks}", f"It {where}"]
-    if fits:
-        lines += ["", "Best:", *_table([_option(option) for option in explanation.best])]
-    if explanation.refusals:
-        lines += ["", "Does not fit:", *_table([_refusal(refusal) for refusal in explanation.refusals])]
-    if explanation.unknown:
-        lines += ["", "Unknown whether the claims of the pod get their devices there:"]
-        lines += _table([(str(count), why) for why, count in explanation.unknown.items()])
-    if explanation.passed_over:
-        lines += ["", "Ruled out before Stowage was asked:"]
-        lines += _table([(str(count), why) for why, count in explanation.passed_over.items()])
-    if not fits and (wish := _wish(explanation.refusals)):
-        lines += ["", wish]
+    tables = {
+        "Best:": [_option(option) for option in explanation.best] if fits else [],
+        "Does not fit:": [_refusal(refusal) for refusal in explanation.refusals],
+        "Unknown whether the claims of the pod get their devices there:": _counts(explanation.unknown),
+        "Ruled out before Stowage was asked:": _counts(explanation.passed_over),
+    }
+    lines = [f"{explanation.pod} asks for {requests}", f"It fits on {fits or 'none'} of {nodes} nodes"]
+    for title, rows in tables.items():
+        if rows:
+            lines += ["", title, *_table(rows)]
+    if not fits and (advice := _advice(explanation.refusals)):
+        lines += ["", advice]
     return "\n".join(lines)
 
 
@@ -153,8 +147,12 @@ def _refusal(refusal: Refusal) -> tuple[str, ...]:
     return str(refusal.nodes), refusal.reason, f"nearest is {refusal.nearest} ({lacks})" if lacks else ""
 
 
-def _wish(refusals: Sequence[Refusal]) -> str:
-    """What would make the pod fit, if waiting or eviction can."""
+def _counts(nodes_by_reason: Mapping[str, int]) -> list[tuple[str, ...]]:
+    return [(str(nodes), reason) for reason, nodes in nodes_by_reason.items()]
+
+
+def _advice(refusals: Sequence[Refusal]) -> str:
+    """Where the pod can fit after waiting or eviction; "" if nowhere."""
     for refusal in refusals:
         if refusal.eviction_helps and refusal.lacks:
             return f"It can fit on {refusal.nearest} when other pods there end"

@@ -1,8 +1,8 @@
-"""Where compiled kernels are kept from one run to the next.
+"""Chooses the directory that keeps compiled kernels from one run to the next.
 
 numba reads the variable ``NUMBA_CACHE_DIR`` when it is imported, so a command calls ``choose_cache`` before
-it imports anything that needs kernels. numba runs the machine code that it finds there, so a default
-directory that belongs to another user is not used.
+it imports kernels. numba runs the machine code that it finds there, so we use no default directory that
+belongs to another user.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _log = logging.getLogger(__name__)
 def choose_cache() -> Path | None:
     """Set ``NUMBA_CACHE_DIR`` to a directory that this process can write, and return it.
 
-    The first usable one of: the value that the user set, the user's cache directory (``$XDG_CACHE_HOME`` or
-    ``~/.cache``), a temporary directory that is deleted at exit. None, and no variable, without any of them.
+    Tries the value that the user set, the user's cache directory (``$XDG_CACHE_HOME`` or ``~/.cache``), and a
+    temporary directory that is deleted at exit. If all fail, removes the variable and returns None.
     """
     given = os.environ.pop(VARIABLE, "")
     if given and not _is_usable(Path(given)):
@@ -53,9 +53,9 @@ def kernel_modules() -> list[str]:
 
 
 def sources_key() -> str:
-    """Changes whenever compiled kernels may no longer fit: with the sources, their place, numba and Python.
+    """A key for compiled kernels: it changes with the sources, their path, numba and Python.
 
-    numba itself compares path, time and size of the file of a kernel, but not of the files that it imports.
+    numba itself compares path, time and size of a kernel's own file, but not of the files that it imports.
     """
     files = [*_ROOTS[0].rglob("*.py"), *_ROOTS[1].rglob("*kernels.py")]
     stamps = sorted((str(file), (stat := file.stat()).st_mtime_ns, stat.st_size) for file in files)
@@ -72,7 +72,7 @@ def _in_user_cache() -> Path | None:
     directory = base / "stowage" / "kernels" / sources_key()
     if not _is_usable(directory) or directory.stat().st_uid != os.geteuid():
         return None
-    os.utime(directory)  # used now
+    os.utime(directory)  # _remove_oldest sorts by this time
     _remove_oldest(directory.parent)
     return directory
 

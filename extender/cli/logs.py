@@ -21,8 +21,7 @@ class PeopleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
         line = f"{clock} {record.levelname.lower():<8} {_logger_name(record)}: {record.getMessage()}"
-        trace = _trace(record)
-        return f"{line}\n{trace}" if trace else line
+        return "\n".join(filter(None, (line, _trace(record))))
 
 
 class JsonFormatter(logging.Formatter):

@@ -22,14 +22,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Returns the exit code: 0 for success, 1 for a failure, 2 for wrong arguments."""
     argv = sys.argv[1:] if argv is None else argv
     args = _parser(argv[0] if argv else "").parse_args(argv)
-    code: int = args.run(args)
-    return code
+    return int(args.run(args))
 
 
 _MODULES = {
     "explain": ("extender.cli.explain", "say where a pod fits, where it does not, and why"),
     "replay": ("extender.cli.replay", "place the pods of a cluster or of a trace under several policies"),
-    "demo": ("extender.demo", "place a few hundred pods on an example cluster, with and without Stowage"),
+    "demo": ("extender.demo.run", "place a few hundred pods on an example cluster, with and without Stowage"),
 }
 """Subcommands in modules of their own: each module has ``add_parser(subparsers)`` and ``run(args)``."""
 
@@ -61,12 +60,10 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     source_args.add_arguments(parser)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    parser.add_argument(
-        "--port", type=_port, default=8080, help="port to listen on, 0 for any free port (8080)"
-    )
-    parser.add_argument(
-        "--debug-port", type=_port, metavar="PORT", help="serve /debug and /metrics on this port instead"
-    )
+    text = "port to listen on, 0 for any free port (8080)"
+    parser.add_argument("--port", type=_port, default=8080, help=text)
+    text = "serve /debug and /metrics on this port instead"
+    parser.add_argument("--debug-port", type=_port, metavar="PORT", help=text)
     parser.set_defaults(run=_serve)
 
 

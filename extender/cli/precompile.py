@@ -1,6 +1,6 @@
 """Compiles all kernels in a child process, into the cache from which this process then loads them.
 
-The compiler's memory (100 MiB) goes with the child, and meanwhile the service can list the cluster.
+The child frees the compiler's memory (100 MiB) when it ends. Meanwhile the service can list the cluster.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 def prepare_kernels() -> None:
-    """Make the import of kernels fast: choose a cache for them, and fill it unless it is filled already.
+    """Choose a cache for compiled kernels, and fill it unless it is full, so that their import is fast.
 
     Call it before numba is imported; later it does nothing. A terminal shows the progress. If it fails,
     kernels are compiled when they are imported.
@@ -49,7 +49,7 @@ def prepare_kernels() -> None:
 
 @contextmanager
 def loading_kernels() -> Iterator[None]:
-    """Prepare the kernels. Until the block ends, a terminal shows that the command works."""
+    """Prepare the kernels. A terminal shows ``Loading ...`` until the block ends."""
     prepare_kernels()
     _show("Loading ...")
     try:
@@ -79,15 +79,10 @@ def _compile(directory: Path) -> None:
 
 def _show(line: str) -> None:
     if sys.stderr.isatty():
-        # The cursor returns to the start of the line, so that a log line replaces this one.
+        # The cursor returns to the start of the line, so that the next log line overwrites this one.
         print(f"\r\033[K{line}", end="\r", file=sys.stderr, flush=True)
 
 
-def main() -> None:
-    """What the child process does."""
+if __name__ == "__main__":  # in the child process
     for name in kernel_modules():
         import_module(name)
-
-
-if __name__ == "__main__":
-    main()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,13 +17,8 @@ _log = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ``--snapshot`` and ``--kubeconfig``."""
-    parser.add_argument(
-        "--snapshot",
-        type=Path,
-        nargs="+",
-        metavar="FILE",
-        help="read the output of 'kubectl get nodes,pods -A -o json' instead of a cluster",
-    )
+    text = "read the output of 'kubectl get nodes,pods -A -o json' instead of a cluster"
+    parser.add_argument("--snapshot", type=Path, nargs="+", metavar="FILE", help=text)
     parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="use the cluster of this kubeconfig")
 
 
@@ -33,13 +29,12 @@ def source_of(args: argparse.Namespace) -> Source:
     """
     if args.snapshot:
         return _snapshot_source(args.snapshot, ", ".join(map(str, args.snapshot)))
-    from extender.source.apiserver import from_kubeconfig, in_cluster
+    if args.kubeconfig or os.environ.get("KUBERNETES_SERVICE_HOST"):
+        # Not imported before: the Kubernetes client takes half a second.
+        from extender.source.apiserver import from_kubeconfig, in_cluster
 
-    if args.kubeconfig:
-        return from_kubeconfig(args.kubeconfig)
-    if (cluster := in_cluster()) is not None:
-        return cluster
-    from extender.data import CLUSTER
+        return from_kubeconfig(args.kubeconfig) if args.kubeconfig else in_cluster()
+    from extender.demo.bundle import CLUSTER
 
     _log.warning("NOT YOUR CLUSTER: using the bundled example (no --snapshot, no --kubeconfig, no pod)")
     return _snapshot_source([CLUSTER], "the bundled example")

@@ -7,10 +7,12 @@ As a file it can be read, compared and passed to ``--snapshot`` like any other c
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
-from extender.data import CLUSTER
 from extender.demo.nodes import nodes
 from extender.demo.pods import bundled
+
+CLUSTER = Path(__file__).parents[1] / "data" / "demo-cluster.json"
 
 
 def text() -> str:

@@ -27,7 +27,7 @@ class DemoError(Exception):
 
 
 class ChildService:
-    """A running service, used as ``Extender``. ``seconds``: the duration of each call, by verb."""
+    """A running service as an ``Extender``. ``seconds``: the duration of each call, by verb."""
 
     weight = 200  # as in the files of scheduler-config/
 
@@ -62,11 +62,8 @@ class ChildService:
 
     def medians(self) -> str:
         """The median duration of the calls of each verb, as text."""
-        return ", ".join(
-            f"{verb} {1000 * median(durations):.1f} ms"
-            for verb, durations in self.seconds.items()
-            if durations
-        )
+        calls = ((verb, seconds) for verb, seconds in self.seconds.items() if seconds)
+        return ", ".join(f"{verb} {1000 * median(seconds):.1f} ms" for verb, seconds in calls)
 
     def wait_until_ready(self) -> None:
         """Return when ``/readyz`` answers 200. Raises ``DemoError`` if it does not."""
@@ -83,7 +80,7 @@ class ChildService:
         raise DemoError(f"the service was not ready within {_START_SECONDS} s")
 
     def wait(self) -> None:
-        """Wait until the service exits by itself, which is an error. Raises ``DemoError``."""
+        """Wait until the service exits by itself, then raise ``DemoError``."""
         self._process.wait()
         raise DemoError(f"the service exited (exit code {self._process.returncode})")
 
@@ -117,8 +114,7 @@ class ChildService:
 
 @contextmanager
 def serving(snapshot: Path, host: str, port: int) -> Iterator[ChildService]:
-    """Run ``stowage serve`` on a snapshot, with ``bind`` on, at this port or, if it is in use, at a free
-    one."""
+    """Run ``stowage serve`` on a snapshot with ``bind`` on, at this port, or at a free one if it is busy."""
     port = free_port(host, port)
     command = [sys.executable, "-m", "extender.cli.main", "serve", "--snapshot", str(snapshot)]
     process = subprocess.Popen(

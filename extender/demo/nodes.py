@@ -15,6 +15,7 @@ from typing import Any
 
 Manifest = dict[str, Any]
 CREATED = "2026-09-01T08:00:00Z"
+GPU = "nvidia.com/gpu"
 _UIDS = uuid.UUID("9d0f1b0e-6f0c-5b7e-9d2a-3f1f6f2f7c11")
 _DRIVER = {"full": "580.95.05", "major": "580", "minor": "95", "revision": "05"}
 _RUNTIME = {"full": "13.0", "major": "13", "minor": "0"}
@@ -99,7 +100,7 @@ def uid(kind: str, name: str) -> str:
 
 
 def _whole(name: str, machine: _Machine) -> Manifest:
-    return _node(name, machine, _mig_labels("all-disabled") if machine.mig else {}, {_GPU: machine.gpus})
+    return _node(name, machine, _mig_labels("all-disabled") if machine.mig else {}, {GPU: machine.gpus})
 
 
 def _partitioned(name: str, mig_gpus: int) -> Manifest:
@@ -112,7 +113,7 @@ def _partitioned(name: str, mig_gpus: int) -> Manifest:
     for profile, count in counts.items():
         labels |= _INSTANCES[profile].labels(profile, count)
     devices = {f"nvidia.com/mig-{profile}": count for profile, count in counts.items()}
-    return _node(name, _H100, labels, {_GPU: _H100.gpus - mig_gpus, **devices})
+    return _node(name, _H100, labels, {GPU: _H100.gpus - mig_gpus, **devices})
 
 
 def _repartitioning(name: str) -> Manifest:
@@ -120,16 +121,13 @@ def _repartitioning(name: str) -> Manifest:
     stopped = ("dcgm", "dcgm-exporter", "device-plugin", "gpu-feature-discovery")
     labels = _mig_labels("all-balanced") | {"nvidia.com/mig.config.state": "pending"}
     labels |= {f"nvidia.com/gpu.deploy.{name}": "paused-for-mig-change" for name in stopped}
-    return _node(name, _H100, labels, {_GPU: 0})
+    return _node(name, _H100, labels, {GPU: 0})
 
 
 def _time_sliced(name: str, replicas: int) -> Manifest:
     """T4s under time-slicing with ``renameByDefault: true``."""
     labels = {"nvidia.com/gpu.replicas": str(replicas), "nvidia.com/gpu.sharing-strategy": "time-slicing"}
-    return _node(name, _T4, labels, {_GPU: 0, f"{_GPU}.shared": _T4.gpus * replicas})
-
-
-_GPU = "nvidia.com/gpu"
+    return _node(name, _T4, labels, {GPU: 0, f"{GPU}.shared": _T4.gpus * replicas})
 
 
 def _mig_labels(config: str) -> dict[str, str]:

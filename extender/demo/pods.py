@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from extender.demo.nodes import CREATED, Manifest, uid
+from extender.demo.nodes import CREATED, GPU, Manifest, uid
 
-GPU = "nvidia.com/gpu"
 _H100 = "NVIDIA-H100-80GB-HBM3"
 _A100 = "NVIDIA-A100-SXM4-80GB"
 _L40S = "NVIDIA-L40S"
@@ -112,9 +111,7 @@ def bundled() -> list[Manifest]:
     pods = [_bound(kind, number, node, "Running") for number, (kind, node) in enumerate(placed, start=1)]
     pods.append(_bound(_EVALUATE[4], 90, "a100-03", "Succeeded"))
     pods += [pod(kind, f"{kind.app}-p{number}") for number, kind in enumerate(_PENDING, start=1)]
-    return sorted(
-        pods, key=lambda manifest: (manifest["metadata"]["namespace"], manifest["metadata"]["name"])
-    )
+    return sorted(pods, key=lambda item: (item["metadata"]["namespace"], item["metadata"]["name"]))
 
 
 def large_job() -> Manifest:
@@ -126,11 +123,8 @@ def pod(kind: PodKind, name: str) -> Manifest:
     """A pending pod of this kind."""
     amounts = {"cpu": str(kind.cpu), "memory": f"{kind.memory_gib}Gi", kind.resource: str(kind.count)}
     selector = {"nvidia.com/gpu.product": kind.product} if kind.product else {"kubernetes.io/arch": "amd64"}
-    container = {
-        "image": _IMAGES[kind.namespace],
-        "name": "main",
-        "resources": {"limits": amounts, "requests": amounts},
-    }
+    resources = {"limits": amounts, "requests": amounts}
+    container = {"image": _IMAGES[kind.namespace], "name": "main", "resources": resources}
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from extender.demo.pods import GPU, large_job
+from extender.demo.nodes import GPU
+from extender.demo.pods import large_job
 from extender.demo.scheduler import Amounts, NodeInfo, PodInfo, Scheduler, fits, read_pod
 
 _LARGE = 8
@@ -65,13 +66,10 @@ _ROWS: list[tuple[str, Callable[[Outcome], str]]] = [
 
 def table(default: Outcome, stowage: Outcome) -> str:
     """A table of both outcomes."""
-    rows = [
-        ("", "kube-scheduler's", "with"),
-        ("", "default spreading", "Stowage"),
-        *((label, cell(default), cell(stowage)) for label, cell in _ROWS),
-    ]
-    label, one, other = (max(len(row[column]) for row in rows) for column in range(3))
-    return "\n".join(f"  {row[0]:<{label}}   {row[1]:>{one}}   {row[2]:>{other}}" for row in rows)
+    rows = [("", "kube-scheduler's", "with"), ("", "default spreading", "Stowage")]
+    rows += [(label, cell(default), cell(stowage)) for label, cell in _ROWS]
+    first, second, third = (max(map(len, column)) for column in zip(*rows, strict=True))
+    return "\n".join(f"  {a:<{first}}   {b:>{second}}   {c:>{third}}" for a, b, c in rows)
 
 
 def fleet(nodes: Sequence[NodeInfo]) -> str:
@@ -79,9 +77,8 @@ def fleet(nodes: Sequence[NodeInfo]) -> str:
     counts: Counter[str] = Counter()
     for node in nodes:
         for name, count in _devices(node.allocatable):
-            counts["MIG devices" if "/mig-" in name else "whole GPUs" if name == GPU else "time slices"] += (
-                count
-            )
+            kind = "MIG devices" if "/mig-" in name else "whole GPUs" if name == GPU else "time slices"
+            counts[kind] += count
     return f"{len(nodes)} nodes with " + ", ".join(f"{count} {kind}" for kind, count in counts.items())
 
 
@@ -100,18 +97,11 @@ def progress(items: Sequence[T], label: str) -> Iterator[T]:
     if not sys.stdout.isatty():
         yield from items
         return
-    width = 0
     for done, item in enumerate(items):
         bar = "#" * (_BAR * done // len(items))
-        width = _redraw(f"{label} [{bar:<{_BAR}}] {done}/{len(items)}", width)
+        print(f"\r{label} [{bar:<{_BAR}}] {done}/{len(items)}", end="", flush=True)
         yield item
-    _redraw("", width)
-
-
-def _redraw(text: str, width: int) -> int:
-    """Replace the current line of ``width`` characters, and return the width of the new one."""
-    print(f"\r{'':<{width}}\r{text}", end="", flush=True)
-    return len(text)
+    print("\r\033[K", end="", flush=True)  # an empty line
 
 
 def _devices(amounts: Amounts) -> Iterable[tuple[str, int]]:

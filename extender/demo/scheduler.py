@@ -47,11 +47,6 @@ class PodInfo:
     manifest: Manifest
     amounts: Amounts
 
-    @property
-    def key(self) -> str:
-        """``namespace/name``."""
-        return f"{self.manifest['metadata']['namespace']}/{self.manifest['metadata']['name']}"
-
 
 class Extender(Protocol):
     """The verbs of ``extender/v1``, with node names."""
@@ -60,24 +55,20 @@ class Extender(Protocol):
 
     def filter(self, pod: Manifest, nodes: list[str]) -> list[str]:
         """The nodes that the extender keeps."""
-        ...
 
     def prioritize(self, pod: Manifest, nodes: list[str]) -> dict[str, int]:
         """A score from 0 to 10 by node."""
-        ...
 
     def bind(self, pod: Manifest, node: str) -> None:
         """Bind the pod, or raise."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The scoring of NodeResourcesFit: MostAllocated if ``most``, else LeastAllocated; weights by
-    resource."""
+    """The scoring of NodeResourcesFit: MostAllocated if ``most``, else LeastAllocated."""
 
     most: bool
-    resources: Mapping[str, int]
+    resources: Mapping[str, int]  # weights
 
 
 DEFAULT = Profile(most=False, resources={"cpu": 1, "memory": 1})
@@ -88,7 +79,7 @@ PACKING = Profile(
 
 
 class Scheduler:
-    """A scheduler with its cache, the placed pods, and the pods that it could not place."""
+    """A scheduler with its cache, its placed and its waiting pods."""
 
     def __init__(
         self, nodes: Sequence[NodeInfo], *, profile: Profile, seed: int, extender: Extender | None = None
@@ -118,16 +109,14 @@ class Scheduler:
 
     def _best(self, info: PodInfo, nodes: list[NodeInfo]) -> NodeInfo:
         """The node with the highest sum of weighted scores; random among equals."""
-        scores = {node.name: self._in_tree(node, info) for node in nodes}
+        amounts, profile = info.amounts, self._profile
+        scores = {n.name: allocation_score(n, amounts, profile) + balance_score(n, amounts) for n in nodes}
         if self._extender:
             step = self._extender.weight * TOP // EXTENDER_TOP
             for name, score in self._extender.prioritize(info.manifest, list(scores)).items():
                 scores[name] += score * step
         highest = max(scores.values())
         return self.nodes[self._random.choice([name for name, s in scores.items() if s == highest])]
-
-    def _in_tree(self, node: NodeInfo, info: PodInfo) -> int:
-        return allocation_score(node, info.amounts, self._profile) + balance_score(node, info.amounts)
 
 
 def fits(node: NodeInfo, info: PodInfo) -> bool:
@@ -181,7 +170,7 @@ def read_pod(manifest: Manifest) -> PodInfo:
 
 
 def read_cluster(items: Iterable[Manifest]) -> tuple[list[NodeInfo], list[PodInfo]]:
-    """Nodes with the requests of their running pods, and the pending pods."""
+    """The nodes with the requests of their running pods, and the pending pods."""
     by_kind: dict[str, list[Manifest]] = {"Node": [], "Pod": []}
     for item in items:
         by_kind[item["kind"]].append(item)

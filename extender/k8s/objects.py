@@ -19,8 +19,6 @@ from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, Resour
 Kind: TypeAlias = Literal[
     "Node", "Pod", "ResourceSlice", "ResourceClaim", "DeviceClass", "Device", "ConfigMap"
 ]
-DEVICE_KINDS: frozenset[Kind] = frozenset({"ResourceSlice", "ResourceClaim", "DeviceClass"})
-"""The kinds of Dynamic Resource Allocation."""
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 """A small hashable map from name to value, sorted by name. Quantities stay as they were written."""
 

@@ -13,16 +13,8 @@ from pydantic_core import to_json
 
 from extender.k8s.objects import Pod
 from extender.k8s.pod_manifest import PodManifest
-from extender.protocol.messages import (
-    BadMessage,
-    BindMessage,
-    FilterMessage,
-    MetaVictims,
-    PreemptMessage,
-    Victims,
-    filter_error,
-    read,
-)
+from extender.protocol import messages
+from extender.protocol.messages import BadMessage, MetaPod, MetaVictims, Victims
 from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
 
 
@@ -40,7 +32,7 @@ class FilterArgs:
 class FilterResult:
     """The nodes that fit, in the order of the request, and all others by reason.
 
-    ``failed``: evicting pods may help; ``unresolvable``: it does not. ``error`` fails the attempt.
+    ``failed``: evicting pods may help; ``unresolvable``: it cannot. ``error`` fails the scheduling attempt.
     """
 
     names: NodeNames = NO_NAMES
@@ -51,7 +43,7 @@ class FilterResult:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A node where pods may be preempted: UIDs of the victims, highest priority first."""
+    """A node on which pods may be preempted: UIDs of the victims, highest priority first."""
 
     victims: list[str]
     pdb_violations: int = 0
@@ -59,7 +51,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class PreemptArgs:
-    """The pod that preempts others, and the candidates by node name."""
+    """The pod that may preempt others, and the candidates by node name."""
 
     pod: Pod
     candidates: dict[str, Candidate]
@@ -67,7 +59,7 @@ class PreemptArgs:
 
 @dataclass(frozen=True, slots=True)
 class PreemptResult:
-    """The remaining candidates by node name. None of them means no preemption."""
+    """The remaining candidates by node name. Without any, there is no preemption."""
 
     candidates: Mapping[str, Candidate] = field(default_factory=dict)
 
@@ -85,7 +77,7 @@ class BindArgs:
 def parse_filter(body: bytes) -> FilterArgs:
     """Arguments of filter and prioritize. Raises ``BadMessage``."""
     names, rest = _split_names(body)
-    message = read(FilterMessage, rest)
+    message = messages.read(messages.FilterMessage, rest)
     pod = _pod(message.Pod)
     if names is not None:
         return FilterArgs(pod, names)
@@ -113,41 +105,33 @@ def _split_names(body: bytes) -> tuple[NodeNames | None, bytes]:
 
 def parse_preempt(body: bytes) -> PreemptArgs:
     """Arguments of preempt, with victims in either form. Raises ``BadMessage``."""
-    message = read(PreemptMessage, body)
+    message = messages.read(messages.PreemptMessage, body)
     given = {**(message.NodeNameToMetaVictims or {}), **(message.NodeNameToVictims or {})}
     return PreemptArgs(_pod(message.Pod), {name: _candidate(victims) for name, victims in given.items()})
 
 
 def parse_bind(body: bytes) -> BindArgs:
     """Arguments of bind, none of them empty. Raises ``BadMessage``."""
-    message = read(BindMessage, body)
-    for name, value in message:
+    fields = dict(messages.read(messages.BindMessage, body))
+    for name, value in fields.items():
         if not value:
             raise BadMessage(f"{name} is missing")
-    return BindArgs(
-        name=message.PodName or "",
-        namespace=message.PodNamespace or "",
-        uid=message.PodUID or "",
-        node=message.Node or "",
-    )
+    return BindArgs(fields["PodName"], fields["PodNamespace"], fields["PodUID"], fields["Node"])
 
 
 def encode_filter(result: FilterResult, nodes: Sequence[dict[str, Any]] | None = None) -> bytes:
     """A filter reply. ``nodes`` are those of the request; those that fit are returned unchanged."""
     if result.error:
-        return filter_error(result.error)
-    nodes_json, names_json = b"null", b"null"
+        return messages.filter_error(result.error)
     if nodes is None:
-        names_json = result.names.json()
+        fitting = b'"Nodes":null,"NodeNames":%b' % result.names.json()
     else:
-        fits = set(result.names)
-        nodes_json = _dump({"metadata": {}, "items": [node for node in nodes if _node_name(node) in fits]})
-    return b'{"Nodes":%b,"NodeNames":%b,"FailedNodes":%b,"FailedAndUnresolvableNodes":%b,"Error":""}' % (
-        nodes_json,
-        names_json,
-        _reasons(result.failed),
-        _reasons(result.unresolvable),
-    )
+        names = set(result.names)
+        items = [node for node in nodes if _node_name(node) in names]
+        fitting = b'"Nodes":%b,"NodeNames":null' % _dump({"metadata": {}, "items": items})
+    failed = b'"FailedNodes":%b' % _reasons(result.failed)
+    unresolvable = b'"FailedAndUnresolvableNodes":%b' % _reasons(result.unresolvable)
+    return b'{%b,%b,%b,"Error":""}' % (fitting, failed, unresolvable)
 
 
 _BETWEEN_HOSTS = tuple(b'","Score":%d},{"Host":"' % score for score in range(11))
@@ -163,11 +147,8 @@ def encode_priorities(names: NodeNames, scores: Bytes) -> bytes:
 def encode_preempt(result: PreemptResult) -> bytes:
     """A preempt reply, with victims in the short form."""
     victims = {
-        name: {
-            "Pods": [{"UID": uid} for uid in candidate.victims],
-            "NumPDBViolations": candidate.pdb_violations,
-        }
-        for name, candidate in result.candidates.items()
+        name: {"Pods": [{"UID": uid} for uid in kept.victims], "NumPDBViolations": kept.pdb_violations}
+        for name, kept in result.candidates.items()
     }
     return _dump({"NodeNameToMetaVictims": victims})
 
@@ -187,7 +168,8 @@ def _pod(pod: PodManifest | None) -> Pod:
 def _candidate(victims: Victims | MetaVictims | None) -> Candidate:
     if victims is None:
         return Candidate([])
-    return Candidate([pod.uid() for pod in victims.Pods or ()], victims.NumPDBViolations or 0)
+    uids = [pod.UID if isinstance(pod, MetaPod) else pod.metadata.uid for pod in victims.Pods or ()]
+    return Candidate(uids, victims.NumPDBViolations or 0)
 
 
 def _node_name(node: dict[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """The Go types of ``extender/v1`` as pydantic models, and how a message is parsed.
 
 The Go types have no JSON tags (kube-scheduler, ``extender/v1/types.go``), so keys are the capitalised Go
-names, and Go accepts them in any case. A message is first parsed with kube-scheduler's spelling, which is
-fast, and only then in any case. Pods and nodes in a message are ordinary camelCase objects.
+names, and Go accepts them in any case. We first parse a message with kube-scheduler's spelling, which is
+fast, and only if that fails in any case. Pods and nodes in a message are ordinary camelCase objects.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class BadMessage(ValueError):
 
 
 class Envelope(BaseModel):
-    """Fields may be null but not missing: kube-scheduler always sends all of them, so a missing one may be
-    there in another case."""
+    """Fields may be null but not missing: kube-scheduler always sends all of them, so a missing field may be
+    written in another case."""
 
     # Looking up thousands of node names in pydantic's string cache would take a quarter more time.
     model_config = ConfigDict(extra="ignore", cache_strings="keys")
@@ -57,10 +57,6 @@ class MetaPod(Envelope):
 
     UID: str
 
-    def uid(self) -> str:
-        """Its UID."""
-        return self.UID
-
 
 class MetaVictims(Envelope):
     """Victims on one node, by UID."""
@@ -77,10 +73,6 @@ class WholePod(BaseModel):
     """A victim as a whole pod."""
 
     metadata: _Metadata
-
-    def uid(self) -> str:
-        """Its UID."""
-        return self.metadata.uid
 
 
 class Victims(Envelope):
@@ -130,20 +122,19 @@ def read(model: type[_Message], body: bytes) -> _Message:
 
 
 def _has_missing_field(error: ValidationError) -> bool:
-    return any(
-        problem["type"] == "missing" for problem in error.errors(include_url=False, include_input=False)
-    )
+    problems = error.errors(include_url=False, include_input=False)
+    return any(problem["type"] == "missing" for problem in problems)
 
 
 def _any_case(message: object, model: type[Envelope]) -> object:
     """``message`` with the keys of all its envelopes in the spelling of ``model``."""
     if not isinstance(message, dict):
         return message
-    spelling = {name.casefold(): name for name in model.model_fields}
-    spelt = {spelling.get(key.casefold(), key): value for key, value in message.items()}
+    names = {name.casefold(): name for name in model.model_fields}
+    fields = {names.get(key.casefold(), key): value for key, value in message.items()}
     for name, inner in _INNER.get(model, {}).items():
-        spelt[name] = _each(spelt.get(name), inner)
-    return dict.fromkeys(model.model_fields) | spelt
+        fields[name] = _each(fields.get(name), inner)
+    return dict.fromkeys(model.model_fields) | fields
 
 
 def _each(values: object, model: type[Envelope]) -> object:

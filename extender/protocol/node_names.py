@@ -1,6 +1,6 @@
-"""Thousands of node names, which come with a request and go into its reply.
+"""Thousands of node names, from a request to its reply.
 
-They stay in the JSON of the request: kernels find, select and write them there. Converting them to Python
+They stay in the JSON text of the request, where kernels find and select them. Converting them to Python
 strings took longer than everything else in an answer.
 """
 
@@ -58,8 +58,7 @@ class NodeNames:
 
     def __getitem__(self, index: int) -> str:
         start = int(self._starts[index])
-        name: str = from_json(b'"%b"' % self._text[start : start + int(self._lengths[index])])
-        return name
+        return str(from_json(b'"%b"' % self._text[start : start + int(self._lengths[index])]))
 
     def __iter__(self) -> Iterator[str]:
         return iter(from_json(self.json()))
@@ -73,8 +72,8 @@ class NodeNames:
         return b'["' + self.interleave((b'","',))[:-2] + b"]" if len(self) else b"[]"
 
     def interleave(self, texts: tuple[bytes, ...], which: Bytes | None = None) -> bytes:
-        """Each name, followed by one of up to 256 texts: the one with the index in ``which`` (count,), or the
-        first one if that is None."""
+        """Each name, followed by one of up to 256 texts: the one with its index in ``which`` (count,), or
+        without ``which`` the first one."""
         which = np.zeros(len(self), np.uint8) if which is None else which
         after, starts, lengths = _texts(texts)
         out = np.empty(int(self._lengths.sum() + lengths[which].sum()), np.uint8)
@@ -104,8 +103,7 @@ class NameTable:
 
 @lru_cache(maxsize=64)
 def _texts(texts: tuple[bytes, ...]) -> tuple[Bytes, _Offsets, _Offsets]:
-    """The joined texts with their starts and lengths. No text comes from a request, so the cache stays
-    small."""
+    """The joined texts, their starts and lengths. No text comes from a request, so the cache stays small."""
     return np.frombuffer(b"".join(texts), np.uint8), *_spans(texts)
 
 

@@ -22,35 +22,21 @@ from extender.server.service import Reply, Service
 from extender.untrusted.limits import BODIES_IN_FLIGHT, QUOTED, shorten
 
 Handler = Callable[[Request], Awaitable[Response]]
+Answer = Coroutine[Any, Any, Reply]
 _CLOSE = {"connection": "close"}
 
 
-def create_app(service: Service, *, debug: bool = True) -> FastAPI:
-    """Verbs, health and version; with ``debug`` also metrics and the debug endpoint."""
-    app, bodies = _new_app(), _body_budget(service)
-    for verb in VERBS:
-        app.add_route(f"/scheduler/{verb}", _verb_handler(service, verb, bodies), methods=["POST"])
+def create_app(service: Service, *, verbs: bool = True, debug: bool = True) -> FastAPI:
+    """The routes of one port: health and version, ``verbs``, and for ``debug`` metrics and ``/debug``."""
+    # No interactive pages of FastAPI: they load scripts from other sites.
+    app = FastAPI(title="Stowage", openapi_url=None)
+    bodies = BodyBudget(BODIES_IN_FLIGHT * service.settings.body_limit_mib << 20)
     _add_health(app, service)
+    for verb in VERBS if verbs else ():
+        app.add_route(f"/scheduler/{verb}", _verb_handler(service, verb, bodies), methods=["POST"])
     if debug:
         _add_debug(app, service, bodies)
     return app
-
-
-def create_debug_app(service: Service) -> FastAPI:
-    """Health, version, metrics and the debug endpoint, for a port of their own."""
-    app = _new_app()
-    _add_health(app, service)
-    _add_debug(app, service, _body_budget(service))
-    return app
-
-
-def _new_app() -> FastAPI:
-    # No interactive pages of FastAPI: they load scripts from other sites.
-    return FastAPI(title="Stowage", openapi_url=None)
-
-
-def _body_budget(service: Service) -> BodyBudget:
-    return BodyBudget(BODIES_IN_FLIGHT * service.settings.body_limit_mib << 20)
 
 
 def _verb_handler(service: Service, verb: Verb, bodies: BodyBudget) -> Handler:
@@ -75,10 +61,8 @@ def _verb_handler(service: Service, verb: Verb, bodies: BodyBudget) -> Handler:
     return handle
 
 
-async def _bind_while_connected(
-    request: Request, service: Service, answer: Coroutine[Any, Any, Reply]
-) -> Reply:
-    """Cancel the bind if the caller hangs up: it may be asking another replica by then."""
+async def _bind_while_connected(request: Request, service: Service, answer: Answer) -> Reply:
+    """Cancel the bind if the caller disconnects: it may already be calling another replica."""
     answering = asyncio.create_task(answer)
     disconnecting = asyncio.ensure_future(request.receive())
     disconnecting.add_done_callback(lambda _: answering.cancel())

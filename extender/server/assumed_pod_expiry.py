@@ -1,7 +1,7 @@
 """Checks assumed pods that are older than 60 s with the API server.
 
-The watch confirms almost every assumed pod within milliseconds. One remains if its binding was never answered
-and did not happen, or if the pod came and went while the watch was broken.
+The watch confirms almost every assumed pod within milliseconds. A pod stays assumed if its binding was never
+answered and did not happen, or if the pod was bound and deleted while the watch was broken.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Receives request bodies within limits of size, time and total memory. Plain ASGI, without a framework.
 
-Anyone who reaches the port can send bodies, slowly and many at once. If all together are too large, the
-largest that is still being received is dropped: requests of kube-scheduler are small, so they get through.
+Anyone who reaches the port can send bodies, slowly and many at once. If all bodies together are too large, we
+drop the largest that is still arriving: requests of kube-scheduler are small, so they get through.
 """
 
 from __future__ import annotations
@@ -33,23 +33,18 @@ class _Body:
 
 
 class BodyBudget:
-    """At most ``limit`` bytes for the bodies of all requests of one port that are received or answered."""
+    """At most ``limit`` bytes for the bodies of all running requests of one port."""
 
     def __init__(self, limit: int) -> None:
-        self._limit, self._held = limit, 0
+        self._limit = limit
+        self.held = 0  # bytes
         self._arriving: set[_Body] = set()
-
-    @property
-    def held(self) -> int:
-        """The bytes that are held now."""
-        return self._held
 
     @asynccontextmanager
     async def read(self, receive: Receive, headers: Mapping[str, str], limit: int) -> AsyncIterator[bytes]:
-        """The body, which is held until the end of the block.
+        """The body, which counts until the end of the block. Raises ``BodyRefused``.
 
-        Raises ``BodyRefused`` if it is larger than ``limit`` bytes or too slow, if the caller hangs up, or if
-        all bodies together are too large.
+        ``limit``: the most bytes of this body.
         """
         body = _Body()
         self._arriving.add(body)
@@ -68,7 +63,7 @@ class BodyBudget:
         try:
             yield whole
         finally:
-            self._held -= body.size
+            self.held -= body.size
 
     async def _receive(self, body: _Body, receive: Receive, declared: str, limit: int) -> None:
         if declared.isdecimal() and (len(declared) > 20 or int(declared) > limit):
@@ -87,16 +82,16 @@ class BodyBudget:
         if not body.dropped:
             body.chunks.append(chunk)
             body.size += len(chunk)
-            self._held += len(chunk)
-            while self._held > self._limit and self._arriving:
+            self.held += len(chunk)
+            while self.held > self._limit and self._arriving:
                 self._drop(max(self._arriving, key=lambda arriving: arriving.size))
         if body.dropped:
             raise BodyRefused(503, "overloaded", "too many large requests at once")
 
     def _drop(self, body: _Body) -> None:
-        """Free its memory at once. Its own task notices with the next chunk."""
+        """Free the memory of a body at once. Its task notices with the next chunk."""
         self._arriving.discard(body)
-        self._held -= body.size
+        self.held -= body.size
         body.chunks.clear()
         body.size, body.dropped = 0, True
 

@@ -1,7 +1,7 @@
-"""HTTP connections within limits: time, size of the head, pipelined requests, number of connections.
+"""HTTP connections with limits on time, size of the head, pipelined requests and number of connections.
 
-uvicorn has none of these limits for httptools: a request's head may be endless or never end, an answer that
-the caller does not read stays in memory, and a caller with enough connections locks out all others.
+uvicorn has none of these limits for httptools: the head of a request may be endless, an answer that the
+caller does not read stays in memory, and a caller with enough connections locks out all others.
 """
 
 from __future__ import annotations
@@ -20,18 +20,16 @@ class _Refused(Exception):
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's protocol with the limits of ``limits.py``."""
+    """uvicorn's protocol with the limits of ``limits.py``. The transport and the parser call the methods."""
 
     _in_head = False
-    _head = 0
-    """Bytes of the head that is being received."""
+    _head = 0  # bytes of the head that is being received
     _head_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
-    _last_request_at = 0.0
-    """In the loop's seconds."""
+    _last_request_at = 0.0  # in the loop's seconds
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Called by the transport. Go's client may connect before it has a request."""
+        """Go's client may connect before it has a request."""
         super().connection_made(transport)
         self._last_request_at = self.loop.time()
         self.timeout_keep_alive_task = self.loop.call_later(
@@ -41,14 +39,13 @@ class Connection(HttpToolsProtocol):
             _close_idlest([cast(Connection, other) for other in self.connections])
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the transport."""
+        """Stop all timers."""
         self._unset_keepalive_if_required()
-        self._stop_head_timer()
-        self._stop_write_timer()
+        _cancel(self._head_timer, self._write_timer)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Called by the transport."""
+        """Limit size and time of the head."""
         super().data_received(data)
         if self.transport.is_closing():
             return
@@ -61,28 +58,29 @@ class Connection(HttpToolsProtocol):
             self._head_timer = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
 
     def on_message_begin(self) -> None:
-        """Called by the parser."""
+        """A head begins."""
         self._in_head, self._head = True, 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Called by the parser."""
+        """A head is complete."""
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size > HEADERS or len(self.pipeline) >= PIPELINED_REQUESTS:
             raise _Refused
         self._in_head = False
         self._last_request_at = self.loop.time()
-        self._stop_head_timer()
+        _cancel(self._head_timer)
+        self._head_timer = None
         super().on_headers_complete()
 
     def pause_writing(self) -> None:
-        """Called by the transport: the caller does not read its answer."""
+        """The caller does not read its answer."""
         super().pause_writing()
         self._write_timer = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Called by the transport."""
-        self._stop_write_timer()
+        """The caller reads again."""
+        _cancel(self._write_timer)
         super().resume_writing()
 
     @property
@@ -92,18 +90,14 @@ class Connection(HttpToolsProtocol):
 
     @property
     def idle_since(self) -> tuple[bool, float]:
-        """Sorts connections: the one that has been idle for longest comes first."""
+        """A sort key: the connection that has been idle for longest comes first."""
         return self.running, self._last_request_at
 
-    def _stop_head_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
 
-    def _stop_write_timer(self) -> None:
-        if self._write_timer is not None:
-            self._write_timer.cancel()
-            self._write_timer = None
+def _cancel(*timers: asyncio.TimerHandle | None) -> None:
+    for timer in timers:
+        if timer is not None:
+            timer.cancel()
 
 
 def _close_idlest(connections: list[Connection]) -> None:

@@ -46,11 +46,10 @@ _log = logging.getLogger(__name__)
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _REQUIRED = {kind: watched.resource for kind, watched in WATCHED_KINDS.items() if kind in REQUIRED_KINDS}
 _RECENT_PODS = 4096
-"""Pods of filter requests that are remembered for bind: more than are between filter and bind at a time."""
+"""Pods of filter requests that are kept for bind: more than can be between filter and bind at a time."""
 _POSSIBLY_TAKEN = "the API server did not answer, and other pods may have been bound where this pod fits"
 _BEHIND = "the connection to the API server broke, and Stowage has not caught up yet"
-_NEXT_ANSWER = 0.01
-"""Seconds after which kube-scheduler has mostly made all calls for one pod."""
+_NEXT_ANSWER = 0.01  # seconds after which kube-scheduler has usually made all calls for one pod
 
 
 class Engine:
@@ -108,16 +107,15 @@ class Engine:
             _log.info("ready: %s", self.source.describe())
 
     def set_server_version(self, version: str) -> None:
-        """kube-scheduler has the version of the API server. From 1.38 on it looks for victims where only an
-        extender refused."""
+        """``version``: of the API server, and so of kube-scheduler. From 1.38 on kube-scheduler looks for
+        victims where only an extender refused."""
         numbers = _VERSION.match(self._settings.kubernetes_version or version)
         known = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
         self.state.eviction_helps_extenders = known >= (1, 38)
 
     def gauges(self) -> Gauges:
         """The current values of the gauges."""
-        state, resources = self.state, _REQUIRED.items()
-        ages = self.source.staleness()
+        state, resources, ages = self.state, _REQUIRED.items(), self.source.staleness()
         return Gauges(
             nodes=len(state.nodes),
             pods=len(state.pods),
@@ -160,15 +158,14 @@ class Engine:
         scores, evaluation = prioritize(self.state, args, self._possibly_bound())
         if scores.max(initial=0) == MAX_SCORE:
             self._unconfirmed.note(args.pod, args.names[int(scores.argmax())], time.monotonic())
-        self._log_decision(
-            "prioritize", args.pod, f"{len(scores)} nodes scored", evaluation, args.names, scores
-        )
+        answer = f"{len(scores)} nodes scored"
+        self._log_decision("prioritize", args.pod, answer, evaluation, args.names, scores)
         return codec.encode_priorities(args.names, scores), "scored"
 
     def _possibly_bound(self) -> PossiblyBound:
         """The pods that may be bound without our knowledge, with their nodes.
 
-        There are some while the watch of pods is broken, and for a short time after.
+        None, except while the watch of pods is broken and for a short time after.
         """
         if (interruption := self.source.interruption()) is None:
             return ()
@@ -225,21 +222,19 @@ class Engine:
 
 def gpus_by_model(fleet: Fleet) -> dict[str, Gpus]:
     """Sums over the nodes of each GPU model."""
-    exists = fleet.arrays.compute_capacity > 0
-    whole = (
-        exists
-        & (fleet.arrays.compute == fleet.arrays.compute_capacity)
-        & (fleet.arrays.memory == fleet.arrays.memory_capacity)
-    )
-    free = np.maximum(fleet.arrays.compute, 0).sum(axis=0) / 1000
+    arrays = fleet.arrays
+    exists = arrays.compute_capacity > 0
+    compute_is_free = arrays.compute == arrays.compute_capacity
+    whole = exists & compute_is_free & (arrays.memory == arrays.memory_capacity)
+    free = np.maximum(arrays.compute, 0).sum(axis=0) / 1000
     sums: dict[str, Gpus] = {}
     for index, name in enumerate(fleet.names.model_names):
-        here = fleet.arrays.model == index
+        here = arrays.model == index
         if installed := int(exists[:, here].sum()):
-            before = sums.get(name or "unknown", Gpus(0, 0.0, 0))  # another product of the same model
+            so_far = sums.get(name or "unknown", Gpus(0, 0.0, 0))  # another product of the same model
             sums[name or "unknown"] = Gpus(
-                before.installed + installed,
-                before.free + float(free[here].sum()),
-                before.whole + int(whole[:, here].sum()),
+                so_far.installed + installed,
+                so_far.free + float(free[here].sum()),
+                so_far.whole + int(whole[:, here].sum()),
             )
     return sums

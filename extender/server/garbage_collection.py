@@ -1,8 +1,8 @@
 """Keeps Python's garbage collector from delaying requests.
 
 A full collection visits every object of the state: a quarter of a second at 30,000 pods, in the middle of a
-request. Nearly all of these objects live long, and reference counts free them. So older objects are set aside
-(``gc.freeze``), and a collection between requests, every few seconds, visits only what was created since.
+request. Nearly all of these objects live long, and reference counts free them. So we exclude them with
+``gc.freeze``, and collect between requests, every few seconds, only objects that were created since.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ async def collect_forever(ready: Callable[[], bool]) -> None:
     gc.disable()
     while not ready():
         await asyncio.sleep(_POLL)
-    gc.freeze()  # without collecting: requests come already, and there is little garbage
+    gc.freeze()  # without collecting: requests are already arriving, and there is little garbage
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, _NEVER)
     gc.enable()

@@ -1,7 +1,7 @@
 """Acquires, renews and releases the Lease, and lists the pods again when this replica becomes the leader.
 
-The client library's own election (``kubernetes.leaderelection`` 37.0) cannot be used: a connection error ends
-it without notice to the leader, its requests have no timeout, so a leader may act for longer than its Lease,
+We do not use the client library's own election (``kubernetes.leaderelection`` 37.0): a connection error ends
+it without notice to the leader, a leader may act for longer than its Lease because requests have no timeout,
 and it cannot release a Lease.
 
 This runs in the event loop, where the verbs run, so that a replica whose loop hangs loses its Lease.
@@ -62,7 +62,7 @@ class LeaderElector:
 
     @contextmanager
     def hold_during_write(self) -> Iterator[None]:
-        """Wrap around what only a leader may do: ``resign`` waits for its end."""
+        """For a write that only a leader may make: ``resign`` waits until the block ends."""
         self._running_writes += 1
         try:
             yield

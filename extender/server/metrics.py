@@ -25,11 +25,11 @@ from prometheus_client.registry import Collector
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 REFUSALS = ("bad_message", "internal_error", "not_ready", "overloaded", "too_large", "too_slow")
-"""Results of a verb for alerts."""
+"""Results of a verb on which alerts may be set."""
 POLICY_PARTS = (
     "observe", "plan", "adopt", "refresh", "cost", "choose", "terms", "forecast", "rank", "explain",
 )  # fmt: skip
-"""The parts of scoring nodes that may fail."""
+"""The parts of scoring that may fail."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
@@ -68,26 +68,14 @@ class Metrics:
         self.registry = CollectorRegistry()
         ProcessCollector(namespace="stowage", registry=self.registry)
         self.registry.register(_GaugeCollector(version, read))
+        text = "Time from the received body to the reply."
         self._seconds = Histogram(
-            "stowage_verb_seconds",
-            "Time from the received body to the reply.",
-            ["verb"],
-            buckets=_SECONDS,
-            registry=self.registry,
+            "stowage_verb_seconds", text, ["verb"], buckets=_SECONDS, registry=self.registry
         )
-        self._results = Counter(
-            "stowage_verb_results",
-            "Requests by verb and result.",
-            ["verb", "result"],
-            registry=self.registry,
-        )
-        self._reasons = Counter(
-            "stowage_unschedulable",
-            "Filter requests for which no node fits, counted once for each reason.",
-            ["reason"],
-            registry=self.registry,
-        )
-
+        text = "Requests by verb and result."
+        self._results = Counter("stowage_verb_results", text, ["verb", "result"], registry=self.registry)
+        text = "Filter requests for which no node fits, counted once for each reason."
+        self._reasons = Counter("stowage_unschedulable", text, ["reason"], registry=self.registry)
         # Created at the start: rate() does not see the first failure of a series that begins with it.
         for verb, result in itertools.product(verbs, REFUSALS):
             self._results.labels(verb, result)
@@ -121,16 +109,10 @@ class _GaugeCollector(Collector):
         yield _single("pods", "Known pods that have not terminated.", now.pods)
         yield _single("problems", "Nodes and pods that cannot be read or are contradictory.", now.problems)
         yield _single("overcommitted_nodes", "Nodes whose pods hold more GPU than exists.", now.overcommitted)
-        yield CounterMetricFamily(
-            "stowage_contradictions",
-            "Pods whose claims contradicted their request or node.",
-            now.contradictions,
-        )
-        failures = CounterMetricFamily(
-            "stowage_policy_failures",
-            "Errors of the policy that were caught: pods were placed without the part that failed.",
-            labels=["what"],
-        )
+        text = "Pods whose claims contradicted their request or node."
+        yield CounterMetricFamily("stowage_contradictions", text, now.contradictions)
+        text = "Errors of the policy that were caught: pods were placed without the part that failed."
+        failures = CounterMetricFamily("stowage_policy_failures", text, labels=["what"])
         for what in POLICY_PARTS:
             failures.add_metric([what], now.policy_failures.get(what, 0))
         yield failures

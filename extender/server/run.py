@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 import uvicorn
 
-from extender.server.app import create_app, create_debug_app
+from extender.server.app import create_app
 from extender.server.connections import Connection
 from extender.server.garbage_collection import collect_forever
 from extender.server.service import Service
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class PortInUse(Exception):
-    """The address cannot be listened on; the text says which and why."""
+    """Cannot listen on the address; the text says on which and why."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -49,7 +49,7 @@ def run(service: Service, sock: socket.socket, debug_sock: socket.socket | None 
             _log.info("listening for %s on http://%s:%d", purpose, f"[{host}]" if ":" in host else host, port)
     servers = {sock: _Server(create_app(service, debug=debug_sock is None))}
     if debug_sock is not None:
-        servers[debug_sock] = _Server(create_debug_app(service))
+        servers[debug_sock] = _Server(create_app(service, verbs=False))
     sys.setswitchinterval(_SWITCH_INTERVAL)
     with asyncio.Runner(loop_factory=servers[sock].config.get_loop_factory()) as runner:
         runner.run(_run(service, servers))

@@ -1,7 +1,7 @@
-"""One running Stowage: readiness, the reply to each request, and the form of a refusal. Bytes in, bytes out.
+"""One running Stowage: its readiness, and the reply to each request, from bytes to bytes.
 
-kube-scheduler takes only status 200 as an answer and drops the body of any other, so the form of a refusal
-depends on what kube-scheduler does next:
+kube-scheduler accepts only status 200 and drops the body of any other, so the form of a refusal depends on
+what kube-scheduler does next:
 
 ==========  =================  =========================================================================
 verb        a refusal is       what kube-scheduler does with it
@@ -13,7 +13,7 @@ preempt     400 to 503         fails the preemption; an empty reply (no preempti
 ==========  =================  =========================================================================
 
 A body beyond the limit is 413 for all verbs. No refusal and no log line quotes the pod. Importing this module
-loads no kernels: a process must be able to answer that it is not ready yet.
+loads no kernels, so that a process can answer that it is not ready yet.
 """
 
 from __future__ import annotations
@@ -64,10 +64,8 @@ class Service:
 
         Raises ``Unavailable`` if the setting ``leader_election`` is given and the source has no Leases.
         """
-        self.settings = settings
+        self.settings, self.source, self.version = settings, source, version
         self._prepare = prepare
-        self.source = source
-        self.version = version
         self.engine: Engine | None = None
         self.draining = False
         self._elector = _elector(settings, source)
@@ -79,7 +77,7 @@ class Service:
     async def run(self) -> None:
         """Start, then run the background tasks until cancelled.
 
-        Raises ``SourceError`` or ``SettingsError`` if the source or the policy cannot be used.
+        Raises ``SourceError`` if the source cannot be used, and ``SettingsError`` if the policy cannot.
         """
         try:
             engine = await self.start()
@@ -183,8 +181,5 @@ def _elector(settings: Settings, source: Source) -> LeaderElector | None:
 
 
 def _refusal(verb: Verb, text: str, status: int) -> Reply:
-    if status != 413 and verb == "filter":
-        return Reply(filter_error(text))
-    if status != 413 and verb == "bind":
-        return Reply(bind_error(text))
-    return Reply(text.encode(), status)
+    error = {"filter": filter_error, "bind": bind_error}.get(verb)
+    return Reply(error(text)) if error and status != 413 else Reply(text.encode(), status)

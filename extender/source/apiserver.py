@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from extender.k8s.objects import Kind, Pod
@@ -26,7 +26,7 @@ from extender.source.rest import (
 from extender.source.watched_kinds import REQUIRED_KINDS, WATCHED_KINDS, mig_layouts
 
 _log = logging.getLogger(__name__)
-_NOTHING_NEWER = {Freshness.CURRENT, Freshness.AWAY}
+_NOTHING_NEWER = {Freshness.CURRENT, Freshness.UNREACHABLE}
 _POLL = 0.005  # seconds between checks of the reflectors
 _NOT_WAITING = 5.0  # seconds without waiting for a server that neither answered nor refused connections
 
@@ -76,10 +76,10 @@ class KubeSource:
 
     async def caught_up(self) -> bool:
         """See ``Source.caught_up``."""
-        if self._freshness() <= _NOTHING_NEWER:
+        if _freshness(self._required) <= _NOTHING_NEWER:
             return True
         started = time.monotonic()
-        while not (freshness := self._freshness()) <= _NOTHING_NEWER:
+        while not (freshness := _freshness(self._required)) <= _NOTHING_NEWER:
             now = time.monotonic()
             unresponsive = now < self._not_waiting_until and Freshness.BEHIND not in freshness
             if unresponsive or now - started >= self._rest.timeouts.catch_up:
@@ -105,7 +105,7 @@ class KubeSource:
 
     def lease(self, namespace: str, name: str, seconds: int) -> Lease:
         """See ``Source.lease``."""
-        return KubeLease(self._rest.exchange, namespace, name, seconds / 3)
+        return KubeLease(self._rest, namespace, name, seconds / 3)
 
     def limit_writes(self, write_deadline: Callable[[], float]) -> None:
         """See ``Source.limit_writes``."""
@@ -130,8 +130,9 @@ class KubeSource:
         """Where the configuration comes from, and the address."""
         return f"{self._name} at {self._rest.host}"
 
-    def _freshness(self) -> set[Freshness]:
-        return {reflector.connection.freshness() for reflector in self._required}
+
+def _freshness(reflectors: Iterable[Reflector]) -> set[Freshness]:
+    return {reflector.connection.freshness() for reflector in reflectors}
 
 
 def from_kubeconfig(path: Path, timeouts: Timeouts | None = None) -> KubeSource:
@@ -139,7 +140,6 @@ def from_kubeconfig(path: Path, timeouts: Timeouts | None = None) -> KubeSource:
     return KubeSource(RestClient(client_of_kubeconfig(path), timeouts), f"kubeconfig {path}")
 
 
-def in_cluster() -> KubeSource | None:
-    """The cluster in which this process runs as a pod, None outside a cluster. Raises ``Unavailable``."""
-    client = client_in_cluster()
-    return KubeSource(RestClient(client), "the cluster") if client else None
+def in_cluster() -> KubeSource:
+    """The cluster in which this process runs as a pod. Raises ``Unavailable``."""
+    return KubeSource(RestClient(client_in_cluster()), "the cluster")

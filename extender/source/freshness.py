@@ -12,43 +12,32 @@ from urllib3 import HTTPResponse
 
 from extender.source.interface import Interruption
 
-_SETTLING = 0.25  # seconds in which a reopened watch brings what was missed, at most
+_SETTLING = 0.25  # seconds at most until a reopened watch has delivered missed events
 _FRESH = 0.05  # seconds for which "no answer" is still valid
 
 
 class Freshness(Enum):
-    """How the delivered events relate to the API server, as far as we can tell without a request."""
+    """How current the delivered events are, as far as we can tell without a request."""
 
-    CURRENT = auto()
-    """The watch is open, and has been open long enough to bring what was missed."""
-    BEHIND = auto()
-    """The watch is not open, and the server answers: there may be newer events."""
-    AWAY = auto()
-    """The server did not answer a moment ago: nobody can get newer events."""
-    UNKNOWN = auto()
-    """The watch has broken, and we do not know yet whether the server answers."""
+    CURRENT = auto()  # the watch has been open long enough to deliver missed events
+    BEHIND = auto()  # the watch is not open, and the server answers: there may be newer events
+    UNREACHABLE = auto()  # the server did not answer a moment ago: no client can get newer events
+    UNKNOWN = auto()  # the watch broke, and we do not know yet whether the server answers
 
 
 class WatchConnection:
-    """What a reflector's thread has seen of the server. That thread writes it, any thread reads it.
-
-    Times are monotonic seconds.
-    """
+    """The connection of one reflector. Its thread writes, any thread reads. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self.received_at = -math.inf  # the last bytes
         self.answered = False  # whether the current attempt, or else the last one, got an answer
         self._refused = False  # whether the last answer was a refusal: then the server is reachable
         self._closed_at = -math.inf
-        self._settled_at: float | None = None  # when an open watch has brought what was missed
+        self._settled_at: float | None = None  # when an open watch has delivered missed events
         self._attempt_ended_at = -math.inf
         self._unanswered_at = -math.inf  # the end of the last attempt without any answer
         self._interruption: Interruption | None = None
         self._stream: HTTPResponse | None = None
-
-    def attempt_begins(self) -> None:
-        """The next request follows."""
-        self.answered = False
 
     def refused(self) -> None:
         """The server answered with an error status."""
@@ -88,7 +77,7 @@ class WatchConnection:
             return Freshness.CURRENT if now >= settled_at else Freshness.BEHIND
         if self.answered or self._refused:
             return Freshness.BEHIND
-        return Freshness.AWAY if now - self._unanswered_at < _FRESH else Freshness.UNKNOWN
+        return Freshness.UNREACHABLE if now - self._unanswered_at < _FRESH else Freshness.UNKNOWN
 
     @property
     def is_open(self) -> bool:

@@ -1,13 +1,4 @@
-"""The interface of where the cluster's state comes from and binds go: a live API server, or a snapshot.
-
-SourceError
-+-- Unavailable      cannot be used at all: no such file, no kubeconfig
-+-- BindError        the pod was not bound; the text can be shown in the pod's event
-    +-- BindConflict     it is already bound, is being deleted, or was recreated under its name
-    +-- PodNotFound      there is no such pod
-    +-- Unreachable      no answer came: the watch will show whether it is bound
-+-- LeaseError       the Lease was not read or written
-"""
+"""The interface of a source: an API server or a snapshot that delivers the cluster's state and binds pods."""
 
 from __future__ import annotations
 
@@ -28,15 +19,15 @@ class SourceError(Exception):
 
 
 class Unavailable(SourceError):
-    """The source cannot be used at all."""
+    """The source cannot be used at all: no such file, no kubeconfig."""
 
 
 class BindError(SourceError):
-    """The pod was not bound."""
+    """The pod was not bound. The text can be shown in the pod's event."""
 
 
 class BindConflict(BindError):
-    """The pod is already bound, is being deleted, or has another UID."""
+    """The pod is already bound, is being deleted, or was recreated under its name."""
 
 
 class PodNotFound(BindError):
@@ -44,11 +35,11 @@ class PodNotFound(BindError):
 
 
 class Unreachable(BindError):
-    """No answer came; the bind may have happened or not."""
+    """The API server did not answer. The watch will show whether the pod is bound."""
 
 
 class LeaseError(SourceError):
-    """The Lease was not read, or was not written as far as we know."""
+    """The Lease was not read, or may not have been written."""
 
 
 class Lease(Protocol):
@@ -73,13 +64,13 @@ class Interruption:
 
 
 class Source(Protocol):
-    """Delivers events to the state. ``Listed`` follows the first full list of a kind: it is synced."""
+    """Delivers events to the state. ``Listed`` follows each full list of a kind."""
 
     def start(self, apply: Apply) -> None:
         """Start to deliver events to ``apply``. Returns at once if they come from the network."""
 
     def follow_mig_layouts(self, namespace: str, name: str) -> None:
-        """Deliver the MIG manager's ConfigMap of this name, too, or ("") those that it writes itself.
+        """Also deliver the MIG manager's ConfigMap of this name, or for "" those that it writes itself.
 
         Call it before ``start``.
         """
@@ -97,10 +88,10 @@ class Source(Protocol):
         """The current versions of a node's pods, terminated ones included. Raises ``Unreachable``."""
 
     async def caught_up(self) -> bool:
-        """Whether everything has been delivered that can be known now. Tries to catch up for a moment.
+        """Whether all events up to now have been delivered. Waits for them for a moment.
 
-        True also if the API server does not answer: then nobody can bind anything either. False if it
-        answers, but the events since the connection broke have not been delivered yet.
+        True also if the API server does not answer: then nobody else can bind, either. False if it answers,
+        but the events since the connection broke have not been delivered yet.
         """
 
     def interruption(self) -> Interruption | None:
@@ -113,13 +104,10 @@ class Source(Protocol):
         """A Lease with this duration. Raises ``Unavailable`` if the source has no Leases."""
 
     def limit_writes(self, write_deadline: Callable[[], float]) -> None:
-        """Before each bind call ``write_deadline``, from any thread: the seconds that the bind may take.
-
-        0 forbids it.
-        """
+        """Call ``write_deadline`` before each bind, from any thread: its time limit in seconds, or 0."""
 
     def staleness(self) -> Mapping[Kind, float]:
-        """Seconds since the last bytes of each kind, infinite before the first; empty if it cannot get stale.
+        """Seconds since the last bytes of each kind, infinite before the first; empty for a snapshot.
 
         In a cluster where nothing changes, five minutes are normal.
         """

@@ -1,10 +1,9 @@
 """Leader election through one Lease. No I/O and no clock here.
 
 The rules are those of client-go (``k8s.io/client-go/tools/leaderelection``, v0.36), so the usual tools can
-read the Lease. Clocks of different machines are never compared: a candidate respects a holder for the lease
-duration from when it *observed* the record change; a leader stops after two thirds of the lease duration from
-when it *sent* its last renewal. So the old leader stops before a new one starts, if clocks run at about the
-same speed.
+read the Lease. Clocks of different machines are never compared. A candidate waits for the lease duration
+after it *observed* a change of the record. A leader stops if two thirds of that duration have passed since it
+*sent* its last renewal. So the old leader stops before a new one starts, if clocks run at similar speeds.
 """
 
 from __future__ import annotations
@@ -51,8 +50,7 @@ class Election:
         return not self._resigned and now < self._renewed_at + self._deadline
 
     def write_deadline(self, now: float) -> float:
-        """Seconds in which a leader's write must have arrived: until then nobody else leads. 0 if it does not
-        lead."""
+        """Seconds until another candidate may lead, so that a write must arrive sooner. 0 unless it leads."""
         return self._renewed_at + self._lease - now if self.holds_lease(now) else 0.0
 
     def observe(self, record: LeaseRecord, now: float) -> None:
@@ -61,8 +59,7 @@ class Election:
             self._observed, self._observed_at = record, now
 
     def record_to_write(self, now: float, timestamp: str) -> LeaseRecord | None:
-        """The record that acquires or renews the Lease; None while another candidate holds it, or after
-        ``resign``."""
+        """The record that acquires or renews the Lease. None while another holds it, or after ``resign``."""
         held = self._observed
         is_ours = held.holder == self.identity
         if self._resigned or (held.holder and not is_ours and now < self._observed_at + held.seconds):

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, TypeAlias
+from typing import Any
 
 from extender.source.interface import LeaseError
 from extender.source.leader_election import LeaseRecord
-from extender.source.rest import NO_ANSWER, Refused
-
-Exchange: TypeAlias = Callable[[str, str, float, object], object]
-"""Takes method, path, timeout in seconds and body (or None), and returns the answer. Raises ``Refused``,
-``NO_ANSWER`` and ``ValueError``."""
+from extender.source.rest import NO_ANSWER, Refused, RestClient
 
 _SPEC_FIELDS = {
     "holder": "holderIdentity",
@@ -27,11 +22,10 @@ _SPEC_FIELDS = {
 class KubeLease:
     """A ``Lease``. Fields that ``LeaseRecord`` does not have keep their values."""
 
-    def __init__(self, exchange: Exchange, namespace: str, name: str, timeout: float) -> None:
+    def __init__(self, rest: RestClient, namespace: str, name: str, timeout: float) -> None:
         """``timeout``: seconds for one request."""
-        self._exchange, self._name, self._timeout = exchange, name, timeout
+        self._rest, self._namespace, self._name, self._timeout = rest, namespace, name, timeout
         self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
-        self._namespace = namespace
         self._object: dict[str, Any] | None = None  # as last read or written, with its resource version
 
     def read(self) -> LeaseRecord:
@@ -63,7 +57,7 @@ class KubeLease:
 
     def _request(self, method: str, subpath: str, body: object = None) -> dict[str, Any]:
         try:
-            lease = self._exchange(method, self._path + subpath, self._timeout, body)
+            lease = self._rest.exchange(method, self._path + subpath, self._timeout, body)
         except (*NO_ANSWER, ValueError) as error:
             raise LeaseError(f"the API server did not answer: {error}") from error
         if not isinstance(lease, dict):

@@ -95,8 +95,8 @@ class Request:
 class ListWatch:
     """The protocol state of one kind.
 
-    Call ``next_request``, then pass on the answer: to ``page`` or ``chunk``, or to ``rejected`` for a status
-    other than 200. A broken connection needs no call. Events apply in the order in which they are returned.
+    Call ``next_request``, then pass the answer to ``page`` or ``chunk``, or any status but 200 to
+    ``rejected``. A broken connection needs no call. Events apply in the order in which they are returned.
     """
 
     def __init__(self, watched: WatchedKind) -> None:
@@ -169,9 +169,8 @@ class ListWatch:
             return page.metadata, page.items or []
         except ValidationError as error:
             if not all(len(e["loc"]) > 1 and e["loc"][0] == "items" for e in error.errors()):
-                raise ProtocolError(
-                    f"not a list of {self._watched.path}: {validation_problem(error)}"
-                ) from None
+                problem = validation_problem(error)
+                raise ProtocolError(f"not a list of {self._watched.path}: {problem}") from None
         raw = from_json(body)  # again, item by item: one broken item must not hide the others
         items = [manifest for item in raw["items"] if (manifest := self._parse_item(item))]
         return _Versioned.model_validate(raw).metadata, items
@@ -180,9 +179,8 @@ class ListWatch:
         try:
             return self._watched.manifest.model_validate(item)
         except ValidationError as error:
-            _log.warning(
-                "ignored a %s that cannot be parsed: %s", self._watched.kind, validation_problem(error)
-            )
+            problem = validation_problem(error)
+            _log.warning("ignored a %s that cannot be parsed: %s", self._watched.kind, problem)
             return None
 
     def _parse_line(self, line: bytes) -> list[Event]:
@@ -191,23 +189,17 @@ class ListWatch:
         except ValidationError as error:
             if error.error_count() == 1 and error.errors()[0]["type"] == "json_invalid":
                 return self._restart("the watch sent invalid JSON")
-            _log.warning(
-                "ignored a change of a %s that cannot be parsed: %s",
-                self._watched.kind,
-                validation_problem(error),
-            )
+            problem = validation_problem(error)
+            _log.warning("ignored a change of a %s that cannot be parsed: %s", self._watched.kind, problem)
             return []
         if isinstance(event, _Error):
             return self._restart(f"{event.object.code} {event.object.message}")
         if isinstance(event, _Bookmark):
             self._version = event.object.metadata.version
             return []
-        return [self._event_of(event)]
-
-    def _event_of(self, change: _Change[Any]) -> Event:
-        self._version = (change.object.metadata or {}).get("resourceVersion") or self._version
-        obj = change.object.record()
-        return Deleted(obj.kind, obj.key) if change.type == "DELETED" else Upserted(obj)
+        self._version = (event.object.metadata or {}).get("resourceVersion") or self._version
+        obj = event.object.record()
+        return [Deleted(obj.kind, obj.key) if event.type == "DELETED" else Upserted(obj)]
 
     def _restart(self, problem: str) -> list[Event]:
         # Mostly 410. client-go relists after other errors, too.

@@ -17,11 +17,6 @@ from extender.source.list_watch import ListWatch, ProtocolError
 from extender.source.rest import NO_ANSWER, Refused, RestClient
 from extender.source.watched_kinds import WATCHED_KINDS
 
-_BIND_ERRORS: dict[int, type[BindError]] = {
-    HTTPStatus.CONFLICT: BindConflict,
-    HTTPStatus.NOT_FOUND: PodNotFound,
-}
-
 
 class PodsApi:
     """Each call blocks its thread. ``write_deadline``: the seconds that a write may take from now."""
@@ -39,7 +34,7 @@ class PodsApi:
             "metadata": metadata | ({"uid": pod.uid} if pod.uid else {}),  # precondition: exactly this pod
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        # Checked in this thread, which may have started late.
+        # Here, because this thread may have started late.
         if (deadline := self.write_deadline()) <= 0:
             raise BindError("this replica of Stowage is no longer the leader")
         if (within := min(until - time.monotonic(), deadline)) <= 0:
@@ -78,6 +73,8 @@ def _path(pod: Pod) -> str:
 
 
 def _bind_error(status: int) -> type[BindError]:
-    # After a server error the write may have happened or not.
-    other = Unreachable if status >= HTTPStatus.INTERNAL_SERVER_ERROR else BindError
-    return _BIND_ERRORS.get(status, other)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:  # the write may have happened or not
+        return Unreachable
+    if status == HTTPStatus.CONFLICT:
+        return BindConflict
+    return PodNotFound if status == HTTPStatus.NOT_FOUND else BindError

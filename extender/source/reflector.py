@@ -1,4 +1,4 @@
-"""Lists and watches one kind of the API server in a thread of its own, and retries whatever fails.
+"""Lists and watches one kind of the API server in a thread of its own, and retries after every failure.
 
 ``list_watch`` decides which request comes next and what an answer means; this module sends the requests.
 """
@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
-from http import HTTPStatus
 
 from urllib3 import HTTPResponse
 
@@ -58,7 +57,8 @@ class Reflector:
     def stop(self) -> None:
         """Make the thread end, also during a read. Does not wait for it."""
         self._stopping.set()
-        self._interrupt()
+        self._waking.set()
+        self.connection.shut_down()
 
     def join(self, timeout: float) -> None:
         """Wait for the end of the thread, at most ``timeout`` seconds."""
@@ -68,7 +68,8 @@ class Reflector:
     def relist(self) -> int:
         """Start a new list at once, also during a read. Returns the argument for ``has_listed``."""
         self._relists_wanted += 1
-        self._interrupt()
+        self._waking.set()
+        self.connection.shut_down()
         return self._relists_wanted
 
     def has_listed(self, call: int) -> bool:
@@ -80,41 +81,36 @@ class Reflector:
         if self.connection.may_retry():
             self._waking.set()
 
-    def _interrupt(self) -> None:
-        self._waking.set()
-        self.connection.shut_down()
-
     def _run(self, apply: Apply) -> None:
         next_try = -math.inf
         while not self._stopping.is_set():
             is_early = time.monotonic() < next_try
             problem, ended_at = self._attempt(apply)
             if not (is_early and problem):  # a failed early retry changes neither the pauses nor the log
-                pause = self._pause(problem)
-                next_try = ended_at + pause
-                self._log_retry(problem, pause)
+                next_try = ended_at + self._pause(problem)
             self._waking.wait(max(next_try - time.monotonic(), 0.0))
             if not self._stopping.is_set():
                 self._waking.clear()
 
-    def _log_retry(self, problem: str, pause: float) -> None:
-        if problem and not self._stopping.is_set():
-            level = logging.INFO if problem == _RELIST or self._absent else logging.WARNING
-            _log.log(level, "%s: %s, next try in %.1f s", self._watched.resource, problem, pause)
-
     def _pause(self, problem: str) -> float:
+        """Seconds until the next attempt. Logs the problem, if there is one."""
+        now, relists = time.monotonic(), problem == _RELIST
         if self._absent:
-            return _ABSENT_PAUSE
-        now = time.monotonic()
-        if problem == _RELIST:
-            return self._backoff.before_relist(now)
-        return self._backoff.pause(now, clean=not problem)
+            pause = _ABSENT_PAUSE
+        elif relists:
+            pause = self._backoff.before_relist(now)
+        else:
+            pause = self._backoff.pause(now, clean=not problem)
+        if problem and not self._stopping.is_set():
+            level = logging.INFO if relists or self._absent else logging.WARNING
+            _log.log(level, "%s: %s, next try in %.1f s", self._watched.resource, problem, pause)
+        return pause
 
     def _attempt(self, apply: Apply) -> tuple[str, float]:
-        """Follow until the watch ends. Returns the problem, "" if the server ended it in time or ``relist``
-        did, and when it ended."""
+        """Follow until the watch ends. Returns the problem ("" if the server ended the watch in time, or
+        ``relist`` did), and when the watch ended."""
         self._absent = False
-        self.connection.attempt_begins()
+        self.connection.answered = False
         problem = self._follow(apply)
         ended_at = self.connection.attempt_ended()
         return problem if self._relists_begun == self._relists_wanted else "", ended_at
@@ -128,7 +124,7 @@ class Reflector:
             return "" if self._protocol.watching else _RELIST
         except Refused as refused:
             self.connection.refused()
-            self._absent = self._means_absent(refused)
+            self._absent = self._watched.is_absent(refused.status)
             return _RELIST if self._protocol.rejected(refused.status) else str(refused)
         except (*NO_ANSWER, ProtocolError) as error:
             self.connection.failed()
@@ -146,15 +142,12 @@ class Reflector:
             self._protocol.relist()
         return not self._protocol.watching
 
-    def _means_absent(self, refused: Refused) -> bool:
-        return self._watched.optional and refused.status in (HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN)
-
     def _list(self, apply: Apply) -> None:
         try:
             answer = self._send(self._protocol.next_request())
         except Refused as refused:
-            if self._means_absent(refused) and self.connection.received_at == -math.inf:
-                self._deliver([Listed(self.kind, frozenset())], apply)  # never instead of an earlier list
+            if self._watched.is_absent(refused.status) and self.connection.received_at == -math.inf:
+                self._deliver([Listed(self.kind, frozenset())], apply)  # only if nothing was listed before
             raise
         with closing(answer) as page:
             self.connection.answered = True
@@ -168,7 +161,7 @@ class Reflector:
             self._backoff.answered(time.monotonic())
             self._deliver([], apply)
             self.connection.opened()
-            # From here on relist shuts the stream down; the condition sees a call that came before.
+            # From here on ``relist`` ends the read. The condition notices a call that came before.
             while self._relists_begun == self._relists_wanted and self._protocol.watching:
                 if not (data := stream.read1(_CHUNK)):
                     break

@@ -8,7 +8,6 @@ versions after a 410 and reconnect without a pause.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -109,14 +108,10 @@ class RestClient:
             raise ConnectionError(str(error)) from error
         if response.status in (HTTPStatus.OK, HTTPStatus.CREATED):
             return response
-        with closing(response):
-            raise Refused(response.status, _message(response))
-
-
-def _message(response: HTTPResponse) -> str:
-    with suppress(*NO_ANSWER, ValueError, AttributeError):
-        return str(json.loads(response.read(1 << 16)).get("message") or response.reason)
-    return str(response.reason)
+        message = response.reason
+        with closing(response), suppress(*NO_ANSWER, ValueError, AttributeError):
+            message = json.loads(response.read(1 << 16)).get("message") or message
+        raise Refused(response.status, str(message))
 
 
 def client_of_kubeconfig(path: Path) -> ApiClient:
@@ -129,10 +124,8 @@ def client_of_kubeconfig(path: Path) -> ApiClient:
     return _client(configuration)
 
 
-def client_in_cluster() -> ApiClient | None:
-    """A client with the pod's service account, None outside a cluster. Raises ``Unavailable``."""
-    if not os.environ.get("KUBERNETES_SERVICE_HOST"):
-        return None
+def client_in_cluster() -> ApiClient:
+    """A client with the pod's service account. Raises ``Unavailable``."""
     configuration = Configuration()
     try:
         load_incluster_config(configuration)  # type: ignore[no-untyped-call]

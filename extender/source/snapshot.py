@@ -17,16 +17,7 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from extender.k8s.objects import (
-    Event,
-    Kind,
-    KoordinatorDevice,
-    Listed,
-    MigLayouts,
-    Node,
-    Pod,
-    Upserted,
-)
+from extender.k8s.objects import Event, Kind, KoordinatorDevice, Listed, MigLayouts, Node, Pod, Upserted
 from extender.k8s.resource_api.objects import DeviceClass, Record, ResourceClaim, ResourceSlice
 from extender.source.interface import Apply, BindConflict, BindError, Lease, Unavailable
 from extender.source.watched_kinds import MANIFESTS, WATCHED_KINDS
@@ -89,7 +80,7 @@ class Snapshot:
 
 
 def read(paths: Iterable[Path]) -> Snapshot:
-    """The objects of all files together. Raises ``Unavailable`` with the file and the problem."""
+    """The objects of all files. Raises ``Unavailable`` with the file and the problem."""
     snapshot = Snapshot()
     for path in paths:
         try:
@@ -119,11 +110,10 @@ def parse_pod(text: str, name: str) -> Pod:
 
 
 class SnapshotSource:
-    """A cluster in memory, which only binds change."""
+    """A cluster in memory that only binds change."""
 
     def __init__(self, snapshot: Snapshot, name: str) -> None:
-        self._snapshot = snapshot
-        self._name = name
+        self._snapshot, self._name = snapshot, name
         self._apply: Apply = lambda events: None
 
     def start(self, apply: Apply) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from http import HTTPStatus
 from typing import TypeAlias
 
 from extender.k8s.device_manifests import (
@@ -35,9 +37,9 @@ Manifest: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class WatchedKind:
-    """A kind, the path of its list in the API, the model that parses one object, and which objects to list.
+    """A kind: the path of its list in the API, the model that parses one object, and how to list it.
 
-    ``optional``: 404 and 403 count as an empty list, for not every cluster serves this kind.
+    ``optional``: 404 and 403 count as an empty list, because not every cluster serves this kind.
     ``awaited``: the service is not ready before the first list.
     ``selector``: query parameters.
     """
@@ -54,19 +56,20 @@ class WatchedKind:
         """The plural name in the API, such as ``pods``."""
         return self.path.rpartition("/")[2]
 
+    def is_absent(self, status: int) -> bool:
+        """Whether an answer with this status means that the cluster does not serve the kind."""
+        return self.optional and status in (HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN)
+
 
 _DRA = "/apis/resource.k8s.io/v1"
 _KOORDINATOR = "/apis/scheduling.koordinator.sh/v1alpha1"
+_dra_kind = partial(WatchedKind, optional=True, awaited=True)
 _ROWS = (
     WatchedKind("Node", "/api/v1/nodes", NodeManifest, awaited=True),
     WatchedKind("Pod", "/api/v1/pods", PodManifest, awaited=True),
-    WatchedKind("DeviceClass", f"{_DRA}/deviceclasses", DeviceClassManifest, optional=True, awaited=True),
-    WatchedKind(
-        "ResourceSlice", f"{_DRA}/resourceslices", ResourceSliceManifest, optional=True, awaited=True
-    ),
-    WatchedKind(
-        "ResourceClaim", f"{_DRA}/resourceclaims", ResourceClaimManifest, optional=True, awaited=True
-    ),
+    _dra_kind("DeviceClass", f"{_DRA}/deviceclasses", DeviceClassManifest),
+    _dra_kind("ResourceSlice", f"{_DRA}/resourceslices", ResourceSliceManifest),
+    _dra_kind("ResourceClaim", f"{_DRA}/resourceclaims", ResourceClaimManifest),
     WatchedKind("Device", f"{_KOORDINATOR}/devices", KoordinatorDeviceManifest, optional=True),
 )
 WATCHED_KINDS: Mapping[Kind, WatchedKind] = {row.kind: row for row in _ROWS}

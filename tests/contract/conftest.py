@@ -51,13 +51,8 @@ class Stowage:
         return await self._answer("preempt", message)
 
     async def bind(self, pod: dict[str, Any], node: str) -> bytes:
-        meta = pod["metadata"]
-        message = {
-            "PodName": meta["name"],
-            "PodNamespace": meta["namespace"],
-            "PodUID": meta["uid"],
-            "Node": node,
-        }
+        name, namespace, uid = (pod["metadata"][key] for key in ("name", "namespace", "uid"))
+        message = {"PodName": name, "PodNamespace": namespace, "PodUID": uid, "Node": node}
         return await self._answer("bind", message)
 
     async def metric(self, sample: str) -> float:
@@ -67,7 +62,7 @@ class Stowage:
 
     async def _answer(self, verb: str, message: object) -> bytes:
         response = await self.post(verb, message)
-        await asyncio.sleep(0)  # as a socket would, give what follows a reply its turn
+        await asyncio.sleep(0)  # a socket, too, would let other tasks run after a reply
         assert response.status_code == 200, response.text
         assert response.headers["content-type"] == "application/json"
         assert int(response.headers["content-length"]) == len(response.content)
@@ -83,8 +78,8 @@ async def start() -> AsyncIterator[Start]:
     async with AsyncExitStack() as stack:
 
         async def starting(*objects: Node | Pod, ready: bool = True, **settings: Any) -> Stowage:
-            nodes = {one.key: one for one in objects if isinstance(one, Node)}
-            pods = {one.key: one for one in objects if isinstance(one, Pod)}
+            nodes = {node.key: node for node in objects if isinstance(node, Node)}
+            pods = {pod.key: pod for pod in objects if isinstance(pod, Pod)}
             service = Service(Settings(**settings), SnapshotSource(Snapshot(nodes, pods), "test"), "1.2.3")
             if ready:
                 await service.start()

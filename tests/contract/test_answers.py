@@ -93,11 +93,11 @@ async def test_prioritize_gives_integers_and_ten_only_to_the_best(start: Start) 
 async def test_equal_nodes_are_ordered_the_same_way_each_time(start: Start) -> None:
     stowage = await start(*(make_node(f"n{i}") for i in range(20)))
     names = [f"n{i}" for i in range(20)]
-    scores = {one["Host"]: one["Score"] for one in json.loads(await stowage.prioritize(manifest(), names))}
-    turned = {
-        one["Host"]: one["Score"] for one in json.loads(await stowage.prioritize(manifest(), names[::-1]))
-    }
-    assert scores == turned
+    scores, reversed_scores = [
+        {host["Host"]: host["Score"] for host in json.loads(await stowage.prioritize(manifest(), order))}
+        for order in (names, names[::-1])
+    ]
+    assert scores == reversed_scores
     assert sorted(scores.values())[-2:] == [9, 10]
 
 
@@ -112,29 +112,20 @@ VICTIMS = (
 
 
 @pytest.mark.parametrize(
-    "message",
+    ("field", "pods"),
     [
-        {
-            "NodeNameToVictims": None,
-            "NodeNameToMetaVictims": {
-                "a": {"Pods": [{"UID": "uid-small"}, {"UID": "uid-large"}], "NumPDBViolations": 1}
-            },
-        },
-        {
-            "NodeNameToVictims": {
-                "a": {
-                    "Pods": [{"metadata": {"uid": "uid-small"}}, {"metadata": {"uid": "uid-large"}}],
-                    "NumPDBViolations": 1,
-                }
-            },
-            "NodeNameToMetaVictims": None,
-        },
+        ("NodeNameToMetaVictims", [{"UID": "uid-small"}, {"UID": "uid-large"}]),
+        ("NodeNameToVictims", [{"metadata": {"uid": "uid-small"}}, {"metadata": {"uid": "uid-large"}}]),
     ],
     ids=["names", "whole pods"],
 )
-async def test_preempt_answers_in_short_form_highest_priority_first(start: Start, message: object) -> None:
+async def test_preempt_answers_in_short_form_highest_priority_first(
+    start: Start, field: str, pods: list[object]
+) -> None:
     stowage = await start(*VICTIMS)
-    assert (await stowage.post("preempt", {"Pod": PREEMPTOR} | message)).content == (
+    message = {"Pod": PREEMPTOR, "NodeNameToVictims": None, "NodeNameToMetaVictims": None}
+    message[field] = {"a": {"Pods": pods, "NumPDBViolations": 1}}
+    assert (await stowage.post("preempt", message)).content == (
         b'{"NodeNameToMetaVictims":{"a":{"Pods":[{"UID":"uid-large"},{"UID":"uid-small"}],"NumPDBViolations":1}}}'
     )
 

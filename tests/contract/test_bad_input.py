@@ -37,19 +37,7 @@ async def send(stowage: Stowage, verb: str, body: Any, headers: dict[str, str] =
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
 @pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"{",
-        GOOD[:-1],
-        GOOD[: len(GOOD) // 2],
-        b"\xff\xfe",
-        b"[]",
-        b"7",
-        b'"pod"',
-        b"null",
-        b"[" * 10_000,
-    ],
+    "body", [b"", b"{", GOOD[:-1], GOOD[:150], b"\xff\xfe", b"[]", b"7", b'"pod"', b"null", b"[" * 10_000]
 )
 async def test_a_body_that_is_not_a_message(stowage: Stowage, verb: str, body: bytes) -> None:
     error = await send(stowage, verb, body)
@@ -151,10 +139,8 @@ async def test_an_internal_error_is_contained(
         reply = json.loads(await stowage.filter(manifest(), ["a"]))
         assert reply["Error"] == "internal error (KeyError), see the log of Stowage"
         response = await stowage.post("prioritize", {"Pod": manifest(), "Nodes": None, "NodeNames": ["a"]})
-        assert (response.status_code, response.text) == (
-            500,
-            "internal error (KeyError), see the log of Stowage",
-        )
+        assert response.status_code == 500
+        assert response.text == "internal error (KeyError), see the log of Stowage"
     assert await stowage.metric('stowage_verb_results_total{result="internal_error",verb="prioritize"}') == 1
     assert "filter failed" in caplog.text
     assert json.loads(await stowage.filter(manifest(), ["a"]))["NodeNames"] == ["a"]

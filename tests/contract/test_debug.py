@@ -87,9 +87,9 @@ async def test_the_last_decisions_about_a_pod(start: Start) -> None:
     pod = manifest("new", 4)
     await stowage.filter(pod, ["a", "b", "mig", "gone"])
     await stowage.prioritize(pod, ["a"])
-    story = await get(stowage, "/debug/pods/default/new")
-    assert [decision["verb"] for decision in story["decisions"]] == ["prioritize", "filter"]
-    scored, filtered = story["decisions"]
+    report = await get(stowage, "/debug/pods/default/new")
+    assert [decision["verb"] for decision in report["decisions"]] == ["prioritize", "filter"]
+    scored, filtered = report["decisions"]
     assert scored["explanation"]["best"][0]["score"] == 10
     assert filtered["answer"] == "1 of 4 nodes fit"
     explanation = filtered["explanation"]
@@ -109,10 +109,10 @@ async def test_the_last_decisions_about_a_pod(start: Start) -> None:
     }
     assert refusals[Reason.UNKNOWN_NODE.text]["nearest"] == "gone"
     await stowage.bind(pod, "a")
-    story = await get(stowage, "/debug/pods/default/new")
-    assert story["node"] == "a"
-    assert story["decisions"][0]["answer"] == "bound to a"
-    assert story["now"] is None
+    report = await get(stowage, "/debug/pods/default/new")
+    assert report["node"] == "a"
+    assert report["decisions"][0]["answer"] == "bound to a"
+    assert report["now"] is None
 
 
 async def test_numbers_are_those_of_the_decision(start: Start) -> None:
@@ -121,19 +121,19 @@ async def test_numbers_are_those_of_the_decision(start: Start) -> None:
     )
     await stowage.filter(manifest("new", 2), ["a"])
     await stowage.bind(manifest("more"), "a")
-    story = await get(stowage, "/debug/pods/default/new")
-    then = story["decisions"][0]["explanation"]["refusals"][0]["lacks"]
-    now = story["now"]["refusals"][0]["lacks"]
+    report = await get(stowage, "/debug/pods/default/new")
+    then = report["decisions"][0]["explanation"]["refusals"][0]["lacks"]
+    now = report["now"]["refusals"][0]["lacks"]
     assert [then[0]["free"], now[0]["free"]] == [1, 0]
 
 
 async def test_a_pod_that_was_never_asked_about_is_answered_live(start: Start) -> None:
     stowage = await start(*CLUSTER, make_pod("waits", 9))
-    story = await get(stowage, "/debug/pods/default/waits")
-    assert story["decisions"] == []
-    assert "has not asked about this pod" in story["note"]
-    assert story["now"]["fits"] == 0
-    assert {one["reason"] for one in story["now"]["refusals"]} == {
+    report = await get(stowage, "/debug/pods/default/waits")
+    assert report["decisions"] == []
+    assert "has not asked about this pod" in report["note"]
+    assert report["now"]["fits"] == 0
+    assert {one["reason"] for one in report["now"]["refusals"]} == {
         Reason.TOO_FEW_GPUS.text,
         Reason.NO_SUCH_RESOURCE.text,
     }
@@ -145,16 +145,16 @@ async def test_a_pod_that_is_created_again_has_no_decisions(start: Start) -> Non
     await stowage.prioritize(
         manifest("new", metadata={"name": "new", "namespace": "default", "uid": "2"}), ["a"]
     )
-    story = await get(stowage, "/debug/pods/default/new")
-    assert [decision["verb"] for decision in story["decisions"]] == ["prioritize"]
+    report = await get(stowage, "/debug/pods/default/new")
+    assert [decision["verb"] for decision in report["decisions"]] == ["prioritize"]
 
 
 async def test_decisions_about_another_pod_of_the_same_name_are_not_shown(start: Start) -> None:
     stowage = await start(*CLUSTER, make_pod("new", 9, uid="2"))
     await stowage.filter(manifest("new", metadata={"name": "new", "namespace": "default", "uid": "1"}), ["a"])
-    story = await get(stowage, "/debug/pods/default/new")
-    assert story["decisions"] == []
-    assert "has not asked about this pod" in story["note"]
+    report = await get(stowage, "/debug/pods/default/new")
+    assert report["decisions"] == []
+    assert "has not asked about this pod" in report["note"]
 
 
 @pytest.mark.parametrize("kept", [0, 2])

@@ -92,27 +92,18 @@ async def test_a_hostile_manifest_is_a_short_error(start: Start, body: str) -> N
     assert len(response.json()["detail"]) <= PROBLEM
 
 
+MODELS = ",".join(f"m{number}" for number in range(9999))
+PROFILES = {f"nvidia.com/mig-{number}g.{'1' * 200}gb": 1 for number in range(1500)}
+
+
 @pytest.mark.parametrize(
     "pod",
     [
         manifest("n" * 100_000, kind="Pod"),
         manifest(gpus="9" * 200_000, kind="Pod"),
         manifest(kind="Pod", metadata={"name": "a", "annotations": {"stowage.dev/nvlink": "x" * 200_000}}),
-        manifest(
-            kind="Pod",
-            metadata={
-                "name": "a",
-                "annotations": {"stowage.dev/gpu-models": ",".join(f"m{i}" for i in range(9999))},
-            },
-        ),
-        manifest(
-            kind="Pod",
-            spec={
-                "containers": [
-                    {"resources": {"limits": {f"nvidia.com/mig-{i}g.{'1' * 200}gb": 1 for i in range(1500)}}}
-                ]
-            },
-        ),
+        manifest(kind="Pod", metadata={"name": "a", "annotations": {"stowage.dev/gpu-models": MODELS}}),
+        manifest(kind="Pod", spec={"containers": [{"resources": {"limits": PROFILES}}]}),
     ],
     ids=["name", "quantity", "annotation", "models", "resources"],
 )
@@ -136,7 +127,7 @@ AFFINITY = {
 }
 
 
-def ruled(**spec: Any) -> dict[str, Any]:
+def pod_with(**spec: Any) -> dict[str, Any]:
     pod = manifest("what-if", 4, kind="Pod")
     return pod | {"spec": pod["spec"] | spec}
 
@@ -155,14 +146,13 @@ async def test_explain_follows_the_rules_that_kube_scheduler_checks_itself(
     start: Start, spec: dict[str, Any], passed_over: dict[str, int]
 ) -> None:
     stowage = await start(*CLUSTER, make_node("west", 4, labels={"zone": "west"}), TAINTED)
-    pod = ruled(**spec)
-    told = (await stowage.http.post("/debug/explain", json=pod)).json()
-    assert told["passed_over"] == passed_over
-    assert told["nodes"] == 5 - sum(passed_over.values())
-    assert "tainted" not in {option["node"] for option in told["best"]} or not passed_over
-    waiting = PodManifest.model_validate(
-        pod | {"metadata": {"name": "waits", "namespace": "default"}}
-    ).record()
+    pod = pod_with(**spec)
+    answer = (await stowage.http.post("/debug/explain", json=pod)).json()
+    assert answer["passed_over"] == passed_over
+    assert answer["nodes"] == 5 - sum(passed_over.values())
+    assert "tainted" not in {option["node"] for option in answer["best"]} or not passed_over
+    pod["metadata"] = {"name": "waits", "namespace": "default"}
+    waiting = PodManifest.model_validate(pod).record()
     stowage.service.engine.apply([Upserted(waiting)])  # as the watch delivers it
     assert (await get(stowage, "/debug/pods/default/waits"))["now"]["passed_over"] == passed_over
 
@@ -173,52 +163,42 @@ async def test_rules_that_are_too_large_admit_no_node_and_say_so(start: Start) -
     values = [str(number) for number in range(SELECTOR_ITEMS + 1)]
     large = {"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": values}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term, large]}}
-    told = (await stowage.http.post("/debug/explain", json=ruled(affinity={"nodeAffinity": required}))).json()
-    assert (told["nodes"], told["fits"]) == (0, 0)
-    assert told["passed_over"] == {"node affinity is too large to be read": 3}
+    pod = pod_with(affinity={"nodeAffinity": required})
+    answer = (await stowage.http.post("/debug/explain", json=pod)).json()
+    assert (answer["nodes"], answer["fits"]) == (0, 0)
+    assert answer["passed_over"] == {"node affinity is too large to be read": 3}
 
 
 async def test_long_rules_let_other_tasks_run(start: Start) -> None:
     stowage = await start(*(make_node(f"n{i:04}") for i in range(1000)))
     tolerations = [{"key": f"k{number}", "value": "v"} for number in range(SELECTOR_ITEMS)]
-    body = ruled(tolerations=tolerations, affinity=AFFINITY)
-    asking = asyncio.create_task(stowage.http.post("/debug/explain", json=body))
+    body = pod_with(tolerations=tolerations, affinity=AFFINITY)
+    explaining = asyncio.create_task(stowage.http.post("/debug/explain", json=body))
     turns = 0
-    while not asking.done():
+    while not explaining.done():
         await asyncio.sleep(0)
         turns += 1
-    assert (await asking).json()["passed_over"] == {"node affinity does not match": 1000}
+    assert (await explaining).json()["passed_over"] == {"node affinity does not match": 1000}
     assert turns >= 1000 // 100
 
 
 async def test_a_node_that_goes_while_others_are_compared_does_no_harm(start: Start) -> None:
     stowage = await start(*(make_node(f"n{i:04}") for i in range(200)))
-    asking = asyncio.create_task(stowage.http.post("/debug/explain", json=ruled()))
+    explaining = asyncio.create_task(stowage.http.post("/debug/explain", json=pod_with()))
     for _ in range(4):
         await asyncio.sleep(0)
     stowage.service.engine.apply([Deleted("Node", f"n{i:04}") for i in range(150)])
-    told = (await asking).json()
-    assert told["fits"] == 50
+    answer = (await explaining).json()
+    assert answer["fits"] == 50
 
 
 async def test_a_claim_that_no_node_can_satisfy_fits_nowhere(start: Start) -> None:
     stowage = await start(make_node("a"), make_node("b"))
-    one = {"name": "r", "exactly": {"deviceClassName": "gpu", "count": 16}}
-    stowage.service.engine.apply(
-        [
-            Upserted(parse_class("gpu", {})),
-            Upserted(parse_slice("s", spec(gpu(0), gpu(1), node="a"))),
-            Upserted(parse_claim("default", "many", {"devices": {"requests": [one]}}, None)),
-            Upserted(
-                parse_claim(
-                    "default",
-                    "few",
-                    {"devices": {"requests": [one | {"exactly": {"deviceClassName": "gpu"}}]}},
-                    None,
-                )
-            ),
-        ]
-    )
+    objects = [parse_class("gpu", {}), parse_slice("s", spec(gpu(0), gpu(1), node="a"))]
+    for name, count in (("many", {"count": 16}), ("few", {})):
+        request = {"name": "r", "exactly": {"deviceClassName": "gpu", **count}}
+        objects.append(parse_claim("default", name, {"devices": {"requests": [request]}}, None))
+    stowage.service.engine.apply([Upserted(obj) for obj in objects])
     pod = manifest("what-if", 0, kind="Pod")
     answers = {}
     for name in ("many", "few"):

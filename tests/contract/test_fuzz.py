@@ -145,13 +145,7 @@ def test_every_answer_can_be_parsed(caller: Caller, verb: Verb, data: st.DataObj
         assert response.status_code == 400
         return
     reply = json.loads(response.content, parse_constant=pytest.fail)
-    check = {
-        "filter": check_filter,
-        "prioritize": check_priorities,
-        "preempt": check_preempt,
-        "bind": check_bind,
-    }
-    check[verb](reply)
+    CHECKS[verb](reply)
 
 
 def check_filter(reply: Any) -> None:
@@ -173,6 +167,9 @@ def check_preempt(reply: Any) -> None:
 def check_bind(reply: Any) -> None:
     assert list(reply) == ["Error"]
     assert isinstance(reply["Error"], str)
+
+
+CHECKS = dict(zip(VERBS, (check_filter, check_priorities, check_preempt, check_bind), strict=True))
 
 
 ROUTES = [

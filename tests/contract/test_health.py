@@ -10,7 +10,7 @@ import pytest
 
 from extender.k8s.objects import Listed
 from extender.protocol.messages import VERBS
-from extender.server.app import create_app, create_debug_app
+from extender.server.app import create_app
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
@@ -78,14 +78,9 @@ async def test_metrics_count_verbs_and_reasons(start: Start) -> None:
     await stowage.prioritize(manifest(gpus=1), ["a", "b"])
     await stowage.preempt(manifest(gpus=1), {})
     await stowage.bind(manifest(), "a")
-    for verb, result in [
-        ("filter", "fits"),
-        ("filter", "nothing_fits"),
-        ("filter", "refused"),
-        ("prioritize", "scored"),
-        ("preempt", "no_victims"),
-        ("bind", "refused"),
-    ]:
+    filtered = [("filter", result) for result in ("fits", "nothing_fits", "refused")]
+    others = [("prioritize", "scored"), ("preempt", "no_victims"), ("bind", "refused")]
+    for verb, result in filtered + others:
         assert await stowage.metric(f'stowage_verb_results_total{{result="{result}",verb="{verb}"}}') == 1
     assert await stowage.metric('stowage_verb_seconds_count{verb="filter"}') == 3
     assert await stowage.metric('stowage_unschedulable_total{reason="not enough free GPUs"}') == 1
@@ -114,9 +109,8 @@ async def test_metrics_show_the_fleet_in_sums(start: Start) -> None:
     assert await stowage.metric("stowage_nodes") == 2
     assert await stowage.metric("stowage_pods") == 1
     assert await stowage.metric('stowage_synced{resource="pods"}') == 1
-    model = re.search(
-        r'stowage_gpus_installed\{model="(.*H100.*)"\}', (await stowage.http.get("/metrics")).text
-    )
+    text = (await stowage.http.get("/metrics")).text
+    model = re.search(r'stowage_gpus_installed\{model="(.*H100.*)"\}', text)
     assert model
     gauges = [
         await stowage.metric(f'stowage_gpus_{name}{{model="{model[1]}"}}')
@@ -136,10 +130,10 @@ async def test_metrics_have_our_prefix_and_none_names_a_node(start: Start) -> No
 
 async def test_with_a_debug_port_the_main_port_has_no_metrics() -> None:
     service = Service(Settings(), SnapshotSource(Snapshot(), "test"), "1.2.3")
-    main = httpx.AsyncClient(
-        transport=httpx.ASGITransport(create_app(service, debug=False)), base_url="http://m"
+    main, debug = (
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://stowage")
+        for app in (create_app(service, debug=False), create_app(service, verbs=False))
     )
-    debug = httpx.AsyncClient(transport=httpx.ASGITransport(create_debug_app(service)), base_url="http://d")
     async with main, debug:
         paths = ("/metrics", "/healthz", "/version")
         assert [(await main.get(path)).status_code for path in paths] == [404, 200, 200]

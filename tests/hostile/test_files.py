@@ -11,7 +11,7 @@ from contextlib import suppress
 import httpx
 import pytest
 
-from extender.data import CLUSTER
+from extender.demo.bundle import CLUSTER
 from extender.untrusted.limits import EXPLAIN_BODY
 from tests.extender.server.test_run import Process
 from tests.hostile.cluster import SAID, usual_pod

@@ -8,7 +8,7 @@ import pytest
 
 from extender.cli import main as cli
 from extender.cli.explain import render
-from extender.data import CLUSTER
+from extender.demo.bundle import CLUSTER
 from extender.explain.pod import explain
 from tests.extender import apiserver
 from tests.extender.apiserver import DEVICES

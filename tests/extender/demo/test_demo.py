@@ -16,10 +16,11 @@ from http.client import HTTPConnection
 import pytest
 
 from extender.cluster.state import State
-from extender.data import CLUSTER
 from extender.demo import bundle, report
+from extender.demo.bundle import CLUSTER
 from extender.demo.child_service import DemoError, free_port
-from extender.demo.pods import GPU, stream
+from extender.demo.nodes import GPU
+from extender.demo.pods import stream
 from extender.demo.scheduler import (
     DEFAULT,
     PACKING,
@@ -47,7 +48,7 @@ def pod(gpus: int = 0, **selector: str) -> PodInfo:
 
 
 class Scripted:
-    """An extender that answers as it was told, and remembers what it was asked."""
+    """An extender with fixed scores that records its calls."""
 
     weight = 200
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from extender.data import CLUSTER
+from extender.demo.bundle import CLUSTER
 from extender.server import run as serve
 
 READY_SECONDS = 120

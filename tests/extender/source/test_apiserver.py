@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,6 +17,7 @@ import pytest
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.config import ConfigException
 
+from extender.cli.source_args import source_of as source_of_arguments
 from extender.k8s.objects import Pod
 from extender.source.apiserver import KubeSource, from_kubeconfig, in_cluster
 from extender.source.interface import BindConflict, BindError, PodNotFound, Unavailable, Unreachable
@@ -174,7 +176,8 @@ def test_a_missing_kubeconfig(tmp_path: Path) -> None:
 
 def test_in_and_outside_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    assert in_cluster() is None
+    args = Namespace(snapshot=None, kubeconfig=None)
+    assert source_of_arguments(args).describe().startswith("the bundled example")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
     with pytest.raises(Unavailable, match="service account of the pod: "):

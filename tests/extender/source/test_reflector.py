@@ -186,7 +186,7 @@ def test_a_restarted_server_that_has_the_version_is_not_relisted(api: ApiServer,
     eventually(lambda: mirror.lists["Pod"] == 1)
     api.stop()
     api.put(pod("p1"))
-    time.sleep(0.1)  # some tries find nobody there
+    time.sleep(0.1)  # the first attempts fail
     assert caught_up(api, mirror) is False
     assert mirror.objects.keys() == {"ml/p0"}  # the last known state stays
     api.start()
@@ -291,7 +291,7 @@ def test_relist_works_at_any_time(api: ApiServer, follow: Any) -> None:
     pods = source._pod_reflector
     for number in range(100):
         with api.changed:
-            api.pods.put(pod(f"p{number}"))  # nobody who watches is told
+            api.pods.put(pod(f"p{number}"))  # no watch delivers it
         call = pods.relist()
         if number % 2:
             time.sleep(number / 10_000)
@@ -370,7 +370,7 @@ def test_a_watch_that_ended_by_itself_is_reopened_at_once_unless_it_was_brief() 
 def test_the_first_relist_in_a_minute_has_no_pause() -> None:
     backoff = Backoff(lambda: 1.0)
     for _ in range(3):
-        backoff.pause(0.0, clean=False)  # a server that was away, say, and has forgotten our version
+        backoff.pause(0.0, clean=False)  # a server that restarted and no longer has our version
     assert backoff.before_relist(10.0) == 0
     assert [backoff.before_relist(11.0), backoff.before_relist(70.0)] == [8, 16]
     assert backoff.before_relist(130.0) == 0

@@ -1,0 +1,97 @@
+"""``stowage demo``: compares Stowage with kube-scheduler's default spreading on the bundled cluster.
+
+The same pods are placed twice on the same nodes: by kube-scheduler's default scores, in memory, and with the
+real service as its extender, over HTTP.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from extender.demo import report
+from extender.demo.bundle import CLUSTER
+from extender.demo.child_service import ChildService, DemoError, serving
+from extender.demo.pods import stream
+from extender.demo.scheduler import DEFAULT, PACKING, NodeInfo, PodInfo, Scheduler, read_cluster, read_pod
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_INTERRUPTED = 130  # the exit code that shells report after Ctrl-C
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Add ``demo`` to the command line."""
+    parser = subparsers.add_parser(
+        "demo",
+        description="Serve an example cluster, place a few hundred pods on it as kube-scheduler would, and "
+        "compare with kube-scheduler's default spreading of the same pods.",
+    )
+    parser.add_argument("--exit", action="store_true", help="exit at the end instead of serving until Ctrl-C")
+    parser.add_argument("--host", default="127.0.0.1", help="address to serve on (%(default)s)")
+    text = "port to serve on, or any free port if it is in use (%(default)s)"
+    parser.add_argument("--port", type=int, default=8080, help=text)
+    text = "random seed for the order of the pods (%(default)s)"
+    parser.add_argument("--seed", type=int, default=1, help=text)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the demo, and return the exit code."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)  # like Ctrl-C, so that the child ends, too
+    try:
+        with serving(CLUSTER, args.host, args.port) as service:
+            _compare(service, args)
+            if not args.exit:
+                _serve_until_interrupted(service)
+    except DemoError as error:
+        print(f"stowage demo: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    return 0
+
+
+def _compare(service: ChildService, args: argparse.Namespace) -> None:
+    nodes, pending = _read_bundled_cluster()
+    pods = pending + [read_pod(manifest) for manifest in stream(args.seed)]
+    _print(f"Stowage demo: {report.fleet(nodes)}")
+    _print(f"{len(pods)} pods arrive, in the order of seed {args.seed}\n")
+    in_use = f" (port {args.port} is in use)" if args.port not in (0, service.port) else ""
+    _print(f"Starting the service at {service.url}{in_use}\nThe first start compiles for 10 to 20 s ...")
+    started = time.monotonic()
+    service.wait_until_ready()
+    _print(f"Ready after {time.monotonic() - started:.1f} s")
+    default = Scheduler(nodes, profile=DEFAULT, seed=args.seed)
+    for pod in pods:
+        default.schedule(pod)
+    packed = Scheduler(_read_bundled_cluster()[0], profile=PACKING, seed=args.seed, extender=service)
+    started = time.monotonic()
+    for pod in report.progress(pods, "Scheduling"):
+        packed.schedule(pod)
+    _print(f"Scheduled over HTTP in {time.monotonic() - started:.1f} s\nMedian call: {service.medians()}\n")
+    _print("The same pods, in the same order, on the same nodes:\n")
+    _print(report.table(report.measure(default), report.measure(packed)))
+    _print(f"\n{report.waiting(packed)}")
+
+
+def _read_bundled_cluster() -> tuple[list[NodeInfo], list[PodInfo]]:
+    return read_cluster(json.loads(CLUSTER.read_text(encoding="utf-8"))["items"])
+
+
+def _serve_until_interrupted(service: ChildService) -> None:
+    try:
+        _print(f"\nThe service still runs, {service.url}/debug/nodes shows the nodes\nCtrl-C stops it.")
+        service.wait()
+    except KeyboardInterrupt:
+        _print("\nStopped.")
+
+
+def _print(text: str) -> None:
+    print(text, flush=True)

@@ -19,7 +19,7 @@ from packing.model.request import Request, Shares, whole_gpus
 
 _CHANGED = "its annotations have changed since it was bound"
 _ALTERNATIVES = 2
-"""Shares of one pod, none of which covers another. More are counted as one that covers them all."""
+"""Shares of one pod; no share covers another. Beyond this number, one share that covers them all counts."""
 _amounts = attrgetter("count", "compute_milli", "memory_mib", "memory_milli")
 """All of a share but its resource."""
 

@@ -55,7 +55,7 @@ class GuardedPolicy:
         self.chosen, self._policies = policy, (policy, fallback)
 
     def cost(self, fleet: Fleet, request: Request) -> Floats:
-        """Finite wherever the request fits."""
+        """Finite on every node where the request fits."""
         fits = reasons_for(fleet, request) == Reason.FITS
         for policy in self._policies:
             with self.failures.caught("cost"):

@@ -1,4 +1,4 @@
-"""From costs to a strict order of nodes, and to kube-scheduler's scores, of which only the best is 10."""
+"""From costs to a strict order of nodes, and to kube-scheduler's scores: only the best node gets 10."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def _take(n, chosen, gpu, share, nodes, asked, devices):
     """The GPU that shares and the ``asked`` devices (R,) take, in GPUs; sets ``devices`` (R,), which go from
     each pool.
 
-    A pool of divisible GPUs counts whole ones, so it loses each GPU of which a first part is taken.
+    A pool of divisible GPUs counts whole ones, so it loses a GPU as soon as any part of it is taken.
     """
     size, first_parts = 0.0, 0
     for g in range(gpu.shape[1]):

@@ -43,7 +43,7 @@ class NodeUsage:
         self._slice_holders: defaultdict[tuple[int, int], int] = defaultdict(int)
 
     def add(self, held: Allocation, sign: int) -> set[int]:
-        """Add an allocation (sign 1) or remove it (-1). Returns the GPUs of which more or less is free."""
+        """Add an allocation (sign 1) or remove it (-1). Returns the GPUs whose free part changes."""
         self._cpu_milli += sign * held.cpu_milli
         self._memory_bytes += sign * held.memory_bytes
         for gpu, milli, mib in held.shares:

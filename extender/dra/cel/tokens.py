@@ -62,7 +62,7 @@ class TokenStream:
 
 
 def tokenize(text: str) -> list[Token]:
-    """The tokens of an expression, the last of which is its end. Raises ``Unsupported``."""
+    """The tokens of an expression; the last one marks its end. Raises ``Unsupported``."""
     tokens, position, end = [], 0, len(text.rstrip())
     while position < end:
         match = _TOKEN.match(text, position)

@@ -172,8 +172,8 @@ class DeviceSubRequest:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """A request of a claim: one subrequest (``exactly``), or several in order of preference, of which one has
-    to be satisfied (``first_available``)."""
+    """A request of a claim: one subrequest (``exactly``), or several in order of preference, and one of
+    them must be satisfied (``first_available``)."""
 
     name: str
     subrequests: tuple[DeviceSubRequest, ...]

@@ -72,7 +72,7 @@ class Cluster:
         self.binder = Binder(self.state, self.api, Settings(bind=True))
 
     async def bind(self, pod: Pod, node: str) -> str:
-        return await self.binder.bind(pod, BindArgs(pod.namespace, pod.name, pod.uid, node))
+        return await self.binder.bind(pod, BindArgs(pod.name, pod.namespace, pod.uid, node))
 
     def tell(self, *keys: str) -> None:
         """The watch shows these pods as they are."""

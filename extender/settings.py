@@ -39,6 +39,47 @@ class ExpectedRequest(BaseModel):
     weight: float = Field(default=1.0, gt=0, le=1e9)
 
 
+class Queue(BaseModel):
+    """A queue. Times are in seconds.
+
+    ``preempts``: the queues whose pods its pods may evict, at lower priority. ``min_runtime``: how long a pod
+    runs before it may be evicted. ``max_duration``: after this time pods of equal priority may evict it, too;
+    None for never. ``grace``: what the evictor allows a victim for its checkpoint; None for the pod's own
+    ``terminationGracePeriodSeconds``. ``evictions_per_hour``: the most victims of this queue in an hour, None
+    for any number. ``checkpoint_interval``: how often its pods save their work; None where they do not.
+    ``restartable``: its pods may run on spot nodes. ``priority_classes``: a pod without a queue label belongs
+    to the queue that names its PriorityClass. ``aliases``: names of this queue in Kueue, Volcano and KAI.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    preempts: frozenset[str] = frozenset()
+    min_runtime: float = Field(default=0.0, ge=0, le=1e9)
+    max_duration: float | None = Field(default=None, gt=0, le=1e9)
+    grace: int | None = Field(default=None, ge=0, le=86400)
+    evictions_per_hour: int | None = Field(default=None, ge=0)
+    checkpoint_interval: float | None = Field(default=None, gt=0, le=1e9)
+    restartable: bool = False
+    priority_classes: frozenset[str] = frozenset()
+    aliases: frozenset[str] = frozenset()
+
+
+DEFAULT_QUEUES: Mapping[str, Queue] = {
+    "interactive": Queue(
+        preempts=frozenset({"batch", "backfill"}), priority_classes=frozenset({"stowage-interactive"})
+    ),
+    "batch": Queue(
+        preempts=frozenset({"backfill"}),
+        min_runtime=600,
+        restartable=True,
+        priority_classes=frozenset({"stowage-batch"}),
+    ),
+    "backfill": Queue(
+        max_duration=4 * 3600, restartable=True, priority_classes=frozenset({"stowage-backfill"})
+    ),
+}
+
+
 class Settings(BaseModel):
     """All settings. The description of a field says which values are valid: errors quote it."""
 
@@ -61,6 +102,10 @@ class Settings(BaseModel):
         default=[],
         description="a list of expected requests, such as "
         '[{"resources": {"cpu": 8, "nvidia.com/gpu": 1}, "weight": 3}]; also with annotations and labels',
+    )
+    queues: dict[str, Queue] = Field(
+        default_factory=lambda: dict(DEFAULT_QUEUES),
+        description='queues by name, such as {"batch": {"preempts": ["backfill"], "min_runtime": 600}}',
     )
     bind: bool = Field(default=False, description="true or false: whether the bind verb binds pods")
     leader_election: str | None = Field(

@@ -37,6 +37,9 @@ from extender.k8s.objects import (
 )
 from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
 from extender.protocol.node_names import NameTable, NodeNames
+from extender.queues.disruptions import DisruptionLog
+from extender.queues.gangs import GangTable
+from extender.queues.rights import Rights
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.policies.interface import Policy
@@ -68,14 +71,19 @@ class State:
 
     ``assumed_pods`` are bound as far as ``bind`` knows; the watch has not shown it yet. ``simulator``
     forecasts which devices claims get. ``overcommitted`` are nodes whose pods have more GPU than the node.
+    ``rights`` say who may be evicted for whom, ``gangs`` which pods belong together, and ``disruptions``
+    which jobs lost pods lately.
     ``synced`` are the kinds whose first list has arrived. ``failures`` counts errors in comparing nodes that
     fit, which refuse no pod.
     ``binds``: Stowage writes which GPU a pod has, so a node takes nothing while its device plugin is busy.
     ``eviction_helps_extenders``: kube-scheduler looks for victims where only an extender refused (1.38 on).
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, rights: Rights | None = None) -> None:
         self.policy = policy
+        self.rights = rights or Rights()
+        self.gangs = GangTable()
+        self.disruptions = DisruptionLog()
         self.fleet = Fleet()
         self.allocations = Allocations(self.fleet)
         self.nodes = NodeTable(self.allocations)

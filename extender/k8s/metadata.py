@@ -19,12 +19,15 @@ from typing_extensions import TypedDict
 from extender.k8s.objects import Pairs
 from extender.untrusted.limits import KEY, LISTED_NAMES
 
-# Domains (with their subdomains) and unqualified prefixes of annotations and pod labels about GPUs, queues or
-# gangs. All others are dropped: on most pods they are larger than everything that is kept.
+# Domains (with their subdomains) and unqualified prefixes of annotations about GPUs, queues, gangs or
+# preemption. All others are dropped: on most pods they are larger than everything that is kept.
 _DOMAINS = (
     *(".stowage.dev", ".nvidia.com", ".hami.io", ".koordinator.sh", ".volcano.sh", ".scheduling.k8s.io"),
     *(".kai.scheduler", ".run.ai", ".kueue.x-k8s.io", ".kwok.x-k8s.io", ".aliyun.com"),
+    *(".scheduling.x-k8s.io", ".jobset.sigs.k8s.io", ".leaderworkerset.sigs.k8s.io", ".ray.io"),
+    *(".cluster-autoscaler.kubernetes.io", ".karpenter.sh"),
 )
+_SHARED_ENTRIES = 64  # no template has as many labels
 _UNQUALIFIED_PREFIXES = ("ALIYUN_COM_GPU", "gpu-", "runai-", "pod-group-name")
 
 Text: TypeAlias = Annotated[str, Field(coerce_numbers_to_str=True)]
@@ -38,6 +41,8 @@ Name: TypeAlias = Annotated[str, Field(max_length=KEY)]
 # collector does not track dicts of text.
 class OwnerManifest(TypedDict, total=False):
     kind: str | None
+    name: Name | None
+    uid: Name | None
     controller: bool | None
 
 
@@ -58,7 +63,7 @@ NO_ENTRIES: dict[str, str] = {}
 
 
 def relevant_entries(entries: TextMap) -> Mapping[str, str]:
-    """The annotations or pod labels that Stowage may read."""
+    """The annotations that Stowage may read."""
     if not entries:
         return NO_ENTRIES
     kept = {
@@ -67,6 +72,16 @@ def relevant_entries(entries: TextMap) -> Mapping[str, str]:
         if len(key) <= KEY and (name := _relevant_name(key)) is not None
     }
     return kept or NO_ENTRIES
+
+
+def all_entries(entries: TextMap) -> Mapping[str, str]:
+    """The labels of a pod, with one string object for equal texts of all pods."""
+    if not entries:
+        return NO_ENTRIES
+    shared = (
+        sys.intern if len(entries) <= _SHARED_ENTRIES else str
+    )  # unusual ones would fill the intern table
+    return {shared(key): shared(text or "") for key, text in entries.items() if len(key) <= KEY}
 
 
 @lru_cache(maxsize=4096)
@@ -79,7 +94,7 @@ def _relevant_name(key: str) -> str | None:
 
 
 def is_relevant(key: str) -> bool:
-    """Whether an annotation, label or resource is about GPUs, queues or gangs, by its name."""
+    """Whether an annotation or resource is about GPUs, queues, gangs or preemption, by its name."""
     domain, slash, _ = f".{key}".partition("/")
     return domain.endswith(_DOMAINS) if slash else key.startswith(_UNQUALIFIED_PREFIXES)
 

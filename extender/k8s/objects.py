@@ -194,8 +194,21 @@ def peak_usage(spec: PodSpec, usage_of: Callable[[Container], Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
+class Owner:
+    """The controller of a pod: a Job, a ReplicaSet, a DaemonSet, ..."""
+
+    kind: str
+    name: str
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """A Pod.
+
+    ``disruption`` is the reason of its condition ``DisruptionTarget`` ("PreemptionByScheduler"), "" while
+    nothing ends it. ``has_other_constraints``: kube-scheduler may refuse a node for a reason that Stowage
+    does not compute: affinity between pods, topology spread, host ports, volumes.
 
     ``unreadable`` names annotations and labels that were dropped because they are too large. ``problem`` says
     what else exceeds a limit of ``limits.py``, "" for nothing. A pod with a problem is not placed, and its
@@ -211,15 +224,21 @@ class Pod:
     phase: str = "Pending"
     scheduler_name: str = "default-scheduler"
     priority: int = 0
+    priority_class: str = ""
+    never_preempts: bool = False  # preemptionPolicy: Never
     nominated_node: str = ""
     deleting: bool = False
     created: float = 0.0  # Unix seconds, 0 where unknown
     started: float = 0.0  # when kubelet accepted it; 0 where unknown
     annotations: Mapping[str, str] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)  # all of them: disruption budgets select by any
     devices: Pairs = ()  # (resource, device id) in allocatedResourcesStatus, reported by kubelet
     claims: Pairs = ()  # (name in spec.claims, name of the ResourceClaim)
     scheduling_constraints: SchedulingConstraints = NO_CONSTRAINTS
+    owner: Owner | None = None
+    pod_group: str = ""  # of spec.schedulingGroup, in the pod's namespace
+    disruption: str = ""
+    has_other_constraints: bool = False
     unreadable: tuple[str, ...] = ()
     problem: str = ""
 
@@ -239,6 +258,9 @@ class Pod:
             self.node_name,
             self.scheduler_name,
             self.nominated_node,
+            self.priority_class,
+            self.pod_group,
+            self.disruption,
         )
         return 2000 + sum(map(len, chain(names, *pairs, self.spec.texts())))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pydantic import BaseModel
 from typing_extensions import TypedDict
@@ -24,11 +24,12 @@ from extender.k8s.metadata import (
     Name,
     OwnerManifest,
     Text,
+    all_entries,
     drop_large_entries,
     relevant_entries,
     unix_seconds,
 )
-from extender.k8s.objects import Pairs, Pod
+from extender.k8s.objects import Owner, Pairs, Pod
 from extender.k8s.pod_spec_parser import ClaimManifest, PlacementSpecManifest, parse_spec
 from extender.untrusted.bounded_cache import bounded_cache
 from extender.untrusted.limits import KEY, POD_ANNOTATION, POD_ANNOTATIONS, REPORTED_DEVICES, SELECTOR_ITEMS
@@ -55,6 +56,8 @@ class _NodeAffinity(TypedDict, total=False):
 
 class _Affinity(TypedDict, total=False):
     nodeAffinity: _NodeAffinity | None
+    podAffinity: Any
+    podAntiAffinity: Any
 
 
 class _Toleration(TypedDict, total=False):
@@ -64,12 +67,26 @@ class _Toleration(TypedDict, total=False):
     effect: str | None
 
 
+class _Volume(TypedDict, total=False):
+    persistentVolumeClaim: Any
+    ephemeral: Any
+
+
+class _SchedulingGroup(TypedDict, total=False):
+    podGroupName: Name | None
+
+
 class _Spec(PlacementSpecManifest, total=False):
     nodeName: Name | None
     schedulerName: str | None
     priority: int | None
+    priorityClassName: Name | None
+    preemptionPolicy: str | None
+    schedulingGroup: _SchedulingGroup | None
     affinity: _Affinity | None
     tolerations: list[_Toleration] | None
+    topologySpreadConstraints: list[Any] | None
+    volumes: list[_Volume] | None
 
 
 class _Device(TypedDict, total=False):
@@ -85,8 +102,15 @@ class _ContainerStatus(TypedDict, total=False):
     allocatedResourcesStatus: list[_DeviceResource] | None
 
 
+class _Condition(TypedDict, total=False):
+    type: str | None
+    status: str | None
+    reason: str | None
+
+
 class _Status(TypedDict, total=False):
     phase: str | None
+    conditions: list[_Condition] | None
     nominatedNodeName: Name | None
     startTime: str | None
     containerStatuses: list[_ContainerStatus] | None
@@ -101,8 +125,9 @@ class PodManifest(BaseModel):
     def record(self) -> Pod:
         """The pod. Its namespace is ``default`` if the manifest has none."""
         metadata, spec, status = self.metadata or {}, self.spec or {}, self.status or {}
-        raw = relevant_entries(metadata.get("labels")), relevant_entries(metadata.get("annotations"))
+        raw = all_entries(metadata.get("labels")), relevant_entries(metadata.get("annotations"))
         labels, annotations, unreadable, too_many = drop_large_entries(*raw, POD_ANNOTATION, POD_ANNOTATIONS)
+        owners = metadata.get("ownerReferences") or []
         parsed_spec, problem = parse_spec(spec)
         devices = _devices(status.get("containerStatuses") or ())
         if len(devices) > REPORTED_DEVICES:
@@ -117,6 +142,8 @@ class PodManifest(BaseModel):
             phase=sys.intern((status.get("phase") or "Pending")[:KEY]),
             scheduler_name=sys.intern((spec.get("schedulerName") or "default-scheduler")[:KEY]),
             priority=spec.get("priority") or 0,
+            priority_class=sys.intern(spec.get("priorityClassName") or ""),
+            never_preempts=spec.get("preemptionPolicy") == "Never",
             nominated_node=sys.intern(status.get("nominatedNodeName") or ""),
             deleting=metadata.get("deletionTimestamp") is not None,
             created=unix_seconds(metadata.get("creationTimestamp")),
@@ -125,10 +152,41 @@ class PodManifest(BaseModel):
             labels=labels,
             devices=devices,
             claims=_claims(status.get("resourceClaimStatuses") or ()),
-            scheduling_constraints=_scheduling_constraints(spec, metadata.get("ownerReferences") or []),
+            scheduling_constraints=_scheduling_constraints(spec, owners),
+            owner=_owner(owners),
+            pod_group=sys.intern((spec.get("schedulingGroup") or {}).get("podGroupName") or ""),
+            disruption=_disruption(status.get("conditions") or ()),
+            has_other_constraints=_has_other_constraints(spec),
             unreadable=unreadable,
             problem=problem or too_many,
         )
+
+
+def _owner(owners: Iterable[OwnerManifest]) -> Owner | None:
+    """The controller, None without one."""
+    for owner in owners:
+        if owner.get("controller") is True:
+            names = ((owner.get("kind") or "")[:KEY], owner.get("name") or "", owner.get("uid") or "")
+            return Owner(*map(sys.intern, names))
+    return None
+
+
+def _disruption(conditions: Iterable[_Condition]) -> str:
+    for condition in conditions:
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+            return sys.intern((condition.get("reason") or "unknown")[:KEY])
+    return ""
+
+
+def _has_other_constraints(spec: _Spec) -> bool:
+    affinity, containers = spec.get("affinity") or {}, spec.get("containers") or ()
+    return bool(
+        affinity.get("podAffinity")
+        or affinity.get("podAntiAffinity")
+        or spec.get("topologySpreadConstraints")
+        or any(v.get("persistentVolumeClaim") or v.get("ephemeral") for v in spec.get("volumes") or ())
+        or any(p.get("hostPort") for c in containers for p in c.get("ports") or ())
+    )
 
 
 def _devices(statuses: Iterable[_ContainerStatus]) -> Pairs:

@@ -26,8 +26,13 @@ class _Resources(TypedDict, total=False):
     limits: TextMap
 
 
+class _Port(TypedDict, total=False):
+    hostPort: int | None
+
+
 class _Container(TypedDict, total=False):
     name: str | None
+    ports: list[_Port] | None
     resources: _Resources | None
     restartPolicy: str | None
 

@@ -82,7 +82,7 @@ def test_a_pod() -> None:
         deleting=True,
         created=1767225600.0,
         started=1767225610.0,
-        labels={"runai-gpu-group": "g7"},
+        labels={"app": "train", "runai-gpu-group": "g7"},
         devices=(("nvidia.com/gpu", "GPU-1"), ("nvidia.com/gpu", "GPU-2")),
         claims=(("b", "train-0-b-x7"),),
     )

@@ -1,0 +1,1 @@
+"""Evictions: which pods may go for a pod, what that costs, and the best node for it."""

@@ -1,0 +1,1 @@
+"""Victims: the cheapest set of pods of one node after whose eviction a request fits there."""

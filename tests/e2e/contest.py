@@ -1,4 +1,4 @@
-"""500 running pods of low priority hold the GPUs that 300 pods of high priority request, and what became of it.
+"""500 running pods of low priority hold the GPUs that 300 pods of high priority request.
 
 Each pod of low priority belongs to a Job, which makes another one when it is evicted.
 """

@@ -68,6 +68,15 @@ def present(api: Api) -> set[str]:
     }
 
 
+def observed_budgets(api: Api) -> set[str]:
+    """The budgets of which the disruption controller has counted the pods."""
+    return {
+        one["metadata"]["name"]
+        for one in api.list("PodDisruptionBudget")["items"]
+        if one.get("status", {}).get("expectedPods")
+    }
+
+
 def hami_node(name: str, gpus: int, *, slots: int) -> Object:
     """A node of HAMi with H100s, each of which takes at most `slots` pods."""
     return _registered(

@@ -20,6 +20,7 @@ from .queue_cases import (
     gpu_of,
     hami_node,
     hami_pod,
+    observed_budgets,
     present,
     run,
     set_started,
@@ -130,7 +131,7 @@ def test_a_budget_is_violated_only_if_there_is_no_other_way(
         cluster.controller_manager(["disruption-controller"]),
         cluster.scheduler(scheduler_configuration(stowage.url)),
     ):
-        eventually(lambda: "protects" in observed(api), within_s=30, what="the budget has a status")
+        eventually(lambda: "protects" in observed_budgets(api), within_s=30, what="the budget has a status")
         stowage.flush(api)
         api.create(pod("first", {GPU: 1}, priority_class=INTERACTIVE))
         assert wait_until_running(api, "first") == "costly"
@@ -138,12 +139,3 @@ def test_a_budget_is_violated_only_if_there_is_no_other_way(
         api.create(pod("second", {GPU: 1}, priority_class=INTERACTIVE))
         assert wait_until_running(api, "second") == "protected"
     assert present(api) == {"first", "second"}
-
-
-def observed(api: Api) -> set[str]:
-    """The budgets of which the disruption controller has counted the pods."""
-    return {
-        one["metadata"]["name"]
-        for one in api.list("PodDisruptionBudget")["items"]
-        if one.get("status", {}).get("expectedPods")
-    }

@@ -20,3 +20,7 @@ class DisruptionLog:
     def shielded(self, pod: Pod, now: float) -> bool:
         """Whether the pod's job lost a pod so recently that it must not lose another one."""
         return False
+
+    def evictions_last_hour(self, queue: str, now: float) -> int:
+        """How many pods of a queue were evicted within the hour before ``now``."""
+        return 0

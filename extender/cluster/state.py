@@ -102,6 +102,7 @@ class State:
     def apply(self, events: Sequence[Event]) -> None:
         """Take in what happened. An object that cannot be read is a problem, and raises nothing."""
         for event in events:
+            self.gangs.apply(event)
             self._sync_nodes(self._apply(event))
             if isinstance(event, Listed):
                 self.synced.add(event.kind)
@@ -128,9 +129,9 @@ class State:
                 return self.nodes.keep(kind, keys)
             case Upserted(ResourceSlice() | ResourceClaim() | DeviceClass() as record):
                 self.devices.put(record)
-            case Deleted(kind, key):
+            case Deleted(("ResourceSlice" | "ResourceClaim" | "DeviceClass") as kind, key):
                 self.devices.remove(kind, key)
-            case Listed(kind, keys):
+            case Listed(("ResourceSlice" | "ResourceClaim" | "DeviceClass") as kind, keys):
                 self.devices.keep(kind, keys)
         return ()
 

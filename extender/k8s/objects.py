@@ -14,11 +14,13 @@ from itertools import chain
 from typing import ClassVar, Literal, TypeAlias
 
 from extender.k8s.affinity import NO_CONSTRAINTS, SchedulingConstraints, Taint
+from extender.k8s.pod_groups import PodGroup, PodGroupKind
 from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
 
-Kind: TypeAlias = Literal[
-    "Node", "Pod", "ResourceSlice", "ResourceClaim", "DeviceClass", "Device", "ConfigMap"
-]
+Kind: TypeAlias = (
+    Literal["Node", "Pod", "ResourceSlice", "ResourceClaim", "DeviceClass", "Device", "ConfigMap"]
+    | PodGroupKind
+)
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 """A small hashable map from name to value, sorted by name. Quantities stay as they were written."""
 
@@ -271,7 +273,7 @@ class Pod:
 
 
 KubernetesObject: TypeAlias = (
-    Node | Pod | ResourceSlice | ResourceClaim | DeviceClass | KoordinatorDevice | MigLayouts
+    Node | Pod | ResourceSlice | ResourceClaim | DeviceClass | KoordinatorDevice | MigLayouts | PodGroup
 )
 
 

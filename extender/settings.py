@@ -107,6 +107,12 @@ class Settings(BaseModel):
         default_factory=lambda: dict(DEFAULT_QUEUES),
         description='queues by name, such as {"batch": {"preempts": ["backfill"], "min_runtime": 600}}',
     )
+    shield_seconds: float = Field(
+        default=600.0,
+        ge=0,
+        le=1e9,
+        description="a number from 0: seconds for which the replacement of a preempted pod is not preempted",
+    )
     bind: bool = Field(default=False, description="true or false: whether the bind verb binds pods")
     leader_election: str | None = Field(
         default=None,

@@ -209,8 +209,8 @@ class Pod:
     """A Pod.
 
     ``disruption`` is the reason of its condition ``DisruptionTarget`` ("PreemptionByScheduler"), "" while
-    nothing ends it. ``has_other_constraints``: kube-scheduler may refuse a node for a reason that Stowage
-    does not compute: affinity between pods, topology spread, host ports, volumes.
+    nothing ends it, and ``disrupted`` its time. ``has_other_constraints``: kube-scheduler may refuse a node
+    for a reason that Stowage does not compute: affinity between pods, topology spread, host ports, volumes.
 
     ``unreadable`` names annotations and labels that were dropped because they are too large. ``problem`` says
     what else exceeds a limit of ``limits.py``, "" for nothing. A pod with a problem is not placed, and its
@@ -240,6 +240,7 @@ class Pod:
     owner: Owner | None = None
     pod_group: str = ""  # of spec.schedulingGroup, in the pod's namespace
     disruption: str = ""
+    disrupted: float = 0.0  # Unix seconds, 0 where unknown
     has_other_constraints: bool = False
     unreadable: tuple[str, ...] = ()
     problem: str = ""
@@ -253,18 +254,9 @@ class Pod:
     def size(self) -> int:
         """About how many characters of text it keeps alive, plus 2,000 for the objects around them."""
         pairs = chain(self.annotations.items(), self.labels.items(), self.devices, self.claims)
-        names = (
-            self.namespace,
-            self.name,
-            self.uid,
-            self.node_name,
-            self.scheduler_name,
-            self.nominated_node,
-            self.priority_class,
-            self.pod_group,
-            self.disruption,
-        )
-        return 2000 + sum(map(len, chain(names, *pairs, self.spec.texts())))
+        names = self.namespace, self.name, self.uid, self.node_name, self.scheduler_name
+        more = self.nominated_node, self.priority_class, self.pod_group, self.disruption
+        return 2000 + sum(map(len, chain(names, more, *pairs, self.spec.texts())))
 
     @property
     def terminated(self) -> bool:

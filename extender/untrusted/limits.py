@@ -159,6 +159,9 @@ CACHE = 1 << 20
 KEPT_PODS = 4 << 20
 """Characters of the pods that are kept from filter requests. One pod counts as a sixteenth at most, so the
 latest pods are always kept."""
+DISRUPTIONS = 2048
+"""Disruptions of pods that are remembered, over all jobs. Even with the longest names they fit into one
+ConfigMap."""
 DECISION = 8 << 10
 """Characters for the decisions of one pod, on average over the number of pods in the settings."""
 

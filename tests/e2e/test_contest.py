@@ -5,15 +5,12 @@ import random
 import time
 from collections.abc import Callable
 
-import pytest
-
 from .contest import HIGH_PODS, Before, Evictions, high_pods, in_vain, prepare
 from .controlplane.api import Api, Object
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually
 from .stowage import Stowage, scheduler_configuration
 
-pytestmark = pytest.mark.xfail(reason="the victim search is not merged yet", strict=False)
 AT_MOST = 1.05  # evictions, for each that an offline solver needs
 HALF_WAY = HIGH_PODS // 2
 

@@ -2,8 +2,6 @@
 
 import time
 
-import pytest
-
 from .controlplane.api import Api, Object
 from .controlplane.cluster import ControlPlane
 from .queue_cases import (
@@ -22,7 +20,6 @@ from .stowage import Stowage, scheduler_configuration
 from .test_waiting import why_unscheduled
 from .workload import node, pod
 
-pytestmark = pytest.mark.xfail(reason="the features are not merged yet", strict=False)
 H100 = LABEL_SETS["h100-sxm-8-whole"]
 MEMBERS = {f"member-{number}" for number in range(4)}
 

@@ -3,8 +3,6 @@
 import time
 from pathlib import Path
 
-import pytest
-
 from .controlplane.api import Api
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually
@@ -32,7 +30,6 @@ from .stowage import Stowage, applied, scheduler_configuration
 from .test_waiting import why_unscheduled
 from .workload import budget, node, pod
 
-pytestmark = pytest.mark.xfail(reason="the victim search is not merged yet", strict=False)
 SAVED_AT = "stowage.dev/checkpointed-at"
 H100 = LABEL_SETS["h100-sxm-8-whole"]
 

@@ -21,20 +21,23 @@ from .test_waiting import why_unscheduled
 from .workload import node, pod
 
 H100 = LABEL_SETS["h100-sxm-8-whole"]
-MEMBERS = {f"member-{number}" for number in range(4)}
 
 
-def member(name: str, *, minimum: int) -> Object:
-    labels = {"stowage.dev/gang": "trains", "stowage.dev/gang-min": str(minimum)}
-    return pod(name, {GPU: 1}, priority_class=BACKFILL, labels=labels)
+def members(gang: str, *, minimum: int) -> dict[str, Object]:
+    """Four pods, by name. (A pod with the name of an evicted one would be shielded, as the one that replaces
+    it: each test has its own names.)"""
+    labels = {"stowage.dev/gang": gang, "stowage.dev/gang-min": str(minimum)}
+    names = [f"{gang}-{number}" for number in range(4)]
+    return {name: pod(name, {GPU: 1}, priority_class=BACKFILL, labels=labels) for name in names}
 
 
 def test_it_keeps_its_minimum(cluster: ControlPlane, api: Api, stowage: Stowage) -> None:
     """Each member alone loses less than a pod of its own, but the last two together lose more."""
     create_classes(api)
     api.create(node("n1", {GPU: 6}, labels=H100))
-    for name in sorted(MEMBERS):
-        run(api, member(name, minimum=2), on="n1", for_s=HOUR)
+    gang = members("keeps", minimum=2)
+    for member in gang.values():
+        run(api, member, on="n1", for_s=HOUR)
     for number in range(2):
         run(api, pod(f"single-{number}", {GPU: 1}, priority_class=BACKFILL), on="n1", for_s=90 * MINUTE)
     stowage.flush(api)
@@ -43,16 +46,17 @@ def test_it_keeps_its_minimum(cluster: ControlPlane, api: Api, stowage: Stowage)
             api.create(pod(name, {GPU: 1}, priority_class=INTERACTIVE))
             wait_until_running(api, name)
             stowage.flush(api)
-            assert len(present(api) & MEMBERS) == left
-    assert len(present(api) - MEMBERS) == 4  # of the pods of their own one has gone
+            assert len(present(api) & gang.keys()) == left
+    assert len(present(api) - gang.keys()) == 4  # of the pods of their own one has gone
 
 
 def test_it_leaves_as_a_whole(cluster: ControlPlane, api: Api, stowage: Stowage) -> None:
     """All members are needed, and the other pods on the node may not be evicted yet."""
     create_classes(api)
     api.create(node("n1", {GPU: 6}, labels=H100))
-    for name in sorted(MEMBERS):
-        run(api, member(name, minimum=4), on="n1", for_s=HOUR)
+    gang = members("leaves", minimum=4)
+    for member in gang.values():
+        run(api, member, on="n1", for_s=HOUR)
     for number in range(2):
         run(api, pod(f"young-{number}", {GPU: 1}, priority_class=BATCH), on="n1", for_s=MINUTE)
     stowage.flush(api)
@@ -69,11 +73,12 @@ def test_no_part_of_it_goes_if_the_rest_is_elsewhere(
     create_classes(api)
     for number in range(2):
         api.create(node(f"n{number}", {GPU: 2}, labels=H100))
-    for number, name in enumerate(sorted(MEMBERS)):
-        run(api, member(name, minimum=4), on=f"n{number // 2}", for_s=HOUR)
+    gang = members("split", minimum=4)
+    for number, member in enumerate(gang.values()):
+        run(api, member, on=f"n{number // 2}", for_s=HOUR)
     stowage.flush(api)
     with cluster.scheduler(scheduler_configuration(stowage.url)):
         api.create(pod("notebook", {GPU: 1}, priority_class=INTERACTIVE))
         why_unscheduled(api, "notebook")
         time.sleep(2)
-    assert present(api) == MEMBERS | {"notebook"}
+    assert present(api) == {*gang, "notebook"}

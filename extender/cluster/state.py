@@ -39,6 +39,7 @@ from extender.k8s.objects import (
 from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
 from extender.protocol.node_names import NameTable, NodeNames
 from extender.queues.checkpoints import lost_seconds
+from extender.queues.disruption_budgets import DisruptionBudgets
 from extender.queues.disruptions import DisruptionLog
 from extender.queues.gangs import GangTable
 from extender.queues.rights import Rights
@@ -75,7 +76,7 @@ class State:
     ``assumed_pods`` are bound as far as ``bind`` knows; the watch has not shown it yet. ``simulator``
     forecasts which devices claims get. ``overcommitted`` are nodes whose pods have more GPU than the node.
     ``rights`` say who may be evicted for whom, ``gangs`` which pods belong together, and ``disruptions``
-    which jobs lost pods lately.
+    which jobs lost pods lately; ``budgets`` are the PodDisruptionBudgets.
     ``synced`` are the kinds whose first list has arrived. ``failures`` counts errors in comparing nodes that
     fit, which refuse no pod.
     ``binds``: Stowage writes which GPU a pod has, so a node takes nothing while its device plugin is busy.
@@ -89,6 +90,7 @@ class State:
         self.rights = rights or Rights()
         self.gangs = GangTable()
         self.disruptions = disruptions or DisruptionLog()
+        self.budgets = DisruptionBudgets()
         self.fleet = Fleet()
         self.allocations = Allocations(self.fleet)
         self.nodes = NodeTable(self.allocations)

@@ -119,6 +119,11 @@ class Settings(BaseModel):
         le=1e9,
         description="a number from 0: seconds for which the replacement of a preempted pod is not preempted",
     )
+    spot: Literal["ignore", "prefer", "require"] = Field(
+        default="prefer",
+        description="ignore, prefer or require: whether restartable pods prefer spot nodes and others avoid "
+        "them (prefer), or others get none at all (require)",
+    )
     bind: bool = Field(default=False, description="true or false: whether the bind verb binds pods")
     leader_election: str | None = Field(
         default=None,

@@ -26,6 +26,7 @@ def state_of(settings: Settings) -> State:
     rights, disruptions = Rights(Queues(settings.queues)), DisruptionLog(settings.shield_seconds)
     state = State(policy, rights, disruptions)
     state.failures = policy.failures
+    state.spot = settings.spot
     state.fleet.minimum_milli = settings.minimum_slice_milli
     return state
 

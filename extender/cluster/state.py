@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +79,7 @@ class State:
     which jobs lost pods lately; ``budgets`` are the PodDisruptionBudgets.
     ``synced`` are the kinds whose first list has arrived. ``failures`` counts errors in comparing nodes that
     fit, which refuse no pod.
+    ``spot``: the setting, see ``verbs/spot.py``.
     ``binds``: Stowage writes which GPU a pod has, so a node takes nothing while its device plugin is busy.
     ``eviction_helps_extenders``: kube-scheduler looks for victims where only an extender refused (1.38 on).
     """
@@ -102,6 +103,7 @@ class State:
         self.synced: set[Kind] = set()
         self.overcommitted: set[str] = set()
         self.binds = False
+        self.spot: Literal["ignore", "prefer", "require"] = "prefer"
         self.eviction_helps_extenders = False
         self.failures = Failures()
         self._row_table = self.fleet.replaced, NameTable({})

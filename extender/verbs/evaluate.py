@@ -16,6 +16,7 @@ from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.verbs.assignment import refuse_unassignable
 from extender.verbs.scores import Keys, rank_keys
+from extender.verbs.spot import refuse_spot, spot_costs
 from packing.fleet.arrays import Floats
 from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
@@ -79,6 +80,8 @@ def evaluate(
         codes[there], cost[there] = _evaluate_counted(
             state, pod, request, resources, rows[there], possibly_bound
         )
+    if state.fleet.spot_rows:
+        cost = cost + spot_costs(state, pod, request, rows)
     forecasts = _forecast(state, pod, names, dra, simulator or state.simulator)
     cost, keys = _rank(state, cost, forecasts, rows)
     return Evaluation(pod, request, rows, codes, cost, keys, forecasts, possibly_bound)
@@ -104,7 +107,8 @@ def reason_on(
 def codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> npt.NDArray[np.int8]:
     """Reason codes for these rows of the pod's fleet view: (len(rows),). Devices of DRA do not count."""
     codes = np.append(reasons_for(fleet, request), np.int8(Reason.UNKNOWN_NODE))[rows]  # row -1 is the last
-    return refuse_unassignable(state, fleet, pod, request, rows, codes)
+    codes = refuse_unassignable(state, fleet, pod, request, rows, codes)
+    return refuse_spot(state, fleet, pod, rows, codes) if fleet.spot_rows else codes
 
 
 def _evaluate_counted(

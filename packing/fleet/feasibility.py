@@ -51,8 +51,9 @@ def reasons_if_empty(fleet: Fleet, request: Request) -> Reasons:
 
 def fits_when_empty(fleet: Fleet, request: Request) -> npt.NDArray[np.bool_]:
     """(N,) where the request would fit without any pod on the node; a node that is closed takes nothing."""
-    open_nodes: npt.NDArray[np.bool_] = fleet.arrays.blocked == Reason.FITS
-    return open_nodes & (reasons_if_empty(fleet, request) == Reason.FITS)
+    fits: npt.NDArray[np.bool_] = reasons_if_empty(fleet, request) == Reason.FITS
+    fits &= fleet.arrays.blocked == Reason.FITS
+    return fits
 
 
 def reason_on_row(fleet: Fleet, request: Request, row: int) -> Reason:

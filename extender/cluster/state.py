@@ -90,8 +90,8 @@ class State:
         self.policy = policy
         self.rights = rights or Rights()
         self.gangs = GangTable()
-        self.budgets = DisruptionBudgets()
         self.disruptions = disruptions or DisruptionLog()
+        self.budgets = DisruptionBudgets()
         self.fleet = Fleet()
         self.allocations = Allocations(self.fleet)
         self.nodes = NodeTable(self.allocations)

@@ -32,15 +32,25 @@ class GangTotals:
     def gang_of(self, pod: Pod) -> Gang | None:
         return self._state.gangs.gang_of(pod)
 
+    def led_by(self, pod: Pod) -> str:
+        """The key of the gang that is useless without this pod, "" for none."""
+        gang = self.gang_of(pod)
+        return gang.key if gang and pod.key in gang.indispensable else ""
+
     def members_elsewhere(self, gang: Gang, here: Sequence[Bound]) -> tuple[Pod, ...]:
         uids = {bound.pod.uid for bound in here}
         return tuple(pod for pod in self._members(gang.key) if pod.uid not in uids)
 
-    def on_node(self, gang: Gang, here: Sequence[Bound], costs: Sequence[Cost], prices: Prices) -> NodeGang:
-        """``here``: all candidates of the gang on the node, ``costs`` theirs."""
+    def on_node(
+        self, gang: Gang, here: Sequence[Bound], costs: Sequence[Cost], prices: Prices, *, may_leave: bool
+    ) -> NodeGang:
+        """``here``: all candidates of the gang on the node, ``costs`` theirs. ``may_leave``: as a whole. With
+        an indispensable member among them it can only do that."""
         elsewhere = self.members_elsewhere(gang, here)
         spare = max(0, len(self._members(gang.key)) - gang.minimum)
-        if self._is_protected(gang.key) or (elsewhere and not self._rules.whole_gangs):
+        if any(bound.pod.key in gang.indispensable for bound in here):
+            spare = 0
+        if not may_leave or self._is_protected(gang.key) or (elsewhere and not self._rules.whole_gangs):
             return NodeGang((), GangCost(spare, None))
         violations = (self._state.budgets.violations((pod,))[0] for pod in elsewhere)
         allocations = self._state.pods.allocations_of

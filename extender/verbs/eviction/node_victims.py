@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from extender.k8s.objects import Pod
+from extender.queues.gangs import Gang
 from extender.verbs.eviction.candidates import Bound, NodeCandidates, Rules
 from extender.verbs.eviction.costs import Prices
 from extender.verbs.eviction.gang_costs import GangTotals, NodeGang
@@ -44,7 +45,23 @@ class VictimSearch:
         self, candidates: NodeCandidates, required: Collection[str], search: Search
     ) -> NodeVictims | None:
         """The cheapest set with the pods of these UIDs; None if there is none, or a required pod is neither a
-        candidate nor on its way out.
+        candidate nor on its way out. Where gangs have members without which they are useless, first a set
+        without these is searched, and only if there is none one with the whole gangs."""
+        led = {
+            bound.pod.uid: gang for bound in candidates.evictable if (gang := self._gangs.led_by(bound.pod))
+        }
+        if not led:
+            return self._fewest_violations(candidates, required, search, frozenset())
+        others = [bound for bound in candidates.evictable if bound.pod.uid not in led]
+        without = replace(candidates, evictable=others)
+        found = self._fewest_violations(without, required, search, frozenset(led.values()))
+        found = found or self._fewest_violations(candidates, required, search, frozenset())
+        return found and replace(found, exact=False)
+
+    def _fewest_violations(
+        self, candidates: NodeCandidates, required: Collection[str], search: Search, staying: frozenset[str]
+    ) -> NodeVictims | None:
+        """The cheapest set; gangs that are ``staying`` do not leave as a whole.
 
         How many budgets a set violates is not a sum over its pods. So the search first counts a pod that
         violates one on its own, which is too few, and then each pod that would if all cheaper ones left
@@ -59,21 +76,26 @@ class VictimSearch:
         ordered = sorted(candidates.evictable, key=lambda bound: self._prices.of(*bound))
         late = self._violating([bound.pod for bound in ordered])
         alone = {uid for uid in late if self._violating([pods[index[uid]]])}
-        best = self._with(candidates, wanted, alone, search)
+        best = self._with(candidates, wanted, alone, search, staying)
         if best is not None and late != alone and best.cost[0] > self._least(best, alone):
-            other = self._with(candidates, wanted, late, search)
+            other = self._with(candidates, wanted, late, search, staying)
             better = other if other is not None and other.cost < best.cost else best
             best = replace(better, exact=False)
         return best
 
     def _with(
-        self, candidates: NodeCandidates, required: list[int], violating: Collection[str], search: Search
+        self,
+        candidates: NodeCandidates,
+        required: list[int],
+        violating: Collection[str],
+        search: Search,
+        staying: frozenset[str],
     ) -> NodeVictims | None:
         """The cheapest set if exactly these pods violate a budget; its cost has the true number."""
         costs = [
             self._prices.of(*bound, violates=bound.pod.uid in violating) for bound in candidates.evictable
         ]
-        numbers, gangs = self._gangs_of(candidates.evictable, costs)
+        numbers, gangs = self._gangs_of(candidates.evictable, costs, staying)
         victims = [
             Victim(bound.held, cost, number)
             for bound, cost, number in zip(candidates.evictable, costs, numbers, strict=True)
@@ -89,21 +111,20 @@ class VictimSearch:
         return NodeVictims(candidates.node, candidates.row, chosen, leaving, elsewhere, cost, found.exact)
 
     def _gangs_of(
-        self, evictable: Sequence[Bound], costs: Sequence[Cost]
+        self, evictable: Sequence[Bound], costs: Sequence[Cost], staying: frozenset[str]
     ) -> tuple[list[int], list[NodeGang]]:
         """For each candidate the index of its gang, -1 for none, and the gangs."""
-        numbers, members, keys = [], dict[str, list[int]](), dict[str, int]()
+        members: dict[str, tuple[Gang, list[int]]] = {}
         for number, bound in enumerate(evictable):
-            gang = self._gangs.gang_of(bound.pod)
-            numbers.append(-1 if gang is None else keys.setdefault(gang.key, len(keys)))
-            if gang is not None:
-                members.setdefault(gang.key, []).append(number)
-        gangs = []
-        for indices in members.values():
-            gang = self._gangs.gang_of(evictable[indices[0]].pod)
-            assert gang is not None
-            here = [evictable[number] for number in indices]
-            gangs.append(self._gangs.on_node(gang, here, [costs[number] for number in indices], self._prices))
+            if (gang := self._gangs.gang_of(bound.pod)) is not None:
+                members.setdefault(gang.key, (gang, []))[1].append(number)
+        numbers, gangs = [-1] * len(evictable), []
+        for index, (gang, indices) in enumerate(members.values()):
+            here, theirs = [evictable[number] for number in indices], [costs[number] for number in indices]
+            may_leave = gang.key not in staying
+            gangs.append(self._gangs.on_node(gang, here, theirs, self._prices, may_leave=may_leave))
+            for number in indices:
+                numbers[number] = index
         return numbers, gangs
 
     def _violating(self, pods: Sequence[Pod]) -> set[str]:

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from extender.k8s.objects import Deleted, Pod, Upserted
-from extender.queues.gangs import Gang, GangTable
 from extender.verbs.eviction.costs import RESTART, ROOM_SECONDS
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from packing.model.reasons import Reason
@@ -30,18 +29,9 @@ def high(gpus: int = 1, **more) -> Pod:
     return make_pod("p", gpus, **{"priority": 100, **more})
 
 
-class Gangs(GangTable):
-    """Gangs by the label ``gang`` of their pods, each with the same minimum."""
-
-    def __init__(self, state, minimum: int) -> None:
-        self._state, self._minimum = state, minimum
-
-    def gang_of(self, pod: Pod) -> Gang | None:
-        name = pod.labels.get("gang")
-        return Gang(name, self._minimum) if name else None
-
-    def members(self, key: str) -> Sequence[Pod]:
-        return [pod for pod in self._state.pods.values() if pod.labels.get("gang") == key]
+def in_gang(name: str, minimum: int) -> dict[str, str]:
+    """The labels of a member."""
+    return {"stowage.dev/gang": name, "stowage.dev/gang-min": str(minimum)}
 
 
 class Budgets:
@@ -140,37 +130,70 @@ def test_nominated_pods_hold_what_terminating_ones_leave():
     assert plans(state, high(1, priority=200)) == {"n": ["going"]}
 
 
-def test_a_gang_keeps_its_minimum_or_leaves_as_a_whole():
-    members = [make_pod(f"g{i}", 1, node_name="n", labels={"gang": "g"}, started=NOW) for i in range(3)]
-    alone = make_pod("alone", 1, node_name="n", started=NOW - 9 * HOUR)
-    state = make_state(make_node("n", 4), *members, alone)
-    state.gangs = Gangs(state, 2)
+@pytest.fixture
+def gang_and_one():
+    """n is full of three members of a gang that just started, and a pod that has run for nine hours."""
+
+    def make(minimum: int):
+        labels = in_gang("g", minimum)
+        members = [make_pod(f"g{i}", 1, node_name="n", labels=labels, started=NOW) for i in range(3)]
+        alone = make_pod("alone", 1, node_name="n", started=NOW - 9 * HOUR)
+        return make_state(make_node("n", 4), *members, alone)
+
+    return make
+
+
+def test_a_gang_keeps_its_minimum_or_leaves_as_a_whole(gang_and_one):
+    state = gang_and_one(2)
     [one] = plans(state, high(1))["n"]
     assert one != "alone"
     assert plans(state, high(2)) == {"n": ["g0", "g1", "g2"]}  # cheaper than one of them and nine hours
-    state.gangs = Gangs(state, 3)
-    assert plans(state, high(1)) == {"n": ["g0", "g1", "g2"]}  # cheaper than nine hours of work
-    state.apply([Upserted(replace(members[0], started=NOW - 20 * HOUR))])
+    state = gang_and_one(3)
+    assert plans(state, high(1)) == {"n": ["g0", "g1", "g2"]}
+    long = make_pod("g0", 1, node_name="n", labels=in_gang("g", 3), started=NOW - 20 * HOUR)
+    state.apply([Upserted(long)])
     assert plans(state, high(1)) == {"n": ["alone"]}
 
 
+def test_a_member_that_terminates_does_not_count_for_the_minimum(gang_and_one):
+    state = gang_and_one(2)
+    state.apply([Upserted(replace(state.pods["default/g0"], deleting=True))])
+    assert plans(state, high(1)) == {"n": ["g0"]}
+    assert plans(state, high(2)) == {"n": ["g1", "g2"]}
+
+
 def test_a_gang_on_two_nodes_leaves_only_where_whole_gangs_may():
-    here, there = (make_pod(f"on-{n}", 1, node_name=n, labels={"gang": "g"}) for n in "ab")
+    here, there = (make_pod(f"on-{n}", 1, node_name=n, labels=in_gang("g", 2)) for n in "ab")
     state = make_state(make_node("a", 1), make_node("b", 1), here, there)
-    state.gangs = Gangs(state, 2)
     assert plans(state, high(1)) == {}
     [first, *_] = plan_evictions(state, high(1), ["a"], NOW, whole_gangs=True)
     assert (victims(first), [pod.name for pod in first.other_nodes]) == (["on-a"], ["on-b"])
     assert first.cost[-1] - ROOM_SECONDS * first.room == pytest.approx(2 * RESTART)
-    state.apply([Upserted(replace(there, priority=100))])  # a member that may not be evicted
+    state.disruptions.shielded = lambda pod, now: pod.name == "on-b"  # a member that may not be evicted
     assert plans(state, high(1), "a", whole_gangs=True) == {}
 
 
+def test_without_its_leader_a_gang_leaves_as_a_whole():
+    ray = {"ray.io/cluster": "r"}
+    head = make_pod("head", 1, node_name="n", labels=ray | {"ray.io/node-type": "head"}, started=NOW)
+    work = make_pod("worker", 1, node_name="n", labels=ray | {"ray.io/node-type": "worker"}, started=NOW)
+    state = make_state(make_node("n", 2), head, work)
+    assert plans(state, high(1)) == {"n": ["worker"]}
+    assert plans(state, high(2)) == {"n": ["head", "worker"]}
+    state.apply([Upserted(make_node("m")), Deleted("Pod", work.key)])
+    state.apply([Upserted(replace(work, node_name="m"))])
+    assert plans(state, high(2), "n") == {}
+    assert plans(state, high(2), "n", whole_gangs=True) == {"n": ["head"]}
+
+
 def test_members_of_the_pods_own_gang_stay():
-    state = make_state(make_node("n", 1), make_pod("mate", 1, node_name="n", labels={"gang": "g"}))
-    state.gangs = Gangs(state, 1)
-    assert plans(state, high(1)) == {"n": ["mate"]}
-    assert plans(state, high(1, labels={"gang": "g"})) == {}
+    labels = in_gang("g", 1) | {"stowage.dev/queue": "backfill"}
+    mate = make_pod("mate", 1, node_name="n", labels=labels, started=NOW - 9 * HOUR)
+    state = make_state(make_node("n", 1), mate)
+    backfill = make_pod("p", 1, labels={"stowage.dev/queue": "backfill"})
+    assert plans(state, backfill, to_equals=True) == {"n": ["mate"]}  # beyond its maximum duration
+    assert plans(state, backfill) == {}
+    assert plans(state, replace(backfill, labels=labels), to_equals=True) == {}
 
 
 def test_disruption_budgets_come_first():

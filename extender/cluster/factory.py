@@ -22,7 +22,7 @@ from packing.policies.registry import POLICIES
 def state_of(settings: Settings) -> State:
     """A state without nodes or pods, under these settings. Raises ``SettingsError``."""
     policy = policy_of(settings)
-    state = State(policy, Rights(Queues(settings.queues)))
+    state = State(policy, Rights(Queues(settings.queues), settings.evict_kueue_pods))
     state.failures = policy.failures
     state.fleet.minimum_milli = settings.minimum_slice_milli
     return state

@@ -18,7 +18,8 @@ from extender.inventory.mig_manager import DevicesByGpu, devices_by_gpu
 from extender.inventory.shared_gpus import MIG_PREFIX, NVIDIA, InventoryError, SharedGpus, is_nvidia
 from extender.inventory.sharing import gpushare, hami, koordinator, stowage, vgpu_manager, volcano
 from extender.k8s import gpu_health
-from extender.k8s.objects import KoordinatorDevice, MigLayouts, Node
+from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
+from extender.k8s.objects import Node
 from extender.k8s.quantity import milli, whole
 from extender.untrusted.limits import GPUS_PER_NODE, NAME, RESOURCES, quoted, shorten
 from packing.model.gpu_catalogue import find_model

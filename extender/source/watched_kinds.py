@@ -19,6 +19,7 @@ from extender.k8s.device_manifests import (
     ResourceClaimManifest,
     ResourceSliceManifest,
 )
+from extender.k8s.eviction_manifests import PodDisruptionBudgetManifest, PriorityClassManifest
 from extender.k8s.mig_config import PER_NODE_SELECTOR
 from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Kind
@@ -32,6 +33,8 @@ Manifest: TypeAlias = (
     | DeviceClassManifest
     | KoordinatorDeviceManifest
     | MigLayoutsManifest
+    | PriorityClassManifest
+    | PodDisruptionBudgetManifest
 )
 
 
@@ -71,6 +74,18 @@ _ROWS = (
     _dra_kind("ResourceSlice", f"{_DRA}/resourceslices", ResourceSliceManifest),
     _dra_kind("ResourceClaim", f"{_DRA}/resourceclaims", ResourceClaimManifest),
     WatchedKind("Device", f"{_KOORDINATOR}/devices", KoordinatorDeviceManifest, optional=True),
+    WatchedKind(
+        "PriorityClass",
+        "/apis/scheduling.k8s.io/v1/priorityclasses",
+        PriorityClassManifest,
+        optional=True,
+    ),
+    WatchedKind(
+        "PodDisruptionBudget",
+        "/apis/policy/v1/poddisruptionbudgets",
+        PodDisruptionBudgetManifest,
+        optional=True,
+    ),
 )
 WATCHED_KINDS: Mapping[Kind, WatchedKind] = {row.kind: row for row in _ROWS}
 """What is watched under any settings."""

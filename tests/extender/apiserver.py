@@ -17,11 +17,13 @@ import yaml
 
 from extender.source.apiserver import KubeSource, from_kubeconfig
 from extender.source.rest import Timeouts
+from extender.source.watched_kinds import WATCHED_KINDS
 from tests.extender.apistore import Manifest, Store, bookmark, error, line
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/gpu/leases"
 DEVICES = "/apis/resource.k8s.io/v1/"
 CARDS = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
+OPTIONAL = frozenset(watched.path for watched in WATCHED_KINDS.values() if watched.optional)
 PATIENT = Timeouts(connect=1, bind=1, page=1, silence=60, stop=5)
 
 
@@ -171,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         query = dict(parse_qsl(url.query))
-        if url.path.startswith((DEVICES, CARDS)) and url.path not in self.api.stores:
+        if url.path in OPTIONAL and url.path not in self.api.stores:
             return self._answer(self.api.without_devices, b'{"kind": "Status", "message": "no such thing"}')
         self.api.requests.append((url.path, query))
         self.api.tokens.add(self.headers["Authorization"])

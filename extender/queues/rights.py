@@ -55,14 +55,15 @@ class Rights:
         """Why the victim may not be evicted for the preemptor, a text of ``WhyNot``; "" if it may.
 
         ``to_equals``: pods of equal priority, in the same queue or one that preempts it, may take over from
-        one that is beyond its maximum duration. ``same_gang``: the caller knows that both belong to one gang.
+        one that is beyond its maximum duration. ``preemptionPolicy: Never`` does not forbid that: it is about
+        "pods with lower priority" (k8s.io/api core/v1). ``same_gang``: both belong to one gang.
         ``keeps_minimum``: the caller evicts the victim only if enough members of its gang remain.
         ``now`` in Unix seconds.
         """
-        if preemptor.never_preempts:
-            return WhyNot.NEVER
         evicting, evicted = self._standing(preemptor), self._standing(victim)
         if not (to_equals and self._takes_over(preemptor, victim, now)):
+            if preemptor.never_preempts:
+                return WhyNot.NEVER
             if victim.priority >= preemptor.priority:
                 return WhyNot.PRIORITY
             if not self.queues.permits(evicting.queue_name, evicted.queue_name):

@@ -92,6 +92,9 @@ def test_taking_over_respects_protection_but_not_the_minimum_runtime() -> None:
     pods = waiting("backfill"), running("backfill", 10**5 - 1, annotations={SAFE: "false"})
     assert why(*pods, to_equals=True) == WhyNot.SAFE_TO_EVICT
     assert why(*pods, to_equals=True, same_gang=True) == WhyNot.SAME_GANG
+    modest = replace(pods[0], never_preempts=True), replace(pods[1], annotations={})
+    assert why(*modest, to_equals=True) == ""
+    assert why(modest[0], replace(modest[1], priority=1), to_equals=True) == WhyNot.NEVER
     higher = replace(pods[1], priority=101)
     assert why(pods[0], higher, to_equals=True) == WhyNot.PRIORITY
 
@@ -200,10 +203,11 @@ def test_words_and_queues_only_ever_protect(preemptor: Pod, victim: Pod, to_equa
     assert answer == rights.why_not(preemptor, victim, NOW, to_equals=to_equals)
     assert answer in ("", *WhyNot)
     if answer == "":
-        assert not preemptor.never_preempts
         assert victim.priority < preemptor.priority + to_equals
         if victim.priority == preemptor.priority:
             assert NOW - victim.started > 4 * 3600
             assert rights.queues.name_of(victim) == "backfill"
-        bare = replace(victim, labels={}, annotations={}, priority_class="")
-        assert rights.why_not(preemptor, bare, NOW) == "" or victim.priority == preemptor.priority
+            return
+        assert not preemptor.never_preempts
+        wordless = [replace(one, labels={}, annotations={}, priority_class="") for one in (preemptor, victim)]
+        assert rights.why_not(*wordless, NOW) == ""

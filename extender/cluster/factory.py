@@ -23,8 +23,8 @@ from packing.policies.registry import POLICIES
 def state_of(settings: Settings) -> State:
     """A state without nodes or pods, under these settings. Raises ``SettingsError``."""
     policy = policy_of(settings)
-    rights, disruptions = Rights(Queues(settings.queues)), DisruptionLog(settings.shield_seconds)
-    state = State(policy, rights, disruptions)
+    rights = Rights(Queues(settings.queues), settings.evict_kueue_pods)
+    state = State(policy, rights, DisruptionLog(settings.shield_seconds))
     state.failures = policy.failures
     state.spot = settings.spot
     state.fleet.minimum_milli = settings.minimum_slice_milli

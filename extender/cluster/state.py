@@ -25,23 +25,15 @@ from extender.cluster.pod_table import PodTable
 from extender.dialects.pod_request import WRITERS, bound_request, request_of
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
-from extender.k8s.objects import (
-    Deleted,
-    Event,
-    Kind,
-    KoordinatorDevice,
-    Listed,
-    MigLayouts,
-    Node,
-    Pod,
-    Upserted,
-)
+from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
+from extender.k8s.objects import Deleted, Event, Kind, Listed, Node, Pod, Upserted
 from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
 from extender.protocol.node_names import NameTable, NodeNames
 from extender.queues.checkpoints import lost_seconds
 from extender.queues.disruption_budgets import DisruptionBudgets
 from extender.queues.disruptions import DisruptionLog
 from extender.queues.gangs import GangTable
+from extender.queues.priority_classes import PriorityClasses
 from extender.queues.rights import Rights
 from packing.fleet.feasibility import gpu_sizes
 from packing.fleet.fleet import Fleet
@@ -75,8 +67,8 @@ class State:
 
     ``assumed_pods`` are bound as far as ``bind`` knows; the watch has not shown it yet. ``simulator``
     forecasts which devices claims get. ``overcommitted`` are nodes whose pods have more GPU than the node.
-    ``rights`` say who may be evicted for whom, ``gangs`` which pods belong together, and ``disruptions``
-    which jobs lost pods lately; ``budgets`` are the PodDisruptionBudgets.
+    ``rights`` say who may be evicted for whom, ``budgets`` which evictions disrupt too many pods, ``gangs``
+    which pods belong together, and ``disruptions`` which jobs lost pods lately.
     ``synced`` are the kinds whose first list has arrived. ``failures`` counts errors in comparing nodes that
     fit, which refuse no pod.
     ``spot``: the setting, see ``verbs/spot.py``.
@@ -89,9 +81,9 @@ class State:
     ) -> None:
         self.policy = policy
         self.rights = rights or Rights()
+        self.budgets = DisruptionBudgets()
         self.gangs = GangTable()
         self.disruptions = disruptions or DisruptionLog()
-        self.budgets = DisruptionBudgets()
         self.fleet = Fleet()
         self.allocations = Allocations(self.fleet)
         self.nodes = NodeTable(self.allocations)
@@ -107,6 +99,10 @@ class State:
         self.eviction_helps_extenders = False
         self.failures = Failures()
         self._row_table = self.fleet.replaced, NameTable({})
+        self._tables: Mapping[Kind, PriorityClasses | DisruptionBudgets] = {
+            "PriorityClass": self.rights.queues.classes,
+            "PodDisruptionBudget": self.budgets,
+        }
 
     def apply(self, events: Sequence[Event]) -> None:
         """Take in what happened. An object that cannot be read is a problem, and raises nothing."""
@@ -114,7 +110,10 @@ class State:
             self.gangs.apply(event)
             for pod, reason in disrupted_pods(event, self.pods, self.nodes):
                 self._note_disruption(pod, reason)
-            self._sync_nodes(self._apply(event))
+            if (table := self._tables.get(event.kind)) is not None:
+                table.apply(event)
+            else:
+                self._sync_nodes(self._apply(event))
             if isinstance(event, Listed):
                 self.synced.add(event.kind)
                 if event.kind == "Node":
@@ -181,7 +180,8 @@ class State:
         """What cannot be read or contradicts something else, by the name of a node, the key of a pod or
         another object. A node that cannot be read takes no pods; a pod counts with the larger use."""
         pods = self.allocations.problems | self.pods.problems
-        return pods | self.nodes.problems | dict(self.devices.problems)
+        evictions = {**self.rights.queues.classes.problems, **self.budgets.problems}
+        return pods | self.nodes.problems | dict(self.devices.problems) | evictions
 
     def rows(self, names: NodeNames) -> Rows:
         """The fleet row of each name, -1 for a node that is not known: (len(names),) int64."""

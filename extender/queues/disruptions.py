@@ -34,6 +34,9 @@ NO_QUEUE = "none"
 REPLACEMENT_SECONDS = 3600.0
 """How long after an interruption a waiting pod of the same job counts as the replacement."""
 _HOUR = 3600.0
+_CLOCK_SKEW = 5.0
+"""Seconds by which the clock of whoever ends a pod may be ahead of the API server's, which notes when the
+replacement was created."""
 
 
 def job_of(pod: Pod) -> str:
@@ -95,18 +98,18 @@ class DisruptionLog:
         self.gpu_seconds[queue or NO_QUEUE, reason] += gpus * lost(at)  # type: ignore[assignment]
 
     def restarts(self, pod: Pod) -> int:
-        """How often the pod's job lost a pod, as far as the log goes back."""
-        return len(self._by_job.get(job_of(pod), ()))
+        """How often the pod's job lost a pod before this one was created, as far as the log goes back."""
+        return sum(1 for _ in self._suffered(pod))
 
     def shielded(self, pod: Pod, now: float) -> bool:
         """Whether the pod's job lost a pod within the shield's time before ``now``, and this pod was created
         after that: only a replacement is shielded, not each pod of a large ReplicaSet."""
-        return any(self._before(pod, now, self._shield))
+        return any(True for _ in self._recent(pod, now, self._shield))
 
     def replaces_interrupted(self, pod: Pod, now: float) -> bool:
         """Whether a pod that waits replaces one of the same job that was interrupted up to an hour ago: it
         was created after that. Where a job also grows, this may be true for more pods than were lost."""
-        lost = () if pod.node_name else self._before(pod, now, REPLACEMENT_SECONDS)
+        lost = () if pod.node_name else self._recent(pod, now, REPLACEMENT_SECONDS)
         return any(one.reason not in PREEMPTIONS for one in lost)
 
     def evictions_last_hour(self, queue_name: str, now: float) -> int:
@@ -127,11 +130,15 @@ class DisruptionLog:
                 if (one := _parsed(entry, now)) is not None:
                     self._add(one)
 
-    def _before(self, pod: Pod, now: float, seconds: float) -> Iterator[Disruption]:
-        """The disruptions of the pod's job within these seconds before ``now``, and before its creation."""
+    def _suffered(self, pod: Pod) -> Iterator[Disruption]:
+        """The disruptions of the pod's job before its creation."""
         for one in self._by_job.get(job_of(pod), ()):
-            if now - seconds < one.at <= now and math.floor(one.at) <= pod.created:
+            if math.floor(one.at) <= pod.created + _CLOCK_SKEW:
                 yield one
+
+    def _recent(self, pod: Pod, now: float, seconds: float) -> Iterator[Disruption]:
+        """Those within these seconds before ``now``."""
+        return (one for one in self._suffered(pod) if now - seconds < one.at <= now)
 
     def _since(self, at: float) -> list[Disruption]:
         """The disruptions after this time."""

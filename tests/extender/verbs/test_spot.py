@@ -18,6 +18,7 @@ from extender.queues.restartable import RESTARTABLE
 from extender.verbs.evaluate import evaluate, reason_on
 from packing.model.reasons import Reason
 from packing.policies.registry import POLICIES
+from packing.victims.search import Victim, cheapest_victims
 from tests.extender.builders import make_node, make_pod, make_state, why
 
 SPOT = {"karpenter.sh/capacity-type": "spot"}
@@ -138,3 +139,15 @@ def test_within_one_kind_the_order_is_that_of_the_policy(kinds, gpus, is_restart
     for i in np.flatnonzero(with_spot.codes == Reason.FITS):
         extra = 2.0 * gpus if any_spot and kinds[i][0] != is_restartable else 0
         assert with_spot.cost[i] - without.cost[i] == pytest.approx(extra, abs=1e-4)
+
+
+def test_no_eviction_makes_room_on_a_node_that_leaves():
+    node = make_node("n", 1)
+    state = make_state(node, make_pod("old", 1, node_name="n"))
+    pod, row = make_pod("new"), state.fleet.rows["n"]
+    held = tuple(state.pods.allocations_of(state.pods["default/old"]))
+    victims = [Victim(held, (1.0,))]
+    assert cheapest_victims(state.fleet, row, request_of(pod), victims) is not None
+    state.apply([Upserted(replace(node, taints=LEAVING))])
+    held = tuple(state.pods.allocations_of(state.pods["default/old"]))
+    assert cheapest_victims(state.fleet, row, request_of(pod), [Victim(held, (1.0,))]) is None

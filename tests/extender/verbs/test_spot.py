@@ -10,12 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.dialects.pod_request import request_of
+from extender.explain.node import view_node
+from extender.explain.pod import explain
 from extender.inventory.spot import LEAVING_TAINTS, SPOT_LABELS, is_leaving, is_spot
 from extender.k8s.affinity import Taint
 from extender.k8s.objects import Deleted, Node, Pod, Upserted
 from extender.protocol.node_names import NodeNames
 from extender.queues.restartable import RESTARTABLE
+from extender.verbs import evaluate as evaluate_module
 from extender.verbs.evaluate import evaluate, reason_on
+from extender.verbs.spot import SPOT_BIAS
 from packing.model.reasons import Reason
 from packing.policies.registry import POLICIES
 from packing.victims.search import Victim, cheapest_victims
@@ -151,3 +155,21 @@ def test_no_eviction_makes_room_on_a_node_that_leaves():
     state.apply([Upserted(replace(node, taints=LEAVING))])
     held = tuple(state.pods.allocations_of(state.pods["default/old"]))
     assert cheapest_victims(state.fleet, row, request_of(pod), [Victim(held, (1.0,))]) is None
+
+
+def test_people_see_which_nodes_are_spot_and_what_that_costs():
+    state = inventory_state(make_node("s", 4, labels=SPOT), make_node("d", 4))
+    views = [view_node(state, name, 0.0) for name in "sd"]
+    assert [view is not None and view.spot for view in views] == [True, False]
+    best, other = explain(state, restartable()).best
+    assert (best.node, best.terms["spot"]) == ("s", 0)
+    assert (other.node, other.terms["spot"]) == ("d", SPOT_BIAS)
+    assert "spot" in other.why
+
+
+def test_a_fault_in_the_preference_refuses_no_pod(monkeypatch):
+    state = inventory_state(make_node("s", 4, labels=SPOT), make_node("d", 4))
+    monkeypatch.setattr(evaluate_module, "spot_costs", lambda *arguments: 1 / 0)
+    pod = make_pod("p")
+    assert (evaluate(state, pod, request_of(pod), NodeNames.of(["s", "d"])).codes == Reason.FITS).all()
+    assert state.failures.counts["rank"] == 1

@@ -187,6 +187,7 @@ def test_who_replaces_an_interrupted_pod():
     assert not log.replaces_interrupted(replace(waiting, node_name="n"), T0 + 20)
     assert not log.replaces_interrupted(replace(waiting, created=T0 - 60), T0 + 20)
     assert not log.replaces_interrupted(waiting, T0 + 4000)
+    assert not log.replaces_interrupted(replace(waiting, owner=None), T0 + 20)
 
 
 def test_evictions_of_the_last_hour():
@@ -236,7 +237,7 @@ def test_the_log_is_bounded_and_forgets_the_oldest():
     for pod in pods:  # a relist shows all of them again
         note(log, pod)
     assert dict(log.pods) == counted
-    assert len(log._by_job) == DISRUPTIONS
+    assert len(log._by_job) == len(log._preemptions["batch"]) == DISRUPTIONS
 
 
 _STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 8000), st.booleans()))

@@ -112,6 +112,10 @@ def test_required_pods_that_are_not_restartable_get_no_spot_node():
     assert why(state, pod, "d") == Reason.TOO_FEW_GPUS
     assert why(state, pod, "unknown") == Reason.UNKNOWN_NODE
     assert why(state, restartable(gpus=2), "s") == Reason.FITS
+    state.apply([Upserted(make_pod("full", 8, node_name="s"))])
+    assert why(state, pod, "s") == Reason.ON_SPOT  # so nobody is evicted there
+    assert why(state, restartable(gpus=2), "s") == Reason.NO_FREE_GPUS
+    state.apply([Deleted("Pod", "default/full")])
     state.spot = "prefer"
     assert why(state, pod, "s") == Reason.FITS
 

@@ -42,7 +42,7 @@ _TERMS = {
     "stranding": "leaves free GPUs without enough CPU for them",
     "unusable GPU": "leaves parts of GPUs that no expected pod can use",
     "claims": "takes devices apart that other claims may need whole",
-    "spot": "is a spot node, or is none and the pod could run on one",
+    "spot": "is a spot node and the pod prefers others, or the other way round",
     "less wanted": "gives the claims devices that they list as an alternative",
 }
 """What a positive term of the cost means (``Policy.terms``, and the costs of forecasts)."""

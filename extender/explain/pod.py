@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.dra.forecast import Forecast
+from extender.explain.evictions import Evictions, evictions_for
 from extender.explain.needs import Need, missing_needs
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Node, Pod
@@ -90,7 +91,8 @@ class Explanation:
 
     ``unknown`` counts, by reason, nodes that would fit, but where it is not known whether the pod's claims
     get their devices; ``passed_over``, by reason, nodes that kube-scheduler rules out before it asks Stowage.
-    ``error``: the request itself is wrong, and fits nowhere.
+    ``error``: the request itself is wrong, and fits nowhere. ``evictions``: who would be evicted for a pod
+    that fits nowhere; None where that was not asked.
     """
 
     pod: str
@@ -102,6 +104,7 @@ class Explanation:
     refusals: tuple[Refusal, ...] = ()
     unknown: dict[str, int] = field(default_factory=dict)
     passed_over: dict[str, int] = field(default_factory=dict)
+    evictions: Evictions | None = None
 
 
 class Candidates:
@@ -122,9 +125,14 @@ class Candidates:
 
 
 def explain(
-    state: State, pod: Pod, candidates: Candidates | None = None, possibly_bound: PossiblyBound = ()
+    state: State,
+    pod: Pod,
+    candidates: Candidates | None = None,
+    possibly_bound: PossiblyBound = (),
+    now: float | None = None,
 ) -> Explanation:
-    """The pod against the candidates (by default those of all nodes), as things are now."""
+    """The pod against the candidates (by default those of all nodes), as things are. With a moment ``now``
+    (Unix seconds) also who would be evicted for it, where it fits nowhere."""
     if candidates is None:
         candidates = Candidates(pod)
         candidates.add(state.nodes.values())
@@ -137,7 +145,10 @@ def explain(
     fits, *_ = _by_forecast(evaluation)
     scores = np.zeros(len(names), np.uint8)
     scores[fits] = node_scores(evaluation.cost[fits], evaluation.keys[fits])
-    return explain_evaluation(state, names, evaluation, scores, dict(candidates.passed_over))
+    explanation = explain_evaluation(state, names, evaluation, scores, dict(candidates.passed_over))
+    if now is None or explanation.fits:
+        return explanation
+    return replace(explanation, evictions=evictions_for(state, pod, list(names), now, possibly_bound))
 
 
 def explain_evaluation(

@@ -24,6 +24,7 @@ def state_of(settings: Settings) -> State:
     policy = policy_of(settings)
     state = State(policy, Rights(Queues(settings.queues)))
     state.failures = policy.failures
+    state.gang_check, state.gang_holds.seconds = settings.gang_check, settings.gang_hold_seconds
     state.fleet.minimum_milli = settings.minimum_slice_milli
     return state
 

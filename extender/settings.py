@@ -164,6 +164,16 @@ class Settings(BaseModel):
     evict_kueue_pods: bool = Field(
         default=False, description="true or false: whether pods that Kueue manages may be evicted"
     )
+    gang_check: bool = Field(
+        default=True,
+        description="true or false: whether no member of a gang is placed before all of them fit",
+    )
+    gang_hold_seconds: float = Field(
+        default=60.0,
+        ge=0,
+        le=3600,
+        description="a number from 0 to 3600: seconds for which room is held for waiting members of a gang",
+    )
     bind: bool = Field(default=False, description="true or false: whether the bind verb binds pods")
     leader_election: str | None = Field(
         default=None,

@@ -19,6 +19,9 @@ from extender.cluster.allocations import Allocations, Placement
 from extender.cluster.assumed_pods import TIME_TO_LIVE, AssumedPod
 from extender.cluster.demand_learner import DemandLearner
 from extender.cluster.disrupted_pods import disrupted_pods
+from extender.cluster.gang_answers import GangAnswers
+from extender.cluster.gang_holds import GangHolds
+from extender.cluster.gang_simulation import place_together, waiting_members
 from extender.cluster.guarded_policy import Failures
 from extender.cluster.node_table import NodeTable
 from extender.cluster.pod_table import PodTable
@@ -68,7 +71,8 @@ class State:
     ``assumed_pods`` are bound as far as ``bind`` knows; the watch has not shown it yet. ``simulator``
     forecasts which devices claims get. ``overcommitted`` are nodes whose pods have more GPU than the node.
     ``rights`` say who may be evicted for whom, ``budgets`` which evictions disrupt too many pods, ``gangs``
-    which pods belong together, and ``disruptions`` which jobs lost pods lately.
+    which pods belong together, and ``disruptions`` which jobs lost pods lately. ``gang_holds`` is the room that is held for waiting members of gangs;
+    ``gang_check``: no member of a gang is placed before all fit. ``changes`` counts what the state took in.
     ``synced`` are the kinds whose first list has arrived. ``failures`` counts errors in comparing nodes that
     fit, which refuse no pod.
     ``spot``: the setting, see ``verbs/spot.py``.
@@ -92,6 +96,9 @@ class State:
         self.devices = DeviceCache()
         self.simulator = AllocationSimulator(self.devices)
         self.learner = DemandLearner(policy, self.fleet)
+        self.gang_check = False
+        self.gang_holds, self.gang_answers = GangHolds(), GangAnswers()
+        self.changes = 0
         self.synced: set[Kind] = set()
         self.overcommitted: set[str] = set()
         self.binds = False
@@ -118,6 +125,20 @@ class State:
                 self.synced.add(event.kind)
                 if event.kind == "Node":
                     self.learner.start(self.pods)
+        self._update_gang_holds()
+
+    def _update_gang_holds(self) -> None:
+        self.gang_holds.expire()
+        if {"Node", "Pod"} <= self.synced:
+            self.gang_holds.update(self.gangs, self.pods.is_bound, self._place_together)
+
+    def _place_together(self, pods: Sequence[Pod], count: int) -> list[Placement] | None:
+        """Places for so many of these pods of one gang, given what is held for others."""
+        members = waiting_members(pods)[:count]
+        if not members:
+            return None
+        with self.fleet_view_for(members[0].pod) as fleet:
+            return place_together(fleet, self.policy, self.nodes, members)
 
     def _apply(self, event: Event) -> Iterable[str]:
         """Hand an event to the table of its kind; returns the nodes that it changed."""
@@ -154,6 +175,7 @@ class State:
     def _sync_nodes(self, names: Iterable[str]) -> None:
         """Bring up to date what depends on the pods of these nodes: whether the node is closed because its
         device plugin is busy, and whether it is over-committed. Unknown names are no nodes (any more)."""
+        self.changes += 1
         for name in names:
             row = self.fleet.rows.get(name)
             if row is not None and self.binds:
@@ -203,6 +225,10 @@ class State:
                 ignored.add(known.key)  # it counts where it may be bound, and not where it is nominated
             if node in self.fleet.rows:
                 placements.append(Placement(node, request_of(other)))
+        if not self.gang_holds.is_empty:
+            gang = self.gangs.gang_of(pod)
+            held = self.gang_holds.placements(pod.priority, gang.key if gang else "")
+            placements += [placement for placement in held if placement.node in self.fleet.rows]
         placements = self.allocations.nominated(ignored, pod.priority) + placements
         if not own and not placements:  # as for most pods that wait
             yield self.fleet

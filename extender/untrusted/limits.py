@@ -70,6 +70,10 @@ BUDGETS_PER_POD = 16
 """PodDisruptionBudgets that may select a pod, by one of its labels or by expressions only. The API server
 evicts no pod with more than one."""
 
+GANG_PLACED, GANG_VICTIMS = 256, 500
+"""Members of a waiting gang that are placed in memory to see whether all of them fit, and pods that it may
+evict to that end. If there are more, it counts as a gang that fits."""
+
 # Dynamic Resource Allocation. The API server enforces the first group (k8s.io/api ``resource/v1/types.go``,
 # v0.36.3; the larger number if versions differ). A file or a newer API server may contain more.
 CLAIM_REQUESTS = 32

@@ -107,6 +107,18 @@ class Settings(BaseModel):
         default_factory=lambda: dict(DEFAULT_QUEUES),
         description='queues by name, such as {"batch": {"preempts": ["backfill"], "min_runtime": 600}}',
     )
+    preempt_nodes: int = Field(
+        default=1,
+        ge=1,
+        le=100,
+        description="a whole number from 1 to 100: how many nodes preempt returns, the best ones",
+    )
+    shield_seconds: float = Field(
+        default=600.0,
+        ge=0,
+        le=1e9,
+        description="a number from 0: seconds for which the replacement of a preempted pod is not preempted",
+    )
     bind: bool = Field(default=False, description="true or false: whether the bind verb binds pods")
     leader_election: str | None = Field(
         default=None,

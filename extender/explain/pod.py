@@ -18,13 +18,14 @@ from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.dra.forecast import Forecast
-from extender.explain.needs import Need, missing_needs, shortfall
+from extender.explain.needs import Need, missing_needs
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Node, Pod
 from extender.protocol.node_names import Bytes, NodeNames
 from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
 from extender.verbs.evaluate import Evaluation, evaluate
 from extender.verbs.scores import best, node_scores
+from extender.verbs.shortfall import shortfall
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.model.request import Request

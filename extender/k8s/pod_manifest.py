@@ -106,6 +106,7 @@ class _Condition(TypedDict, total=False):
     type: str | None
     status: str | None
     reason: str | None
+    lastTransitionTime: str | None
 
 
 class _Status(TypedDict, total=False):
@@ -130,6 +131,7 @@ class PodManifest(BaseModel):
         owners = metadata.get("ownerReferences") or []
         parsed_spec, problem = parse_spec(spec)
         devices = _devices(status.get("containerStatuses") or ())
+        disruption, disrupted = _disruption(status.get("conditions") or ())
         if len(devices) > REPORTED_DEVICES:
             devices = devices[:REPORTED_DEVICES]
             problem = f"kubelet reports more than {REPORTED_DEVICES} devices"
@@ -155,7 +157,8 @@ class PodManifest(BaseModel):
             scheduling_constraints=_scheduling_constraints(spec, owners),
             owner=_owner(owners),
             pod_group=sys.intern((spec.get("schedulingGroup") or {}).get("podGroupName") or ""),
-            disruption=_disruption(status.get("conditions") or ()),
+            disruption=disruption,
+            disrupted=disrupted,
             has_other_constraints=_has_other_constraints(spec),
             unreadable=unreadable,
             problem=problem or too_many,
@@ -171,11 +174,13 @@ def _owner(owners: Iterable[OwnerManifest]) -> Owner | None:
     return None
 
 
-def _disruption(conditions: Iterable[_Condition]) -> str:
+def _disruption(conditions: Iterable[_Condition]) -> tuple[str, float]:
+    """The reason of the condition ``DisruptionTarget`` and the time, "" and 0 without it."""
     for condition in conditions:
         if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
-            return sys.intern((condition.get("reason") or "unknown")[:KEY])
-    return ""
+            reason = sys.intern((condition.get("reason") or "unknown")[:KEY])
+            return reason, unix_seconds(condition.get("lastTransitionTime"))
+    return "", 0.0
 
 
 def _has_other_constraints(spec: _Spec) -> bool:

@@ -180,7 +180,10 @@ class Engine:
     async def _preempt(self, body: bytes) -> tuple[bytes, str]:
         args = codec.parse_preempt(body)
         result = await self._recheck.evaluate(
-            lambda: preempt(self.state, args, self._possibly_bound()), lambda answer: not answer.candidates
+            lambda: preempt(
+                self.state, args, time.time(), self._possibly_bound(), most=self._settings.preempt_nodes
+            ),
+            lambda answer: not answer.candidates,
         )
         kept = ", ".join(result.candidates)
         answer = f"{len(result.candidates)} of {len(args.candidates)} candidates kept{kept and ': '}{kept}"

@@ -58,6 +58,9 @@ NODE_TAINTS = 64
 NODE_LABELS = 512
 """Labels of a node that are searched for words about unhealthy GPUs. Feature discovery writes about 100."""
 
+GANG_MEMBERS = 2048
+"""Members of a gang, waiting ones included. If there are more, each of them counts as a pod of its own."""
+
 # Dynamic Resource Allocation. The API server enforces the first group (k8s.io/api ``resource/v1/types.go``,
 # v0.36.3; the larger number if versions differ). A file or a newer API server may contain more.
 CLAIM_REQUESTS = 32
@@ -156,6 +159,9 @@ CACHE = 1 << 20
 KEPT_PODS = 4 << 20
 """Characters of the pods that are kept from filter requests. One pod counts as a sixteenth at most, so the
 latest pods are always kept."""
+DISRUPTIONS = 2048
+"""Disruptions of pods that are remembered, over all jobs. Even with the longest names they fit into one
+ConfigMap."""
 DECISION = 8 << 10
 """Characters for the decisions of one pod, on average over the number of pods in the settings."""
 

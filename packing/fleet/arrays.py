@@ -5,6 +5,8 @@ GPU-major, (G, N) and C-contiguous, because that is the fast order for kernels t
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 import numpy.typing as npt
 
@@ -35,6 +37,8 @@ class NodeArrays:
     def __init__(self, nodes: int, gpus: int) -> None:
         self.grown = 0
         """Counts replacements of the arrays by larger ones."""
+        self.first_row = 0
+        """The fleet's row of column 0."""
         # (N,) CPU in milli and memory in bytes. They decide whether a request fits.
         self.free_cpu, self.free_memory = np.zeros((2, nodes), np.int64)
         self.total_cpu, self.total_memory = np.zeros((2, nodes), np.int64)
@@ -70,6 +74,15 @@ class NodeArrays:
     def capacity(self) -> int:
         """Columns (N); those without a node are blocked as unknown."""
         return self.blocked.size
+
+    def only(self, row: int) -> NodeArrays:
+        """A copy of one column."""
+        one = copy(self)
+        for name, array in vars(self).items():
+            if isinstance(array, np.ndarray):
+                setattr(one, name, array[..., row : row + 1].copy())
+        one.first_row = self.first_row + row
+        return one
 
     def reserve_node(self, row: int) -> None:
         """Grow to hold this row."""

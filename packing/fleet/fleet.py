@@ -120,13 +120,30 @@ class Fleet:
     @contextmanager
     def without(self, held: Sequence[Allocation]) -> Iterator[None]:
         """The fleet without these allocations, inside the block; the exact old state after it."""
+        rows = {allocation.row for allocation in held}
         for allocation in held:
-            self.give_back(allocation)
+            self._move(allocation, -1)
+        for row in rows:
+            self._note_overcommitment(row)
         try:
             yield
         finally:
             for allocation in held:
-                self.take(allocation)
+                self._move(allocation, +1)
+            for row in rows:
+                self._note_overcommitment(row)
+
+    @contextmanager
+    def without_nominated(self, row: int) -> Iterator[NodeUsage]:
+        """What is taken of a node apart from nominated pods, inside the block. The arrays do not change."""
+        usage = self.usage[row]
+        for allocation in self._assumed[row]:
+            usage.add(allocation, -1)
+        try:
+            yield usage
+        finally:
+            for allocation in self._assumed[row]:
+                usage.add(allocation, +1)
 
     @contextmanager
     def holding(self, held: Iterable[Allocation]) -> Iterator[None]:

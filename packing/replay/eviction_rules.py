@@ -12,7 +12,7 @@ from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.replay.queue_rules import QueueRules
-from packing.victims.search import Victim, cheapest_victims
+from packing.victims.search import Victim, VictimSearch
 
 _PRIORITY_OFFSET = 1 << 31
 _RESTART = 60.0
@@ -67,6 +67,7 @@ class CheapestVictims:
 
     def __init__(self, priorities: Sequence[int]) -> None:
         self._place = {p: i for i, p in enumerate(sorted(set(priorities), reverse=True))}
+        self._search: tuple[Fleet, Request, int, VictimSearch] | None = None
 
     def may_evict(self, queue: QueueRules, victim: RunningPod, now: float) -> bool:
         if victim.yielded and victim.queue.priority == queue.priority:
@@ -81,8 +82,14 @@ class CheapestVictims:
         self, fleet: Fleet, row: int, request: Request, candidates: Sequence[RunningPod], now: float
     ) -> Found | None:
         victims = [Victim((candidate.held,), self._cost(candidate, now)) for candidate in candidates]
-        found = cheapest_victims(fleet, row, request, victims)
+        found = self._search_for(fleet, request).on(row, victims)
         return (found.cost, [candidates[v] for v in found.victims]) if found else None
+
+    def _search_for(self, fleet: Fleet, request: Request) -> VictimSearch:
+        """The search is the same for all nodes until the fleet changes."""
+        if self._search is None or self._search[:3] != (fleet, request, fleet.changes):
+            self._search = fleet, request, fleet.changes, VictimSearch(fleet, request)
+        return self._search[3]
 
     def _cost(self, victim: RunningPod, now: float) -> tuple[float, ...]:
         cost = [0.0] * len(self._place)

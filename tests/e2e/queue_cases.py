@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 from .controlplane.api import Api, Object
 from .controlplane.process import eventually
 from .sharing import GPU
-from .workload import node, pod, priority_class
+from .stowage import apply
+from .workload import node, pod
 
 INTERACTIVE, BATCH, BACKFILL = "stowage-interactive", "stowage-batch", "stowage-backfill"
 MINUTE, HOUR = 60, 3600
@@ -30,8 +31,7 @@ MIG_PROFILES = [
 
 def create_classes(api: Api) -> None:
     """The PriorityClasses of the default queues."""
-    for name, value in ((INTERACTIVE, 1_000_000), (BATCH, 100_000), (BACKFILL, 10_000)):
-        api.create(priority_class(name, value))
+    apply(api, "priority-classes.yaml")
 
 
 def run(api: Api, one: Object, *, on: str, for_s: float = 0) -> None:

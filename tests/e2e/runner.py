@@ -2,7 +2,8 @@
 
 It runs the pods with the label `RUNS`, which kwok's stages leave alone. Of a pod it understands one container
 with `command`, `args` and `env`, `restartPolicy: Never`, and volumes: each is a directory that survives the
-pod, and stands in for the mount path wherever that path appears in the command or the environment.
+pod, and stands in for the mount path wherever that path appears in the command or the environment. A test
+puts there what a ConfigMap would contain.
 """
 
 import os
@@ -154,9 +155,16 @@ def _resolved(pod: Object, directory: Path) -> tuple[list[str], dict[str, str]]:
             text = text.replace(path, local)
         return text
 
-    given = {entry["name"]: local_text(entry.get("value", "")) for entry in spec.get("env", ())}
+    given = {entry["name"]: local_text(_value(entry, pod)) for entry in spec.get("env", ())}
     command = [local_text(part) for part in (*spec["command"], *spec.get("args", ()))]
     return command, {"PATH": os.environ["PATH"]} | given
+
+
+def _value(entry: Object, pod: Object) -> str:
+    """Of an environment variable: a text, or a field of the metadata."""
+    if "valueFrom" not in entry:
+        return str(entry.get("value", ""))
+    return str(pod["metadata"][entry["valueFrom"]["fieldRef"]["fieldPath"].removeprefix("metadata.")])
 
 
 def _now() -> str:

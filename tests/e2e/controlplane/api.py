@@ -41,6 +41,8 @@ COLLECTIONS = {
     "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/stowage-system/rolebindings",
     "ConfigMap": "/api/v1/namespaces/stowage-system/configmaps",
     "Service": "/api/v1/namespaces/stowage-system/services",
+    "PersistentVolume": "/api/v1/persistentvolumes",
+    "PersistentVolumeClaim": f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims",
     "Job": f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs",
     "ReplicaSet": f"/apis/apps/v1/namespaces/{NAMESPACE}/replicasets",
     "Deployment": "/apis/apps/v1/namespaces/stowage-system/deployments",
@@ -54,6 +56,8 @@ LEFT_BY_TESTS = (
     "ResourceClaim",
     "ResourceSlice",
     "DeviceClass",
+    "PersistentVolumeClaim",
+    "PersistentVolume",
     "PodDisruptionBudget",
     "Event",
 )
@@ -141,7 +145,8 @@ class Api:
         """Deletes all objects that tests create."""
         for kind in LEFT_BY_TESTS:
             self.delete_all(kind)
-        for kind in ("Pod", "ResourceClaim"):  # the controllers that remove their finalizers do not run now
+        # The controllers that remove their finalizers do not run now.
+        for kind in ("Pod", "ResourceClaim", "PersistentVolumeClaim", "PersistentVolume"):
             for item in self.list(kind)["items"]:
                 if item["metadata"].get("finalizers"):
                     self.patch(kind, item["metadata"]["name"], {"metadata": {"finalizers": None}})

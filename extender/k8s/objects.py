@@ -206,7 +206,8 @@ class Owner:
 class Pod:
     """A Pod.
 
-    ``disruption`` is the reason of its condition ``DisruptionTarget`` ("PreemptionByScheduler"), "" while
+    ``unscheduled`` is the reason of its condition ``PodScheduled`` while that is false ("Unschedulable",
+    "SchedulingGated"), and ``disruption`` that of ``DisruptionTarget`` ("PreemptionByScheduler"), "" while
     nothing ends it. ``has_other_constraints``: kube-scheduler may refuse a node for a reason that Stowage
     does not compute: affinity between pods, topology spread, host ports, volumes.
 
@@ -237,6 +238,7 @@ class Pod:
     scheduling_constraints: SchedulingConstraints = NO_CONSTRAINTS
     owner: Owner | None = None
     pod_group: str = ""  # of spec.schedulingGroup, in the pod's namespace
+    unscheduled: str = ""
     disruption: str = ""
     has_other_constraints: bool = False
     unreadable: tuple[str, ...] = ()
@@ -260,6 +262,7 @@ class Pod:
             self.nominated_node,
             self.priority_class,
             self.pod_group,
+            self.unscheduled,
             self.disruption,
         )
         return 2000 + sum(map(len, chain(names, *pairs, self.spec.texts())))

@@ -155,7 +155,8 @@ class PodManifest(BaseModel):
             scheduling_constraints=_scheduling_constraints(spec, owners),
             owner=_owner(owners),
             pod_group=sys.intern((spec.get("schedulingGroup") or {}).get("podGroupName") or ""),
-            disruption=_disruption(status.get("conditions") or ()),
+            unscheduled=_reason(status.get("conditions") or (), "PodScheduled", "False"),
+            disruption=_reason(status.get("conditions") or (), "DisruptionTarget", "True"),
             has_other_constraints=_has_other_constraints(spec),
             unreadable=unreadable,
             problem=problem or too_many,
@@ -171,9 +172,10 @@ def _owner(owners: Iterable[OwnerManifest]) -> Owner | None:
     return None
 
 
-def _disruption(conditions: Iterable[_Condition]) -> str:
+def _reason(conditions: Iterable[_Condition], kind: str, status: str) -> str:
+    """The reason of the condition of this type, "" unless it has this status."""
     for condition in conditions:
-        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+        if condition.get("type") == kind and condition.get("status") == status:
             return sys.intern((condition.get("reason") or "unknown")[:KEY])
     return ""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from extender.k8s.objects import Pod
 
 
@@ -20,3 +22,14 @@ class DisruptionLog:
     def shielded(self, pod: Pod, now: float) -> bool:
         """Whether the pod's job lost a pod so recently that it must not lose another one."""
         return False
+
+    def evictions_last_hour(self, queue_name: str, now: float) -> int:
+        """How many pods of a queue were preempted within the hour before ``now``."""
+        return 0
+
+    def dump(self) -> dict[str, Any]:
+        """All that ``load`` needs, as JSON values."""
+        return {}
+
+    def load(self, dumped: object) -> None:
+        """Add the disruptions of a dump. Invalid ones are ignored."""

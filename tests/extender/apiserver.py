@@ -18,6 +18,7 @@ import yaml
 from extender.source.apiserver import KubeSource, from_kubeconfig
 from extender.source.rest import Timeouts
 from tests.extender.apistore import Manifest, Store, bookmark, error, line
+from tests.extender.evictions import Evictions
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/gpu/leases"
 DEVICES = "/apis/resource.k8s.io/v1/"
@@ -70,6 +71,7 @@ class ApiServer:
         self.nodes, self.pods = self.stores.values()
         self.without_devices = 404  # the status if there is no store for them
         self.leases = Store()
+        self.evictions = Evictions(self)
         self.banned: set[str] = set()  # tokens without rights on Leases
         self.version: Manifest = {"major": "1", "minor": "36+"}
         self.refusal: tuple[int, str] | None = None  # of binds
@@ -177,6 +179,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.api.tokens.add(self.headers["Authorization"])
         if url.path == "/version":
             return self._answer(200, json.dumps(self.api.version).encode())
+        if self.api.evictions.handles(url.path):
+            return self._evictions("GET", None)
         if url.path.startswith("/api/v1/namespaces/"):
             return self._answer_pod(url.path)
         if url.path.startswith(LEASES):
@@ -206,13 +210,29 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path.startswith(LEASES):
             return self._lease(lambda: self.api.leases.create(body))
+        if self.api.evictions.handles(urlsplit(self.path).path):
+            return self._evictions("POST", body)
         _, _, _, _, namespace, _, name, _ = self.path.split("/")
         status, message = self.api.bind(namespace, name, body)
         self._answer(status, json.dumps({"kind": "Status", "message": message}).encode())
 
     def do_PUT(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.api.evictions.handles(self.path):
+            return self._evictions("PUT", body)
         self._lease(lambda: self.api.leases.replace(body))
+
+    def do_PATCH(self) -> None:
+        assert self.headers["Content-Type"] == "application/json-patch+json"
+        self._evictions("PATCH", json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+    def _evictions(self, method: str, body: Any) -> None:
+        url = urlsplit(self.path)
+        query = dict(parse_qsl(url.query))
+        (status, answer), fault = self.api.evictions.handle(method, url.path, query, body)
+        if fault in ("hangup", "lost"):
+            return self._end()
+        self._answer(status, json.dumps(answer).encode())
 
     def _read_lease(self, path: str) -> tuple[int, Manifest]:
         lease = self.api.leases.objects.get(f"gpu/{path.rpartition('/')[2]}")

@@ -109,6 +109,23 @@ class Settings(BaseModel):
         default_factory=lambda: dict(DEFAULT_QUEUES),
         description='queues by name, such as {"batch": {"preempts": ["backfill"], "min_runtime": 600}}',
     )
+    preempt_nodes: int = Field(
+        default=1,
+        ge=1,
+        le=100,
+        description="a whole number from 1 to 100: how many nodes preempt returns, the best ones",
+    )
+    shield_seconds: float = Field(
+        default=600.0,
+        ge=0,
+        le=1e9,
+        description="a number from 0: seconds for which the replacement of a preempted pod is not preempted",
+    )
+    spot: Literal["ignore", "prefer", "require"] = Field(
+        default="prefer",
+        description="ignore, prefer or require: whether restartable pods prefer spot nodes and others avoid "
+        "them (prefer), or others get none at all (require)",
+    )
     bind: bool = Field(default=False, description="true or false: whether the bind verb binds pods")
     leader_election: str | None = Field(
         default=None,
@@ -134,8 +151,7 @@ class Settings(BaseModel):
     )
     evictor_schedulers: list[str] = Field(
         default=[],
-        description="a list of schedulerNames whose pods the evictor makes room for, beside those seen in "
-        "filter requests",
+        description="a list of schedulerNames whose pods the evictor serves beside those seen in requests",
     )
     evictions_per_minute: int = Field(
         default=10, ge=1, le=6000, description="a whole number from 1 to 6000: the most evictions in a minute"
@@ -156,8 +172,7 @@ class Settings(BaseModel):
     shield_configmap: str | None = Field(
         default=None,
         pattern=_NAMESPACED,
-        description="namespace/name of a ConfigMap, or null: where to keep which jobs lost pods lately. It "
-        "needs evictor_lease or leader_election",
+        description="namespace/name of a ConfigMap, or null: where to keep which jobs lost pods lately",
     )
     mig_manager: str | None = Field(
         default=None,
@@ -199,10 +214,9 @@ class Settings(BaseModel):
     @field_validator("evictor", "shield_configmap")
     @classmethod
     def _needs_lease(cls, value: str | None, info: ValidationInfo) -> str | None:
-        """Also for a single replica: during an update there are two for a moment."""
-        if value not in (None, "off") and not (
-            info.data.get("evictor_lease") or info.data.get("leader_election")
-        ):
+        # Also for a single replica: during an update there are two for a moment.
+        leases = info.data.get("evictor_lease"), info.data.get("leader_election")
+        if value not in (None, "off") and not any(leases):
             raise ValueError("needs evictor_lease or leader_election, so that one replica evicts at a time")
         return value
 

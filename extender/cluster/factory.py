@@ -11,6 +11,7 @@ from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Container, Pod, PodSpec
 from extender.k8s.quantity import QuantityError
+from extender.queues.disruptions import DisruptionLog
 from extender.queues.queue import Queues
 from extender.queues.rights import Rights
 from extender.settings import ExpectedRequest, Settings, SettingsError
@@ -22,8 +23,10 @@ from packing.policies.registry import POLICIES
 def state_of(settings: Settings) -> State:
     """A state without nodes or pods, under these settings. Raises ``SettingsError``."""
     policy = policy_of(settings)
-    state = State(policy, Rights(Queues(settings.queues)))
+    rights, disruptions = Rights(Queues(settings.queues)), DisruptionLog(settings.shield_seconds)
+    state = State(policy, rights, disruptions)
     state.failures = policy.failures
+    state.spot = settings.spot
     state.fleet.minimum_milli = settings.minimum_slice_milli
     return state
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,11 @@ import numpy.typing as npt
 from extender.cluster.allocations import Allocations, Placement
 from extender.cluster.assumed_pods import TIME_TO_LIVE, AssumedPod
 from extender.cluster.demand_learner import DemandLearner
+from extender.cluster.disrupted_pods import disrupted_pods
 from extender.cluster.guarded_policy import Failures
 from extender.cluster.node_table import NodeTable
 from extender.cluster.pod_table import PodTable
-from extender.dialects.pod_request import WRITERS, request_of
+from extender.dialects.pod_request import WRITERS, bound_request, request_of
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
 from extender.k8s.objects import (
@@ -37,9 +38,12 @@ from extender.k8s.objects import (
 )
 from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
 from extender.protocol.node_names import NameTable, NodeNames
+from extender.queues.checkpoints import lost_seconds
+from extender.queues.disruption_budgets import DisruptionBudgets
 from extender.queues.disruptions import DisruptionLog
 from extender.queues.gangs import GangTable
 from extender.queues.rights import Rights
+from packing.fleet.feasibility import gpu_sizes
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.policies.interface import Policy
@@ -72,18 +76,22 @@ class State:
     ``assumed_pods`` are bound as far as ``bind`` knows; the watch has not shown it yet. ``simulator``
     forecasts which devices claims get. ``overcommitted`` are nodes whose pods have more GPU than the node.
     ``rights`` say who may be evicted for whom, ``gangs`` which pods belong together, and ``disruptions``
-    which jobs lost pods lately.
+    which jobs lost pods lately; ``budgets`` are the PodDisruptionBudgets.
     ``synced`` are the kinds whose first list has arrived. ``failures`` counts errors in comparing nodes that
     fit, which refuse no pod.
+    ``spot``: the setting, see ``verbs/spot.py``.
     ``binds``: Stowage writes which GPU a pod has, so a node takes nothing while its device plugin is busy.
     ``eviction_helps_extenders``: kube-scheduler looks for victims where only an extender refused (1.38 on).
     """
 
-    def __init__(self, policy: Policy, rights: Rights | None = None) -> None:
+    def __init__(
+        self, policy: Policy, rights: Rights | None = None, disruptions: DisruptionLog | None = None
+    ) -> None:
         self.policy = policy
         self.rights = rights or Rights()
         self.gangs = GangTable()
-        self.disruptions = DisruptionLog()
+        self.disruptions = disruptions or DisruptionLog()
+        self.budgets = DisruptionBudgets()
         self.fleet = Fleet()
         self.allocations = Allocations(self.fleet)
         self.nodes = NodeTable(self.allocations)
@@ -95,6 +103,7 @@ class State:
         self.synced: set[Kind] = set()
         self.overcommitted: set[str] = set()
         self.binds = False
+        self.spot: Literal["ignore", "prefer", "require"] = "prefer"
         self.eviction_helps_extenders = False
         self.failures = Failures()
         self._row_table = self.fleet.replaced, NameTable({})
@@ -102,6 +111,9 @@ class State:
     def apply(self, events: Sequence[Event]) -> None:
         """Take in what happened. An object that cannot be read is a problem, and raises nothing."""
         for event in events:
+            self.gangs.apply(event)
+            for pod, reason in disrupted_pods(event, self.pods, self.nodes):
+                self._note_disruption(pod, reason)
             self._sync_nodes(self._apply(event))
             if isinstance(event, Listed):
                 self.synced.add(event.kind)
@@ -128,11 +140,17 @@ class State:
                 return self.nodes.keep(kind, keys)
             case Upserted(ResourceSlice() | ResourceClaim() | DeviceClass() as record):
                 self.devices.put(record)
-            case Deleted(kind, key):
+            case Deleted(("ResourceSlice" | "ResourceClaim" | "DeviceClass") as kind, key):
                 self.devices.remove(kind, key)
-            case Listed(kind, keys):
+            case Listed(("ResourceSlice" | "ResourceClaim" | "DeviceClass") as kind, keys):
                 self.devices.keep(kind, keys)
         return ()
+
+    def _note_disruption(self, pod: Pod, reason: str) -> None:
+        queues, row = self.rights.queues, self.fleet.rows.get(pod.node_name)
+        gpus = 0.0 if row is None else float(gpu_sizes(self.fleet, bound_request(pod).request)[row])
+        queue = queues.of(pod)
+        self.disruptions.note(pod, queues.name_of(pod), reason, gpus, lambda at: lost_seconds(pod, queue, at))
 
     def _sync_nodes(self, names: Iterable[str]) -> None:
         """Bring up to date what depends on the pods of these nodes: whether the node is closed because its

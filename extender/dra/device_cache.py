@@ -6,8 +6,9 @@ The devices of a node are built lazily, after one of its pools or a claim on the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
+from copy import copy
 from typing import Any, TypeAlias
 
 from extender.dra.device_slots import Slot
@@ -40,6 +41,7 @@ class DeviceCache:
         self._nodes: dict[str, NodeDevices] = {}
         self._problems: dict[str, str] = {}
         self._claims_on_any_pool: set[str] = set()
+        self._freed: frozenset[str] = frozenset()
 
     def put(self, record: Record) -> None:
         known = self.claims.get(record.key)
@@ -89,7 +91,7 @@ class DeviceCache:
     @property
     def any_device_may_be_held(self) -> bool:
         """Whether a claim holds devices of a pool whose name cannot be read."""
-        return bool(self._claims_on_any_pool)
+        return bool(self._claims_on_any_pool - self._freed)
 
     @property
     def problems(self) -> Mapping[str, str]:
@@ -104,7 +106,17 @@ class DeviceCache:
             self.on_node(name, labels_of(name))
         self.pools.kinds.remove_unused()  # only now: the old slots of changed nodes have them
 
+    def without_claims(self, claims: Collection[str]) -> DeviceCache:
+        """A view in which these claims are deallocated. It is valid until this cache changes."""
+        if not claims:
+            return self
+        view = copy(self)
+        view._freed, view._nodes = self._freed.union(claims), {}
+        return view
+
     def on_node(self, name: str, labels: Labels) -> NodeDevices:
+        if self._freed:
+            return self._on_node_without_freed(name, labels)
         known = self._nodes.get(name, _NO_DEVICES)
         if known.devices and name not in self.pools.changed_nodes and not self.pools.labels_matter:
             return known
@@ -122,6 +134,12 @@ class DeviceCache:
         if not fresh.devices:
             del self._nodes[name]
         return fresh
+
+    def _on_node_without_freed(self, name: str, labels: Labels) -> NodeDevices:
+        if name not in self._nodes:
+            version = self.pools.version_of(name, labels)
+            self._nodes[name] = self.pools.node_devices(name, labels, version, self._freed)
+        return self._nodes[name]
 
 
 def _holdings(claim: ResourceClaim) -> tuple[object, ...]:

@@ -6,7 +6,7 @@ Both are built lazily: a pool after one of its slices has changed, what is left 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from extender.dra.device_slots import DeviceKind
@@ -36,11 +36,22 @@ class _PoolState:
     pool: DevicePool | None = None
     availability: PoolAvailability | None = None
 
-    def availability_of(self, pool: DevicePool) -> PoolAvailability:
+    def availability_of(self, pool: DevicePool, freed: Set[str] = frozenset()) -> PoolAvailability:
+        """What is left of the pool, also of what the ``freed`` claims have."""
+        if freed and not freed.isdisjoint(self._holding_claims()):
+            holders = {
+                device: {claim: results for claim, results in by_claim.items() if claim not in freed}
+                for device, by_claim in self.holders.items()
+            }
+            unknown = bool(self.unreadable_holders - freed)
+            return pool_availability(pool, holders, holdings_unknown=unknown)
         if self.availability is None:
             unknown = bool(self.unreadable_holders)
             self.availability = pool_availability(pool, self.holders, holdings_unknown=unknown)
         return self.availability
+
+    def _holding_claims(self) -> set[str]:
+        return self.unreadable_holders.union(*self.holders.values())
 
 
 class KindTable:
@@ -169,17 +180,22 @@ class PoolCache:
         return len(ids), newest, hash(frozenset(labels.items())) if self.labels_matter else 0
 
     def node_devices(
-        self, name: str, labels: Mapping[str, str], version: tuple[int, int, int]
+        self,
+        name: str,
+        labels: Mapping[str, str],
+        version: tuple[int, int, int],
+        freed: Set[str] = frozenset(),
     ) -> NodeDevices:
+        """The devices of a node, as if the ``freed`` claims were deallocated."""
         ids = self._nodes.pools_of(name)
         pools = sorted((pool for id in ids if (pool := self._pool(id))), key=lambda pool: pool.sort_key)
         return build_node_devices(
             name,
             labels,
-            [self._states[pool.id].availability_of(pool) for pool in pools],
+            [self._states[pool.id].availability_of(pool, freed) for pool in pools],
             self.kinds.gpu_fractions,
             has_incomplete_pool=len(pools) < len(ids) or any(pool.problem for pool in pools),
-            holdings_unknown=any(self._states[id].unreadable_holders for id in ids),
+            holdings_unknown=any(self._states[id].unreadable_holders - freed for id in ids),
             version=version,
         )
 

@@ -133,11 +133,7 @@ def needs_no_plan(state: State, pod: Pod, nodes: Sequence[str], possibly_bound: 
     if not request.wants_gpu and not pod.spec.claims:
         return "no_gpu"
     evaluation = evaluate(state, pod, request, NodeNames.of(nodes), possibly_bound)
-    fits = evaluation.codes == Reason.FITS
-    if evaluation.forecasts:
-        allocatable = (bool(one.devices) or not one.problem for one in evaluation.forecasts)
-        return "fits" if any(map(all, zip(fits, allocatable, strict=True))) else ""
-    if fits.any():
+    if evaluation.certain.any():
         return "fits"
     busy = (nodes[index] for index in (evaluation.codes == Reason.PLUGIN_BUSY).nonzero()[0])
     idle = (reason_on(state, pod, request, node, possibly_bound, idle=True) for node in busy)

@@ -18,13 +18,15 @@ from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.dra.forecast import Forecast
-from extender.explain.needs import Need, missing_needs, shortfall
+from extender.explain.needs import Need, missing_needs
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Node, Pod
 from extender.protocol.node_names import Bytes, NodeNames
 from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
 from extender.verbs.evaluate import Evaluation, evaluate
 from extender.verbs.scores import best, node_scores
+from extender.verbs.shortfall import shortfall
+from extender.verbs.spot import spot_costs
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.model.request import Request
@@ -40,6 +42,7 @@ _TERMS = {
     "stranding": "leaves free GPUs without enough CPU for them",
     "unusable GPU": "leaves parts of GPUs that no expected pod can use",
     "claims": "takes devices apart that other claims may need whole",
+    "spot": "is a spot node, or is none and the pod could run on one",
     "less wanted": "gives the claims devices that they list as an alternative",
 }
 """What a positive term of the cost means (``Policy.terms``, and the costs of forecasts)."""
@@ -213,6 +216,9 @@ def _option(state: State, evaluation: Evaluation, index: int, name: str, score: 
     row, request = int(evaluation.rows[index]), evaluation.request
     forecast = evaluation.forecasts[index] if evaluation.forecasts else Forecast()
     terms = state.policy.terms(state.fleet, request, row)
+    if state.fleet.spot_rows:
+        at = evaluation.rows[index : index + 1]
+        terms = terms | {"spot": float(spot_costs(state, evaluation.pod, request, at)[0])}
     if forecast.devices:
         terms = terms | {"claims": forecast.cost}
     if forecast.first_available_penalty:

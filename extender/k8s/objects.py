@@ -14,11 +14,13 @@ from itertools import chain
 from typing import ClassVar, Literal, TypeAlias
 
 from extender.k8s.affinity import NO_CONSTRAINTS, SchedulingConstraints, Taint
+from extender.k8s.pod_groups import PodGroup, PodGroupKind
 from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
 
-Kind: TypeAlias = Literal[
-    "Node", "Pod", "ResourceSlice", "ResourceClaim", "DeviceClass", "Device", "ConfigMap"
-]
+Kind: TypeAlias = (
+    Literal["Node", "Pod", "ResourceSlice", "ResourceClaim", "DeviceClass", "Device", "ConfigMap"]
+    | PodGroupKind
+)
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 """A small hashable map from name to value, sorted by name. Quantities stay as they were written."""
 
@@ -208,8 +210,8 @@ class Pod:
 
     ``unscheduled`` is the reason of its condition ``PodScheduled`` while that is false ("Unschedulable",
     "SchedulingGated"), and ``disruption`` that of ``DisruptionTarget`` ("PreemptionByScheduler"), "" while
-    nothing ends it. ``has_other_constraints``: kube-scheduler may refuse a node for a reason that Stowage
-    does not compute: affinity between pods, topology spread, host ports, volumes.
+    nothing ends it, and ``disrupted`` its time. ``has_other_constraints``: kube-scheduler may refuse a node
+    for a reason that Stowage does not compute: affinity between pods, topology spread, host ports, volumes.
 
     ``unreadable`` names annotations and labels that were dropped because they are too large. ``problem`` says
     what else exceeds a limit of ``limits.py``, "" for nothing. A pod with a problem is not placed, and its
@@ -240,6 +242,7 @@ class Pod:
     pod_group: str = ""  # of spec.schedulingGroup, in the pod's namespace
     unscheduled: str = ""
     disruption: str = ""
+    disrupted: float = 0.0  # Unix seconds, 0 where unknown
     has_other_constraints: bool = False
     unreadable: tuple[str, ...] = ()
     problem: str = ""
@@ -253,19 +256,9 @@ class Pod:
     def size(self) -> int:
         """About how many characters of text it keeps alive, plus 2,000 for the objects around them."""
         pairs = chain(self.annotations.items(), self.labels.items(), self.devices, self.claims)
-        names = (
-            self.namespace,
-            self.name,
-            self.uid,
-            self.node_name,
-            self.scheduler_name,
-            self.nominated_node,
-            self.priority_class,
-            self.pod_group,
-            self.unscheduled,
-            self.disruption,
-        )
-        return 2000 + sum(map(len, chain(names, *pairs, self.spec.texts())))
+        names = self.namespace, self.name, self.uid, self.node_name, self.scheduler_name
+        more = self.nominated_node, self.priority_class, self.pod_group, self.unscheduled, self.disruption
+        return 2000 + sum(map(len, chain(names, more, *pairs, self.spec.texts())))
 
     @property
     def terminated(self) -> bool:
@@ -274,7 +267,7 @@ class Pod:
 
 
 KubernetesObject: TypeAlias = (
-    Node | Pod | ResourceSlice | ResourceClaim | DeviceClass | KoordinatorDevice | MigLayouts
+    Node | Pod | ResourceSlice | ResourceClaim | DeviceClass | KoordinatorDevice | MigLayouts | PodGroup
 )
 
 

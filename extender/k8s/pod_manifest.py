@@ -106,6 +106,7 @@ class _Condition(TypedDict, total=False):
     type: str | None
     status: str | None
     reason: str | None
+    lastTransitionTime: str | None
 
 
 class _Status(TypedDict, total=False):
@@ -130,6 +131,8 @@ class PodManifest(BaseModel):
         owners = metadata.get("ownerReferences") or []
         parsed_spec, problem = parse_spec(spec)
         devices = _devices(status.get("containerStatuses") or ())
+        conditions = status.get("conditions") or ()
+        disruption, disrupted = _reason(conditions, "DisruptionTarget", "True")
         if len(devices) > REPORTED_DEVICES:
             devices = devices[:REPORTED_DEVICES]
             problem = f"kubelet reports more than {REPORTED_DEVICES} devices"
@@ -155,8 +158,9 @@ class PodManifest(BaseModel):
             scheduling_constraints=_scheduling_constraints(spec, owners),
             owner=_owner(owners),
             pod_group=sys.intern((spec.get("schedulingGroup") or {}).get("podGroupName") or ""),
-            unscheduled=_reason(status.get("conditions") or (), "PodScheduled", "False"),
-            disruption=_reason(status.get("conditions") or (), "DisruptionTarget", "True"),
+            unscheduled=_reason(conditions, "PodScheduled", "False")[0],
+            disruption=disruption,
+            disrupted=disrupted,
             has_other_constraints=_has_other_constraints(spec),
             unreadable=unreadable,
             problem=problem or too_many,
@@ -172,12 +176,13 @@ def _owner(owners: Iterable[OwnerManifest]) -> Owner | None:
     return None
 
 
-def _reason(conditions: Iterable[_Condition], kind: str, status: str) -> str:
-    """The reason of the condition of this type, "" unless it has this status."""
+def _reason(conditions: Iterable[_Condition], kind: str, status: str) -> tuple[str, float]:
+    """The reason of the condition of this type and its time, "" and 0 unless it has this status."""
     for condition in conditions:
         if condition.get("type") == kind and condition.get("status") == status:
-            return sys.intern((condition.get("reason") or "unknown")[:KEY])
-    return ""
+            reason = sys.intern((condition.get("reason") or "unknown")[:KEY])
+            return reason, unix_seconds(condition.get("lastTransitionTime"))
+    return "", 0.0
 
 
 def _has_other_constraints(spec: _Spec) -> bool:

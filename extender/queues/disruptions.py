@@ -1,10 +1,39 @@
-"""Which jobs lost pods to preemption or interruption lately, and how often."""
+"""Which jobs lost pods to preemption or interruption, when, and how much work that cost.
+
+Kubernetes marks a pod that it is about to end with the condition ``DisruptionTarget``. Its reasons are listed
+in "Pod disruption conditions" (kubernetes.io/docs/concepts/workloads/pods/disruptions, from 1.31 on), and
+``DeletionByDeviceTaintManager`` in pkg/controller/devicetainteviction of Kubernetes 1.36. Volcano and KAI set
+``PreemptionByScheduler``, too (Volcano pkg/scheduler/cache/cache.go at ed72c7c8, KAI-Scheduler
+pkg/scheduler/cache/evictor/default_evictor.go at d5bc503a).
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+import time
+from bisect import bisect_left, insort
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from extender.k8s.objects import Pod
+from extender.untrusted.limits import DISRUPTIONS, KEY
+
+PREEMPTIONS = ("PreemptionByScheduler", "EvictionByEvictionAPI")
+"""Reasons of disruptions that make room for other pods. ``kubectl drain`` has the second one as well."""
+NODE_INTERRUPTION = "NodeInterruption"
+"""Our reason for a pod that is evicted from a node with an interruption taint, or deleted there."""
+REASONS = (
+    *PREEMPTIONS, NODE_INTERRUPTION, "DeletionByTaintManager", "DeletionByDeviceTaintManager",
+    "DeletionByPodGC", "TerminationByKubelet", "other",
+)  # fmt: skip
+OWNERS = ("Job", "ReplicaSet", "StatefulSet", "DaemonSet", "none", "other")
+"""Kinds of controllers that metrics tell apart."""
+NO_QUEUE = "none"
+"""What metrics call the queue of a pod without one."""
+REPLACEMENT_SECONDS = 3600.0
+"""How long after an interruption a waiting pod of the same job counts as the replacement."""
+_HOUR = 3600.0
 
 
 def job_of(pod: Pod) -> str:
@@ -12,24 +41,128 @@ def job_of(pod: Pod) -> str:
     return pod.owner.uid if pod.owner else pod.key
 
 
+def disruption_reason(pod: Pod, *, node_interrupted: bool) -> str:
+    """Why a bound pod that ends was disrupted, one of ``REASONS``; "" if nothing says that it was.
+
+    Without the condition, only a pod that is deleted on a node with an interruption taint counts.
+    """
+    if pod.disruption == PREEMPTIONS[0]:
+        return pod.disruption
+    if node_interrupted and (pod.disruption or not pod.terminated):
+        return NODE_INTERRUPTION
+    return pod.disruption if pod.disruption in REASONS else pod.disruption and "other"
+
+
+class Disruption(NamedTuple):
+    """One pod that was disrupted, at ``at`` (Unix seconds). ``queue``: its queue then, "" for none."""
+
+    at: float
+    uid: str
+    job: str
+    queue: str
+    reason: str
+
+
 class DisruptionLog:
-    """Disruptions as the watch shows them (pods with ``disruption``), by job. Times in Unix seconds."""
+    """The last disruptions of all jobs, each pod once. Times in Unix seconds, by the clock ``now``.
+
+    ``pods`` counts disrupted pods by (queue, reason, kind of owner), ``gpu_seconds`` the work that they lost
+    by (queue, reason), both since the log was made.
+    """
+
+    def __init__(self, shield_seconds: float = 600.0, now: Callable[[], float] = time.time) -> None:
+        self.pods: Counter[tuple[str, str, str]] = Counter()
+        self.gpu_seconds: Counter[tuple[str, str]] = Counter()
+        self._shield, self._now = shield_seconds, now
+        self._began = math.floor(now())  # Kubernetes has whole seconds
+        self._log: list[Disruption] = []  # by time
+        self._uids: set[str] = set()
+        self._by_job: defaultdict[str, list[Disruption]] = defaultdict(list)  # by time
+        self._forgotten = -math.inf  # the time of the latest disruption that was dropped
+
+    def note(self, pod: Pod, queue: str, reason: str, gpus: float, lost: Callable[[float], float]) -> None:
+        """Note a disrupted pod of this queue; a known one and one that is too old are ignored.
+
+        ``reason``: one of ``REASONS``. ``gpus``: how many GPUs it had. ``lost``: the seconds of work lost if
+        it ends at that time.
+        """
+        now = self._now()
+        at = min(pod.disrupted or now, now)
+        if not self._add(Disruption(at, pod.uid, job_of(pod), queue, reason)) or at < self._began:
+            return
+        kind = pod.owner.kind if pod.owner else "none"
+        self.pods[queue or NO_QUEUE, reason, kind if kind in OWNERS else "other"] += 1
+        self.gpu_seconds[queue or NO_QUEUE, reason] += gpus * lost(at)  # type: ignore[assignment]
 
     def restarts(self, pod: Pod) -> int:
-        """How often the pod's job lost a pod so far."""
-        return 0
+        """How often the pod's job lost a pod, as far as the log goes back."""
+        return len(self._by_job.get(job_of(pod), ()))
 
     def shielded(self, pod: Pod, now: float) -> bool:
-        """Whether the pod's job lost a pod so recently that it must not lose another one."""
-        return False
+        """Whether the pod's job lost a pod within the shield's time before ``now``, and this pod was created
+        after that: only a replacement is shielded, not each pod of a large ReplicaSet."""
+        return any(self._before(pod, now, self._shield))
+
+    def replaces_interrupted(self, pod: Pod, now: float) -> bool:
+        """Whether a pod that waits replaces one of the same job that was interrupted up to an hour ago: it
+        was created after that. Where a job also grows, this may be true for more pods than were lost."""
+        lost = () if pod.node_name else self._before(pod, now, REPLACEMENT_SECONDS)
+        return any(one.reason not in PREEMPTIONS for one in lost)
 
     def evictions_last_hour(self, queue_name: str, now: float) -> int:
-        """How many pods of a queue were preempted within the hour before ``now``."""
-        return 0
+        """How many pods of a queue were preempted within the hour before ``now``, by whomever."""
+        recent = self._since(now - _HOUR)
+        return sum(one.queue == queue_name and one.reason in PREEMPTIONS and one.at <= now for one in recent)
 
     def dump(self) -> dict[str, Any]:
-        """All that ``load`` needs, as JSON values."""
-        return {}
+        """All that ``load`` needs, as JSON values: about 150 bytes for each disruption."""
+        return {"disruptions": [list(one) for one in self._log]}
 
     def load(self, dumped: object) -> None:
-        """Add the disruptions of a dump. Invalid ones are ignored."""
+        """Add the disruptions of a dump. Invalid ones are ignored; counters do not change."""
+        entries = dumped.get("disruptions") if isinstance(dumped, Mapping) else None
+        if isinstance(entries, Sequence) and not isinstance(entries, str):
+            now = self._now()
+            for entry in entries[-DISRUPTIONS:]:
+                if (one := _parsed(entry, now)) is not None:
+                    self._add(one)
+
+    def _before(self, pod: Pod, now: float, seconds: float) -> Iterator[Disruption]:
+        """The disruptions of the pod's job within these seconds before ``now``, and before its creation."""
+        for one in self._by_job.get(job_of(pod), ()):
+            if now - seconds < one.at <= now and math.floor(one.at) <= pod.created:
+                yield one
+
+    def _since(self, at: float) -> list[Disruption]:
+        """The disruptions after this time."""
+        return self._log[bisect_left(self._log, at, key=lambda one: one.at) :]
+
+    def _add(self, one: Disruption) -> bool:
+        """Whether the disruption is new. Drops the oldest one beyond the limit."""
+        if not one.uid or one.uid in self._uids or one.at <= self._forgotten:
+            return False
+        insort(self._log, one)
+        insort(self._by_job[one.job], one)
+        self._uids.add(one.uid)
+        if len(self._log) > DISRUPTIONS:
+            oldest = self._log.pop(0)
+            self._forgotten = oldest.at
+            self._uids.remove(oldest.uid)
+            of_job = self._by_job[oldest.job]
+            of_job.remove(oldest)
+            if not of_job:
+                del self._by_job[oldest.job]
+        return True
+
+
+def _parsed(entry: object, now: float) -> Disruption | None:
+    """An entry of a dump, None if it is invalid or in the future."""
+    if not isinstance(entry, Sequence) or isinstance(entry, str) or len(entry) != len(Disruption._fields):
+        return None
+    at, *texts = entry
+    if isinstance(at, bool) or not (isinstance(at, int | float) and 0 < at <= now):
+        return None
+    if not all(isinstance(text, str) and len(text) <= KEY for text in texts):
+        return None
+    one = Disruption(float(at), *texts)
+    return one if one.reason in REASONS else None

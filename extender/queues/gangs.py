@@ -2,27 +2,191 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from extender.k8s.objects import Pod
+from extender.k8s.objects import Deleted, Event, Listed, Pod, Upserted
+from extender.k8s.pod_groups import PodGroup, PodGroupKind, is_pod_group
+from extender.queues.gang_kinds import NO_WORDS, GangWords, words_of
+from extender.untrusted.limits import GANG_MEMBERS
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """A gang: its key (unique in the cluster) and how many of its members must run."""
+    """A gang: its key (unique in the cluster) and how many of its members must run.
+
+    ``indispensable`` are the keys of members without which the others are useless: if one of them leaves, all
+    leave. ``words``: how the pods name the gang. ``together``: how many members are to be placed all at once
+    or not at all, 0 where nothing says so.
+    """
 
     key: str
     minimum: int
+    indispensable: frozenset[str] = frozenset()
+    words: GangWords = NO_WORDS
+    together: int = 0
+
+
+class _Members:
+    """The members of one gang, with the numbers that change with each of them."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, Pod] = {}
+        self.running = 0
+        self.indispensable: set[str] = set()
+        self.declared: Counter[int] = Counter()  # the minimums that the pods declare
+        self.gang: tuple[int, Gang | None] = -1, None  # the version of the PodGroups that it is made with
+
+    def add(self, pod: Pod, words: GangWords) -> None:
+        self.pods[pod.key] = pod
+        self.running += is_running(pod)
+        if words.minimum is not None:
+            self.declared[words.minimum] += 1
+        if words.indispensable:
+            self.indispensable.add(pod.key)
+        self.gang = -1, None
+
+    def remove(self, pod: Pod, words: GangWords) -> None:
+        del self.pods[pod.key]
+        self.running -= is_running(pod)
+        if words.minimum is not None:
+            self.declared[words.minimum] -= 1
+            if not self.declared[words.minimum]:
+                del self.declared[words.minimum]
+        self.indispensable.discard(pod.key)
+        self.gang = -1, None
+
+
+def is_running(pod: Pod) -> bool:
+    """Whether the pod is bound, and nothing ends it."""
+    return bool(pod.node_name) and not (pod.deleting or pod.disruption or pod.terminated)
 
 
 class GangTable:
-    """The gangs of all known pods. Implemented by the room ``queues``; the cluster's state keeps it."""
+    """The gangs of all known pods. The cluster's state keeps it up to date.
+
+    The members of a gang have one namespace and one priority. A gang with more than ``limits.GANG_MEMBERS``
+    members counts as none, so that nobody protects pods by their number.
+    """
+
+    def __init__(self) -> None:
+        self._gangs: dict[str, _Members] = {}
+        self._gang_by_pod: dict[str, str] = {}  # "" for a pod of its own
+        self._pods: dict[str, Pod] = {}
+        self._pod_groups: dict[tuple[PodGroupKind, str], PodGroup] = {}
+        self._version = 0  # of the PodGroups
 
     def gang_of(self, pod: Pod) -> Gang | None:
-        """The gang of a pod, None for a pod of its own."""
-        return None
+        """The gang of a pod, None for a pod of its own. For a known pod, what the watch shows counts."""
+        key = self._gang_by_pod.get(pod.key)
+        if key == "":
+            return None
+        members = self._gangs.get(key) if key else None
+        if members is None:
+            words = words_of(pod)
+            if words is None:
+                return None
+            members = self._gangs.get(_key(pod, words)) or _alone(pod, words)
+        return self._gang(members)
+
+    def is_indispensable(self, pod: Pod) -> bool:
+        """Whether the pod's gang is useless without this very member."""
+        gang = self.gang_of(pod)
+        return gang is not None and pod.key in gang.indispensable
 
     def members(self, key: str) -> Sequence[Pod]:
         """The known members of a gang that have not ended, waiting ones included."""
-        return ()
+        members = self._gangs.get(key)
+        return tuple(members.pods.values()) if members else ()
+
+    def running(self, key: str) -> int:
+        """How many members are bound and do not terminate."""
+        members = self._gangs.get(key)
+        return members.running if members else 0
+
+    def spare(self, key: str) -> int:
+        """How many members may leave so that the minimum still runs, apart from indispensable ones."""
+        members = self._gangs.get(key)
+        gang = self._gang(members) if members else None
+        return max(members.running - gang.minimum, 0) if members and gang else 0
+
+    def apply(self, event: Event) -> None:
+        """Take in an event about a pod or a PodGroup; others change nothing."""
+        match event:
+            case Upserted(Pod() as pod):
+                self._remove(pod.key)
+                if not pod.terminated:
+                    self._add(pod)
+            case Deleted("Pod", key):
+                self._remove(key)
+            case Listed("Pod", keys):
+                for key in self._pods.keys() - keys:
+                    self._remove(key)
+            case Upserted(PodGroup() as group):
+                self._version += self._pod_groups.get((group.kind, group.key)) != group
+                self._pod_groups[group.kind, group.key] = group
+            case Deleted(kind, key) if is_pod_group(kind):
+                self._version += self._pod_groups.pop((kind, key), None) is not None
+            case Listed(kind, keys) if is_pod_group(kind):
+                for gone in [(of, key) for of, key in self._pod_groups if of == kind and key not in keys]:
+                    del self._pod_groups[gone]
+                self._version += 1
+
+    def _add(self, pod: Pod) -> None:
+        words = words_of(pod)
+        key = _key(pod, words) if words else ""
+        self._pods[pod.key], self._gang_by_pod[pod.key] = pod, key
+        if words:
+            self._gangs.setdefault(key, _Members()).add(pod, words)
+
+    def _remove(self, key: str) -> None:
+        gang = self._gang_by_pod.pop(key, "")
+        pod = self._pods.pop(key, None)
+        if pod is None or not (words := words_of(pod)):
+            return
+        members = self._gangs[gang]
+        members.remove(pod, words)
+        if not members.pods:
+            del self._gangs[gang]
+
+    def _gang(self, members: _Members) -> Gang | None:
+        version, gang = members.gang
+        if version != self._version:
+            gang = self._made_of(members)
+            members.gang = self._version, gang
+        return gang
+
+    def _made_of(self, members: _Members) -> Gang | None:
+        pod = next(iter(members.pods.values()))
+        words = words_of(pod)
+        if words is None or len(members.pods) > GANG_MEMBERS:
+            return None
+        name = f"{pod.namespace}/{words.name}"
+        groups = (self._pod_groups.get((kind, name)) for kind in words.pod_groups)
+        group = next(filter(None, groups), None)
+        minimum = max(members.declared, default=None) if group is None else group.minimum
+        everybody = len(members.pods)
+        if group is not None and minimum == 0 and not group.whole:
+            return None  # any number of them may run
+        whole = minimum is None or (group is not None and group.whole)
+        return Gang(
+            key=_key(pod, words),
+            minimum=max(minimum or 0, everybody) if whole else minimum or 0,
+            indispensable=frozenset(members.indispensable),
+            words=words,
+            together=(minimum or 0) if words.together else 0,
+        )
+
+
+def _key(pod: Pod, words: GangWords) -> str:
+    """Pods of another priority are another gang: they must not protect those that are below them."""
+    priority = f" of priority {pod.priority}" if pod.priority else ""
+    return f"{words.kind} {pod.namespace}/{words.name}{priority}"
+
+
+def _alone(pod: Pod, words: GangWords) -> _Members:
+    """The gang of a pod that the watch has not shown."""
+    members = _Members()
+    members.add(pod, words)
+    return members

@@ -140,6 +140,10 @@ class Engine:
             assumed_pods=len(state.assumed_pods),
             assumed_seconds=state.assumed_pods.oldest(time.monotonic()),
             age_seconds={name: ages[kind] for kind, name in resources if kind in ages},
+            disrupted_pods=state.disruptions.pods,
+            gpu_seconds_lost=state.disruptions.gpu_seconds,
+            queues=tuple(state.rights.queues.by_name),
+            spot_gpus=spot_gpus(state.fleet),
             gpus=gpus_by_model(state.fleet),
         )
 
@@ -197,7 +201,10 @@ class Engine:
     async def _preempt(self, body: bytes) -> tuple[bytes, str]:
         args = codec.parse_preempt(body)
         result = await self._recheck.evaluate(
-            lambda: preempt(self.state, args, self._possibly_bound()), lambda answer: not answer.candidates
+            lambda: preempt(
+                self.state, args, time.time(), self._possibly_bound(), most=self._settings.preempt_nodes
+            ),
+            lambda answer: not answer.candidates,
         )
         kept = ", ".join(result.candidates)
         answer = f"{len(result.candidates)} of {len(args.candidates)} candidates kept{kept and ': '}{kept}"
@@ -255,3 +262,11 @@ def gpus_by_model(fleet: Fleet) -> dict[str, Gpus]:
                 so_far.whole + int(whole[:, here].sum()),
             )
     return sums
+
+
+def spot_gpus(fleet: Fleet) -> dict[str, float]:
+    """GPUs of spot nodes: how many there are, and how much of their compute is in use."""
+    rows, arrays = sorted(fleet.spot_rows), fleet.arrays
+    capacity = arrays.compute_capacity[:, rows]
+    used = capacity - np.maximum(arrays.compute[:, rows], 0)
+    return {"installed": float((capacity > 0).sum()), "used": float(used.sum()) / 1000}

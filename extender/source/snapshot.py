@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from pydantic import ValidationError
 
 from extender.k8s.objects import Event, Kind, KoordinatorDevice, Listed, MigLayouts, Node, Pod, Upserted
+from extender.k8s.pod_groups import PodGroup
 from extender.k8s.resource_api.objects import DeviceClass, Record, ResourceClaim, ResourceSlice
 from extender.source.interface import Apply, BindConflict, BindError, EvictorApi, Lease, Unavailable
 from extender.source.watched_kinds import MANIFESTS, WATCHED_KINDS
@@ -43,13 +44,16 @@ class Problem:
         return f"{self.file}: item {self.index}: {self.reason}"
 
 
+_Other: TypeAlias = Record | KoordinatorDevice | MigLayouts | PodGroup
+
+
 @dataclass(slots=True)
 class Snapshot:
     """Nodes and pods by key, all other objects by kind and key, and the items that could not be read."""
 
     nodes: dict[str, Node] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
-    devices: dict[tuple[str, str], Record | KoordinatorDevice | MigLayouts] = field(default_factory=dict)
+    devices: dict[tuple[str, str], _Other] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
     def add(self, text: str, file: str, nodes: int | None = None) -> None:
@@ -67,12 +71,14 @@ class Snapshot:
                     self.pods[item.key] = item
                 case MigLayouts() if not item.layouts:
                     pass  # a ConfigMap with other data
-                case ResourceSlice() | ResourceClaim() | DeviceClass() | KoordinatorDevice() | MigLayouts():
+                case _Broken(reason):
+                    self.problems.append(Problem(file, index, reason))
+                case None:
+                    pass
+                case _:
                     is_known = (item.kind, item.key) in self.devices
                     self._report_duplicate(is_known, file, index, item.key or item.name)
                     self.devices[item.kind, item.key] = item
-                case _Broken(reason):
-                    self.problems.append(Problem(file, index, reason))
 
     def _report_duplicate(self, is_known: bool, file: str, index: int, name: str) -> None:
         if is_known:
@@ -201,9 +207,10 @@ class _Broken:
     reason: str
 
 
-_Item: TypeAlias = Node | Pod | Record | KoordinatorDevice | MigLayouts | _Broken | None
+_Item: TypeAlias = Node | Pod | _Other | _Broken | None
 """None: an object of a kind that is ignored."""
-_PARSED = (Node, Pod, ResourceSlice, ResourceClaim, DeviceClass, KoordinatorDevice, MigLayouts, _Broken)
+_OTHERS = (ResourceSlice, ResourceClaim, DeviceClass, KoordinatorDevice, MigLayouts, PodGroup)
+_PARSED = (Node, Pod, *_OTHERS, _Broken)
 
 
 def _items(text: str, file: str, nodes: int | None) -> Iterator[_Item]:

@@ -22,6 +22,14 @@ from extender.k8s.device_manifests import (
 from extender.k8s.mig_config import PER_NODE_SELECTOR
 from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Kind
+from extender.k8s.pod_group_manifests import (
+    AlphaPodGroupManifest,
+    CoschedulingPodGroupManifest,
+    KaiPodGroupManifest,
+    KoordinatorPodGroupManifest,
+    PodGroupManifest,
+    VolcanoPodGroupManifest,
+)
 from extender.k8s.pod_manifest import PodManifest
 
 Manifest: TypeAlias = (
@@ -32,6 +40,7 @@ Manifest: TypeAlias = (
     | DeviceClassManifest
     | KoordinatorDeviceManifest
     | MigLayoutsManifest
+    | PodGroupManifest
 )
 
 
@@ -64,6 +73,7 @@ class WatchedKind:
 _DRA = "/apis/resource.k8s.io/v1"
 _KOORDINATOR = "/apis/scheduling.koordinator.sh/v1alpha1"
 _dra_kind = partial(WatchedKind, optional=True, awaited=True)
+_pod_groups = partial(WatchedKind, optional=True)
 _ROWS = (
     WatchedKind("Node", "/api/v1/nodes", NodeManifest, awaited=True),
     WatchedKind("Pod", "/api/v1/pods", PodManifest, awaited=True),
@@ -71,13 +81,27 @@ _ROWS = (
     _dra_kind("ResourceSlice", f"{_DRA}/resourceslices", ResourceSliceManifest),
     _dra_kind("ResourceClaim", f"{_DRA}/resourceclaims", ResourceClaimManifest),
     WatchedKind("Device", f"{_KOORDINATOR}/devices", KoordinatorDeviceManifest, optional=True),
+    _pod_groups("PodGroup", "/apis/scheduling.k8s.io/v1beta1/podgroups", PodGroupManifest),
+    _pod_groups("AlphaPodGroup", "/apis/scheduling.k8s.io/v1alpha2/podgroups", AlphaPodGroupManifest),
+    _pod_groups(
+        "CoschedulingPodGroup",
+        "/apis/scheduling.x-k8s.io/v1alpha1/podgroups",
+        CoschedulingPodGroupManifest,
+    ),
+    _pod_groups(
+        "KoordinatorPodGroup",
+        "/apis/scheduling.sigs.k8s.io/v1alpha1/podgroups",
+        KoordinatorPodGroupManifest,
+    ),
+    _pod_groups("VolcanoPodGroup", "/apis/scheduling.volcano.sh/v1beta1/podgroups", VolcanoPodGroupManifest),
+    _pod_groups("KaiPodGroup", "/apis/scheduling.run.ai/v2alpha2/podgroups", KaiPodGroupManifest),
 )
 WATCHED_KINDS: Mapping[Kind, WatchedKind] = {row.kind: row for row in _ROWS}
 """What is watched under any settings."""
 AWAITED_KINDS = frozenset(row.kind for row in _ROWS if row.awaited)
 REQUIRED_KINDS = frozenset(row.kind for row in _ROWS if row.awaited and not row.optional)
 MANIFESTS: Mapping[str, type[Manifest]] = {
-    **{row.kind: row.manifest for row in _ROWS},
+    **{row.kind: row.manifest for row in _ROWS},  # "PodGroup" reads the apiVersion
     "ConfigMap": MigLayoutsManifest,
 }
 """The models of all kinds that a snapshot may contain."""

@@ -58,6 +58,9 @@ NODE_TAINTS = 64
 NODE_LABELS = 512
 """Labels of a node that are searched for words about unhealthy GPUs. Feature discovery writes about 100."""
 
+GANG_MEMBERS = 2048
+"""Members of a gang, waiting ones included. If there are more, each of them counts as a pod of its own."""
+
 # The evictor.
 EVENTS_READ = 32
 """Events about one pod that are read."""
@@ -166,6 +169,9 @@ CACHE = 1 << 20
 KEPT_PODS = 4 << 20
 """Characters of the pods that are kept from filter requests. One pod counts as a sixteenth at most, so the
 latest pods are always kept."""
+DISRUPTIONS = 2048
+"""Disruptions of pods that are remembered, over all jobs. Even with the longest names they fit into one
+ConfigMap."""
 DECISION = 8 << 10
 """Characters for the decisions of one pod, on average over the number of pods in the settings."""
 

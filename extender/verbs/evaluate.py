@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.cluster.state import PossiblyBound, Rows, State, blocked_as
-from extender.dra.forecast import FIRST_AVAILABLE_PENALTY, Forecast
+from extender.dra.forecast import FIRST_AVAILABLE_PENALTY, AllocationSimulator, Forecast
 from extender.dra.pod_claims import class_resources
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.verbs.assignment import refuse_unassignable
 from extender.verbs.scores import Keys, rank_keys
+from extender.verbs.spot import refuse_spot, spot_costs
 from packing.fleet.arrays import Floats
 from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
@@ -47,25 +48,41 @@ class Evaluation:
         return int(np.count_nonzero(self.codes == Reason.FITS))
 
     @property
+    def certain(self) -> npt.NDArray[np.bool_]:
+        """Where the pod fits and its claims get their devices for all that is known: (N,)."""
+        fits: npt.NDArray[np.bool_] = self.codes == Reason.FITS
+        if self.forecasts:
+            fits &= np.array([not forecast.problem for forecast in self.forecasts])
+        return fits
+
+    @property
     def tells_apart(self) -> bool:
         """Whether anything is known that makes one node better than another."""
         return self.request.wants_gpu or any(forecast.devices for forecast in self.forecasts)
 
 
 def evaluate(
-    state: State, pod: Pod, request: Request, names: NodeNames, possibly_bound: PossiblyBound = ()
+    state: State,
+    pod: Pod,
+    request: Request,
+    names: NodeNames,
+    possibly_bound: PossiblyBound = (),
+    *,
+    simulator: AllocationSimulator | None = None,
 ) -> Evaluation:
     """Evaluate every named node with the policy in force. Whether a node fits does not depend on its cost:
-    where costs or forecasts fail, nodes that fit are equal."""
+    where costs or forecasts fail, nodes that fit are equal. ``simulator`` replaces the state's own."""
     rows = state.rows(names)
     codes, cost = _evaluate_counted(state, pod, request, (), rows, possibly_bound)
-    dra = _dra_resources(state, pod, request, names)
+    dra = dra_resources(state, pod, request, names)
     for resources in {*dra} - {()}:
         there = np.array([offered == resources for offered in dra])
         codes[there], cost[there] = _evaluate_counted(
             state, pod, request, resources, rows[there], possibly_bound
         )
-    forecasts = _forecast(state, pod, names, dra)
+    if state.fleet.spot_rows:
+        cost = cost + spot_costs(state, pod, request, rows)
+    forecasts = _forecast(state, pod, names, dra, simulator or state.simulator)
     cost, keys = _rank(state, cost, forecasts, rows)
     return Evaluation(pod, request, rows, codes, cost, keys, forecasts, possibly_bound)
 
@@ -77,20 +94,21 @@ def reason_on(
     row = state.fleet.rows.get(node)
     if row is None:
         return Reason.UNKNOWN_NODE
-    dra = next(iter(_dra_resources(state, pod, request, [node])), ())
-    if _wants_only_dra(pod, request, dra):
+    dra = next(iter(dra_resources(state, pod, request, [node])), ())
+    if wants_only_dra(pod, request, dra):
         return Reason.FITS
     with state.fleet_view_for(pod, possibly_bound) as fleet:
         busy = idle and fleet.arrays.blocked[row] == Reason.PLUGIN_BUSY
         with blocked_as(fleet, {row: Reason.FITS} if busy else {}):
-            codes = _codes_for(state, fleet, pod, _without_resources(request, dra), np.array([row]))
+            codes = codes_for(state, fleet, pod, without_resources(request, dra), np.array([row]))
             return Reason(int(codes[0]))
 
 
-def _codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> npt.NDArray[np.int8]:
+def codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> npt.NDArray[np.int8]:
     """Reason codes for these rows of the pod's fleet view: (len(rows),). Devices of DRA do not count."""
     codes = np.append(reasons_for(fleet, request), np.int8(Reason.UNKNOWN_NODE))[rows]  # row -1 is the last
-    return refuse_unassignable(state, fleet, pod, request, rows, codes)
+    codes = refuse_unassignable(state, fleet, pod, request, rows, codes)
+    return refuse_spot(state, fleet, pod, rows, codes) if fleet.spot_rows else codes
 
 
 def _evaluate_counted(
@@ -98,15 +116,15 @@ def _evaluate_counted(
 ) -> tuple[npt.NDArray[np.int8], Floats]:
     """Reason codes and costs for these rows, (len(rows),) each, without the resources that are ``dra``
     there."""
-    if _wants_only_dra(pod, request, dra):
+    if wants_only_dra(pod, request, dra):
         codes = np.where(rows < 0, Reason.UNKNOWN_NODE, Reason.FITS).astype(np.int8)
         return codes, np.zeros(rows.size, np.float32)
-    request = _without_resources(request, dra)
+    request = without_resources(request, dra)
     with state.fleet_view_for(pod, possibly_bound) as fleet:
-        return _codes_for(state, fleet, pod, request, rows), state.policy.cost(fleet, request)[rows]
+        return codes_for(state, fleet, pod, request, rows), state.policy.cost(fleet, request)[rows]
 
 
-def _dra_resources(state: State, pod: Pod, request: Request, names: Iterable[str]) -> list[tuple[str, ...]]:
+def dra_resources(state: State, pod: Pod, request: Request, names: Iterable[str]) -> list[tuple[str, ...]]:
     """The extended resources asked for that each node offers as devices of DRA (KEP-5004): those of a device
     class that it does not advertise itself, and those that are named after their class. Empty if no class
     stands for anything asked for."""
@@ -128,27 +146,29 @@ def _offered(state: State, mapped: list[str], node: str) -> Iterator[str]:
                 yield name
 
 
-def _wants_only_dra(pod: Pod, request: Request, dra: tuple[str, ...]) -> bool:
+def wants_only_dra(pod: Pod, request: Request, dra: tuple[str, ...]) -> bool:
     """Whether the pod asks for nothing but devices of DRA, on a node that offers these resources as such.
     kube-scheduler checks whether any are free."""
-    return bool(dra or pod.spec.claims) and not _without_resources(request, dra).wants_gpu
+    return bool(dra or pod.spec.claims) and not without_resources(request, dra).wants_gpu
 
 
-def _without_resources(request: Request, resources: tuple[str, ...]) -> Request:
+def without_resources(request: Request, resources: tuple[str, ...]) -> Request:
     """The request without these counted devices. The same object without any: caches know it."""
     if not resources:
         return request
     return replace(request, devices=tuple(device for device in request.devices if device[0] not in resources))
 
 
-def _forecast(state: State, pod: Pod, names: NodeNames, dra: list[tuple[str, ...]]) -> tuple[Forecast, ...]:
+def _forecast(
+    state: State, pod: Pod, names: NodeNames, dra: list[tuple[str, ...]], simulator: AllocationSimulator
+) -> tuple[Forecast, ...]:
     """Which devices the pod's claims would get on each node; empty for a pod that needs no claims."""
     if not pod.spec.claims and not any(dra):
         return ()
     with state.failures.caught("forecast"):
         state.devices.refresh(state.nodes.labels_of)
         nodes = ((name, state.nodes.labels_of(name)) for name in names)
-        return tuple(state.simulator.forecasts(pod, nodes, dra or repeat(())))
+        return tuple(simulator.forecasts(pod, nodes, dra or repeat(())))
     return (Forecast(problem="the forecast failed, see the log of Stowage"),) * len(names)
 
 

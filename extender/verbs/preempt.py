@@ -1,56 +1,118 @@
-"""preempt: keep kube-scheduler's victims where their eviction makes the pod fit, and drop the other nodes.
+"""preempt: the pods to evict on the node where their eviction makes the pod fit at the least cost.
 
-kube-scheduler's own dry run counts devices but does not ask extenders, so a node that it proposes may still
-not take the pod. It reads ``Pods[0]`` as the victim of highest priority, and the whole reply fails on a UID
-that is not on the node or a node without victims. The candidates of a pod without a GPU are returned
-unchanged.
+kube-scheduler's own dry run counts devices but does not ask extenders, so a node that it proposes may not
+take the pod, or other victims may do. It reads ``Pods[0]`` as the victim of highest priority, and the whole
+reply fails on a UID that is not on the node or a node without victims. From 1.38 on it also proposes nodes
+where it found no victims, because only an extender refused. docs/preemption.md has the rules.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
+from extender.k8s.metadata import is_relevant
 from extender.k8s.objects import Pod
 from extender.protocol.codec import Candidate, PreemptArgs, PreemptResult
-from extender.verbs.evaluate import reason_on
-from packing.model.reasons import Reason
+from extender.verbs.evaluate import dra_resources, wants_only_dra
+from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from packing.model.request import Request
 
+_PLACED_BY = frozenset({"cpu", "memory"})
+"""Resources without a domain that Stowage places by."""
 
-def preempt(state: State, args: PreemptArgs, possibly_bound: PossiblyBound = ()) -> PreemptResult:
-    """The candidates whose victims are known and whose eviction makes the pod fit."""
+
+@dataclass(frozen=True, slots=True)
+class Preemption(PreemptResult):
+    """The reply, and the plans that it was made from, the best first."""
+
+    plans: tuple[EvictionPlan, ...] = ()
+
+
+def preempt(
+    state: State, args: PreemptArgs, now: float, possibly_bound: PossiblyBound = (), *, most: int = 1
+) -> Preemption:
+    """The ``most`` best candidates with their victims. ``now`` in Unix seconds."""
     try:
         request = request_of(args.pod)
     except RequestError:
-        return PreemptResult()
-    kept = {}
-    for node, candidate in args.candidates.items():
-        victims = _victims(state, node, candidate)
-        if not victims:
-            continue
-        if not request.wants_gpu:
-            kept[node] = candidate
-        elif _fits_without(state, args.pod, request, node, victims, possibly_bound):
-            kept[node] = Candidate([pod.uid for pod in victims], candidate.pdb_violations)
-    return PreemptResult(kept)
+        return Preemption()
+    proposed = {
+        node: victims
+        for node, candidate in args.candidates.items()
+        if (victims := _victims(state, node, candidate)) is not None
+    }
+    if not request.wants_gpu:
+        return Preemption({node: args.candidates[node] for node, victims in proposed.items() if victims})
+    by_claims = _by_claims(state, args.pod, request, list(proposed))
+    required = {
+        node: [pod.uid for pod in required_victims(state, args.pod, node, victims)]
+        for node, victims in proposed.items()
+    }
+    nodes = [node for node in proposed if node not in by_claims]
+    plans = plan_evictions(state, args.pod, nodes, now, possibly_bound=possibly_bound, required=required)
+    chosen = ([plan for plan in plans if not plan.pdb_violations] or plans)[:most]
+    if not chosen:
+        return Preemption(
+            {node: _ordered(args, node, proposed[node]) for node in by_claims if proposed[node]}
+        )
+    candidates = {
+        plan.node: Candidate([pod.uid for pod in _to_delete(plan)], plan.pdb_violations) for plan in chosen
+    }
+    return Preemption(candidates, tuple(chosen))
 
 
-def _victims(state: State, node: str, candidate: Candidate) -> list[Pod]:
-    """The victims, highest priority first; empty where one is not known to run on the node."""
+def _to_delete(plan: EvictionPlan) -> Sequence[Pod]:
+    """The victims without those that terminate already, unless they are all: a reply needs a victim, and
+    deleting such a pod again changes nothing."""
+    return [pod for pod in plan.victims if not pod.deleting] or plan.victims
+
+
+def required_victims(state: State, pod: Pod, node: str, proposed: Sequence[Pod]) -> Sequence[Pod]:
+    """The proposed victims if kube-scheduler may have chosen them for what Stowage does not compute: affinity
+    between pods, topology spread, host ports, volumes, claims, resources that Stowage does not place
+    by, the number of pods on the node. Otherwise none: then only GPUs, CPU and memory decide."""
+    most = state.nodes[node].allocatable.get("pods", "")
+    return (
+        proposed
+        if (
+            any(one.has_other_constraints for one in (pod, *proposed))
+            or pod.spec.claims
+            or _requests_other_resources(pod)
+            or (most.isdecimal() and sum(1 for _ in state.pods.on_node(node)) >= int(most))
+        )
+        else ()
+    )
+
+
+def _requests_other_resources(pod: Pod) -> bool:
+    names = {name for container in pod.spec.all_containers for name, _ in container.requests}
+    names |= {name for name, _ in pod.spec.overhead}
+    return any(name not in _PLACED_BY and not is_relevant(name) for name in names)
+
+
+def _by_claims(state: State, pod: Pod, request: Request, nodes: Sequence[str]) -> set[str]:
+    """The nodes where the pod asks for nothing but devices of DRA: there kube-scheduler's victims are right,
+    because it allocates the devices."""
+    dra = dra_resources(state, pod, request, nodes) or [()] * len(nodes)
+    return {
+        node for node, resources in zip(nodes, dra, strict=True) if wants_only_dra(pod, request, resources)
+    }
+
+
+def _ordered(args: PreemptArgs, node: str, victims: Sequence[Pod]) -> Candidate:
+    return Candidate([pod.uid for pod in victims], args.candidates[node].pdb_violations)
+
+
+def _victims(state: State, node: str, candidate: Candidate) -> list[Pod] | None:
+    """The proposed victims, highest priority first; None where one is not known to run on the node."""
+    if node not in state.nodes:
+        return None
     on_node = {pod.uid: pod for pod in state.pods.on_node(node)}
     victims = dict.fromkeys(candidate.victims)  # each is evicted once
     if not victims.keys() <= on_node.keys():
-        return []
+        return None
     return sorted((on_node[uid] for uid in victims), key=lambda pod: -pod.priority)
-
-
-def _fits_without(
-    state: State, pod: Pod, request: Request, node: str, victims: list[Pod], possibly_bound: PossiblyBound
-) -> bool:
-    """Whether the pod fits on the node without the victims. The device plugin is idle again before they are
-    gone, and the pod that it starts may be one of them."""
-    row = state.fleet.rows.get(node)
-    allocations = (allocation for victim in victims for allocation in state.pods.allocations_of(victim))
-    with state.fleet.without([allocation for allocation in allocations if allocation.row == row]):
-        return reason_on(state, pod, request, node, possibly_bound, idle=True) is Reason.FITS

@@ -5,6 +5,8 @@ GPU-major, (G, N) and C-contiguous, because that is the fast order for kernels t
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 import numpy.typing as npt
 
@@ -35,6 +37,8 @@ class NodeArrays:
     def __init__(self, nodes: int, gpus: int) -> None:
         self.grown = 0
         """Counts replacements of the arrays by larger ones."""
+        self.first_row = 0
+        """The fleet's row of column 0."""
         # (N,) CPU in milli and memory in bytes. They decide whether a request fits.
         self.free_cpu, self.free_memory = np.zeros((2, nodes), np.int64)
         self.total_cpu, self.total_memory = np.zeros((2, nodes), np.int64)
@@ -61,6 +65,8 @@ class NodeArrays:
         # (N,) 1 where GPU is handed out twice; why the node takes nothing.
         self.overcommitted = np.zeros(nodes, np.uint8)
         self.blocked = np.full(nodes, Reason.UNKNOWN_NODE, np.int8)
+        # (N,) 1 for spot nodes.
+        self.spot = np.zeros(nodes, np.uint8)
         # (GPU_COUNTS, N) Pods by their number of whole GPUs; row 0: parts of GPUs, last row: so many or more.
         self.pods_by_gpu_count = np.zeros((GPU_COUNTS, nodes), np.int32)
         # (N,) A fixed order of nodes for ties, and a count of the node's changes.
@@ -70,6 +76,15 @@ class NodeArrays:
     def capacity(self) -> int:
         """Columns (N); those without a node are blocked as unknown."""
         return self.blocked.size
+
+    def only(self, row: int) -> NodeArrays:
+        """A copy of one column."""
+        one = copy(self)
+        for name, array in vars(self).items():
+            if isinstance(array, np.ndarray):
+                setattr(one, name, array[..., row : row + 1].copy())
+        one.first_row = self.first_row + row
+        return one
 
     def reserve_node(self, row: int) -> None:
         """Grow to hold this row."""
@@ -94,6 +109,7 @@ class NodeArrays:
     def write_empty(self, row: int, spec: NodeSpec, pools: list[int]) -> None:
         """Write a node without any pod; ``pools`` are the indices of its pools' resources."""
         self.blocked[row], self.cuda[row] = spec.blocked, min(spec.cuda, LARGEST)
+        self.spot[row] = spec.spot
         self.max_island[row] = max(map(len, spec.peers), default=0)
         self.total_cpu[row], self.total_memory[row] = min(spec.cpu_milli, MOST), min(spec.memory_bytes, MOST)
         self.cpu_capacity[row] = min(spec.cpu_milli, LARGEST)

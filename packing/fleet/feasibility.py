@@ -33,14 +33,32 @@ def reasons_for(fleet: Fleet, request: Request) -> Reasons:
 def could_host(fleet: Fleet, request: Request) -> bool:
     """Whether the request fits on at least one node when it is empty. Reasons that close a node for a while
     (MIG reconfiguration, a busy device plugin) do not count, but a node that could not be read has no GPU."""
+    return bool((reasons_if_empty(fleet, request) == Reason.FITS).any())
+
+
+def reasons_if_empty(fleet: Fleet, request: Request) -> Reasons:
+    """``reasons_for`` as if there were no pods, and nothing that closes known nodes for a while: (N,)."""
     arrays = fleet.arrays
     empty = copy(arrays)
     empty.free_cpu, empty.free_memory = arrays.total_cpu, arrays.total_memory
     empty.free_devices, empty.divisible = arrays.total_devices, arrays.shareable
     empty.compute, empty.memory = arrays.compute_capacity, arrays.memory_capacity
     empty.overcommitted, empty.blocked = np.zeros_like(arrays.overcommitted), np.zeros_like(arrays.blocked)
-    known = arrays.blocked != Reason.UNKNOWN_NODE
-    return bool((known & (_reasons(fleet, empty, request) == Reason.FITS)).any())
+    reasons = _reasons(fleet, empty, request)
+    reasons[arrays.blocked == Reason.UNKNOWN_NODE] = Reason.UNKNOWN_NODE
+    return reasons
+
+
+def fits_when_empty(fleet: Fleet, request: Request) -> npt.NDArray[np.bool_]:
+    """(N,) where the request would fit without any pod on the node; a node that is closed takes nothing."""
+    fits: npt.NDArray[np.bool_] = reasons_if_empty(fleet, request) == Reason.FITS
+    fits &= fleet.arrays.blocked == Reason.FITS
+    return fits
+
+
+def reason_on_row(fleet: Fleet, request: Request, row: int) -> Reason:
+    """The same as ``reasons_for`` on one row, in a time that does not depend on the number of nodes."""
+    return Reason(int(_reasons(fleet, fleet.arrays.only(row), request)[0]))
 
 
 def gpu_sizes(fleet: Fleet, request: Request) -> Floats:
@@ -62,7 +80,7 @@ def _memory_milli(arrays: NodeArrays, part: Shares) -> Floats:
 
 
 def _reasons(fleet: Fleet, arrays: NodeArrays, request: Request) -> Reasons:
-    """``arrays``: those of the fleet as it is, or without its pods."""
+    """``arrays``: those of the fleet as it is, or without its pods, or of one row."""
     reasons = np.empty(arrays.capacity, np.int8)
     cpu, memory = request.cpu_milli, request.memory_bytes
     kernels.node_reasons(arrays.free_cpu, arrays.free_memory, cpu, memory, reasons)
@@ -102,13 +120,13 @@ def _share_reasons(
 ) -> None:
     counts, frees = np.empty((2, arrays.capacity), np.int32), np.empty((2, arrays.capacity), np.float32)
     kernels.share_reasons(_gpus_for(fleet, arrays, request), *_share_args(part), *counts, *frees, reasons)
-    reasons[~_shares_gpus_as(fleet, part)] = Reason.NO_SUCH_RESOURCE
+    reasons[~_shares_gpus_as(fleet, arrays, part)] = Reason.NO_SUCH_RESOURCE
 
 
 def _island_reasons(fleet: Fleet, arrays: NodeArrays, request: Request, reasons: Reasons) -> None:
     """Where a node places the GPUs of the request one by one they must be in one island. Elsewhere its device
     plugin chooses, and an island of this size is enough."""
-    asked = [(part, _shares_gpus_as(fleet, part))] if (part := request.shares) else []
+    asked = [(part, _shares_gpus_as(fleet, arrays, part))] if (part := request.shares) else []
     for name, count in request.devices:
         if (pool := fleet.names.resources.get(name)) is not None:
             asked.append((whole_gpus(count), arrays.divisible_pool[pool] > 0))
@@ -120,10 +138,10 @@ def _island_reasons(fleet: Fleet, arrays: NodeArrays, request: Request, reasons:
         )  # fmt: skip
 
 
-def _shares_gpus_as(fleet: Fleet, part: Shares) -> npt.NDArray[np.bool_]:
+def _shares_gpus_as(fleet: Fleet, arrays: NodeArrays, part: Shares) -> npt.NDArray[np.bool_]:
     """(N,) where nodes hand out their GPUs as shares of this resource."""
     number = fleet.names.sharing_resources.get(part.resource, -1)
-    same: npt.NDArray[np.bool_] = fleet.arrays.sharing == number
+    same: npt.NDArray[np.bool_] = arrays.sharing == number
     return same
 
 
@@ -135,7 +153,7 @@ def _gpus_for(fleet: Fleet, arrays: NodeArrays, request: Request) -> kernels.Gpu
     """The GPUs of all nodes; those that the request does not name count as neither free nor shareable."""
     divisible, shareable = arrays.divisible, arrays.shareable
     if request.uuids is not ANY:
-        named = _named(fleet, request)
+        named = named_gpus(fleet, arrays, request)
         divisible, shareable = divisible * named, shareable * named
     return kernels.Gpus(
         arrays.compute, arrays.memory, arrays.compute_capacity, arrays.memory_capacity, divisible,
@@ -143,11 +161,12 @@ def _gpus_for(fleet: Fleet, arrays: NodeArrays, request: Request) -> kernels.Gpu
     )  # fmt: skip
 
 
-def _named(fleet: Fleet, request: Request) -> npt.NDArray[np.uint8]:
+def named_gpus(fleet: Fleet, arrays: NodeArrays, request: Request) -> npt.NDArray[np.uint8]:
     """(G, N) 1 for the GPUs whose UUID the request permits."""
-    allow, deny, identified = request.uuids.allow, request.uuids.deny, fleet.arrays.identified
+    allow, deny, identified = request.uuids.allow, request.uuids.deny, arrays.identified
     named = np.zeros_like(identified) if allow else identified.copy()
     for uuid in frozenset.intersection(*allow) if allow else deny:
-        if uuid in fleet.gpu_of_uuid:
-            named[fleet.gpu_of_uuid[uuid]] = uuid not in deny
+        gpu, row = fleet.gpu_of_uuid.get(uuid, (0, -1))
+        if 0 <= row - arrays.first_row < arrays.capacity:
+            named[gpu, row - arrays.first_row] = uuid not in deny
     return named

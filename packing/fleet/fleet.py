@@ -53,6 +53,7 @@ class Fleet:
         """What ``feasibility.reasons_for`` answered last: prioritize asks what filter has just asked."""
         self.usage: dict[int, NodeUsage] = {}
         """What is taken of the node of each row."""
+        self.spot_rows: set[int] = set()
         self._vacant: list[int] = []
         self._assumed: defaultdict[int, list[Allocation]] = defaultdict(list)  # by row, of ``holding``
 
@@ -120,13 +121,30 @@ class Fleet:
     @contextmanager
     def without(self, held: Sequence[Allocation]) -> Iterator[None]:
         """The fleet without these allocations, inside the block; the exact old state after it."""
+        rows = {allocation.row for allocation in held}
         for allocation in held:
-            self.give_back(allocation)
+            self._move(allocation, -1)
+        for row in rows:
+            self._note_overcommitment(row)
         try:
             yield
         finally:
             for allocation in held:
-                self.take(allocation)
+                self._move(allocation, +1)
+            for row in rows:
+                self._note_overcommitment(row)
+
+    @contextmanager
+    def without_nominated(self, row: int) -> Iterator[NodeUsage]:
+        """What is taken of a node apart from nominated pods, inside the block. The arrays do not change."""
+        usage = self.usage[row]
+        for allocation in self._assumed[row]:
+            usage.add(allocation, -1)
+        try:
+            yield usage
+        finally:
+            for allocation in self._assumed[row]:
+                usage.add(allocation, +1)
 
     @contextmanager
     def holding(self, held: Iterable[Allocation]) -> Iterator[None]:
@@ -166,6 +184,7 @@ class Fleet:
             if self.gpu_of_uuid.get(gpu.uuid) == (g, row):
                 del self.gpu_of_uuid[gpu.uuid]
         self.arrays.write_empty(row, spec, pools)
+        (self.spot_rows.add if spec.spot else self.spot_rows.discard)(row)
         self.replaced += 1
         self.touch(row)
 

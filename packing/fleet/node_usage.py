@@ -92,6 +92,12 @@ class NodeUsage:
         held = self._slice_holders.items()
         return sum(1 << place for (other, place), count in held if other == gpu and count > 0)
 
+    def slice_holders(self) -> Iterator[tuple[int, int, int]]:
+        """(GPU, place, holders) of the MIG slices that are taken; two where one is taken twice."""
+        for (gpu, place), count in self._slice_holders.items():
+            if count > 0:
+                yield gpu, place, count
+
     def slices_for(self, gpu: int, compute_milli: int, memory_mib: int) -> int:
         """The mask of slices that a share gets now; all slices if no instance is free for it."""
         instances = self._spec.gpus[gpu].instances

@@ -126,13 +126,22 @@ async def test_preempt_answers_in_short_form_highest_priority_first(
     message = {"Pod": PREEMPTOR, "NodeNameToVictims": None, "NodeNameToMetaVictims": None}
     message[field] = {"a": {"Pods": pods, "NumPDBViolations": 1}}
     assert (await stowage.post("preempt", message)).content == (
-        b'{"NodeNameToMetaVictims":{"a":{"Pods":[{"UID":"uid-large"},{"UID":"uid-small"}],"NumPDBViolations":1}}}'
+        b'{"NodeNameToMetaVictims":{"a":{"Pods":[{"UID":"uid-large"},{"UID":"uid-small"}],"NumPDBViolations":0}}}'
     )
 
 
-@pytest.mark.parametrize("uids", [[], ["uid-small"], ["uid-small", "uid-other"], ["nobody"]])
-async def test_preempt_leaves_out_a_node_where_it_does_not_help(start: Start, uids: list[str]) -> None:
-    """No victims, too few, one on another node, an unknown one."""
+@pytest.mark.parametrize("uids", [[], ["uid-small"]])
+async def test_preempt_answers_with_victims_of_its_own(start: Start, uids: list[str]) -> None:
+    """kube-scheduler found none, or too few."""
+    stowage = await start(*VICTIMS)
+    candidate = {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 0}
+    reply = json.loads(await stowage.preempt(PREEMPTOR, {"a": candidate}))
+    assert reply["NodeNameToMetaVictims"]["a"]["Pods"] == [{"UID": "uid-large"}, {"UID": "uid-small"}]
+
+
+@pytest.mark.parametrize("uids", [["uid-small", "uid-other"], ["nobody"]])
+async def test_preempt_leaves_out_a_node_whose_victims_are_not_there(start: Start, uids: list[str]) -> None:
+    """One on another node, an unknown one."""
     stowage = await start(*VICTIMS)
     candidate = {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 0}
     assert await stowage.preempt(PREEMPTOR, {"a": candidate}) == b'{"NodeNameToMetaVictims":{}}'

@@ -87,7 +87,7 @@ class ApiServer:
 
     @property
     def url(self) -> str:
-        """The address, which a restart does not change."""
+        """The address; a restart does not change it."""
         return f"http://127.0.0.1:{self._port}"
 
     def start(self) -> None:
@@ -173,14 +173,15 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         query = dict(parse_qsl(url.query))
-        if url.path.startswith((DEVICES, CARDS)) and url.path not in self.api.stores:
+        if self.api.evictions.handles(url.path):
+            return self._evictions("GET", None)
+        is_optional = url.path.startswith("/apis/") and not url.path.startswith(LEASES)
+        if is_optional and url.path not in self.api.stores:
             return self._answer(self.api.without_devices, b'{"kind": "Status", "message": "no such thing"}')
         self.api.requests.append((url.path, query))
         self.api.tokens.add(self.headers["Authorization"])
         if url.path == "/version":
             return self._answer(200, json.dumps(self.api.version).encode())
-        if self.api.evictions.handles(url.path):
-            return self._evictions("GET", None)
         if url.path.startswith("/api/v1/namespaces/"):
             return self._answer_pod(url.path)
         if url.path.startswith(LEASES):

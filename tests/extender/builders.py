@@ -13,6 +13,8 @@ from packing.model.request import Request
 from packing.policies.registry import POLICIES
 
 GPU = "nvidia.com/gpu"
+NOW = 1_800_000_000.0
+"""The moment of tests that need one, in Unix seconds."""
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"}
 
 

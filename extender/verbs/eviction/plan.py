@@ -1,12 +1,34 @@
-"""An eviction plan: for a pod that fits nowhere, which pods to evict on which node, and what that costs."""
+"""An eviction plan: for a pod that fits nowhere, which pods to evict on which node, and what that costs.
+
+docs/preemption.md has the rules. The search is that of ``packing.victims``; whether a plan is valid is what
+``evaluate`` says with the victims out, as for every other answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 
-from extender.cluster.state import PossiblyBound, State
+from extender.cluster.state import PossiblyBound, State, blocked_as
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Pod
+from extender.protocol.node_names import NodeNames
+from extender.verbs.evaluate import Evaluation, evaluate
+from extender.verbs.eviction.candidates import Bound, NodeCandidates, Rules
+from extender.verbs.eviction.costs import ROOM_SECONDS, Prices
+from extender.verbs.eviction.freed_claims import FreedClaims
+from extender.verbs.eviction.gang_costs import GangTotals
+from extender.verbs.eviction.greedy import cheapest_by_trial
+from extender.verbs.eviction.node_victims import NodeVictims, VictimSearch
+from extender.verbs.eviction.promising import PromisingNode, promising_nodes
+from packing.model.reasons import Reason
+from packing.model.request import Request
+from packing.victims.search import GangCost, Victim, VictimSet, cheapest_victims
+
+_MOST_TRIED = 8
+"""Pods that terminate already and are tested one by one for whether the plan needs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +37,8 @@ class EvictionPlan:
     that leave with them.
 
     ``cost``: see docs/preemption.md; compared lexicographically. ``pdb_violations``: how many of the victims
-    violate a PodDisruptionBudget. ``exact``: whether no cheaper set exists on this node.
+    violate a PodDisruptionBudget. ``exact``: whether no cheaper set exists on this node. ``room``: what the
+    placement costs there by the policy, in GPUs; it is part of ``cost``.
     """
 
     node: str
@@ -24,6 +47,7 @@ class EvictionPlan:
     pdb_violations: int = 0
     other_nodes: tuple[Pod, ...] = ()
     exact: bool = True
+    room: float = 0.0
 
 
 def plan_evictions(
@@ -35,10 +59,170 @@ def plan_evictions(
     to_equals: bool = False,
     whole_gangs: bool = False,
     possibly_bound: PossiblyBound = (),
+    required: Mapping[str, Collection[str]] | None = None,
 ) -> list[EvictionPlan]:
     """The plans of all nodes on which evictions make the pod fit, the best first.
 
     ``to_equals``: also pods of equal priority beyond their maximum duration may be evicted. ``whole_gangs``:
     gangs with members on other nodes may leave as a whole (kube-scheduler only evicts on one node).
+    ``required``: UIDs by node of pods that leave in any case. Of many nodes, those that lack least are
+    searched (``MOST_NODES``). ``now`` in Unix seconds.
     """
-    raise NotImplementedError
+    try:
+        request = request_of(pod)
+    except RequestError:
+        return []
+    rules = Rules(state, pod, now, to_equals=to_equals, whole_gangs=whole_gangs)
+    planner = _Planner(rules, request, possibly_bound, required or {})
+    return sorted(planner.plans(nodes), key=lambda plan: (plan.cost, plan.node))
+
+
+class _Planner:
+    """Plans for one pod at one moment."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        request: Request,
+        possibly_bound: PossiblyBound,
+        required: Mapping[str, Collection[str]],
+    ) -> None:
+        self._rules, self._state, self._pod = rules, rules.state, rules.preemptor
+        self._request, self._possibly_bound, self._required = request, possibly_bound, required
+        self._gangs = GangTotals(rules)
+        self._claims: FreedClaims | None = None
+
+    def plans(self, nodes: Sequence[str]) -> list[EvictionPlan]:
+        promising = promising_nodes(
+            self._state, self._pod, self._request, nodes, self._required, self._possibly_bound
+        )
+        if not promising:
+            return []
+        if any(node.by_claims for node in promising):
+            self._claims = FreedClaims(self._state, self._pod)
+        candidates = {node.name: self._rules.on_node(node.name) for node in promising}
+        search = VictimSearch(self._rules, self._gangs, self._prices(candidates.values()))
+        counted = [node for node in promising if not node.by_claims]
+        found = self._search_counted(search, counted, candidates)
+        plans, failed = self._verified(found)
+        rest = [one.node for one in failed] + [node.name for node in promising if node.by_claims]
+        by_trial = [self._by_trial(search, candidates[name]) for name in rest]
+        more, _ = self._verified([one for one in by_trial if one is not None])
+        return plans + more
+
+    def _prices(self, candidates: Collection[NodeCandidates]) -> Prices:
+        priorities = {bound.pod.priority for one in candidates for bound in one.evictable}
+        for one in candidates if self._rules.whole_gangs else ():
+            gangs = filter(None, (self._gangs.gang_of(bound.pod) for bound in one.evictable))
+            priorities |= {pod.priority for gang in gangs for pod in self._gangs.members_elsewhere(gang, ())}
+        return Prices(self._state, self._rules.now, priorities)
+
+    def _search_counted(
+        self,
+        search: VictimSearch,
+        nodes: Sequence[PromisingNode],
+        candidates: Mapping[str, NodeCandidates],
+    ) -> list[NodeVictims]:
+        """The cheapest victims where the arrays of the fleet decide. Pods that terminate already are out."""
+        fleet, found = self._state.fleet, []
+        leaving = [bound for node in nodes for bound in candidates[node.name].leaving]
+        rows = [candidates[node.name].row for node in nodes]
+        with self._evicted(leaving, rows), self._state.fleet_view_for(self._pod, self._possibly_bound):
+            for node in nodes:
+                one = candidates[node.name]
+
+                def cheapest(
+                    victims: Sequence[Victim],
+                    gangs: Sequence[GangCost],
+                    required: Collection[int],
+                    row: int = one.row,
+                    request: Request = node.request,
+                ) -> VictimSet | None:
+                    return cheapest_victims(fleet, row, request, victims, gangs, required)
+
+                victims = search.cheapest(one, self._required.get(node.name, ()), cheapest)
+                if victims is not None and victims.pods:
+                    found.append(victims)
+        return [self._without_useless_leaving(one) for one in found]
+
+    def _by_trial(self, search: VictimSearch, candidates: NodeCandidates) -> NodeVictims | None:
+        """Victims on a node where only an evaluation says whether the pod fits: for claims, or where a
+        nominated pod counts on other GPUs once the victims are out."""
+        leaving = tuple(candidates.leaving)
+
+        def cheapest(
+            victims: Sequence[Victim], gangs: Sequence[GangCost], required: Collection[int]
+        ) -> VictimSet | None:
+            def fits(chosen: tuple[int, ...]) -> bool:
+                evicted = [candidates.evictable[number] for number in chosen]
+                return self._fits_without(candidates.node, [*evicted, *leaving])
+
+            return cheapest_by_trial(victims, gangs, required, fits)
+
+        found = search.cheapest(candidates, self._required.get(candidates.node, ()), cheapest)
+        if found is None or not found.pods:
+            return None
+        return self._without_useless_leaving(found)
+
+    def _without_useless_leaving(self, found: NodeVictims) -> NodeVictims:
+        """Without the pods that terminate already and are not needed."""
+        if not found.leaving or len(found.leaving) > _MOST_TRIED:
+            return found
+        required, kept = self._required.get(found.node, ()), list(found.leaving)
+        for bound in found.leaving:
+            rest = [one for one in kept if one is not bound]
+            if bound.pod.uid not in required and self._fits_without(found.node, [*found.chosen, *rest]):
+                kept = rest
+        return replace(found, leaving=tuple(kept))
+
+    def _fits_without(self, node: str, evicted: Sequence[Bound]) -> bool:
+        return bool(self._evaluate([node], evicted).certain[0])
+
+    def _evaluate(self, nodes: Sequence[str], evicted: Sequence[Bound]) -> Evaluation:
+        state, pods = self._state, [bound.pod for bound in evicted]
+        simulator = self._claims.simulator(pods) if self._claims else None
+        names = NodeNames.of(nodes)
+        with self._evicted(evicted, state.rows(names).tolist()):
+            return evaluate(state, self._pod, self._request, names, self._possibly_bound, simulator=simulator)
+
+    def _verified(self, found: Sequence[NodeVictims]) -> tuple[list[EvictionPlan], list[NodeVictims]]:
+        """The plans that are valid, with what the placement costs, and what is not."""
+        plans, failed = [], []
+        if not found:
+            return [], []
+        evicted = [bound for one in found for bound in (*one.chosen, *one.leaving)]
+        evaluation = self._evaluate([one.node for one in found], evicted)
+        for one, fits, room in zip(found, evaluation.certain, evaluation.cost.tolist(), strict=True):
+            if not fits:
+                failed.append(one)
+            elif one.pods and self._within_limits(one):
+                plans.append(_plan(one, room))
+        return plans, failed
+
+    def _within_limits(self, found: NodeVictims) -> bool:
+        """Whether the node may run one more pod afterwards, and no queue loses too many at once."""
+        node = self._state.nodes[found.node]
+        left = sum(1 for _ in self._state.pods.on_node(found.node)) - len(found.pods)
+        most = node.allocatable.get("pods", "")
+        if most.isdecimal() and left + 1 > int(most):
+            return False
+        return not self._rules.exceeds_hourly_bound([*found.pods, *found.elsewhere])
+
+    @contextmanager
+    def _evicted(self, evicted: Sequence[Bound], rows: Sequence[int]) -> Iterator[None]:
+        """The fleet without these pods. The device plugins of these rows are idle again before the pods are
+        gone, and the pod that one starts may be among them."""
+        fleet = self._state.fleet
+        busy = [row for row in rows if row >= 0 and fleet.arrays.blocked[row] == Reason.PLUGIN_BUSY]
+        with ExitStack() as stack:
+            stack.enter_context(fleet.without([held for bound in evicted for held in bound.held]))
+            stack.enter_context(blocked_as(fleet, dict.fromkeys(busy, Reason.FITS)))
+            yield
+
+
+def _plan(found: NodeVictims, room: float) -> EvictionPlan:
+    victims = sorted(found.pods, key=lambda pod: (-pod.priority, pod.started, pod.key))
+    cost = (*found.cost[:-1], found.cost[-1] + ROOM_SECONDS * room)
+    return EvictionPlan(
+        found.node, tuple(victims), cost, int(found.cost[0]), found.elsewhere, found.exact, room
+    )

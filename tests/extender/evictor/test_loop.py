@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from extender.settings import Queue
+from extender.verbs.eviction.plan import plan_evictions
 from tests.extender.apiserver import ApiServer
 from tests.extender.evictor import planner
 from tests.extender.evictor.replica import Replica, node, pod
@@ -440,3 +441,24 @@ async def test_a_pod_with_volumes_is_placed_only_where_kube_scheduler_asked(
     replica.asked = ["n2"]
     await replica.rounds(5)
     assert [key for _, key, _ in log(api, "evict")] == ["ml/w"]
+
+
+async def test_with_the_planner_of_the_service(
+    api: ApiServer, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two nodes: the victim of lower priority goes, and whatever remains of it the pod waits for."""
+    monkeypatch.setattr("extender.evictor.loop.plan_evictions", plan_evictions)
+    api.put(node("n2"))
+    api.put(pod("w", "n2", priority=50))
+    api.put(pod("q", priority=60))
+    replica = start()
+    await replica.rounds(3)
+    assert log(api)[:3] == [("nominate", "ml/p", "n1"), ("dry-run", "ml/v", None), ("evict", "ml/v", None)]
+    await replica.rounds(10)
+    assert [key for _, key, _ in log(api, "evict")] == ["ml/v", "ml/w"]
+    assert (nominated(api, "p"), nominated(api, "q")) == ("n1", "n2")
+    api.delete("ml/v")
+    bind(api, "p", "n1")
+    await replica.rounds(2)
+    assert len(log(api, "evict")) == 2
+    assert replica.metric("errors_total") == 0

@@ -54,6 +54,28 @@ POD: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        (
+            {
+                "status": "True",
+                "reason": "PreemptionByScheduler",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            },
+            ("PreemptionByScheduler", 1767225600.0),
+        ),
+        ({"status": "True"}, ("unknown", 0.0)),
+        ({"status": "True", "reason": "x" * 1000, "lastTransitionTime": "soon"}, ("x" * 317, 0.0)),
+        ({"status": "False", "reason": "PreemptionByScheduler"}, ("", 0.0)),
+    ],
+)
+def test_a_disruption(condition: dict[str, str], expected: tuple[str, float]) -> None:
+    conditions = [{"type": "Ready", "status": "True"}, {"type": "DisruptionTarget", **condition}]
+    pod = pod_of({"metadata": {"name": "a"}, "status": {"conditions": conditions}})
+    assert (pod.disruption, pod.disrupted) == expected
+
+
 def test_a_pod() -> None:
     pod = pod_of(POD)
     assert pod == Pod(

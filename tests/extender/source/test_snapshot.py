@@ -13,6 +13,7 @@ import yaml
 
 from extender.k8s.affinity import SchedulingConstraints
 from extender.k8s.objects import Event, Listed, Node, Pod, Upserted
+from extender.k8s.pod_groups import PodGroup
 from extender.source.interface import BindConflict, BindError, Unavailable
 from extender.source.snapshot import Snapshot, SnapshotSource, read
 
@@ -264,3 +265,16 @@ async def test_nothing_is_delivered_after_stop() -> None:
     source.stop()
     await source.bind(Pod("ml", "a", "u-a"), "n1")
     assert events == []
+
+
+def test_pod_groups_of_every_api_are_delivered() -> None:
+    def group(version: str, **spec: Any) -> dict[str, Any]:
+        metadata = {"namespace": "ml", "name": "g"}
+        return {"apiVersion": version, "kind": "PodGroup", "metadata": metadata, "spec": spec}
+
+    _, events = started(
+        group("scheduling.k8s.io/v1alpha2", schedulingPolicy={"gang": {"minCount": 4}}),
+        group("scheduling.volcano.sh/v1beta1", minMember=2),
+    )
+    assert Upserted(PodGroup("AlphaPodGroup", "ml", "g", 4)) in events
+    assert Upserted(PodGroup("VolcanoPodGroup", "ml", "g", 2)) in events

@@ -20,7 +20,7 @@ from extender.untrusted.limits import PROBLEM
 from extender.verbs.filter import filter_nodes
 from extender.verbs.preempt import preempt
 from extender.verbs.prioritize import prioritize
-from tests.extender.builders import GPU, make_node, make_pod, make_settings, make_state
+from tests.extender.builders import GPU, NOW, make_node, make_pod, make_settings, make_state
 from tests.extender.dra.nvidia import CLASSES, counter_set, dynamic, spec
 
 SMALL = "device.attributes['gpu.nvidia.com'].profile == '1g.5gb'"
@@ -169,7 +169,7 @@ def test_many_different_reasons_why_nothing_is_known_stay_a_short_list(state, mo
 def test_preemption_for_a_claim_is_left_to_kube_scheduler(state):
     state.apply([Upserted(make_pod("victim", 0, node_name="used", uid="v"))])
     arguments = PreemptArgs(claiming("p"), {"used": Candidate(["v"], 0)})
-    assert preempt(state, arguments).candidates.keys() == {"used"}
+    assert preempt(state, arguments, NOW).candidates.keys() == {"used"}
 
 
 def test_devices_of_a_node_are_shown_with_their_holders(state):

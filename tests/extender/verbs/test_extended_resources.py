@@ -10,7 +10,7 @@ from extender.k8s.resource_api.claim_parser import parse_claim
 from extender.k8s.resource_api.slice_parser import parse_class, parse_slice
 from extender.protocol.codec import Candidate, PreemptArgs
 from extender.verbs.preempt import preempt
-from tests.extender.builders import GPU, make_node, make_pod, make_state
+from tests.extender.builders import GPU, NOW, make_node, make_pod, make_state
 from tests.extender.dra.nvidia import gpu, spec
 from tests.extender.verbs.test_claims import left, scores, wish
 
@@ -77,4 +77,4 @@ def test_a_node_that_gives_gpus_as_devices_is_not_refused_for_anything_else(serv
 def test_preemption_does_not_miss_gpus_that_are_devices(served):
     served.apply([Upserted(make_pod("victim", 0, node_name="full", uid="v"))])
     arguments = PreemptArgs(make_pod("p", 2), {"full": Candidate(["v"], 0), "bare": Candidate(["v"], 0)})
-    assert preempt(served, arguments).candidates.keys() == {"full"}
+    assert preempt(served, arguments, NOW).candidates.keys() == {"full"}

@@ -21,7 +21,7 @@ from extender.verbs.filter import filter_nodes
 from extender.verbs.preempt import preempt
 from packing.model.reasons import Reason
 from packing.policies.registry import POLICIES
-from tests.extender.builders import GPU, make_node, make_pod, make_settings, make_state, why
+from tests.extender.builders import GPU, NOW, make_node, make_pod, make_settings, make_state, why
 from tests.extender.dialects.test_dialect_manifests import NODES, PODS
 from tests.extender.dialects.test_dialect_manifests import node as node_of
 from tests.extender.dialects.test_dialect_manifests import pod as pod_of
@@ -46,6 +46,10 @@ def test_a_whole_gpu_of_a_node_that_shares_them_has_to_be_assigned_too() -> None
 
 def own(name: str, **annotations: str) -> Pod:
     return make_pod(name, 0, annotations={"stowage.dev/gpu-compute": "600m", **annotations})
+
+
+def urgent(name: str) -> Pod:
+    return replace(own(name), priority=10)
 
 
 def test_where_stowage_does_not_bind_nobody_assigns_its_shares() -> None:
@@ -92,10 +96,12 @@ def test_filter_explain_and_preempt_say_the_same() -> None:
         NOBODY.text: ["stowage"]
     }
     assert NOBODY.text in {refusal.reason for refusal in explain(state, own("p")).refusals}
-    asked = PreemptArgs(own("p"), {"stowage": Candidate(["uid-runs"])})
-    assert not preempt(state, asked).candidates
+    others = [own(f"other-{gpu}", **{"stowage.dev/gpu-indices": gpu}) for gpu in "123"]
+    state.apply([Upserted(replace(other, node_name="stowage")) for other in others])  # now it is full
+    asked = PreemptArgs(urgent("p"), {"stowage": Candidate(["uid-runs"])})
+    assert not preempt(state, asked, NOW).candidates
     state.binds = True
-    assert preempt(state, asked).candidates
+    assert preempt(state, asked, NOW).candidates
 
 
 # Random states and pods.

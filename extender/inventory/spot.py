@@ -1,0 +1,55 @@
+"""Spot nodes, and nodes that are about to be terminated, by the labels and taints of those who run them.
+
+Each name is followed by its source. A label also counts as the key of a taint with one of these values.
+"""
+
+from __future__ import annotations
+
+from extender.k8s.objects import Node
+
+SPOT_LABELS = {
+    # Karpenter, "Well-known labels" (karpenter.sh/docs/concepts/scheduling): spot, on-demand or reserved.
+    "karpenter.sh/capacity-type": frozenset({"spot"}),
+    # EKS, "Managed node groups" (docs.aws.amazon.com/eks/latest/userguide): SPOT or ON_DEMAND.
+    "eks.amazonaws.com/capacityType": frozenset({"SPOT"}),
+    # GKE, "Spot VMs" (cloud.google.com/kubernetes-engine/docs/concepts/spot-vms), and "Preemptible VMs".
+    "cloud.google.com/gke-spot": frozenset({"true"}),
+    "cloud.google.com/gke-preemptible": frozenset({"true"}),
+    "cloud.google.com/gke-provisioning": frozenset({"spot", "preemptible"}),
+    # AKS, "Add an Azure Spot node pool" (learn.microsoft.com/azure/aks/spot-node-pool): label and taint.
+    "kubernetes.azure.com/scalesetpriority": frozenset({"spot"}),
+}
+LEAVING_TAINTS = frozenset(
+    {
+        # AWS Node Termination Handler, pkg/node/node.go and "TAINT_NODE" in its Helm chart's README.
+        # Its rebalance-recommendation is only a forecast: the node stays open.
+        "aws-node-termination-handler/spot-itn",
+        "aws-node-termination-handler/scheduled-maintenance",
+        "aws-node-termination-handler/asg-lifecycle-termination",
+        # Karpenter, pkg/apis/v1/taints.go; before v1 karpenter.sh/disruption=disrupting.
+        "karpenter.sh/disrupted",
+        "karpenter.sh/disruption",
+        # GoogleCloudPlatform/k8s-node-termination-handler, deploy/k8s.yaml.
+        "cloud.google.com/impending-node-termination",
+        # AKS, "Node auto-drain" (learn.microsoft.com/azure/aks/node-auto-drain).
+        "remediator.kubernetes.azure.com/unschedulable",
+        # Cluster Autoscaler, utils/taints/taints.go. DeletionCandidateOfClusterAutoscaler may be taken back.
+        "ToBeDeletedByClusterAutoscaler",
+        # Kubernetes, "Well-Known Labels, Annotations and Taints".
+        "node.kubernetes.io/out-of-service",
+        "node.cloudprovider.kubernetes.io/shutdown",
+    }
+)
+
+
+def is_spot(node: Node) -> bool:
+    """Whether the provider may take the node back at any time."""
+    labels, taints = node.labels, node.taints
+    return any(labels.get(name) in values for name, values in SPOT_LABELS.items()) or any(
+        taint.value in SPOT_LABELS.get(taint.key, ()) for taint in taints
+    )
+
+
+def is_leaving(node: Node) -> bool:
+    """Whether a taint says that the node is about to be terminated, or is switched off."""
+    return any(taint.key in LEAVING_TAINTS and taint.blocks_scheduling for taint in node.taints)

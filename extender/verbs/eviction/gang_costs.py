@@ -1,0 +1,74 @@
+"""What it costs that a gang leaves as a whole, wherever its members run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from extender.k8s.objects import Pod
+from extender.queues.gangs import Gang
+from extender.verbs.eviction.candidates import Bound, Rules
+from extender.verbs.eviction.costs import Prices, total
+from packing.victims.search import Cost, GangCost
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGang:
+    """A gang with candidates on one node: its members on other nodes, and what the search needs."""
+
+    elsewhere: tuple[Pod, ...]
+    cost: GangCost
+
+
+class GangTotals:
+    """The gangs of the candidates of one call. A gang with a member that may not be evicted never leaves as a
+    whole; one with members on other nodes only if the rules let gangs leave whole."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules, self._state = rules, rules.state
+        self._running: dict[str, list[Pod]] = {}
+        self._protected: dict[str, bool] = {}
+
+    def gang_of(self, pod: Pod) -> Gang | None:
+        return self._state.gangs.gang_of(pod)
+
+    def led_by(self, pod: Pod) -> str:
+        """The key of the gang that is useless without this pod, "" for none."""
+        gang = self.gang_of(pod)
+        return gang.key if gang and pod.key in gang.indispensable else ""
+
+    def members_elsewhere(self, gang: Gang, here: Sequence[Bound]) -> tuple[Pod, ...]:
+        uids = {bound.pod.uid for bound in here}
+        return tuple(pod for pod in self._members(gang.key) if pod.uid not in uids)
+
+    def on_node(
+        self, gang: Gang, here: Sequence[Bound], costs: Sequence[Cost], prices: Prices, *, may_leave: bool
+    ) -> NodeGang:
+        """``here``: all candidates of the gang on the node, ``costs`` theirs. ``may_leave``: as a whole. With
+        an indispensable member among them it can only do that."""
+        elsewhere = self.members_elsewhere(gang, here)
+        spare = max(0, len(self._members(gang.key)) - gang.minimum)
+        if any(bound.pod.key in gang.indispensable for bound in here):
+            spare = 0
+        if not may_leave or self._is_protected(gang.key) or (elsewhere and not self._rules.whole_gangs):
+            return NodeGang((), GangCost(spare, None))
+        violations = (self._state.budgets.violations((pod,))[0] for pod in elsewhere)
+        allocations = self._state.pods.allocations_of
+        others = [
+            prices.of(pod, allocations(pod), violates=violates)
+            for pod, violates in zip(elsewhere, violations, strict=True)
+        ]
+        return NodeGang(elsewhere, GangCost(spare, total([*costs, *others], prices.nothing)))
+
+    def _members(self, key: str) -> list[Pod]:
+        """The members that run and will go on."""
+        if key not in self._running:
+            members = self._state.gangs.members(key)
+            bound = self._state.pods.is_bound
+            self._running[key] = [pod for pod in members if not pod.deleting and bound(pod.uid)]
+        return self._running[key]
+
+    def _is_protected(self, key: str) -> bool:
+        if key not in self._protected:
+            self._protected[key] = any(map(self._rules.why_not, self._members(key)))
+        return self._protected[key]

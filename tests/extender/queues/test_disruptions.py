@@ -1,0 +1,315 @@
+"""Disruptions are counted once for each pod, whatever the watch repeats, and are forgotten in order."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.k8s.affinity import Taint
+from extender.k8s.objects import Deleted, Event, Listed, Owner, Pod, Upserted
+from extender.queues.disruptions import (
+    NODE_INTERRUPTION,
+    OWNERS,
+    REASONS,
+    DisruptionLog,
+    disruption_reason,
+    job_of,
+)
+from extender.settings import Queue
+from extender.untrusted.limits import DISRUPTIONS
+from tests.extender.builders import make_node, make_pod, make_state
+
+T0 = 1_767_225_600.0
+JOB = Owner("Job", "train", "uid-train")
+PREEMPTED, EVICTED = "PreemptionByScheduler", "EvictionByEvictionAPI"
+
+
+class Clock:
+    def __init__(self, at: float = T0) -> None:
+        self.at = at
+
+    def __call__(self) -> float:
+        return self.at
+
+
+def log_at(clock: Clock, shield: float = 600.0) -> DisruptionLog:
+    return DisruptionLog(shield, clock)
+
+
+def worker(name: str, **more) -> Pod:
+    fields = {"owner": JOB, "node_name": "n", "started": T0 - 7200, "created": T0 - 7200, "phase": "Running"}
+    return make_pod(name, 2, **(fields | more))
+
+
+def disrupted(pod: Pod, reason: str = PREEMPTED, at: float = T0 + 10) -> Pod:
+    return replace(pod, disruption=reason, disrupted=at, deleting=True)
+
+
+def note(log: DisruptionLog, pod: Pod, reason: str = PREEMPTED, queue: str = "batch") -> None:
+    log.note(pod, queue, reason, 2.0, lambda at: 3600.0)
+
+
+def state_at(clock: Clock, *pods: Pod, taints: tuple[Taint, ...] = ()):
+    state = make_state(replace(make_node("n"), taints=taints), *pods)
+    later, clock.at = clock.at, T0
+    state.disruptions = log_at(clock)
+    clock.at = later
+    return state
+
+
+def test_a_preempted_pod_counts_once_however_often_it_is_seen():
+    clock, pod = Clock(), worker("a", labels={"stowage.dev/queue": "batch"})
+    state = state_at(clock, pod)
+    clock.at += 20
+    ending = disrupted(pod)
+    seen: list[Event] = [
+        Upserted(ending),
+        Upserted(ending),
+        Listed("Pod", frozenset({pod.key})),
+        Upserted(replace(ending, phase="Failed")),
+        Upserted(replace(ending, phase="Failed")),
+        Deleted("Pod", pod.key),
+        Listed("Pod", frozenset()),
+    ]
+    state.apply(seen)
+    assert state.disruptions.pods == {("batch", PREEMPTED, "Job"): 1}
+    assert state.disruptions.restarts(worker("b")) == 1
+    # 2 GPUs from two hours before T0 until ten seconds after it; batch has no checkpoints
+    assert state.disruptions.gpu_seconds == {("batch", PREEMPTED): 2 * 7210.0}
+
+
+def test_a_disruption_that_comes_to_nothing_does_not_count():
+    pod = worker("a")
+    state = state_at(Clock(T0 + 60), pod)
+    state.apply([Upserted(replace(pod, disruption=PREEMPTED)), Upserted(pod), Deleted("Pod", pod.key)])
+    assert not state.disruptions.pods
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [Deleted("Pod", "default/a")],
+        [Listed("Pod", frozenset())],
+        [Upserted(worker("a", uid="another"))],
+        [Upserted(worker("a", disruption=PREEMPTED, phase="Failed"))],
+    ],
+)
+def test_a_disrupted_pod_may_vanish_unseen(events):
+    state = state_at(Clock(T0 + 60), worker("a", disruption=PREEMPTED))
+    state.apply(events)
+    assert state.disruptions.pods == {("none", PREEMPTED, "Job"): 1}
+
+
+def test_pods_that_end_for_other_reasons_do_not_count():
+    pods = [
+        worker("done", phase="Succeeded"),
+        worker("deleted", deleting=True),
+        worker("waits", node_name="", disruption=PREEMPTED, deleting=True),
+    ]
+    state = state_at(Clock(T0 + 60), worker("gone"))
+    state.apply([*map(Upserted, pods), Deleted("Pod", "default/gone")])
+    assert not state.disruptions.pods
+
+
+def test_on_a_node_that_is_interrupted_evictions_and_deletions_are_interruptions():
+    spot = (Taint("aws-node-termination-handler/spot-itn", "", "NoSchedule"),)
+    pods = [worker(name) for name in "abcd"]
+    state = state_at(Clock(T0 + 60), *pods, taints=spot)
+    state.apply(
+        [
+            Upserted(disrupted(pods[0], EVICTED)),
+            Upserted(replace(pods[1], deleting=True)),
+            Upserted(disrupted(pods[2])),
+            Upserted(replace(pods[3], phase="Succeeded")),
+        ]
+    )
+    assert state.disruptions.pods == {
+        ("none", NODE_INTERRUPTION, "Job"): 2,
+        ("none", PREEMPTED, "Job"): 1,
+    }
+    assert state.disruptions.evictions_last_hour("", T0 + 60) == 1
+
+
+def test_labels_of_metrics_are_closed_sets():
+    log = log_at(Clock())
+    odd = worker("a", owner=Owner("x" * 300, "y"), disruption="z" * 300, disrupted=T0)
+    reason = disruption_reason(odd, node_interrupted=False)
+    note(log, odd, reason)
+    note(log, worker("b", owner=None, uid="b"), reason)
+    assert {(r, o) for _, r, o in log.pods} == {("other", "other"), ("other", "none")}
+    assert all(r in REASONS and o in OWNERS for _, r, o in log.pods)
+
+
+def test_the_shield_protects_replacements_only_and_for_a_time():
+    clock = Clock(T0 + 10)
+    log = log_at(clock)
+    note(log, disrupted(worker("a")))
+    sibling, replacement = worker("b"), worker("c", created=T0 + 11)
+    assert log.shielded(replacement, T0 + 11)
+    assert log.shielded(replace(replacement, created=T0 + 10), T0 + 11)  # in the same second
+    assert not log.shielded(sibling, T0 + 11)
+    assert not log.shielded(replace(replacement, owner=Owner("Job", "other", "uid-other")), T0 + 11)
+    assert log.shielded(replacement, T0 + 609)
+    assert not log.shielded(replacement, T0 + 610)
+    assert not log.shielded(replacement, T0 + 9)
+
+
+def test_without_a_time_there_is_no_shield():
+    log = log_at(Clock(T0 + 10), shield=0.0)
+    note(log, disrupted(worker("a")))
+    assert not log.shielded(worker("c", created=T0 + 10), T0 + 10)
+
+
+def test_a_pod_without_owner_is_a_job_of_its_own():
+    log = log_at(Clock(T0 + 20))
+    alone = worker("a", owner=None)
+    note(log, disrupted(alone))
+    again = replace(alone, uid="new", created=T0 + 15)
+    assert job_of(alone) == "default/a"
+    assert log.restarts(again) == 1
+    assert log.shielded(again, T0 + 20)
+
+
+def test_who_replaces_an_interrupted_pod():
+    log = log_at(Clock(T0 + 20))
+    waiting = worker("b", node_name="", created=T0 + 15)
+    note(log, disrupted(worker("a")))
+    assert not log.replaces_interrupted(waiting, T0 + 20)  # preempted, not interrupted
+    note(log, disrupted(worker("c")), NODE_INTERRUPTION)
+    assert log.replaces_interrupted(waiting, T0 + 20)
+    assert not log.replaces_interrupted(replace(waiting, node_name="n"), T0 + 20)
+    assert not log.replaces_interrupted(replace(waiting, created=T0 - 60), T0 + 20)
+    assert not log.replaces_interrupted(waiting, T0 + 4000)
+
+
+def test_evictions_of_the_last_hour():
+    clock = Clock(T0)
+    log = log_at(clock)
+    for i, (reason, queue) in enumerate(
+        [(PREEMPTED, "batch"), (EVICTED, "batch"), (NODE_INTERRUPTION, "batch"), (PREEMPTED, "backfill")]
+    ):
+        clock.at = T0 + 100 * i
+        note(log, worker(str(i), uid=str(i), disrupted=clock.at), reason, queue)
+    assert log.evictions_last_hour("batch", T0 + 400) == 2
+    assert log.evictions_last_hour("batch", T0 + 3601) == 1
+    assert log.evictions_last_hour("backfill", T0 + 3601) == 1
+    assert log.evictions_last_hour("batch", T0 + 50) == 1
+
+
+def test_what_happened_before_the_start_is_remembered_but_not_counted():
+    log = log_at(Clock(T0 + 0.5))
+    note(log, disrupted(worker("old", uid="old"), at=T0 - 100))
+    assert not log.pods
+    assert log.restarts(worker("b")) == 1
+    note(log, disrupted(worker("new", uid="new"), at=T0))  # Kubernetes has whole seconds
+    assert sum(log.pods.values()) == 1
+
+
+def test_times_in_the_future_and_missing_ones_are_now():
+    log = log_at(Clock(T0))
+    note(log, disrupted(worker("a", uid="a"), at=T0 + 1e6))
+    note(log, disrupted(worker("b", uid="b"), at=0.0))
+    assert [one[0] for one in log.dump()["disruptions"]] == [T0, T0]
+
+
+def test_the_log_is_bounded_and_forgets_the_oldest():
+    clock = Clock()
+    log = log_at(clock)
+    pods = [
+        worker(f"p{i}", uid=f"u{i}", owner=Owner("Job", "j", f"job-{i}"), disrupted=T0 + i)
+        for i in range(DISRUPTIONS + 50)
+    ]
+    clock.at = T0 + 1e5
+    for pod in pods:
+        note(log, pod)
+    assert len(log.dump()["disruptions"]) == DISRUPTIONS
+    assert log.restarts(pods[49]) == 0
+    assert log.restarts(pods[50]) == 1
+    counted = dict(log.pods)
+    for pod in pods:  # a relist shows all of them again
+        note(log, pod)
+    assert dict(log.pods) == counted
+    assert len(log._by_job) == DISRUPTIONS
+
+
+_STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 8000), st.booleans()))
+
+
+@given(_STEPS)
+def test_the_log_agrees_with_a_plain_list(steps):
+    clock = Clock(T0 + 10_000)
+    log, plain = log_at(clock), {}
+    for uid, job, at, preempted in steps:
+        pod = worker("x", uid=f"u{uid}", owner=Owner("Job", "j", f"job-{job}"), disrupted=T0 + at)
+        reason = PREEMPTED if preempted else NODE_INTERRUPTION
+        note(log, pod, reason)
+        plain.setdefault(f"u{uid}", (T0 + at, f"job-{job}", reason))
+    loaded = log_at(clock)
+    loaded.load(json.loads(json.dumps(log.dump())))
+    for one in (log, loaded):
+        for job in range(4):
+            of_job = [at for at, name, _ in plain.values() if name == f"job-{job}"]
+            pod = worker("y", owner=Owner("Job", "j", f"job-{job}"), created=T0 + 5000)
+            assert one.restarts(pod) == len(of_job)
+            assert one.shielded(pod, T0 + 5100) == any(T0 + 4500 < at <= T0 + 5000 for at in of_job)
+        assert one.evictions_last_hour("batch", T0 + 7000) == sum(
+            T0 + 3400 < at <= T0 + 7000 and reason == PREEMPTED for at, _, reason in plain.values()
+        )
+
+
+def test_a_dump_is_taken_up_once_and_without_counting():
+    clock = Clock(T0 + 100)
+    before = log_at(clock)
+    note(before, disrupted(worker("a", uid="a")))
+    dumped = before.dump()
+    after = log_at(clock)
+    after.load(dumped)
+    after.load(dumped)
+    note(after, disrupted(worker("a", uid="a")))
+    assert after.dump() == dumped
+    assert not after.pods
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        None,
+        7,
+        "text5",
+        [],
+        [T0, "u", "j", "q"],
+        [float("nan"), "u", "j", "q", PREEMPTED],
+        [True, "u", "j", "q", PREEMPTED],
+        ["1", "u", "j", "q", PREEMPTED],
+        [T0 + 1e9, "u", "j", "q", PREEMPTED],
+        [T0, "u", "j", "q", "because"],
+        [T0, "", "j", "q", PREEMPTED],
+        [T0, "u" * 1000, "j", "q", PREEMPTED],
+        [T0, "u", 5, "q", PREEMPTED],
+        [10**400, "u", "j", "q", PREEMPTED],
+    ],
+)
+def test_an_invalid_entry_of_a_dump_is_ignored(entry):
+    log = log_at(Clock(T0 + 1))
+    log.load({"disruptions": [entry, [T0, "fine", "j", "q", PREEMPTED]]})
+    assert [one[1] for one in log.dump()["disruptions"]] == ["fine"]
+
+
+@pytest.mark.parametrize("dumped", [None, [], "x", {}, {"disruptions": "abc"}, {"disruptions": 5}])
+def test_what_is_no_dump_is_ignored(dumped):
+    log = log_at(Clock())
+    log.load(dumped)
+    assert log.dump() == {"disruptions": []}
+
+
+def test_a_queue_that_checkpoints_loses_less():
+    clock = Clock(T0 + 60)
+    pod = worker("a", labels={"stowage.dev/queue": "batch"})
+    state = state_at(clock, pod)
+    state.rights.queues.by_name["batch"] = Queue(checkpoint_interval=3600)
+    state.apply([Upserted(disrupted(pod))])
+    assert state.disruptions.gpu_seconds == {("batch", PREEMPTED): 2 * 10.0}

@@ -1,0 +1,208 @@
+"""The table of gangs against a slow recount, and what the authors of pods can do with gangs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extender.cluster.state import State
+from extender.k8s.objects import Deleted, Event, Listed, Pod, Upserted
+from extender.k8s.pod_groups import PodGroup
+from extender.queues import gangs as module
+from extender.queues.gang_kinds import words_of
+from extender.queues.gangs import GangTable
+from extender.source.list_watch import ListWatch
+from extender.source.watched_kinds import WATCHED_KINDS
+from extender.untrusted.limits import GANG_MEMBERS
+from tests.extender.builders import make_pod, make_state
+
+NAMES = ["a", "b", "c", "d"]
+
+
+def member(name: str, gang: str = "g", **fields: Any) -> Pod:
+    labels = {"stowage.dev/gang": gang} | fields.pop("labels", {})
+    return make_pod(name, labels=labels, **fields)
+
+
+def minimum_of(state: State, pod: Pod) -> int:
+    gang = state.gangs.gang_of(pod)
+    assert gang is not None
+    return gang.minimum
+
+
+LABELS = st.sampled_from(
+    [
+        {},
+        {"stowage.dev/gang": "g"},
+        {"stowage.dev/gang": "g", "stowage.dev/gang-min": "1"},
+        {"stowage.dev/gang": "g", "stowage.dev/gang-min": "2"},
+        {"scheduling.x-k8s.io/pod-group": "g"},
+        {"ray.io/cluster": "g", "ray.io/node-type": "head"},
+        {"ray.io/cluster": "g"},
+    ]
+)
+PODS = st.builds(
+    make_pod,
+    st.sampled_from(NAMES),
+    labels=LABELS,
+    node_name=st.sampled_from(["", "n"]),
+    deleting=st.booleans(),
+    disruption=st.sampled_from(["", "PreemptionByScheduler"]),
+    phase=st.sampled_from(["Pending", "Running", "Succeeded"]),
+    priority=st.sampled_from([0, 5]),
+)
+GROUPS = st.builds(
+    PodGroup,
+    st.just("CoschedulingPodGroup"),
+    st.just("default"),
+    st.sampled_from(["g", "h"]),
+    st.sampled_from([None, 0, 1, 2]),
+    st.booleans(),
+)
+KEYS = st.sampled_from([f"default/{name}" for name in NAMES])
+EVENTS = st.one_of(
+    st.builds(Upserted, PODS),
+    st.builds(Upserted, GROUPS),
+    st.builds(Deleted, st.just("Pod"), KEYS),
+    st.builds(Deleted, st.just("CoschedulingPodGroup"), st.sampled_from(["default/g", "default/h"])),
+    st.builds(Listed, st.just("Pod"), st.frozensets(KEYS)),
+    st.builds(Listed, st.just("CoschedulingPodGroup"), st.frozensets(st.just("default/g"))),
+)
+
+
+def replayed(events: list[Event]) -> tuple[dict[str, Pod], dict[str, PodGroup]]:
+    """The pods and groups that are left after the events."""
+    pods: dict[str, Pod] = {}
+    groups: dict[str, PodGroup] = {}
+    for event in events:
+        match event:
+            case Upserted(Pod() as pod):
+                pods.pop(pod.key, None)
+                if not pod.terminated:
+                    pods[pod.key] = pod
+            case Upserted(PodGroup() as group):
+                groups[group.key] = group
+            case Deleted(kind, key):
+                (pods if kind == "Pod" else groups).pop(key, None)
+            case Listed(kind, keys):
+                table: dict[str, Any] = pods if kind == "Pod" else groups
+                for key in set(table) - keys:
+                    del table[key]
+    return pods, groups
+
+
+def same_gang(one: Pod, other: Pod) -> bool:
+    a, b = words_of(one), words_of(other)
+    if a is None or b is None or one.priority != other.priority:
+        return False
+    return (a.kind, a.name, one.namespace) == (b.kind, b.name, other.namespace)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(EVENTS, max_size=25))
+def test_the_table_equals_a_recount_after_any_events(events: list[Event]) -> None:
+    table = GangTable()
+    for event in events:
+        table.apply(event)
+        for pod in replayed(events)[0].values():
+            table.gang_of(pod)  # so that a stale answer would be kept
+    pods, groups = replayed(events)
+    for pod in pods.values():
+        mates = [other for other in pods.values() if same_gang(pod, other)]
+        words, group = words_of(pod), groups.get("default/g")
+        gang = table.gang_of(pod)
+        if words is None:
+            assert gang is None
+            continue
+        if words.kind != "coscheduling":
+            group = None
+        declared = [w.minimum for m in mates if (w := words_of(m)) and w.minimum is not None]
+        minimum = group.minimum if group else max(declared, default=None)
+        if group and minimum == 0 and not group.whole:
+            assert gang is None
+            continue
+        whole = minimum is None or (group is not None and group.whole)
+        assert gang is not None
+        assert gang.minimum == (max(len(mates), minimum or 0) if whole else minimum)
+        assert list(table.members(gang.key)) == mates
+        running = sum(m.node_name != "" and not m.deleting and not m.disruption for m in mates)
+        assert table.running(gang.key) == running
+        assert table.spare(gang.key) == max(running - gang.minimum, 0)
+        heads = {m.key for m in mates if m.labels.get("ray.io/node-type") == "head"}
+        assert gang.indispensable == heads
+    named = [(words.kind, words.name, p.priority) for p in pods.values() if (words := words_of(p))]
+    assert len(table._gangs) == len(set(named))  # an empty gang is forgotten
+
+
+def test_the_state_keeps_the_table() -> None:
+    pods = [member("a", node_name="n"), member("b")]
+    state = make_state(*pods)
+    gang = state.gangs.gang_of(pods[0])
+    assert gang is not None
+    assert (gang.minimum, state.gangs.running(gang.key)) == (2, 1)
+    state.apply([Deleted("Pod", "default/b")])
+    assert state.gangs.members(gang.key) == (pods[0],)
+    state.apply([Listed("Pod", frozenset())])
+    assert state.gangs.members(gang.key) == ()
+
+
+def test_pod_groups_are_listed_and_watched() -> None:
+    manifest = {"metadata": {"namespace": "default", "name": "g"}, "spec": {"minMember": 1}}
+    page = {"metadata": {"resourceVersion": "7"}, "items": [manifest]}
+    protocol = ListWatch(WATCHED_KINDS["VolcanoPodGroup"])
+    assert protocol.next_request().path == "/apis/scheduling.volcano.sh/v1beta1/podgroups"
+    state = make_state(*(make_pod(n, annotations={"scheduling.k8s.io/group-name": "g"}) for n in "ab"))
+    pod = state.pods["default/a"]
+    state.apply(protocol.page(json.dumps(page).encode()))
+    assert minimum_of(state, pod) == 1
+    change = {"type": "DELETED", "object": manifest}
+    state.apply(protocol.chunk(json.dumps(change).encode() + b"\n"))
+    assert minimum_of(state, pod) == 2
+
+
+def test_a_pod_that_the_watch_has_not_shown_belongs_to_the_known_gang() -> None:
+    table = GangTable()
+    table.apply(Upserted(member("a", node_name="n")))
+    gang = table.gang_of(member("new"))
+    assert gang is not None
+    assert (gang.key, gang.minimum) == ("stowage default/g", 1)
+    alone = table.gang_of(member("new", gang="other"))
+    assert alone is not None
+    assert (alone.key, alone.minimum) == ("stowage default/other", 1)
+
+
+def test_a_gang_reaches_neither_into_another_namespace_nor_to_another_priority() -> None:
+    mine = member("a", node_name="n")
+    table = GangTable()
+    for pod in (mine, replace(mine, namespace="other"), replace(mine, name="high", priority=1000)):
+        table.apply(Upserted(pod))
+    keys = {gang.key for pod in table._pods.values() if (gang := table.gang_of(pod))}
+    assert keys == {"stowage default/g", "stowage other/g", "stowage default/g of priority 1000"}
+    assert all(len(table.members(key)) == 1 for key in keys)
+
+
+def test_a_huge_minimum_makes_only_the_own_pods_leave_as_a_whole() -> None:
+    table = GangTable()
+    mine = member("a", node_name="n", labels={"stowage.dev/gang-min": "999999999"})
+    table.apply(Upserted(mine))
+    table.apply(Upserted(member("b", gang="theirs", node_name="n", labels={"stowage.dev/gang-min": "0"})))
+    assert table.spare("stowage default/g") == 0
+    assert table.spare("stowage default/theirs") == 1
+
+
+def test_a_gang_of_too_many_pods_counts_one_by_one(monkeypatch: Any) -> None:
+    monkeypatch.setattr(module, "GANG_MEMBERS", 3)
+    table, pods = GangTable(), [member(f"p{i}", node_name="n") for i in range(4)]
+    for pod in pods[:3]:
+        table.apply(Upserted(pod))
+    assert table.gang_of(pods[0]) is not None
+    table.apply(Upserted(pods[3]))
+    assert table.gang_of(pods[0]) is None
+    assert table.spare("stowage default/g") == 0
+    table.apply(Deleted("Pod", pods[1].key))
+    assert table.gang_of(pods[0]) is not None
+    assert GANG_MEMBERS >= 512  # the largest training jobs have about as many pods

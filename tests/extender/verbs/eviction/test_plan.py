@@ -1,0 +1,256 @@
+"""Eviction plans on real states: who is evicted, who never is, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from extender.k8s.objects import Deleted, Pod, Upserted
+from extender.verbs.eviction.costs import RESTART, ROOM_SECONDS
+from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
+from packing.model.reasons import Reason
+from tests.extender.builders import NOW, make_node, make_pod, make_state, why
+
+HOUR = 3600.0
+
+
+def victims(plan: EvictionPlan) -> list[str]:
+    return [pod.name for pod in plan.victims]
+
+
+def plans(state, pod: Pod, *nodes: str, **options) -> dict[str, list[str]]:
+    found = plan_evictions(state, pod, nodes or list(state.nodes), NOW, **options)
+    return {plan.node: victims(plan) for plan in found}
+
+
+def high(gpus: int = 1, **more) -> Pod:
+    return make_pod("p", gpus, **{"priority": 100, **more})
+
+
+def in_gang(name: str, minimum: int) -> dict[str, str]:
+    """The labels of a member."""
+    return {"stowage.dev/gang": name, "stowage.dev/gang-min": str(minimum)}
+
+
+class Budgets:
+    """Of the named pods at most ``allowed`` may be evicted."""
+
+    def __init__(self, allowed: int, *names: str) -> None:
+        self._allowed, self._names = allowed, names
+
+    def violations(self, pods: Sequence[Pod]) -> tuple[bool, ...]:
+        left, flags = self._allowed, []
+        for pod in pods:
+            left -= pod.name in self._names
+            flags.append(pod.name in self._names and left < 0)
+        return tuple(flags)
+
+
+def test_only_as_many_as_needed_and_the_pod_that_loses_least():
+    state = make_state(
+        make_node("n", 4),
+        *(make_pod(f"old-{i}", 1, node_name="n", started=NOW - 5 * HOUR) for i in range(3)),
+        make_pod("young", 1, node_name="n", started=NOW - 60),
+    )
+    assert plans(state, high(1)) == {"n": ["young"]}
+    [plan] = plan_evictions(state, high(1), ["n"], NOW)
+    assert plan.cost == (0.0, pytest.approx(60 + RESTART + ROOM_SECONDS * plan.room))
+    assert plan.exact
+
+
+def test_the_best_node_is_first():
+    state = make_state(
+        make_node("a", 2), make_node("b", 2), make_node("c", 2),
+        make_pod("on-a", 2, node_name="a", started=NOW - HOUR),
+        make_pod("on-b", 2, node_name="b", started=NOW - 60),
+        make_pod("on-c", 2, node_name="c", started=NOW - 60, priority=5),
+    )  # fmt: skip
+    assert list(plans(state, high(2))) == ["b", "a", "c"]
+
+
+def test_a_pod_of_higher_priority_is_never_evicted_to_spare_lower_ones():
+    state = make_state(
+        make_node("n", 4),
+        make_pod("high", 2, node_name="n", priority=10, started=NOW),
+        *(make_pod(f"low-{i}", 1, node_name="n", started=NOW - 100 * HOUR) for i in range(2)),
+    )
+    assert plans(state, high(2)) == {"n": ["low-0", "low-1"]}
+    assert plans(state, high(3))["n"][0] == "high"
+    assert len(plans(state, high(3))["n"]) == 2
+
+
+def test_pods_of_equal_or_higher_priority_stay():
+    state = make_state(make_node("n", 2), make_pod("equal", 1, node_name="n", priority=100))
+    state.apply([Upserted(make_pod("higher", 1, node_name="n", priority=101))])
+    assert plans(state, high(1)) == {}
+
+
+def test_a_pod_that_never_preempts_evicts_nobody():
+    state = make_state(make_node("n", 1), make_pod("low", 1, node_name="n"))
+    assert plans(state, high(1, never_preempts=True)) == {}
+
+
+def test_nodes_where_it_fits_or_never_can_have_no_plan():
+    state = make_state(
+        make_node("free", 2), make_node("small", 1), make_node("none", 0),
+        make_pod("on-small", 1, node_name="small"), make_pod("cpu", 0, node_name="none"),
+    )  # fmt: skip
+    assert plans(state, high(2)) == {}
+
+
+def test_pods_that_terminate_are_enough_alone():
+    state = make_state(
+        make_node("n", 2),
+        make_pod("going", 1, node_name="n", priority=50, deleting=True, started=NOW - 9 * HOUR),
+        make_pod("young", 1, node_name="n", started=NOW),
+    )
+    assert plans(state, high(1)) == {"n": ["going"]}
+    assert plans(state, high(2)) == {"n": ["going", "young"]}
+
+
+def test_a_pod_that_terminates_is_left_out_where_it_does_not_help():
+    state = make_state(
+        make_node("n", 1),
+        make_pod("going", 0, node_name="n", deleting=True),
+        make_pod("low", 1, node_name="n"),
+    )
+    assert plans(state, high(1)) == {"n": ["low"]}
+
+
+def test_nominated_pods_hold_what_terminating_ones_leave():
+    state = make_state(
+        make_node("n", 2),
+        make_pod("going", 1, node_name="n", deleting=True),
+        make_pod("low", 1, node_name="n"),
+        make_pod("first", 1, nominated_node="n", priority=100),
+    )
+    assert plans(state, high(1)) == {"n": ["going", "low"]}  # beside "first" both must leave
+    assert plans(state, high(1, priority=200)) == {"n": ["going"]}
+
+
+@pytest.fixture
+def gang_and_one():
+    """n is full of three members of a gang that just started, and a pod that has run for nine hours."""
+
+    def make(minimum: int):
+        labels = in_gang("g", minimum)
+        members = [make_pod(f"g{i}", 1, node_name="n", labels=labels, started=NOW) for i in range(3)]
+        alone = make_pod("alone", 1, node_name="n", started=NOW - 9 * HOUR)
+        return make_state(make_node("n", 4), *members, alone)
+
+    return make
+
+
+def test_a_gang_keeps_its_minimum_or_leaves_as_a_whole(gang_and_one):
+    state = gang_and_one(2)
+    [one] = plans(state, high(1))["n"]
+    assert one != "alone"
+    assert plans(state, high(2)) == {"n": ["g0", "g1", "g2"]}  # cheaper than one of them and nine hours
+    state = gang_and_one(3)
+    assert plans(state, high(1)) == {"n": ["g0", "g1", "g2"]}
+    long = make_pod("g0", 1, node_name="n", labels=in_gang("g", 3), started=NOW - 20 * HOUR)
+    state.apply([Upserted(long)])
+    assert plans(state, high(1)) == {"n": ["alone"]}
+
+
+def test_a_member_that_terminates_does_not_count_for_the_minimum(gang_and_one):
+    state = gang_and_one(2)
+    state.apply([Upserted(replace(state.pods["default/g0"], deleting=True))])
+    assert plans(state, high(1)) == {"n": ["g0"]}
+    assert plans(state, high(2)) == {"n": ["g1", "g2"]}
+
+
+def test_a_gang_on_two_nodes_leaves_only_where_whole_gangs_may():
+    here, there = (make_pod(f"on-{n}", 1, node_name=n, labels=in_gang("g", 2)) for n in "ab")
+    state = make_state(make_node("a", 1), make_node("b", 1), here, there)
+    assert plans(state, high(1)) == {}
+    [first, *_] = plan_evictions(state, high(1), ["a"], NOW, whole_gangs=True)
+    assert (victims(first), [pod.name for pod in first.other_nodes]) == (["on-a"], ["on-b"])
+    assert first.cost[-1] - ROOM_SECONDS * first.room == pytest.approx(2 * RESTART)
+    state.disruptions.shielded = lambda pod, now: pod.name == "on-b"  # a member that may not be evicted
+    assert plans(state, high(1), "a", whole_gangs=True) == {}
+
+
+def test_without_its_leader_a_gang_leaves_as_a_whole():
+    ray = {"ray.io/cluster": "r"}
+    head = make_pod("head", 1, node_name="n", labels=ray | {"ray.io/node-type": "head"}, started=NOW)
+    work = make_pod("worker", 1, node_name="n", labels=ray | {"ray.io/node-type": "worker"}, started=NOW)
+    state = make_state(make_node("n", 2), head, work)
+    assert plans(state, high(1)) == {"n": ["worker"]}
+    assert plans(state, high(2)) == {"n": ["head", "worker"]}
+    state.apply([Upserted(make_node("m")), Deleted("Pod", work.key)])
+    state.apply([Upserted(replace(work, node_name="m"))])
+    assert plans(state, high(2), "n") == {}
+    assert plans(state, high(2), "n", whole_gangs=True) == {"n": ["head"]}
+
+
+def test_members_of_the_pods_own_gang_stay():
+    labels = in_gang("g", 1) | {"stowage.dev/queue": "backfill"}
+    mate = make_pod("mate", 1, node_name="n", labels=labels, started=NOW - 9 * HOUR)
+    state = make_state(make_node("n", 1), mate)
+    backfill = make_pod("p", 1, labels={"stowage.dev/queue": "backfill"})
+    assert plans(state, backfill, to_equals=True) == {"n": ["mate"]}  # beyond its maximum duration
+    assert plans(state, backfill) == {}
+    assert plans(state, replace(backfill, labels=labels), to_equals=True) == {}
+
+
+def test_disruption_budgets_come_first():
+    state = make_state(
+        make_node("n", 2),
+        make_pod("guarded", 1, node_name="n", started=NOW),
+        make_pod("dear", 1, node_name="n", started=NOW - 100 * HOUR, priority=99),
+    )
+    assert plans(state, high(1)) == {"n": ["guarded"]}
+    state.budgets = Budgets(0, "guarded")
+    assert plans(state, high(1)) == {"n": ["dear"]}
+    [plan] = plan_evictions(state, high(2), ["n"], NOW)
+    assert (plan.pdb_violations, plan.cost[0]) == (1, 1.0)
+
+
+def test_a_budget_that_permits_one_of_two_is_counted_for_the_set():
+    state = make_state(
+        make_node("n", 3),
+        *(make_pod(f"guarded-{i}", 1, node_name="n", started=NOW) for i in range(2)),
+        make_pod("other", 1, node_name="n", started=NOW - HOUR),
+    )
+    state.budgets = Budgets(1, "guarded-0", "guarded-1")
+    [plan] = plan_evictions(state, high(2), ["n"], NOW)
+    assert ("other" in victims(plan), plan.pdb_violations) == (True, 0)
+
+
+def test_shielded_jobs_and_exhausted_queues_stay(monkeypatch):
+    state = make_state(make_node("n", 1), make_pod("low", 1, node_name="n"))
+    assert plans(state, high(1)) == {"n": ["low"]}
+    monkeypatch.setattr(state.disruptions, "shielded", lambda pod, now: pod.name == "low")
+    assert plans(state, high(1)) == {}
+
+
+def test_a_plan_is_valid_when_its_victims_are_gone():
+    state = make_state(
+        make_node("n", 4), *(make_pod(f"v{i}", 1 + i % 2, node_name="n", cpu="20") for i in range(3))
+    )
+    pod = high(2, cpu="40")
+    [plan] = plan_evictions(state, pod, ["n"], NOW)
+    state.apply([Deleted("Pod", victim.key) for victim in plan.victims])
+    assert why(state, pod, "n") is Reason.FITS
+
+
+def test_planning_changes_nothing():
+    state = make_state(make_node("n", 2), make_pod("low", 2, node_name="n"))
+    before = state.fleet.arrays.free_devices.copy(), state.fleet.arrays.compute.copy()
+    plans(state, high(1))
+    assert (state.fleet.arrays.free_devices == before[0]).all()
+    assert (state.fleet.arrays.compute == before[1]).all()
+
+
+def test_a_node_that_runs_as_many_pods_as_it_may_needs_a_victim_for_each():
+    state = make_state(
+        make_node("n", 2, pods="2"),
+        make_pod("gpu", 2, node_name="n"),
+        make_pod("daemon", 0, node_name="n", priority=1000),
+    )
+    assert plans(state, high(1)) == {"n": ["gpu"]}
+    state.apply([Upserted(make_pod("late", 0, node_name="n", priority=1000))])
+    assert plans(state, high(1)) == {}

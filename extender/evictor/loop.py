@@ -34,8 +34,8 @@ from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 
 INTERVAL = 1.0
 """Seconds between two rounds."""
-_PLANS = 4
-"""Pods that a round looks for plans for: a plan takes milliseconds, and requests wait meanwhile."""
+_PLANS = 10
+"""Pods that a round looks for plans for. A plan takes milliseconds, and requests wait meanwhile."""
 _SHOWN = 2.0
 """Seconds at most to wait until the watch shows evicted pods as terminating."""
 _POLL = 0.02  # seconds
@@ -108,10 +108,9 @@ class Evictor:
         self._metrics.round_ended(self._clock() - began, skipped)
 
     def _forget_everything(self) -> None:
-        for uid in self._book.holds:
-            if pod := self._state.pods.by_uid(uid):
-                self._state.pods.held.pop(uid, None)
-                self._state.pods.put(pod)
+        for pod in [*map(self._state.pods.by_uid, self._state.pods.held)]:
+            if pod is not None:
+                hold_room(self._state, pod, "")
         self._book = Book()
 
     async def _keep_holds(self) -> None:
@@ -132,7 +131,7 @@ class Evictor:
             if step == "clear":
                 _log.warning("%s was not bound to %s in time, its room is given up", pod.key, hold.node)
                 await self._actions.withdraw(pod, hold.node)
-            elif hold.ours:
+            else:
                 hold_room(self._state, pod, "")
 
     async def _make_room(self, pods: Sequence[Pod], skipped: Skipped) -> None:
@@ -151,6 +150,8 @@ class Evictor:
             except Exception:  # one pod must not cost the others their turn
                 self._metrics.failed()
                 self._book.delay(pod.uid, self._clock())
+                if pod.uid not in self._book.holds:
+                    hold_room(self._state, pod, "")
                 _log.exception("%s: no room could be made", pod.key)
                 continue
             if reason:
@@ -165,20 +166,23 @@ class Evictor:
         if plan is None:
             self._book.delay(pod.uid, self._clock())
             return reason
-        if await self._waits_for_scale_up(pod):
-            return "scale_up"
-        plan, reason = self._plan(pod)  # the cluster may have changed meanwhile
-        if plan is None:
-            return reason
-        victims = to_evict(plan)
-        if not self._bucket.allows(len(victims), self._clock()):
+        if not self._bucket.allows(len(to_evict(plan)), self._clock()):
             return "rate"
+        if self._settings.scale_up_wait_seconds:
+            if await self._waits_for_scale_up(pod):
+                return "scale_up"
+            plan, reason = self._plan(pod)  # the cluster may have changed meanwhile
+            if plan is None:
+                return reason
+        victims = to_evict(plan)
         if self._settings.evictor == "recommend":
             return await self._recommend(pod, plan, victims)
         return await self._act(pod, plan, victims)
 
     def _plan(self, pod: Pod) -> tuple[EvictionPlan | None, str]:
         state, possibly_bound = self._state, self._asked.possibly_bound()
+        if not self._waits(pod):
+            return None, "fits"
         nodes = nodes_for(state, pod, self._asked.nodes(pod.uid))
         if reason := needs_no_plan(state, pod, nodes, possibly_bound):
             return None, reason
@@ -191,8 +195,6 @@ class Evictor:
     async def _waits_for_scale_up(self, pod: Pod) -> bool:
         """Whether an autoscaler has announced a node for the pod and may still deliver. True also where that
         cannot be read: then nobody is evicted."""
-        if not self._settings.scale_up_wait_seconds:
-            return False
         try:
             announced = announced_at(await self._api.events_about(pod))
         except WriteError as error:
@@ -239,11 +241,12 @@ class Evictor:
         return "refused" if partial else "" if victims else "room_is_coming"
 
     def _still_needs_room(self, pod: Pod) -> bool:
-        state, known = self._state, self._state.pods.by_uid(pod.uid)
-        if known is None or known.deleting or state.pods.is_bound(pod.uid):
-            return False
-        nodes = nodes_for(state, known, self._asked.nodes(pod.uid))
-        return not needs_no_plan(state, known, nodes, self._asked.possibly_bound())
+        nodes = nodes_for(self._state, pod, self._asked.nodes(pod.uid))
+        return self._waits(pod) and not needs_no_plan(self._state, pod, nodes, self._asked.possibly_bound())
+
+    def _waits(self, pod: Pod) -> bool:
+        known = self._state.pods.by_uid(pod.uid)
+        return known is not None and not (known.deleting or self._state.pods.is_bound(pod.uid))
 
     async def _until_shown(self, evicted: Sequence[Pod]) -> None:
         """Wait until the state shows evicted pods as terminating: the next plan must count on their room and

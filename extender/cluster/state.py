@@ -71,7 +71,8 @@ class State:
     ``assumed_pods`` are bound as far as ``bind`` knows; the watch has not shown it yet. ``simulator``
     forecasts which devices claims get. ``overcommitted`` are nodes whose pods have more GPU than the node.
     ``rights`` say who may be evicted for whom, ``budgets`` which evictions disrupt too many pods, ``gangs``
-    which pods belong together, and ``disruptions`` which jobs lost pods lately. ``gang_holds`` is the room that is held for waiting members of gangs;
+    which pods belong together, and ``disruptions`` which jobs lost pods lately. ``gang_holds`` is the room
+    that is held for waiting members of gangs;
     ``gang_check``: no member of a gang is placed before all fit. ``changes`` counts what the state took in.
     ``synced`` are the kinds whose first list has arrived. ``failures`` counts errors in comparing nodes that
     fit, which refuse no pod.

@@ -36,7 +36,6 @@ from extender.queues.checkpoints import lost_seconds
 from extender.queues.disruption_budgets import DisruptionBudgets
 from extender.queues.disruptions import DisruptionLog
 from extender.queues.gangs import GangTable
-from extender.queues.priority_classes import PriorityClasses
 from extender.queues.rights import Rights
 from packing.fleet.feasibility import gpu_sizes
 from packing.fleet.fleet import Fleet
@@ -107,10 +106,6 @@ class State:
         self.eviction_helps_extenders = False
         self.failures = Failures()
         self._row_table = self.fleet.replaced, NameTable({})
-        self._tables: Mapping[Kind, PriorityClasses | DisruptionBudgets] = {
-            "PriorityClass": self.rights.queues.classes,
-            "PodDisruptionBudget": self.budgets,
-        }
 
     def apply(self, events: Sequence[Event]) -> None:
         """Take in what happened. An object that cannot be read is a problem, and raises nothing."""
@@ -118,10 +113,13 @@ class State:
             self.gangs.apply(event)
             for pod, reason in disrupted_pods(event, self.pods, self.nodes):
                 self._note_disruption(pod, reason)
-            if (table := self._tables.get(event.kind)) is not None:
-                table.apply(event)
-            else:
-                self._sync_nodes(self._apply(event))
+            match event.kind:
+                case "PriorityClass":
+                    self.rights.queues.classes.apply(event)
+                case "PodDisruptionBudget":
+                    self.budgets.apply(event)
+                case _:
+                    self._sync_nodes(self._apply(event))
             if isinstance(event, Listed):
                 self.synced.add(event.kind)
                 if event.kind == "Node":

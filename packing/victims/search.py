@@ -80,9 +80,15 @@ class VictimSearch:
         victims: Sequence[Victim],
         gangs: Sequence[GangCost] = (),
         required: Collection[int] = (),
+        *,
         holdings: Holdings | None = None,
+        confirm: bool = True,
     ) -> VictimSet | None:
-        """As ``cheapest_victims``. ``holdings``: those of these victims, kept from an earlier search."""
+        """As ``cheapest_victims``. ``holdings``: those of these victims, kept from an earlier search.
+
+        Without ``confirm`` the fleet is not asked, which takes most of the time: for a caller that ranks many
+        nodes and asks again for the one that it chooses.
+        """
         if not self._possible[row]:
             return None
         if holdings is None or not holdings.is_for(self._fleet, row):
@@ -97,7 +103,7 @@ class VictimSearch:
         if not work.scalars[FOUND]:
             return self._slow(row, victims, gangs, required) if is_cut else None
         chosen = _victims_of(work.ints[BEST], leaving)
-        if not self._fits_without(row, victims, chosen):
+        if confirm and not self._fits_without(row, victims, chosen):
             self.disagreements += 1
             return self._slow(row, victims, gangs, required)
         if is_cut:
@@ -167,7 +173,9 @@ class VictimSearch:
         named = -1 if self._named is None else mask_of(np.flatnonzero(self._named[:, row]).tolist())
         numbers = np.array([row, named, self._most_steps], np.int64)
         rows = np.stack([slice_holders(self._fleet, row, holdings.held), needed])
-        return checked(Leaving(numbers, cost, each, rules, whole, rows))
+        return Leaving(
+            numbers, cost, each, rules, whole, rows
+        )  # unchecked: a check takes longer than the search
 
     def _work_for(self, holdings: Holdings, leaving: Leaving) -> Work:
         """The scratch of the last search if it is large enough."""

@@ -19,7 +19,8 @@ from extender.inventory.shared_gpus import MIG_PREFIX, NVIDIA, InventoryError, S
 from extender.inventory.sharing import gpushare, hami, koordinator, stowage, vgpu_manager, volcano
 from extender.inventory.spot import is_leaving, is_spot
 from extender.k8s import gpu_health
-from extender.k8s.objects import KoordinatorDevice, MigLayouts, Node
+from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
+from extender.k8s.objects import Node
 from extender.k8s.quantity import milli, whole
 from extender.untrusted.limits import GPUS_PER_NODE, NAME, RESOURCES, quoted, shorten
 from packing.model.gpu_catalogue import find_model

@@ -83,6 +83,10 @@ class Metrics:
         self._results = Counter("stowage_verb_results", text, ["verb", "result"], registry=self.registry)
         text = "Filter requests for which no node fits, counted once for each reason."
         self._reasons = Counter("stowage_unschedulable", text, ["reason"], registry=self.registry)
+        text = "Victims that preempt proposed, by their queue and that of the pod that waits."
+        self._preemptions = Counter(
+            "stowage_preemptions", text, ["queue", "preemptor"], registry=self.registry
+        )
         # Created at the start: rate() does not see the first failure of a series that begins with it.
         for verb, result in itertools.product(verbs, REFUSALS):
             self._results.labels(verb, result)
@@ -97,6 +101,11 @@ class Metrics:
         """Count the distinct reasons of a pod that fits nowhere."""
         for reason in set(reasons):
             self._reasons.labels(reason).inc()
+
+    def victims_proposed(self, queues: Iterable[str], preemptor: str) -> None:
+        """Count the victims of an answer of preempt by their queues, for a pod of the queue ``preemptor``."""
+        for queue in queues:
+            self._preemptions.labels(queue or NO_QUEUE, preemptor or NO_QUEUE).inc()
 
     def render(self) -> bytes:
         """All metrics in the text format."""

@@ -80,10 +80,8 @@ def evaluate(
         codes[there], cost[there] = _evaluate_counted(
             state, pod, request, resources, rows[there], possibly_bound
         )
-    if state.fleet.spot_rows:
-        cost = cost + spot_costs(state, pod, request, rows)
     forecasts = _forecast(state, pod, names, dra, simulator or state.simulator)
-    cost, keys = _rank(state, cost, forecasts, rows)
+    cost, keys = _rank(state, pod, request, rows, cost, forecasts)
     return Evaluation(pod, request, rows, codes, cost, keys, forecasts, possibly_bound)
 
 
@@ -172,11 +170,15 @@ def _forecast(
     return (Forecast(problem="the forecast failed, see the log of Stowage"),) * len(names)
 
 
-def _rank(state: State, cost: Floats, forecasts: tuple[Forecast, ...], rows: Rows) -> tuple[Floats, Keys]:
-    """The costs with those of the forecasts, and the keys to sort by; where that fails, all are equal."""
+def _rank(
+    state: State, pod: Pod, request: Request, rows: Rows, cost: Floats, forecasts: tuple[Forecast, ...]
+) -> tuple[Floats, Keys]:
+    """The costs with those of forecasts and of spot nodes, and the keys to sort by; where that fails, all
+    nodes are equal."""
     order = state.fleet.arrays.order[rows]
     with state.failures.caught("rank"):
         cost = cost + _forecast_costs(forecasts) if forecasts else cost
+        cost = cost + spot_costs(state, pod, request, rows) if state.fleet.spot_rows else cost
         return cost, rank_keys(cost, order)
     return np.zeros(rows.size, np.float32), order.astype(np.int64)
 

@@ -24,11 +24,11 @@ ties."""
 def refuse_spot(
     state: State, fleet: Fleet, pod: Pod, rows: Rows, codes: npt.NDArray[np.int8]
 ) -> npt.NDArray[np.int8]:
-    """The reason codes with those of spot nodes that the pod must not get; row -1 is a node that is not
-    known."""
+    """The reason codes, with ``ON_SPOT`` for all spot nodes if the pod must not get one: also where they are
+    full, because no eviction helps there. Row -1 is a node that is not known."""
     if state.spot != "require" or is_restartable(pod, state.rights.queues.of(pod)):
         return codes
-    refused = (fleet.arrays.spot[rows] > 0) & (rows >= 0) & (codes == Reason.FITS)
+    refused = (fleet.arrays.spot[rows] > 0) & (rows >= 0)
     return np.where(refused, np.int8(Reason.ON_SPOT), codes)
 
 

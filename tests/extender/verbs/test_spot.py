@@ -10,14 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.dialects.pod_request import request_of
+from extender.explain.node import view_node
+from extender.explain.pod import explain
 from extender.inventory.spot import LEAVING_TAINTS, SPOT_LABELS, is_leaving, is_spot
 from extender.k8s.affinity import Taint
 from extender.k8s.objects import Deleted, Node, Pod, Upserted
 from extender.protocol.node_names import NodeNames
 from extender.queues.restartable import RESTARTABLE
+from extender.verbs import evaluate as evaluate_module
 from extender.verbs.evaluate import evaluate, reason_on
+from extender.verbs.spot import SPOT_BIAS
 from packing.model.reasons import Reason
 from packing.policies.registry import POLICIES
+from packing.victims.search import Victim, cheapest_victims
 from tests.extender.builders import make_node, make_pod, make_state, why
 
 SPOT = {"karpenter.sh/capacity-type": "spot"}
@@ -107,6 +112,10 @@ def test_required_pods_that_are_not_restartable_get_no_spot_node():
     assert why(state, pod, "d") == Reason.TOO_FEW_GPUS
     assert why(state, pod, "unknown") == Reason.UNKNOWN_NODE
     assert why(state, restartable(gpus=2), "s") == Reason.FITS
+    state.apply([Upserted(make_pod("full", 8, node_name="s"))])
+    assert why(state, pod, "s") == Reason.ON_SPOT  # so nobody is evicted there
+    assert why(state, restartable(gpus=2), "s") == Reason.NO_FREE_GPUS
+    state.apply([Deleted("Pod", "default/full")])
     state.spot = "prefer"
     assert why(state, pod, "s") == Reason.FITS
 
@@ -138,3 +147,33 @@ def test_within_one_kind_the_order_is_that_of_the_policy(kinds, gpus, is_restart
     for i in np.flatnonzero(with_spot.codes == Reason.FITS):
         extra = 2.0 * gpus if any_spot and kinds[i][0] != is_restartable else 0
         assert with_spot.cost[i] - without.cost[i] == pytest.approx(extra, abs=1e-4)
+
+
+def test_no_eviction_makes_room_on_a_node_that_leaves():
+    node = make_node("n", 1)
+    state = make_state(node, make_pod("old", 1, node_name="n"))
+    pod, row = make_pod("new"), state.fleet.rows["n"]
+    held = tuple(state.pods.allocations_of(state.pods["default/old"]))
+    victims = [Victim(held, (1.0,))]
+    assert cheapest_victims(state.fleet, row, request_of(pod), victims) is not None
+    state.apply([Upserted(replace(node, taints=LEAVING))])
+    held = tuple(state.pods.allocations_of(state.pods["default/old"]))
+    assert cheapest_victims(state.fleet, row, request_of(pod), [Victim(held, (1.0,))]) is None
+
+
+def test_people_see_which_nodes_are_spot_and_what_that_costs():
+    state = inventory_state(make_node("s", 4, labels=SPOT), make_node("d", 4))
+    views = [view_node(state, name, 0.0) for name in "sd"]
+    assert [view is not None and view.spot for view in views] == [True, False]
+    best, other = explain(state, restartable()).best
+    assert (best.node, best.terms["spot"]) == ("s", 0)
+    assert (other.node, other.terms["spot"]) == ("d", SPOT_BIAS)
+    assert "spot" in other.why
+
+
+def test_a_fault_in_the_preference_refuses_no_pod(monkeypatch):
+    state = inventory_state(make_node("s", 4, labels=SPOT), make_node("d", 4))
+    monkeypatch.setattr(evaluate_module, "spot_costs", lambda *arguments: 1 / 0)
+    pod = make_pod("p")
+    assert (evaluate(state, pod, request_of(pod), NodeNames.of(["s", "d"])).codes == Reason.FITS).all()
+    assert state.failures.counts["rank"] == 1

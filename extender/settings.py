@@ -14,7 +14,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from extender.untrusted.yaml_reader import TextError, yaml_documents
 
@@ -23,6 +23,7 @@ PREFIX = "STOWAGE_"
 _SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$")
 
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_NAMESPACED = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?/[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"
 
 _log = logging.getLogger(__name__)
 
@@ -177,7 +178,7 @@ class Settings(BaseModel):
     bind: bool = Field(default=False, description="true or false: whether the bind verb binds pods")
     leader_election: str | None = Field(
         default=None,
-        pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?/[a-z0-9]([a-z0-9.-]*[a-z0-9])?$",
+        pattern=_NAMESPACED,
         description="namespace/name of a Lease, or null: only the replica that holds it is ready and binds",
     )
     lease_seconds: int = Field(
@@ -185,6 +186,42 @@ class Settings(BaseModel):
         ge=3,
         le=3600,
         description="a whole number from 3 to 3600: seconds until another replica may take over the Lease",
+    )
+    evictor_lease: str | None = Field(
+        default=None,
+        pattern=_NAMESPACED,
+        description="namespace/name of a Lease, or null for that of leader_election: only the replica that "
+        "holds it evicts",
+    )
+    evictor: Literal["off", "recommend", "on"] = Field(
+        default="off",
+        description="off, recommend or on: whether to evict pods for pods that wait. recommend and on need "
+        "evictor_lease or leader_election",
+    )
+    evictor_schedulers: list[str] = Field(
+        default=[],
+        description="a list of schedulerNames whose pods the evictor serves beside those seen in requests",
+    )
+    evictions_per_minute: int = Field(
+        default=10, ge=1, le=6000, description="a whole number from 1 to 6000: the most evictions in a minute"
+    )
+    nomination_seconds: float = Field(
+        default=120.0,
+        ge=1,
+        le=3600,
+        description="a number from 1 to 3600: seconds for which freed room is held for a pod",
+    )
+    scale_up_wait_seconds: float = Field(
+        default=600.0,
+        ge=0,
+        le=86400,
+        description="a number from 0 to 86400: seconds to wait for a scale-up that an autoscaler has "
+        "announced for a pod; 0 to ignore announcements",
+    )
+    shield_configmap: str | None = Field(
+        default=None,
+        pattern=_NAMESPACED,
+        description="namespace/name of a ConfigMap, or null: where to keep which jobs lost pods lately",
     )
     mig_manager: str | None = Field(
         default=None,
@@ -217,6 +254,20 @@ class Settings(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="debug, info, warning or error"
     )
+
+    @field_validator("evictor", mode="before")
+    @classmethod
+    def _as_word(cls, value: object) -> object:
+        return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
+
+    @field_validator("evictor", "shield_configmap")
+    @classmethod
+    def _needs_lease(cls, value: str | None, info: ValidationInfo) -> str | None:
+        # Also for a single replica: during an update there are two for a moment.
+        leases = info.data.get("evictor_lease"), info.data.get("leader_election")
+        if value not in (None, "off") and not any(leases):
+            raise ValueError("needs evictor_lease or leader_election, so that one replica evicts at a time")
+        return value
 
 
 class _Given(NamedTuple):

@@ -167,7 +167,8 @@ class _Memo:
 class Pod(_Memo):
     """A Pod.
 
-    ``disruption`` is the reason of its condition ``DisruptionTarget`` ("PreemptionByScheduler"), "" while
+    ``unscheduled`` is the reason of its condition ``PodScheduled`` while that is false ("Unschedulable",
+    "SchedulingGated"), and ``disruption`` that of ``DisruptionTarget`` ("PreemptionByScheduler"), "" while
     nothing ends it, and ``disrupted`` its time. ``has_other_constraints``: kube-scheduler may refuse a node
     for a reason that Stowage does not compute: affinity between pods, topology spread, host ports, volumes.
 
@@ -198,6 +199,7 @@ class Pod(_Memo):
     scheduling_constraints: SchedulingConstraints = NO_CONSTRAINTS
     owner: Owner | None = None
     pod_group: str = ""  # of spec.schedulingGroup, in the pod's namespace
+    unscheduled: str = ""
     disruption: str = ""
     disrupted: float = 0.0  # Unix seconds, 0 where unknown
     has_other_constraints: bool = False
@@ -214,7 +216,7 @@ class Pod(_Memo):
         """About how many characters of text it keeps alive, plus 2,000 for the objects around them."""
         pairs = chain(self.annotations.items(), self.labels.items(), self.devices, self.claims)
         names = self.namespace, self.name, self.uid, self.node_name, self.scheduler_name
-        more = self.nominated_node, self.priority_class, self.pod_group, self.disruption
+        more = self.nominated_node, self.priority_class, self.pod_group, self.unscheduled, self.disruption
         return 2000 + sum(map(len, chain(names, more, *pairs, self.spec.texts())))
 
     @property

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from extender.k8s.device_objects import MigLayouts
 from extender.k8s.objects import Event, Kind, KubernetesObject, Listed, Node, Pod, Upserted
-from extender.source.interface import Apply, BindConflict, BindError, Lease, Unavailable
+from extender.source.interface import Apply, BindConflict, BindError, EvictorApi, Lease, Unavailable
 from extender.source.watched_kinds import MANIFESTS, WATCHED_KINDS
 from extender.untrusted.limits import QUOTED, YAML_NODES, shorten
 from extender.untrusted.validation import validation_problem
@@ -178,6 +178,10 @@ class SnapshotSource:
 
     def limit_writes(self, write_deadline: Callable[[], float]) -> None:
         """Does nothing: there is no Lease."""
+
+    def evictor_api(self) -> EvictorApi:
+        """Raises ``Unavailable``."""
+        raise Unavailable("evictor, shield_configmap: a snapshot cannot be written to")
 
     def staleness(self) -> Mapping[Kind, float]:
         """Empty: it cannot get stale."""

@@ -74,6 +74,16 @@ GANG_PLACED, GANG_VICTIMS = 256, 500
 """Members of a waiting gang that are placed in memory to see whether all of them fit, and pods that it may
 evict to that end. If there are more, it counts as a gang that fits."""
 
+# The evictor.
+EVENTS_READ = 32
+"""Events about one pod that are read."""
+EVENTS_SIZE = 1 << 20
+"""Bytes of these Events. One has about 1 KiB."""
+SHIELD_SIZE = 900 << 10
+"""Characters of the shield in its ConfigMap. The API server allows 1 MiB."""
+SCHEDULERS = 64
+"""Names of schedulers that the evictor remembers from filter requests."""
+
 # Dynamic Resource Allocation. The API server enforces the first group (k8s.io/api ``resource/v1/types.go``,
 # v0.36.3; the larger number if versions differ). A file or a newer API server may contain more.
 CLAIM_REQUESTS = 32

@@ -183,3 +183,21 @@ def test_contradictory_queues_are_refused(tmp_path: Path, text: str, part: str) 
 
 def test_a_queue_may_preempt_itself_at_lower_priority() -> None:
     assert queues_of("a: {preempts: [a]}")["a"].preempts == {"a"}
+
+
+@pytest.mark.parametrize(("text", "mode"), [("off", "off"), ("on", "on"), ("'on'", "on"), ("recommend",) * 2])
+def test_the_mode_of_the_evictor_may_look_like_a_boolean(tmp_path: Path, text: str, mode: str) -> None:
+    path = write(tmp_path, f"evictor: {text}\nevictor_lease: gpu/stowage-evictor\n")
+    assert load(path, {}).evictor == mode
+    assert load(None, {"STOWAGE_EVICTOR": text, "STOWAGE_LEADER_ELECTION": "gpu/stowage"}).evictor == mode
+
+
+@pytest.mark.parametrize("line", ["evictor: on", "evictor: recommend", "shield_configmap: gpu/shield"])
+def test_the_evictor_needs_a_lease(tmp_path: Path, line: str) -> None:
+    path = write(tmp_path, f"shortlist: 8\n{line}\n")
+    key = line.partition(":")[0]
+    with pytest.raises(SettingsError, match=rf"{key}: needs evictor_lease or leader_election") as caught:
+        load(path, {})
+    assert len(str(caught.value).splitlines()) == 1
+    with pytest.raises(SettingsError, match="evictor: invalid value 'maybe'; expected off, recommend or on"):
+        load(write(tmp_path, "evictor: maybe"), {})

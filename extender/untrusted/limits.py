@@ -61,9 +61,10 @@ NODE_LABELS = 512
 GANG_MEMBERS = 2048
 """Members of a gang, waiting ones included. If there are more, each of them counts as a pod of its own."""
 
-GANG_PLACED, GANG_VICTIMS = 256, 500
-"""Members of a waiting gang that are placed in memory to see whether all of them fit, and pods that it may
-evict to that end. If there are more, it counts as a gang that fits."""
+GANG_READ, GANG_PLACED, GANG_VICTIMS, GANG_HELD = 256, 64, 256, 32
+"""Of a waiting gang: members that are read, members that are placed in memory one by one to see whether all
+fit, and pods that it may evict to that end: those beyond the limits count as fitting. Last, the places that
+are held for members of all gangs together."""
 
 # Dynamic Resource Allocation. The API server enforces the first group (k8s.io/api ``resource/v1/types.go``,
 # v0.36.3; the larger number if versions differ). A file or a newer API server may contain more.

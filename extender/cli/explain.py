@@ -16,6 +16,7 @@ from extender.cli import source_args
 
 if TYPE_CHECKING:
     from extender.cluster.state import State
+    from extender.explain.evictions import EvictionOption, Evictions
     from extender.explain.pod import Explanation, Option, Refusal
     from extender.k8s.objects import Event, Pod
     from extender.settings import Settings
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _SYNC_SECONDS = 60
+_NAMED_VICTIMS = 4
+_WHO_EVICTS = {
+    "kube-scheduler": "Would fit if evicted, which kube-scheduler does at its next attempt:",
+    "evictor": "Would fit if evicted, which only the evictor does, where it is on:",
+}
 _DEVICE_SECONDS = 1.0  # for the lists of optional kinds, which a cluster may not serve
 
 
@@ -81,7 +87,16 @@ def _explain(pod: Pod | None, name: str, source: Source, chosen: Settings) -> Ex
         if name not in state.pods:
             raise ValueError(f"{name} is not a file, and the cluster has no such pod (namespace/name)")
         pod = state.pods[name]
-    return explain(state, pod)
+    return explain(state, pod, now=_moment(state, source))
+
+
+def _moment(state: State, source: Source) -> float:
+    """Now, in Unix seconds; for a snapshot the newest time in it, so that its answer stays the same."""
+    if source.staleness():
+        return time.time()
+    pods, nodes = state.pods.values(), state.nodes.values()
+    times = [max(pod.created, pod.started) for pod in pods] + [node.created for node in nodes]
+    return max(times, default=0.0) or time.time()
 
 
 def render(explanation: Explanation) -> str:
@@ -97,9 +112,12 @@ def render(explanation: Explanation) -> str:
         "Ruled out before Stowage was asked:": _counts(explanation.passed_over),
     }
     lines = [f"{explanation.pod} asks for {requests}", f"It fits on {fits or 'none'} of {nodes} nodes"]
+    lines += [explanation.gang] if explanation.gang else []
     for title, rows in tables.items():
         if rows:
             lines += ["", title, *_table(rows)]
+    if explanation.evictions:
+        lines += _evictions(explanation.evictions)
     if not fits and (advice := _advice(explanation.refusals)):
         lines += ["", advice]
     return "\n".join(lines)
@@ -149,6 +167,28 @@ def _refusal(refusal: Refusal) -> tuple[str, ...]:
 
 def _counts(nodes_by_reason: Mapping[str, int]) -> list[tuple[str, ...]]:
     return [(str(nodes), reason) for reason, nodes in nodes_by_reason.items()]
+
+
+def _evictions(evictions: Evictions) -> list[str]:
+    """Who would be evicted and by whom, why not elsewhere, and who is protected."""
+    tables = {
+        _WHO_EVICTS[acts]: [_eviction(option) for option in evictions.best if option.acts == acts]
+        for acts in _WHO_EVICTS
+    }
+    tables["Other nodes that lack something:"] = _counts(evictions.elsewhere) if evictions.best else []
+    tables["Pods there that may not be evicted for it:"] = _counts(evictions.protected)
+    lines: list[str] = []
+    for title, rows in tables.items():
+        if rows:
+            lines += ["", title, *_table(rows)]
+    return lines
+
+
+def _eviction(option: EvictionOption) -> tuple[str, ...]:
+    victims = [*option.victims, *(f"{pod} (on another node)" for pod in option.other_nodes)]
+    more = option.pods - _NAMED_VICTIMS
+    names = ", ".join(victims[:_NAMED_VICTIMS]) + (f" and {more} more" if more > 0 else "")
+    return option.node, option.loses, names
 
 
 def _advice(refusals: Sequence[Refusal]) -> str:

@@ -10,7 +10,8 @@ from extender.cluster.allocations import Allocations, Problems
 from extender.inventory.mig_manager import LAYOUT_LABEL, applied_layout
 from extender.inventory.node_inventory import Sources, inventory_of
 from extender.inventory.shared_gpus import InventoryError
-from extender.k8s.objects import KoordinatorDevice, MigLayout, MigLayouts, Node
+from extender.k8s.device_objects import KoordinatorDevice, MigLayout, MigLayouts
+from extender.k8s.objects import Node
 from extender.k8s.quantity import QuantityError
 from packing.fleet.names import TooMany
 from packing.model.node_spec import NodeSpec

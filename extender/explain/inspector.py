@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import monotonic
+from time import monotonic, time
 
 from extender.cluster.state import PossiblyBound, State
 from extender.explain.decision_log import Decision, Decisions
@@ -76,4 +76,4 @@ class Inspector:
         for start in range(0, len(nodes), _AT_ONCE):
             candidates.add(nodes[start : start + _AT_ONCE])
             await asyncio.sleep(0)
-        return explain(self._state, pod, candidates, self._possibly_bound())
+        return explain(self._state, pod, candidates, self._possibly_bound(), time())

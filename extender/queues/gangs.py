@@ -76,6 +76,7 @@ class GangTable:
         self._pods: dict[str, Pod] = {}
         self._pod_groups: dict[tuple[PodGroupKind, str], PodGroup] = {}
         self._version = 0  # of the PodGroups
+        self._changed: set[str] = set()
 
     def gang_of(self, pod: Pod) -> Gang | None:
         """The gang of a pod, None for a pod of its own. For a known pod, what the watch shows counts."""
@@ -89,6 +90,16 @@ class GangTable:
                 return None
             members = self._gangs.get(_key(pod, words)) or _alone(pod, words)
         return self._gang(members)
+
+    def gang(self, key: str) -> Gang | None:
+        """The gang of this key; None if no pod names it, or if its members count one by one."""
+        members = self._gangs.get(key)
+        return self._gang(members) if members else None
+
+    def take_changed(self) -> set[str]:
+        """The keys of the gangs whose members have changed since the last call."""
+        changed, self._changed = self._changed, set()
+        return changed
 
     def is_indispensable(self, pod: Pod) -> bool:
         """Whether the pod's gang is useless without this very member."""
@@ -107,9 +118,8 @@ class GangTable:
 
     def spare(self, key: str) -> int:
         """How many members may leave so that the minimum still runs, apart from indispensable ones."""
-        members = self._gangs.get(key)
-        gang = self._gang(members) if members else None
-        return max(members.running - gang.minimum, 0) if members and gang else 0
+        gang = self.gang(key)
+        return max(self.running(key) - gang.minimum, 0) if gang else 0
 
     def apply(self, event: Event) -> None:
         """Take in an event about a pod or a PodGroup; others change nothing."""
@@ -139,6 +149,7 @@ class GangTable:
         self._pods[pod.key], self._gang_by_pod[pod.key] = pod, key
         if words:
             self._gangs.setdefault(key, _Members()).add(pod, words)
+            self._changed.add(key)
 
     def _remove(self, key: str) -> None:
         gang = self._gang_by_pod.pop(key, "")
@@ -147,6 +158,7 @@ class GangTable:
             return
         members = self._gangs[gang]
         members.remove(pod, words)
+        self._changed.add(gang)
         if not members.pods:
             del self._gangs[gang]
 

@@ -32,11 +32,12 @@ from extender.settings import Settings
 from extender.source.interface import Source
 from extender.source.watched_kinds import AWAITED_KINDS, REQUIRED_KINDS, WATCHED_KINDS
 from extender.untrusted.bounded_cache import BoundedMap
-from extender.untrusted.limits import KEPT_PODS
+from extender.untrusted.limits import KEPT_PODS, LISTED_NAMES, shorten
 from extender.verbs.bind import Binder
 from extender.verbs.evaluate import Evaluation
+from extender.verbs.eviction.report import in_one_line
 from extender.verbs.filter import filter_nodes
-from extender.verbs.preempt import preempt
+from extender.verbs.preempt import Preemption, preempt
 from extender.verbs.prioritize import prioritize
 from extender.verbs.recheck import LONGEST, RefusalRecheck
 from extender.verbs.scores import MAX_SCORE
@@ -47,6 +48,7 @@ _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _REQUIRED = {kind: watched.resource for kind, watched in WATCHED_KINDS.items() if kind in REQUIRED_KINDS}
 _RECENT_PODS = 4096
 """Pods of filter requests that are kept for bind: more than can be between filter and bind at a time."""
+_LONGEST_ANSWER = 4096  # characters about one preemption, in the log and the decisions
 _POSSIBLY_TAKEN = "the API server did not answer, and other pods may have been bound where this pod fits"
 _BEHIND = "the connection to the API server broke, and Stowage has not caught up yet"
 _NEXT_ANSWER = 0.01  # seconds after which kube-scheduler has usually made all calls for one pod
@@ -127,6 +129,10 @@ class Engine:
             assumed_pods=len(state.assumed_pods),
             assumed_seconds=state.assumed_pods.oldest(time.monotonic()),
             age_seconds={name: ages[kind] for kind, name in resources if kind in ages},
+            disrupted_pods=state.disruptions.pods,
+            gpu_seconds_lost=state.disruptions.gpu_seconds,
+            queues=tuple(state.rights.queues.by_name),
+            spot_gpus=spot_gpus(state.fleet),
             gpus=gpus_by_model(state.fleet),
         )
 
@@ -185,10 +191,21 @@ class Engine:
             ),
             lambda answer: not answer.candidates,
         )
-        kept = ", ".join(result.candidates)
-        answer = f"{len(result.candidates)} of {len(args.candidates)} candidates kept{kept and ': '}{kept}"
-        self._log_decision("preempt", args.pod, answer)
+        self._log_preemption(args.pod, result, len(args.candidates))
         return codec.encode_preempt(result), "victims" if result.candidates else "no_victims"
+
+    def _log_preemption(self, pod: Pod, result: Preemption, proposed: int) -> None:
+        """Log, count and keep an answer. Candidates without a plan are those of kube-scheduler, unchanged."""
+        queue_of, now = self.state.rights.queues.name_of, time.time()
+        for plan in result.plans:
+            self._metrics.victims_proposed([queue_of(victim) for victim in plan.victims], queue_of(pod))
+        plans = [in_one_line(self.state, plan, now) for plan in result.plans]
+        unchanged = f"as proposed: {', '.join(list(result.candidates)[:LISTED_NAMES])}"
+        chosen = "; ".join(plans) or (unchanged if result.candidates else "no evictions make the pod fit")
+        answer = shorten(f"{len(result.candidates)} of {proposed} candidates: {chosen}", _LONGEST_ANSWER)
+        level = logging.INFO if result.candidates else logging.DEBUG
+        _log.log(level, "preempt for %s: %s", pod.key, answer)
+        self._log_decision("preempt", pod, answer)
 
     async def _bind(self, body: bytes) -> tuple[bytes, str]:
         args = codec.parse_bind(body)
@@ -241,3 +258,11 @@ def gpus_by_model(fleet: Fleet) -> dict[str, Gpus]:
                 so_far.whole + int(whole[:, here].sum()),
             )
     return sums
+
+
+def spot_gpus(fleet: Fleet) -> dict[str, float]:
+    """GPUs of spot nodes: how many there are, and how much of their compute is in use."""
+    rows, arrays = sorted(fleet.spot_rows), fleet.arrays
+    capacity = arrays.compute_capacity[:, rows]
+    used = capacity - np.maximum(arrays.compute[:, rows], 0)
+    return {"installed": float((capacity > 0).sum()), "used": float(used.sum()) / 1000}

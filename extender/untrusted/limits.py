@@ -60,6 +60,19 @@ NODE_LABELS = 512
 
 GANG_MEMBERS = 2048
 """Members of a gang, waiting ones included. If there are more, each of them counts as a pod of its own."""
+# PodDisruptionBudgets. The API server has no limits for selectors.
+BUDGET_SELECTOR = 64
+"""Requirements and values in the selector of a PodDisruptionBudget. Most have one or two."""
+DISRUPTED_PODS = 2000
+"""Pods in ``disruptedPods``. With more, the API server evicts none (``MaxDisruptedPodSize`` in
+k8s.io/kubernetes, pkg/registry/core/pod/storage)."""
+BUDGETS_PER_POD = 16
+"""PodDisruptionBudgets that may select a pod, by one of its labels or by expressions only. The API server
+evicts no pod with more than one."""
+
+GANG_PLACED, GANG_VICTIMS = 256, 500
+"""Members of a waiting gang that are placed in memory to see whether all of them fit, and pods that it may
+evict to that end. If there are more, it counts as a gang that fits."""
 
 # Dynamic Resource Allocation. The API server enforces the first group (k8s.io/api ``resource/v1/types.go``,
 # v0.36.3; the larger number if versions differ). A file or a newer API server may contain more.

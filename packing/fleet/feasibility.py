@@ -33,31 +33,32 @@ def reasons_for(fleet: Fleet, request: Request) -> Reasons:
 def could_host(fleet: Fleet, request: Request) -> bool:
     """Whether the request fits on at least one node when it is empty. Reasons that close a node for a while
     (MIG reconfiguration, a busy device plugin) do not count, but a node that could not be read has no GPU."""
-    return bool((reasons_if_empty(fleet, request) == Reason.FITS).any())
-
-
-def reasons_if_empty(fleet: Fleet, request: Request) -> Reasons:
-    """``reasons_for`` as if there were no pods, and nothing that closes known nodes for a while: (N,)."""
     arrays = fleet.arrays
-    empty = copy(arrays)
-    empty.free_cpu, empty.free_memory = arrays.total_cpu, arrays.total_memory
-    empty.free_devices, empty.divisible = arrays.total_devices, arrays.shareable
-    empty.compute, empty.memory = arrays.compute_capacity, arrays.memory_capacity
-    empty.overcommitted, empty.blocked = np.zeros_like(arrays.overcommitted), np.zeros_like(arrays.blocked)
-    reasons = _reasons(fleet, empty, request)
-    reasons[arrays.blocked == Reason.UNKNOWN_NODE] = Reason.UNKNOWN_NODE
-    return reasons
+    empty = _emptied(arrays)
+    empty.blocked = np.zeros_like(arrays.blocked)
+    known = arrays.blocked != Reason.UNKNOWN_NODE
+    return bool((known & (_reasons(fleet, empty, request) == Reason.FITS)).any())
 
 
 def fits_when_empty(fleet: Fleet, request: Request) -> npt.NDArray[np.bool_]:
     """(N,) where the request would fit without any pod on the node; a node that is closed takes nothing."""
-    open_nodes: npt.NDArray[np.bool_] = fleet.arrays.blocked == Reason.FITS
-    return open_nodes & (reasons_if_empty(fleet, request) == Reason.FITS)
+    fits: npt.NDArray[np.bool_] = _reasons(fleet, _emptied(fleet.arrays), request) == Reason.FITS
+    return fits
 
 
 def reason_on_row(fleet: Fleet, request: Request, row: int) -> Reason:
     """The same as ``reasons_for`` on one row, in a time that does not depend on the number of nodes."""
     return Reason(int(_reasons(fleet, fleet.arrays.only(row), request)[0]))
+
+
+def _emptied(arrays: NodeArrays) -> NodeArrays:
+    """The arrays of the same nodes without any pod."""
+    empty = copy(arrays)
+    empty.free_cpu, empty.free_memory = arrays.total_cpu, arrays.total_memory
+    empty.free_devices, empty.divisible = arrays.total_devices, arrays.shareable
+    empty.compute, empty.memory = arrays.compute_capacity, arrays.memory_capacity
+    empty.overcommitted = np.zeros_like(arrays.overcommitted)
+    return empty
 
 
 def gpu_sizes(fleet: Fleet, request: Request) -> Floats:

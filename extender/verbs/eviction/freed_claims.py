@@ -32,6 +32,10 @@ class FreedClaims:
         touched = {claim for key in gone for claim in self._by_user.get(key, ())}
         return frozenset(claim for claim in touched if self._users[claim] <= gone)
 
+    def used_by(self, pod: Pod) -> bool:
+        """Whether the pod uses a claim that may be deallocated."""
+        return pod.key in self._by_user
+
     def simulator(self, pods: Collection[Pod]) -> AllocationSimulator:
         """Forecasts as if these pods had left."""
         return AllocationSimulator(self._state.devices.without_claims(self.by(pods)))

@@ -35,7 +35,7 @@ class NodeVictims:
         return [bound.pod for bound in (*self.chosen, *self.leaving)]
 
 
-class VictimSearch:
+class VictimChooser:
     """Searches node by node. All costs are comparable."""
 
     def __init__(self, rules: Rules, gangs: GangTotals, prices: Prices) -> None:

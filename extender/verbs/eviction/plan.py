@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from extender.cluster.state import PossiblyBound, State, blocked_as
 from extender.dialects.pod_request import request_of
@@ -20,13 +21,15 @@ from extender.verbs.eviction.candidates import Bound, NodeCandidates, Rules
 from extender.verbs.eviction.costs import ROOM_SECONDS, Prices
 from extender.verbs.eviction.freed_claims import FreedClaims
 from extender.verbs.eviction.gang_costs import GangTotals
-from extender.verbs.eviction.greedy import cheapest_by_trial
-from extender.verbs.eviction.node_victims import NodeVictims, VictimSearch
-from extender.verbs.eviction.promising import PromisingNode, promising_nodes
+from extender.verbs.eviction.node_victims import NodeVictims, VictimChooser
+from extender.verbs.eviction.promising import MOST_NODES_WITH_CLAIMS, PromisingNode, promising_nodes
 from packing.model.reasons import Reason
 from packing.model.request import Request
-from packing.victims.search import GangCost, Victim, VictimSet, cheapest_victims
+from packing.victims.oracle import cheapest_by_oracle
+from packing.victims.search import GangCost, Victim, VictimSearch, VictimSet
 
+MOST_TRIALS = 100
+"""Evaluations for one node where victims are found by trial."""
 _MOST_TRIED = 8
 """Pods that terminate already and are tested one by one for whether the plan needs them."""
 
@@ -101,12 +104,15 @@ class _Planner:
         if any(node.by_claims for node in promising):
             self._claims = FreedClaims(self._state, self._pod)
         candidates = {node.name: self._rules.on_node(node.name) for node in promising}
-        search = VictimSearch(self._rules, self._gangs, self._prices(candidates.values()))
+        chooser = VictimChooser(self._rules, self._gangs, self._prices(candidates.values()))
         counted = [node for node in promising if not node.by_claims]
-        found = self._search_counted(search, counted, candidates)
+        found = self._search_counted(chooser, counted, candidates)
         plans, failed = self._verified(found)
-        rest = [one.node for one in failed] + [node.name for node in promising if node.by_claims]
-        by_trial = [self._by_trial(search, candidates[name]) for name in rest]
+        failed.sort(key=lambda one: one.cost)
+        rest = [one.node for one in failed[:MOST_NODES_WITH_CLAIMS]] + [
+            node.name for node in promising if node.by_claims
+        ]
+        by_trial = [self._by_trial(chooser, candidates[name]) for name in rest]
         more, _ = self._verified([one for one in by_trial if one is not None])
         return plans + more
 
@@ -119,7 +125,7 @@ class _Planner:
 
     def _search_counted(
         self,
-        search: VictimSearch,
+        chooser: VictimChooser,
         nodes: Sequence[PromisingNode],
         candidates: Mapping[str, NodeCandidates],
     ) -> list[NodeVictims]:
@@ -127,42 +133,46 @@ class _Planner:
         fleet, found = self._state.fleet, []
         leaving = [bound for node in nodes for bound in candidates[node.name].leaving]
         rows = [candidates[node.name].row for node in nodes]
+        requests = {node.request: None for node in nodes}
         with self._evicted(leaving, rows), self._state.fleet_view_for(self._pod, self._possibly_bound):
+            searches = {request: VictimSearch(fleet, request) for request in requests}
             for node in nodes:
-                one = candidates[node.name]
-
-                def cheapest(
-                    victims: Sequence[Victim],
-                    gangs: Sequence[GangCost],
-                    required: Collection[int],
-                    row: int = one.row,
-                    request: Request = node.request,
-                ) -> VictimSet | None:
-                    return cheapest_victims(fleet, row, request, victims, gangs, required)
-
-                victims = search.cheapest(one, self._required.get(node.name, ()), cheapest)
+                search = partial(searches[node.request].on, candidates[node.name].row)
+                required = self._required.get(node.name, ())
+                victims = chooser.cheapest(candidates[node.name], required, search)
                 if victims is not None and victims.pods:
                     found.append(victims)
         return [self._without_useless_leaving(one) for one in found]
 
-    def _by_trial(self, search: VictimSearch, candidates: NodeCandidates) -> NodeVictims | None:
+    def _by_trial(self, chooser: VictimChooser, candidates: NodeCandidates) -> NodeVictims | None:
         """Victims on a node where only an evaluation says whether the pod fits: for claims, or where a
         nominated pod counts on other GPUs once the victims are out."""
-        leaving = tuple(candidates.leaving)
+        required = self._required.get(candidates.node, ())
+        users = [
+            bound
+            for bound in candidates.evictable
+            if self._claims and (self._claims.used_by(bound.pod) or bound.pod.uid in required)
+        ]
+        for evictable in filter(None, (users, candidates.evictable)):  # mostly the claims are enough
+            tried = replace(candidates, evictable=evictable)
+            found = chooser.cheapest(tried, required, partial(self._search_by_trial, tried))
+            if found is not None:
+                return self._without_useless_leaving(found) if found.pods else None
+        return None
 
-        def cheapest(
-            victims: Sequence[Victim], gangs: Sequence[GangCost], required: Collection[int]
-        ) -> VictimSet | None:
-            def fits(chosen: tuple[int, ...]) -> bool:
-                evicted = [candidates.evictable[number] for number in chosen]
-                return self._fits_without(candidates.node, [*evicted, *leaving])
+    def _search_by_trial(
+        self,
+        candidates: NodeCandidates,
+        victims: Sequence[Victim],
+        gangs: Sequence[GangCost],
+        required: Collection[int],
+    ) -> VictimSet | None:
+        def fits(chosen: frozenset[int]) -> bool:
+            evicted = [candidates.evictable[number] for number in chosen]
+            return self._fits_without(candidates.node, [*evicted, *candidates.leaving])
 
-            return cheapest_by_trial(victims, gangs, required, fits)
-
-        found = search.cheapest(candidates, self._required.get(candidates.node, ()), cheapest)
-        if found is None or not found.pods:
-            return None
-        return self._without_useless_leaving(found)
+        costs, gang_of = [one.cost for one in victims], [one.gang for one in victims]
+        return cheapest_by_oracle(costs, gangs, required, fits, MOST_TRIALS, gang_of)
 
     def _without_useless_leaving(self, found: NodeVictims) -> NodeVictims:
         """Without the pods that terminate already and are not needed."""

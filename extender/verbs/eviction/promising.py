@@ -13,14 +13,14 @@ from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.verbs.evaluate import codes_for, dra_resources, without_resources
 from extender.verbs.shortfall import shortfall
-from packing.fleet.feasibility import reasons_if_empty
+from packing.fleet.feasibility import fits_when_empty
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
 MOST_NODES = 100
 """Nodes that are searched for one pod: so many candidates kube-scheduler collects in a cluster of up to 1,000
 nodes (``minCandidateNodesAbsolute``, and 10 % of the nodes if they are more)."""
-MOST_NODES_WITH_CLAIMS = 16
+MOST_NODES_WITH_CLAIMS = 8
 """The same where devices are allocated to claims: each try there is a run of the allocator."""
 _HELPS = [int(reason) for reason in Reason if reason.eviction_helps]
 
@@ -80,7 +80,7 @@ def _worth_searching(
         with blocked_as(fleet, dict.fromkeys(busy, Reason.FITS)):
             codes = codes_for(state, fleet, pod, request, rows)
             lacks = shortfall(fleet, rows, request)
-        possible = reasons_if_empty(fleet, request)[rows] == Reason.FITS
+            possible = fits_when_empty(fleet, request)[rows]
     may_help = np.isin(codes, _HELPS) | (np.array(has_required, bool) & (codes == Reason.FITS))
     worth = np.flatnonzero(possible & may_help)
     return worth[np.argsort(lacks[worth], kind="stable")][:MOST_NODES].tolist()  # type: ignore[no-any-return]

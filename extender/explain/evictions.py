@@ -1,0 +1,143 @@
+"""Who would be evicted for a pod that fits nowhere, on which node, at which cost, and who would do it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Literal, TypeAlias
+
+from extender.cluster.state import PossiblyBound, State
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError, effective_requests
+from extender.k8s.objects import Node, Pod
+from extender.k8s.quantity import QuantityError, milli, whole
+from extender.protocol.node_names import NodeNames
+from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
+from extender.verbs.evaluate import dra_resources
+from extender.verbs.eviction.candidates import Rules
+from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
+from extender.verbs.eviction.promising import promising_nodes
+from extender.verbs.eviction.report import gpu_hours, losses
+
+BEST = 3
+"""Nodes that are shown of those where evictions help."""
+NOT_ENOUGH = "evicting all that may be evicted there is not enough"
+DEARER = "evictions there cost more"
+
+Actor: TypeAlias = Literal["kube-scheduler", "evictor"]
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionOption:
+    """Evictions on one node that make the pod fit. ``acts``: kube-scheduler, which asks ``preempt``, or only
+    the evictor, where it is on. ``loses`` says who loses how much work; ``cost`` is the vector of
+    docs/preemption.md. The lists name the first of ``pods`` victims, and of those on other nodes."""
+
+    node: str
+    acts: Actor
+    pods: int
+    victims: tuple[str, ...]
+    other_nodes: tuple[str, ...]
+    loses: str
+    gpu_hours: float
+    pdb_violations: int
+    cost: tuple[float, ...]
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Evictions:
+    """``best``: the options, the cheapest first. ``elsewhere`` counts the other nodes that lack something by
+    why not there, ``protected`` the pods on all these nodes that may not be evicted by what protects them."""
+
+    best: tuple[EvictionOption, ...] = ()
+    elsewhere: dict[str, int] = field(default_factory=dict)
+    protected: dict[str, int] = field(default_factory=dict)
+
+
+def evictions_for(
+    state: State, pod: Pod, nodes: Sequence[str], now: float, possibly_bound: PossiblyBound = ()
+) -> Evictions:
+    """What would be evicted for a pod that fits on none of these nodes. ``now`` in Unix seconds."""
+    try:
+        request = request_of(pod)
+    except RequestError:
+        return Evictions()
+    lacking = [one.name for one in promising_nodes(state, pod, request, nodes, {}, possibly_bound)]
+    actor: Actor = "kube-scheduler"
+    plans = plan_evictions(state, pod, lacking, now, possibly_bound=possibly_bound)
+    plans = [plan for plan in plans if not plan.pdb_violations] or plans
+    shown = list(islice((plan for plan in plans if _asks_preempt(state, pod, plan.node)), BEST))
+    if not shown:
+        actor = "evictor"
+        plans = plan_evictions(
+            state, pod, lacking, now, to_equals=True, whole_gangs=True, possibly_bound=possibly_bound
+        )
+        plans = [plan for plan in plans if not plan.pdb_violations]
+        shown = plans[:BEST]
+    rules = Rules(state, pod, now, to_equals=actor == "evictor", whole_gangs=actor == "evictor")
+    protected = Counter(why for node in lacking for why in rules.protected(node))
+    elsewhere = {DEARER: len(plans) - len(shown), NOT_ENOUGH: len(lacking) - len(plans)}
+    return Evictions(
+        tuple(_option(state, plan, actor, now) for plan in shown),
+        {why: count for why, count in elsewhere.items() if count > 0},
+        dict(protected.most_common()),
+    )
+
+
+def _option(state: State, plan: EvictionPlan, acts: Actor, now: float) -> EvictionOption:
+    return EvictionOption(
+        node=plan.node,
+        acts=acts,
+        pods=len(plan.victims) + len(plan.other_nodes),
+        victims=tuple(shorten(pod.key, KEY) for pod in plan.victims[:LISTED_NAMES]),
+        other_nodes=tuple(shorten(pod.key, KEY) for pod in plan.other_nodes[:LISTED_NAMES]),
+        loses=losses(state, plan, now),
+        gpu_hours=gpu_hours(state, plan, now),
+        pdb_violations=plan.pdb_violations,
+        cost=plan.cost,
+        exact=plan.exact,
+    )
+
+
+def _asks_preempt(state: State, pod: Pod, node: str) -> bool:
+    """Whether kube-scheduler asks ``preempt`` about a node where evictions help: from 1.38 on always, before
+    that only where it counts too little itself. It never does for gangs of its own, and it evicts nobody for
+    devices of claims."""
+    if (
+        pod.pod_group
+        or pod.spec.claims
+        or any(dra_resources(state, pod, request_of(pod), NodeNames.of([node])))
+    ):
+        return False
+    return state.eviction_helps_extenders or _counts_too_little(state, pod, state.nodes[node])
+
+
+def _counts_too_little(state: State, pod: Pod, node: Node) -> bool:
+    """Whether kube-scheduler's own filter (``NodeResourcesFit``) refuses the node. It adds up the requests of
+    all pods, also for resources whose devices Stowage places. A resource that the node does not advertise
+    is one that the scheduler's configuration tells it to ignore."""
+    taken, wanted = Counter[str](pods=0), {**_requests(pod), "pods": 1}
+    for other in state.pods.on_node(node.name):
+        if other.uid != pod.uid:
+            taken.update(_requests(other))
+            taken["pods"] += 1
+    return any(total - taken[name] < wanted[name] for name, total in _allocatable(node, wanted))
+
+
+def _requests(pod: Pod) -> dict[str, int]:
+    try:
+        return effective_requests(pod.spec)
+    except RequestError:
+        return {}
+
+
+def _allocatable(node: Node, names: dict[str, int]) -> Iterator[tuple[str, int]]:
+    for name in names:
+        try:
+            if name in node.allocatable:
+                yield name, (milli if name == "cpu" else whole)(node.allocatable[name])
+        except QuantityError:
+            continue

@@ -125,6 +125,7 @@ def queues(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
             panel.bar(places, hours, 0.25, color=colour, label=name)
         panel.set_xticks(range(len(systems)), systems)
         panel.set_yscale("symlog", linthresh=0.1)
+        panel.set_ylim(0, 8 * panel.get_ylim()[1])  # room for the legend
         panel.set(title=f"hours in the queue, {title}")
     panels[3].bar(systems, cost, color=_OTHERS[1])
     panels[3].set(title=f"cost of the nodes in use, {systems[0]} = 100")

@@ -43,6 +43,12 @@ NODE = {
 POD = manifest(gpus=0)
 POD["metadata"]["annotations"] = {"stowage.dev/gpu-compute": "30%"}
 POD["spec"]["nodeName"] = ""
+RUNS = manifest("runs", gpus=0)
+RUNS["metadata"]["annotations"] = {"stowage.dev/gpu-compute": "60%", "stowage.dev/gpu-indices": "0"}
+RUNS["spec"]["nodeName"] = "a"
+LARGE = manifest("large", gpus=0)
+LARGE["metadata"]["annotations"] = {"stowage.dev/gpu-compute": "50%", "stowage.dev/gpus": "2"}
+LARGE["spec"]["priority"] = 100
 
 
 def hops(walk: str) -> list[str]:
@@ -89,6 +95,7 @@ async def test_filter_prioritize_bind_and_the_event_of_the_binding(tmp_path: Pat
     api.start()
     api.put(NODE)
     api.put(POD)
+    api.put(RUNS)
     assert Engine  # the kernels are loaded before calls are recorded, which is slow
     service = Service(Settings(bind=True), source_of(api, tmp_path), "1.2.3")
     with calls_recorded() as calls:  # from the start: the reflectors are threads of their own
@@ -103,6 +110,11 @@ async def test_filter_prioritize_bind_and_the_event_of_the_binding(tmp_path: Pat
                 await stowage.prioritize(POD, ["a"])
                 scheduling = calls.copy()
                 calls.clear()
+                assert b"uid-runs" in await stowage.preempt(
+                    LARGE, {"a": {"Pods": None, "NumPDBViolations": 0}}
+                )
+                preempting = calls.copy()
+                calls.clear()
                 assert await stowage.bind(POD, "a") == b'{"Error":""}'
                 state = service.engine.state  # type: ignore[union-attr]
                 await eventually(lambda: state.pods["default/train"].node_name)
@@ -113,6 +125,7 @@ async def test_filter_prioritize_bind_and_the_event_of_the_binding(tmp_path: Pat
                 await running
             api.stop()
     assert first_missing(hops("A pod through filter and prioritize"), scheduling) is None
+    assert first_missing(hops("A preemption"), preempting) is None
     assert first_missing(hops("A bind"), binding) is None
     assert first_missing(hops("A watch event"), binding) is None
 

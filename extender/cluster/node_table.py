@@ -29,6 +29,7 @@ class NodeTable(Mapping[str, Node]):
 
     def __init__(self, allocations: Allocations) -> None:
         self.problems = Problems()
+        self.changes = 0  # of Nodes
         self.sources: dict[str, Sources] = {}
         self._koordinator_devices: dict[str, KoordinatorDevice] = {}
         self._mig_layouts: dict[str, MigLayouts] = {}  # by node; "" are those for all other nodes
@@ -49,6 +50,7 @@ class NodeTable(Mapping[str, Node]):
             case Node():
                 known = self._nodes.get(record.name)
                 self._nodes[record.name] = record
+                self.changes += known != record
                 if known is not None and _inventory_fields(known) == _inventory_fields(record):
                     return []
                 return self._read_inventories([record.name])

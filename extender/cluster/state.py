@@ -21,7 +21,7 @@ from extender.cluster.demand_learner import DemandLearner
 from extender.cluster.disrupted_pods import disrupted_pods
 from extender.cluster.gang_answers import GangAnswers
 from extender.cluster.gang_holds import GangHolds
-from extender.cluster.gang_simulation import place_together, waiting_members
+from extender.cluster.gang_simulation import WaitingMembers, place_together
 from extender.cluster.guarded_policy import Failures
 from extender.cluster.node_table import NodeTable
 from extender.cluster.pod_table import PodTable
@@ -36,7 +36,6 @@ from extender.queues.checkpoints import lost_seconds
 from extender.queues.disruption_budgets import DisruptionBudgets
 from extender.queues.disruptions import DisruptionLog
 from extender.queues.gangs import GangTable
-from extender.queues.priority_classes import PriorityClasses
 from extender.queues.rights import Rights
 from packing.fleet.feasibility import gpu_sizes
 from packing.fleet.fleet import Fleet
@@ -72,8 +71,7 @@ class State:
     forecasts which devices claims get. ``overcommitted`` are nodes whose pods have more GPU than the node.
     ``rights`` say who may be evicted for whom, ``budgets`` which evictions disrupt too many pods, ``gangs``
     which pods belong together, and ``disruptions`` which jobs lost pods lately. ``gang_holds`` is the room
-    that is held for waiting members of gangs;
-    ``gang_check``: no member of a gang is placed before all fit. ``changes`` counts what the state took in.
+    that is held for waiting members of gangs; ``gang_check``: no member of a gang is placed before all fit.
     ``synced`` are the kinds whose first list has arrived. ``failures`` counts errors in comparing nodes that
     fit, which refuse no pod.
     ``spot``: the setting, see ``verbs/spot.py``.
@@ -99,7 +97,6 @@ class State:
         self.learner = DemandLearner(policy, self.fleet)
         self.gang_check = False
         self.gang_holds, self.gang_answers = GangHolds(), GangAnswers()
-        self.changes = 0
         self.synced: set[Kind] = set()
         self.overcommitted: set[str] = set()
         self.binds = False
@@ -107,10 +104,6 @@ class State:
         self.eviction_helps_extenders = False
         self.failures = Failures()
         self._row_table = self.fleet.replaced, NameTable({})
-        self._tables: Mapping[Kind, PriorityClasses | DisruptionBudgets] = {
-            "PriorityClass": self.rights.queues.classes,
-            "PodDisruptionBudget": self.budgets,
-        }
 
     def apply(self, events: Sequence[Event]) -> None:
         """Take in what happened. An object that cannot be read is a problem, and raises nothing."""
@@ -118,10 +111,13 @@ class State:
             self.gangs.apply(event)
             for pod, reason in disrupted_pods(event, self.pods, self.nodes):
                 self._note_disruption(pod, reason)
-            if (table := self._tables.get(event.kind)) is not None:
-                table.apply(event)
-            else:
-                self._sync_nodes(self._apply(event))
+            match event.kind:
+                case "PriorityClass":
+                    self.rights.queues.classes.apply(event)
+                case "PodDisruptionBudget":
+                    self.budgets.apply(event)
+                case _:
+                    self._sync_nodes(self._apply(event))
             if isinstance(event, Listed):
                 self.synced.add(event.kind)
                 if event.kind == "Node":
@@ -133,12 +129,15 @@ class State:
         if {"Node", "Pod"} <= self.synced:
             self.gang_holds.update(self.gangs, self.pods.is_bound, self._place_together)
 
-    def _place_together(self, pods: Sequence[Pod], count: int) -> list[Placement] | None:
-        """Places for so many of these pods of one gang, given what is held for others."""
-        members = waiting_members(pods)[:count]
-        if not members:
-            return None
-        with self.fleet_view_for(members[0].pod) as fleet:
+    def _place_together(
+        self, members: Sequence[WaitingMembers], own: Sequence[Placement]
+    ) -> list[Placement] | None:
+        """Places for members of a gang that has its ``own`` places already, given what others hold."""
+        known = (place for place in own if place.node in self.fleet.rows)
+        with (
+            self.fleet_view_for(members[0].pod) as fleet,
+            fleet.holding(map(self.allocations.allocation_if_bound, known)),
+        ):
             return place_together(fleet, self.policy, self.nodes, members)
 
     def _apply(self, event: Event) -> Iterable[str]:
@@ -176,7 +175,6 @@ class State:
     def _sync_nodes(self, names: Iterable[str]) -> None:
         """Bring up to date what depends on the pods of these nodes: whether the node is closed because its
         device plugin is busy, and whether it is over-committed. Unknown names are no nodes (any more)."""
-        self.changes += 1
         for name in names:
             row = self.fleet.rows.get(name)
             if row is not None and self.binds:
@@ -197,6 +195,11 @@ class State:
         others = (pod for pod in self.pods.on_node(spec.name) if pod.uid != ignored_uid)
         busy = writer.plugin_may_confuse(self.nodes[spec.name], others)
         return Reason.PLUGIN_BUSY if busy else Reason.FITS
+
+    @property
+    def room_version(self) -> tuple[int, int, int]:
+        """Changes when what is free, the rules of nodes, or gangs may have changed."""
+        return self.allocations.changes, self.nodes.changes, self.gangs.changes
 
     @property
     def problems(self) -> Mapping[str, str]:
@@ -228,8 +231,8 @@ class State:
                 placements.append(Placement(node, request_of(other)))
         if not self.gang_holds.is_empty:
             gang = self.gangs.gang_of(pod)
-            held = self.gang_holds.placements(pod.priority, gang.key if gang else "")
-            placements += [placement for placement in held if placement.node in self.fleet.rows]
+            held = self.gang_holds.places(pod.priority, gang.key if gang else "")
+            placements += [place for place in held if place.node in self.fleet.rows]
         placements = self.allocations.nominated(ignored, pod.priority) + placements
         if not own and not placements:  # as for most pods that wait
             yield self.fleet

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from extender.cluster.state import PossiblyBound, State
@@ -23,11 +23,11 @@ from packing.model.reasons import Reason
 OWN_GRACE = 3600.0
 """Seconds that a pod may take to end if its queue sets no grace. Stowage does not read the pod's own."""
 
-_UNSCHEDULABLE, _GATED = "Unschedulable", "SchedulingGated"  # reasons of the condition PodScheduled
+_UNSCHEDULABLE, GATED = "Unschedulable", "SchedulingGated"  # reasons of the condition PodScheduled
 
 SKIPPED = (
     "gated", "never_preempts", "nominated", "settling", "backing_off", "unreadable", "no_gpu", "fits",
-    "no_plan", "budget", "queue_rate", "rate", "scale_up", "room_is_coming", "refused",
+    "no_plan", "budget", "queue_rate", "rate", "scale_up", "room_is_coming", "refused", "gang",
 )  # fmt: skip
 """Why a waiting pod gets no room by eviction in a round."""
 Skipped: TypeAlias = Counter[str]
@@ -48,7 +48,7 @@ def waiting_pods(state: State, schedulers: Schedulers) -> list[Pod]:
     return [
         pod
         for pod in pods
-        if pod.unscheduled in (_UNSCHEDULABLE, _GATED)
+        if pod.unscheduled in (_UNSCHEDULABLE, GATED)
         and pod.scheduler_name in schedulers
         and not pod.deleting
         and not state.pods.is_bound(pod.uid)
@@ -100,7 +100,7 @@ def candidates(book: Book, waiting: Iterable[Pod], now: float, skipped: Skipped)
 
 
 def _why_not(book: Book, pod: Pod, now: float) -> str:
-    if pod.unscheduled == _GATED:
+    if pod.unscheduled == GATED:
         return "gated"
     if pod.never_preempts:
         return "never_preempts"
@@ -122,6 +122,18 @@ def nodes_for(state: State, pod: Pod, asked: Sequence[str]) -> list[str]:
         return [name for name in asked if name in state.nodes]
     node_filter = NodeFilter(pod)
     return [name for name, node in state.nodes.items() if not node_filter.rejection(node)]
+
+
+def fitting_node(
+    state: State, pod: Pod, nodes: Sequence[str], possibly_bound: PossiblyBound, closed: Collection[str]
+) -> str:
+    """A node where the pod fits as it is, "" if there is none. ``closed``: nodes not to consider."""
+    names = NodeNames.of([node for node in nodes if node not in closed])
+    try:
+        certain = evaluate(state, pod, request_of(pod), names, possibly_bound).certain
+    except RequestError:
+        return ""
+    return names[int(certain.argmax())] if certain.any() else ""
 
 
 def needs_no_plan(state: State, pod: Pod, nodes: Sequence[str], possibly_bound: PossiblyBound) -> str:

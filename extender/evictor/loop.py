@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -17,6 +17,7 @@ from extender.evictor.decision import (
     adopt,
     best_plan,
     candidates,
+    fitting_node,
     hold_steps,
     longest_grace,
     needs_no_plan,
@@ -24,6 +25,7 @@ from extender.evictor.decision import (
     to_evict,
     waiting_pods,
 )
+from extender.evictor.gang_room import Required, gang_fits
 from extender.evictor.metrics import EvictorMetrics
 from extender.evictor.rate import TokenBucket
 from extender.evictor.scale_up import announced_at
@@ -166,6 +168,9 @@ class Evictor:
         if plan is None:
             self._book.delay(pod.uid, self._clock())
             return reason
+        if not gang_fits(self._state, pod, plan, self._place):
+            self._book.delay(pod.uid, self._clock())
+            return "gang"
         if not self._bucket.allows(len(to_evict(plan)), self._clock()):
             return "rate"
         if self._settings.scale_up_wait_seconds:
@@ -191,6 +196,25 @@ class Evictor:
             state, pod, nodes, wall, to_equals=True, whole_gangs=True, possibly_bound=possibly_bound
         )
         return best_plan(state, plans, wall)
+
+    def _place(self, pod: Pod, leaving: Required) -> tuple[str, Collection[Pod]] | None:
+        """See ``gang_fits``."""
+        state, possibly_bound, wall = self._state, self._asked.possibly_bound(), self._wall()
+        nodes = nodes_for(state, pod, self._asked.nodes(pod.uid))
+        if node := fitting_node(state, pod, nodes, possibly_bound, leaving):
+            return node, ()
+        plans = plan_evictions(
+            state,
+            pod,
+            nodes,
+            wall,
+            to_equals=True,
+            whole_gangs=True,
+            possibly_bound=possibly_bound,
+            required=leaving,
+        )
+        plan, _ = best_plan(state, plans, wall)
+        return (plan.node, plan.victims) if plan else None
 
     async def _waits_for_scale_up(self, pod: Pod) -> bool:
         """Whether an autoscaler has announced a node for the pod and may still deliver. True also where that

@@ -70,9 +70,10 @@ BUDGETS_PER_POD = 16
 """PodDisruptionBudgets that may select a pod, by one of its labels or by expressions only. The API server
 evicts no pod with more than one."""
 
-GANG_PLACED, GANG_VICTIMS = 256, 500
-"""Members of a waiting gang that are placed in memory to see whether all of them fit, and pods that it may
-evict to that end. If there are more, it counts as a gang that fits."""
+GANG_READ, GANG_PLACED, GANG_VICTIMS, GANG_HELD = 256, 64, 256, 32
+"""Of a waiting gang: members that are read, members that are placed in memory one by one to see whether all
+fit, and pods that it may evict to that end: those beyond the limits count as fitting. Last, the places that
+are held for members of all gangs together."""
 
 # The evictor.
 EVENTS_READ = 32

@@ -12,12 +12,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
 
-from extender.cluster.gang_simulation import WaitingMember, place_together, waiting_members
+from extender.cluster.gang_simulation import WaitingMembers, grouped, place_together, waiting_members
 from extender.cluster.state import PossiblyBound, State
 from extender.dra.pod_claims import class_resources
 from extender.k8s.objects import Pod
 from extender.queues.gangs import Gang
-from extender.untrusted.limits import GANG_PLACED, GANG_VICTIMS
+from extender.untrusted.limits import GANG_READ, GANG_VICTIMS
 from extender.verbs.evaluate import Evaluation
 from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
@@ -47,40 +47,41 @@ def gang_may_fit(state: State, pod: Pod, request: Request, possibly_bound: Possi
         return True
     now = time.time()  # rights to evict may change without an event
     asked = gang.key, pod.key if pod.key not in state.pods else "", int(now) // 10
-    if not possibly_bound and (known := state.gang_answers.get(asked, state.changes)) is not None:
+    if not possibly_bound and (known := state.gang_answers.get(asked, state.room_version)) is not None:
         return known
     members = _members_to_place(state, gang, pod, request)
     fits = not members or _fits(state, pod, members, now, possibly_bound)
     if not possibly_bound:
-        state.gang_answers.put(asked, state.changes, fits)
+        state.gang_answers.put(asked, state.room_version, fits)
     return fits
 
 
-def _members_to_place(state: State, gang: Gang, pod: Pod, request: Request) -> Sequence[WaitingMember]:
+def _members_to_place(state: State, gang: Gang, pod: Pod, request: Request) -> Sequence[WaitingMembers]:
     """The pod and as many others as must run with it, the smallest first; empty if that is not known."""
     others = [member for member in state.gangs.members(gang.key) if member.key != pod.key]
-    if gang.together > GANG_PLACED or any(m.nominated_node or state.pods.is_bound(m.uid) for m in others):
+    if any(member.nominated_node or state.pods.is_bound(member.uid) for member in others):
         return ()
-    asking = WaitingMember(pod, request)
-    waiting = waiting_members(other for other in others if not other.deleting)
-    if any(_wants_dra(state, member) for member in (asking, *waiting)):
+    waiting = islice((other for other in others if not other.deleting), GANG_READ)
+    asking = WaitingMembers(pod, request)
+    members = grouped([asking, *waiting_members(waiting, gang.together - 1)])
+    if any(_wants_dra(state, member) for member in members):
         return ()
-    known = [asking, *waiting[: gang.together - 1]]
-    alike = all(member.request == request for member in known)
-    if len(known) < gang.together and alike and not gang.words.others_unlike:
-        known += [asking] * (gang.together - len(known))  # the others are still to be created
-    return known
+    missing = gang.together - sum(member.count for member in members)
+    alike = all(member.request == request for member in members)
+    if missing > 0 and alike and not gang.words.others_unlike:  # they are still to be created
+        members[0] = replace(members[0], count=members[0].count + missing)
+    return members
 
 
-def _wants_dra(state: State, member: WaitingMember) -> bool:
-    """Whether it may get devices that are not in the fleet."""
+def _wants_dra(state: State, members: WaitingMembers) -> bool:
+    """Whether they may get devices that are not in the fleet."""
     resources = state.devices.extended_resources
-    named = any(name in resources for name, _ in member.request.devices)
-    return bool(named or member.pod.spec.claims or class_resources(member.pod.spec))
+    named = any(name in resources for name, _ in members.request.devices)
+    return bool(named or members.pod.spec.claims or class_resources(members.pod.spec))
 
 
 def _fits(
-    state: State, pod: Pod, members: Sequence[WaitingMember], now: float, possibly_bound: PossiblyBound
+    state: State, pod: Pod, members: Sequence[WaitingMembers], now: float, possibly_bound: PossiblyBound
 ) -> bool:
     with state.fleet_view_for(pod, possibly_bound) as fleet, ExitStack() as without:
         if place_together(fleet, state.policy, state.nodes, members) is not None:

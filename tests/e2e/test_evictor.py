@@ -33,7 +33,6 @@ from .sharing import COMPUTE, INDICES, MEMORY
 from .stowage import Stowage, applied, scheduler_configuration
 from .workload import budget, node, pod
 
-pytestmark = pytest.mark.xfail(reason="the features are not merged yet", strict=False)
 H100 = LABEL_SETS["h100-sxm-8-whole"]
 SHARED = {"stowage.dev/gpu-sharing": "true", "nvidia.com/gpu.count": "1"}
 SHARED |= {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"}

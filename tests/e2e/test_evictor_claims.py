@@ -23,7 +23,6 @@ from .test_dra import give, wait_for_devices, wait_until_held
 from .test_evictor import evicting
 from .workload import pod
 
-pytestmark = pytest.mark.xfail(reason="the features are not merged yet", strict=False)
 THREE, ONE = "3g.40gb", "1g.10gb"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 from extender.k8s.objects import Pod
@@ -72,13 +73,15 @@ class VictimChooser:
         leaving = {bound.pod.uid for bound in candidates.leaving}
         if not leaving.issuperset(set(required) - index.keys()):
             return None
-        wanted = [index[uid] for uid in required if uid in index]
-        ordered = sorted(candidates.evictable, key=lambda bound: self._prices.of(*bound))
-        late = self._violating([bound.pod for bound in ordered])
+        costs = [self._prices.of(*bound) for bound in candidates.evictable]
+        by_cost = sorted(range(len(pods)), key=costs.__getitem__)
+        late = self._violating([pods[number] for number in by_cost])
         alone = {uid for uid in late if self._violating([pods[index[uid]]])}
-        best = self._with(candidates, wanted, alone, search, staying)
+        wanted = [index[uid] for uid in required if uid in index]
+        find = partial(self._with, candidates, wanted, search, staying)
+        best = find(self._counted(pods, costs, alone))
         if best is not None and late != alone and best.cost[0] > self._least(best, alone):
-            other = self._with(candidates, wanted, late, search, staying)
+            other = find(self._counted(pods, costs, late))
             better = other if other is not None and other.cost < best.cost else best
             best = replace(better, exact=False)
         return best
@@ -87,14 +90,11 @@ class VictimChooser:
         self,
         candidates: NodeCandidates,
         required: list[int],
-        violating: Collection[str],
         search: Search,
         staying: frozenset[str],
+        costs: Sequence[Cost],
     ) -> NodeVictims | None:
-        """The cheapest set if exactly these pods violate a budget; its cost has the true number."""
-        costs = [
-            self._prices.of(*bound, violates=bound.pod.uid in violating) for bound in candidates.evictable
-        ]
+        """The cheapest set by these costs; its own cost has the true number of violations."""
         numbers, gangs = self._gangs_of(candidates.evictable, costs, staying)
         victims = [
             Victim(bound.held, cost, number)
@@ -130,6 +130,13 @@ class VictimChooser:
     def _violating(self, pods: Sequence[Pod]) -> set[str]:
         flags = self._rules.state.budgets.violations(pods)
         return {pod.uid for pod, violates in zip(pods, flags, strict=True) if violates}
+
+    @staticmethod
+    def _counted(pods: Sequence[Pod], costs: Sequence[Cost], violating: Collection[str]) -> list[Cost]:
+        """The costs if exactly these pods violate a budget."""
+        if not violating:
+            return list(costs)
+        return [(float(pod.uid in violating), *cost[1:]) for pod, cost in zip(pods, costs, strict=True)]
 
     @staticmethod
     def _least(found: NodeVictims, alone: Collection[str]) -> int:

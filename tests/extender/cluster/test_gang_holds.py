@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from extender.cluster import gang_holds
 from extender.cluster.state import State
 from extender.explain.pod import explain
 from extender.k8s.objects import Deleted, Node, Pod, Upserted
@@ -65,14 +66,31 @@ def test_others_do_not_see_the_room_of_missing_members() -> None:
     assert state.gang_holds.is_empty
 
 
-def test_the_room_follows_a_member_that_went_elsewhere() -> None:
+def test_a_member_that_goes_elsewhere_leaves_room_for_the_last_one() -> None:
+    pods = gang(3)
+    state, _ = holding_state(*NODES, make_node("d"), *pods)
+    bind(state, pods[0], "a")
+    [free] = free_for(state)
+    held = {"b", "c", "d"} - {free}
+    bind(state, pods[1], min(held))
+    assert set(free_for(state)) == {free}  # the room that is left to hold is not where the member went
+    state, _ = holding_state(*NODES, make_node("d"), *pods)
+    bind(state, pods[0], "a")
+    bind(state, pods[1], free)
+    assert len(free_for(state)) == 1
+
+
+def test_the_room_of_a_member_that_is_deleted_is_free() -> None:
     pods = gang(2)
-    state, _ = holding_state(*NODES, *pods, make_pod("low", 1, node_name="c"))
+    state, clock = holding_state(*NODES, *pods, make_pod("low", 1, node_name="c"))
     bind(state, pods[0], "a")
     assert free_for(state) == ["c"]
     state.apply([Deleted("Pod", "default/w1")])
     assert free_for(state) == ["b", "c"]
     state.apply([Upserted(pods[1])])
+    assert free_for(state) == ["b", "c"]
+    clock.now += 1  # at most one search for room in a second
+    state.apply([Upserted(replace(pods[1], priority_class="x"))])
     assert free_for(state) == ["c"]
 
 
@@ -109,10 +127,24 @@ def test_nothing_is_held_for_members_that_do_not_fit_or_do_not_exist() -> None:
     state, _ = holding_state(*NODES, *pods)
     bind(state, pods[0], "a")
     assert free_for(state) == ["b", "c"]
-    assert "no room is held for the others: they do not fit together now" in explain(state, pods[1]).gang
+    text = "no room is held for the others: they are not there, too many, or do not fit together"
+    assert text in explain(state, pods[1]).gang
     state, _ = holding_state(*NODES, pods[0])
     bind(state, pods[0], "a")
     assert free_for(state) == ["b", "c"]
+
+
+def test_all_gangs_together_hold_a_limited_number_of_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gang_holds, "GANG_HELD", 2)
+    pods = gang(4, gpus=1)
+    state, _ = holding_state(*NODES, *pods)
+    bind(state, pods[0], "a")
+    assert state.gang_holds.places(0, "") == []
+    bind(state, pods[1], "a")  # now only two are missing, but the next search is not due
+    assert state.gang_holds.places(0, "") == []
+    state, _ = holding_state(*NODES, *(replace(pod, labels=gang(3)[0].labels) for pod in pods[:3]))
+    bind(state, replace(pods[0], labels=gang(3)[0].labels), "a")
+    assert len(state.gang_holds.places(0, "")) == 2
 
 
 def test_a_nominated_member_has_its_room_already() -> None:
@@ -149,6 +181,8 @@ def test_a_member_that_bind_assumes_has_its_room() -> None:
     state.assume(pods[0], "a", {}, now=0.0)
     bind(state, pods[1], "b")
     assert free_for(state) == ["c"]
+    assert state.gang_holds.places(0, "") == []
+    bind(state, pods[0], "a")
     assert state.gang_holds.is_empty
 
 
@@ -188,10 +222,10 @@ class Holds(RuleBasedStateMachine):
             assert gang is not None
             bound = [pod for pod in state.gangs.members(key) if pod.node_name]
             assert 0 < len(bound) < gang.together
-            assert len(hold.placements) <= gang.together - len(bound)
+            assert len(hold.places) <= gang.together - len(bound)
             if self.clock.now - hold.since >= SECONDS:
-                assert not any(p in hold.placements for p in state.gang_holds.placements(-1, ""))
-            assert not any(p in hold.placements for p in state.gang_holds.placements(2, ""))
+                assert not any(p in hold.places for p in state.gang_holds.places(-1, ""))
+            assert not any(p in hold.places for p in state.gang_holds.places(2, ""))
 
     @invariant()
     def the_fleet_is_as_without_holds(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 
 from extender.cluster.state import PossiblyBound, State
@@ -22,6 +22,7 @@ def plan_evictions(
     to_equals: bool = False,
     whole_gangs: bool = False,
     possibly_bound: PossiblyBound = (),
+    required: Mapping[str, Collection[str]] | None = None,
 ) -> list[EvictionPlan]:
     """Terminating pods cost nothing; the cost is the number of the others. A label ``budget: none`` is a
     violation of a PodDisruptionBudget."""

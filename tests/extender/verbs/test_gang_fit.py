@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extender.cli.explain import render
+from extender.cluster import gang_simulation
 from extender.cluster.gang_simulation import place_together, waiting_members
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
@@ -19,7 +20,6 @@ from extender.explain.pod import explain
 from extender.k8s.objects import Deleted, Node, Pod, PodClaim, Upserted
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
-from extender.untrusted import limits
 from extender.verbs import gang_fit
 from extender.verbs.filter import filter_nodes
 from packing.fleet.feasibility import reasons_for
@@ -166,18 +166,36 @@ def test_members_ask_once_per_change_of_the_state(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(gang_fit, "place_together", counted)
     monkeypatch.setattr("extender.verbs.gang_fit.time.time", lambda: 1000.0)
     pods = gang(3)
-    state = checked_state(make_node("a"), *pods)
+    state = checked_state(make_node("a"), make_node("b"), *pods)
     for pod in pods * 3:
         assert answer(state, pod) == REFUSED
     assert calls == 1
-    state.apply([Deleted("Pod", "default/nobody")])
+    state.apply([Upserted(pods[1]), Upserted(make_node("a")), Deleted("Pod", "default/nobody")])
     assert answer(state, pods[0]) == REFUSED
-    assert calls == 2
+    assert calls == 1  # nothing has changed
+    for change in (
+        Upserted(make_pod("p", 1, node_name="b")),
+        Upserted(make_pod("q", 1, nominated_node="b")),
+        Upserted(make_node("a", labels={"zone": "x"})),
+        Upserted(replace(pods[1], priority_class="x")),
+        Deleted("Pod", "default/p"),
+        Deleted("Pod", "default/q"),
+    ):
+        before = calls
+        state.apply([change])
+        assert answer(state, pods[0])[0] == []
+        assert calls > before
 
 
 def test_a_gang_beyond_the_limits_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = gang(1, minimum=limits.GANG_PLACED + 1)[0]
-    assert answer(checked_state(make_node("a"), first), first)[0] == ["a"]
+    unlike = [replace(pod, spec=make_pod("x", 8, cpu=str(i + 1)).spec) for i, pod in enumerate(gang(4))]
+    assert answer(checked_state(make_node("a"), make_node("b"), *unlike), unlike[0]) == REFUSED
+    monkeypatch.setattr(gang_simulation, "GANG_PLACED", 1)
+    assert answer(checked_state(make_node("a"), make_node("b"), *unlike), unlike[0])[0] == ["a", "b"]
+    monkeypatch.setattr(gang_fit, "GANG_READ", 1)
+    assert answer(checked_state(make_node("a"), make_node("b"), *unlike), unlike[0])[0] == ["a", "b"]
+    many = gang(1, minimum=10**8)[0]
+    assert answer(checked_state(make_node("a"), many), many) == REFUSED
     monkeypatch.setattr(gang_fit, "GANG_VICTIMS", 2)
     pods = gang(3, priority=10)
     low = [make_pod(f"low{i}", 1, node_name="b", started=1.0) for i in range(3)]
@@ -232,7 +250,7 @@ def test_places_are_real_and_no_way_is_missed_for_equal_members(
     state = make_state(*nodes)
     before = state.fleet.arrays.free_devices.copy()
     pods = [member(i, gpus, zone) for i, (gpus, zone) in enumerate(asked)]
-    places = place_together(state.fleet, state.policy, state.nodes, waiting_members(pods))
+    places = place_together(state.fleet, state.policy, state.nodes, waiting_members(pods, 9))
     assert (state.fleet.arrays.free_devices == before).all()
     if places is not None:
         assert len(places) == len(pods)
@@ -248,7 +266,7 @@ def test_places_are_real_and_no_way_is_missed_for_equal_members(
 def test_unlike_members_get_a_second_order() -> None:
     # The largest alone fits n0 best, where the other one must go.
     nodes = [make_node("n0", 2, labels={"zone": "x"}), make_node("n1", 3, labels={"zone": "y"})]
-    state, members = make_state(*nodes), waiting_members([member(0, 2, ""), member(1, 1, "x")])
+    state, members = make_state(*nodes), waiting_members([member(0, 2, ""), member(1, 1, "x")], 2)
     places = place_together(state.fleet, state.policy, state.nodes, members)
     assert places is not None
     assert {place.request.gpus: place.node for place in places} == {1: "n0", 2: "n1"}

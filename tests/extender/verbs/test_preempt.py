@@ -1,0 +1,129 @@
+"""preempt: what kube-scheduler gets back, for its versions up to 1.37 and from 1.38 on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from extender.k8s.objects import Container, PodSpec, Upserted
+from extender.protocol.codec import Candidate, PreemptArgs
+from extender.verbs.preempt import preempt, required_victims
+from tests.extender.builders import GPU, NOW, make_node, make_pod, make_state
+
+HOUR = 3600.0
+
+
+def high(gpus: int = 1, **more):
+    return make_pod("p", gpus, **{"priority": 100, **more})
+
+
+def answer(state, pod, candidates: dict[str, list[str]], most: int = 1) -> dict[str, list[str]]:
+    """The names of the victims by node, in the order of the reply."""
+    args = PreemptArgs(
+        pod, {node: Candidate([f"uid-{v}" for v in names]) for node, names in candidates.items()}
+    )
+    found = preempt(state, args, NOW, most=most).candidates
+    assert all(one.victims for one in found.values())
+    return {node: [uid.removeprefix("uid-") for uid in one.victims] for node, one in found.items()}
+
+
+@pytest.fixture
+def two():
+    """On a a pod with an hour of work and one that has just started; on b two of them with an hour."""
+    return make_state(
+        *(make_node(name, 2) for name in "ab"),
+        make_pod("a-old", 1, node_name="a", started=NOW - HOUR),
+        make_pod("a-new", 1, node_name="a", started=NOW),
+        *(make_pod(f"b-{i}", 1, node_name="b", started=NOW - HOUR) for i in range(2)),
+    )
+
+
+def test_the_best_node_with_the_cheapest_victims_whatever_was_proposed(two):
+    assert answer(two, high(1), {"b": ["b-0"], "a": ["a-old", "a-new"]}) == {"a": ["a-new"]}
+    assert answer(two, high(1), {"b": ["b-0"]}).keys() == {"b"}
+
+
+def test_the_best_few_nodes(two):
+    assert list(answer(two, high(1), {"b": ["b-0"], "a": ["a-old"]}, most=2)) == ["a", "b"]
+
+
+def test_empty_lists_are_filled_or_left_out(two):
+    assert answer(two, high(1), {"a": [], "b": []}) == {"a": ["a-new"]}
+    assert answer(two, high(3), {"a": [], "b": []}) == {}
+
+
+def test_a_node_where_the_pod_fits_already_is_left_out(two):
+    two.apply([Upserted(make_node("free", 2)), Upserted(make_pod("f", 1, node_name="free"))])
+    assert answer(two, high(1), {"free": ["f"]}) == {}
+    assert answer(two, high(1), {"free": ["f"], "a": []}) == {"a": ["a-new"]}
+
+
+def test_only_strictly_lower_priority():
+    old = make_pod("old", 1, node_name="n", labels={"stowage.dev/queue": "backfill"}, started=NOW - 9 * HOUR)
+    state = make_state(make_node("n", 1), old)
+    assert answer(state, make_pod("p", 1, labels={"stowage.dev/queue": "backfill"}), {"n": ["old"]}) == {}
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        high(1, has_other_constraints=True),
+        high(1, spec=PodSpec((Container("c", ((GPU, "1"), ("ephemeral-storage", "1Gi"))),))),
+        high(1, spec=PodSpec((Container("c", (("example.com/fpga", "1"), (GPU, "1"))),))),
+        high(1, spec=PodSpec((Container("c", ((GPU, "1"), ("hugepages-2Mi", "2Mi"))),))),
+    ],
+    ids=["constraints", "storage", "another device", "huge pages"],
+)
+def test_proposed_victims_stay_where_something_else_may_have_decided(two, pod):
+    assert answer(two, pod, {"a": ["a-old"]}) == {"a": ["a-old"]}
+    assert answer(two, high(1), {"a": ["a-old"]}) == {"a": ["a-new"]}
+
+
+def test_a_proposed_victim_with_constraints_of_its_own_stays(two):
+    two.apply([Upserted(replace(two.pods["default/a-old"], has_other_constraints=True))])
+    assert answer(two, high(1), {"a": ["a-old"]}) == {"a": ["a-old"]}
+    assert set(answer(two, high(2), {"a": ["a-old"]})["a"]) == {"a-new", "a-old"}
+
+
+def test_required_victims_that_are_protected_close_the_node(two):
+    two.apply([Upserted(replace(two.pods["default/a-old"], priority=100))])
+    assert answer(two, high(1, has_other_constraints=True), {"a": ["a-old"]}) == {}
+
+
+def test_at_the_pod_limit_the_proposed_victims_stay():
+    state = make_state(
+        make_node("n", 2, pods="2"),
+        make_pod("cpu", 0, node_name="n"),
+        make_pod("gpu", 2, node_name="n", started=NOW - HOUR),
+    )
+    victims = [state.pods["default/cpu"]]
+    assert required_victims(state, high(), "n", victims) == victims
+    assert set(answer(state, high(1), {"n": ["cpu"]})["n"]) == {"cpu", "gpu"}
+
+
+class Guarded:
+    """Every eviction of a pod with this name violates a budget."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def violations(self, pods):
+        return tuple(pod.name in self._names for pod in pods)
+
+
+def test_a_candidate_that_violates_a_budget_only_if_there_is_no_other(two):
+    two.budgets = Guarded("a-new", "a-old")
+    assert answer(two, high(1), {"a": ["a-new"], "b": ["b-0"]}, most=5).keys() == {"b"}
+    args = PreemptArgs(high(1), {"a": Candidate(["uid-a-new"], 7)})
+    assert preempt(two, args, NOW).candidates == {"a": Candidate(["uid-a-new"], 1)}  # counted again
+
+
+def test_pods_that_terminate_are_named_only_if_nobody_else_has_to_leave(two):
+    two.apply([Upserted(replace(two.pods["default/a-old"], deleting=True))])
+    assert answer(two, high(1), {"a": ["a-old", "a-new"]}) == {"a": ["a-old"]}
+    assert answer(two, high(2), {"a": ["a-old", "a-new"]}) == {"a": ["a-new"]}
+
+
+def test_nodes_that_kube_scheduler_would_refuse_are_left_out(two):
+    assert answer(two, high(1, spec=replace(high().spec, node_selector=(("x", "y"),))), {"a": []}) == {}

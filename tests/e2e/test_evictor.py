@@ -98,7 +98,8 @@ def test_a_placement_for_a_mig_profile(
     assert present(api) == before - leaving | {"notebook"}
     assert gpu_of(api.get("Pod", "notebook")) == uuid("n1", 0 if "small-0" in leaving else 1)
     for victim in leaving:
-        assert "default/notebook" in event_about(api, victim)
+        event = event_about(api, victim)
+        assert (event["reason"], event["related"]["name"]) == ("Preempted", "notebook")
 
 
 def test_a_backfill_takes_over_after_the_maximum_duration(
@@ -180,21 +181,15 @@ def test_it_can_only_recommend(cluster: ControlPlane, api: Api, stowage_kubeconf
     with evicting(cluster, stowage_kubeconfig, mode="recommend") as stowage:
         stowage.flush(api)
         api.create(share("notebook", priority_class=INTERACTIVE))
-        eventually(lambda: bool(events_about(api, "holds")), within_s=30, what="an event names the victim")
+        assert event_about(api, "notebook")["reason"] == "EvictionRecommended"
         time.sleep(2)
     assert present(api) == {"holds", "notebook"}
 
 
-def event_about(api: Api, name: str) -> str:
-    eventually(lambda: bool(events_about(api, name)), within_s=15, what=f"an event is about {name}")
-    return " ".join(events_about(api, name))
-
-
-def events_about(api: Api, name: str) -> list[str]:
+def event_about(api: Api, name: str) -> Object:
     """What Stowage says about a pod."""
-    events = api.list("Event", fieldSelector=f"involvedObject.name={name}")["items"]
-    return [
-        str(one.get("message"))
-        for one in events
-        if "stowage" in str(one.get("reportingComponent", "")) + str(one.get("source", ""))
-    ]
+    selector = f"involvedObject.name={name},reportingComponent=stowage.dev/evictor"
+    events = lambda: api.list("Event", fieldSelector=selector)["items"]  # noqa: E731
+    eventually(lambda: bool(events()), within_s=30, what=f"an event is about {name}")
+    first: Object = events()[0]
+    return first

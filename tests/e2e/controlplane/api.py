@@ -139,7 +139,9 @@ class Api:
         self._send("DELETE", path, params={"gracePeriodSeconds": grace_s})
 
     def delete_all(self, kind: str) -> None:
-        self._send("DELETE", COLLECTIONS[kind], params={"gracePeriodSeconds": 0})
+        # No garbage collector runs here: without "Background" a Job would wait for it to orphan its pods.
+        options = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
+        self._send("DELETE", COLLECTIONS[kind], params=options)
 
     def clean_up(self) -> None:
         """Deletes all objects that tests create."""

@@ -28,6 +28,8 @@ COLLECTIONS = {
     "ResourceClaimTemplate": f"/apis/resource.k8s.io/v1/namespaces/{NAMESPACE}/resourceclaimtemplates",
     "ResourceSlice": "/apis/resource.k8s.io/v1/resourceslices",
     "DeviceClass": "/apis/resource.k8s.io/v1/deviceclasses",
+    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    "PodGroup": f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/podgroups",
     "Lease": "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases",
     "Namespace": "/api/v1/namespaces",
     "ServiceAccount": "/api/v1/namespaces/stowage-system/serviceaccounts",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from extender import settings
+from extender import settings, settings_file
 from extender.cli import main as cli
 from extender.dialects import pod_request
 from extender.k8s.objects import Pod
@@ -53,7 +53,7 @@ def settings_in(file: Path, directory: Path) -> settings.Settings:
     (config,) = of_kind("ConfigMap", file)
     path = directory / "settings.yaml"
     path.write_text(config["data"]["settings.yaml"])
-    return settings.load(path, {})
+    return settings_file.load(path, {})
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

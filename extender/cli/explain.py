@@ -52,19 +52,20 @@ def run(args: argparse.Namespace) -> int:
     """Run the command. The exit code is 0 whether or not the pod fits."""
     from pydantic_core import to_json
 
-    from extender import settings
     from extender.cli import logs
     from extender.cli.precompile import loading_kernels
+    from extender.settings import SettingsError
+    from extender.settings_file import load
     from extender.source.interface import SourceError
 
     try:
-        chosen = settings.load(args.config, os.environ)
+        chosen = load(args.config, os.environ)
         logs.configure("warning")
         source = source_args.source_of(args)
         pod = _read_manifest(args.pod)
         with loading_kernels():
             explanation = _explain(pod, args.pod, source, chosen)
-    except (settings.SettingsError, SourceError, ValueError, OSError) as error:
+    except (SettingsError, SourceError, ValueError, OSError) as error:
         print(f"stowage explain: {error}", file=sys.stderr)
         return 1
     print(to_json(explanation, indent=2).decode() if args.output == "json" else render(explanation))

@@ -79,22 +79,23 @@ def _print_version(args: argparse.Namespace) -> int:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from extender import settings
     from extender.cli import logs
     from extender.cli.precompile import prepare_kernels
     from extender.server.run import PortInUse, listen, run
     from extender.server.service import Service
+    from extender.settings import SettingsError
+    from extender.settings_file import load
     from extender.source.interface import SourceError
 
     try:
-        chosen = settings.load(args.config, os.environ)
+        chosen = load(args.config, os.environ)
         logs.configure(chosen.log_level)
         with ExitStack() as stack:  # first, so that a busy port is reported at once
             ports = [port for port in (args.port, args.debug_port) if port is not None]
             sockets = [stack.enter_context(listen(args.host, port)) for port in ports]
             source = source_args.source_of(args)
             run(Service(chosen, source, version(), prepare_kernels), *sockets)
-    except (settings.SettingsError, PortInUse, SourceError) as error:
+    except (SettingsError, PortInUse, SourceError) as error:
         print(f"stowage: {error}", file=sys.stderr)
         return 1
     return 0

@@ -67,7 +67,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Replay and print; the exit code is 2 for options or files that cannot be used."""
     from extender.cli.precompile import loading_kernels
-    from extender.settings import SettingsError, load
+    from extender.settings import SettingsError
+    from extender.settings_file import load
     from extender.source.interface import SourceError
 
     try:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from extender.settings import Queue, Settings, SettingsError, load
+from extender.settings import Queue, Settings, SettingsError
+from extender.settings_file import load
 
 
 def write(folder: Path, text: str) -> Path:

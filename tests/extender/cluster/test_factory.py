@@ -11,7 +11,8 @@ from extender.cluster.guarded_policy import GuardedPolicy
 from extender.cluster.policy_refresh import PolicyRefresher
 from extender.dialects.pod_request import request_of
 from extender.k8s.objects import Listed, Upserted
-from extender.settings import ExpectedRequest, Settings, SettingsError, load
+from extender.settings import ExpectedRequest, Settings, SettingsError
+from extender.settings_file import load
 from packing.policies.inventory import InventoryPolicy
 from tests.extender.builders import GPU, make_node, make_pod
 

@@ -20,7 +20,9 @@ def high(gpus: int = 1, **more):
 
 def answer(state, pod, candidates: dict[str, list[str]], most: int = 1) -> dict[str, list[str]]:
     """The names of the victims by node, in the order of the reply."""
-    args = PreemptArgs(pod, {node: Candidate([f"uid-{v}" for v in names]) for node, names in candidates.items()})
+    args = PreemptArgs(
+        pod, {node: Candidate([f"uid-{v}" for v in names]) for node, names in candidates.items()}
+    )
     found = preempt(state, args, NOW, most=most).candidates
     assert all(one.victims for one in found.values())
     return {node: [uid.removeprefix("uid-") for uid in one.victims] for node, one in found.items()}

@@ -3,7 +3,7 @@ bench.packing``."""
 
 from __future__ import annotations
 
-from bench import latency, start, tails, throughput
+from bench import latency, start, tails, throughput, victims
 
 
 def main() -> None:
@@ -12,6 +12,8 @@ def main() -> None:
     print(latency.table(latency.run()), flush=True)
     print("\nThe slowest requests while the cluster changes, 5,000 nodes\n", flush=True)
     print(tails.table(tails.run()), flush=True)
+    print("\nThe victim search on 100 nodes of 60 pods, CPU time in this process\n", flush=True)
+    print(victims.table(), flush=True)
     print("\nA start on a cluster of 5,000 nodes and 30,000 pods\n", flush=True)
     print(start.table(start.run()), flush=True)
     print("\nPods per second through a real kube-scheduler, 1,000 nodes, every node seen\n", flush=True)

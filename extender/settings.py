@@ -9,17 +9,21 @@ from __future__ import annotations
 import difflib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from extender.untrusted.yaml_reader import TextError, yaml_documents
 
 PREFIX = "STOWAGE_"
 # The kubelet injects such variables for a Service "stowage" (STOWAGE_PORT=tcp://10.0.0.1:80): not for us.
 _SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$")
+
+_QUEUE_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_NAMESPACED = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?/[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"
 
 _log = logging.getLogger(__name__)
 
@@ -47,8 +51,9 @@ class Queue(BaseModel):
     None for never. ``grace``: what the evictor allows a victim for its checkpoint; None for the pod's own
     ``terminationGracePeriodSeconds``. ``evictions_per_hour``: the most victims of this queue in an hour, None
     for any number. ``checkpoint_interval``: how often its pods save their work; None where they do not.
-    ``restartable``: its pods may run on spot nodes. ``priority_classes``: a pod without a queue label belongs
-    to the queue that names its PriorityClass. ``aliases``: names of this queue in Kueue, Volcano and KAI.
+    ``restartable``: its pods may run on spot nodes. ``self_protection``: its pods may forbid their eviction
+    by labels and annotations of other systems. ``priority_classes``: a pod without a queue label belongs to
+    the queue that names its PriorityClass. ``aliases``: names of this queue in Kueue, Volcano and KAI.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -60,6 +65,7 @@ class Queue(BaseModel):
     evictions_per_hour: int | None = Field(default=None, ge=0)
     checkpoint_interval: float | None = Field(default=None, gt=0, le=1e9)
     restartable: bool = False
+    self_protection: bool = True
     priority_classes: frozenset[str] = frozenset()
     aliases: frozenset[str] = frozenset()
 
@@ -80,10 +86,42 @@ DEFAULT_QUEUES: Mapping[str, Queue] = {
 }
 
 
+def queue_problems(queues: Mapping[str, Queue]) -> Iterator[str]:
+    """What contradicts itself in these queues."""
+    classes: dict[str, str] = {}
+    aliases = {name: name for name in queues}
+    for name, queue in queues.items():
+        if not _QUEUE_NAME.fullmatch(name):
+            yield f"{name!r} is no valid value of a label, so no pod could name this queue"
+        for other in sorted(queue.preempts - queues.keys()):
+            yield f"{name} preempts {other!r}, which is not among the queues ({', '.join(queues)})"
+        for known, texts, what in (
+            (classes, queue.priority_classes, "PriorityClass"),
+            (aliases, queue.aliases, "alias"),
+        ):
+            for text in sorted(texts):
+                if known.setdefault(text, name) != name:
+                    yield f"{what} {text!r} names both {known[text]} and {name}"
+        if queue.max_duration is not None and queue.max_duration < queue.min_runtime:
+            yield f"max_duration of {name} is shorter than its min_runtime"
+    try:
+        graph = {name: sorted(queue.preempts - {name}) for name, queue in queues.items()}
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        yield f"these queues may preempt each other in a circle: {', '.join(error.args[1][1:])}"
+
+
 class Settings(BaseModel):
     """All settings. The description of a field says which values are valid: errors quote it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("queues")
+    @classmethod
+    def _consistent(cls, queues: dict[str, Queue]) -> dict[str, Queue]:
+        if problem := next(queue_problems(queues), ""):
+            raise ValueError(problem)
+        return queues
 
     shortlist: int = Field(
         default=64,
@@ -119,10 +157,28 @@ class Settings(BaseModel):
         le=1e9,
         description="a number from 0: seconds for which the replacement of a preempted pod is not preempted",
     )
+    spot: Literal["ignore", "prefer", "require"] = Field(
+        default="prefer",
+        description="ignore, prefer or require: whether restartable pods prefer spot nodes and others avoid "
+        "them (prefer), or others get none at all (require)",
+    )
+    evict_kueue_pods: bool = Field(
+        default=False, description="true or false: whether pods that Kueue manages may be evicted"
+    )
+    gang_check: bool = Field(
+        default=True,
+        description="true or false: whether no member of a gang is placed before all of them fit",
+    )
+    gang_hold_seconds: float = Field(
+        default=60.0,
+        ge=0,
+        le=3600,
+        description="a number from 0 to 3600: seconds for which room is held for waiting members of a gang",
+    )
     bind: bool = Field(default=False, description="true or false: whether the bind verb binds pods")
     leader_election: str | None = Field(
         default=None,
-        pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?/[a-z0-9]([a-z0-9.-]*[a-z0-9])?$",
+        pattern=_NAMESPACED,
         description="namespace/name of a Lease, or null: only the replica that holds it is ready and binds",
     )
     lease_seconds: int = Field(
@@ -130,6 +186,42 @@ class Settings(BaseModel):
         ge=3,
         le=3600,
         description="a whole number from 3 to 3600: seconds until another replica may take over the Lease",
+    )
+    evictor_lease: str | None = Field(
+        default=None,
+        pattern=_NAMESPACED,
+        description="namespace/name of a Lease, or null for that of leader_election: only the replica that "
+        "holds it evicts",
+    )
+    evictor: Literal["off", "recommend", "on"] = Field(
+        default="off",
+        description="off, recommend or on: whether to evict pods for pods that wait. recommend and on need "
+        "evictor_lease or leader_election",
+    )
+    evictor_schedulers: list[str] = Field(
+        default=[],
+        description="a list of schedulerNames whose pods the evictor serves beside those seen in requests",
+    )
+    evictions_per_minute: int = Field(
+        default=10, ge=1, le=6000, description="a whole number from 1 to 6000: the most evictions in a minute"
+    )
+    nomination_seconds: float = Field(
+        default=120.0,
+        ge=1,
+        le=3600,
+        description="a number from 1 to 3600: seconds for which freed room is held for a pod",
+    )
+    scale_up_wait_seconds: float = Field(
+        default=600.0,
+        ge=0,
+        le=86400,
+        description="a number from 0 to 86400: seconds to wait for a scale-up that an autoscaler has "
+        "announced for a pod; 0 to ignore announcements",
+    )
+    shield_configmap: str | None = Field(
+        default=None,
+        pattern=_NAMESPACED,
+        description="namespace/name of a ConfigMap, or null: where to keep which jobs lost pods lately",
     )
     mig_manager: str | None = Field(
         default=None,
@@ -162,6 +254,20 @@ class Settings(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="debug, info, warning or error"
     )
+
+    @field_validator("evictor", mode="before")
+    @classmethod
+    def _as_word(cls, value: object) -> object:
+        return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
+
+    @field_validator("evictor", "shield_configmap")
+    @classmethod
+    def _needs_lease(cls, value: str | None, info: ValidationInfo) -> str | None:
+        # Also for a single replica: during an update there are two for a moment.
+        leases = info.data.get("evictor_lease"), info.data.get("leader_election")
+        if value not in (None, "off") and not any(leases):
+            raise ValueError("needs evictor_lease or leader_election, so that one replica evicts at a time")
+        return value
 
 
 class _Given(NamedTuple):
@@ -215,12 +321,12 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
 def _scalar(text: str) -> object:
     """``text`` as YAML. Numbers stay text: the model converts them, and 1.30 stays a version."""
     try:
-        documents = yaml_documents(text, plain=str)
+        documents = yaml_documents(text, plain=lambda plain: None if plain in ("null", "~") else plain)
     except TextError:
         return text
     if len(documents) != 1:
         return text or None
-    return None if documents[0] in ("", "null", "~") else documents[0]
+    return None if documents[0] == "" else documents[0]
 
 
 def _problem(loc: tuple[int | str, ...], kind: str, message: str, given: Mapping[str, _Given]) -> str:
@@ -231,6 +337,8 @@ def _problem(loc: tuple[int | str, ...], kind: str, message: str, given: Mapping
         return f"{origin}: {place}: {message}; expected {Settings.model_fields[key].description}"
     if kind == "extra_forbidden":
         return f"{origin}: {key}: unknown setting{_nearest(key)}"
+    if kind == "value_error":
+        return f"{origin}: {key}: {message.removeprefix('Value error, ')}"
     return f"{origin}: {key}: invalid value {value!r}; expected {Settings.model_fields[key].description}"
 
 

@@ -16,9 +16,14 @@ import yaml
 from extender import settings
 from extender.cli import main as cli
 from extender.dialects import pod_request
+from extender.k8s.objects import Pod
+from extender.k8s.pod_manifest import PodManifest
+from extender.queues.queue import OTHER_QUEUE_LABELS, QUEUE_LABEL
+from extender.queues.rights import Rights
 from extender.server.app import create_app
 from extender.server.service import Service
 from extender.source.snapshot import Snapshot, SnapshotSource
+from extender.source.watched_kinds import WATCHED_KINDS
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "deploy").glob("*.yaml"))
@@ -156,5 +161,63 @@ def test_the_policy_freezes_all_annotations_that_stowage_reads() -> None:
     assert named["requestAnnotations"] == pod_request.REQUEST_ANNOTATIONS
     assert named["requestLabels"] == pod_request.REQUEST_LABELS
     assert named["assignmentAnnotations"] == pod_request.ASSIGNMENT_ANNOTATIONS
+    assert binding["spec"]["policyName"] == policy["metadata"]["name"]
+    assert (policy["spec"]["failurePolicy"], binding["spec"]["validationActions"]) == ("Fail", ["Deny"])
+
+
+def test_the_rights_suffice_for_every_watched_kind() -> None:
+    (role, *_) = of_kind("ClusterRole", ROOT / "deploy" / "rbac.yaml")
+    may = {
+        (group, resource)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        if {"list", "watch"} <= set(rule["verbs"])
+    }
+    for watched in WATCHED_KINDS.values():
+        _, api, group, *_ = watched.path.split("/")
+        assert (group if api == "apis" else "", watched.resource) in may
+
+
+def priority_classes() -> dict[str, Object]:
+    classes = of_kind("PriorityClass", ROOT / "deploy" / "priority-classes.yaml")
+    return {one["metadata"]["name"]: one for one in classes}
+
+
+def example(queue: str) -> Pod:
+    """The pod of deploy/examples as the API server admits it: with the priority of its class."""
+    (manifest,) = objects(ROOT / "deploy" / "examples" / f"queue-{queue}.yaml")
+    template = manifest["spec"]["template"] if manifest["kind"] == "Job" else manifest
+    admitted = priority_classes()[template["spec"]["priorityClassName"]]
+    spec = template["spec"] | {
+        "priority": admitted["value"],
+        "preemptionPolicy": admitted["preemptionPolicy"],
+    }
+    return PodManifest.model_validate({"metadata": template.get("metadata"), "spec": spec}).record()
+
+
+def test_the_priority_classes_are_those_of_the_default_queues() -> None:
+    classes = {name for queue in settings.DEFAULT_QUEUES.values() for name in queue.priority_classes}
+    assert priority_classes().keys() == classes
+    assert all(one["description"] for one in priority_classes().values())
+
+
+def test_the_examples_show_who_may_evict_whom() -> None:
+    rights = Rights()
+    pods = {queue: example(queue) for queue in settings.DEFAULT_QUEUES}
+    assert {queue: rights.queues.name_of(pod) for queue, pod in pods.items()} == {name: name for name in pods}
+    allowed = {
+        (one, other) for one in pods for other in pods if not rights.why_not(pods[one], pods[other], 1e9)
+    }
+    assert allowed == {("interactive", "batch"), ("interactive", "backfill"), ("batch", "backfill")}
+
+
+def test_the_policy_guards_all_words_that_name_a_queue() -> None:
+    file = ROOT / "deploy" / "guard-queues.yaml"
+    (policy,) = of_kind("ValidatingAdmissionPolicy", file)
+    (binding,) = of_kind("ValidatingAdmissionPolicyBinding", file)
+    lists = {one["name"]: re.findall(r"'([^']+)'", one["expression"]) for one in policy["spec"]["variables"]}
+    assert lists["words"] == [QUEUE_LABEL, *OTHER_QUEUE_LABELS]
+    assert lists["queues"] == list(settings.DEFAULT_QUEUES)
     assert binding["spec"]["policyName"] == policy["metadata"]["name"]
     assert (policy["spec"]["failurePolicy"], binding["spec"]["validationActions"]) == ("Fail", ["Deny"])

@@ -27,8 +27,11 @@ from bench.packing import plots, tables
 from bench.packing.runs import BOUND, Result, Task, nodes_file, run, run_mixes
 from bench.packing.trace_runs import Rows, TraceOptions
 from extender.cli.replay import seed_range
-from extender.replay.report import aligned, table
+from extender.replay.queues import QUEUE_OF_QOS, QueueOptions, replay_queues
+from extender.replay.report import aligned, queue_table, table
 from extender.replay.traces import read_nodes
+from extender.settings import DEFAULT_QUEUES
+from packing.replay.spot_nodes import SpotMarket
 
 HERE = Path(__file__).parent
 TRACES = [
@@ -53,13 +56,16 @@ VARIANTS = {
     "sample 50": TraceOptions(known_mix=True, sample=50),
     "scores 0-10": TraceOptions(known_mix=True, random_ties=True, fixed_scale=True),
 }
+LOAD, SPOT = 0.9, SpotMarket(share=0.2, discount=0.65, rate=0.02)
+"""Of the part ``queues``: GPUs asked for per GPU; a fifth of the GPUs on spot at 35 % of the price, each node
+interrupted every 50 hours."""
 SAMPLES = (10, 50, 125, 500, 0)
 
 
 def main() -> int:
     args = _arguments()
     args.out.mkdir(parents=True, exist_ok=True)
-    parts = {"policies": policies, "ways": ways, "samples": samples, "mixes": mixes}
+    parts = {"policies": policies, "ways": ways, "samples": samples, "mixes": mixes, "queues": queues}
     for name in args.only or parts:
         text, rows = parts[name](args)
         print(f"\n{name}\n{text}", flush=True)
@@ -128,13 +134,27 @@ def mixes(args: argparse.Namespace) -> tuple[str, Rows]:
     return "\n\n".join(texts), rows
 
 
+def queues(args: argparse.Namespace) -> tuple[str, Rows]:
+    """The timeline of openb with three queues, under stock kube-scheduler and under Stowage, once without
+    and once with checkpoints."""
+    pods = [args.data / "openb_pod_list_default.csv"]
+    texts, rows = [], []
+    for name, checkpoint in (("no checkpoints", None), ("a checkpoint every hour", 3600.0)):
+        options = QueueOptions(QUEUE_OF_QOS, DEFAULT_QUEUES, load=LOAD, checkpoint=checkpoint, spot=SPOT)
+        found = replay_queues(nodes_file(args.data), pods, args.seeds, options, lambda what, part: None)
+        plots.queues(found, args.out / f"queues-{'saving' if checkpoint else 'not-saving'}.png")
+        texts.append(f"{name}\n{queue_table(found)}")
+        rows += [row | {"checkpoint": checkpoint} for row in found]
+    return "\n\n".join(texts), rows
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.packing")
     parser.add_argument("--data", type=Path, required=True, help="directory of the openb CSV files")
     parser.add_argument("--seeds", type=seed_range, default=seed_range("42-51"), help="such as 42-51 or 1,2")
     parser.add_argument("--traces", nargs="+", choices=TRACES, default=TRACES, metavar="TRACE")
     parser.add_argument("--policies", nargs="+", choices=[*POLICIES, BOUND], metavar="POLICY")
-    parser.add_argument("--only", choices=["policies", "ways", "samples", "mixes"], nargs="+")
+    parser.add_argument("--only", choices=["policies", "ways", "samples", "mixes", "queues"], nargs="+")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (%(default)s)")
     parser.add_argument("--out", type=Path, default=HERE / "results", help="directory (%(default)s)")
     parser.add_argument("--readme", type=Path, help="put the short table of policies into this page")

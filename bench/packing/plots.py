@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import matplotlib
 
@@ -92,6 +93,51 @@ def samples(results: Sequence[Result], nodes: int, path: Path) -> None:
         panel.minorticks_off()
         panel.set(title=trace, xlabel="fitting nodes looked at")
     _save(figure, panels, path)
+
+
+def queues(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Systems side by side, means over the seeds: GPUs that did useful work, work that was lost or a share
+    that nobody could use, waiting times (p95) per queue, and the cost of the nodes in use."""
+    systems = list(dict.fromkeys(row["system"] for row in rows))
+    mean = {
+        (system, name): fmean(row[name] or 0 for row in rows if row["system"] == system)
+        for system in systems
+        for name in rows[0]
+        if name not in ("trace", "system")
+    }
+    figure, panels = _panels(4)
+    useful, lost, unused, cost = (
+        [mean[system, "useful"] for system in systems],
+        [mean[system, "allocated"] - mean[system, "useful"] for system in systems],
+        [mean[system, "held"] - mean[system, "allocated"] for system in systems],
+        [mean[system, "cost"] / mean[systems[0], "cost"] * 100 for system in systems],
+    )
+    panels[0].bar(systems, useful, color=_OTHERS[0], label="useful work")
+    panels[0].bar(systems, lost, bottom=useful, color=_OURS, label="work done again")
+    below = [a + b for a, b in zip(useful, lost, strict=True)]
+    panels[0].bar(systems, unused, bottom=below, color=_UNAVOIDABLE, label="rest of whole GPUs, unused")
+    panels[0].set(title="GPUs held, % of capacity, time mean", ylim=(0, 118))
+    names = [name.removeprefix("wait_p95_") for name in rows[0] if name.startswith("wait_p95_")]
+    for panel, figures, title in ((panels[1], "p95", "95th percentile"), (panels[2], "mean", "mean")):
+        for i, (name, colour) in enumerate(zip(reversed(names), (_OURS, *_OTHERS), strict=False)):
+            hours = [mean[system, f"wait_{figures}_{name}"] / 3600 for system in systems]
+            places = [place + (i - 1) * 0.27 for place in range(len(systems))]
+            panel.bar(places, hours, 0.25, color=colour, label=name)
+        panel.set_xticks(range(len(systems)), systems)
+        panel.set_yscale("symlog", linthresh=0.1)
+        panel.set_ylim(0, 8 * panel.get_ylim()[1])  # room for the legend
+        panel.set(title=f"hours in the queue, {title}")
+    panels[3].bar(systems, cost, color=_OTHERS[1])
+    panels[3].set(title=f"cost of the nodes in use, {systems[0]} = 100")
+    for panel in panels:
+        panel.tick_params(axis="x", rotation=20)
+        panel.grid(axis="y", alpha=0.25)
+        panel.spines[["top", "right"]].set_visible(False)
+    for panel in panels[:2]:
+        panel.legend(frameon=False, fontsize=8, loc="upper right", ncols=3)
+    figure.tight_layout()
+    figure.savefig(path, dpi=100)
+    pyplot.close(figure)
 
 
 def _colours(labels: Iterable[str]) -> dict[str, str]:

@@ -112,6 +112,7 @@ def render(explanation: Explanation) -> str:
         "Ruled out before Stowage was asked:": _counts(explanation.passed_over),
     }
     lines = [f"{explanation.pod} asks for {requests}", f"It fits on {fits or 'none'} of {nodes} nodes"]
+    lines += [explanation.gang] if explanation.gang else []
     for title, rows in tables.items():
         if rows:
             lines += ["", title, *_table(rows)]

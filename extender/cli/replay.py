@@ -17,11 +17,16 @@ from typing import TYPE_CHECKING, Any
 from packing.policies.registry import POLICIES
 
 if TYPE_CHECKING:
+    from extender.replay.queues import QueueOptions
     from extender.settings import Settings
 
 _MOST_SEEDS = 10_000
 _OPTIONS = {
     "snapshot": ("policy", "sample", "config", "output"),
+    "queues": (
+        *("timeline", "nodes", "pods", "policy", "seeds", "sample", "config", "output"),
+        *("load", "checkpoint", "spot"),
+    ),
     "timeline": ("nodes", "pods", "policy", "sample", "output"),
     "pods": ("nodes", "policy", "seeds", "sample", "config", "output"),
 }
@@ -44,11 +49,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     add("--nodes", type=Path, metavar="CSV", help="nodes of a trace (columns: docs/replay.md)")
     add("--pods", type=Path, nargs="+", default=[], metavar="CSV", help="pods of a trace")
     add("--timeline", action="store_true", help="keep times and durations; pods wait until they fit")
+    mapping = "with queues, by qos: LS=interactive,BE=batch"
+    add("--queues", type=queue_mapping, nargs="?", const={}, metavar="MAP", help=mapping)
+    add("--load", type=positive, metavar="X", help="so few nodes that X GPUs are asked for per GPU")
+    add("--checkpoint", type=positive, metavar="S", help="restartable pods save work every S seconds")
+    add("--spot", type=spot_market, metavar="A,B,C", help="share, discount, interruptions per hour")
     add("--policy", type=policy_names, default=["inventory"], metavar="A,B", help=", ".join(POLICIES))
     orders = "orders in which the pods arrive, such as 1,2,7 (42-51)"
     add("--seeds", type=seed_range, default=seed_range("42-51"), metavar="S", help=orders)
     add("--sample", type=sample_size, default=0, metavar="N", help="look at N fitting nodes, 0 for all (0)")
-    add("--config", type=Path, metavar="FILE", help="settings, as YAML: minimum_slice_milli and demand")
+    add("--config", type=Path, metavar="FILE", help="settings, as YAML (which ones: docs/replay.md)")
     add("--output", choices=["table", "json"], default="table")
     names = {name for work, used in _OPTIONS.items() for name in (work, *used)}
     parser.set_defaults(run=run, defaults={name: parser.get_default(name) for name in names})
@@ -78,7 +88,7 @@ class UsageError(ValueError):
 
 def _work(args: argparse.Namespace) -> str:
     """What to replay, a key of ``_OPTIONS``. Raises ``UsageError``."""
-    work = next((name for name in _OPTIONS if getattr(args, name)), "")
+    work = next((name for name in _OPTIONS if getattr(args, name) not in (None, [], False)), "")
     if not work or (work != "snapshot" and not (args.nodes and args.pods)):
         raise UsageError("nothing to replay: expected --snapshot, or --nodes and --pods")
     given = {name for name, default in args.defaults.items() if getattr(args, name) != default}
@@ -93,7 +103,7 @@ def _work(args: argparse.Namespace) -> str:
 
 def _replay(work: str, args: argparse.Namespace, settings: Settings) -> str:
     """The result as text."""
-    from extender.replay.report import snapshot_table, table
+    from extender.replay.report import queue_table, snapshot_table, table
     from extender.replay.traces import BadInput
 
     try:
@@ -102,22 +112,42 @@ def _replay(work: str, args: argparse.Namespace, settings: Settings) -> str:
         raise UsageError(str(error)) from None
     if args.output == "json":
         return json.dumps(rows, indent=1)
-    return snapshot_table(rows) if work == "snapshot" else table(rows)
+    return {"snapshot": snapshot_table, "queues": queue_table}.get(work, table)(rows)
 
 
 def _rows(work: str, args: argparse.Namespace, settings: Settings) -> list[dict[str, Any]]:
+    from extender.replay.queues import replay_queues
     from extender.replay.repack import replay_snapshot
     from extender.replay.runs import replay_timeline, replay_trace
 
     sample, progress = args.sample, _show_progress()
     if work == "snapshot":
         return replay_snapshot(args.snapshot, args.policy, settings, sample, progress)
+    if work == "queues":
+        return replay_queues(args.nodes, args.pods, args.seeds, _queue_options(args, settings), progress)
     if work == "timeline":
         return replay_timeline(args.nodes, args.pods, args.policy, sample=sample, progress=progress)
     return replay_trace(
         args.nodes, args.pods, args.policy, args.seeds,
         sample=sample, minimum_milli=settings.minimum_slice_milli, progress=progress,
     )  # fmt: skip
+
+
+def _queue_options(args: argparse.Namespace, settings: Settings) -> QueueOptions:
+    from extender.replay.queues import QUEUE_OF_QOS, QueueOptions
+    from packing.replay.spot_nodes import SpotMarket
+
+    if len(args.policy) > 1:
+        raise UsageError("--queues uses one --policy")
+    return QueueOptions(
+        args.queues or QUEUE_OF_QOS,
+        settings.queues,
+        policy=args.policy[0],
+        sample=args.sample,
+        load=args.load,
+        checkpoint=args.checkpoint,
+        spot=SpotMarket(*args.spot) if args.spot else None,
+    )
 
 
 def _show_progress() -> Callable[[str, float], None]:
@@ -158,3 +188,36 @@ def sample_size(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"invalid number {text!r}; expected a whole number from 0")
     return min(int(text), 1 << 30)
+
+
+def queue_mapping(text: str) -> dict[str, str]:
+    """Queues by quality of service, ``LS=interactive,BE=backfill``. Raises ``ArgumentTypeError``."""
+    pairs = [item.partition("=") for item in text.split(",")]
+    if not all(qos.strip() and queue.strip() for qos, _, queue in pairs):
+        raise argparse.ArgumentTypeError(f"invalid queues {text!r}; expected LS=interactive,BE=backfill")
+    return {qos.strip(): queue.strip() for qos, _, queue in pairs}
+
+
+def positive(text: str) -> float:
+    """A number above 0. Raises ``ArgumentTypeError``."""
+    return _number(text, 0, 1e9, "a number above 0")
+
+
+def spot_market(text: str) -> tuple[float, float, float]:
+    """Share, discount and interruptions per hour, ``0.3,0.65,0.02``. Raises ``ArgumentTypeError``."""
+    expected = "SHARE,DISCOUNT,RATE such as 0.3,0.65,0.02"
+    parts = text.split(",")
+    if len(parts) != 3:
+        raise argparse.ArgumentTypeError(f"invalid spot nodes {text!r}; expected {expected}")
+    share, discount = (_number(part, 0, 1, expected) for part in parts[:2])
+    return share, discount, _number(parts[2], 0, 60, expected)
+
+
+def _number(text: str, above: float, most: float, expected: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = above
+    if not above < number <= most:
+        raise argparse.ArgumentTypeError(f"invalid number {text!r}; expected {expected}")
+    return number

@@ -61,13 +61,13 @@ class Allocations:
     """The placement of each pod by its key, and the fleet whose resources they take.
 
     ``problems`` says, by pod key, what of a pod's claims contradicts its request or its node;
-    ``contradictions`` counts all of them since the start.
+    ``contradictions`` counts all of them since the start. ``changes`` counts what came, went or changed.
     """
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self.problems = Problems()
-        self.contradictions = 0
+        self.contradictions = self.changes = 0
         self._placements: dict[str, Placement] = {}
         self._allocated: dict[str, Allocation] = {}
         self._histories: dict[str, ClaimHistory] = {}
@@ -76,6 +76,7 @@ class Allocations:
 
     def put_node(self, spec: NodeSpec) -> None:
         """Add or replace a node, and allocate again what its pods have. Raises TooMany, as ``Fleet.put``."""
+        self.changes += 1
         if spec.name in self._fleet.rows:
             self._forget_allocated(spec.name)
         self._fleet.put(spec)
@@ -84,6 +85,7 @@ class Allocations:
 
     def remove_node(self, name: str) -> None:
         """Remove a node. Its pods stay known until they go, too."""
+        self.changes += 1
         if name in self._fleet.rows:
             self._forget_allocated(name)
             self._fleet.remove(name)
@@ -96,6 +98,7 @@ class Allocations:
         before = self._placements.get(key)
         if before == placement:
             return
+        self.changes += 1
         if before is None or (before.uid, before.node) != (placement.uid, placement.node):
             self.release(key)
             self._histories[key] = history or ClaimHistory()
@@ -112,17 +115,21 @@ class Allocations:
 
     def nominate(self, key: str, placement: Placement) -> None:
         """A waiting pod is nominated to a node: it counts there for pods of equal and lower priority."""
+        if self._nominated.get(key) == placement:
+            return
         self.release(key)
         self._nominated[key] = placement
+        self.changes += 1
 
     def release(self, key: str) -> None:
         """The pod has nothing any more, and is nominated nowhere."""
-        self._nominated.pop(key, None)
+        self.changes += self._nominated.pop(key, None) is not None
         self.problems.pop(key, None)
         self._histories.pop(key, None)
         placement = self._placements.pop(key, None)
         if placement is None:
             return
+        self.changes += 1
         on_node = self._on_node[placement.node]
         del on_node[key]
         if not on_node:

@@ -23,9 +23,11 @@ from packing.policies.registry import POLICIES
 def state_of(settings: Settings) -> State:
     """A state without nodes or pods, under these settings. Raises ``SettingsError``."""
     policy = policy_of(settings)
-    rights, disruptions = Rights(Queues(settings.queues)), DisruptionLog(settings.shield_seconds)
-    state = State(policy, rights, disruptions)
+    rights = Rights(Queues(settings.queues), settings.evict_kueue_pods)
+    state = State(policy, rights, DisruptionLog(settings.shield_seconds))
     state.failures = policy.failures
+    state.spot = settings.spot
+    state.gang_check, state.gang_holds.seconds = settings.gang_check, settings.gang_hold_seconds
     state.fleet.minimum_milli = settings.minimum_slice_milli
     return state
 

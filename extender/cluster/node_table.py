@@ -10,7 +10,8 @@ from extender.cluster.allocations import Allocations, Problems
 from extender.inventory.mig_manager import LAYOUT_LABEL, applied_layout
 from extender.inventory.node_inventory import Sources, inventory_of
 from extender.inventory.shared_gpus import InventoryError
-from extender.k8s.objects import KoordinatorDevice, MigLayout, MigLayouts, Node
+from extender.k8s.device_objects import KoordinatorDevice, MigLayout, MigLayouts
+from extender.k8s.objects import Node
 from extender.k8s.quantity import QuantityError
 from packing.fleet.names import TooMany
 from packing.model.node_spec import NodeSpec
@@ -28,6 +29,7 @@ class NodeTable(Mapping[str, Node]):
 
     def __init__(self, allocations: Allocations) -> None:
         self.problems = Problems()
+        self.changes = 0  # of Nodes
         self.sources: dict[str, Sources] = {}
         self._koordinator_devices: dict[str, KoordinatorDevice] = {}
         self._mig_layouts: dict[str, MigLayouts] = {}  # by node; "" are those for all other nodes
@@ -48,6 +50,7 @@ class NodeTable(Mapping[str, Node]):
             case Node():
                 known = self._nodes.get(record.name)
                 self._nodes[record.name] = record
+                self.changes += known != record
                 if known is not None and _inventory_fields(known) == _inventory_fields(record):
                     return []
                 return self._read_inventories([record.name])

@@ -19,10 +19,14 @@ class PodTable(Mapping[str, Pod]):
     """Pods by key that the watch shows and that have not ended, and beside them ``assumed`` pods.
 
     Writes what they have into ``allocations``, and returns the nodes whose pods it changed ("" is no node).
+    ``waiting`` are the keys of those without a node. ``held``: the node on which a waiting pod, by its UID,
+    counts as nominated whatever its status says; it is read when the pod is ``put``.
     """
 
     def __init__(self, allocations: Allocations) -> None:
         self.assumed = AssumedPods()
+        self.waiting: dict[str, None] = {}
+        self.held: dict[str, str] = {}
         self.problems = Problems()
         self._pods: dict[str, Pod] = {}
         self._keys_by_uid: dict[str, str] = {}
@@ -49,6 +53,11 @@ class PodTable(Mapping[str, Pod]):
             changed.add(known.node_name)
         self._pods[pod.key] = pod
         self._keys_by_uid[pod.uid] = pod.key
+        if pod.node_name:
+            self.waiting.pop(pod.key, None)
+            self.held.pop(pod.uid, None)
+        else:
+            self.waiting[pod.key] = None
         assumed = self.assumed.on(pod.uid, pod.node_name)
         history = self._allocations.history_of(assumed.key) if assumed and assumed.confirmed else None
         if pod.node_name:
@@ -63,6 +72,8 @@ class PodTable(Mapping[str, Pod]):
         if pod is None:
             return set()
         self._keys_by_uid.pop(pod.uid, None)
+        self.waiting.pop(key, None)
+        self.held.pop(pod.uid, None)
         return self.forget_all(pod.uid) | {pod.node_name}
 
     def keep(self, keys: frozenset[str]) -> set[str]:
@@ -113,7 +124,7 @@ class PodTable(Mapping[str, Pod]):
 
     def _allocate(self, key: str, pod: Pod, history: ClaimHistory | None = None) -> None:
         """Allocate what the pod has of its node under this key, or nominate it, or release what it had."""
-        if not (node := pod.node_name or pod.nominated_node):
+        if not (node := pod.node_name or self.held.get(pod.uid) or pod.nominated_node):
             self._allocations.release(key)
             return
         bound = bound_request(pod)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,23 +19,17 @@ from extender.cluster.allocations import Allocations, Placement
 from extender.cluster.assumed_pods import TIME_TO_LIVE, AssumedPod
 from extender.cluster.demand_learner import DemandLearner
 from extender.cluster.disrupted_pods import disrupted_pods
+from extender.cluster.gang_answers import GangAnswers
+from extender.cluster.gang_holds import GangHolds
+from extender.cluster.gang_simulation import WaitingMembers, place_together
 from extender.cluster.guarded_policy import Failures
 from extender.cluster.node_table import NodeTable
 from extender.cluster.pod_table import PodTable
 from extender.dialects.pod_request import WRITERS, bound_request, request_of
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
-from extender.k8s.objects import (
-    Deleted,
-    Event,
-    Kind,
-    KoordinatorDevice,
-    Listed,
-    MigLayouts,
-    Node,
-    Pod,
-    Upserted,
-)
+from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
+from extender.k8s.objects import Deleted, Event, Kind, Listed, Node, Pod, Upserted
 from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
 from extender.protocol.node_names import NameTable, NodeNames
 from extender.queues.checkpoints import lost_seconds
@@ -75,10 +69,12 @@ class State:
 
     ``assumed_pods`` are bound as far as ``bind`` knows; the watch has not shown it yet. ``simulator``
     forecasts which devices claims get. ``overcommitted`` are nodes whose pods have more GPU than the node.
-    ``rights`` say who may be evicted for whom, ``gangs`` which pods belong together, and ``disruptions``
-    which jobs lost pods lately; ``budgets`` are the PodDisruptionBudgets.
+    ``rights`` say who may be evicted for whom, ``budgets`` which evictions disrupt too many pods, ``gangs``
+    which pods belong together, and ``disruptions`` which jobs lost pods lately. ``gang_holds`` is the room
+    that is held for waiting members of gangs; ``gang_check``: no member of a gang is placed before all fit.
     ``synced`` are the kinds whose first list has arrived. ``failures`` counts errors in comparing nodes that
     fit, which refuse no pod.
+    ``spot``: the setting, see ``verbs/spot.py``.
     ``binds``: Stowage writes which GPU a pod has, so a node takes nothing while its device plugin is busy.
     ``eviction_helps_extenders``: kube-scheduler looks for victims where only an extender refused (1.38 on).
     """
@@ -88,9 +84,9 @@ class State:
     ) -> None:
         self.policy = policy
         self.rights = rights or Rights()
+        self.budgets = DisruptionBudgets()
         self.gangs = GangTable()
         self.disruptions = disruptions or DisruptionLog()
-        self.budgets = DisruptionBudgets()
         self.fleet = Fleet()
         self.allocations = Allocations(self.fleet)
         self.nodes = NodeTable(self.allocations)
@@ -99,9 +95,12 @@ class State:
         self.devices = DeviceCache()
         self.simulator = AllocationSimulator(self.devices)
         self.learner = DemandLearner(policy, self.fleet)
+        self.gang_check = False
+        self.gang_holds, self.gang_answers = GangHolds(), GangAnswers()
         self.synced: set[Kind] = set()
         self.overcommitted: set[str] = set()
         self.binds = False
+        self.spot: Literal["ignore", "prefer", "require"] = "prefer"
         self.eviction_helps_extenders = False
         self.failures = Failures()
         self._row_table = self.fleet.replaced, NameTable({})
@@ -112,11 +111,34 @@ class State:
             self.gangs.apply(event)
             for pod, reason in disrupted_pods(event, self.pods, self.nodes):
                 self._note_disruption(pod, reason)
-            self._sync_nodes(self._apply(event))
+            match event.kind:
+                case "PriorityClass":
+                    self.rights.queues.classes.apply(event)
+                case "PodDisruptionBudget":
+                    self.budgets.apply(event)
+                case _:
+                    self._sync_nodes(self._apply(event))
             if isinstance(event, Listed):
                 self.synced.add(event.kind)
                 if event.kind == "Node":
                     self.learner.start(self.pods)
+        self._update_gang_holds()
+
+    def _update_gang_holds(self) -> None:
+        self.gang_holds.expire()
+        if {"Node", "Pod"} <= self.synced:
+            self.gang_holds.update(self.gangs, self.pods.is_bound, self._place_together)
+
+    def _place_together(
+        self, members: Sequence[WaitingMembers], own: Sequence[Placement]
+    ) -> list[Placement] | None:
+        """Places for members of a gang that has its ``own`` places already, given what others hold."""
+        known = (place for place in own if place.node in self.fleet.rows)
+        with (
+            self.fleet_view_for(members[0].pod) as fleet,
+            fleet.holding(map(self.allocations.allocation_if_bound, known)),
+        ):
+            return place_together(fleet, self.policy, self.nodes, members)
 
     def _apply(self, event: Event) -> Iterable[str]:
         """Hand an event to the table of its kind; returns the nodes that it changed."""
@@ -175,11 +197,17 @@ class State:
         return Reason.PLUGIN_BUSY if busy else Reason.FITS
 
     @property
+    def room_version(self) -> tuple[int, int, int]:
+        """Changes when what is free, the rules of nodes, or gangs may have changed."""
+        return self.allocations.changes, self.nodes.changes, self.gangs.changes
+
+    @property
     def problems(self) -> Mapping[str, str]:
         """What cannot be read or contradicts something else, by the name of a node, the key of a pod or
         another object. A node that cannot be read takes no pods; a pod counts with the larger use."""
         pods = self.allocations.problems | self.pods.problems
-        return pods | self.nodes.problems | dict(self.devices.problems)
+        evictions = {**self.rights.queues.classes.problems, **self.budgets.problems}
+        return pods | self.nodes.problems | dict(self.devices.problems) | evictions
 
     def rows(self, names: NodeNames) -> Rows:
         """The fleet row of each name, -1 for a node that is not known: (len(names),) int64."""
@@ -201,6 +229,10 @@ class State:
                 ignored.add(known.key)  # it counts where it may be bound, and not where it is nominated
             if node in self.fleet.rows:
                 placements.append(Placement(node, request_of(other)))
+        if not self.gang_holds.is_empty:
+            gang = self.gangs.gang_of(pod)
+            held = self.gang_holds.places(pod.priority, gang.key if gang else "")
+            placements += [place for place in held if place.node in self.fleet.rows]
         placements = self.allocations.nominated(ignored, pod.priority) + placements
         if not own and not placements:  # as for most pods that wait
             yield self.fleet

@@ -74,7 +74,8 @@ class DeviceView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node. ``takes_nothing`` is the reason why it takes no pods, ``problem`` what of it cannot be read.
+    """A node. ``spot``: its provider may take it back at any time. ``takes_nothing`` is the reason why it
+    takes no pods, ``problem`` what of it cannot be read.
 
     ``read_from``: which label, annotation or resource the GPUs and their model were read from, whether it
     is known which GPU a pod has (``placement``) or only how many are taken (``counts``), and what says which
@@ -83,6 +84,7 @@ class NodeView:
 
     name: str
     model: str
+    spot: bool
     takes_nothing: str
     problem: str
     read_from: Sources | None
@@ -107,6 +109,7 @@ def view_node(state: State, name: str, now: float) -> NodeView | None:
     return NodeView(
         name=name,
         model=spec.model or spec.product,
+        spot=spec.spot,
         takes_nothing=closed.text if closed is not Reason.FITS else "",
         problem=state.problems.get(name, ""),
         read_from=state.nodes.sources.get(name),

@@ -19,14 +19,17 @@ from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.dra.forecast import Forecast
 from extender.explain.evictions import Evictions, evictions_for
+from extender.explain.gang import describe_gang
 from extender.explain.needs import Need, missing_needs
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Node, Pod
 from extender.protocol.node_names import Bytes, NodeNames
 from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
 from extender.verbs.evaluate import Evaluation, evaluate
+from extender.verbs.gang_fit import with_gang_check
 from extender.verbs.scores import best, node_scores
 from extender.verbs.shortfall import shortfall
+from extender.verbs.spot import spot_costs
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.model.request import Request
@@ -42,6 +45,7 @@ _TERMS = {
     "stranding": "leaves free GPUs without enough CPU for them",
     "unusable GPU": "leaves parts of GPUs that no expected pod can use",
     "claims": "takes devices apart that other claims may need whole",
+    "spot": "is a spot node and the pod prefers others, or the other way round",
     "less wanted": "gives the claims devices that they list as an alternative",
 }
 """What a positive term of the cost means (``Policy.terms``, and the costs of forecasts)."""
@@ -90,11 +94,13 @@ class Explanation:
     ``unknown`` counts, by reason, nodes that would fit, but where it is not known whether the pod's claims
     get their devices; ``passed_over``, by reason, nodes that kube-scheduler rules out before it asks Stowage.
     ``error``: the request itself is wrong, and fits nowhere. ``evictions``: who would be evicted for a pod
-    that fits nowhere; None where that was not asked.
+    that fits nowhere; None where that was not asked. ``gang``: the gang of the pod, and whether room is held
+    for it.
     """
 
     pod: str
     asks: dict[str, int | str] = field(default_factory=dict)
+    gang: str = ""
     error: str = ""
     nodes: int = 0
     fits: int = 0
@@ -139,7 +145,7 @@ def explain(
     except RequestError as error:
         return Explanation(shorten(pod.key, KEY), error=shorten(str(error)))
     names = NodeNames.of(candidates.names)
-    evaluation = evaluate(state, pod, request, names, possibly_bound)
+    evaluation = with_gang_check(state, evaluate(state, pod, request, names, possibly_bound))
     fits, *_ = _by_forecast(evaluation)
     scores = np.zeros(len(names), np.uint8)
     scores[fits] = node_scores(evaluation.cost[fits], evaluation.keys[fits])
@@ -178,6 +184,7 @@ def explain_evaluation(
     return Explanation(
         pod=shorten(pod.key, KEY),
         asks=asks(request),
+        gang=describe_gang(state, pod),
         nodes=len(names),
         fits=fitting.size,
         best=tuple(options),
@@ -225,6 +232,9 @@ def _option(state: State, evaluation: Evaluation, index: int, name: str, score: 
     row, request = int(evaluation.rows[index]), evaluation.request
     forecast = evaluation.forecasts[index] if evaluation.forecasts else Forecast()
     terms = state.policy.terms(state.fleet, request, row)
+    if state.fleet.spot_rows:
+        at = evaluation.rows[index : index + 1]
+        terms = terms | {"spot": float(spot_costs(state, evaluation.pod, request, at)[0])}
     if forecast.devices:
         terms = terms | {"claims": forecast.cost}
     if forecast.first_available_penalty:

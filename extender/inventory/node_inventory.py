@@ -17,8 +17,10 @@ from extender.inventory.gpu_labels import AMD_PRODUCT, GpuLabels, read_gpu_label
 from extender.inventory.mig_manager import DevicesByGpu, devices_by_gpu
 from extender.inventory.shared_gpus import MIG_PREFIX, NVIDIA, InventoryError, SharedGpus, is_nvidia
 from extender.inventory.sharing import gpushare, hami, koordinator, stowage, vgpu_manager, volcano
+from extender.inventory.spot import is_leaving, is_spot
 from extender.k8s import gpu_health
-from extender.k8s.objects import KoordinatorDevice, MigLayouts, Node
+from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
+from extender.k8s.objects import Node
 from extender.k8s.quantity import milli, whole
 from extender.untrusted.limits import GPUS_PER_NODE, NAME, RESOURCES, quoted, shorten
 from packing.model.gpu_catalogue import find_model
@@ -90,6 +92,7 @@ def inventory_of(
         gfd_labels.cuda_version(node.labels),
         shared.resource if shared else "",
         shared.mode if shared else "",
+        is_spot(node),
     )
     layout = f"configmap {layouts.name}" if layouts and by_gpu else ""
     problem = shorten("; ".join(filter(None, (blocked_by, layout_problem, node.problem))))
@@ -197,6 +200,8 @@ def _blocked(
     node: Node, labels: GpuLabels, shared: SharedGpus | None, devices: Mapping[str, CountedDevices]
 ) -> tuple[Reason, str]:
     """Why the node takes no new pods (``FITS`` if it does), and a text if the reason needs one."""
+    if is_leaving(node):
+        return Reason.LEAVING, ""
     if gfd_labels.reconfiguring(node.labels):
         return Reason.REPARTITIONING, ""
     product = labels.device.product

@@ -16,6 +16,8 @@ SPOT_LABELS = {
     "cloud.google.com/gke-spot": frozenset({"true"}),
     "cloud.google.com/gke-preemptible": frozenset({"true"}),
     "cloud.google.com/gke-provisioning": frozenset({"spot", "preemptible"}),
+    # A convention of self-managed nodes (kubelet_extra_args in examples of terraform-aws-modules/eks).
+    "node.kubernetes.io/lifecycle": frozenset({"spot"}),
     # AKS, "Add an Azure Spot node pool" (learn.microsoft.com/azure/aks/spot-node-pool): label and taint.
     "kubernetes.azure.com/scalesetpriority": frozenset({"spot"}),
 }
@@ -29,12 +31,13 @@ LEAVING_TAINTS = frozenset(
         # Karpenter, pkg/apis/v1/taints.go; before v1 karpenter.sh/disruption=disrupting.
         "karpenter.sh/disrupted",
         "karpenter.sh/disruption",
-        # GoogleCloudPlatform/k8s-node-termination-handler, deploy/k8s.yaml.
+        # GoogleCloudPlatform/k8s-node-termination-handler; gkeNodeTerminationHandlerTaint in the next file.
         "cloud.google.com/impending-node-termination",
+        # kubernetes/autoscaler, cluster-autoscaler/utils/taints/taints.go at 0af55ac5. Its
+        # DeletionCandidateOfClusterAutoscaler is only a preference.
+        "ToBeDeletedByClusterAutoscaler",
         # AKS, "Node auto-drain" (learn.microsoft.com/azure/aks/node-auto-drain).
         "remediator.kubernetes.azure.com/unschedulable",
-        # Cluster Autoscaler, utils/taints/taints.go. DeletionCandidateOfClusterAutoscaler may be taken back.
-        "ToBeDeletedByClusterAutoscaler",
         # Kubernetes, "Well-Known Labels, Annotations and Taints".
         "node.kubernetes.io/out-of-service",
         "node.cloudprovider.kubernetes.io/shutdown",

@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
+from extender.k8s.device_objects import KoordinatorDevice, KoordinatorGpu, MigLayouts
 from extender.k8s.metadata import Metadata, TextMap, sorted_pairs
 from extender.k8s.mig_config import CONFIG_KEY, NODE_LABEL, parse_layouts
-from extender.k8s.objects import KoordinatorDevice, KoordinatorGpu, MigLayouts
 from extender.k8s.resource_api.claim_parser import parse_claim
 from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
 from extender.k8s.resource_api.slice_parser import parse_class, parse_slice

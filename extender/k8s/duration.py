@@ -1,22 +1,34 @@
-"""Durations as pods write them: in Go's notation, or as a number of seconds."""
+"""Parses durations as Go programs write them: "90s", "1h30m", "1.5h"."""
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
-_PART = re.compile(r"([0-9]{1,15}(?:\.[0-9]{0,15})?|\.[0-9]{1,15})(ns|us|µs|μs|ms|s|m|h)")
-_SECONDS = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,15})?")
+from extender.untrusted.limits import quoted
+
+_LONGEST = 64  # characters
+_MOST = 2**63 / 1e9  # seconds: Go's time.Duration counts nanoseconds in 64 bits
+_PART = r"(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|μs|ms|s|m|h)"
+_GRAMMAR = re.compile(rf"([-+]?)(0|(?:{_PART})+)", re.ASCII)
+_PARTS = re.compile(r"([\d.]+)([a-zµμ]+)", re.ASCII)
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_LONGEST = 64
 
 
-def seconds_of_duration(text: str) -> float | None:
-    """Seconds of a duration ("1h30m", "1.5h", "300ms") or of a plain number ("90"); None for anything else,
-    also for negative durations. Notation: ``ParseDuration`` of Go's package time."""
-    text = text.strip() if len(text) <= _LONGEST else ""
-    if _SECONDS.fullmatch(text):
-        return float(text)
-    parts = _PART.findall(text)
-    if not parts or "".join(map("".join, parts)) != text:
-        return None
-    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+class DurationError(ValueError):
+    """A duration is malformed or too large. The text quotes it."""
+
+
+@lru_cache(maxsize=1024)
+def seconds(text: str) -> float:
+    """The seconds of a duration; negative ones are allowed. Raises ``DurationError``.
+
+    Grammar and range: ``ParseDuration`` of Go's package ``time``.
+    """
+    match = _GRAMMAR.fullmatch(text) if len(text) <= _LONGEST else None
+    if match is None:
+        raise DurationError(f"{quoted(text)} is not a duration such as 1h30m")
+    total = sum(float(number) * _UNITS[unit] for number, unit in _PARTS.findall(match[2]))
+    if total >= _MOST:
+        raise DurationError(f"duration {quoted(text)} is too large")
+    return -total if match[1] == "-" else total

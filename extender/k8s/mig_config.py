@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from extender.k8s.objects import MigGroup, MigLayout
+from extender.k8s.device_objects import MigGroup, MigLayout
 from extender.untrusted.bounded_cache import bounded_cache
 from extender.untrusted.limits import (
     GPUS_PER_NODE,

@@ -14,11 +14,23 @@ from itertools import chain
 from typing import ClassVar, Literal, TypeAlias
 
 from extender.k8s.affinity import NO_CONSTRAINTS, SchedulingConstraints, Taint
+from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
+from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
 from extender.k8s.pod_groups import PodGroup, PodGroupKind
 from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
 
 Kind: TypeAlias = (
-    Literal["Node", "Pod", "ResourceSlice", "ResourceClaim", "DeviceClass", "Device", "ConfigMap"]
+    Literal[
+        "Node",
+        "Pod",
+        "ResourceSlice",
+        "ResourceClaim",
+        "DeviceClass",
+        "Device",
+        "ConfigMap",
+        "PriorityClass",
+        "PodDisruptionBudget",
+    ]
     | PodGroupKind
 )
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
@@ -50,66 +62,6 @@ class Node:
     def key(self) -> str:
         """The name, because nodes have no namespace."""
         return self.name
-
-
-@dataclass(frozen=True, slots=True)
-class KoordinatorGpu:
-    """One GPU of a ``KoordinatorDevice``."""
-
-    minor: int
-    uuid: str
-    healthy: bool
-    resources: Pairs = ()
-
-
-@dataclass(frozen=True, slots=True)
-class KoordinatorDevice:
-    """Koordinator's ``Device``: lists the GPUs of the node with the same name."""
-
-    kind: ClassVar[Literal["Device"]] = "Device"
-    name: str
-    gpus: tuple[KoordinatorGpu, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """The name of the node."""
-        return self.name
-
-
-@dataclass(frozen=True, slots=True)
-class MigGroup:
-    """An entry of a MIG layout: the GPUs that it applies to, and the MIG instances on each of them.
-
-    ``indices`` None means every GPU. ``models`` are PCI device ids in lower case; empty means any model.
-    ``instances`` pairs a profile, as it was written, with a number; None means that MIG is off.
-    """
-
-    indices: tuple[int, ...] | None
-    models: tuple[str, ...]
-    instances: tuple[tuple[str, int], ...] | None
-
-
-MigLayout: TypeAlias = tuple[MigGroup, ...]
-"""The MIG instances of a node's GPUs. If two entries apply to a GPU, the later one counts."""
-
-
-@dataclass(frozen=True, slots=True)
-class MigLayouts:
-    """A ConfigMap of NVIDIA's MIG manager: layouts by name, for one node or for all.
-
-    ``problem`` says which layouts could not be read, "" for none.
-    """
-
-    kind: ClassVar[Literal["ConfigMap"]] = "ConfigMap"
-    name: str
-    node: str = ""  # "" for all nodes without a ConfigMap of their own
-    layouts: Mapping[str, MigLayout] = field(default_factory=dict)
-    problem: str = ""
-
-    @property
-    def key(self) -> str:
-        """The name of the node, "" for all nodes."""
-        return self.node
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,11 +156,19 @@ class Owner:
     uid: str = ""
 
 
+class _Memo:
+    """The slot for what ``queues`` derives from a pod, because it is looked up for every victim."""
+
+    __slots__ = ("memo",)
+    memo: object
+
+
 @dataclass(frozen=True, slots=True)
-class Pod:
+class Pod(_Memo):
     """A Pod.
 
-    ``disruption`` is the reason of its condition ``DisruptionTarget`` ("PreemptionByScheduler"), "" while
+    ``unscheduled`` is the reason of its condition ``PodScheduled`` while that is false ("Unschedulable",
+    "SchedulingGated"), and ``disruption`` that of ``DisruptionTarget`` ("PreemptionByScheduler"), "" while
     nothing ends it, and ``disrupted`` its time. ``has_other_constraints``: kube-scheduler may refuse a node
     for a reason that Stowage does not compute: affinity between pods, topology spread, host ports, volumes.
 
@@ -239,6 +199,7 @@ class Pod:
     scheduling_constraints: SchedulingConstraints = NO_CONSTRAINTS
     owner: Owner | None = None
     pod_group: str = ""  # of spec.schedulingGroup, in the pod's namespace
+    unscheduled: str = ""
     disruption: str = ""
     disrupted: float = 0.0  # Unix seconds, 0 where unknown
     has_other_constraints: bool = False
@@ -255,7 +216,7 @@ class Pod:
         """About how many characters of text it keeps alive, plus 2,000 for the objects around them."""
         pairs = chain(self.annotations.items(), self.labels.items(), self.devices, self.claims)
         names = self.namespace, self.name, self.uid, self.node_name, self.scheduler_name
-        more = self.nominated_node, self.priority_class, self.pod_group, self.disruption
+        more = self.nominated_node, self.priority_class, self.pod_group, self.unscheduled, self.disruption
         return 2000 + sum(map(len, chain(names, more, *pairs, self.spec.texts())))
 
     @property
@@ -265,7 +226,16 @@ class Pod:
 
 
 KubernetesObject: TypeAlias = (
-    Node | Pod | ResourceSlice | ResourceClaim | DeviceClass | KoordinatorDevice | MigLayouts | PodGroup
+    Node
+    | Pod
+    | ResourceSlice
+    | ResourceClaim
+    | DeviceClass
+    | KoordinatorDevice
+    | MigLayouts
+    | PriorityClass
+    | PodDisruptionBudget
+    | PodGroup
 )
 
 
@@ -274,6 +244,10 @@ class Upserted:
     """An object was added, or changed, or appeared in a list."""
 
     obj: KubernetesObject
+
+    @property
+    def kind(self) -> Kind:
+        return self.obj.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,10 +260,14 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A full list is complete: objects that are not in ``keys`` are deleted. The first one means "synced"."""
+    """A full list is complete: objects that are not in ``keys`` are deleted. The first one means "synced".
+
+    ``absent``: the API server does not serve the kind, or Stowage may not list it.
+    """
 
     kind: Kind
     keys: frozenset[str]
+    absent: bool = False
 
 
 Event: TypeAlias = Upserted | Deleted | Listed

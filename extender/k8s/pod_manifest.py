@@ -131,7 +131,8 @@ class PodManifest(BaseModel):
         owners = metadata.get("ownerReferences") or []
         parsed_spec, problem = parse_spec(spec)
         devices = _devices(status.get("containerStatuses") or ())
-        disruption, disrupted = _disruption(status.get("conditions") or ())
+        conditions = status.get("conditions") or ()
+        disruption, disrupted = _reason(conditions, "DisruptionTarget", "True")
         if len(devices) > REPORTED_DEVICES:
             devices = devices[:REPORTED_DEVICES]
             problem = f"kubelet reports more than {REPORTED_DEVICES} devices"
@@ -157,6 +158,7 @@ class PodManifest(BaseModel):
             scheduling_constraints=_scheduling_constraints(spec, owners),
             owner=_owner(owners),
             pod_group=sys.intern((spec.get("schedulingGroup") or {}).get("podGroupName") or ""),
+            unscheduled=_reason(conditions, "PodScheduled", "False")[0],
             disruption=disruption,
             disrupted=disrupted,
             has_other_constraints=_has_other_constraints(spec),
@@ -174,10 +176,10 @@ def _owner(owners: Iterable[OwnerManifest]) -> Owner | None:
     return None
 
 
-def _disruption(conditions: Iterable[_Condition]) -> tuple[str, float]:
-    """The reason of the condition ``DisruptionTarget`` and the time, "" and 0 without it."""
+def _reason(conditions: Iterable[_Condition], kind: str, status: str) -> tuple[str, float]:
+    """The reason of the condition of this type and its time, "" and 0 unless it has this status."""
     for condition in conditions:
-        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+        if condition.get("type") == kind and condition.get("status") == status:
             reason = sys.intern((condition.get("reason") or "unknown")[:KEY])
             return reason, unix_seconds(condition.get("lastTransitionTime"))
     return "", 0.0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 
-from extender.k8s.duration import seconds_of_duration
+from extender.k8s.duration import DurationError, seconds
 from extender.k8s.objects import Pod
 from extender.settings import Queue
 
@@ -14,6 +15,7 @@ CHECKPOINT_INTERVAL = "stowage.dev/checkpoint-interval"
 """Annotation: how often the pod saves its work, as a Go duration or in seconds."""
 _CLOCK_SKEW = 60.0  # seconds that the clock of a node may be ahead of ours
 _LONGEST = 40  # characters: RFC 3339 with nanoseconds and an offset has 35
+_SECONDS = re.compile(r"[0-9]{1,15}(\.[0-9]{0,15})?")
 
 
 def lost_seconds(pod: Pod, queue: Queue, now: float) -> float:
@@ -31,7 +33,7 @@ def lost_seconds(pod: Pod, queue: Queue, now: float) -> float:
     saved = _timestamp(pod.annotations.get(CHECKPOINTED_AT, ""))
     if saved is not None and pod.started <= saved <= now + _CLOCK_SKEW:
         return max(0.0, now - saved)
-    interval = seconds_of_duration(pod.annotations.get(CHECKPOINT_INTERVAL, "")) or queue.checkpoint_interval
+    interval = _interval(pod.annotations.get(CHECKPOINT_INTERVAL, "")) or queue.checkpoint_interval
     return ran % interval if interval else ran
 
 
@@ -42,3 +44,14 @@ def _timestamp(text: str) -> float | None:
         return at.timestamp() if at and at.tzinfo else None
     except (ValueError, OverflowError):
         return None
+
+
+def _interval(text: str) -> float | None:
+    """Seconds of a duration in Go's notation, or of a plain number; None if malformed or not positive."""
+    if _SECONDS.fullmatch(text):
+        return float(text) or None
+    try:
+        interval = seconds(text) if len(text) <= _LONGEST else 0.0
+    except DurationError:
+        return None
+    return interval if interval > 0 else None

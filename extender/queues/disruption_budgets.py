@@ -1,15 +1,123 @@
-"""PodDisruptionBudgets: which evictions violate one."""
+"""PodDisruptionBudgets: which evictions violate one, counted as kube-scheduler and the eviction API do."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
-from extender.k8s.objects import Pod
+from extender.k8s.eviction_objects import PodDisruptionBudget
+from extender.k8s.objects import Deleted, Event, Listed, Pod, Upserted
+from extender.untrusted.limits import BUDGETS_PER_POD
+
+_Bucket: TypeAlias = tuple[str, str | None, str]
+"""A namespace, and a label with its value that all pods of a budget have (None: there is no such label)."""
 
 
 class DisruptionBudgets:
-    """The PodDisruptionBudgets of the cluster. Implemented by the room ``queues``; the state keeps it."""
+    """The budgets by key. Each is filed under one label of its selector, the one with the fewest budgets.
+
+    ``known``: the API server lists them for Stowage. If not, nothing counts as a violation.
+    """
+
+    def __init__(self) -> None:
+        self.known = False
+        self._budgets: dict[str, PodDisruptionBudget] = {}
+        self._bucket_of: dict[str, _Bucket] = {}
+        self._buckets: dict[_Bucket, dict[str, PodDisruptionBudget]] = {}
+
+    def apply(self, event: Event) -> None:
+        """Take in an event of this kind."""
+        match event:
+            case Upserted(PodDisruptionBudget() as budget):
+                self.known = True
+                self._put(budget)
+            case Deleted(_, key):
+                self._remove(key)
+            case Listed(_, keys, absent):
+                self.known = not absent
+                for key in self._budgets.keys() - keys:
+                    self._remove(key)
+
+    def _put(self, budget: PodDisruptionBudget) -> None:
+        known = self._budgets.get(budget.key)
+        if known is None or (known.selector, known.problem) != (budget.selector, budget.problem):
+            self._remove(budget.key)
+            buckets = list(_possible_buckets(budget)) or [(budget.namespace, None, "")]
+            self._bucket_of[budget.key] = min(buckets, key=lambda one: len(self._buckets.get(one, ())))
+        self._budgets[budget.key] = budget
+        self._buckets.setdefault(self._bucket_of[budget.key], {})[budget.key] = budget
+
+    def _remove(self, key: str) -> None:
+        if self._budgets.pop(key, None):
+            bucket = self._bucket_of.pop(key)
+            del self._buckets[bucket][key]
+            if not self._buckets[bucket]:
+                del self._buckets[bucket]
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """What cannot be read, by kind and key."""
+        budgets = self._budgets.values()
+        return {f"PodDisruptionBudget {one.key}": one.problem for one in budgets if one.problem}
 
     def violations(self, pods: Sequence[Pod]) -> tuple[bool, ...]:
-        """For each pod, whether its eviction violates a budget once those before it are evicted."""
-        return (False,) * len(pods)
+        """For each pod, in this order, whether its eviction after those before it violates a budget.
+
+        As ``filterPodsWithPDBViolation`` of kube-scheduler (pkg/scheduler/framework/plugins/
+        defaultpreemption): every budget that selects the pod is charged, unless its ``disruptedPods`` name
+        the pod already. A pod violates them, too, if one cannot be read or too many may select it.
+        """
+        charged: dict[str, int] = {}
+        found = []
+        for pod in pods:
+            budgets = self._selecting(pod)
+            violated = budgets is None
+            for budget in budgets or ():
+                if pod.name in budget.disrupted:
+                    continue
+                charged[budget.key] = charged.get(budget.key, 0) + 1
+                violated |= charged[budget.key] > budget.allowed
+            found.append(violated)
+        return tuple(found)
+
+    def allows(self, *pods: Pod) -> bool:
+        """Whether the eviction API would evict all these pods, one after the other, as far as known.
+
+        Stricter than ``violations``: more than one budget for a pod, or a status older than its spec, forbid
+        it, and ``disruptedPods`` excuse no pod. A pending, terminating or terminated pod may always go. The
+        API also evicts unready pods of an application that is healthy enough; here they count like ready
+        ones. Source: k8s.io/kubernetes, pkg/registry/core/pod/storage/eviction.go.
+        """
+        charged: dict[str, int] = {}
+        for pod in pods:
+            if pod.deleting or pod.terminated or pod.phase == "Pending":
+                continue
+            budgets = self._selecting(pod)
+            if budgets is None or len(budgets) > 1:
+                return False
+            for budget in budgets:
+                charged[budget.key] = charged.get(budget.key, 0) + 1
+                if budget.stale or charged[budget.key] > budget.allowed:
+                    return False
+        return True
+
+    def _selecting(self, pod: Pod) -> list[PodDisruptionBudget] | None:
+        """The budgets that select the pod; None if one cannot be read, or more than ``BUDGETS_PER_POD`` are
+        to be compared."""
+        namespace, buckets = pod.namespace, self._buckets
+        if not buckets:
+            return []
+        filed = [buckets.get((namespace, None, ""))]
+        filed += [buckets.get((namespace, *label)) for label in pod.labels.items()]
+        found = [bucket for bucket in filed if bucket]
+        if sum(map(len, found)) > BUDGETS_PER_POD:
+            return None
+        selecting = [budget for bucket in found for budget in bucket.values() if budget.selects(pod.labels)]
+        return None if any(budget.problem for budget in selecting) else selecting
+
+
+def _possible_buckets(budget: PodDisruptionBudget) -> Iterator[_Bucket]:
+    """One for each requirement that a label has one certain value."""
+    for requirement in budget.selector:
+        if requirement.operator == "In" and len(requirement.values) == 1:
+            yield budget.namespace, requirement.key, requirement.values[0]

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 import time
-from bisect import bisect_left, insort
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import DISRUPTIONS, KEY
@@ -33,7 +33,11 @@ NO_QUEUE = "none"
 """What metrics call the queue of a pod without one."""
 REPLACEMENT_SECONDS = 3600.0
 """How long after an interruption a waiting pod of the same job counts as the replacement."""
+_T = TypeVar("_T")
 _HOUR = 3600.0
+_CLOCK_SKEW = 5.0
+"""Seconds by which the clock of whoever ends a pod may be ahead of the API server's, which notes when the
+replacement was created."""
 
 
 def job_of(pod: Pod) -> str:
@@ -77,7 +81,8 @@ class DisruptionLog:
         self._began = math.floor(now())  # Kubernetes has whole seconds
         self._log: list[Disruption] = []  # by time
         self._uids: set[str] = set()
-        self._by_job: defaultdict[str, list[Disruption]] = defaultdict(list)  # by time
+        self._by_job: dict[str, list[Disruption]] = {}  # by time
+        self._preemptions: dict[str, list[float]] = {}  # times, by queue
         self._forgotten = -math.inf  # the time of the latest disruption that was dropped
 
     def note(self, pod: Pod, queue: str, reason: str, gpus: float, lost: Callable[[float], float]) -> None:
@@ -95,24 +100,26 @@ class DisruptionLog:
         self.gpu_seconds[queue or NO_QUEUE, reason] += gpus * lost(at)  # type: ignore[assignment]
 
     def restarts(self, pod: Pod) -> int:
-        """How often the pod's job lost a pod, as far as the log goes back."""
-        return len(self._by_job.get(job_of(pod), ()))
+        """How often the pod's job lost a pod before this one was created, as far as the log goes back."""
+        return self._before(pod, math.inf)
 
     def shielded(self, pod: Pod, now: float) -> bool:
         """Whether the pod's job lost a pod within the shield's time before ``now``, and this pod was created
         after that: only a replacement is shielded, not each pod of a large ReplicaSet."""
-        return any(self._before(pod, now, self._shield))
+        count = self._before(pod, now)
+        return count > 0 and self._by_job[job_of(pod)][count - 1].at > now - self._shield
 
     def replaces_interrupted(self, pod: Pod, now: float) -> bool:
         """Whether a pod that waits replaces one of the same job that was interrupted up to an hour ago: it
         was created after that. Where a job also grows, this may be true for more pods than were lost."""
-        lost = () if pod.node_name else self._before(pod, now, REPLACEMENT_SECONDS)
-        return any(one.reason not in PREEMPTIONS for one in lost)
+        count = 0 if pod.node_name else self._before(pod, now)
+        lost = self._by_job[job_of(pod)][:count] if count else ()
+        return any(one.at > now - REPLACEMENT_SECONDS and one.reason not in PREEMPTIONS for one in lost)
 
     def evictions_last_hour(self, queue_name: str, now: float) -> int:
         """How many pods of a queue were preempted within the hour before ``now``, by whomever."""
-        recent = self._since(now - _HOUR)
-        return sum(one.queue == queue_name and one.reason in PREEMPTIONS and one.at <= now for one in recent)
+        times = self._preemptions.get(queue_name, ())
+        return bisect_right(times, now) - bisect_right(times, now - _HOUR)
 
     def dump(self) -> dict[str, Any]:
         """All that ``load`` needs, as JSON values: about 150 bytes for each disruption."""
@@ -127,32 +134,42 @@ class DisruptionLog:
                 if (one := _parsed(entry, now)) is not None:
                     self._add(one)
 
-    def _before(self, pod: Pod, now: float, seconds: float) -> Iterator[Disruption]:
-        """The disruptions of the pod's job within these seconds before ``now``, and before its creation."""
-        for one in self._by_job.get(job_of(pod), ()):
-            if now - seconds < one.at <= now and math.floor(one.at) <= pod.created:
-                yield one
-
-    def _since(self, at: float) -> list[Disruption]:
-        """The disruptions after this time."""
-        return self._log[bisect_left(self._log, at, key=lambda one: one.at) :]
+    def _before(self, pod: Pod, now: float) -> int:
+        """How many disruptions the pod's job had until ``now`` and before the pod's creation."""
+        created = math.floor(pod.created + _CLOCK_SKEW) + 1.0  # Kubernetes has whole seconds
+        of_job = self._by_job.get(job_of(pod), [])
+        return min(bisect_left(of_job, created, key=_time), bisect_right(of_job, now, key=_time))
 
     def _add(self, one: Disruption) -> bool:
         """Whether the disruption is new. Drops the oldest one beyond the limit."""
         if not one.uid or one.uid in self._uids or one.at <= self._forgotten:
             return False
         insort(self._log, one)
-        insort(self._by_job[one.job], one)
+        insort(self._by_job.setdefault(one.job, []), one)
+        if one.reason in PREEMPTIONS:
+            insort(self._preemptions.setdefault(one.queue, []), one.at)
         self._uids.add(one.uid)
         if len(self._log) > DISRUPTIONS:
-            oldest = self._log.pop(0)
-            self._forgotten = oldest.at
-            self._uids.remove(oldest.uid)
-            of_job = self._by_job[oldest.job]
-            of_job.remove(oldest)
-            if not of_job:
-                del self._by_job[oldest.job]
+            self._drop(self._log.pop(0))
         return True
+
+    def _drop(self, oldest: Disruption) -> None:
+        self._forgotten = oldest.at
+        self._uids.remove(oldest.uid)
+        _remove(self._by_job, oldest.job, oldest)
+        if oldest.reason in PREEMPTIONS:
+            _remove(self._preemptions, oldest.queue, oldest.at)
+
+
+def _time(one: Disruption) -> float:
+    return one.at
+
+
+def _remove(lists: dict[str, list[_T]], key: str, value: _T) -> None:
+    """Remove a value from the list of a key, and an empty list."""
+    lists[key].remove(value)
+    if not lists[key]:
+        del lists[key]
 
 
 def _parsed(entry: object, now: float) -> Disruption | None:

@@ -75,7 +75,9 @@ class GangTable:
         self._gang_by_pod: dict[str, str] = {}  # "" for a pod of its own
         self._pods: dict[str, Pod] = {}
         self._pod_groups: dict[tuple[PodGroupKind, str], PodGroup] = {}
+        self.changes = 0  # of members and PodGroups
         self._version = 0  # of the PodGroups
+        self._changed: set[str] = set()
 
     def gang_of(self, pod: Pod) -> Gang | None:
         """The gang of a pod, None for a pod of its own. For a known pod, what the watch shows counts."""
@@ -89,6 +91,16 @@ class GangTable:
                 return None
             members = self._gangs.get(_key(pod, words)) or _alone(pod, words)
         return self._gang(members)
+
+    def gang(self, key: str) -> Gang | None:
+        """The gang of this key; None if no pod names it, or if its members count one by one."""
+        members = self._gangs.get(key)
+        return self._gang(members) if members else None
+
+    def take_changed(self) -> set[str]:
+        """The keys of the gangs whose members have changed since the last call."""
+        changed, self._changed = self._changed, set()
+        return changed
 
     def is_indispensable(self, pod: Pod) -> bool:
         """Whether the pod's gang is useless without this very member."""
@@ -107,14 +119,15 @@ class GangTable:
 
     def spare(self, key: str) -> int:
         """How many members may leave so that the minimum still runs, apart from indispensable ones."""
-        members = self._gangs.get(key)
-        gang = self._gang(members) if members else None
-        return max(members.running - gang.minimum, 0) if members and gang else 0
+        gang = self.gang(key)
+        return max(self.running(key) - gang.minimum, 0) if gang else 0
 
     def apply(self, event: Event) -> None:
         """Take in an event about a pod or a PodGroup; others change nothing."""
         match event:
             case Upserted(Pod() as pod):
+                if self._pods.get(pod.key) == pod:
+                    return
                 self._remove(pod.key)
                 if not pod.terminated:
                     self._add(pod)
@@ -123,15 +136,30 @@ class GangTable:
             case Listed("Pod", keys):
                 for key in self._pods.keys() - keys:
                     self._remove(key)
+            case _:
+                self._apply_to_groups(event)
+
+    def _apply_to_groups(self, event: Event) -> None:
+        match event:
             case Upserted(PodGroup() as group):
-                self._version += self._pod_groups.get((group.kind, group.key)) != group
+                if self._pod_groups.get((group.kind, group.key)) != group:
+                    self._pod_groups_changed()
                 self._pod_groups[group.kind, group.key] = group
             case Deleted(kind, key) if is_pod_group(kind):
-                self._version += self._pod_groups.pop((kind, key), None) is not None
+                if self._pod_groups.pop((kind, key), None) is not None:
+                    self._pod_groups_changed()
             case Listed(kind, keys) if is_pod_group(kind):
                 for gone in [(of, key) for of, key in self._pod_groups if of == kind and key not in keys]:
                     del self._pod_groups[gone]
-                self._version += 1
+                self._pod_groups_changed()
+
+    def _note(self, key: str) -> None:
+        self.changes += 1
+        self._changed.add(key)
+
+    def _pod_groups_changed(self) -> None:
+        self.changes += 1
+        self._version += 1
 
     def _add(self, pod: Pod) -> None:
         words = words_of(pod)
@@ -139,6 +167,7 @@ class GangTable:
         self._pods[pod.key], self._gang_by_pod[pod.key] = pod, key
         if words:
             self._gangs.setdefault(key, _Members()).add(pod, words)
+            self._note(key)
 
     def _remove(self, key: str) -> None:
         gang = self._gang_by_pod.pop(key, "")
@@ -147,6 +176,7 @@ class GangTable:
             return
         members = self._gangs[gang]
         members.remove(pod, words)
+        self._note(gang)
         if not members.pods:
             del self._gangs[gang]
 

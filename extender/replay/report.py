@@ -27,6 +27,38 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return aligned(lines)
 
 
+def queue_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Means over the seeds, with the standard deviation if there are several: a line for each trace and
+    system. Waiting times are in minutes."""
+    queues = [name.removeprefix("wait_p50_") for name in rows[0] if name.startswith("wait_p50_")]
+    plain = ["gpus", "allocated", "held", "useful"]
+    waits = [f"wait_{percentile}_{queue}" for queue in queues for percentile in ("p50", "p95")]
+    rest = ["evictions", "interruptions", "lost_gpu_hours", "cost", "never_started"]
+    heads = [head for queue in queues for head in (f"{queue} p50, min", f"{queue} p95, min")]
+    lines = [["trace", "system", *plain, *heads, *rest]]
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["trace"], row["system"]), []).append(row)
+    for group, members in groups.items():
+        minutes = [_mean_and_spread([_minutes(row[name]) for row in members]) for name in waits]
+        figures = {name: _mean_and_spread([row[name] for row in members]) for name in (*plain, *rest)}
+        lines.append([*group, *(figures[n] for n in plain), *minutes, *(figures[n] for n in rest)])
+    return aligned(lines)
+
+
+def _minutes(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds / 60
+
+
+def _mean_and_spread(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "-"
+    mean, spread = fmean(known), pstdev(known)
+    digits = 0 if abs(mean) >= 100 or mean == 0 else 1
+    return f"{mean:.{digits}f}" + (f" ±{spread:.{digits}f}" if len(known) > 1 and spread else "")
+
+
 def snapshot_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """A cluster as it is, and as each policy would pack it."""
     today, failed = rows[0], []

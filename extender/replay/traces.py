@@ -2,8 +2,8 @@
 
 nodes: ``sn, cpu_milli, memory_mib, gpu, model``; pods: ``name, cpu_milli, memory_mib, num_gpu, gpu_milli``
 and, where known, ``gpu_spec`` (allowed models, separated by a bar; empty for any), ``creation_time``,
-``deletion_time`` (seconds). The traces have no GPU memory: a share takes the same part of it as of compute.
-Errors name the file and the line.
+``deletion_time`` (seconds), ``qos``. The traces have no GPU memory: a share takes the same part of it as of
+compute. Errors name the file and the line.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Arrival:
     request: Request
     created: float | None = None
     deleted: float | None = None
+    qos: str = ""
 
 
 def read_nodes(path: Path) -> list[NodeSpec]:
@@ -57,11 +58,11 @@ def read_pods(path: Path) -> list[Arrival]:
     known: dict[Request, Request] = {}
 
     def parse(row: Mapping[str, str]) -> Arrival:
-        request = _request(row)
+        request = known.setdefault(asked := _request(row), asked)
         created, deleted = _seconds(row.get("creation_time")), _seconds(row.get("deletion_time"))
         if created is not None and deleted is not None and deleted < created:
             raise ValueError(f"deletion_time {deleted:g} is before creation_time {created:g}")
-        return Arrival(row["name"], known.setdefault(request, request), created, deleted)
+        return Arrival(row["name"], request, created, deleted, row.get("qos") or "")
 
     pods = list(_rows(path, _POD_COLUMNS, parse))
     if not any(pod.request.shares for pod in pods):

@@ -14,11 +14,14 @@ from datetime import UTC, datetime
 
 import numpy as np
 import scipy.optimize  # noqa: F401  # pricing imports it, which must not delay a request
+from pydantic_core import from_json
 
 from extender.cluster.factory import state_of
 from extender.cluster.policy_refresh import PolicyRefresher
 from extender.cluster.state import PossiblyBound
 from extender.cluster.unconfirmed import UnconfirmedBindings
+from extender.evictor.book import Schedulers
+from extender.evictor.loop import Asked
 from extender.explain.decision_log import Decision, Decisions
 from extender.explain.inspector import Inspector
 from extender.explain.pod import explain_evaluation
@@ -62,6 +65,8 @@ class Engine:
         self.source, self._settings, self._metrics = source, settings, metrics
         self._recent_pods: BoundedMap[str, Pod] = BoundedMap(_RECENT_PODS, KEPT_PODS)
         self._unconfirmed = UnconfirmedBindings()
+        self._schedulers = Schedulers(settings.evictor_schedulers)
+        self._refused_nodes: BoundedMap[str, bytes] = BoundedMap(_RECENT_PODS, KEPT_PODS)
         self._decisions = Decisions(settings.decisions_kept, self.state.failures)
         self.state.binds = settings.bind
         self._binder = Binder(self.state, source, settings, self._possibly_bound)
@@ -115,6 +120,14 @@ class Engine:
         known = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
         self.state.eviction_helps_extenders = known >= (1, 38)
 
+    def asked(self) -> Asked:
+        """What the evictor learns from the verbs."""
+        return Asked(
+            self._schedulers,
+            lambda uid: from_json(self._refused_nodes.get(uid) or b"[]"),
+            self._possibly_bound,
+        )
+
     def gauges(self) -> Gauges:
         """The current values of the gauges."""
         state, resources, ages = self.state, _REQUIRED.items(), self.source.staleness()
@@ -129,6 +142,10 @@ class Engine:
             assumed_pods=len(state.assumed_pods),
             assumed_seconds=state.assumed_pods.oldest(time.monotonic()),
             age_seconds={name: ages[kind] for kind, name in resources if kind in ages},
+            disrupted_pods=state.disruptions.pods,
+            gpu_seconds_lost=state.disruptions.gpu_seconds,
+            queues=tuple(state.rights.queues.by_name),
+            spot_gpus=spot_gpus(state.fleet),
             gpus=gpus_by_model(state.fleet),
         )
 
@@ -145,8 +162,12 @@ class Engine:
             result, evaluation = filter_nodes(self.state, args, self._settings)
             if result.names:
                 result = codec.FilterResult(error=_POSSIBLY_TAKEN)
+        self._schedulers.note(args.pod.scheduler_name)
         if not (result.names or result.error):
             self._metrics.nothing_fitted([*result.failed, *result.unresolvable])
+            if self._settings.evictor != "off" and args.pod.has_other_constraints:
+                names = args.names.json()
+                self._refused_nodes.put(args.pod.uid, names, len(names))
         if len(result.names) == 1:
             self._unconfirmed.note(args.pod, result.names[0], time.monotonic())
         outcome = "refused" if result.error else "fits" if result.names else "nothing_fits"
@@ -254,3 +275,11 @@ def gpus_by_model(fleet: Fleet) -> dict[str, Gpus]:
                 so_far.whole + int(whole[:, here].sum()),
             )
     return sums
+
+
+def spot_gpus(fleet: Fleet) -> dict[str, float]:
+    """GPUs of spot nodes: how many there are, and how much of their compute is in use."""
+    rows, arrays = sorted(fleet.spot_rows), fleet.arrays
+    capacity = arrays.compute_capacity[:, rows]
+    used = capacity - np.maximum(arrays.compute[:, rows], 0)
+    return {"installed": float((capacity > 0).sum()), "used": float(used.sum()) / 1000}

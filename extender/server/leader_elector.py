@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from extender.settings import Settings
 from extender.source.interface import Lease, LeaseError, Source
 from extender.source.leader_election import Election, released
 
@@ -34,7 +35,10 @@ _JITTER = 0.2  # of the pause between two attempts, so that candidates do not se
 class LeaderElector:
     """One candidate. It leads while it holds the Lease and has listed everything that others have bound."""
 
-    def __init__(self, source: Source, lease: Lease, lease_seconds: int) -> None:
+    def __init__(
+        self, source: Source, lease: Lease, lease_seconds: int, *, limits_binds: bool = True
+    ) -> None:
+        """``limits_binds``: whether only the leader may bind."""
         self._source, self._lease = source, lease
         # The name of the pod, and a part that changes with each start.
         self._election = Election(f"{socket.gethostname()}_{uuid.uuid4()}", lease_seconds)
@@ -44,13 +48,18 @@ class LeaderElector:
         self._was_leading = False
         self._listed_in_term = 0  # the last term for which the pods were listed
         self._running_writes = 0
-        source.limit_writes(lambda: self._election.write_deadline(time.monotonic()))
+        if limits_binds:
+            source.limit_writes(self.write_deadline)
 
     @property
     def is_leader(self) -> bool:
         """Whether this replica may bind now."""
         election = self._election
         return election.holds_lease(time.monotonic()) and self._listed_in_term == election.term
+
+    def write_deadline(self) -> float:
+        """Seconds that a write may take from now, 0 unless this replica leads. For any thread."""
+        return self._election.write_deadline(time.monotonic())
 
     def waiting_for(self) -> str:
         """Why this replica may not bind; "" if it may."""
@@ -115,7 +124,7 @@ class LeaderElector:
             if self._election.holds_lease(time.monotonic()) and self._listed_in_term != term:
                 await self._source.relist()
                 self._listed_in_term = term
-                _log.info("is the leader and may bind")
+                _log.info("is the leader and may write")
             await asyncio.sleep(_POLL)
 
     def _log_change(self) -> None:
@@ -131,6 +140,17 @@ class LeaderElector:
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+
+def elector_of(
+    lease: str | None, settings: Settings, source: Source, *, limits_binds: bool = True
+) -> LeaderElector | None:
+    """A candidate for the Lease ``namespace/name``, None without one. Raises ``Unavailable``."""
+    if lease is None:
+        return None
+    namespace, _, name = lease.partition("/")
+    seconds = settings.lease_seconds
+    return LeaderElector(source, source.lease(namespace, name, seconds), seconds, limits_binds=limits_binds)
 
 
 def _timestamp() -> str:

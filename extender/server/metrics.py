@@ -21,7 +21,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from extender.queues.disruptions import NO_QUEUE
+from extender.queues.disruptions import NO_QUEUE, REASONS
 
 # Series with creation times would double the number of series.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -60,6 +60,11 @@ class Gauges:
     synced: Mapping[str, bool] = field(default_factory=dict)  # by resource
     age_seconds: Mapping[str, float] = field(default_factory=dict)  # by resource
     gpus: Mapping[str, Gpus] = field(default_factory=dict)  # by model
+    disrupted_pods: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
+    """Since the start, by queue, reason and kind of owner."""
+    gpu_seconds_lost: Mapping[tuple[str, str], float] = field(default_factory=dict)  # by queue and reason
+    queues: tuple[str, ...] = ()
+    spot_gpus: Mapping[str, float] = field(default_factory=dict)  # installed and used
     is_leader: bool | None = None  # None without leader election
 
 
@@ -132,6 +137,9 @@ class _GaugeCollector(Collector):
         yield _gauge("synced", "1 after the first complete list of the resource.", "resource", now.synced)
         text = "Time since the last bytes from the API server."
         yield _gauge("state_age_seconds", text, "resource", now.age_seconds)
+        yield from _disruptions(now)
+        text = "GPUs of spot nodes: all of them, and those in use."
+        yield _gauge("spot_gpus", text, "state", now.spot_gpus)
         for member, text in _GPU_GAUGES.items():
             values = {model: getattr(gpus, member) for model, gpus in now.gpus.items()}
             yield _gauge(f"gpus_{member}", text, "model", values)
@@ -142,6 +150,20 @@ _GPU_GAUGES = {
     "free": "Free compute of all GPUs, in GPUs.",
     "whole": "GPUs that are entirely free.",
 }
+
+
+def _disruptions(now: Gauges) -> Iterable[Metric]:
+    text = "Bound pods that were preempted or interrupted."
+    pods = CounterMetricFamily("stowage_preempted_pods", text, labels=["queue", "reason", "owner"])
+    for labels, count in now.disrupted_pods.items():
+        pods.add_metric(labels, count)
+    yield pods
+    text = "Estimated work that such pods lost since their start or last checkpoint, in GPU-hours."
+    lost = CounterMetricFamily("stowage_preempted_gpu_hours_lost", text, labels=["queue", "reason"])
+    # All from the start: rate() does not see the first value of a series that begins with it.
+    for queue, reason in itertools.product((*now.queues, NO_QUEUE), REASONS):
+        lost.add_metric([queue, reason], now.gpu_seconds_lost.get((queue, reason), 0.0) / 3600)
+    yield lost
 
 
 def _single(name: str, text: str, value: float) -> Metric:

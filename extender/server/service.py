@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING
 
 from extender.k8s.objects import Event
 from extender.protocol.messages import VERBS, BadMessage, Verb, bind_error, filter_error
-from extender.server.leader_elector import LeaderElector
+from extender.server.evictor_tasks import EvictorTasks
+from extender.server.leader_elector import elector_of
 from extender.server.metrics import Gauges, Metrics
 from extender.settings import Settings
 from extender.source.interface import Source
@@ -62,13 +63,14 @@ class Service:
     ) -> None:
         """``prepare`` is called in a thread before kernels are loaded.
 
-        Raises ``Unavailable`` if the setting ``leader_election`` is given and the source has no Leases.
+        Raises ``Unavailable`` if the settings need a Lease, or the evictor, and the source has none.
         """
         self.settings, self.source, self.version = settings, source, version
         self._prepare = prepare
         self.engine: Engine | None = None
         self.draining = False
-        self._elector = _elector(settings, source)
+        self._elector = elector_of(settings.leader_election, settings, source)
+        self._evictor = EvictorTasks(settings, source, self._elector)
         if settings.mig_manager is not None:
             namespace, _, name = settings.mig_manager.partition("/")
             source.follow_mig_layouts(namespace, name)
@@ -86,6 +88,7 @@ class Service:
                 tasks.create_task(self._update_version(engine))
                 if self._elector is not None:
                     tasks.create_task(self._elector.run(lambda: not self.missing()))
+                tasks.create_task(self._evictor.run(engine, self.metrics.registry))
         finally:
             self.source.stop()
 
@@ -121,6 +124,7 @@ class Service:
         self.draining = True
         if self._elector is not None:
             await self._elector.resign()
+        await self._evictor.leave()
 
     def waiting_for(self) -> str:
         """Why ``/readyz`` is not 200; "" if it is."""
@@ -170,14 +174,6 @@ class Service:
     def _gauges(self) -> Gauges:
         gauges = self.engine.gauges() if self.engine else Gauges()
         return replace(gauges, is_leader=self._elector.is_leader) if self._elector else gauges
-
-
-def _elector(settings: Settings, source: Source) -> LeaderElector | None:
-    if settings.leader_election is None:
-        return None
-    namespace, name = settings.leader_election.split("/")
-    seconds = settings.lease_seconds
-    return LeaderElector(source, source.lease(namespace, name, seconds), seconds)
 
 
 def _refusal(verb: Verb, text: str, status: int) -> Reply:

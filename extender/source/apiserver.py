@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from extender.k8s.objects import Kind, Pod
+from extender.source.evictor_api import KubeEvictorApi
 from extender.source.freshness import Freshness
 from extender.source.interface import Apply, Interruption, Lease
 from extender.source.lease import KubeLease
@@ -110,6 +111,10 @@ class KubeSource:
     def limit_writes(self, write_deadline: Callable[[], float]) -> None:
         """See ``Source.limit_writes``."""
         self._pods.write_deadline = write_deadline
+
+    def evictor_api(self) -> KubeEvictorApi:
+        """See ``Source.evictor_api``."""
+        return KubeEvictorApi(self._rest)
 
     def staleness(self) -> Mapping[Kind, float]:
         """Seconds since the last bytes of each kind; up to ``WATCH_SECONDS`` if nothing changes."""

@@ -42,6 +42,72 @@ class LeaseError(SourceError):
     """The Lease was not read, or may not have been written."""
 
 
+class WriteError(SourceError):
+    """The API server refused a write of the evictor, or it was not sent. The text may be logged and shown.
+
+    ``status``: that of HTTP, 0 if it was not sent.
+    """
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class WriteUnanswered(WriteError):
+    """The API server did not answer, or with an internal error: the write may have happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodEvent:
+    """An Event about a pod. ``related`` is the other pod of the story, ``note`` its text."""
+
+    pod: Pod
+    reason: str
+    action: str
+    note: str
+    related: Pod | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """An Event that others wrote about a pod, and when it was first written (Unix seconds)."""
+
+    reason: str
+    note: str
+    since: float
+
+
+class EvictorApi(Protocol):
+    """The writes of the evictor, and what it reads before. All raise ``WriteError``."""
+
+    def limit_writes(self, write_deadline: Callable[[], float]) -> None:
+        """Call ``write_deadline`` before each write, from any thread: its time limit in seconds, or 0."""
+
+    async def nominate(self, pod: Pod, node: str) -> None:
+        """Set ``status.nominatedNodeName`` of the pod of this UID."""
+
+    async def clear_nomination(self, pod: Pod, node: str) -> None:
+        """Remove ``status.nominatedNodeName`` of the pod of this UID if it names this node."""
+
+    async def evict(self, pod: Pod, grace: int | None, *, dry_run: bool) -> None:
+        """Evict the pod of this UID through the eviction API, which honours PodDisruptionBudgets.
+
+        ``grace``: seconds until it is killed, None for the pod's own. Status 429: a budget forbids it now.
+        """
+
+    async def write_event(self, event: PodEvent) -> None:
+        """Create an Event in the pod's namespace."""
+
+    async def events_about(self, pod: Pod) -> Sequence[Announcement]:
+        """The Events about the pod of this UID, at most ``EVENTS_READ``."""
+
+    async def read_config_map(self, namespace: str, name: str) -> Mapping[str, str]:
+        """The data of a ConfigMap. Remembers its version for ``write_config_map``."""
+
+    async def write_config_map(self, namespace: str, name: str, data: Mapping[str, str]) -> None:
+        """Replace the data of a ConfigMap, provided that nobody changed it since it was read or written."""
+
+
 class Lease(Protocol):
     """One Lease of the API server. Both calls block, for at most a third of its duration."""
 
@@ -105,6 +171,9 @@ class Source(Protocol):
 
     def limit_writes(self, write_deadline: Callable[[], float]) -> None:
         """Call ``write_deadline`` before each bind, from any thread: its time limit in seconds, or 0."""
+
+    def evictor_api(self) -> EvictorApi:
+        """The writes of the evictor. Raises ``Unavailable`` if the source cannot be written to."""
 
     def staleness(self) -> Mapping[Kind, float]:
         """Seconds since the last bytes of each kind, infinite before the first; empty for a snapshot.

@@ -40,7 +40,7 @@ class PodsApi:
         if (within := min(until - time.monotonic(), deadline)) <= 0:
             raise BindError("the API server is too slow, the binding was not sent")
         try:
-            self._rest.post(f"{_path(pod)}/binding", body, within)
+            self._rest.post(f"{pod_path(pod)}/binding", body, within)
         except Refused as refused:
             raise _bind_error(refused.status)(refused.message) from None
         except NO_ANSWER as error:
@@ -49,7 +49,7 @@ class PodsApi:
     def look_up(self, pod: Pod) -> Pod | None:
         """The pod of this name, None if there is none. Raises ``Unreachable``."""
         try:
-            return PodManifest.model_validate_json(self._rest.get(_path(pod))).record()
+            return PodManifest.model_validate_json(self._rest.get(pod_path(pod))).record()
         except Refused as refused:
             if refused.status == HTTPStatus.NOT_FOUND:
                 return None
@@ -68,7 +68,8 @@ class PodsApi:
         return [event.obj for event in events if isinstance(event, Upserted) and isinstance(event.obj, Pod)]
 
 
-def _path(pod: Pod) -> str:
+def pod_path(pod: Pod) -> str:
+    """The path of a pod in the API."""
     return f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}"
 
 

@@ -147,7 +147,8 @@ class Reflector:
             answer = self._send(self._protocol.next_request())
         except Refused as refused:
             if self._watched.is_absent(refused.status) and self.connection.received_at == -math.inf:
-                self._deliver([Listed(self.kind, frozenset())], apply)  # only if nothing was listed before
+                # only if nothing was listed before
+                self._deliver([Listed(self.kind, frozenset(), absent=True)], apply)
             raise
         with closing(answer) as page:
             self.connection.answered = True

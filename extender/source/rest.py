@@ -66,20 +66,37 @@ class RestClient:
         read = self.timeouts.silence if request.watch else self.timeouts.page
         return self._call("GET", request.path, read, query=request.query)
 
-    def get(self, path: str, within: float | None = None, query: Mapping[str, str] | None = None) -> bytes:
-        """The body of a GET. ``within``: seconds for connecting and reading together."""
+    def get(
+        self,
+        path: str,
+        within: float | None = None,
+        query: Mapping[str, str] | None = None,
+        at_most: int | None = None,
+    ) -> bytes:
+        """The body of a GET, or its first ``at_most`` bytes. ``within``: seconds for connecting and reading
+        together."""
         read = within / 2 if within else self.timeouts.page
         with closing(self._call("GET", path, read, query=query)) as response:
-            return response.read()
+            return response.read(at_most)
 
     def post(self, path: str, body: object, within: float) -> None:
         """POST without the answer's body."""
         with closing(self._call("POST", path, within / 2, body=body)) as response:
             response.read()  # to the end, so that the next request can use this connection
 
-    def exchange(self, method: str, path: str, within: float, body: object = None) -> object:
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        within: float,
+        body: object = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> object:
         """Send JSON and return the JSON of the answer. Raises ``ValueError``, too."""
-        with closing(self._call(method, path, within / 2, body=body)) as response:
+        call = self._call(method, path, within / 2, query=query, body=body, content_type=content_type)
+        with closing(call) as response:
             return json.loads(response.read())
 
     def _call(
@@ -90,6 +107,7 @@ class RestClient:
         *,
         query: Mapping[str, str] | None = None,
         body: object = None,
+        content_type: str = "application/json",
     ) -> HTTPResponse:
         timeout = (min(self.timeouts.connect, read_timeout), read_timeout)
         try:
@@ -97,7 +115,7 @@ class RestClient:
                 method,
                 path,
                 query_params=list((query or {}).items()),
-                header_params={"Accept": "application/json"},
+                header_params={"Accept": "application/json", "Content-Type": content_type},
                 body=body,
                 auth_settings=["BearerToken"],
             )

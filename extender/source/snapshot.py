@@ -17,10 +17,9 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from extender.k8s.objects import Event, Kind, KoordinatorDevice, Listed, MigLayouts, Node, Pod, Upserted
-from extender.k8s.pod_groups import PodGroup
-from extender.k8s.resource_api.objects import DeviceClass, Record, ResourceClaim, ResourceSlice
-from extender.source.interface import Apply, BindConflict, BindError, Lease, Unavailable
+from extender.k8s.device_objects import MigLayouts
+from extender.k8s.objects import Event, Kind, KubernetesObject, Listed, Node, Pod, Upserted
+from extender.source.interface import Apply, BindConflict, BindError, EvictorApi, Lease, Unavailable
 from extender.source.watched_kinds import MANIFESTS, WATCHED_KINDS
 from extender.untrusted.limits import QUOTED, YAML_NODES, shorten
 from extender.untrusted.validation import validation_problem
@@ -44,16 +43,13 @@ class Problem:
         return f"{self.file}: item {self.index}: {self.reason}"
 
 
-_Other: TypeAlias = Record | KoordinatorDevice | MigLayouts | PodGroup
-
-
 @dataclass(slots=True)
 class Snapshot:
     """Nodes and pods by key, all other objects by kind and key, and the items that could not be read."""
 
     nodes: dict[str, Node] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
-    devices: dict[tuple[str, str], _Other] = field(default_factory=dict)
+    others: dict[tuple[str, str], KubernetesObject] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
     def add(self, text: str, file: str, nodes: int | None = None) -> None:
@@ -73,12 +69,10 @@ class Snapshot:
                     pass  # a ConfigMap with other data
                 case _Broken(reason):
                     self.problems.append(Problem(file, index, reason))
-                case None:
-                    pass
-                case _:
-                    is_known = (item.kind, item.key) in self.devices
+                case _ if item is not None:
+                    is_known = (item.kind, item.key) in self.others
                     self._report_duplicate(is_known, file, index, item.key or item.name)
-                    self.devices[item.kind, item.key] = item
+                    self.others[item.kind, item.key] = item
 
     def _report_duplicate(self, is_known: bool, file: str, index: int, name: str) -> None:
         if is_known:
@@ -132,10 +126,10 @@ class SnapshotSource:
         self._apply = apply
         nodes, pods = self._snapshot.nodes, self._snapshot.pods
         events: list[Event] = [*map(Upserted, nodes.values()), Listed("Node", frozenset(nodes))]
-        events += map(Upserted, self._snapshot.devices.values())
+        events += map(Upserted, self._snapshot.others.values())
         apply([*events, *map(Upserted, pods.values()), Listed("Pod", frozenset(pods))])
         optional = [kind for kind, watched in WATCHED_KINDS.items() if watched.optional and watched.awaited]
-        keys = self._snapshot.devices.keys()
+        keys = self._snapshot.others.keys()
         apply([Listed(kind, frozenset(key for of, key in keys if of == kind)) for kind in optional])
 
     def follow_mig_layouts(self, namespace: str, name: str) -> None:
@@ -185,6 +179,10 @@ class SnapshotSource:
     def limit_writes(self, write_deadline: Callable[[], float]) -> None:
         """Does nothing: there is no Lease."""
 
+    def evictor_api(self) -> EvictorApi:
+        """Raises ``Unavailable``."""
+        raise Unavailable("evictor, shield_configmap: a snapshot cannot be written to")
+
     def staleness(self) -> Mapping[Kind, float]:
         """Empty: it cannot get stale."""
         return {}
@@ -203,10 +201,9 @@ class _Broken:
     reason: str
 
 
-_Item: TypeAlias = Node | Pod | _Other | _Broken | None
+_Parsed: TypeAlias = KubernetesObject | _Broken
+_Item: TypeAlias = _Parsed | None
 """None: an object of a kind that is ignored."""
-_OTHERS = (ResourceSlice, ResourceClaim, DeviceClass, KoordinatorDevice, MigLayouts, PodGroup)
-_PARSED = (Node, Pod, *_OTHERS, _Broken)
 
 
 def _items(text: str, file: str, nodes: int | None) -> Iterator[_Item]:
@@ -215,7 +212,7 @@ def _items(text: str, file: str, nodes: int | None) -> Iterator[_Item]:
         items = (document.get("items") or []) if kind in _LISTS else document
         if isinstance(items, list):
             yield from (_item(item, _LISTS.get(kind, "")) for item in items)
-        elif isinstance(items, _PARSED) or _kind(items):
+        elif isinstance(items, _Parsed) or _kind(items):
             yield _item(items)
         else:
             raise Unavailable(f"{file}: holds no Kubernetes objects")
@@ -241,7 +238,7 @@ def _parse_early(obj: dict[str, Any]) -> object:
 
 
 def _item(item: object, kind: str = "") -> _Item:
-    if isinstance(item, _PARSED):
+    if isinstance(item, _Parsed):
         return item
     if not isinstance(item, dict):
         return _Broken("is not an object")

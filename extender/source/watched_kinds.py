@@ -19,6 +19,7 @@ from extender.k8s.device_manifests import (
     ResourceClaimManifest,
     ResourceSliceManifest,
 )
+from extender.k8s.eviction_manifests import PodDisruptionBudgetManifest, PriorityClassManifest
 from extender.k8s.mig_config import PER_NODE_SELECTOR
 from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Kind
@@ -41,6 +42,8 @@ Manifest: TypeAlias = (
     | KoordinatorDeviceManifest
     | MigLayoutsManifest
     | PodGroupManifest
+    | PriorityClassManifest
+    | PodDisruptionBudgetManifest
 )
 
 
@@ -95,6 +98,18 @@ _ROWS = (
     ),
     _pod_groups("VolcanoPodGroup", "/apis/scheduling.volcano.sh/v1beta1/podgroups", VolcanoPodGroupManifest),
     _pod_groups("KaiPodGroup", "/apis/scheduling.run.ai/v2alpha2/podgroups", KaiPodGroupManifest),
+    WatchedKind(
+        "PriorityClass",
+        "/apis/scheduling.k8s.io/v1/priorityclasses",
+        PriorityClassManifest,
+        optional=True,
+    ),
+    WatchedKind(
+        "PodDisruptionBudget",
+        "/apis/policy/v1/poddisruptionbudgets",
+        PodDisruptionBudgetManifest,
+        optional=True,
+    ),
 )
 WATCHED_KINDS: Mapping[Kind, WatchedKind] = {row.kind: row for row in _ROWS}
 """What is watched under any settings."""

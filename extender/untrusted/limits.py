@@ -60,6 +60,30 @@ NODE_LABELS = 512
 
 GANG_MEMBERS = 2048
 """Members of a gang, waiting ones included. If there are more, each of them counts as a pod of its own."""
+# PodDisruptionBudgets. The API server has no limits for selectors.
+BUDGET_SELECTOR = 64
+"""Requirements and values in the selector of a PodDisruptionBudget. Most have one or two."""
+DISRUPTED_PODS = 2000
+"""Pods in ``disruptedPods``. With more, the API server evicts none (``MaxDisruptedPodSize`` in
+k8s.io/kubernetes, pkg/registry/core/pod/storage)."""
+BUDGETS_PER_POD = 16
+"""PodDisruptionBudgets that may select a pod, by one of its labels or by expressions only. The API server
+evicts no pod with more than one."""
+
+GANG_READ, GANG_PLACED, GANG_VICTIMS, GANG_HELD = 256, 64, 256, 32
+"""Of a waiting gang: members that are read, members that are placed in memory one by one to see whether all
+fit, and pods that it may evict to that end: those beyond the limits count as fitting. Last, the places that
+are held for members of all gangs together."""
+
+# The evictor.
+EVENTS_READ = 32
+"""Events about one pod that are read."""
+EVENTS_SIZE = 1 << 20
+"""Bytes of these Events. One has about 1 KiB."""
+SHIELD_SIZE = 900 << 10
+"""Characters of the shield in its ConfigMap. The API server allows 1 MiB."""
+SCHEDULERS = 64
+"""Names of schedulers that the evictor remembers from filter requests."""
 
 # Dynamic Resource Allocation. The API server enforces the first group (k8s.io/api ``resource/v1/types.go``,
 # v0.36.3; the larger number if versions differ). A file or a newer API server may contain more.

@@ -16,6 +16,7 @@ from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.verbs.assignment import refuse_unassignable
 from extender.verbs.scores import Keys, rank_keys
+from extender.verbs.spot import refuse_spot, spot_costs
 from packing.fleet.arrays import Floats
 from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
@@ -80,7 +81,7 @@ def evaluate(
             state, pod, request, resources, rows[there], possibly_bound
         )
     forecasts = _forecast(state, pod, names, dra, simulator or state.simulator)
-    cost, keys = _rank(state, cost, forecasts, rows)
+    cost, keys = _rank(state, pod, request, rows, cost, forecasts)
     return Evaluation(pod, request, rows, codes, cost, keys, forecasts, possibly_bound)
 
 
@@ -104,7 +105,8 @@ def reason_on(
 def codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> npt.NDArray[np.int8]:
     """Reason codes for these rows of the pod's fleet view: (len(rows),). Devices of DRA do not count."""
     codes = np.append(reasons_for(fleet, request), np.int8(Reason.UNKNOWN_NODE))[rows]  # row -1 is the last
-    return refuse_unassignable(state, fleet, pod, request, rows, codes)
+    codes = refuse_unassignable(state, fleet, pod, request, rows, codes)
+    return refuse_spot(state, fleet, pod, rows, codes) if fleet.spot_rows else codes
 
 
 def _evaluate_counted(
@@ -168,11 +170,15 @@ def _forecast(
     return (Forecast(problem="the forecast failed, see the log of Stowage"),) * len(names)
 
 
-def _rank(state: State, cost: Floats, forecasts: tuple[Forecast, ...], rows: Rows) -> tuple[Floats, Keys]:
-    """The costs with those of the forecasts, and the keys to sort by; where that fails, all are equal."""
+def _rank(
+    state: State, pod: Pod, request: Request, rows: Rows, cost: Floats, forecasts: tuple[Forecast, ...]
+) -> tuple[Floats, Keys]:
+    """The costs with those of forecasts and of spot nodes, and the keys to sort by; where that fails, all
+    nodes are equal."""
     order = state.fleet.arrays.order[rows]
     with state.failures.caught("rank"):
         cost = cost + _forecast_costs(forecasts) if forecasts else cost
+        cost = cost + spot_costs(state, pod, request, rows) if state.fleet.spot_rows else cost
         return cost, rank_keys(cost, order)
     return np.zeros(rows.size, np.float32), order.astype(np.int64)
 

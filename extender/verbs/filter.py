@@ -17,6 +17,7 @@ from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
 from extender.untrusted.limits import shorten
 from extender.verbs.evaluate import Evaluation, evaluate
+from extender.verbs.gang_fit import with_gang_check
 from extender.verbs.scores import best
 from packing.model.reasons import Reason
 
@@ -31,7 +32,7 @@ def filter_nodes(
         return FilterResult(error=shorten(str(error))), None
     if not request.wants_gpu:
         return FilterResult(names=args.names), None
-    evaluation = evaluate(state, args.pod, request, args.names, possibly_bound)
+    evaluation = with_gang_check(state, evaluate(state, args.pod, request, args.names, possibly_bound))
     fits = evaluation.codes == Reason.FITS
     # Forecasts may be wrong about devices: a pod with claims gets all nodes that fit.
     if settings.shortlist and fits.any() and not evaluation.forecasts:

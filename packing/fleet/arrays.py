@@ -65,6 +65,8 @@ class NodeArrays:
         # (N,) 1 where GPU is handed out twice; why the node takes nothing.
         self.overcommitted = np.zeros(nodes, np.uint8)
         self.blocked = np.full(nodes, Reason.UNKNOWN_NODE, np.int8)
+        # (N,) 1 for spot nodes.
+        self.spot = np.zeros(nodes, np.uint8)
         # (GPU_COUNTS, N) Pods by their number of whole GPUs; row 0: parts of GPUs, last row: so many or more.
         self.pods_by_gpu_count = np.zeros((GPU_COUNTS, nodes), np.int32)
         # (N,) A fixed order of nodes for ties, and a count of the node's changes.
@@ -107,6 +109,7 @@ class NodeArrays:
     def write_empty(self, row: int, spec: NodeSpec, pools: list[int]) -> None:
         """Write a node without any pod; ``pools`` are the indices of its pools' resources."""
         self.blocked[row], self.cuda[row] = spec.blocked, min(spec.cuda, LARGEST)
+        self.spot[row] = spec.spot
         self.max_island[row] = max(map(len, spec.peers), default=0)
         self.total_cpu[row], self.total_memory[row] = min(spec.cpu_milli, MOST), min(spec.memory_bytes, MOST)
         self.cpu_capacity[row] = min(spec.cpu_milli, LARGEST)

@@ -14,6 +14,7 @@ from packing.model.reasons import Reason
 from packing.model.request import ANY, WHOLE, Request, Shares, whole_gpus
 
 Reasons = npt.NDArray[np.int8]
+_MOST_COPIES = 1 << 20
 _MOST_COUNT = 32767
 """No node has more GPUs than this; the kernels take 16 bits."""
 
@@ -59,6 +60,32 @@ def _emptied(arrays: NodeArrays) -> NodeArrays:
     empty.compute, empty.memory = arrays.compute_capacity, arrays.memory_capacity
     empty.overcommitted = np.zeros_like(arrays.overcommitted)
     return empty
+
+
+def fits_when_idle(fleet: Fleet, request: Request) -> npt.NDArray[np.bool_]:
+    """(N,) where the request fits, or would if the device plugin were not busy."""
+    reasons = reasons_for(fleet, request)
+    fits: npt.NDArray[np.bool_] = (reasons == Reason.FITS) | (reasons == Reason.PLUGIN_BUSY)
+    return fits
+
+
+def copies_that_fit(fleet: Fleet, request: Request) -> npt.NDArray[np.int64] | None:
+    """How many such requests fit on each node together, once its device plugin is idle: (N,). None where
+    counts do not tell: shares and NVLink islands are placed GPU by GPU, as are GPUs that nodes divide."""
+    arrays, fits = fleet.arrays, fits_when_idle(fleet, request)
+    if request.shares or request.island:
+        return None
+    copies = np.where(fits, np.int64(_MOST_COPIES), np.int64(0))
+    for name, count in request.devices:
+        if (resource := fleet.names.resources.get(name)) is None:
+            continue  # then nothing fits
+        if (fits & (arrays.divisible_pool[resource] > 0)).any():
+            return None
+        copies = np.minimum(copies, np.maximum(arrays.free_devices[resource], 0) // count)
+    for free, asked in ((arrays.free_cpu, request.cpu_milli), (arrays.free_memory, request.memory_bytes)):
+        if asked:
+            copies = np.minimum(copies, np.maximum(free, 0) // asked)
+    return copies
 
 
 def gpu_sizes(fleet: Fleet, request: Request) -> Floats:

@@ -53,6 +53,7 @@ class Fleet:
         """What ``feasibility.reasons_for`` answered last: prioritize asks what filter has just asked."""
         self.usage: dict[int, NodeUsage] = {}
         """What is taken of the node of each row."""
+        self.spot_rows: set[int] = set()
         self._vacant: list[int] = []
         self._assumed: defaultdict[int, list[Allocation]] = defaultdict(list)  # by row, of ``holding``
 
@@ -183,6 +184,7 @@ class Fleet:
             if self.gpu_of_uuid.get(gpu.uuid) == (g, row):
                 del self.gpu_of_uuid[gpu.uuid]
         self.arrays.write_empty(row, spec, pools)
+        (self.spot_rows.add if spec.spot else self.spot_rows.discard)(row)
         self.replaced += 1
         self.touch(row)
 

@@ -63,6 +63,7 @@ class NodeSpec:
     the CUDA version that the driver supports (12.4 is 12004, 0 is unknown). ``sharing_resource`` is the
     extended resource that counts the shares of its divisible GPUs, and ``mode`` how shares are isolated, ""
     if there is only one way. ``islands`` are groups of NVLink peers (GPU indices), a GPU in one at most.
+    ``spot``: its provider may take it back at any time.
     """
 
     name: str
@@ -77,6 +78,7 @@ class NodeSpec:
     cuda: int = 0
     sharing_resource: str = ""
     mode: str = ""
+    spot: bool = False
 
     @property
     def memory_mib(self) -> int:

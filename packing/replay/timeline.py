@@ -1,62 +1,21 @@
-"""Replay of a trace with its times: pods wait in a queue until they fit, run, and leave again.
-
-First in, first out with skipping: whenever pods end, the waiting pods are tried in order of arrival, and one
-that does not fit does not hold up those behind it.
-"""
+"""Figures of a replay with times: utilisation, waiting times, what evictions and nodes cost."""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from packing.fleet.arrays import Doubles
-from packing.fleet.node_usage import Allocation
 from packing.model.request import Request
 from packing.replay.placer import Placer
+from packing.replay.queued_timeline import Ended, QueuedTimeline, Run, TimedPod
 from packing.replay.trace import gpus_of
 
-
-class _Queue:
-    """Pods by index: those that run, those that wait, and when each one started (NaN: not yet)."""
-
-    def __init__(self, placer: Placer, requests: Sequence[Request], durations: Doubles) -> None:
-        self._placer, self._requests, self._durations = placer, requests, durations
-        self._running: list[tuple[float, int, Allocation]] = []
-        self._waiting: list[int] = []
-        self.started = np.full(len(requests), np.nan)
-
-    def arrive(self, pod: int, now: float) -> None:
-        self._placer.arrive(self._requests[pod])
-        if not self._start(pod, now):
-            self._waiting.append(pod)
-
-    def finish_until(self, now: float) -> None:
-        """End the pods whose time is over; after each moment at which pods end, try those that wait."""
-        while self._running and self._running[0][0] <= now:
-            end, _, allocation = heapq.heappop(self._running)
-            self._placer.fleet.give_back(allocation)
-            if not (self._running and self._running[0][0] == end):
-                self._try_waiting(end)
-
-    def _try_waiting(self, now: float) -> None:
-        refused: set[Request] = set()
-        still_waiting = []
-        for pod in self._waiting:
-            request = self._requests[pod]
-            if request in refused or not self._start(pod, now):
-                refused.add(request)
-                still_waiting.append(pod)
-        self._waiting = still_waiting
-
-    def _start(self, pod: int, now: float) -> bool:
-        allocation = self._placer.place(self._requests[pod])
-        if allocation is None:
-            return False
-        self.started[pod] = now
-        heapq.heappush(self._running, (now + self._durations[pod], pod, allocation))
-        return True
+Figures = dict[str, float | None]
+_HOUR = 3600.0
 
 
 def replay_times(
@@ -65,39 +24,126 @@ def replay_times(
     """Mean GPU utilisation in per cent from the first to the last arrival, waiting times in seconds (p50 and
     p95 per class of request), and the number of pods that never started. A pod runs for as long as it
     existed in the trace; all times in seconds."""
-    durations = deleted - created
-    queue = _Queue(placer, requests, durations)
-    order = np.argsort(created, kind="stable")
-    for pod in order.tolist():
-        queue.finish_until(float(created[pod]))
-        queue.arrive(pod, float(created[pod]))
-    queue.finish_until(float("inf"))
-    first, last = float(created[order[0]]), float(created[order[-1]])
+    durations = (deleted - created).tolist()
+    pods = [TimedPod(*pod) for pod in zip(requests, created.tolist(), durations, strict=True)]
+    runs = QueuedTimeline(placer, pods).replay()
     gpus = np.array([gpus_of(request) for request in requests])
-    served = np.minimum(queue.started + durations, last) - queue.started
-    gpu_seconds = np.nansum(np.maximum(served, 0.0) * gpus)
     capacity = float((placer.fleet.arrays.compute_capacity > 0).sum())
-    utilisation = 100 * gpu_seconds / capacity / max(last - first, 1.0)
+    window = float(created.min()), float(created.max())
+    waited = waiting_times(runs, len(pods))
     return {
-        "utilisation": round(float(utilisation), 3),
-        **_waits(gpus, queue.started - created),
-        "never_started": float(np.isnan(queue.started).sum()),
+        "utilisation": round(100 * mean_gpus(runs, gpus, window) / capacity, 3),
+        **_waits_by_size(gpus, waited),
+        "never_started": float(np.isnan(waited).sum()),
     }
 
 
-def _waits(gpus: Doubles, waited: Doubles) -> dict[str, float | None]:
+@dataclass(frozen=True, slots=True)
+class NodePrices:
+    """Per row (N,): its GPUs, and what one GPU-hour of it costs (an on-demand one: 1)."""
+
+    gpus: Doubles
+    per_gpu_hour: Doubles
+
+
+def queue_figures(
+    runs: Sequence[Run],
+    queues: Sequence[str],
+    gpus: Doubles,
+    held_gpus: Doubles,
+    window: tuple[float, float],
+    prices: NodePrices,
+) -> Figures:
+    """The figures of a replay with queues. For each pod its queue, and the GPUs (P,) that it asks for and
+    that it keeps from others (``held_gpus``); ``window`` in seconds.
+
+    ``allocated``, ``held`` and ``useful``: means over the window, in per cent of the GPUs; ``useful`` is what
+    is allocated without the work that is lost later. ``wait_p50_*``, ``wait_p95_*``
+    and ``wait_mean_*``: seconds in the queue per pod and queue, over all its runs. ``lost_gpu_hours``: work
+    that evictions and interruptions made the pods do again. ``cost``: GPU-hours of the nodes that host a pod,
+    at their prices, from the start of the window until the last pod ends. A run without an end counts up to
+    the end of the window.
+    """
+    waited, capacity = waiting_times(runs, len(gpus)), float(prices.gpus.sum())
+    lost = sum(run.lost * gpus[run.pod] for run in runs) / _HOUR
+    kept = [replace(run, ended=run.ended - run.lost) for run in runs]
+    figures: Figures = {
+        "allocated": round(100 * mean_gpus(runs, gpus, window) / capacity, 2),
+        "held": round(100 * mean_gpus(runs, held_gpus, window) / capacity, 2),
+        "useful": round(100 * mean_gpus(kept, gpus, window) / capacity, 2),
+    }
+    of_pod = np.array(queues)
+    for queue in dict.fromkeys(sorted(queues)):
+        figures |= _waits(queue, waited[of_pod == queue])
+    return figures | {
+        "evictions": float(sum(run.how is Ended.EVICTED for run in runs)),
+        "interruptions": float(sum(run.how is Ended.INTERRUPTED for run in runs)),
+        "lost_gpu_hours": round(float(lost), 1),
+        "cost": round(_cost(runs, prices, window), 1),
+        "never_started": float(np.isnan(waited).sum()),
+    }
+
+
+def waiting_times(runs: Sequence[Run], pods: int) -> Doubles:
+    """Seconds that each pod waited before its runs, all together (P,); NaN for a pod without a run."""
+    waited = np.full(pods, np.nan)
+    for run in runs:
+        before = 0.0 if np.isnan(waited[run.pod]) else waited[run.pod]
+        waited[run.pod] = before + run.started - run.queued
+    return waited
+
+
+def mean_gpus(runs: Sequence[Run], gpus: Doubles, window: tuple[float, float]) -> float:
+    """GPUs of the pods (P,) that run, mean over the window."""
+    first, last = window
+    seconds = (max(0.0, min(run.ended, last) - max(run.started, first)) * gpus[run.pod] for run in runs)
+    return float(sum(seconds)) / max(last - first, 1.0)
+
+
+def _cost(runs: Sequence[Run], prices: NodePrices, window: tuple[float, float]) -> float:
+    """GPU-hours of nodes with at least one pod, times their prices."""
+    first, last = window
+    by_row: dict[int, list[tuple[float, float]]] = {}
+    for run in runs:
+        end = run.ended if np.isfinite(run.ended) else max(last, run.started)
+        by_row.setdefault(run.row, []).append((max(first, run.started), max(first, end)))
+    return sum(
+        _covered(spans) / _HOUR * float(prices.gpus[row] * prices.per_gpu_hour[row])
+        for row, spans in by_row.items()
+    )
+
+
+def _covered(spans: Sequence[tuple[float, float]]) -> float:
+    """Seconds in at least one of the spans."""
+    total, until = 0.0, -np.inf
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total
+
+
+def _waits_by_size(gpus: Doubles, waited: Doubles) -> Figures:
     """Percentiles of the waiting times by what pods ask for; None for a class without pods that started."""
-    classes = {
+    classes: dict[str, npt.NDArray[np.bool_]] = {
         "cpu": gpus == 0,
         "share": (gpus > 0) & (gpus < 1),
         "1_gpu": gpus == 1,
         "2_to_7_gpus": (gpus > 1) & (gpus < 8),
         "8_gpus": gpus >= 8,
     }
-    figures: dict[str, float | None] = {}
+    figures: Figures = {}
     for name, members in classes.items():
-        known = waited[members & ~np.isnan(waited)]
-        for percentile in (50, 95):
-            wait = round(float(np.percentile(known, percentile)), 1) if known.size else None
-            figures[f"wait_p{percentile}_{name}"] = wait
+        figures |= {key: wait for key, wait in _waits(name, waited[members]).items() if "mean" not in key}
     return figures
+
+
+def _waits(name: str, waited: Doubles) -> Figures:
+    known = waited[~np.isnan(waited)]
+    if not known.size:
+        return {f"wait_{figure}_{name}": None for figure in ("p50", "p95", "mean")}
+    p50, p95 = np.percentile(known, [50, 95]).tolist()
+    return {
+        f"wait_p50_{name}": round(p50, 1),
+        f"wait_p95_{name}": round(p95, 1),
+        f"wait_mean_{name}": round(float(known.mean()), 1),
+    }

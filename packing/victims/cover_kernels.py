@@ -6,121 +6,150 @@ cost plus a fractional covering of one row is not below the best set so far. An 
 that is at least as good was left out.
 """
 
+import numpy as np
+
 from packing.jit import inlined
 from packing.victims.cost_kernels import add, assign, compare, compare_ratios
+from packing.victims.records import (
+    ACTIVE_ROW,
+    AVAILABLE,
+    BEST,
+    COLUMN_ORDER,
+    COST_AT,
+    DOMINATED,
+    FOUND,
+    GANG_TAKEN,
+    HAVE,
+    ITEM,
+    MATRIX,
+    NEED,
+    REST,
+    ROWS,
+    SLOT,
+    STATE,
+    STEPS,
+    UNIT_ACTIVE,
+    UNIT_AMOUNT,
+    UNIT_COST,
+    UNIT_GANG,
+    UNIT_ROW,
+    UNIT_START,
+    UNITS,
+    VECTORS,
+    VICTIMS,
+    WANTED,
+    WEIGHT,
+)
 from packing.victims.unit_kernels import may_choose, note_choice
 
+CHOSEN, LEFT_OUT = 1, 2
+
 
 @inlined
-def cover(held, leaving, work, active):
-    """Search the cheapest units for ``need`` of the first ``active`` rows in ``active_rows``, and keep them
-    if they are cheaper than the best so far."""
-    victims, gangs = held.gpus.size, leaving.spare.size
-    units = victims + gangs
-    work.state[:units] = 0
-    work.gang_taken[:gangs] = 0
-    work.cost_at[0] = 0
-    if not _take_indispensable(held, leaving, work, active):
+def cover(held, work, active):
+    """Search the cheapest units for ``NEED`` of the first ``active`` rows in ``ACTIVE_ROW``, and keep them if
+    they are cheaper than the best so far."""
+    ints, units = work.ints, work.scalars[UNITS]
+    ints[STATE, :units] = 0
+    ints[GANG_TAKEN, : units - work.scalars[VICTIMS]] = 0
+    work.costs[COST_AT, 0] = 0
+    if not _take_indispensable(held, work, active):
         return
-    if compare(work.cost_at[0], work.best_cost) >= 0:
+    if compare(work.costs[COST_AT, 0], work.best_cost) >= 0:
         return
-    columns = 0
+    columns = np.int64(0)
     for i in range(active):
-        row = work.active_rows[i]
-        if work.need[row] > 0:
-            work.wanted[columns], work.have[columns], work.rest[columns] = work.need[row], 0, 0
-            work.slot_of_row[row] = columns
+        row = ints[ACTIVE_ROW, i]
+        if ints[NEED, row] > 0:
+            ints[WANTED, columns], ints[HAVE, columns], ints[REST, columns] = ints[NEED, row], 0, 0
+            ints[SLOT, row] = columns
             columns += 1
     if columns == 0:
-        keep_best(work, units, 0)
+        _keep_best(work, columns)
         return
-    items = _list_items(leaving, work, victims, units)
+    items = _list_items(work)
     _fill_matrix(work, items, columns)
     for i in range(active):
-        work.slot_of_row[work.active_rows[i]] = -1
+        ints[SLOT, ints[ACTIVE_ROW, i]] = -1
     _sort_columns(work, items, columns)
-    _note_dominated(work, victims, items, columns)
-    _search(leaving, work, victims, units, items, columns)
+    _note_dominated(work, items, columns)
+    _search(work, items, columns)
 
 
 @inlined
-def keep_best(work, units, depth):
+def _keep_best(work, depth):
     """Keep the chosen units as the best so far."""
-    work.outcome[0] = 1
-    assign(work.best_cost, work.cost_at[depth])
-    for u in range(units):
-        work.best_units[u] = work.state[u] == 1
+    work.scalars[FOUND] = 1
+    assign(work.best_cost, work.costs[COST_AT, depth])
+    for u in range(work.scalars[UNITS]):
+        work.ints[BEST, u] = work.ints[STATE, u] == CHOSEN
 
 
 @inlined
-def _take_indispensable(held, leaving, work, active):
+def _take_indispensable(held, work, active):
     """Take the units without which a row cannot be met. False if their gangs do not allow it."""
-    victims, rows = held.gpus.size, held.row_start.size - 1
+    ints, rows = work.ints, work.scalars[ROWS]
     for i in range(active):
-        row = work.active_rows[i]
-        if work.available[row] < work.need[row]:
+        row = ints[ACTIVE_ROW, i]
+        if ints[AVAILABLE, row] < ints[NEED, row]:
             return False
         if row >= rows:
-            if not _take(leaving, work, victims, row - rows):
+            if not _take(work, row - rows):
                 return False
             continue
         for e in range(held.row_start[row], held.row_start[row + 1]):
-            if work.available[row] - held.holder_amount[e] < work.need[row] and not _take(
-                leaving, work, victims, held.holder[e]
-            ):
+            without = ints[AVAILABLE, row] - held.by_row[1, e]
+            if without < ints[NEED, row] and not _take(work, held.by_row[0, e]):
                 return False
-    for u in range(victims + leaving.spare.size):
-        if work.state[u] == 1:
-            add(work.cost_at[0], work.unit_cost[u], 1.0)
-            for e in range(work.unit_start[u], work.unit_start[u + 1]):
-                work.need[work.unit_row[e]] -= work.unit_amount[e]
+    for u in range(work.scalars[UNITS]):
+        if ints[STATE, u] == CHOSEN:
+            add(work.costs[COST_AT, 0], work.costs[UNIT_COST, u], 1.0)
+            for e in range(ints[UNIT_START, u], ints[UNIT_START, u + 1]):
+                ints[NEED, ints[UNIT_ROW, e]] -= ints[UNIT_AMOUNT, e]
     return True
 
 
 @inlined
-def _take(leaving, work, victims, v):
+def _take(work, v):
     """Take the only unit in which a victim can leave; where there are two, the search decides."""
-    gang = work.unit_gang[v]
-    u = v
-    if gang >= 0 and work.unit_active[victims + gang]:
-        if work.unit_active[v]:
+    ints, gang, u = work.ints, work.ints[UNIT_GANG, v], v
+    if gang >= 0 and ints[UNIT_ACTIVE, work.scalars[VICTIMS] + gang]:
+        if ints[UNIT_ACTIVE, v]:
             return True
-        u = victims + gang
-    if not work.unit_active[u]:  # it cannot leave and counts for nothing
+        u = work.scalars[VICTIMS] + gang
+    if not ints[UNIT_ACTIVE, u]:  # it cannot leave and counts for nothing
         return True
-    if work.state[u] == 0:
-        if not may_choose(leaving, work, victims, u):
+    if ints[STATE, u] == 0:
+        if not may_choose(work, u):
             return False
-        work.state[u] = 1
-        note_choice(work, victims, u, 1)
+        ints[STATE, u] = CHOSEN
+        note_choice(work, u, np.int64(1))
     return True
 
 
 @inlined
-def _list_items(leaving, work, victims, units):
+def _list_items(work):
     """The units that free something that is needed, the cheapest for what they free first."""
-    items = 0
-    for u in range(units):
-        if not work.unit_active[u] or work.state[u] or not may_choose(leaving, work, victims, u):
+    ints, units, items = work.ints, work.costs[UNIT_COST], np.int64(0)
+    for u in range(work.scalars[UNITS]):
+        if not ints[UNIT_ACTIVE, u] or ints[STATE, u] or not may_choose(work, u):
             continue
         weight = 0.0
-        for e in range(work.unit_start[u], work.unit_start[u + 1]):
-            column = work.slot_of_row[work.unit_row[e]]
+        for e in range(ints[UNIT_START, u], ints[UNIT_START, u + 1]):
+            column = ints[SLOT, ints[UNIT_ROW, e]]
             if column >= 0:
-                weight += min(work.unit_amount[e], work.wanted[column]) / work.wanted[column]
+                weight += min(ints[UNIT_AMOUNT, e], ints[WANTED, column]) / ints[WANTED, column]
         if weight == 0.0:
             continue
-        work.weight[u] = weight
+        work.costs[WEIGHT, u, 0] = weight
         at = items
-        while at > 0 and (
-            compare_ratios(
-                work.unit_cost[u], weight, work.unit_cost[work.item[at - 1]], work.weight[work.item[at - 1]]
-            )
-            < 0
-        ):
-            work.item[at] = work.item[at - 1]
+        while at > 0:
+            before = ints[ITEM, at - 1]
+            if compare_ratios(units[u], weight, units[before], work.costs[WEIGHT, before, 0]) >= 0:
+                break
+            ints[ITEM, at] = before
             at -= 1
-        work.item[at] = u
+        ints[ITEM, at] = u
         items += 1
     return items
 
@@ -128,114 +157,114 @@ def _list_items(leaving, work, victims, units):
 @inlined
 def _fill_matrix(work, items, columns):
     """Write what each item frees in each column, at most what is wanted, and the sum of all."""
+    ints, matrix = work.ints, work.tables[MATRIX]
     for i in range(items):
-        work.matrix[i, :columns] = 0
-        u = work.item[i]
-        for e in range(work.unit_start[u], work.unit_start[u + 1]):
-            column = work.slot_of_row[work.unit_row[e]]
+        matrix[i, :columns] = 0
+        u = ints[ITEM, i]
+        for e in range(ints[UNIT_START, u], ints[UNIT_START, u + 1]):
+            column = ints[SLOT, ints[UNIT_ROW, e]]
             if column >= 0:
-                amount = min(work.unit_amount[e], work.wanted[column])
-                work.matrix[i, column] = amount
-                work.rest[column] += amount
+                amount = min(ints[UNIT_AMOUNT, e], ints[WANTED, column])
+                matrix[i, column] = amount
+                ints[REST, column] += amount
 
 
 @inlined
 def _sort_columns(work, items, columns):
     """For each column the items that free it, the cheapest for the amount first; then -1."""
+    item, units = work.ints[ITEM], work.costs[UNIT_COST]
+    matrix, order = work.tables[MATRIX], work.tables[COLUMN_ORDER]
     for column in range(columns):
         count = 0
         for i in range(items):
-            if work.matrix[i, column] == 0:
+            amount = float(matrix[i, column])
+            if amount == 0.0:
                 continue
             at = count
             while at > 0:
-                other = work.column_order[column, at - 1]
-                if (
-                    compare_ratios(
-                        work.unit_cost[work.item[i]], float(work.matrix[i, column]),
-                        work.unit_cost[work.item[other]], float(work.matrix[other, column]),
-                    )
-                    >= 0
-                ):  # fmt: skip
+                other = order[column, at - 1]
+                less = float(matrix[other, column])
+                if compare_ratios(units[item[i]], amount, units[item[other]], less) >= 0:
                     break
-                work.column_order[column, at] = other
+                order[column, at] = other
                 at -= 1
-            work.column_order[column, at] = i
+            order[column, at] = i
             count += 1
-        work.column_order[column, count:items] = -1
+        order[column, count:items] = -1
 
 
 @inlined
-def _note_dominated(work, victims, items, columns):
+def _note_dominated(work, items, columns):
     """Note for each item which earlier ones free as much, cost no more, and could replace it."""
+    item, units, matrix = work.ints[ITEM], work.costs[UNIT_COST], work.tables[MATRIX]
     for j in range(items):
         for i in range(j):
-            gang, other = work.unit_gang[work.item[i]], work.unit_gang[work.item[j]]
-            both_single = work.item[i] < victims and work.item[j] < victims
+            gang, other = work.ints[UNIT_GANG, item[i]], work.ints[UNIT_GANG, item[j]]
+            both_single = max(item[i], item[j]) < work.scalars[VICTIMS]
             better = gang < 0 or (gang == other and both_single)
             if better:
-                better = compare(work.unit_cost[work.item[i]], work.unit_cost[work.item[j]]) <= 0
+                better = compare(units[item[i]], units[item[j]]) <= 0
             column = 0
             while better and column < columns:
-                better = work.matrix[i, column] >= work.matrix[j, column]
+                better = matrix[i, column] >= matrix[j, column]
                 column += 1
-            work.dominated[j, i] = better
+            work.tables[DOMINATED, j, i] = better
 
 
 @inlined
-def _search(leaving, work, victims, units, items, columns):
-    """Decide item after item. ``rest`` is what those after the current one free together."""
-    i = 0
+def _search(work, items, columns):
+    """Decide item after item. ``REST`` is what those after the current one free together."""
+    ints, cost_at, matrix, i = work.ints, work.costs[COST_AT], work.tables[MATRIX], np.int64(0)
     while True:
-        work.outcome[1] -= 1
-        if work.outcome[1] < 0:
+        work.scalars[STEPS] -= 1
+        if work.scalars[STEPS] < 0:
             return
         met = _is_met(work, columns)
-        if met and compare(work.cost_at[i], work.best_cost) < 0:
-            keep_best(work, units, i)
-        if met or i == items or _is_hopeless(leaving, work, victims, items, columns, i):
-            i = _go_back(work, victims, columns, i)
+        if met and compare(cost_at[i], work.best_cost) < 0:
+            _keep_best(work, i)
+        if met or i == items or _is_hopeless(work, items, columns, i):
+            i = _go_back(work, columns, i)
             if i == 0:
                 return
             continue
-        u = work.item[i]
-        assign(work.cost_at[i + 1], work.cost_at[i])
-        if may_choose(leaving, work, victims, u) and _helps(work, columns, i):
-            work.state[u] = 1
-            note_choice(work, victims, u, 1)
-            add(work.cost_at[i + 1], work.unit_cost[u], 1.0)
+        u = ints[ITEM, i]
+        assign(cost_at[i + 1], cost_at[i])
+        ints[STATE, u] = LEFT_OUT
+        if may_choose(work, u) and _helps(work, columns, i):
+            ints[STATE, u] = CHOSEN
+            note_choice(work, u, np.int64(1))
+            add(cost_at[i + 1], work.costs[UNIT_COST, u], 1.0)
             for column in range(columns):
-                work.have[column] += work.matrix[i, column]
-        else:
-            work.state[u] = 2
+                ints[HAVE, column] += matrix[i, column]
         for column in range(columns):
-            work.rest[column] -= work.matrix[i, column]
+            ints[REST, column] -= matrix[i, column]
         i += 1
 
 
 @inlined
-def _go_back(work, victims, columns, i):
+def _go_back(work, columns, i):
     """Leave out the last item that was taken; the depth after it, 0 if there is none."""
+    ints, matrix = work.ints, work.tables[MATRIX]
     while i > 0:
         i -= 1
-        u = work.item[i]
-        if work.state[u] == 1:
-            note_choice(work, victims, u, -1)
+        u = ints[ITEM, i]
+        if ints[STATE, u] == CHOSEN:
+            note_choice(work, u, np.int64(-1))
             for column in range(columns):
-                work.have[column] -= work.matrix[i, column]
-            work.state[u] = 2
-            assign(work.cost_at[i + 1], work.cost_at[i])
+                ints[HAVE, column] -= matrix[i, column]
+            ints[STATE, u] = LEFT_OUT
+            assign(work.costs[COST_AT, i + 1], work.costs[COST_AT, i])
             return i + 1
-        work.state[u] = 0
+        ints[STATE, u] = 0
         for column in range(columns):
-            work.rest[column] += work.matrix[i, column]
-    return 0
+            ints[REST, column] += matrix[i, column]
+    return i
 
 
 @inlined
 def _is_met(work, columns):
     for column in range(columns):  # noqa: SIM110 (numba would compile a generator)
-        if work.have[column] < work.wanted[column]:
+        if work.ints[HAVE, column] < work.ints[WANTED, column]:
             return False
     return True
 
@@ -243,32 +272,33 @@ def _is_met(work, columns):
 @inlined
 def _helps(work, columns, i):
     """Whether an item frees something that is missing, and no item that could replace it was left out."""
+    ints = work.ints
     for j in range(i):
-        if work.dominated[i, j] and work.state[work.item[j]] == 2:
+        if work.tables[DOMINATED, i, j] and ints[STATE, ints[ITEM, j]] == LEFT_OUT:
             return False
     for column in range(columns):
-        if work.have[column] < work.wanted[column] and work.matrix[i, column] > 0:
+        if ints[HAVE, column] < ints[WANTED, column] and work.tables[MATRIX, i, column] > 0:
             return True
     return False
 
 
 @inlined
-def _is_hopeless(leaving, work, victims, items, columns, i):
+def _is_hopeless(work, items, columns, i):
     """Whether the items from i on cannot make a set that is cheaper than the best."""
+    ints, matrix, bound = work.ints, work.tables[MATRIX], work.costs[VECTORS, 0]
     for column in range(columns):
-        missing = work.wanted[column] - work.have[column]
-        if missing > work.rest[column]:
+        missing = ints[WANTED, column] - ints[HAVE, column]
+        if missing > ints[REST, column]:
             return True
-        bound = work.vectors[0]
-        assign(bound, work.cost_at[i])
-        at = 0
-        while missing > 0 and at < items and work.column_order[column, at] >= 0:
-            j = work.column_order[column, at]
-            at += 1
-            if j < i or not may_choose(leaving, work, victims, work.item[j]):
+        assign(bound, work.costs[COST_AT, i])
+        for at in range(items):
+            j = work.tables[COLUMN_ORDER, column, at]
+            if missing <= 0 or j < 0:
+                break
+            if j < i or not may_choose(work, ints[ITEM, j]):
                 continue
-            part = min(missing, work.matrix[j, column])
-            add(bound, work.unit_cost[work.item[j]], part / work.matrix[j, column])
+            part = min(missing, matrix[j, column])
+            add(bound, work.costs[UNIT_COST, ints[ITEM, j]], part / matrix[j, column])
             missing -= part
         if missing > 0 or compare(bound, work.best_cost) >= 0:
             return True

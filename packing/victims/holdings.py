@@ -119,22 +119,16 @@ class _Rows:
         sizes = [on_row[row] for row in range(self._first[-1])]
         return checked(
             Held(
-                _ints(accumulate(map(len, entries), initial=0)),
-                _ints(row for row, *_ in flat),
-                _longs(amount for *_, amount in flat),
-                _ints(max(1, len(self._gpus_of(one))) for one in entries),
-                _ints(accumulate(sizes, initial=0)),
-                _ints(victim for _, victim, _ in by_row),
-                _longs(amount for *_, amount in by_row),
-                _ints(self._first),
-                _ints(self._slices),
-                _ints(place[0] for place in places),
-                _ints(place[1] for place in places),
-                _ints(place[2] for place in places),
-                _longs(place[3] for place in places if place[3] >> 62 == 0),
-                _ints(self._pool_rows),
-                _ints(number for number, _ in self._divisible),
-                _longs(mask_of(pool.gpus) for _, pool in self._divisible),
+                _longs(accumulate(map(len, entries), initial=0)),
+                _table([(row, amount) for row, _, amount in flat], 2),
+                _longs(max(1, len(self._gpus_of(one))) for one in entries),
+                _longs(accumulate(sizes, initial=0)),
+                _table([(victim, amount) for _, victim, amount in by_row], 2),
+                _longs(self._first),
+                _longs(self._slices),
+                _table([place for place in places if place[3] >> MOST_SLICES == 0], 4),
+                _longs(self._pool_rows),
+                _table([(number, mask_of(pool.gpus)) for number, pool in self._divisible], 2),
             )
         )
 
@@ -157,9 +151,10 @@ def mask_of(gpus: Iterable[int]) -> int:
     return mask - (1 << 64) if mask >> 63 else mask
 
 
-def _ints(numbers: Iterable[int]) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    return np.array([*numbers], np.int32)
-
-
 def _longs(numbers: Iterable[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.array([*numbers], np.int64)
+
+
+def _table(columns: list[tuple[int, ...]], rows: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    table = np.array(columns, np.int64).reshape(len(columns), rows)
+    return np.ascontiguousarray(table.T)

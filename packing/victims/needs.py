@@ -12,10 +12,10 @@ from packing.victims.holdings import FIRST_POOL
 from packing.victims.records import Held
 
 
-def slice_holders(fleet: Fleet, row: int, held: Held) -> npt.NDArray[np.int32]:
+def slice_holders(fleet: Fleet, row: int, held: Held) -> npt.NDArray[np.int64]:
     """(R,) how many pods hold each MIG slice of a node, in its row; nominated pods count."""
-    holders = np.zeros(held.row_start.size - 1, np.int32)
-    if held.place_gpu.size:
+    holders = np.zeros(held.row_start.size - 1, np.int64)
+    if held.places.size:
         for gpu, place, count in fleet.usage[row].slice_holders():
             if place < held.slices[gpu]:
                 holders[held.first[gpu] + 1 + place] = count

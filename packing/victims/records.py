@@ -2,7 +2,7 @@
 
 Sizes: V victims, K gangs, U = V + K *units* (unit V + k is the gang k as a whole), R rows of a node (see
 ``holdings``) and V more (row R + v is the demand that victim v leaves), G GPUs, T targets, C components of a
-cost.
+cost. Scratch of one type is one array, because the time to compile a kernel grows with its arrays.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from packing.jit import (
     Float32Array2D,
     Float64Array,
     Float64Array2D,
-    Int32Array,
+    Float64Array3D,
     Int32Array2D,
     Int64Array,
     Int64Array2D,
-    UInt8Array,
+    Int64Array3D,
     UInt8Array2D,
     checked,
 )
@@ -42,14 +42,14 @@ class View(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What a request needs: CPU and memory, counted devices, and the shares of GPUs (``count`` may be 0)."""
+    """What a request needs."""
 
     cpu_and_memory: Int64Array
-    devices: Int32Array
-    """(D,) numbers of resources."""
-    device_counts: Int32Array
+    devices: Int64Array2D
+    """(2, D) numbers of resources, and how many devices."""
     share: Int64Array
-    """Count, compute milli, MiB and thousandths of memory, and 1 if the GPUs must be in one island."""
+    """Count of GPUs (0 for none), compute milli, MiB and thousandths of memory of a share, and 1 if the GPUs
+    must be in one island."""
     whole: Int64Array
     """The same of a whole GPU."""
 
@@ -57,30 +57,25 @@ class Asked(NamedTuple):
 class Held(NamedTuple):
     """What the victims of a node hold, by victim and by row, and how the node's rows are numbered."""
 
-    start: Int32Array
-    row: Int32Array
-    amount: Int64Array
-    """(V + 1,), (E,), (E,): victim v frees ``amount[e]`` of ``row[e]`` for start[v] <= e < start[v + 1]."""
-    gpus: Int32Array
+    start: Int64Array
+    by_victim: Int64Array2D
+    """(V + 1,), (2, E): rows and amounts that victim v frees, from start[v] to start[v + 1]."""
+    gpus: Int64Array
     """(V,) how many GPUs a victim holds parts of, at least 1."""
-    row_start: Int32Array
-    holder: Int32Array
-    holder_amount: Int64Array
-    """(R + 1,), (E,), (E,): the same by row."""
-    first: Int32Array
+    row_start: Int64Array
+    by_row: Int64Array2D
+    """(R + 1,), (2, E): victims and amounts of row r, from row_start[r] to row_start[r + 1]."""
+    first: Int64Array
     """(G + 1,) the first row of each GPU."""
-    slices: Int32Array
+    slices: Int64Array
     """(G,) rows of slices, 0 where the GPU is not divided into MIG instances."""
-    place_gpu: Int32Array
-    place_milli: Int32Array
-    place_mib: Int32Array
-    place_mask: Int64Array
-    """(P,) windows that MIG instances may take, with the size of the instance."""
-    pools: Int32Array
+    places: Int64Array2D
+    """(4, P) windows that MIG instances may take: GPU, compute milli and MiB of the instance, and mask."""
+    pools: Int64Array
     """Numbers of the counted resources, from row 2."""
-    divisible: Int32Array
-    divisible_gpus: Int64Array
-    """Numbers of the resources whose devices are GPUs that are placed one by one, and masks of those GPUs."""
+    divisible: Int64Array2D
+    """(2, Q) numbers of the resources whose devices are GPUs that are placed one by one, and masks of those
+    GPUs."""
 
 
 class Leaving(NamedTuple):
@@ -90,70 +85,60 @@ class Leaving(NamedTuple):
     """Row of the node, mask of the GPUs that the request may take, most steps."""
     cost: Float64Array2D
     """(V, C)"""
-    gang: Int32Array
-    """(V,) index of the victim's gang or -1."""
-    spare: Int32Array
-    may_leave: UInt8Array
+    victims: Int64Array2D
+    """(2, V) index of the victim's gang or -1, and 1 where the victim must leave."""
+    gangs: Int64Array2D
+    """(2, K) ``spare`` of ``GangCost``, and 0 where ``whole`` is None."""
     whole: Float64Array2D
-    """(K,), (K,), (K, C): see ``GangCost``; ``may_leave`` is 0 where the cost is None."""
-    required: UInt8Array
-    """(V,) 1 where the victim must leave."""
-    slice_holders: Int32Array
-    """(R,) pods that hold a slice now, by its row."""
-    overcommitted: Int64Array
-    """(R,) what must be freed before the node holds no more than it has."""
+    """(K, C)"""
+    rows: Int64Array2D
+    """(2, R) pods that hold a slice now, and what must be freed before the node holds no more than it has."""
+
+
+# Rows of ``Work.ints``. By unit: start of its entries, gang (-1 where that does not limit), whether it can be
+# chosen, and 1 for chosen, 2 for left out; units of the best set; units that the covering search decides.
+UNIT_START, UNIT_GANG, UNIT_ACTIVE, STATE, BEST, ITEM = range(6)
+# Entries of units: row and amount. By gang: members, spare ones, members taken. By victim: a mark.
+UNIT_ROW, UNIT_AMOUNT, GANG_SIZE, GANG_SPARE, GANG_TAKEN, MARK = range(6, 12)
+# By row: what all victims free, what is needed in any case, what for the chosen targets, column of the
+# covering search or -1; the rows with a need. By column: what is wanted, what the chosen items free, and
+# the rest.
+AVAILABLE, BASE, NEED, SLOT, ACTIVE_ROW, WANTED, HAVE, REST = range(12, 20)
+# By target: GPU, island, start of its needs; targets in order. Needs: row and amount.
+TARGET_GPU, TARGET_ISLAND, TARGET_START, ORDER, TARGET_ROW, TARGET_NEED = range(20, 26)
+# By choice: GPUs, first target, end, whether in one island. By level of the search: its choice, place in
+# order.
+CHOICE_COUNT, CHOICE_FIRST, CHOICE_END, CHOICE_ISLAND, LEVEL_CHOICE, LEVEL_AT = range(26, 32)
+_INTS = 32
+# Tables of ``Work.costs``: of units, least cost of a victim in any unit, bounds of targets and of levels,
+# cost at each depth of the covering search, other vectors, and (component 0 only) what an item frees in sum.
+UNIT_COST, LEAST_COST, TARGET_BOUND, LEVEL_BOUND, COST_AT, VECTORS, WEIGHT = range(7)
+_COSTS = 7
+# Tables of ``Work.tables``: (item, column) amounts, (column, place) items in order, (item, earlier item) 1 if
+# that one could replace it.
+MATRIX, COLUMN_ORDER, DOMINATED = range(3)
+# Places of ``Work.scalars``.
+FOUND, STEPS, VICTIMS, UNITS, ROWS, TARGETS, NEEDS, CHOICES = range(8)
 
 
 class Work(NamedTuple):
-    """Scratch of the kernels, and the answer."""
+    """Scratch of the kernels, and the answer: ``scalars[FOUND]``, ``ints[BEST]`` and ``best_cost``. The
+    search was cut if ``scalars[STEPS]`` is below 0."""
 
-    outcome: Int64Array
-    """Status (see ``search_kernels``), steps left, number of targets, of entries of targets, of choices."""
-    best_units: UInt8Array
+    scalars: Int64Array
+    ints: Int64Array2D
+    costs: Float64Array3D
+    tables: Int64Array3D
     best_cost: Float64Array
-    # Units: entries, by unit; gang (-1 where it does not limit), whether the unit can be chosen, its cost.
-    unit_start: Int32Array
-    unit_row: Int32Array
-    unit_amount: Int64Array
-    unit_gang: Int32Array
-    unit_active: UInt8Array
-    unit_cost: Float64Array2D
-    gang_size: Int32Array
-    gang_taken: Int32Array
-    # By victim: the least that it costs in any unit, and marks.
-    least_cost: Float64Array2D
-    mark: UInt8Array
-    # By row: what all victims free, what is needed at least, what is needed for the chosen targets.
-    available: Int64Array
-    base: Int64Array
-    need: Int64Array
-    active_rows: Int32Array
-    slot_of_row: Int32Array
-    # Targets: choice, GPU, island, needs by row, lower bound of the cost; their order; choices of them.
-    target: Int32Array2D
-    target_start: Int32Array
-    target_row: Int32Array
-    target_need: Int64Array
-    target_bound: Float64Array2D
-    order: Int32Array
-    choice: Int32Array2D
-    # The depth-first search over targets, by level.
-    level_choice: Int32Array
-    level_at: Int32Array
-    level_bound: Float64Array2D
-    # The covering search: items are units, columns the rows that are still needed.
-    item: Int32Array
-    state: UInt8Array
-    matrix: Int64Array2D
-    column_order: Int32Array2D
-    wanted: Int64Array
-    have: Int64Array
-    rest: Int64Array
-    dominated: UInt8Array2D
-    weight: Float64Array
-    cost_at: Float64Array2D
-    # Vectors of a cost's length.
-    vectors: Float64Array2D
+
+
+class Sizes(NamedTuple):
+    """How much scratch a search needs: the longest list of integers and of costs, and the side of a table."""
+
+    ints: int
+    costs: int
+    side: int
+    width: int
 
 
 def view_of(fleet: Fleet) -> View:
@@ -161,50 +146,31 @@ def view_of(fleet: Fleet) -> View:
     return checked(View(*(getattr(fleet.arrays, name) for name in View._fields)))
 
 
-class Sizes(NamedTuple):
-    """How much scratch a search needs at most."""
+def sizes_for(held: Held, leaving: Leaving, choices: int) -> Sizes:
+    """The scratch for a node."""
+    victims, gangs = leaving.victims.shape[1], leaving.gangs.shape[1]
+    gpus, places, slices = len(held.slices), held.places.shape[1], int(held.slices.max(initial=0))
+    rows, targets = len(held.row_start) + victims, choices * (gpus + places)
+    entries = 2 * (held.by_victim.shape[1] + victims)
+    needs = choices * (3 * gpus + places * (1 + slices))
+    levels = choices * gpus
+    most = max(victims + gangs, entries, rows, targets, needs, levels)
+    return Sizes(
+        most + 1,
+        max(victims + gangs, targets, levels, 8) + 1,
+        max(victims + gangs, rows),
+        leaving.cost.shape[1],
+    )
 
-    victims: int
-    gangs: int
-    entries: int
-    rows: int
-    gpus: int
-    choices: int
-    targets: int
-    needs: int
-    width: int
 
-
-def work_for(s: Sizes) -> Work:
-    """Scratch for these sizes."""
-    units, rows, width = s.victims + s.gangs, s.rows + s.victims, s.width
-    entries = 2 * (s.entries + s.victims)
-
-    def ints(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
-        return np.zeros(shape, np.int32)
-
-    def longs(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-        return np.zeros(shape, np.int64)
-
-    def doubles(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        return np.zeros(shape, np.float64)
-
-    def flags(*shape: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-        return np.zeros(shape, np.uint8)
-
-    levels = s.choices * s.gpus + 1
+def work_for(sizes: Sizes) -> Work:
+    """Scratch of these sizes."""
     return checked(
         Work(
-            longs(8), flags(units), doubles(width),
-            ints(units + 1), ints(entries), longs(entries), ints(units), flags(units), doubles(units, width),
-            ints(s.gangs), ints(s.gangs),
-            doubles(s.victims, width), flags(s.victims),
-            longs(rows), longs(rows), longs(rows), ints(rows), ints(rows),
-            ints(s.targets, 3), ints(s.targets + 1), ints(s.needs), longs(s.needs), doubles(s.targets, width),
-            ints(s.targets), ints(s.choices, 4),
-            ints(levels), ints(levels), doubles(levels + 1, width),
-            ints(units), flags(units), longs(units, rows), ints(rows, units),
-            longs(rows), longs(rows), longs(rows), flags(units, units), doubles(units),
-            doubles(units + 1, width), doubles(8, width),
+            np.zeros(8, np.int64),
+            np.zeros((_INTS, sizes.ints), np.int64),
+            np.zeros((_COSTS, sizes.costs, sizes.width)),
+            np.empty((3, sizes.side, sizes.side), np.int64),
+            np.zeros(sizes.width),
         )
-    )  # fmt: skip
+    )

@@ -24,8 +24,19 @@ from packing.model.request import ANY, WHOLE, Request
 from packing.victims.holdings import MOST_AMOUNT, Holdings, mask_of
 from packing.victims.needs import overcommitted_amounts, slice_holders
 from packing.victims.oracle import cheapest_by_oracle, reprieve
-from packing.victims.records import Asked, Leaving, Sizes, Work, view_of, work_for
-from packing.victims.search_kernels import FOUND, search_units
+from packing.victims.records import (
+    BEST,
+    FOUND,
+    STEPS,
+    Asked,
+    Leaving,
+    Sizes,
+    Work,
+    sizes_for,
+    view_of,
+    work_for,
+)
+from packing.victims.search_kernels import search_units
 from packing.victims.victim import Cost, GangCost, Victim, VictimSet, as_set
 
 __all__ = ["Cost", "GangCost", "Holdings", "Victim", "VictimSearch", "VictimSet", "cheapest_victims"]
@@ -69,9 +80,15 @@ class VictimSearch:
         victims: Sequence[Victim],
         gangs: Sequence[GangCost] = (),
         required: Collection[int] = (),
+        *,
         holdings: Holdings | None = None,
+        confirm: bool = True,
     ) -> VictimSet | None:
-        """As ``cheapest_victims``. ``holdings``: those of these victims, kept from an earlier search."""
+        """As ``cheapest_victims``. ``holdings``: those of these victims, kept from an earlier search.
+
+        Without ``confirm`` the fleet is not asked, which takes most of the time: for a caller that ranks many
+        nodes and asks again for the one that it chooses.
+        """
         if not self._possible[row]:
             return None
         if holdings is None or not holdings.is_for(self._fleet, row):
@@ -82,11 +99,11 @@ class VictimSearch:
         leaving = self._leaving(row, victims, gangs, required, holdings, needed)
         work = self._work_for(holdings, leaving)
         search_units(self._view, self._asked, holdings.held, leaving, work)
-        is_cut = work.outcome[1] < 0
-        if work.outcome[0] != FOUND:
+        is_cut = work.scalars[STEPS] < 0
+        if not work.scalars[FOUND]:
             return self._slow(row, victims, gangs, required) if is_cut else None
-        chosen = _victims_of(work.best_units, leaving)
-        if not self._fits_without(row, victims, chosen):
+        chosen = _victims_of(work.ints[BEST], leaving)
+        if confirm and not self._fits_without(row, victims, chosen):
             self.disagreements += 1
             return self._slow(row, victims, gangs, required)
         if is_cut:
@@ -144,49 +161,30 @@ class VictimSearch:
         width = (len(victims[0].cost) if victims else 0) + 1
         cost = np.ones((len(victims), width))
         cost[:, :-1] = [victim.cost for victim in victims]
-        gang = np.array([victim.gang for victim in victims], np.int32)
+        each = np.zeros((2, len(victims)), np.int64)
+        each[0] = [victim.gang for victim in victims]
+        each[1, list(required)] = 1
         whole = np.zeros((len(gangs), width))
+        rules = np.zeros((2, len(gangs)), np.int64)
         for number, one in enumerate(gangs):
+            rules[:, number] = one.spare, one.whole is not None
             if one.whole is not None and victims:
-                whole[number, :-1], whole[number, -1] = one.whole, np.count_nonzero(gang == number)
-        flags = np.zeros(len(victims), np.uint8)
-        flags[list(required)] = 1
+                whole[number, :-1], whole[number, -1] = one.whole, np.count_nonzero(each[0] == number)
         named = -1 if self._named is None else mask_of(np.flatnonzero(self._named[:, row]).tolist())
-        return checked(
-            Leaving(
-                np.array([row, named, self._most_steps], np.int64),
-                cost,
-                gang,
-                np.array([one.spare for one in gangs], np.int32),
-                np.array([one.whole is not None for one in gangs], np.uint8),
-                whole,
-                flags,
-                slice_holders(self._fleet, row, holdings.held),
-                needed,
-            )
-        )
+        numbers = np.array([row, named, self._most_steps], np.int64)
+        rows = np.stack([slice_holders(self._fleet, row, holdings.held), needed])
+        return Leaving(
+            numbers, cost, each, rules, whole, rows
+        )  # unchecked: a check takes longer than the search
 
     def _work_for(self, holdings: Holdings, leaving: Leaving) -> Work:
         """The scratch of the last search if it is large enough."""
-        held = holdings.held
-        gpus, choices = held.slices.size, 2 * len(self._request.devices) + 1
-        sizes = Sizes(
-            victims=len(leaving.gang),
-            gangs=len(leaving.spare),
-            entries=held.row.size,
-            rows=held.row_start.size - 1,
-            gpus=gpus,
-            choices=choices,
-            targets=choices * (gpus + held.place_gpu.size),
-            needs=choices * (3 * gpus + held.place_gpu.size * (1 + int(held.slices.max(initial=0)))),
-            width=leaving.cost.shape[1],
-        )
+        sizes = sizes_for(holdings.held, leaving, 2 * len(self._request.devices) + 1)
         if self._work is not None:
             before = self._work[0]
             if before.width == sizes.width and all(a >= b for a, b in zip(before, sizes, strict=True)):
                 return self._work[1]
-            most = Sizes(*map(max, before, sizes))
-            sizes = most._replace(width=sizes.width)
+            sizes = Sizes(*map(max, before, sizes))._replace(width=sizes.width)
         self._work = sizes, work_for(sizes)
         return self._work[1]
 
@@ -202,20 +200,19 @@ def _asked(fleet: Fleet, request: Request) -> tuple[Asked, bool]:
     cpu_and_memory = [min(amount, MOST_AMOUNT) for amount in (request.cpu_milli, request.memory_bytes)]
     asked = Asked(
         np.array(cpu_and_memory, np.int64),
-        np.array([number for number, _ in numbers], np.int32),
-        np.array([count for _, count in numbers], np.int32),
+        np.array(numbers, np.int64).reshape(len(numbers), 2).T.copy(),
         np.array(share, np.int64),
         np.array([0, WHOLE, 0, WHOLE, 0], np.int64),
     )
     return checked(asked), len(numbers) <= _MOST_DEVICES
 
 
-def _victims_of(units: npt.NDArray[np.uint8], leaving: Leaving) -> frozenset[int]:
+def _victims_of(units: npt.NDArray[np.int64], leaving: Leaving) -> frozenset[int]:
     """The victims in these units."""
-    count = len(leaving.gang)
-    chosen = np.flatnonzero(units[: count + len(leaving.spare)]).tolist()
+    count = leaving.victims.shape[1]
+    chosen = np.flatnonzero(units[: count + leaving.gangs.shape[1]]).tolist()
     alone = {u for u in chosen if u < count}
     for u in chosen:
         if u >= count:
-            alone.update(np.flatnonzero(leaving.gang == u - count).tolist())
+            alone.update(np.flatnonzero(leaving.victims[0] == u - count).tolist())
     return frozenset(alone)

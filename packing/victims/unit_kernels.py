@@ -1,108 +1,133 @@
 """Units that leave together, single victims and whole gangs, and what they free: parts of the search."""
 
+import numpy as np
+
 from packing.jit import inlined
 from packing.victims.cost_kernels import assign, compare
+from packing.victims.records import (
+    AVAILABLE,
+    GANG_SIZE,
+    GANG_SPARE,
+    GANG_TAKEN,
+    LEAST_COST,
+    ROWS,
+    SLOT,
+    UNIT_ACTIVE,
+    UNIT_AMOUNT,
+    UNIT_COST,
+    UNIT_GANG,
+    UNIT_ROW,
+    UNIT_START,
+    UNITS,
+    VECTORS,
+    VICTIMS,
+)
 
 ALL_GONE = 1 << 20
-"""``gang_taken`` of a gang that leaves as a whole."""
+"""``GANG_TAKEN`` of a gang that leaves as a whole."""
 
 
 @inlined
 def list_units(held, leaving, work):
     """Write the units of the node: which can be chosen, what they cost and free."""
-    victims, gangs = held.gpus.size, leaving.spare.size
-    rows = held.row_start.size - 1
-    work.gang_size[:gangs] = 0
+    ints, victims, end = work.ints, work.scalars[VICTIMS], np.int64(0)
+    _count_members(leaving, work)
     for v in range(victims):
-        if leaving.gang[v] >= 0:
-            work.gang_size[leaving.gang[v]] += 1
-    end = 0
-    for v in range(victims):
-        gang = leaving.gang[v]
-        if gang >= 0 and work.gang_size[gang] <= leaving.spare[gang]:
+        gang = leaving.victims[0, v]
+        if gang >= 0 and ints[GANG_SIZE, gang] <= ints[GANG_SPARE, gang]:
             gang = -1
-        work.unit_gang[v] = gang
-        work.unit_active[v] = gang < 0 or leaving.spare[gang] > 0
-        assign(work.unit_cost[v], leaving.cost[v])
-        work.unit_start[v] = end
+        ints[UNIT_GANG, v] = gang
+        ints[UNIT_ACTIVE, v] = gang < 0 or ints[GANG_SPARE, gang] > 0
+        assign(work.costs[UNIT_COST, v], leaving.cost[v])
+        ints[UNIT_START, v] = end
         for e in range(held.start[v], held.start[v + 1]):
-            work.unit_row[end], work.unit_amount[end] = held.row[e], held.amount[e]
+            ints[UNIT_ROW, end], ints[UNIT_AMOUNT, end] = held.by_victim[0, e], held.by_victim[1, e]
             end += 1
-        if leaving.required[v]:
-            work.unit_row[end], work.unit_amount[end] = rows + v, 1
+        if leaving.victims[1, v]:
+            ints[UNIT_ROW, end], ints[UNIT_AMOUNT, end] = work.scalars[ROWS] + v, 1
             end += 1
-    work.unit_start[victims] = end
-    for k in range(gangs):
-        u = victims + k
-        work.unit_gang[u] = k
-        work.unit_active[u] = leaving.may_leave[k] and work.gang_size[k] > leaving.spare[k]
-        assign(work.unit_cost[u], leaving.whole[k])
-        if work.unit_active[u]:
-            end = _join_members(work, victims, k, end)
-        work.unit_start[u + 1] = end
+    ints[UNIT_START, victims] = end
+    for u in range(victims, work.scalars[UNITS]):
+        k = u - victims
+        ints[UNIT_GANG, u] = k
+        ints[UNIT_ACTIVE, u] = leaving.gangs[1, k] != 0 and ints[GANG_SIZE, k] > ints[GANG_SPARE, k]
+        assign(work.costs[UNIT_COST, u], leaving.whole[k])
+        if ints[UNIT_ACTIVE, u]:
+            end = _join_members(work, k, end)
+        ints[UNIT_START, u + 1] = end
 
 
 @inlined
-def _join_members(work, victims, gang, end):
-    """Write what a gang frees as a whole; ``slot_of_row`` is -1 before and after."""
-    first = end
-    for v in range(victims):
-        if work.unit_gang[v] != gang:
+def _count_members(leaving, work):
+    for k in range(leaving.gangs.shape[1]):
+        work.ints[GANG_SIZE, k], work.ints[GANG_SPARE, k] = 0, leaving.gangs[0, k]
+    for v in range(work.scalars[VICTIMS]):
+        if leaving.victims[0, v] >= 0:
+            work.ints[GANG_SIZE, leaving.victims[0, v]] += 1
+
+
+@inlined
+def _join_members(work, gang, end):
+    """Write what a gang frees as a whole; ``SLOT`` is -1 before and after."""
+    ints, first = work.ints, end
+    for v in range(work.scalars[VICTIMS]):
+        if ints[UNIT_GANG, v] != gang:
             continue
-        for e in range(work.unit_start[v], work.unit_start[v + 1]):
-            row = work.unit_row[e]
-            if work.slot_of_row[row] < 0:
-                work.slot_of_row[row] = end
-                work.unit_row[end], work.unit_amount[end] = row, 0
+        for e in range(ints[UNIT_START, v], ints[UNIT_START, v + 1]):
+            row = ints[UNIT_ROW, e]
+            if ints[SLOT, row] < 0:
+                ints[SLOT, row] = end
+                ints[UNIT_ROW, end], ints[UNIT_AMOUNT, end] = row, 0
                 end += 1
-            work.unit_amount[work.slot_of_row[row]] += work.unit_amount[e]
+            ints[UNIT_AMOUNT, ints[SLOT, row]] += ints[UNIT_AMOUNT, e]
     for e in range(first, end):
-        work.slot_of_row[work.unit_row[e]] = -1
+        ints[SLOT, ints[UNIT_ROW, e]] = -1
     return end
 
 
 @inlined
-def can_leave(work, victims, v):
+def can_leave(work, v):
     """Whether a victim can leave, alone or with its gang."""
-    gang = work.unit_gang[v]
-    return work.unit_active[v] != 0 or (gang >= 0 and work.unit_active[victims + gang] != 0)
+    gang = work.ints[UNIT_GANG, v]
+    with_gang = gang >= 0 and work.ints[UNIT_ACTIVE, work.scalars[VICTIMS] + gang] != 0
+    return with_gang or work.ints[UNIT_ACTIVE, v] != 0
 
 
 @inlined
-def sum_available(held, leaving, work):
+def sum_available(work):
     """Write what all victims together free, and the least that each costs in any unit."""
-    victims, rows = held.gpus.size, held.row_start.size - 1
-    work.available[: rows + victims] = 0
+    ints, victims = work.ints, work.scalars[VICTIMS]
+    ints[AVAILABLE, : work.scalars[ROWS] + victims] = 0
+    part = work.costs[VECTORS, 0]
     for v in range(victims):
-        if not can_leave(work, victims, v):
+        if not can_leave(work, v):
             continue
-        for e in range(work.unit_start[v], work.unit_start[v + 1]):
-            work.available[work.unit_row[e]] += work.unit_amount[e]
-        least = work.least_cost[v]
-        assign(least, leaving.cost[v])
-        gang = work.unit_gang[v]
-        if gang >= 0 and work.unit_active[victims + gang]:
-            part = work.vectors[0]
-            for c in range(least.size):
-                part[c] = leaving.whole[gang, c] / work.gang_size[gang]
-            if not work.unit_active[v] or compare(part, least) < 0:
+        for e in range(ints[UNIT_START, v], ints[UNIT_START, v + 1]):
+            ints[AVAILABLE, ints[UNIT_ROW, e]] += ints[UNIT_AMOUNT, e]
+        least = work.costs[LEAST_COST, v]
+        assign(least, work.costs[UNIT_COST, v])
+        gang = ints[UNIT_GANG, v]
+        if gang >= 0 and ints[UNIT_ACTIVE, victims + gang]:
+            for c in range(part.size):
+                part[c] = work.costs[UNIT_COST, victims + gang, c] / ints[GANG_SIZE, gang]
+            if not ints[UNIT_ACTIVE, v] or compare(part, least) < 0:
                 assign(least, part)
 
 
 @inlined
-def may_choose(leaving, work, victims, u):
+def may_choose(work, u):
     """Whether the gang's rule still allows a unit."""
-    gang = work.unit_gang[u]
+    gang = work.ints[UNIT_GANG, u]
     if gang < 0:
         return True
-    if u >= victims:
-        return work.gang_taken[gang] == 0
-    return work.gang_taken[gang] < leaving.spare[gang]
+    if u >= work.scalars[VICTIMS]:
+        return work.ints[GANG_TAKEN, gang] == 0
+    return work.ints[GANG_TAKEN, gang] < work.ints[GANG_SPARE, gang]
 
 
 @inlined
-def note_choice(work, victims, u, sign):
+def note_choice(work, u, sign):
     """Note in its gang that a unit is chosen (sign 1) or is not any more (-1)."""
-    gang = work.unit_gang[u]
+    gang = work.ints[UNIT_GANG, u]
     if gang >= 0:
-        work.gang_taken[gang] += sign * (ALL_GONE if u >= victims else 1)
+        work.ints[GANG_TAKEN, gang] += sign * (ALL_GONE if u >= work.scalars[VICTIMS] else 1)

@@ -37,7 +37,8 @@ def test_stowage_may_only_read(
     with cluster.client(api.token("stowage")) as stowage:
         assert stowage.list("Node")["items"]
         assert stowage.get("Pod", "p1")
-        for kind in ("DeviceClass", "ResourceSlice", "ResourceClaim"):
+        assert stowage.list("PriorityClass")["items"]
+        for kind in ("DeviceClass", "ResourceSlice", "ResourceClaim", "PodDisruptionBudget"):
             assert stowage.list(kind)["items"] == []
         with pytest.raises(httpx.HTTPStatusError, match="403 Forbidden"):
             FORBIDDEN[action](stowage)

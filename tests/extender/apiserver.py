@@ -17,11 +17,14 @@ import yaml
 
 from extender.source.apiserver import KubeSource, from_kubeconfig
 from extender.source.rest import Timeouts
+from extender.source.watched_kinds import WATCHED_KINDS
 from tests.extender.apistore import Manifest, Store, bookmark, error, line
+from tests.extender.evictions import Evictions
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/gpu/leases"
 DEVICES = "/apis/resource.k8s.io/v1/"
 CARDS = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
+OPTIONAL = frozenset(watched.path for watched in WATCHED_KINDS.values() if watched.optional)
 PATIENT = Timeouts(connect=1, bind=1, page=1, silence=60, stop=5)
 
 
@@ -70,6 +73,7 @@ class ApiServer:
         self.nodes, self.pods = self.stores.values()
         self.without_devices = 404  # the status if there is no store for them
         self.leases = Store()
+        self.evictions = Evictions(self)
         self.banned: set[str] = set()  # tokens without rights on Leases
         self.version: Manifest = {"major": "1", "minor": "36+"}
         self.refusal: tuple[int, str] | None = None  # of binds
@@ -85,7 +89,7 @@ class ApiServer:
 
     @property
     def url(self) -> str:
-        """The address, which a restart does not change."""
+        """The address; a restart does not change it."""
         return f"http://127.0.0.1:{self._port}"
 
     def start(self) -> None:
@@ -171,6 +175,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         query = dict(parse_qsl(url.query))
+        if self.api.evictions.handles(url.path):
+            return self._evictions("GET", None)
         is_optional = url.path.startswith("/apis/") and not url.path.startswith(LEASES)
         if is_optional and url.path not in self.api.stores:
             return self._answer(self.api.without_devices, b'{"kind": "Status", "message": "no such thing"}')
@@ -207,13 +213,29 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path.startswith(LEASES):
             return self._lease(lambda: self.api.leases.create(body))
+        if self.api.evictions.handles(urlsplit(self.path).path):
+            return self._evictions("POST", body)
         _, _, _, _, namespace, _, name, _ = self.path.split("/")
         status, message = self.api.bind(namespace, name, body)
         self._answer(status, json.dumps({"kind": "Status", "message": message}).encode())
 
     def do_PUT(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.api.evictions.handles(self.path):
+            return self._evictions("PUT", body)
         self._lease(lambda: self.api.leases.replace(body))
+
+    def do_PATCH(self) -> None:
+        assert self.headers["Content-Type"] == "application/json-patch+json"
+        self._evictions("PATCH", json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+    def _evictions(self, method: str, body: Any) -> None:
+        url = urlsplit(self.path)
+        query = dict(parse_qsl(url.query))
+        (status, answer), fault = self.api.evictions.handle(method, url.path, query, body)
+        if fault in ("hangup", "lost"):
+            return self._end()
+        self._answer(status, json.dumps(answer).encode())
 
     def _read_lease(self, path: str) -> tuple[int, Manifest]:
         lease = self.api.leases.objects.get(f"gpu/{path.rpartition('/')[2]}")

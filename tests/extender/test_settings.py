@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from extender.settings import Settings, SettingsError, load
+from extender.settings import Queue, Settings, SettingsError, load
 
 
 def write(folder: Path, text: str) -> Path:
@@ -121,3 +121,83 @@ def test_variables_that_the_kubelet_injects_are_ignored(caplog: pytest.LogCaptur
 
 def test_no_setting_looks_like_an_injected_variable() -> None:
     assert not [key for key in Settings.model_fields if key.endswith(("port", "service_host"))]
+
+
+def queues_of(text: str) -> dict[str, Queue]:
+    return load(None, {"STOWAGE_QUEUES": text}).queues
+
+
+def test_queues_of_the_file_replace_the_default_queues(tmp_path: Path) -> None:
+    assert list(Settings().queues) == ["interactive", "batch", "backfill"]
+    text = "queues:\n  a: {preempts: [b], min_runtime: 60, self_protection: no}\n  b: {max_duration: 3600}\n"
+    assert load(write(tmp_path, text), {}).queues == {
+        "a": Queue(preempts=frozenset({"b"}), min_runtime=60, self_protection=False),
+        "b": Queue(max_duration=3600),
+    }
+    assert load(write(tmp_path, "queues: {}"), {}).queues == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": {"preempts": ["1.30"], "min_runtime": 60, "max_duration": null, "grace": 30}, "1.30": {}}',
+        "{a: {preempts: [1.30], min_runtime: 60, max_duration: null, grace: 30}, 1.30: {}}",
+        "a: {preempts: [1.30], min_runtime: 6e1, grace: 30, restartable: false}\n1.30: {max_duration: ~}",
+    ],
+)
+def test_queues_of_the_environment_are_yaml_or_json(text: str) -> None:
+    expected = Queue(preempts=frozenset({"1.30"}), min_runtime=60, grace=30)
+    assert queues_of(text) == {"a": expected, "1.30": Queue()}
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("a: {preempts: [b]}\nc: {}", "a preempts 'b', which is not among the queues (a, c)"),
+        ("a: {preempts: [b]}\nb: {preempts: [a]}", "these queues may preempt each other in a circle: "),
+        ("a: {preempts: [b]}\nb: {preempts: [c]}\nc: {preempts: [a]}", "in a circle: "),
+        ("a: {priority_classes: [x]}\nb: {priority_classes: [x]}", "PriorityClass 'x' names both a and b"),
+        ("a: {aliases: [x]}\nb: {aliases: [x]}", "alias 'x' names both a and b"),
+        ("a: {aliases: [b]}\nb: {}", "alias 'b' names both b and a"),
+        ("a: {min_runtime: 60, max_duration: 59}", "max_duration of a is shorter than its min_runtime"),
+        ("a b: {}", "'a b' is no valid value of a label"),
+        ('"": {}', "'' is no valid value of a label"),
+        ("a: {min_runtime: soon}", "queues.a.min_runtime: Input should be a valid number"),
+        ("a: {colour: blue}", "queues.a.colour: Extra inputs are not permitted"),
+        ("a: {grace: 1.5}", "queues.a.grace: Input should be a valid integer"),
+        ("[a, b]", "invalid value ['a', 'b']; expected queues by name"),
+    ],
+)
+def test_contradictory_queues_are_refused(tmp_path: Path, text: str, part: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        queues_of(text)
+    assert str(caught.value).startswith("environment variable STOWAGE_QUEUES: queues")
+    assert part in str(caught.value)
+    indented = "queues:\n" + "".join(f"  {line}\n" for line in text.splitlines())
+    path = write(tmp_path, indented)
+    with pytest.raises(SettingsError) as caught:
+        load(path, {})
+    assert str(caught.value).startswith(f"{path}: queues")
+    assert part in str(caught.value)
+
+
+def test_a_queue_may_preempt_itself_at_lower_priority() -> None:
+    assert queues_of("a: {preempts: [a]}")["a"].preempts == {"a"}
+
+
+@pytest.mark.parametrize(("text", "mode"), [("off", "off"), ("on", "on"), ("'on'", "on"), ("recommend",) * 2])
+def test_the_mode_of_the_evictor_may_look_like_a_boolean(tmp_path: Path, text: str, mode: str) -> None:
+    path = write(tmp_path, f"evictor: {text}\nevictor_lease: gpu/stowage-evictor\n")
+    assert load(path, {}).evictor == mode
+    assert load(None, {"STOWAGE_EVICTOR": text, "STOWAGE_LEADER_ELECTION": "gpu/stowage"}).evictor == mode
+
+
+@pytest.mark.parametrize("line", ["evictor: on", "evictor: recommend", "shield_configmap: gpu/shield"])
+def test_the_evictor_needs_a_lease(tmp_path: Path, line: str) -> None:
+    path = write(tmp_path, f"shortlist: 8\n{line}\n")
+    key = line.partition(":")[0]
+    with pytest.raises(SettingsError, match=rf"{key}: needs evictor_lease or leader_election") as caught:
+        load(path, {})
+    assert len(str(caught.value).splitlines()) == 1
+    with pytest.raises(SettingsError, match="evictor: invalid value 'maybe'; expected off, recommend or on"):
+        load(write(tmp_path, "evictor: maybe"), {})

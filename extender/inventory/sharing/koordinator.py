@@ -13,7 +13,8 @@ the GPUs stay accounted for, and the node takes no new pods.
 from __future__ import annotations
 
 from extender.inventory.shared_gpus import InventoryError, Parser, SharedGpus, advertises_nvidia
-from extender.k8s.objects import KoordinatorDevice, KoordinatorGpu, Node
+from extender.k8s.device_objects import KoordinatorDevice, KoordinatorGpu
+from extender.k8s.objects import Node
 from extender.k8s.quantity import mib, whole
 from extender.untrusted.limits import DEVICES_PER_NODE, GPU_MIB, GPUS_PER_NODE
 from packing.model.node_spec import Gpu

@@ -9,6 +9,11 @@ import pytest
 from extender.cli import main as cli
 from tests.extender.replay.test_traces import trace_files
 
+QUEUED = """name,cpu_milli,memory_mib,num_gpu,gpu_milli,qos,creation_time,deletion_time
+p0,4000,1024,1,500,BE,0,100
+p1,4000,1024,2,1000,LS,5,50
+"""
+
 
 @pytest.fixture
 def files(tmp_path):
@@ -51,6 +56,35 @@ def test_a_timeline(files, capsys):
     assert json.loads(capsys.readouterr().out)[0]["wait_p95_share"] == 0
 
 
+def test_a_timeline_with_queues(files, capsys):
+    (files / "pods.csv").write_text(QUEUED)
+    more = ["--timeline", "--queues", "--seeds", "1", "--spot", "0.5,0.6,0.1", "--checkpoint", "60"]
+    assert replay(files, *more) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["system"] for row in rows] == [
+        "stock-fifo", "stock-priority", "packing", "queues", "queues-spot"
+    ]  # fmt: skip
+    assert {"wait_p95_interactive", "wait_p95_backfill", "cost", "lost_gpu_hours"} <= rows[0].keys()
+    assert (
+        replay(files, "--timeline", "--queues", "LS=batch,BE=batch", "--seeds", "1-2", "--output", "table")
+        == 0
+    )
+    head, *lines = capsys.readouterr().out.strip().split("\n")
+    assert "batch p95, min" in head
+    assert "interactive" not in head
+    assert len(lines) == 4
+
+
+def test_the_rules_of_the_queues_come_from_the_settings(files, capsys):
+    (files / "pods.csv").write_text(QUEUED)
+    (files / "stowage.yaml").write_text("queues: {fast: {preempts: [slow]}, slow: {}}\n")
+    more = ["--queues", "LS=fast,BE=slow", "--seeds", "1", "--config", f"{files}/stowage.yaml"]
+    assert replay(files, *more) == 0
+    assert "wait_p50_fast" in json.loads(capsys.readouterr().out)[0]
+    assert replay(files, *more[:-2]) == 2
+    assert "no queue 'slow'; expected interactive, batch, backfill" in capsys.readouterr().err
+
+
 def test_bad_usage_is_one_line_and_code_2(files, capsys):
     assert cli.main(["replay"]) == 2
     assert cli.main(["replay", "--nodes", f"{files}/nodes.csv"]) == 2
@@ -65,6 +99,8 @@ def test_bad_usage_is_one_line_and_code_2(files, capsys):
         *[["--policy", "best"], ["--policy", ""], ["--seeds", "5-1"], ["--seeds", "x"], ["--seeds", "-1"]],
         *[["--policy", "random"], ["--policy", "worst-fit"], ["--policy", "mfi"]],
         *[["--seeds", "1-999999999"], ["--sample", "-1"], ["--ties", "random"], ["--output", "xml"]],
+        *[["--queues", "LS"], ["--load", "0"], ["--load", "x"], ["--checkpoint", "-1"]],
+        *[["--spot", "0.5"], ["--spot", "2,0.5,1"], ["--spot", "0.5,0.5,nan"]],
     ],
 )
 def test_options_that_make_no_sense_stop_before_anything_runs(files, more):
@@ -77,6 +113,8 @@ def test_options_that_make_no_sense_stop_before_anything_runs(files, more):
     ("more", "says"),
     [
         (["--timeline", "--snapshot", "x.json"], "--snapshot does not use --nodes, --pods, --timeline"),
+        (["--timeline", "--load", "1"], "--timeline does not use --load"),
+        (["--queues", "--policy", "fgd,inventory"], "--queues uses one --policy"),
         (["--config", "missing.yaml"], "missing.yaml: cannot be read"),
     ],
 )

@@ -95,3 +95,9 @@ async def test_it_is_in_force_before_any_pod_has_come() -> None:
     mix = state.policy.plan(state.fleet)().mix
     assert mix.requests[0].devices == ((GPU, 1),)
     assert request in mix.requests
+
+
+def test_settings_of_gangs_are_in_force() -> None:
+    state = state_of(Settings(gang_check=False, gang_hold_seconds=5))
+    assert (state.gang_check, state.gang_holds.seconds) == (False, 5)
+    assert state_of(Settings()).gang_check

@@ -132,5 +132,5 @@ def test_a_snapshot_may_contain_other_configmaps() -> None:
     other = {"kind": "ConfigMap", "metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "-----"}}
     snapshot = Snapshot()
     snapshot.add(json.dumps({"kind": "List", "items": [other, manifest(), other]}), "cluster.json")
-    assert list(snapshot.devices.values()) == [layouts()]
+    assert list(snapshot.others.values()) == [layouts()]
     assert not snapshot.problems

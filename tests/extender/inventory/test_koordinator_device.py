@@ -13,8 +13,9 @@ from extender.cluster.state import State
 from extender.inventory.node_inventory import inventory_of
 from extender.inventory.shared_gpus import InventoryError
 from extender.k8s.device_manifests import KoordinatorDeviceManifest
+from extender.k8s.device_objects import KoordinatorDevice, KoordinatorGpu
 from extender.k8s.node_manifest import NodeManifest
-from extender.k8s.objects import Deleted, KoordinatorDevice, KoordinatorGpu, Listed, Node, Pod, Upserted
+from extender.k8s.objects import Deleted, Listed, Node, Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
 from extender.source.list_watch import ListWatch
 from extender.source.watched_kinds import WATCHED_KINDS

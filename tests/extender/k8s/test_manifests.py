@@ -112,6 +112,16 @@ def test_a_pod() -> None:
     assert not pod.terminated
 
 
+@pytest.mark.parametrize(
+    ("status", "expected"), [("False", "Unschedulable"), ("True", ""), ("Unknown", ""), (None, "")]
+)
+def test_why_a_pod_is_not_scheduled(status: str | None, expected: str) -> None:
+    other = {"type": "DisruptionTarget", "status": "False", "reason": "Other"}
+    scheduled = {"type": "PodScheduled", "status": status, "reason": "Unschedulable"}
+    manifest = POD | {"status": {"conditions": [other, scheduled]}}
+    assert (pod_of(manifest).unscheduled, pod_of(manifest).disruption) == (expected, "")
+
+
 def test_a_node() -> None:
     node = node_of(
         {

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from extender.k8s.objects import Pod, Upserted
 from extender.k8s.pod_group_manifests import (
@@ -281,3 +284,33 @@ def test_own_words_count_before_those_of_others() -> None:
     gang = table().gang_of(pod(labels=labels, schedulingGroup={"podGroupName": "g"}))
     assert gang is not None
     assert gang.key == "stowage train/mine"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+)
+FIELDS = st.sampled_from(
+    [
+        "schedulingPolicy",
+        "gang",
+        "basic",
+        "minCount",
+        "disruptionMode",
+        "minMember",
+        "minTaskMember",
+        "subGroups",
+    ]
+)
+
+
+@given(
+    st.sampled_from([PodGroupManifest, VolcanoPodGroupManifest, KaiPodGroupManifest]),
+    st.dictionaries(FIELDS, JSON | st.dictionaries(FIELDS, JSON | st.dictionaries(FIELDS, JSON))),
+)
+def test_any_pod_group_is_read_or_refused(manifest: type[PodGroupManifest], spec: dict[str, Any]) -> None:
+    try:
+        group = manifest.model_validate({"metadata": {"name": "g"}, "spec": spec}).record()
+    except ValidationError:
+        return
+    assert group.minimum is None or 0 <= group.minimum < 1 << 31

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import time
 import tracemalloc
 from collections.abc import Mapping
@@ -10,9 +11,9 @@ from dataclasses import replace
 
 import pytest
 
-from extender.k8s.objects import Deleted, Kind, Listed, Upserted
+from extender.k8s.objects import Deleted, Kind, Listed, Owner, Upserted
 from extender.server import engine as engine_module
-from extender.server.engine import Engine, gpus_by_model
+from extender.server.engine import Engine, gpus_by_model, spot_gpus
 from extender.server.metrics import Gauges, Gpus, Metrics
 from extender.settings import Settings, SettingsError
 from extender.source.interface import Interruption
@@ -20,6 +21,7 @@ from extender.source.snapshot import Snapshot, SnapshotSource
 from packing.model.reasons import Reason
 from tests.extender.builders import make_node, make_pod, make_state
 
+SPOT = {"cloud.google.com/gke-spot": "true"}
 DEVICES = [Listed(kind, frozenset()) for kind in ("ResourceSlice", "ResourceClaim", "DeviceClass")]
 SYNCED = [Listed("Node", frozenset("ab")), Listed("Pod", frozenset()), *DEVICES]
 
@@ -279,3 +281,36 @@ def test_gpus_are_summed_by_model() -> None:
 
 def test_an_unknown_age_is_not_shown() -> None:
     assert make_engine().gauges().age_seconds == {}
+
+
+def test_spot_gpus_and_preempted_pods_are_metrics() -> None:
+    engine = make_engine(queues={"batch": {"restartable": True}})
+    metrics = Metrics("0", engine.gauges)
+    assert 'stowage_preempted_gpu_hours_lost_total{queue="batch",reason="PreemptionByScheduler"} 0.0' in (
+        metrics.render().decode()
+    )
+    pod = make_pod(
+        "a",
+        3,
+        node_name="s",
+        phase="Running",
+        started=time.time() - 7200,
+        labels={"stowage.dev/queue": "batch"},
+        owner=Owner("Job", "train", "u"),
+    )
+    engine.apply([Upserted(make_node("s", 4, labels=SPOT)), Upserted(make_node("d")), Upserted(pod)])
+    assert spot_gpus(engine.state.fleet) == {"installed": 4, "used": 3}
+    shown = metrics.render().decode()
+    assert 'stowage_spot_gpus{state="installed"} 4.0' in shown
+    assert 'stowage_spot_gpus{state="used"} 3.0' in shown
+    engine.apply([Upserted(replace(pod, disruption="PreemptionByScheduler", deleting=True))])
+    shown = metrics.render().decode()
+    labels = 'queue="batch",reason="PreemptionByScheduler"'
+    assert f'stowage_preempted_pods_total{{owner="Job",{labels}}} 1.0' in shown
+    lost = re.search(rf"stowage_preempted_gpu_hours_lost_total{{{labels}}} (\S+)", shown)
+    assert lost is not None
+    assert float(lost[1]) == pytest.approx(6, abs=0.1)
+
+
+def test_without_spot_nodes_no_gpu_is_on_spot() -> None:
+    assert spot_gpus(make_state(make_node("d")).fleet) == {"installed": 0, "used": 0}

@@ -306,11 +306,12 @@ def test_a_cluster_without_the_optional_kinds_is_followed(
     api: ApiServer, follow: Any, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
     caplog.set_level(logging.INFO, logger="extender.source.reflector")
+    optional = {kind for kind, watched in WATCHED_KINDS.items() if watched.optional}
     api.without_devices = status
     api.put(node("a"))
     source, mirror = follow()
-    optional = {kind for kind, watched in WATCHED_KINDS.items() if watched.optional}
-    eventually(lambda: caught_up(api, mirror) and len(caplog.records) >= len(optional))
+    logged = caplog.records
+    eventually(lambda: caught_up(api, mirror) and mirror.lists.total() == 2 and len(logged) >= len(optional))
     assert {record.levelname for record in caplog.records} == {"INFO"}
     assert "resourceslices: " in caplog.text
     assert "next try in 300.0 s" in caplog.text

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packing.victims.search import VictimSearch
+from packing.fleet.fleet import Fleet
+from packing.fleet.node_usage import Allocation
+from packing.fleet.placement import allocation_of
+from packing.model.reasons import Reason
+from packing.model.request import Request, Shares
+from packing.victims.search import Holdings, Victim, VictimSearch, VictimSet, cheapest_victims
 
-from ..fleet.builders import arrays_of
-from .random_nodes import cheapest_by_exhaustion, random_case
+from ..fleet.builders import GPU, arrays_of, counted_node, divisible_node
+from .random_nodes import cheapest_by_exhaustion, fits_without, random_case
 
 
 @pytest.mark.parametrize("first", range(0, 2000, 500))
@@ -39,3 +47,113 @@ def test_the_fleet_is_as_before(seed):
     after = arrays_of(case.fleet)
     for name, array in before.items():
         np.testing.assert_array_equal(after[name], array, err_msg=name)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 1 << 40))
+def test_no_victim_is_needless_on_a_larger_node(seed):
+    """Also where the search was cut: no single victim and no whole gang can stay."""
+    case = random_case(seed, pods=40, gpus=16, spread=1000)
+    steps = random.Random(seed).choice([1, 5, 50, 20_000])
+    search = VictimSearch(case.fleet, case.request, most_steps=steps)
+    answer = search.on(0, case.victims, case.gangs, case.required)
+    assert search.disagreements == 0
+    if answer is None:
+        return
+    assert fits_without(case, answer.victims)
+    assert case.required <= set(answer.victims)
+    gang_of = [victim.gang for victim in case.victims]
+    units = [{v} for v in answer.victims if gang_of[v] not in answer.gangs]
+    units += [{v for v in answer.victims if gang_of[v] == gang} for gang in answer.gangs]
+    for unit in units:
+        if not unit & case.required:
+            assert not fits_without(case, set(answer.victims) - unit)
+
+
+def test_a_search_that_is_cut_says_so_and_costs_no_less_than_the_cheapest():
+    cut = 0
+    for seed in range(300):
+        case = random_case(seed, pods=30, gpus=8, spread=1000)
+        best = VictimSearch(case.fleet, case.request).on(0, case.victims, case.gangs, case.required)
+        short = VictimSearch(case.fleet, case.request, most_steps=3)
+        answer = short.on(0, case.victims, case.gangs, case.required)
+        if answer and best and best.exact:
+            assert best.cost <= answer.cost
+            assert not answer.exact or answer.cost == best.cost
+            cut += not answer.exact
+    assert cut > 5
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 1 << 40))
+def test_evicting_more_never_makes_a_request_stop_fitting(seed):
+    case = random_case(seed, pods=20, gpus=8)
+    order = random.Random(seed).sample(range(len(case.victims)), len(case.victims))
+    answers = [fits_without(case, order[:count]) for count in range(len(order) + 1)]
+    assert answers == sorted(answers)
+
+
+def test_an_answer_is_the_same_with_kept_holdings_and_unconfirmed():
+    for seed in range(300):
+        case = random_case(seed)
+        kept = Holdings.of(case.fleet, 0, [victim.held for victim in case.victims])
+        on = VictimSearch(case.fleet, case.request).on
+        asked = (0, case.victims, case.gangs, case.required)
+        assert on(*asked) == on(*asked, holdings=kept) == on(*asked, holdings=kept, confirm=False)
+
+
+def test_nominated_pods_hold_what_they_wait_for_but_do_not_close_the_node():
+    fleet, request = Fleet(nodes=1, gpus=2), Request(shares=Shares(1, 500, memory_milli=500, resource=GPU))
+    fleet.put(divisible_node(gpus=2))
+    held = [allocation_of(fleet, 0, request, [gpu]) for gpu in (0, 0, 1, 1)]
+    for one in held:
+        fleet.take(one)
+    victims = [Victim((one,), (cost,)) for one, cost in zip(held, (3.0, 4.0, 1.0, 9.0), strict=True)]
+    with fleet.holding([allocation_of(fleet, 0, request, [1])]):
+        answer = cheapest_victims(fleet, 0, request, victims)
+    assert answer == VictimSet((0,), (), (3.0,))  # of GPU 1, both would have to leave
+
+
+def test_an_overcommitted_node_is_freed_of_what_is_too_much():
+    fleet, request = Fleet(nodes=1, gpus=2), Request(devices=((GPU, 1),))
+    fleet.put(counted_node(gpus=2))
+    held = [allocation_of(fleet, 0, request) for _ in range(4)]
+    for one in held:
+        fleet.take(one)
+    victims = [Victim((one,), (cost,)) for one, cost in zip(held, (3.0, 4.0, 1.0, 9.0), strict=True)]
+    assert cheapest_victims(fleet, 0, request, victims) == VictimSet((0, 1, 2), (), (8.0,))
+    assert cheapest_victims(fleet, 0, Request(), victims) == VictimSet((0, 2), (), (4.0,))
+
+
+def test_a_later_component_counts_only_where_the_first_ones_are_equal():
+    fleet, request = Fleet(nodes=1, gpus=2), Request(devices=((GPU, 1),))
+    fleet.put(counted_node(gpus=2))
+    held = [allocation_of(fleet, 0, request) for _ in range(2)]
+    for one in held:
+        fleet.take(one)
+    costs = (0.1 + 0.2, 5.0), (0.3, 4.0)  # equal but for rounding
+    victims = [Victim((one,), cost) for one, cost in zip(held, costs, strict=True)]
+    assert cheapest_victims(fleet, 0, request, victims) == VictimSet((1,), (), costs[1])
+
+
+def test_no_victim_helps_on_a_blocked_node_or_for_a_gpu_that_is_not_there():
+    fleet, request = Fleet(nodes=1, gpus=2), Request(devices=((GPU, 1),))
+    fleet.put(counted_node(gpus=2, model="H100"))
+    held = allocation_of(fleet, 0, Request(devices=((GPU, 2),)))
+    fleet.take(held)
+    victims = [Victim((held,), (1.0,))]
+    assert cheapest_victims(fleet, 0, request, victims) is not None
+    assert cheapest_victims(fleet, 0, replace(request, models=frozenset({"B200"})), victims) is None
+    assert cheapest_victims(fleet, 0, replace(request, cuda=12_004), victims) is None
+    fleet.block(0, Reason.REPARTITIONING)
+    assert cheapest_victims(fleet, 0, request, victims) is None
+
+
+def test_amounts_that_could_overflow_are_left_to_the_slow_search():
+    fleet, request = Fleet(nodes=1, gpus=2), Request(1000)
+    fleet.put(counted_node(gpus=2))
+    held = [Allocation(0, 1 << 60, 0), Allocation(0, 100, 0), Allocation(0, 1 << 62, 0)]
+    for one in held:
+        fleet.take(one)
+    victims = [Victim((one,), (float(cost),)) for cost, one in enumerate(held, 1)]
+    assert cheapest_victims(fleet, 0, request, victims) == VictimSet((0, 2), (), (4.0,))

@@ -1,0 +1,157 @@
+"""How long the search for victims takes on 100 full nodes of 60 pods, in CPU time of one process.
+
+The nodes have eight GPUs: shared ones, ones that are divided into MIG instances on demand, or whole ones
+behind the device plugin. "Ranked": all nodes are searched and the best answer is confirmed with the fleet,
+with ``Holdings`` kept from before; "confirmed": all answers are; "not kept": ranked, with new holdings.
+"x feasible": the time of "ranked" by that of one ``reasons_for`` on the same fleet, the core of one filter.
+
+    python -m bench.victims --nodes 100 --rounds 20
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from packing.fleet.feasibility import reasons_for
+from packing.fleet.fleet import Fleet
+from packing.fleet.placement import allocation_of, fitting_gpus
+from packing.model.mig_instances import Instance, window
+from packing.model.node_spec import Gpu, NodeSpec, Pool
+from packing.model.request import Request, Shares, whole_gpus
+from packing.victims.search import Holdings, Victim, VictimSearch, VictimSet
+
+PODS, GPUS, MIB, GIB = 60, 8, 81_920, 1 << 30
+RESOURCE = "nvidia.com/gpu"
+_MIG = (
+    Instance("1g.10gb", 142, 10_240, tuple(window(i, 1) for i in range(7))),
+    Instance("1g.20gb", 142, 20_480, tuple(window(i, 2) for i in (0, 2, 4, 6))),
+    Instance("2g.20gb", 285, 20_480, tuple(window(i, 2) for i in (0, 2, 4))),
+    Instance("3g.40gb", 428, 40_960, tuple(window(i, 4) for i in (0, 4))),
+    Instance("4g.40gb", 571, 40_960, (window(0, 4),)),
+    Instance("7g.80gb", 1000, 81_920, (window(0, 8),)),
+)
+
+
+def share(count: int, milli: int, cpu: int = 1000) -> Request:
+    """So much compute and memory of ``count`` GPUs."""
+    return Request(cpu, 4 * GIB, shares=Shares(count, milli, memory_milli=milli, resource=RESOURCE))
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request on nodes of one kind, and the requests of the pods that fill them."""
+
+    name: str
+    spec: NodeSpec
+    pods: Sequence[Request]
+    asked: Request
+
+
+def questions() -> list[Question]:
+    """All rows of the table."""
+    islands = ((0, 1, 2, 3), (4, 5, 6, 7))
+    every = tuple(range(GPUS))
+    pool = (Pool(RESOURCE, GPUS, every, 1000, MIB),)
+    size = "", 128_000, 1024 * GIB
+    cards = (Gpu(MIB, divisible=True),) * GPUS
+    cut = NodeSpec(*size, cards, pool, islands=islands, sharing_resource=RESOURCE)
+    mig = NodeSpec(*size, (replace(cards[0], instances=_MIG),) * GPUS, sharing_resource=RESOURCE)
+    counted = NodeSpec(*size, (Gpu(MIB),) * GPUS, pool)
+    four = Request(4000, shares=whole_gpus(4, RESOURCE))
+    parts = [share(1, milli) for milli in (100, 125, 125, 150, 200)]
+    slices = [share(1, milli) for milli in (125, 125, 125, 250)]
+    whole = [Request(8000, 64 * GIB, ((RESOURCE, 1),)), *[Request(1000, 4 * GIB)] * 7]
+    return [
+        Question("shares: half a GPU", cut, parts, share(1, 500)),
+        Question("shares: 4 whole GPUs", cut, parts, four),
+        Question("shares: 4 whole GPUs of one island", cut, parts, replace(four, island=True)),
+        Question("shares: a quarter of a GPU, 16 CPUs", cut, parts, share(1, 250, 16_000)),
+        Question("MIG on demand: 3g.40gb", mig, slices, share(1, 428)),
+        Question("whole GPUs: 2, with 24 CPUs", counted, whole, Request(24_000, 128 * GIB, ((RESOURCE, 2),))),
+    ]
+
+
+def filled(question: Question, nodes: int, seed: int) -> tuple[Fleet, list[list[Victim]]]:
+    """A fleet of such nodes with 60 pods each, or as many as fit, and the pods as victims."""
+    rng = random.Random(seed)
+    fleet, victims = Fleet(nodes, GPUS), []
+    for number in range(nodes):
+        row = fleet.put(replace(question.spec, name=f"node-{number}"))
+        on_node: list[Victim] = []
+        while len(on_node) < PODS:
+            request = rng.choice(question.pods)
+            if reasons_for(fleet, request)[row]:
+                request = Request(500, GIB)
+            free = fitting_gpus(fleet, row, request)
+            count = request.shares.count if request.shares else 0
+            held = allocation_of(fleet, row, request, rng.sample(free, count))
+            fleet.take(held)
+            priority, seconds = rng.choice((0.0, 0.0, 1.0, 2.0)), rng.uniform(60, 86_400)
+            on_node.append(Victim((held,), (priority, seconds * (count or 0.01), 1.0)))
+        victims.append(on_node)
+    return fleet, victims
+
+
+def median_ms(run: Callable[[], object], rounds: int) -> float:
+    """The median CPU time of a call, which does not depend on what else runs on the machine."""
+    times = []
+    for _ in range(rounds):
+        started = time.process_time()
+        run()
+        times.append(time.process_time() - started)
+    return 1000 * statistics.median(times)
+
+
+def measure(question: Question, nodes: int, rounds: int) -> str:
+    """One row of the table."""
+    fleet, victims = filled(question, nodes, 1)
+    kept = [Holdings.of(fleet, row, [victim.held for victim in victims[row]]) for row in range(nodes)]
+    answers: list[VictimSet | None] = []
+
+    def search(holdings: Sequence[Holdings | None], *, confirm: bool) -> None:
+        """As a caller that looks for the best node: it ranks all and confirms one, or confirms all."""
+        on = VictimSearch(fleet, question.asked).on
+        answers[:] = [on(row, victims[row], holdings=holdings[row], confirm=confirm) for row in range(nodes)]
+        if not confirm:
+            best = min((a.cost, row) for row, a in enumerate(answers) if a)[1]
+            on(best, victims[best], holdings=holdings[best])
+
+    def feasibility() -> None:
+        fleet.last_reasons = None
+        reasons_for(fleet, question.asked)
+
+    ranked = median_ms(lambda: search(kept, confirm=False), rounds)
+    confirmed = median_ms(lambda: search(kept, confirm=True), rounds)
+    not_kept = median_ms(lambda: search([None] * nodes, confirm=False), rounds)
+    feasible = median_ms(feasibility, rounds * 10)
+    found = [answer for answer in answers if answer]
+    evicted = statistics.mean(len(answer.victims) for answer in found)
+    exact = sum(answer.exact for answer in found)
+    times = [f"{ms:.1f}" for ms in (ranked, confirmed, not_kept)]
+    cells = question.name, len(found), exact, f"{evicted:.1f}", *times, f"{ranked / feasible:.0f}"
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def table(nodes: int = 100, rounds: int = 20) -> str:
+    """All questions as a Markdown table."""
+    head = "| request | nodes | exact | victims | ranked, ms | confirmed, ms | not kept, ms | x feasible |"
+    rows = [measure(question, nodes, rounds) for question in questions()]
+    return "\n".join([head, "|---|--:|--:|--:|--:|--:|--:|--:|", *rows])
+
+
+def main() -> None:
+    """Print the table."""
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=20)
+    args = parser.parse_args()
+    print(table(args.nodes, args.rounds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""Carries out one eviction plan: nominate the pod, try all evictions without effect, evict, tell everybody.
+
+The order makes a crash harmless. After the nomination alone nobody has lost anything. After an eviction the
+nomination is in the cluster, and pods that terminate count as room that comes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
+from http import HTTPStatus
+from typing import Protocol
+
+from extender.cluster.state import State
+from extender.evictor.decision import grace_of, to_evict, why_evicted
+from extender.evictor.metrics import EvictorMetrics
+from extender.k8s.objects import Pod
+from extender.source.interface import EvictorApi, PodEvent, WriteError, WriteUnanswered
+from extender.verbs.eviction.plan import EvictionPlan
+
+_LEAVES = ("evicted", "gone")
+_log = logging.getLogger(__name__)
+
+
+class Leadership(Protocol):
+    """Whether this replica may write."""
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it leads now."""
+
+    def hold_during_write(self) -> AbstractContextManager[None]:
+        """For a write: the Lease is not released before the block ends."""
+
+
+class Actions:
+    """The writes, each only as the leader. Failed writes are logged and counted here."""
+
+    def __init__(
+        self, state: State, api: EvictorApi, leadership: Leadership, metrics: EvictorMetrics
+    ) -> None:
+        self._state, self._api = state, api
+        self._leadership, self._metrics = leadership, metrics
+        self.unanswered = False
+        """Whether the API server did not answer the last write."""
+
+    async def nominate(self, pod: Pod, node: str, result: str = "made") -> bool:
+        """Nominate the pod, and hold the room for it; whether that succeeded. ``result``: for the metric."""
+        error = await self._write(lambda: self._api.nominate(pod, node), f"{pod.key}: nomination to {node}")
+        self._metrics.nominated("failed" if error else result)
+        if error is None:
+            hold_room(self._state, pod, node)
+        return error is None
+
+    async def withdraw(self, pod: Pod, node: str) -> None:
+        """Clear the nomination if it still names the node, and hold the room no longer."""
+        hold_room(self._state, pod, "")
+        what = f"{pod.key}: withdrawal of the nomination to {node}"
+        error = await self._write(lambda: self._api.clear_nomination(pod, node), what)
+        self._metrics.nominated("failed" if error else "cleared")
+
+    async def evict(self, pod: Pod, plan: EvictionPlan, is_needed: Callable[[], bool]) -> list[Pod] | None:
+        """Evict all victims of a plan for the pod that is nominated there, if ``is_needed`` still says so.
+
+        Returns those that leave now, fewer than all after a failure; None if nobody leaves.
+        """
+        victims = to_evict(plan)
+        for victim in victims:
+            if await self._try(victim, dry_run=True) not in _LEAVES:
+                return None
+        leaving: list[Pod] = []
+        if not is_needed():
+            return None
+        for victim in victims:
+            if is_leaving(self._state, victim):
+                continue
+            result = await self._try(victim, dry_run=False)
+            if result not in _LEAVES:
+                if not leaving and result != "unanswered":
+                    return None
+                break
+            leaving.append(victim)
+            if result == "evicted":
+                await self._tell_victim(pod, plan, victim)
+        if leaving:
+            text = f"Evicting {_pods(len(leaving))} to make room on node {plan.node} ({_cost(plan)})"
+            await self._write_event(PodEvent(pod, "Preempting", "Preempting", text))
+        return leaving
+
+    async def recommend(self, pod: Pod, plan: EvictionPlan) -> None:
+        """Say on the pod whom to evict, and evict nobody."""
+        victims = to_evict(plan)
+        names = ", ".join(victim.key for victim in victims)
+        _log.info("%s would get room on %s without %s (%s)", pod.key, plan.node, names, _cost(plan))
+        self._metrics.recommended()
+        text = f"Evicting {_pods(len(victims))} would make room on node {plan.node} ({_cost(plan)})"
+        await self._write_event(PodEvent(pod, "EvictionRecommended", "Recommending", text))
+
+    async def _try(self, victim: Pod, *, dry_run: bool) -> str:
+        """Evict a pod, or only ask whether that is allowed. Returns one of ``RESULTS``."""
+        grace = grace_of(self._state, victim)
+        error = await self._write(
+            lambda: self._api.evict(victim, grace, dry_run=dry_run),
+            f"{victim.key}: {'dry run of an eviction' if dry_run else 'eviction'}",
+            expected=(HTTPStatus.NOT_FOUND,),
+        )
+        result = _result(error)
+        if result != "evicted" or not dry_run:
+            self._metrics.evicted(result)
+        return result
+
+    async def _tell_victim(self, pod: Pod, plan: EvictionPlan, victim: Pod) -> None:
+        why = why_evicted(self._state, plan, victim, pod)
+        _log.info(
+            "evicted %s from %s for %s: %s (%s)", victim.key, victim.node_name, pod.key, why, _cost(plan)
+        )
+        # As in kube-scheduler's Event, the text has the preemptor's UID, and ``related`` names it.
+        text = f"Preempted by pod {pod.uid} on node {plan.node}: {why}"
+        await self._write_event(PodEvent(victim, "Preempted", "Preempting", text, pod))
+
+    async def _write_event(self, event: PodEvent) -> None:
+        await self._write(lambda: self._api.write_event(event), f"{event.pod.key}: Event")
+
+    async def _write(
+        self, call: Callable[[], Awaitable[None]], what: str, expected: Sequence[int] = ()
+    ) -> WriteError | None:
+        """Make a write; returns its error. ``expected`` statuses are not logged."""
+        if not self._leadership.is_leader:
+            return WriteError("this replica of Stowage is no longer the leader", 0)
+        with self._leadership.hold_during_write():
+            try:
+                self.unanswered = False
+                await call()
+            except WriteError as error:
+                self.unanswered = isinstance(error, WriteUnanswered)
+                if error.status not in expected:
+                    _log.warning("%s failed: %s (status %d)", what, error, error.status)
+                return error
+        return None
+
+
+def hold_room(state: State, pod: Pod, node: str) -> None:
+    """Count a waiting pod as nominated to a node, whatever its status says; "" for no longer.
+
+    Up to 1.37 kube-scheduler clears the nomination whenever it tries the pod before the victims have gone: it
+    finds no victims of its own (``Evaluator.Preempt`` in pkg/scheduler/framework/preemption, v1.36.3).
+    """
+    known = state.pods.by_uid(pod.uid)
+    if node and known is not None:
+        state.pods.held[pod.uid] = node
+    else:
+        state.pods.held.pop(pod.uid, None)
+    if known is not None and not known.node_name:
+        state.pods.put(known)
+
+
+def is_leaving(state: State, pod: Pod) -> bool:
+    """Whether the state shows that the pod terminates or has ended."""
+    known = state.pods.by_uid(pod.uid)
+    return known is None or known.deleting
+
+
+def _result(error: WriteError | None) -> str:
+    if error is None:
+        return "evicted"
+    if isinstance(error, WriteUnanswered):
+        return "unanswered"
+    results = {HTTPStatus.NOT_FOUND: "gone", HTTPStatus.TOO_MANY_REQUESTS: "budget"}
+    return results.get(HTTPStatus(error.status) if error.status else HTTPStatus.OK, "refused")
+
+
+def _pods(count: int) -> str:
+    return "1 pod" if count == 1 else f"{count} pods"
+
+
+def _cost(plan: EvictionPlan) -> str:
+    return f"cost {', '.join(f'{part:.4g}' for part in plan.cost)}"

@@ -1,0 +1,99 @@
+"""What the evictor remembers between two rounds. All of it may be lost: the cluster has what matters.
+
+Times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from extender.untrusted.limits import SCHEDULERS
+
+SETTLE = 5.0
+"""How long a pod must be unschedulable: kube-scheduler's own preemption comes first."""
+_SHORTEST, _LONGEST = 5.0, 300.0  # of a back-off
+
+
+@dataclass(slots=True)
+class Hold:
+    """Room on a node that is held for a waiting pod until it is bound there.
+
+    ``leaving``: UIDs of the pods whose end makes the room. ``ends``: the latest end of the hold, also if they
+    do not go. ``ours``: the evictor has nominated the pod; else it found the nomination. ``partial``: not all
+    victims could be evicted, so a new plan is needed. ``gone``: since when all have gone, None if they have
+    not.
+    """
+
+    node: str
+    leaving: frozenset[str]
+    ends: float
+    ours: bool
+    partial: bool = False
+    gone: float | None = None
+
+
+class Schedulers:
+    """The names of the schedulers whose pods the evictor serves: those that asked Stowage, and those of the
+    settings."""
+
+    def __init__(self, names: Collection[str] = ()) -> None:
+        self._names = set(names)
+
+    def note(self, name: str) -> None:
+        """A scheduler asked about one of its pods. The caller is not trusted: the names are bounded."""
+        if name not in self._names and len(self._names) < SCHEDULERS:
+            self._names.add(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+
+@dataclass(slots=True)
+class _Delay:
+    until: float
+    seconds: float
+
+
+class Book:
+    """Waiting pods by UID: since when they wait, the room that is held for them, and when to try again.
+
+    ``recommended``: the last recommendation. ``stale``: the node of a nomination that led to nothing, which
+    counts no longer.
+    """
+
+    def __init__(self) -> None:
+        self.holds: dict[str, Hold] = {}
+        self.recommended: dict[str, object] = {}
+        self.stale: dict[str, str] = {}
+        self._since: dict[str, float] = {}
+        self._delays: dict[str, _Delay] = {}
+
+    def see(self, waiting: Collection[str], now: float) -> None:
+        """These pods wait at ``now``; forget all others but the holds."""
+        self._since = {uid: self._since.get(uid, now) for uid in waiting}
+        for known in (self.recommended, self.stale, self._delays):
+            _keep(known, waiting)
+
+    def has_settled(self, uid: str, now: float) -> bool:
+        return now - self._since.get(uid, now) >= SETTLE
+
+    def may_try(self, uid: str, now: float) -> bool:
+        return uid not in self._delays or now >= self._delays[uid].until
+
+    def delay(self, uid: str, now: float, seconds: float | None = None) -> None:
+        """Try again in some seconds; by default twice as long as the last time, from 5 s to 5 min."""
+        before = self._delays.get(uid)
+        if seconds is None:
+            seconds = min(_LONGEST, before.seconds * 2 if before else _SHORTEST)
+            self._delays[uid] = _Delay(now + seconds, seconds)
+        else:
+            self._delays[uid] = _Delay(now + seconds, before.seconds if before else _SHORTEST / 2)
+
+    def retry_at_once(self, uid: str) -> None:
+        self._delays.pop(uid, None)
+
+
+def _keep(known: dict[str, object] | dict[str, str] | dict[str, _Delay], keys: Collection[str]) -> None:
+    for key in [key for key in known if key not in keys]:
+        del known[key]

@@ -1,0 +1,201 @@
+"""What the evictor does next, from the state of the cluster and what it remembers. No I/O.
+
+``now`` is in monotonic seconds, ``wall`` in Unix seconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+from extender.cluster.state import PossiblyBound, State
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
+from extender.evictor.book import Book, Hold, Schedulers
+from extender.k8s.node_filter import NodeFilter
+from extender.k8s.objects import Pod
+from extender.protocol.node_names import NodeNames
+from extender.verbs.evaluate import evaluate, reason_on
+from extender.verbs.eviction.plan import EvictionPlan
+from packing.model.reasons import Reason
+
+OWN_GRACE = 3600.0
+"""Seconds that a pod may take to end if its queue sets no grace. Stowage does not read the pod's own."""
+
+_UNSCHEDULABLE, GATED = "Unschedulable", "SchedulingGated"  # reasons of the condition PodScheduled
+
+SKIPPED = (
+    "gated", "never_preempts", "nominated", "settling", "backing_off", "unreadable", "no_gpu", "fits",
+    "no_plan", "budget", "queue_rate", "rate", "scale_up", "room_is_coming", "refused", "gang",
+)  # fmt: skip
+"""Why a waiting pod gets no room by eviction in a round."""
+Skipped: TypeAlias = Counter[str]
+Step: TypeAlias = Literal["drop", "clear", "nominate"]
+
+
+class HoldStep(NamedTuple):
+    """What to do about a hold: forget it, forget it and clear the nomination, or nominate the pod again."""
+
+    uid: str
+    hold: Hold
+    step: Step
+
+
+def waiting_pods(state: State, schedulers: Schedulers) -> list[Pod]:
+    """The pods that wait for a node and that a scheduler which uses Stowage could not place."""
+    pods = (state.pods[key] for key in state.pods.waiting)
+    return [
+        pod
+        for pod in pods
+        if pod.unscheduled in (_UNSCHEDULABLE, GATED)
+        and pod.scheduler_name in schedulers
+        and not pod.deleting
+        and not state.pods.is_bound(pod.uid)
+    ]
+
+
+def adopt(state: State, book: Book, waiting: Iterable[Pod], now: float, seconds: float) -> None:
+    """Wait for the room of pods that are nominated already: by kube-scheduler, by others, or by the evictor
+    before it was restarted. Nothing tells these apart, and nothing has to."""
+    for pod in waiting:
+        node = pod.nominated_node
+        if node and pod.uid not in book.holds and book.stale.get(pod.uid) != node:
+            leaving = frozenset(one.uid for one in state.pods.on_node(node) if one.deleting)
+            ends = now + longest_grace(state, ()) + seconds
+            book.holds[pod.uid] = Hold(node, leaving, ends, ours=False)
+
+
+def hold_steps(state: State, book: Book, now: float, seconds: float) -> Iterator[HoldStep]:
+    """What to do about the holds. ``seconds``: how long room is held after the victims have gone."""
+    for uid, hold in list(book.holds.items()):
+        if step := _step(state, book, uid, now, seconds):
+            yield HoldStep(uid, hold, step)
+
+
+def _step(state: State, book: Book, uid: str, now: float, seconds: float) -> Step | None:
+    pod, hold = state.pods.by_uid(uid), book.holds[uid]
+    if pod is None or pod.node_name or pod.deleting or pod.nominated_node not in ("", hold.node):
+        return "drop"
+    if not hold.ours and not pod.nominated_node:
+        return "drop"
+    if hold.gone is None and not any(map(state.pods.by_uid, hold.leaving)):
+        hold.gone = now
+    if state.pods.is_bound(uid):
+        return None  # a binding is under way
+    if now >= hold.ends or (hold.gone is not None and now - hold.gone >= seconds):
+        return "clear" if hold.ours and pod.nominated_node else "drop"
+    return "nominate" if hold.ours and not pod.nominated_node and book.may_try(uid, now) else None
+
+
+def candidates(book: Book, waiting: Iterable[Pod], now: float, skipped: Skipped) -> list[Pod]:
+    """The pods to make room for, the most urgent first: highest priority, then oldest."""
+    chosen = []
+    for pod in waiting:
+        if reason := _why_not(book, pod, now):
+            skipped[reason] += 1
+        else:
+            chosen.append(pod)
+    return sorted(chosen, key=lambda pod: (-pod.priority, pod.created, pod.key))
+
+
+def _why_not(book: Book, pod: Pod, now: float) -> str:
+    if pod.unscheduled == GATED:
+        return "gated"
+    if pod.never_preempts:
+        return "never_preempts"
+    hold = book.holds.get(pod.uid)
+    if hold is not None and not hold.partial:
+        return "nominated"
+    if not book.has_settled(pod.uid, now):
+        return "settling"
+    return "" if book.may_try(pod.uid, now) else "backing_off"
+
+
+def nodes_for(state: State, pod: Pod, asked: Sequence[str]) -> list[str]:
+    """The nodes that kube-scheduler's own filters accept.
+
+    ``asked``: those of its last refused filter request. They are used where Stowage cannot compute all of
+    these filters; there are none if the pod has not been asked about.
+    """
+    if pod.has_other_constraints:
+        return [name for name in asked if name in state.nodes]
+    node_filter = NodeFilter(pod)
+    return [name for name, node in state.nodes.items() if not node_filter.rejection(node)]
+
+
+def fitting_node(
+    state: State, pod: Pod, nodes: Sequence[str], possibly_bound: PossiblyBound, closed: Collection[str]
+) -> str:
+    """A node where the pod fits as it is, "" if there is none. ``closed``: nodes not to consider."""
+    names = NodeNames.of([node for node in nodes if node not in closed])
+    try:
+        certain = evaluate(state, pod, request_of(pod), names, possibly_bound).certain
+    except RequestError:
+        return ""
+    return names[int(certain.argmax())] if certain.any() else ""
+
+
+def needs_no_plan(state: State, pod: Pod, nodes: Sequence[str], possibly_bound: PossiblyBound) -> str:
+    """Why evictions cannot help the pod or are not needed, "" if they might."""
+    try:
+        request = request_of(pod)
+    except RequestError:
+        return "unreadable"
+    if not request.wants_gpu and not pod.spec.claims:
+        return "no_gpu"
+    evaluation = evaluate(state, pod, request, NodeNames.of(nodes), possibly_bound)
+    if evaluation.certain.any():
+        return "fits"
+    busy = (nodes[index] for index in (evaluation.codes == Reason.PLUGIN_BUSY).nonzero()[0])
+    idle = (reason_on(state, pod, request, node, possibly_bound, idle=True) for node in busy)
+    return "fits" if Reason.FITS in idle else ""  # as soon as the device plugin is idle
+
+
+def best_plan(state: State, plans: Sequence[EvictionPlan], wall: float) -> tuple[EvictionPlan | None, str]:
+    """The cheapest plan that violates no PodDisruptionBudget and no limit of a queue; else None and why."""
+    if not plans:
+        return None, "no_plan"
+    allowed = [plan for plan in plans if not plan.pdb_violations]
+    if not allowed:
+        return None, "budget"
+    within = [plan for plan in allowed if _within_queue_limits(state, plan, wall)]
+    if not within:
+        return None, "queue_rate"
+    return min(within, key=lambda plan: (plan.cost, plan.node)), ""
+
+
+def to_evict(plan: EvictionPlan) -> list[Pod]:
+    """The pods of a plan that are not leaving already, highest priority first."""
+    pods = {pod.uid: pod for pod in (*plan.victims, *plan.other_nodes) if not pod.deleting}
+    return sorted(pods.values(), key=lambda pod: -pod.priority)
+
+
+def _within_queue_limits(state: State, plan: EvictionPlan, wall: float) -> bool:
+    queues = state.rights.queues
+    counts = Counter(map(queues.name_of, to_evict(plan)))
+    limits = {queues.name_of(pod): queues.of(pod).evictions_per_hour for pod in to_evict(plan)}
+    return all(
+        limit is None or state.disruptions.evictions_last_hour(name, wall) + counts[name] <= limit
+        for name, limit in limits.items()
+    )
+
+
+def grace_of(state: State, victim: Pod) -> int | None:
+    """The grace that the victim's queue allows it, None for its own."""
+    return state.rights.queues.of(victim).grace
+
+
+def longest_grace(state: State, victims: Iterable[Pod]) -> float:
+    """Seconds after which all victims have ended, unless something is wrong."""
+    graces = (grace_of(state, victim) for victim in victims)
+    return max((OWN_GRACE if grace is None else float(grace) for grace in graces), default=OWN_GRACE)
+
+
+def why_evicted(state: State, plan: EvictionPlan, victim: Pod, preemptor: Pod) -> str:
+    """The reason in the victim's Event. It names no pod: the victim's owner may not know the preemptor's."""
+    if victim in plan.other_nodes:
+        return "its gang leaves as a whole"
+    if victim.priority < preemptor.priority:
+        return f"its priority {victim.priority} is lower than {preemptor.priority}"
+    return f"it ran for longer than the maximum duration of queue {state.rights.queues.name_of(victim)}"

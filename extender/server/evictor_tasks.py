@@ -1,0 +1,65 @@
+"""The tasks of the evictor, as far as the settings want them: its election, its loop and the shield."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry
+
+from extender.server.leader_elector import LeaderElector, elector_of
+from extender.settings import Settings
+from extender.source.interface import Source
+
+if TYPE_CHECKING:  # it loads kernels
+    from extender.server.engine import Engine
+
+
+class EvictorTasks:
+    """Uses the Lease of its own if the setting ``evictor_lease`` names one, else that of the service."""
+
+    def __init__(self, settings: Settings, source: Source, elector: LeaderElector | None) -> None:
+        """``elector``: that of the service. Raises ``Unavailable``."""
+        self._settings, self._source = settings, source
+        self._evicts, self._keeps = settings.evictor != "off", settings.shield_configmap is not None
+        self._own: LeaderElector | None = None
+        self._elector = elector
+        if self._evicts or self._keeps:
+            self._own = elector_of(settings.evictor_lease, settings, source, limits_binds=False)
+            self._elector = self._own or elector
+            self._api = source.evictor_api()
+
+    async def run(self, engine: Engine, registry: CollectorRegistry) -> None:
+        """Until cancelled, or at once if there is nothing to do."""
+        async with asyncio.TaskGroup() as tasks:
+            if self._own is not None:
+                tasks.create_task(self._own.run(lambda: not engine.missing()))
+            for task in self._tasks(engine, registry):
+                tasks.create_task(task)
+
+    async def leave(self) -> None:
+        """Release the Lease of the evictor after the last write."""
+        if self._own is not None:
+            await self._own.resign()
+
+    def _tasks(self, engine: Engine, registry: CollectorRegistry) -> list[Coroutine[Any, Any, None]]:
+        # Here, because they load kernels.
+        from extender.evictor.loop import Evictor
+        from extender.evictor.metrics import EvictorMetrics
+        from extender.evictor.shield import ShieldKeeper
+
+        tasks, elector, settings = [], self._elector, self._settings
+        if elector is None or not (self._evicts or self._keeps):
+            return []
+        self._api.limit_writes(elector.write_deadline)
+        if self._evicts:
+            metrics = EvictorMetrics(registry)
+            asked = engine.asked()
+            evictor = Evictor(engine.state, self._source, self._api, elector, settings, asked, metrics)
+            tasks.append(evictor.run())
+        if settings.shield_configmap is not None:
+            namespace, _, name = settings.shield_configmap.partition("/")
+            keeper = ShieldKeeper(engine.state.disruptions, self._api, elector, namespace, name)
+            tasks.append(keeper.run())
+        return tasks

@@ -1,0 +1,206 @@
+"""The writes of the evictor: nominations, evictions, Events and one ConfigMap.
+
+Facts are from kubernetes/kubernetes v1.36.3. On an eviction (``pkg/registry/core/pod/storage/eviction.go``)
+the API server checks the PodDisruptionBudget (status 429), sets the condition ``DisruptionTarget`` and
+deletes the pod. For a pod with several budgets it answers 201 with a ``Status`` of failure in the body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+from extender.k8s.metadata import unix_seconds
+from extender.k8s.objects import Pod
+from extender.source.interface import Announcement, PodEvent, WriteError, WriteUnanswered
+from extender.source.pods_api import pod_path
+from extender.source.rest import NO_ANSWER, Refused, RestClient
+from extender.untrusted.limits import EVENTS_READ, EVENTS_SIZE, PROBLEM, shorten
+
+_REPORTER = "stowage.dev/evictor"
+_NOTE = 1000
+"""Characters of a note. The API server allows 1,024 (``pkg/apis/core/validation/events.go``)."""
+_JSON_PATCH = "application/json-patch+json"
+_NOT_LEADER = "this replica of Stowage is no longer the leader"
+
+
+class KubeEvictorApi:
+    """An ``EvictorApi``. Each call runs in a thread of its own."""
+
+    def __init__(self, rest: RestClient) -> None:
+        self._rest = rest
+        self._write_deadline: Callable[[], float] = lambda: math.inf
+        self._config_maps: dict[tuple[str, str], dict[str, Any]] = {}  # as last read or written
+
+    def limit_writes(self, write_deadline: Callable[[], float]) -> None:
+        """See ``EvictorApi``."""
+        self._write_deadline = write_deadline
+
+    async def nominate(self, pod: Pod, node: str) -> None:
+        """See ``EvictorApi``."""
+        await self._patch_status(pod, {"op": "add", "path": "/status/nominatedNodeName", "value": node})
+
+    async def clear_nomination(self, pod: Pod, node: str) -> None:
+        """See ``EvictorApi``."""
+        path = "/status/nominatedNodeName"
+        tests = {"op": "test", "path": path, "value": node}
+        await self._patch_status(pod, tests, {"op": "remove", "path": path})
+
+    async def evict(self, pod: Pod, grace: int | None, *, dry_run: bool) -> None:
+        """See ``EvictorApi``."""
+        options: dict[str, object] = {"preconditions": {"uid": pod.uid}}
+        if grace is not None:
+            options["gracePeriodSeconds"] = grace
+        if dry_run:
+            options["dryRun"] = ["All"]
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod.name, "namespace": pod.namespace},
+            "deleteOptions": options,
+        }
+        query = {"dryRun": "All"} if dry_run else None
+        answer = await self._write("POST", f"{pod_path(pod)}/eviction", body, query=query)
+        if answer.get("kind") == "Status" and answer.get("status") == "Failure":
+            raise WriteError(shorten(str(answer.get("message")), PROBLEM), int(answer.get("code") or 500))
+
+    async def write_event(self, event: PodEvent) -> None:
+        """See ``EvictorApi``."""
+        pod = event.pod
+        related = {"related": _reference(event.related)} if event.related else {}
+        body = {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{pod.name}.", "namespace": pod.namespace},
+            "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "type": "Normal",
+            "reason": event.reason,
+            "action": event.action,
+            "note": shorten(event.note, _NOTE),
+            "regarding": _reference(pod),
+            "reportingController": _REPORTER,
+            "reportingInstance": socket.gethostname()[:128] or "stowage",
+        }
+        await self._write("POST", _events_path(pod), body | related)
+
+    async def events_about(self, pod: Pod) -> Sequence[Announcement]:
+        """See ``EvictorApi``."""
+        return await asyncio.to_thread(self._events_about, pod)
+
+    async def read_config_map(self, namespace: str, name: str) -> Mapping[str, str]:
+        """See ``EvictorApi``."""
+        found = await self._send("GET", _config_map_path(namespace, name))
+        self._config_maps[namespace, name] = found
+        data = found.get("data") or {}
+        return {str(key): str(text) for key, text in data.items()} if isinstance(data, dict) else {}
+
+    async def write_config_map(self, namespace: str, name: str, data: Mapping[str, str]) -> None:
+        """See ``EvictorApi``."""
+        known = self._config_maps.pop((namespace, name), None)
+        if known is None:
+            raise WriteError("the ConfigMap must be read before it is written", 0)
+        # Its resource version makes the server refuse the update if somebody wrote since.
+        changed = known | {"data": dict(data)}
+        self._config_maps[namespace, name] = await self._write(
+            "PUT", _config_map_path(namespace, name), changed
+        )
+
+    async def _patch_status(self, pod: Pod, *operations: Mapping[str, str]) -> None:
+        """A patch that the API server refuses for a pod of another UID."""
+        patch = [{"op": "test", "path": "/metadata/uid", "value": pod.uid}, *operations]
+        await self._write("PATCH", f"{pod_path(pod)}/status", patch, content_type=_JSON_PATCH)
+
+    async def _write(
+        self,
+        method: str,
+        path: str,
+        body: object,
+        *,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> dict[str, Any]:
+        """Send a write in time, and return the answer."""
+        until = time.monotonic() + self._rest.timeouts.bind
+
+        def write() -> dict[str, Any]:
+            # Here, because this thread may have started late.
+            if (deadline := self._write_deadline()) <= 0:
+                raise WriteError(_NOT_LEADER, 0)
+            if (within := min(until - time.monotonic(), deadline)) <= 0:
+                raise WriteError("the API server is too slow, the request was not sent", 0)
+            return self._exchange(method, path, within, body, query, content_type)
+
+        return await asyncio.to_thread(write)
+
+    async def _send(self, method: str, path: str) -> dict[str, Any]:
+        return await asyncio.to_thread(self._exchange, method, path, self._rest.timeouts.bind)
+
+    def _exchange(
+        self,
+        method: str,
+        path: str,
+        within: float,
+        body: object = None,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> dict[str, Any]:
+        with _errors():
+            answer = self._rest.exchange(method, path, within, body, query=query, content_type=content_type)
+        if not isinstance(answer, dict):
+            raise WriteUnanswered("the answer is not an object", HTTPStatus.BAD_GATEWAY)
+        return answer
+
+    def _events_about(self, pod: Pod) -> list[Announcement]:
+        query = {"fieldSelector": f"regarding.uid={pod.uid}", "limit": str(EVENTS_READ)}
+        with _errors():
+            text = self._rest.get(_events_path(pod), self._rest.timeouts.bind, query, EVENTS_SIZE)
+            items = json.loads(text)["items"]
+            return [_announcement(item) for item in items[:EVENTS_READ]]
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Turns what a request raises into ``WriteError``."""
+    try:
+        yield
+    except Refused as refused:
+        kind = WriteUnanswered if refused.status >= HTTPStatus.INTERNAL_SERVER_ERROR else WriteError
+        raise kind(shorten(refused.message, PROBLEM), refused.status) from None
+    except (*NO_ANSWER, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        text = shorten(f"no valid answer from the API server: {error}", PROBLEM)
+        raise WriteUnanswered(text, HTTPStatus.BAD_GATEWAY) from error
+
+
+def _announcement(item: Mapping[str, Any]) -> Announcement:
+    metadata = item.get("metadata") or {}
+    created = metadata.get("creationTimestamp")
+    return Announcement(
+        str(item.get("reason") or ""), str(item.get("note") or ""), unix_seconds(created and str(created))
+    )
+
+
+def _reference(pod: Pod) -> dict[str, str]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": pod.namespace,
+        "name": pod.name,
+        "uid": pod.uid,
+    }
+
+
+def _events_path(pod: Pod) -> str:
+    return f"/apis/events.k8s.io/v1/namespaces/{quote(pod.namespace, safe='')}/events"
+
+
+def _config_map_path(namespace: str, name: str) -> str:
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps/{quote(name, safe='')}"

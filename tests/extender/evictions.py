@@ -1,0 +1,140 @@
+"""The part of the API server that the evictor writes to: evictions, nominations, Events and ConfigMaps."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tests.extender.apistore import Manifest, Store
+
+if TYPE_CHECKING:
+    from tests.extender.apiserver import ApiServer
+
+EVENTS = "/apis/events.k8s.io/v1/namespaces/"
+Answer = tuple[int, Manifest]
+BUDGET = "Cannot evict pod as it would violate the pod's disruption budget."
+
+
+class Evictions:
+    """``log`` has what was done, in order: ("nominate", "ml/p0", "n1"), ("dry-run", "ml/p1", None), ...
+
+    ``faults`` say by action what happens to the next requests: a status, "hangup" (nothing is done, no
+    answer), "lost" (it is done, no answer). ``disruptions`` are how many pods with a label ``app`` of this
+    value may still go. ``instant``: evicted pods are gone at once.
+    """
+
+    def __init__(self, api: ApiServer) -> None:
+        self._api = api
+        self.log: list[tuple[str, str, object]] = []
+        self.events: list[Manifest] = []
+        self.config_maps = Store()
+        self.faults: defaultdict[str, deque[str]] = defaultdict(deque)
+        self.disruptions: dict[str, int] = {}
+        self.several_budgets: set[str] = set()
+        self.instant = False
+        self.before: Callable[[str], None] = lambda action: None
+
+    def handles(self, path: str) -> bool:
+        return path.startswith(EVENTS) or "/configmaps/" in path or path.endswith(("/eviction", "/status"))
+
+    def handle(self, method: str, path: str, query: dict[str, str], body: Any) -> tuple[Answer, str]:
+        """The answer, and the fault "hangup" or "lost" that replaces it."""
+        action, act = self._action(method, path, query, body)
+        self.before(action)
+        with self._api.changed:
+            fault = self.faults[action].popleft() if self.faults[action] else ""
+            if fault.isdigit():
+                return (int(fault), {"kind": "Status", "message": "scripted"}), ""
+            if fault == "hangup":
+                return (0, {}), fault
+            return act(), fault
+
+    def _action(
+        self, method: str, path: str, query: dict[str, str], body: Any
+    ) -> tuple[str, Callable[[], Answer]]:
+        parts = path.split("/")
+        if path.startswith(EVENTS):
+            if method == "GET":
+                return "events", lambda: self._list_events(query)
+            return "event", lambda: self._create_event(parts[5], body)
+        if "/configmaps/" in path:
+            if method == "GET":
+                return "read", lambda: self._read(f"{parts[4]}/{parts[6]}")
+            return "write", lambda: self.config_maps.replace(body)
+        key = f"{parts[4]}/{parts[6]}"
+        if path.endswith("/eviction"):
+            dry = query.get("dryRun") == "All"
+            return "dry-run" if dry else "evict", lambda: self._evict(key, body, dry)
+        clears = any(operation["op"] == "remove" for operation in body)
+        return "clear" if clears else "nominate", lambda: self._patch(key, body)
+
+    def _read(self, key: str) -> Answer:
+        found = self.config_maps.objects.get(key)
+        return (200, found) if found else (404, {"message": "not found"})
+
+    def _list_events(self, query: dict[str, str]) -> Answer:
+        field, _, uid = query["fieldSelector"].partition("=")
+        assert field == "regarding.uid"
+        found = [event for event in self.events if event["regarding"]["uid"] == uid]
+        return 200, {"items": found[: int(query["limit"])]}
+
+    def _create_event(self, namespace: str, event: Manifest) -> Answer:
+        """With the checks of ``ValidateEventCreate`` that a client may fail."""
+        regarding = event["regarding"]
+        wrong = event["metadata"]["namespace"] != namespace or regarding["namespace"] != namespace
+        needed = ("eventTime", "reportingController", "reportingInstance", "action", "reason", "type")
+        if wrong or not all(event.get(name) for name in needed) or len(event["note"]) > 1024:
+            return 422, {"message": "Event is invalid"}
+        self.events.append(event)
+        self.log.append(("event", f"{namespace}/{regarding['name']}", event["reason"]))
+        return 201, event
+
+    def _evict(self, key: str, eviction: Manifest, dry: bool) -> Answer:
+        pod, options = self._api.pods.objects.get(key), eviction["deleteOptions"]
+        assert (options.get("dryRun") == ["All"]) == dry
+        self.log.append(("dry-run" if dry else "evict", key, options.get("gracePeriodSeconds")))
+        if pod is None:
+            return 404, {"message": "not found"}
+        if options["preconditions"]["uid"] != pod["metadata"]["uid"]:
+            return 409, {"message": "the UID in the precondition does not match"}
+        if key in self.several_budgets:
+            return 201, {"kind": "Status", "status": "Failure", "code": 500, "message": "more than one"}
+        app = pod["metadata"].get("labels", {}).get("app", "")
+        if self.disruptions.get(app, 1) <= 0:
+            return 429, {"message": BUDGET}
+        if not dry:
+            self.disruptions[app] = self.disruptions.get(app, 1 << 20) - 1
+            self._terminate(key, pod)
+        return 201, {"kind": "Status", "status": "Success"}
+
+    def _terminate(self, key: str, pod: Manifest) -> None:
+        if self.instant:
+            return self._api.delete(key)
+        condition = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+        metadata = pod["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+        status = pod.get("status", {}) | {"conditions": [condition]}
+        self._api.put(pod | {"metadata": metadata, "status": status})
+
+    def _patch(self, key: str, patch: list[Manifest]) -> Answer:
+        """A JSON patch of a pod's status."""
+        if (known := self._api.pods.objects.get(key)) is None:
+            return 404, {"message": "not found"}
+        pod = copy.deepcopy(known)
+        node: object = None
+        for operation in patch:
+            *way, last = operation["path"].strip("/").split("/")
+            place = pod
+            for name in way:
+                place = place.setdefault(name, {})
+            if operation["op"] == "test":
+                if place.get(last) != operation["value"]:
+                    return 422, {"message": "the server rejected our request due to an error in our request"}
+            elif operation["op"] == "add":
+                node = place[last] = operation["value"]
+            else:
+                del place[last]
+        self.log.append(("nominate" if node else "clear", key, node))
+        self._api.put(pod)
+        return 200, pod

@@ -1,0 +1,293 @@
+"""What the evictor decides, on a real state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from extender.cluster.state import State
+from extender.evictor.actions import hold_room
+from extender.evictor.book import SETTLE, Book, Hold, Schedulers
+from extender.evictor.decision import (
+    OWN_GRACE,
+    adopt,
+    best_plan,
+    candidates,
+    hold_steps,
+    longest_grace,
+    needs_no_plan,
+    nodes_for,
+    to_evict,
+    waiting_pods,
+    why_evicted,
+)
+from extender.k8s.affinity import Taint
+from extender.k8s.objects import Deleted, Node, Pod, Upserted
+from extender.queues.queue import Queues
+from extender.settings import Queue
+from extender.untrusted.limits import SCHEDULERS
+from extender.verbs.eviction.plan import EvictionPlan
+from packing.model.reasons import Reason
+from tests.extender.builders import make_node, make_pod, make_state, why
+
+SECONDS = 120.0
+
+
+def waiter(name: str = "p", gpus: int = 1, **more: Any) -> Pod:
+    more = {"unscheduled": "Unschedulable", "priority": 100} | more
+    return make_pod(name, gpus, **more)
+
+
+def victim(name: str = "v", node: str = "n1", gpus: int = 1, **more: Any) -> Pod:
+    return make_pod(name, gpus, node_name=node, phase="Running", **more)
+
+
+def schedulers(*names: str) -> Schedulers:
+    return Schedulers(names or ("default-scheduler",))
+
+
+def settled(*pods: Pod) -> Book:
+    book = Book()
+    book.see({pod.uid for pod in pods}, -SETTLE)
+    return book
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"unscheduled": ""},  # kube-scheduler has not tried it yet
+        {"unscheduled": "SchedulerError"},
+        {"scheduler_name": "volcano"},
+        {"deleting": True},
+        {"node_name": "n1"},
+        {"phase": "Failed"},
+    ],
+)
+def test_only_pods_that_a_scheduler_of_ours_could_not_place_wait(changes: dict[str, Any]) -> None:
+    state = make_state(make_node("n1"), waiter("other"), replace(waiter("p"), **changes))
+    assert [pod.name for pod in waiting_pods(state, schedulers())] == ["other"]
+
+
+def test_a_pod_that_is_being_bound_does_not_wait() -> None:
+    state = make_state(make_node("n1"), waiter())
+    state.assume(state.pods["default/p"], "n1", {}, now=0.0)
+    assert waiting_pods(state, schedulers()) == []
+
+
+def test_pods_that_leave_the_state_do_not_wait() -> None:
+    state = make_state(make_node("n1"), waiter("a"), waiter("b"))
+    state.apply([Deleted("Pod", "default/a"), Upserted(replace(waiter("b"), uid="again"))])
+    assert [pod.uid for pod in waiting_pods(state, schedulers())] == ["again"]
+
+
+def test_schedulers_are_bounded() -> None:
+    """A caller writes any names into filter requests."""
+    known = Schedulers(["stowage"])
+    for number in range(10 * SCHEDULERS):
+        known.note(f"s{number}")
+    assert "stowage" in known
+    assert "s0" in known
+    assert len(known._names) == SCHEDULERS
+
+
+def test_the_most_urgent_pod_is_first() -> None:
+    pods = [
+        waiter("young", created=9.0),
+        waiter("old", created=1.0),
+        waiter("high", priority=200, created=10.0),
+        waiter("low", priority=1, created=0.0),
+    ]
+    names = [pod.name for pod in candidates(settled(*pods), pods, 0.0, Counter())]
+    assert names == ["high", "old", "young", "low"]
+
+
+def test_who_gets_no_room_and_why() -> None:
+    pods = {
+        "gated": waiter("gated", unscheduled="SchedulingGated"),
+        "never_preempts": waiter("never", never_preempts=True),
+        "nominated": waiter("nominated"),
+        "settling": waiter("settling"),
+        "backing_off": waiter("later"),
+    }
+    book = settled(*(pod for reason, pod in pods.items() if reason != "settling"))
+    book.see({pod.uid for pod in pods.values()}, 0.0)
+    book.holds["uid-nominated"] = Hold("n1", frozenset(), 1e9, ours=True)
+    book.delay("uid-later", 0.0)
+    skipped: Counter[str] = Counter()
+    assert candidates(book, pods.values(), 1.0, skipped) == []
+    assert skipped == dict.fromkeys(pods, 1)
+    assert [pod.name for pod in candidates(book, pods.values(), SETTLE, skipped)] == ["later", "settling"]
+    book.holds["uid-nominated"].partial = True  # not all of its victims could be evicted: it needs a new plan
+    assert pods["nominated"] in candidates(book, pods.values(), 1.0, skipped)
+
+
+def test_back_off_doubles_up_to_five_minutes_and_ends_with_the_pod() -> None:
+    book = Book()
+    book.see({"u"}, 0.0)
+    now, pauses = 0.0, []
+    for _ in range(9):
+        book.delay("u", now)
+        pause = next(second for second in range(1000) if book.may_try("u", now + second))
+        pauses.append(pause)
+        now += pause
+    assert pauses == [5, 10, 20, 40, 80, 160, 300, 300, 300]
+    book.see(set(), now)
+    assert book.may_try("u", now)
+
+
+def test_nodes_are_those_that_kube_scheduler_would_accept() -> None:
+    tainted = replace(make_node("n2"), taints=(Taint("a", "b", "NoSchedule"),))
+    state = make_state(make_node("n1"), tainted, replace(make_node("n3"), unschedulable=True))
+    assert nodes_for(state, waiter(), asked=["n2"]) == ["n1"]
+    with_volume = waiter(has_other_constraints=True)
+    assert nodes_for(state, with_volume, asked=["n1", "gone"]) == ["n1"]
+    assert nodes_for(state, with_volume, asked=[]) == []
+
+
+def full(*more: Node | Pod) -> State:
+    return make_state(make_node("n1", gpus=1), victim(), *more)
+
+
+def test_a_pod_that_fits_somewhere_needs_no_eviction() -> None:
+    assert needs_no_plan(full(make_node("n2")), waiter(), ["n1", "n2"], ()) == "fits"
+    assert needs_no_plan(full(make_node("n2")), waiter(), ["n1"], ()) == ""
+    assert needs_no_plan(full(), make_pod("p", 0), ["n1"], ()) == "no_gpu"
+    unreadable = waiter(annotations={"stowage.dev/gpu-compute": "lots"})
+    assert needs_no_plan(full(), unreadable, ["n1"], ()) == "unreadable"
+    assert needs_no_plan(full(), waiter(), [], ()) == ""
+
+
+def test_the_cheapest_plan_that_violates_no_budget() -> None:
+    state = full()
+    plans = [
+        EvictionPlan("n1", (victim(),), (0.0, 1.0), pdb_violations=1),
+        EvictionPlan("n3", (victim(),), (1.0, 0.0)),
+        EvictionPlan("n2", (victim(),), (0.0, 9.0)),
+    ]
+    plan, reason = best_plan(state, plans, 0.0)
+    assert plan is not None
+    assert (plan.node, reason) == ("n2", "")
+    assert best_plan(state, plans[:1], 0.0) == (None, "budget")
+    assert best_plan(state, [], 0.0) == (None, "no_plan")
+
+
+def test_a_queue_limits_its_evictions_in_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = full()
+    state.rights.queues = Queues({"batch": Queue(evictions_per_hour=3, priority_classes=frozenset({"low"}))})
+    victims = tuple(victim(f"v{number}", priority_class="low") for number in range(2))
+    plan = EvictionPlan("n1", victims, (2.0,))
+    for so_far, allowed in ((0, True), (1, True), (2, False)):
+        monkeypatch.setattr(
+            type(state.disruptions), "evictions_last_hour", lambda self, queue, now, n=so_far: n, raising=True
+        )
+        assert best_plan(state, [plan], 0.0) == ((plan, "") if allowed else (None, "queue_rate"))
+    leaving = tuple(replace(one, deleting=True) for one in victims)
+    assert best_plan(state, [replace(plan, victims=leaving)], 0.0)[1] == ""  # nobody else has to go
+
+
+def test_pods_that_leave_already_are_not_evicted_again() -> None:
+    victims = (victim("a", deleting=True), victim("b", priority=1))
+    elsewhere = victim("c", node="n2", priority=5)
+    plan = EvictionPlan("n1", victims, (1.0,), other_nodes=(elsewhere, victims[1]))
+    assert [pod.name for pod in to_evict(plan)] == ["c", "b"]
+
+
+def hold(**more: Any) -> Hold:
+    return Hold(**({"node": "n1", "leaving": frozenset({"uid-v"}), "ends": 1000.0, "ours": True} | more))
+
+
+def steps(state: State, held: Hold, now: float) -> list[str]:
+    book = Book()
+    book.holds["uid-p"] = held
+    return [step.step for step in hold_steps(state, book, now, SECONDS)]
+
+
+def test_room_is_held_until_some_time_after_the_victims_have_gone() -> None:
+    leaving = victim(deleting=True)
+    state = make_state(make_node("n1", 1), leaving, waiter(nominated_node="n1"))
+    held = hold()
+    assert steps(state, held, 999.0) == []
+    assert steps(state, held, 1000.0) == ["clear"]  # they never go
+    state.apply([Deleted("Pod", leaving.key)])
+    assert steps(state, held, 100.0) == []
+    assert steps(state, held, 100.0 + SECONDS - 1) == []
+    assert steps(state, held, 100.0 + SECONDS) == ["clear"]
+
+
+def test_a_nomination_that_kube_scheduler_cleared_is_made_again() -> None:
+    state = make_state(make_node("n1", 1), victim(deleting=True), waiter())
+    assert steps(state, hold(), 1.0) == ["nominate"]
+    assert steps(state, hold(ours=False), 1.0) == ["drop"]
+    book = Book()
+    book.holds["uid-p"] = hold()
+    book.delay("uid-p", 0.0)
+    assert list(hold_steps(state, book, 1.0, SECONDS)) == []  # it failed a moment ago
+
+
+@pytest.mark.parametrize(
+    "changes", [{"node_name": "n1"}, {"nominated_node": "n2"}, {"deleting": True}, {"phase": "Failed"}]
+)
+def test_a_hold_ends_when_the_pod_is_placed_or_gone_or_others_decide(changes: dict[str, Any]) -> None:
+    pod = replace(waiter(nominated_node="n1"), **changes)
+    assert steps(make_state(make_node("n1", 1), pod), hold(), 1.0) == ["drop"]
+
+
+def test_a_hold_stays_while_the_pod_is_being_bound() -> None:
+    state = make_state(make_node("n1"), waiter(nominated_node="n1"))
+    state.assume(state.pods["default/p"], "n1", {}, now=0.0)
+    assert steps(state, hold(gone=0.0), 10 * SECONDS) == []
+
+
+def test_pods_that_are_nominated_already_are_waited_for() -> None:
+    """By kube-scheduler, or by the evictor before it died. Nobody else is evicted for them."""
+    pod = waiter(nominated_node="n1")
+    state, book = make_state(make_node("n1"), victim(deleting=True), victim("stays"), pod), settled(pod)
+    adopt(state, book, [pod], 0.0, SECONDS)
+    assert book.holds == {pod.uid: Hold("n1", frozenset({"uid-v"}), OWN_GRACE + SECONDS, ours=False)}
+    assert candidates(book, [pod], 0.0, Counter()) == []
+    book.holds.clear()
+    book.stale[pod.uid] = "n1"  # it led to nothing
+    adopt(state, book, [pod], 0.0, SECONDS)
+    assert candidates(book, [pod], 0.0, Counter()) == [pod]
+
+
+def test_held_room_is_not_given_to_others_whatever_kube_scheduler_writes() -> None:
+    pod, equal, above = waiter(), waiter("equal"), waiter("above", priority=101)
+    state = make_state(make_node("n1", 1), pod, equal, above)
+    hold_room(state, pod, "n1")
+    state.apply([Upserted(replace(pod, nominated_node="n1")), Upserted(pod)])  # nominated, and cleared
+    assert why(state, equal, "n1") is not Reason.FITS
+    assert why(state, pod, "n1") is Reason.FITS
+    assert why(state, above, "n1") is Reason.FITS  # as for kube-scheduler
+    hold_room(state, pod, "")
+    assert why(state, equal, "n1") is Reason.FITS
+    hold_room(state, pod, "n1")
+    state.apply([Upserted(replace(pod, node_name="n1")), Deleted("Pod", pod.key)])
+    assert (state.pods.held, why(state, equal, "n1")) == ({}, Reason.FITS)
+    hold_room(state, pod, "n1")  # it is gone
+    assert state.pods.held == {}
+
+
+def test_the_grace_is_that_of_the_queue() -> None:
+    state = full()
+    state.rights.queues = Queues({"batch": Queue(grace=30, priority_classes=frozenset({"low"}))})
+    low, other = victim("a", priority_class="low"), victim("b")
+    assert longest_grace(state, [low]) == 30
+    assert longest_grace(state, [low, other]) == longest_grace(state, []) == OWN_GRACE
+
+
+def test_why_a_victim_goes() -> None:
+    state = full()
+    state.rights.queues = Queues({"batch": Queue(max_duration=60, priority_classes=frozenset({"low"}))})
+    lower, equal, member = (
+        victim("a", priority=7),
+        victim("b", priority=100, priority_class="low"),
+        victim("c"),
+    )
+    plan = EvictionPlan("n1", (lower, equal), (1.0,), other_nodes=(member,))
+    assert why_evicted(state, plan, lower, waiter()) == "its priority 7 is lower than 100"
+    assert "maximum duration of queue batch" in why_evicted(state, plan, equal, waiter())
+    assert why_evicted(state, plan, member, waiter()) == "its gang leaves as a whole"

@@ -1,0 +1,182 @@
+"""Budgets against a slow oracle that follows kube-scheduler and the eviction API line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extender.k8s.affinity import NodeSelectorRequirement
+from extender.k8s.eviction_objects import PodDisruptionBudget
+from extender.k8s.objects import Deleted, Event, Listed, Pod, Upserted
+from extender.queues.disruption_budgets import DisruptionBudgets
+from extender.untrusted.limits import BUDGETS_PER_POD
+
+KIND = "PodDisruptionBudget"
+APP_X = NodeSelectorRequirement("app", "In", ("x",))
+
+
+def table(*budgets: PodDisruptionBudget) -> DisruptionBudgets:
+    made = DisruptionBudgets()
+    for budget in budgets:
+        made.apply(Upserted(budget))
+    return made
+
+
+def budget(name: str = "b", *selector: NodeSelectorRequirement, **more: object) -> PodDisruptionBudget:
+    return PodDisruptionBudget("ml", name, selector or (APP_X,), **more)
+
+
+def pod(name: str, app: str = "x", **more: object) -> Pod:
+    return Pod("ml", name, labels={"app": app}, phase="Running", **more)
+
+
+def by_kube_scheduler(pods: Sequence[Pod], budgets: Sequence[PodDisruptionBudget]) -> tuple[bool, ...]:
+    """``filterPodsWithPDBViolation``: every budget has a number that each of its pods takes one from."""
+    left = [one.allowed for one in budgets]
+    violated = []
+    for victim in pods:
+        bad = False
+        if victim.labels:
+            for number, one in enumerate(budgets):
+                if one.namespace != victim.namespace or not one.selector:
+                    continue
+                if not all(requirement.matches(victim.labels) for requirement in one.selector):
+                    continue
+                if victim.name in one.disrupted:
+                    continue
+                left[number] -= 1
+                bad = bad or left[number] < 0
+        violated.append(bad)
+    return tuple(violated)
+
+
+def by_eviction_api(pods: Sequence[Pod], budgets: Sequence[PodDisruptionBudget]) -> bool:
+    """Evict one after the other, as eviction.go does."""
+    left = {one.key: one.allowed for one in budgets}
+    for victim in pods:
+        if victim.phase != "Running" or victim.deleting:
+            continue
+        matching = [
+            one
+            for one in budgets
+            if one.namespace == victim.namespace and one.selector and victim.labels
+            if all(requirement.matches(victim.labels) for requirement in one.selector)
+        ]
+        if len(matching) > 1 or any(one.stale or left[one.key] <= 0 for one in matching):
+            return False
+        for one in matching:
+            left[one.key] -= 1
+    return True
+
+
+keys, values = st.sampled_from(["app", "tier", ""]), st.sampled_from(["x", "y", ""])
+requirements = st.one_of(
+    st.builds(NodeSelectorRequirement, keys, st.just("In"), st.tuples(values) | st.tuples(values, values)),
+    st.builds(NodeSelectorRequirement, keys, st.just("NotIn"), st.tuples(values)),
+    st.builds(NodeSelectorRequirement, keys, st.sampled_from(["Exists", "DoesNotExist"])),
+)
+names = st.sampled_from("abcdef")
+budgets = st.builds(
+    PodDisruptionBudget,
+    st.sampled_from(["ml", "other"]),
+    names,
+    st.lists(requirements, max_size=3).map(tuple),
+    allowed=st.integers(-1, 3),
+    disrupted=st.frozensets(names, max_size=2),
+    stale=st.booleans(),
+)
+pods = st.builds(
+    Pod,
+    st.sampled_from(["ml", "other"]),
+    names,
+    labels=st.dictionaries(keys, values, max_size=2),
+    phase=st.sampled_from(["Running", "Running", "Pending", "Failed"]),
+    deleting=st.booleans(),
+)
+events = st.lists(
+    st.one_of(
+        budgets.map(Upserted),
+        names.map(lambda name: Deleted(KIND, f"ml/{name}")),
+        st.frozensets(names, min_size=2).map(lambda some: Listed(KIND, frozenset(f"ml/{n}" for n in some))),
+    ),
+    max_size=12,
+)
+
+
+@given(events, st.lists(pods, max_size=6))
+def test_as_kube_scheduler_and_the_eviction_api_after_any_events(
+    happened: list[Event], victims: list[Pod]
+) -> None:
+    made, known = DisruptionBudgets(), dict[str, PodDisruptionBudget]()
+    for event in happened:
+        made.apply(event)
+        match event:
+            case Upserted(PodDisruptionBudget() as one):
+                known[one.key] = one
+            case Deleted(_, key):
+                known.pop(key, None)
+            case Listed(_, kept):
+                known = {key: one for key, one in known.items() if key in kept}
+    assert made.violations(victims) == by_kube_scheduler(victims, [*known.values()])
+    assert made.allows(*victims) == by_eviction_api(victims, [*known.values()])
+
+
+def test_a_budget_is_used_up_in_the_order_of_the_pods() -> None:
+    made = table(budget(allowed=1))
+    assert made.violations([pod("a"), pod("b", "y"), pod("c"), pod("d")]) == (False, False, True, True)
+    assert made.violations([pod("c")]) == (False,), "nothing is remembered"
+    assert made.allows(pod("a"))
+    assert not made.allows(pod("a"), pod("c"))
+
+
+def test_a_status_counts_as_soon_as_it_is_heard() -> None:
+    made = table(budget(allowed=0))
+    assert made.violations([pod("a")]) == (True,)
+    made.apply(Upserted(budget(allowed=1)))
+    assert made.violations([pod("a")]) == (False,)
+    made.apply(Upserted(budget("b", NodeSelectorRequirement("app", "In", ("y",)), allowed=0)))
+    assert made.violations([pod("a"), pod("b", "y")]) == (False, True)
+    made.apply(Deleted(KIND, "ml/b"))
+    assert made.violations([pod("b", "y")]) == (False,)
+    assert made._buckets == made._bucket_of == {}
+
+
+def test_a_budget_that_cannot_be_read_protects_its_namespace_only() -> None:
+    made = table(PodDisruptionBudget("ml", "b", problem="selector is too large to be read"))
+    assert made.violations([pod("a"), Pod("ml", "b"), Pod("other", "a", labels={"app": "x"})]) == (
+        True,
+        True,
+        False,
+    )
+    assert not made.allows(pod("a"))
+    assert list(made.problems) == ["PodDisruptionBudget ml/b"]
+
+
+def test_budgets_of_many_applications_do_not_count_as_too_many() -> None:
+    """All have a label in common, as a Helm chart gives it; each is filed under its own."""
+    key = "app.kubernetes.io/managed-by"
+    helm = NodeSelectorRequirement(key, "In", ("Helm",))
+    apps = [NodeSelectorRequirement("app", "In", (f"a{n}",)) for n in range(500)]
+    made = table(*(budget(f"b{n}", helm, app, allowed=n) for n, app in enumerate(apps)))
+    pods = [Pod("ml", "p", labels={key: "Helm", "app": f"a{n}"}) for n in (0, 1, 499)]
+    assert made.violations(pods) == (True, False, False)
+
+
+def test_more_budgets_than_the_limit_count_as_a_violation() -> None:
+    enough = [budget(f"b{n}", allowed=9) for n in range(BUDGETS_PER_POD)]
+    assert table(*enough).violations([pod("a")]) == (False,)
+    too_many = table(*enough, budget("more", allowed=9))
+    assert too_many.violations([pod("a"), pod("b", "y")]) == (True, False)
+    assert not too_many.allows(pod("a"))
+
+
+def test_whether_budgets_are_known() -> None:
+    made = DisruptionBudgets()
+    assert not made.known
+    made.apply(Listed(KIND, frozenset(), absent=True))
+    assert not made.known
+    made.apply(Listed(KIND, frozenset()))
+    assert made.known
+    assert table(budget()).known

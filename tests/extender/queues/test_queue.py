@@ -1,0 +1,91 @@
+"""Which queue a pod belongs to, and what queues permit."""
+
+from __future__ import annotations
+
+import pytest
+
+from extender.k8s.eviction_objects import PriorityClass
+from extender.k8s.objects import Deleted, Listed, Upserted
+from extender.queues.queue import OTHER_QUEUE_LABELS, QUEUE_LABEL, Queues, overtime
+from extender.settings import Queue
+from tests.extender.builders import make_pod
+
+QUEUES = Queues(
+    {
+        "fast": Queue(preempts=frozenset({"slow"}), priority_classes=frozenset({"high"})),
+        "slow": Queue(priority_classes=frozenset({"low"}), aliases=frozenset({"night", "night-cq"})),
+    }
+)
+
+
+def name_of(**pod: object) -> str:
+    return QUEUES.name_of(make_pod("p", **pod))
+
+
+@pytest.mark.parametrize("part", ["labels", "annotations"])
+def test_the_own_word_comes_first(part: str) -> None:
+    words = {QUEUE_LABEL: "fast", "kai.scheduler/queue": "slow"}
+    assert name_of(**{part: words}, priority_class="low") == "fast"
+    assert name_of(**{part: {QUEUE_LABEL: "nothing"}}) == ""
+    assert name_of(**{part: {QUEUE_LABEL: "nothing"}}, priority_class="low") == "slow"
+    assert name_of(**{part: {QUEUE_LABEL: "night"}}) == "", "aliases are names in other systems"
+
+
+@pytest.mark.parametrize("part", ["labels", "annotations"])
+@pytest.mark.parametrize("key", OTHER_QUEUE_LABELS)
+def test_the_queues_of_other_systems_count_by_name_or_alias(key: str, part: str) -> None:
+    assert name_of(**{part: {key: "night"}}, priority_class="high") == "slow"
+    assert name_of(**{part: {key: "fast"}}, priority_class="low") == "fast"
+    assert name_of(**{part: {key: "nothing"}}, priority_class="high") == "fast"
+    assert name_of(**{part: {key: ""}}) == ""
+
+
+def test_the_local_queue_of_kueue_counts_before_its_cluster_queue() -> None:
+    kueue = {"kueue.x-k8s.io/local-queue-name": "fast", "kueue.x-k8s.io/cluster-queue-name": "night-cq"}
+    assert name_of(labels=kueue) == "fast"
+    assert name_of(labels=kueue | {"kueue.x-k8s.io/local-queue-name": "team-a"}) == "slow"
+
+
+def test_the_priority_class_comes_last_and_may_name_its_queue_itself() -> None:
+    queues = Queues({"slow": Queue(priority_classes=frozenset({"low"})), "fast": Queue()})
+    low, other = make_pod("l", priority_class="low"), make_pod("o", priority_class="other")
+    assert (queues.name_of(low), queues.name_of(other)) == ("slow", "")
+    for record in (PriorityClass("low", "fast"), PriorityClass("other", "fast"), PriorityClass("", "fast")):
+        queues.classes.apply(Upserted(record))
+    assert (queues.name_of(low), queues.name_of(other)) == ("slow", "fast")
+    queues.classes.apply(Upserted(PriorityClass("other", "nothing")))
+    assert queues.name_of(other) == ""
+    queues.classes.apply(Upserted(PriorityClass("other", "slow")))
+    queues.classes.apply(Listed("PriorityClass", frozenset({"other"})))
+    assert queues.name_of(other) == "slow"
+    queues.classes.apply(Deleted("PriorityClass", "other"))
+    assert queues.name_of(other) == ""
+
+
+def test_only_a_change_of_the_classes_is_a_new_revision() -> None:
+    classes = QUEUES.classes
+    before = classes.revision
+    classes.apply(Upserted(PriorityClass("c")))
+    assert classes.revision is not before
+    known = classes.revision
+    classes.apply(Upserted(PriorityClass("c")))
+    classes.apply(Listed("PriorityClass", frozenset({"c"})))
+    classes.apply(Deleted("PriorityClass", "d"))
+    assert classes.revision is known
+    classes.apply(Deleted("PriorityClass", "c"))
+    assert classes.revision is not known
+
+
+def test_who_may_preempt_whom() -> None:
+    pods = [make_pod(name, labels={QUEUE_LABEL: name}) for name in ("fast", "slow", "none")]
+    allowed = {(one.name, other.name) for one in pods for other in pods if QUEUES.may_preempt(one, other)}
+    without_queue = {("none", "none"), ("none", "fast"), ("none", "slow"), ("fast", "none"), ("slow", "none")}
+    assert allowed == {("fast", "slow")} | without_queue
+
+
+def test_overtime_needs_a_maximum_and_a_start() -> None:
+    limited = Queue(max_duration=60)
+    assert overtime(limited, make_pod("p", started=100.0), 160.1)
+    assert not overtime(limited, make_pod("p", started=100.0), 160.0)
+    assert not overtime(limited, make_pod("p"), 1e9)
+    assert not overtime(Queue(), make_pod("p", started=1.0), 1e9)

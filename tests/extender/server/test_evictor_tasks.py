@@ -1,0 +1,106 @@
+"""The evictor within the service: one of two replicas evicts, and a snapshot has no evictor."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extender.evictor import book
+from extender.server.service import Service
+from extender.settings import Settings
+from extender.source.interface import Unavailable
+from extender.source.snapshot import Snapshot, SnapshotSource
+from tests.extender.apiserver import ApiServer, source_of
+from tests.extender.evictor.replica import node, pod, until
+
+Start = Callable[..., Service]
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    monkeypatch.setattr(book, "SETTLE", 0.0)
+    server = ApiServer()
+    server.start()
+    server.put(node("n1"))
+    server.put(pod("v", "n1"))
+    server.put(pod("p"))
+    server.evictions.config_maps.put({"metadata": {"namespace": "gpu", "name": "shield"}})
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def start(api: ApiServer, tmp_path: Path) -> AsyncIterator[Start]:
+    async with AsyncExitStack() as stack:
+
+        def starting(**settings: Any) -> Service:
+            given = {"evictor": "on", "lease_seconds": 5, "shield_configmap": "gpu/shield"} | settings
+            service = Service(Settings(**given), source_of(api, tmp_path), "1.2.3")
+            stack.push_async_callback(ended, asyncio.create_task(service.run()))
+            return service
+
+        yield starting
+
+
+async def ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def ask(service: Service, name: str = "p") -> bytes:
+    """A filter request of kube-scheduler, from which the evictor learns the scheduler's name."""
+    message = {"Pod": pod(name), "Nodes": None, "NodeNames": ["n1"]}
+    return (await service.answer("filter", json.dumps(message).encode())).body
+
+
+def evicted(api: ApiServer) -> list[str]:
+    return [key for action, key, _ in api.evictions.log if action == "evict"]
+
+
+@pytest.mark.parametrize("lease", ["evictor_lease", "leader_election"])
+async def test_one_of_two_replicas_evicts_and_the_other_takes_over(
+    api: ApiServer, start: Start, lease: str
+) -> None:
+    replicas = [start(**{lease: "gpu/stowage"}) for _ in range(2)]
+    for service in replicas:
+        await until(lambda service=service: not service.missing(), within=120)  # type: ignore[misc]
+    assert evicted(api) == []  # no scheduler has asked yet
+    for service in replicas:
+        assert b"not enough free GPUs" in await ask(service)
+    await until(lambda: len(evicted(api)) == 1)
+    leaders = [service for service in replicas if service._evictor._elector.is_leader]  # type: ignore[union-attr]
+    assert len(leaders) == 1
+    if lease == "evictor_lease":  # it does not decide who is ready
+        assert [service.waiting_for() for service in replicas] == ["", ""]
+    counted = b'stowage_evictor_evictions_total{result="evicted"} 1.0'
+    await until(lambda: counted in leaders[0].metrics.render())
+    assert api.pods.objects["ml/p"]["status"]["nominatedNodeName"] == "n1"
+    await leaders[0].leave()
+    api.put(node("n2"))
+    api.put(pod("w", "n2"))
+    api.put(pod("q"))
+    await until(lambda: len(evicted(api)) == 2)
+    assert evicted(api) == ["ml/v", "ml/w"]
+
+
+async def test_without_the_evictor_nothing_is_written(api: ApiServer, start: Start) -> None:
+    service = start(evictor="off", shield_configmap=None)
+    await until(lambda: not service.missing(), within=120)
+    await ask(service)
+    await asyncio.sleep(2.5)  # more than two rounds
+    assert (api.evictions.log, api.leases.objects) == ([], {})
+    assert "stowage_evictor" not in service.metrics.render().decode()
+
+
+@pytest.mark.parametrize("settings", [{"evictor": "on"}, {"shield_configmap": "gpu/shield"}])
+def test_a_snapshot_has_no_evictor(settings: dict[str, Any]) -> None:
+    given = Settings(evictor_lease="gpu/stowage", **settings)
+    with pytest.raises(Unavailable):
+        Service(given, SnapshotSource(Snapshot(), "test"), "1.2.3")

@@ -1,0 +1,272 @@
+"""filter refuses the first member of a gang while the gang does not fit as a whole, and no other pod."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extender.cli.explain import render
+from extender.cluster import gang_simulation
+from extender.cluster.gang_simulation import place_together, waiting_members
+from extender.cluster.state import State
+from extender.dialects.pod_request import request_of
+from extender.explain.pod import explain
+from extender.k8s.objects import Deleted, Node, Pod, PodClaim, Upserted
+from extender.protocol.codec import FilterArgs
+from extender.protocol.node_names import NodeNames
+from extender.verbs import gang_fit
+from extender.verbs.filter import filter_nodes
+from packing.fleet.feasibility import reasons_for
+from packing.fleet.placement import allocation_of, freest_gpus
+from packing.model.reasons import Reason
+from tests.extender.builders import make_node, make_pod, make_settings, make_state
+
+
+def gang(count: int, gpus: int = 8, minimum: int | None = None, **fields: Any) -> list[Pod]:
+    labels = {"stowage.dev/gang": "g", "stowage.dev/gang-min": str(minimum or count)}
+    return [make_pod(f"w{i}", gpus, labels=labels, **fields) for i in range(count)]
+
+
+def checked_state(*objects: Node | Pod) -> State:
+    state = make_state(*objects)
+    state.gang_check = True
+    return state
+
+
+def answer(state: State, pod: Pod) -> tuple[list[str], list[str]]:
+    """The nodes that fit, and the reasons of the others."""
+    names = NodeNames.of(sorted(state.nodes))
+    result, _ = filter_nodes(state, FilterArgs(pod, names), make_settings())
+    return list(result.names), [*result.failed, *result.unresolvable]
+
+
+REFUSED = ([], [Reason.GANG_DOES_NOT_FIT.text])
+
+
+def test_no_member_is_placed_while_the_gang_does_not_fit() -> None:
+    pods = gang(3)
+    state = checked_state(make_node("a"), make_node("b"), *pods)
+    assert [answer(state, pod) for pod in pods] == [REFUSED] * 3
+    state.apply([Upserted(make_node("c"))])
+    assert all(answer(state, pod)[0] == ["a", "b", "c"] for pod in pods)
+
+
+def test_the_check_can_be_switched_off() -> None:
+    pods = gang(3)
+    state = make_state(make_node("a"), *pods)
+    assert answer(state, pods[0])[0] == ["a"]
+
+
+def test_once_a_member_is_bound_the_others_are_placed_where_they_fit() -> None:
+    pods = gang(3)
+    state = checked_state(make_node("a"), make_node("b"), *pods)
+    state.apply([Upserted(replace(pods[0], node_name="a"))])
+    assert answer(state, pods[1])[0] == ["b"]
+
+
+def test_a_member_that_bind_assumes_counts_as_bound() -> None:
+    pods = gang(3)
+    state = checked_state(make_node("a"), make_node("b"), *pods)
+    state.assume(pods[0], "a", {}, now=0.0)
+    assert answer(state, pods[1])[0] == ["b"]
+
+
+def test_only_the_minimum_must_fit() -> None:
+    pods = gang(3, minimum=2)
+    assert answer(checked_state(make_node("a"), make_node("b"), *pods), pods[2])[0] == ["a", "b"]
+
+
+def test_members_that_do_not_exist_yet_count_as_copies() -> None:
+    first = gang(1, minimum=3)[0]
+    assert answer(checked_state(make_node("a"), make_node("b"), first), first) == REFUSED
+    assert answer(checked_state(*(make_node(n) for n in "abc"), first), first)[0] == ["a", "b", "c"]
+
+
+def test_a_leader_is_not_taken_for_its_workers() -> None:
+    prefix = "leaderworkerset.sigs.k8s.io/"
+    leader = make_pod(
+        "l",
+        8,
+        labels={f"{prefix}name": "v", f"{prefix}group-index": "0", f"{prefix}worker-index": "0"},
+        annotations={f"{prefix}size": "5"},
+    )
+    assert answer(checked_state(make_node("a"), leader), leader)[0] == ["a"]
+
+
+def test_members_go_only_where_kube_scheduler_lets_them() -> None:
+    pods = gang(2)
+    state = checked_state(make_node("a"), replace(make_node("b"), unschedulable=True), *pods)
+    assert answer(state, pods[0])[1] == [Reason.GANG_DOES_NOT_FIT.text]
+    pinned = [replace(p, spec=replace(p.spec, node_selector=(("zone", "1"),))) for p in pods]
+    nodes = make_node("a", labels={"zone": "1"}), make_node("b", labels={"zone": "2"})
+    assert answer(checked_state(*nodes, *pinned), pinned[0])[1] == [Reason.GANG_DOES_NOT_FIT.text]
+
+
+def test_what_the_gang_may_evict_counts_as_free() -> None:
+    pods = gang(2, priority=10)
+    low = make_pod("low", 1, node_name="b", started=1.0)
+    assert answer(checked_state(make_node("a"), make_node("b"), low, *pods), pods[0])[0] == ["a"]
+    polite = [replace(pod, never_preempts=True) for pod in pods]
+    state = checked_state(make_node("a"), make_node("b"), low, *polite)
+    assert Reason.GANG_DOES_NOT_FIT.text in answer(state, polite[0])[1]
+    high = replace(low, priority=10)
+    state = checked_state(make_node("a"), make_node("b"), high, *pods)
+    assert Reason.GANG_DOES_NOT_FIT.text in answer(state, pods[0])[1]
+    assert answer(checked_state(make_node("a"), low, *pods), pods[0]) == REFUSED  # not even then
+
+
+def test_a_gang_with_a_nominated_member_is_not_refused() -> None:
+    pods = gang(3)
+    state = checked_state(make_node("a"), make_node("b"), replace(pods[0], nominated_node="a"), *pods[1:])
+    assert answer(state, pods[1])[0] == ["b"]
+    assert answer(state, state.pods["default/w0"])[0] == ["a", "b"]
+
+
+def test_room_of_nominated_pods_is_not_free() -> None:
+    pods = gang(2)
+    other = make_pod("other", 8, nominated_node="b", priority=5)
+    assert answer(checked_state(make_node("a"), make_node("b"), other, *pods), pods[0])[1][0] in {
+        Reason.GANG_DOES_NOT_FIT.text,
+        Reason.NO_FREE_GPUS.text,
+    }
+    assert answer(checked_state(make_node("a"), make_node("b"), other, *pods), pods[0])[0] == []
+
+
+def test_a_gang_with_claims_is_not_checked() -> None:
+    pods = [replace(p, spec=replace(p.spec, claims=(PodClaim("gpu", template="t"),))) for p in gang(3)]
+    assert answer(checked_state(make_node("a"), *pods), pods[0])[0] == ["a"]
+
+
+def test_a_member_whose_request_cannot_be_read_does_not_stop_the_others() -> None:
+    pods = gang(2, minimum=1)
+    broken = make_pod("broken", 1, labels=pods[0].labels, annotations={"stowage.dev/gpu-compute": "1000%"})
+    assert answer(checked_state(make_node("a"), broken, *pods), pods[0])[0] == ["a"]
+
+
+def test_a_pod_that_the_watch_has_not_shown_is_checked() -> None:
+    first, second = gang(2)
+    state = checked_state(make_node("a"), first)
+    assert answer(state, second) == REFUSED
+
+
+def test_members_ask_once_per_change_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    def counted(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return place_together(*args)
+
+    monkeypatch.setattr(gang_fit, "place_together", counted)
+    monkeypatch.setattr("extender.verbs.gang_fit.time.time", lambda: 1000.0)
+    pods = gang(3)
+    state = checked_state(make_node("a"), make_node("b"), *pods)
+    for pod in pods * 3:
+        assert answer(state, pod) == REFUSED
+    assert calls == 1
+    state.apply([Upserted(pods[1]), Upserted(make_node("a")), Deleted("Pod", "default/nobody")])
+    assert answer(state, pods[0]) == REFUSED
+    assert calls == 1  # nothing has changed
+    for change in (
+        Upserted(make_pod("p", 1, node_name="b")),
+        Upserted(make_pod("q", 1, nominated_node="b")),
+        Upserted(make_node("a", labels={"zone": "x"})),
+        Upserted(replace(pods[1], priority_class="x")),
+        Deleted("Pod", "default/p"),
+        Deleted("Pod", "default/q"),
+    ):
+        before = calls
+        state.apply([change])
+        assert answer(state, pods[0])[0] == []
+        assert calls > before
+
+
+def test_a_gang_beyond_the_limits_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    unlike = [replace(pod, spec=make_pod("x", 8, cpu=str(i + 1)).spec) for i, pod in enumerate(gang(4))]
+    assert answer(checked_state(make_node("a"), make_node("b"), *unlike), unlike[0]) == REFUSED
+    monkeypatch.setattr(gang_simulation, "GANG_PLACED", 1)
+    assert answer(checked_state(make_node("a"), make_node("b"), *unlike), unlike[0])[0] == ["a", "b"]
+    monkeypatch.setattr(gang_fit, "GANG_READ", 1)
+    assert answer(checked_state(make_node("a"), make_node("b"), *unlike), unlike[0])[0] == ["a", "b"]
+    many = gang(1, minimum=10**8)[0]
+    assert answer(checked_state(make_node("a"), many), many) == REFUSED
+    monkeypatch.setattr(gang_fit, "GANG_VICTIMS", 2)
+    pods = gang(3, priority=10)
+    low = [make_pod(f"low{i}", 1, node_name="b", started=1.0) for i in range(3)]
+    nodes = make_node("a"), make_node("b")
+    assert answer(checked_state(*nodes, *low[:2], *pods), pods[0])[0] == []
+    assert answer(checked_state(*nodes, *low, *pods), pods[0])[0] == ["a"]
+
+
+def test_explain_says_that_the_gang_does_not_fit() -> None:
+    pods = gang(3)
+    state = checked_state(make_node("a"), make_node("b"), *pods)
+    text = render(explain(state, pods[0]))
+    assert "It belongs to the gang stowage default/g: 0 of 3 members run, 3 must" in text
+    assert "2  the pod's gang does not fit as a whole" in text
+    assert "It fits on none of 2 nodes" in text
+
+
+MEMBERS = st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["", "x"])), min_size=1, max_size=4)
+NODES = st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["x", "y"])), min_size=1, max_size=3)
+
+
+def brute_force(state: State, pods: Sequence[Pod]) -> bool:
+    """Whether any assignment of the pods to the nodes fits."""
+    for rows in product(state.fleet.rows.values(), repeat=len(pods)):
+        taken = []
+        for pod, row in zip(pods, rows, strict=True):
+            request, node = request_of(pod), state.nodes[state.fleet.specs[row].name]
+            if any(node.labels.get(k) != v for k, v in pod.spec.node_selector):
+                break
+            if reasons_for(state.fleet, request)[row] != Reason.FITS:
+                break
+            taken.append(allocation_of(state.fleet, row, request, freest_gpus(state.fleet, row, request)))
+            state.fleet.take(taken[-1])
+        for allocation in taken:
+            state.fleet.give_back(allocation)
+        if len(taken) == len(pods):
+            return True
+    return False
+
+
+def member(i: int, gpus: int, zone: str) -> Pod:
+    pod = make_pod(f"m{i}", gpus)
+    return replace(pod, spec=replace(pod.spec, node_selector=(("zone", zone),) if zone else ()))
+
+
+@settings(max_examples=150, deadline=None)
+@given(MEMBERS, NODES)
+def test_places_are_real_and_no_way_is_missed_for_equal_members(
+    asked: list[tuple[int, str]], there: list[tuple[int, str]]
+) -> None:
+    nodes = [make_node(f"n{i}", gpus, labels={"zone": zone}) for i, (gpus, zone) in enumerate(there)]
+    state = make_state(*nodes)
+    before = state.fleet.arrays.free_devices.copy()
+    pods = [member(i, gpus, zone) for i, (gpus, zone) in enumerate(asked)]
+    places = place_together(state.fleet, state.policy, state.nodes, waiting_members(pods, 9))
+    assert (state.fleet.arrays.free_devices == before).all()
+    if places is not None:
+        assert len(places) == len(pods)
+        assert brute_force(state, pods)
+        room = {node.name: gpus for node, (gpus, _) in zip(nodes, there, strict=True)}
+        for place in places:
+            room[place.node] -= place.request.gpus
+        assert min(room.values()) >= 0
+    elif len(set(asked)) == 1:
+        assert not brute_force(state, pods)
+
+
+def test_unlike_members_get_a_second_order() -> None:
+    # The largest alone fits n0 best, where the other one must go.
+    nodes = [make_node("n0", 2, labels={"zone": "x"}), make_node("n1", 3, labels={"zone": "y"})]
+    state, members = make_state(*nodes), waiting_members([member(0, 2, ""), member(1, 1, "x")], 2)
+    places = place_together(state.fleet, state.policy, state.nodes, members)
+    assert places is not None
+    assert {place.request.gpus: place.node for place in places} == {1: "n0", 2: "n1"}

@@ -26,7 +26,7 @@ OWN_GRACE = 3600.0
 _UNSCHEDULABLE, GATED = "Unschedulable", "SchedulingGated"  # reasons of the condition PodScheduled
 
 SKIPPED = (
-    "gated", "never_preempts", "nominated", "settling", "backing_off", "unreadable", "no_gpu", "fits",
+    "gated", "nominated", "settling", "backing_off", "unreadable", "no_gpu", "fits",
     "no_plan", "budget", "queue_rate", "rate", "scale_up", "room_is_coming", "refused", "gang",
 )  # fmt: skip
 """Why a waiting pod gets no room by eviction in a round."""
@@ -102,8 +102,6 @@ def candidates(book: Book, waiting: Iterable[Pod], now: float, skipped: Skipped)
 def _why_not(book: Book, pod: Pod, now: float) -> str:
     if pod.unscheduled == GATED:
         return "gated"
-    if pod.never_preempts:
-        return "never_preempts"
     hold = book.holds.get(pod.uid)
     if hold is not None and not hold.partial:
         return "nominated"

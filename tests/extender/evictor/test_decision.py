@@ -107,7 +107,6 @@ def test_the_most_urgent_pod_is_first() -> None:
 def test_who_gets_no_room_and_why() -> None:
     pods = {
         "gated": waiter("gated", unscheduled="SchedulingGated"),
-        "never_preempts": waiter("never", never_preempts=True),
         "nominated": waiter("nominated"),
         "settling": waiter("settling"),
         "backing_off": waiter("later"),
@@ -122,6 +121,12 @@ def test_who_gets_no_room_and_why() -> None:
     assert [pod.name for pod in candidates(book, pods.values(), SETTLE, skipped)] == ["later", "settling"]
     book.holds["uid-nominated"].partial = True  # not all of its victims could be evicted: it needs a new plan
     assert pods["nominated"] in candidates(book, pods.values(), 1.0, skipped)
+
+
+def test_a_pod_that_never_preempts_may_take_over_from_equals() -> None:
+    """`preemptionPolicy: Never` is about pods of lower priority: see `Rights.why_not`."""
+    pod = waiter("never", never_preempts=True)
+    assert candidates(settled(pod), [pod], 0.0, Counter()) == [pod]
 
 
 def test_back_off_doubles_up_to_five_minutes_and_ends_with_the_pod() -> None:

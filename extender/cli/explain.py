@@ -125,9 +125,10 @@ def render(explanation: Explanation) -> str:
 
 
 def _list_once(state: State, source: Source) -> None:
-    """Apply the first list of each kind that the service waits for. Raises ``SourceError``."""
+    """Apply the first list of each kind; of optional ones, of those that come in time. Raises
+    ``SourceError``."""
     from extender.source.interface import SourceError
-    from extender.source.watched_kinds import AWAITED_KINDS, REQUIRED_KINDS
+    from extender.source.watched_kinds import REQUIRED_KINDS, WATCHED_KINDS
 
     batches: queue.SimpleQueue[Sequence[Event]] = queue.SimpleQueue()
     end = time.monotonic() + _SYNC_SECONDS
@@ -136,7 +137,7 @@ def _list_once(state: State, source: Source) -> None:
         while not state.synced >= REQUIRED_KINDS:
             state.apply(batches.get(timeout=max(0.0, end - time.monotonic())))
         end = time.monotonic() + (_DEVICE_SECONDS if source.staleness() else 0.0)
-        while not state.synced >= AWAITED_KINDS and (left := end - time.monotonic()) > 0:
+        while not state.synced >= WATCHED_KINDS.keys() and (left := end - time.monotonic()) > 0:
             with suppress(queue.Empty):
                 state.apply(batches.get(timeout=left))
     except queue.Empty:

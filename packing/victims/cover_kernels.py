@@ -13,11 +13,9 @@ from packing.victims.cost_kernels import add, assign, compare, compare_ratios
 from packing.victims.records import (
     ACTIVE_ROW,
     AVAILABLE,
-    BEST,
     COLUMN_ORDER,
     COST_AT,
     DOMINATED,
-    FOUND,
     GANG_TAKEN,
     HAVE,
     ITEM,
@@ -40,9 +38,7 @@ from packing.victims.records import (
     WANTED,
     WEIGHT,
 )
-from packing.victims.unit_kernels import may_choose, note_choice
-
-CHOSEN, LEFT_OUT = 1, 2
+from packing.victims.unit_kernels import CHOSEN, LEFT_OUT, keep_best, may_choose, note_choice
 
 
 @inlined
@@ -65,7 +61,7 @@ def cover(held, work, active):
             ints[SLOT, row] = columns
             columns += 1
     if columns == 0:
-        _keep_best(work, columns)
+        keep_best(work, columns)
         return
     items = _list_items(work)
     _fill_matrix(work, items, columns)
@@ -74,15 +70,6 @@ def cover(held, work, active):
     _sort_columns(work, items, columns)
     _note_dominated(work, items, columns)
     _search(work, items, columns)
-
-
-@inlined
-def _keep_best(work, depth):
-    """Keep the chosen units as the best so far."""
-    work.scalars[FOUND] = 1
-    assign(work.best_cost, work.costs[COST_AT, depth])
-    for u in range(work.scalars[UNITS]):
-        work.ints[BEST, u] = work.ints[STATE, u] == CHOSEN
 
 
 @inlined
@@ -221,7 +208,7 @@ def _search(work, items, columns):
             return
         met = _is_met(work, columns)
         if met and compare(cost_at[i], work.best_cost) < 0:
-            _keep_best(work, i)
+            keep_best(work, i)
         if met or i == items or _is_hopeless(work, items, columns, i):
             i = _go_back(work, columns, i)
             if i == 0:

@@ -32,8 +32,8 @@ MOST_VICTIMS = 256
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What each victim holds of one node (``held``, the last one without any victim's name), for a layout of
-    the fleet. It can be kept as long as the victims and the node's spec stay the same.
+    """What each victim holds of one node. It can be kept as long as the fleet's layout, the node's spec,
+    the victims and what they hold stay the same; ``VictimSearch.on`` checks that.
 
     ``modelled`` is False where the search cannot describe the node by rows.
     """
@@ -59,9 +59,10 @@ class Holdings:
         held = rows.record(entries if modelled else [])
         return cls(fleet.layout, spec, tuple(allocations), held, modelled)
 
-    def is_for(self, fleet: Fleet, row: int) -> bool:
-        """Whether the node is still the one for which this was built."""
-        return self.layout == fleet.layout and self.spec is fleet.specs[row]
+    def is_for(self, fleet: Fleet, row: int, allocations: Sequence[tuple[Allocation, ...]]) -> bool:
+        """Whether the node and what its victims hold are still those for which this was built."""
+        same_node = self.layout == fleet.layout and self.spec is fleet.specs[row]
+        return same_node and self.allocations == tuple(allocations)
 
 
 class _Rows:

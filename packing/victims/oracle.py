@@ -14,7 +14,7 @@ from packing.victims.victim import Cost, GangCost, VictimSet, as_set
 Fits = Callable[[frozenset[int]], bool]
 """Whether the preemptor fits without these victims."""
 ORACLE_CALLS = 400
-_MOST_SETS = 20_000
+_MOST_SETS = 5000
 """Sets that the exact search looks at; most of them need no call."""
 
 

@@ -11,6 +11,7 @@ the GPUs and then the victims by branch and bound (``search_kernels``). The flee
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -61,7 +62,8 @@ def cheapest_victims(
 
 
 class VictimSearch:
-    """Searches victims for one request on the nodes of a fleet. The fleet must not change in between."""
+    """Searches victims for one request on the nodes of a fleet. Pods may come and go in between, nodes must
+    not change."""
 
     def __init__(self, fleet: Fleet, request: Request, *, most_steps: int = MOST_STEPS) -> None:
         self.disagreements = 0
@@ -91,8 +93,9 @@ class VictimSearch:
         """
         if not self._possible[row]:
             return None
-        if holdings is None or not holdings.is_for(self._fleet, row):
-            holdings = Holdings.of(self._fleet, row, [victim.held for victim in victims])
+        allocations = [victim.held for victim in victims]
+        if holdings is None or not holdings.is_for(self._fleet, row, allocations):
+            holdings = Holdings.of(self._fleet, row, allocations)
         needed = overcommitted_amounts(self._fleet, row, holdings.held)
         if not (self._modelled and holdings.modelled and needed is not None and self._in_bounds(row)):
             return self._slow(row, victims, gangs, required)
@@ -160,10 +163,13 @@ class VictimSearch:
     ) -> Leaving:
         width = (len(victims[0].cost) if victims else 0) + 1
         cost = np.ones((len(victims), width))
-        cost[:, :-1] = [victim.cost for victim in victims]
+        flat = np.fromiter(chain.from_iterable(victim.cost for victim in victims), np.float64)
+        cost[:, :-1] = flat.reshape(cost.shape[0], width - 1)
         each = np.zeros((2, len(victims)), np.int64)
         each[0] = [victim.gang for victim in victims]
         each[1, list(required)] = 1
+        if each[0].max(initial=-1) >= len(gangs):
+            raise ValueError("a victim is in a gang that is not given")
         whole = np.zeros((len(gangs), width))
         rules = np.zeros((2, len(gangs)), np.int64)
         for number, one in enumerate(gangs):

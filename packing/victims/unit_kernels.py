@@ -6,12 +6,16 @@ from packing.jit import inlined
 from packing.victims.cost_kernels import assign, compare
 from packing.victims.records import (
     AVAILABLE,
+    BEST,
+    COST_AT,
+    FOUND,
     GANG_SIZE,
     GANG_SPARE,
     GANG_TAKEN,
     LEAST_COST,
     ROWS,
     SLOT,
+    STATE,
     UNIT_ACTIVE,
     UNIT_AMOUNT,
     UNIT_COST,
@@ -23,6 +27,8 @@ from packing.victims.records import (
     VICTIMS,
 )
 
+CHOSEN, LEFT_OUT = 1, 2
+"""``STATE`` of a unit."""
 ALL_GONE = 1 << 20
 """``GANG_TAKEN`` of a gang that leaves as a whole."""
 
@@ -131,3 +137,12 @@ def note_choice(work, u, sign):
     gang = work.ints[UNIT_GANG, u]
     if gang >= 0:
         work.ints[GANG_TAKEN, gang] += sign * (ALL_GONE if u >= work.scalars[VICTIMS] else 1)
+
+
+@inlined
+def keep_best(work, depth):
+    """Keep the chosen units as the best so far."""
+    work.scalars[FOUND] = 1
+    assign(work.best_cost, work.costs[COST_AT, depth])
+    for u in range(work.scalars[UNITS]):
+        work.ints[BEST, u] = work.ints[STATE, u] == CHOSEN

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import time
 import tracemalloc
@@ -203,6 +204,21 @@ async def victims_for(engine: Engine, *, gpus: int) -> dict[str, list[str]]:
     reply, _ = await engine.verbs["preempt"](body)
     found = json.loads(reply)["NodeNameToMetaVictims"]
     return {node: [victim["UID"] for victim in one["Pods"]] for node, one in found.items()}
+
+
+async def test_an_answer_of_preempt_is_logged_counted_and_kept(caplog: pytest.LogCaptureFixture) -> None:
+    engine = make_engine()
+    running = make_pod("running", 8, node_name="a", labels={"stowage.dev/queue": "backfill"})
+    engine.apply([*SYNCED, Upserted(make_node("a")), Upserted(running)])
+    with caplog.at_level(logging.INFO):
+        assert await victims_for(engine, gpus=4) == {"a": ["uid-running"]}
+    [line] = [record.getMessage() for record in caplog.records if "preempt for" in record.getMessage()]
+    assert line.startswith("preempt for default/v: 1 of 1 candidates: a: default/running: ")
+    assert "1 pod of queue backfill loses 0 GPU-hours" in line
+    assert b'stowage_preemptions_total{preemptor="none",queue="backfill"} 1.0' in engine._metrics.render()
+    report = await engine.inspector.pod("default/v")
+    assert report is not None
+    assert "default/running" in report.decisions[0].answer
 
 
 async def test_large_pods_leave_little_memory_behind() -> None:

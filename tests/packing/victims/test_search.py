@@ -157,3 +157,22 @@ def test_amounts_that_could_overflow_are_left_to_the_slow_search():
         fleet.take(one)
     victims = [Victim((one,), (float(cost),)) for cost, one in enumerate(held, 1)]
     assert cheapest_victims(fleet, 0, request, victims) == VictimSet((0, 2), (), (4.0,))
+
+
+def test_holdings_of_other_victims_are_not_used():
+    fleet, request = Fleet(nodes=1, gpus=2), Request(devices=((GPU, 1),))
+    fleet.put(counted_node(gpus=2))
+    held = [allocation_of(fleet, 0, request) for _ in range(2)]
+    for one in held:
+        fleet.take(one)
+    victims = [Victim((one,), (cost,)) for one, cost in zip(held, (2.0, 1.0), strict=True)]
+    others = Holdings.of(fleet, 0, [(held[0],)])
+    answer = VictimSearch(fleet, request).on(0, victims, holdings=others)
+    assert answer == VictimSet((1,), (), (1.0,))
+
+
+def test_a_gang_that_is_not_given_is_refused():
+    fleet, request = Fleet(nodes=1, gpus=2), Request(devices=((GPU, 1),))
+    fleet.put(counted_node(gpus=2))
+    with pytest.raises(ValueError, match="gang that is not given"):
+        cheapest_victims(fleet, 0, request, [Victim((), (1.0,), gang=0)])

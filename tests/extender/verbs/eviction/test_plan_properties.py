@@ -1,0 +1,160 @@
+"""Invariants of eviction plans on random states, and a comparison with all subsets on small nodes."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extender.cluster.state import State
+from extender.dialects.pod_request import request_of
+from extender.k8s.objects import Deleted, Pod
+from extender.verbs.evaluate import reason_on
+from extender.verbs.eviction.candidates import Rules
+from extender.verbs.eviction.costs import ROOM_SECONDS, Prices, total
+from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
+from packing.model.reasons import Reason
+from packing.victims.search import Cost
+from tests.extender.builders import NOW, make_node, make_pod, make_state, why
+
+SHARED = {
+    "stowage.dev/gpu-sharing": "true",
+    "nvidia.com/gpu.count": "3",
+    "nvidia.com/gpu.memory": "81559",
+}
+
+
+@st.composite
+def running(draw, name: str, node: str, shares: bool) -> Pod:
+    """A pod on a node with whole GPUs, or with parts of one GPU."""
+    labels = {"stowage.dev/queue": draw(st.sampled_from(["backfill", "batch", "none"]))}
+    if gang := draw(st.sampled_from(["", "", "g", "h"])):
+        labels |= {"stowage.dev/gang": gang, "stowage.dev/gang-min": draw(st.sampled_from(["1", "2"]))}
+    size, gpu = draw(st.sampled_from([200, 400, 600])), draw(st.integers(0, 2))
+    parts = {"stowage.dev/gpu-compute": f"{size}m", "stowage.dev/gpu-indices": str(gpu)}
+    return make_pod(
+        name,
+        0 if shares else draw(st.integers(0, 2)),
+        node_name=node,
+        priority=draw(st.integers(0, 3)),
+        started=NOW - draw(st.sampled_from([0, 60, 5000, 50_000])),
+        cpu=draw(st.sampled_from(["1", "20"])),
+        labels=labels,
+        annotations=parts if shares else {},
+        deleting=draw(st.integers(0, 9)) == 0,
+    )
+
+
+@st.composite
+def cases(draw, most_pods: int = 7) -> tuple[State, Pod]:
+    """A state of up to two nodes that either count their GPUs or share them, and a pod that waits."""
+    shares, objects = draw(st.booleans()), []
+    for node in ["a", "b"][: draw(st.integers(1, 2))]:
+        objects.append(make_node(node, 3, labels=SHARED if shares else {}))
+        objects += [
+            draw(running(f"{node}{number}", node, shares))
+            for number in range(draw(st.integers(0, most_pods)))
+        ]
+    gpus = draw(st.integers(1, 3))
+    asks = {"stowage.dev/gpu-compute": draw(st.sampled_from(["300m", "700m"])), "stowage.dev/gpus": str(gpus)}
+    pod = make_pod(
+        "p",
+        0 if shares else gpus,
+        priority=draw(st.integers(1, 4)),
+        cpu=draw(st.sampled_from(["1", "40"])),
+        annotations=asks if shares else {},
+    )
+    return make_state(*objects, binds=shares), pod
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases(), st.booleans(), st.booleans())
+def test_plans_are_valid_fair_and_contain_nobody_without_need(case, to_equals: bool, whole: bool) -> None:
+    state, pod = case
+    rules = Rules(state, pod, NOW, to_equals=to_equals, whole_gangs=whole)
+    found = plan_evictions(state, pod, list(state.nodes), NOW, to_equals=to_equals, whole_gangs=whole)
+    assert [plan.cost for plan in found] == sorted(plan.cost for plan in found)
+    for plan in found:
+        leave = (*plan.victims, *plan.other_nodes)
+        assert plan.victims
+        assert all(victim.deleting or not rules.why_not(victim) for victim in leave)
+        assert [v.priority for v in plan.victims] == sorted((v.priority for v in plan.victims), reverse=True)
+        assert whole or not plan.other_nodes
+        assert all_gangs_are_useful(state, plan)
+        assert fits_without(state, pod, plan.node, plan.victims)
+        for victim in plan.victims:
+            rest = [one for one in plan.victims if one is not victim]
+            if not leaves_with_its_gang(state, plan, victim):
+                assert not fits_without(state, pod, plan.node, rest)
+
+
+def fits_without(state: State, pod: Pod, node: str, evicted) -> bool:
+    """Whether the pod fits in a state without these pods."""
+    gone = {one.key for one in evicted}
+    pods = [one for one in state.pods.values() if one.key not in gone]
+    left = make_state(*state.nodes.values(), *pods, binds=state.binds)
+    return why(left, pod, node) is Reason.FITS
+
+
+def all_gangs_are_useful(state: State, plan: EvictionPlan) -> bool:
+    """Whether each gang keeps its minimum, or leaves as a whole, or was too small before."""
+    gone = {pod.key for pod in (*plan.victims, *plan.other_nodes)}
+    for victim in plan.victims:
+        gang = state.gangs.gang_of(victim)
+        if gang and not victim.deleting:
+            members = [pod for pod in state.gangs.members(gang.key) if not pod.deleting]
+            stay = sum(pod.key not in gone for pod in members)
+            if 0 < stay < gang.minimum:
+                return False
+    return True
+
+
+def leaves_with_its_gang(state: State, plan: EvictionPlan, victim: Pod) -> bool:
+    gang = state.gangs.gang_of(victim)
+    if not gang:
+        return False
+    gone = {pod.key for pod in (*plan.victims, *plan.other_nodes)}
+    return all(pod.key in gone for pod in state.gangs.members(gang.key) if not pod.deleting)
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases(most_pods=5))
+def test_no_cheaper_set_exists(case) -> None:
+    state, pod = case
+    state.apply([Deleted("Pod", one.key) for one in list(state.pods.values()) if one.deleting])
+    rules = Rules(state, pod, NOW)
+    for node in state.nodes:
+        plans = plan_evictions(state, pod, [node], NOW)
+        if why(state, pod, node) in (Reason.FITS, Reason.OVERCOMMITTED):  # what it holds is not known
+            assert plans == []
+            continue
+        prices = Prices(state, NOW, {bound.pod.priority for bound in rules.on_node(node).evictable})
+        best = cheapest_of_all(state, pod, rules, prices, node)
+        assert bool(plans) == (best is not None)
+        for plan in plans:
+            assert best is not None
+            assert plan.cost == (*best[:-1], best[-1] + ROOM_SECONDS * plan.room)
+
+
+def cheapest_of_all(state: State, pod: Pod, rules: Rules, prices: Prices, node: str) -> Cost | None:
+    """The least cost of all subsets of the candidates on one node that gangs allow."""
+    evictable, costs = rules.on_node(node).evictable, []
+    for size in range(len(evictable) + 1):
+        for chosen in combinations(evictable, size):
+            gone = {bound.pod.key for bound in chosen}
+            if any(not allowed(state, rules, bound.pod, gone) for bound in chosen):
+                continue
+            with state.fleet.without([held for bound in chosen for held in bound.held]):
+                if reason_on(state, pod, request_of(pod), node, ()) is Reason.FITS:
+                    costs.append(total([prices.of(*bound) for bound in chosen], prices.nothing))
+    return min(costs, default=None)
+
+
+def allowed(state: State, rules: Rules, victim: Pod, gone: set[str]) -> bool:
+    gang = state.gangs.gang_of(victim)
+    if gang is None:
+        return True
+    members = state.gangs.members(gang.key)
+    stay = [pod for pod in members if pod.key not in gone]
+    return len(stay) >= gang.minimum or not (stay or any(map(rules.why_not, members)))

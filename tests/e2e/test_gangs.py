@@ -1,9 +1,13 @@
 """A gang keeps the members that it needs, or leaves as a whole."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
-from .controlplane.api import Api, Object
+from .controlplane.api import NAMESPACE, Api, Object
 from .controlplane.cluster import ControlPlane
+from .controlplane.process import eventually
 from .queue_cases import (
     BACKFILL,
     BATCH,
@@ -82,3 +86,60 @@ def test_no_part_of_it_goes_if_the_rest_is_elsewhere(
         why_unscheduled(api, "notebook")
         time.sleep(2)
     assert present(api) == {*gang, "notebook"}
+
+
+def test_a_podgroup_says_how_many_must_run(cluster: ControlPlane, api: Api, stowage_kubeconfig: Path) -> None:
+    """That of scheduler-plugins, with the rights of deploy/rbac.yaml. A gang without one is needed whole."""
+    create_classes(api)
+    labels = {"scheduling.x-k8s.io/pod-group": "plugin"}
+    names = {f"plugin-{number}" for number in range(4)}
+    api.create(node("n1", {GPU: 4}, labels=H100))
+    with pod_groups(api):
+        api.create(pod_group("plugin", 2))
+        for name in sorted(names):
+            run(api, pod(name, {GPU: 1}, priority_class=BACKFILL, labels=labels), on="n1", for_s=HOUR)
+        with (
+            Stowage(cluster, stowage_kubeconfig, name="stowage-gangs") as stowage,
+            cluster.scheduler(scheduler_configuration(stowage.url)),
+        ):
+            stowage.flush(api)
+            api.create(pod("notebook", {GPU: 1}, priority_class=INTERACTIVE))
+            wait_until_running(api, "notebook")
+    assert len(present(api) & names) == 3
+
+
+@contextmanager
+def pod_groups(api: Api) -> Iterator[None]:
+    """The API server serves PodGroups of scheduler-plugins during the block."""
+    group, plural = "scheduling.x-k8s.io", "podgroups"
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1alpha1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    names = {"plural": plural, "singular": "podgroup", "kind": "PodGroup", "listKind": "PodGroupList"}
+    kind = "CustomResourceDefinition"
+    api.create(
+        {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": kind,
+            "metadata": {
+                "name": f"{plural}.{group}",
+                # The API server asks for this in groups of Kubernetes.
+                "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
+            },
+            "spec": {"group": group, "names": names, "scope": "Namespaced", "versions": [version]},
+        }
+    )
+    try:
+        served = lambda: api.healthy("/apis/scheduling.x-k8s.io/v1alpha1/podgroups")  # noqa: E731
+        eventually(served, within_s=30, what="PodGroups are served")
+        yield
+    finally:
+        api.delete(kind, f"{plural}.{group}")
+
+
+def pod_group(name: str, minimum: int) -> Object:
+    return {
+        "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+        "kind": "PodGroup",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"minMember": minimum},
+    }

@@ -14,7 +14,7 @@ from .recorder import Recorder
 from .rush import GPU, LABEL_SETS, LARGE, MEDIUM, SMALL
 from .stowage import Stowage, applied, apply, scheduler_configuration
 from .test_waiting import why_unscheduled
-from .workload import node, pod
+from .workload import budget, node, pod
 
 FORBIDDEN: dict[str, Callable[[Api], object]] = {
     "create a pod": lambda api: api.create(pod("other", {GPU: 1})),
@@ -25,7 +25,15 @@ FORBIDDEN: dict[str, Callable[[Api], object]] = {
     "read events": lambda api: api.list("Event"),
     "create a resource claim": lambda api: api.create(claim("c1")),
     "read templates of claims": lambda api: api.list("ResourceClaimTemplate"),
+    "evict a pod": lambda api: api.evict("p1"),
+    "nominate a node": lambda api: nominate(api, "p1"),
+    "change a budget": lambda api: api.create(budget("b1", {}, min_available=1)),
 }
+EVICTOR_MAY = ("nominate a node", "evict a pod")  # test_evictor.py shows that this is enough
+
+
+def nominate(api: Api, name: str) -> None:
+    api.patch("Pod", name, {"status": {"nominatedNodeName": "n1"}}, subresource="status")
 
 
 @pytest.mark.parametrize("action", FORBIDDEN)
@@ -41,6 +49,22 @@ def test_stowage_may_only_read(
         for kind in ("DeviceClass", "ResourceSlice", "ResourceClaim", "PodDisruptionBudget"):
             assert stowage.list(kind)["items"] == []
         with pytest.raises(httpx.HTTPStatusError, match="403 Forbidden"):
+            FORBIDDEN[action](stowage)
+
+
+def test_the_evictor_may_evict_and_nominate(
+    cluster: ControlPlane, api: Api, stowage_kubeconfig: Path
+) -> None:
+    """It may not delete pods, which would pass by the budgets, nor change anything else of them."""
+    api.create(node("n1", {GPU: 8}))
+    api.create(pod("p1", {GPU: 1}))
+    with applied(api, "rbac-evictor.yaml"), cluster.client(api.token("stowage")) as stowage:
+        for action in FORBIDDEN.keys() - EVICTOR_MAY - {"read events"}:
+            with pytest.raises(httpx.HTTPStatusError, match="403 Forbidden"):
+                FORBIDDEN[action](stowage)
+        with pytest.raises(httpx.HTTPStatusError, match="403 Forbidden"):
+            stowage.get("Lease", "another", "stowage-system")
+        for action in EVICTOR_MAY:
             FORBIDDEN[action](stowage)
 
 

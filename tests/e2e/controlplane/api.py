@@ -28,6 +28,8 @@ COLLECTIONS = {
     "ResourceClaimTemplate": f"/apis/resource.k8s.io/v1/namespaces/{NAMESPACE}/resourceclaimtemplates",
     "ResourceSlice": "/apis/resource.k8s.io/v1/resourceslices",
     "DeviceClass": "/apis/resource.k8s.io/v1/deviceclasses",
+    "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+    "PodGroup": f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{NAMESPACE}/podgroups",
     "Lease": "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases",
     "Namespace": "/api/v1/namespaces",
     "ServiceAccount": "/api/v1/namespaces/stowage-system/serviceaccounts",
@@ -139,7 +141,9 @@ class Api:
         self._send("DELETE", path, params={"gracePeriodSeconds": grace_s})
 
     def delete_all(self, kind: str) -> None:
-        self._send("DELETE", COLLECTIONS[kind], params={"gracePeriodSeconds": 0})
+        # No garbage collector runs here: without "Background" a Job would wait for it to orphan its pods.
+        options = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
+        self._send("DELETE", COLLECTIONS[kind], params=options)
 
     def clean_up(self) -> None:
         """Deletes all objects that tests create."""

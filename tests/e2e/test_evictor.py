@@ -10,6 +10,7 @@ import pytest
 from .controlplane.api import Api, Object
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually
+from .hami_nodes import hami_mig_node, uuid
 from .queue_cases import (
     BACKFILL,
     BATCH,
@@ -19,13 +20,11 @@ from .queue_cases import (
     assigned,
     create_classes,
     gpu_of,
-    hami_mig_node,
     hami_pod,
     observed_budgets,
     present,
     run,
     set_started,
-    uuid,
     wait_until_running,
 )
 from .rush import GPU, LABEL_SETS

@@ -6,6 +6,7 @@ from pathlib import Path
 from .controlplane.api import Api
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually
+from .hami_nodes import hami_node, uuid
 from .queue_cases import (
     BACKFILL,
     BATCH,
@@ -16,13 +17,11 @@ from .queue_cases import (
     assigned,
     create_classes,
     gpu_of,
-    hami_node,
     hami_pod,
     observed_budgets,
     present,
     run,
     set_started,
-    uuid,
     wait_until_running,
 )
 from .rush import GPU, LABEL_SETS, LARGE, MEDIUM, SMALL

@@ -9,6 +9,7 @@ import pytest
 from extender.cli.explain import render
 from extender.explain.evictions import DEARER, NOT_ENOUGH
 from extender.explain.pod import explain
+from extender.k8s.eviction_objects import PodDisruptionBudget
 from extender.k8s.objects import Upserted
 from extender.protocol.codec import Candidate, PreemptArgs
 from extender.untrusted.limits import KEY
@@ -83,8 +84,7 @@ def test_before_1_38_only_the_evictor_helps_where_kube_scheduler_counts_enough()
     state.eviction_helps_extenders = True
     assert explain(state, pod, now=NOW).evictions.best[0].acts == "kube-scheduler"
     state.eviction_helps_extenders = False
-    budgets = state.budgets
-    budgets.violations = lambda pods: (True,) * len(pods)
+    state.apply([Upserted(PodDisruptionBudget("default", "unreadable", problem="too large"))])
     assert explain(state, pod, now=NOW).evictions.best == ()  # the evictor violates no budget
 
 

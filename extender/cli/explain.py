@@ -27,8 +27,14 @@ if TYPE_CHECKING:
 _SYNC_SECONDS = 60
 _NAMED_VICTIMS = 4
 _WHO_EVICTS = {
-    "kube-scheduler": "Would fit if evicted, which kube-scheduler does at its next attempt:",
-    "evictor": "Would fit if evicted, which only the evictor does, where it is on:",
+    "kube-scheduler": "It would fit if these pods were evicted. kube-scheduler does so at its next attempt:",
+    "evictor": "It would fit if these pods were evicted. kube-scheduler does not do so, {}:",
+}
+_EVICTOR = {
+    "unknown": "the evictor does where it is on",
+    "on": "the evictor does",
+    "recommend": "and the evictor only recommends it",
+    "off": "and the evictor is off",
 }
 _DEVICE_SECONDS = 1.0  # for the lists of optional kinds, which a cluster may not serve
 
@@ -174,11 +180,14 @@ def _counts(nodes_by_reason: Mapping[str, int]) -> list[tuple[str, ...]]:
 def _evictions(evictions: Evictions) -> list[str]:
     """Who would be evicted and by whom, why not elsewhere, and who is protected."""
     tables = {
-        _WHO_EVICTS[acts]: [_eviction(option) for option in evictions.best if option.acts == acts]
+        _WHO_EVICTS[acts].format(_EVICTOR[evictions.evictor]): [
+            _eviction(option) for option in evictions.best if option.acts == acts
+        ]
         for acts in _WHO_EVICTS
     }
-    tables["Other nodes that lack something:"] = _counts(evictions.elsewhere) if evictions.best else []
-    tables["Pods there that may not be evicted for it:"] = _counts(evictions.protected)
+    rest = "On the other nodes that could take it:" if evictions.best else "No eviction makes it fit:"
+    tables[rest] = _counts(evictions.elsewhere)
+    tables["Pods on these nodes that may not be evicted for it:"] = _counts(evictions.protected)
     lines: list[str] = []
     for title, rows in tables.items():
         if rows:

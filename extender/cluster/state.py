@@ -74,6 +74,7 @@ class State:
     that is held for waiting members of gangs; ``gang_check``: no member of a gang is placed before all fit.
     ``synced`` are the kinds whose first list has arrived. ``failures`` counts errors in comparing nodes that
     fit, which refuse no pod.
+    ``kept_by_node``: what verbs keep about the pods of a node, dropped when the node or its pods change.
     ``spot``: the setting, see ``verbs/spot.py``.
     ``binds``: Stowage writes which GPU a pod has, so a node takes nothing while its device plugin is busy.
     ``eviction_helps_extenders``: kube-scheduler looks for victims where only an extender refused (1.38 on).
@@ -97,6 +98,7 @@ class State:
         self.learner = DemandLearner(policy, self.fleet)
         self.gang_check = False
         self.gang_holds, self.gang_answers = GangHolds(), GangAnswers()
+        self.kept_by_node: dict[str, object] = {}
         self.synced: set[Kind] = set()
         self.overcommitted: set[str] = set()
         self.binds = False
@@ -176,6 +178,7 @@ class State:
         """Bring up to date what depends on the pods of these nodes: whether the node is closed because its
         device plugin is busy, and whether it is over-committed. Unknown names are no nodes (any more)."""
         for name in names:
+            self.kept_by_node.pop(name, None)
             row = self.fleet.rows.get(name)
             if row is not None and self.binds:
                 self.fleet.block(row, self._blocked_because(row))

@@ -27,6 +27,8 @@ NOT_ENOUGH = "evicting all that may be evicted there is not enough"
 DEARER = "evictions there cost more"
 
 Actor: TypeAlias = Literal["kube-scheduler", "evictor"]
+EvictorMode: TypeAlias = Literal["off", "recommend", "on", "unknown"]
+"""The setting ``evictor`` of the service; unknown to the command line, which asks no service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +52,22 @@ class EvictionOption:
 @dataclass(frozen=True, slots=True)
 class Evictions:
     """``best``: the options, the cheapest first. ``elsewhere`` counts the other nodes that lack something by
-    why not there, ``protected`` the pods on all these nodes that may not be evicted by what protects them."""
+    why not there, ``protected`` the pods on all these nodes that may not be evicted by what protects them.
+    ``evictor``: whether the evictor of the service acts."""
 
     best: tuple[EvictionOption, ...] = ()
     elsewhere: dict[str, int] = field(default_factory=dict)
     protected: dict[str, int] = field(default_factory=dict)
+    evictor: EvictorMode = "unknown"
 
 
 def evictions_for(
-    state: State, pod: Pod, nodes: Sequence[str], now: float, possibly_bound: PossiblyBound = ()
+    state: State,
+    pod: Pod,
+    nodes: Sequence[str],
+    now: float,
+    possibly_bound: PossiblyBound = (),
+    evictor: EvictorMode = "unknown",
 ) -> Evictions:
     """What would be evicted for a pod that fits on none of these nodes. ``now`` in Unix seconds."""
     try:
@@ -84,6 +93,7 @@ def evictions_for(
         tuple(_option(state, plan, actor, now) for plan in shown),
         {why: count for why, count in elsewhere.items() if count > 0},
         dict(protected.most_common()),
+        evictor,
     )
 
 

@@ -9,6 +9,7 @@ from time import monotonic, time
 
 from extender.cluster.state import PossiblyBound, State
 from extender.explain.decision_log import Decision, Decisions
+from extender.explain.evictions import EvictorMode
 from extender.explain.node import NodeView, view_node
 from extender.explain.pod import Candidates, Explanation, explain
 from extender.k8s.objects import Pod
@@ -37,8 +38,13 @@ class Inspector:
     """Reads the state and the decisions, and changes neither of them."""
 
     def __init__(
-        self, state: State, decisions: Decisions, possibly_bound: Callable[[], PossiblyBound] = lambda: ()
+        self,
+        state: State,
+        decisions: Decisions,
+        possibly_bound: Callable[[], PossiblyBound] = lambda: (),
+        evictor: EvictorMode = "unknown",
     ) -> None:
+        self._evictor: EvictorMode = evictor
         self._state, self._decisions, self._possibly_bound = state, decisions, possibly_bound
 
     def node_names(self) -> list[str]:
@@ -76,4 +82,4 @@ class Inspector:
         for start in range(0, len(nodes), _AT_ONCE):
             candidates.add(nodes[start : start + _AT_ONCE])
             await asyncio.sleep(0)
-        return explain(self._state, pod, candidates, self._possibly_bound(), time())
+        return explain(self._state, pod, candidates, self._possibly_bound(), time(), self._evictor)

@@ -18,7 +18,7 @@ from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.dra.forecast import Forecast
-from extender.explain.evictions import Evictions, evictions_for
+from extender.explain.evictions import Evictions, EvictorMode, evictions_for
 from extender.explain.gang import describe_gang
 from extender.explain.needs import Need, missing_needs
 from extender.k8s.node_filter import NodeFilter
@@ -134,6 +134,7 @@ def explain(
     candidates: Candidates | None = None,
     possibly_bound: PossiblyBound = (),
     now: float | None = None,
+    evictor: EvictorMode = "unknown",
 ) -> Explanation:
     """The pod against the candidates (by default those of all nodes), as things are. With a moment ``now``
     (Unix seconds) also who would be evicted for it, where it fits nowhere."""
@@ -152,7 +153,9 @@ def explain(
     explanation = explain_evaluation(state, names, evaluation, scores, dict(candidates.passed_over))
     if now is None or explanation.fits:
         return explanation
-    return replace(explanation, evictions=evictions_for(state, pod, list(names), now, possibly_bound))
+    return replace(
+        explanation, evictions=evictions_for(state, pod, list(names), now, possibly_bound, evictor)
+    )
 
 
 def explain_evaluation(

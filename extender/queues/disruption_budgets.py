@@ -16,11 +16,13 @@ _Bucket: TypeAlias = tuple[str, str | None, str]
 class DisruptionBudgets:
     """The budgets by key. Each is filed under one label of its selector, the one with the fewest budgets.
 
-    ``known``: the API server lists them for Stowage. If not, nothing counts as a violation.
+    ``known``: the API server lists them for Stowage. If not, nothing counts as a violation. ``changes``
+    counts changes of which pods they select.
     """
 
     def __init__(self) -> None:
         self.known = False
+        self.changes = 0
         self._budgets: dict[str, PodDisruptionBudget] = {}
         self._bucket_of: dict[str, _Bucket] = {}
         self._buckets: dict[_Bucket, dict[str, PodDisruptionBudget]] = {}
@@ -42,6 +44,7 @@ class DisruptionBudgets:
         known = self._budgets.get(budget.key)
         if known is None or (known.selector, known.problem) != (budget.selector, budget.problem):
             self._remove(budget.key)
+            self.changes += 1
             buckets = list(_possible_buckets(budget)) or [(budget.namespace, None, "")]
             self._bucket_of[budget.key] = min(buckets, key=lambda one: len(self._buckets.get(one, ())))
         self._budgets[budget.key] = budget
@@ -49,6 +52,7 @@ class DisruptionBudgets:
 
     def _remove(self, key: str) -> None:
         if self._budgets.pop(key, None):
+            self.changes += 1
             bucket = self._bucket_of.pop(key)
             del self._buckets[bucket][key]
             if not self._buckets[bucket]:
@@ -59,6 +63,10 @@ class DisruptionBudgets:
         """What cannot be read, by kind and key."""
         budgets = self._budgets.values()
         return {f"PodDisruptionBudget {one.key}": one.problem for one in budgets if one.problem}
+
+    def may_select(self, pod: Pod) -> bool:
+        """Whether the eviction of the pod can violate a budget."""
+        return self._selecting(pod) != []
 
     def violations(self, pods: Sequence[Pod]) -> tuple[bool, ...]:
         """For each pod, in this order, whether its eviction after those before it violates a budget.

@@ -71,7 +71,7 @@ class DisruptionLog:
     """The last disruptions of all jobs, each pod once. Times in Unix seconds, by the clock ``now``.
 
     ``pods`` counts disrupted pods by (queue, reason, kind of owner), ``gpu_seconds`` the work that they lost
-    by (queue, reason), both since the log was made.
+    by (queue, reason), both since the log was made. ``changes`` counts what was added.
     """
 
     def __init__(self, shield_seconds: float = 600.0, now: Callable[[], float] = time.time) -> None:
@@ -79,6 +79,7 @@ class DisruptionLog:
         self.gpu_seconds: Counter[tuple[str, str]] = Counter()
         self._shield, self._now = shield_seconds, now
         self._began = math.floor(now())  # Kubernetes has whole seconds
+        self.changes = 0
         self._log: list[Disruption] = []  # by time
         self._uids: set[str] = set()
         self._by_job: dict[str, list[Disruption]] = {}  # by time
@@ -102,6 +103,19 @@ class DisruptionLog:
     def restarts(self, pod: Pod) -> int:
         """How often the pod's job lost a pod before this one was created, as far as the log goes back."""
         return self._before(pod, math.inf)
+
+    def rounds(self, pod: Pod, apart: float) -> int:
+        """How often the pod's job was preempted before this pod was created. What it lost within ``apart``
+        seconds counts once: a job may lose all its pods for one that waits."""
+        rounds, begun = 0, -math.inf
+        for one in self._by_job.get(job_of(pod), ())[: self.restarts(pod)]:
+            if one.reason in PREEMPTIONS and one.at >= begun + apart:
+                rounds, begun = rounds + 1, one.at
+        return rounds
+
+    def knows(self, pod: Pod) -> bool:
+        """Whether the pod's job lost a pod, as far as the log goes back."""
+        return bool(self._by_job) and job_of(pod) in self._by_job
 
     def shielded(self, pod: Pod, now: float) -> bool:
         """Whether the pod's job lost a pod within the shield's time before ``now``, and this pod was created
@@ -144,6 +158,7 @@ class DisruptionLog:
         """Whether the disruption is new. Drops the oldest one beyond the limit."""
         if not one.uid or one.uid in self._uids or one.at <= self._forgotten:
             return False
+        self.changes += 1
         insort(self._log, one)
         insort(self._by_job.setdefault(one.job, []), one)
         if one.reason in PREEMPTIONS:

@@ -92,6 +92,10 @@ class GangTable:
             members = self._gangs.get(_key(pod, words)) or _alone(pod, words)
         return self._gang(members)
 
+    def is_single(self, pod: Pod) -> bool:
+        """Whether the watch shows that the pod names no gang."""
+        return self._gang_by_pod.get(pod.key) == ""
+
     def gang(self, key: str) -> Gang | None:
         """The gang of this key; None if no pod names it, or if its members count one by one."""
         members = self._gangs.get(key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from extender.k8s.eviction_manifests import QUEUE_LABEL as QUEUE_LABEL
@@ -73,7 +72,16 @@ class Queues:
         return not (evicting and evicted) or evicted in self.by_name[evicting].preempts
 
 
-def overtime(queue: Queue, pod: Pod, now: float) -> bool:
-    """Whether a pod has run longer than the maximum duration of its queue. ``now`` in Unix seconds."""
-    limit = math.inf if queue.max_duration is None else queue.max_duration
-    return bool(pod.started) and now - pod.started > limit
+_MOST_DOUBLINGS = 30
+
+
+def overtime(queue: Queue, started: float, now: float, rounds: int = 0) -> bool:
+    """Whether a pod has run longer than the maximum duration of its queue. Times in Unix seconds, ``started``
+    0 for a pod that has not started.
+
+    ``rounds``: how often its job was preempted before (``DisruptionLog.rounds``). Each time doubles the
+    duration: otherwise two long jobs without checkpoints would take over from each other forever.
+    """
+    if queue.max_duration is None or not started:
+        return False
+    return now - started > queue.max_duration * (1 << min(rounds, _MOST_DOUBLINGS))

@@ -35,6 +35,18 @@ class _Standing(NamedTuple):
     tolerates_until: float
 
 
+class VictimSummary(NamedTuple):
+    """A pod may be evicted from ``guaranteed_until`` and ``forbidden_until`` on by those of higher priority
+    whose queue permits it; until ``tolerates_until`` not by a priority below ``tolerates_below``.
+    ``keeps_minimum``: only if its gang keeps its minimum."""
+
+    guaranteed_until: float
+    tolerates_below: int
+    tolerates_until: float
+    forbidden_until: float
+    keeps_minimum: bool
+
+
 @dataclass(slots=True)
 class Rights:
     """The rules in force. ``evict_kueue_pods``: also pods that Kueue manages may be evicted."""
@@ -51,6 +63,8 @@ class Rights:
         to_equals: bool = False,
         same_gang: bool = False,
         keeps_minimum: bool = False,
+        gang_started: float = math.inf,
+        rounds: int = 0,
     ) -> str:
         """Why the victim may not be evicted for the preemptor, a text of ``WhyNot``; "" if it may.
 
@@ -58,17 +72,21 @@ class Rights:
         one that is beyond its maximum duration. ``preemptionPolicy: Never`` does not forbid that: it is about
         "pods with lower priority" (k8s.io/api core/v1). ``same_gang``: both belong to one gang.
         ``keeps_minimum``: the caller evicts the victim only if enough members of its gang remain.
-        ``now`` in Unix seconds.
+        ``gang_started``: when the first member of the victim's gang started that still runs; a gang has one
+        runtime, or its author could keep it by adding members. ``rounds``: how often the victim's job was
+        preempted, see ``overtime``. Times in Unix seconds.
         """
         evicting, evicted = self._standing(preemptor), self._standing(victim)
-        if not (to_equals and self._takes_over(preemptor, victim, now)):
+        started = min(victim.started, gang_started) if victim.started else 0.0
+        late = to_equals and overtime(evicted.queue, started, now, rounds)
+        if not (late and self._are_equals(preemptor, victim)):
             if preemptor.never_preempts:
                 return WhyNot.NEVER
             if victim.priority >= preemptor.priority:
                 return WhyNot.PRIORITY
             if not self.queues.permits(evicting.queue_name, evicted.queue_name):
                 return WhyNot.QUEUE
-            if now < evicted.guaranteed_until:
+            if now < min(evicted.guaranteed_until, gang_started + evicted.queue.min_runtime):
                 return WhyNot.MIN_RUNTIME
         if same_gang or _same_job(preemptor, victim):
             return WhyNot.SAME_GANG
@@ -84,13 +102,30 @@ class Rights:
         """Whether the victim's gang must not leave as a whole: members beyond its minimum may still go."""
         return self._standing(victim).protection.keeps_minimum
 
-    def _takes_over(self, preemptor: Pod, victim: Pod, now: float) -> bool:
+    def _are_equals(self, preemptor: Pod, victim: Pod) -> bool:
+        """Whether the preemptor may take over from the victim once that is beyond its maximum duration."""
         evicting, evicted = self._standing(preemptor), self._standing(victim)
-        return (
-            victim.priority == preemptor.priority
-            and overtime(evicted.queue, victim, now)
-            and evicted.queue_name in (evicting.queue_name, *evicting.queue.preempts)
+        permits = evicted.queue_name in (evicting.queue_name, *evicting.queue.preempts)
+        return victim.priority == preemptor.priority and permits
+
+    def summary(self, victim: Pod) -> VictimSummary:
+        """What ``why_not`` says of the victim to pods of higher priority, as numbers."""
+        known = self._standing(victim)
+        forbidden = known.protection.until if known.protection.reason else -math.inf
+        return VictimSummary(
+            known.guaranteed_until,
+            known.tolerates_below,
+            known.tolerates_until,
+            math.inf if known.untouchable else forbidden,
+            known.protection.keeps_minimum,
         )
+
+    def queue_name(self, pod: Pod) -> str:
+        """``Queues.name_of``, found once for each record of a pod."""
+        return self._standing(pod).queue_name
+
+    def queue_of(self, pod: Pod) -> Queue:
+        return self._standing(pod).queue
 
     def _standing(self, pod: Pod) -> _Standing:
         """Found once for each record of a pod, as long as the PriorityClasses stay the same."""

@@ -71,7 +71,7 @@ class Engine:
         self.state.binds = settings.bind
         self._binder = Binder(self.state, source, settings, self._possibly_bound)
         self.refresher = PolicyRefresher(self.state)
-        self.inspector = Inspector(self.state, self._decisions, self._possibly_bound)
+        self.inspector = Inspector(self.state, self._decisions, self._possibly_bound, settings.evictor)
         self._recheck = RefusalRecheck(LONGEST if source.staleness() else 0.0)
         self.verbs: Mapping[Verb, Callable[[bytes], Awaitable[tuple[bytes, str]]]] = {
             "filter": self._filter,

@@ -110,28 +110,28 @@ class Fleet:
 
     def take(self, held: Allocation) -> None:
         """Take an allocation, even beyond what is free: then the node counts as over-committed."""
-        self._move(held, +1)
+        self._move(held.row, [held], +1)
         self._note_overcommitment(held.row)
 
     def give_back(self, held: Allocation) -> None:
         """Undo ``take``: every array is again what it was before."""
-        self._move(held, -1)
+        self._move(held.row, [held], -1)
         self._note_overcommitment(held.row)
 
     @contextmanager
     def without(self, held: Sequence[Allocation]) -> Iterator[None]:
         """The fleet without these allocations, inside the block; the exact old state after it."""
-        rows = {allocation.row for allocation in held}
+        by_row = defaultdict[int, list[Allocation]](list)
         for allocation in held:
-            self._move(allocation, -1)
-        for row in rows:
+            by_row[allocation.row].append(allocation)
+        for row, on_row in by_row.items():
+            self._move(row, on_row, -1)
             self._note_overcommitment(row)
         try:
             yield
         finally:
-            for allocation in held:
-                self._move(allocation, +1)
-            for row in rows:
+            for row, on_row in by_row.items():
+                self._move(row, on_row, +1)
                 self._note_overcommitment(row)
 
     @contextmanager
@@ -157,13 +157,13 @@ class Fleet:
         taken: list[Allocation] = []
         try:
             for allocation in held:
-                self._move(allocation, +1)
+                self._move(allocation.row, [allocation], +1)
                 self._assumed[allocation.row].append(allocation)
                 taken.append(allocation)
             yield
         finally:
             for allocation in taken:
-                self._move(allocation, -1)
+                self._move(allocation.row, [allocation], -1)
                 self._assumed[allocation.row].remove(allocation)
 
     def _new_row(self, name: str) -> int:
@@ -188,20 +188,25 @@ class Fleet:
         self.replaced += 1
         self.touch(row)
 
-    def _move(self, held: Allocation, sign: int) -> None:
-        row, arrays, usage = held.row, self.arrays, self.usage[held.row]
-        for gpu in usage.add(held, sign):
+    def _move(self, row: int, held: Iterable[Allocation], sign: int) -> None:
+        """Take (sign 1) or give back (-1) all these allocations of one node, and write its arrays once."""
+        arrays, usage = self.arrays, self.usage[row]
+        changed, devices, shares = set[int](), False, False
+        for one in held:
+            changed |= usage.add(one, sign)
+            for gpu, *_ in one.shares:
+                arrays.share_slots[gpu, row] -= sign
+            if one.devices or one.shares:
+                arrays.pods_by_gpu_count[_gpu_count(one, arrays.device_gpu), row] += sign
+            devices, shares = devices or bool(one.devices), shares or bool(one.shares)
+        for gpu in changed:
             arrays.compute[gpu, row], arrays.memory[gpu, row] = usage.free_on_gpu(gpu)
         arrays.write_cpu_and_memory(row, *usage.free_cpu_and_memory())
-        if held.devices:
+        if devices:
             for resource, free in usage.free_devices():
                 arrays.free_devices[resource, row] = free
-        for gpu, *_ in held.shares:
-            arrays.share_slots[gpu, row] -= sign
-        if held.shares:
+        if shares:
             self._count_untouched(row)
-        if held.devices or held.shares:
-            arrays.pods_by_gpu_count[_gpu_count(held, arrays.device_gpu), row] += sign
         self.touch(row)
 
     def _count_untouched(self, row: int) -> None:
@@ -221,11 +226,11 @@ class Fleet:
     def _note_overcommitment(self, row: int) -> None:
         """Note whether more of a GPU or a pool is taken than there is, apart from nominated pods."""
         assumed, a = self._assumed[row], self.arrays
-        for allocation in assumed:
-            self._move(allocation, -1)
+        if assumed:
+            self._move(row, assumed, -1)
         kernels.note_overcommitment(row, a.compute, a.memory, a.free_devices, a.overcommitted)
-        for allocation in assumed:
-            self._move(allocation, +1)
+        if assumed:
+            self._move(row, assumed, +1)
 
 
 def _gpu_count(held: Allocation, device_gpu: Floats) -> int:

@@ -7,7 +7,8 @@ into MIG instances on demand, one row for each slice, with one unit for each hol
 
 from __future__ import annotations
 
-from collections import Counter
+from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -86,9 +87,9 @@ class _Rows:
             and not any(spec.gpus[gpu].divisible and not spec.gpus[gpu].instances for gpu in shared)
         )
 
-    def entries_of(self, held: Iterable[Allocation]) -> Counter[int]:
+    def entries_of(self, held: Iterable[Allocation]) -> dict[int, int]:
         """The amount that a victim frees in each row."""
-        freed: Counter[int] = Counter()
+        freed: defaultdict[int, int] = defaultdict(int)
         for one in held:
             freed[CPU_ROW] += one.cpu_milli
             freed[MEMORY_ROW] += one.memory_bytes
@@ -105,9 +106,9 @@ class _Rows:
             for gpu, mask in one.slices:
                 for place in range(min(mask.bit_length(), self._slices[gpu])):
                     freed[self._first[gpu] + 1 + place] += mask >> place & 1
-        return +freed
+        return {row: amount for row, amount in freed.items() if amount > 0}
 
-    def record(self, entries: Sequence[Counter[int]]) -> Held:
+    def record(self, entries: Sequence[dict[int, int]]) -> Held:
         flat = [(row, victim, amount) for victim, one in enumerate(entries) for row, amount in one.items()]
         by_row = sorted(flat)
         places = [
@@ -134,9 +135,7 @@ class _Rows:
         )
 
     def _gpus_of(self, freed: Iterable[int]) -> set[int]:
-        rows = set(freed)
-        spans = enumerate(pairwise(self._first))
-        return {gpu for gpu, (first, after) in spans if not rows.isdisjoint(range(first, after))}
+        return {bisect_right(self._first, row) for row in freed if row >= self._first[0]}
 
 
 def _is_monotone(instances: Instances) -> bool:

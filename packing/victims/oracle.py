@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from packing.victims.victim import Cost, GangCost, VictimSet, as_set
+import numpy as np
+
+from packing.victims.victim import Cost, GangCost, Victims, VictimSet, as_set
 
 Fits = Callable[[frozenset[int]], bool]
 """Whether the preemptor fits without these victims."""
@@ -49,6 +51,30 @@ def cheapest_by_oracle(
     except _OutOfBudget:
         return best and nodes.as_set(best.victims, exact=False)
     return best
+
+
+def cheapest_by_trial(
+    victims: Victims,
+    gangs: Sequence[GangCost],
+    required: Collection[int],
+    fits: Fits,
+    budget: int,
+) -> VictimSet | None:
+    """``cheapest_by_oracle`` for victims as arrays."""
+    kept = np.flatnonzero(~victims.stays).tolist()
+    place = {v: number for number, v in enumerate(kept)}
+    if not place.keys() >= set(required):
+        return None
+    some = victims.only(kept)
+    found = cheapest_by_oracle(
+        [some.cost_of(number) for number in range(len(some))],
+        gangs,
+        [place[v] for v in required],
+        lambda chosen: fits(frozenset(kept[number] for number in chosen)),
+        budget,
+        some.gang_of.tolist(),
+    )
+    return found and replace(found, victims=tuple(kept[number] for number in found.victims))
 
 
 def reprieve(
@@ -149,7 +175,9 @@ class _Units:
             *_, chosen = heapq.heappop(heap)
             victims = frozenset[int]().union(*(units[i][1] for i in chosen))
             if needed <= victims and (found := self.as_set(victims)):
-                yield found
+                gangs = tuple(sorted(units[i][2] for i in chosen if units[i][2] >= 0))
+                if gangs == found.gangs:  # else its cost is not that of these units, and others have it
+                    yield found
             following = chosen[-1] + 1 if chosen else 0
             if following < len(units):
                 for kept in (chosen, chosen[:-1])[: 1 + bool(chosen)]:
@@ -158,13 +186,13 @@ class _Units:
                     heapq.heappush(heap, (_sum(units[i][0] for i in extended), size, extended))
         raise _OutOfBudget
 
-    def _choices(self) -> list[tuple[Cost, frozenset[int]]]:
-        """The cost and the victims of each unit that may leave."""
+    def _choices(self) -> list[tuple[Cost, frozenset[int], int]]:
+        """The cost and the victims of each unit that may leave, and the gang that it is (-1: one victim)."""
         alone = [v for v in self.everyone if (g := self.gang_of[v]) < 0 or self.gangs[g].spare > 0]
-        units = [(self.costs[v], frozenset({v})) for v in alone]
+        units = [(self.costs[v], frozenset({v}), -1) for v in alone]
         for number, gang in enumerate(self.gangs):
             if gang.whole is not None and len(self._members(number)) > gang.spare:
-                units.append((gang.whole, self._members(number)))
+                units.append((gang.whole, self._members(number), number))
         return units
 
     def _members(self, gang: int) -> frozenset[int]:

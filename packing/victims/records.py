@@ -86,7 +86,7 @@ class Leaving(NamedTuple):
     cost: Float64Array2D
     """(V, C)"""
     victims: Int64Array2D
-    """(2, V) index of the victim's gang or -1, and 1 where the victim must leave."""
+    """(3, V) index of the victim's gang or -1; 1 where the victim must leave; 1 where it must stay."""
     gangs: Int64Array2D
     """(2, K) ``spare`` of ``GangCost``, and 0 where ``whole`` is None."""
     whole: Float64Array2D

@@ -11,7 +11,6 @@ the GPUs and then the victims by branch and bound (``search_kernels``). The flee
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +23,7 @@ from packing.model.reasons import Reason
 from packing.model.request import ANY, WHOLE, Request
 from packing.victims.holdings import MOST_AMOUNT, Holdings, mask_of
 from packing.victims.needs import overcommitted_amounts, slice_holders
-from packing.victims.oracle import cheapest_by_oracle, reprieve
+from packing.victims.oracle import ORACLE_CALLS, cheapest_by_trial, reprieve
 from packing.victims.records import (
     BEST,
     FOUND,
@@ -38,9 +37,18 @@ from packing.victims.records import (
     work_for,
 )
 from packing.victims.search_kernels import search_units
-from packing.victims.victim import Cost, GangCost, Victim, VictimSet, as_set
+from packing.victims.victim import Cost, GangCost, Victim, Victims, VictimSet, set_of
 
-__all__ = ["Cost", "GangCost", "Holdings", "Victim", "VictimSearch", "VictimSet", "cheapest_victims"]
+__all__ = [
+    "Cost",
+    "GangCost",
+    "Holdings",
+    "Victim",
+    "VictimSearch",
+    "VictimSet",
+    "Victims",
+    "cheapest_victims",
+]
 
 MOST_STEPS = 20_000
 """Steps of the search on one node. One takes about a microsecond."""
@@ -86,16 +94,28 @@ class VictimSearch:
         holdings: Holdings | None = None,
         confirm: bool = True,
     ) -> VictimSet | None:
-        """As ``cheapest_victims``. ``holdings``: those of these victims, kept from an earlier search.
+        """As ``cheapest_victims``, with the options of ``among``."""
+        return self.among(row, Victims.of(victims), gangs, required, holdings=holdings, confirm=confirm)
+
+    def among(
+        self,
+        row: int,
+        victims: Victims,
+        gangs: Sequence[GangCost] = (),
+        required: Collection[int] = (),
+        *,
+        holdings: Holdings | None = None,
+        confirm: bool = True,
+    ) -> VictimSet | None:
+        """The cheapest set of these victims. ``holdings``: theirs, kept from an earlier search.
 
         Without ``confirm`` the fleet is not asked, which takes most of the time: for a caller that ranks many
         nodes and asks again for the one that it chooses.
         """
         if not self._possible[row]:
             return None
-        allocations = [victim.held for victim in victims]
-        if holdings is None or not holdings.is_for(self._fleet, row, allocations):
-            holdings = Holdings.of(self._fleet, row, allocations)
+        if holdings is None or not holdings.is_for(self._fleet, row, victims.held):
+            holdings = Holdings.of(self._fleet, row, victims.held)
         needed = overcommitted_amounts(self._fleet, row, holdings.held)
         if not (self._modelled and holdings.modelled and needed is not None and self._in_bounds(row)):
             return self._slow(row, victims, gangs, required)
@@ -111,39 +131,34 @@ class VictimSearch:
             return self._slow(row, victims, gangs, required)
         if is_cut:
             chosen = self._reprieve(row, victims, gangs, required, chosen)
-        costs, gang_of = [victim.cost for victim in victims], [victim.gang for victim in victims]
-        return as_set(costs, gang_of, gangs, chosen, exact=not is_cut)
+        return set_of(victims, gangs, chosen, exact=not is_cut)
 
     def _slow(
-        self, row: int, victims: Sequence[Victim], gangs: Sequence[GangCost], required: Collection[int]
+        self, row: int, victims: Victims, gangs: Sequence[GangCost], required: Collection[int]
     ) -> VictimSet | None:
-        return cheapest_by_oracle(
-            [victim.cost for victim in victims],
-            gangs,
-            required,
-            lambda chosen: self._fits_without(row, victims, chosen),
-            gang_of=[victim.gang for victim in victims],
+        return cheapest_by_trial(
+            victims, gangs, required, lambda chosen: self._fits_without(row, victims, chosen), ORACLE_CALLS
         )
 
     def _reprieve(
         self,
         row: int,
-        victims: Sequence[Victim],
+        victims: Victims,
         gangs: Sequence[GangCost],
         required: Collection[int],
         chosen: Collection[int],
     ) -> frozenset[int]:
         return reprieve(
-            [victim.cost for victim in victims],
-            [victim.gang for victim in victims],
+            [victims.cost_of(v) for v in range(len(victims))],
+            victims.gang_of.tolist(),
             gangs,
             required,
             chosen,
             lambda rest: self._fits_without(row, victims, rest),
         )
 
-    def _fits_without(self, row: int, victims: Sequence[Victim], evicted: Iterable[int]) -> bool:
-        with self._fleet.without([held for v in evicted for held in victims[v].held]):
+    def _fits_without(self, row: int, victims: Victims, evicted: Iterable[int]) -> bool:
+        with self._fleet.without([held for v in evicted for held in victims.held[v]]):
             return reason_on_row(self._fleet, self._request, row) is Reason.FITS
 
     def _in_bounds(self, row: int) -> bool:
@@ -155,27 +170,24 @@ class VictimSearch:
     def _leaving(
         self,
         row: int,
-        victims: Sequence[Victim],
+        victims: Victims,
         gangs: Sequence[GangCost],
         required: Collection[int],
         holdings: Holdings,
         needed: npt.NDArray[np.int64],
     ) -> Leaving:
-        width = (len(victims[0].cost) if victims else 0) + 1
-        cost = np.ones((len(victims), width))
-        flat = np.fromiter(chain.from_iterable(victim.cost for victim in victims), np.float64)
-        cost[:, :-1] = flat.reshape(cost.shape[0], width - 1)
-        each = np.zeros((2, len(victims)), np.int64)
-        each[0] = [victim.gang for victim in victims]
-        each[1, list(required)] = 1
-        if each[0].max(initial=-1) >= len(gangs):
-            raise ValueError("a victim is in a gang that is not given")
-        whole = np.zeros((len(gangs), width))
-        rules = np.zeros((2, len(gangs)), np.int64)
-        for number, one in enumerate(gangs):
-            rules[:, number] = one.spare, one.whole is not None
-            if one.whole is not None and victims:
-                whole[number, :-1], whole[number, -1] = one.whole, np.count_nonzero(each[0] == number)
+        """The record for the kernel; the last component of its costs counts victims."""
+        count, components = victims.costs.shape
+        cost = np.ones((count, components + 1))
+        cost[:, :-1] = victims.costs
+        each = np.zeros((3, count), np.int64)
+        each[0], each[2] = victims.gang_of, victims.stays
+        if required:
+            each[1, list(required)] = 1
+        if gangs or each[0].max(initial=-1) >= 0:
+            whole, rules = _gang_rules(gangs, victims)
+        else:
+            whole, rules = np.zeros((0, components + 1)), np.zeros((2, 0), np.int64)
         named = -1 if self._named is None else mask_of(np.flatnonzero(self._named[:, row]).tolist())
         numbers = np.array([row, named, self._most_steps], np.int64)
         rows = np.stack([slice_holders(self._fleet, row, holdings.held), needed])
@@ -211,6 +223,21 @@ def _asked(fleet: Fleet, request: Request) -> tuple[Asked, bool]:
         np.array([0, WHOLE, 0, WHOLE, 0], np.int64),
     )
     return checked(asked), len(numbers) <= _MOST_DEVICES
+
+
+def _gang_rules(
+    gangs: Sequence[GangCost], victims: Victims
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """``whole`` and ``gangs`` of ``Leaving``."""
+    if victims.gang_of.max(initial=-1) >= len(gangs):
+        raise ValueError("a victim is in a gang that is not given")
+    whole = np.zeros((len(gangs), victims.costs.shape[1] + 1))
+    rules = np.zeros((2, len(gangs)), np.int64)
+    for number, one in enumerate(gangs):
+        rules[:, number] = one.spare, one.whole is not None
+        if one.whole is not None and len(victims):
+            whole[number, :-1], whole[number, -1] = one.whole, np.count_nonzero(victims.gang_of == number)
+    return whole, rules
 
 
 def _victims_of(units: npt.NDArray[np.int64], leaving: Leaving) -> frozenset[int]:

@@ -43,7 +43,8 @@ def list_units(held, leaving, work):
         if gang >= 0 and ints[GANG_SIZE, gang] <= ints[GANG_SPARE, gang]:
             gang = -1
         ints[UNIT_GANG, v] = gang
-        ints[UNIT_ACTIVE, v] = gang < 0 or ints[GANG_SPARE, gang] > 0
+        may_leave_alone = gang < 0 or ints[GANG_SPARE, gang] > 0
+        ints[UNIT_ACTIVE, v] = leaving.victims[2, v] == 0 and may_leave_alone
         assign(work.costs[UNIT_COST, v], leaving.cost[v])
         ints[UNIT_START, v] = end
         for e in range(held.start[v], held.start[v + 1]):

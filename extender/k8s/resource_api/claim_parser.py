@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from itertools import compress
 
 from extender.k8s.affinity import Toleration
 from extender.k8s.quantity import QuantityError
@@ -63,12 +64,14 @@ def parse_claim(namespace: str, name: str, raw_spec: object, raw_status: object)
         problems.append("its allocation cannot be read")
     try:
         users = read_maps(status.get("reservedFor"), "reservedFor", limits.CLAIM_USERS)
-        pods = tuple(read_name(user.get("name"), "pod") for user in users if user.get("resource") == "pods")
+        are_pods = [user.get("resource") == "pods" and not user.get("apiGroup") for user in users]
+        pods = tuple(read_name(user.get("name"), "pod") for user in compress(users, are_pods))
+        others = not all(are_pods)
     except Malformed as error:
         problems.append(str(error))
-        pods = ()
+        pods, others = (), True
     problem = shorten("; ".join(problems))
-    return ResourceClaim(namespace, name, devices, allocation, pods, unreadable_pools, problem)
+    return ResourceClaim(namespace, name, devices, allocation, pods, unreadable_pools, problem, others)
 
 
 @dataclass(slots=True)

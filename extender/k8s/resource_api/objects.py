@@ -223,6 +223,7 @@ ANY_POOL = ("", "")
 @dataclass(frozen=True, slots=True)
 class ResourceClaim:
     """A claim: what it asks for, what is allocated to it (None: nothing yet), and the pods that use it.
+    ``reserved_for_others``: something that is no pod may use it, too; so it outlives its pods.
 
     ``unreadable_pools`` (driver, name) contain allocated devices whose names cannot be read. ``ANY_POOL``
     means that the pool cannot be read either.
@@ -236,6 +237,7 @@ class ResourceClaim:
     reserved_for: tuple[str, ...] = ()
     unreadable_pools: tuple[tuple[str, str], ...] = ()
     problem: str = ""
+    reserved_for_others: bool = False
 
     @property
     def key(self) -> str:

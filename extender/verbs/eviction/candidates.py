@@ -4,34 +4,56 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 
 from extender.cluster.state import State
 from extender.k8s.objects import Pod
-from packing.fleet.node_usage import Allocation
+from extender.queues.disruptions import job_of
+from extender.queues.gangs import is_running
+from extender.verbs.eviction.node_pods import (
+    FORBIDDEN,
+    GUARANTEED,
+    PRIORITY,
+    RESTARTS,
+    SPECIAL,
+    TOLERATES_BELOW,
+    TOLERATES_UNTIL,
+    Bound,
+    NodePods,
+    Numbers,
+    node_pods,
+)
 
 SHIELDED = "its job lost a pod a short time ago"
 HOURLY_BOUND = "its queue has lost as many pods within an hour as it may"
-SAME_GANG = "belongs to the gang of the pod itself"
+
+Flags = npt.NDArray[np.bool_]
 
 
-class Bound(NamedTuple):
-    """A pod that is bound to a node, and what it holds there."""
-
-    pod: Pod
-    held: tuple[Allocation, ...]
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class NodeCandidates:
-    """The pods of one node that may be evicted, and those that terminate already."""
+    """The pods of one node, and for those that run whether they may be evicted: (V,)."""
 
     node: str
-    row: int
-    evictable: list[Bound] = field(default_factory=list)
-    leaving: list[Bound] = field(default_factory=list)
+    pods: NodePods
+    may_leave: Flags
+
+    @property
+    def row(self) -> int:
+        return self.pods.row
+
+    @property
+    def evictable(self) -> list[Bound]:
+        return [self.pods.running[number] for number in np.flatnonzero(self.may_leave).tolist()]
+
+    @property
+    def leaving(self) -> tuple[Bound, ...]:
+        """The pods that terminate already."""
+        return self.pods.leaving
 
 
 class Rules:
@@ -46,35 +68,75 @@ class Rules:
         gang = state.gangs.gang_of(preemptor)
         self._own_gang = gang.key if gang else None
         self._left: dict[str, float] = {}
+        self._gang_starts: dict[str, float] = {}
 
     def why_not(self, victim: Pod) -> str:
-        """Why a bound pod may not be evicted, "" if it may. A text of a small closed set."""
-        state = self.state
-        if why := state.rights.why_not(self.preemptor, victim, self.now, to_equals=self._to_equals):
+        """Why a bound pod may not be evicted, "" if it may. A text of a small closed set. A member of a gang
+        that must keep its minimum may be one of those beyond it: the search sees to that."""
+        state, gang = self.state, self.state.gangs.gang_of(victim)
+        why = state.rights.why_not(
+            self.preemptor,
+            victim,
+            self.now,
+            to_equals=self._to_equals,
+            same_gang=gang is not None and gang.key == self._own_gang,
+            keeps_minimum=gang is not None,
+            gang_started=self._gang_start(gang.key) if gang else math.inf,
+            rounds=self._rounds(victim),
+        )
+        if why:
             return why
-        if self._own_gang is not None and self._own_gang == self._gang_key(victim):
-            return SAME_GANG
         if state.disruptions.shielded(victim, self.now):
             return SHIELDED
-        return HOURLY_BOUND if self._evictions_left(state.rights.queues.name_of(victim)) < 1 else ""
+        return HOURLY_BOUND if self._evictions_left(state.rights.queue_name(victim)) < 1 else ""
 
     def exceeds_hourly_bound(self, victims: Iterable[Pod]) -> bool:
         """Whether these are more pods of a queue than may be evicted within this hour."""
-        names = Counter(self.state.rights.queues.name_of(pod) for pod in victims if not pod.deleting)
+        names = Counter(self.state.rights.queue_name(pod) for pod in victims if not pod.deleting)
         return any(count > self._evictions_left(name) for name, count in names.items())
 
     def on_node(self, node: str) -> NodeCandidates:
         """The candidates of a known node."""
-        pods, row, preemptor = self.state.pods, self.state.fleet.rows[node], self.preemptor
-        found, highest = NodeCandidates(node, row), preemptor.priority + self._to_equals
-        for pod in pods.on_node(node):
-            if pod.uid == preemptor.uid:
-                continue
-            if pod.deleting:
-                found.leaving.append(Bound(pod, self._held(pod, row)))
-            elif pod.priority < highest and not self.why_not(pod):
-                found.evictable.append(Bound(pod, self._held(pod, row)))
-        return found
+        return self.on_nodes([node])[0]
+
+    def on_nodes(self, nodes: Sequence[str]) -> list[NodeCandidates]:
+        """The candidates of known nodes. What ``why_not`` says, for all pods at once where it depends on
+        numbers only."""
+        known = [node_pods(self.state, node) for node in nodes]
+        if not known:
+            return []
+        numbers = np.concatenate([pods.numbers for pods in known], axis=1)
+        queues = [queue for pods in known for queue in pods.queues]
+        may_leave, ask = self._by_numbers(numbers, queues)
+        if self.preemptor.owner:
+            own = job_of(self.preemptor)
+            ask |= np.array([job == own for pods in known for job in pods.jobs], np.bool_)
+        bounds = [bound for pods in known for bound in pods.running] if ask.any() else []
+        for number in np.flatnonzero(ask).tolist():
+            pod = bounds[number].pod
+            may_leave[number] = pod.uid != self.preemptor.uid and not self.why_not(pod)
+        ends = np.cumsum([len(one.running) for one in known])[:-1]
+        parts = np.split(may_leave, ends)
+        return [NodeCandidates(*one) for one in zip(nodes, known, parts, strict=True)]
+
+    def _by_numbers(self, numbers: Numbers, queues: Sequence[str]) -> tuple[Flags, Flags]:
+        """Which pods may leave, and which of these answers are to be found by ``why_not``."""
+        now, priority, rights = self.now, self.preemptor.priority, self.state.rights
+        lower = numbers[PRIORITY] < priority
+        evicting = rights.queue_name(self.preemptor)
+        open_queues = {
+            name: rights.queues.permits(evicting, name) and self._evictions_left(name) >= 1
+            for name in set(queues)
+        }
+        may_leave = lower & (now >= numbers[GUARANTEED]) & (now >= numbers[FORBIDDEN])
+        may_leave &= (priority >= numbers[TOLERATES_BELOW]) | (now >= numbers[TOLERATES_UNTIL])
+        may_leave &= np.array([open_queues[name] for name in queues], np.bool_)
+        may_leave &= not self.preemptor.never_preempts
+        unclear = (numbers[SPECIAL] > 0) | (numbers[RESTARTS] > 0) | bool(self.preemptor.pod_group)
+        ask = lower & unclear
+        if self._to_equals:
+            ask |= numbers[PRIORITY] == priority
+        return may_leave, ask
 
     def protected(self, node: str) -> Iterator[str]:
         """Why the pods of a node that may not be evicted may not, each with one text."""
@@ -82,12 +144,18 @@ class Rules:
             if pod.uid != self.preemptor.uid and not pod.deleting and (why := self.why_not(pod)):
                 yield why
 
-    def _held(self, pod: Pod, row: int) -> tuple[Allocation, ...]:
-        return tuple(held for held in self.state.pods.allocations_of(pod) if held.row == row)
+    def _rounds(self, victim: Pod) -> int:
+        if not self._to_equals or victim.priority != self.preemptor.priority:
+            return 0
+        longest = self.state.rights.queue_of(victim).max_duration
+        return self.state.disruptions.rounds(victim, longest) if longest else 0
 
-    def _gang_key(self, pod: Pod) -> str | None:
-        gang = self.state.gangs.gang_of(pod)
-        return gang.key if gang else None
+    def _gang_start(self, key: str) -> float:
+        """When the first member started that still runs."""
+        if key not in self._gang_starts:
+            starts = (pod.started for pod in self.state.gangs.members(key) if pod.started and is_running(pod))
+            self._gang_starts[key] = min(starts, default=math.inf)
+        return self._gang_starts[key]
 
     def _evictions_left(self, queue: str) -> float:
         if queue not in self._left:

@@ -7,17 +7,26 @@ evicted to spare any number of pods of lower priority.
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 from extender.cluster.state import State
 from extender.k8s.objects import Pod
-from extender.queues.checkpoints import lost_seconds
-from packing.fleet.fleet import Fleet
+from extender.queues.checkpoints import lost_by_each, lost_seconds
+from extender.verbs.eviction.node_pods import (
+    GPUS,
+    INTERVAL,
+    PRIORITY,
+    RESTARTS,
+    SAVED,
+    STARTED,
+    Bound,
+    Numbers,
+    gpus_held,
+    numbers_of,
+)
 from packing.fleet.node_usage import Allocation
-from packing.model.mig_instances import every_slice
-from packing.model.request import WHOLE
 from packing.victims.search import Cost
 
 RESTART = 300.0
@@ -33,54 +42,39 @@ _GRAIN = 1024
 """Costs are whole multiples of 1/1024 GPU-seconds, so that sums do not depend on their order."""
 
 
-def gpus_held(fleet: Fleet, held: Iterable[Allocation]) -> float:
-    """GPUs of these allocations: the mean of the parts of compute and memory, and for MIG instances that are
-    made on demand the part of the GPU's slices."""
-    arrays, total = fleet.arrays, 0.0
-    for one in held:
-        row, slices, spec = one.row, dict(one.slices), fleet.specs[one.row]
-        for resource, count in one.devices:
-            total += count * float(arrays.device_gpu[resource, row])
-        for gpu, milli, mib in one.shares:
-            if spec and gpu in slices:
-                every = every_slice(spec.gpus[gpu].instances)
-                total += (slices[gpu] & every).bit_count() / max(every.bit_count(), 1)
-            else:
-                total += (milli / WHOLE + mib / max(float(arrays.memory_capacity[gpu, row]), 1.0)) / 2
-    return total
-
-
 def work_lost(state: State, pod: Pod, now: float) -> float:
     """GPU-seconds of work that the pod loses if it is evicted now, without what its restart costs."""
     held = state.pods.allocations_of(pod)
-    return gpus_held(state.fleet, held) * lost_seconds(pod, state.rights.queues.of(pod), now)
+    return gpus_held(state.fleet, held) * lost_seconds(pod, state.rights.queue_of(pod), now)
 
 
 class Prices:
     """Costs of pods at one moment. All are of the same length: the priorities give the levels."""
 
-    def __init__(self, state: State, now: float, priorities: Iterable[int]) -> None:
+    def __init__(self, state: State, now: float, priorities: Iterable[float]) -> None:
         self._state, self._now = state, now
-        self._levels = sorted(set(priorities))[-MOST_LEVELS:] or [0]  # ascending
+        levels = sorted(set(priorities))[-MOST_LEVELS:] or [0]
+        self._levels = np.array(levels, np.float64)  # ascending
 
     @property
     def nothing(self) -> Cost:
-        return (0.0,) * (1 + len(self._levels))
+        return (0.0,) * (1 + self._levels.size)
+
+    def of_numbers(self, numbers: Numbers) -> Numbers:
+        """(V, C) costs of pods that run, without violations: ``numbers`` as in ``NodePods``."""
+        count, levels = numbers.shape[1], self._levels.size
+        level = np.clip(np.searchsorted(self._levels, numbers[PRIORITY]), 0, levels - 1)
+        lost = lost_by_each(numbers[STARTED], numbers[SAVED], numbers[INTERVAL], self._now)
+        seconds = lost + RESTART * (1 + numbers[RESTARTS])
+        grains = np.floor(np.maximum(numbers[GPUS], SMALLEST) * seconds * _GRAIN)
+        costs = np.zeros((count, 1 + levels))
+        costs[np.arange(count), levels - level] = np.maximum(grains, 1) / _GRAIN
+        return costs
 
     def of(self, pod: Pod, held: Sequence[Allocation], *, violates: bool = False) -> Cost:
-        """The cost of one pod that holds these allocations. A pod that terminates already costs nearly
-        nothing: its work is lost anyway."""
-        level = max(0, min(bisect_left(self._levels, pod.priority), len(self._levels) - 1))
-        cost = [0.0] * (1 + len(self._levels))
-        if pod.deleting:
-            cost[-1] = 1 / _GRAIN
-            return tuple(cost)
-        lost = lost_seconds(pod, self._state.rights.queues.of(pod), self._now)
-        seconds = lost + RESTART * (1 + self._state.disruptions.restarts(pod))
-        gpus = max(gpus_held(self._state.fleet, held), SMALLEST)
-        cost[0] = float(violates)
-        cost[len(self._levels) - level] = max(1, math.floor(gpus * seconds * _GRAIN)) / _GRAIN
-        return tuple(cost)
+        """The cost of one pod that runs and holds these allocations."""
+        [cost] = self.of_numbers(numbers_of(self._state, [Bound(pod, tuple(held))])).tolist()
+        return (float(violates), *cost[1:])
 
 
 def total(costs: Iterable[Cost], nothing: Cost) -> Cost:

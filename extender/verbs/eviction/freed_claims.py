@@ -20,7 +20,9 @@ class FreedClaims:
         generated = dict(pod.claims)
         own = {f"{pod.namespace}/{one.claim or generated.get(one.name, '')}" for one in pod.spec.claims}
         for claim in state.devices.claims.values():
-            if claim.allocation and claim.reserved_for and not claim.problem and claim.key not in own:
+            if not claim.allocation or claim.problem or claim.reserved_for_others or claim.key in own:
+                continue
+            if claim.reserved_for:
                 users = frozenset(f"{claim.namespace}/{user}" for user in claim.reserved_for)
                 self._users[claim.key] = users
                 for user in users:

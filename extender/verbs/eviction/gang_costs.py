@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from extender.k8s.objects import Pod
 from extender.queues.gangs import Gang
-from extender.verbs.eviction.candidates import Bound, Rules
-from extender.verbs.eviction.costs import Prices, total
-from packing.victims.search import Cost, GangCost
+from extender.verbs.eviction.candidates import Rules
+from extender.verbs.eviction.costs import Prices
+from extender.verbs.eviction.node_pods import Bound, Numbers, bound_of, numbers_of
+from packing.victims.search import GangCost
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +43,20 @@ class GangTotals:
         return tuple(pod for pod in self._members(gang.key) if pod.uid not in uids)
 
     def on_node(
-        self, gang: Gang, here: Sequence[Bound], costs: Sequence[Cost], prices: Prices, *, may_leave: bool
+        self, gang: Gang, here: Sequence[Bound], costs: Numbers, prices: Prices, *, may_leave: bool
     ) -> NodeGang:
-        """``here``: all candidates of the gang on the node, ``costs`` theirs. ``may_leave``: as a whole. With
-        an indispensable member among them it can only do that."""
+        """``here``: all candidates of the gang on the node, ``costs`` theirs, (len(here), C). ``may_leave``:
+        as a whole. With an indispensable member among them it can only do that."""
         elsewhere = self.members_elsewhere(gang, here)
         spare = max(0, len(self._members(gang.key)) - gang.minimum)
         if any(bound.pod.key in gang.indispensable for bound in here):
             spare = 0
         if not may_leave or self._is_protected(gang.key) or (elsewhere and not self._rules.whole_gangs):
             return NodeGang((), GangCost(spare, None))
-        violations = (self._state.budgets.violations((pod,))[0] for pod in elsewhere)
-        allocations = self._state.pods.allocations_of
-        others = [
-            prices.of(pod, allocations(pod), violates=violates)
-            for pod, violates in zip(elsewhere, violations, strict=True)
-        ]
-        return NodeGang(elsewhere, GangCost(spare, total([*costs, *others], prices.nothing)))
+        others = prices.of_numbers(numbers_of(self._state, [bound_of(self._state, pod) for pod in elsewhere]))
+        others[:, 0] = [self._state.budgets.violations((pod,))[0] for pod in elsewhere]
+        whole = costs.sum(axis=0) + others.sum(axis=0)
+        return NodeGang(elsewhere, GangCost(spare, tuple(whole.tolist())))
 
     def _members(self, key: str) -> list[Pod]:
         """The members that run and will go on."""
@@ -69,6 +67,9 @@ class GangTotals:
         return self._running[key]
 
     def _is_protected(self, key: str) -> bool:
+        """Whether a member may not be evicted, or says that the gang must keep its minimum."""
         if key not in self._protected:
-            self._protected[key] = any(map(self._rules.why_not, self._members(key)))
+            must_remain = self._state.rights.gang_must_remain
+            members = self._members(key)
+            self._protected[key] = any(must_remain(pod) or self._rules.why_not(pod) for pod in members)
         return self._protected[key]

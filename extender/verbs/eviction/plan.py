@@ -11,25 +11,32 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
 from extender.cluster.state import PossiblyBound, State, blocked_as
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.verbs.evaluate import Evaluation, evaluate
-from extender.verbs.eviction.candidates import Bound, NodeCandidates, Rules
+from extender.verbs.eviction.candidates import NodeCandidates, Rules
 from extender.verbs.eviction.costs import ROOM_SECONDS, Prices
 from extender.verbs.eviction.freed_claims import FreedClaims
 from extender.verbs.eviction.gang_costs import GangTotals
+from extender.verbs.eviction.node_pods import PRIORITY, Bound
 from extender.verbs.eviction.node_victims import NodeVictims, VictimChooser
 from extender.verbs.eviction.promising import MOST_NODES_WITH_CLAIMS, PromisingNode, promising_nodes
 from packing.model.reasons import Reason
 from packing.model.request import Request
-from packing.victims.oracle import cheapest_by_oracle
-from packing.victims.search import GangCost, Victim, VictimSearch, VictimSet
+from packing.victims.holdings import Holdings
+from packing.victims.oracle import cheapest_by_trial
+from packing.victims.search import GangCost, Victims, VictimSearch, VictimSet
 
 MOST_TRIALS = 100
 """Evaluations for one node where victims are found by trial."""
+MOST_TRIALS_OF_A_PLAN = 300
+"""The same for all nodes together. One takes about half a millisecond, and nothing else is answered
+meanwhile. Nodes that are reached later have no plan."""
 _MOST_TRIED = 8
 """Pods that terminate already and are tested one by one for whether the plan needs them."""
 
@@ -93,6 +100,7 @@ class _Planner:
         self._rules, self._state, self._pod = rules, rules.state, rules.preemptor
         self._request, self._possibly_bound, self._required = request, possibly_bound, required
         self._gangs = GangTotals(rules)
+        self._trials_left = MOST_TRIALS_OF_A_PLAN
         self._claims: FreedClaims | None = None
 
     def plans(self, nodes: Sequence[str]) -> list[EvictionPlan]:
@@ -103,8 +111,10 @@ class _Planner:
             return []
         if any(node.by_claims for node in promising):
             self._claims = FreedClaims(self._state, self._pod)
-        candidates = {node.name: self._rules.on_node(node.name) for node in promising}
-        chooser = VictimChooser(self._rules, self._gangs, self._prices(candidates.values()))
+        names = [node.name for node in promising]
+        candidates = dict(zip(names, self._rules.on_nodes(names), strict=True))
+        prices = self._prices(candidates.values())
+        chooser = VictimChooser(self._rules, self._gangs, prices, [*candidates.values()])
         counted = [node for node in promising if not node.by_claims]
         found = self._search_counted(chooser, counted, candidates)
         plans, failed = self._verified(found)
@@ -117,10 +127,10 @@ class _Planner:
         return plans + more
 
     def _prices(self, candidates: Collection[NodeCandidates]) -> Prices:
-        priorities = {bound.pod.priority for one in candidates for bound in one.evictable}
-        for one in candidates if self._rules.whole_gangs else ():
-            gangs = filter(None, (self._gangs.gang_of(bound.pod) for bound in one.evictable))
-            priorities |= {pod.priority for gang in gangs for pod in self._gangs.members_elsewhere(gang, ())}
+        """All members of a gang have one priority, so those of the candidates are all."""
+        priorities = set[float]()
+        for one in candidates:
+            priorities.update(one.pods.numbers[PRIORITY][one.may_leave].tolist())
         return Prices(self._state, self._rules.now, priorities)
 
     def _search_counted(
@@ -137,24 +147,37 @@ class _Planner:
         with self._evicted(leaving, rows), self._state.fleet_view_for(self._pod, self._possibly_bound):
             searches = {request: VictimSearch(fleet, request) for request in requests}
             for node in nodes:
-                search = partial(searches[node.request].on, candidates[node.name].row)
+                search = partial(self._search, searches[node.request], candidates[node.name])
                 required = self._required.get(node.name, ())
                 victims = chooser.cheapest(candidates[node.name], required, search)
                 if victims is not None and victims.pods:
                     found.append(victims)
         return [self._without_useless_leaving(one) for one in found]
 
+    def _search(
+        self,
+        search: VictimSearch,
+        candidates: NodeCandidates,
+        victims: Victims,
+        gangs: Sequence[GangCost],
+        required: Collection[int],
+    ) -> VictimSet | None:
+        """The search on one node, not confirmed: ``_verified`` evaluates what it finds."""
+        holdings: Holdings | None = candidates.pods.holdings_in(self._state.fleet)
+        return search.among(candidates.row, victims, gangs, required, holdings=holdings, confirm=False)
+
     def _by_trial(self, chooser: VictimChooser, candidates: NodeCandidates) -> NodeVictims | None:
         """Victims on a node where only an evaluation says whether the pod fits: for claims, or where a
         nominated pod counts on other GPUs once the victims are out."""
         required = self._required.get(candidates.node, ())
-        users = [
-            bound
-            for bound in candidates.evictable
-            if self._claims and (self._claims.used_by(bound.pod) or bound.pod.uid in required)
-        ]
-        for evictable in filter(None, (users, candidates.evictable)):  # mostly the claims are enough
-            tried = replace(candidates, evictable=evictable)
+        claims, running = self._claims, candidates.pods.running
+        users = candidates.may_leave & np.array(
+            [bool(claims and (claims.used_by(one.pod) or one.pod.uid in required)) for one in running], bool
+        )
+        for may_leave in (users, candidates.may_leave):  # mostly the claims are enough
+            if not may_leave.any():
+                continue
+            tried = replace(candidates, may_leave=may_leave)
             found = chooser.cheapest(tried, required, partial(self._search_by_trial, tried))
             if found is not None:
                 return self._without_useless_leaving(found) if found.pods else None
@@ -163,20 +186,20 @@ class _Planner:
     def _search_by_trial(
         self,
         candidates: NodeCandidates,
-        victims: Sequence[Victim],
+        victims: Victims,
         gangs: Sequence[GangCost],
         required: Collection[int],
     ) -> VictimSet | None:
         def fits(chosen: frozenset[int]) -> bool:
-            evicted = [candidates.evictable[number] for number in chosen]
+            evicted = [candidates.pods.running[number] for number in chosen]
             return self._fits_without(candidates.node, [*evicted, *candidates.leaving])
 
-        costs, gang_of = [one.cost for one in victims], [one.gang for one in victims]
-        return cheapest_by_oracle(costs, gangs, required, fits, MOST_TRIALS, gang_of)
+        budget = min(MOST_TRIALS, self._trials_left)
+        return cheapest_by_trial(victims, gangs, required, fits, budget)
 
     def _without_useless_leaving(self, found: NodeVictims) -> NodeVictims:
         """Without the pods that terminate already and are not needed."""
-        if not found.leaving or len(found.leaving) > _MOST_TRIED:
+        if not found.leaving or len(found.leaving) > min(_MOST_TRIED, self._trials_left):
             return found
         required, kept = self._required.get(found.node, ()), list(found.leaving)
         for bound in found.leaving:
@@ -186,6 +209,7 @@ class _Planner:
         return replace(found, leaving=tuple(kept))
 
     def _fits_without(self, node: str, evicted: Sequence[Bound]) -> bool:
+        self._trials_left -= 1
         return bool(self._evaluate([node], evicted).certain[0])
 
     def _evaluate(self, nodes: Sequence[str], evicted: Sequence[Bound]) -> Evaluation:
@@ -212,7 +236,7 @@ class _Planner:
     def _within_limits(self, found: NodeVictims) -> bool:
         """Whether the node may run one more pod afterwards, and no queue loses too many at once."""
         node = self._state.nodes[found.node]
-        left = sum(1 for _ in self._state.pods.on_node(found.node)) - len(found.pods)
+        left = len(self._state.allocations.pods_on(found.node)) - len(found.pods)
         most = node.allocatable.get("pods", "")
         if most.isdecimal() and left + 1 > int(most):
             return False

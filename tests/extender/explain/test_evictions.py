@@ -9,6 +9,7 @@ import pytest
 from extender.cli.explain import render
 from extender.explain.evictions import DEARER, NOT_ENOUGH
 from extender.explain.pod import explain
+from extender.k8s.eviction_objects import PodDisruptionBudget
 from extender.k8s.objects import Upserted
 from extender.protocol.codec import Candidate, PreemptArgs
 from extender.untrusted.limits import KEY
@@ -83,8 +84,7 @@ def test_before_1_38_only_the_evictor_helps_where_kube_scheduler_counts_enough()
     state.eviction_helps_extenders = True
     assert explain(state, pod, now=NOW).evictions.best[0].acts == "kube-scheduler"
     state.eviction_helps_extenders = False
-    budgets = state.budgets
-    budgets.violations = lambda pods: (True,) * len(pods)
+    state.apply([Upserted(PodDisruptionBudget("default", "unreadable", problem="too large"))])
     assert explain(state, pod, now=NOW).evictions.best == ()  # the evictor violates no budget
 
 
@@ -113,9 +113,30 @@ def test_nothing_is_said_where_the_pod_fits_or_nobody_asks():
 
 def test_as_text(cluster):
     told = render(explain(cluster, high(2), now=NOW))
-    assert "Would fit if evicted, which kube-scheduler does at its next attempt:\n" in told
+    assert "\nIt would fit if these pods were evicted. kube-scheduler does so at its next attempt:\n" in told
     assert "  a  2 pods of queue backfill lose 3.2 GPU-hours  default/a0, default/a1\n" in told
     assert "  1  below its minimum runtime" in told
+
+
+@pytest.mark.parametrize(
+    ("evictor", "said"),
+    [
+        ("unknown", "kube-scheduler does not do so, the evictor does where it is on:"),
+        ("on", "kube-scheduler does not do so, the evictor does:"),
+        ("recommend", "kube-scheduler does not do so, and the evictor only recommends it:"),
+        ("off", "kube-scheduler does not do so, and the evictor is off:"),
+    ],
+)
+def test_the_text_says_whether_the_evictor_acts(evictor, said):
+    old = make_pod("old", 1, node_name="n", labels=BACKFILL, started=NOW - 5 * HOUR)
+    state, waits = make_state(make_node("n", 1), old), make_pod("p", 1, labels=BACKFILL)
+    assert said in render(explain(state, waits, now=NOW, evictor=evictor))
+
+
+def test_the_text_says_where_no_eviction_helps(cluster):
+    told = render(explain(cluster, high(2, priority=-1), now=NOW))
+    assert f"No eviction makes it fit:\n  4  {NOT_ENOUGH}\n" in told
+    assert "Pods on these nodes that may not be evicted for it:\n  5  not of lower priority\n" in told
 
 
 def test_texts_are_short():

@@ -85,7 +85,7 @@ def test_who_may_preempt_whom() -> None:
 
 def test_overtime_needs_a_maximum_and_a_start() -> None:
     limited = Queue(max_duration=60)
-    assert overtime(limited, make_pod("p", started=100.0), 160.1)
-    assert not overtime(limited, make_pod("p", started=100.0), 160.0)
-    assert not overtime(limited, make_pod("p"), 1e9)
-    assert not overtime(Queue(), make_pod("p", started=1.0), 1e9)
+    assert overtime(limited, 100.0, 160.1)
+    assert not overtime(limited, 100.0, 160.0)
+    assert not overtime(limited, 0.0, 1e9)
+    assert not overtime(Queue(), 1.0, 1e9)

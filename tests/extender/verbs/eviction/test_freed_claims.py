@@ -67,3 +67,15 @@ def test_claims_are_as_before_afterwards(state):
 def test_nobody_leaves_where_devices_are_free(state):
     state.apply([Upserted(parse_claim("default", "one", {"devices": wish()}, None))])
     assert victims(state, 1) == []
+
+
+@pytest.mark.parametrize("other", [{"resource": "workloads", "apiGroup": "example.com"}, {"apiGroup": "x"}])
+def test_a_claim_that_others_than_pods_use_is_never_freed(state, other):
+    """``reservedFor`` may name any object (k8s.io/api resource/v1 ``ResourceClaimConsumerReference``)."""
+    held = {"driver": "gpu.nvidia.com", "pool": "n", "device": "gpu-1"}
+    users = {"resource": "pods", "name": "x", "uid": "u"}, {"resource": "pods", "name": "y", "uid": "v"}
+    reserved = [users[0], users[1] | other]
+    status = {"allocation": {"devices": {"results": [held]}}, "reservedFor": reserved}
+    state.apply([Upserted(parse_claim("default", "both", {"devices": wish()}, status))])
+    assert victims(state, 1) == [["old"]]
+    assert victims(state, 2) == []

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
+from extender.k8s.affinity import NodeSelectorRequirement
+from extender.k8s.eviction_objects import PodDisruptionBudget
 from extender.k8s.objects import Deleted, Pod, Upserted
+from extender.queues.disruptions import DisruptionLog
 from extender.verbs.eviction.costs import RESTART, ROOM_SECONDS
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from packing.model.reasons import Reason
 from tests.extender.builders import NOW, make_node, make_pod, make_state, why
 
 HOUR = 3600.0
+BACKFILL = {"stowage.dev/queue": "backfill"}
 
 
 def victims(plan: EvictionPlan) -> list[str]:
@@ -34,18 +37,19 @@ def in_gang(name: str, minimum: int) -> dict[str, str]:
     return {"stowage.dev/gang": name, "stowage.dev/gang-min": str(minimum)}
 
 
-class Budgets:
-    """Of the named pods at most ``allowed`` may be evicted."""
+GUARDED = {"guarded": "yes"}
 
-    def __init__(self, allowed: int, *names: str) -> None:
-        self._allowed, self._names = allowed, names
 
-    def violations(self, pods: Sequence[Pod]) -> tuple[bool, ...]:
-        left, flags = self._allowed, []
-        for pod in pods:
-            left -= pod.name in self._names
-            flags.append(pod.name in self._names and left < 0)
-        return tuple(flags)
+def guard(state, allowed: int) -> None:
+    """Of the pods labelled ``GUARDED`` at most so many may be evicted."""
+    selector = (NodeSelectorRequirement("guarded", "In", ("yes",)),)
+    state.apply([Upserted(PodDisruptionBudget("default", "guard", selector, allowed))])
+
+
+def preempted(state, pod: Pod) -> None:
+    """The job of the pod has just lost another pod."""
+    state.disruptions = DisruptionLog(now=lambda: NOW)
+    state.disruptions.note(replace(pod, uid="before"), "", "PreemptionByScheduler", 1, lambda at: 0.0)
 
 
 def test_only_as_many_as_needed_and_the_pod_that_loses_least():
@@ -163,13 +167,14 @@ def test_a_member_that_terminates_does_not_count_for_the_minimum(gang_and_one):
 
 
 def test_a_gang_on_two_nodes_leaves_only_where_whole_gangs_may():
-    here, there = (make_pod(f"on-{n}", 1, node_name=n, labels=in_gang("g", 2)) for n in "ab")
+    labels = in_gang("g", 2)
+    here, there = (make_pod(f"on-{n}", 1, node_name=n, labels=labels, created=NOW) for n in "ab")
     state = make_state(make_node("a", 1), make_node("b", 1), here, there)
     assert plans(state, high(1)) == {}
     [first, *_] = plan_evictions(state, high(1), ["a"], NOW, whole_gangs=True)
     assert (victims(first), [pod.name for pod in first.other_nodes]) == (["on-a"], ["on-b"])
     assert first.cost[-1] - ROOM_SECONDS * first.room == pytest.approx(2 * RESTART)
-    state.disruptions.shielded = lambda pod, now: pod.name == "on-b"  # a member that may not be evicted
+    preempted(state, there)  # a member that may not be evicted
     assert plans(state, high(1), "a", whole_gangs=True) == {}
 
 
@@ -199,11 +204,11 @@ def test_members_of_the_pods_own_gang_stay():
 def test_disruption_budgets_come_first():
     state = make_state(
         make_node("n", 2),
-        make_pod("guarded", 1, node_name="n", started=NOW),
+        make_pod("guarded", 1, node_name="n", started=NOW, labels=GUARDED),
         make_pod("dear", 1, node_name="n", started=NOW - 100 * HOUR, priority=99),
     )
     assert plans(state, high(1)) == {"n": ["guarded"]}
-    state.budgets = Budgets(0, "guarded")
+    guard(state, 0)
     assert plans(state, high(1)) == {"n": ["dear"]}
     [plan] = plan_evictions(state, high(2), ["n"], NOW)
     assert (plan.pdb_violations, plan.cost[0]) == (1, 1.0)
@@ -212,19 +217,56 @@ def test_disruption_budgets_come_first():
 def test_a_budget_that_permits_one_of_two_is_counted_for_the_set():
     state = make_state(
         make_node("n", 3),
-        *(make_pod(f"guarded-{i}", 1, node_name="n", started=NOW) for i in range(2)),
+        *(make_pod(f"guarded-{i}", 1, node_name="n", started=NOW, labels=GUARDED) for i in range(2)),
         make_pod("other", 1, node_name="n", started=NOW - HOUR),
     )
-    state.budgets = Budgets(1, "guarded-0", "guarded-1")
+    guard(state, 1)
     [plan] = plan_evictions(state, high(2), ["n"], NOW)
     assert ("other" in victims(plan), plan.pdb_violations) == (True, 0)
 
 
-def test_shielded_jobs_and_exhausted_queues_stay(monkeypatch):
-    state = make_state(make_node("n", 1), make_pod("low", 1, node_name="n"))
+def test_shielded_jobs_stay():
+    low = make_pod("low", 1, node_name="n", created=NOW)
+    state = make_state(make_node("n", 1), low)
     assert plans(state, high(1)) == {"n": ["low"]}
-    monkeypatch.setattr(state.disruptions, "shielded", lambda pod, now: pod.name == "low")
+    preempted(state, low)
     assert plans(state, high(1)) == {}
+    [plan] = plan_evictions(state, high(1), ["n"], NOW + 601)
+    assert plan.cost[1] - ROOM_SECONDS * plan.room == pytest.approx(2 * RESTART)  # it suffered once
+
+
+def test_a_gang_has_one_runtime_however_fresh_its_members_are():
+    labels = in_gang("g", 2) | {"stowage.dev/queue": "batch"}
+    old = make_pod("old", 1, node_name="n", labels=labels, started=NOW - HOUR)
+    fresh = make_pod("fresh", 1, node_name="n", labels=labels, started=NOW - 1)
+    state = make_state(make_node("n", 2), old, fresh)
+    assert plans(state, high(1)) == {"n": ["old", "fresh"]}
+    state.apply([Upserted(replace(old, started=NOW - 1))])
+    assert plans(state, high(1)) == {}  # all of it is below the minimum runtime
+
+
+def test_a_semi_preemptible_gang_keeps_its_minimum():
+    labels = in_gang("g", 2) | {"kai.scheduler/preemptibility": "semi-preemptible"}
+    pods = [make_pod(f"g{i}", 1, node_name="n", labels=labels, started=NOW - i) for i in range(3)]
+    state = make_state(make_node("n", 3), *pods)
+    assert plans(state, high(1)) == {"n": ["g0"]}
+    assert plans(state, high(2)) == {}
+    state.apply([Deleted("Pod", pods[0].key)])
+    assert plans(state, high(2)) == {}
+    alone = make_pod("alone", 3, node_name="n", labels={"kai.scheduler/preemptibility": "semi-preemptible"})
+    assert plans(make_state(make_node("n", 3), alone), high(1)) == {}  # it is its own minimum
+
+
+def test_each_take_over_doubles_the_time_until_the_next():
+    old = make_pod("old", 1, node_name="n", labels=BACKFILL, started=NOW - 7 * HOUR, created=NOW - 7 * HOUR)
+    state, waits = make_state(make_node("n", 1), old), make_pod("p", 1, labels=BACKFILL)
+    assert plans(state, waits, to_equals=True) == {"n": ["old"]}
+    state.disruptions = DisruptionLog(now=lambda: NOW - 8 * HOUR)
+    for uid in ("first", "second"):  # two pods of its job were lost at once
+        state.disruptions.note(replace(old, uid=uid), "", "EvictionByEvictionAPI", 1, lambda at: 0.0)
+    assert plans(state, waits, to_equals=True) == {}
+    [plan] = plan_evictions(state, waits, ["n"], NOW + HOUR + 1, to_equals=True)
+    assert victims(plan) == ["old"]
 
 
 def test_a_plan_is_valid_when_its_victims_are_gone():

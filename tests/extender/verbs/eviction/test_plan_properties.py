@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 from hypothesis import given, settings
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
-from extender.k8s.objects import Deleted, Pod
+from extender.k8s.objects import Deleted, Pod, Upserted
+from extender.queues.checkpoints import CHECKPOINT_INTERVAL as INTERVAL
+from extender.queues.disruptions import DisruptionLog
 from extender.verbs.evaluate import reason_on
 from extender.verbs.eviction.candidates import Rules
 from extender.verbs.eviction.costs import ROOM_SECONDS, Prices, total
@@ -158,3 +161,47 @@ def allowed(state: State, rules: Rules, victim: Pod, gone: set[str]) -> bool:
     members = state.gangs.members(gang.key)
     stay = [pod for pod in members if pod.key not in gone]
     return len(stay) >= gang.minimum or not (stay or any(map(rules.why_not, members)))
+
+
+changes = st.lists(
+    st.tuples(st.integers(0, 20), st.sampled_from(["delete", "end", "age", "gpu", "lose"])), max_size=4
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases(), changes, st.booleans())
+def test_a_plan_with_what_was_kept_is_that_of_a_fresh_state(case, steps, to_equals: bool) -> None:
+    """Whatever happened since the last plan. Also: what the numbers say is what ``why_not`` says."""
+    state, pod = case
+    plan_evictions(state, pod, list(state.nodes), NOW, to_equals=to_equals)
+    for number, change in steps:
+        pods = list(state.pods.values())
+        if pods:
+            apply_change(state, pods[number % len(pods)], change)
+    fresh = make_state(*state.nodes.values(), *state.pods.values(), binds=state.binds)
+    fresh.disruptions = state.disruptions
+    for now in (NOW, NOW + 5000):
+        asked = pod, list(state.nodes), now
+        assert plan_evictions(state, *asked, to_equals=to_equals) == plan_evictions(
+            fresh, *asked, to_equals=to_equals
+        )
+        rules = Rules(state, pod, now, to_equals=to_equals)
+        for candidates in rules.on_nodes(list(state.nodes)):
+            running = [bound.pod for bound in candidates.pods.running]
+            assert candidates.may_leave.tolist() == [not rules.why_not(one) for one in running]
+
+
+def apply_change(state: State, pod: Pod, change: str) -> None:
+    match change:
+        case "delete":
+            state.apply([Deleted("Pod", pod.key)])
+        case "end":
+            state.apply([Upserted(replace(pod, deleting=True))])
+        case "age":
+            state.apply([Upserted(replace(pod, annotations={**pod.annotations, INTERVAL: "7"}))])
+        case "gpu":
+            state.apply([Upserted(replace(pod, spec=make_pod("x", 1, cpu="3").spec))])
+        case "lose":
+            state.disruptions = DisruptionLog(now=lambda: NOW)
+            state.disruptions.note(replace(pod, uid="x"), "", "PreemptionByScheduler", 1, lambda at: 0.0)
+            state.apply([Upserted(replace(pod, created=NOW))])

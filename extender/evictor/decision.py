@@ -23,11 +23,11 @@ from packing.model.reasons import Reason
 OWN_GRACE = 3600.0
 """Seconds that a pod may take to end if its queue sets no grace. Stowage does not read the pod's own."""
 
-_UNSCHEDULABLE, GATED = "Unschedulable", "SchedulingGated"  # reasons of the condition PodScheduled
+UNSCHEDULABLE, GATED = "Unschedulable", "SchedulingGated"  # reasons of the condition PodScheduled
 
 SKIPPED = (
     "gated", "never_preempts", "nominated", "settling", "backing_off", "unreadable", "no_gpu", "fits",
-    "no_plan", "budget", "queue_rate", "rate", "scale_up", "room_is_coming", "refused", "gang",
+    "no_plan", "budget", "rate", "scale_up", "room_is_coming", "refused", "gang",
 )  # fmt: skip
 """Why a waiting pod gets no room by eviction in a round."""
 Skipped: TypeAlias = Counter[str]
@@ -48,7 +48,7 @@ def waiting_pods(state: State, schedulers: Schedulers) -> list[Pod]:
     return [
         pod
         for pod in pods
-        if pod.unscheduled in (_UNSCHEDULABLE, GATED)
+        if pod.unscheduled in (UNSCHEDULABLE, GATED)
         and pod.scheduler_name in schedulers
         and not pod.deleting
         and not state.pods.is_bound(pod.uid)
@@ -83,20 +83,25 @@ def _step(state: State, book: Book, uid: str, now: float, seconds: float) -> Ste
         hold.gone = now
     if state.pods.is_bound(uid):
         return None  # a binding is under way
+    if hold.was_free and not fits_on(state, pod, hold.node, (), (Reason.FITS, Reason.PLUGIN_BUSY)):
+        return "clear" if pod.nominated_node else "drop"
     if now >= hold.ends or (hold.gone is not None and now - hold.gone >= seconds):
         return "clear" if hold.ours and pod.nominated_node else "drop"
     return "nominate" if hold.ours and not pod.nominated_node and book.may_try(uid, now) else None
 
 
-def candidates(book: Book, waiting: Iterable[Pod], now: float, skipped: Skipped) -> list[Pod]:
-    """The pods to make room for, the most urgent first: highest priority, then oldest."""
+def candidates(
+    book: Book, waiting: Iterable[Pod], now: float, skipped: Skipped, replacing: Collection[str] = ()
+) -> list[Pod]:
+    """The pods to make room for, the most urgent first: highest priority, then those that replace interrupted
+    ones (``replacing``: UIDs), then oldest."""
     chosen = []
     for pod in waiting:
         if reason := _why_not(book, pod, now):
             skipped[reason] += 1
         else:
             chosen.append(pod)
-    return sorted(chosen, key=lambda pod: (-pod.priority, pod.created, pod.key))
+    return sorted(chosen, key=lambda pod: (-pod.priority, pod.uid not in replacing, pod.created, pod.key))
 
 
 def _why_not(book: Book, pod: Pod, now: float) -> str:
@@ -124,16 +129,32 @@ def nodes_for(state: State, pod: Pod, asked: Sequence[str]) -> list[str]:
     return [name for name, node in state.nodes.items() if not node_filter.rejection(node)]
 
 
-def fitting_node(
-    state: State, pod: Pod, nodes: Sequence[str], possibly_bound: PossiblyBound, closed: Collection[str]
+def best_node(
+    state: State, pod: Pod, nodes: Sequence[str], possibly_bound: PossiblyBound, closed: Collection[str] = ()
 ) -> str:
-    """A node where the pod fits as it is, "" if there is none. ``closed``: nodes not to consider."""
+    """The best node by the policy among those where the pod fits as it is, "" if there is none. ``closed``:
+    nodes not to consider."""
     names = NodeNames.of([node for node in nodes if node not in closed])
     try:
-        certain = evaluate(state, pod, request_of(pod), names, possibly_bound).certain
+        evaluation = evaluate(state, pod, request_of(pod), names, possibly_bound)
     except RequestError:
         return ""
-    return names[int(certain.argmax())] if certain.any() else ""
+    fits = evaluation.certain.nonzero()[0]
+    return names[int(fits[evaluation.keys[fits].argmin()])] if fits.size else ""
+
+
+def fits_on(
+    state: State,
+    pod: Pod,
+    node: str,
+    possibly_bound: PossiblyBound,
+    reasons: Collection[Reason] = (Reason.FITS,),
+) -> bool:
+    """Whether the pod fits on a node as it is, or is refused for one of these reasons."""
+    try:
+        return reason_on(state, pod, request_of(pod), node, possibly_bound) in reasons
+    except RequestError:
+        return False
 
 
 def needs_no_plan(state: State, pod: Pod, nodes: Sequence[str], possibly_bound: PossiblyBound) -> str:
@@ -152,33 +173,18 @@ def needs_no_plan(state: State, pod: Pod, nodes: Sequence[str], possibly_bound: 
     return "fits" if Reason.FITS in idle else ""  # as soon as the device plugin is idle
 
 
-def best_plan(state: State, plans: Sequence[EvictionPlan], wall: float) -> tuple[EvictionPlan | None, str]:
-    """The cheapest plan that violates no PodDisruptionBudget and no limit of a queue; else None and why."""
-    if not plans:
-        return None, "no_plan"
+def best_plan(plans: Sequence[EvictionPlan]) -> tuple[EvictionPlan | None, str]:
+    """The cheapest plan that violates no PodDisruptionBudget, else None and why."""
     allowed = [plan for plan in plans if not plan.pdb_violations]
-    if not allowed:
-        return None, "budget"
-    within = [plan for plan in allowed if _within_queue_limits(state, plan, wall)]
-    if not within:
-        return None, "queue_rate"
-    return min(within, key=lambda plan: (plan.cost, plan.node)), ""
+    if allowed:
+        return min(allowed, key=lambda plan: (plan.cost, plan.node)), ""
+    return None, "budget" if plans else "no_plan"
 
 
 def to_evict(plan: EvictionPlan) -> list[Pod]:
     """The pods of a plan that are not leaving already, highest priority first."""
     pods = {pod.uid: pod for pod in (*plan.victims, *plan.other_nodes) if not pod.deleting}
     return sorted(pods.values(), key=lambda pod: -pod.priority)
-
-
-def _within_queue_limits(state: State, plan: EvictionPlan, wall: float) -> bool:
-    queues = state.rights.queues
-    counts = Counter(map(queues.name_of, to_evict(plan)))
-    limits = {queues.name_of(pod): queues.of(pod).evictions_per_hour for pod in to_evict(plan)}
-    return all(
-        limit is None or state.disruptions.evictions_last_hour(name, wall) + counts[name] <= limit
-        for name, limit in limits.items()
-    )
 
 
 def grace_of(state: State, victim: Pod) -> int | None:

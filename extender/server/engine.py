@@ -21,7 +21,7 @@ from extender.cluster.policy_refresh import PolicyRefresher
 from extender.cluster.state import PossiblyBound
 from extender.cluster.unconfirmed import UnconfirmedBindings
 from extender.evictor.book import Schedulers
-from extender.evictor.loop import Asked
+from extender.evictor.planner import Asked
 from extender.explain.decision_log import Decision, Decisions
 from extender.explain.inspector import Inspector
 from extender.explain.pod import explain_evaluation

@@ -14,8 +14,9 @@ from prometheus_client import CollectorRegistry
 
 from extender.cluster.state import State
 from extender.evictor.book import Schedulers
-from extender.evictor.loop import Asked, Evictor
+from extender.evictor.loop import Evictor
 from extender.evictor.metrics import EvictorMetrics
+from extender.evictor.planner import Asked
 from extender.k8s.objects import Event
 from extender.queues.queue import Queues
 from extender.queues.rights import Rights

@@ -27,10 +27,12 @@ from extender.evictor.decision import (
 from extender.k8s.affinity import Taint
 from extender.k8s.objects import Deleted, Node, Pod, Upserted
 from extender.queues.queue import Queues
+from extender.queues.rights import Rights
 from extender.settings import Queue
 from extender.untrusted.limits import SCHEDULERS
-from extender.verbs.eviction.plan import EvictionPlan
+from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from packing.model.reasons import Reason
+from packing.policies.registry import POLICIES
 from tests.extender.builders import make_node, make_pod, make_state, why
 
 SECONDS = 120.0
@@ -161,31 +163,33 @@ def test_a_pod_that_fits_somewhere_needs_no_eviction() -> None:
 
 
 def test_the_cheapest_plan_that_violates_no_budget() -> None:
-    state = full()
     plans = [
         EvictionPlan("n1", (victim(),), (0.0, 1.0), pdb_violations=1),
         EvictionPlan("n3", (victim(),), (1.0, 0.0)),
         EvictionPlan("n2", (victim(),), (0.0, 9.0)),
     ]
-    plan, reason = best_plan(state, plans, 0.0)
+    plan, reason = best_plan(plans)
     assert plan is not None
     assert (plan.node, reason) == ("n2", "")
-    assert best_plan(state, plans[:1], 0.0) == (None, "budget")
-    assert best_plan(state, [], 0.0) == (None, "no_plan")
+    assert best_plan(plans[:1]) == (None, "budget")
+    assert best_plan([]) == (None, "no_plan")
 
 
-def test_a_queue_limits_its_evictions_in_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = full()
-    state.rights.queues = Queues({"batch": Queue(evictions_per_hour=3, priority_classes=frozenset({"low"}))})
-    victims = tuple(victim(f"v{number}", priority_class="low") for number in range(2))
-    plan = EvictionPlan("n1", victims, (2.0,))
-    for so_far, allowed in ((0, True), (1, True), (2, False)):
-        monkeypatch.setattr(
-            type(state.disruptions), "evictions_last_hour", lambda self, queue, now, n=so_far: n, raising=True
-        )
-        assert best_plan(state, [plan], 0.0) == ((plan, "") if allowed else (None, "queue_rate"))
-    leaving = tuple(replace(one, deleting=True) for one in victims)
-    assert best_plan(state, [replace(plan, victims=leaving)], 0.0)[1] == ""  # nobody else has to go
+def test_a_queue_limits_its_evictions_in_an_hour() -> None:
+    """Of two in an hour one is left. Pods that terminate already do not count."""
+    queues = Queues({"batch": Queue(evictions_per_hour=2, priority_classes=frozenset({"low"}))})
+    state = State(POLICIES["best-fit"](), Rights(queues))
+    low = {"priority_class": "low", "node": "n1"}
+    pods = [victim(f"v{number}", **low) for number in range(2)] + [victim("w", deleting=True, **low)]
+    state.apply([Upserted(make_node("n1", gpus=3)), *map(Upserted, pods)])
+    state.disruptions.load({"disruptions": [[1000.0, "gone", "j", "batch", "EvictionByEvictionAPI"]]})
+
+    def chosen(gpus: int, now: float) -> int | None:
+        plan, _ = best_plan(plan_evictions(state, waiter(gpus=gpus), ["n1"], now))
+        return plan and len(to_evict(plan))
+
+    assert [chosen(gpus, 2000.0) for gpus in (1, 2, 3)] == [0, 1, None]
+    assert chosen(3, 1000.0 + 3601.0) == 2
 
 
 def test_pods_that_leave_already_are_not_evicted_again() -> None:

@@ -20,7 +20,7 @@ Start = Callable[..., Replica]
 
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    monkeypatch.setattr("extender.evictor.loop.plan_evictions", planner.plan_evictions)
+    monkeypatch.setattr("extender.evictor.planner.plan_evictions", planner.plan_evictions)
     server = ApiServer()
     server.start()
     server.put(node("n1"))
@@ -229,6 +229,17 @@ async def test_a_victim_that_ends_by_itself_is_not_told_that_it_was_preempted(
     assert replica.metric("evictions_total", result="evicted") == 0
 
 
+async def test_a_victim_that_is_gone_before_the_watch_shows_it_counts_once(
+    api: ApiServer, start: Start
+) -> None:
+    """The dry run says so. Nobody is asked to evict it, and the pod is not told that pods were evicted."""
+    api.evictions.faults["dry-run"].append("404")
+    replica = start()
+    await replica.rounds(2)
+    assert log(api) == [("nominate", "ml/p", "n1")]
+    assert replica.metric("evictions_total", result="gone") == 1
+
+
 async def test_a_dead_api_server_is_survived(
     api: ApiServer, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -420,7 +431,7 @@ async def test_a_pod_that_breaks_the_planner_does_not_cost_others_their_turn(
             raise RuntimeError("a bug")
         return planner.plan_evictions(state, one, *args, **more)
 
-    monkeypatch.setattr("extender.evictor.loop.plan_evictions", plan)
+    monkeypatch.setattr("extender.evictor.planner.plan_evictions", plan)
     api.put(pod("bad", priority=1000))
     replica = start()
     await replica.rounds(2)
@@ -447,7 +458,7 @@ async def test_with_the_planner_of_the_service(
     api: ApiServer, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two nodes: the victim of lower priority goes, and whatever remains of it the pod waits for."""
-    monkeypatch.setattr("extender.evictor.loop.plan_evictions", plan_evictions)
+    monkeypatch.setattr("extender.evictor.planner.plan_evictions", plan_evictions)
     api.put(node("n2"))
     api.put(pod("w", "n2", priority=50))
     api.put(pod("q", priority=60))

@@ -17,7 +17,9 @@ from extender.evictor.book import Schedulers
 from extender.evictor.loop import Evictor
 from extender.evictor.metrics import EvictorMetrics
 from extender.evictor.planner import Asked
+from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Event
+from extender.k8s.pod_manifest import PodManifest
 from extender.queues.queue import Queues
 from extender.queues.rights import Rights
 from extender.settings import Queue, Settings
@@ -108,14 +110,15 @@ class Replica:
         await self._caught_up()
 
     async def _caught_up(self) -> None:
+        """Wait until the state shows every pod and node exactly as the API server has them."""
         await self.synced()
 
         def same() -> bool:
-            truth = {key: (one["metadata"]["uid"], one["status"].get("nominatedNodeName", ""),
-                           "deletionTimestamp" in one["metadata"], one["spec"]["nodeName"])
-                     for key, one in self.api.pods.objects.items()}  # fmt: skip
-            pods = self.state.pods.values()
-            return truth == {p.key: (p.uid, p.nominated_node, p.deleting, p.node_name) for p in pods}
+            pods = [PodManifest.model_validate(one).record() for one in [*self.api.pods.objects.values()]]
+            nodes = [NodeManifest.model_validate(one).record() for one in [*self.api.nodes.objects.values()]]
+            return self.state.pods == {one.key: one for one in pods if not one.terminated} and (
+                self.state.nodes == {one.name: one for one in nodes}
+            )
 
         if self.api.running:
             await until(same)
@@ -128,7 +131,8 @@ def replace_queue(queue: Queue) -> Queue:
     return queue.model_copy(update={"priority_classes": frozenset({"low"})})
 
 
-async def until(condition: Callable[[], bool], within: float = 30.0) -> None:
+async def until(condition: Callable[[], bool], within: float = 120.0) -> None:
+    """Wait for what happens in any case; ``within`` only ends a test that has failed."""
     end = time.monotonic() + within
     while not condition():
         assert time.monotonic() < end

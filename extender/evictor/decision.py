@@ -13,8 +13,9 @@ from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.evictor.book import Book, Hold, Schedulers
-from extender.k8s.node_filter import NodeFilter
+from extender.k8s.node_filter import NodeFilter, other_resources
 from extender.k8s.objects import Pod
+from extender.k8s.quantity import QuantityError, whole
 from extender.protocol.node_names import NodeNames
 from extender.verbs.evaluate import evaluate, reason_on
 from extender.verbs.eviction.plan import EvictionPlan
@@ -24,9 +25,10 @@ OWN_GRACE = 3600.0
 """Seconds that a pod may take to end if its queue sets no grace. Stowage does not read the pod's own."""
 
 UNSCHEDULABLE, GATED = "Unschedulable", "SchedulingGated"  # reasons of the condition PodScheduled
+_STORAGE = "ephemeral-storage"
 
 SKIPPED = (
-    "gated", "never_preempts", "nominated", "settling", "backing_off", "unreadable", "no_gpu", "fits",
+    "gated", "nominated", "settling", "backing_off", "unreadable", "no_gpu", "fits",
     "no_plan", "budget", "rate", "scale_up", "room_is_coming", "refused", "gang",
 )  # fmt: skip
 """Why a waiting pod gets no room by eviction in a round."""
@@ -107,8 +109,6 @@ def candidates(
 def _why_not(book: Book, pod: Pod, now: float) -> str:
     if pod.unscheduled == GATED:
         return "gated"
-    if pod.never_preempts:
-        return "never_preempts"
     hold = book.holds.get(pod.uid)
     if hold is not None and not hold.partial:
         return "nominated"
@@ -121,12 +121,31 @@ def nodes_for(state: State, pod: Pod, asked: Sequence[str]) -> list[str]:
     """The nodes that kube-scheduler's own filters accept.
 
     ``asked``: those of its last refused filter request. They are used where Stowage cannot compute all of
-    these filters; there are none if the pod has not been asked about.
+    these filters; there are none if the pod has not been asked about. Of local storage, which many pods
+    request and nodes seldom lack, only that of the whole node is compared.
     """
-    if pod.has_other_constraints:
+    other = other_resources(pod)
+    if pod.has_other_constraints or other - {_STORAGE}:
         return [name for name in asked if name in state.nodes]
-    node_filter = NodeFilter(pod)
-    return [name for name, node in state.nodes.items() if not node_filter.rejection(node)]
+    node_filter, storage = NodeFilter(pod), _storage(pod) if other else 0
+    return [
+        name
+        for name, node in state.nodes.items()
+        if not node_filter.rejection(node)
+        and (not storage or storage <= _bytes(node.allocatable.get(_STORAGE, "")))
+    ]
+
+
+def _storage(pod: Pod) -> int:
+    requests = (dict(container.requests).get(_STORAGE, "") for container in pod.spec.containers)
+    return sum(map(_bytes, requests))
+
+
+def _bytes(quantity: str) -> int:
+    try:
+        return whole(quantity) if quantity else 0
+    except QuantityError:
+        return 0
 
 
 def best_node(

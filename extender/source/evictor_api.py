@@ -80,7 +80,7 @@ class KubeEvictorApi:
         body = {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"generateName": f"{pod.name}.", "namespace": pod.namespace},
+            "metadata": {"generateName": f"{pod.name}-", "namespace": pod.namespace},
             "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "type": "Normal",
             "reason": event.reason,

@@ -61,7 +61,7 @@ class Case:
 def small_pod(name: str, scheduler: str) -> tuple[Object, Object]:
     """A pod that requests the smallest part of a GPU, and its claim."""
     selector = "device.attributes['gpu.nvidia.com'].profile == '1g.10gb'"
-    wish = claim(f"{name}-claim", {"requests": [_request("part", "mig.nvidia.com", selector)]})
+    wish = claim_of(f"{name}-claim", "mig.nvidia.com", selector)
     made = pod(name, {}, scheduler=scheduler)
     made["spec"]["resourceClaims"] = [{"name": "part", "resourceClaimName": wish["metadata"]["name"]}]
     return made, wish
@@ -180,6 +180,11 @@ def claim(name: str, devices: Object | None = None) -> Object:
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {"devices": devices or {"requests": [_request("r", "any.nvidia.com")]}},
     }
+
+
+def claim_of(name: str, device_class: str, selector: str) -> Object:
+    """A claim with the request `part`, for a device of this class that the selector selects."""
+    return claim(name, {"requests": [_request("part", device_class, selector)]})
 
 
 def _request(name: str, device_class: str, *selectors: str, **more: object) -> Object:

@@ -47,7 +47,7 @@ class Stowage:
         self.process.environment = kernels | os.environ | given
 
     def __enter__(self) -> Self:
-        self.process.start(within_s=180)
+        self.process.start(within_s=400)  # the first start compiles kernels
         return self
 
     def __exit__(

@@ -41,15 +41,23 @@ COLLECTIONS = {
     "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/stowage-system/rolebindings",
     "ConfigMap": "/api/v1/namespaces/stowage-system/configmaps",
     "Service": "/api/v1/namespaces/stowage-system/services",
+    "PersistentVolume": "/api/v1/persistentvolumes",
+    "PersistentVolumeClaim": f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims",
+    "Job": f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs",
+    "ReplicaSet": f"/apis/apps/v1/namespaces/{NAMESPACE}/replicasets",
     "Deployment": "/apis/apps/v1/namespaces/stowage-system/deployments",
 }
-# Pods first, so that no pod is bound to a deleted node; events last, because deletions create events.
+# Pods before nodes, so that no pod is bound to a deleted node; events last, because deletions create events.
 LEFT_BY_TESTS = (
+    "Job",
+    "ReplicaSet",
     "Pod",
     "Node",
     "ResourceClaim",
     "ResourceSlice",
     "DeviceClass",
+    "PersistentVolumeClaim",
+    "PersistentVolume",
     "PodDisruptionBudget",
     "Event",
 )
@@ -115,10 +123,16 @@ class Api:
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
         self._send("POST", f"{COLLECTIONS['Pod']}/{pod}/binding", json=binding)
 
-    def patch(self, kind: str, name: str, change: Object) -> Object:
+    def patch(self, kind: str, name: str, change: Object, *, subresource: str = "") -> Object:
         """A merge patch (RFC 7386): null removes a field."""
+        path = "/".join(filter(None, (COLLECTIONS[kind], name, subresource)))
         headers = {"Content-Type": "application/merge-patch+json"}
-        return self._send("PATCH", f"{COLLECTIONS[kind]}/{name}", content=json.dumps(change), headers=headers)
+        return self._send("PATCH", path, content=json.dumps(change), headers=headers)
+
+    def evict(self, pod: str) -> None:
+        """Asks for an eviction, as `kubectl drain` does. 429 where a disruption budget does not allow it."""
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
+        self._send("POST", f"{COLLECTIONS['Pod']}/{pod}/eviction", json=eviction)
 
     def delete(self, kind: str, name: str, namespace: str = "", *, grace_s: int = 0) -> None:
         path = f"{collection(kind, namespace)}/{name}"
@@ -131,8 +145,11 @@ class Api:
         """Deletes all objects that tests create."""
         for kind in LEFT_BY_TESTS:
             self.delete_all(kind)
-        for item in self.list("ResourceClaim")["items"]:  # no controller here removes the finalizers
-            self.patch("ResourceClaim", item["metadata"]["name"], {"metadata": {"finalizers": None}})
+        # The controllers that remove their finalizers do not run now.
+        for kind in ("Pod", "ResourceClaim", "PersistentVolumeClaim", "PersistentVolume"):
+            for item in self.list(kind)["items"]:
+                if item["metadata"].get("finalizers"):
+                    self.patch(kind, item["metadata"]["name"], {"metadata": {"finalizers": None}})
         for item in self.list("PriorityClass")["items"]:
             if not item["metadata"]["name"].startswith("system-"):
                 self.delete("PriorityClass", item["metadata"]["name"])

@@ -1,4 +1,4 @@
-"""Builds etcd, kube-apiserver, kube-scheduler and kwok from their published Go modules, once.
+"""Builds etcd, kwok and the programs of Kubernetes from their published Go modules, once.
 
 Run it as `python -m tests.e2e.controlplane.build`. The binaries are kept under
 `${XDG_CACHE_HOME:-~/.cache}/stowage/`, in a directory named by a hash of everything that determines
@@ -36,6 +36,7 @@ COMPONENTS = (
     Component("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
     Component("kube-scheduler", "kubernetes", f"{KUBERNETES}/cmd/kube-scheduler"),
     Component("kube-apiserver", "kubernetes", f"{KUBERNETES}/cmd/kube-apiserver"),
+    Component("kube-controller-manager", "kubernetes", f"{KUBERNETES}/cmd/kube-controller-manager"),
 )
 
 

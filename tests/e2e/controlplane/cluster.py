@@ -1,12 +1,14 @@
-"""A Kubernetes control plane on loopback: etcd, kube-apiserver, kwok for kubelets, kube-scheduler on demand.
+"""A Kubernetes control plane on loopback: etcd, kube-apiserver, kwok for kubelets; kube-scheduler and
+kube-controller-manager on demand.
 
-It writes only below one directory. There is no kube-controller-manager: no Deployments, Jobs, status of
+It writes only below one directory. Without kube-controller-manager there are no Deployments, Jobs, status of
 disruption budgets or garbage collection, and namespaces cannot be deleted.
 """
 
 import os
 import secrets
 import ssl
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +23,13 @@ from .process import Process, free_port
 
 HERE = Path(__file__).parent
 TOKEN = secrets.token_hex()
+# Without the node lifecycle controller nodes need no heartbeats.
+CONTROLLERS = (
+    "disruption-controller",
+    "job-controller",
+    "replicaset-controller",
+    "taint-eviction-controller",
+)
 # An RFC 5915 private key on P-256 is these bytes around 32 random bytes; the public half is optional.
 EC_KEY = bytes.fromhex("30310201010420"), bytes.fromhex("a00a06082a8648ce3d030107")
 
@@ -68,6 +77,21 @@ class ControlPlane:
             "authorization-always-allow-paths": "/healthz,/readyz,/livez,/metrics,/configz",
         }
         return self._process("kube-scheduler", flags, ready=f"https://127.0.0.1:{port}/readyz", name=name)
+
+    def controller_manager(self, controllers: Iterable[str] = CONTROLLERS) -> Process:
+        """A kube-controller-manager, not yet started, that runs these controllers."""
+        port = free_port()
+        flags: dict[str, object] = {
+            "kubeconfig": self.kubeconfig,
+            "controllers": ",".join(controllers),
+            "leader-elect": False,
+            "bind-address": "127.0.0.1",
+            "secure-port": port,
+            "authentication-skip-lookup": True,  # it would ask for a ConfigMap that nothing here writes
+            "kube-api-qps": 300,  # the defaults are for clusters that change slowly
+            "kube-api-burst": 600,
+        }
+        return self._process("kube-controller-manager", flags, ready=f"https://127.0.0.1:{port}/healthz")
 
     def process(self, name: str, command: list[str | Path], *, ready: str) -> Process:
         """A program, not yet started, with a log in `logs`; ready when the URL `ready` answers 200."""

@@ -25,7 +25,7 @@ from extender.evictor.decision import (
     why_evicted,
 )
 from extender.k8s.affinity import Taint
-from extender.k8s.objects import Deleted, Node, Pod, Upserted
+from extender.k8s.objects import Container, Deleted, Node, Pod, PodSpec, Upserted
 from extender.queues.queue import Queues
 from extender.queues.rights import Rights
 from extender.settings import Queue
@@ -33,7 +33,7 @@ from extender.untrusted.limits import SCHEDULERS
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from packing.model.reasons import Reason
 from packing.policies.registry import POLICIES
-from tests.extender.builders import make_node, make_pod, make_state, why
+from tests.extender.builders import GPU, make_node, make_pod, make_state, why
 
 SECONDS = 120.0
 
@@ -109,7 +109,6 @@ def test_the_most_urgent_pod_is_first() -> None:
 def test_who_gets_no_room_and_why() -> None:
     pods = {
         "gated": waiter("gated", unscheduled="SchedulingGated"),
-        "never_preempts": waiter("never", never_preempts=True),
         "nominated": waiter("nominated"),
         "settling": waiter("settling"),
         "backing_off": waiter("later"),
@@ -124,6 +123,12 @@ def test_who_gets_no_room_and_why() -> None:
     assert [pod.name for pod in candidates(book, pods.values(), SETTLE, skipped)] == ["later", "settling"]
     book.holds["uid-nominated"].partial = True  # not all of its victims could be evicted: it needs a new plan
     assert pods["nominated"] in candidates(book, pods.values(), 1.0, skipped)
+
+
+def test_a_pod_that_never_preempts_may_take_over_from_equals() -> None:
+    """`preemptionPolicy: Never` is about pods of lower priority: see `Rights.why_not`."""
+    pod = waiter("never", never_preempts=True)
+    assert candidates(settled(pod), [pod], 0.0, Counter()) == [pod]
 
 
 def test_back_off_doubles_up_to_five_minutes_and_ends_with_the_pod() -> None:
@@ -147,6 +152,23 @@ def test_nodes_are_those_that_kube_scheduler_would_accept() -> None:
     with_volume = waiter(has_other_constraints=True)
     assert nodes_for(state, with_volume, asked=["n1", "gone"]) == ["n1"]
     assert nodes_for(state, with_volume, asked=[]) == []
+
+
+def test_resources_that_stowage_does_not_count_are_left_to_kube_scheduler() -> None:
+    """Else anybody could have pods evicted for one that fits nowhere."""
+
+    def nodes(resource: str, amount: str) -> list[str]:
+        requests = (("cpu", "1"), (GPU, "1"), (resource, amount))
+        return nodes_for(state, waiter(spec=PodSpec((Container("main", requests),))), asked=["n2"])
+
+    storage = {"ephemeral-storage": "100Gi"}
+    first, second = make_node("n1"), make_node("n2")
+    first = replace(first, allocatable={**first.allocatable, **storage})
+    state = make_state(first, second)
+    assert nodes("nvidia.com/gpu", "1") == ["n1", "n2"]
+    assert nodes("rdma/hca", "1") == nodes("hugepages-2Mi", "2Mi") == ["n2"]
+    assert nodes("ephemeral-storage", "10Gi") == ["n1"]
+    assert nodes("ephemeral-storage", "200Gi") == nodes("ephemeral-storage", "1E") == []
 
 
 def full(*more: Node | Pod) -> State:

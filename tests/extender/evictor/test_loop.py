@@ -104,7 +104,7 @@ async def test_pods_that_cannot_be_helped_evict_nobody(api: ApiServer, start: St
     replica = start()
     await replica.rounds(5)
     assert log(api) == []
-    assert replica.metric("skipped", reason="never_preempts") == 1
+    assert replica.metric("skipped", reason="backing_off") == 3
 
 
 async def test_a_pod_that_fits_evicts_nobody(api: ApiServer, start: Start) -> None:

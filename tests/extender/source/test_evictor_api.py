@@ -105,6 +105,7 @@ async def test_nothing_is_written_after_the_lead_is_lost(api: ApiServer, writes:
 async def test_an_event_says_who_preempts_whom(api: ApiServer, writes: KubeEvictorApi) -> None:
     await writes.write_event(PodEvent(VICTIM, "Preempted", "Preempting", "x" * 2000, WAITING))
     (event,) = api.evictions.events
+    assert event["metadata"]["generateName"] == "v0-"  # the API server refuses a dot at the end
     assert (event["regarding"]["name"], event["related"]["name"]) == ("v0", "p0")
     assert event["note"].endswith("...")
     assert await writes.events_about(VICTIM) == [Announcement("Preempted", event["note"], 0.0)]

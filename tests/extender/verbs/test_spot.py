@@ -39,7 +39,9 @@ def best_of(state, pod: Pod, names: list[str]) -> str:
     return names[int(fits[evaluation.keys[fits].argmin()])]
 
 
-@pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in SPOT_LABELS.items() for v in values])
+@pytest.mark.parametrize(
+    ("name", "value"), [(n, v) for n, values in SPOT_LABELS.items() for v in sorted(values)]
+)
 def test_spot_nodes_by_label_and_by_taint(name, value):
     assert is_spot(Node("n", labels={name: value}))
     assert is_spot(Node("n", taints=(Taint(name, value, "NoSchedule"),)))

@@ -25,6 +25,7 @@ OWN_GRACE = 3600.0
 """Seconds that a pod may take to end if its queue sets no grace. Stowage does not read the pod's own."""
 
 UNSCHEDULABLE, GATED = "Unschedulable", "SchedulingGated"  # reasons of the condition PodScheduled
+_FIT_SOON = (Reason.FITS, Reason.PLUGIN_BUSY)
 _STORAGE = "ephemeral-storage"
 
 SKIPPED = (
@@ -63,9 +64,19 @@ def adopt(state: State, book: Book, waiting: Iterable[Pod], now: float, seconds:
     for pod in waiting:
         node = pod.nominated_node
         if node and pod.uid not in book.holds and book.stale.get(pod.uid) != node:
-            leaving = frozenset(one.uid for one in state.pods.on_node(node) if one.deleting)
+            leaving = [one for one in state.pods.on_node(node) if one.deleting]
+            if not _is_room_enough(state, pod, node, leaving):
+                leaving = []  # do not wait for their end: somebody died half way, or is about to evict more
+            uids = frozenset(one.uid for one in leaving)
             ends = now + longest_grace(state, ()) + seconds
-            book.holds[pod.uid] = Hold(node, leaving, ends, ours=False)
+            book.holds[pod.uid] = Hold(node, uids, ends, ours=False)
+
+
+def _is_room_enough(state: State, pod: Pod, node: str, leaving: Iterable[Pod]) -> bool:
+    """Whether the pod fits on the node once these pods have gone."""
+    held = [allocation for one in leaving for allocation in state.pods.allocations_of(one)]
+    with state.fleet.without(held):
+        return fits_on(state, pod, node, (), _FIT_SOON)
 
 
 def hold_steps(state: State, book: Book, now: float, seconds: float) -> Iterator[HoldStep]:
@@ -85,7 +96,7 @@ def _step(state: State, book: Book, uid: str, now: float, seconds: float) -> Ste
         hold.gone = now
     if state.pods.is_bound(uid):
         return None  # a binding is under way
-    if hold.was_free and not fits_on(state, pod, hold.node, (), (Reason.FITS, Reason.PLUGIN_BUSY)):
+    if hold.was_free and not fits_on(state, pod, hold.node, (), _FIT_SOON):
         return "clear" if pod.nominated_node else "drop"
     if now >= hold.ends or (hold.gone is not None and now - hold.gone >= seconds):
         return "clear" if hold.ours and pod.nominated_node else "drop"

@@ -280,6 +280,16 @@ def test_pods_that_are_nominated_already_are_waited_for() -> None:
     assert candidates(book, [pod], 0.0, Counter()) == [pod]
 
 
+def test_terminating_pods_that_are_too_few_are_not_waited_for() -> None:
+    """Somebody died between two evictions. The new plan counts what is leaving."""
+    pod = waiter(nominated_node="n1", gpus=2)
+    state = make_state(make_node("n1", gpus=2), victim(deleting=True), victim("stays"), pod)
+    book = settled(pod)
+    adopt(state, book, [pod], 0.0, SECONDS)
+    assert [step.step for step in hold_steps(state, book, 0.0, SECONDS)] == []
+    assert [step.step for step in hold_steps(state, book, SECONDS, SECONDS)] == ["drop"]
+
+
 def test_held_room_is_not_given_to_others_whatever_kube_scheduler_writes() -> None:
     pod, equal, above = waiter(), waiter("equal"), waiter("above", priority=101)
     state = make_state(make_node("n1", 1), pod, equal, above)

@@ -11,7 +11,9 @@ import pytest
 
 from extender.settings import Queue
 from extender.verbs.eviction.plan import plan_evictions
+from packing.model.reasons import Reason
 from tests.extender.apiserver import ApiServer
+from tests.extender.builders import why
 from tests.extender.evictor import planner
 from tests.extender.evictor.replica import Replica, node, pod
 
@@ -141,6 +143,31 @@ async def test_recommendations_write_only_events(
     await replica.rounds(60)
     assert len(log(api)) == 2  # the recommendation has changed
     assert replica.metric("recommendations_total") == 2
+
+
+async def test_recommendations_do_not_share_victims(
+    api: ApiServer, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of later pods and rounds count those before as carried out. Nothing is held meanwhile."""
+    monkeypatch.setattr("extender.evictor.planner.plan_evictions", plan_evictions)
+    api.put(node("n1", gpus=3))
+    api.put(pod("v", "n1", gpus=2))
+    api.put(pod("w", "n1", gpus=1))
+    for number in range(4):
+        api.put(pod(f"p{number}"))
+    api.delete("ml/p")
+    replica = start(evictor="recommend")
+    await replica.rounds(40)
+    assert sorted(log(api)) == [("event", f"ml/p{number}", "EvictionRecommended") for number in range(2)]
+    known = replica.evictor._book.recommended
+    # w goes for the first pod, and the two GPUs of v are for the others.
+    assert {uid: sorted(one.victims) for uid, one in known.items()} == {
+        "u-p0": ["u-w"],
+        "u-p1": ["u-v"],
+        "u-p2": [],
+    }
+    assert replica.state.pods.held == {}
+    assert why(replica.state, replica.state.pods["ml/p3"], "n1") is not Reason.FITS
 
 
 async def test_a_budget_stops_before_anybody_goes(api: ApiServer, start: Start) -> None:
@@ -376,6 +403,24 @@ async def test_evictions_are_bounded_in_rate(api: ApiServer, start: Start) -> No
     assert replica.metric("skipped", reason="rate") > 0
     keys = [key for _, key, _ in log(api, "evict")]
     assert len(set(keys)) == len(keys)
+
+
+async def test_less_urgent_pods_do_not_use_up_the_rate_that_a_large_one_waits_for(
+    api: ApiServer, start: Start
+) -> None:
+    api.put(node("n1", gpus=2))
+    api.put(pod("w", "n1"))
+    api.put(pod("p", gpus=2, priority=200))
+    for number in range(5):
+        api.put(node(f"m{number}"))
+        api.put(pod(f"v{number}", f"m{number}"))
+        api.put(pod(f"p{number}"))
+    replica = start(evictions_per_minute=8)  # two at once
+    replica.evictor._bucket.take(2, replica.now + 10)
+    await replica.rounds(40, seconds=1.0)
+    keys = [key for _, key, _ in log(api, "evict")]
+    assert set(keys[:2]) == {"ml/v", "ml/w"}
+    assert len(keys) > 2
 
 
 async def test_two_pods_do_not_share_a_victim(api: ApiServer, start: Start) -> None:

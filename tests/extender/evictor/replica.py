@@ -28,6 +28,8 @@ from tests.extender.apiserver import PATIENT, ApiServer, source_of
 from tests.extender.apistore import Manifest
 from tests.extender.builders import GPU, H100
 
+UNHURRIED = replace(PATIENT, connect=60, bind=60, page=60, catch_up=10.0)
+"""On a busy machine an answer may take seconds. Faults of the API server need no timeout: it hangs up."""
 UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
 
 
@@ -80,7 +82,7 @@ class Replica:
         self.api, self.leader, self.now, self.asked = api, Leader(), 1000.0, [""][:0]
         queues = Queues({"low": replace_queue(queue)})
         self.state = State(POLICIES["best-fit"](), Rights(queues))
-        self.source = source_of(api, directory, timeouts=replace(PATIENT, catch_up=10.0, bind=1.0))
+        self.source = source_of(api, directory, timeouts=UNHURRIED)
         writes = self.source.evictor_api()
         writes.limit_writes(self.leader.write_deadline)
         self.registry = CollectorRegistry()

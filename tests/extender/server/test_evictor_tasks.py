@@ -21,7 +21,7 @@ from extender.settings import Settings
 from extender.source.interface import Unavailable
 from extender.source.snapshot import Snapshot, SnapshotSource
 from tests.extender.apiserver import ApiServer, source_of
-from tests.extender.evictor.replica import node, pod, until
+from tests.extender.evictor.replica import UNHURRIED, node, pod, until
 
 Start = Callable[..., Service]
 
@@ -45,7 +45,7 @@ async def start(api: ApiServer, tmp_path: Path) -> AsyncIterator[Start]:
 
         def starting(**settings: Any) -> Service:
             given = {"evictor": "on", "lease_seconds": 60, "shield_configmap": "gpu/shield"} | settings
-            service = Service(Settings(**given), source_of(api, tmp_path), "1.2.3")
+            service = Service(Settings(**given), source_of(api, tmp_path, timeouts=UNHURRIED), "1.2.3")
             stack.push_async_callback(ended, asyncio.create_task(service.run()))
             return service
 

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Collection, Iterable, Sequence
+from typing import Literal, TypeAlias
 
 from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
@@ -37,14 +37,6 @@ Skipped: TypeAlias = Counter[str]
 Step: TypeAlias = Literal["drop", "clear", "nominate"]
 
 
-class HoldStep(NamedTuple):
-    """What to do about a hold: forget it, forget it and clear the nomination, or nominate the pod again."""
-
-    uid: str
-    hold: Hold
-    step: Step
-
-
 def waiting_pods(state: State, schedulers: Schedulers) -> list[Pod]:
     """The pods that wait for a node and that a scheduler which uses Stowage could not place."""
     pods = (state.pods[key] for key in state.pods.waiting)
@@ -58,18 +50,17 @@ def waiting_pods(state: State, schedulers: Schedulers) -> list[Pod]:
     ]
 
 
-def adopt(state: State, book: Book, waiting: Iterable[Pod], now: float, seconds: float) -> None:
-    """Wait for the room of pods that are nominated already: by kube-scheduler, by others, or by the evictor
-    before it was restarted. Nothing tells these apart, and nothing has to."""
-    for pod in waiting:
-        node = pod.nominated_node
-        if node and pod.uid not in book.holds and book.stale.get(pod.uid) != node:
-            leaving = [one for one in state.pods.on_node(node) if one.deleting]
-            if not _is_room_enough(state, pod, node, leaving):
-                leaving = []  # do not wait for their end: somebody died half way, or is about to evict more
-            uids = frozenset(one.uid for one in leaving)
-            ends = now + longest_grace(state, ()) + seconds
-            book.holds[pod.uid] = Hold(node, uids, ends, ours=False)
+def adopt(state: State, book: Book, pod: Pod, now: float, seconds: float) -> None:
+    """If the waiting pod is nominated already, wait for the room: kube-scheduler did it, or others, or the
+    evictor before it was restarted. Nothing tells these apart, and nothing has to."""
+    node = pod.nominated_node
+    if node and pod.uid not in book.holds and book.stale.get(pod.uid) != node:
+        leaving = [one for one in state.pods.on_node(node) if one.deleting]
+        if not _is_room_enough(state, pod, node, leaving):
+            leaving = []  # do not wait for their end: somebody died half way, or is about to evict more
+        uids = frozenset(one.uid for one in leaving)
+        ends = now + longest_grace(state, ()) + seconds
+        book.holds[pod.uid] = Hold(node, uids, ends, ours=False)
 
 
 def _is_room_enough(state: State, pod: Pod, node: str, leaving: Iterable[Pod]) -> bool:
@@ -79,14 +70,9 @@ def _is_room_enough(state: State, pod: Pod, node: str, leaving: Iterable[Pod]) -
         return fits_on(state, pod, node, (), _FIT_SOON)
 
 
-def hold_steps(state: State, book: Book, now: float, seconds: float) -> Iterator[HoldStep]:
-    """What to do about the holds. ``seconds``: how long room is held after the victims have gone."""
-    for uid, hold in list(book.holds.items()):
-        if step := _step(state, book, uid, now, seconds):
-            yield HoldStep(uid, hold, step)
-
-
-def _step(state: State, book: Book, uid: str, now: float, seconds: float) -> Step | None:
+def hold_step(state: State, book: Book, uid: str, now: float, seconds: float) -> Step | None:
+    """What to do about the hold of this pod: forget it, forget it and clear the nomination, nominate the pod
+    again, or nothing. ``seconds``: how long room is held after the victims have gone."""
     pod, hold = state.pods.by_uid(uid), book.holds[uid]
     if pod is None or pod.node_name or pod.deleting or pod.nominated_node not in ("", hold.node):
         return "drop"

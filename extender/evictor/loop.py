@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from extender.cluster.state import State
 from extender.evictor.actions import Actions, Leadership, Leaving, hold_room, is_leaving
@@ -15,7 +15,7 @@ from extender.evictor.decision import (
     Skipped,
     adopt,
     candidates,
-    hold_steps,
+    hold_step,
     longest_grace,
     to_evict,
     waiting_pods,
@@ -91,7 +91,9 @@ class Evictor:
         began, skipped = self._clock(), Skipped()
         waiting = waiting_pods(self._state, self._asked.schedulers)
         self._book.see({pod.uid for pod in waiting}, began)
-        adopt(self._state, self._book, waiting, began, self._settings.nomination_seconds)
+        for pod in [one for one in waiting if self._book.may_try(one.uid, began)]:
+            with self._guarded(pod):
+                adopt(self._state, self._book, pod, began, self._settings.nomination_seconds)
         await self._keep_holds()
         replacing = replacements(self._state, waiting, self._wall())
         if self._settings.evictor == "on":
@@ -105,62 +107,72 @@ class Evictor:
                 hold_room(self._state, pod, "")
         self._book = Book()
 
-    async def _keep_holds(self) -> None:
-        for uid, hold, step in hold_steps(
-            self._state, self._book, self._clock(), self._settings.nomination_seconds
-        ):
-            pod = self._state.pods.by_uid(uid)
-            if step == "nominate" and pod is not None:
-                if not await self._actions.nominate(pod, hold.node, "renewed"):
-                    self._book.delay(uid, self._clock())
-                continue
-            del self._book.holds[uid]
-            if pod is None or pod.node_name:
-                continue
-            if pod.nominated_node == hold.node:
-                self._book.stale[uid] = hold.node
-                self._book.delay(uid, self._clock())
-            if step == "clear":
-                _log.warning("%s was not bound to %s in time, its room is given up", pod.key, hold.node)
-                await self._actions.withdraw(pod, hold.node)
-            else:
+    @contextmanager
+    def _guarded(self, pod: Pod | None) -> Iterator[None]:
+        """An error about one pod must not cost the others their turn."""
+        try:
+            yield
+        except Exception:
+            self._metrics.failed()
+            _log.exception("%s: no room could be made", pod.key if pod else "a pod that is gone")
+            if pod is not None:
+                self._book.delay(pod.uid, self._clock())
+                self._book.holds.pop(pod.uid, None)
                 hold_room(self._state, pod, "")
+
+    async def _keep_holds(self) -> None:
+        for uid in list(self._book.holds):
+            pod = self._state.pods.by_uid(uid)
+            with self._guarded(pod):
+                await self._keep_hold(uid, pod)
+
+    async def _keep_hold(self, uid: str, pod: Pod | None) -> None:
+        hold, seconds = self._book.holds[uid], self._settings.nomination_seconds
+        step = hold_step(self._state, self._book, uid, self._clock(), seconds)
+        if step is None:
+            return
+        if step == "nominate" and pod is not None:
+            if not await self._actions.nominate(pod, hold.node, "renewed"):
+                self._book.delay(uid, self._clock())
+            return
+        del self._book.holds[uid]
+        if pod is None or pod.node_name:
+            return
+        if pod.nominated_node == hold.node:
+            self._book.stale[uid] = hold.node
+            self._book.delay(uid, self._clock())
+        if step == "clear":
+            _log.warning("%s was not bound to %s in time, its room is given up", pod.key, hold.node)
+            await self._actions.withdraw(pod, hold.node)
+        else:
+            hold_room(self._state, pod, "")
 
     async def _hold_free_room(self, replacing: Collection[str], waiting: Sequence[Pod]) -> None:
         """Nominate waiting pods that replace interrupted ones to nodes where they fit as they are."""
         for pod in to_check(self._state, self._book, replacing, waiting):
-            node = self._planner.free_node(pod, waiting)
-            if not node:
-                continue
-            if not await self._actions.nominate(pod, node, "replacement"):
-                self._book.count_attempt(pod.uid)
-                if self._actions.unanswered or not self._leadership.is_leader:
-                    return
-                continue
-            ends = self._clock() + self._settings.nomination_seconds
-            self._book.holds[pod.uid] = Hold(node, frozenset(), ends, ours=True, was_free=True)
-            self._book.count_attempt(pod.uid, last=True)
+            with self._guarded(pod):
+                if not (node := self._planner.free_node(pod, waiting)):
+                    continue
+                held = await self._actions.nominate(pod, node, "replacement")
+                self._book.count_attempt(pod.uid, last=held)
+                if held:
+                    ends = self._clock() + self._settings.nomination_seconds
+                    self._book.holds[pod.uid] = Hold(node, frozenset(), ends, ours=True, was_free=True)
+            if self._actions.unanswered or not self._leadership.is_leader:
+                return
 
     async def _make_room(self, pods: Sequence[Pod], skipped: Skipped) -> None:
-        planned = 0
         for number, pod in enumerate(pods):
             if not self._leadership.is_leader:
                 return
             if not self._bucket.allows(1, self._clock()):
                 skipped["rate"] += len(pods) - number
                 return
-            if planned >= _PLANS:
+            if number >= _PLANS:
                 return
-            planned += 1
-            try:
+            reason = ""
+            with self._guarded(pod):
                 reason = await self._make_room_for(pod)
-            except Exception:  # one pod must not cost the others their turn
-                self._metrics.failed()
-                self._book.delay(pod.uid, self._clock())
-                if pod.uid not in self._book.holds:
-                    hold_room(self._state, pod, "")
-                _log.exception("%s: no room could be made", pod.key)
-                continue
             if reason:
                 skipped[reason] += 1
             if reason == "rate" or self._actions.unanswered:

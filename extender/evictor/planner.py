@@ -51,7 +51,8 @@ class Planner:
     def free_node(self, pod: Pod, waiting: Sequence[Pod]) -> str:
         """The best node for the pod as it is, if its room may be held for the pod; else ""."""
         possibly_bound = self._asked.possibly_bound()
-        if needs_no_plan(self._state, pod, self._nodes(pod), possibly_bound) != "fits":
+        reason = needs_no_plan(self._state, pod, self._nodes(pod), possibly_bound)
+        if reason != "fits" or not self._waits(pod):
             return ""
         node = self._fitting_node(pod)
         return node if node and may_take(self._state, pod, node, waiting, possibly_bound) else ""
@@ -97,16 +98,16 @@ class Planner:
         """With these recommendations carried out, but for the pod's own and those of lower priority: UIDs by
         node of the pods that leave."""
         pods, leaving, held = self._state.pods, dict[str, set[str]](), list[Pod]()
-        for one in recommended:
-            other = pods.by_uid(one.pod)
-            if other is None or other.uid == pod.uid or other.priority < pod.priority:
-                continue
-            if other.uid in pods.held or other.nominated_node or len(held) >= _RECOMMENDED:
-                continue
-            leaving.setdefault(one.node, set()).update(filter(pods.by_uid, one.victims))
-            held.append(other)
-            hold_room(self._state, other, one.node)
         try:
+            for one in recommended:
+                other = pods.by_uid(one.pod)
+                if other is None or other.uid == pod.uid or other.priority < pod.priority:
+                    continue
+                if other.uid in pods.held or other.nominated_node or len(held) >= _RECOMMENDED:
+                    continue
+                leaving.setdefault(one.node, set()).update(filter(pods.by_uid, one.victims))
+                held.append(other)
+                hold_room(self._state, other, one.node)
             yield leaving
         finally:
             for other in held:

@@ -16,7 +16,7 @@ from extender.evictor.decision import (
     adopt,
     best_plan,
     candidates,
-    hold_steps,
+    hold_step,
     longest_grace,
     needs_no_plan,
     nodes_for,
@@ -228,7 +228,8 @@ def hold(**more: Any) -> Hold:
 def steps(state: State, held: Hold, now: float) -> list[str]:
     book = Book()
     book.holds["uid-p"] = held
-    return [step.step for step in hold_steps(state, book, now, SECONDS)]
+    step = hold_step(state, book, "uid-p", now, SECONDS)
+    return [step] if step else []
 
 
 def test_room_is_held_until_some_time_after_the_victims_have_gone() -> None:
@@ -250,7 +251,7 @@ def test_a_nomination_that_kube_scheduler_cleared_is_made_again() -> None:
     book = Book()
     book.holds["uid-p"] = hold()
     book.delay("uid-p", 0.0)
-    assert list(hold_steps(state, book, 1.0, SECONDS)) == []  # it failed a moment ago
+    assert hold_step(state, book, "uid-p", 1.0, SECONDS) is None  # it failed a moment ago
 
 
 @pytest.mark.parametrize(
@@ -271,12 +272,12 @@ def test_pods_that_are_nominated_already_are_waited_for() -> None:
     """By kube-scheduler, or by the evictor before it died. Nobody else is evicted for them."""
     pod = waiter(nominated_node="n1")
     state, book = make_state(make_node("n1"), victim(deleting=True), victim("stays"), pod), settled(pod)
-    adopt(state, book, [pod], 0.0, SECONDS)
+    adopt(state, book, pod, 0.0, SECONDS)
     assert book.holds == {pod.uid: Hold("n1", frozenset({"uid-v"}), OWN_GRACE + SECONDS, ours=False)}
     assert candidates(book, [pod], 0.0, Counter()) == []
     book.holds.clear()
     book.stale[pod.uid] = "n1"  # it led to nothing
-    adopt(state, book, [pod], 0.0, SECONDS)
+    adopt(state, book, pod, 0.0, SECONDS)
     assert candidates(book, [pod], 0.0, Counter()) == [pod]
 
 
@@ -285,9 +286,9 @@ def test_terminating_pods_that_are_too_few_are_not_waited_for() -> None:
     pod = waiter(nominated_node="n1", gpus=2)
     state = make_state(make_node("n1", gpus=2), victim(deleting=True), victim("stays"), pod)
     book = settled(pod)
-    adopt(state, book, [pod], 0.0, SECONDS)
-    assert [step.step for step in hold_steps(state, book, 0.0, SECONDS)] == []
-    assert [step.step for step in hold_steps(state, book, SECONDS, SECONDS)] == ["drop"]
+    adopt(state, book, pod, 0.0, SECONDS)
+    assert hold_step(state, book, pod.uid, 0.0, SECONDS) is None
+    assert hold_step(state, book, pod.uid, SECONDS, SECONDS) == "drop"
 
 
 def test_held_room_is_not_given_to_others_whatever_kube_scheduler_writes() -> None:

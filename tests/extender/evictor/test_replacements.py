@@ -201,3 +201,27 @@ async def test_a_gang_that_does_not_fit_holds_no_room(api: ApiServer, start: Sta
     api.put(node("n0"))
     await replica.rounds(2)
     assert sorted(holds(replica)) == ["u-p", "u-q"]
+
+
+async def test_a_pod_that_breaks_the_search_does_not_cost_others_their_turn(
+    api: ApiServer, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = replacements.fits_on
+
+    def fits_on(state: Any, one: Any, *args: Any) -> bool:
+        if one.name == "high":
+            raise RuntimeError("a bug")
+        return real(state, one, *args)
+
+    monkeypatch.setattr(replacements, "fits_on", fits_on)
+    api.put(pod("high", priority=150, nodeSelector={"pool": "other"}))
+    api.put(owned("p"))
+    api.put(owned("q", "j2", priority=200))
+    replica = start()
+    await replica.rounds(1)
+    assert holds(replica) == {"u-q": "n1"}
+    api.put(pod("high", priority=150))
+    api.put(node("n2"))
+    await replica.rounds(1)
+    assert replica.metric("errors_total") == 1
+    assert holds(replica) == {"u-q": "n1"}

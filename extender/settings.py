@@ -187,7 +187,7 @@ class Settings(BaseModel):
         "evictor_lease or leader_election",
     )
     evictor_schedulers: list[str] = Field(
-        default=[],
+        default=["stowage"],
         description="a list of schedulerNames whose pods the evictor serves beside those seen in requests",
     )
     evictions_per_minute: int = Field(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
 
@@ -21,6 +22,15 @@ from extender.verbs.eviction.plan import EvictionPlan
 
 _LEAVES = ("evicted", "gone")
 _log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Leaving:
+    """What came of a plan. ``pods``: the victims that leave now, whoever ended them; fewer than all after a
+    failure. ``evictions``: how many evictions were made, or may have been (no answer)."""
+
+    pods: list[Pod]
+    evictions: int
 
 
 class Leadership(Protocol):
@@ -60,37 +70,35 @@ class Actions:
         error = await self._write(lambda: self._api.clear_nomination(pod, node), what)
         self._metrics.nominated("failed" if error else "cleared")
 
-    async def evict(self, pod: Pod, plan: EvictionPlan, is_needed: Callable[[], bool]) -> list[Pod] | None:
-        """Evict all victims of a plan for the pod that is nominated there, if ``is_needed`` still says so.
-
-        Returns those that leave now, fewer than all after a failure; None if nobody leaves.
-        """
-        victims = to_evict(plan)
+    async def evict(self, pod: Pod, plan: EvictionPlan, is_needed: Callable[[], bool]) -> Leaving:
+        """Evict all victims of a plan for the pod that is nominated there, if ``is_needed`` still says so."""
+        victims, done = to_evict(plan), Leaving([], 0)
         for victim in victims:
-            if await self._try(victim, dry_run=True) not in _LEAVES:
-                return None
-        leaving: list[Pod] = []
+            result = await self._try(victim, dry_run=True)
+            if result not in _LEAVES:
+                return done
+            if result == "gone":
+                done.pods.append(victim)  # the watch may show it later
         if not is_needed():
-            return None
-        for victim in victims:
+            return Leaving([], 0)
+        for victim in [one for one in victims if one not in done.pods]:
             if is_leaving(self._state, victim):
+                done.pods.append(victim)
                 continue
             result = await self._try(victim, dry_run=False)
+            done.evictions += result in ("evicted", "unanswered")
             if result not in _LEAVES:
-                if not leaving and result != "unanswered":
-                    return None
                 break
-            leaving.append(victim)
+            done.pods.append(victim)
             if result == "evicted":
                 await self._tell_victim(pod, plan, victim)
-        if leaving:
-            text = f"Evicting {_pods(len(leaving))} to make room on node {plan.node} ({_cost(plan)})"
+        if done.evictions:
+            text = f"Evicting {_pods(done.evictions)} to make room on node {plan.node} ({_cost(plan)})"
             await self._write_event(PodEvent(pod, "Preempting", "Preempting", text))
-        return leaving
+        return done
 
-    async def recommend(self, pod: Pod, plan: EvictionPlan) -> None:
-        """Say on the pod whom to evict, and evict nobody."""
-        victims = to_evict(plan)
+    async def recommend(self, pod: Pod, plan: EvictionPlan, victims: Sequence[Pod]) -> None:
+        """Say on the pod that these victims of a plan should go, and evict nobody."""
         names = ", ".join(victim.key for victim in victims)
         _log.info("%s would get room on %s without %s (%s)", pod.key, plan.node, names, _cost(plan))
         self._metrics.recommended()

@@ -12,6 +12,8 @@ from extender.untrusted.limits import SCHEDULERS
 
 SETTLE = 5.0
 """How long a pod must be unschedulable: kube-scheduler's own preemption comes first."""
+ATTEMPTS = 3
+"""How often at most the evictor tries to hold free room for a pod."""
 _SHORTEST, _LONGEST = 5.0, 300.0  # of a back-off
 
 
@@ -21,8 +23,8 @@ class Hold:
 
     ``leaving``: UIDs of the pods whose end makes the room. ``ends``: the latest end of the hold, also if they
     do not go. ``ours``: the evictor has nominated the pod; else it found the nomination. ``partial``: not all
-    victims could be evicted, so a new plan is needed. ``gone``: since when all have gone, None if they have
-    not.
+    victims could be evicted, so a new plan is needed. ``was_free``: nobody had to go for it. ``gone``: since
+    when all have gone, None if they have not.
     """
 
     node: str
@@ -30,7 +32,17 @@ class Hold:
     ends: float
     ours: bool
     partial: bool = False
+    was_free: bool = False
     gone: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """That these victims on this node should go for a waiting pod. Pods by UID."""
+
+    pod: str
+    node: str
+    victims: frozenset[str]
 
 
 class Schedulers:
@@ -59,21 +71,25 @@ class Book:
     """Waiting pods by UID: since when they wait, the room that is held for them, and when to try again.
 
     ``recommended``: the last recommendation. ``stale``: the node of a nomination that led to nothing, which
-    counts no longer.
+    counts no longer. ``attempts``: how often free room was to be held for the pod. ``checked``: when it was
+    last looked for, as a number that grows.
     """
 
     def __init__(self) -> None:
         self.holds: dict[str, Hold] = {}
-        self.recommended: dict[str, object] = {}
+        self.recommended: dict[str, Recommendation] = {}
         self.stale: dict[str, str] = {}
+        self.attempts: dict[str, int] = {}
+        self.checked: dict[str, int] = {}
         self._since: dict[str, float] = {}
         self._delays: dict[str, _Delay] = {}
 
     def see(self, waiting: Collection[str], now: float) -> None:
         """These pods wait at ``now``; forget all others but the holds."""
         self._since = {uid: self._since.get(uid, now) for uid in waiting}
-        for known in (self.recommended, self.stale, self._delays):
-            _keep(known, waiting)
+        for known in (self.recommended, self.stale, self.attempts, self.checked, self._delays):
+            for uid in [uid for uid in known if uid not in waiting]:
+                del known[uid]
 
     def has_settled(self, uid: str, now: float) -> bool:
         return now - self._since.get(uid, now) >= SETTLE
@@ -90,10 +106,6 @@ class Book:
         else:
             self._delays[uid] = _Delay(now + seconds, before.seconds if before else _SHORTEST / 2)
 
-    def retry_at_once(self, uid: str) -> None:
-        self._delays.pop(uid, None)
-
-
-def _keep(known: dict[str, object] | dict[str, str] | dict[str, _Delay], keys: Collection[str]) -> None:
-    for key in [key for key in known if key not in keys]:
-        del known[key]
+    def count_attempt(self, uid: str, *, last: bool = False) -> None:
+        """Free room was to be held for the pod; ``last``: it is not to be tried again."""
+        self.attempts[uid] = ATTEMPTS if last else self.attempts.get(uid, 0) + 1

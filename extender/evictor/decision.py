@@ -6,15 +6,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Collection, Iterable, Sequence
+from typing import Literal, TypeAlias
 
 from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.evictor.book import Book, Hold, Schedulers
-from extender.k8s.node_filter import NodeFilter
+from extender.k8s.node_filter import NodeFilter, other_resources
 from extender.k8s.objects import Pod
+from extender.k8s.quantity import QuantityError, whole
 from extender.protocol.node_names import NodeNames
 from extender.verbs.evaluate import evaluate, reason_on
 from extender.verbs.eviction.plan import EvictionPlan
@@ -23,23 +24,17 @@ from packing.model.reasons import Reason
 OWN_GRACE = 3600.0
 """Seconds that a pod may take to end if its queue sets no grace. Stowage does not read the pod's own."""
 
-_UNSCHEDULABLE, GATED = "Unschedulable", "SchedulingGated"  # reasons of the condition PodScheduled
+UNSCHEDULABLE, GATED = "Unschedulable", "SchedulingGated"  # reasons of the condition PodScheduled
+_FIT_SOON = (Reason.FITS, Reason.PLUGIN_BUSY)
+_STORAGE = "ephemeral-storage"
 
 SKIPPED = (
     "gated", "nominated", "settling", "backing_off", "unreadable", "no_gpu", "fits",
-    "no_plan", "budget", "queue_rate", "rate", "scale_up", "room_is_coming", "refused", "gang",
+    "no_plan", "budget", "rate", "scale_up", "room_is_coming", "refused", "gang",
 )  # fmt: skip
 """Why a waiting pod gets no room by eviction in a round."""
 Skipped: TypeAlias = Counter[str]
 Step: TypeAlias = Literal["drop", "clear", "nominate"]
-
-
-class HoldStep(NamedTuple):
-    """What to do about a hold: forget it, forget it and clear the nomination, or nominate the pod again."""
-
-    uid: str
-    hold: Hold
-    step: Step
 
 
 def waiting_pods(state: State, schedulers: Schedulers) -> list[Pod]:
@@ -48,32 +43,36 @@ def waiting_pods(state: State, schedulers: Schedulers) -> list[Pod]:
     return [
         pod
         for pod in pods
-        if pod.unscheduled in (_UNSCHEDULABLE, GATED)
+        if pod.unscheduled in (UNSCHEDULABLE, GATED)
         and pod.scheduler_name in schedulers
         and not pod.deleting
         and not state.pods.is_bound(pod.uid)
     ]
 
 
-def adopt(state: State, book: Book, waiting: Iterable[Pod], now: float, seconds: float) -> None:
-    """Wait for the room of pods that are nominated already: by kube-scheduler, by others, or by the evictor
-    before it was restarted. Nothing tells these apart, and nothing has to."""
-    for pod in waiting:
-        node = pod.nominated_node
-        if node and pod.uid not in book.holds and book.stale.get(pod.uid) != node:
-            leaving = frozenset(one.uid for one in state.pods.on_node(node) if one.deleting)
-            ends = now + longest_grace(state, ()) + seconds
-            book.holds[pod.uid] = Hold(node, leaving, ends, ours=False)
+def adopt(state: State, book: Book, pod: Pod, now: float, seconds: float) -> None:
+    """If the waiting pod is nominated already, wait for the room: kube-scheduler did it, or others, or the
+    evictor before it was restarted. Nothing tells these apart, and nothing has to."""
+    node = pod.nominated_node
+    if node and pod.uid not in book.holds and book.stale.get(pod.uid) != node:
+        leaving = [one for one in state.pods.on_node(node) if one.deleting]
+        if not _is_room_enough(state, pod, node, leaving):
+            leaving = []  # do not wait for their end: somebody died half way, or is about to evict more
+        uids = frozenset(one.uid for one in leaving)
+        ends = now + longest_grace(state, ()) + seconds
+        book.holds[pod.uid] = Hold(node, uids, ends, ours=False)
 
 
-def hold_steps(state: State, book: Book, now: float, seconds: float) -> Iterator[HoldStep]:
-    """What to do about the holds. ``seconds``: how long room is held after the victims have gone."""
-    for uid, hold in list(book.holds.items()):
-        if step := _step(state, book, uid, now, seconds):
-            yield HoldStep(uid, hold, step)
+def _is_room_enough(state: State, pod: Pod, node: str, leaving: Iterable[Pod]) -> bool:
+    """Whether the pod fits on the node once these pods have gone."""
+    held = [allocation for one in leaving for allocation in state.pods.allocations_of(one)]
+    with state.fleet.without(held):
+        return fits_on(state, pod, node, (), _FIT_SOON)
 
 
-def _step(state: State, book: Book, uid: str, now: float, seconds: float) -> Step | None:
+def hold_step(state: State, book: Book, uid: str, now: float, seconds: float) -> Step | None:
+    """What to do about the hold of this pod: forget it, forget it and clear the nomination, nominate the pod
+    again, or nothing. ``seconds``: how long room is held after the victims have gone."""
     pod, hold = state.pods.by_uid(uid), book.holds[uid]
     if pod is None or pod.node_name or pod.deleting or pod.nominated_node not in ("", hold.node):
         return "drop"
@@ -83,20 +82,25 @@ def _step(state: State, book: Book, uid: str, now: float, seconds: float) -> Ste
         hold.gone = now
     if state.pods.is_bound(uid):
         return None  # a binding is under way
+    if hold.was_free and not fits_on(state, pod, hold.node, (), _FIT_SOON):
+        return "clear" if pod.nominated_node else "drop"
     if now >= hold.ends or (hold.gone is not None and now - hold.gone >= seconds):
         return "clear" if hold.ours and pod.nominated_node else "drop"
     return "nominate" if hold.ours and not pod.nominated_node and book.may_try(uid, now) else None
 
 
-def candidates(book: Book, waiting: Iterable[Pod], now: float, skipped: Skipped) -> list[Pod]:
-    """The pods to make room for, the most urgent first: highest priority, then oldest."""
+def candidates(
+    book: Book, waiting: Iterable[Pod], now: float, skipped: Skipped, replacing: Collection[str] = ()
+) -> list[Pod]:
+    """The pods to make room for, the most urgent first: highest priority, then those that replace interrupted
+    ones (``replacing``: UIDs), then oldest."""
     chosen = []
     for pod in waiting:
         if reason := _why_not(book, pod, now):
             skipped[reason] += 1
         else:
             chosen.append(pod)
-    return sorted(chosen, key=lambda pod: (-pod.priority, pod.created, pod.key))
+    return sorted(chosen, key=lambda pod: (-pod.priority, pod.uid not in replacing, pod.created, pod.key))
 
 
 def _why_not(book: Book, pod: Pod, now: float) -> str:
@@ -114,24 +118,59 @@ def nodes_for(state: State, pod: Pod, asked: Sequence[str]) -> list[str]:
     """The nodes that kube-scheduler's own filters accept.
 
     ``asked``: those of its last refused filter request. They are used where Stowage cannot compute all of
-    these filters; there are none if the pod has not been asked about.
+    these filters; there are none if the pod has not been asked about. Of local storage, which many pods
+    request and nodes seldom lack, only that of the whole node is compared.
     """
-    if pod.has_other_constraints:
+    other = other_resources(pod)
+    if pod.has_other_constraints or other - {_STORAGE}:
         return [name for name in asked if name in state.nodes]
-    node_filter = NodeFilter(pod)
-    return [name for name, node in state.nodes.items() if not node_filter.rejection(node)]
+    node_filter, storage = NodeFilter(pod), _storage(pod) if other else 0
+    return [
+        name
+        for name, node in state.nodes.items()
+        if not node_filter.rejection(node)
+        and (not storage or storage <= _bytes(node.allocatable.get(_STORAGE, "")))
+    ]
 
 
-def fitting_node(
-    state: State, pod: Pod, nodes: Sequence[str], possibly_bound: PossiblyBound, closed: Collection[str]
+def _storage(pod: Pod) -> int:
+    requests = (dict(container.requests).get(_STORAGE, "") for container in pod.spec.containers)
+    return sum(map(_bytes, requests))
+
+
+def _bytes(quantity: str) -> int:
+    try:
+        return whole(quantity) if quantity else 0
+    except QuantityError:
+        return 0
+
+
+def best_node(
+    state: State, pod: Pod, nodes: Sequence[str], possibly_bound: PossiblyBound, closed: Collection[str] = ()
 ) -> str:
-    """A node where the pod fits as it is, "" if there is none. ``closed``: nodes not to consider."""
+    """The best node by the policy among those where the pod fits as it is, "" if there is none. ``closed``:
+    nodes not to consider."""
     names = NodeNames.of([node for node in nodes if node not in closed])
     try:
-        certain = evaluate(state, pod, request_of(pod), names, possibly_bound).certain
+        evaluation = evaluate(state, pod, request_of(pod), names, possibly_bound)
     except RequestError:
         return ""
-    return names[int(certain.argmax())] if certain.any() else ""
+    fits = evaluation.certain.nonzero()[0]
+    return names[int(fits[evaluation.keys[fits].argmin()])] if fits.size else ""
+
+
+def fits_on(
+    state: State,
+    pod: Pod,
+    node: str,
+    possibly_bound: PossiblyBound,
+    reasons: Collection[Reason] = (Reason.FITS,),
+) -> bool:
+    """Whether the pod fits on a node as it is, or is refused for one of these reasons."""
+    try:
+        return reason_on(state, pod, request_of(pod), node, possibly_bound) in reasons
+    except RequestError:
+        return False
 
 
 def needs_no_plan(state: State, pod: Pod, nodes: Sequence[str], possibly_bound: PossiblyBound) -> str:
@@ -150,33 +189,18 @@ def needs_no_plan(state: State, pod: Pod, nodes: Sequence[str], possibly_bound: 
     return "fits" if Reason.FITS in idle else ""  # as soon as the device plugin is idle
 
 
-def best_plan(state: State, plans: Sequence[EvictionPlan], wall: float) -> tuple[EvictionPlan | None, str]:
-    """The cheapest plan that violates no PodDisruptionBudget and no limit of a queue; else None and why."""
-    if not plans:
-        return None, "no_plan"
+def best_plan(plans: Sequence[EvictionPlan]) -> tuple[EvictionPlan | None, str]:
+    """The cheapest plan that violates no PodDisruptionBudget, else None and why."""
     allowed = [plan for plan in plans if not plan.pdb_violations]
-    if not allowed:
-        return None, "budget"
-    within = [plan for plan in allowed if _within_queue_limits(state, plan, wall)]
-    if not within:
-        return None, "queue_rate"
-    return min(within, key=lambda plan: (plan.cost, plan.node)), ""
+    if allowed:
+        return min(allowed, key=lambda plan: (plan.cost, plan.node)), ""
+    return None, "budget" if plans else "no_plan"
 
 
 def to_evict(plan: EvictionPlan) -> list[Pod]:
     """The pods of a plan that are not leaving already, highest priority first."""
     pods = {pod.uid: pod for pod in (*plan.victims, *plan.other_nodes) if not pod.deleting}
     return sorted(pods.values(), key=lambda pod: -pod.priority)
-
-
-def _within_queue_limits(state: State, plan: EvictionPlan, wall: float) -> bool:
-    queues = state.rights.queues
-    counts = Counter(map(queues.name_of, to_evict(plan)))
-    limits = {queues.name_of(pod): queues.of(pod).evictions_per_hour for pod in to_evict(plan)}
-    return all(
-        limit is None or state.disruptions.evictions_last_hour(name, wall) + counts[name] <= limit
-        for name, limit in limits.items()
-    )
 
 
 def grace_of(state: State, victim: Pod) -> int | None:

@@ -5,34 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
-from extender.cluster.state import PossiblyBound, State
-from extender.evictor.actions import Actions, Leadership, hold_room, is_leaving
-from extender.evictor.book import Book, Hold, Schedulers
+from extender.cluster.state import State
+from extender.evictor.actions import Actions, Leadership, Leaving, hold_room, is_leaving
+from extender.evictor.book import Book, Hold, Recommendation
 from extender.evictor.decision import (
     Skipped,
     adopt,
-    best_plan,
     candidates,
-    fitting_node,
-    hold_steps,
+    hold_step,
     longest_grace,
-    needs_no_plan,
-    nodes_for,
     to_evict,
     waiting_pods,
 )
-from extender.evictor.gang_room import Required, gang_fits
 from extender.evictor.metrics import EvictorMetrics
+from extender.evictor.planner import Asked, Planner
 from extender.evictor.rate import TokenBucket
+from extender.evictor.replacements import replacements, to_check
 from extender.evictor.scale_up import announced_at
 from extender.k8s.objects import Pod
 from extender.settings import Settings
 from extender.source.interface import EvictorApi, Source, WriteError
-from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
+from extender.verbs.eviction.plan import EvictionPlan
 
 INTERVAL = 1.0
 """Seconds between two rounds."""
@@ -47,16 +43,6 @@ _BURST = 0.25
 """The part of a minute's evictions that may go at once."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What the evictor learns from the verbs. ``nodes``: the nodes of the last refused filter request of the
-    pod of this UID. ``possibly_bound``: see ``State.fleet_view_for``."""
-
-    schedulers: Schedulers
-    nodes: Callable[[str], Sequence[str]]
-    possibly_bound: Callable[[], PossiblyBound] = lambda: ()
 
 
 class Evictor:
@@ -80,6 +66,7 @@ class Evictor:
         self._leadership, self._settings, self._asked = leadership, settings, asked
         self._metrics, self._clock, self._wall = metrics, clock, wall
         self._actions = Actions(state, api, leadership, metrics)
+        self._planner = Planner(state, asked, wall)
         self._book = Book()
         per_minute = settings.evictions_per_minute
         self._bucket = TokenBucket(per_minute, max(1.0, per_minute * _BURST))
@@ -104,9 +91,14 @@ class Evictor:
         began, skipped = self._clock(), Skipped()
         waiting = waiting_pods(self._state, self._asked.schedulers)
         self._book.see({pod.uid for pod in waiting}, began)
-        adopt(self._state, self._book, waiting, began, self._settings.nomination_seconds)
+        for pod in [one for one in waiting if self._book.may_try(one.uid, began)]:
+            with self._guarded(pod):
+                adopt(self._state, self._book, pod, began, self._settings.nomination_seconds)
         await self._keep_holds()
-        await self._make_room(candidates(self._book, waiting, began, skipped), skipped)
+        replacing = replacements(self._state, waiting, self._wall())
+        if self._settings.evictor == "on":
+            await self._hold_free_room(replacing, waiting)
+        await self._make_room(candidates(self._book, waiting, began, skipped, replacing), skipped)
         self._metrics.round_ended(self._clock() - began, skipped)
 
     def _forget_everything(self) -> None:
@@ -115,60 +107,86 @@ class Evictor:
                 hold_room(self._state, pod, "")
         self._book = Book()
 
-    async def _keep_holds(self) -> None:
-        for uid, hold, step in hold_steps(
-            self._state, self._book, self._clock(), self._settings.nomination_seconds
-        ):
-            pod = self._state.pods.by_uid(uid)
-            if step == "nominate" and pod is not None:
-                if not await self._actions.nominate(pod, hold.node, "renewed"):
-                    self._book.delay(uid, self._clock())
-                continue
-            del self._book.holds[uid]
-            if pod is None or pod.node_name:
-                continue
-            if pod.nominated_node == hold.node:
-                self._book.stale[uid] = hold.node
-                self._book.delay(uid, self._clock())
-            if step == "clear":
-                _log.warning("%s was not bound to %s in time, its room is given up", pod.key, hold.node)
-                await self._actions.withdraw(pod, hold.node)
-            else:
+    @contextmanager
+    def _guarded(self, pod: Pod | None) -> Iterator[None]:
+        """An error about one pod must not cost the others their turn."""
+        try:
+            yield
+        except Exception:
+            self._metrics.failed()
+            _log.exception("%s: no room could be made", pod.key if pod else "a pod that is gone")
+            if pod is not None:
+                self._book.delay(pod.uid, self._clock())
+                self._book.holds.pop(pod.uid, None)
                 hold_room(self._state, pod, "")
 
+    async def _keep_holds(self) -> None:
+        for uid in list(self._book.holds):
+            pod = self._state.pods.by_uid(uid)
+            with self._guarded(pod):
+                await self._keep_hold(uid, pod)
+
+    async def _keep_hold(self, uid: str, pod: Pod | None) -> None:
+        hold, seconds = self._book.holds[uid], self._settings.nomination_seconds
+        step = hold_step(self._state, self._book, uid, self._clock(), seconds)
+        if step is None:
+            return
+        if step == "nominate" and pod is not None:
+            if not await self._actions.nominate(pod, hold.node, "renewed"):
+                self._book.delay(uid, self._clock())
+            return
+        del self._book.holds[uid]
+        if pod is None or pod.node_name:
+            return
+        if pod.nominated_node == hold.node:
+            self._book.stale[uid] = hold.node
+            self._book.delay(uid, self._clock())
+        if step == "clear":
+            _log.warning("%s was not bound to %s in time, its room is given up", pod.key, hold.node)
+            await self._actions.withdraw(pod, hold.node)
+        else:
+            hold_room(self._state, pod, "")
+
+    async def _hold_free_room(self, replacing: Collection[str], waiting: Sequence[Pod]) -> None:
+        """Nominate waiting pods that replace interrupted ones to nodes where they fit as they are."""
+        for pod in to_check(self._state, self._book, replacing, waiting):
+            with self._guarded(pod):
+                if not (node := self._planner.free_node(pod, waiting)):
+                    continue
+                held = await self._actions.nominate(pod, node, "replacement")
+                self._book.count_attempt(pod.uid, last=held)
+                if held:
+                    ends = self._clock() + self._settings.nomination_seconds
+                    self._book.holds[pod.uid] = Hold(node, frozenset(), ends, ours=True, was_free=True)
+            if self._actions.unanswered or not self._leadership.is_leader:
+                return
+
     async def _make_room(self, pods: Sequence[Pod], skipped: Skipped) -> None:
-        planned = 0
         for number, pod in enumerate(pods):
             if not self._leadership.is_leader:
                 return
             if not self._bucket.allows(1, self._clock()):
                 skipped["rate"] += len(pods) - number
                 return
-            if planned >= _PLANS:
+            if number >= _PLANS:
                 return
-            planned += 1
-            try:
+            reason = ""
+            with self._guarded(pod):
                 reason = await self._make_room_for(pod)
-            except Exception:  # one pod must not cost the others their turn
-                self._metrics.failed()
-                self._book.delay(pod.uid, self._clock())
-                if pod.uid not in self._book.holds:
-                    hold_room(self._state, pod, "")
-                _log.exception("%s: no room could be made", pod.key)
-                continue
             if reason:
                 skipped[reason] += 1
-            if self._actions.unanswered:
-                return
+            if reason == "rate" or self._actions.unanswered:
+                return  # less urgent pods must not use up what it waits for
             await asyncio.sleep(0)
 
     async def _make_room_for(self, pod: Pod) -> str:
         """Evict for the pod, or say why not. Nothing changes between the plan and the nomination."""
-        plan, reason = self._plan(pod)
+        plan, reason = self._planner.plan(pod, self._book.recommended.values())
         if plan is None:
+            self._book.recommended.pop(pod.uid, None)
             self._book.delay(pod.uid, self._clock())
             return reason
-        if not gang_fits(self._state, pod, plan, self._place):
+        if not self._planner.gang_fits(pod, plan):
             self._book.delay(pod.uid, self._clock())
             return "gang"
         if not self._bucket.allows(len(to_evict(plan)), self._clock()):
@@ -176,45 +194,14 @@ class Evictor:
         if self._settings.scale_up_wait_seconds:
             if await self._waits_for_scale_up(pod):
                 return "scale_up"
-            plan, reason = self._plan(pod)  # the cluster may have changed meanwhile
+            # The cluster may have changed meanwhile.
+            plan, reason = self._planner.plan(pod, self._book.recommended.values())
             if plan is None:
                 return reason
         victims = to_evict(plan)
         if self._settings.evictor == "recommend":
             return await self._recommend(pod, plan, victims)
         return await self._act(pod, plan, victims)
-
-    def _plan(self, pod: Pod) -> tuple[EvictionPlan | None, str]:
-        state, possibly_bound = self._state, self._asked.possibly_bound()
-        if not self._waits(pod):
-            return None, "fits"
-        nodes = nodes_for(state, pod, self._asked.nodes(pod.uid))
-        if reason := needs_no_plan(state, pod, nodes, possibly_bound):
-            return None, reason
-        wall = self._wall()
-        plans = plan_evictions(
-            state, pod, nodes, wall, to_equals=True, whole_gangs=True, possibly_bound=possibly_bound
-        )
-        return best_plan(state, plans, wall)
-
-    def _place(self, pod: Pod, leaving: Required) -> tuple[str, Collection[Pod]] | None:
-        """See ``gang_fits``."""
-        state, possibly_bound, wall = self._state, self._asked.possibly_bound(), self._wall()
-        nodes = nodes_for(state, pod, self._asked.nodes(pod.uid))
-        if node := fitting_node(state, pod, nodes, possibly_bound, leaving):
-            return node, ()
-        plans = plan_evictions(
-            state,
-            pod,
-            nodes,
-            wall,
-            to_equals=True,
-            whole_gangs=True,
-            possibly_bound=possibly_bound,
-            required=leaving,
-        )
-        plan, _ = best_plan(state, plans, wall)
-        return (plan.node, plan.victims) if plan else None
 
     async def _waits_for_scale_up(self, pod: Pod) -> bool:
         """Whether an autoscaler has announced a node for the pod and may still deliver. True also where that
@@ -232,45 +219,40 @@ class Evictor:
         return True
 
     async def _recommend(self, pod: Pod, plan: EvictionPlan, victims: Sequence[Pod]) -> str:
-        recommendation = plan.node, frozenset(victim.uid for victim in victims)
-        if victims and self._book.recommended.get(pod.uid) != recommendation:
-            self._book.recommended[pod.uid] = recommendation
-            await self._actions.recommend(pod, plan)
+        uids = frozenset(victim.uid for victim in victims)
+        others = (one.victims for uid, one in self._book.recommended.items() if uid != pod.uid)
+        new = uids.difference(*others)
+        recommendation = Recommendation(pod.uid, plan.node, new)
+        if new and self._book.recommended.get(pod.uid) != recommendation:
+            await self._actions.recommend(pod, plan, [victim for victim in victims if victim.uid in new])
+        self._book.recommended[pod.uid] = recommendation
         self._book.delay(pod.uid, self._clock())
-        return "" if victims else "room_is_coming"
+        return "" if new else "room_is_coming"
 
     async def _act(self, pod: Pod, plan: EvictionPlan, victims: Sequence[Pod]) -> str:
         if not await self._actions.nominate(pod, plan.node):
             self._book.stale[pod.uid] = plan.node  # it may have happened
             self._book.delay(pod.uid, self._clock())
             return "refused"
-        leaving: list[Pod] | None = []
+        leaving = Leaving([], 0)
         if victims:
-            leaving = await self._actions.evict(pod, plan, lambda: self._still_needs_room(pod))
-        if leaving is None:
-            self._book.holds.pop(pod.uid, None)
-            self._book.delay(pod.uid, self._clock())
-            await self._actions.withdraw(pod, plan.node)
-            return "refused"
+            leaving = await self._actions.evict(pod, plan, lambda: self._planner.needs_room(pod))
         now = self._clock()
-        self._bucket.take(len(leaving), now)
+        self._bucket.take(leaving.evictions, now)
         # If it is partial, the nomination stays: what terminates is room that comes, and the next plan
         # counts it.
-        partial = len(leaving) < len(victims)
+        partial = len(leaving.pods) < len(victims)
+        if partial and not leaving.evictions:
+            self._book.holds.pop(pod.uid, None)
+            self._book.delay(pod.uid, now)
+            await self._actions.withdraw(pod, plan.node)
+            return "refused"
         ends = now + longest_grace(self._state, plan.victims) + self._settings.nomination_seconds
-        uids = frozenset(pod.uid for pod in (leaving if partial else plan.victims))
+        uids = frozenset(pod.uid for pod in (leaving.pods if partial else plan.victims))
         self._book.holds[pod.uid] = Hold(plan.node, uids, ends, ours=True, partial=partial)
         self._book.delay(pod.uid, now, _AGAIN)
-        await self._until_shown(leaving)
+        await self._until_shown(leaving.pods)
         return "refused" if partial else "" if victims else "room_is_coming"
-
-    def _still_needs_room(self, pod: Pod) -> bool:
-        nodes = nodes_for(self._state, pod, self._asked.nodes(pod.uid))
-        return self._waits(pod) and not needs_no_plan(self._state, pod, nodes, self._asked.possibly_bound())
-
-    def _waits(self, pod: Pod) -> bool:
-        known = self._state.pods.by_uid(pod.uid)
-        return known is not None and not (known.deleting or self._state.pods.is_bound(pod.uid))
 
     async def _until_shown(self, evicted: Sequence[Pod]) -> None:
         """Wait until the state shows evicted pods as terminating: the next plan must count on their room and

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from extender.k8s.affinity import Taint, tolerated
+from extender.k8s.metadata import is_relevant
 from extender.k8s.objects import Node, Pod
 
 CORDONED = "node is cordoned"
@@ -17,7 +18,22 @@ OTHER_SELECTOR = "node selector does not match"
 OTHER_AFFINITY = "node affinity does not match"
 NOT_TOLERATED = "node has a taint that the pod does not tolerate"
 
+_PLACED_BY = frozenset({"cpu", "memory"})
+"""Resources without a domain that Stowage places by."""
 _CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+
+
+def has_unknown_filters(pod: Pod) -> bool:
+    """Whether kube-scheduler may reject a node for something that Stowage does not compute: affinity between
+    pods, topology spread, host ports, volumes, or resources other than CPU, memory and GPUs."""
+    return pod.has_other_constraints or bool(other_resources(pod))
+
+
+def other_resources(pod: Pod) -> set[str]:
+    """The resources that the pod requests and Stowage does not place by."""
+    names = {name for container in pod.spec.all_containers for name, _ in container.requests}
+    names |= {name for name, _ in pod.spec.overhead}
+    return {name for name in names if name not in _PLACED_BY and not is_relevant(name)}
 
 
 class NodeFilter:

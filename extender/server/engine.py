@@ -21,10 +21,11 @@ from extender.cluster.policy_refresh import PolicyRefresher
 from extender.cluster.state import PossiblyBound
 from extender.cluster.unconfirmed import UnconfirmedBindings
 from extender.evictor.book import Schedulers
-from extender.evictor.loop import Asked
+from extender.evictor.planner import Asked
 from extender.explain.decision_log import Decision, Decisions
 from extender.explain.inspector import Inspector
 from extender.explain.pod import explain_evaluation
+from extender.k8s.node_filter import has_unknown_filters
 from extender.k8s.objects import Event, Pod
 from extender.protocol import codec
 from extender.protocol.messages import Verb, bind_error, filter_error
@@ -165,7 +166,7 @@ class Engine:
         self._schedulers.note(args.pod.scheduler_name)
         if not (result.names or result.error):
             self._metrics.nothing_fitted([*result.failed, *result.unresolvable])
-            if self._settings.evictor != "off" and args.pod.has_other_constraints:
+            if self._settings.evictor != "off" and has_unknown_filters(args.pod):
                 names = args.names.json()
                 self._refused_nodes.put(args.pod.uid, names, len(names))
         if len(result.names) == 1:

@@ -14,15 +14,12 @@ from dataclasses import dataclass
 from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
-from extender.k8s.metadata import is_relevant
+from extender.k8s.node_filter import has_unknown_filters
 from extender.k8s.objects import Pod
 from extender.protocol.codec import Candidate, PreemptArgs, PreemptResult
 from extender.verbs.evaluate import dra_resources, wants_only_dra
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from packing.model.request import Request
-
-_PLACED_BY = frozenset({"cpu", "memory"})
-"""Resources without a domain that Stowage places by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +76,13 @@ def required_victims(state: State, pod: Pod, node: str, proposed: Sequence[Pod])
     return (
         proposed
         if (
-            any(one.has_other_constraints for one in (pod, *proposed))
+            has_unknown_filters(pod)
+            or any(one.has_other_constraints for one in proposed)
             or pod.spec.claims
-            or _requests_other_resources(pod)
             or (most.isdecimal() and sum(1 for _ in state.pods.on_node(node)) >= int(most))
         )
         else ()
     )
-
-
-def _requests_other_resources(pod: Pod) -> bool:
-    names = {name for container in pod.spec.all_containers for name, _ in container.requests}
-    names |= {name for name, _ in pod.spec.overhead}
-    return any(name not in _PLACED_BY and not is_relevant(name) for name in names)
 
 
 def _by_claims(state: State, pod: Pod, request: Request, nodes: Sequence[str]) -> set[str]:

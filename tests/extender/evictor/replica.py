@@ -14,9 +14,12 @@ from prometheus_client import CollectorRegistry
 
 from extender.cluster.state import State
 from extender.evictor.book import Schedulers
-from extender.evictor.loop import Asked, Evictor
+from extender.evictor.loop import Evictor
 from extender.evictor.metrics import EvictorMetrics
+from extender.evictor.planner import Asked
+from extender.k8s.node_manifest import NodeManifest
 from extender.k8s.objects import Event
+from extender.k8s.pod_manifest import PodManifest
 from extender.queues.queue import Queues
 from extender.queues.rights import Rights
 from extender.settings import Queue, Settings
@@ -25,6 +28,8 @@ from tests.extender.apiserver import PATIENT, ApiServer, source_of
 from tests.extender.apistore import Manifest
 from tests.extender.builders import GPU, H100
 
+UNHURRIED = replace(PATIENT, connect=60, bind=60, page=60, catch_up=10.0)
+"""On a busy machine an answer may take seconds. Faults of the API server need no timeout: it hangs up."""
 UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
 
 
@@ -77,7 +82,7 @@ class Replica:
         self.api, self.leader, self.now, self.asked = api, Leader(), 1000.0, [""][:0]
         queues = Queues({"low": replace_queue(queue)})
         self.state = State(POLICIES["best-fit"](), Rights(queues))
-        self.source = source_of(api, directory, timeouts=replace(PATIENT, catch_up=10.0, bind=1.0))
+        self.source = source_of(api, directory, timeouts=UNHURRIED)
         writes = self.source.evictor_api()
         writes.limit_writes(self.leader.write_deadline)
         self.registry = CollectorRegistry()
@@ -107,14 +112,15 @@ class Replica:
         await self._caught_up()
 
     async def _caught_up(self) -> None:
+        """Wait until the state shows every pod and node exactly as the API server has them."""
         await self.synced()
 
         def same() -> bool:
-            truth = {key: (one["metadata"]["uid"], one["status"].get("nominatedNodeName", ""),
-                           "deletionTimestamp" in one["metadata"], one["spec"]["nodeName"])
-                     for key, one in self.api.pods.objects.items()}  # fmt: skip
-            pods = self.state.pods.values()
-            return truth == {p.key: (p.uid, p.nominated_node, p.deleting, p.node_name) for p in pods}
+            pods = [PodManifest.model_validate(one).record() for one in [*self.api.pods.objects.values()]]
+            nodes = [NodeManifest.model_validate(one).record() for one in [*self.api.nodes.objects.values()]]
+            return self.state.pods == {one.key: one for one in pods if not one.terminated} and (
+                self.state.nodes == {one.name: one for one in nodes}
+            )
 
         if self.api.running:
             await until(same)
@@ -127,7 +133,8 @@ def replace_queue(queue: Queue) -> Queue:
     return queue.model_copy(update={"priority_classes": frozenset({"low"})})
 
 
-async def until(condition: Callable[[], bool], within: float = 30.0) -> None:
+async def until(condition: Callable[[], bool], within: float = 120.0) -> None:
+    """Wait for what happens in any case; ``within`` only ends a test that has failed."""
     end = time.monotonic() + within
     while not condition():
         assert time.monotonic() < end

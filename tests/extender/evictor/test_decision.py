@@ -16,7 +16,7 @@ from extender.evictor.decision import (
     adopt,
     best_plan,
     candidates,
-    hold_steps,
+    hold_step,
     longest_grace,
     needs_no_plan,
     nodes_for,
@@ -25,13 +25,15 @@ from extender.evictor.decision import (
     why_evicted,
 )
 from extender.k8s.affinity import Taint
-from extender.k8s.objects import Deleted, Node, Pod, Upserted
+from extender.k8s.objects import Container, Deleted, Node, Pod, PodSpec, Upserted
 from extender.queues.queue import Queues
+from extender.queues.rights import Rights
 from extender.settings import Queue
 from extender.untrusted.limits import SCHEDULERS
-from extender.verbs.eviction.plan import EvictionPlan
+from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from packing.model.reasons import Reason
-from tests.extender.builders import make_node, make_pod, make_state, why
+from packing.policies.registry import POLICIES
+from tests.extender.builders import GPU, make_node, make_pod, make_state, why
 
 SECONDS = 120.0
 
@@ -152,6 +154,23 @@ def test_nodes_are_those_that_kube_scheduler_would_accept() -> None:
     assert nodes_for(state, with_volume, asked=[]) == []
 
 
+def test_resources_that_stowage_does_not_count_are_left_to_kube_scheduler() -> None:
+    """Else anybody could have pods evicted for one that fits nowhere."""
+
+    def nodes(resource: str, amount: str) -> list[str]:
+        requests = (("cpu", "1"), (GPU, "1"), (resource, amount))
+        return nodes_for(state, waiter(spec=PodSpec((Container("main", requests),))), asked=["n2"])
+
+    storage = {"ephemeral-storage": "100Gi"}
+    first, second = make_node("n1"), make_node("n2")
+    first = replace(first, allocatable={**first.allocatable, **storage})
+    state = make_state(first, second)
+    assert nodes("nvidia.com/gpu", "1") == ["n1", "n2"]
+    assert nodes("rdma/hca", "1") == nodes("hugepages-2Mi", "2Mi") == ["n2"]
+    assert nodes("ephemeral-storage", "10Gi") == ["n1"]
+    assert nodes("ephemeral-storage", "200Gi") == nodes("ephemeral-storage", "1E") == []
+
+
 def full(*more: Node | Pod) -> State:
     return make_state(make_node("n1", gpus=1), victim(), *more)
 
@@ -166,31 +185,33 @@ def test_a_pod_that_fits_somewhere_needs_no_eviction() -> None:
 
 
 def test_the_cheapest_plan_that_violates_no_budget() -> None:
-    state = full()
     plans = [
         EvictionPlan("n1", (victim(),), (0.0, 1.0), pdb_violations=1),
         EvictionPlan("n3", (victim(),), (1.0, 0.0)),
         EvictionPlan("n2", (victim(),), (0.0, 9.0)),
     ]
-    plan, reason = best_plan(state, plans, 0.0)
+    plan, reason = best_plan(plans)
     assert plan is not None
     assert (plan.node, reason) == ("n2", "")
-    assert best_plan(state, plans[:1], 0.0) == (None, "budget")
-    assert best_plan(state, [], 0.0) == (None, "no_plan")
+    assert best_plan(plans[:1]) == (None, "budget")
+    assert best_plan([]) == (None, "no_plan")
 
 
-def test_a_queue_limits_its_evictions_in_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = full()
-    state.rights.queues = Queues({"batch": Queue(evictions_per_hour=3, priority_classes=frozenset({"low"}))})
-    victims = tuple(victim(f"v{number}", priority_class="low") for number in range(2))
-    plan = EvictionPlan("n1", victims, (2.0,))
-    for so_far, allowed in ((0, True), (1, True), (2, False)):
-        monkeypatch.setattr(
-            type(state.disruptions), "evictions_last_hour", lambda self, queue, now, n=so_far: n, raising=True
-        )
-        assert best_plan(state, [plan], 0.0) == ((plan, "") if allowed else (None, "queue_rate"))
-    leaving = tuple(replace(one, deleting=True) for one in victims)
-    assert best_plan(state, [replace(plan, victims=leaving)], 0.0)[1] == ""  # nobody else has to go
+def test_a_queue_limits_its_evictions_in_an_hour() -> None:
+    """Of two in an hour one is left. Pods that terminate already do not count."""
+    queues = Queues({"batch": Queue(evictions_per_hour=2, priority_classes=frozenset({"low"}))})
+    state = State(POLICIES["best-fit"](), Rights(queues))
+    low = {"priority_class": "low", "node": "n1"}
+    pods = [victim(f"v{number}", **low) for number in range(2)] + [victim("w", deleting=True, **low)]
+    state.apply([Upserted(make_node("n1", gpus=3)), *map(Upserted, pods)])
+    state.disruptions.load({"disruptions": [[1000.0, "gone", "j", "batch", "EvictionByEvictionAPI"]]})
+
+    def chosen(gpus: int, now: float) -> int | None:
+        plan, _ = best_plan(plan_evictions(state, waiter(gpus=gpus), ["n1"], now))
+        return plan and len(to_evict(plan))
+
+    assert [chosen(gpus, 2000.0) for gpus in (1, 2, 3)] == [0, 1, None]
+    assert chosen(3, 1000.0 + 3601.0) == 2
 
 
 def test_pods_that_leave_already_are_not_evicted_again() -> None:
@@ -207,7 +228,8 @@ def hold(**more: Any) -> Hold:
 def steps(state: State, held: Hold, now: float) -> list[str]:
     book = Book()
     book.holds["uid-p"] = held
-    return [step.step for step in hold_steps(state, book, now, SECONDS)]
+    step = hold_step(state, book, "uid-p", now, SECONDS)
+    return [step] if step else []
 
 
 def test_room_is_held_until_some_time_after_the_victims_have_gone() -> None:
@@ -229,7 +251,7 @@ def test_a_nomination_that_kube_scheduler_cleared_is_made_again() -> None:
     book = Book()
     book.holds["uid-p"] = hold()
     book.delay("uid-p", 0.0)
-    assert list(hold_steps(state, book, 1.0, SECONDS)) == []  # it failed a moment ago
+    assert hold_step(state, book, "uid-p", 1.0, SECONDS) is None  # it failed a moment ago
 
 
 @pytest.mark.parametrize(
@@ -250,13 +272,23 @@ def test_pods_that_are_nominated_already_are_waited_for() -> None:
     """By kube-scheduler, or by the evictor before it died. Nobody else is evicted for them."""
     pod = waiter(nominated_node="n1")
     state, book = make_state(make_node("n1"), victim(deleting=True), victim("stays"), pod), settled(pod)
-    adopt(state, book, [pod], 0.0, SECONDS)
+    adopt(state, book, pod, 0.0, SECONDS)
     assert book.holds == {pod.uid: Hold("n1", frozenset({"uid-v"}), OWN_GRACE + SECONDS, ours=False)}
     assert candidates(book, [pod], 0.0, Counter()) == []
     book.holds.clear()
     book.stale[pod.uid] = "n1"  # it led to nothing
-    adopt(state, book, [pod], 0.0, SECONDS)
+    adopt(state, book, pod, 0.0, SECONDS)
     assert candidates(book, [pod], 0.0, Counter()) == [pod]
+
+
+def test_terminating_pods_that_are_too_few_are_not_waited_for() -> None:
+    """Somebody died between two evictions. The new plan counts what is leaving."""
+    pod = waiter(nominated_node="n1", gpus=2)
+    state = make_state(make_node("n1", gpus=2), victim(deleting=True), victim("stays"), pod)
+    book = settled(pod)
+    adopt(state, book, pod, 0.0, SECONDS)
+    assert hold_step(state, book, pod.uid, 0.0, SECONDS) is None
+    assert hold_step(state, book, pod.uid, SECONDS, SECONDS) == "drop"
 
 
 def test_held_room_is_not_given_to_others_whatever_kube_scheduler_writes() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from extender.cluster.state import State
-from extender.evictor.decision import best_plan, fitting_node
+from extender.evictor.decision import best_node, best_plan
 from extender.evictor.gang_room import MOST_MEMBERS, Required, gang_fits
 from extender.k8s.objects import Node, Pod
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
@@ -34,9 +34,9 @@ def placer(state: State, nodes: Collection[str]) -> Callable[..., tuple[str, Col
     """The real search, on these nodes."""
 
     def place(pod: Pod, leaving: Required) -> tuple[str, Collection[Pod]] | None:
-        if node := fitting_node(state, pod, list(nodes), (), leaving):
+        if node := best_node(state, pod, list(nodes), (), leaving):
             return node, ()
-        plan, _ = best_plan(state, plan_evictions(state, pod, list(nodes), 0.0, required=leaving), 0.0)
+        plan, _ = best_plan(plan_evictions(state, pod, list(nodes), 0.0, required=leaving))
         return (plan.node, plan.victims) if plan else None
 
     return place
@@ -48,7 +48,7 @@ def fits(*objects: Node | Pod) -> bool:
     nodes = [one.name for one in objects if isinstance(one, Node)]
     pod = state.pods["default/p"]
     plan: EvictionPlan | None
-    plan, _ = best_plan(state, plan_evictions(state, pod, nodes, 0.0), 0.0)
+    plan, _ = best_plan(plan_evictions(state, pod, nodes, 0.0))
     assert plan is not None
     free = state.fleet.arrays.compute.copy()
     answer = gang_fits(state, pod, plan, placer(state, nodes))

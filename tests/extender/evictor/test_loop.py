@@ -11,7 +11,9 @@ import pytest
 
 from extender.settings import Queue
 from extender.verbs.eviction.plan import plan_evictions
+from packing.model.reasons import Reason
 from tests.extender.apiserver import ApiServer
+from tests.extender.builders import why
 from tests.extender.evictor import planner
 from tests.extender.evictor.replica import Replica, node, pod
 
@@ -20,7 +22,7 @@ Start = Callable[..., Replica]
 
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
-    monkeypatch.setattr("extender.evictor.loop.plan_evictions", planner.plan_evictions)
+    monkeypatch.setattr("extender.evictor.planner.plan_evictions", planner.plan_evictions)
     server = ApiServer()
     server.start()
     server.put(node("n1"))
@@ -143,6 +145,31 @@ async def test_recommendations_write_only_events(
     assert replica.metric("recommendations_total") == 2
 
 
+async def test_recommendations_do_not_share_victims(
+    api: ApiServer, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of later pods and rounds count those before as carried out. Nothing is held meanwhile."""
+    monkeypatch.setattr("extender.evictor.planner.plan_evictions", plan_evictions)
+    api.put(node("n1", gpus=3))
+    api.put(pod("v", "n1", gpus=2))
+    api.put(pod("w", "n1", gpus=1))
+    for number in range(4):
+        api.put(pod(f"p{number}"))
+    api.delete("ml/p")
+    replica = start(evictor="recommend")
+    await replica.rounds(40)
+    assert sorted(log(api)) == [("event", f"ml/p{number}", "EvictionRecommended") for number in range(2)]
+    known = replica.evictor._book.recommended
+    # w goes for the first pod, and the two GPUs of v are for the others.
+    assert {uid: sorted(one.victims) for uid, one in known.items()} == {
+        "u-p0": ["u-w"],
+        "u-p1": ["u-v"],
+        "u-p2": [],
+    }
+    assert replica.state.pods.held == {}
+    assert why(replica.state, replica.state.pods["ml/p3"], "n1") is not Reason.FITS
+
+
 async def test_a_budget_stops_before_anybody_goes(api: ApiServer, start: Start) -> None:
     """The planner did not know about it."""
     for name in ("a", "b"):
@@ -227,6 +254,17 @@ async def test_a_victim_that_ends_by_itself_is_not_told_that_it_was_preempted(
     assert log(api, "event")[:1] != [("event", "ml/v", "Preempted")]
     assert replica.metric("evictions_total", result="gone") == 1
     assert replica.metric("evictions_total", result="evicted") == 0
+
+
+async def test_a_victim_that_is_gone_before_the_watch_shows_it_counts_once(
+    api: ApiServer, start: Start
+) -> None:
+    """The dry run says so. Nobody is asked to evict it, and the pod is not told that pods were evicted."""
+    api.evictions.faults["dry-run"].append("404")
+    replica = start()
+    await replica.rounds(2)
+    assert log(api) == [("nominate", "ml/p", "n1")]
+    assert replica.metric("evictions_total", result="gone") == 1
 
 
 async def test_a_dead_api_server_is_survived(
@@ -367,6 +405,24 @@ async def test_evictions_are_bounded_in_rate(api: ApiServer, start: Start) -> No
     assert len(set(keys)) == len(keys)
 
 
+async def test_less_urgent_pods_do_not_use_up_the_rate_that_a_large_one_waits_for(
+    api: ApiServer, start: Start
+) -> None:
+    api.put(node("n1", gpus=2))
+    api.put(pod("w", "n1"))
+    api.put(pod("p", gpus=2, priority=200))
+    for number in range(5):
+        api.put(node(f"m{number}"))
+        api.put(pod(f"v{number}", f"m{number}"))
+        api.put(pod(f"p{number}"))
+    replica = start(evictions_per_minute=8)  # two at once
+    replica.evictor._bucket.take(2, replica.now + 10)
+    await replica.rounds(40, seconds=1.0)
+    keys = [key for _, key, _ in log(api, "evict")]
+    assert set(keys[:2]) == {"ml/v", "ml/w"}
+    assert len(keys) > 2
+
+
 async def test_two_pods_do_not_share_a_victim(api: ApiServer, start: Start) -> None:
     api.put(pod("q"))
     replica = start()
@@ -420,7 +476,7 @@ async def test_a_pod_that_breaks_the_planner_does_not_cost_others_their_turn(
             raise RuntimeError("a bug")
         return planner.plan_evictions(state, one, *args, **more)
 
-    monkeypatch.setattr("extender.evictor.loop.plan_evictions", plan)
+    monkeypatch.setattr("extender.evictor.planner.plan_evictions", plan)
     api.put(pod("bad", priority=1000))
     replica = start()
     await replica.rounds(2)
@@ -447,7 +503,7 @@ async def test_with_the_planner_of_the_service(
     api: ApiServer, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two nodes: the victim of lower priority goes, and whatever remains of it the pod waits for."""
-    monkeypatch.setattr("extender.evictor.loop.plan_evictions", plan_evictions)
+    monkeypatch.setattr("extender.evictor.planner.plan_evictions", plan_evictions)
     api.put(node("n2"))
     api.put(pod("w", "n2", priority=50))
     api.put(pod("q", priority=60))

@@ -13,6 +13,7 @@ import pytest
 from extender.evictor.shield import KEY, ShieldKeeper
 from extender.untrusted.limits import SHIELD_SIZE
 from tests.extender.apiserver import ApiServer, source_of
+from tests.extender.evictor.replica import UNHURRIED
 
 
 class Leader:
@@ -48,7 +49,9 @@ def api() -> Iterator[ApiServer]:
 
 def keeper(api: ApiServer, directory: Path, log: Log, *, leads: bool) -> tuple[ShieldKeeper, Leader]:
     leader = Leader(leads)
-    return ShieldKeeper(log, source_of(api, directory).evictor_api(), leader, "gpu", "shield"), leader
+    return ShieldKeeper(
+        log, source_of(api, directory, timeouts=UNHURRIED).evictor_api(), leader, "gpu", "shield"
+    ), leader
 
 
 def stored(api: ApiServer) -> object:

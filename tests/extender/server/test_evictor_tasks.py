@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from extender.evictor import book
+from extender.server.engine import Engine
+from extender.server.evictor_tasks import EvictorTasks
+from extender.server.metrics import Gauges, Metrics
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.interface import Unavailable
 from extender.source.snapshot import Snapshot, SnapshotSource
 from tests.extender.apiserver import ApiServer, source_of
-from tests.extender.evictor.replica import node, pod, until
+from tests.extender.evictor.replica import UNHURRIED, node, pod, until
 
 Start = Callable[..., Service]
 
@@ -40,8 +44,8 @@ async def start(api: ApiServer, tmp_path: Path) -> AsyncIterator[Start]:
     async with AsyncExitStack() as stack:
 
         def starting(**settings: Any) -> Service:
-            given = {"evictor": "on", "lease_seconds": 5, "shield_configmap": "gpu/shield"} | settings
-            service = Service(Settings(**given), source_of(api, tmp_path), "1.2.3")
+            given = {"evictor": "on", "lease_seconds": 60, "shield_configmap": "gpu/shield"} | settings
+            service = Service(Settings(**given), source_of(api, tmp_path, timeouts=UNHURRIED), "1.2.3")
             stack.push_async_callback(ended, asyncio.create_task(service.run()))
             return service
 
@@ -90,13 +94,19 @@ async def test_one_of_two_replicas_evicts_and_the_other_takes_over(
     assert evicted(api) == ["ml/v", "ml/w"]
 
 
-async def test_without_the_evictor_nothing_is_written(api: ApiServer, start: Start) -> None:
-    service = start(evictor="off", shield_configmap=None)
-    await until(lambda: not service.missing(), within=120)
-    await ask(service)
-    await asyncio.sleep(2.5)  # more than two rounds
-    assert (api.evictions.log, api.leases.objects) == ([], {})
-    assert "stowage_evictor" not in service.metrics.render().decode()
+async def test_the_scheduler_of_the_settings_needs_no_request(api: ApiServer, start: Start) -> None:
+    """On a full cluster kube-scheduler may never ask. By default the scheduler is called stowage."""
+    api.put(pod("p", schedulerName="stowage"))
+    start(evictor_lease="gpu/stowage")
+    await until(lambda: len(evicted(api)) == 1)
+
+
+async def test_without_the_evictor_there_is_nothing_to_do() -> None:
+    registry, source = CollectorRegistry(), SnapshotSource(Snapshot(), "test")
+    engine = Engine(source, Settings(), Metrics("0", Gauges))
+    async with asyncio.timeout(60):
+        await EvictorTasks(Settings(), source, None).run(engine, registry)
+    assert [*registry.collect()] == []
 
 
 @pytest.mark.parametrize("settings", [{"evictor": "on"}, {"shield_configmap": "gpu/shield"}])

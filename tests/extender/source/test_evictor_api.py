@@ -12,6 +12,7 @@ from extender.source.evictor_api import KubeEvictorApi
 from extender.source.interface import Announcement, PodEvent, WriteError, WriteUnanswered
 from extender.untrusted.limits import EVENTS_READ, EVENTS_SIZE
 from tests.extender.apiserver import ApiServer, pod, source_of
+from tests.extender.evictor.replica import UNHURRIED
 
 WAITING, VICTIM = Pod("ml", "p0", "u-p0"), Pod("ml", "v0", "u-v0")
 
@@ -28,7 +29,7 @@ def api() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def writes(api: ApiServer, tmp_path: Path) -> KubeEvictorApi:
-    return source_of(api, tmp_path).evictor_api()
+    return source_of(api, tmp_path, timeouts=UNHURRIED).evictor_api()
 
 
 def nominated(api: ApiServer) -> object:

@@ -1,0 +1,108 @@
+"""A replica that dies anywhere in its work costs nobody anything: the next one, which knows only what the API
+server has, evicts the rest of the minimum and nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extender.settings import Queue
+from tests.extender.apiserver import ApiServer
+from tests.extender.evictor.replica import Replica, node, pod
+
+Start = Callable[[], Replica]
+WRITES = 8
+"""Of a plan with two victims: nomination, two dry runs, twice eviction and Event, the Event on the pod."""
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    """n1 has the two cheaper victims. Those on n2 have a higher priority."""
+    server = ApiServer()
+    server.start()
+    for name, priority in (("n1", 0), ("n2", 50)):
+        server.put(node(name, gpus=2))
+        for number in range(2):
+            server.put(pod(f"v-{name}-{number}", name, priority=priority))
+    server.put(pod("p", gpus=2))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def start(api: ApiServer, tmp_path: Path) -> AsyncIterator[Start]:
+    replicas: list[Replica] = []
+
+    def starting(**settings: Any) -> Replica:
+        replicas.append(Replica(api, tmp_path, Queue(), nomination_seconds=30, **settings))
+        return replicas[-1]
+
+    yield starting
+    for replica in replicas:
+        replica.source.stop()
+
+
+def evicted(api: ApiServer) -> list[str]:
+    return sorted(key for action, key, _ in api.evictions.log if action == "evict")
+
+
+def nominated(api: ApiServer) -> object:
+    return api.pods.objects["ml/p"]["status"].get("nominatedNodeName")
+
+
+CHEAPER = ["ml/v-n1-0", "ml/v-n1-1"]
+
+
+async def test_how_many_writes_there_are(api: ApiServer, start: Start) -> None:
+    await start().rounds(2)
+    assert len(api.evictions.log) == WRITES
+    assert (evicted(api), nominated(api)) == (CHEAPER, "n1")
+
+
+@pytest.mark.parametrize("cleared", [False, True], ids=["nominated", "kube-scheduler cleared it"])
+@pytest.mark.parametrize("writes", range(WRITES + 1))
+async def test_a_crash_after_any_write(api: ApiServer, start: Start, writes: int, cleared: bool) -> None:
+    first = start()
+    first.leader.lose_after = writes
+    await first.rounds(2)
+    first.source.stop()  # it is gone, and all that it knew
+    assert len(api.evictions.log) == writes
+    if cleared:
+        api.put(pod("p", gpus=2))
+    second = start()
+    await second.rounds(20)
+    assert (evicted(api), nominated(api)) == (CHEAPER, "n1")
+    for name in CHEAPER:
+        api.delete(name)
+    api.put(pod("p", "n1", gpus=2, priority=100))
+    await second.rounds(20)
+    assert evicted(api) == CHEAPER
+    assert second.evictor._book.holds == {}
+
+
+@pytest.mark.parametrize("writes", range(1, WRITES))
+async def test_a_crash_after_which_the_pod_needs_no_room(api: ApiServer, start: Start, writes: int) -> None:
+    """Another node has room by now: those that the dead replica has not evicted stay."""
+    first = start()
+    first.leader.lose_after = writes
+    await first.rounds(2)
+    first.source.stop()
+    before = evicted(api)
+    api.put(node("n3", gpus=2))
+    await start().rounds(20)
+    assert evicted(api) == before
+
+
+@pytest.mark.parametrize("writes", range(1, WRITES))
+async def test_a_crash_after_which_the_pod_is_gone(api: ApiServer, start: Start, writes: int) -> None:
+    first = start()
+    first.leader.lose_after = writes
+    await first.rounds(2)
+    first.source.stop()
+    before = evicted(api)
+    api.delete("ml/p")
+    await start().rounds(20)
+    assert evicted(api) == before

@@ -1,0 +1,227 @@
+"""Room that is free is held for pods that replace interrupted ones, against a real HTTP server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extender.evictor import replacements
+from extender.evictor.book import ATTEMPTS
+from extender.settings import Queue
+from packing.model.reasons import Reason
+from tests.extender.apiserver import ApiServer
+from tests.extender.apistore import Manifest
+from tests.extender.builders import why
+from tests.extender.evictor.replica import Replica, node, pod
+
+Start = Callable[..., Replica]
+AT_950 = "1970-01-01T00:15:50Z"  # the replicas start at 1000 s
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    server = ApiServer()
+    server.start()
+    server.put(node("n1"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def start(api: ApiServer, tmp_path: Path) -> AsyncIterator[Start]:
+    replicas: list[Replica] = []
+
+    def starting(**settings: Any) -> Replica:
+        """A replica that knows from the shield's ConfigMap which jobs were interrupted at 900 s."""
+        replicas.append(Replica(api, tmp_path, Queue(), **settings))
+        lost = [[900.0, f"lost-{job}", job, "", "TerminationByKubelet"] for job in ("j1", "j2")]
+        lost += [[900.0, "lost-j3", "j3", "", "EvictionByEvictionAPI"]]
+        replicas[-1].state.disruptions.load({"disruptions": lost})
+        return replicas[-1]
+
+    yield starting
+    for replica in replicas:
+        replica.source.stop()
+
+
+def owned(name: str, job: str = "j1", created: str = AT_950, **spec: Any) -> Manifest:
+    manifest = pod(name, **spec)
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": job, "controller": True}
+    manifest["metadata"] |= {"ownerReferences": [owner], "creationTimestamp": created}
+    return manifest
+
+
+def log(api: ApiServer, *actions: str) -> list[tuple[str, str, object]]:
+    return [one for one in api.evictions.log if not actions or one[0] in actions]
+
+
+def holds(replica: Replica) -> dict[str, str]:
+    return {uid: hold.node for uid, hold in replica.evictor._book.holds.items()}
+
+
+async def test_room_is_held_for_the_replacement_before_others(api: ApiServer, start: Start) -> None:
+    api.put(pod("older"))
+    api.put(owned("p"))
+    replica = start()
+    await replica.rounds(1)
+    assert log(api) == [("nominate", "ml/p", "n1")]
+    pods = replica.state.pods
+    assert why(replica.state, pods["ml/older"], "n1") is not Reason.FITS
+    assert why(replica.state, pods["ml/p"], "n1") is Reason.FITS
+    assert replica.metric("nominations_total", result="replacement") == 1
+    api.put(owned("p") | {"spec": owned("p")["spec"] | {"nodeName": "n1"}})
+    await replica.rounds(2)
+    assert holds(replica) == {}
+    assert log(api, "evict", "clear") == []
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [
+        pod("p"),  # replaces nobody
+        owned("p", "j3"),  # its job was preempted, not interrupted
+        owned("p", created="1970-01-01T00:10:00Z"),  # it waited before
+        owned("p", gpus=0),
+        owned("p", gpus=2),  # fits nowhere
+        owned("p", nodeSelector={"pool": "other"}),
+        owned("p", schedulerName="another"),
+    ],
+)
+async def test_no_room_is_held_for_others(api: ApiServer, start: Start, waiting: Manifest) -> None:
+    api.put(waiting)
+    await start().rounds(3)
+    assert log(api) == []
+
+
+async def test_recommendations_hold_nothing(api: ApiServer, start: Start) -> None:
+    api.put(owned("p"))
+    await start(evictor="recommend").rounds(3)
+    assert log(api) == []
+
+
+async def test_the_room_is_on_the_best_node_by_the_policy(api: ApiServer, start: Start) -> None:
+    """Best fit leaves the larger node whole."""
+    api.put(node("n0", gpus=8))
+    api.put(owned("p"))
+    await start().rounds(1)
+    assert log(api) == [("nominate", "ml/p", "n1")]
+
+
+async def test_a_waiting_pod_of_higher_priority_comes_first(api: ApiServer, start: Start) -> None:
+    api.put(pod("high", priority=200))
+    api.put(owned("p"))
+    replica = start()
+    await replica.rounds(3)
+    assert log(api) == []
+    api.put(pod("high", priority=200, nodeSelector={"pool": "other"}))  # it cannot use the room
+    await replica.rounds(1)
+    assert log(api) == [("nominate", "ml/p", "n1")]
+
+
+async def test_a_pod_of_higher_priority_takes_held_room(api: ApiServer, start: Start) -> None:
+    """The nomination is withdrawn, so that the replacement is considered elsewhere."""
+    api.put(owned("p"))
+    replica = start()
+    await replica.rounds(1)
+    api.put(pod("high", priority=200))
+    await replica.rounds(1)
+    assert why(replica.state, replica.state.pods["ml/high"], "n1") is Reason.FITS
+    api.put(pod("high", "n1", priority=200))
+    await replica.rounds(1)
+    assert log(api) == [("nominate", "ml/p", "n1"), ("clear", "ml/p", None)]
+    assert (holds(replica), replica.state.pods.held) == ({}, {})
+
+
+async def test_held_room_expires_and_is_not_held_again(api: ApiServer, start: Start) -> None:
+    api.put(owned("p"))
+    replica = start(nomination_seconds=30)
+    await replica.rounds(10)
+    assert log(api) == [("nominate", "ml/p", "n1"), ("clear", "ml/p", None)]
+    assert (holds(replica), replica.state.pods.held) == ({}, {})
+
+
+async def test_a_nomination_that_fails_is_tried_a_few_times(api: ApiServer, start: Start) -> None:
+    api.put(owned("p"))
+    api.evictions.faults["nominate"].extend(["500"] * 10)
+    replica = start()
+    await replica.rounds(10)
+    assert replica.metric("nominations_total", result="failed") == ATTEMPTS
+    assert (holds(replica), replica.metric("errors_total")) == ({}, 0)
+
+
+async def test_the_number_of_held_places_is_bounded(
+    api: ApiServer, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replacements, "MOST_HELD", 2)
+    api.put(node("n0", gpus=8))
+    for number in range(5):
+        api.put(owned(f"p{number}", priority=100 + number))
+    replica = start(nomination_seconds=1000)
+    await replica.rounds(3)
+    assert {uid for uid in holds(replica)} == {"u-p4", "u-p3"}
+    for name in ("p4", "p3"):
+        api.put(owned(name) | {"spec": owned(name)["spec"] | {"nodeName": "n0"}})
+    await replica.rounds(2)
+    assert {uid for uid in holds(replica)} == {"u-p2", "u-p1"}
+
+
+async def test_many_that_fit_nowhere_do_not_starve_the_others(api: ApiServer, start: Start) -> None:
+    for number in range(25):
+        api.put(owned(f"large{number}", gpus=2))
+    api.put(owned("p", "j2"))
+    replica = start()
+    await replica.rounds(3, seconds=1.0)
+    assert holds(replica) == {"u-p": "n1"}
+
+
+async def test_of_equal_priority_the_replacement_is_first_for_evictions(api: ApiServer, start: Start) -> None:
+    api.put(pod("v", "n1"))
+    api.put(pod("older"))
+    api.put(owned("p"))
+    await start().rounds(2)
+    assert [one for one in log(api) if one[0] != "event"] == [
+        ("nominate", "ml/p", "n1"),
+        ("dry-run", "ml/v", None),
+        ("evict", "ml/v", None),
+    ]
+
+
+async def test_a_gang_that_does_not_fit_holds_no_room(api: ApiServer, start: Start) -> None:
+    for name in ("p", "q"):
+        manifest = owned(name)
+        manifest["metadata"]["labels"] = {"stowage.dev/gang": "g", "stowage.dev/gang-min": "2"}
+        api.put(manifest)
+    replica = start()
+    replica.state.gang_check = True  # as in the service
+    await replica.rounds(3)
+    assert log(api) == []
+    api.put(node("n0"))
+    await replica.rounds(2)
+    assert sorted(holds(replica)) == ["u-p", "u-q"]
+
+
+async def test_a_pod_that_breaks_the_search_does_not_cost_others_their_turn(
+    api: ApiServer, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = replacements.fits_on
+
+    def fits_on(state: Any, one: Any, *args: Any) -> bool:
+        if one.name == "high":
+            raise RuntimeError("a bug")
+        return real(state, one, *args)
+
+    monkeypatch.setattr(replacements, "fits_on", fits_on)
+    api.put(pod("high", priority=150, nodeSelector={"pool": "other"}))
+    api.put(owned("p"))
+    api.put(owned("q", "j2", priority=200))
+    replica = start()
+    await replica.rounds(1)
+    assert holds(replica) == {"u-q": "n1"}
+    api.put(pod("high", priority=150))
+    api.put(node("n2"))
+    await replica.rounds(1)
+    assert replica.metric("errors_total") == 1
+    assert holds(replica) == {"u-q": "n1"}

@@ -20,7 +20,7 @@ from packing.fleet.feasibility import reasons_for
 from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
-from packing.replay.eviction_rules import EvictionRule, Found, RunningPod
+from packing.replay.eviction_rules import EvictionRule, Found, RunningPod, could_make_room
 from packing.replay.placer import Placer
 from packing.replay.queue_rules import ONE_QUEUE, QueueRules
 from packing.replay.trace import gpus_of
@@ -112,7 +112,8 @@ class QueuedTimeline:
         self._on_row: list[dict[int, RunningPod]] = [{} for _ in range(self._fleet.arrays.capacity)]
         self._waiting: list[tuple[int, float, int, int]] = []  # priority, queued, rank, pod
         self._left = [pod.duration for pod in pods]
-        self._yielded: set[int] = set()
+        self._restarts = [0] * len(pods)
+        self._disrupted = [-np.inf] * len(pods)
         self._searches = _Searches(np.zeros(self._fleet.arrays.capacity, np.int64))
         self._order = np.argsort([pod.created for pod in pods], kind="stable").tolist()
         self._rank = {pod: rank for rank, pod in enumerate(self._order)}
@@ -220,8 +221,6 @@ class QueuedTimeline:
             return False
         _, row, victims = best
         for victim in victims:
-            if victim.queue.priority == self._pods[pod].queue.priority:
-                self._yielded.add(victim.pod)
             self._stop(victim.pod, now, Ended.EVICTED)
         allowed = np.zeros(self._fleet.arrays.capacity, bool)
         allowed[row] = True
@@ -239,7 +238,7 @@ class QueuedTimeline:
         best: tuple[tuple[float, ...], int, list[RunningPod]] | None = None
         for row, evictable in candidates.items():
             found: Found | None = None
-            if evictable and helps[row]:
+            if evictable and helps[row] and could_make_room(self._fleet, row, request, evictable):
                 found = rule.victims(self._fleet, row, request, evictable, now)
             if found is None:
                 failed[row] = self._searches.changed[row]
@@ -260,8 +259,8 @@ class QueuedTimeline:
 
     def _start(self, pod: int, now: float, queued: float, held: Allocation) -> None:
         timed = self._pods[pod]
-        yielded = pod in self._yielded
-        running = RunningPod(pod, timed.queue, gpus_of(timed.request), now, held, yielded)
+        past = self._restarts[pod], self._disrupted[pod]
+        running = RunningPod(pod, timed.queue, gpus_of(timed.request), now, held, *past)
         self.running[pod] = running, queued
         self._on_row[held.row][pod] = running
         self._searches.changed[held.row] += 1
@@ -282,6 +281,8 @@ class QueuedTimeline:
         if how is not Ended.FINISHED:
             lost = running.lost(now)
             self._left[pod] -= now - running.started - lost
+            self._restarts[pod] += 1
+            self._disrupted[pod] = now
             self._enqueue(pod, now)
         self.runs.append(Run(pod, row, queued, running.started, now, how, lost))
 

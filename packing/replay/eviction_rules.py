@@ -15,9 +15,9 @@ from packing.model.request import Request
 from packing.replay.queue_rules import QueueRules
 from packing.victims.search import Holdings, Victim, VictimSearch
 
-RESTART, SMALLEST = 300.0, 0.01
+RESTART, SMALLEST, ROOM_SECONDS = 300.0, 0.01, 3600.0
 """As in the service (``extender.verbs.eviction.costs``): seconds of work that a restart costs beside the lost
-work, and the GPUs that a pod with less counts as."""
+work, the GPUs that a pod with less counts as, and GPU-seconds for each GPU that a placement costs."""
 SHIELD = 600.0
 """Seconds after an eviction or interruption for which a pod is not evicted, by default."""
 _PRIORITY_OFFSET = 1 << 31
@@ -73,7 +73,10 @@ def could_make_room(fleet: Fleet, row: int, request: Request, candidates: Sequen
 
 
 class EvictionRule(Protocol):
-    """Decides whom a pod may evict, and which pods of a node it takes."""
+    """Decides whom a pod may evict, and which pods of a node it takes. The last number of a cost counts
+    ``room_seconds`` x what the policy asks for placing the pod there, in addition."""
+
+    room_seconds: float
 
     def may_evict(self, queue: QueueRules, victim: RunningPod, now: float) -> bool:
         """Whether pods of the queue may evict this one now."""
@@ -92,9 +95,11 @@ class CheapestVictims:
     """The rights of the queues, and the cheapest set of ``packing.victims``. A pod that was evicted or
     interrupted is shielded for ``shield`` seconds.
 
-    The cost is the service's (docs/preemption.md) without disruption budgets and without the price of the
-    room: GPU-seconds by priority, the highest first.
+    The cost is the service's (docs/preemption.md) without disruption budgets: GPU-seconds by priority, the
+    highest first.
     """
+
+    room_seconds = ROOM_SECONDS
 
     def __init__(self, priorities: Sequence[int], shield: float = SHIELD) -> None:
         self._place = {p: i for i, p in enumerate(sorted(set(priorities), reverse=True))}
@@ -152,6 +157,8 @@ class KubeScheduler:
     priority. Equal nodes: any there, the first here. All nodes are tried; kube-scheduler tries 10 % of them,
     but at least 100.
     """
+
+    room_seconds = 0.0
 
     def may_evict(self, queue: QueueRules, victim: RunningPod, now: float) -> bool:
         return victim.queue.priority < queue.priority

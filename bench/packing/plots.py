@@ -97,7 +97,7 @@ def samples(results: Sequence[Result], nodes: int, path: Path) -> None:
 
 def queues(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Systems side by side, means over the seeds: GPUs that did useful work, work that was lost or a share
-    that nobody could use, waiting times (p95) per queue, and the cost of the nodes in use."""
+    that nobody could use, waiting times (p95 and mean) per queue, and the cost of the nodes in use."""
     systems = list(dict.fromkeys(row["system"] for row in rows))
     mean = {
         (system, name): fmean(row[name] or 0 for row in rows if row["system"] == system)
@@ -106,38 +106,71 @@ def queues(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         if name not in ("trace", "system")
     }
     figure, panels = _panels(4)
-    useful, lost, unused, cost = (
-        [mean[system, "useful"] for system in systems],
-        [mean[system, "allocated"] - mean[system, "useful"] for system in systems],
-        [mean[system, "held"] - mean[system, "allocated"] for system in systems],
-        [mean[system, "cost"] / mean[systems[0], "cost"] * 100 for system in systems],
-    )
-    panels[0].bar(systems, useful, color=_OTHERS[0], label="useful work")
-    panels[0].bar(systems, lost, bottom=useful, color=_OURS, label="work done again")
-    below = [a + b for a, b in zip(useful, lost, strict=True)]
-    panels[0].bar(systems, unused, bottom=below, color=_UNAVOIDABLE, label="rest of whole GPUs, unused")
-    panels[0].set(title="GPUs held, % of capacity, time mean", ylim=(0, 118))
-    names = [name.removeprefix("wait_p95_") for name in rows[0] if name.startswith("wait_p95_")]
+    _held(panels[0], systems, mean)
     for panel, figures, title in ((panels[1], "p95", "95th percentile"), (panels[2], "mean", "mean")):
-        for i, (name, colour) in enumerate(zip(reversed(names), (_OURS, *_OTHERS), strict=False)):
-            hours = [mean[system, f"wait_{figures}_{name}"] / 3600 for system in systems]
-            places = [place + (i - 1) * 0.27 for place in range(len(systems))]
-            panel.bar(places, hours, 0.25, color=colour, label=name)
-        panel.set_xticks(range(len(systems)), systems)
-        panel.set_yscale("symlog", linthresh=0.1)
-        panel.set_ylim(0, 8 * panel.get_ylim()[1])  # room for the legend
+        _waits(panel, systems, mean, figures)
         panel.set(title=f"hours in the queue, {title}")
-    panels[3].bar(systems, cost, color=_OTHERS[1])
-    panels[3].set(title=f"cost of the nodes in use, {systems[0]} = 100")
+    cost = [mean[system, "cost"] / mean[systems[0], "cost"] * 100 for system in systems]
+    bars = panels[3].bar(systems, cost, color=_OTHERS[1], width=0.6)
+    panels[3].bar_label(bars, fmt="%.0f", padding=2)
+    panels[3].set(title=f"cost of the nodes in use, {systems[0]} = 100", ylim=(0, 1.12 * max(cost)))
     for panel in panels:
-        panel.tick_params(axis="x", rotation=20)
+        panel.tick_params(axis="x", labelsize=9)
+        panel.set_axisbelow(True)
         panel.grid(axis="y", alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)
-    for panel in panels[:2]:
-        panel.legend(frameon=False, fontsize=8, loc="upper right", ncols=3)
-    figure.tight_layout()
-    figure.savefig(path, dpi=100)
+    for panel in panels[:3]:
+        panel.legend(frameon=False, fontsize=8, loc="upper center", ncols=3, columnspacing=1.2)
+    figure.tight_layout(w_pad=2, h_pad=2)
+    figure.savefig(path, dpi=90)
     pyplot.close(figure)
+
+
+def _held(panel: Axes, systems: Sequence[str], mean: Mapping[tuple[str, str], float]) -> None:
+    """What the GPUs are held for, one part of the bar upon the other."""
+    lowest = [0.0] * len(systems)
+    for name, less, colour, label in (
+        ("useful", None, _OTHERS[0], "useful work"),
+        ("allocated", "useful", _OURS, "work done again"),
+        ("held", "allocated", _UNAVOIDABLE, "unused rest of whole GPUs"),
+    ):
+        parts = [mean[system, name] - (mean[system, less] if less else 0) for system in systems]
+        bars = panel.bar(systems, parts, 0.6, bottom=lowest, color=colour, label=label)
+        texts = [f"{part:.0f}" if part >= 4 else "" for part in parts]
+        panel.bar_label(
+            bars, texts, label_type="center", color="black" if colour == _UNAVOIDABLE else "white"
+        )
+        lowest = [a + b for a, b in zip(lowest, parts, strict=True)]
+    panel.set(title="GPUs held, % of capacity, mean over time", ylim=(0, 112))
+
+
+def _waits(panel: Axes, systems: Sequence[str], mean: Mapping[tuple[str, str], float], figure: str) -> None:
+    """Hours in the queue, a group of bars for each system; every bar with its value, because many are 0."""
+    start = f"wait_{figure}_"
+    names = [name.removeprefix(start) for system, name in mean if system == systems[0] and start in name]
+    colours = (_OURS, *_OTHERS)
+    for i, name in enumerate(reversed(names)):
+        hours = [mean[system, start + name] / 3600 for system in systems]
+        places = [place + (i - 1) * 0.28 for place in range(len(systems))]
+        bars = panel.bar(places, hours, 0.26, color=colours[i % len(colours)], label=name)
+        panel.bar_label(bars, [_short(value) for value in hours], fontsize=7, padding=1)
+    panel.set_xticks(range(len(systems)), systems)
+    panel.set_yscale("symlog", linthresh=0.1)
+    panel.set_yticks([0, 0.1, 1, 10, 100, 1000], ["0", "0.1", "1", "10", "100", "1000"])
+    panel.minorticks_off()
+    panel.set_ylim(0, 6000)  # room for the legend
+
+
+def _short(value: float) -> str:
+    return (
+        "0"
+        if value < 0.005
+        else f"{value:.2f}"
+        if value < 1
+        else f"{value:.2g}"
+        if value < 10
+        else f"{value:.0f}"
+    )
 
 
 def _colours(labels: Iterable[str]) -> dict[str, str]:

@@ -147,6 +147,7 @@ def _queue_options(args: argparse.Namespace, settings: Settings) -> QueueOptions
         sample=args.sample,
         load=args.load,
         checkpoint=args.checkpoint,
+        shield=settings.shield_seconds,
         spot=SpotMarket(*args.spot) if args.spot else None,
     )
 

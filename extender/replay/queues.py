@@ -20,12 +20,12 @@ from packing.fleet.feasibility import could_host
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Request, whole_gpus
 from packing.policies.registry import POLICIES
-from packing.replay.eviction_rules import CheapestVictims, EvictionRule, KubeScheduler
+from packing.replay.eviction_rules import SHIELD, CheapestVictims, EvictionRule, KubeScheduler
 from packing.replay.pick_node import NodePicker
 from packing.replay.placer import Placer
 from packing.replay.queue_rules import QueueRules
-from packing.replay.queued_timeline import QueuedTimeline, Run, SpotRows, TimedPod
-from packing.replay.spot_nodes import SpotMarket
+from packing.replay.queued_timeline import QueuedTimeline, Run, TimedPod
+from packing.replay.spot_nodes import SpotMarket, SpotRows
 from packing.replay.timeline import Figures, NodePrices, queue_figures
 from packing.replay.trace import build_fleet, gpus_of
 
@@ -46,7 +46,8 @@ class QueueOptions:
 
     ``queue_of``: queue by ``qos``; ``queues``: the rules by name. ``load``: so many GPUs are asked for per
     GPU of the nodes, mean over the window (None: all nodes). ``checkpoint``: restartable pods save their work
-    so often, in seconds (None: as their queue says). ``spot``: the nodes of the system with spot nodes.
+    so often, in seconds (None: as their queue says). ``shield``: seconds for which a pod that was disrupted
+    is not evicted. ``spot``: the nodes of the system with spot nodes.
     """
 
     queue_of: Mapping[str, str]
@@ -56,6 +57,7 @@ class QueueOptions:
     sample: int = 0
     load: float | None = None
     checkpoint: float | None = None
+    shield: float = SHIELD
     spot: SpotMarket | None = None
 
 
@@ -112,7 +114,7 @@ def replay_queues(
 def queue_rules(queues: Mapping[str, Queue], checkpoint: float | None = None) -> dict[str, QueueRules]:
     """The rules of the settings' queues by name. A queue has a higher priority than those that it preempts;
     queues that preempt each other in a circle raise ``BadInput``."""
-    known = {name: queue.preempts & queues.keys() for name, queue in queues.items()}
+    known = {name: queue.preempts & queues.keys() - {name} for name, queue in queues.items()}
     priority: dict[str, int] = {}
     try:
         for name in TopologicalSorter(known).static_order():
@@ -166,7 +168,8 @@ def _timeline(
     if load is None:
         return _Timeline(pods, specs, window)
     gpus = _mean_demand(pods, window) / load
-    return _Timeline(pods, thinned(specs, {pod.request for pod in pods}, gpus, seed), window)
+    requests = list(dict.fromkeys(pod.request for pod in pods))  # no set: its order depends on the process
+    return _Timeline(pods, thinned(specs, requests, gpus, seed), window)
 
 
 def _mean_demand(pods: Sequence[TimedPod], window: tuple[float, float]) -> float:
@@ -179,7 +182,9 @@ def _mean_demand(pods: Sequence[TimedPod], window: tuple[float, float]) -> float
     return sum(seconds) / max(last - first, 1.0)
 
 
-def thinned(specs: Sequence[NodeSpec], requests: set[Request], gpus: float, seed: int) -> Sequence[NodeSpec]:
+def thinned(
+    specs: Sequence[NodeSpec], requests: Sequence[Request], gpus: float, seed: int
+) -> Sequence[NodeSpec]:
     """Random nodes with so many GPUs or a few more, on which every request fits that fits on one of all.
 
     Nodes come in a random order until there are enough GPUs; those that are needed for a request come first.
@@ -199,7 +204,7 @@ def thinned(specs: Sequence[NodeSpec], requests: set[Request], gpus: float, seed
 
 
 def _systems(options: QueueOptions, rules: Mapping[str, QueueRules]) -> list[_System]:
-    cheapest = CheapestVictims([rule.priority for rule in rules.values()])
+    cheapest = CheapestVictims([rule.priority for rule in rules.values()], options.shield)
     systems = [
         _System("stock-fifo", options.stock_policy, whole=True),
         _System("stock-priority", options.stock_policy, whole=True, rule=KubeScheduler()),

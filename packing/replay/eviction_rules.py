@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,37 +13,70 @@ from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.replay.queue_rules import QueueRules
-from packing.victims.search import Victim, VictimSearch
+from packing.victims.search import Holdings, Victim, VictimSearch
 
+RESTART, SMALLEST, ROOM_SECONDS = 300.0, 0.01, 3600.0
+"""As in the service (``extender.verbs.eviction.costs``): seconds of work that a restart costs beside the lost
+work, the GPUs that a pod with less counts as, and GPU-seconds for each GPU that a placement costs."""
+SHIELD = 600.0
+"""Seconds after an eviction or interruption for which a pod is not evicted, by default."""
 _PRIORITY_OFFSET = 1 << 31
-_RESTART = 60.0
-"""GPU-seconds that a restart costs beyond the lost work: pulling the image, loading the model."""
+"""kube-scheduler adds MaxInt32 + 1 to priorities before it sums them."""
+_MOST_SEARCHES = 512
 
 
 @dataclass(frozen=True, slots=True)
 class RunningPod:
-    """A pod (index) that runs since ``started`` (seconds): its queue, the GPUs that it asked for, what it
-    holds, and whether it has been evicted for a pod of equal priority before."""
+    """A pod (index) that runs since ``started``: its queue, the GPUs that it asked for, and what it holds.
+    It was evicted or interrupted ``restarts`` times before, the last time at ``disrupted``. Times in
+    seconds."""
 
     pod: int
     queue: QueueRules
     gpus: float
     started: float
     held: Allocation
-    yielded: bool = False
+    restarts: int = 0
+    disrupted: float = -math.inf
 
     def lost(self, now: float) -> float:
         """Seconds of work that it loses if it is evicted now."""
         ran = now - self.started
         return ran - self.queue.saved(ran)
 
+    @property
+    def overtime(self) -> float:
+        """The time from which equals may evict it. Each restart makes it later: two pods that save nothing
+        and need longer than their maximum duration would otherwise evict each other for ever."""
+        return self.started + self.queue.max_duration * (1 + self.restarts)
+
 
 Found = tuple[tuple[float, ...], list[RunningPod]]
 """How bad the victims of a node are, to be compared with other nodes, and the victims."""
 
 
+def could_make_room(fleet: Fleet, row: int, request: Request, candidates: Sequence[RunningPod]) -> bool:
+    """False only where the request would not fit on this node even without all the candidates. A cheap test
+    by sums of CPU, memory and compute, before a search."""
+    arrays, held = fleet.arrays, [candidate.held for candidate in candidates]
+    if sum(one.cpu_milli for one in held) + int(arrays.free_cpu[row]) < request.cpu_milli:
+        return False
+    if sum(one.memory_bytes for one in held) + int(arrays.free_memory[row]) < request.memory_bytes:
+        return False
+    if (part := request.shares) is None:
+        return True
+    milli: list[float] = arrays.compute[:, row].tolist()
+    for one in held:
+        for gpu, freed, _ in one.shares:
+            milli[gpu] += freed
+    return sum(free >= part.compute_milli for free in milli) >= part.count
+
+
 class EvictionRule(Protocol):
-    """Decides whom a pod may evict, and which pods of a node it takes."""
+    """Decides whom a pod may evict, and which pods of a node it takes. The last number of a cost counts
+    ``room_seconds`` x what the policy asks for placing the pod there, in addition."""
+
+    room_seconds: float
 
     def may_evict(self, queue: QueueRules, victim: RunningPod, now: float) -> bool:
         """Whether pods of the queue may evict this one now."""
@@ -58,42 +92,57 @@ class EvictionRule(Protocol):
 
 
 class CheapestVictims:
-    """The rights of the queues, and the cheapest set of ``packing.victims``. The cost is compared by
-    priority, the highest first: GPU-seconds lost by victims of this priority, and a restart for each.
+    """The rights of the queues, and the cheapest set of ``packing.victims``. A pod that was evicted or
+    interrupted is shielded for ``shield`` seconds.
 
-    A pod is evicted for an equal once at most. Otherwise two pods that save nothing and need longer than
-    their maximum duration would evict each other for ever.
+    The cost is the service's (docs/preemption.md) without disruption budgets: GPU-seconds by priority, the
+    highest first.
     """
 
-    def __init__(self, priorities: Sequence[int]) -> None:
+    room_seconds = ROOM_SECONDS
+
+    def __init__(self, priorities: Sequence[int], shield: float = SHIELD) -> None:
         self._place = {p: i for i, p in enumerate(sorted(set(priorities), reverse=True))}
-        self._search: tuple[Fleet, Request, int, VictimSearch] | None = None
+        self._shield = shield
+        self._nodes: tuple[Fleet, bytes] | None = None
+        self._searches: dict[Request, VictimSearch] = {}
+        self._holdings: dict[int, Holdings] = {}
 
     def may_evict(self, queue: QueueRules, victim: RunningPod, now: float) -> bool:
-        if victim.yielded and victim.queue.priority == queue.priority:
+        if now < victim.disrupted + self._shield:
             return False
-        return queue.may_evict(victim.queue, victim.started, now)
+        if victim.queue.priority == queue.priority:
+            return now >= victim.overtime and queue.may_take_over(victim.queue)
+        return queue.may_preempt(victim.queue) and now >= victim.started + victim.queue.min_runtime
 
     def matures(self, running: RunningPod) -> Sequence[float]:
-        queue = running.queue
-        return running.started + queue.min_runtime, running.started + queue.max_duration
+        times = running.disrupted + self._shield, running.started + running.queue.min_runtime
+        return *times, running.overtime
 
     def victims(
         self, fleet: Fleet, row: int, request: Request, candidates: Sequence[RunningPod], now: float
     ) -> Found | None:
         victims = [Victim((candidate.held,), self._cost(candidate, now)) for candidate in candidates]
-        found = self._search_for(fleet, request).on(row, victims)
+        search, held = self._search_for(fleet, request), [victim.held for victim in victims]
+        holdings = self._holdings.get(row)
+        if holdings is None or not holdings.is_for(fleet, row, held):
+            self._holdings[row] = holdings = Holdings.of(fleet, row, held)
+        found = search.on(row, victims, holdings=holdings, confirm=False)  # placing the pod confirms it
         return (found.cost, [candidates[v] for v in found.victims]) if found else None
 
     def _search_for(self, fleet: Fleet, request: Request) -> VictimSearch:
-        """The search is the same for all nodes until the fleet changes."""
-        if self._search is None or self._search[:3] != (fleet, request, fleet.changes):
-            self._search = fleet, request, fleet.changes, VictimSearch(fleet, request)
-        return self._search[3]
+        """Searches are kept until another node is open or closed."""
+        nodes = fleet, fleet.arrays.blocked.tobytes()
+        if self._nodes != nodes or len(self._searches) >= _MOST_SEARCHES:
+            self._nodes, self._searches, self._holdings = nodes, {}, {}
+        if request not in self._searches:
+            self._searches[request] = VictimSearch(fleet, request)
+        return self._searches[request]
 
     def _cost(self, victim: RunningPod, now: float) -> tuple[float, ...]:
         cost = [0.0] * len(self._place)
-        cost[self._place[victim.queue.priority]] = victim.gpus * victim.lost(now) + _RESTART
+        seconds = victim.lost(now) + RESTART * (1 + victim.restarts)
+        cost[self._place[victim.queue.priority]] = max(victim.gpus, SMALLEST) * seconds
         return tuple(cost)
 
 
@@ -102,10 +151,14 @@ class KubeScheduler:
     SelectVictimsOnNode, preemption pickOneNodeForPreemption), without disruption budgets.
 
     All pods of lower priority leave the node; if the request fits then, they come back one by one, the most
-    important first, as long as it still fits. The node is taken whose victims have the lowest highest
-    priority, then the smallest sum of priorities, then the fewest pods, then the latest start of the most
-    important victims.
+    important first (the higher priority, then the earlier start), as long as it still fits. The node is taken
+    whose victims have the lowest highest priority, then the smallest sum of priorities (each + 2^31), then
+    the fewest pods, then the latest start: of each node the earliest among the victims of the highest
+    priority. Equal nodes: any there, the first here. All nodes are tried; kube-scheduler tries 10 % of them,
+    but at least 100.
     """
+
+    room_seconds = 0.0
 
     def may_evict(self, queue: QueueRules, victim: RunningPod, now: float) -> bool:
         return victim.queue.priority < queue.priority

@@ -43,10 +43,14 @@ class Placer:
             self._policy.refresh(self.fleet)
         self._upkeep.prices_updated(self.fleet)
 
+    def price(self, request: Request) -> Floats:
+        """What placing the request costs on each node (N,), infinite where it does not fit."""
+        return self._policy.cost(self.fleet, request)
+
     def place(self, request: Request, allowed: npt.NDArray[np.bool_] | None = None) -> Allocation | None:
         """Pick a node among the ``allowed`` rows (N,) (None: all), choose GPUs there, and take them. None if
         the request fits nowhere."""
-        cost = self._policy.cost(self.fleet, request)
+        cost = self.price(request)
         if allowed is not None:
             cost = np.where(allowed, cost, np.float32(np.inf))
         row = self._pick_node(cost)

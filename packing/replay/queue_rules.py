@@ -11,9 +11,9 @@ class QueueRules:
     """The rules of a queue. Times in seconds.
 
     Pods of higher ``priority`` are tried first, and may evict pods of lower priority in the queues that they
-    ``preempts``, once these have run for ``min_runtime``. A pod that has run for ``max_duration`` may also be
-    evicted for one of equal priority. A pod saves its work every ``checkpoint_interval`` (infinite: never)
-    and loses the rest. ``restartable`` pods may run on spot nodes.
+    ``preempts``, once these have run for ``min_runtime``. A pod that has run for ``max_duration`` (longer if
+    it was restarted) may also be evicted for one of equal priority. A pod saves its work every
+    ``checkpoint_interval`` (infinite: never) and loses the rest. ``restartable`` pods may run on spot nodes.
     """
 
     name: str = ""
@@ -24,12 +24,13 @@ class QueueRules:
     checkpoint_interval: float = math.inf
     restartable: bool = False
 
-    def may_evict(self, victim: QueueRules, started: float, now: float) -> bool:
-        """Whether pods of this queue may evict a pod of the queue ``victim`` that started then."""
-        if victim.priority == self.priority:
-            return now >= started + victim.max_duration
-        lower = victim.priority < self.priority and victim.name in self.preempts
-        return lower and now >= started + victim.min_runtime
+    def may_preempt(self, victim: QueueRules) -> bool:
+        """Whether pods of this queue may evict pods of the queue ``victim`` because of their priority."""
+        return victim.priority < self.priority and victim.name in self.preempts
+
+    def may_take_over(self, victim: QueueRules) -> bool:
+        """Whether pods of this queue may evict pods of equal priority of that queue, in overtime."""
+        return victim.priority == self.priority and (victim.name == self.name or victim.name in self.preempts)
 
     def saved(self, ran: float) -> float:
         """The part of so many seconds of work that is not lost when the pod is evicted."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -20,9 +20,10 @@ from packing.fleet.feasibility import reasons_for
 from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
-from packing.replay.eviction_rules import EvictionRule, Found, RunningPod
+from packing.replay.eviction_rules import EvictionRule, Found, RunningPod, could_make_room
 from packing.replay.placer import Placer
 from packing.replay.queue_rules import ONE_QUEUE, QueueRules
+from packing.replay.spot_nodes import SpotRows
 from packing.replay.trace import gpus_of
 
 _HELPS = np.zeros(max(Reason) + 1, bool)
@@ -70,16 +71,6 @@ class Run:
     lost: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class SpotRows:
-    """The rows (N,) that are spot nodes, when which of them is interrupted, and for how long it is away.
-    Restartable pods prefer them, other pods never use them. Times in seconds."""
-
-    rows: npt.NDArray[np.bool_]
-    interruptions: Sequence[tuple[float, int]] = ()
-    outage: float = 0.0
-
-
 @dataclass(slots=True)
 class _Searches:
     """On which rows a search for victims may find some: those that changed since it found none."""
@@ -112,7 +103,8 @@ class QueuedTimeline:
         self._on_row: list[dict[int, RunningPod]] = [{} for _ in range(self._fleet.arrays.capacity)]
         self._waiting: list[tuple[int, float, int, int]] = []  # priority, queued, rank, pod
         self._left = [pod.duration for pod in pods]
-        self._yielded: set[int] = set()
+        self._restarts = [0] * len(pods)
+        self._disrupted = [-np.inf] * len(pods)
         self._searches = _Searches(np.zeros(self._fleet.arrays.capacity, np.int64))
         self._order = np.argsort([pod.created for pod in pods], kind="stable").tolist()
         self._rank = {pod: rank for rank, pod in enumerate(self._order)}
@@ -218,10 +210,8 @@ class QueuedTimeline:
         best = self._best_victims(pod, now) if self._rule else None
         if best is None:
             return False
-        _, row, victims = best
+        row, victims = best
         for victim in victims:
-            if victim.queue.priority == self._pods[pod].queue.priority:
-                self._yielded.add(victim.pod)
             self._stop(victim.pod, now, Ended.EVICTED)
         allowed = np.zeros(self._fleet.arrays.capacity, bool)
         allowed[row] = True
@@ -230,22 +220,34 @@ class QueuedTimeline:
         self._start(pod, now, queued, allocation)
         return True
 
-    def _best_victims(self, pod: int, now: float) -> tuple[tuple[float, ...], int, list[RunningPod]] | None:
+    def _best_victims(self, pod: int, now: float) -> tuple[int, list[RunningPod]] | None:
+        """The node where the victims are least bad, and these victims."""
         rule, request = self._rule, self._pods[pod].request
         assert rule is not None
-        failed = self._searches.failed_at(self._key(pod))
+        failed, found = self._searches.failed_at(self._key(pod)), dict[int, Found]()
         candidates = self._candidates(pod, now, np.flatnonzero(failed != self._searches.changed).tolist())
         helps = _HELPS[reasons_for(self._fleet, request)] if any(candidates.values()) else ()
-        best: tuple[tuple[float, ...], int, list[RunningPod]] | None = None
         for row, evictable in candidates.items():
-            found: Found | None = None
-            if evictable and helps[row]:
-                found = rule.victims(self._fleet, row, request, evictable, now)
-            if found is None:
+            one: Found | None = None
+            if evictable and helps[row] and could_make_room(self._fleet, row, request, evictable):
+                one = rule.victims(self._fleet, row, request, evictable, now)
+            if one:
+                found[row] = one
+            else:
                 failed[row] = self._searches.changed[row]
-            elif best is None or found[0] < best[0]:
-                best = found[0], row, found[1]
-        return best
+        if not found:
+            return None
+        row = self._least_bad(rule, request, found)
+        return row, found[row][1]
+
+    def _least_bad(self, rule: EvictionRule, request: Request, found: Mapping[int, Found]) -> int:
+        """The row of the least cost, with what the placement costs there once the victims are out."""
+        cost = {row: cost for row, (cost, _) in found.items()}
+        if rule.room_seconds and len(found) > 1:
+            with self._fleet.without([pod.held for _, victims in found.values() for pod in victims]):
+                room = rule.room_seconds * self._placer.price(request)
+            cost = {row: (*one[:-1], one[-1] + float(room[row])) for row, one in cost.items()}
+        return min(cost, key=cost.__getitem__)
 
     def _candidates(self, pod: int, now: float, rows: Sequence[int]) -> dict[int, list[RunningPod]]:
         """The pods on each of these rows that the pod may evict; none on nodes that it must not use."""
@@ -260,8 +262,8 @@ class QueuedTimeline:
 
     def _start(self, pod: int, now: float, queued: float, held: Allocation) -> None:
         timed = self._pods[pod]
-        yielded = pod in self._yielded
-        running = RunningPod(pod, timed.queue, gpus_of(timed.request), now, held, yielded)
+        past = self._restarts[pod], self._disrupted[pod]
+        running = RunningPod(pod, timed.queue, gpus_of(timed.request), now, held, *past)
         self.running[pod] = running, queued
         self._on_row[held.row][pod] = running
         self._searches.changed[held.row] += 1
@@ -282,6 +284,8 @@ class QueuedTimeline:
         if how is not Ended.FINISHED:
             lost = running.lost(now)
             self._left[pod] -= now - running.started - lost
+            self._restarts[pod] += 1
+            self._disrupted[pod] = now
             self._enqueue(pod, now)
         self.runs.append(Run(pod, row, queued, running.started, now, how, lost))
 

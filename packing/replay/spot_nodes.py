@@ -12,6 +12,16 @@ from packing.model.node_spec import NodeSpec
 
 
 @dataclass(frozen=True, slots=True)
+class SpotRows:
+    """The rows (N,) that are spot nodes, when which of them is interrupted, and for how long it is away.
+    Restartable pods prefer them, other pods never use them. Times in seconds."""
+
+    rows: npt.NDArray[np.bool_]
+    interruptions: Sequence[tuple[float, int]] = ()
+    outage: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class SpotMarket:
     """``share`` of the GPUs are on spot nodes. A spot node costs ``discount`` (a part of 1) less than
     another, is interrupted ``rate`` times per hour on average, and comes back after ``outage`` seconds."""

@@ -6,8 +6,10 @@ import pytest
 
 from extender.replay.queues import QUEUE_OF_QOS, QueueOptions, queue_rules, replay_queues, thinned
 from extender.replay.traces import BadInput
-from extender.settings import DEFAULT_QUEUES, Queue
+from extender.settings import DEFAULT_QUEUES, Queue, Settings
+from extender.verbs.eviction import costs
 from packing.model.request import Request, whole_gpus
+from packing.replay import eviction_rules
 from packing.replay.spot_nodes import SpotMarket
 from tests.packing.replay.test_trace import nodes, share
 
@@ -112,10 +114,16 @@ def test_pods_without_a_queue_or_a_time_are_refused(tmp_path, pods, says):
 
 def test_thinned_nodes_can_host_what_all_can():
     specs = [*nodes(30, gpus=1), *(nodes(40, gpus=8)[30:])]
-    requests = {share(500), Request(shares=whole_gpus(8)), Request(shares=whole_gpus(9))}
+    requests = [share(500), Request(shares=whole_gpus(8)), Request(shares=whole_gpus(9))]
     for seed in range(5):
         kept = thinned(specs, requests, 10, seed)
         assert any(len(node.gpus) == 8 for node in kept)
         assert 10 <= sum(len(node.gpus) for node in kept) < 18
         assert len({node.name for node in kept}) == len(kept)
     assert thinned(specs, requests, 10, 1) == thinned(specs, requests, 10, 1)
+
+
+def test_the_replay_counts_costs_as_the_service_does():
+    for name in ("RESTART", "SMALLEST", "ROOM_SECONDS"):
+        assert getattr(eviction_rules, name) == getattr(costs, name)
+    assert Settings().shield_seconds == eviction_rules.SHIELD

@@ -9,14 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from packing.fleet.feasibility import reasons_for
 from packing.model.request import Request, whole_gpus
 from packing.policies.baselines.simple import FirstFit
-from packing.replay.eviction_rules import CheapestVictims, KubeScheduler
+from packing.replay.eviction_rules import CheapestVictims, KubeScheduler, RunningPod, could_make_room
 from packing.replay.pick_node import NodePicker
 from packing.replay.placer import Placer
 from packing.replay.queue_rules import ONE_QUEUE, QueueRules
-from packing.replay.queued_timeline import Ended, QueuedTimeline, SpotRows, TimedPod
-from packing.replay.trace import build_fleet
+from packing.replay.queued_timeline import Ended, QueuedTimeline, TimedPod
+from packing.replay.spot_nodes import SpotRows
+from packing.replay.trace import build_fleet, gpus_of
 from tests.packing.replay.test_trace import nodes, share
 
 BACKFILL = QueueRules("backfill", 0, max_duration=1000, restartable=True)
@@ -76,15 +78,50 @@ def test_a_batch_pod_that_ends_before_its_minimum_runtime_is_never_evicted():
     assert queues(pods) == [(0, 0, 90, Ended.FINISHED, 0), (1, 90, 140, Ended.FINISHED, 0)]
 
 
-def test_an_equal_takes_over_after_the_maximum_duration_and_only_once():
+def test_an_equal_takes_over_after_the_maximum_duration_and_later_after_each_restart():
     pods = [TimedPod(ONE, 0, 5000, BACKFILL), TimedPod(ONE, 10, 3000, BACKFILL)]
     assert queues(pods) == [
         (0, 0, 1000, Ended.EVICTED, 1000),
         (1, 1000, 2000, Ended.EVICTED, 1000),
-        (0, 2000, 7000, Ended.FINISHED, 0),
-        (1, 7000, 10000, Ended.FINISHED, 0),
+        (0, 2000, 4000, Ended.EVICTED, 2000),  # restarted once: after 2 x 1000 s
+        (1, 4000, 6000, Ended.EVICTED, 2000),
+        (0, 6000, 9000, Ended.EVICTED, 3000),
+        (1, 9000, 12000, Ended.FINISHED, 0),
+        (0, 12000, 17000, Ended.FINISHED, 0),
     ]
     assert stock(pods) == [(0, 0, 5000, Ended.FINISHED, 0), (1, 5000, 8000, Ended.FINISHED, 0)]
+
+
+def test_equals_of_another_queue_take_over_only_with_the_right():
+    """Both queues rank alike, because each evicts only the one below."""
+    other = QueueRules("other", 0)
+    trusted = QueueRules("trusted", 0, frozenset({"backfill"}))
+    for queue, ended in ((other, 5000), (trusted, 1000)):
+        pods = [TimedPod(ONE, 0, 5000, BACKFILL), TimedPod(ONE, 10, 50, queue)]
+        assert queues(pods)[0][2] == ended
+
+
+def test_an_evicted_pod_is_shielded():
+    """Backfill 0 is evicted at 10 and starts again at 20. The pod of second 30 has to wait until 10 + 600,
+    or as long as the backfill runs."""
+    first, second = TimedPod(ONE, 10, 10, INTERACTIVE), TimedPod(ONE, 30, 50, INTERACTIVE)
+    for duration, starts in ((5000, 610), (200, 220)):
+        runs = queues([TimedPod(ONE, 0, duration, BACKFILL), first, second])
+        assert [started for pod, started, *_ in runs if pod == 2] == [starts]
+    assert (0, 20, 30, Ended.EVICTED, 10) in stock([TimedPod(ONE, 0, 200, BACKFILL), first, second])
+
+
+@pytest.mark.parametrize(("ran", "victim"), [(200, 0), (400, 1)])
+def test_a_restart_counts_as_300_seconds_of_work(ran, victim):
+    """Pod 0 was never restarted and has run for so long; pod 1 has run for a second, but was restarted."""
+    place = placer(1, 2)
+    held = [place.place(ONE), place.place(ONE)]
+    candidates = [
+        RunningPod(0, BACKFILL, 1.0, 1000.0 - ran, held[0]),
+        RunningPod(1, BACKFILL, 1.0, 999.0, held[1], restarts=1),
+    ]
+    found = CheapestVictims([0, 1, 2]).victims(place.fleet, 0, ONE, candidates, 1000.0)
+    assert [pod.pod for pod in found[1]] == [victim]
 
 
 def test_nobody_evicts_upwards_or_without_the_right():
@@ -166,6 +203,23 @@ rules = st.sampled_from([None, KubeScheduler(), CheapestVictims([0, 1, 2])])
 spots = st.none() | st.lists(st.integers(1, 100).map(float), max_size=3, unique=True).map(
     lambda times: SpotRows(np.array([True, False]), [(time * 20, 0) for time in times], outage=9)
 )
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(requests, max_size=6), requests, st.data())
+def test_only_nodes_that_could_not_make_room_are_left_out(placed, request_, data):
+    place = placer(1, 2)
+    pods = [
+        RunningPod(pod, BACKFILL, gpus_of(request), 0.0, held)
+        for pod, request in enumerate(placed)
+        if (held := place.place(request))
+    ]
+    candidates = [pod for pod in pods if data.draw(st.booleans())]
+    with place.fleet.without([pod.held for pod in candidates]):
+        fits = reasons_for(place.fleet, request_)[0] == 0
+    could = could_make_room(place.fleet, 0, request_, candidates)
+    assert could or not fits
+    assert could == fits  # memory of the GPUs never decides here, as in the trace
 
 
 class Checked(QueuedTimeline):

@@ -83,10 +83,12 @@ def _explain(pod: Pod | None, name: str, source: Source, chosen: Settings) -> Ex
 
     Raises ``SettingsError``, ``SourceError`` and ``ValueError``.
     """
+    from extender.cli.precompile import prepare_victim_kernels
     from extender.cluster.factory import state_of
     from extender.explain.pod import explain
 
     state = state_of(chosen)
+    state.can_search_victims = prepare_victim_kernels
     state.binds = chosen.bind
     _list_once(state, source)
     state.policy.adopt(state.fleet, state.policy.plan(state.fleet)())

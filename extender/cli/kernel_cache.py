@@ -16,6 +16,7 @@ import shutil
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import packing
 
@@ -23,6 +24,11 @@ VARIABLE = "NUMBA_CACHE_DIR"
 KEPT = 8
 """Directories in the user's cache, one for each installation and each state of the sources: 2 MB each."""
 
+KernelGroup: TypeAlias = Literal["start", "victims"]
+"""Kernels that every command with kernels loads when it starts, and those of the victim search, which take
+longer to compile than all others together and are loaded when victims are searched."""
+
+_VICTIMS = "packing.victims."
 _ROOTS = (Path(packing.__path__[0]), Path(__file__).parents[1])
 _log = logging.getLogger(__name__)
 
@@ -43,13 +49,19 @@ def choose_cache() -> Path | None:
     return directory
 
 
-def kernel_modules() -> list[str]:
+def kernel_modules(group: KernelGroup) -> list[str]:
     """The modules that are compiled when they are imported: by convention their names end in ``kernels``."""
-    return sorted(
+    names = (
         ".".join(file.relative_to(root.parent).with_suffix("").parts)
         for root in _ROOTS
         for file in root.rglob("*kernels.py")
     )
+    return sorted(name for name in names if name.startswith(_VICTIMS) == (group == "victims"))
+
+
+def filled_marker(directory: Path, group: KernelGroup) -> Path:
+    """The file that says that a cache has all kernels of a group."""
+    return directory / f"{sources_key()}.{group}.filled"
 
 
 def sources_key() -> str:

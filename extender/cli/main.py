@@ -80,7 +80,7 @@ def _print_version(args: argparse.Namespace) -> int:
 
 def _serve(args: argparse.Namespace) -> int:
     from extender.cli import logs
-    from extender.cli.precompile import prepare_kernels
+    from extender.cli.precompile import prepare_kernels, victim_kernels_command
     from extender.server.run import PortInUse, listen, run
     from extender.server.service import Service
     from extender.settings import SettingsError
@@ -94,7 +94,8 @@ def _serve(args: argparse.Namespace) -> int:
             ports = [port for port in (args.port, args.debug_port) if port is not None]
             sockets = [stack.enter_context(listen(args.host, port)) for port in ports]
             source = source_args.source_of(args)
-            run(Service(chosen, source, version(), prepare_kernels), *sockets)
+            service = Service(chosen, source, version(), prepare_kernels, victim_kernels_command)
+            run(service, *sockets)
     except (SettingsError, PortInUse, SourceError) as error:
         print(f"stowage: {error}", file=sys.stderr)
         return 1

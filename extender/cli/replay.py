@@ -117,6 +117,7 @@ def _replay(work: str, args: argparse.Namespace, settings: Settings) -> str:
 
 
 def _rows(work: str, args: argparse.Namespace, settings: Settings) -> list[dict[str, Any]]:
+    from extender.cli.precompile import prepare_victim_kernels
     from extender.replay.queues import replay_queues
     from extender.replay.repack import replay_snapshot
     from extender.replay.runs import replay_timeline, replay_trace
@@ -125,6 +126,7 @@ def _rows(work: str, args: argparse.Namespace, settings: Settings) -> list[dict[
     if work == "snapshot":
         return replay_snapshot(args.snapshot, args.policy, settings, sample, progress)
     if work == "queues":
+        prepare_victim_kernels()
         return replay_queues(args.nodes, args.pods, args.seeds, _queue_options(args, settings), progress)
     if work == "timeline":
         return replay_timeline(args.nodes, args.pods, args.policy, sample=sample, progress=progress)

@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from extender.inventory.spot import is_leaving
 from extender.k8s.objects import Deleted, Event, Listed, Node, Pod, Upserted
 from extender.queues.disruptions import disruption_reason
 
 
-def disrupted_pods(
-    event: Event, pods: Mapping[str, Pod], nodes: Mapping[str, Node]
-) -> Iterator[tuple[Pod, str]]:
+def disrupted_pods(event: Event, pods: Mapping[str, Pod], nodes: Mapping[str, Node]) -> list[tuple[Pod, str]]:
     """Bound pods that end with this event because of a disruption, and the reason. ``pods`` are those before
     the event.
 
     A pod counts once it is being deleted, has ended or is gone: until then the disruption may come to nothing
     (Kubernetes resets such a condition after two minutes, pkg/controller/disruption/disruption.go, v1.36).
     """
+    disrupted = []
     for pod in _ending(event, pods):
         if not pod.node_name:
             continue
         node = nodes.get(pod.node_name)
         if reason := disruption_reason(pod, node_interrupted=node is not None and is_leaving(node)):
-            yield pod, reason
+            disrupted.append((pod, reason))
+    return disrupted
 
 
 def _ending(event: Event, pods: Mapping[str, Pod]) -> Iterable[Pod]:
     match event:
         case Upserted(Pod() as pod):
+            ending = [pod] if pod.deleting or pod.terminated else []
             before = pods.get(pod.key)
-            if before is not None and before.uid != pod.uid:
-                yield before
-            if pod.deleting or pod.terminated:
-                yield pod
+            return [before, *ending] if before is not None and before.uid != pod.uid else ending
         case Deleted("Pod", key) if (gone := pods.get(key)) is not None:
-            yield gone
+            return (gone,)
         case Listed("Pod", keys):
-            yield from (pod for key, pod in pods.items() if key not in keys)
+            return [pod for key, pod in pods.items() if key not in keys]
+    return ()

@@ -7,7 +7,7 @@ events come from (the API server, a snapshot file).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Literal, TypeAlias
@@ -30,6 +30,7 @@ from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
 from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
 from extender.k8s.objects import Deleted, Event, Kind, Listed, Node, Pod, Upserted
+from extender.k8s.pod_groups import is_pod_group
 from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
 from extender.protocol.node_names import NameTable, NodeNames
 from extender.queues.checkpoints import lost_seconds
@@ -44,6 +45,7 @@ from packing.policies.interface import Policy
 
 log = logging.getLogger(__name__)
 
+_HOLDS_NEED: frozenset[Kind] = frozenset({"Node", "Pod"})
 Rows = npt.NDArray[np.int64]
 PossiblyBound: TypeAlias = Sequence[tuple[Pod, str]]
 """Pods that may have been bound while the watch was broken, and the nodes: no other pod gets what they
@@ -72,6 +74,7 @@ class State:
     ``rights`` say who may be evicted for whom, ``budgets`` which evictions disrupt too many pods, ``gangs``
     which pods belong together, and ``disruptions`` which jobs lost pods lately. ``gang_holds`` is the room
     that is held for waiting members of gangs; ``gang_check``: no member of a gang is placed before all fit.
+    ``can_search_victims`` waits for the kernels of the victim search, or says that they are not there yet.
     ``synced`` are the kinds whose first list has arrived. ``failures`` counts errors in comparing nodes that
     fit, which refuse no pod.
     ``kept_by_node``: what verbs keep about the pods of a node, dropped when the node or its pods change.
@@ -104,31 +107,37 @@ class State:
         self.binds = False
         self.spot: Literal["ignore", "prefer", "require"] = "prefer"
         self.eviction_helps_extenders = False
+        self.can_search_victims: Callable[[], bool] = lambda: True
         self.failures = Failures()
         self._row_table = self.fleet.replaced, NameTable({})
 
     def apply(self, events: Sequence[Event]) -> None:
         """Take in what happened. An object that cannot be read is a problem, and raises nothing."""
         for event in events:
-            self.gangs.apply(event)
-            for pod, reason in disrupted_pods(event, self.pods, self.nodes):
-                self._note_disruption(pod, reason)
             match event.kind:
                 case "PriorityClass":
                     self.rights.queues.classes.apply(event)
                 case "PodDisruptionBudget":
                     self.budgets.apply(event)
+                case "Pod":
+                    self.gangs.apply(event)
+                    for pod, reason in disrupted_pods(event, self.pods, self.nodes):
+                        self._note_disruption(pod, reason)
+                    self._sync_nodes(self._apply(event))
+                case kind if is_pod_group(kind):
+                    self.gangs.apply(event)
                 case _:
                     self._sync_nodes(self._apply(event))
             if isinstance(event, Listed):
                 self.synced.add(event.kind)
                 if event.kind == "Node":
                     self.learner.start(self.pods)
-        self._update_gang_holds()
+        if self.gangs.has_changed or not self.gang_holds.is_empty:
+            self._update_gang_holds()
 
     def _update_gang_holds(self) -> None:
         self.gang_holds.expire()
-        if {"Node", "Pod"} <= self.synced:
+        if self.synced >= _HOLDS_NEED:
             self.gang_holds.update(self.gangs, self.pods.is_bound, self._place_together)
 
     def _place_together(

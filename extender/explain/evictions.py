@@ -25,6 +25,7 @@ BEST = 3
 """Nodes that are shown of those where evictions help."""
 NOT_ENOUGH = "evicting all that may be evicted there is not enough"
 DEARER = "evictions there cost more"
+NOT_COMPILED = "the victim search is still being compiled, ask again in a minute"
 
 Actor: TypeAlias = Literal["kube-scheduler", "evictor"]
 EvictorMode: TypeAlias = Literal["off", "recommend", "on", "unknown"]
@@ -75,6 +76,8 @@ def evictions_for(
     except RequestError:
         return Evictions()
     lacking = [one.name for one in promising_nodes(state, pod, request, nodes, {}, possibly_bound)]
+    if lacking and not state.can_search_victims():
+        return Evictions(elsewhere={NOT_COMPILED: len(lacking)})
     actor: Actor = "kube-scheduler"
     plans = plan_evictions(state, pod, lacking, now, possibly_bound=possibly_bound)
     plans = [plan for plan in plans if not plan.pdb_violations] or plans

@@ -46,6 +46,8 @@ NO_WORDS = GangWords("", "")
 
 def words_of(pod: Pod) -> GangWords | None:
     """The gang that a pod names, None for none."""
+    if not pod.pod_group and _NAMES.isdisjoint(pod.labels) and _NAMES.isdisjoint(pod.annotations):
+        return None  # as for most pods
     for read in _READERS:
         words = read(pod)
         if words is not None:
@@ -158,6 +160,16 @@ _READERS: tuple[Callable[[Pod], GangWords | None], ...] = (
     *(_stowage, _native, _coscheduling, _volcano, _kai, _koordinator, _kueue),
     *(_leader_worker_set, _jobset, _ray),
 )
+
+
+_NAMES = frozenset({
+    *(GANG, "scheduling.x-k8s.io/pod-group", "kueue.x-k8s.io/pod-group-name"),
+    *("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name", "pod-group-name"),
+    *("pod-group.scheduling.sigs.k8s.io", "pod-group.scheduling.sigs.k8s.io/name"),
+    *("gang.scheduling.koordinator.sh/name", "jobset.sigs.k8s.io/jobset-name"),
+    *("leaderworkerset.sigs.k8s.io/name", "ray.io/cluster"),
+})  # fmt: skip
+"""Labels and annotations with the name of a gang: without any of them a pod names no gang."""
 
 
 def _count(entries: Mapping[str, str], key: str) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from extender.k8s.objects import Deleted, Event, Listed, Pod, Upserted
 from extender.k8s.pod_groups import PodGroup, PodGroupKind, is_pod_group
@@ -26,6 +27,14 @@ class Gang:
     indispensable: frozenset[str] = frozenset()
     words: GangWords = NO_WORDS
     together: int = 0
+
+
+class _Member(NamedTuple):
+    """A member of a gang, the gang's key, and how the pod names it."""
+
+    pod: Pod
+    gang: str
+    words: GangWords
 
 
 class _Members:
@@ -72,8 +81,7 @@ class GangTable:
 
     def __init__(self) -> None:
         self._gangs: dict[str, _Members] = {}
-        self._gang_by_pod: dict[str, str] = {}  # "" for a pod of its own
-        self._pods: dict[str, Pod] = {}
+        self._pods: dict[str, _Member | None] = {}  # None for a pod of its own
         self._pod_groups: dict[tuple[PodGroupKind, str], PodGroup] = {}
         self.changes = 0  # of members and PodGroups
         self._version = 0  # of the PodGroups
@@ -81,16 +89,14 @@ class GangTable:
 
     def gang_of(self, pod: Pod) -> Gang | None:
         """The gang of a pod, None for a pod of its own. For a known pod, what the watch shows counts."""
-        key = self._gang_by_pod.get(pod.key)
-        if key == "":
+        key = pod.key
+        if key in self._pods:
+            member = self._pods[key]
+            return self._gang(self._gangs[member.gang]) if member else None
+        words = words_of(pod)
+        if words is None:
             return None
-        members = self._gangs.get(key) if key else None
-        if members is None:
-            words = words_of(pod)
-            if words is None:
-                return None
-            members = self._gangs.get(_key(pod, words)) or _alone(pod, words)
-        return self._gang(members)
+        return self._gang(self._gangs.get(_key(pod, words)) or _alone(pod, words))
 
     def is_single(self, pod: Pod) -> bool:
         """Whether the watch shows that the pod names no gang."""
@@ -100,6 +106,11 @@ class GangTable:
         """The gang of this key; None if no pod names it, or if its members count one by one."""
         members = self._gangs.get(key)
         return self._gang(members) if members else None
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether ``take_changed`` returns any."""
+        return bool(self._changed)
 
     def take_changed(self) -> set[str]:
         """The keys of the gangs whose members have changed since the last call."""
@@ -130,11 +141,7 @@ class GangTable:
         """Take in an event about a pod or a PodGroup; others change nothing."""
         match event:
             case Upserted(Pod() as pod):
-                if self._pods.get(pod.key) == pod:
-                    return
-                self._remove(pod.key)
-                if not pod.terminated:
-                    self._add(pod)
+                self._put(pod)
             case Deleted("Pod", key):
                 self._remove(key)
             case Listed("Pod", keys):
@@ -165,24 +172,33 @@ class GangTable:
         self.changes += 1
         self._version += 1
 
-    def _add(self, pod: Pod) -> None:
+    def _put(self, pod: Pod) -> None:
+        key = pod.key
+        if member := self._pods.get(key):
+            if member.pod == pod:
+                return
+            self._remove(key)
+        if pod.terminated:
+            self._pods.pop(key, None)
+            return
         words = words_of(pod)
-        key = _key(pod, words) if words else ""
-        self._pods[pod.key], self._gang_by_pod[pod.key] = pod, key
-        if words:
-            self._gangs.setdefault(key, _Members()).add(pod, words)
-            self._note(key)
+        if words is None:
+            self._pods[key] = None
+            return
+        gang = _key(pod, words)
+        self._pods[key] = _Member(pod, gang, words)
+        self._gangs.setdefault(gang, _Members()).add(pod, words)
+        self._note(gang)
 
     def _remove(self, key: str) -> None:
-        gang = self._gang_by_pod.pop(key, "")
-        pod = self._pods.pop(key, None)
-        if pod is None or not (words := words_of(pod)):
+        member = self._pods.pop(key, None)
+        if member is None:
             return
-        members = self._gangs[gang]
-        members.remove(pod, words)
-        self._note(gang)
+        members = self._gangs[member.gang]
+        members.remove(member.pod, member.words)
+        self._note(member.gang)
         if not members.pods:
-            del self._gangs[gang]
+            del self._gangs[member.gang]
 
     def _gang(self, members: _Members) -> Gang | None:
         version, gang = members.gang

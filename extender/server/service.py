@@ -32,6 +32,7 @@ from extender.protocol.messages import VERBS, BadMessage, Verb, bind_error, filt
 from extender.server.evictor_tasks import EvictorTasks
 from extender.server.leader_elector import elector_of
 from extender.server.metrics import Gauges, Metrics
+from extender.server.victim_kernels import VictimKernels
 from extender.settings import Settings
 from extender.source.interface import Source
 
@@ -59,14 +60,20 @@ class Service:
     """Settings, source and metrics, and the engine once the kernels are loaded."""
 
     def __init__(
-        self, settings: Settings, source: Source, version: str, prepare: Callable[[], None] = lambda: None
+        self,
+        settings: Settings,
+        source: Source,
+        version: str,
+        prepare: Callable[[], None] = lambda: None,
+        compile_later: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """``prepare`` is called in a thread before kernels are loaded.
+        """``prepare`` is called in a thread before kernels are loaded. ``compile_later``: see
+        ``VictimKernels``.
 
         Raises ``Unavailable`` if the settings need a Lease, or the evictor, and the source has none.
         """
         self.settings, self.source, self.version = settings, source, version
-        self._prepare = prepare
+        self._prepare, self._victim_kernels = prepare, VictimKernels(compile_later)
         self.engine: Engine | None = None
         self.draining = False
         self._elector = elector_of(settings.leader_election, settings, source)
@@ -88,9 +95,13 @@ class Service:
                 tasks.create_task(self._update_version(engine))
                 if self._elector is not None:
                     tasks.create_task(self._elector.run(lambda: not self.missing()))
-                tasks.create_task(self._evictor.run(engine, self.metrics.registry))
+                tasks.create_task(self._evict(engine))
         finally:
             self.source.stop()
+
+    async def _evict(self, engine: Engine) -> None:
+        await self._victim_kernels.compile(lambda: not self.missing())
+        await self._evictor.run(engine, self.metrics.registry)
 
     async def _update_version(self, engine: Engine) -> None:
         while True:
@@ -148,7 +159,11 @@ class Service:
 
     async def _answer(self, verb: Verb, body: bytes) -> tuple[Reply, str]:
         # Every replica knows what fits; only the leader may bind.
-        missing = self.missing() or (self._not_leader() if verb == "bind" else "")
+        missing = self.missing()
+        if verb == "bind":
+            missing = missing or self._not_leader()
+        elif verb == "preempt" and not self._victim_kernels.loaded:
+            missing = missing or "the kernels of the victim search are being compiled"
         if missing or self.engine is None:
             return _refusal(verb, f"Stowage is not ready: {missing}", 503), "not_ready"
         try:
@@ -166,7 +181,10 @@ class Service:
         self._prepare()
         from extender.server.engine import Engine
 
-        return Engine(self.source, self.settings, self.metrics)
+        self._victim_kernels.load_compiled()
+        engine = Engine(self.source, self.settings, self.metrics)
+        engine.state.can_search_victims = lambda: self._victim_kernels.loaded
+        return engine
 
     def _not_leader(self) -> str:
         return self._elector.waiting_for() if self._elector else ""

@@ -36,7 +36,6 @@ from packing.victims.records import (
     view_of,
     work_for,
 )
-from packing.victims.search_kernels import search_units
 from packing.victims.victim import Cost, GangCost, Victim, Victims, VictimSet, set_of
 
 __all__ = [
@@ -74,6 +73,10 @@ class VictimSearch:
     not change."""
 
     def __init__(self, fleet: Fleet, request: Request, *, most_steps: int = MOST_STEPS) -> None:
+        # Here, because these kernels take longer to compile than all others, and few commands need them.
+        from packing.victims.search_kernels import search_units
+
+        self._search_units = search_units
         self.disagreements = 0
         """Answers that the fleet did not confirm, so that the slow search took over."""
         self._fleet, self._request, self._most_steps = fleet, request, most_steps
@@ -121,7 +124,7 @@ class VictimSearch:
             return self._slow(row, victims, gangs, required)
         leaving = self._leaving(row, victims, gangs, required, holdings, needed)
         work = self._work_for(holdings, leaving)
-        search_units(self._view, self._asked, holdings.held, leaving, work)
+        self._search_units(self._view, self._asked, holdings.held, leaving, work)
         is_cut = work.scalars[STEPS] < 0
         if not work.scalars[FOUND]:
             return self._slow(row, victims, gangs, required) if is_cut else None

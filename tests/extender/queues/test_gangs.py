@@ -178,9 +178,10 @@ def test_a_pod_that_the_watch_has_not_shown_belongs_to_the_known_gang() -> None:
 def test_a_gang_reaches_neither_into_another_namespace_nor_to_another_priority() -> None:
     mine = member("a", node_name="n")
     table = GangTable()
-    for pod in (mine, replace(mine, namespace="other"), replace(mine, name="high", priority=1000)):
+    pods = mine, replace(mine, namespace="other"), replace(mine, name="high", priority=1000)
+    for pod in pods:
         table.apply(Upserted(pod))
-    keys = {gang.key for pod in table._pods.values() if (gang := table.gang_of(pod))}
+    keys = {gang.key for pod in pods if (gang := table.gang_of(pod))}
     assert keys == {"stowage default/g", "stowage other/g", "stowage default/g of priority 1000"}
     assert all(len(table.members(key)) == 1 for key in keys)
 

@@ -100,7 +100,7 @@ class GangTable:
 
     def is_single(self, pod: Pod) -> bool:
         """Whether the watch shows that the pod names no gang."""
-        return self._gang_by_pod.get(pod.key) == ""
+        return pod.key in self._pods and self._pods[pod.key] is None
 
     def gang(self, key: str) -> Gang | None:
         """The gang of this key; None if no pod names it, or if its members count one by one."""

@@ -60,6 +60,8 @@ class Metadata(TypedDict, total=False):
 
 
 NO_ENTRIES: dict[str, str] = {}
+_last_labels: list[Mapping[str, str]] = [NO_ENTRIES]
+"""The labels that were read last."""
 
 
 def relevant_entries(entries: TextMap) -> Mapping[str, str]:
@@ -75,13 +77,20 @@ def relevant_entries(entries: TextMap) -> Mapping[str, str]:
 
 
 def all_entries(entries: TextMap) -> Mapping[str, str]:
-    """The labels of a pod, with one string object for equal texts of all pods."""
+    """The labels of a pod, with one string object for equal texts of all pods. Pods of one template that are
+    read one after the other share one object."""
     if not entries:
         return NO_ENTRIES
-    shared = (
-        sys.intern if len(entries) <= _SHARED_ENTRIES else str
-    )  # unusual ones would fill the intern table
-    return {shared(key): shared(text or "") for key, text in entries.items() if len(key) <= KEY}
+    if entries == _last_labels[0]:
+        return _last_labels[0]
+    if len(entries) > _SHARED_ENTRIES:  # unusual: they would fill the intern table
+        return {key: text or "" for key, text in entries.items() if len(key) <= KEY}
+    texts = [text or "" for text in entries.values()]
+    labels = dict(zip(map(sys.intern, entries), map(sys.intern, texts), strict=True))
+    if max(map(len, labels)) > KEY:
+        return {key: text for key, text in labels.items() if len(key) <= KEY}
+    _last_labels[0] = labels
+    return labels
 
 
 @lru_cache(maxsize=4096)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from pydantic import BaseModel
@@ -171,9 +172,14 @@ def _owner(owners: Iterable[OwnerManifest]) -> Owner | None:
     """The controller, None without one."""
     for owner in owners:
         if owner.get("controller") is True:
-            names = ((owner.get("kind") or "")[:KEY], owner.get("name") or "", owner.get("uid") or "")
-            return Owner(*map(sys.intern, names))
+            return _owner_of((owner.get("kind") or "")[:KEY], owner.get("name") or "", owner.get("uid") or "")
     return None
+
+
+@lru_cache(maxsize=1024)  # of three names each, so its size is bounded
+def _owner_of(kind: str, name: str, uid: str) -> Owner:
+    """Pods of one owner share one object."""
+    return Owner(sys.intern(kind), sys.intern(name), sys.intern(uid))
 
 
 def _reason(conditions: Iterable[_Condition], kind: str, status: str) -> tuple[str, float]:

@@ -14,6 +14,7 @@ import pytest
 from extender.cluster.state import State
 from extender.dialects import constraints
 from extender.k8s.objects import Deleted, Upserted
+from extender.k8s.pod_manifest import PodManifest
 from extender.untrusted.limits import CONTAINERS, LISTED_NAMES, NAME, POD_RESOURCES, RESOURCES
 from tests.extender.builders import GPU, make_node, make_state, why
 from tests.extender.counting import calls
@@ -127,3 +128,16 @@ def test_a_filter_costs_at_most_5_times_a_normal_one() -> None:
         state = make_state(*nodes, pod)
         costs.append(calls(partial(why, state, pod, "n0")))
     assert costs[1] <= 5 * costs[0]
+
+
+def test_pods_of_one_template_share_labels_and_owner() -> None:
+    owner = {"kind": "Job", "name": "j", "uid": "1", "controller": True}
+    metadata = {"labels": {"app": "a", "empty": None}, "ownerReferences": [owner]}
+    first, second = (PodManifest.model_validate({"metadata": {**metadata, "name": name}}) for name in "ab")
+    one, same = first.record(), second.record()
+    assert (one.labels, one.owner) == ({"app": "a", "empty": ""}, same.owner)
+    assert one.owner is same.owner
+    plain = PodManifest.model_validate({"metadata": {"labels": {"app": "a", "b": "c"}}})
+    assert plain.record().labels is plain.record().labels
+    other = PodManifest.model_validate({"metadata": {"labels": {"app": "b", "x" * 400: "dropped"}}})
+    assert other.record().labels == {"app": "b"}

@@ -10,6 +10,7 @@ from extender.k8s.objects import Container, PodSpec, Upserted
 from extender.protocol.codec import Candidate, PreemptArgs
 from extender.verbs.preempt import preempt, required_victims
 from tests.extender.builders import GPU, NOW, make_node, make_pod, make_state
+from tests.extender.verbs.eviction.test_plan import GUARDED, guard
 
 HOUR = 3600.0
 
@@ -102,18 +103,10 @@ def test_at_the_pod_limit_the_proposed_victims_stay():
     assert set(answer(state, high(1), {"n": ["cpu"]})["n"]) == {"cpu", "gpu"}
 
 
-class Guarded:
-    """Every eviction of a pod with this name violates a budget."""
-
-    def __init__(self, *names: str) -> None:
-        self._names = names
-
-    def violations(self, pods):
-        return tuple(pod.name in self._names for pod in pods)
-
-
 def test_a_candidate_that_violates_a_budget_only_if_there_is_no_other(two):
-    two.budgets = Guarded("a-new", "a-old")
+    guarded = (replace(two.pods[f"default/a-{name}"], labels=GUARDED) for name in ("new", "old"))
+    two.apply([Upserted(pod) for pod in guarded])
+    guard(two, allowed=0)
     assert answer(two, high(1), {"a": ["a-new"], "b": ["b-0"]}, most=5).keys() == {"b"}
     args = PreemptArgs(high(1), {"a": Candidate(["uid-a-new"], 7)})
     assert preempt(two, args, NOW).candidates == {"a": Candidate(["uid-a-new"], 1)}  # counted again

@@ -3,10 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
+from extender.dialects.pod_request import bound_request
 from extender.inventory.spot import is_leaving
 from extender.k8s.objects import Deleted, Event, Listed, Node, Pod, Upserted
-from extender.queues.disruptions import disruption_reason
+from extender.queues.checkpoints import lost_seconds
+from extender.queues.disruptions import DisruptionLog, disruption_reason
+from extender.queues.queue import Queues
+from packing.fleet.feasibility import gpu_sizes
+from packing.fleet.fleet import Fleet
+
+
+def note_disruptions(
+    event: Event,
+    log: DisruptionLog,
+    queues: Queues,
+    pods: Mapping[str, Pod],
+    nodes: Mapping[str, Node],
+    fleet: Fleet,
+) -> None:
+    """Note in ``log`` which pods the event shows as disrupted, and how much work they lost."""
+    for pod, reason in disrupted_pods(event, pods, nodes):
+        queue, row = queues.of(pod), fleet.rows.get(pod.node_name)
+        gpus = 0.0 if row is None else float(gpu_sizes(fleet, bound_request(pod).request)[row])
+        log.note(pod, queues.name_of(pod), reason, gpus, partial(lost_seconds, pod, queue))
 
 
 def disrupted_pods(event: Event, pods: Mapping[str, Pod], nodes: Mapping[str, Node]) -> list[tuple[Pod, str]]:

@@ -18,14 +18,14 @@ import numpy.typing as npt
 from extender.cluster.allocations import Allocations, Placement
 from extender.cluster.assumed_pods import TIME_TO_LIVE, AssumedPod
 from extender.cluster.demand_learner import DemandLearner
-from extender.cluster.disrupted_pods import disrupted_pods
+from extender.cluster.disrupted_pods import note_disruptions
 from extender.cluster.gang_answers import GangAnswers
 from extender.cluster.gang_holds import GangHolds
 from extender.cluster.gang_simulation import WaitingMembers, place_together
 from extender.cluster.guarded_policy import Failures
 from extender.cluster.node_table import NodeTable
 from extender.cluster.pod_table import PodTable
-from extender.dialects.pod_request import WRITERS, bound_request, request_of
+from extender.dialects.pod_request import WRITERS, request_of
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
 from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
@@ -33,12 +33,10 @@ from extender.k8s.objects import Deleted, Event, Kind, Listed, Node, Pod, Upsert
 from extender.k8s.pod_groups import is_pod_group
 from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
 from extender.protocol.node_names import NameTable, NodeNames
-from extender.queues.checkpoints import lost_seconds
 from extender.queues.disruption_budgets import DisruptionBudgets
 from extender.queues.disruptions import DisruptionLog
 from extender.queues.gangs import GangTable
 from extender.queues.rights import Rights
-from packing.fleet.feasibility import gpu_sizes
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.policies.interface import Policy
@@ -50,19 +48,6 @@ Rows = npt.NDArray[np.int64]
 PossiblyBound: TypeAlias = Sequence[tuple[Pod, str]]
 """Pods that may have been bound while the watch was broken, and the nodes: no other pod gets what they
 would have there."""
-
-
-@contextmanager
-def blocked_as(fleet: Fleet, reasons: Mapping[int, Reason]) -> Iterator[None]:
-    """Inside the block, these rows are blocked for these reasons, or open for ``FITS``."""
-    before = {row: Reason(int(fleet.arrays.blocked[row])) for row in reasons}
-    for row, reason in reasons.items():
-        fleet.block(row, reason)
-    try:
-        yield
-    finally:
-        for row, reason in before.items():
-            fleet.block(row, reason)
 
 
 class State:
@@ -78,7 +63,7 @@ class State:
     ``synced`` are the kinds whose first list has arrived. ``failures`` counts errors in comparing nodes that
     fit, which refuse no pod.
     ``kept_by_node``: what verbs keep about the pods of a node, dropped when the node or its pods change.
-    ``spot``: the setting, see ``verbs/spot.py``.
+    ``spot``: the setting.
     ``binds``: Stowage writes which GPU a pod has, so a node takes nothing while its device plugin is busy.
     ``eviction_helps_extenders``: kube-scheduler looks for victims where only an extender refused (1.38 on).
     """
@@ -121,8 +106,7 @@ class State:
                     self.budgets.apply(event)
                 case "Pod":
                     self.gangs.apply(event)
-                    for pod, reason in disrupted_pods(event, self.pods, self.nodes):
-                        self._note_disruption(pod, reason)
+                    self._note_disruptions(event)
                     self._sync_nodes(self._apply(event))
                 case kind if is_pod_group(kind):
                     self.gangs.apply(event)
@@ -134,6 +118,10 @@ class State:
                     self.learner.start(self.pods)
         if self.gangs.has_changed or not self.gang_holds.is_empty:
             self._update_gang_holds()
+
+    def _note_disruptions(self, event: Event) -> None:
+        queues = self.rights.queues
+        note_disruptions(event, self.disruptions, queues, self.pods, self.nodes, self.fleet)
 
     def _update_gang_holds(self) -> None:
         self.gang_holds.expire()
@@ -176,12 +164,6 @@ class State:
             case Listed(("ResourceSlice" | "ResourceClaim" | "DeviceClass") as kind, keys):
                 self.devices.keep(kind, keys)
         return ()
-
-    def _note_disruption(self, pod: Pod, reason: str) -> None:
-        queues, row = self.rights.queues, self.fleet.rows.get(pod.node_name)
-        gpus = 0.0 if row is None else float(gpu_sizes(self.fleet, bound_request(pod).request)[row])
-        queue = queues.of(pod)
-        self.disruptions.note(pod, queues.name_of(pod), reason, gpus, lambda at: lost_seconds(pod, queue, at))
 
     def _sync_nodes(self, names: Iterable[str]) -> None:
         """Bring up to date what depends on the pods of these nodes: whether the node is closed because its
@@ -251,7 +233,7 @@ class State:
             return
         blocked = {held.row: self._blocked_because(held.row, ignored_uid=pod.uid) for held in own}
         applied = map(self.allocations.allocation_if_bound, placements)
-        with blocked_as(self.fleet, blocked), self.fleet.without(own), self.fleet.holding(applied):
+        with self.fleet.blocked_as(blocked), self.fleet.without(own), self.fleet.holding(applied):
             yield self.fleet
 
     def assume(self, pod: Pod, node: str, assignment: Mapping[str, str], now: float) -> AssumedPod:

@@ -9,7 +9,7 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
-from extender.cluster.state import PossiblyBound, Rows, State, blocked_as
+from extender.cluster.state import PossiblyBound, Rows, State
 from extender.dra.forecast import FIRST_AVAILABLE_PENALTY, AllocationSimulator, Forecast
 from extender.dra.pod_claims import class_resources
 from extender.k8s.objects import Pod
@@ -97,7 +97,7 @@ def reason_on(
         return Reason.FITS
     with state.fleet_view_for(pod, possibly_bound) as fleet:
         busy = idle and fleet.arrays.blocked[row] == Reason.PLUGIN_BUSY
-        with blocked_as(fleet, {row: Reason.FITS} if busy else {}):
+        with fleet.blocked_as({row: Reason.FITS} if busy else {}):
             codes = codes_for(state, fleet, pod, without_resources(request, dra), np.array([row]))
             return Reason(int(codes[0]))
 

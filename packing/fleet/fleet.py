@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -102,6 +102,18 @@ class Fleet:
         if self.arrays.blocked[row] != reason:
             self.arrays.blocked[row] = reason
             self.touch(row)
+
+    @contextmanager
+    def blocked_as(self, reasons: Mapping[int, Reason]) -> Iterator[None]:
+        """Inside the block, these rows are closed for these reasons, or open for ``FITS``."""
+        before = {row: Reason(int(self.arrays.blocked[row])) for row in reasons}
+        for row, reason in reasons.items():
+            self.block(row, reason)
+        try:
+            yield
+        finally:
+            for row, reason in before.items():
+                self.block(row, reason)
 
     def touch(self, row: int) -> None:
         """Note that a node changed, for everything that is derived from it."""

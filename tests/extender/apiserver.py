@@ -150,6 +150,7 @@ class ApiServer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128  # every watch connects at once
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Print nothing: the tests break connections on purpose."""

@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from extender.cluster.state import PossiblyBound, State, blocked_as
+from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Pod
@@ -250,7 +250,7 @@ class _Planner:
         busy = [row for row in rows if row >= 0 and fleet.arrays.blocked[row] == Reason.PLUGIN_BUSY]
         with ExitStack() as stack:
             stack.enter_context(fleet.without([held for bound in evicted for held in bound.held]))
-            stack.enter_context(blocked_as(fleet, dict.fromkeys(busy, Reason.FITS)))
+            stack.enter_context(fleet.blocked_as(dict.fromkeys(busy, Reason.FITS)))
             yield
 
 

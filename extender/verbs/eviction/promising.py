@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from extender.cluster.state import PossiblyBound, Rows, State, blocked_as
+from extender.cluster.state import PossiblyBound, Rows, State
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
@@ -77,7 +77,7 @@ def _worth_searching(
     """Indices of the rows where evictions may help, those that lack least first."""
     with state.fleet_view_for(pod, possibly_bound) as fleet:
         busy = rows[(rows >= 0) & (fleet.arrays.blocked[rows] == Reason.PLUGIN_BUSY)].tolist()
-        with blocked_as(fleet, dict.fromkeys(busy, Reason.FITS)):
+        with fleet.blocked_as(dict.fromkeys(busy, Reason.FITS)):
             codes = codes_for(state, fleet, pod, request, rows)
             lacks = shortfall(fleet, rows, request)
             possible = fits_when_empty(fleet, request)[rows]

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from extender.k8s.affinity import NodeSelectorRequirement
+from extender.k8s.eviction_objects import PodDisruptionBudget
 from extender.k8s.objects import Container, PodSpec, Upserted
 from extender.protocol.codec import Candidate, PreemptArgs
 from extender.verbs.preempt import preempt, required_victims
@@ -102,18 +104,11 @@ def test_at_the_pod_limit_the_proposed_victims_stay():
     assert set(answer(state, high(1), {"n": ["cpu"]})["n"]) == {"cpu", "gpu"}
 
 
-class Guarded:
-    """Every eviction of a pod with this name violates a budget."""
-
-    def __init__(self, *names: str) -> None:
-        self._names = names
-
-    def violations(self, pods):
-        return tuple(pod.name in self._names for pod in pods)
-
-
 def test_a_candidate_that_violates_a_budget_only_if_there_is_no_other(two):
-    two.budgets = Guarded("a-new", "a-old")
+    guarded = [replace(two.pods[f"default/{name}"], labels={"guarded": "yes"}) for name in ("a-new", "a-old")]
+    selector = (NodeSelectorRequirement("guarded", "In", ("yes",)),)
+    budget = PodDisruptionBudget("default", "guard", selector)
+    two.apply([Upserted(record) for record in (*guarded, budget)])
     assert answer(two, high(1), {"a": ["a-new"], "b": ["b-0"]}, most=5).keys() == {"b"}
     args = PreemptArgs(high(1), {"a": Candidate(["uid-a-new"], 7)})
     assert preempt(two, args, NOW).candidates == {"a": Candidate(["uid-a-new"], 1)}  # counted again

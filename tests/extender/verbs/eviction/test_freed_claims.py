@@ -7,6 +7,8 @@ import pytest
 from extender.k8s.objects import PodClaim, PodSpec, Upserted
 from extender.k8s.resource_api.claim_parser import parse_claim
 from extender.k8s.resource_api.slice_parser import parse_class, parse_slice
+from extender.verbs.evaluate import evaluate
+from extender.verbs.eviction import plan as planner
 from extender.verbs.eviction.plan import plan_evictions
 from tests.extender.builders import GPU, NOW, make_node, make_pod, make_state
 from tests.extender.dra.nvidia import gpu, spec
@@ -79,3 +81,13 @@ def test_a_claim_that_others_than_pods_use_is_never_freed(state, other):
     state.apply([Upserted(parse_claim("default", "both", {"devices": wish()}, status))])
     assert victims(state, 1) == [["old"]]
     assert victims(state, 2) == []
+
+
+def test_the_trials_of_a_plan_are_bounded(state, monkeypatch):
+    tried = []
+    monkeypatch.setattr(planner, "evaluate", lambda *a, **more: tried.append(1) or evaluate(*a, **more))
+    for most in (0, 1, 4):
+        monkeypatch.setattr(planner, "MOST_TRIALS_OF_A_PLAN", most)
+        tried.clear()
+        victims(state, 2)
+        assert len(tried) <= most + 1  # one more evaluates all answers

@@ -56,7 +56,7 @@ VARIANTS = {
     "sample 50": TraceOptions(known_mix=True, sample=50),
     "scores 0-10": TraceOptions(known_mix=True, random_ties=True, fixed_scale=True),
 }
-LOAD, SPOT = 0.9, SpotMarket(share=0.2, discount=0.65, rate=0.02)
+LOAD, SPOT = 0.8, SpotMarket(share=0.2, discount=0.65, rate=0.02)
 """Of the part ``queues``: GPUs asked for per GPU; a fifth of the GPUs on spot at 35 % of the price, each node
 interrupted every 50 hours."""
 SAMPLES = (10, 50, 125, 500, 0)

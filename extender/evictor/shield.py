@@ -15,7 +15,7 @@ from extender.source.interface import EvictorApi, WriteError
 from extender.untrusted.limits import SHIELD_SIZE
 
 KEY = "disruptions.json"
-INTERVAL = 10.0
+INTERVAL = 2.0
 """Seconds between two writes, and between two attempts to read."""
 
 _log = logging.getLogger(__name__)

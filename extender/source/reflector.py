@@ -45,6 +45,8 @@ class Reflector:
         self._stopping = threading.Event()
         self._waking = threading.Event()
         self._absent = False  # whether the cluster does not serve this kind
+        # Whether it did: a server that has just started refuses requests until it has read roles and CRDs.
+        self._served = False
         self._relists_wanted = self._relists_begun = self._relists_done = 0  # calls of relist
         self._thread: threading.Thread | None = None
 
@@ -124,7 +126,7 @@ class Reflector:
             return "" if self._protocol.watching else _RELIST
         except Refused as refused:
             self.connection.refused()
-            self._absent = self._watched.is_absent(refused.status)
+            self._absent = self._watched.is_absent(refused.status) and not self._served
             return _RELIST if self._protocol.rejected(refused.status) else str(refused)
         except (*NO_ANSWER, ProtocolError) as error:
             self.connection.failed()
@@ -151,7 +153,7 @@ class Reflector:
                 self._deliver([Listed(self.kind, frozenset(), absent=True)], apply)
             raise
         with closing(answer) as page:
-            self.connection.answered = True
+            self.connection.answered = self._served = True
             body = page.read()
         self._backoff.answered(time.monotonic())
         self._deliver(self._protocol.page(body), apply)

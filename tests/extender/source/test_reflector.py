@@ -321,6 +321,23 @@ def test_a_cluster_without_the_optional_kinds_is_followed(
     assert asyncio.run(source.caught_up())
 
 
+def test_a_kind_that_was_served_is_asked_for_again_soon(
+    api: ApiServer, follow: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An API server that has just started answers 403 or 404 until it has read roles and CRDs."""
+    store = api.stores[DEVICES + "deviceclasses"] = Store()
+    store.put({"metadata": {"name": "gpu.example.com"}})
+    _, mirror = follow()
+    eventually(lambda: "gpu.example.com" in mirror.objects)
+    del api.stores[DEVICES + "deviceclasses"]
+    with caplog.at_level(logging.WARNING, logger="extender.source.reflector"):
+        api.hang_up()
+        eventually(lambda: "deviceclasses: 404" in caplog.text)
+    api.stores[DEVICES + "deviceclasses"] = store
+    store.put({"metadata": {"name": "other.example.com"}})
+    eventually(lambda: "other.example.com" in mirror.objects)
+
+
 def test_the_optional_kinds_are_followed(api: ApiServer, follow: Any) -> None:
     for resource in ("resourceslices", "resourceclaims", "deviceclasses"):
         api.stores[DEVICES + resource] = Store()

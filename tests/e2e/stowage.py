@@ -39,7 +39,10 @@ class Stowage:
         self.url = f"http://127.0.0.1:{port}"
         command: list[str | Path] = [PROGRAM, "serve", f"--kubeconfig={kubeconfig}", f"--port={port}"]
         self.process = Process(
-            name, command, log=plane.logs / f"{name}.log", ready=lambda: self.status(awaits) == 200
+            name,
+            command,
+            log=plane.logs / f"{name}.log",
+            ready=lambda: self.status(awaits) == 200 and (awaits != "/readyz" or self.preempts()),
         )
         # A cache of compiled kernels makes a restart quick, also if make has not set one.
         kernels = {"NUMBA_CACHE_DIR": str(plane.directory / "kernels")}
@@ -61,6 +64,10 @@ class Stowage:
             return httpx.get(self.url + path, trust_env=False, timeout=2).status_code
         except httpx.TransportError:
             return 0
+
+    def preempts(self) -> bool:
+        """Whether `preempt` does more than refuse: after its first start Stowage compiles the kernels for it."""
+        return httpx.post(f"{self.url}/scheduler/preempt", json={}, trust_env=False).status_code != 503
 
     def json(self, path: str) -> Object:
         answer = httpx.get(self.url + path, trust_env=False)

@@ -66,7 +66,7 @@ class Stowage:
             return 0
 
     def preempts(self) -> bool:
-        """Whether `preempt` does more than refuse: after its first start Stowage compiles the kernels for it."""
+        """Whether `preempt` answers: after its first start Stowage compiles the kernels for it."""
         return httpx.post(f"{self.url}/scheduler/preempt", json={}, trust_env=False).status_code != 503
 
     def json(self, path: str) -> Object:

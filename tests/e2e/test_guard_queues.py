@@ -68,6 +68,7 @@ def test_a_namespace_uses_only_the_queues_that_its_labels_name(api: Api, allowed
         assert QUEUE in refused(lambda: change(api, "plain", annotations=interactive))
         change(api, "mine", labels={QUEUE: None})
         change(api, "before", labels={"a": "b"})  # a pod from before the policy can still be updated
+    eventually(lambda: accepted(api, probe), within_s=30, what="the policy is no longer in force")
 
 
 def test_the_classes_and_the_examples_are_valid(api: Api) -> None:

@@ -1,5 +1,9 @@
 """Settings for all tests."""
 
+import logging
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
 
 from extender.cli.kernel_cache import choose_cache
@@ -9,3 +13,15 @@ choose_cache()  # before a test imports numba
 # No deadline: the time of one example depends on what else the machine does.
 settings.register_profile("stowage", deadline=None)
 settings.load_profile("stowage")
+
+
+@pytest.fixture(autouse=True)
+def _restore_logging() -> Iterator[None]:
+    """A command that runs in the test's process configures the logs of the whole process."""
+    root = logging.getLogger()
+    levels = {logger: logger.level for logger in (root, *map(logging.getLogger, ("extender", "packing")))}
+    handlers = root.handlers[:]
+    yield
+    root.handlers[:] = handlers
+    for logger, level in levels.items():
+        logger.setLevel(level)

@@ -7,7 +7,7 @@ docs/preemption.md has the rules. The search is that of ``packing.victims``; whe
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -26,7 +26,6 @@ from extender.verbs.eviction.gang_costs import GangTotals
 from extender.verbs.eviction.node_pods import PRIORITY, Bound
 from extender.verbs.eviction.node_victims import NodeVictims, VictimChooser
 from extender.verbs.eviction.promising import MOST_NODES_WITH_CLAIMS, PromisingNode, promising_nodes
-from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.victims.holdings import Holdings
 from packing.victims.oracle import cheapest_by_trial
@@ -247,10 +246,7 @@ class _Planner:
         """The fleet without these pods. The device plugins of these rows are idle again before the pods are
         gone, and the pod that one starts may be among them."""
         fleet = self._state.fleet
-        busy = [row for row in rows if row >= 0 and fleet.arrays.blocked[row] == Reason.PLUGIN_BUSY]
-        with ExitStack() as stack:
-            stack.enter_context(fleet.without([held for bound in evicted for held in bound.held]))
-            stack.enter_context(fleet.blocked_as(dict.fromkeys(busy, Reason.FITS)))
+        with fleet.without([held for bound in evicted for held in bound.held]), fleet.plugins_idle(rows):
             yield
 
 

@@ -75,12 +75,10 @@ def _worth_searching(
     possibly_bound: PossiblyBound,
 ) -> list[int]:
     """Indices of the rows where evictions may help, those that lack least first."""
-    with state.fleet_view_for(pod, possibly_bound) as fleet:
-        busy = rows[(rows >= 0) & (fleet.arrays.blocked[rows] == Reason.PLUGIN_BUSY)].tolist()
-        with fleet.blocked_as(dict.fromkeys(busy, Reason.FITS)):
-            codes = codes_for(state, fleet, pod, request, rows)
-            lacks = shortfall(fleet, rows, request)
-            possible = fits_when_empty(fleet, request)[rows]
+    with state.fleet_view_for(pod, possibly_bound) as fleet, fleet.plugins_idle(rows):
+        codes = codes_for(state, fleet, pod, request, rows)
+        lacks = shortfall(fleet, rows, request)
+        possible = fits_when_empty(fleet, request)[rows]
     may_help = np.isin(codes, _HELPS) | (np.array(has_required, bool) & (codes == Reason.FITS))
     worth = np.flatnonzero(possible & may_help)
     return worth[np.argsort(lacks[worth], kind="stable")][:MOST_NODES].tolist()  # type: ignore[no-any-return]

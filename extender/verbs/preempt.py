@@ -18,6 +18,7 @@ from extender.k8s.node_filter import has_unknown_filters
 from extender.k8s.objects import Pod
 from extender.protocol.codec import Candidate, PreemptArgs, PreemptResult
 from extender.verbs.evaluate import dra_resources, wants_only_dra
+from extender.verbs.eviction.node_pods import takes_another_pod
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from packing.model.request import Request
 
@@ -72,14 +73,13 @@ def required_victims(state: State, pod: Pod, node: str, proposed: Sequence[Pod])
     """The proposed victims if kube-scheduler may have chosen them for what Stowage does not compute: affinity
     between pods, topology spread, host ports, volumes, claims, resources that Stowage does not place
     by, the number of pods on the node. Otherwise none: then only GPUs, CPU and memory decide."""
-    most = state.nodes[node].allocatable.get("pods", "")
     return (
         proposed
         if (
             has_unknown_filters(pod)
             or any(one.has_other_constraints for one in proposed)
             or pod.spec.claims
-            or (most.isdecimal() and sum(1 for _ in state.pods.on_node(node)) >= int(most))
+            or not takes_another_pod(state, node)
         )
         else ()
     )

@@ -23,7 +23,7 @@ from extender.verbs.eviction.candidates import NodeCandidates, Rules
 from extender.verbs.eviction.costs import ROOM_SECONDS, Prices
 from extender.verbs.eviction.freed_claims import FreedClaims
 from extender.verbs.eviction.gang_costs import GangTotals
-from extender.verbs.eviction.node_pods import PRIORITY, Bound
+from extender.verbs.eviction.node_pods import PRIORITY, Bound, takes_another_pod
 from extender.verbs.eviction.node_victims import NodeVictims, VictimChooser
 from extender.verbs.eviction.promising import MOST_NODES_WITH_CLAIMS, PromisingNode, promising_nodes
 from packing.model.request import Request
@@ -234,10 +234,7 @@ class _Planner:
 
     def _within_limits(self, found: NodeVictims) -> bool:
         """Whether the node may run one more pod afterwards, and no queue loses too many at once."""
-        node = self._state.nodes[found.node]
-        left = len(self._state.allocations.pods_on(found.node)) - len(found.pods)
-        most = node.allocatable.get("pods", "")
-        if most.isdecimal() and left + 1 > int(most):
+        if not takes_another_pod(self._state, found.node, leaving=len(found.pods)):
             return False
         return not self._rules.exceeds_hourly_bound([*found.pods, *found.elsewhere])
 

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import Protocol
 
 from extender.cluster.state import State
-from extender.evictor.decision import grace_of, to_evict, why_evicted
+from extender.evictor.decision import grace_of, why_evicted
 from extender.evictor.metrics import EvictorMetrics
 from extender.k8s.objects import Pod
 from extender.source.interface import EvictorApi, PodEvent, WriteError, WriteUnanswered
@@ -72,7 +72,7 @@ class Actions:
 
     async def evict(self, pod: Pod, plan: EvictionPlan, is_needed: Callable[[], bool]) -> Leaving:
         """Evict all victims of a plan for the pod that is nominated there, if ``is_needed`` still says so."""
-        victims, done = to_evict(plan), Leaving([], 0)
+        victims, done = plan.to_evict, Leaving([], 0)
         for victim in victims:
             result = await self._try(victim, dry_run=True)
             if result not in _LEAVES:

@@ -197,12 +197,6 @@ def best_plan(plans: Sequence[EvictionPlan]) -> tuple[EvictionPlan | None, str]:
     return None, "budget" if plans else "no_plan"
 
 
-def to_evict(plan: EvictionPlan) -> list[Pod]:
-    """The pods of a plan that are not leaving already, highest priority first."""
-    pods = {pod.uid: pod for pod in (*plan.victims, *plan.other_nodes) if not pod.deleting}
-    return sorted(pods.values(), key=lambda pod: -pod.priority)
-
-
 def grace_of(state: State, victim: Pod) -> int | None:
     """The grace that the victim's queue allows it, None for its own."""
     return state.rights.queues.of(victim).grace

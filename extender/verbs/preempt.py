@@ -57,16 +57,12 @@ def preempt(
         return Preemption(
             {node: _ordered(args, node, proposed[node]) for node in by_claims if proposed[node]}
         )
+    # A reply needs a victim. Deleting pods that terminate already changes nothing.
     candidates = {
-        plan.node: Candidate([pod.uid for pod in _to_delete(plan)], plan.pdb_violations) for plan in chosen
+        plan.node: Candidate([pod.uid for pod in plan.to_evict or plan.victims], plan.pdb_violations)
+        for plan in chosen
     }
     return Preemption(candidates, tuple(chosen))
-
-
-def _to_delete(plan: EvictionPlan) -> Sequence[Pod]:
-    """The victims without those that terminate already, unless they are all: a reply needs a victim, and
-    deleting such a pod again changes nothing."""
-    return [pod for pod in plan.victims if not pod.deleting] or plan.victims
 
 
 def required_victims(state: State, pod: Pod, node: str, proposed: Sequence[Pod]) -> Sequence[Pod]:

@@ -58,6 +58,12 @@ class EvictionPlan:
     exact: bool = True
     room: float = 0.0
 
+    @property
+    def to_evict(self) -> list[Pod]:
+        """The pods of the plan that do not terminate already, highest priority first."""
+        pods = {pod.uid: pod for pod in (*self.victims, *self.other_nodes) if not pod.deleting}
+        return sorted(pods.values(), key=lambda pod: -pod.priority)
+
 
 def plan_evictions(
     state: State,

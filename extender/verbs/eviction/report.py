@@ -20,11 +20,10 @@ def losses(state: State, plan: EvictionPlan, now: float) -> str:
     by this."""
     pods: Counter[str] = Counter()
     seconds: Counter[str] = Counter()
-    for pod in (*plan.victims, *plan.other_nodes):
-        if not pod.deleting:
-            queue = state.rights.queues.name_of(pod)
-            pods[queue] += 1
-            seconds[queue] += work_lost(state, pod, now)  # type: ignore[assignment]
+    for pod in plan.to_evict:
+        queue = state.rights.queues.name_of(pod)
+        pods[queue] += 1
+        seconds[queue] += work_lost(state, pod, now)  # type: ignore[assignment]
     texts = [_loss(queue, count, seconds[queue] / 3600) for queue, count in pods.items()]
     leaving = len(plan.victims) + len(plan.other_nodes) - pods.total()
     texts += [f"{_pods(leaving)} already terminating"] if leaving else []
@@ -35,8 +34,7 @@ def losses(state: State, plan: EvictionPlan, now: float) -> str:
 
 def gpu_hours(state: State, plan: EvictionPlan, now: float) -> float:
     """The work that is lost, in GPU-hours."""
-    lost = (work_lost(state, pod, now) for pod in (*plan.victims, *plan.other_nodes) if not pod.deleting)
-    return sum(lost) / 3600
+    return sum(work_lost(state, pod, now) for pod in plan.to_evict) / 3600
 
 
 def named(pods: Iterable[Pod]) -> str:

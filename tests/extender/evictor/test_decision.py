@@ -20,7 +20,6 @@ from extender.evictor.decision import (
     longest_grace,
     needs_no_plan,
     nodes_for,
-    to_evict,
     waiting_pods,
     why_evicted,
 )
@@ -208,7 +207,7 @@ def test_a_queue_limits_its_evictions_in_an_hour() -> None:
 
     def chosen(gpus: int, now: float) -> int | None:
         plan, _ = best_plan(plan_evictions(state, waiter(gpus=gpus), ["n1"], now))
-        return plan and len(to_evict(plan))
+        return plan and len(plan.to_evict)
 
     assert [chosen(gpus, 2000.0) for gpus in (1, 2, 3)] == [0, 1, None]
     assert chosen(3, 1000.0 + 3601.0) == 2
@@ -218,7 +217,7 @@ def test_pods_that_leave_already_are_not_evicted_again() -> None:
     victims = (victim("a", deleting=True), victim("b", priority=1))
     elsewhere = victim("c", node="n2", priority=5)
     plan = EvictionPlan("n1", victims, (1.0,), other_nodes=(elsewhere, victims[1]))
-    assert [pod.name for pod in to_evict(plan)] == ["c", "b"]
+    assert [pod.name for pod in plan.to_evict] == ["c", "b"]
 
 
 def hold(**more: Any) -> Hold:

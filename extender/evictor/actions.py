@@ -17,7 +17,7 @@ from extender.cluster.state import State
 from extender.evictor.decision import grace_of, why_evicted
 from extender.evictor.metrics import EvictorMetrics
 from extender.k8s.objects import Pod
-from extender.source.interface import EvictorApi, PodEvent, WriteError, WriteUnanswered
+from extender.source.interface import NOT_LEADER, EvictorApi, PodEvent, WriteError, WriteUnanswered
 from extender.verbs.eviction.plan import EvictionPlan
 
 _LEAVES = ("evicted", "gone")
@@ -135,7 +135,7 @@ class Actions:
     ) -> WriteError | None:
         """Make a write; returns its error. ``expected`` statuses are not logged."""
         if not self._leadership.is_leader:
-            return WriteError("this replica of Stowage is no longer the leader", 0)
+            return WriteError(NOT_LEADER)
         with self._leadership.hold_during_write():
             try:
                 self.unanswered = False

@@ -27,15 +27,9 @@ from extender.verbs.eviction.node_pods import (
     numbers_of,
 )
 from packing.fleet.node_usage import Allocation
+from packing.victims.eviction_cost import gpu_seconds
 from packing.victims.search import Cost
 
-RESTART = 300.0
-"""Seconds of work that a restart costs beside what was computed since the last checkpoint: the pod waits for
-a node, pulls its image, loads data and model, and warms up. Minutes for most training jobs."""
-SMALLEST = 0.01
-"""GPUs: a pod with less counts as this, so that pods without a GPU do not leave for nothing."""
-ROOM_SECONDS = 3600.0
-"""GPU-seconds for each GPU that a placement costs by the policy: a bad one stays for about an hour."""
 MOST_LEVELS = 16
 """Priority levels that are told apart; all below the sixteenth count as one. Clusters have a few."""
 _GRAIN = 1024
@@ -65,8 +59,7 @@ class Prices:
         count, levels = numbers.shape[1], self._levels.size
         level = np.clip(np.searchsorted(self._levels, numbers[PRIORITY]), 0, levels - 1)
         lost = lost_by_each(numbers[STARTED], numbers[SAVED], numbers[INTERVAL], self._now)
-        seconds = lost + RESTART * (1 + numbers[RESTARTS])
-        grains = np.floor(np.maximum(numbers[GPUS], SMALLEST) * seconds * _GRAIN)
+        grains = np.floor(gpu_seconds(numbers[GPUS], lost, numbers[RESTARTS]) * _GRAIN)
         costs = np.zeros((count, 1 + levels))
         costs[np.arange(count), levels - level] = np.maximum(grains, 1) / _GRAIN
         return costs

@@ -20,13 +20,14 @@ from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.verbs.evaluate import Evaluation, evaluate
 from extender.verbs.eviction.candidates import NodeCandidates, Rules
-from extender.verbs.eviction.costs import ROOM_SECONDS, Prices
+from extender.verbs.eviction.costs import Prices
 from extender.verbs.eviction.freed_claims import FreedClaims
 from extender.verbs.eviction.gang_costs import GangTotals
 from extender.verbs.eviction.node_pods import PRIORITY, Bound, takes_another_pod
 from extender.verbs.eviction.node_victims import NodeVictims, VictimChooser
 from extender.verbs.eviction.promising import MOST_NODES_WITH_CLAIMS, PromisingNode, promising_nodes
 from packing.model.request import Request
+from packing.victims.eviction_cost import ROOM_SECONDS
 from packing.victims.holdings import Holdings
 from packing.victims.oracle import cheapest_by_trial
 from packing.victims.search import GangCost, Victims, VictimSearch, VictimSet

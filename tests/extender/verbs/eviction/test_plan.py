@@ -10,9 +10,9 @@ from extender.k8s.affinity import NodeSelectorRequirement
 from extender.k8s.eviction_objects import PodDisruptionBudget
 from extender.k8s.objects import Deleted, Pod, Upserted
 from extender.queues.disruptions import DisruptionLog
-from extender.verbs.eviction.costs import RESTART, ROOM_SECONDS
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from packing.model.reasons import Reason
+from packing.victims.eviction_cost import RESTART, ROOM_SECONDS
 from tests.extender.builders import NOW, make_node, make_pod, make_state, why
 
 HOUR = 3600.0

@@ -15,9 +15,10 @@ from extender.queues.checkpoints import CHECKPOINT_INTERVAL as INTERVAL
 from extender.queues.disruptions import DisruptionLog
 from extender.verbs.evaluate import reason_on
 from extender.verbs.eviction.candidates import Rules
-from extender.verbs.eviction.costs import ROOM_SECONDS, Prices, total
+from extender.verbs.eviction.costs import Prices, total
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from packing.model.reasons import Reason
+from packing.victims.eviction_cost import ROOM_SECONDS
 from packing.victims.search import Cost
 from tests.extender.builders import NOW, make_node, make_pod, make_state, why
 

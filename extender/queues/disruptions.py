@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import DISRUPTIONS, KEY
+from packing.victims.takeover import rounds_of
 
 PREEMPTIONS = ("PreemptionByScheduler", "EvictionByEvictionAPI")
 """Reasons of disruptions that make room for other pods. ``kubectl drain`` has the second one as well."""
@@ -105,13 +106,9 @@ class DisruptionLog:
         return self._before(pod, math.inf)
 
     def rounds(self, pod: Pod, apart: float) -> int:
-        """How often the pod's job was preempted before this pod was created. What it lost within ``apart``
-        seconds counts once: a job may lose all its pods for one that waits."""
-        rounds, begun = 0, -math.inf
-        for one in self._by_job.get(job_of(pod), ())[: self.restarts(pod)]:
-            if one.reason in PREEMPTIONS and one.at >= begun + apart:
-                rounds, begun = rounds + 1, one.at
-        return rounds
+        """How often the pod's job was preempted before this pod was created, see ``rounds_of``."""
+        lost = self._by_job.get(job_of(pod), ())[: self.restarts(pod)]
+        return rounds_of((one.at for one in lost if one.reason in PREEMPTIONS), apart)
 
     def knows(self, pod: Pod) -> bool:
         """Whether the pod's job lost a pod, as far as the log goes back."""

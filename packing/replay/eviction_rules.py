@@ -15,6 +15,7 @@ from packing.model.request import Request
 from packing.replay.queue_rules import QueueRules
 from packing.victims.eviction_cost import ROOM_SECONDS, gpu_seconds
 from packing.victims.search import Holdings, Victim, VictimSearch
+from packing.victims.takeover import longest_run
 
 SHIELD = 600.0
 """Seconds after an eviction or interruption for which a pod is not evicted, by default."""
@@ -26,8 +27,8 @@ _MOST_SEARCHES = 512
 @dataclass(frozen=True, slots=True)
 class RunningPod:
     """A pod (index) that runs since ``started``: its queue, the GPUs that it asked for, and what it holds.
-    It was evicted or interrupted ``restarts`` times before, the last time at ``disrupted``. Times in
-    seconds."""
+    It was evicted or interrupted ``restarts`` times before, the last time at ``disrupted``; ``rounds`` as in
+    ``longest_run``. Times in seconds."""
 
     pod: int
     queue: QueueRules
@@ -36,6 +37,7 @@ class RunningPod:
     held: Allocation
     restarts: int = 0
     disrupted: float = -math.inf
+    rounds: int = 0
 
     def lost(self, now: float) -> float:
         """Seconds of work that it loses if it is evicted now."""
@@ -44,9 +46,8 @@ class RunningPod:
 
     @property
     def overtime(self) -> float:
-        """The time from which equals may evict it. Each restart makes it later: two pods that save nothing
-        and need longer than their maximum duration would otherwise evict each other for ever."""
-        return self.started + self.queue.max_duration * (1 + self.restarts)
+        """The time from which equals may evict it."""
+        return self.started + longest_run(self.queue.max_duration, self.rounds)
 
 
 Found = tuple[tuple[float, ...], list[RunningPod]]

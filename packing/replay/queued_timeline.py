@@ -25,6 +25,7 @@ from packing.replay.placer import Placer
 from packing.replay.queue_rules import ONE_QUEUE, QueueRules
 from packing.replay.spot_nodes import SpotRows
 from packing.replay.trace import gpus_of
+from packing.victims.takeover import rounds_of
 
 _HELPS = np.zeros(max(Reason) + 1, bool)
 _HELPS[[code for code in Reason if code.eviction_helps]] = True
@@ -105,6 +106,7 @@ class QueuedTimeline:
         self._left = [pod.duration for pod in pods]
         self._restarts = [0] * len(pods)
         self._disrupted = [-np.inf] * len(pods)
+        self._evicted: list[list[float]] = [[] for _ in pods]  # times
         self._searches = _Searches(np.zeros(self._fleet.arrays.capacity, np.int64))
         self._order = np.argsort([pod.created for pod in pods], kind="stable").tolist()
         self._rank = {pod: rank for rank, pod in enumerate(self._order)}
@@ -262,7 +264,8 @@ class QueuedTimeline:
 
     def _start(self, pod: int, now: float, queued: float, held: Allocation) -> None:
         timed = self._pods[pod]
-        past = self._restarts[pod], self._disrupted[pod]
+        rounds = rounds_of(self._evicted[pod], timed.queue.max_duration)
+        past = self._restarts[pod], self._disrupted[pod], rounds
         running = RunningPod(pod, timed.queue, gpus_of(timed.request), now, held, *past)
         self.running[pod] = running, queued
         self._on_row[held.row][pod] = running
@@ -286,6 +289,8 @@ class QueuedTimeline:
             self._left[pod] -= now - running.started - lost
             self._restarts[pod] += 1
             self._disrupted[pod] = now
+            if how is Ended.EVICTED:
+                self._evicted[pod].append(now)
             self._enqueue(pod, now)
         self.runs.append(Run(pod, row, queued, running.started, now, how, lost))
 

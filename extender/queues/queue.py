@@ -64,12 +64,9 @@ class Queues:
     def of(self, pod: Pod) -> Queue:
         return self.by_name.get(self.name_of(pod), NO_QUEUE)
 
-    def may_preempt(self, preemptor: Pod, victim: Pod) -> bool:
-        """Whether the queues permit it. A pod without a queue is subject to priorities only."""
-        return self.permits(self.name_of(preemptor), self.name_of(victim))
-
     def permits(self, evicting: str, evicted: str) -> bool:
-        """``may_preempt`` for the names of two queues, "" for none."""
+        """Whether pods of the first queue may preempt those of the second. A pod without a queue ("") is
+        subject to priorities only."""
         return not (evicting and evicted) or evicted in self.by_name[evicting].preempts
 
 

@@ -7,7 +7,7 @@ evicted to spare any number of pods of lower priority.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -21,12 +21,9 @@ from extender.verbs.eviction.node_pods import (
     RESTARTS,
     SAVED,
     STARTED,
-    Bound,
     Numbers,
     gpus_held,
-    numbers_of,
 )
-from packing.fleet.node_usage import Allocation
 from packing.victims.eviction_cost import gpu_seconds
 from packing.victims.search import Cost
 
@@ -45,8 +42,8 @@ def work_lost(state: State, pod: Pod, now: float) -> float:
 class Prices:
     """Costs of pods at one moment. All are of the same length: the priorities give the levels."""
 
-    def __init__(self, state: State, now: float, priorities: Iterable[float]) -> None:
-        self._state, self._now = state, now
+    def __init__(self, now: float, priorities: Iterable[float]) -> None:
+        self._now = now
         levels = sorted(set(priorities))[-MOST_LEVELS:] or [0]
         self._levels = np.array(levels, np.float64)  # ascending
 
@@ -63,13 +60,3 @@ class Prices:
         costs = np.zeros((count, 1 + levels))
         costs[np.arange(count), levels - level] = np.maximum(grains, 1) / _GRAIN
         return costs
-
-    def of(self, pod: Pod, held: Sequence[Allocation], *, violates: bool = False) -> Cost:
-        """The cost of one pod that runs and holds these allocations."""
-        [cost] = self.of_numbers(numbers_of(self._state, [Bound(pod, tuple(held))])).tolist()
-        return (float(violates), *cost[1:])
-
-
-def total(costs: Iterable[Cost], nothing: Cost) -> Cost:
-    """The sum of costs, ``nothing`` for none."""
-    return tuple(map(sum, zip(nothing, *costs, strict=True)))

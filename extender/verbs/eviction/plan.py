@@ -137,7 +137,7 @@ class _Planner:
         priorities = set[float]()
         for one in candidates:
             priorities.update(one.pods.numbers[PRIORITY][one.may_leave].tolist())
-        return Prices(self._state, self._rules.now, priorities)
+        return Prices(self._rules.now, priorities)
 
     def _search_counted(
         self,

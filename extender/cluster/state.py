@@ -37,13 +37,13 @@ from extender.queues.disruption_budgets import DisruptionBudgets
 from extender.queues.disruptions import DisruptionLog
 from extender.queues.gangs import GangTable
 from extender.queues.rights import Rights
+from extender.source.watched_kinds import REQUIRED_KINDS
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.policies.interface import Policy
 
 log = logging.getLogger(__name__)
 
-_HOLDS_NEED: frozenset[Kind] = frozenset({"Node", "Pod"})
 Rows = npt.NDArray[np.int64]
 PossiblyBound: TypeAlias = Sequence[tuple[Pod, str]]
 """Pods that may have been bound while the watch was broken, and the nodes: no other pod gets what they
@@ -125,7 +125,7 @@ class State:
 
     def _update_gang_holds(self) -> None:
         self.gang_holds.expire()
-        if self.synced >= _HOLDS_NEED:
+        if self.synced >= REQUIRED_KINDS:
             self.gang_holds.update(self.gangs, self.pods.is_bound, self._place_together)
 
     def _place_together(

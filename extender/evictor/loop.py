@@ -27,6 +27,7 @@ from extender.evictor.scale_up import announced_at
 from extender.k8s.objects import Pod
 from extender.settings import Settings
 from extender.source.interface import EvictorApi, Source, WriteError
+from extender.source.watched_kinds import REQUIRED_KINDS
 from extender.verbs.eviction.plan import EvictionPlan
 
 INTERVAL = 1.0
@@ -85,7 +86,7 @@ class Evictor:
         if not self._leadership.is_leader:
             self._forget_everything()
             return
-        if not (self._state.synced >= {"Node", "Pod"} and await self._source.caught_up()):
+        if not (self._state.synced >= REQUIRED_KINDS and await self._source.caught_up()):
             return
         began, skipped = self._clock(), Skipped()
         waiting = waiting_pods(self._state, self._asked.schedulers)

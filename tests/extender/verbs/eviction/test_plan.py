@@ -6,14 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from extender.k8s.affinity import NodeSelectorRequirement
-from extender.k8s.eviction_objects import PodDisruptionBudget
 from extender.k8s.objects import Deleted, Pod, Upserted
 from extender.queues.disruptions import DisruptionLog
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from packing.model.reasons import Reason
 from packing.victims.eviction_cost import RESTART, ROOM_SECONDS
-from tests.extender.builders import NOW, make_node, make_pod, make_state, why
+from tests.extender.builders import GUARDED, NOW, guard, make_node, make_pod, make_state, why
 
 HOUR = 3600.0
 BACKFILL = {"stowage.dev/queue": "backfill"}
@@ -35,15 +33,6 @@ def high(gpus: int = 1, **more) -> Pod:
 def in_gang(name: str, minimum: int) -> dict[str, str]:
     """The labels of a member."""
     return {"stowage.dev/gang": name, "stowage.dev/gang-min": str(minimum)}
-
-
-GUARDED = {"guarded": "yes"}
-
-
-def guard(state, allowed: int) -> None:
-    """Of the pods labelled ``GUARDED`` at most so many may be evicted."""
-    selector = (NodeSelectorRequirement("guarded", "In", ("yes",)),)
-    state.apply([Upserted(PodDisruptionBudget("default", "guard", selector, allowed))])
 
 
 def preempted(state, pod: Pod) -> None:

@@ -23,9 +23,9 @@ from extender.cluster.gang_answers import GangAnswers
 from extender.cluster.gang_holds import GangHolds
 from extender.cluster.gang_simulation import WaitingMembers, place_together
 from extender.cluster.guarded_policy import Failures
-from extender.cluster.node_table import NodeTable
+from extender.cluster.node_table import NodeTable, blocked_because
 from extender.cluster.pod_table import PodTable
-from extender.dialects.pod_request import WRITERS, request_of
+from extender.dialects.pod_request import request_of
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
 from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
@@ -183,12 +183,10 @@ class State:
         """Why a node takes nothing at all, without the pod of ``ignored_uid``."""
         spec = self.fleet.specs[row]
         assert spec is not None
-        writer = WRITERS.get(spec.sharing_resource) if self.binds else None
-        if spec.blocked or writer is None:
+        if not self.binds:
             return spec.blocked
         others = (pod for pod in self.pods.on_node(spec.name) if pod.uid != ignored_uid)
-        busy = writer.plugin_may_confuse(self.nodes[spec.name], others)
-        return Reason.PLUGIN_BUSY if busy else Reason.FITS
+        return blocked_because(spec, self.nodes[spec.name], others)
 
     @property
     def room_version(self) -> tuple[int, int, int]:

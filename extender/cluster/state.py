@@ -25,6 +25,7 @@ from extender.cluster.gang_simulation import WaitingMembers, place_together
 from extender.cluster.guarded_policy import Failures
 from extender.cluster.node_table import NodeTable, blocked_because
 from extender.cluster.pod_table import PodTable
+from extender.cluster.row_table import RowTable
 from extender.dialects.pod_request import request_of
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
@@ -32,7 +33,7 @@ from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
 from extender.k8s.objects import Deleted, Event, Kind, Listed, Node, Pod, Upserted
 from extender.k8s.pod_groups import is_pod_group
 from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
-from extender.protocol.node_names import NameTable, NodeNames
+from extender.protocol.node_names import NodeNames
 from extender.queues.disruption_budgets import DisruptionBudgets
 from extender.queues.disruptions import DisruptionLog
 from extender.queues.gangs import GangTable
@@ -94,7 +95,7 @@ class State:
         self.eviction_helps_extenders = False
         self.can_search_victims: Callable[[], bool] = lambda: True
         self.failures = Failures()
-        self._row_table = self.fleet.replaced, NameTable({})
+        self._row_table = RowTable(self.fleet)
 
     def apply(self, events: Sequence[Event]) -> None:
         """Take in what happened. An object that cannot be read is a problem, and raises nothing."""
@@ -203,11 +204,7 @@ class State:
 
     def rows(self, names: NodeNames) -> Rows:
         """The fleet row of each name, -1 for a node that is not known: (len(names),) int64."""
-        replaced, table = self._row_table
-        if replaced != self.fleet.replaced:
-            table = NameTable(self.fleet.rows)
-            self._row_table = self.fleet.replaced, table
-        return table.find(names)
+        return self._row_table.find(names)
 
     @contextmanager
     def fleet_view_for(self, pod: Pod, possibly_bound: PossiblyBound = ()) -> Iterator[Fleet]:

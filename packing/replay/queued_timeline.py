@@ -22,21 +22,13 @@ from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.replay.eviction_rules import EvictionRule, Found, RunningPod, could_make_room
 from packing.replay.placer import Placer
-from packing.replay.queue_rules import ONE_QUEUE, QueueRules
+from packing.replay.run import Ended, Run, TimedPod
 from packing.replay.spot_nodes import SpotRows
 from packing.replay.trace import gpus_of
 from packing.victims.takeover import rounds_of
 
 _HELPS = np.zeros(max(Reason) + 1, bool)
 _HELPS[[code for code in Reason if code.eviction_helps]] = True
-
-
-class Ended(IntEnum):
-    """How a run ended."""
-
-    FINISHED = 0
-    EVICTED = 1
-    INTERRUPTED = 2
 
 
 class _Event(IntEnum):
@@ -46,30 +38,6 @@ class _Event(IntEnum):
     INTERRUPTION = 1
     RETURN = 2
     MATURITY = 3
-
-
-@dataclass(frozen=True, slots=True)
-class TimedPod:
-    """A pod that arrives at ``created`` and must run for ``duration`` (infinite: for ever), in seconds."""
-
-    request: Request
-    created: float
-    duration: float
-    queue: QueueRules = ONE_QUEUE
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A pod (index) ran on a row from ``started`` to ``ended``, after it had waited since ``queued``.
-    ``lost`` is the work that it has to do again. All in seconds."""
-
-    pod: int
-    row: int
-    queued: float
-    started: float
-    ended: float
-    how: Ended = Ended.FINISHED
-    lost: float = 0.0
 
 
 @dataclass(slots=True)

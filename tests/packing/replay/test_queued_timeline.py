@@ -16,7 +16,8 @@ from packing.replay.eviction_rules import CheapestVictims, KubeScheduler, Runnin
 from packing.replay.pick_node import NodePicker
 from packing.replay.placer import Placer
 from packing.replay.queue_rules import ONE_QUEUE, QueueRules
-from packing.replay.queued_timeline import Ended, QueuedTimeline, TimedPod
+from packing.replay.queued_timeline import QueuedTimeline
+from packing.replay.run import Ended, TimedPod
 from packing.replay.spot_nodes import SpotRows
 from packing.replay.trace import build_fleet, gpus_of
 from tests.packing.replay.test_trace import nodes, share

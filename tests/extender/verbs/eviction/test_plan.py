@@ -41,6 +41,12 @@ def preempted(state, pod: Pod) -> None:
     state.disruptions.note(replace(pod, uid="before"), "", "PreemptionByScheduler", 1, lambda at: 0.0)
 
 
+def test_pods_that_terminate_already_are_not_evicted_again():
+    here = make_pod("a", node_name="n", deleting=True), make_pod("b", node_name="n", priority=1)
+    plan = EvictionPlan("n", here, (1.0,), other_nodes=(make_pod("c", node_name="m", priority=5), here[1]))
+    assert [pod.name for pod in plan.to_evict] == ["c", "b"]
+
+
 def test_only_as_many_as_needed_and_the_pod_that_loses_least():
     state = make_state(
         make_node("n", 4),

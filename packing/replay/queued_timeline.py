@@ -16,7 +16,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet.feasibility import reasons_for
+from packing.fleet.feasibility import eviction_may_help, reasons_for
 from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
@@ -26,9 +26,6 @@ from packing.replay.run import Ended, Run, TimedPod
 from packing.replay.spot_nodes import SpotRows
 from packing.replay.trace import gpus_of
 from packing.victims.takeover import rounds_of
-
-_HELPS = np.zeros(max(Reason) + 1, bool)
-_HELPS[[code for code in Reason if code.eviction_helps]] = True
 
 
 class _Event(IntEnum):
@@ -196,7 +193,7 @@ class QueuedTimeline:
         assert rule is not None
         failed, found = self._searches.failed_at(self._key(pod)), dict[int, Found]()
         candidates = self._candidates(pod, now, np.flatnonzero(failed != self._searches.changed).tolist())
-        helps = _HELPS[reasons_for(self._fleet, request)] if any(candidates.values()) else ()
+        helps = eviction_may_help(reasons_for(self._fleet, request)) if any(candidates.values()) else ()
         for row, evictable in candidates.items():
             one: Found | None = None
             if evictable and helps[row] and could_make_room(self._fleet, row, request, evictable):

@@ -26,7 +26,7 @@ def losses(state: State, plan: EvictionPlan, now: float) -> str:
         seconds[queue] += work_lost(state, pod, now)  # type: ignore[assignment]
     texts = [_loss(queue, count, seconds[queue] / 3600) for queue, count in pods.items()]
     leaving = len(plan.victims) + len(plan.other_nodes) - pods.total()
-    texts += [f"{_pods(leaving)} already terminating"] if leaving else []
+    texts += [f"{count_of_pods(leaving)} already terminating"] if leaving else []
     if plan.pdb_violations:
         texts.append(f"{plan.pdb_violations} against a PodDisruptionBudget")
     return "; ".join(texts)
@@ -35,6 +35,11 @@ def losses(state: State, plan: EvictionPlan, now: float) -> str:
 def gpu_hours(state: State, plan: EvictionPlan, now: float) -> float:
     """The work that is lost, in GPU-hours."""
     return sum(work_lost(state, pod, now) for pod in plan.to_evict) / 3600
+
+
+def count_of_pods(count: int) -> str:
+    """Such as "1 pod" or "3 pods"."""
+    return f"{count} pod{'s' if count != 1 else ''}"
 
 
 def named(pods: Iterable[Pod]) -> str:
@@ -52,9 +57,5 @@ def in_one_line(state: State, plan: EvictionPlan, now: float) -> str:
 
 
 def _loss(queue: str, count: int, hours: float) -> str:
-    who = f"{_pods(count)} of queue {queue}" if queue else f"{_pods(count)} without a queue"
+    who = f"{count_of_pods(count)} of queue {queue}" if queue else f"{count_of_pods(count)} without a queue"
     return f"{who} {'loses' if count == 1 else 'lose'} {hours:.3g} GPU-hours"
-
-
-def _pods(count: int) -> str:
-    return f"{count} pod{'s' if count != 1 else ''}"

@@ -59,7 +59,7 @@ def adopt(state: State, book: Book, pod: Pod, now: float, seconds: float) -> Non
         if not _is_room_enough(state, pod, node, leaving):
             leaving = []  # do not wait for their end: somebody died half way, or is about to evict more
         uids = frozenset(one.uid for one in leaving)
-        ends = now + longest_grace(state, ()) + seconds
+        ends = now + OWN_GRACE + seconds
         book.holds[pod.uid] = Hold(node, uids, ends, ours=False)
 
 

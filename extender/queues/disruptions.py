@@ -30,8 +30,8 @@ REASONS = (
 )  # fmt: skip
 OWNERS = ("Job", "ReplicaSet", "StatefulSet", "DaemonSet", "none", "other")
 """Kinds of controllers that metrics tell apart."""
-NO_QUEUE = "none"
-"""What metrics call the queue of a pod without one."""
+NO_QUEUE_LABEL = "none"
+"""The label of metrics for pods without a queue."""
 REPLACEMENT_SECONDS = 3600.0
 """How long after an interruption a waiting pod of the same job counts as the replacement."""
 _T = TypeVar("_T")
@@ -98,8 +98,8 @@ class DisruptionLog:
         if not self._add(Disruption(at, pod.uid, job_of(pod), queue, reason)) or at < self._began:
             return
         kind = pod.owner.kind if pod.owner else "none"
-        self.pods[queue or NO_QUEUE, reason, kind if kind in OWNERS else "other"] += 1
-        self.gpu_seconds[queue or NO_QUEUE, reason] += gpus * lost(at)  # type: ignore[assignment]
+        self.pods[queue or NO_QUEUE_LABEL, reason, kind if kind in OWNERS else "other"] += 1
+        self.gpu_seconds[queue or NO_QUEUE_LABEL, reason] += gpus * lost(at)  # type: ignore[assignment]
 
     def restarts(self, pod: Pod) -> int:
         """How often the pod's job lost a pod before this one was created, as far as the log goes back."""

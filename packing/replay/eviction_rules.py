@@ -14,8 +14,10 @@ from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.replay.queue_rules import QueueRules
 from packing.victims.eviction_cost import ROOM_SECONDS, gpu_seconds
-from packing.victims.search import Holdings, Victim, VictimSearch
+from packing.victims.holdings import Holdings
+from packing.victims.search import VictimSearch
 from packing.victims.takeover import longest_run
+from packing.victims.victim import Victim
 
 SHIELD = 600.0
 """Seconds after an eviction or interruption for which a pod is not evicted, by default."""

@@ -36,17 +36,7 @@ from packing.victims.records import (
     view_of,
     work_for,
 )
-from packing.victims.victim import Cost, GangCost, Victim, Victims, VictimSet, set_of
-
-__all__ = [
-    "Cost",
-    "GangCost",
-    "Holdings",
-    "Victim",
-    "VictimSearch",
-    "VictimSet",
-    "Victims",
-]
+from packing.victims.victim import GangCost, Victim, Victims, VictimSet, set_of
 
 MOST_STEPS = 20_000
 """Steps of the search on one node. One takes about a microsecond."""

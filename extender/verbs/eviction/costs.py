@@ -25,7 +25,7 @@ from extender.verbs.eviction.node_pods import (
     gpus_held,
 )
 from packing.victims.eviction_cost import gpu_seconds
-from packing.victims.search import Cost
+from packing.victims.victim import Cost
 
 MOST_LEVELS = 16
 """Priority levels that are told apart; all below the sixteenth count as one. Clusters have a few."""

@@ -22,7 +22,7 @@ from packing.fleet.node_usage import Allocation
 from packing.model.mig_instances import every_slice
 from packing.model.node_spec import NodeSpec
 from packing.model.request import WHOLE
-from packing.victims.search import Holdings
+from packing.victims.holdings import Holdings
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
 
@@ -60,10 +60,6 @@ class NodePods:
     covered: tuple[int, ...] = ()
     budgets: tuple[int, int] = (0, 0)
     holdings: Holdings | None = None
-
-    @property
-    def count(self) -> int:
-        return len(self.running) + len(self.leaving)
 
     def held(self) -> list[tuple[Allocation, ...]]:
         """What each running pod holds."""

@@ -30,7 +30,8 @@ from packing.model.request import Request
 from packing.victims.eviction_cost import ROOM_SECONDS
 from packing.victims.holdings import Holdings
 from packing.victims.oracle import cheapest_by_trial
-from packing.victims.search import GangCost, Victims, VictimSearch, VictimSet
+from packing.victims.search import VictimSearch
+from packing.victims.victim import GangCost, Victims, VictimSet
 
 MOST_TRIALS = 100
 """Evaluations for one node where victims are found by trial."""

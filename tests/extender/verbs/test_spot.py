@@ -22,7 +22,8 @@ from extender.verbs.evaluate import evaluate, reason_on
 from extender.verbs.spot import SPOT_BIAS
 from packing.model.reasons import Reason
 from packing.policies.registry import POLICIES
-from packing.victims.search import Victim, VictimSearch
+from packing.victims.search import VictimSearch
+from packing.victims.victim import Victim
 from tests.extender.builders import make_node, make_pod, make_state, why
 
 SPOT = {"karpenter.sh/capacity-type": "spot"}

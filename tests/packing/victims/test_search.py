@@ -15,7 +15,9 @@ from packing.fleet.node_usage import Allocation
 from packing.fleet.placement import allocation_of
 from packing.model.reasons import Reason
 from packing.model.request import Request, Shares
-from packing.victims.search import Holdings, Victim, VictimSearch, VictimSet
+from packing.victims.holdings import Holdings
+from packing.victims.search import VictimSearch
+from packing.victims.victim import Victim, VictimSet
 
 from ..fleet.builders import GPU, arrays_of, counted_node, divisible_node
 from .random_nodes import cheapest_by_exhaustion, fits_without, random_case

@@ -20,7 +20,7 @@ from extender.verbs.eviction.node_pods import Bound, numbers_of
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from packing.model.reasons import Reason
 from packing.victims.eviction_cost import ROOM_SECONDS
-from packing.victims.search import Cost
+from packing.victims.victim import Cost
 from tests.extender.builders import NOW, make_node, make_pod, make_state, why
 
 SHARED = {

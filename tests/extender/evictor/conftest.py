@@ -1,8 +1,8 @@
-"""Fixtures: an API server on loopback, and replicas of the evictor that follow it."""
+"""Fixtures: replicas of the evictor that follow an API server on loopback."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,6 @@ from extender.settings import Queue
 from tests.extender.apiserver import ApiServer
 from tests.extender.evictor import planner
 from tests.extender.evictor.replica import Replica, Start, node, pod
-
-
-@pytest.fixture
-def api() -> Iterator[ApiServer]:
-    """An API server without objects."""
-    server = ApiServer()
-    server.start()
-    yield server
-    server.stop()
 
 
 @pytest.fixture

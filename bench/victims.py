@@ -38,7 +38,7 @@ from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.request import Request, Shares, whole_gpus
 from packing.victims.holdings import Holdings
 from packing.victims.search import VictimSearch
-from packing.victims.victim import Victim, VictimSet
+from packing.victims.victim import Victim, Victims, VictimSet
 
 PODS, GPUS, MIB, GIB = 60, 8, 81_920, 1 << 30
 NOW = 1_800_000_000.0
@@ -127,15 +127,18 @@ def measure(question: Question, nodes: int, rounds: int) -> str:
     """One row of the table."""
     fleet, victims = filled(question, nodes, 1)
     kept = [Holdings.of(fleet, row, [victim.held for victim in victims[row]]) for row in range(nodes)]
+    as_arrays = [Victims.of(on_node) for on_node in victims]
     answers: list[VictimSet | None] = []
 
     def search(holdings: Sequence[Holdings | None], *, confirm: bool) -> None:
         """As a caller that looks for the best node: it ranks all and confirms one, or confirms all."""
-        on = VictimSearch(fleet, question.asked).on
-        answers[:] = [on(row, victims[row], holdings=holdings[row], confirm=confirm) for row in range(nodes)]
+        among = VictimSearch(fleet, question.asked).among
+        answers[:] = [
+            among(row, as_arrays[row], holdings=holdings[row], confirm=confirm) for row in range(nodes)
+        ]
         if not confirm:
             best = min((a.cost, row) for row, a in enumerate(answers) if a)[1]
-            on(best, victims[best], holdings=holdings[best])
+            among(best, as_arrays[best], holdings=holdings[best])
 
     def feasibility() -> None:
         fleet.last_reasons = None

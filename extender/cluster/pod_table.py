@@ -27,6 +27,7 @@ class PodTable(Mapping[str, Pod]):
         self.assumed = AssumedPods()
         self.waiting: dict[str, None] = {}
         self.held: dict[str, str] = {}
+        self._promised: dict[str, str] = {}
         self.problems = Problems()
         self._pods: dict[str, Pod] = {}
         self._keys_by_uid: dict[str, str] = {}
@@ -46,6 +47,7 @@ class PodTable(Mapping[str, Pod]):
         if pod.terminated:
             return self.remove(pod.key) | self.forget_all(pod.uid)
         changed = set()
+        self._promised.pop(pod.uid, None)
         known = self._pods.get(pod.key)
         if known is not None and known.uid != pod.uid:
             changed |= self.remove(pod.key)
@@ -72,6 +74,7 @@ class PodTable(Mapping[str, Pod]):
         if pod is None:
             return set()
         self._keys_by_uid.pop(pod.uid, None)
+        self._promised.pop(pod.uid, None)
         self.waiting.pop(key, None)
         self.held.pop(pod.uid, None)
         return self.forget_all(pod.uid) | {pod.node_name}
@@ -101,6 +104,14 @@ class PodTable(Mapping[str, Pod]):
         """Do not count this pod as assumed anywhere any more."""
         return set().union(*(self.forget(assumed) for assumed in self.assumed.of(uid)))
 
+    def promise(self, pod: Pod, node: str) -> None:
+        """Count a waiting pod as nominated to a node until the watch shows the next change of it: other pods
+        are asked about before kube-scheduler has written the nomination."""
+        known = self.by_uid(pod.uid)
+        if known is not None and not known.node_name:
+            self._promised[pod.uid] = node
+            self._allocate(known.key, known)
+
     def by_uid(self, uid: str) -> Pod | None:
         """The pod of this UID, as the watch shows it."""
         key = self._keys_by_uid.get(uid)
@@ -124,7 +135,7 @@ class PodTable(Mapping[str, Pod]):
 
     def _allocate(self, key: str, pod: Pod, history: ClaimHistory | None = None) -> None:
         """Allocate what the pod has of its node under this key, or nominate it, or release what it had."""
-        if not (node := pod.node_name or self.held.get(pod.uid) or pod.nominated_node):
+        if not (node := pod.node_name or self._nominated_node(pod)):
             self._allocations.release(key)
             return
         bound = bound_request(pod)
@@ -144,3 +155,6 @@ class PodTable(Mapping[str, Pod]):
             self._allocations.release(key)
         else:
             self._allocations.nominate(key, placement)
+
+    def _nominated_node(self, pod: Pod) -> str:
+        return self.held.get(pod.uid) or self._promised.get(pod.uid) or pod.nominated_node

@@ -18,6 +18,7 @@ from pydantic_core import from_json
 
 from extender.cluster.factory import state_of
 from extender.cluster.policy_refresh import PolicyRefresher
+from extender.cluster.retry_order import RetryOrder
 from extender.cluster.state import PossiblyBound
 from extender.cluster.unconfirmed import UnconfirmedBindings
 from extender.evictor.book import Schedulers
@@ -55,6 +56,7 @@ _RECENT_PODS = 4096
 _LONGEST_ANSWER = 4096  # characters about one preemption, in the log and the decisions
 _POSSIBLY_TAKEN = "the API server did not answer, and other pods may have been bound where this pod fits"
 _BEHIND = "the connection to the API server broke, and Stowage has not caught up yet"
+_OTHERS_FIRST = "pods of higher priority are tried first after an interruption"
 _NEXT_ANSWER = 0.01  # seconds after which kube-scheduler has usually made all calls for one pod
 
 
@@ -66,6 +68,7 @@ class Engine:
         self.source, self._settings, self._metrics = source, settings, metrics
         self._recent_pods: BoundedMap[str, Pod] = BoundedMap(_RECENT_PODS, KEPT_PODS)
         self._unconfirmed = UnconfirmedBindings()
+        self._retry_order = RetryOrder()
         self._schedulers = Schedulers(settings.evictor_schedulers)
         self._refused_nodes: BoundedMap[str, bytes] = BoundedMap(_RECENT_PODS, KEPT_PODS)
         self._decisions = Decisions(settings.decisions_kept, self.state.failures)
@@ -154,7 +157,10 @@ class Engine:
         args = codec.parse_filter(body)
         self._remember(args.pod)
         if not await self.source.caught_up():
+            self._retry_order.interrupted(time.monotonic())
             return filter_error(_BEHIND), "behind"
+        if self._retry_order.must_wait(self.state.pods, args.pod, time.monotonic()):
+            return filter_error(_OTHERS_FIRST), "others_first"
         result, evaluation = await self._recheck.evaluate(
             lambda: filter_nodes(self.state, args, self._settings, self._possibly_bound()),
             lambda answer: not (answer[0].names or answer[0].error),
@@ -209,6 +215,8 @@ class Engine:
             ),
             lambda answer: not answer.candidates,
         )
+        if len(result.plans) == 1:
+            self.state.pods.promise(args.pod, result.plans[0].node)
         self._log_preemption(args.pod, result, len(args.candidates))
         return codec.encode_preempt(result), "victims" if result.candidates else "no_victims"
 

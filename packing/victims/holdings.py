@@ -36,7 +36,7 @@ class Holdings:
     """What each victim holds of one node. It can be kept as long as the fleet's layout, the node's spec,
     the victims and what they hold stay the same; ``VictimSearch.on`` checks that.
 
-    ``modelled`` is False where the search cannot describe the node by rows.
+    ``modelled`` is False where the search cannot describe the node by rows. ``most_slices``: of one GPU.
     """
 
     layout: tuple[int, int, int]
@@ -44,6 +44,7 @@ class Holdings:
     allocations: tuple[tuple[Allocation, ...], ...]
     held: Held
     modelled: bool
+    most_slices: int
 
     @classmethod
     def of(cls, fleet: Fleet, row: int, allocations: Sequence[tuple[Allocation, ...]]) -> Holdings:
@@ -58,7 +59,7 @@ class Holdings:
             and all(0 <= amount <= MOST_AMOUNT for one in entries for amount in one.values())
         )
         held = rows.record(entries if modelled else [])
-        return cls(fleet.layout, spec, tuple(allocations), held, modelled)
+        return cls(fleet.layout, spec, tuple(allocations), held, modelled, rows.most_slices)
 
     def is_for(self, fleet: Fleet, row: int, allocations: Sequence[tuple[Allocation, ...]]) -> bool:
         """Whether the node and what its victims hold are still those for which this was built."""
@@ -76,13 +77,14 @@ class _Rows:
         self._counted = {number: i for i, (number, pool) in enumerate(numbers) if not spec.is_divisible(pool)}
         self._pool_rows = {number: FIRST_POOL + i for i, number in enumerate(self._counted)}
         self._slices = [every_slice(gpu.instances).bit_length() for gpu in spec.gpus]
+        self.most_slices = max(self._slices, default=0)
         widths = [1 + (slices or 2) for slices in self._slices]
         self._first = list(accumulate(widths, initial=FIRST_POOL + len(self._pool_rows)))
         shared = {gpu for _, pool in numbers if not spec.is_divisible(pool) for gpu in pool.gpus}
         self._counted_gpus = shared
         self.modelled = (
             len(numbers) == len({number for number, _ in numbers})
-            and max(self._slices, default=0) <= MOST_SLICES
+            and self.most_slices <= MOST_SLICES
             and all(_is_monotone(gpu.instances) for gpu in spec.gpus)
             and not any(spec.gpus[gpu].divisible and not spec.gpus[gpu].instances for gpu in shared)
         )

@@ -145,10 +145,10 @@ def view_of(fleet: Fleet) -> View:
     return checked(View(*(getattr(fleet.arrays, name) for name in View._fields)))
 
 
-def sizes_for(held: Held, leaving: Leaving, choices: int) -> Sizes:
-    """The scratch for a node."""
+def sizes_for(held: Held, leaving: Leaving, choices: int, slices: int) -> Sizes:
+    """The scratch for a node. ``slices``: at most so many has one of its GPUs."""
     victims, gangs = leaving.victims.shape[1], leaving.gangs.shape[1]
-    gpus, places, slices = len(held.slices), held.places.shape[1], int(held.slices.max(initial=0))
+    gpus, places = len(held.slices), held.places.shape[1]
     rows, targets = len(held.row_start) + victims, choices * (gpus + places)
     entries = 2 * (held.by_victim.shape[1] + victims)
     needs = choices * (3 * gpus + places * (1 + slices))

@@ -159,8 +159,8 @@ class VictimSearch:
     ) -> Leaving:
         """The record for the kernel; the last component of its costs counts victims."""
         count, components = victims.costs.shape
-        cost = np.ones((count, components + 1))
-        cost[:, :-1] = victims.costs
+        cost = np.empty((count, components + 1))
+        cost[:, :-1], cost[:, -1] = victims.costs, 1.0
         each = np.zeros((3, count), np.int64)
         each[0], each[2] = victims.gang_of, victims.stays
         if required:
@@ -171,14 +171,13 @@ class VictimSearch:
             whole, rules = np.zeros((0, components + 1)), np.zeros((2, 0), np.int64)
         named = -1 if self._named is None else mask_of(np.flatnonzero(self._named[:, row]).tolist())
         numbers = np.array([row, named, self._most_steps], np.int64)
-        rows = np.stack([slice_holders(self._fleet, row, holdings.held), needed])
-        return Leaving(
-            numbers, cost, each, rules, whole, rows
-        )  # unchecked: a check takes longer than the search
+        rows = np.array([slice_holders(self._fleet, row, holdings.held), needed])
+        # Unchecked: a check takes longer than the search.
+        return Leaving(numbers, cost, each, rules, whole, rows)
 
     def _work_for(self, holdings: Holdings, leaving: Leaving) -> Work:
         """The scratch of the last search if it is large enough."""
-        sizes = sizes_for(holdings.held, leaving, 2 * len(self._request.devices) + 1)
+        sizes = sizes_for(holdings.held, leaving, 2 * len(self._request.devices) + 1, holdings.most_slices)
         if self._work is not None:
             before = self._work[0]
             if before.width == sizes.width and all(a >= b for a, b in zip(before, sizes, strict=True)):
@@ -223,10 +222,12 @@ def _gang_rules(
 
 def _victims_of(units: npt.NDArray[np.int64], leaving: Leaving) -> frozenset[int]:
     """The victims in these units."""
-    count = leaving.victims.shape[1]
-    chosen = np.flatnonzero(units[: count + leaving.gangs.shape[1]]).tolist()
+    count, gangs = leaving.victims.shape[1], leaving.gangs.shape[1]
+    chosen = units[: count + gangs].nonzero()[0].tolist()
+    if not gangs:
+        return frozenset(chosen)
     alone = {u for u in chosen if u < count}
     for u in chosen:
         if u >= count:
-            alone.update(np.flatnonzero(leaving.victims[0] == u - count).tolist())
+            alone.update((leaving.victims[0] == u - count).nonzero()[0].tolist())
     return frozenset(alone)

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from .contest import HIGH_PODS, Before, Evictions, high_pods, in_vain, prepare
 from .controlplane.api import Api, Object
 from .controlplane.cluster import ControlPlane
@@ -17,6 +15,7 @@ from .service import Service
 from .stowage import Stowage, applied, scheduler_configuration
 
 AT_MOST = 1.05  # evictions, for each that an offline solver needs
+FEW_NODES = 4  # of 80
 HALF_WAY = HIGH_PODS // 2
 
 
@@ -41,22 +40,20 @@ def test_one_of_two_replicas_is_killed_half_way(
     assert found.ratio <= AT_MOST
 
 
-@pytest.mark.skip(
-    reason="measured by hand: freed room is not held while the only replica is away (docs/e2e.md)"
-)
 def test_the_only_replica_is_killed_half_way(
     cluster: ControlPlane, api: Api, stowage_kubeconfig: Path
 ) -> None:
-    """Until it is back, kube-scheduler clears the nomination of each pod that it tries (`schedulingAlgorithm`
-    in its schedule_one.go, for any error of an extender), and pods of low priority may get the freed room
-    first. So some are evicted in vain. The shield is kept in the cluster, but for the last seconds before the
-    kill: few jobs lose a second pod. All pods of high priority run."""
+    """Until it is back, kube-scheduler clears the nomination of each pod that it tries, and nobody knows any
+    more which pod a freed GPU was for. Pods of high priority are tried first afterwards (`RetryOrder`), so
+    almost all freed GPUs still go to them."""
     with (
         applied(api, "rbac-evictor.yaml"),
         evicting(cluster, stowage_kubeconfig, "stowage-1") as stowage,
     ):
         found = hold_contest(cluster, stowage.url, half_way=stowage.process.restart)
-    assert len(found.hit_twice) <= HALF_WAY // 5
+    assert found.hit_twice == []
+    assert found.ratio <= AT_MOST
+    assert len(found.in_vain) <= FEW_NODES
 
 
 def evicting(cluster: ControlPlane, kubeconfig: Path, name: str) -> Stowage:

@@ -100,6 +100,10 @@ class BrokenSource(LiveSource):
     """One whose watch breaks."""
 
     broken: Interruption | None = None
+    behind = False
+
+    async def caught_up(self) -> bool:
+        return not self.behind
 
     def interruption(self) -> Interruption | None:
         return self.broken
@@ -136,11 +140,13 @@ async def test_without_any_free_room_the_usual_reasons_are_given() -> None:
     assert await nodes_for(engine, "other", gpus=4) == (["a"], "")
 
 
-async def nodes_for(engine: Engine, name: str, *, gpus: int = 8) -> tuple[list[str] | None, str]:
+async def nodes_for(
+    engine: Engine, name: str, *, gpus: int = 8, priority: int = 0
+) -> tuple[list[str] | None, str]:
     container = {"resources": {"requests": {"nvidia.com/gpu": str(gpus)}}}
     pod = {
         "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
-        "spec": {"containers": [container]},
+        "spec": {"containers": [container], "priority": priority},
     }
     body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": ["a"]}).encode()
     reply = json.loads((await engine.verbs["filter"](body))[0])
@@ -195,11 +201,16 @@ async def test_explain_bind_and_preempt_see_what_filter_sees() -> None:
     assert (await engine.inspector.explain(manifest)).fits == 1
 
 
-async def victims_for(engine: Engine, *, gpus: int) -> dict[str, list[str]]:
+async def victims_for(
+    engine: Engine, name: str = "v", *, gpus: int, nodes: Mapping[str, str] = {"a": "running"}
+) -> dict[str, list[str]]:
+    """The victims by node; ``nodes``: each candidate with the name of a victim."""
     container = {"resources": {"requests": {"nvidia.com/gpu": str(gpus)}}}
-    meta = {"name": "v", "namespace": "default", "uid": "uid-v"}
+    meta = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
     pod = {"metadata": meta, "spec": {"containers": [container], "priority": 10}}
-    candidates = {"a": {"Pods": [{"UID": "uid-running"}], "NumPDBViolations": 0}}
+    candidates = {
+        node: {"Pods": [{"UID": f"uid-{victim}"}], "NumPDBViolations": 0} for node, victim in nodes.items()
+    }
     body = json.dumps({"Pod": pod, "NodeNameToMetaVictims": candidates}).encode()
     reply, _ = await engine.verbs["preempt"](body)
     found = json.loads(reply)["NodeNameToMetaVictims"]
@@ -219,6 +230,35 @@ async def test_an_answer_of_preempt_is_logged_counted_and_kept(caplog: pytest.Lo
     report = await engine.inspector.pod("default/v")
     assert report is not None
     assert "default/running" in report.decisions[0].answer
+
+
+async def test_two_pods_do_not_count_on_the_same_victim() -> None:
+    """kube-scheduler asks for the next pod before it has written the nomination of the one before."""
+    engine = make_engine()
+    nodes = {"a": "one", "b": "two"}
+    victims = [make_pod(name, 4, node_name=node) for node, name in nodes.items()]
+    waiting = [make_pod(name, 4, priority=10) for name in ("v", "w")]
+    events = map(Upserted, [make_node("a", 4), make_node("b", 4), *victims, *waiting])
+    engine.apply([*SYNCED, *events])
+    [(first, _)] = (await victims_for(engine, gpus=4, nodes=nodes)).items()
+    [(second, _)] = (await victims_for(engine, "w", gpus=4, nodes=nodes)).items()
+    assert {first, second} == {"a", "b"}
+    engine.apply([Upserted(waiting[0])])  # kube-scheduler did not follow
+    assert await victims_for(engine, "x", gpus=4, nodes={first: nodes[first]})
+
+
+async def test_after_an_interruption_pods_of_higher_priority_are_tried_first() -> None:
+    source = BrokenSource(Snapshot(), "test")
+    engine = Engine(source, Settings(), Metrics("0", Gauges))
+    failed = make_pod("high", 4, priority=10, unscheduled="SchedulerError")
+    engine.apply([*SYNCED, Upserted(make_node("a")), Upserted(failed)])
+    assert await nodes_for(engine, "low", gpus=4) == (None, engine_module._OTHERS_FIRST)
+    assert await nodes_for(engine, "high", gpus=4, priority=10) == (["a"], "")
+    assert await nodes_for(engine, "low", gpus=4) == (["a"], "")
+    source.behind = True
+    assert await nodes_for(engine, "high", gpus=4, priority=10) == (None, engine_module._BEHIND)
+    source.behind = False
+    assert await nodes_for(engine, "low", gpus=4) == (None, engine_module._OTHERS_FIRST)
 
 
 async def test_large_pods_leave_little_memory_behind() -> None:

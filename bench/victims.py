@@ -36,7 +36,9 @@ from packing.fleet.placement import allocation_of, fitting_gpus
 from packing.model.mig_instances import Instance, window
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.request import Request, Shares, whole_gpus
-from packing.victims.search import Holdings, Victim, Victims, VictimSearch, VictimSet
+from packing.victims.holdings import Holdings
+from packing.victims.search import VictimSearch
+from packing.victims.victim import Victim, Victims, VictimSet
 
 PODS, GPUS, MIB, GIB = 60, 8, 81_920, 1 << 30
 NOW = 1_800_000_000.0

@@ -7,11 +7,12 @@ from operator import attrgetter
 from typing import Literal, TypeAlias
 
 from extender.cluster.allocations import Allocations, Problems
+from extender.dialects.pod_request import WRITERS
 from extender.inventory.mig_manager import LAYOUT_LABEL, applied_layout
 from extender.inventory.node_inventory import Sources, inventory_of
 from extender.inventory.shared_gpus import InventoryError
 from extender.k8s.device_objects import KoordinatorDevice, MigLayout, MigLayouts
-from extender.k8s.objects import Node
+from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError
 from packing.fleet.names import TooMany
 from packing.model.node_spec import NodeSpec
@@ -143,3 +144,12 @@ _inventory_fields = attrgetter(
     "labels", "annotations", "allocatable", "taints", "conditions", "unreadable", "problem"
 )
 """All that an inventory is read from. Heartbeats change other fields of a node."""
+
+
+def blocked_because(spec: NodeSpec, node: Node, pods: Iterable[Pod]) -> Reason:
+    """Why a node with these pods takes nothing at all: for what is known of the node, or because its device
+    plugin could confuse another pod with one of them that is still starting. ``FITS`` for no reason."""
+    writer = WRITERS.get(spec.sharing_resource)
+    if spec.blocked or writer is None:
+        return spec.blocked
+    return Reason.PLUGIN_BUSY if writer.plugin_may_confuse(node, pods) else Reason.FITS

@@ -23,27 +23,28 @@ from extender.cluster.gang_answers import GangAnswers
 from extender.cluster.gang_holds import GangHolds
 from extender.cluster.gang_simulation import WaitingMembers, place_together
 from extender.cluster.guarded_policy import Failures
-from extender.cluster.node_table import NodeTable
+from extender.cluster.node_table import NodeTable, blocked_because
 from extender.cluster.pod_table import PodTable
-from extender.dialects.pod_request import WRITERS, request_of
+from extender.cluster.row_table import RowTable
+from extender.dialects.pod_request import request_of
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
 from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
 from extender.k8s.objects import Deleted, Event, Kind, Listed, Node, Pod, Upserted
 from extender.k8s.pod_groups import is_pod_group
 from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
-from extender.protocol.node_names import NameTable, NodeNames
+from extender.protocol.node_names import NodeNames
 from extender.queues.disruption_budgets import DisruptionBudgets
 from extender.queues.disruptions import DisruptionLog
 from extender.queues.gangs import GangTable
 from extender.queues.rights import Rights
+from extender.source.watched_kinds import REQUIRED_KINDS
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.policies.interface import Policy
 
 log = logging.getLogger(__name__)
 
-_HOLDS_NEED: frozenset[Kind] = frozenset({"Node", "Pod"})
 Rows = npt.NDArray[np.int64]
 PossiblyBound: TypeAlias = Sequence[tuple[Pod, str]]
 """Pods that may have been bound while the watch was broken, and the nodes: no other pod gets what they
@@ -94,7 +95,7 @@ class State:
         self.eviction_helps_extenders = False
         self.can_search_victims: Callable[[], bool] = lambda: True
         self.failures = Failures()
-        self._row_table = self.fleet.replaced, NameTable({})
+        self._row_table = RowTable(self.fleet)
 
     def apply(self, events: Sequence[Event]) -> None:
         """Take in what happened. An object that cannot be read is a problem, and raises nothing."""
@@ -125,7 +126,7 @@ class State:
 
     def _update_gang_holds(self) -> None:
         self.gang_holds.expire()
-        if self.synced >= _HOLDS_NEED:
+        if self.synced >= REQUIRED_KINDS:
             self.gang_holds.update(self.gangs, self.pods.is_bound, self._place_together)
 
     def _place_together(
@@ -183,12 +184,10 @@ class State:
         """Why a node takes nothing at all, without the pod of ``ignored_uid``."""
         spec = self.fleet.specs[row]
         assert spec is not None
-        writer = WRITERS.get(spec.sharing_resource) if self.binds else None
-        if spec.blocked or writer is None:
+        if not self.binds:
             return spec.blocked
         others = (pod for pod in self.pods.on_node(spec.name) if pod.uid != ignored_uid)
-        busy = writer.plugin_may_confuse(self.nodes[spec.name], others)
-        return Reason.PLUGIN_BUSY if busy else Reason.FITS
+        return blocked_because(spec, self.nodes[spec.name], others)
 
     @property
     def room_version(self) -> tuple[int, int, int]:
@@ -205,11 +204,7 @@ class State:
 
     def rows(self, names: NodeNames) -> Rows:
         """The fleet row of each name, -1 for a node that is not known: (len(names),) int64."""
-        replaced, table = self._row_table
-        if replaced != self.fleet.replaced:
-            table = NameTable(self.fleet.rows)
-            self._row_table = self.fleet.replaced, table
-        return table.find(names)
+        return self._row_table.find(names)
 
     @contextmanager
     def fleet_view_for(self, pod: Pod, possibly_bound: PossiblyBound = ()) -> Iterator[Fleet]:

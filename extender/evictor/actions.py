@@ -14,11 +14,12 @@ from http import HTTPStatus
 from typing import Protocol
 
 from extender.cluster.state import State
-from extender.evictor.decision import grace_of, to_evict, why_evicted
+from extender.evictor.decision import grace_of, why_evicted
 from extender.evictor.metrics import EvictorMetrics
 from extender.k8s.objects import Pod
-from extender.source.interface import EvictorApi, PodEvent, WriteError, WriteUnanswered
+from extender.source.interface import NOT_LEADER, EvictorApi, PodEvent, WriteError, WriteUnanswered
 from extender.verbs.eviction.plan import EvictionPlan
+from extender.verbs.eviction.report import count_of_pods, named
 
 _LEAVES = ("evicted", "gone")
 _log = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class Actions:
 
     async def evict(self, pod: Pod, plan: EvictionPlan, is_needed: Callable[[], bool]) -> Leaving:
         """Evict all victims of a plan for the pod that is nominated there, if ``is_needed`` still says so."""
-        victims, done = to_evict(plan), Leaving([], 0)
+        victims, done = plan.to_evict, Leaving([], 0)
         for victim in victims:
             result = await self._try(victim, dry_run=True)
             if result not in _LEAVES:
@@ -93,16 +94,17 @@ class Actions:
             if result == "evicted":
                 await self._tell_victim(pod, plan, victim)
         if done.evictions:
-            text = f"Evicting {_pods(done.evictions)} to make room on node {plan.node} ({_cost(plan)})"
+            text = (
+                f"Evicting {count_of_pods(done.evictions)} to make room on node {plan.node} ({_cost(plan)})"
+            )
             await self._write_event(PodEvent(pod, "Preempting", "Preempting", text))
         return done
 
     async def recommend(self, pod: Pod, plan: EvictionPlan, victims: Sequence[Pod]) -> None:
         """Say on the pod that these victims of a plan should go, and evict nobody."""
-        names = ", ".join(victim.key for victim in victims)
-        _log.info("%s would get room on %s without %s (%s)", pod.key, plan.node, names, _cost(plan))
+        _log.info("%s would get room on %s without %s (%s)", pod.key, plan.node, named(victims), _cost(plan))
         self._metrics.recommended()
-        text = f"Evicting {_pods(len(victims))} would make room on node {plan.node} ({_cost(plan)})"
+        text = f"Evicting {count_of_pods(len(victims))} would make room on node {plan.node} ({_cost(plan)})"
         await self._write_event(PodEvent(pod, "EvictionRecommended", "Recommending", text))
 
     async def _try(self, victim: Pod, *, dry_run: bool) -> str:
@@ -135,7 +137,7 @@ class Actions:
     ) -> WriteError | None:
         """Make a write; returns its error. ``expected`` statuses are not logged."""
         if not self._leadership.is_leader:
-            return WriteError("this replica of Stowage is no longer the leader", 0)
+            return WriteError(NOT_LEADER)
         with self._leadership.hold_during_write():
             try:
                 self.unanswered = False
@@ -176,10 +178,6 @@ def _result(error: WriteError | None) -> str:
         return "unanswered"
     results = {HTTPStatus.NOT_FOUND: "gone", HTTPStatus.TOO_MANY_REQUESTS: "budget"}
     return results.get(HTTPStatus(error.status) if error.status else HTTPStatus.OK, "refused")
-
-
-def _pods(count: int) -> str:
-    return "1 pod" if count == 1 else f"{count} pods"
 
 
 def _cost(plan: EvictionPlan) -> str:

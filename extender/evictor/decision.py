@@ -59,7 +59,7 @@ def adopt(state: State, book: Book, pod: Pod, now: float, seconds: float) -> Non
         if not _is_room_enough(state, pod, node, leaving):
             leaving = []  # do not wait for their end: somebody died half way, or is about to evict more
         uids = frozenset(one.uid for one in leaving)
-        ends = now + longest_grace(state, ()) + seconds
+        ends = now + OWN_GRACE + seconds
         book.holds[pod.uid] = Hold(node, uids, ends, ours=False)
 
 
@@ -195,12 +195,6 @@ def best_plan(plans: Sequence[EvictionPlan]) -> tuple[EvictionPlan | None, str]:
     if allowed:
         return min(allowed, key=lambda plan: (plan.cost, plan.node)), ""
     return None, "budget" if plans else "no_plan"
-
-
-def to_evict(plan: EvictionPlan) -> list[Pod]:
-    """The pods of a plan that are not leaving already, highest priority first."""
-    pods = {pod.uid: pod for pod in (*plan.victims, *plan.other_nodes) if not pod.deleting}
-    return sorted(pods.values(), key=lambda pod: -pod.priority)
 
 
 def grace_of(state: State, victim: Pod) -> int | None:

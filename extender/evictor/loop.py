@@ -17,7 +17,6 @@ from extender.evictor.decision import (
     candidates,
     hold_step,
     longest_grace,
-    to_evict,
     waiting_pods,
 )
 from extender.evictor.metrics import EvictorMetrics
@@ -28,6 +27,7 @@ from extender.evictor.scale_up import announced_at
 from extender.k8s.objects import Pod
 from extender.settings import Settings
 from extender.source.interface import EvictorApi, Source, WriteError
+from extender.source.watched_kinds import REQUIRED_KINDS
 from extender.verbs.eviction.plan import EvictionPlan
 
 INTERVAL = 1.0
@@ -86,7 +86,7 @@ class Evictor:
         if not self._leadership.is_leader:
             self._forget_everything()
             return
-        if not (self._state.synced >= {"Node", "Pod"} and await self._source.caught_up()):
+        if not (self._state.synced >= REQUIRED_KINDS and await self._source.caught_up()):
             return
         began, skipped = self._clock(), Skipped()
         waiting = waiting_pods(self._state, self._asked.schedulers)
@@ -189,7 +189,7 @@ class Evictor:
         if not self._planner.gang_fits(pod, plan):
             self._book.delay(pod.uid, self._clock())
             return "gang"
-        if not self._bucket.allows(len(to_evict(plan)), self._clock()):
+        if not self._bucket.allows(len(plan.to_evict), self._clock()):
             return "rate"
         if self._settings.scale_up_wait_seconds:
             if await self._waits_for_scale_up(pod):
@@ -198,7 +198,7 @@ class Evictor:
             plan, reason = self._planner.plan(pod, self._book.recommended.values())
             if plan is None:
                 return reason
-        victims = to_evict(plan)
+        victims = plan.to_evict
         if self._settings.evictor == "recommend":
             return await self._recommend(pod, plan, victims)
         return await self._act(pod, plan, victims)

@@ -106,6 +106,10 @@ def tolerated(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> boo
     )
 
 
+PINNED_OWNERS = ("DaemonSet", "Node")
+"""Kinds of controllers whose pods belong to one node; those of a Node are static pods."""
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulingConstraints:
     """Where kube-scheduler may run a pod, apart from the pod's node selector.
@@ -122,8 +126,8 @@ class SchedulingConstraints:
 
     @property
     def pinned_to_node(self) -> bool:
-        """Whether no other node can run the pod: it belongs to a DaemonSet, or to a Node (a static pod)."""
-        return self.owner_kind in ("DaemonSet", "Node")
+        """Whether no other node can run the pod."""
+        return self.owner_kind in PINNED_OWNERS
 
 
 NO_CONSTRAINTS = SchedulingConstraints()

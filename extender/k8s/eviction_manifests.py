@@ -73,15 +73,10 @@ class _BudgetSpec(TypedDict, total=False):
 class _BudgetStatus(TypedDict, total=False):
     disruptionsAllowed: int | None
     disruptedPods: dict[str, Any] | None
-    observedGeneration: int | None
-
-
-class _BudgetMetadata(Metadata, total=False):
-    generation: int | None
 
 
 class PodDisruptionBudgetManifest(BaseModel):
-    metadata: _BudgetMetadata | None = None
+    metadata: Metadata | None = None
     spec: _BudgetSpec | None = None
     status: _BudgetStatus | None = None
 
@@ -100,7 +95,6 @@ class PodDisruptionBudgetManifest(BaseModel):
             _requirements(selector),
             allowed=status.get("disruptionsAllowed") or 0,
             disrupted=frozenset(disrupted),
-            stale=(status.get("observedGeneration") or 0) < (metadata.get("generation") or 0),
         )
 
 

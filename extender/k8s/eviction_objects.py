@@ -37,9 +37,10 @@ class PodDisruptionBudget:
     """A PodDisruptionBudget.
 
     ``selector``: all requirements must match; none means that it selects no pod. ``allowed`` and
-    ``disrupted`` are ``disruptionsAllowed`` and the names in ``disruptedPods`` of its status. ``stale``: the
-    status is older than the spec. ``problem`` says what exceeds a limit of ``limits.py``, "" for nothing;
-    then the budget selects every pod of its namespace, and allows no disruption.
+    ``disrupted`` are ``disruptionsAllowed`` and the names in ``disruptedPods`` of its status.
+
+    ``problem`` says what exceeds a limit of ``limits.py``, "" for nothing; then the budget selects every pod
+    of its namespace, and allows no disruption.
     """
 
     kind: ClassVar[Literal["PodDisruptionBudget"]] = "PodDisruptionBudget"
@@ -48,7 +49,6 @@ class PodDisruptionBudget:
     selector: tuple[NodeSelectorRequirement, ...] = ()
     allowed: int = 0
     disrupted: frozenset[str] = frozenset()
-    stale: bool = False
     problem: str = ""
 
     @property

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import chain, repeat
 from operator import add
@@ -153,3 +153,8 @@ def unix_seconds(timestamp: str | None) -> float:
         return datetime.fromisoformat(timestamp).timestamp() if timestamp else 0.0
     except (ValueError, OverflowError):
         return 0.0
+
+
+def micro_time() -> str:
+    """Now as a MicroTime, the format of times in a Lease and in an Event."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

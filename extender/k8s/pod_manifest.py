@@ -6,25 +6,18 @@ Any field may be absent or null. Every text and list of the record is bounded by
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from extender.k8s.affinity import (
-    NO_CONSTRAINTS,
-    NodeSelectorRequirement,
-    NodeSelectorTerm,
-    SchedulingConstraints,
-    Toleration,
-)
+from extender.k8s.constraints_parser import AffinityManifest, TolerationManifest, parse_constraints
 from extender.k8s.metadata import (
     Metadata,
     Name,
     OwnerManifest,
-    Text,
     all_entries,
     drop_large_entries,
     relevant_entries,
@@ -32,40 +25,7 @@ from extender.k8s.metadata import (
 )
 from extender.k8s.objects import Owner, Pairs, Pod
 from extender.k8s.pod_spec_parser import ClaimManifest, PlacementSpecManifest, parse_spec
-from extender.untrusted.bounded_cache import bounded_cache
-from extender.untrusted.limits import KEY, POD_ANNOTATION, POD_ANNOTATIONS, REPORTED_DEVICES, SELECTOR_ITEMS
-
-
-class _Requirement(TypedDict, total=False):
-    key: str | None
-    operator: str | None
-    values: list[Text] | None
-
-
-class _Term(TypedDict, total=False):
-    matchExpressions: list[_Requirement] | None
-    matchFields: list[_Requirement] | None
-
-
-class _NodeSelector(TypedDict, total=False):
-    nodeSelectorTerms: list[_Term] | None
-
-
-class _NodeAffinity(TypedDict, total=False):
-    requiredDuringSchedulingIgnoredDuringExecution: _NodeSelector | None
-
-
-class _Affinity(TypedDict, total=False):
-    nodeAffinity: _NodeAffinity | None
-    podAffinity: Any
-    podAntiAffinity: Any
-
-
-class _Toleration(TypedDict, total=False):
-    key: str | None
-    operator: str | None
-    value: Text | None
-    effect: str | None
+from extender.untrusted.limits import KEY, POD_ANNOTATION, POD_ANNOTATIONS, REPORTED_DEVICES
 
 
 class _Volume(TypedDict, total=False):
@@ -84,8 +44,8 @@ class _Spec(PlacementSpecManifest, total=False):
     priorityClassName: Name | None
     preemptionPolicy: str | None
     schedulingGroup: _SchedulingGroup | None
-    affinity: _Affinity | None
-    tolerations: list[_Toleration] | None
+    affinity: AffinityManifest | None
+    tolerations: list[TolerationManifest] | None
     topologySpreadConstraints: list[Any] | None
     volumes: list[_Volume] | None
 
@@ -156,7 +116,9 @@ class PodManifest(BaseModel):
             labels=labels,
             devices=devices,
             claims=_claims(status.get("resourceClaimStatuses") or ()),
-            scheduling_constraints=_scheduling_constraints(spec, owners),
+            scheduling_constraints=parse_constraints(
+                spec.get("nodeSelector"), spec.get("affinity"), spec.get("tolerations"), _owner_kind(owners)
+            ),
             owner=_owner(owners),
             pod_group=sys.intern((spec.get("schedulingGroup") or {}).get("podGroupName") or ""),
             unscheduled=_reason(conditions, "PodScheduled", "False")[0],
@@ -180,6 +142,12 @@ def _owner(owners: Iterable[OwnerManifest]) -> Owner | None:
 def _owner_of(kind: str, name: str, uid: str) -> Owner:
     """Pods of one owner share one object."""
     return Owner(sys.intern(kind), sys.intern(name), sys.intern(uid))
+
+
+def _owner_kind(owners: Iterable[OwnerManifest]) -> str:
+    """The kind of the controller; without a controller, the kind that is last in the alphabet."""
+    kinds = [(owner.get("controller") is True, owner.get("kind") or "") for owner in owners]
+    return sys.intern(max(kinds, default=(False, ""))[1][:KEY])
 
 
 def _reason(conditions: Iterable[_Condition], kind: str, status: str) -> tuple[str, float]:
@@ -210,92 +178,3 @@ def _devices(statuses: Iterable[_ContainerStatus]) -> Pairs:
 
 def _claims(statuses: Iterable[ClaimManifest]) -> Pairs:
     return tuple([(s.get("name") or "", claim) for s in statuses if (claim := s.get("resourceClaimName"))])
-
-
-# Node affinity and tolerations of a manifest as tuples: hashable, so that equal constraints are parsed once.
-_RawRequirement: TypeAlias = tuple[str, str, tuple[str, ...]]
-_RawTerm: TypeAlias = tuple[tuple[_RawRequirement, ...], tuple[_RawRequirement, ...]]
-_RawToleration: TypeAlias = tuple[str, str, str, str]
-
-_LARGE_SELECTOR = "node selector is too large to be read"
-_LARGE_AFFINITY = "node affinity is too large to be read"
-_LARGE_TOLERATIONS = "tolerations are too large to be read"
-
-
-def _scheduling_constraints(spec: _Spec, owners: list[OwnerManifest]) -> SchedulingConstraints:
-    """The constraints of a pod; equal ones are one object. Beyond a limit they have only a problem."""
-    owner, tolerations = _owner_kind(owners), spec.get("tolerations") or ()
-    node_affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
-    terms = (required or {}).get("nodeSelectorTerms") or ()
-    for entries, problem in (
-        (spec.get("nodeSelector") or (), _LARGE_SELECTOR),
-        (terms, _LARGE_AFFINITY),
-        (tolerations, _LARGE_TOLERATIONS),
-    ):
-        if len(entries) > SELECTOR_ITEMS:
-            return SchedulingConstraints(owner_kind=owner, problem=problem)
-    raw_terms = None if required is None else tuple(map(_raw_term, terms))
-    return _constraints(raw_terms, tuple(map(_raw_toleration, tolerations)), owner)
-
-
-def _raw_term(term: _Term) -> _RawTerm:
-    expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
-    return tuple(map(_raw_requirement, expressions)), tuple(map(_raw_requirement, fields))
-
-
-def _raw_requirement(requirement: _Requirement) -> _RawRequirement:
-    key, operator = requirement.get("key") or "", requirement.get("operator") or ""
-    return key, operator, tuple(requirement.get("values") or ())
-
-
-def _raw_toleration(toleration: _Toleration) -> _RawToleration:
-    key, operator = toleration.get("key") or "", toleration.get("operator") or ""
-    return key, operator, toleration.get("value") or "", toleration.get("effect") or ""
-
-
-def _owner_kind(owners: Iterable[OwnerManifest]) -> str:
-    """The kind of the controller; without a controller, the kind that is last in the alphabet."""
-    kinds = [(owner.get("controller") is True, owner.get("kind") or "") for owner in owners]
-    return sys.intern(max(kinds, default=(False, ""))[1][:KEY])
-
-
-def _texts(term: _RawTerm) -> Iterator[str]:
-    return (text for part in term for key, operator, values in part for text in (key, operator, *values))
-
-
-def _size(terms: tuple[_RawTerm, ...] | None, tolerations: tuple[_RawToleration, ...], owner: str) -> int:
-    """Characters of all texts, plus 16 for each text and term."""
-    texts = [text for term in terms or () for text in _texts(term)]
-    texts += [text for toleration in tolerations for text in toleration]
-    return 16 + sum(map(len, texts)) + 16 * (len(texts) + len(terms or ()))
-
-
-@bounded_cache(8192, weigh=_size)
-def _constraints(
-    terms: tuple[_RawTerm, ...] | None, tolerations: tuple[_RawToleration, ...], owner: str
-) -> SchedulingConstraints:
-    # Cached because a cluster with 30,000 pods has a few hundred templates.
-    longest_of_terms = _longest(text for term in terms or () for text in _texts(term))
-    if _items(terms or ()) > SELECTOR_ITEMS or longest_of_terms > KEY:
-        return SchedulingConstraints(owner_kind=owner, problem=_LARGE_AFFINITY)
-    if _longest(text for toleration in tolerations for text in toleration) > KEY:
-        return SchedulingConstraints(owner_kind=owner, problem=_LARGE_TOLERATIONS)
-    node_affinity = (
-        None if terms is None else tuple(NodeSelectorTerm(*map(_requirements, term)) for term in terms)
-    )
-    constraints = SchedulingConstraints(node_affinity, tuple(Toleration(*raw) for raw in tolerations), owner)
-    return NO_CONSTRAINTS if constraints == NO_CONSTRAINTS else constraints
-
-
-def _requirements(raw: tuple[_RawRequirement, ...]) -> tuple[NodeSelectorRequirement, ...]:
-    return tuple(NodeSelectorRequirement(*one) for one in raw)
-
-
-def _items(terms: tuple[_RawTerm, ...]) -> int:
-    """How many values all terms have; each term, and each requirement without values, counts as one more."""
-    return sum(1 + sum(max(1, len(values)) for part in term for _, _, values in part) for term in terms)
-
-
-def _longest(texts: Iterable[str]) -> int:
-    return max(map(len, texts), default=0)

@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets: which evictions violate one, counted as kube-scheduler and the eviction API do."""
+"""PodDisruptionBudgets: which evictions violate one, counted as kube-scheduler does."""
 
 from __future__ import annotations
 
@@ -87,27 +87,6 @@ class DisruptionBudgets:
                 violated |= charged[budget.key] > budget.allowed
             found.append(violated)
         return tuple(found)
-
-    def allows(self, *pods: Pod) -> bool:
-        """Whether the eviction API would evict all these pods, one after the other, as far as known.
-
-        Stricter than ``violations``: more than one budget for a pod, or a status older than its spec, forbid
-        it, and ``disruptedPods`` excuse no pod. A pending, terminating or terminated pod may always go. The
-        API also evicts unready pods of an application that is healthy enough; here they count like ready
-        ones. Source: k8s.io/kubernetes, pkg/registry/core/pod/storage/eviction.go.
-        """
-        charged: dict[str, int] = {}
-        for pod in pods:
-            if pod.deleting or pod.terminated or pod.phase == "Pending":
-                continue
-            budgets = self._selecting(pod)
-            if budgets is None or len(budgets) > 1:
-                return False
-            for budget in budgets:
-                charged[budget.key] = charged.get(budget.key, 0) + 1
-                if budget.stale or charged[budget.key] > budget.allowed:
-                    return False
-        return True
 
     def _selecting(self, pod: Pod) -> list[PodDisruptionBudget] | None:
         """The budgets that select the pod; None if one cannot be read, or more than ``BUDGETS_PER_POD`` are

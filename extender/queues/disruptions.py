@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import DISRUPTIONS, KEY
+from packing.victims.takeover import rounds_of
 
 PREEMPTIONS = ("PreemptionByScheduler", "EvictionByEvictionAPI")
 """Reasons of disruptions that make room for other pods. ``kubectl drain`` has the second one as well."""
@@ -29,8 +30,8 @@ REASONS = (
 )  # fmt: skip
 OWNERS = ("Job", "ReplicaSet", "StatefulSet", "DaemonSet", "none", "other")
 """Kinds of controllers that metrics tell apart."""
-NO_QUEUE = "none"
-"""What metrics call the queue of a pod without one."""
+NO_QUEUE_LABEL = "none"
+"""The label of metrics for pods without a queue."""
 REPLACEMENT_SECONDS = 3600.0
 """How long after an interruption a waiting pod of the same job counts as the replacement."""
 _T = TypeVar("_T")
@@ -97,21 +98,17 @@ class DisruptionLog:
         if not self._add(Disruption(at, pod.uid, job_of(pod), queue, reason)) or at < self._began:
             return
         kind = pod.owner.kind if pod.owner else "none"
-        self.pods[queue or NO_QUEUE, reason, kind if kind in OWNERS else "other"] += 1
-        self.gpu_seconds[queue or NO_QUEUE, reason] += gpus * lost(at)  # type: ignore[assignment]
+        self.pods[queue or NO_QUEUE_LABEL, reason, kind if kind in OWNERS else "other"] += 1
+        self.gpu_seconds[queue or NO_QUEUE_LABEL, reason] += gpus * lost(at)  # type: ignore[assignment]
 
     def restarts(self, pod: Pod) -> int:
         """How often the pod's job lost a pod before this one was created, as far as the log goes back."""
         return self._before(pod, math.inf)
 
     def rounds(self, pod: Pod, apart: float) -> int:
-        """How often the pod's job was preempted before this pod was created. What it lost within ``apart``
-        seconds counts once: a job may lose all its pods for one that waits."""
-        rounds, begun = 0, -math.inf
-        for one in self._by_job.get(job_of(pod), ())[: self.restarts(pod)]:
-            if one.reason in PREEMPTIONS and one.at >= begun + apart:
-                rounds, begun = rounds + 1, one.at
-        return rounds
+        """How often the pod's job was preempted before this pod was created, see ``rounds_of``."""
+        lost = self._by_job.get(job_of(pod), ())[: self.restarts(pod)]
+        return rounds_of((one.at for one in lost if one.reason in PREEMPTIONS), apart)
 
     def knows(self, pod: Pod) -> bool:
         """Whether the pod's job lost a pod, as far as the log goes back."""

@@ -117,11 +117,6 @@ class GangTable:
         changed, self._changed = self._changed, set()
         return changed
 
-    def is_indispensable(self, pod: Pod) -> bool:
-        """Whether the pod's gang is useless without this very member."""
-        gang = self.gang_of(pod)
-        return gang is not None and pod.key in gang.indispensable
-
     def members(self, key: str) -> Sequence[Pod]:
         """The known members of a gang that have not ended, waiting ones included."""
         members = self._gangs.get(key)
@@ -131,11 +126,6 @@ class GangTable:
         """How many members are bound and do not terminate."""
         members = self._gangs.get(key)
         return members.running if members else 0
-
-    def spare(self, key: str) -> int:
-        """How many members may leave so that the minimum still runs, apart from indispensable ones."""
-        gang = self.gang(key)
-        return max(self.running(key) - gang.minimum, 0) if gang else 0
 
     def apply(self, event: Event) -> None:
         """Take in an event about a pod or a PodGroup; others change nothing."""

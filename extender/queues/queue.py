@@ -8,6 +8,7 @@ from extender.k8s.eviction_manifests import QUEUE_LABEL as QUEUE_LABEL
 from extender.k8s.objects import Pod
 from extender.queues.priority_classes import PriorityClasses
 from extender.settings import DEFAULT_QUEUES, Queue
+from packing.victims.takeover import longest_run
 
 OTHER_QUEUE_LABELS = (
     "kueue.x-k8s.io/queue-name",
@@ -63,25 +64,16 @@ class Queues:
     def of(self, pod: Pod) -> Queue:
         return self.by_name.get(self.name_of(pod), NO_QUEUE)
 
-    def may_preempt(self, preemptor: Pod, victim: Pod) -> bool:
-        """Whether the queues permit it. A pod without a queue is subject to priorities only."""
-        return self.permits(self.name_of(preemptor), self.name_of(victim))
-
     def permits(self, evicting: str, evicted: str) -> bool:
-        """``may_preempt`` for the names of two queues, "" for none."""
+        """Whether pods of the first queue may preempt those of the second. A pod without a queue ("") is
+        subject to priorities only."""
         return not (evicting and evicted) or evicted in self.by_name[evicting].preempts
-
-
-_MOST_DOUBLINGS = 30
 
 
 def overtime(queue: Queue, started: float, now: float, rounds: int = 0) -> bool:
     """Whether a pod has run longer than the maximum duration of its queue. Times in Unix seconds, ``started``
-    0 for a pod that has not started.
-
-    ``rounds``: how often its job was preempted before (``DisruptionLog.rounds``). Each time doubles the
-    duration: otherwise two long jobs without checkpoints would take over from each other forever.
+    0 for a pod that has not started. ``rounds``: how often its job was preempted (``DisruptionLog.rounds``).
     """
     if queue.max_duration is None or not started:
         return False
-    return now - started > queue.max_duration * (1 << min(rounds, _MOST_DOUBLINGS))
+    return now - started > longest_run(queue.max_duration, rounds)

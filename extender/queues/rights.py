@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from extender.k8s.affinity import PINNED_OWNERS
 from extender.k8s.eviction_objects import PriorityClass
 from extender.k8s.objects import Pod
 from extender.queues.protection import NO_PROTECTION, Protection, WhyNot, managed_by_kueue, protection_of
@@ -155,7 +156,7 @@ class Rights:
     def _untouchable(self, pod: Pod) -> WhyNot | None:
         if pod.priority >= _SYSTEM_CRITICAL:
             return WhyNot.SYSTEM
-        if pod.owner and pod.owner.kind in ("DaemonSet", "Node"):  # a static pod belongs to its node
+        if pod.owner and pod.owner.kind in PINNED_OWNERS:
             return WhyNot.PINNED
         return WhyNot.KUEUE if not self.evict_kueue_pods and managed_by_kueue(pod) else None
 

@@ -24,7 +24,8 @@ from packing.replay.eviction_rules import SHIELD, CheapestVictims, EvictionRule,
 from packing.replay.pick_node import NodePicker
 from packing.replay.placer import Placer
 from packing.replay.queue_rules import QueueRules
-from packing.replay.queued_timeline import QueuedTimeline, Run, TimedPod
+from packing.replay.queued_timeline import QueuedTimeline
+from packing.replay.run import Run, TimedPod
 from packing.replay.spot_nodes import SpotMarket, SpotRows
 from packing.replay.timeline import Figures, NodePrices, queue_figures
 from packing.replay.trace import build_fleet, gpus_of

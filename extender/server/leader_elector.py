@@ -18,9 +18,9 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import TypeVar
 
+from extender.k8s.metadata import micro_time
 from extender.settings import Settings
 from extender.source.interface import Lease, LeaseError, Source
 from extender.source.leader_election import Election, released
@@ -112,7 +112,7 @@ class LeaderElector:
             record = await self._in_thread(self._lease.read)
             election.observe(record, time.monotonic())
         sent_at = time.monotonic()
-        if new := election.record_to_write(sent_at, _timestamp()):
+        if new := election.record_to_write(sent_at, micro_time()):
             await self._in_thread(lambda: self._lease.write(new))
             election.written(new, sent_at, time.monotonic())
             self._wrote_last = True
@@ -136,7 +136,7 @@ class LeaderElector:
     def _release(self) -> None:
         record = self._lease.read()
         if record.holder == self._election.identity:
-            self._lease.write(released(record, _timestamp()))
+            self._lease.write(released(record, micro_time()))
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
@@ -151,8 +151,3 @@ def elector_of(
     namespace, _, name = lease.partition("/")
     seconds = settings.lease_seconds
     return LeaderElector(source, source.lease(namespace, name, seconds), seconds, limits_binds=limits_binds)
-
-
-def _timestamp() -> str:
-    """Now, in the format of a Lease (MicroTime)."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -21,7 +21,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from extender.queues.disruptions import NO_QUEUE, REASONS
+from extender.queues.disruptions import NO_QUEUE_LABEL, REASONS
 
 # Series with creation times would double the number of series.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -105,7 +105,7 @@ class Metrics:
     def victims_proposed(self, queues: Iterable[str], preemptor: str) -> None:
         """Count the victims of an answer of preempt by their queues, for a pod of the queue ``preemptor``."""
         for queue in queues:
-            self._preemptions.labels(queue or NO_QUEUE, preemptor or NO_QUEUE).inc()
+            self._preemptions.labels(queue or NO_QUEUE_LABEL, preemptor or NO_QUEUE_LABEL).inc()
 
     def render(self) -> bytes:
         """All metrics in the text format."""
@@ -161,7 +161,7 @@ def _disruptions(now: Gauges) -> Iterable[Metric]:
     text = "Estimated work that such pods lost since their start or last checkpoint, in GPU-hours."
     lost = CounterMetricFamily("stowage_preempted_gpu_hours_lost", text, labels=["queue", "reason"])
     # All from the start: rate() does not see the first value of a series that begins with it.
-    for queue, reason in itertools.product((*now.queues, NO_QUEUE), REASONS):
+    for queue, reason in itertools.product((*now.queues, NO_QUEUE_LABEL), REASONS):
         lost.add_metric([queue, reason], now.gpu_seconds_lost.get((queue, reason), 0.0) / 3600)
     yield lost
 

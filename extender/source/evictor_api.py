@@ -14,23 +14,21 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
-from extender.k8s.metadata import unix_seconds
+from extender.k8s.metadata import micro_time, unix_seconds
 from extender.k8s.objects import Pod
 from extender.source.interface import Announcement, PodEvent, WriteError, WriteUnanswered
 from extender.source.pods_api import pod_path
-from extender.source.rest import NO_ANSWER, Refused, RestClient
+from extender.source.rest import NO_ANSWER, Refused, RestClient, time_to_write
 from extender.untrusted.limits import EVENTS_READ, EVENTS_SIZE, PROBLEM, shorten
 
 _REPORTER = "stowage.dev/evictor"
 _NOTE = 1000
 """Characters of a note. The API server allows 1,024 (``pkg/apis/core/validation/events.go``)."""
 _JSON_PATCH = "application/json-patch+json"
-_NOT_LEADER = "this replica of Stowage is no longer the leader"
 
 
 class KubeEvictorApi:
@@ -81,7 +79,7 @@ class KubeEvictorApi:
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {"generateName": f"{pod.name}-", "namespace": pod.namespace},
-            "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "eventTime": micro_time(),
             "type": "Normal",
             "reason": event.reason,
             "action": event.action,
@@ -107,7 +105,7 @@ class KubeEvictorApi:
         """See ``EvictorApi``."""
         known = self._config_maps.pop((namespace, name), None)
         if known is None:
-            raise WriteError("the ConfigMap must be read before it is written", 0)
+            raise WriteError("the ConfigMap must be read before it is written")
         # Its resource version makes the server refuse the update if somebody wrote since.
         changed = known | {"data": dict(data)}
         self._config_maps[namespace, name] = await self._write(
@@ -132,11 +130,7 @@ class KubeEvictorApi:
         until = time.monotonic() + self._rest.timeouts.bind
 
         def write() -> dict[str, Any]:
-            # Here, because this thread may have started late.
-            if (deadline := self._write_deadline()) <= 0:
-                raise WriteError(_NOT_LEADER, 0)
-            if (within := min(until - time.monotonic(), deadline)) <= 0:
-                raise WriteError("the API server is too slow, the request was not sent", 0)
+            within = time_to_write(self._write_deadline, until, WriteError)
             return self._exchange(method, path, within, body, query, content_type)
 
         return await asyncio.to_thread(write)

@@ -14,6 +14,10 @@ Apply: TypeAlias = Callable[[Sequence[Event]], None]
 at the same time. If it raises, the source lists everything again."""
 
 
+NOT_LEADER = "this replica of Stowage is no longer the leader"
+"""Why a write was not sent that only the leader may send."""
+
+
 class SourceError(Exception):
     """Base of all errors of a source."""
 
@@ -48,7 +52,7 @@ class WriteError(SourceError):
     ``status``: that of HTTP, 0 if it was not sent.
     """
 
-    def __init__(self, text: str, status: int) -> None:
+    def __init__(self, text: str, status: int = 0) -> None:
         super().__init__(text)
         self.status = status
 

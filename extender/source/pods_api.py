@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from urllib.parse import quote
@@ -14,7 +13,7 @@ from extender.k8s.objects import Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
 from extender.source.interface import BindConflict, BindError, PodNotFound, Unreachable
 from extender.source.list_watch import ListWatch, ProtocolError
-from extender.source.rest import NO_ANSWER, Refused, RestClient
+from extender.source.rest import NO_ANSWER, Refused, RestClient, time_to_write
 from extender.source.watched_kinds import WATCHED_KINDS
 
 
@@ -34,11 +33,7 @@ class PodsApi:
             "metadata": metadata | ({"uid": pod.uid} if pod.uid else {}),  # precondition: exactly this pod
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        # Here, because this thread may have started late.
-        if (deadline := self.write_deadline()) <= 0:
-            raise BindError("this replica of Stowage is no longer the leader")
-        if (within := min(until - time.monotonic(), deadline)) <= 0:
-            raise BindError("the API server is too slow, the binding was not sent")
+        within = time_to_write(self.write_deadline, until, BindError)
         try:
             self._rest.post(f"{pod_path(pod)}/binding", body, within)
         except Refused as refused:

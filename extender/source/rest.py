@@ -8,7 +8,8 @@ versions after a 410 and reconnect without a pause.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -20,7 +21,7 @@ from kubernetes.config import ConfigException, load_incluster_config, load_kube_
 from urllib3 import HTTPResponse
 from urllib3.exceptions import HTTPError
 
-from extender.source.interface import Unavailable
+from extender.source.interface import NOT_LEADER, Unavailable
 from extender.source.list_watch import WATCH_SECONDS, Request
 
 NO_ANSWER = (HTTPError, OSError)
@@ -130,6 +131,21 @@ class RestClient:
         with closing(response), suppress(*NO_ANSWER, ValueError, AttributeError):
             message = json.loads(response.read(1 << 16)).get("message") or message
         raise Refused(response.status, str(message))
+
+
+def time_to_write(
+    write_deadline: Callable[[], float], until: float, error: Callable[[str], Exception]
+) -> float:
+    """Seconds that a write may take so that it ends before ``until`` (monotonic seconds), and while this
+    replica leads (``write_deadline``: seconds from now). Raises ``error`` with a text if there are none left.
+
+    To be called in the thread that sends the request, because that may have started late.
+    """
+    if (deadline := write_deadline()) <= 0:
+        raise error(NOT_LEADER)
+    if (within := min(until - time.monotonic(), deadline)) <= 0:
+        raise error("the API server is too slow, the request was not sent")
+    return within
 
 
 def client_of_kubeconfig(path: Path) -> ApiClient:

@@ -95,11 +95,9 @@ def reason_on(
     dra = next(iter(dra_resources(state, pod, request, [node])), ())
     if wants_only_dra(pod, request, dra):
         return Reason.FITS
-    with state.fleet_view_for(pod, possibly_bound) as fleet:
-        busy = idle and fleet.arrays.blocked[row] == Reason.PLUGIN_BUSY
-        with fleet.blocked_as({row: Reason.FITS} if busy else {}):
-            codes = codes_for(state, fleet, pod, without_resources(request, dra), np.array([row]))
-            return Reason(int(codes[0]))
+    with state.fleet_view_for(pod, possibly_bound) as fleet, fleet.plugins_idle([row] if idle else []):
+        codes = codes_for(state, fleet, pod, without_resources(request, dra), np.array([row]))
+        return Reason(int(codes[0]))
 
 
 def codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> npt.NDArray[np.int8]:

@@ -18,6 +18,7 @@ from extender.k8s.node_filter import has_unknown_filters
 from extender.k8s.objects import Pod
 from extender.protocol.codec import Candidate, PreemptArgs, PreemptResult
 from extender.verbs.evaluate import dra_resources, wants_only_dra
+from extender.verbs.eviction.node_pods import takes_another_pod
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from packing.model.request import Request
 
@@ -56,30 +57,25 @@ def preempt(
         return Preemption(
             {node: _ordered(args, node, proposed[node]) for node in by_claims if proposed[node]}
         )
+    # A reply needs a victim. Deleting pods that terminate already changes nothing.
     candidates = {
-        plan.node: Candidate([pod.uid for pod in _to_delete(plan)], plan.pdb_violations) for plan in chosen
+        plan.node: Candidate([pod.uid for pod in plan.to_evict or plan.victims], plan.pdb_violations)
+        for plan in chosen
     }
     return Preemption(candidates, tuple(chosen))
-
-
-def _to_delete(plan: EvictionPlan) -> Sequence[Pod]:
-    """The victims without those that terminate already, unless they are all: a reply needs a victim, and
-    deleting such a pod again changes nothing."""
-    return [pod for pod in plan.victims if not pod.deleting] or plan.victims
 
 
 def required_victims(state: State, pod: Pod, node: str, proposed: Sequence[Pod]) -> Sequence[Pod]:
     """The proposed victims if kube-scheduler may have chosen them for what Stowage does not compute: affinity
     between pods, topology spread, host ports, volumes, claims, resources that Stowage does not place
     by, the number of pods on the node. Otherwise none: then only GPUs, CPU and memory decide."""
-    most = state.nodes[node].allocatable.get("pods", "")
     return (
         proposed
         if (
             has_unknown_filters(pod)
             or any(one.has_other_constraints for one in proposed)
             or pod.spec.claims
-            or (most.isdecimal() and sum(1 for _ in state.pods.on_node(node)) >= int(most))
+            or not takes_another_pod(state, node)
         )
         else ()
     )

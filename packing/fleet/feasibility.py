@@ -14,9 +14,16 @@ from packing.model.reasons import Reason
 from packing.model.request import ANY, WHOLE, Request, Shares, whole_gpus
 
 Reasons = npt.NDArray[np.int8]
+_EVICTION_HELPS = np.zeros(max(Reason) + 1, np.bool_)
+_EVICTION_HELPS[[reason for reason in Reason if reason.eviction_helps]] = True
 _MOST_COPIES = 1 << 20
 _MOST_COUNT = 32767
 """No node has more GPUs than this; the kernels take 16 bits."""
+
+
+def eviction_may_help(reasons: Reasons) -> npt.NDArray[np.bool_]:
+    """Where the eviction of pods may remove the reason: (N,)."""
+    return _EVICTION_HELPS[reasons]
 
 
 def reasons_for(fleet: Fleet, request: Request) -> Reasons:

@@ -115,6 +115,14 @@ class Fleet:
             for row, reason in before.items():
                 self.block(row, reason)
 
+    @contextmanager
+    def plugins_idle(self, rows: Sequence[int] | npt.NDArray[np.int64]) -> Iterator[None]:
+        """Inside the block, no device plugin of these rows counts as busy. Row -1 is no node."""
+        asked = np.asarray(rows, np.int64)
+        busy = asked[(asked >= 0) & (self.arrays.blocked[asked] == Reason.PLUGIN_BUSY)]
+        with self.blocked_as(dict.fromkeys(busy.tolist(), Reason.FITS)):
+            yield
+
     def touch(self, row: int) -> None:
         """Note that a node changed, for everything that is derived from it."""
         self.arrays.generation[row] += 1

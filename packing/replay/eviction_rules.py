@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from packing.fleet.feasibility import reasons_for
+from packing.fleet.feasibility import reason_on_row
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.replay.queue_rules import QueueRules
-from packing.victims.search import Holdings, Victim, VictimSearch
+from packing.victims.eviction_cost import ROOM_SECONDS, gpu_seconds
+from packing.victims.holdings import Holdings
+from packing.victims.search import VictimSearch
+from packing.victims.takeover import longest_run
+from packing.victims.victim import Victim
 
-RESTART, SMALLEST, ROOM_SECONDS = 300.0, 0.01, 3600.0
-"""As in the service (``extender.verbs.eviction.costs``): seconds of work that a restart costs beside the lost
-work, the GPUs that a pod with less counts as, and GPU-seconds for each GPU that a placement costs."""
 SHIELD = 600.0
 """Seconds after an eviction or interruption for which a pod is not evicted, by default."""
 _PRIORITY_OFFSET = 1 << 31
@@ -28,8 +29,8 @@ _MOST_SEARCHES = 512
 @dataclass(frozen=True, slots=True)
 class RunningPod:
     """A pod (index) that runs since ``started``: its queue, the GPUs that it asked for, and what it holds.
-    It was evicted or interrupted ``restarts`` times before, the last time at ``disrupted``. Times in
-    seconds."""
+    It was evicted or interrupted ``restarts`` times before, the last time at ``disrupted``; ``rounds`` as in
+    ``longest_run``. Times in seconds."""
 
     pod: int
     queue: QueueRules
@@ -38,6 +39,7 @@ class RunningPod:
     held: Allocation
     restarts: int = 0
     disrupted: float = -math.inf
+    rounds: int = 0
 
     def lost(self, now: float) -> float:
         """Seconds of work that it loses if it is evicted now."""
@@ -46,9 +48,8 @@ class RunningPod:
 
     @property
     def overtime(self) -> float:
-        """The time from which equals may evict it. Each restart makes it later: two pods that save nothing
-        and need longer than their maximum duration would otherwise evict each other for ever."""
-        return self.started + self.queue.max_duration * (1 + self.restarts)
+        """The time from which equals may evict it."""
+        return self.started + longest_run(self.queue.max_duration, self.rounds)
 
 
 Found = tuple[tuple[float, ...], list[RunningPod]]
@@ -141,8 +142,7 @@ class CheapestVictims:
 
     def _cost(self, victim: RunningPod, now: float) -> tuple[float, ...]:
         cost = [0.0] * len(self._place)
-        seconds = victim.lost(now) + RESTART * (1 + victim.restarts)
-        cost[self._place[victim.queue.priority]] = max(victim.gpus, SMALLEST) * seconds
+        cost[self._place[victim.queue.priority]] = gpu_seconds(victim.gpus, victim.lost(now), victim.restarts)
         return tuple(cost)
 
 
@@ -189,4 +189,4 @@ def _badness(victims: Sequence[RunningPod]) -> tuple[float, ...]:
 
 def _fits_without(fleet: Fleet, row: int, request: Request, evicted: Sequence[RunningPod]) -> bool:
     with fleet.without([pod.held for pod in evicted]):
-        return bool(reasons_for(fleet, request)[row] == Reason.FITS)
+        return reason_on_row(fleet, request, row) is Reason.FITS

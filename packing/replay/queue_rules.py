@@ -11,8 +11,8 @@ class QueueRules:
     """The rules of a queue. Times in seconds.
 
     Pods of higher ``priority`` are tried first, and may evict pods of lower priority in the queues that they
-    ``preempts``, once these have run for ``min_runtime``. A pod that has run for ``max_duration`` (longer if
-    it was restarted) may also be evicted for one of equal priority. A pod saves its work every
+    ``preempts``, once these have run for ``min_runtime``. A pod that has run for ``max_duration`` (longer
+    after each eviction) may also be evicted for one of equal priority. A pod saves its work every
     ``checkpoint_interval`` (infinite: never) and loses the rest. ``restartable`` pods may run on spot nodes.
     """
 

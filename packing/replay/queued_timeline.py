@@ -16,26 +16,16 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet.feasibility import reasons_for
+from packing.fleet.feasibility import eviction_may_help, reasons_for
 from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.replay.eviction_rules import EvictionRule, Found, RunningPod, could_make_room
 from packing.replay.placer import Placer
-from packing.replay.queue_rules import ONE_QUEUE, QueueRules
+from packing.replay.run import Ended, Run, TimedPod
 from packing.replay.spot_nodes import SpotRows
 from packing.replay.trace import gpus_of
-
-_HELPS = np.zeros(max(Reason) + 1, bool)
-_HELPS[[code for code in Reason if code.eviction_helps]] = True
-
-
-class Ended(IntEnum):
-    """How a run ended."""
-
-    FINISHED = 0
-    EVICTED = 1
-    INTERRUPTED = 2
+from packing.victims.takeover import rounds_of
 
 
 class _Event(IntEnum):
@@ -45,30 +35,6 @@ class _Event(IntEnum):
     INTERRUPTION = 1
     RETURN = 2
     MATURITY = 3
-
-
-@dataclass(frozen=True, slots=True)
-class TimedPod:
-    """A pod that arrives at ``created`` and must run for ``duration`` (infinite: for ever), in seconds."""
-
-    request: Request
-    created: float
-    duration: float
-    queue: QueueRules = ONE_QUEUE
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A pod (index) ran on a row from ``started`` to ``ended``, after it had waited since ``queued``.
-    ``lost`` is the work that it has to do again. All in seconds."""
-
-    pod: int
-    row: int
-    queued: float
-    started: float
-    ended: float
-    how: Ended = Ended.FINISHED
-    lost: float = 0.0
 
 
 @dataclass(slots=True)
@@ -105,6 +71,7 @@ class QueuedTimeline:
         self._left = [pod.duration for pod in pods]
         self._restarts = [0] * len(pods)
         self._disrupted = [-np.inf] * len(pods)
+        self._evicted: list[list[float]] = [[] for _ in pods]  # times
         self._searches = _Searches(np.zeros(self._fleet.arrays.capacity, np.int64))
         self._order = np.argsort([pod.created for pod in pods], kind="stable").tolist()
         self._rank = {pod: rank for rank, pod in enumerate(self._order)}
@@ -226,7 +193,7 @@ class QueuedTimeline:
         assert rule is not None
         failed, found = self._searches.failed_at(self._key(pod)), dict[int, Found]()
         candidates = self._candidates(pod, now, np.flatnonzero(failed != self._searches.changed).tolist())
-        helps = _HELPS[reasons_for(self._fleet, request)] if any(candidates.values()) else ()
+        helps = eviction_may_help(reasons_for(self._fleet, request)) if any(candidates.values()) else ()
         for row, evictable in candidates.items():
             one: Found | None = None
             if evictable and helps[row] and could_make_room(self._fleet, row, request, evictable):
@@ -262,7 +229,8 @@ class QueuedTimeline:
 
     def _start(self, pod: int, now: float, queued: float, held: Allocation) -> None:
         timed = self._pods[pod]
-        past = self._restarts[pod], self._disrupted[pod]
+        rounds = rounds_of(self._evicted[pod], timed.queue.max_duration)
+        past = self._restarts[pod], self._disrupted[pod], rounds
         running = RunningPod(pod, timed.queue, gpus_of(timed.request), now, held, *past)
         self.running[pod] = running, queued
         self._on_row[held.row][pod] = running
@@ -286,6 +254,8 @@ class QueuedTimeline:
             self._left[pod] -= now - running.started - lost
             self._restarts[pod] += 1
             self._disrupted[pod] = now
+            if how is Ended.EVICTED:
+                self._evicted[pod].append(now)
             self._enqueue(pod, now)
         self.runs.append(Run(pod, row, queued, running.started, now, how, lost))
 

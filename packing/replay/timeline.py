@@ -11,7 +11,8 @@ import numpy.typing as npt
 from packing.fleet.arrays import Doubles
 from packing.model.request import Request
 from packing.replay.placer import Placer
-from packing.replay.queued_timeline import Ended, QueuedTimeline, Run, TimedPod
+from packing.replay.queued_timeline import QueuedTimeline
+from packing.replay.run import Ended, Run, TimedPod
 from packing.replay.trace import gpus_of
 
 Figures = dict[str, float | None]

@@ -35,21 +35,21 @@ def cheapest_by_oracle(
     expensive victims stay, one after the other, as long as the preemptor fits: no victim in it is needless.
     That takes about as many calls as there are victims; the rest of the budget looks for a cheaper one.
     """
-    nodes = _Units(costs, gangs, list(gang_of) or [-1] * len(costs), frozenset(required))
+    units = _Units(costs, gangs, list(gang_of) or [-1] * len(costs), frozenset(required))
     oracle = _Oracle(fits, budget)
     best: VictimSet | None = None
     try:
-        if not oracle.fits(nodes.everyone):
+        if not oracle.fits(units.everyone):
             return None
-        best = nodes.greedy(oracle)
-        needed = frozenset(v for v in nodes.everyone if not oracle.fits(nodes.everyone - {v}))
-        for candidate in nodes.sets_by_cost(needed | nodes.required):
+        best = units.greedy(oracle)
+        needed = frozenset(v for v in units.everyone if not oracle.fits(units.everyone - {v}))
+        for candidate in units.sets_by_cost(needed | units.required):
             if best is not None and best.cost <= candidate.cost:
                 return best
             if oracle.fits(frozenset(candidate.victims)):
                 return candidate
     except _OutOfBudget:
-        return best and nodes.as_set(best.victims, exact=False)
+        return best and units.as_set(best.victims, exact=False)
     return best
 
 

@@ -106,10 +106,9 @@ UNIT_ROW, UNIT_AMOUNT, GANG_SIZE, GANG_SPARE, GANG_TAKEN, MARK = range(6, 12)
 AVAILABLE, BASE, NEED, SLOT, ACTIVE_ROW, WANTED, HAVE, REST = range(12, 20)
 # By target: GPU, island, start of its needs; targets in order. Needs: row and amount.
 TARGET_GPU, TARGET_ISLAND, TARGET_START, ORDER, TARGET_ROW, TARGET_NEED = range(20, 26)
-# By choice: GPUs, first target, end, whether in one island. By level of the search: its choice, place in
-# order.
-CHOICE_COUNT, CHOICE_FIRST, CHOICE_END, CHOICE_ISLAND, LEVEL_CHOICE, LEVEL_AT = range(26, 32)
-_INTS = 32
+# By choice: GPUs, first target, end. By level of the search: its choice, place in order.
+CHOICE_COUNT, CHOICE_FIRST, CHOICE_END, LEVEL_CHOICE, LEVEL_AT = range(26, 31)
+_INTS = 31
 # Tables of ``Work.costs``: of units, least cost of a victim in any unit, bounds of targets and of levels,
 # cost at each depth of the covering search, other vectors, and (component 0 only) what an item frees in sum.
 UNIT_COST, LEAST_COST, TARGET_BOUND, LEVEL_BOUND, COST_AT, VECTORS, WEIGHT = range(7)

@@ -36,36 +36,12 @@ from packing.victims.records import (
     view_of,
     work_for,
 )
-from packing.victims.victim import Cost, GangCost, Victim, Victims, VictimSet, set_of
-
-__all__ = [
-    "Cost",
-    "GangCost",
-    "Holdings",
-    "Victim",
-    "VictimSearch",
-    "VictimSet",
-    "Victims",
-    "cheapest_victims",
-]
+from packing.victims.victim import GangCost, Victim, Victims, VictimSet, set_of
 
 MOST_STEPS = 20_000
 """Steps of the search on one node. One takes about a microsecond."""
 _MOST_DEVICES = 8
 """Requests for more kinds of counted devices are left to the slow search."""
-
-
-def cheapest_victims(
-    fleet: Fleet,
-    row: int,
-    request: Request,
-    victims: Sequence[Victim],
-    gangs: Sequence[GangCost] = (),
-    required: Collection[int] = (),
-) -> VictimSet | None:
-    """The cheapest set, with all ``required`` victims in it, after whose eviction the request fits on the
-    node; None if not even all of them are enough. The fleet is unchanged afterwards."""
-    return VictimSearch(fleet, request).on(row, victims, gangs, required)
 
 
 class VictimSearch:
@@ -97,7 +73,7 @@ class VictimSearch:
         holdings: Holdings | None = None,
         confirm: bool = True,
     ) -> VictimSet | None:
-        """As ``cheapest_victims``, with the options of ``among``."""
+        """``among``, for victims one by one."""
         return self.among(row, Victims.of(victims), gangs, required, holdings=holdings, confirm=confirm)
 
     def among(
@@ -110,7 +86,9 @@ class VictimSearch:
         holdings: Holdings | None = None,
         confirm: bool = True,
     ) -> VictimSet | None:
-        """The cheapest set of these victims. ``holdings``: theirs, kept from an earlier search.
+        """The cheapest set, with all ``required`` victims in it, after whose eviction the request fits on the
+        node; None if not even all of them are enough. The fleet is unchanged afterwards. ``holdings``: those
+        of the victims, kept from an earlier search.
 
         Without ``confirm`` the fleet is not asked, which takes most of the time: for a caller that ranks many
         nodes and asks again for the one that it chooses.

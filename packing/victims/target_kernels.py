@@ -15,7 +15,6 @@ from packing.victims.records import (
     CHOICE_COUNT,
     CHOICE_END,
     CHOICE_FIRST,
-    CHOICE_ISLAND,
     CHOICES,
     NEEDS,
     ORDER,
@@ -103,7 +102,7 @@ def _add_choice(view, held, leaving, work, count, share, gpus, island, untouched
                 window = held.places[3, p]
                 _add_target(view, held, leaving, work, g, island_of_gpu, milli, mib, window, count)
     ints[CHOICE_COUNT, choice], ints[CHOICE_FIRST, choice] = count, first
-    ints[CHOICE_END, choice], ints[CHOICE_ISLAND, choice] = work.scalars[TARGETS], island
+    ints[CHOICE_END, choice] = work.scalars[TARGETS]
     sort_targets(work, first)
     return _has_enough(work, first, work.scalars[TARGETS], count)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
+from extender.k8s.affinity import NodeSelectorRequirement
+from extender.k8s.eviction_objects import PodDisruptionBudget
 from extender.k8s.objects import Container, Event, Listed, Node, Pod, PodSpec, Upserted
 from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
@@ -42,6 +44,16 @@ def make_state(*objects: Node | Pod, synced: bool = True, binds: bool = False) -
         events += [Listed("Pod", frozenset(o.key for o in objects if isinstance(o, Pod)))]
     state.apply(events)
     return state
+
+
+GUARDED = {"guarded": "yes"}
+"""Labels of pods that the PodDisruptionBudget of ``guard`` selects."""
+
+
+def guard(state: State, allowed: int) -> None:
+    """Of the pods labelled ``GUARDED`` at most so many may be evicted."""
+    selector = (NodeSelectorRequirement("guarded", "In", ("yes",)),)
+    state.apply([Upserted(PodDisruptionBudget("default", "guard", selector, allowed))])
 
 
 def make_settings(**keys) -> Settings:

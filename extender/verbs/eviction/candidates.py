@@ -47,10 +47,6 @@ class NodeCandidates:
         return self.pods.row
 
     @property
-    def evictable(self) -> list[Bound]:
-        return [self.pods.running[number] for number in np.flatnonzero(self.may_leave).tolist()]
-
-    @property
     def leaving(self) -> tuple[Bound, ...]:
         """The pods that terminate already."""
         return self.pods.leaving
@@ -94,10 +90,6 @@ class Rules:
         """Whether these are more pods of a queue than may be evicted within this hour."""
         names = Counter(self.state.rights.queue_name(pod) for pod in victims if not pod.deleting)
         return any(count > self._evictions_left(name) for name, count in names.items())
-
-    def on_node(self, node: str) -> NodeCandidates:
-        """The candidates of a known node."""
-        return self.on_nodes([node])[0]
 
     def on_nodes(self, nodes: Sequence[str]) -> list[NodeCandidates]:
         """The candidates of known nodes. What ``why_not`` says, for all pods at once where it depends on

@@ -7,7 +7,7 @@ evicted to spare any number of pods of lower priority.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -21,21 +21,12 @@ from extender.verbs.eviction.node_pods import (
     RESTARTS,
     SAVED,
     STARTED,
-    Bound,
     Numbers,
     gpus_held,
-    numbers_of,
 )
-from packing.fleet.node_usage import Allocation
-from packing.victims.search import Cost
+from packing.victims.eviction_cost import gpu_seconds
+from packing.victims.victim import Cost
 
-RESTART = 300.0
-"""Seconds of work that a restart costs beside what was computed since the last checkpoint: the pod waits for
-a node, pulls its image, loads data and model, and warms up. Minutes for most training jobs."""
-SMALLEST = 0.01
-"""GPUs: a pod with less counts as this, so that pods without a GPU do not leave for nothing."""
-ROOM_SECONDS = 3600.0
-"""GPU-seconds for each GPU that a placement costs by the policy: a bad one stays for about an hour."""
 MOST_LEVELS = 16
 """Priority levels that are told apart; all below the sixteenth count as one. Clusters have a few."""
 _GRAIN = 1024
@@ -51,8 +42,8 @@ def work_lost(state: State, pod: Pod, now: float) -> float:
 class Prices:
     """Costs of pods at one moment. All are of the same length: the priorities give the levels."""
 
-    def __init__(self, state: State, now: float, priorities: Iterable[float]) -> None:
-        self._state, self._now = state, now
+    def __init__(self, now: float, priorities: Iterable[float]) -> None:
+        self._now = now
         levels = sorted(set(priorities))[-MOST_LEVELS:] or [0]
         self._levels = np.array(levels, np.float64)  # ascending
 
@@ -65,18 +56,7 @@ class Prices:
         count, levels = numbers.shape[1], self._levels.size
         level = np.clip(np.searchsorted(self._levels, numbers[PRIORITY]), 0, levels - 1)
         lost = lost_by_each(numbers[STARTED], numbers[SAVED], numbers[INTERVAL], self._now)
-        seconds = lost + RESTART * (1 + numbers[RESTARTS])
-        grains = np.floor(np.maximum(numbers[GPUS], SMALLEST) * seconds * _GRAIN)
+        grains = np.floor(gpu_seconds(numbers[GPUS], lost, numbers[RESTARTS]) * _GRAIN)
         costs = np.zeros((count, 1 + levels))
         costs[np.arange(count), levels - level] = np.maximum(grains, 1) / _GRAIN
         return costs
-
-    def of(self, pod: Pod, held: Sequence[Allocation], *, violates: bool = False) -> Cost:
-        """The cost of one pod that runs and holds these allocations."""
-        [cost] = self.of_numbers(numbers_of(self._state, [Bound(pod, tuple(held))])).tolist()
-        return (float(violates), *cost[1:])
-
-
-def total(costs: Iterable[Cost], nothing: Cost) -> Cost:
-    """The sum of costs, ``nothing`` for none."""
-    return tuple(map(sum, zip(nothing, *costs, strict=True)))

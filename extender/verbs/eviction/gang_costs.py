@@ -10,7 +10,7 @@ from extender.queues.gangs import Gang
 from extender.verbs.eviction.candidates import Rules
 from extender.verbs.eviction.costs import Prices
 from extender.verbs.eviction.node_pods import Bound, Numbers, bound_of, numbers_of
-from packing.victims.search import GangCost
+from packing.victims.victim import GangCost
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class GangTotals:
         gang = self.gang_of(pod)
         return gang.key if gang and pod.key in gang.indispensable else ""
 
-    def members_elsewhere(self, gang: Gang, here: Sequence[Bound]) -> tuple[Pod, ...]:
+    def _members_elsewhere(self, gang: Gang, here: Sequence[Bound]) -> tuple[Pod, ...]:
         uids = {bound.pod.uid for bound in here}
         return tuple(pod for pod in self._members(gang.key) if pod.uid not in uids)
 
@@ -47,7 +47,7 @@ class GangTotals:
     ) -> NodeGang:
         """``here``: all candidates of the gang on the node, ``costs`` theirs, (len(here), C). ``may_leave``:
         as a whole. With an indispensable member among them it can only do that."""
-        elsewhere = self.members_elsewhere(gang, here)
+        elsewhere = self._members_elsewhere(gang, here)
         spare = max(0, len(self._members(gang.key)) - gang.minimum)
         if any(bound.pod.key in gang.indispensable for bound in here):
             spare = 0

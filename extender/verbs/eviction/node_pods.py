@@ -22,7 +22,7 @@ from packing.fleet.node_usage import Allocation
 from packing.model.mig_instances import every_slice
 from packing.model.node_spec import NodeSpec
 from packing.model.request import WHOLE
-from packing.victims.search import Holdings
+from packing.victims.holdings import Holdings
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
 
@@ -60,10 +60,6 @@ class NodePods:
     covered: tuple[int, ...] = ()
     budgets: tuple[int, int] = (0, 0)
     holdings: Holdings | None = None
-
-    @property
-    def count(self) -> int:
-        return len(self.running) + len(self.leaving)
 
     def held(self) -> list[tuple[Allocation, ...]]:
         """What each running pod holds."""
@@ -149,6 +145,13 @@ def numbers_of(state: State, bounds: Sequence[Bound]) -> Numbers:
 def _restarts(state: State, pods: Sequence[Pod]) -> list[int]:
     log = state.disruptions
     return [log.restarts(pod) if log.knows(pod) else 0 for pod in pods]
+
+
+def takes_another_pod(state: State, node: str, leaving: int = 0) -> bool:
+    """Whether a known node may run one more pod than it has (its allocatable ``pods``) once ``leaving`` pods
+    have left it. A number that cannot be read is no limit."""
+    most = state.nodes[node].allocatable.get("pods", "")
+    return not most.isdecimal() or len(state.allocations.pods_on(node)) - leaving < int(most)
 
 
 def gpus_held(fleet: Fleet, held: Iterable[Allocation]) -> float:

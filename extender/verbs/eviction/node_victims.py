@@ -16,7 +16,7 @@ from extender.verbs.eviction.candidates import NodeCandidates, Rules
 from extender.verbs.eviction.costs import Prices
 from extender.verbs.eviction.gang_costs import GangTotals, NodeGang
 from extender.verbs.eviction.node_pods import Bound, Numbers
-from packing.victims.search import Cost, GangCost, Victims, VictimSet
+from packing.victims.victim import Cost, GangCost, Victims, VictimSet
 
 Search: TypeAlias = Callable[[Victims, Sequence[GangCost], Collection[int]], VictimSet | None]
 """Victims, gangs and required victims to the cheapest set."""
@@ -88,7 +88,7 @@ class VictimChooser:
             return None
         costs = self._costs[candidates.node]
         late, alone = self._violating_numbers(candidates, costs)
-        find = partial(self._with, candidates, wanted, search, staying)
+        find = partial(self._cheapest_by, candidates, wanted, search, staying)
         best = find(_counted(costs, alone))
         if best is not None and late != alone and best.cost[0] > _least(candidates, best, alone):
             other = find(_counted(costs, late))
@@ -108,7 +108,7 @@ class VictimChooser:
         late = {uids[uid] for uid in self._violating([pods[n] for n in by_cost])}
         return late, {i for i in late if self._violating([candidates.pods.running[i].pod])}
 
-    def _with(
+    def _cheapest_by(
         self,
         candidates: NodeCandidates,
         required: list[int],

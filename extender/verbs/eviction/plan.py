@@ -7,7 +7,7 @@ docs/preemption.md has the rules. The search is that of ``packing.victims``; whe
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -20,17 +20,18 @@ from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.verbs.evaluate import Evaluation, evaluate
 from extender.verbs.eviction.candidates import NodeCandidates, Rules
-from extender.verbs.eviction.costs import ROOM_SECONDS, Prices
+from extender.verbs.eviction.costs import Prices
 from extender.verbs.eviction.freed_claims import FreedClaims
 from extender.verbs.eviction.gang_costs import GangTotals
-from extender.verbs.eviction.node_pods import PRIORITY, Bound
+from extender.verbs.eviction.node_pods import PRIORITY, Bound, takes_another_pod
 from extender.verbs.eviction.node_victims import NodeVictims, VictimChooser
 from extender.verbs.eviction.promising import MOST_NODES_WITH_CLAIMS, PromisingNode, promising_nodes
-from packing.model.reasons import Reason
 from packing.model.request import Request
+from packing.victims.eviction_cost import ROOM_SECONDS
 from packing.victims.holdings import Holdings
 from packing.victims.oracle import cheapest_by_trial
-from packing.victims.search import GangCost, Victims, VictimSearch, VictimSet
+from packing.victims.search import VictimSearch
+from packing.victims.victim import GangCost, Victims, VictimSet
 
 MOST_TRIALS = 100
 """Evaluations for one node where victims are found by trial."""
@@ -58,6 +59,12 @@ class EvictionPlan:
     other_nodes: tuple[Pod, ...] = ()
     exact: bool = True
     room: float = 0.0
+
+    @property
+    def to_evict(self) -> list[Pod]:
+        """The pods of the plan that do not terminate already, highest priority first."""
+        pods = {pod.uid: pod for pod in (*self.victims, *self.other_nodes) if not pod.deleting}
+        return sorted(pods.values(), key=lambda pod: -pod.priority)
 
 
 def plan_evictions(
@@ -131,7 +138,7 @@ class _Planner:
         priorities = set[float]()
         for one in candidates:
             priorities.update(one.pods.numbers[PRIORITY][one.may_leave].tolist())
-        return Prices(self._state, self._rules.now, priorities)
+        return Prices(self._rules.now, priorities)
 
     def _search_counted(
         self,
@@ -235,10 +242,7 @@ class _Planner:
 
     def _within_limits(self, found: NodeVictims) -> bool:
         """Whether the node may run one more pod afterwards, and no queue loses too many at once."""
-        node = self._state.nodes[found.node]
-        left = len(self._state.allocations.pods_on(found.node)) - len(found.pods)
-        most = node.allocatable.get("pods", "")
-        if most.isdecimal() and left + 1 > int(most):
+        if not takes_another_pod(self._state, found.node, leaving=len(found.pods)):
             return False
         return not self._rules.exceeds_hourly_bound([*found.pods, *found.elsewhere])
 
@@ -247,10 +251,7 @@ class _Planner:
         """The fleet without these pods. The device plugins of these rows are idle again before the pods are
         gone, and the pod that one starts may be among them."""
         fleet = self._state.fleet
-        busy = [row for row in rows if row >= 0 and fleet.arrays.blocked[row] == Reason.PLUGIN_BUSY]
-        with ExitStack() as stack:
-            stack.enter_context(fleet.without([held for bound in evicted for held in bound.held]))
-            stack.enter_context(fleet.blocked_as(dict.fromkeys(busy, Reason.FITS)))
+        with fleet.without([held for bound in evicted for held in bound.held]), fleet.plugins_idle(rows):
             yield
 
 

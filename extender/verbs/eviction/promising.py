@@ -13,7 +13,7 @@ from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.verbs.evaluate import codes_for, dra_resources, without_resources
 from extender.verbs.shortfall import shortfall
-from packing.fleet.feasibility import fits_when_empty
+from packing.fleet.feasibility import eviction_may_help, fits_when_empty
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
@@ -22,7 +22,6 @@ MOST_NODES = 100
 nodes (``minCandidateNodesAbsolute``, and 10 % of the nodes if they are more)."""
 MOST_NODES_WITH_CLAIMS = 8
 """The same where devices are allocated to claims: each try there is a run of the allocator."""
-_HELPS = [int(reason) for reason in Reason if reason.eviction_helps]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +74,10 @@ def _worth_searching(
     possibly_bound: PossiblyBound,
 ) -> list[int]:
     """Indices of the rows where evictions may help, those that lack least first."""
-    with state.fleet_view_for(pod, possibly_bound) as fleet:
-        busy = rows[(rows >= 0) & (fleet.arrays.blocked[rows] == Reason.PLUGIN_BUSY)].tolist()
-        with fleet.blocked_as(dict.fromkeys(busy, Reason.FITS)):
-            codes = codes_for(state, fleet, pod, request, rows)
-            lacks = shortfall(fleet, rows, request)
-            possible = fits_when_empty(fleet, request)[rows]
-    may_help = np.isin(codes, _HELPS) | (np.array(has_required, bool) & (codes == Reason.FITS))
+    with state.fleet_view_for(pod, possibly_bound) as fleet, fleet.plugins_idle(rows):
+        codes = codes_for(state, fleet, pod, request, rows)
+        lacks = shortfall(fleet, rows, request)
+        possible = fits_when_empty(fleet, request)[rows]
+    may_help = eviction_may_help(codes) | (np.array(has_required, bool) & (codes == Reason.FITS))
     worth = np.flatnonzero(possible & may_help)
     return worth[np.argsort(lacks[worth], kind="stable")][:MOST_NODES].tolist()  # type: ignore[no-any-return]

@@ -20,14 +20,13 @@ def losses(state: State, plan: EvictionPlan, now: float) -> str:
     by this."""
     pods: Counter[str] = Counter()
     seconds: Counter[str] = Counter()
-    for pod in (*plan.victims, *plan.other_nodes):
-        if not pod.deleting:
-            queue = state.rights.queues.name_of(pod)
-            pods[queue] += 1
-            seconds[queue] += work_lost(state, pod, now)  # type: ignore[assignment]
+    for pod in plan.to_evict:
+        queue = state.rights.queues.name_of(pod)
+        pods[queue] += 1
+        seconds[queue] += work_lost(state, pod, now)  # type: ignore[assignment]
     texts = [_loss(queue, count, seconds[queue] / 3600) for queue, count in pods.items()]
     leaving = len(plan.victims) + len(plan.other_nodes) - pods.total()
-    texts += [f"{_pods(leaving)} already terminating"] if leaving else []
+    texts += [f"{count_of_pods(leaving)} already terminating"] if leaving else []
     if plan.pdb_violations:
         texts.append(f"{plan.pdb_violations} against a PodDisruptionBudget")
     return "; ".join(texts)
@@ -35,8 +34,12 @@ def losses(state: State, plan: EvictionPlan, now: float) -> str:
 
 def gpu_hours(state: State, plan: EvictionPlan, now: float) -> float:
     """The work that is lost, in GPU-hours."""
-    lost = (work_lost(state, pod, now) for pod in (*plan.victims, *plan.other_nodes) if not pod.deleting)
-    return sum(lost) / 3600
+    return sum(work_lost(state, pod, now) for pod in plan.to_evict) / 3600
+
+
+def count_of_pods(count: int) -> str:
+    """Such as "1 pod" or "3 pods"."""
+    return f"{count} pod{'s' if count != 1 else ''}"
 
 
 def named(pods: Iterable[Pod]) -> str:
@@ -54,9 +57,5 @@ def in_one_line(state: State, plan: EvictionPlan, now: float) -> str:
 
 
 def _loss(queue: str, count: int, hours: float) -> str:
-    who = f"{_pods(count)} of queue {queue}" if queue else f"{_pods(count)} without a queue"
+    who = f"{count_of_pods(count)} of queue {queue}" if queue else f"{count_of_pods(count)} without a queue"
     return f"{who} {'loses' if count == 1 else 'lose'} {hours:.3g} GPU-hours"
-
-
-def _pods(count: int) -> str:
-    return f"{count} pod{'s' if count != 1 else ''}"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from prometheus_client import CollectorRegistry
 
@@ -127,6 +127,25 @@ class Replica:
 
     def metric(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(f"stowage_evictor_{name}", labels) or 0.0
+
+
+Start: TypeAlias = Callable[..., Replica]
+"""Starts a replica; the arguments are optional."""
+
+
+def log(api: ApiServer, *actions: str) -> list[tuple[str, str, object]]:
+    """What was done to which pods, or only these actions."""
+    return [one for one in api.evictions.log if not actions or one[0] in actions]
+
+
+def nominated(api: ApiServer, name: str = "p") -> object:
+    """The node that the pod is nominated to."""
+    return api.pods.objects[f"ml/{name}"]["status"].get("nominatedNodeName")
+
+
+def bind(api: ApiServer, name: str, node_name: str) -> None:
+    """Bind a pod that has waited."""
+    api.put(pod(name, node_name, priority=100))
 
 
 def replace_queue(queue: Queue) -> Queue:

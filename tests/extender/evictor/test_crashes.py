@@ -3,54 +3,42 @@ server has, evicts the rest of the minimum and nobody else."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 import pytest
 
-from extender.settings import Queue
 from tests.extender.apiserver import ApiServer
-from tests.extender.evictor.replica import Replica, node, pod
+from tests.extender.evictor.replica import Start, log, node, nominated, pod
 
-Start = Callable[[], Replica]
 WRITES = 8
 """Of a plan with two victims: nomination, two dry runs, twice eviction and Event, the Event on the pod."""
 
 
-@pytest.fixture
-def api() -> Iterator[ApiServer]:
+@pytest.fixture(autouse=True)
+def full_nodes(api: ApiServer) -> None:
     """n1 has the two cheaper victims. Those on n2 have a higher priority."""
-    server = ApiServer()
-    server.start()
     for name, priority in (("n1", 0), ("n2", 50)):
-        server.put(node(name, gpus=2))
+        api.put(node(name, gpus=2))
         for number in range(2):
-            server.put(pod(f"v-{name}-{number}", name, priority=priority))
-    server.put(pod("p", gpus=2))
-    yield server
-    server.stop()
+            api.put(pod(f"v-{name}-{number}", name, priority=priority))
+    api.put(pod("p", gpus=2))
 
 
 @pytest.fixture
-async def start(api: ApiServer, tmp_path: Path) -> AsyncIterator[Start]:
-    replicas: list[Replica] = []
-
-    def starting(**settings: Any) -> Replica:
-        replicas.append(Replica(api, tmp_path, Queue(), nomination_seconds=30, **settings))
-        return replicas[-1]
-
-    yield starting
-    for replica in replicas:
-        replica.source.stop()
+def start(start: Start) -> Start:
+    return partial(start, nomination_seconds=30)
 
 
 def evicted(api: ApiServer) -> list[str]:
-    return sorted(key for action, key, _ in api.evictions.log if action == "evict")
+    return sorted(key for _, key, _ in log(api, "evict"))
 
 
-def nominated(api: ApiServer) -> object:
-    return api.pods.objects["ml/p"]["status"].get("nominatedNodeName")
+async def crash_after(start: Start, writes: int) -> None:
+    """A replica makes so many writes. Then it is gone, and all that it knew."""
+    replica = start()
+    replica.leader.lose_after = writes
+    await replica.rounds(2)
+    replica.source.stop()
 
 
 CHEAPER = ["ml/v-n1-0", "ml/v-n1-1"]
@@ -65,10 +53,7 @@ async def test_how_many_writes_there_are(api: ApiServer, start: Start) -> None:
 @pytest.mark.parametrize("cleared", [False, True], ids=["nominated", "kube-scheduler cleared it"])
 @pytest.mark.parametrize("writes", range(WRITES + 1))
 async def test_a_crash_after_any_write(api: ApiServer, start: Start, writes: int, cleared: bool) -> None:
-    first = start()
-    first.leader.lose_after = writes
-    await first.rounds(2)
-    first.source.stop()  # it is gone, and all that it knew
+    await crash_after(start, writes)
     assert len(api.evictions.log) == writes
     if cleared:
         api.put(pod("p", gpus=2))
@@ -86,10 +71,7 @@ async def test_a_crash_after_any_write(api: ApiServer, start: Start, writes: int
 @pytest.mark.parametrize("writes", range(1, WRITES))
 async def test_a_crash_after_which_the_pod_needs_no_room(api: ApiServer, start: Start, writes: int) -> None:
     """Another node has room by now: those that the dead replica has not evicted stay."""
-    first = start()
-    first.leader.lose_after = writes
-    await first.rounds(2)
-    first.source.stop()
+    await crash_after(start, writes)
     before = evicted(api)
     api.put(node("n3", gpus=2))
     await start().rounds(20)
@@ -98,10 +80,7 @@ async def test_a_crash_after_which_the_pod_needs_no_room(api: ApiServer, start: 
 
 @pytest.mark.parametrize("writes", range(1, WRITES))
 async def test_a_crash_after_which_the_pod_is_gone(api: ApiServer, start: Start, writes: int) -> None:
-    first = start()
-    first.leader.lose_after = writes
-    await first.rounds(2)
-    first.source.stop()
+    await crash_after(start, writes)
     before = evicted(api)
     api.delete("ml/p")
     await start().rounds(20)

@@ -2,49 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from extender.evictor import replacements
 from extender.evictor.book import ATTEMPTS
-from extender.settings import Queue
 from packing.model.reasons import Reason
 from tests.extender.apiserver import ApiServer
 from tests.extender.apistore import Manifest
 from tests.extender.builders import why
-from tests.extender.evictor.replica import Replica, node, pod
+from tests.extender.evictor.replica import Replica, Start, log, node, pod
 
-Start = Callable[..., Replica]
 AT_950 = "1970-01-01T00:15:50Z"  # the replicas start at 1000 s
 
 
-@pytest.fixture
-def api() -> Iterator[ApiServer]:
-    server = ApiServer()
-    server.start()
-    server.put(node("n1"))
-    yield server
-    server.stop()
+@pytest.fixture(autouse=True)
+def free_node(api: ApiServer) -> None:
+    api.put(node("n1"))
 
 
 @pytest.fixture
-async def start(api: ApiServer, tmp_path: Path) -> AsyncIterator[Start]:
-    replicas: list[Replica] = []
+def start(start: Start) -> Start:
+    """Starts a replica that knows from the shield's ConfigMap which jobs were interrupted at 900 s."""
 
     def starting(**settings: Any) -> Replica:
-        """A replica that knows from the shield's ConfigMap which jobs were interrupted at 900 s."""
-        replicas.append(Replica(api, tmp_path, Queue(), **settings))
+        replica = start(**settings)
         lost = [[900.0, f"lost-{job}", job, "", "TerminationByKubelet"] for job in ("j1", "j2")]
         lost += [[900.0, "lost-j3", "j3", "", "EvictionByEvictionAPI"]]
-        replicas[-1].state.disruptions.load({"disruptions": lost})
-        return replicas[-1]
+        replica.state.disruptions.load({"disruptions": lost})
+        return replica
 
-    yield starting
-    for replica in replicas:
-        replica.source.stop()
+    return starting
 
 
 def owned(name: str, job: str = "j1", created: str = AT_950, **spec: Any) -> Manifest:
@@ -52,10 +41,6 @@ def owned(name: str, job: str = "j1", created: str = AT_950, **spec: Any) -> Man
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": job, "controller": True}
     manifest["metadata"] |= {"ownerReferences": [owner], "creationTimestamp": created}
     return manifest
-
-
-def log(api: ApiServer, *actions: str) -> list[tuple[str, str, object]]:
-    return [one for one in api.evictions.log if not actions or one[0] in actions]
 
 
 def holds(replica: Replica) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -39,12 +38,9 @@ class Log:
 
 
 @pytest.fixture
-def api() -> Iterator[ApiServer]:
-    server = ApiServer()
-    server.start()
-    server.evictions.config_maps.put({"metadata": {"namespace": "gpu", "name": "shield"}})
-    yield server
-    server.stop()
+def api(api: ApiServer) -> ApiServer:
+    api.evictions.config_maps.put({"metadata": {"namespace": "gpu", "name": "shield"}})
+    return api
 
 
 def keeper(api: ApiServer, directory: Path, log: Log, *, leads: bool) -> tuple[ShieldKeeper, Leader]:

@@ -1,4 +1,4 @@
-"""Budgets against a slow oracle that follows kube-scheduler and the eviction API line by line."""
+"""Budgets against a slow oracle that follows kube-scheduler line by line."""
 
 from __future__ import annotations
 
@@ -52,25 +52,6 @@ def by_kube_scheduler(pods: Sequence[Pod], budgets: Sequence[PodDisruptionBudget
     return tuple(violated)
 
 
-def by_eviction_api(pods: Sequence[Pod], budgets: Sequence[PodDisruptionBudget]) -> bool:
-    """Evict one after the other, as eviction.go does."""
-    left = {one.key: one.allowed for one in budgets}
-    for victim in pods:
-        if victim.phase != "Running" or victim.deleting:
-            continue
-        matching = [
-            one
-            for one in budgets
-            if one.namespace == victim.namespace and one.selector and victim.labels
-            if all(requirement.matches(victim.labels) for requirement in one.selector)
-        ]
-        if len(matching) > 1 or any(one.stale or left[one.key] <= 0 for one in matching):
-            return False
-        for one in matching:
-            left[one.key] -= 1
-    return True
-
-
 keys, values = st.sampled_from(["app", "tier", ""]), st.sampled_from(["x", "y", ""])
 requirements = st.one_of(
     st.builds(NodeSelectorRequirement, keys, st.just("In"), st.tuples(values) | st.tuples(values, values)),
@@ -85,7 +66,6 @@ budgets = st.builds(
     st.lists(requirements, max_size=3).map(tuple),
     allowed=st.integers(-1, 3),
     disrupted=st.frozensets(names, max_size=2),
-    stale=st.booleans(),
 )
 pods = st.builds(
     Pod,
@@ -106,9 +86,7 @@ events = st.lists(
 
 
 @given(events, st.lists(pods, max_size=6))
-def test_as_kube_scheduler_and_the_eviction_api_after_any_events(
-    happened: list[Event], victims: list[Pod]
-) -> None:
+def test_as_kube_scheduler_after_any_events(happened: list[Event], victims: list[Pod]) -> None:
     made, known = DisruptionBudgets(), dict[str, PodDisruptionBudget]()
     for event in happened:
         made.apply(event)
@@ -120,15 +98,12 @@ def test_as_kube_scheduler_and_the_eviction_api_after_any_events(
             case Listed(_, kept):
                 known = {key: one for key, one in known.items() if key in kept}
     assert made.violations(victims) == by_kube_scheduler(victims, [*known.values()])
-    assert made.allows(*victims) == by_eviction_api(victims, [*known.values()])
 
 
 def test_a_budget_is_used_up_in_the_order_of_the_pods() -> None:
     made = table(budget(allowed=1))
     assert made.violations([pod("a"), pod("b", "y"), pod("c"), pod("d")]) == (False, False, True, True)
     assert made.violations([pod("c")]) == (False,), "nothing is remembered"
-    assert made.allows(pod("a"))
-    assert not made.allows(pod("a"), pod("c"))
 
 
 def test_a_status_counts_as_soon_as_it_is_heard() -> None:
@@ -150,7 +125,6 @@ def test_a_budget_that_cannot_be_read_protects_its_namespace_only() -> None:
         True,
         False,
     )
-    assert not made.allows(pod("a"))
     assert list(made.problems) == ["PodDisruptionBudget ml/b"]
 
 
@@ -169,7 +143,6 @@ def test_more_budgets_than_the_limit_count_as_a_violation() -> None:
     assert table(*enough).violations([pod("a")]) == (False,)
     too_many = table(*enough, budget("more", allowed=9))
     assert too_many.violations([pod("a"), pod("b", "y")]) == (True, False)
-    assert not too_many.allows(pod("a"))
 
 
 def test_whether_budgets_are_known() -> None:

@@ -171,7 +171,6 @@ def test_what_the_words_of_each_system_mean(name: str) -> None:
     assert (gang.key, gang.minimum, gang.together) == (key, minimum, together)
     assert list(gangs.members(key)) == pods
     assert gangs.running(key) == 3
-    assert gangs.spare(key) == 3 - minimum
 
 
 GROUPS = {
@@ -275,8 +274,11 @@ def test_the_head_of_a_ray_cluster_and_the_leader_of_a_group_are_indispensable()
     lws = "leaderworkerset.sigs.k8s.io/"
     leader = pod("l", labels={f"{lws}name": "v", f"{lws}group-index": "0", f"{lws}worker-index": "0"})
     gangs = table(head, worker, leader)
-    assert [gangs.is_indispensable(one) for one in (head, worker, leader)] == [True, False, True]
-    assert gangs.spare("Ray train/rc") == 1
+    found = [gangs.gang_of(one) for one in (head, worker, leader)]
+    indispensable = [{*gang.indispensable} for gang in found if gang]
+    assert indispensable == [{head.key}, {head.key}, {leader.key}]
+    assert found[0] is not None
+    assert (found[0].minimum, gangs.running("Ray train/rc")) == (1, 2)
 
 
 def test_own_words_count_before_those_of_others() -> None:

@@ -77,10 +77,10 @@ def test_only_a_change_of_the_classes_is_a_new_revision() -> None:
 
 
 def test_who_may_preempt_whom() -> None:
-    pods = [make_pod(name, labels={QUEUE_LABEL: name}) for name in ("fast", "slow", "none")]
-    allowed = {(one.name, other.name) for one in pods for other in pods if QUEUES.may_preempt(one, other)}
-    without_queue = {("none", "none"), ("none", "fast"), ("none", "slow"), ("fast", "none"), ("slow", "none")}
-    assert allowed == {("fast", "slow")} | without_queue
+    names = [QUEUES.name_of(make_pod("p", labels={QUEUE_LABEL: name})) for name in ("fast", "slow", "none")]
+    assert names == ["fast", "slow", ""]
+    permitted = {(one, other) for one in names for other in names if QUEUES.permits(one, other)}
+    assert permitted == {("fast", "slow"), ("", ""), ("", "fast"), ("", "slow"), ("fast", ""), ("slow", "")}
 
 
 def test_overtime_needs_a_maximum_and_a_start() -> None:

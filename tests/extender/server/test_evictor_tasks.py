@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -27,16 +27,13 @@ Start = Callable[..., Service]
 
 
 @pytest.fixture
-def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+def api(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> ApiServer:
     monkeypatch.setattr(book, "SETTLE", 0.0)
-    server = ApiServer()
-    server.start()
-    server.put(node("n1"))
-    server.put(pod("v", "n1"))
-    server.put(pod("p"))
-    server.evictions.config_maps.put({"metadata": {"namespace": "gpu", "name": "shield"}})
-    yield server
-    server.stop()
+    api.put(node("n1"))
+    api.put(pod("v", "n1"))
+    api.put(pod("p"))
+    api.evictions.config_maps.put({"metadata": {"namespace": "gpu", "name": "shield"}})
+    return api
 
 
 @pytest.fixture

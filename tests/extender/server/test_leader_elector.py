@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,12 +37,9 @@ Start = Callable[..., Replica]
 
 
 @pytest.fixture
-def api() -> Iterator[ApiServer]:
-    server = ApiServer()
-    server.start()
-    server.put(pod("p0"))
-    yield server
-    server.stop()
+def api(api: ApiServer) -> ApiServer:
+    api.put(pod("p0"))
+    return api
 
 
 @pytest.fixture

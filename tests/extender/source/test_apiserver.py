@@ -7,7 +7,6 @@ import json
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,14 +22,6 @@ from extender.source.apiserver import KubeSource, from_kubeconfig, in_cluster
 from extender.source.interface import BindConflict, BindError, PodNotFound, Unavailable, Unreachable
 from extender.source.rest import RestClient
 from tests.extender.apiserver import PATIENT, ApiServer, pod, source_of
-
-
-@pytest.fixture
-def api() -> Iterator[ApiServer]:
-    server = ApiServer()
-    server.start()
-    yield server
-    server.stop()
 
 
 async def test_bind_sets_node_and_annotations_of_the_pod(api: ApiServer, tmp_path: Path) -> None:

@@ -42,13 +42,10 @@ class Delivered:
 
 
 @pytest.fixture
-def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+def api(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> ApiServer:
     monkeypatch.setattr(Backoff, "SHORTEST", 60.0)  # so that only retry_now retries
-    server = ApiServer()
-    server.start()
-    server.put(pod("p0"))
-    yield server
-    server.stop()
+    api.put(pod("p0"))
+    return api
 
 
 @pytest.fixture

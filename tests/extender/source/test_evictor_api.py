@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,13 +17,10 @@ WAITING, VICTIM = Pod("ml", "p0", "u-p0"), Pod("ml", "v0", "u-v0")
 
 
 @pytest.fixture
-def api() -> Iterator[ApiServer]:
-    server = ApiServer()
-    server.start()
-    server.put(pod("p0", status={"phase": "Pending"}))
-    server.put(pod("v0", "n1"))
-    yield server
-    server.stop()
+def api(api: ApiServer) -> ApiServer:
+    api.put(pod("p0", status={"phase": "Pending"}))
+    api.put(pod("v0", "n1"))
+    return api
 
 
 @pytest.fixture

@@ -70,14 +70,6 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def api() -> Iterator[ApiServer]:
-    server = ApiServer()
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
 def follow(api: ApiServer, tmp_path: Path, hasty: None) -> Iterator[Callable[..., tuple[KubeSource, Mirror]]]:
     sources = []
 

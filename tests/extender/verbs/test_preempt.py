@@ -6,12 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from extender.k8s.affinity import NodeSelectorRequirement
-from extender.k8s.eviction_objects import PodDisruptionBudget
 from extender.k8s.objects import Container, PodSpec, Upserted
 from extender.protocol.codec import Candidate, PreemptArgs
 from extender.verbs.preempt import preempt, required_victims
-from tests.extender.builders import GPU, NOW, make_node, make_pod, make_state
+from tests.extender.builders import GPU, GUARDED, NOW, guard, make_node, make_pod, make_state
 
 HOUR = 3600.0
 
@@ -105,10 +103,9 @@ def test_at_the_pod_limit_the_proposed_victims_stay():
 
 
 def test_a_candidate_that_violates_a_budget_only_if_there_is_no_other(two):
-    guarded = [replace(two.pods[f"default/{name}"], labels={"guarded": "yes"}) for name in ("a-new", "a-old")]
-    selector = (NodeSelectorRequirement("guarded", "In", ("yes",)),)
-    budget = PodDisruptionBudget("default", "guard", selector)
-    two.apply([Upserted(record) for record in (*guarded, budget)])
+    pods = [two.pods[f"default/{name}"] for name in ("a-new", "a-old")]
+    two.apply([Upserted(replace(pod, labels=GUARDED)) for pod in pods])
+    guard(two, 0)
     assert answer(two, high(1), {"a": ["a-new"], "b": ["b-0"]}, most=5).keys() == {"b"}
     args = PreemptArgs(high(1), {"a": Candidate(["uid-a-new"], 7)})
     assert preempt(two, args, NOW).candidates == {"a": Candidate(["uid-a-new"], 1)}  # counted again

@@ -22,7 +22,8 @@ from extender.verbs.evaluate import evaluate, reason_on
 from extender.verbs.spot import SPOT_BIAS
 from packing.model.reasons import Reason
 from packing.policies.registry import POLICIES
-from packing.victims.search import Victim, cheapest_victims
+from packing.victims.search import VictimSearch
+from packing.victims.victim import Victim
 from tests.extender.builders import make_node, make_pod, make_state, why
 
 SPOT = {"karpenter.sh/capacity-type": "spot"}
@@ -157,10 +158,10 @@ def test_no_eviction_makes_room_on_a_node_that_leaves():
     pod, row = make_pod("new"), state.fleet.rows["n"]
     held = tuple(state.pods.allocations_of(state.pods["default/old"]))
     victims = [Victim(held, (1.0,))]
-    assert cheapest_victims(state.fleet, row, request_of(pod), victims) is not None
+    assert VictimSearch(state.fleet, request_of(pod)).on(row, victims) is not None
     state.apply([Upserted(replace(node, taints=LEAVING))])
     held = tuple(state.pods.allocations_of(state.pods["default/old"]))
-    assert cheapest_victims(state.fleet, row, request_of(pod), [Victim(held, (1.0,))]) is None
+    assert VictimSearch(state.fleet, request_of(pod)).on(row, [Victim(held, (1.0,))]) is None
 
 
 def test_people_see_which_nodes_are_spot_and_what_that_costs():

@@ -102,6 +102,18 @@ def test_a_node_is_closed_until_further_notice():
     assert why(fleet, ask(1), "a") is Reason.FITS
 
 
+def test_only_nodes_with_a_busy_plugin_are_open_while_plugins_count_as_idle():
+    fleet, busy = Fleet(nodes=4), Reason.PLUGIN_BUSY
+    for name, reason in zip("abcd", (busy, Reason.REPARTITIONING, Reason.FITS, busy), strict=True):
+        fleet.put(counted(name, 8, blocked=reason))
+    before = fleet.arrays.blocked.tolist()
+    assert len(before) == 4
+    with fleet.plugins_idle([0, 1, 2, -1]):  # -1 is no node: "d" in the last row is not among them
+        assert [why(fleet, ask(1), name) for name in "ab"] == [Reason.FITS, Reason.REPARTITIONING]
+        assert [why(fleet, ask(1), name) for name in "cd"] == [Reason.FITS, Reason.PLUGIN_BUSY]
+    assert fleet.arrays.blocked.tolist() == before
+
+
 def test_a_replaced_node_keeps_its_row_and_a_removed_one_is_unknown():
     fleet, row = fleet_of(counted("n", 2)), 0
     assert fleet.put(counted("n", 4)) == row

@@ -16,7 +16,8 @@ from packing.replay.eviction_rules import CheapestVictims, KubeScheduler, Runnin
 from packing.replay.pick_node import NodePicker
 from packing.replay.placer import Placer
 from packing.replay.queue_rules import ONE_QUEUE, QueueRules
-from packing.replay.queued_timeline import Ended, QueuedTimeline, TimedPod
+from packing.replay.queued_timeline import QueuedTimeline
+from packing.replay.run import Ended, TimedPod
 from packing.replay.spot_nodes import SpotRows
 from packing.replay.trace import build_fleet, gpus_of
 from tests.packing.replay.test_trace import nodes, share
@@ -78,16 +79,16 @@ def test_a_batch_pod_that_ends_before_its_minimum_runtime_is_never_evicted():
     assert queues(pods) == [(0, 0, 90, Ended.FINISHED, 0), (1, 90, 140, Ended.FINISHED, 0)]
 
 
-def test_an_equal_takes_over_after_the_maximum_duration_and_later_after_each_restart():
+def test_an_equal_takes_over_after_the_maximum_duration_which_doubles_with_each_eviction():
     pods = [TimedPod(ONE, 0, 5000, BACKFILL), TimedPod(ONE, 10, 3000, BACKFILL)]
     assert queues(pods) == [
         (0, 0, 1000, Ended.EVICTED, 1000),
         (1, 1000, 2000, Ended.EVICTED, 1000),
-        (0, 2000, 4000, Ended.EVICTED, 2000),  # restarted once: after 2 x 1000 s
+        (0, 2000, 4000, Ended.EVICTED, 2000),
         (1, 4000, 6000, Ended.EVICTED, 2000),
-        (0, 6000, 9000, Ended.EVICTED, 3000),
-        (1, 9000, 12000, Ended.FINISHED, 0),
-        (0, 12000, 17000, Ended.FINISHED, 0),
+        (0, 6000, 10000, Ended.EVICTED, 4000),
+        (1, 10000, 13000, Ended.FINISHED, 0),
+        (0, 13000, 18000, Ended.FINISHED, 0),
     ]
     assert stock(pods) == [(0, 0, 5000, Ended.FINISHED, 0), (1, 5000, 8000, Ended.FINISHED, 0)]
 

@@ -14,8 +14,7 @@ from packing.model.mig_instances import Instance, window
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
 from packing.model.request import NameFilter, Request, Shares
-from packing.victims.search import GangCost, Victim, VictimSet
-from packing.victims.victim import as_set
+from packing.victims.victim import GangCost, Victim, VictimSet, as_set
 
 GPU, MIG1, MIG3, SHARE = (
     "nvidia.com/gpu",

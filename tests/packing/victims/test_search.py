@@ -15,7 +15,9 @@ from packing.fleet.node_usage import Allocation
 from packing.fleet.placement import allocation_of
 from packing.model.reasons import Reason
 from packing.model.request import Request, Shares
-from packing.victims.search import Holdings, Victim, VictimSearch, VictimSet, cheapest_victims
+from packing.victims.holdings import Holdings
+from packing.victims.search import VictimSearch
+from packing.victims.victim import Victim, VictimSet
 
 from ..fleet.builders import GPU, arrays_of, counted_node, divisible_node
 from .random_nodes import cheapest_by_exhaustion, fits_without, random_case
@@ -110,7 +112,7 @@ def test_nominated_pods_hold_what_they_wait_for_but_do_not_close_the_node():
         fleet.take(one)
     victims = [Victim((one,), (cost,)) for one, cost in zip(held, (3.0, 4.0, 1.0, 9.0), strict=True)]
     with fleet.holding([allocation_of(fleet, 0, request, [1])]):
-        answer = cheapest_victims(fleet, 0, request, victims)
+        answer = VictimSearch(fleet, request).on(0, victims)
     assert answer == VictimSet((0,), (), (3.0,))  # of GPU 1, both would have to leave
 
 
@@ -121,8 +123,8 @@ def test_an_overcommitted_node_is_freed_of_what_is_too_much():
     for one in held:
         fleet.take(one)
     victims = [Victim((one,), (cost,)) for one, cost in zip(held, (3.0, 4.0, 1.0, 9.0), strict=True)]
-    assert cheapest_victims(fleet, 0, request, victims) == VictimSet((0, 1, 2), (), (8.0,))
-    assert cheapest_victims(fleet, 0, Request(), victims) == VictimSet((0, 2), (), (4.0,))
+    assert VictimSearch(fleet, request).on(0, victims) == VictimSet((0, 1, 2), (), (8.0,))
+    assert VictimSearch(fleet, Request()).on(0, victims) == VictimSet((0, 2), (), (4.0,))
 
 
 def test_a_later_component_counts_only_where_the_first_ones_are_equal():
@@ -133,7 +135,7 @@ def test_a_later_component_counts_only_where_the_first_ones_are_equal():
         fleet.take(one)
     costs = (0.1 + 0.2, 5.0), (0.3, 4.0)  # equal but for rounding
     victims = [Victim((one,), cost) for one, cost in zip(held, costs, strict=True)]
-    assert cheapest_victims(fleet, 0, request, victims) == VictimSet((1,), (), costs[1])
+    assert VictimSearch(fleet, request).on(0, victims) == VictimSet((1,), (), costs[1])
 
 
 def test_no_victim_helps_on_a_blocked_node_or_for_a_gpu_that_is_not_there():
@@ -142,11 +144,11 @@ def test_no_victim_helps_on_a_blocked_node_or_for_a_gpu_that_is_not_there():
     held = allocation_of(fleet, 0, Request(devices=((GPU, 2),)))
     fleet.take(held)
     victims = [Victim((held,), (1.0,))]
-    assert cheapest_victims(fleet, 0, request, victims) is not None
-    assert cheapest_victims(fleet, 0, replace(request, models=frozenset({"B200"})), victims) is None
-    assert cheapest_victims(fleet, 0, replace(request, cuda=12_004), victims) is None
+    assert VictimSearch(fleet, request).on(0, victims) is not None
+    assert VictimSearch(fleet, replace(request, models=frozenset({"B200"}))).on(0, victims) is None
+    assert VictimSearch(fleet, replace(request, cuda=12_004)).on(0, victims) is None
     fleet.block(0, Reason.REPARTITIONING)
-    assert cheapest_victims(fleet, 0, request, victims) is None
+    assert VictimSearch(fleet, request).on(0, victims) is None
 
 
 def test_amounts_that_could_overflow_are_left_to_the_slow_search():
@@ -156,7 +158,7 @@ def test_amounts_that_could_overflow_are_left_to_the_slow_search():
     for one in held:
         fleet.take(one)
     victims = [Victim((one,), (float(cost),)) for cost, one in enumerate(held, 1)]
-    assert cheapest_victims(fleet, 0, request, victims) == VictimSet((0, 2), (), (4.0,))
+    assert VictimSearch(fleet, request).on(0, victims) == VictimSet((0, 2), (), (4.0,))
 
 
 def test_holdings_of_other_victims_are_not_used():
@@ -175,4 +177,4 @@ def test_a_gang_that_is_not_given_is_refused():
     fleet, request = Fleet(nodes=1, gpus=2), Request(devices=((GPU, 1),))
     fleet.put(counted_node(gpus=2))
     with pytest.raises(ValueError, match="gang that is not given"):
-        cheapest_victims(fleet, 0, request, [Victim((), (1.0,), gang=0)])
+        VictimSearch(fleet, request).on(0, [Victim((), (1.0,), gang=0)])

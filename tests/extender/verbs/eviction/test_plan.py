@@ -6,14 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from extender.k8s.affinity import NodeSelectorRequirement
-from extender.k8s.eviction_objects import PodDisruptionBudget
 from extender.k8s.objects import Deleted, Pod, Upserted
 from extender.queues.disruptions import DisruptionLog
-from extender.verbs.eviction.costs import RESTART, ROOM_SECONDS
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from packing.model.reasons import Reason
-from tests.extender.builders import NOW, make_node, make_pod, make_state, why
+from packing.victims.eviction_cost import RESTART, ROOM_SECONDS
+from tests.extender.builders import GUARDED, NOW, guard, make_node, make_pod, make_state, why
 
 HOUR = 3600.0
 BACKFILL = {"stowage.dev/queue": "backfill"}
@@ -37,19 +35,16 @@ def in_gang(name: str, minimum: int) -> dict[str, str]:
     return {"stowage.dev/gang": name, "stowage.dev/gang-min": str(minimum)}
 
 
-GUARDED = {"guarded": "yes"}
-
-
-def guard(state, allowed: int) -> None:
-    """Of the pods labelled ``GUARDED`` at most so many may be evicted."""
-    selector = (NodeSelectorRequirement("guarded", "In", ("yes",)),)
-    state.apply([Upserted(PodDisruptionBudget("default", "guard", selector, allowed))])
-
-
 def preempted(state, pod: Pod) -> None:
     """The job of the pod has just lost another pod."""
     state.disruptions = DisruptionLog(now=lambda: NOW)
     state.disruptions.note(replace(pod, uid="before"), "", "PreemptionByScheduler", 1, lambda at: 0.0)
+
+
+def test_pods_that_terminate_already_are_not_evicted_again():
+    here = make_pod("a", node_name="n", deleting=True), make_pod("b", node_name="n", priority=1)
+    plan = EvictionPlan("n", here, (1.0,), other_nodes=(make_pod("c", node_name="m", priority=5), here[1]))
+    assert [pod.name for pod in plan.to_evict] == ["c", "b"]
 
 
 def test_only_as_many_as_needed_and_the_pod_that_loses_least():

@@ -15,10 +15,12 @@ from extender.queues.checkpoints import CHECKPOINT_INTERVAL as INTERVAL
 from extender.queues.disruptions import DisruptionLog
 from extender.verbs.evaluate import reason_on
 from extender.verbs.eviction.candidates import Rules
-from extender.verbs.eviction.costs import ROOM_SECONDS, Prices, total
+from extender.verbs.eviction.costs import Prices
+from extender.verbs.eviction.node_pods import Bound, numbers_of
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from packing.model.reasons import Reason
-from packing.victims.search import Cost
+from packing.victims.eviction_cost import ROOM_SECONDS
+from packing.victims.victim import Cost
 from tests.extender.builders import NOW, make_node, make_pod, make_state, why
 
 SHARED = {
@@ -132,7 +134,7 @@ def test_no_cheaper_set_exists(case) -> None:
         if why(state, pod, node) in (Reason.FITS, Reason.OVERCOMMITTED):  # what it holds is not known
             assert plans == []
             continue
-        prices = Prices(state, NOW, {bound.pod.priority for bound in rules.on_node(node).evictable})
+        prices = Prices(NOW, {bound.pod.priority for bound in evictable_on(rules, node)})
         best = cheapest_of_all(state, pod, rules, prices, node)
         assert bool(plans) == (best is not None)
         for plan in plans:
@@ -142,7 +144,7 @@ def test_no_cheaper_set_exists(case) -> None:
 
 def cheapest_of_all(state: State, pod: Pod, rules: Rules, prices: Prices, node: str) -> Cost | None:
     """The least cost of all subsets of the candidates on one node that gangs allow."""
-    evictable, costs = rules.on_node(node).evictable, []
+    evictable, costs = evictable_on(rules, node), []
     for size in range(len(evictable) + 1):
         for chosen in combinations(evictable, size):
             gone = {bound.pod.key for bound in chosen}
@@ -150,8 +152,13 @@ def cheapest_of_all(state: State, pod: Pod, rules: Rules, prices: Prices, node: 
                 continue
             with state.fleet.without([held for bound in chosen for held in bound.held]):
                 if reason_on(state, pod, request_of(pod), node, ()) is Reason.FITS:
-                    costs.append(total([prices.of(*bound) for bound in chosen], prices.nothing))
+                    costs.append(tuple(prices.of_numbers(numbers_of(state, chosen)).sum(axis=0).tolist()))
     return min(costs, default=None)
+
+
+def evictable_on(rules: Rules, node: str) -> list[Bound]:
+    [candidates] = rules.on_nodes([node])
+    return [one for one, may in zip(candidates.pods.running, candidates.may_leave, strict=True) if may]
 
 
 def allowed(state: State, rules: Rules, victim: Pod, gone: set[str]) -> bool:

@@ -1,0 +1,211 @@
+"""Refusals, faults, crashes and lost leadership between the writes of a plan, against a real HTTP server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.extender.apiserver import ApiServer
+from tests.extender.evictor import planner
+from tests.extender.evictor.replica import Start, log, node, nominated, pod
+
+pytestmark = pytest.mark.usefixtures("full_node")
+
+
+async def test_a_budget_stops_before_anybody_goes(api: ApiServer, start: Start) -> None:
+    """The planner did not know about it."""
+    for name in ("a", "b"):
+        api.put(node(f"n-{name}", gpus=0))
+    api.put(node("n1", gpus=2))
+    api.put(pod("w", "n1"))
+    api.put(pod("p", gpus=2))
+    api.evictions.disruptions["w"] = 0
+    replica = start()
+    await replica.rounds(2)
+    assert log(api, "evict") == []
+    assert nominated(api) is None
+    assert replica.metric("evictions_total", result="budget") == 1
+    assert replica.state.pods.held == {}
+    await replica.rounds(20)
+    assert len(log(api, "nominate")) < 8  # it backs off
+    api.evictions.disruptions["w"] = 1
+    await replica.rounds(30)
+    assert {key for _, key, _ in log(api, "evict")} == {"ml/v", "ml/w"}
+
+
+async def test_after_a_refusal_half_way_a_new_plan_counts_what_is_leaving(
+    api: ApiServer, start: Start
+) -> None:
+    """The dry runs of two pods of one budget both succeed."""
+    api.put(node("n1", gpus=2))
+    api.put(pod("p", gpus=2))
+    second = pod("w", "n1")
+    second["metadata"]["labels"] = {"app": "v"}
+    api.put(second)
+    api.evictions.disruptions["v"] = 1
+    replica = start()
+    await replica.rounds(2)
+    evicted = [key for _, key, _ in log(api, "evict")]
+    assert sorted(evicted) == ["ml/v", "ml/w"]
+    assert nominated(api) == "n1"
+    assert replica.metric("evictions_total", result="budget") == 1
+    await replica.rounds(5)
+    assert replica.metric("evictions_total", result="evicted") == 1
+    api.evictions.disruptions["v"] = 1
+    await replica.rounds(40)
+    assert replica.metric("evictions_total", result="evicted") == 2
+    assert all("deletionTimestamp" in api.pods.objects[f"ml/{name}"]["metadata"] for name in "vw")
+
+
+@pytest.mark.parametrize("fault", ["500", "403", "409", "429", "hangup", "lost", "422"])
+@pytest.mark.parametrize("action", ["nominate", "dry-run", "evict", "event"])
+async def test_no_fault_ends_the_loop_or_evicts_twice(
+    api: ApiServer, start: Start, action: str, fault: str
+) -> None:
+    api.evictions.faults[action].append(fault)
+    replica = start()
+    await replica.rounds(12)
+    assert len(log(api, "evict")) == 1
+    assert nominated(api) == "n1"
+    assert replica.metric("errors_total") == 0
+
+
+async def test_a_dead_api_server_is_survived(
+    api: ApiServer, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    replica = start()
+    await replica.rounds(1)
+    api.stop()
+    await replica.rounds(3)
+    api.start()
+    await replica.rounds(20)
+    assert len(log(api, "evict")) == 1
+    assert replica.metric("errors_total") == 0
+
+
+async def test_a_crash_after_the_nomination(api: ApiServer, start: Start) -> None:
+    """Nobody has gone yet. The nomination of the dead replica expires, and the next plan is made."""
+    first = start()
+    first.leader.lose_after = 1
+    await first.rounds(2)
+    assert log(api) == [("nominate", "ml/p", "n1")]
+    second = start(nomination_seconds=60)
+    await second.rounds(5)
+    assert log(api, "evict", "clear") == []
+    await second.rounds(3)
+    assert len(log(api, "evict")) == 1
+    assert nominated(api) == "n1"
+
+
+async def test_a_crash_after_the_first_eviction(api: ApiServer, start: Start) -> None:
+    """Two must go, and one has: the next replica evicts only the other."""
+    api.put(node("n1", gpus=2))
+    api.put(pod("p", gpus=2))
+    api.put(pod("w", "n1"))
+    first = start()
+    first.leader.lose_after = 4  # nominate, two dry runs, one eviction
+    await first.rounds(2)
+    assert len(log(api, "evict")) == 1
+    assert first.state.pods.held == {} or await first.rounds() is None
+    second = start(nomination_seconds=5)
+    await second.rounds(2)
+    api.put(pod("p", gpus=2))  # kube-scheduler clears the nomination
+    await second.rounds(4)
+    assert sorted(key for _, key, _ in log(api, "evict")) == ["ml/v", "ml/w"]
+    assert nominated(api) == "n1"
+    await second.rounds(10)
+    assert len(log(api, "evict")) == 2
+
+
+async def test_a_crash_after_the_last_eviction_evicts_nobody_more(api: ApiServer, start: Start) -> None:
+    first = start()
+    await first.rounds(2)
+    second = start()
+    api.put(pod("p"))  # kube-scheduler has cleared the nomination meanwhile
+    await second.rounds(5)
+    assert len(log(api, "evict")) == 1
+    assert nominated(api) == "n1"  # the room that comes is held again
+    api.delete("ml/v")
+    await second.rounds(3)
+    assert len(log(api, "evict")) == 1
+
+
+@pytest.mark.parametrize("writes", range(6))
+async def test_a_replica_that_is_not_the_leader_any_more_writes_nothing(
+    api: ApiServer, start: Start, writes: int
+) -> None:
+    replica = start()
+    replica.leader.lose_after = writes
+    await replica.rounds(5)
+    assert len(log(api)) == min(writes, 5)
+    if writes < 5:
+        assert replica.state.pods.held == {}
+
+
+async def test_the_lead_is_lost_while_a_write_waits_for_its_thread(api: ApiServer, start: Start) -> None:
+    """The thread that writes checks again."""
+    replica = start()
+
+    def lose(action: str) -> None:
+        replica.leader.is_leader = action != "dry-run"
+
+    api.evictions.before = lose
+    await replica.rounds(3)
+    assert [one[0] for one in log(api)] == ["nominate", "dry-run"]
+
+
+async def test_a_pod_that_breaks_the_planner_does_not_cost_others_their_turn(
+    api: ApiServer, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def plan(state: Any, one: Any, *args: Any, **more: Any) -> Any:
+        if one.name == "bad":
+            raise RuntimeError("a bug")
+        return planner.plan_evictions(state, one, *args, **more)
+
+    monkeypatch.setattr("extender.evictor.planner.plan_evictions", plan)
+    api.put(pod("bad", priority=1000))
+    replica = start()
+    await replica.rounds(2)
+    assert len(log(api, "evict")) == 1
+    assert replica.metric("errors_total") == 1
+    assert "ml/bad: no room could be made" in caplog.text
+
+
+async def test_events_that_cannot_be_read_evict_nobody(
+    api: ApiServer, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.evictions.faults["events"].extend(["403"] * 100)
+    await start(scale_up_wait_seconds=100).rounds(20)
+    assert log(api) == []
+    warnings = [record for record in caplog.records if "cannot be read" in record.getMessage()]
+    assert 1 <= len(warnings) <= 6  # it backs off
+
+
+@pytest.mark.parametrize("action", ["dry-run", "evict"])
+async def test_a_victim_that_ends_by_itself_is_not_told_that_it_was_preempted(
+    api: ApiServer, start: Start, action: str
+) -> None:
+    replica = start()
+
+    def end(now: str) -> None:
+        if now == action:
+            api.delete("ml/v")
+
+    api.evictions.before = end
+    await replica.rounds(2)
+    api.evictions.before = lambda now: None
+    assert log(api, "event")[:1] != [("event", "ml/v", "Preempted")]
+    assert replica.metric("evictions_total", result="gone") == 1
+    assert replica.metric("evictions_total", result="evicted") == 0
+
+
+async def test_a_victim_that_is_gone_before_the_watch_shows_it_counts_once(
+    api: ApiServer, start: Start
+) -> None:
+    """The dry run says so. Nobody is asked to evict it, and the pod is not told that pods were evicted."""
+    api.evictions.faults["dry-run"].append("404")
+    replica = start()
+    await replica.rounds(2)
+    assert log(api) == [("nominate", "ml/p", "n1")]
+    assert replica.metric("evictions_total", result="gone") == 1

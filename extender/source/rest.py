@@ -132,8 +132,9 @@ class RestClient:
         raise Refused(response.status, str(message))
 
 
-def client_of_kubeconfig(path: Path) -> ApiClient:
-    """A client for a kubeconfig's current context. Raises ``Unavailable``."""
+def client_of_kubeconfig(path: Path | str) -> ApiClient:
+    """A client for a kubeconfig's current context; several files as in ``KUBECONFIG``. Raises
+    ``Unavailable``."""
     configuration = Configuration()
     try:
         load_kube_config(str(path), client_configuration=configuration, persist_config=False)  # type: ignore[no-untyped-call]

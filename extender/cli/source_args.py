@@ -1,9 +1,8 @@
-"""The arguments that choose a source: ``--snapshot`` and ``--kubeconfig``."""
+"""The arguments that choose a source: ``--snapshot``, ``--kubeconfig`` and ``--example``."""
 
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,32 +11,44 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from extender.source.interface import Source
 
-_log = logging.getLogger(__name__)
+_NO_CLUSTER = (
+    "no cluster: pass --kubeconfig FILE, --snapshot FILE (the output of 'kubectl get nodes,pods -A -o json') "
+    "or --example (the bundled example)"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add ``--snapshot`` and ``--kubeconfig``."""
+    """Add ``--snapshot``, ``--kubeconfig`` and ``--example``."""
+    chosen = parser.add_mutually_exclusive_group()
     text = "read the output of 'kubectl get nodes,pods -A -o json' instead of a cluster"
-    parser.add_argument("--snapshot", type=Path, nargs="+", metavar="FILE", help=text)
-    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="use the cluster of this kubeconfig")
+    chosen.add_argument("--snapshot", type=Path, nargs="+", metavar="FILE", help=text)
+    text = "use the cluster of this kubeconfig ($KUBECONFIG, that of the pod, ~/.kube/config)"
+    chosen.add_argument("--kubeconfig", metavar="FILE", help=text)
+    chosen.add_argument("--example", action="store_true", help="use the bundled example cluster")
 
 
 def source_of(args: argparse.Namespace) -> Source:
-    """``--snapshot``, else ``--kubeconfig``, else the cluster in which this runs, else the bundled example.
+    """What the arguments name, else the cluster that kubectl would use here.
 
-    Raises ``SourceError`` if it cannot be used.
+    Raises ``SourceError`` if it cannot be used, or if there is none.
     """
     if args.snapshot:
         return _snapshot_source(args.snapshot, ", ".join(map(str, args.snapshot)))
-    if args.kubeconfig or os.environ.get("KUBERNETES_SERVICE_HOST"):
-        # Not imported before: the Kubernetes client takes half a second.
-        from extender.source.apiserver import from_kubeconfig, in_cluster
+    if args.example:
+        from extender.demo.bundle import CLUSTER
 
-        return from_kubeconfig(args.kubeconfig) if args.kubeconfig else in_cluster()
-    from extender.demo.bundle import CLUSTER
+        return _snapshot_source([CLUSTER], "the bundled example")
+    # Not imported before: the Kubernetes client takes half a second.
+    from extender.source.apiserver import from_kubeconfig, in_cluster
+    from extender.source.interface import Unavailable
 
-    _log.warning("NOT YOUR CLUSTER: using the bundled example (no --snapshot, no --kubeconfig, no pod)")
-    return _snapshot_source([CLUSTER], "the bundled example")
+    if path := args.kubeconfig or os.environ.get("KUBECONFIG"):
+        return from_kubeconfig(path)
+    if os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return in_cluster()
+    if (default := Path.home() / ".kube" / "config").exists():
+        return from_kubeconfig(default)
+    raise Unavailable(_NO_CLUSTER)
 
 
 def _snapshot_source(paths: Sequence[Path], name: str) -> Source:

@@ -13,7 +13,7 @@ from extender.explain.evictions import EvictorMode
 from extender.explain.node import NodeView, view_node
 from extender.explain.pod import Candidates, Explanation, explain
 from extender.k8s.objects import Pod
-from extender.source.snapshot import parse_pod
+from extender.source.workloads import parse_pod
 
 _AT_ONCE = 50
 """Nodes that are checked against a pod's rules before other tasks get their turn."""

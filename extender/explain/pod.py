@@ -18,8 +18,10 @@ from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.dra.forecast import Forecast
+from extender.explain.advice import ADVICE
 from extender.explain.evictions import Evictions, EvictorMode, evictions_for
 from extender.explain.gang import describe_gang
+from extender.explain.hints import hints, missing_on, uncounted_resources
 from extender.explain.needs import Need, missing_needs
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Node, Pod
@@ -59,13 +61,14 @@ Flags = npt.NDArray[np.bool_]
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Nodes that cannot take the pod for one reason; ``nearest`` is the node that lacks least, and
-    ``lacks`` what."""
+    ``lacks`` what; ``advice``: what would help."""
 
     reason: str
     nodes: int
     eviction_helps: bool
     nearest: str
     lacks: tuple[Need, ...] = ()
+    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,8 @@ class Explanation:
     get their devices; ``passed_over``, by reason, nodes that kube-scheduler rules out before it asks Stowage.
     ``error``: the request itself is wrong, and fits nowhere. ``evictions``: who would be evicted for a pod
     that fits nowhere; None where that was not asked. ``gang``: the gang of the pod, and whether room is held
-    for it.
+    for it. ``node``: where the pod runs; then the rest is about a copy of it. ``hints``: what is probably
+    wrong with the request as such.
     """
 
     pod: str
@@ -109,6 +113,8 @@ class Explanation:
     unknown: dict[str, int] = field(default_factory=dict)
     passed_over: dict[str, int] = field(default_factory=dict)
     evictions: Evictions | None = None
+    node: str = ""
+    hints: tuple[str, ...] = ()
 
 
 class Candidates:
@@ -116,16 +122,22 @@ class Candidates:
 
     def __init__(self, pod: Pod) -> None:
         self._filter = NodeFilter(pod)
+        self._resources = uncounted_resources(pod)
         self.names: list[str] = []
         self.passed_over: Counter[str] = Counter()
 
     def add(self, nodes: Iterable[Node]) -> None:
         for node in nodes:
-            rejection = self._filter.rejection(node)
-            if rejection:
+            if rejection := self.rejection(node):
                 self.passed_over[rejection] += 1
             else:
                 self.names.append(node.name)
+
+    def rejection(self, node: Node) -> str:
+        """Why kube-scheduler does not ask about the node, "" if it does."""
+        missing = missing_on(node, self._resources)
+        lacking = f"node does not offer {shorten(missing, KEY)}" if missing else ""
+        return self._filter.rejection(node) or lacking
 
 
 def explain(
@@ -144,14 +156,15 @@ def explain(
     try:
         request = request_of(pod)
     except RequestError as error:
-        return Explanation(shorten(pod.key, KEY), error=shorten(str(error)))
+        return Explanation(shorten(pod.key, KEY), error=shorten(str(error)), hints=hints(state, pod))
     names = NodeNames.of(candidates.names)
     evaluation = with_gang_check(state, evaluate(state, pod, request, names, possibly_bound))
     fits, *_ = _by_forecast(evaluation)
     scores = np.zeros(len(names), np.uint8)
     scores[fits] = node_scores(evaluation.cost[fits], evaluation.keys[fits])
     explanation = explain_evaluation(state, names, evaluation, scores, dict(candidates.passed_over))
-    if now is None or explanation.fits:
+    explanation = replace(explanation, node=pod.node_name, hints=hints(state, pod))
+    if now is None or explanation.fits or pod.node_name:
         return explanation
     return replace(
         explanation, evictions=evictions_for(state, pod, list(names), now, possibly_bound, evictor)
@@ -186,7 +199,7 @@ def explain_evaluation(
         refusals.append(Refusal(NO_DEVICES, int(refused.sum()), eviction_helps=True, nearest=nearest))
     return Explanation(
         pod=shorten(pod.key, KEY),
-        asks=asks(request),
+        asks=asks(request) | {shorten(name, KEY): text for name, text in uncounted_resources(pod).items()},
         gang=describe_gang(state, pod),
         nodes=len(names),
         fits=fitting.size,
@@ -267,4 +280,6 @@ def _refusal(fleet: Fleet, names: NodeNames, evaluation: Evaluation, reason: Rea
     refused = np.flatnonzero(evaluation.codes == reason)
     nearest = int(refused[np.argmin(shortfall(fleet, evaluation.rows[refused], evaluation.request))])
     lacks = tuple(missing_needs(fleet, int(evaluation.rows[nearest]), evaluation.request))
-    return Refusal(reason.text, refused.size, reason.eviction_helps, names[nearest], lacks)
+    return Refusal(
+        reason.text, refused.size, reason.eviction_helps, names[nearest], lacks, ADVICE.get(reason, "")
+    )

@@ -6,14 +6,16 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from extender.k8s.objects import Kind, Pod
+from extender.k8s.objects import Event, Kind, Pod
 from extender.source.evictor_api import KubeEvictorApi
 from extender.source.freshness import Freshness
-from extender.source.interface import Apply, Interruption, Lease
+from extender.source.interface import Apply, Interruption, Lease, Unavailable
 from extender.source.lease import KubeLease
+from extender.source.list_watch import ProtocolError
 from extender.source.pods_api import PodsApi
 from extender.source.reflector import Reflector
 from extender.source.rest import (
@@ -49,6 +51,19 @@ class KubeSource:
         """Start to list and watch. Failures are retried without end, see ``staleness``."""
         for reflector in self._all:
             reflector.start(apply)
+
+    def list_once(self) -> Iterator[Sequence[Event]]:
+        """See ``Source.list_once``."""
+        with ThreadPoolExecutor(len(self._all)) as pool:
+            lists = [(one, pool.submit(one.list_once)) for one in self._all]
+        for reflector, listed in lists:
+            try:
+                yield listed.result()
+            except (*NO_ANSWER, Refused, ProtocolError) as error:
+                if reflector in self._required:
+                    problem = str(error).rsplit(": ", 1)[-1].rstrip(")'")
+                    raise Unavailable(f"{self.describe()}: {reflector.resource}: {problem}") from None
+                _log.warning("%s are not known: %s", reflector.resource, error)
 
     def follow_mig_layouts(self, namespace: str, name: str) -> None:
         """See ``Source.follow_mig_layouts``. Logs warnings if it has no right to read it."""
@@ -140,7 +155,7 @@ def _freshness(reflectors: Iterable[Reflector]) -> set[Freshness]:
     return {reflector.connection.freshness() for reflector in reflectors}
 
 
-def from_kubeconfig(path: Path, timeouts: Timeouts | None = None) -> KubeSource:
+def from_kubeconfig(path: Path | str, timeouts: Timeouts | None = None) -> KubeSource:
     """The cluster of a kubeconfig's current context. Raises ``Unavailable``."""
     return KubeSource(RestClient(client_of_kubeconfig(path), timeouts), f"kubeconfig {path}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -138,6 +138,10 @@ class Source(Protocol):
 
     def start(self, apply: Apply) -> None:
         """Start to deliver events to ``apply``. Returns at once if they come from the network."""
+
+    def list_once(self) -> Iterable[Sequence[Event]]:
+        """All objects of each kind as they are now, instead of ``start``: one attempt. Raises
+        ``Unavailable``, but not for kinds that a cluster may not have."""
 
     def follow_mig_layouts(self, namespace: str, name: str) -> None:
         """Also deliver the MIG manager's ConfigMap of this name, or for "" those that it writes itself.

@@ -50,6 +50,26 @@ class Reflector:
         self._relists_wanted = self._relists_begun = self._relists_done = 0  # calls of relist
         self._thread: threading.Thread | None = None
 
+    @property
+    def resource(self) -> str:
+        """The plural in the path of the API."""
+        return self._watched.resource
+
+    def list_once(self) -> list[Event]:
+        """All objects, by the calling thread, in one attempt. Raises ``Refused``, ``NO_ANSWER`` and
+        ``ProtocolError``."""
+        events: list[Event] = []
+        while not self._protocol.watching:
+            try:
+                answer = self._send(self._protocol.next_request())
+            except Refused as refused:
+                if self._watched.is_absent(refused.status):
+                    return [Listed(self.kind, frozenset(), absent=True)]
+                raise
+            with closing(answer) as page:
+                events += self._protocol.page(page.read())
+        return events
+
     def start(self, apply: Apply) -> None:
         """Start the thread, which delivers events to ``apply``."""
         name = f"follow-{self.kind}"

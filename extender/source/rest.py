@@ -148,8 +148,9 @@ def time_to_write(
     return within
 
 
-def client_of_kubeconfig(path: Path) -> ApiClient:
-    """A client for a kubeconfig's current context. Raises ``Unavailable``."""
+def client_of_kubeconfig(path: Path | str) -> ApiClient:
+    """A client for a kubeconfig's current context; several files as in ``KUBECONFIG``. Raises
+    ``Unavailable``."""
     configuration = Configuration()
     try:
         load_kube_config(str(path), client_configuration=configuration, persist_config=False)  # type: ignore[no-untyped-call]

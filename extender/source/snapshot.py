@@ -21,7 +21,7 @@ from extender.k8s.device_objects import MigLayouts
 from extender.k8s.objects import Event, Kind, KubernetesObject, Listed, Node, Pod, Upserted
 from extender.source.interface import Apply, BindConflict, BindError, EvictorApi, Lease, Unavailable
 from extender.source.watched_kinds import MANIFESTS, WATCHED_KINDS
-from extender.untrusted.limits import QUOTED, YAML_NODES, shorten
+from extender.untrusted.limits import QUOTED, shorten
 from extender.untrusted.validation import validation_problem
 from extender.untrusted.yaml_reader import TextError, bounded_json, json_document, yaml_documents
 
@@ -52,12 +52,9 @@ class Snapshot:
     others: dict[tuple[str, str], KubernetesObject] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    def add(self, text: str, file: str, nodes: int | None = None) -> None:
-        """Add the objects of a text. Of two with the same name the later one counts. Raises ``Unavailable``.
-
-        ``nodes``: the most scalars, lists and maps that the text may contain, None for any number.
-        """
-        for index, item in enumerate(_items(text, file, nodes)):
+    def add(self, text: str, file: str) -> None:
+        """Add the objects of a text; of two with one name the later one counts. Raises ``Unavailable``."""
+        for index, item in enumerate(_items(text, file)):
             match item:
                 case Node():
                     self._report_duplicate(item.key in self.nodes, file, index, f"Node {item.key}")
@@ -95,20 +92,6 @@ def read(paths: Iterable[Path]) -> Snapshot:
     return snapshot
 
 
-def parse_pod(text: str, name: str) -> Pod:
-    """The only pod of a manifest, JSON or YAML. Raises ``ValueError``, whose text begins with ``name``."""
-    found = Snapshot()
-    try:
-        found.add(text, name, nodes=YAML_NODES)
-    except Unavailable as error:
-        raise ValueError(str(error)) from None
-    if found.problems:
-        raise ValueError(str(found.problems[0]))
-    if len(found.pods) != 1:
-        raise ValueError(f"{name}: holds {len(found.pods)} pods instead of one (kind: Pod)")
-    return next(iter(found.pods.values()))
-
-
 class SnapshotSource:
     """A cluster in memory that only binds change."""
 
@@ -131,6 +114,12 @@ class SnapshotSource:
         optional = [kind for kind, watched in WATCHED_KINDS.items() if watched.optional and watched.awaited]
         keys = self._snapshot.others.keys()
         apply([Listed(kind, frozenset(key for of, key in keys if of == kind)) for kind in optional])
+
+    def list_once(self) -> Iterable[Sequence[Event]]:
+        """All objects."""
+        batches: list[Sequence[Event]] = []
+        self.start(batches.append)
+        return batches
 
     def follow_mig_layouts(self, namespace: str, name: str) -> None:
         """Does nothing: ``start`` delivers the layouts that the files contain."""
@@ -206,8 +195,8 @@ _Item: TypeAlias = _Parsed | None
 """None: an object of a kind that is ignored."""
 
 
-def _items(text: str, file: str, nodes: int | None) -> Iterator[_Item]:
-    for document in _documents(text, file, nodes):
+def _items(text: str, file: str) -> Iterator[_Item]:
+    for document in documents(text, file, hook=_parse_early):
         kind = _kind(document)
         items = (document.get("items") or []) if kind in _LISTS else document
         if isinstance(items, list):
@@ -218,16 +207,23 @@ def _items(text: str, file: str, nodes: int | None) -> Iterator[_Item]:
             raise Unavailable(f"{file}: holds no Kubernetes objects")
 
 
-def _documents(text: str, file: str, nodes: int | None) -> list[Any]:
+def documents(
+    text: str, file: str, nodes: int | None = None, hook: Callable[[dict[str, Any]], object] | None = None
+) -> list[Any]:
+    """The documents of a JSON or YAML text, at least one. Raises ``Unavailable``.
+
+    ``nodes``: the most scalars, lists and maps that the text may contain, None for any number. ``hook`` gives
+    the value to use for a map.
+    """
     is_json = re.match(r"\s*[{\[]", text)
     try:
         if is_json:
-            return [json_document(text, _parse_early) if nodes is None else bounded_json(text, nodes)]
-        documents = yaml_documents(text, nodes=nodes, hook=_parse_early)
+            return [json_document(text, hook) if nodes is None else bounded_json(text, nodes)]
+        read = yaml_documents(text, nodes=nodes, hook=hook)
     except TextError as error:
         raise Unavailable(f"{file}: is not {'JSON' if is_json else 'YAML'}: {error}") from None
-    if documents := [document for document in documents if document is not None]:
-        return documents
+    if not_empty := [document for document in read if document is not None]:
+        return not_empty
     raise Unavailable(f"{file}: is empty")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from extender.cli import main as cli
-from extender.cli.explain import render
+from extender.cli.explain_text import render
 from extender.demo.bundle import CLUSTER
 from extender.explain.pod import explain
 from tests.extender import apiserver
@@ -19,7 +19,7 @@ from tests.extender.dra.nvidia import gpu, spec
 POD = """
 kind: Pod
 metadata: {name: train, namespace: team}
-spec: {containers: [{name: main, resources: {limits: {nvidia.com/gpu: %s, cpu: 4}}}]}
+spec: {schedulerName: stowage, containers: [{name: main, resources: {limits: {nvidia.com/gpu: %s, cpu: 4}}}]}
 """
 
 
@@ -33,8 +33,10 @@ def pod(tmp_path: Path) -> Path:
 def test_it_says_where_a_pod_fits(pod: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", str(pod), "--snapshot", str(CLUSTER)]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("team/train asks for cpu (milli) 4000, nvidia.com/gpu 8\nIt fits on ")
-    assert "score 10" in out
+    assert out.startswith("team/train asks for 4 CPU, 8 nvidia.com/gpu\nIt fits on ")
+    assert "score" not in out
+    assert cli.main(["explain", str(pod), "--snapshot", str(CLUSTER), "-v"]) == 0
+    assert "score 10, cost " in capsys.readouterr().out
 
 
 def test_json_output(pod: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,7 +66,11 @@ def test_a_pod_of_the_cluster_is_found_by_its_name(capsys: pytest.CaptureFixture
     ("text", "arguments", "error"),
     [
         (POD % 1, ["--snapshot", "nowhere.json"], "nowhere.json: cannot be read"),
-        ("kind: Node\nmetadata: {name: a}", ["--snapshot", str(CLUSTER)], "holds 0 pods instead of one"),
+        (
+            "kind: Node\nmetadata: {name: a}",
+            ["--snapshot", str(CLUSTER)],
+            "has no pod and no pod template (Node)",
+        ),
         ("x: [", ["--snapshot", str(CLUSTER)], "is not YAML"),
         (None, ["--snapshot", str(CLUSTER)], "is not a file, and the cluster has no such pod"),
     ],
@@ -83,12 +89,15 @@ def test_the_text_says_what_would_make_it_fit() -> None:
     state = make_state(
         make_node("a"), make_node("b"), make_pod("p", 6, node_name="a"), make_pod("q", 7, node_name="b")
     )
-    assert render(explain(state, make_pod("new", 4))).splitlines() == [
-        "default/new asks for cpu (milli) 1000, memory (MiB) 1024, nvidia.com/gpu 4",
+    assert render(explain(state, make_pod("new", 4, scheduler_name="stowage"))).splitlines() == [
+        "default/new asks for 1 CPU, 1 GiB of memory, 4 nvidia.com/gpu",
         "It fits on none of 2 nodes",
         "",
         "Does not fit:",
         "  2  not enough free GPUs  nearest is a (needs 4 nvidia.com/gpu, 2 of 8 are free)",
+        "",
+        "What would help:",
+        "  not enough free GPUs:  wait, or evict: a pod of higher priority preempts",
         "",
         "It can fit on a when other pods there end",
     ]

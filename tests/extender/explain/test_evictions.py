@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from extender.cli.explain import render
+from extender.cli.explain_text import render
 from extender.explain.evictions import DEARER, NOT_ENOUGH
 from extender.explain.pod import explain
 from extender.k8s.eviction_objects import PodDisruptionBudget

@@ -11,7 +11,7 @@ from extender.explain.needs import Need
 from extender.explain.pod import asks, explain, explain_evaluation
 from extender.k8s.objects import Container, PodSpec, Upserted
 from extender.protocol.node_names import NO_NAMES, NodeNames
-from extender.source.snapshot import parse_pod
+from extender.source.workloads import parse_pod
 from extender.untrusted.limits import PROBLEM
 from extender.verbs.evaluate import evaluate
 from packing.model.reasons import Reason

@@ -18,7 +18,7 @@ from kubernetes.config import ConfigException
 
 from extender.cli.source_args import source_of as source_of_arguments
 from extender.k8s.objects import Pod
-from extender.source.apiserver import KubeSource, from_kubeconfig, in_cluster
+from extender.source.apiserver import KubeSource, from_kubeconfig
 from extender.source.interface import BindConflict, BindError, PodNotFound, Unavailable, Unreachable
 from extender.source.rest import RestClient
 from tests.extender.apiserver import PATIENT, ApiServer, pod, source_of
@@ -165,11 +165,31 @@ def test_a_missing_kubeconfig(tmp_path: Path) -> None:
         from_kubeconfig(tmp_path / "missing")
 
 
-def test_in_and_outside_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    args = Namespace(snapshot=None, kubeconfig=None)
-    assert source_of_arguments(args).describe().startswith("the bundled example")
+def test_which_cluster_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("KUBERNETES_SERVICE_HOST", "KUBECONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    args = Namespace(snapshot=None, kubeconfig=None, example=False)
+    with pytest.raises(Unavailable, match="no cluster: pass --kubeconfig FILE, --snapshot FILE"):
+        source_of_arguments(args)
+    example = Namespace(snapshot=None, kubeconfig=None, example=True)
+    assert source_of_arguments(example).describe().startswith("the bundled example")
+    (tmp_path / ".kube").mkdir()
+    (tmp_path / ".kube" / "config").write_text(CONFIG % "default")
+    assert source_of_arguments(args).describe().endswith("/.kube/config at https://default:6443")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "1")
     with pytest.raises(Unavailable, match="service account of the pod: "):
-        in_cluster()
+        source_of_arguments(args)
+    (tmp_path / "mine").write_text(CONFIG % "mine")
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'absent'}:{tmp_path / 'mine'}")
+    assert source_of_arguments(args).describe().endswith(" at https://mine:6443")
+
+
+CONFIG = """
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: k, user: u}}]
+users: [{name: u, user: {token: t}}]
+clusters: [{name: k, cluster: {server: "https://%s:6443"}}]
+"""

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from extender.cli.explain import render
+from extender.cli.explain_text import render
 from extender.dra.forecast import Forecast
 from extender.explain.node import view_node
 from extender.explain.pod import NO_DEVICES, explain

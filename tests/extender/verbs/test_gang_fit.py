@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.cli.explain import render
+from extender.cli.explain_text import render
 from extender.cluster import gang_simulation
 from extender.cluster.gang_simulation import place_together, waiting_members
 from extender.cluster.state import State

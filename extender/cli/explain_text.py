@@ -1,0 +1,144 @@
+"""Answers of ``stowage explain`` as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from extender.explain.each_node import NodeAnswer
+from extender.explain.evictions import EvictionOption, Evictions
+from extender.explain.pod import Explanation, Option, Refusal
+
+_NAMED_VICTIMS = 4
+_WHO_EVICTS = {
+    "kube-scheduler": "It would fit if these pods were evicted. kube-scheduler does so at its next attempt:",
+    "evictor": "It would fit if these pods were evicted. kube-scheduler does not do so, {}:",
+}
+_EVICTOR = {
+    "unknown": "the evictor does where it is on",
+    "on": "the evictor does",
+    "recommend": "and the evictor only recommends it",
+    "off": "and the evictor is off",
+}
+
+
+def render(explanation: Explanation, *, verbose: bool = False) -> str:
+    """An explanation; ``verbose``: with the numbers of the score."""
+    if explanation.error:
+        return "\n".join([f"{explanation.pod} can run nowhere: {explanation.error}", *explanation.hints])
+    lines = [f"{explanation.pod} asks for {amounts(explanation.asks) or 'nothing'}", *explanation.hints]
+    lines += [explanation.gang] if explanation.gang else []
+    if explanation.node:
+        lines += [f"It runs on {explanation.node}. A copy of it:"]
+    fits, nodes = explanation.fits, explanation.nodes + sum(explanation.passed_over.values())
+    tables = {
+        "Best:": [_option(option, verbose=verbose) for option in explanation.best] if fits else [],
+        "Does not fit:": [_refusal(refusal) for refusal in explanation.refusals],
+        "Unknown whether the claims of the pod get their devices there:": _counts(explanation.unknown),
+        "Ruled out before Stowage was asked:": _counts(explanation.passed_over),
+    }
+    if not (fits or explanation.node):
+        tables["What would help:"] = [
+            (f"{one.reason}:", one.advice)
+            for one in explanation.refusals
+            if not one.advice.startswith("nothing")
+        ]
+    lines += [f"It fits on {fits or 'none'} of {nodes} nodes"]
+    lines += _sections(tables)
+    if explanation.evictions:
+        lines += _evictions(explanation.evictions)
+    if not fits and (advice := _advice(explanation.refusals)):
+        lines += ["", advice]
+    return "\n".join(lines)
+
+
+def render_nodes(pod: str, answers: Sequence[NodeAnswer], *, verbose: bool = False) -> str:
+    """What each node says about the pod."""
+    rows = []
+    for one in answers:
+        said = "; ".join(one.lacks) or one.advice
+        if one.fits:
+            said = f"cost {one.cost:.3g} ({_terms(one.terms)})" if verbose else ""
+        rows.append((one.node, one.reason, said))
+    fits = sum(one.fits for one in answers)
+    return "\n".join(
+        [f"{pod} fits on {fits or 'none'} of {len(answers)} nodes", *(_table(rows) if rows else [])]
+    )
+
+
+def amounts(asks: Mapping[str, int | str]) -> str:
+    """What a pod asks for, in units of people."""
+    return ", ".join(_amount(name, amount) for name, amount in asks.items() if amount)
+
+
+def _amount(name: str, amount: int | str) -> str:
+    of, _, what = name.rpartition(": ")
+    each = f"{of} " if of else ""
+    if what == "cpu (milli)":
+        return f"{_number(int(amount) / 1000)} CPU"
+    if what == "memory (MiB)":
+        return f"{each}{_number(int(amount) / 1024)} GiB of memory"
+    if what in ("compute (milli)", "memory (milli)"):
+        return f"{each}{int(amount) / 10:g} % of its {what.split()[0]}"
+    return f"{amount} {name}" if isinstance(amount, int) else f"{name} {amount}"
+
+
+def _number(number: float) -> str:
+    return f"{number:,.2f}".rstrip("0").rstrip(".")
+
+
+def _option(option: Option, *, verbose: bool) -> tuple[str, ...]:
+    gpus = f"GPU {', '.join(map(str, option.gpus))}" if option.gpus else ", ".join(option.devices)
+    numbers = f"score {option.score}, cost {option.cost:.3g} ({_terms(option.terms)})" if verbose else ""
+    return option.node, gpus, option.why, numbers
+
+
+def _terms(terms: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.3g}" for name, value in terms.items())
+
+
+def _refusal(refusal: Refusal) -> tuple[str, ...]:
+    lacks = "; ".join(need.text for need in refusal.lacks if need.total)
+    return str(refusal.nodes), refusal.reason, f"nearest is {refusal.nearest} ({lacks})" if lacks else ""
+
+
+def _counts(nodes_by_reason: Mapping[str, int]) -> list[tuple[str, ...]]:
+    return [(str(nodes), reason) for reason, nodes in nodes_by_reason.items()]
+
+
+def _evictions(evictions: Evictions) -> list[str]:
+    """Who would be evicted and by whom, why not elsewhere, and who is protected."""
+    tables = {
+        _WHO_EVICTS[acts].format(_EVICTOR[evictions.evictor]): [
+            _eviction(option) for option in evictions.best if option.acts == acts
+        ]
+        for acts in _WHO_EVICTS
+    }
+    rest = "On the other nodes that could take it:" if evictions.best else "No eviction makes it fit:"
+    tables[rest] = _counts(evictions.elsewhere)
+    tables["Pods on these nodes that may not be evicted for it:"] = _counts(evictions.protected)
+    return _sections(tables)
+
+
+def _eviction(option: EvictionOption) -> tuple[str, ...]:
+    victims = [*option.victims, *(f"{pod} (on another node)" for pod in option.other_nodes)]
+    more = option.pods - _NAMED_VICTIMS
+    names = ", ".join(victims[:_NAMED_VICTIMS]) + (f" and {more} more" if more > 0 else "")
+    return option.node, option.loses, names
+
+
+def _advice(refusals: Sequence[Refusal]) -> str:
+    """Where the pod can fit after waiting or eviction; "" if nowhere."""
+    for refusal in refusals:
+        if refusal.eviction_helps and refusal.lacks:
+            return f"It can fit on {refusal.nearest} when other pods there end"
+    return ""
+
+
+def _sections(tables: Mapping[str, Sequence[tuple[str, ...]]]) -> list[str]:
+    """The tables that have rows, each with its title."""
+    return [line for title, rows in tables.items() if rows for line in ("", title, *_table(rows))]
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -1,0 +1,42 @@
+"""What would help where a node refuses a pod. docs/pending.md has the same sentences, with links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from packing.model.reasons import Reason
+
+_TOO_LITTLE_BESIDE = "other pods of the node leave too little beside its free GPUs"
+ADVICE: Mapping[Reason, str] = {
+    Reason.UNKNOWN_NODE: "wait a moment; if it stays, Stowage cannot watch nodes",
+    Reason.UNREADABLE: "see problems in GET /debug/nodes/{name} and the log",
+    Reason.REPARTITIONING: "wait: the MIG manager is at work (nvidia.com/mig.config.state)",
+    Reason.INVALID_LAYOUT: (
+        "repair the node's MIG configuration (nvidia.com/gpu.product ends in -MIG-INVALID)"
+    ),
+    Reason.OVERCOMMITTED: (
+        "the node's allocatable shrank under running pods: it takes nothing until enough of them end"
+    ),
+    Reason.NO_SUCH_RESOURCE: "nothing: the node does not advertise that resource",
+    Reason.WRONG_MODEL: "allow more models",
+    Reason.TOO_FEW_GPUS: "ask for fewer GPUs per pod",
+    Reason.ISLAND_TOO_SMALL: "ask for fewer GPUs per pod, or do not require an island",
+    Reason.NO_FREE_GPUS: "wait, or evict: a pod of higher priority preempts",
+    Reason.FRAGMENTED: "wait, or ask for less per GPU",
+    Reason.NO_FREE_CPU: _TOO_LITTLE_BESIDE,
+    Reason.NO_FREE_MEMORY: _TOO_LITTLE_BESIDE,
+    Reason.OLD_DRIVER: "upgrade the driver, or let GPU feature discovery label the node",
+    Reason.TOO_MANY_REPLICAS: "ask for one replica",
+    Reason.PLUGIN_BUSY: "wait, or look why that pod does not start",
+    Reason.NO_FREE_PEERS: "wait, or evict: free GPUs of the node are in different islands",
+    Reason.NO_ASSIGNER: "see docs/bind.md: which nodes share GPUs how",
+    Reason.UNHEALTHY_GPU: "repair it; docs/dialects.md says which sign closes the node",
+    Reason.GANG_DOES_NOT_FIT: (
+        "wait, or make the gang smaller: the pod itself fits there, but not all members that must "
+        "run together"
+    ),
+    Reason.BELOW_MINIMUM: "ask for more of a GPU: the setting minimum_slice_milli refuses such slivers",
+    Reason.LEAVING: "nothing: a taint says so",
+    Reason.ON_SPOT: "wait for other nodes, or declare the pod restartable; only with spot: require",
+}
+"""By reason, for all but ``FITS``."""

@@ -1,0 +1,180 @@
+"""What people get wrong about a pod, and what ``stowage explain`` tells them."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from extender.cli import main as cli
+
+MANIFEST = """
+kind: Pod
+metadata: {{name: train, namespace: team{annotations}}}
+spec: {{schedulerName: stowage{more}, containers: [{{name: main, resources: {{limits: {{{limits}}}}}}}]}}
+"""
+CONFIG = """
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: k, user: u}}]
+users: [{name: u, user: {}}]
+clusters: [{name: k, cluster: {server: "https://127.0.0.1:%s"}}]
+"""
+JOB = """
+kind: Job
+metadata: {name: fine, namespace: team}
+spec:
+  template:
+    spec: {schedulerName: stowage, containers: [{name: main, resources: {limits: {nvidia.com/gpu: 1}}}]}
+"""
+NODE = {
+    "kind": "Node",
+    "metadata": {"name": "n"},
+    "status": {"allocatable": {"nvidia.com/gpu": "8", "cpu": "9"}},
+}
+RUNNING = {
+    "kind": "Pod",
+    "metadata": {"name": "runs", "namespace": "team"},
+    "spec": {"containers": [{"resources": {"requests": {"nvidia.com/gpu": "1"}}}], "nodeName": "n"},
+    "status": {"phase": "Running"},
+}
+
+
+class Case:
+    """Runs ``stowage explain`` on a manifest, by default with the bundled example."""
+
+    def __init__(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.path, self._capsys = path, capsys
+
+    def explain(self, limits: str, *args: str, annotations: str = "", more: str = "") -> str:
+        return self.explain_text(MANIFEST.format(limits=limits, annotations=annotations, more=more), *args)
+
+    def explain_text(self, text: str, *args: str) -> str:
+        self.path.write_text(text)
+        return self.output(str(self.path), *(args or ("--example",)))
+
+    def output(self, *args: str) -> str:
+        assert self.run(*args) == 0
+        return self._capsys.readouterr().out
+
+    def run(self, *args: str) -> int:
+        return cli.main(["explain", *args])
+
+    def error(self, *args: str) -> str:
+        assert self.run(*args) == 1
+        return self._capsys.readouterr().err
+
+
+@pytest.fixture
+def case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Case:
+    return Case(tmp_path / "pod.yaml", capsys)
+
+
+@pytest.fixture(autouse=True)
+def _no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("KUBERNETES_SERVICE_HOST", "KUBECONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def test_without_a_cluster_nothing_is_answered(case: Case) -> None:
+    case.path.write_text(MANIFEST.format(limits="nvidia.com/gpu: 1", annotations="", more=""))
+    assert "no cluster: pass --kubeconfig FILE, --snapshot FILE" in case.error(str(case.path))
+
+
+def test_a_dead_api_server_is_asked_once(case: Case, tmp_path: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    (tmp_path / "config").write_text(CONFIG % port)
+    error = case.error("team/train", "--kubeconfig", str(tmp_path / "config"))
+    assert f" at https://127.0.0.1:{port}: " in error
+    assert "Connection refused" in error
+
+
+def test_workloads_and_several_pods(case: Case) -> None:
+    pod = MANIFEST.format(limits="nvidia.com/gpu: 1", annotations="", more="")
+    out = case.explain_text(f"{pod}---\n{JOB}")
+    assert "team/train asks for 1 nvidia.com/gpu" in out
+    assert "\n\nJob fine:\nteam/fine asks for 1 nvidia.com/gpu\nIt fits on " in out
+    both = json.loads(case.explain_text(f"{pod}---\n{JOB}", "--example", "--output", "json"))
+    assert [one["pod"] for one in both] == ["team/train", "team/fine"]
+
+
+@pytest.mark.parametrize(
+    ("name", "then"),
+    [
+        (
+            "nvida.com/gpu",
+            " Did you mean nvidia.com/gpu? Offered, with numbers of nodes: nvidia.com/gpu (29), ",
+        ),
+        ("nvidia.com/mig-1g.5g", " Did you mean nvidia.com/mig-1g.10gb?"),
+        ("example.com/fpga", " Offered, with numbers of nodes: "),
+    ],
+)
+def test_a_resource_that_no_node_offers(case: Case, name: str, then: str) -> None:
+    out = case.explain(f"{name}: 1")
+    assert f"\nNo node offers {name}.{then}" in out
+    assert "It fits on none of 36 nodes" in out
+
+
+def test_amounts_in_the_wrong_unit(case: Case) -> None:
+    out = case.explain("nvidia.com/gpu: 1, nvidia.com/gpumem: 8Gi")
+    assert "'8Gi' asks for 8,589,934,592 MiB. For 8Gi of memory write 8192." in out
+    out = case.explain("nvidia.com/gpu: 500m")
+    assert "train can run nowhere: nvidia.com/gpu: quantity '500m' is not a whole number" in out
+    assert "Kubernetes knows no parts of nvidia.com/gpu." in out
+
+
+def test_parts_of_gpus_that_no_node_shares(case: Case) -> None:
+    out = case.explain("cpu: 1", annotations=', annotations: {gpu-fraction: "0.5"}')
+    assert "No node is set aside for parts of GPUs: label nodes stowage.dev/gpu-sharing=true" in out
+    assert "It asks for a GPU in annotations only." in out
+    assert "team/train asks for 1 CPU, 1 GPUs, of each 50 % of its compute" in out
+
+
+def test_the_nodes_by_name(case: Case) -> None:
+    out = case.explain("nvidia.com/gpu: 8, cpu: 1", "--example", "--node", "h100-01", "--node", "a100-02")
+    assert out.splitlines() == [
+        "team/train fits on none of 2 nodes",
+        "  a100-02  not enough free GPUs  needs 8 nvidia.com/gpu, 7 of 8 are free",
+        "  h100-01  not enough free GPUs  needs 8 nvidia.com/gpu, 0 of 8 are free",
+    ]
+    assert len(case.explain("nvidia.com/gpu: 8", "--example", "--all").splitlines()) == 37
+    error = case.error(str(case.path), "--example", "--node", "h100_01")
+    assert "there is no node h100_01; did you mean h100-01?" in error
+
+
+def test_a_selector_that_matches_no_node(case: Case) -> None:
+    out = case.explain("nvidia.com/gpu: 1", more=", nodeSelector: {pool: nowhere}")
+    assert "It fits on none of 36 nodes\n\nRuled out before Stowage was asked:\n  36  node selector" in out
+
+
+def test_a_pod_that_runs(case: Case, tmp_path: Path) -> None:
+    cluster = str(tmp_path / "cluster.json")
+    Path(cluster).write_text(json.dumps({"kind": "List", "items": [NODE, RUNNING]}))
+    assert "\nIt runs on n. A copy of it:\n" in case.output("runs", "--snapshot", cluster)
+    assert "did you mean team/runs?" in case.error("team/run", "--snapshot", cluster)
+
+
+def test_a_snapshot_without_pods_or_nodes(case: Case, tmp_path: Path) -> None:
+    files = {"nodes": json.dumps(NODE), "none": json.dumps({"kind": "List", "items": []})}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    out = case.explain("nvidia.com/gpu: 1", "--snapshot", str(tmp_path / "nodes"))
+    assert out.startswith("There are no pods here")
+    out = case.explain("nvidia.com/gpu: 1", "--snapshot", str(tmp_path / "none"))
+    assert out.startswith("There are no nodes here")
+
+
+def test_the_default_scheduler_is_mentioned(case: Case) -> None:
+    text = MANIFEST.format(limits="nvidia.com/gpu: 1", annotations="", more="")
+    text = text.replace("schedulerName: stowage, ", "")
+    assert "Its schedulerName is default-scheduler: Stowage is asked only if" in case.explain_text(text)
+
+
+def test_what_to_do_next(case: Case) -> None:
+    out = case.explain("nvidia.com/gpu: 9")
+    assert "What would help:\n  node has fewer GPUs than requested:  ask for fewer GPUs per pod" in out

@@ -37,8 +37,8 @@ class Topology:
 
 @dataclass(frozen=True)
 class Devices:
-    """What the driver says of each GPU: whether it is in MIG mode, and how many of its NVLinks are active, None
-    where that is not known."""
+    """What the driver says of each GPU: whether it is in MIG mode, and how many of its NVLinks are active
+    (None: not known)."""
 
     mig: tuple[bool, ...]
     active_links: tuple[int | None, ...]

@@ -185,8 +185,8 @@ def tables(found: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
     for row in found:
         case = f"departures {row['load']}" if row["departures"] else f"fill {row['load']}"
         chooser = "device plugin" if row["plugin"] else "Stowage"
-        for key in ((chooser, str(row["mix"]), case), (chooser, "mean", "all")):
-            cells[key].setdefault(row["column"], []).append((row["peers"], row["allocated"]))
+        for case_key in ((chooser, str(row["mix"]), case), (chooser, "mean", "all")):
+            cells[case_key].setdefault(row["column"], []).append((row["peers"], row["allocated"]))
     for key, by_column in sorted(cells.items(), key=lambda one: one[0][0]):
         lines.append([*key, *(_cell(by_column[column]) for column in columns)])
     return aligned(lines)

@@ -173,12 +173,14 @@ def _forecast(
 def _rank(
     state: State, pod: Pod, request: Request, rows: Rows, cost: Floats, forecasts: tuple[Forecast, ...]
 ) -> tuple[Floats, Keys]:
-    """The costs with those of forecasts and of spot nodes, and the keys to sort by; where that fails, all
+    """The costs with those of forecasts, spot nodes and gangs, and the keys to sort by; where that fails, all
     nodes are equal."""
     order = state.fleet.arrays.order[rows]
     with state.failures.caught("rank"):
         cost = cost + _forecast_costs(forecasts) if forecasts else cost
         cost = cost + spot_costs(state, pod, request, rows) if state.fleet.spot_rows else cost
+        if (far := state.gang_costs(pod, request)) is not None:
+            cost = cost + far[rows]
         return cost, rank_keys(cost, order)
     return np.zeros(rows.size, np.float32), order.astype(np.int64)
 

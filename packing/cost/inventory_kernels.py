@@ -30,6 +30,7 @@ from packing.cost.node_kernels import (
     FREE_COMPUTE,
     FREE_MEMORY,
     TAKES,
+    UNTOUCHED,
     free_gpu,
     load_gpus,
     node_fits,
@@ -159,7 +160,7 @@ def inventory_cost(cached, nodes, request, types, counts, values, weights, ident
         cpu_left, memory_left = nodes.cpu[n] - asked[CPU], nodes.node_memory[n] - asked[MEMORY]
         unused = free_gpu(gpu)
         stranded = max(unused - nodes.cpu[n] / weights.cpu_per_gpu, 0.0)
-        least = np.inf
+        least, peers = np.inf, np.float32(0)
         for g in range(gpu.shape[1] if count == 1 else 1):
             if count == 1 and (gpu[TAKES, g] < 0 or same_as_earlier_gpu(g, gpu)):
                 continue
@@ -174,8 +175,10 @@ def inventory_cost(cached, nodes, request, types, counts, values, weights, ident
             islands = islands_cost(
                 n, nodes, chosen, request, types, counts, values.prices, weights, limits, gpu
             )
-            if slots + fill + stranding + islands < least - 1e-6:
-                least, cached.gpus[n] = slots + fill + stranding + islands, chosen
+            cost = slots + fill + stranding + islands
+            if cost < least - 1e-6 or (cost < least + 1e-6 and gpu[UNTOUCHED, g] < peers):
+                peers = gpu[UNTOUCHED, g]
+                least, cached.gpus[n] = cost, chosen
                 cached.terms[0, n], cached.terms[1, n] = slots, fill
                 cached.terms[2, n], cached.terms[3, n] = stranding, islands
         rest = unused + nodes.cpu[n] / weights.cpu_per_gpu

@@ -79,8 +79,8 @@ class NodeView:
 
     ``read_from``: which label, annotation or resource the GPUs and their model were read from, whether it
     is known which GPU a pod has (``placement``) or only how many are taken (``counts``), what says which GPU
-    has which devices (``layout``; empty where that is guessed), and what the NVLink ``islands`` were read from
-    (empty where they are not known). ``network``: the labels that say to which nodes it is near.
+    has which devices (``layout``; empty where that is guessed), and what the NVLink ``islands`` were read
+    from (empty where they are not known). ``network``: the labels that say to which nodes it is near.
     """
 
     name: str

@@ -7,7 +7,7 @@ where the node's generation changed. It branches per node and vectorises over re
 import numpy as np
 
 from packing.cost.identical_node_kernels import representative
-from packing.cost.island_kernels import choose_gpus, islands_cost, load_islands
+from packing.cost.island_kernels import choose_gpus, islands_cost, load_islands, tie_break
 from packing.cost.kernel_args import (
     COUNT,
     CPU,
@@ -182,4 +182,5 @@ def inventory_cost(cached, nodes, request, types, counts, values, weights, ident
                 cached.terms[0, n], cached.terms[1, n] = slots, fill
                 cached.terms[2, n], cached.terms[3, n] = stranding, islands
         rest = unused + nodes.cpu[n] / weights.cpu_per_gpu
-        cached.cost[n] = (np.ceil(least / weights.step) + rest / (1 + rest)) * weights.step
+        tie = tie_break(n, nodes, cached.gpus[n], rest, request, gpu)
+        cached.cost[n] = (np.ceil(least / weights.step) + tie) * weights.step

@@ -105,25 +105,28 @@ def _whole_devices(n, nodes, request):
 
 
 @inlined
-def _are_peers(n, nodes, chosen, whole, request, gpu):
-    """Whether the request's GPUs are peers: those ``chosen``, or ``whole`` ones of a device plugin."""
+def _apart(n, nodes, chosen, whole, request, gpu):
+    """-1 if the request's GPUs are peers: those ``chosen``, or ``whole`` ones of a device plugin; 1 if they
+    are not; -0.5 if the plugin probably finds peers."""
     if nodes.nvlink[n] == ONE_ISLAND:
-        return True
+        return -1.0
     if chosen == 0:
-        most = 0
+        sure, possible, most = True, True, np.float32(0)
         for g in range(gpu.shape[1]):
             most = max(most, gpu[UNTOUCHED, g])
         for r in range(request.devices.size):
-            if request.devices[r] > nodes.total_peers[r, n]:
-                return False
-        return 0 < whole <= most
+            sure = sure and request.devices[r] <= nodes.free_peers[r, n]
+            possible = possible and request.devices[r] <= nodes.total_peers[r, n]
+        if whole == 0 or nodes.max_island[n] < 2:
+            return 1.0
+        return -1.0 if sure else -0.5 if possible and whole <= most else 1.0
     group = np.float32(-1)
     for g in range(gpu.shape[1]):
         if (chosen >> g) & 1:
             if group >= 0 and gpu[GROUP, g] != group:
-                return False
+                return 1.0
             group = gpu[GROUP, g]
-    return nodes.max_island[n] > 1
+    return -1.0 if nodes.max_island[n] > 1 else 1.0
 
 
 @inlined
@@ -158,6 +161,31 @@ def _correction(n, taken, types, counts, prices, limits, gpu):
 
 
 @inlined
+def _split(n, nodes, chosen, request, gpu):
+    """How many GPUs that nobody uses are in the island of which the request takes such a GPU; 0 for none."""
+    taken = chosen if chosen != 0 else next_gpus(gpu, _whole_devices(n, nodes, request))
+    several, untouched, most = has_islands(n, nodes), 0, np.float32(0)
+    for g in range(gpu.shape[1]):
+        if gpu[FREE, g] > _WHOLE:
+            untouched += 1
+            if (taken >> g) & 1:
+                most = max(most, max(gpu[UNTOUCHED, g], np.float32(1)))
+    if most > 0 and not several and nodes.nvlink[n] == ONE_ISLAND:
+        most = np.float32(untouched)
+    return most
+
+
+@inlined
+def tie_break(n, nodes, chosen, rest, request, gpu):
+    """0 to 1: among nodes that cost the same, those with the least ``rest`` free come first; where islands
+    are known, that with the smallest unused part of the island that the request splits counts as much."""
+    tie = rest / (1 + rest)
+    if nodes.nvlink[n] == NVLINK_UNKNOWN:
+        return tie
+    return (tie + _split(n, nodes, chosen, request, gpu) / 64) / 2
+
+
+@inlined
 def islands_cost(n, nodes, chosen, request, types, counts, prices, weights, limits, gpu):
     """What the placement costs more or less because of islands, in GPUs. 0 where they are not known."""
     if nodes.nvlink[n] == NVLINK_UNKNOWN:
@@ -165,8 +193,7 @@ def islands_cost(n, nodes, chosen, request, types, counts, prices, weights, limi
     peers, cost = request.amounts[PEERS], 0.0
     whole = _whole_devices(n, nodes, request) if chosen == 0 else 0
     if peers > 1:
-        together = _are_peers(n, nodes, chosen, whole, request, gpu)
-        cost += -weights.apart * peers if together else weights.apart * peers
+        cost += weights.apart * peers * _apart(n, nodes, chosen, whole, request, gpu)
     if has_islands(n, nodes):
         taken = chosen if chosen != 0 else next_gpus(gpu, whole)
         cost += weights.peers * _correction(n, taken, types, counts, prices, limits, gpu)

@@ -17,7 +17,8 @@ rounded up to STEP, plus less than a STEP for what is free
 
 Rounding makes nearly equal nodes equal. Among them the node with the least free comes first: it costs STEP x
 free / (1 + free) more, with free = R + C / (e rho) before the placement. So pods stay together whatever the
-order of the nodes, also with random ties and with samples of the nodes.
+order of the nodes, also with random ties and with samples of the nodes. Where NVLink islands are known, half
+of this is the size of the island that is split: large ones stay whole even if no job has needed them yet.
 """
 
 from __future__ import annotations

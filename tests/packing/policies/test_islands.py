@@ -140,13 +140,11 @@ def best(fleet: Fleet, policy: InventoryPolicy, request: Request) -> str:
 @pytest.mark.parametrize("plugin", [False, True], ids=["Stowage chooses", "the plugin chooses"])
 @pytest.mark.parametrize(("size", "name"), [(1, "pairs"), (2, "pairs"), (4, "quads"), (8, "switch")])
 def test_jobs_go_where_an_island_holds_them_and_no_larger_one_is_split(plugin: bool, size: int, name: str):
-    nodes = [
-        node("switch", 8, EIGHT, plugin=plugin),
-        node("quads", 8, QUADS, plugin=plugin),
-        node("pairs", 4, PAIRS, plugin=plugin),
-    ]
+    kinds = {"switch": (8, EIGHT), "quads": (8, QUADS), "pairs": (4, PAIRS)}
+    nodes = [node(f"{kind}-{i}", *of, plugin=plugin) for i in range(8) for kind, of in kinds.items()]
     fleet = fleet_of(*nodes)
-    assert best(fleet, planned(fleet, jobs(1, 2, 4, 8)), Request(devices=((GPU, size),))) == name
+    chosen = best(fleet, planned(fleet, jobs(1, 2, 4, 8)), Request(devices=((GPU, size),)))
+    assert chosen.startswith(name)
 
 
 def test_a_degraded_switch_counts_as_what_it_is():

@@ -69,6 +69,11 @@ def _request(spec: PodSpec, pairs: Pairs) -> Request:
     if uuids is not ANY and devices:
         raise RequestError("names GPUs by UUID, but requests devices that the device plugin chooses")
     wish = constraints.nvlink(metadata)
+    if wish == "required" and spec.claims and not (devices or shares):
+        raise RequestError(
+            f"{constraints.NVLINK}: required, but kube-scheduler chooses the devices of resource claims, and "
+            "knows no NVLink"
+        )
     several = sum(count for _, count in devices) + (shares.count if shares else 0) > 1
     return Request(
         cpu_milli=cpu,

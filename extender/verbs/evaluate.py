@@ -94,7 +94,7 @@ def reason_on(
         return Reason.UNKNOWN_NODE
     dra = next(iter(dra_resources(state, pod, request, [node])), ())
     if wants_only_dra(pod, request, dra):
-        return Reason.FITS
+        return _reason_of_dra(request)
     with state.fleet_view_for(pod, possibly_bound) as fleet:
         busy = idle and fleet.arrays.blocked[row] == Reason.PLUGIN_BUSY
         with fleet.blocked_as({row: Reason.FITS} if busy else {}):
@@ -115,7 +115,7 @@ def _evaluate_counted(
     """Reason codes and costs for these rows, (len(rows),) each, without the resources that are ``dra``
     there."""
     if wants_only_dra(pod, request, dra):
-        codes = np.where(rows < 0, Reason.UNKNOWN_NODE, Reason.FITS).astype(np.int8)
+        codes = np.where(rows < 0, Reason.UNKNOWN_NODE, _reason_of_dra(request)).astype(np.int8)
         return codes, np.zeros(rows.size, np.float32)
     request = without_resources(request, dra)
     with state.fleet_view_for(pod, possibly_bound) as fleet:
@@ -148,6 +148,11 @@ def wants_only_dra(pod: Pod, request: Request, dra: tuple[str, ...]) -> bool:
     """Whether the pod asks for nothing but devices of DRA, on a node that offers these resources as such.
     kube-scheduler checks whether any are free."""
     return bool(dra or pod.spec.claims) and not without_resources(request, dra).wants_gpu
+
+
+def _reason_of_dra(request: Request) -> Reason:
+    """The reason code where kube-scheduler chooses all devices: without regard to NVLink."""
+    return Reason.ISLAND_TOO_SMALL if request.island and request.gpus > 1 else Reason.FITS
 
 
 def without_resources(request: Request, resources: tuple[str, ...]) -> Request:

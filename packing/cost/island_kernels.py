@@ -163,6 +163,8 @@ def _correction(n, taken, types, counts, prices, limits, gpu):
 @inlined
 def _split(n, nodes, chosen, request, gpu):
     """How many GPUs that nobody uses are in the island of which the request takes such a GPU; 0 for none."""
+    if nodes.max_island[n] < 2:
+        return np.float32(0)
     taken = chosen if chosen != 0 else next_gpus(gpu, _whole_devices(n, nodes, request))
     several, untouched, most = has_islands(n, nodes), 0, np.float32(0)
     for g in range(gpu.shape[1]):

@@ -143,7 +143,8 @@ def test_jobs_go_where_an_island_holds_them_and_no_larger_one_is_split(plugin: b
     kinds = {"switch": (8, EIGHT), "quads": (8, QUADS), "pairs": (4, PAIRS)}
     nodes = [node(f"{kind}-{i}", *of, plugin=plugin) for i in range(8) for kind, of in kinds.items()]
     fleet = fleet_of(*nodes)
-    chosen = best(fleet, planned(fleet, jobs(1, 2, 4, 8)), Request(devices=((GPU, size),)))
+    mix = jobs(1, 2, 4) if size == 4 else jobs(1, 2, 4, 8)
+    chosen = best(fleet, planned(fleet, mix), Request(devices=((GPU, size),)))
     assert chosen.startswith(name)
 
 
@@ -183,13 +184,14 @@ def test_unknown_topology_changes_nothing(request_):
     assert policy.choose(fleet, request_, 0) == (1, 2)
 
 
-def test_where_no_node_has_nvlink_all_nodes_cost_more_by_the_same():
+def test_where_no_node_has_nvlink_the_order_of_nodes_is_the_same():
     """A fleet of such nodes is packed as one whose topology is not known."""
     costs = []
     for known in (False, True):
-        fleet = fleet_of(node("a", 8, (), no_nvlink=known), node("b", 4, (), no_nvlink=known))
-        take(fleet, 0, (0, 3))
+        fleet = fleet_of(*(node(f"n{i}", 4 + 4 * (i % 2), (), no_nvlink=known) for i in range(6)))
+        for row, taken in enumerate([(0, 3), (), (), (1,), (0,), (0, 1, 2)]):
+            take(fleet, row, taken)
         policy = planned(fleet, jobs(1, 2, 4))
         costs.append([policy.cost(fleet, Request(devices=((GPU, size),))).copy() for size in (1, 2, 4)])
     for unknown, none in zip(*costs, strict=True):
-        assert np.ptp(none - unknown) == pytest.approx(0, abs=1e-5)
+        assert np.argsort(none, kind="stable").tolist() == np.argsort(unknown, kind="stable").tolist()

@@ -57,6 +57,8 @@ KINDS: tuple[tuple[int, Islands], ...] = (
     (8, (tuple(range(8)),)),
 )
 COLUMNS = ("inventory", "inventory, islands not known", "best-fit", "most-allocated", "random")
+CASES = ((False, 1.0), (True, 0.9), (True, 1.1))
+"""Whether jobs leave again, and the GPUs that they ask for, as a multiple of those that there are."""
 DURATIONS = 12
 """Length of a replay with departures, in mean durations; the first quarter is not counted."""
 
@@ -165,10 +167,9 @@ def replay(
 
 
 def rows(args: argparse.Namespace) -> list[dict[str, Any]]:
-    loads = [(False, 1.0), (True, 0.9), (True, 1.1)]
     found = []
     for plugin, mix, (departures, load), column, seed in product(
-        (False, True), MIXES, loads, args.columns, args.seeds
+        (False, True), MIXES, CASES, args.columns, args.seeds
     ):
         figures = replay(
             column, mix, plugin=plugin, departures=departures, load=load, seed=seed, gpus=args.gpus
@@ -178,24 +179,35 @@ def rows(args: argparse.Namespace) -> list[dict[str, Any]]:
     return found
 
 
-def tables(found: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
-    """For each chooser and case: share of jobs in one island, and the allocation, with the standard error."""
-    lines = [["GPUs chosen by", "mix", "case", *columns]]
-    cells: defaultdict[tuple[str, ...], dict[str, list[tuple[float, float]]]] = defaultdict(dict)
-    for row in found:
-        case = f"departures {row['load']}" if row["departures"] else f"fill {row['load']}"
-        chooser = "device plugin" if row["plugin"] else "Stowage"
-        for case_key in ((chooser, str(row["mix"]), case), (chooser, "mean", "all")):
-            cells[case_key].setdefault(row["column"], []).append((row["peers"], row["allocated"]))
-    for key, by_column in sorted(cells.items(), key=lambda one: one[0][0]):
-        lines.append([*key, *(_cell(by_column[column]) for column in columns)])
+def table(found: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
+    """For each chooser and case the means over mixes and seeds: jobs in one island / GPU allocated."""
+    lines = [["GPUs chosen by", "jobs", *columns]]
+    for plugin, (departures, load) in product((False, True), [*CASES, (None, None)]):
+        case = "mean" if load is None else f"{'come and go' if departures else 'arrive'}, {load:g} x the GPUs"
+        cells = []
+        for column in columns:
+            of_column = [row for row in found if (row["plugin"], row["column"]) == (plugin, column)]
+            here = [row for row in of_column if load in (None, row["load"])]
+            means = (fmean(row[figure] for row in here) for figure in ("peers", "allocated"))
+            cells.append(" / ".join(f"{mean:.1f}" for mean in means))
+        lines.append(["device plugin" if plugin else "Stowage", case, *cells])
     return aligned(lines)
 
 
-def _cell(pairs: Sequence[tuple[float, float]]) -> str:
-    peers, allocated = zip(*pairs, strict=True)
-    error = stdev(allocated) / len(allocated) ** 0.5 if len(allocated) > 1 else 0.0
-    return f"{fmean(peers):.1f} / {fmean(allocated):.2f} ({error:.2f})"
+def cost_of_topology(found: Sequence[dict[str, Any]]) -> str:
+    """The allocation with known islands less that with unknown ones, on the same jobs."""
+    lines = []
+    for plugin in (False, True):
+        by_seed: defaultdict[int, list[float]] = defaultdict(list)
+        for row in found:
+            if row["plugin"] == plugin and row["column"] in COLUMNS[:2]:
+                sign = 1 if row["column"] == COLUMNS[0] else -1
+                by_seed[row["seed"]].append(sign * row["allocated"])
+        means = [2 * fmean(values) for values in by_seed.values()]
+        error = stdev(means) / len(means) ** 0.5 if len(means) > 1 else 0.0
+        chooser = "the device plugin" if plugin else "Stowage"
+        lines.append(f"{chooser} chooses: islands change the allocation by {fmean(means):+.2f} ({error:.2f})")
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -206,7 +218,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the rows there, as JSON")
     args = parser.parse_args()
     found = rows(args)
-    print(tables(found, args.columns))
+    print(table(found, args.columns))
+    if {*COLUMNS[:2]} <= {*args.columns}:
+        print(cost_of_topology(found))
     if args.out:
         args.out.write_text(json.dumps(found), encoding="utf-8")
 

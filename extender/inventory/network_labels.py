@@ -1,11 +1,11 @@
 """Where a node is in the network of its cluster: labels that name NVLink domains and switches.
 
-Sources: topograph (NVIDIA/topograph, docs/reference/node-labels.md and pkg/topology; until 2025
-``network.topology.nvidia.com/`` with block or leaf), GPU feature discovery (``nvidia.com/gpu.clique``), GKE
-("View the physical topology of nodes": block, sub-block; a sub-block of A4X is one NVL72 domain), EKS
-(``topology.k8s.aws/network-node-layer-1`` is farthest from the instance, 3 nearest; ultraserver-id), OCI
-(oracle-quickstart/oci-hpc-oke, "rdma" labels: an HPC island has network blocks, and these local blocks) and
-CoreWeave ("Node labels").
+Sources: topograph (NVIDIA/topograph, docs/reference/node-labels.md: tier 0 is nearest to the node; before
+1.0 ``network.topology.nvidia.com/`` with leaf or block, docs/k8s.md), GPU feature discovery
+(``nvidia.com/gpu.clique``), GKE (labels gce-topology-block and -subblock; a sub-block of A4X is one NVL72
+domain), EKS ("Place distributed AI/ML workloads with network topology labels": layer 1 is the top, 3 the
+bottom, or 4 on instance types with four layers), OCI ("Using network locality when running workloads on
+OKE" in oracle-quickstart/oci-hpc-oke: local block, network block, HPC island) and CoreWeave ("Node labels").
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     (
         *("fabric.topograph.run/tier-0", "network.topology.nvidia.com/leaf"),
         *("network.topology.nvidia.com/block", "cloud.google.com/gce-topology-subblock"),
-        *("topology.k8s.aws/network-node-layer-3", "oci.oraclecloud.com/rdma.local_block_id"),
-        "backend.coreweave.cloud/leafgroup",
+        *("topology.k8s.aws/network-node-layer-4", "topology.k8s.aws/network-node-layer-3"),
+        *("oci.oraclecloud.com/rdma.local_block_id", "backend.coreweave.cloud/leafgroup"),
     ),
     (
         *("fabric.topograph.run/tier-1", "network.topology.nvidia.com/spine"),

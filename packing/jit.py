@@ -18,7 +18,7 @@ import numpy.typing as npt
 from numba import njit, typeof, types
 
 I1, U1, I2, I4, U4, I8 = types.int8, types.uint8, types.int16, types.int32, types.uint32, types.int64
-F4, F8 = types.float32, types.float64
+F4, F8, BOOL = types.float32, types.float64, types.boolean
 
 Record = TypeVar("Record", bound=tuple[Any, ...])
 

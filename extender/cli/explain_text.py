@@ -89,7 +89,7 @@ def _number(number: float) -> str:
 def _option(option: Option, *, verbose: bool) -> tuple[str, ...]:
     gpus = f"GPU {', '.join(map(str, option.gpus))}" if option.gpus else ", ".join(option.devices)
     numbers = f"score {option.score}, cost {option.cost:.3g} ({_terms(option.terms)})" if verbose else ""
-    return option.node, gpus, option.why, numbers
+    return option.node, gpus, option.nvlink, option.why, numbers
 
 
 def _terms(terms: Mapping[str, float]) -> str:

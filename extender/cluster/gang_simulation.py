@@ -7,9 +7,10 @@ are tried: the largest first, and as given.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,12 +20,15 @@ from extender.dialects.pod_resources import RequestError
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Node, Pod
 from extender.untrusted.limits import GANG_PLACED
+from packing.fleet.arrays import Floats
 from packing.fleet.feasibility import copies_that_fit, fits_when_idle, gpu_sizes
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.fleet.placement import allocation_of, freest_gpus
 from packing.model.request import Request
 from packing.policies.interface import Policy
+
+FarCosts: TypeAlias = Callable[[Request], Floats | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +63,14 @@ def grouped(members: Iterable[WaitingMembers]) -> list[WaitingMembers]:
 
 
 def place_together(
-    fleet: Fleet, policy: Policy, nodes: Mapping[str, Node], members: Sequence[WaitingMembers]
+    fleet: Fleet,
+    policy: Policy,
+    nodes: Mapping[str, Node],
+    members: Sequence[WaitingMembers],
+    far: FarCosts = lambda request: None,
 ) -> list[Placement] | None:
-    """A place for each member, None if not all fit. The fleet is unchanged afterwards.
+    """A place for each member, None if not all fit. The fleet is unchanged afterwards. ``far``: what rows
+    cost more for such a member, (N,), because they are far from the others.
 
     Of kube-scheduler's own filters those of ``k8s.node_filter`` count. A node whose device plugin is busy for
     a moment counts as open. No more than ``limits.GANG_PLACED`` members are placed one by one; those beyond
@@ -70,20 +79,20 @@ def place_together(
     largest_first = sorted(members, key=lambda one: _size(fleet, one.request), reverse=True)
     orders = [largest_first, list(members)]
     for order in orders if orders[0] != orders[1] else orders[:1]:
-        placements = _place_in_order(fleet, policy, nodes, order)
+        placements = _place_in_order(fleet, policy, nodes, order, far)
         if placements is not None:
             return placements
     return None
 
 
 def _place_in_order(
-    fleet: Fleet, policy: Policy, nodes: Mapping[str, Node], order: Sequence[WaitingMembers]
+    fleet: Fleet, policy: Policy, nodes: Mapping[str, Node], order: Sequence[WaitingMembers], far: FarCosts
 ) -> list[Placement] | None:
     placements: list[Placement] = []
     left = GANG_PLACED
     with ExitStack() as held:
         for members in order:
-            candidates = _Candidates(fleet, policy, nodes, members)
+            candidates = _Candidates(fleet, policy, nodes, members, far(members.request))
             is_last = members is order[-1]
             if is_last and (rows := candidates.rows_by_count(members.count)) is not None:
                 wanted = members.count
@@ -108,13 +117,20 @@ class _Candidates:
     """
 
     def __init__(
-        self, fleet: Fleet, policy: Policy, nodes: Mapping[str, Node], members: WaitingMembers
+        self,
+        fleet: Fleet,
+        policy: Policy,
+        nodes: Mapping[str, Node],
+        members: WaitingMembers,
+        far: Floats | None,
     ) -> None:
         self._fleet, self._nodes, self._request = fleet, nodes, members.request
         self._filter = NodeFilter(members.pod)
         rows = np.flatnonzero(fits_when_idle(fleet, members.request))
         if members.request.wants_gpu:
-            rows = rows[np.argsort(policy.cost(fleet, members.request)[rows], kind="stable")]
+            cost = policy.cost(fleet, members.request)
+            cost = cost if far is None else cost + far
+            rows = rows[np.argsort(cost[rows], kind="stable")]
         self._rows: list[int] = rows.tolist()
 
     def rows_by_count(self, wanted: int) -> list[int] | None:

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Literal, TypeAlias
 
 from extender.cluster.allocations import Allocations, Problems
+from extender.cluster.network import Network
 from extender.dialects.pod_request import WRITERS
 from extender.inventory.mig_manager import LAYOUT_LABEL, applied_layout
 from extender.inventory.node_inventory import Sources, inventory_of
@@ -24,14 +25,15 @@ NodeKind: TypeAlias = Literal["Node", "Device", "ConfigMap"]
 class NodeTable(Mapping[str, Node]):
     """Nodes by name. Writes what they have into ``allocations``, and returns the nodes that it changed there.
 
-    ``sources`` say what each inventory was read from. A node whose inventory cannot be read has no sources,
-    takes no pods, and is a problem.
+    ``sources`` say what each inventory was read from, ``network`` which nodes are near each other. A node
+    whose inventory cannot be read has no sources, takes no pods, and is a problem.
     """
 
     def __init__(self, allocations: Allocations) -> None:
         self.problems = Problems()
         self.changes = 0  # of Nodes
         self.sources: dict[str, Sources] = {}
+        self.network = Network()
         self._koordinator_devices: dict[str, KoordinatorDevice] = {}
         self._mig_layouts: dict[str, MigLayouts] = {}  # by node; "" are those for all other nodes
         self._nodes: dict[str, Node] = {}
@@ -52,6 +54,8 @@ class NodeTable(Mapping[str, Node]):
                 known = self._nodes.get(record.name)
                 self._nodes[record.name] = record
                 self.changes += known != record
+                if known is None or known.labels != record.labels:
+                    self.network.put(record.name, record.labels)
                 if known is not None and _inventory_fields(known) == _inventory_fields(record):
                     return []
                 return self._read_inventories([record.name])
@@ -66,6 +70,7 @@ class NodeTable(Mapping[str, Node]):
             case "Node":
                 self._nodes.pop(key, None)
                 self.sources.pop(key, None)
+                self.network.remove(key)
                 self.problems.pop(key, None)
                 self.problems.pop(_layouts_of(key), None)
                 self._allocations.remove_node(key)

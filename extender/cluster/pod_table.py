@@ -122,6 +122,11 @@ class PodTable(Mapping[str, Pod]):
         pod = self.by_uid(uid)
         return bool(pod and pod.node_name) or bool(self.assumed.of(uid))
 
+    def node_of(self, pod: Pod) -> str:
+        """The node that a known pod has, is assumed to have, or is nominated to; "" for none."""
+        assumed = (one.pod.node_name for one in self.assumed.of(pod.uid))
+        return pod.node_name or next(assumed, "") or pod.nominated_node
+
     def on_node(self, node: str) -> Iterator[Pod]:
         """The pods that are bound to a node, or assumed to be."""
         for key in self._allocations.pods_on(node):

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -19,6 +20,7 @@ from extender.cluster.allocations import Allocations, Placement
 from extender.cluster.assumed_pods import TIME_TO_LIVE, AssumedPod
 from extender.cluster.demand_learner import DemandLearner
 from extender.cluster.disrupted_pods import note_disruptions
+from extender.cluster.gang_affinity import GangCosts
 from extender.cluster.gang_answers import GangAnswers
 from extender.cluster.gang_holds import GangHolds
 from extender.cluster.gang_simulation import WaitingMembers, place_together
@@ -59,7 +61,8 @@ class State:
     forecasts which devices claims get. ``overcommitted`` are nodes whose pods have more GPU than the node.
     ``rights`` say who may be evicted for whom, ``budgets`` which evictions disrupt too many pods, ``gangs``
     which pods belong together, and ``disruptions`` which jobs lost pods lately. ``gang_holds`` is the room
-    that is held for waiting members of gangs; ``gang_check``: no member of a gang is placed before all fit.
+    that is held for waiting members of gangs, and ``gang_costs`` what nodes far from the others cost;
+    ``gang_check``: no member of a gang is placed before all fit.
     ``can_search_victims`` waits for the kernels of the victim search, or says that they are not there yet.
     ``synced`` are the kinds whose first list has arrived. ``failures`` counts errors in comparing nodes that
     fit, which refuse no pod.
@@ -82,6 +85,7 @@ class State:
         self.nodes = NodeTable(self.allocations)
         self.pods = PodTable(self.allocations)
         self.assumed_pods = self.pods.assumed
+        self.gang_costs = GangCosts(self.gangs, self.pods, self.fleet, self.nodes.network)
         self.devices = DeviceCache()
         self.simulator = AllocationSimulator(self.devices)
         self.learner = DemandLearner(policy, self.fleet)
@@ -121,8 +125,7 @@ class State:
             self._update_gang_holds()
 
     def _note_disruptions(self, event: Event) -> None:
-        queues = self.rights.queues
-        note_disruptions(event, self.disruptions, queues, self.pods, self.nodes, self.fleet)
+        note_disruptions(event, self.disruptions, self.rights.queues, self.pods, self.nodes, self.fleet)
 
     def _update_gang_holds(self) -> None:
         self.gang_holds.expire()
@@ -138,7 +141,8 @@ class State:
             self.fleet_view_for(members[0].pod) as fleet,
             fleet.holding(map(self.allocations.allocation_if_bound, known)),
         ):
-            return place_together(fleet, self.policy, self.nodes, members)
+            far = partial(self.gang_costs, members[0].pod)
+            return place_together(fleet, self.policy, self.nodes, members, far)
 
     def _apply(self, event: Event) -> Iterable[str]:
         """Hand an event to the table of its kind; returns the nodes that it changed."""

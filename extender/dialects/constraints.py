@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Literal
 
 from extender.dialects.pod_resources import RequestError
 from extender.dialects.sharing import hami, vgpu_manager, volcano
@@ -54,12 +55,13 @@ def cuda(annotations: Mapping[str, str]) -> int:
     return int(match[1]) * 1000 + int(match[2] or 0)
 
 
-def island(annotations: Mapping[str, str]) -> bool:
-    """Whether all GPUs must be NVLink peers. Raises RequestError."""
-    text = annotations.get(NVLINK)
-    if text not in (None, "required"):
-        raise RequestError(f"{NVLINK}: {quoted(text)} is invalid; the only value is 'required'")
-    return text is not None
+def nvlink(annotations: Mapping[str, str]) -> Literal["required", "preferred", "none"]:
+    """Whether all GPUs must or should be NVLink peers, or need not. Raises RequestError."""
+    match annotations.get(NVLINK, "preferred"):
+        case "required" | "preferred" | "none" as wish:
+            return wish
+        case text:
+            raise RequestError(f"{NVLINK}: {quoted(text)} is invalid; expected required, preferred or none")
 
 
 def mode(annotations: Mapping[str, str]) -> str:

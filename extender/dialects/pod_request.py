@@ -68,6 +68,13 @@ def _request(spec: PodSpec, pairs: Pairs) -> Request:
     uuids = constraints.uuids(metadata)
     if uuids is not ANY and devices:
         raise RequestError("names GPUs by UUID, but requests devices that the device plugin chooses")
+    wish = constraints.nvlink(metadata)
+    if wish == "required" and spec.claims and not (devices or shares):
+        raise RequestError(
+            f"{constraints.NVLINK}: required, but kube-scheduler chooses the devices of resource claims, and "
+            "knows no NVLink"
+        )
+    several = sum(count for _, count in devices) + (shares.count if shares else 0) > 1
     return Request(
         cpu_milli=cpu,
         memory_bytes=memory,
@@ -76,7 +83,8 @@ def _request(spec: PodSpec, pairs: Pairs) -> Request:
         products=constraints.products(metadata),
         uuids=uuids,
         cuda=constraints.cuda(metadata),
-        island=constraints.island(metadata),
+        island=wish == "required",
+        scattered=several and wish == "none",
         together=max_per_container(spec, [name for name, _ in devices]) if devices else 1,
         mode=constraints.mode(metadata),
     )

@@ -20,7 +20,10 @@ ADVICE: Mapping[Reason, str] = {
     Reason.NO_SUCH_RESOURCE: "nothing: the node does not advertise that resource",
     Reason.WRONG_MODEL: "allow more models",
     Reason.TOO_FEW_GPUS: "ask for fewer GPUs per pod",
-    Reason.ISLAND_TOO_SMALL: "ask for fewer GPUs per pod, or do not require an island",
+    Reason.ISLAND_TOO_SMALL: (
+        "ask for fewer GPUs per pod, or do not require NVLink; also where a device plugin may give GPUs "
+        "outside the island"
+    ),
     Reason.NO_FREE_GPUS: "wait, or evict: a pod of higher priority preempts",
     Reason.FRAGMENTED: "wait, or ask for less per GPU",
     Reason.NO_FREE_CPU: _TOO_LITTLE_BESIDE,
@@ -28,7 +31,7 @@ ADVICE: Mapping[Reason, str] = {
     Reason.OLD_DRIVER: "upgrade the driver, or let GPU feature discovery label the node",
     Reason.TOO_MANY_REPLICAS: "ask for one replica",
     Reason.PLUGIN_BUSY: "wait, or look why that pod does not start",
-    Reason.NO_FREE_PEERS: "wait, or evict: free GPUs of the node are in different islands",
+    Reason.NO_FREE_PEERS: "wait, or evict: free GPUs of the node are in different islands, or may be",
     Reason.NO_ASSIGNER: "see docs/bind.md: which nodes share GPUs how",
     Reason.UNHEALTHY_GPU: "repair it; docs/dialects.md says which sign closes the node",
     Reason.GANG_DOES_NOT_FIT: (

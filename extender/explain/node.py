@@ -78,8 +78,9 @@ class NodeView:
     takes no pods, ``problem`` what of it cannot be read.
 
     ``read_from``: which label, annotation or resource the GPUs and their model were read from, whether it
-    is known which GPU a pod has (``placement``) or only how many are taken (``counts``), and what says which
-    GPU has which devices (``layout``; empty where that is guessed).
+    is known which GPU a pod has (``placement``) or only how many are taken (``counts``), what says which GPU
+    has which devices (``layout``; empty where that is guessed), and what the NVLink ``islands`` were read
+    from (empty where they are not known). ``network``: the labels that say to which nodes it is near.
     """
 
     name: str
@@ -93,6 +94,7 @@ class NodeView:
     gpus: tuple[GpuView, ...]
     pools: tuple[PoolView, ...]
     islands: tuple[tuple[int, ...], ...]
+    network: tuple[str, ...]
     holders: tuple[HolderView, ...]
     devices: tuple[DeviceView, ...]
 
@@ -118,6 +120,7 @@ def view_node(state: State, name: str, now: float) -> NodeView | None:
         gpus=tuple(_gpu(fleet, row, index, gpu) for index, gpu in enumerate(spec.gpus)),
         pools=tuple(_pool(fleet, row, pool) for pool in spec.pools),
         islands=spec.islands,
+        network=tuple(filter(None, state.nodes.network.of(name))),
         holders=tuple(_holders(state, name, now)),
         devices=tuple(_devices(state, name)),
     )

@@ -46,6 +46,8 @@ _TERMS = {
     "fill": "leaves a part of a GPU that is hard to use",
     "stranding": "leaves free GPUs without enough CPU for them",
     "unusable GPU": "leaves parts of GPUs that no expected pod can use",
+    "islands": "splits an NVLink island that other pods are expected to need, or gives the pod no peers",
+    "gang": "is far from other members of the pod's gang, or has too little room near it for them",
     "claims": "takes devices apart that other claims may need whole",
     "spot": "is a spot node and the pod prefers others, or the other way round",
     "less wanted": "gives the claims devices that they list as an alternative",
@@ -76,7 +78,8 @@ class Option:
     """A node that fits: its score if it got one, its cost, the ``terms`` that add up to it (before rounding),
     and ``why``, the largest of these in words.
 
-    ``devices`` are what kube-scheduler would give the pod's claims there; where that is not known,
+    ``nvlink``: for a pod of several GPUs, the node's NVLink islands and what they were read from. ``devices``
+    are what kube-scheduler would give the pod's claims there; where that is not known,
     ``devices_unknown`` says why.
     """
 
@@ -88,6 +91,7 @@ class Option:
     gpus: tuple[int, ...] = ()
     devices: tuple[str, ...] = ()
     devices_unknown: str = ""
+    nvlink: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +255,8 @@ def _option(state: State, evaluation: Evaluation, index: int, name: str, score: 
     if state.fleet.spot_rows:
         at = evaluation.rows[index : index + 1]
         terms = terms | {"spot": float(spot_costs(state, evaluation.pod, request, at)[0])}
+    if (far := state.gang_costs(evaluation.pod, request)) is not None:
+        terms = terms | {"gang": float(far[row])}
     if forecast.devices:
         terms = terms | {"claims": forecast.cost}
     if forecast.first_available_penalty:
@@ -264,6 +270,17 @@ def _option(state: State, evaluation: Evaluation, index: int, name: str, score: 
         gpus=state.policy.choose(state.fleet, request, row),
         devices=tuple(map("/".join, forecast.devices[:LISTED_NAMES])),
         devices_unknown=shorten(forecast.problem),
+        nvlink=_nvlink(state, row, name) if request.gpus > 1 else "",
+    )
+
+
+def _nvlink(state: State, row: int, name: str) -> str:
+    spec, sources = state.fleet.specs[row], state.nodes.sources.get(name)
+    if spec is None or sources is None or not sources.islands:
+        return "NVLink islands not known"
+    sizes = " + ".join(str(len(island)) for island in spec.islands)
+    return (
+        f"NVLink islands of {sizes} GPUs ({sources.islands})" if sizes else f"no NVLink ({sources.islands})"
     )
 
 

@@ -8,7 +8,7 @@ neutrally. If a sharing system divides the GPUs (``shared_gpus.py``), its regist
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from extender.inventory import cloud_labels, gfd_labels, nvlink
@@ -44,13 +44,15 @@ class Sources:
     """What a node's inventory was read from: names of labels, annotations or resources, "" for nothing.
 
     ``truth`` is ``placement`` if annotations of pods say which GPU a pod has, ``counts`` if only the device
-    plugin knows. ``layout`` says which GPU has which devices; "" if that is a guess.
+    plugin knows. ``layout`` says which GPU has which devices; "" if that is a guess. ``islands`` are the
+    NVLink islands: a label, or the catalogue of GPU models.
     """
 
     devices: str
     model: str
     truth: Literal["placement", "counts"]
     layout: str = ""
+    islands: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ def inventory_of(
     gpus = _Gpus(labels, shared, devices, by_gpu)
     reason, blocked_by = _blocked(node, labels, shared, devices)
     whole_gpus = all(pool.compute_milli == WHOLE for pool in gpus.pools) and bool(gpus.pools or shared)
+    peers = nvlink.nvlink_islands(node.labels, len(gpus.gpus), model if whole_gpus else None)
     spec = NodeSpec(
         node.name,
         milli(node.allocatable.get("cpu", "0")),  # rounded up, as kube-scheduler does (Resource.Add)
@@ -86,17 +89,20 @@ def inventory_of(
         tuple(gpus.gpus),
         tuple(gpus.pools),
         model.name if model else None,
-        nvlink.nvlink_islands(node.labels, len(gpus.gpus), model if whole_gpus else None),
+        peers.islands,
         reason,
         product,
         gfd_labels.cuda_version(node.labels),
         shared.resource if shared else "",
         shared.mode if shared else "",
         is_spot(node),
+        no_nvlink=bool(peers.source and not peers.islands),
+        plugin_keeps_islands=peers.plugin_keeps,
     )
     layout = f"configmap {layouts.name}" if layouts and by_gpu else ""
-    problem = shorten("; ".join(filter(None, (blocked_by, layout_problem, node.problem))))
-    return NodeInventory(spec, _sources(node, labels, shared, layout), problem)
+    problem = shorten("; ".join(filter(None, (blocked_by, layout_problem, peers.problem, node.problem))))
+    sources = replace(_sources(node, labels, shared, layout), islands=peers.source)
+    return NodeInventory(spec, sources, problem)
 
 
 def _check_readable(node: Node) -> None:

@@ -1,36 +1,66 @@
 """NVLink islands of a node, from the first of these that is known: topology labels, catalogue, clique label.
 
 No tool publishes NVLink topology as node labels, so the labels are Stowage's own, in a namespace that Node
-Feature Discovery accepts. Only pods that request an island are filtered by it.
+Feature Discovery accepts. deploy/nvlink-labeller produces them. Only pods that require an island are filtered
+by it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from extender.inventory import gfd_labels
+from extender.untrusted.limits import quoted
 from packing.model.gpu_catalogue import Model
 from packing.model.nvlink import Islands, parse_islands, reference_islands
 
 PREFIX = "nvlink.feature.node.kubernetes.io/"
+LABEL = PREFIX + "islands"
+CLIQUE = gfd_labels.PREFIX + "gpu.clique"
+_DIRECT = frozenset({"bridge", "mesh"})
 
 
-def nvlink_islands(labels: Mapping[str, str], gpus: int, model: Model | None) -> Islands:
+@dataclass(frozen=True, slots=True)
+class NvlinkIslands:
+    """Groups of GPUs that are NVLink peers, and ``source``: the label, or the catalogue; "" if not known.
+
+    ``plugin_keeps``: the device plugin gives a pod GPUs of one island where it can. NVIDIA's counts NVLinks
+    only between GPUs, not to a switch (NVIDIA/go-gpuallocator, internal/links/device.go), so that on a switch
+    with a degraded GPU it gives that one out with others. ``problem``: why the label was ignored.
+    """
+
+    islands: Islands = ()
+    source: str = ""
+    plugin_keeps: bool = True
+    problem: str = ""
+
+
+def nvlink_islands(labels: Mapping[str, str], gpus: int, model: Model | None) -> NvlinkIslands:
     """The islands among ``gpus`` GPUs. ``model`` is None if it is unknown or the GPUs are partitioned."""
-    if (labelled := _labelled(labels, gpus)) is not None:
-        return labelled
+    problem = ""
+    if LABEL in labels and gpus:
+        try:
+            islands = _labelled(labels, gpus)
+            return NvlinkIslands(islands, LABEL, labels.get(PREFIX + "fabric") in _DIRECT)
+        except ValueError as error:
+            problem = f"label {LABEL} is ignored: {error}"
     if model is not None:
-        return reference_islands(gpus, model.island)
-    return reference_islands(gpus, gpus) if labels.get(gfd_labels.PREFIX + "gpu.clique") else ()
+        return NvlinkIslands(reference_islands(gpus, model.island), "catalogue", problem=problem)
+    if labels.get(CLIQUE) and gpus:
+        return NvlinkIslands(reference_islands(gpus, gpus), CLIQUE, problem=problem)
+    return NvlinkIslands(problem=problem)
 
 
-def _labelled(labels: Mapping[str, str], gpus: int) -> Islands | None:
-    """The islands of the label, None if it is absent, malformed or for another number of GPUs."""
-    value = labels.get(PREFIX + "islands")
-    if value is None or gfd_labels.number(labels, PREFIX + "gpus") != gpus:
-        return None
+def _labelled(labels: Mapping[str, str], gpus: int) -> Islands:
+    """The islands of the label. Raises ValueError if it is malformed or for another number of GPUs."""
+    counted = gfd_labels.number(labels, PREFIX + "gpus")
+    if counted != gpus:
+        raise ValueError(f"it is about {counted or 'an unknown number of'} GPUs, and the node has {gpus}")
     try:
-        islands = parse_islands(value)
-    except ValueError:
-        return None
-    return islands if all(gpu < gpus for island in islands for gpu in island) else None
+        islands = parse_islands(labels[LABEL])
+    except ValueError as error:
+        raise ValueError(quoted(str(error))) from None
+    if any(gpu >= gpus for island in islands for gpu in island):
+        raise ValueError(f"it names GPUs above {gpus - 1}")
+    return islands

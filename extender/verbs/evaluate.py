@@ -94,7 +94,7 @@ def reason_on(
         return Reason.UNKNOWN_NODE
     dra = next(iter(dra_resources(state, pod, request, [node])), ())
     if wants_only_dra(pod, request, dra):
-        return Reason.FITS
+        return _reason_of_dra(request)
     with state.fleet_view_for(pod, possibly_bound) as fleet, fleet.plugins_idle([row] if idle else []):
         codes = codes_for(state, fleet, pod, without_resources(request, dra), np.array([row]))
         return Reason(int(codes[0]))
@@ -113,7 +113,7 @@ def _evaluate_counted(
     """Reason codes and costs for these rows, (len(rows),) each, without the resources that are ``dra``
     there."""
     if wants_only_dra(pod, request, dra):
-        codes = np.where(rows < 0, Reason.UNKNOWN_NODE, Reason.FITS).astype(np.int8)
+        codes = np.where(rows < 0, Reason.UNKNOWN_NODE, _reason_of_dra(request)).astype(np.int8)
         return codes, np.zeros(rows.size, np.float32)
     request = without_resources(request, dra)
     with state.fleet_view_for(pod, possibly_bound) as fleet:
@@ -148,6 +148,11 @@ def wants_only_dra(pod: Pod, request: Request, dra: tuple[str, ...]) -> bool:
     return bool(dra or pod.spec.claims) and not without_resources(request, dra).wants_gpu
 
 
+def _reason_of_dra(request: Request) -> Reason:
+    """The reason code where kube-scheduler chooses all devices: without regard to NVLink."""
+    return Reason.ISLAND_TOO_SMALL if request.island and request.gpus > 1 else Reason.FITS
+
+
 def without_resources(request: Request, resources: tuple[str, ...]) -> Request:
     """The request without these counted devices. The same object without any: caches know it."""
     if not resources:
@@ -171,12 +176,14 @@ def _forecast(
 def _rank(
     state: State, pod: Pod, request: Request, rows: Rows, cost: Floats, forecasts: tuple[Forecast, ...]
 ) -> tuple[Floats, Keys]:
-    """The costs with those of forecasts and of spot nodes, and the keys to sort by; where that fails, all
+    """The costs with those of forecasts, spot nodes and gangs, and the keys to sort by; where that fails, all
     nodes are equal."""
     order = state.fleet.arrays.order[rows]
     with state.failures.caught("rank"):
         cost = cost + _forecast_costs(forecasts) if forecasts else cost
         cost = cost + spot_costs(state, pod, request, rows) if state.fleet.spot_rows else cost
+        if (far := state.gang_costs(pod, request)) is not None:
+            cost = cost + far[rows]
         return cost, rank_keys(cost, order)
     return np.zeros(rows.size, np.float32), order.astype(np.int64)
 

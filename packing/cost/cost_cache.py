@@ -63,5 +63,5 @@ def gpus_in(mask: int) -> tuple[int, ...]:
 
 
 def _unknown_cost(nodes: int) -> CachedCost:
-    cost, terms = np.full(nodes, np.inf, np.float32), np.zeros((3, nodes), np.float32)
+    cost, terms = np.full(nodes, np.inf, np.float32), np.zeros((4, nodes), np.float32)
     return checked(CachedCost(np.full(nodes, -1, np.int64), cost, np.zeros(nodes, np.int64), terms))

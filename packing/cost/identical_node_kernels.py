@@ -31,7 +31,7 @@ def _same_state(n, m, nodes):
     same = same and nodes.free_cpu[n] == nodes.free_cpu[m] and nodes.free_memory[n] == nodes.free_memory[m]
     same = same and nodes.model[n] == nodes.model[m] and nodes.max_island[n] == nodes.max_island[m]
     same = same and nodes.overcommitted[n] == nodes.overcommitted[m] and nodes.blocked[n] == nodes.blocked[m]
-    same = same and nodes.sharing[n] == nodes.sharing[m]
+    same = same and nodes.sharing[n] == nodes.sharing[m] and nodes.nvlink[n] == nodes.nvlink[m]
     if not same:
         return False
     for g in range(nodes.compute.shape[0]):
@@ -44,6 +44,8 @@ def _same_state(n, m, nodes):
         same = same and nodes.free_devices[r, n] == nodes.free_devices[r, m]
         same = same and nodes.device_gpu[r, n] == nodes.device_gpu[r, m]
         same = same and nodes.divisible_pool[r, n] == nodes.divisible_pool[r, m]
+        same = same and nodes.free_peers[r, n] == nodes.free_peers[r, m]
+        same = same and nodes.total_peers[r, n] == nodes.total_peers[r, m]
     return same
 
 

@@ -7,11 +7,13 @@ where the node's generation changed. It branches per node and vectorises over re
 import numpy as np
 
 from packing.cost.identical_node_kernels import representative
+from packing.cost.island_kernels import choose_gpus, islands_cost, load_islands, tie_break
 from packing.cost.kernel_args import (
     COUNT,
     CPU,
     ISLAND,
     MEMORY,
+    PEERS,
     CachedCost,
     IdenticalNodes,
     MixTypes,
@@ -28,12 +30,12 @@ from packing.cost.node_kernels import (
     FREE_COMPUTE,
     FREE_MEMORY,
     TAKES,
+    UNTOUCHED,
     free_gpu,
     load_gpus,
     node_fits,
     same_as_earlier_gpu,
     shares_on_node,
-    tightest_gpus,
 )
 from packing.cost.slot_kernels import add_units, set_limits, set_needs
 from packing.jit import inlined, record_kernel
@@ -136,7 +138,8 @@ def _take(n, chosen, gpu, share, nodes, asked, devices):
 )
 def inventory_cost(cached, nodes, request, types, counts, values, weights, identical, scratch):
     """Bring ``cached`` up to date: the cost in GPUs, infinite where the request does not fit, and the terms
-    slots, fill and stranding, which add up to the cost before rounding. ``counts`` must be up to date."""
+    slots, fill, stranding and islands, which add up to the cost before rounding. ``counts`` must be up to
+    date."""
     asked, gpu, devices, limits = request.amounts, scratch.gpu, scratch.devices, scratch.limits
     for n in range(cached.seen.size):
         if cached.seen[n] == nodes.generation[n]:
@@ -145,7 +148,7 @@ def inventory_cost(cached, nodes, request, types, counts, values, weights, ident
         same = representative(n, nodes.generation, identical)
         if same != n:
             cached.cost[n], cached.gpus[n] = cached.cost[same], cached.gpus[same]
-            for term in range(3):
+            for term in range(4):
                 cached.terms[term, n] = cached.terms[term, same]
             continue
         if not node_fits(n, nodes, request):
@@ -153,14 +156,15 @@ def inventory_cost(cached, nodes, request, types, counts, values, weights, ident
         count, share, mib, milli = shares_on_node(n, request, nodes.divisible_pool)
         if load_gpus(n, nodes, count, share, mib, milli, asked[ISLAND], gpu) < count:
             continue
+        load_islands(n, nodes, gpu)
         cpu_left, memory_left = nodes.cpu[n] - asked[CPU], nodes.node_memory[n] - asked[MEMORY]
         unused = free_gpu(gpu)
         stranded = max(unused - nodes.cpu[n] / weights.cpu_per_gpu, 0.0)
-        least = np.inf
+        least, peers = np.inf, np.float32(0)
         for g in range(gpu.shape[1] if count == 1 else 1):
             if count == 1 and (gpu[TAKES, g] < 0 or same_as_earlier_gpu(g, gpu)):
                 continue
-            chosen = np.int64(1) << g if count == 1 else tightest_gpus(gpu, count)
+            chosen = np.int64(1) << g if count == 1 else choose_gpus(n, nodes, count, asked[PEERS], gpu)
             size = _take(n, chosen, gpu, share, nodes, request.devices, devices)
             set_limits(n, cpu_left, memory_left, nodes.free_devices, devices, types, limits)
             _count_lost(chosen, gpu, share, types.amounts, scratch)
@@ -168,8 +172,15 @@ def inventory_cost(cached, nodes, request, types, counts, values, weights, ident
             fill = -weights.fill * _fill_gained(chosen, gpu, share, values)
             over = unused - size - cpu_left / weights.cpu_per_gpu
             stranding = weights.stranding * (max(over, 0.0) - stranded)
-            if slots + fill + stranding < least - 1e-6:
-                least, cached.gpus[n] = slots + fill + stranding, chosen
-                cached.terms[0, n], cached.terms[1, n], cached.terms[2, n] = slots, fill, stranding
+            islands = islands_cost(
+                n, nodes, chosen, request, types, counts, values.prices, weights, limits, gpu
+            )
+            cost = slots + fill + stranding + islands
+            if cost < least - 1e-6 or (cost < least + 1e-6 and gpu[UNTOUCHED, g] < peers):
+                peers = gpu[UNTOUCHED, g]
+                least, cached.gpus[n] = cost, chosen
+                cached.terms[0, n], cached.terms[1, n] = slots, fill
+                cached.terms[2, n], cached.terms[3, n] = stranding, islands
         rest = unused + nodes.cpu[n] / weights.cpu_per_gpu
-        cached.cost[n] = (np.ceil(least / weights.step) + rest / (1 + rest)) * weights.step
+        tie = tie_break(n, nodes, cached.gpus[n], rest, request, gpu)
+        cached.cost[n] = (np.ceil(least / weights.step) + tie) * weights.step

@@ -29,13 +29,13 @@ from packing.jit import (
     UInt8Array2D,
     checked,
 )
-from packing.model.request import MOST_DEVICES, Request
+from packing.model.request import MOST_DEVICES, WHOLE, Request
 
-AMOUNTS = 9
-CPU, MEMORY, COUNT, COMPUTE, SHARE_MIB, SHARE_MILLI, ISLAND, SHARING, MAX_PER_GPU = range(AMOUNTS)
+AMOUNTS = 10
+CPU, MEMORY, COUNT, COMPUTE, SHARE_MIB, SHARE_MILLI, ISLAND, SHARING, MAX_PER_GPU, PEERS = range(AMOUNTS)
 """Rows of ``amounts``: CPU milli, MiB of the node, number of shares, then compute milli, MiB and thousandths
 of memory of each share, GPUs that must be NVLink peers, the index of the sharing resource (-1: no node offers
-it), and how many shares of this type count on one GPU."""
+it), how many shares of this type count on one GPU, and GPUs that should be NVLink peers, if more than one."""
 LANES = 16
 """The number of types of a mix is padded to a multiple of this, so that loops over types vectorise fully."""
 GPU_STATES = 32
@@ -64,10 +64,13 @@ class Nodes(NamedTuple):
     free_cpu: Int64Array
     free_memory: Int64Array
     island: UInt8Array2D
+    nvlink: UInt8Array
+    free_peers: Int32Array2D
+    total_peers: Int32Array2D
 
 
 class RequestArgs(NamedTuple):
-    """A request against a fleet: CPU milli and memory bytes ``exact`` (2,), ``amounts`` (9,), GPU models
+    """A request against a fleet: CPU milli and memory bytes ``exact`` (2,), ``amounts`` (10,), GPU models
     ``allowed`` (M,) 0 or 1, counted ``devices`` (R,)."""
 
     exact: Int64Array
@@ -77,7 +80,7 @@ class RequestArgs(NamedTuple):
 
 
 class MixTypes(NamedTuple):
-    """The request types of a mix: ``amounts`` (9, T) with a tiny number for 0 where it is a divisor, counted
+    """The request types of a mix: ``amounts`` (10, T) with a tiny number for 0 where it is a divisor, counted
     ``devices`` (R, T), GPU models ``allowed`` (M, T) 0 or 1, and the indices of the resources that any type
     ``asked`` for."""
 
@@ -107,12 +110,15 @@ class ValueTables(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Constants of the inventory policy; ``cpu_per_gpu`` in milli."""
+    """Constants of the inventory policy; ``cpu_per_gpu`` in milli. ``peers``: how much that which islands
+    hold counts for slots of several GPUs, 0 to 1; ``apart``: what a GPU costs apart from its peers."""
 
     fill: Float64
     stranding: Float64
     cpu_per_gpu: Float64
     step: Float64
+    peers: Float64
+    apart: Float64
 
 
 class IdenticalNodes(NamedTuple):
@@ -125,7 +131,7 @@ class IdenticalNodes(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Working memory of a kernel: three of (T,), ``gpu`` (5, G), ``devices`` (R,), and a cache of lost shares
+    """Working memory of a kernel: three of (T,), ``gpu`` (8, G), ``devices`` (R,), and a cache of lost shares
     by GPU state: ``states`` (S, 5) and ``gone`` (S, T)."""
 
     limits: Float32Array
@@ -139,7 +145,7 @@ class Scratch(NamedTuple):
 
 class CachedCost(NamedTuple):
     """What a policy knows of one request on each node: ``cost`` (N,), the GPUs that it takes as bit masks
-    ``gpus`` (N,), the parts of the cost ``terms`` (3, N), and the generation ``seen`` (N,) of the node."""
+    ``gpus`` (N,), the parts of the cost ``terms`` (4, N), and the generation ``seen`` (N,) of the node."""
 
     seen: Int64Array
     cost: Float32Array
@@ -155,7 +161,7 @@ def nodes_of(fleet: Fleet) -> Nodes:
 def scratch_for(fleet: Fleet, types: int) -> Scratch:
     """Working memory for kernels over this fleet and so many types."""
     limits, needs, lost = np.zeros((3, types), np.float32)
-    gpu = np.zeros((5, len(fleet.arrays.compute)), np.float32)
+    gpu = np.zeros((8, len(fleet.arrays.compute)), np.float32)
     devices = np.zeros(len(fleet.arrays.free_devices), np.int32)
     states, gone = np.full((GPU_STATES, 5), -1, np.float32), np.zeros((GPU_STATES, types), np.float32)
     return checked(Scratch(limits, needs, lost, gpu, devices, states, gone))
@@ -181,6 +187,8 @@ def mix_types(fleet: Fleet, requests: Sequence[Request], width: int = 0) -> MixT
     divisors = [CPU, MEMORY, COMPUTE]
     amounts[divisors] = np.maximum(amounts[divisors], _TINY)
     amounts[COUNT] = np.maximum(amounts[COUNT], 1)
+    parts = np.array([r.shares is not None and r.shares.compute_milli < WHOLE for r in requests], np.bool_)
+    amounts[PEERS, parts | (amounts[PEERS] > fleet.arrays.max_island.max(initial=0))] = 0
     asked = np.flatnonzero(devices.any(axis=1)).astype(np.int32)
     more = [(0, 0), (0, max(0, width - len(requests)))]
     amounts, devices = (np.pad(part, more, constant_values=1) for part in (amounts, devices))
@@ -199,7 +207,7 @@ def _devices_of(fleet: Fleet, request: Request) -> tuple[npt.NDArray[np.int32], 
 
 
 def _amounts_of(fleet: Fleet, requests: Sequence[Request]) -> Floats:
-    """The rows of ``amounts`` for each request: (9, T)."""
+    """The rows of ``amounts`` for each request: (10, T)."""
     amounts = np.array([_amounts(fleet, request) for request in requests], np.float64).reshape(-1, AMOUNTS)
     return np.ascontiguousarray(amounts.clip(max=_MANY).astype(np.float32).T)
 
@@ -210,4 +218,5 @@ def _amounts(fleet: Fleet, request: Request) -> list[float]:
     sharing = fleet.names.sharing_resources.get(part.resource, -1) if part else 0
     max_per_gpu = 0 if part is None else 1 if part.count > 1 else _MANY
     island = request.gpus if request.island else 0
-    return [request.cpu_milli, request.memory_mib, *share, island, sharing, max_per_gpu]
+    peers = request.gpus if request.gpus > 1 and not request.scattered else 0
+    return [request.cpu_milli, request.memory_mib, *share, island, sharing, max_per_gpu, peers]

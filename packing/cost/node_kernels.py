@@ -9,9 +9,11 @@ from packing.cost.kernel_args import COMPUTE, COUNT, ISLAND, SHARE_MIB, SHARE_MI
 from packing.fleet.fit_kernels import enough, share_fits, share_mib
 from packing.jit import inlined
 
-FREE_COMPUTE, FREE_MEMORY, CAPACITY, TAKES, FREE = range(5)
-"""Rows of ``gpu`` (5, G), the GPUs of one node: free milli, free MiB, MiB in all, MiB that a share takes (-1:
-it does not fit), and the free part of the GPU, the mean of compute and memory."""
+FREE_COMPUTE, FREE_MEMORY, CAPACITY, TAKES, FREE, GROUP, UNTOUCHED, ELIGIBLE = range(8)
+"""Rows of ``gpu`` (8, G), the GPUs of one node: free milli, free MiB, MiB in all, MiB that a share takes (-1:
+it does not fit), and the free part of the GPU, the mean of compute and memory. Then, on a node with several
+NVLink islands, the first GPU of the GPU's island, how many GPUs of the island nobody uses, and whether it may
+be chosen."""
 
 
 @inlined
@@ -61,6 +63,7 @@ def same_as_earlier_gpu(g, gpu):
     """Whether a GPU before ``g`` on the node is in the same state."""
     for h in range(g):
         same = gpu[FREE_COMPUTE, h] == gpu[FREE_COMPUTE, g] and gpu[FREE_MEMORY, h] == gpu[FREE_MEMORY, g]
+        same = same and gpu[UNTOUCHED, h] == gpu[UNTOUCHED, g]
         if same and gpu[CAPACITY, h] == gpu[CAPACITY, g] and gpu[TAKES, h] == gpu[TAKES, g]:
             return True
     return False
@@ -78,17 +81,23 @@ def node_fits(n, nodes, request):
     fits = request.amounts[COUNT] == 0 or request.amounts[SHARING] == nodes.sharing[n]
     for r in range(request.devices.size):
         fits = fits and (request.devices[r] <= 0 or nodes.free_devices[r, n] >= request.devices[r])
+        by_plugin = request.devices[r] > 0 and nodes.divisible_pool[r, n] == 0
+        if by_plugin and request.amounts[ISLAND] > 0:
+            fits = fits and nodes.free_peers[r, n] >= request.devices[r]
     return fits
 
 
 @inlined
 def tightest_gpus(gpu, count):
-    """The ``count`` fitting GPUs with the least free, lowest index on ties, as a bit mask."""
+    """The ``count`` fitting GPUs with the least free, of islands that are least whole, as a bit mask."""
     chosen = np.int64(0)
     for _ in range(count):
         best, least = -1, np.float32(2)
         for g in range(gpu.shape[1]):
-            if not (chosen >> g) & 1 and gpu[TAKES, g] >= 0 and gpu[FREE, g] < least:
+            tighter = gpu[FREE, g] < least
+            if best >= 0 and gpu[FREE, g] == least:
+                tighter = gpu[UNTOUCHED, g] < gpu[UNTOUCHED, best]
+            if tighter and not (chosen >> g) & 1 and gpu[TAKES, g] >= 0:
                 best, least = g, gpu[FREE, g]
         if best >= 0:
             chosen |= np.int64(1) << best

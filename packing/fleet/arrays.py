@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packing.model.node_spec import UNLIMITED, NodeSpec
+from packing.model.nvlink import sure_peers
 from packing.model.reasons import Reason
 from packing.model.request import MOST, MOST_DEVICES, WHOLE
 
@@ -21,11 +22,16 @@ GPU_COUNTS = 17
 """Rows of ``pods_by_gpu_count``."""
 LARGEST = (1 << 24) - 1
 """Up to here float32 represents every whole number."""
+NVLINK_UNKNOWN, ONE_ISLAND, SEVERAL_GROUPS = range(3)
+"""Values of ``nvlink``: not known; all GPUs of the node are NVLink peers; not all are."""
 _PER_GPU = (
     "compute", "compute_capacity", "memory", "memory_capacity",
     "divisible", "shareable", "share_slots", "identified", "island",
 )  # fmt: skip
-_PER_RESOURCE = ("free_devices", "total_devices", "device_gpu", "max_per_container", "divisible_pool")
+_PER_RESOURCE = (
+    "free_devices", "total_devices", "free_peers", "total_peers", "device_gpu", "max_per_container",
+    "divisible_pool",
+)  # fmt: skip
 
 
 class NodeArrays:
@@ -56,12 +62,16 @@ class NodeArrays:
         # (R, N) Counted devices, the size of one in GPUs, and how many one container gets at most (0: any).
         self.free_devices, self.total_devices = np.zeros((2, 0, nodes), np.int32)
         self.device_gpu, self.max_per_container = _floats(0, nodes), np.zeros((0, nodes), np.int32)
+        # (R, N) Devices behind a device plugin that are sure to be NVLink peers: free ones, and when empty.
+        self.free_peers, self.total_peers = np.zeros((2, 0, nodes), np.int32)
         # (R, N) 1 where the devices are whole GPUs that the node places one by one.
         self.divisible_pool = np.zeros((0, nodes), np.uint8)
         # (N,) Indices into ``Names``: the sharing resource, and the GPUs' model, product and mode.
         self.sharing, self.model = np.zeros(nodes, np.uint8), np.zeros(nodes, np.int16)
         # (N,) The CUDA version, and GPUs of the largest NVLink island.
         self.cuda, self.max_island = np.zeros(nodes, np.int32), np.zeros(nodes, np.int16)
+        # (N,) Whether its NVLink islands are known: NVLINK_UNKNOWN, ONE_ISLAND or SEVERAL_GROUPS.
+        self.nvlink = np.zeros(nodes, np.uint8)
         # (N,) 1 where GPU is handed out twice; why the node takes nothing.
         self.overcommitted = np.zeros(nodes, np.uint8)
         self.blocked = np.full(nodes, Reason.UNKNOWN_NODE, np.int8)
@@ -110,6 +120,7 @@ class NodeArrays:
         """Write a node without any pod; ``pools`` are the indices of its pools' resources."""
         self.blocked[row], self.cuda[row] = spec.blocked, min(spec.cuda, LARGEST)
         self.spot[row] = spec.spot
+        self.nvlink[row] = _nvlink(spec)
         self.max_island[row] = max(map(len, spec.peers), default=0)
         self.total_cpu[row], self.total_memory[row] = min(spec.cpu_milli, MOST), min(spec.memory_bytes, MOST)
         self.cpu_capacity[row] = min(spec.cpu_milli, LARGEST)
@@ -122,6 +133,9 @@ class NodeArrays:
             self.free_devices[resource, row] = self.total_devices[resource, row] = total
             self.max_per_container[resource, row] = min(pool.most, MOST_DEVICES)
             self.divisible_pool[resource, row] = spec.is_divisible(pool)
+            if not spec.is_divisible(pool):
+                peers = sure_peers(spec.peer_groups(pool), total)
+                self.free_peers[resource, row] = self.total_peers[resource, row] = peers
             memory = spec.gpus[pool.gpus[0]].memory_mib if pool.gpus else 0
             self.device_gpu[resource, row] = _mean_share(pool.compute_milli, pool.memory_mib, memory)
         self.overcommitted[row] = self.pods_by_gpu_count[:, row] = 0
@@ -156,6 +170,12 @@ class NodeArrays:
             self.grown += 1
             for name in names:
                 setattr(self, name, np.pad(getattr(self, name), [(0, more), (0, 0)]))
+
+
+def _nvlink(spec: NodeSpec) -> int:
+    if not (spec.islands or spec.no_nvlink):
+        return NVLINK_UNKNOWN
+    return ONE_ISLAND if len(spec.peers) == 1 else SEVERAL_GROUPS
 
 
 def _floats(*shape: int) -> Floats:

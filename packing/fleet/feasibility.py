@@ -64,6 +64,7 @@ def _emptied(arrays: NodeArrays) -> NodeArrays:
     empty = copy(arrays)
     empty.free_cpu, empty.free_memory = arrays.total_cpu, arrays.total_memory
     empty.free_devices, empty.divisible = arrays.total_devices, arrays.shareable
+    empty.free_peers = arrays.total_peers
     empty.compute, empty.memory = arrays.compute_capacity, arrays.memory_capacity
     empty.overcommitted = np.zeros_like(arrays.overcommitted)
     return empty
@@ -159,11 +160,13 @@ def _share_reasons(
 
 def _island_reasons(fleet: Fleet, arrays: NodeArrays, request: Request, reasons: Reasons) -> None:
     """Where a node places the GPUs of the request one by one they must be in one island. Elsewhere its device
-    plugin chooses, and an island of this size is enough."""
+    plugin chooses, and so many free devices must be sure to be peers."""
     asked = [(part, _shares_gpus_as(fleet, arrays, part))] if (part := request.shares) else []
     for name, count in request.devices:
         if (pool := fleet.names.resources.get(name)) is not None:
             asked.append((whole_gpus(count), arrays.divisible_pool[pool] > 0))
+            counted = arrays.divisible_pool[pool] == 0
+            kernels.peer_reasons(arrays.free_peers[pool], arrays.total_peers[pool], counted, count, reasons)
     counts = np.empty((2, len(arrays.compute)), np.int32)
     for part, placed in asked:
         kernels.island_reasons(

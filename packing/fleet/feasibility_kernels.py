@@ -11,7 +11,21 @@ from typing import NamedTuple
 import numpy as np
 
 from packing.fleet.fit_kernels import enough, share_fits, share_mib
-from packing.jit import F4, I1, I2, I4, I8, U1, Float32Array2D, UInt8Array2D, kernel, read, record_type, write
+from packing.jit import (
+    BOOL,
+    F4,
+    I1,
+    I2,
+    I4,
+    I8,
+    U1,
+    Float32Array2D,
+    UInt8Array2D,
+    kernel,
+    read,
+    record_type,
+    write,
+)
 from packing.model.reasons import Reason
 
 _OVERCOMMITTED = int(Reason.OVERCOMMITTED)
@@ -125,6 +139,17 @@ def island_reasons(
             reasons[n] = _ISLAND_TOO_SMALL
         elif most_now < count and reasons[n] != _NO_FREE_GPUS and reasons[n] != _FRAGMENTED:
             reasons[n] = _NO_FREE_PEERS
+
+
+@kernel(read(I4, 1), read(I4, 1), read(BOOL, 1), I4, write(I1, 1))
+def peer_reasons(free, total, counted, count, reasons):
+    """Overlay the reasons of ``count`` devices that must be NVLink peers where a device plugin chooses them,
+    ``counted`` (N,): ``free`` and ``total`` (N,) devices are sure to be peers."""
+    for n in range(reasons.size):
+        lacks = counted[n] & (free[n] < count) & (reasons[n] == 0)
+        code = _NO_FREE_PEERS if lacks else reasons[n]
+        too_small = counted[n] & (total[n] < count) & (code != _NO_SUCH_RESOURCE) & (code != _TOO_FEW_GPUS)
+        reasons[n] = _ISLAND_TOO_SMALL if too_small else code
 
 
 @kernel(read(I2, 1), read(U1, 1), read(I2, 1), I2, read(U1, 1), read(I1, 1), write(I1, 1))

@@ -225,6 +225,8 @@ class Fleet:
         if devices:
             for resource, free in usage.free_devices():
                 arrays.free_devices[resource, row] = free
+            for resource, peers in usage.free_peers():
+                arrays.free_peers[resource, row] = peers
         if shares:
             self._count_untouched(row)
         self.touch(row)

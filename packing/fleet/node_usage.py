@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from packing.fleet.arrays import LARGEST
 from packing.model.mig_instances import every_slice, largest_free, smallest
 from packing.model.node_spec import Gpu, NodeSpec
+from packing.model.nvlink import sure_peers
 from packing.model.request import MOST_DEVICES
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
     """What one pod holds on one node: CPU, memory, (resource number, devices), (GPU, compute milli, memory
-    MiB), and on GPUs that are divided into MIG instances (GPU, mask of slices)."""
+    MiB), and on GPUs that are divided into MIG instances (GPU, mask of slices). ``together``: its devices are
+    NVLink peers."""
 
     row: int
     cpu_milli: int
@@ -23,6 +26,7 @@ class Allocation:
     devices: tuple[tuple[int, int], ...] = ()
     shares: tuple[tuple[int, int, int], ...] = ()
     slices: tuple[tuple[int, int], ...] = ()
+    together: bool = False
 
     @property
     def memory_mib(self) -> int:
@@ -37,6 +41,10 @@ class NodeUsage:
         self._spec, self._pools = spec, tuple(zip(pools, spec.pools, strict=True))
         self._cpu_milli = self._memory_bytes = 0
         self._devices: defaultdict[int, int] = defaultdict(int)
+        self._together: defaultdict[tuple[int, int], int] = defaultdict(int)
+        self._peer_groups = {
+            resource: spec.peer_groups(pool) for resource, pool in self._pools if not spec.is_divisible(pool)
+        }
         self._compute: defaultdict[int, int] = defaultdict(int)
         self._memory: defaultdict[int, int] = defaultdict(int)
         self._from_pools: dict[int, tuple[int, int]] = {}
@@ -57,6 +65,8 @@ class NodeUsage:
         if held.devices:
             for resource, count in held.devices:
                 self._devices[resource] += sign * count
+                if held.together:
+                    self._together[resource, count] += sign
             before, self._from_pools = self._from_pools, self._spread_over_gpus()
             changed |= {g for g, use in self._from_pools.items() if before.get(g, (0, 0)) != use}
         return changed
@@ -71,6 +81,26 @@ class NodeUsage:
             if not self._spec.is_divisible(pool):
                 free = pool.total - self._devices[resource]
                 yield resource, min(max(free, -MOST_DEVICES), MOST_DEVICES)
+
+    def free_peers(self) -> Iterator[tuple[int, int]]:
+        """(Resource number, free devices that are sure to be NVLink peers) of counted pools."""
+        for resource, free in self.free_devices():
+            yield resource, sure_peers(self._peer_groups[resource], free, self._together_on(resource))
+
+    def missing_peers(self, resource: int, count: int) -> int:
+        """How many more devices must be free before ``count`` of them are sure to be NVLink peers."""
+        groups, free = self._peer_groups[resource], dict(self.free_devices())[resource]
+        for more in range(sum(groups) - free + 1):
+            if sure_peers(groups, free + more, self._together_on(resource)) >= count:
+                return more
+        return 0
+
+    def _together_on(self, resource: int) -> tuple[int, ...]:
+        """The devices of each pod whose devices of this resource are peers."""
+        if not self._together:
+            return ()
+        known = ((count,) * pods for (of, count), pods in self._together.items() if of == resource)
+        return tuple(sorted(chain.from_iterable(known)))
 
     def free_on_gpu(self, gpu: int) -> tuple[int, int]:
         """Compute milli and MiB, negative where more is taken than there is.

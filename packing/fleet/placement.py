@@ -28,7 +28,8 @@ def allocation_of(fleet: Fleet, row: int, request: Request, gpus: Sequence[int] 
     devices = tuple((fleet.names.resources[name], count) for name, count in request.devices if name in owned)
     shares = tuple((g, part.compute_milli, share_mib(fleet, row, g, part)) for g in gpus) if part else ()
     slices = tuple((g, usage.slices_for(g, *size)) for g, *size in shares if spec.gpus[g].instances)
-    return Allocation(row, request.cpu_milli, request.memory_bytes, devices, shares, slices)
+    cpu, memory = request.cpu_milli, request.memory_bytes
+    return Allocation(row, cpu, memory, devices, shares, slices, together=request.island)
 
 
 def share_mib(fleet: Fleet, row: int, gpu: int, part: Shares) -> int:

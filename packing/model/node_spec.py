@@ -62,8 +62,9 @@ class NodeSpec:
     ``model`` is the catalogue's name of the GPUs, and ``product`` the name that the node reports. ``cuda`` is
     the CUDA version that the driver supports (12.4 is 12004, 0 is unknown). ``sharing_resource`` is the
     extended resource that counts the shares of its divisible GPUs, and ``mode`` how shares are isolated, ""
-    if there is only one way. ``islands`` are groups of NVLink peers (GPU indices), a GPU in one at most.
-    ``spot``: its provider may take it back at any time.
+    if there is only one way. ``islands`` are groups of NVLink peers (GPU indices), a GPU in one at most;
+    ``no_nvlink``: it is known that there are none. ``plugin_keeps_islands``: the device plugin gives a pod
+    GPUs of one island where one has enough of them free. ``spot``: its provider may take it back any time.
     """
 
     name: str
@@ -79,6 +80,8 @@ class NodeSpec:
     sharing_resource: str = ""
     mode: str = ""
     spot: bool = False
+    no_nvlink: bool = False
+    plugin_keeps_islands: bool = True
 
     @property
     def memory_mib(self) -> int:
@@ -92,6 +95,19 @@ class NodeSpec:
         grouped = {gpu for island in islands for gpu in island}
         alone = [(gpu,) for gpu in range(len(self.gpus)) if gpu not in grouped]
         return tuple(sorted([*filter(None, islands), *alone], key=min))
+
+    def peer_groups(self, pool: Pool) -> tuple[int, ...]:
+        """How many devices of a pool are on NVLink peers, for each group of such GPUs. If its device plugin
+        mixes the groups, no two devices count as peers, unless all are: (1, 1)."""
+        per_gpu = pool.each or (pool.total // max(1, len(pool.gpus)),) * len(pool.gpus)
+        devices = dict(zip(pool.gpus, per_gpu, strict=True))
+        sizes = [sum(devices.get(gpu, 0) for gpu in island) for island in self.peers]
+        groups = tuple(size for size in sizes if size)
+        if len(groups) < 2:
+            return (pool.total,)
+        if sum(groups) != pool.total or not self.plugin_keeps_islands:
+            return 1, 1
+        return groups
 
     def is_divisible(self, pool: Pool) -> bool:
         """Whether the devices of a pool are whole GPUs that are placed one by one."""

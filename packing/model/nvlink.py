@@ -7,6 +7,7 @@ is not enough: the eight GPUs of a DGX-1V are one component but only ``0-3`` and
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from packing.model.node_spec import MOST_GPUS
 
@@ -42,6 +43,29 @@ def reference_islands(gpus: int, island: int) -> Islands:
         return ()
     groups = (tuple(range(first, min(first + island, gpus))) for first in range(0, gpus, island))
     return tuple(group for group in groups if len(group) > 1)
+
+
+@lru_cache(maxsize=4096)
+def sure_peers(groups: tuple[int, ...], free: int, together: tuple[int, ...] = ()) -> int:
+    """How many free devices are sure to be in one group, wherever a device plugin has put the pods.
+
+    ``groups``: devices of each group of peers; ``free``: how many are free in all; ``together``: the devices
+    of each pod that is known to be in one group. If every group had fewer than k free ones, at most the sum
+    of min(size, k - 1) would be free, and a pod of c devices takes its part of one group away.
+    """
+    if len(groups) == 1:
+        return max(free, 0)
+    for k in range(min(free, max(groups, default=0)), 1, -1):
+        scattered = sum(min(size, k - 1) for size in groups)
+        if free > scattered - sum(_blocked(groups, count, k - 1) for count in together):
+            return k
+    return min(max(free, 0), 1)
+
+
+def _blocked(groups: tuple[int, ...], count: int, most: int) -> int:
+    """By how much ``count`` devices of one group lower its part of the sum, at least."""
+    lowered = (min(size, most) - min(size - count, most) for size in groups if size >= count)
+    return min(lowered, default=0)
 
 
 def _item(item: str, value: str) -> range:

@@ -182,7 +182,7 @@ class Request(_Hashed):
     - ``shares``: parts of GPUs, or whole ones, that are placed GPU by GPU.
     - ``models``: names of the GPU models allowed, ``None`` for any; ``products``: the same by names that the
       node's model or product must contain; ``uuids``: the GPUs that shares may take.
-    - ``island``: the GPUs must be NVLink peers.
+    - ``island``: the GPUs must be NVLink peers; ``scattered``: they need not be. Otherwise they should be.
     - ``cuda``: the CUDA version that the driver must support (12.4 is 12004), 0 for any.
     - ``together``: the most counted devices of one kind that a single container asks for.
     - ``mode``: a text that contains the names of the allowed ways to isolate shares, "" for any.
@@ -202,6 +202,7 @@ class Request(_Hashed):
     cuda: int = 0
     together: int = 1
     mode: str = ""
+    scattered: bool = False
 
     def __post_init__(self) -> None:
         if self.cpu_milli < 0 or self.memory_bytes < 0:

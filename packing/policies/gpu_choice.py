@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from packing.fleet.fleet import Fleet
 from packing.fleet.placement import fitting_gpus, placed_shares
-from packing.model.node_spec import in_one_island
+from packing.model.node_spec import NodeSpec, in_one_island
 from packing.model.request import WHOLE, Request
 
 
@@ -34,6 +36,23 @@ def fitting(fleet: Fleet, request: Request, row: int) -> list[tuple[float, int]]
 
 def _first(fleet: Fleet, request: Request, row: int, sign: int) -> tuple[int, ...]:
     """As many GPUs as the request needs on this node, ordered by ``sign`` x the free part."""
-    shares = placed_shares(fleet, row, request)
-    ranked = sorted((sign * free, gpu) for free, gpu in fitting(fleet, request, row))
-    return tuple(gpu for _, gpu in ranked[: shares.count]) if shares else ()
+    spec, shares = fleet.specs[row], placed_shares(fleet, row, request)
+    if spec is None or shares is None:
+        return ()
+    ranked = [gpu for _, gpu in sorted((sign * free, gpu) for free, gpu in fitting(fleet, request, row))]
+    if shares.count > 1 and not request.scattered and any(len(island) > 1 for island in spec.islands):
+        ranked = _peers_first(spec, ranked, shares.count)
+    return tuple(ranked[: shares.count])
+
+
+def _peers_first(spec: NodeSpec, ranked: Sequence[int], count: int) -> list[int]:
+    """These GPUs in another order: the first ``count`` are of as few islands as possible, of one that has
+    them all but no more than needed."""
+    groups = [[gpu for gpu in ranked if gpu in island] for island in spec.peers]
+    ordered: list[int] = []
+    while groups and len(ordered) < count:
+        left = count - len(ordered)
+        group = min(groups, key=lambda group: (len(group) < left, abs(len(group) - left)))
+        groups.remove(group)
+        ordered += group
+    return ordered

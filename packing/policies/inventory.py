@@ -2,17 +2,23 @@
 
 A placement costs, in GPUs,
 
-    slots - FILL x fill + STRANDING x stranding,    rounded up to STEP, plus less than a STEP for what is free
+    slots - FILL x fill + STRANDING x stranding + islands,
+
+rounded up to STEP, plus less than a STEP for what is free
 
 - *slots*: a slot is room for one more request of a type; the placement pays the price of every slot that it
   takes from the fleet (``packing.cost.slots``). This keeps whole nodes, scarce models and CPU beside GPUs.
 - *fill*: how much less the rest of the GPU can be filled (``packing.cost.fill_value``).
 - *stranding*: the rise of max(R - C / (e rho), 0), with R the node's free GPU, C its free CPU and rho the CPU
   per GPU that the mix asks for: free GPU for which the node has no CPU left.
+- *islands*: on nodes whose NVLink islands are known, APART x GPUs less if several GPUs of a pod are peers and
+  more if they are not; and PEERS x (the slots for several GPUs that the islands lose, less those that the
+  node loses): a slot for k GPUs is worth more where they are peers.
 
 Rounding makes nearly equal nodes equal. Among them the node with the least free comes first: it costs STEP x
 free / (1 + free) more, with free = R + C / (e rho) before the placement. So pods stay together whatever the
-order of the nodes, also with random ties and with samples of the nodes.
+order of the nodes, also with random ties and with samples of the nodes. Where NVLink islands are known, half
+of this is the size of the island that is split: large ones stay whole even if no job has needed them yet.
 """
 
 from __future__ import annotations
@@ -39,6 +45,8 @@ STRAND_MARGIN = 0.77
 """e above. All four were found together with ``slots.SCARCITY`` and ``slots.SIZE``, on the same six traces.
 The optimum is flat: FILL 5 instead of 13 costs 0.1 points, no stranding 0.55, no rounding 0.1. Only cpu250 is
 sensitive: STEP 0.1 costs it 0.4, no rounding 0.7, and a smooth curve instead of max() in stranding 0.6."""
+PEERS, APART = 0.5, 2 * STEP
+"""Of ``islands``. APART is a multiple of STEP, so that it changes no rounding where all nodes are alike."""
 
 _NO_CPU_COUNTS = 1e9
 """CPU milli per GPU before any request for GPU is known: free CPU then counts (nearly) nothing."""
@@ -101,8 +109,8 @@ class InventoryPolicy:
         return gpus_in(int(self._costs(fleet, request).gpus[row]))
 
     def terms(self, fleet: Fleet, request: Request, row: int) -> dict[str, float]:
-        slots, fill, stranding = self._costs(fleet, request).terms[:, row].tolist()
-        return {"slots": slots, "fill": fill, "stranding": stranding}
+        values = self._costs(fleet, request).terms[:, row].tolist()
+        return dict(zip(("slots", "fill", "stranding", "islands"), values, strict=True))
 
     def _costs(self, fleet: Fleet, request: Request) -> CachedCost:
         """The request's costs, computed again for the nodes that changed since its last call."""
@@ -134,7 +142,8 @@ class _PricedSlots:
         self.values = checked(ValueTables(prices, fill, memory_mib))
         rho = tables.mix.cpu_per_gpu(dict(zip(slots.requests, slots.gpus.tolist(), strict=True)))
         per_gpu = STRAND_MARGIN * rho if rho > 0 else _NO_CPU_COUNTS
-        self.weights = checked(Weights(FILL, STRANDING if rho > 0 else 0.0, per_gpu, STEP))
+        stranding = STRANDING if rho > 0 else 0.0
+        self.weights = checked(Weights(FILL, stranding, per_gpu, STEP, PEERS, APART))
         self.price(fleet)
 
     def has_nodes_of(self, fleet: Fleet) -> bool:

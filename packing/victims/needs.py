@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from packing.fleet.arrays import LARGEST
 from packing.fleet.fleet import Fleet
-from packing.model.request import MOST_DEVICES
+from packing.model.request import MOST_DEVICES, Request
 from packing.victims.holdings import FIRST_POOL
 from packing.victims.records import Held
 
@@ -20,6 +20,19 @@ def slice_holders(fleet: Fleet, row: int, held: Held) -> npt.NDArray[np.int64]:
             if place < held.slices[gpu]:
                 holders[held.first[gpu] + 1 + place] = count
     return holders
+
+
+def raise_for_peers(
+    fleet: Fleet, row: int, held: Held, request: Request, needed: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """``needed`` (R,), with what must be freed of the pools so that its device plugin finds NVLink peers."""
+    of_pool = {int(number): FIRST_POOL + i for i, number in enumerate(held.pools)}
+    for name, count in request.devices:
+        resource = fleet.names.resources.get(name, -1)
+        if resource in of_pool:
+            missing = fleet.usage[row].missing_peers(resource, count)
+            needed[of_pool[resource]] = max(needed[of_pool[resource]], missing)
+    return needed
 
 
 def overcommitted_amounts(fleet: Fleet, row: int, held: Held) -> npt.NDArray[np.int64] | None:

@@ -22,7 +22,7 @@ from packing.model.node_spec import MOST_GPUS
 from packing.model.reasons import Reason
 from packing.model.request import ANY, WHOLE, Request
 from packing.victims.holdings import MOST_AMOUNT, Holdings, mask_of
-from packing.victims.needs import overcommitted_amounts, slice_holders
+from packing.victims.needs import overcommitted_amounts, raise_for_peers, slice_holders
 from packing.victims.oracle import ORACLE_CALLS, cheapest_by_trial, reprieve
 from packing.victims.records import (
     BEST,
@@ -100,6 +100,8 @@ class VictimSearch:
         needed = overcommitted_amounts(self._fleet, row, holdings.held)
         if not (self._modelled and holdings.modelled and needed is not None and self._in_bounds(row)):
             return self._slow(row, victims, gangs, required)
+        if self._request.island:
+            needed = raise_for_peers(self._fleet, row, holdings.held, self._request, needed)
         leaving = self._leaving(row, victims, gangs, required, holdings, needed)
         work = self._work_for(holdings, leaving)
         self._search_units(self._view, self._asked, holdings.held, leaving, work)

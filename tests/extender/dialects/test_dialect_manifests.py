@@ -158,7 +158,8 @@ def test_an_impossible_request_is_an_error_that_says_why(name):
     ],
 )
 def test_an_inventory_names_its_sources(name, devices, model, truth):
-    assert inventory_of(node(name)).sources == Sources(devices, model, truth)
+    sources = inventory_of(node(name)).sources
+    assert replace(sources, islands="") == Sources(devices, model, truth)
 
 
 def test_the_documentation_names_every_manifest_and_no_other():

@@ -129,6 +129,44 @@ def test_a_clique_alone_means_a_switch():
     assert found.islands == ((0, 1, 2, 3),)
 
 
+NVLINK = "nvlink.feature.node.kubernetes.io/"
+H100_LABELS = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.clique": "a.1"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "islands", "source", "keeps", "problem"),
+    [
+        ({"islands": "0.1_2-7", "gpus": "8", "fabric": "mesh"}, [2, 6], f"{NVLINK}islands", True, ""),
+        ({"islands": "0.1.3-7", "gpus": "8", "fabric": "switch"}, [7], f"{NVLINK}islands", False, ""),
+        ({"islands": "none", "gpus": "8"}, [], f"{NVLINK}islands", False, ""),
+        ({"islands": "0.1", "gpus": "4"}, [8], "catalogue", True, "it is about 4 GPUs, and the node has 8"),
+        ({"islands": "0.1"}, [8], "catalogue", True, "about an unknown number of GPUs"),
+        ({"islands": "0-9", "gpus": "8"}, [8], "catalogue", True, "it names GPUs above 7"),
+        ({"islands": "0.0", "gpus": "8"}, [8], "catalogue", True, "named twice"),
+        ({}, [8], "catalogue", True, ""),
+    ],
+)
+def test_islands_name_their_source(labels, islands, source, keeps, problem):
+    """In the order of trust; a label that is ignored is a problem of the node, which still takes pods."""
+    prefixed = {NVLINK + key: value for key, value in labels.items()}
+    found = inventory_of(node(H100_LABELS | prefixed, **{"nvidia.com/gpu": "8"}))
+    assert [len(island) for island in found.spec.islands] == islands
+    assert found.sources.islands == source
+    assert found.spec.plugin_keeps_islands is keeps
+    assert problem in found.problem
+    assert bool(problem) == bool(found.problem)
+    assert found.spec.blocked is Reason.FITS
+
+
+def test_a_clique_is_named_and_unknown_islands_have_no_source():
+    four = {"nvidia.com/gpu": "4"}
+    assert inventory_of(node({"nvidia.com/gpu.clique": "a.1"}, **four)).sources.islands.endswith("gpu.clique")
+    unknown = inventory_of(node({}, **four))
+    assert (unknown.sources.islands, unknown.spec.islands, unknown.spec.no_nvlink) == ("", (), False)
+    without = inventory_of(node({"nvidia.com/gpu.product": "NVIDIA-L40S"}, **four))
+    assert (without.sources.islands, without.spec.no_nvlink) == ("catalogue", True)
+
+
 @pytest.mark.parametrize(
     ("allocatable", "error"),
     [

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
 from extender.explain.pod import NO_DEVICES, explain
-from extender.k8s.objects import Container, PodSpec, Upserted
+from extender.k8s.objects import Container, PodClaim, PodSpec, Upserted
 from extender.k8s.resource_api.claim_parser import parse_claim
 from extender.k8s.resource_api.slice_parser import parse_class, parse_slice
 from extender.protocol.codec import Candidate, PreemptArgs
+from extender.verbs.evaluate import reason_on
 from extender.verbs.preempt import preempt
+from packing.model.reasons import Reason
 from tests.extender.builders import GPU, NOW, make_node, make_pod, make_state
 from tests.extender.dra.nvidia import gpu, spec
 from tests.extender.verbs.test_claims import left, scores, wish
@@ -78,3 +84,16 @@ def test_preemption_does_not_miss_gpus_that_are_devices(served):
     served.apply([Upserted(make_pod("victim", 0, node_name="full", uid="v"))])
     arguments = PreemptArgs(make_pod("p", 2), {"full": Candidate(["v"], 0), "bare": Candidate(["v"], 0)})
     assert preempt(served, arguments, NOW).candidates.keys() == {"full"}
+
+
+def test_nvlink_cannot_be_required_of_devices_that_kube_scheduler_chooses(served):
+    names = ["counts", "full", "free"]
+    pod = make_pod("p", 2, annotations={"stowage.dev/nvlink": "required"})
+    assert left(served, pod, names) == ["counts"]
+    assert reason_on(served, pod, request_of(pod), "free", ()) is Reason.ISLAND_TOO_SMALL
+    one = make_pod("q", 1, annotations={"stowage.dev/nvlink": "required"})
+    assert left(served, one, names) == names
+    claims = make_pod("r", 0, annotations={"stowage.dev/nvlink": "required"})
+    claims = replace(claims, spec=replace(claims.spec, claims=(PodClaim("gpus", "t"),)))
+    with pytest.raises(RequestError, match="resource claims"):
+        request_of(claims)

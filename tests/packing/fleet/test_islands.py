@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
-from packing.fleet.placement import freest_gpus
+from packing.fleet.placement import allocation_of, freest_gpus
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
 from packing.model.request import ANY, NameFilter, Request, Shares, whole_gpus
@@ -119,3 +121,79 @@ def test_it_fits_where_one_island_has_the_gpus_and_they_are_chosen_there(name, s
         assert len(chosen) == len(set(chosen)) == part.count
         assert any(set(chosen) <= group for group in able if len(group) == fewest)
         assert any(set(freest_gpus(fleet, 0, request)) <= group for group in able)
+
+
+def counted(islands, gpus: int = 4, **more) -> NodeSpec:
+    pool = Pool(GPU, gpus, tuple(range(gpus)), 1000, MIB)
+    return NodeSpec("n", 64_000, 512 * GIB, (Gpu(MIB),) * gpus, (pool,), islands=islands, **more)
+
+
+def job(gpus: int, *, together: bool = False) -> Request:
+    return Request(devices=((GPU, gpus),), island=together)
+
+
+PAIRS, QUADS, SEVEN = ((0, 1), (2, 3)), ((0, 1, 2, 3), (4, 5, 6, 7)), ((0, 1, 3, 4, 5, 6, 7),)
+
+
+@pytest.mark.parametrize(
+    ("spec", "running", "asked", "reason"),
+    [
+        (counted(PAIRS), [], 2, Reason.FITS),
+        (counted(PAIRS), [job(1)], 2, Reason.FITS),
+        (counted(PAIRS), [job(1), job(1)], 2, Reason.NO_FREE_PEERS),
+        (counted(PAIRS), [job(2)], 2, Reason.NO_FREE_PEERS),
+        (counted(PAIRS), [job(2, together=True)], 2, Reason.FITS),
+        (counted(PAIRS), [job(1), job(2)], 2, Reason.NO_FREE_GPUS),
+        (counted(PAIRS), [], 3, Reason.ISLAND_TOO_SMALL),
+        (counted(QUADS, 8), [job(4, together=True)], 4, Reason.FITS),
+        (counted(QUADS, 8), [job(4)], 4, Reason.NO_FREE_PEERS),
+        (counted(SEVEN, 8), [], 7, Reason.FITS),
+        (counted(SEVEN, 8, plugin_keeps_islands=False), [], 2, Reason.ISLAND_TOO_SMALL),
+        (counted(SEVEN, 8, plugin_keeps_islands=False), [], 1, Reason.FITS),
+        (counted((tuple(range(8)),), 8), [job(5)], 3, Reason.FITS),
+        (counted(()), [], 2, Reason.ISLAND_TOO_SMALL),
+    ],
+)
+def test_a_device_plugin_must_be_sure_to_find_peers(spec, running, asked, reason):
+    """Where pods are is not known, only how many devices they have, and which are peers."""
+    fleet = fleet_of(spec)
+    for one in running:
+        fleet.take(allocation_of(fleet, 0, one))
+    request = job(asked, together=True)
+    assert why(fleet, request) is reason
+    assert np.isfinite(InventoryPolicy().cost(fleet, request)[0]) == (reason is Reason.FITS)
+    for one in running:
+        fleet.give_back(allocation_of(fleet, 0, one))
+    emptied = why(fleet, request)
+    assert emptied is (Reason.ISLAND_TOO_SMALL if reason is Reason.ISLAND_TOO_SMALL else Reason.FITS)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_a_pod_that_requires_peers_gets_them_wherever_the_plugin_puts_the_others(data):
+    """A device plugin that gives jobs of several GPUs peers where it can, and else anything that is free."""
+    sizes = data.draw(st.lists(st.sampled_from([1, 2, 3, 4]), min_size=1, max_size=4))
+    bounds = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
+    groups = [tuple(range(a, b)) for a, b in pairwise(bounds)]
+    islands = tuple(group for group in groups if len(group) > 1)
+    fleet = fleet_of(counted(islands, sum(sizes)))
+    free, running = set(range(sum(sizes))), []
+    for _ in range(data.draw(st.integers(1, 12))):
+        if running and data.draw(st.booleans()):
+            allocation, gpus = running.pop(data.draw(st.integers(0, len(running) - 1)))
+            fleet.give_back(allocation)
+            free |= gpus
+            continue
+        request = job(data.draw(st.integers(1, 4)), together=data.draw(st.booleans()))
+        if why(fleet, request) is not Reason.FITS:
+            continue
+        count = request.gpus
+        holding = [sorted(free & set(group)) for group in groups if len(free & set(group)) >= count]
+        if request.island:
+            assert holding, (groups, free, request)
+        choice = data.draw(st.sampled_from(holding)) if holding and count > 1 else sorted(free)
+        gpus = set(data.draw(st.permutations(choice))[:count])
+        allocation = allocation_of(fleet, 0, request)
+        fleet.take(allocation)
+        free -= gpus
+        running.append((allocation, gpus))

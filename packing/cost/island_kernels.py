@@ -1,0 +1,202 @@
+"""NVLink islands in the cost of a placement: which GPUs it takes, whether they are peers, and what it splits.
+
+Slots count k GPUs of a node as if any k would do. On a node with islands, requests for k GPUs lose only what
+the islands can no longer hold: ``_correction`` replaces the one by the other. Compiled into the kernel of
+``inventory_kernels``, so clear the cache of that after an edit here.
+"""
+
+import numpy as np
+
+from packing.cost.kernel_args import PEERS
+from packing.cost.node_kernels import ELIGIBLE, FREE, GROUP, TAKES, UNTOUCHED, tightest_gpus
+from packing.fleet.arrays import NVLINK_UNKNOWN, ONE_ISLAND, SEVERAL_GROUPS
+from packing.jit import inlined
+
+_WHOLE = np.float32(0.999)
+
+
+@inlined
+def has_islands(n, nodes):
+    """Whether node ``n`` has islands, and not all its GPUs in one."""
+    return nodes.nvlink[n] == SEVERAL_GROUPS and nodes.max_island[n] > 1
+
+
+@inlined
+def load_islands(n, nodes, gpu):
+    """Fill the rows GROUP, UNTOUCHED and ELIGIBLE of ``gpu``: zeros on a node without several islands."""
+    several = has_islands(n, nodes)
+    for g in range(gpu.shape[1]):
+        gpu[GROUP, g] = nodes.island[g, n] if several else 0
+        gpu[UNTOUCHED, g] = np.float32(0)
+        gpu[ELIGIBLE, g] = gpu[TAKES, g] >= 0
+    if not several:
+        return
+    for g in range(gpu.shape[1]):
+        if gpu[FREE, g] > _WHOLE:
+            for h in range(gpu.shape[1]):
+                gpu[UNTOUCHED, h] += gpu[GROUP, h] == gpu[GROUP, g]
+
+
+@inlined
+def _group_to_take(gpu, count):
+    """The group that has ``count`` eligible GPUs, but no more than needed; else that with the most."""
+    chosen, size = -1, 0
+    for first in range(gpu.shape[1]):
+        eligible = 0
+        for g in range(first, gpu.shape[1]):
+            eligible += gpu[GROUP, g] == first and gpu[ELIGIBLE, g] > 0
+        if eligible > 0 and (
+            (eligible >= count and (size < count or eligible < size)) or size < eligible <= count
+        ):
+            chosen, size = first, eligible
+    return chosen
+
+
+@inlined
+def gpus_of_few_islands(gpu, count):
+    """``count`` eligible GPUs of as few islands as possible, as a bit mask: of one that holds them all but
+    has no more than needed; in it the tightest. Clears ELIGIBLE of those that it takes."""
+    taken = np.int64(0)
+    left = count
+    for _ in range(gpu.shape[1]):
+        group = _group_to_take(gpu, left)
+        if group < 0 or left == 0:
+            break
+        while left > 0:
+            best, least = -1, np.float32(2)
+            for g in range(gpu.shape[1]):
+                if gpu[GROUP, g] == group and gpu[ELIGIBLE, g] > 0 and gpu[FREE, g] < least:
+                    best, least = g, gpu[FREE, g]
+            if best < 0:
+                break
+            gpu[ELIGIBLE, best] = np.float32(0)
+            taken |= np.int64(1) << best
+            left -= 1
+    return taken
+
+
+@inlined
+def choose_gpus(n, nodes, count, peers, gpu):
+    """Several GPUs for shares that should be on peers (``peers`` above 1), or need not, as a bit mask."""
+    if peers > 1 and has_islands(n, nodes):
+        return gpus_of_few_islands(gpu, count)
+    return tightest_gpus(gpu, count)
+
+
+@inlined
+def next_gpus(gpu, count):
+    """The GPUs on which the fleet will show so many more devices of a device plugin, as a bit mask."""
+    taken = np.int64(0)
+    for g in range(gpu.shape[1]):
+        if count > 0 and gpu[FREE, g] > _WHOLE:
+            taken |= np.int64(1) << g
+            count -= 1
+    return taken
+
+
+@inlined
+def _whole_devices(n, nodes, request):
+    """How many whole GPUs node ``n`` gives to the request through its device plugin."""
+    count = 0
+    for r in range(request.devices.size):
+        if nodes.divisible_pool[r, n] == 0 and nodes.device_gpu[r, n] > _WHOLE:
+            count += request.devices[r]
+    return count
+
+
+@inlined
+def _apart(n, nodes, chosen, whole, request, gpu):
+    """-1 if the request's GPUs are peers: those ``chosen``, or ``whole`` ones of a device plugin; 1 if they
+    are not; -0.5 if the plugin probably finds peers."""
+    if nodes.nvlink[n] == ONE_ISLAND:
+        return -1.0
+    if chosen == 0:
+        sure, possible, most = True, True, np.float32(0)
+        for g in range(gpu.shape[1]):
+            most = max(most, gpu[UNTOUCHED, g])
+        for r in range(request.devices.size):
+            sure = sure and request.devices[r] <= nodes.free_peers[r, n]
+            possible = possible and request.devices[r] <= nodes.total_peers[r, n]
+        if whole == 0 or nodes.max_island[n] < 2:
+            return 1.0
+        return -1.0 if sure else -0.5 if possible and whole <= most else 1.0
+    group = np.float32(-1)
+    for g in range(gpu.shape[1]):
+        if (chosen >> g) & 1:
+            if group >= 0 and gpu[GROUP, g] != group:
+                return 1.0
+            group = gpu[GROUP, g]
+    return -1.0 if nodes.max_island[n] > 1 else 1.0
+
+
+@inlined
+def _held(gpu, taken, size):
+    """How many times ``size`` untouched GPUs the islands have, without those ``taken``; and the node."""
+    islands, in_all = 0, 0
+    for first in range(gpu.shape[1]):
+        untouched = 0
+        for g in range(first, gpu.shape[1]):
+            untouched += gpu[GROUP, g] == first and gpu[FREE, g] > _WHOLE and (taken >> g) & 1 == 0
+        islands += untouched // size
+        in_all += untouched
+    return islands, in_all // size
+
+
+@inlined
+def _correction(n, taken, types, counts, prices, limits, gpu):
+    """What the islands of node ``n`` lose of the slots for several GPUs, less what the slots count."""
+    lost, last, b, a, after = 0.0, 0, 0, 0, 0
+    for t in range(limits.size):
+        size = int(types.amounts[PEERS, t])
+        before = counts.slots[n, t]
+        if size < 2 or prices[t] == 0 or before == 0:
+            continue
+        if size != last:
+            b, _ = _held(gpu, np.int64(0), size)
+            a, after = _held(gpu, taken, size)
+            last = size
+        islands = min(np.float32(b), before) - min(np.float32(a), min(limits[t], before))
+        lost += prices[t] * (islands - (before - min(np.float32(after), min(limits[t], before))))
+    return lost
+
+
+@inlined
+def _split(n, nodes, chosen, request, gpu):
+    """How many GPUs that nobody uses are in the island of which the request takes such a GPU; 0 for none."""
+    if nodes.max_island[n] < 2:
+        return np.float32(0)
+    taken = chosen if chosen != 0 else next_gpus(gpu, _whole_devices(n, nodes, request))
+    several, untouched, most = has_islands(n, nodes), 0, np.float32(0)
+    for g in range(gpu.shape[1]):
+        if gpu[FREE, g] > _WHOLE:
+            untouched += 1
+            if (taken >> g) & 1:
+                most = max(most, max(gpu[UNTOUCHED, g], np.float32(1)))
+    if most > 0 and not several and nodes.nvlink[n] == ONE_ISLAND:
+        most = np.float32(untouched)
+    return most
+
+
+@inlined
+def tie_break(n, nodes, chosen, rest, request, gpu):
+    """0 to 1: among nodes that cost the same, those with the least ``rest`` free come first; where islands
+    are known, that with the smallest unused part of the island that the request splits counts as much."""
+    tie = rest / (1 + rest)
+    if nodes.nvlink[n] == NVLINK_UNKNOWN:
+        return tie
+    return (tie + _split(n, nodes, chosen, request, gpu) / 64) / 2
+
+
+@inlined
+def islands_cost(n, nodes, chosen, request, types, counts, prices, weights, limits, gpu):
+    """What the placement costs more or less because of islands, in GPUs. 0 where they are not known."""
+    if nodes.nvlink[n] == NVLINK_UNKNOWN:
+        return 0.0
+    peers, cost = request.amounts[PEERS], 0.0
+    whole = _whole_devices(n, nodes, request) if chosen == 0 else 0
+    if peers > 1:
+        cost += weights.apart * peers * _apart(n, nodes, chosen, whole, request, gpu)
+    if has_islands(n, nodes):
+        taken = chosen if chosen != 0 else next_gpus(gpu, whole)
+        cost += weights.peers * _correction(n, taken, types, counts, prices, limits, gpu)
+    return cost

@@ -1,0 +1,199 @@
+"""Members of a gang go to few nodes that are near each other; other pods pay nothing for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extender.cluster.gang_affinity import GangCosts, gang_costs
+from extender.cluster.state import State
+from extender.dialects.pod_request import request_of
+from extender.explain.pod import explain
+from extender.inventory.network_labels import LEVELS, domains_of
+from extender.k8s.objects import Deleted, Event, Listed, Node, Pod, Upserted
+from extender.protocol.codec import FilterArgs
+from extender.protocol.node_names import NodeNames
+from extender.verbs.filter import filter_nodes
+from extender.verbs.prioritize import prioritize
+from packing.policies.registry import POLICIES
+from tests.extender.builders import make_node, make_pod, make_settings
+
+CLIQUE, LEAF, SPINE = "nvidia.com/gpu.clique", "fabric.topograph.run/tier-0", "fabric.topograph.run/tier-1"
+
+
+def gang(count: int, gpus: int, name: str = "g", **fields: Any) -> list[Pod]:
+    labels = {"stowage.dev/gang": name}
+    return [make_pod(f"{name}-{i}", gpus, labels=labels, **fields) for i in range(count)]
+
+
+def state_of(*objects: Node | Pod) -> State:
+    state = State(POLICIES["inventory"]())
+    nodes = frozenset(one.key for one in objects if isinstance(one, Node))
+    pods = frozenset(one.key for one in objects if isinstance(one, Pod))
+    events: list[Event] = [Upserted(one) for one in objects]
+    state.apply([*events, Listed("Node", nodes), Listed("Pod", pods)])
+    state.policy.adopt(state.fleet, state.policy.plan(state.fleet)())
+    return state
+
+
+def schedule(state: State, pods: Iterable[Pod]) -> list[str]:
+    """The node of each pod: kube-scheduler's calls one after the other, and a binding after each."""
+    chosen = []
+    for pod in pods:
+        names = NodeNames.of(sorted(state.nodes))
+        fitting = filter_nodes(state, FilterArgs(pod, names), make_settings(shortlist=3))[0].names
+        scores, _ = prioritize(state, FilterArgs(pod, fitting))
+        node = list(fitting)[int(scores.argmax())]
+        state.apply([Upserted(replace(pod, node_name=node))])
+        chosen.append(node)
+    return chosen
+
+
+def nodes(domains: dict[str, int], label: str = CLIQUE, gpus: int = 4) -> list[Node]:
+    """So many nodes of each domain, with names that begin with it; their order mixes the domains."""
+    return [
+        make_node(f"{number}-{domain}", gpus, labels={label: domain})
+        for domain, count in domains.items()
+        for number in range(count)
+    ]
+
+
+LABELS = [label for level in LEVELS for label in level]
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_a_gang_stays_in_the_smallest_domain_that_holds_it(label: str) -> None:
+    for members, domain in ((3, "small"), (5, "large")):
+        pods = gang(members, 4)
+        state = state_of(*nodes({"tiny": 1, "small": 3, "large": 6}, label), *pods)
+        assert {node.split("-")[1] for node in schedule(state, pods)} == {domain}
+
+
+def test_it_prefers_the_nearest_common_domain() -> None:
+    """Two cliques below one spine, and free nodes elsewhere."""
+    near = [make_node(f"near-{i}", 4, labels={CLIQUE: f"c{i // 2}", SPINE: "s"}) for i in range(4)]
+    elsewhere = [make_node(f"a-{i}", 4, labels={CLIQUE: f"d{i}", SPINE: f"t{i}"}) for i in range(4)]
+    pods = gang(4, 4)
+    assert sorted(schedule(state_of(*near, *elsewhere, *pods), pods)) == [f"near-{i}" for i in range(4)]
+    pods = gang(2, 4)
+    chosen = schedule(state_of(*near, *elsewhere, *pods), pods)
+    assert set(chosen) in ({"near-0", "near-1"}, {"near-2", "near-3"})
+
+
+def test_it_takes_few_nodes() -> None:
+    """Another pod is on each of the smaller nodes, which would be filled up first."""
+    others = [make_pod(f"other-{i}", 2, node_name=f"b-{i}") for i in range(4)]
+    fleet = [make_node(f"b-{i}", 4) for i in range(4)] + [make_node("a-0", 8)]
+    pods = gang(4, 2)
+    assert schedule(state_of(*fleet, *others, *pods), pods) == ["a-0"] * 4
+
+
+def test_members_follow_those_that_are_bound() -> None:
+    pods = gang(3, 4)
+    state = state_of(*nodes({"x": 3, "y": 3}), *pods)
+    state.apply([Upserted(replace(pods[0], node_name="1-y"))])
+    assert all(node.endswith("y") for node in schedule(state, pods[1:]))
+
+
+def test_an_assumed_member_counts_as_bound() -> None:
+    pods = gang(2, 4)
+    state = state_of(*nodes({"x": 3, "y": 3}), *pods)
+    state.assume(pods[0], "2-y", {}, 0.0)
+    assert schedule(state, pods[1:])[0].endswith("y")
+
+
+def test_no_gang_no_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in the costs nor in work: a pod of its own computes nothing."""
+    single = make_pod("single", 4)
+    state = state_of(*nodes({"x": 2, "y": 2}), single, *gang(2, 4))
+    monkeypatch.setattr("extender.cluster.gang_affinity.gang_costs", None)
+    monkeypatch.setattr(state.nodes.network, "ids", None)
+    assert state.gang_costs(single, request_of(single)) is None
+    schedule(state, [single])
+
+
+def test_explain_says_so() -> None:
+    pods = gang(2, 4)
+    state = state_of(*nodes({"x": 1, "y": 1}), *pods)
+    state.apply([Upserted(replace(pods[0], node_name="0-y"))])
+    (option,) = explain(state, pods[1]).best
+    assert option.node == "0-x"
+    assert option.terms["gang"] == pytest.approx(4.0)
+
+
+def test_domains_follow_the_nodes() -> None:
+    """Labels that change, and rows that are used again."""
+    state = state_of(*nodes({"x": 2, "y": 1}))
+    network = state.nodes.network
+    assert network.of("0-y")[0] == f"{CLIQUE}=y"
+    state.apply([Upserted(make_node("0-y", 4, labels={CLIQUE: "x"})), Deleted("Node", "1-x")])
+    state.apply([Upserted(make_node("0-z", 4))])
+    ids = network.ids(state.fleet)
+    rows = state.fleet.rows
+    assert ids[0, rows["0-y"]] == ids[0, rows["0-x"]] >= 0
+    assert ids[0, rows["0-z"]] == -1
+    assert network.of("1-x") == ("",) * len(LEVELS)
+
+
+def test_the_first_label_of_a_level_counts() -> None:
+    labels = {"accelerator.topograph.run/domain": "d", CLIQUE: "c", LEAF: "", SPINE: "s"}
+    assert domains_of(labels) == (f"{CLIQUE}=c", "", f"{SPINE}=s", "")
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> tuple[State, list[int], int]:
+    """Nodes in random domains, the rows of bound members, and the GPUs of a member."""
+    count = draw(st.integers(1, 6))
+    labels = [
+        {key: draw(st.sampled_from("ab")) for key in (CLIQUE, LEAF, SPINE) if draw(st.booleans())}
+        for _ in range(count)
+    ]
+    state = state_of(*(make_node(f"n{i}", 4, labels=one) for i, one in enumerate(labels)))
+    bound = draw(st.lists(st.integers(0, count - 1), max_size=3))
+    return state, [state.fleet.rows[f"n{i}"] for i in bound], draw(st.sampled_from([1, 2, 4]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(clusters(), st.integers(1, 6))
+def test_costs_against_an_obvious_count(cluster: tuple[State, list[int], int], missing: int) -> None:
+    state, bound, gpus = cluster
+    request = request_of(make_pod("p", gpus))
+    found = gang_costs(state.fleet, state.nodes.network.ids(state.fleet), request, bound, missing)
+    names = {row: name for name, row in state.fleet.rows.items()}
+
+    def shared(a: str, b: str) -> float:
+        if a == b:
+            return 1.0
+        pairs = zip(state.nodes.network.of(a), state.nodes.network.of(b), (0.8, 0.5, 0.3, 0.15), strict=True)
+        return max((near for one, other, near in pairs if one and one == other), default=0.0)
+
+    for row, name in names.items():
+        if bound:
+            nearness = float(np.mean([shared(name, names[other]) for other in bound]))
+        else:
+            nearness = room_nearby(state, name, missing, 4 // gpus)
+        assert found[row] == pytest.approx(gpus * (1 - nearness), abs=1e-4)
+
+
+def room_nearby(state: State, name: str, missing: int, on_node: int) -> float:
+    own = (name, *state.nodes.network.of(name))
+    sizes: Sequence[Counter[str]] = [
+        Counter((other, *state.nodes.network.of(other))[level] for other in state.nodes) for level in range(5)
+    ]
+    best = 0.0
+    for domain, size, near in zip(own, sizes, (1.0, 0.8, 0.5, 0.3, 0.15), strict=True):
+        room = size[domain] * on_node
+        if domain and room >= missing:
+            best = max(best, near * (0.9 + 0.1 * missing / room))
+    return best
+
+
+def test_it_is_part_of_the_state() -> None:
+    assert isinstance(state_of().gang_costs, GangCosts)

@@ -12,6 +12,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from packing.model.request import SeparateGpus
+
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _NAMESPACED = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?/[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"
 
@@ -149,6 +151,11 @@ class Settings(BaseModel):
         default="prefer",
         description="ignore, prefer or require: whether restartable pods prefer spot nodes and others avoid "
         "them (prefer), or others get none at all (require)",
+    )
+    separate_gpus: SeparateGpus = Field(
+        default="prefer",
+        description="ignore, prefer or require: whether a container that requests several GPUs prefers nodes "
+        "that give it as many physical ones (prefer), or gets no others (require)",
     )
     evict_kueue_pods: bool = Field(
         default=False, description="true or false: whether pods that Kueue manages may be evicted"

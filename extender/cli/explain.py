@@ -167,6 +167,7 @@ def _read_manifest(name: str) -> Pod | None:
 def _option(option: Option) -> tuple[str, ...]:
     cost = ": ".join(filter(None, (f"cost {option.cost:.3g}", option.why)))
     gpus = f"GPU {', '.join(map(str, option.gpus))}" if option.gpus else ", ".join(option.devices)
+    gpus = ", ".join(filter(None, (gpus, option.gives)))
     return option.node, f"score {option.score}", cost, gpus
 
 

@@ -27,6 +27,7 @@ def state_of(settings: Settings) -> State:
     state = State(policy, rights, DisruptionLog(settings.shield_seconds))
     state.failures = policy.failures
     state.spot = settings.spot
+    state.fleet.separate = settings.separate_gpus
     state.gang_check, state.gang_holds.seconds = settings.gang_check, settings.gang_hold_seconds
     state.fleet.minimum_milli = settings.minimum_slice_milli
     return state

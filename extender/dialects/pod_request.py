@@ -68,6 +68,8 @@ def _request(spec: PodSpec, pairs: Pairs) -> Request:
     uuids = constraints.uuids(metadata)
     if uuids is not ANY and devices:
         raise RequestError("names GPUs by UUID, but requests devices that the device plugin chooses")
+    together = max_per_container(spec, [name for name, _ in devices]) if devices else 1
+    separate = constraints.separate_gpus(metadata)
     return Request(
         cpu_milli=cpu,
         memory_bytes=memory,
@@ -77,7 +79,8 @@ def _request(spec: PodSpec, pairs: Pairs) -> Request:
         uuids=uuids,
         cuda=constraints.cuda(metadata),
         island=constraints.island(metadata),
-        together=max_per_container(spec, [name for name, _ in devices]) if devices else 1,
+        together=together,
+        separate=separate if together > 1 else None,
         mode=constraints.mode(metadata),
     )
 

@@ -21,6 +21,7 @@ from extender.dra.forecast import Forecast
 from extender.explain.evictions import Evictions, EvictorMode, evictions_for
 from extender.explain.gang import describe_gang
 from extender.explain.needs import Need, missing_needs
+from extender.explain.replicas import replicas_given
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Node, Pod
 from extender.protocol.node_names import Bytes, NodeNames
@@ -28,6 +29,7 @@ from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
 from extender.verbs.evaluate import Evaluation, evaluate
 from extender.verbs.gang_fit import with_gang_check
 from extender.verbs.scores import best, node_scores
+from extender.verbs.separate_gpus import separation_costs
 from extender.verbs.shortfall import shortfall
 from extender.verbs.spot import spot_costs
 from packing.fleet.fleet import Fleet
@@ -47,6 +49,7 @@ _TERMS = {
     "claims": "takes devices apart that other claims may need whole",
     "spot": "is a spot node and the pod prefers others, or the other way round",
     "less wanted": "gives the claims devices that they list as an alternative",
+    "parts of one GPU": "gives one container several parts of the same GPU",
 }
 """What a positive term of the cost means (``Policy.terms``, and the costs of forecasts)."""
 _NO_COST = "takes no room that other pods are expected to need"
@@ -74,7 +77,8 @@ class Option:
     and ``why``, the largest of these in words.
 
     ``devices`` are what kube-scheduler would give the pod's claims there; where that is not known,
-    ``devices_unknown`` says why.
+    ``devices_unknown`` says why. ``gives``: what the devices asked for are there, "" if they are what the pod
+    names.
     """
 
     node: str
@@ -85,6 +89,7 @@ class Option:
     gpus: tuple[int, ...] = ()
     devices: tuple[str, ...] = ()
     devices_unknown: str = ""
+    gives: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +243,9 @@ def _option(state: State, evaluation: Evaluation, index: int, name: str, score: 
     if state.fleet.spot_rows:
         at = evaluation.rows[index : index + 1]
         terms = terms | {"spot": float(spot_costs(state, evaluation.pod, request, at)[0])}
+    if request.together > 1:
+        at = evaluation.rows[index : index + 1]
+        terms = terms | {"parts of one GPU": float(separation_costs(state, request, at)[0])}
     if forecast.devices:
         terms = terms | {"claims": forecast.cost}
     if forecast.first_available_penalty:
@@ -251,6 +259,7 @@ def _option(state: State, evaluation: Evaluation, index: int, name: str, score: 
         gpus=state.policy.choose(state.fleet, request, row),
         devices=tuple(map("/".join, forecast.devices[:LISTED_NAMES])),
         devices_unknown=shorten(forecast.problem),
+        gives=replicas_given(state.fleet, row, request),
     )
 
 

@@ -16,6 +16,7 @@ from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.verbs.assignment import refuse_unassignable
 from extender.verbs.scores import Keys, rank_keys
+from extender.verbs.separate_gpus import separation_costs
 from extender.verbs.spot import refuse_spot, spot_costs
 from packing.fleet.arrays import Floats
 from packing.fleet.feasibility import reasons_for
@@ -173,12 +174,13 @@ def _forecast(
 def _rank(
     state: State, pod: Pod, request: Request, rows: Rows, cost: Floats, forecasts: tuple[Forecast, ...]
 ) -> tuple[Floats, Keys]:
-    """The costs with those of forecasts and of spot nodes, and the keys to sort by; where that fails, all
-    nodes are equal."""
+    """The costs with those of forecasts, spot nodes and parts of GPUs, and the keys to sort by; where that
+    fails, all nodes are equal."""
     order = state.fleet.arrays.order[rows]
     with state.failures.caught("rank"):
         cost = cost + _forecast_costs(forecasts) if forecasts else cost
         cost = cost + spot_costs(state, pod, request, rows) if state.fleet.spot_rows else cost
+        cost = cost + separation_costs(state, request, rows) if request.together > 1 else cost
         return cost, rank_keys(cost, order)
     return np.zeros(rows.size, np.float32), order.astype(np.int64)
 

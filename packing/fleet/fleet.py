@@ -26,7 +26,7 @@ from packing.fleet.names import Names, TooMany
 from packing.fleet.node_usage import Allocation, NodeUsage
 from packing.model.node_spec import MOST_GPUS, NodeSpec
 from packing.model.reasons import Reason
-from packing.model.request import WHOLE, Request
+from packing.model.request import WHOLE, Request, SeparateGpus
 
 ALMOST_WHOLE = 0.999
 """A device at least this large, in GPUs, is a whole GPU; the others are replicas and MIG instances."""
@@ -40,6 +40,8 @@ class Fleet:
 
     def __init__(self, nodes: int = 64, gpus: int = 8, *, minimum_milli: int = 0) -> None:
         self.minimum_milli = minimum_milli
+        self.separate: SeparateGpus = "prefer"
+        """For requests that do not say whether their devices are to be on different GPUs."""
         self.arrays = NodeArrays(nodes, gpus)
         self.names = Names()
         self.rows: dict[str, int] = {}

@@ -25,11 +25,19 @@ class SettingsError(Exception):
 class ExpectedRequest(BaseModel):
     """A request that pods will make, as in their manifests. ``weight``: how often, relative to others."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, coerce_numbers_to_str=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        coerce_numbers_to_str=True,
+        validate_by_name=True,
+        validate_by_alias=True,
+    )
 
     resources: dict[str, str] = {}
     annotations: dict[str, str] = {}
     labels: dict[str, str] = {}
+    node_selector: dict[str, str] = Field(default={}, alias="nodeSelector")
     weight: float = Field(default=1.0, gt=0, le=1e9)
 
 

@@ -85,13 +85,14 @@ def _explain(pod: Pod | None, name: str, source: Source, chosen: Settings) -> Ex
     """
     from extender.cli.precompile import prepare_victim_kernels
     from extender.cluster.factory import state_of
+    from extender.cluster.policy_refresh import plan_now
     from extender.explain.pod import explain
 
     state = state_of(chosen)
     state.can_search_victims = prepare_victim_kernels
     state.binds = chosen.bind
     _list_once(state, source)
-    state.policy.adopt(state.fleet, state.policy.plan(state.fleet)())
+    plan_now(state)
     if pod is None:
         if name not in state.pods:
             raise ValueError(f"{name} is not a file, and the cluster has no such pod (namespace/name)")

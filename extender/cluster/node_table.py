@@ -7,12 +7,14 @@ from operator import attrgetter
 from typing import Literal, TypeAlias
 
 from extender.cluster.allocations import Allocations, Problems
+from extender.cluster.node_sets import NodeSets
 from extender.inventory.mig_manager import LAYOUT_LABEL, applied_layout
 from extender.inventory.node_inventory import Sources, inventory_of
 from extender.inventory.shared_gpus import InventoryError
 from extender.k8s.device_objects import KoordinatorDevice, MigLayout, MigLayouts
 from extender.k8s.objects import Node
 from extender.k8s.quantity import QuantityError
+from packing.fleet.fleet import Fleet
 from packing.fleet.names import TooMany
 from packing.model.node_spec import NodeSpec
 from packing.model.reasons import Reason
@@ -24,11 +26,12 @@ class NodeTable(Mapping[str, Node]):
     """Nodes by name. Writes what they have into ``allocations``, and returns the nodes that it changed there.
 
     ``sources`` say what each inventory was read from. A node whose inventory cannot be read has no sources,
-    takes no pods, and is a problem.
+    takes no pods, and is a problem. ``sets`` say which nodes pods insist on.
     """
 
-    def __init__(self, allocations: Allocations) -> None:
+    def __init__(self, allocations: Allocations, fleet: Fleet) -> None:
         self.problems = Problems()
+        self.sets = NodeSets(fleet)
         self.changes = 0  # of Nodes
         self.sources: dict[str, Sources] = {}
         self._koordinator_devices: dict[str, KoordinatorDevice] = {}
@@ -53,6 +56,7 @@ class NodeTable(Mapping[str, Node]):
                 self.changes += known != record
                 if known is not None and _inventory_fields(known) == _inventory_fields(record):
                     return []
+                self.sets.put(record)
                 return self._read_inventories([record.name])
             case KoordinatorDevice():
                 self._koordinator_devices[record.name] = record
@@ -64,6 +68,7 @@ class NodeTable(Mapping[str, Node]):
         match kind:
             case "Node":
                 self._nodes.pop(key, None)
+                self.sets.remove(key)
                 self.sources.pop(key, None)
                 self.problems.pop(key, None)
                 self.problems.pop(_layouts_of(key), None)

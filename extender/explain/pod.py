@@ -245,7 +245,7 @@ def _option(state: State, evaluation: Evaluation, index: int, name: str, score: 
         terms = terms | {"spot": float(spot_costs(state, evaluation.pod, request, at)[0])}
     if request.together > 1:
         at = evaluation.rows[index : index + 1]
-        terms = terms | {"parts of one GPU": float(separation_costs(state, request, at)[0])}
+        terms = terms | {"parts of one GPU": float(separation_costs(state.fleet, request, at)[0])}
     if forecast.devices:
         terms = terms | {"claims": forecast.cost}
     if forecast.first_available_penalty:

@@ -120,7 +120,11 @@ def _evaluate_counted(
         return codes, np.zeros(rows.size, np.float32)
     request = without_resources(request, dra)
     with state.fleet_view_for(pod, possibly_bound) as fleet:
-        return codes_for(state, fleet, pod, request, rows), state.policy.cost(fleet, request)[rows]
+        cost = state.policy.cost(fleet, request)[rows]
+        if request.together > 1:
+            with state.failures.caught("separate GPUs"):
+                cost = cost + separation_costs(fleet, request, rows)
+        return codes_for(state, fleet, pod, request, rows), cost
 
 
 def dra_resources(state: State, pod: Pod, request: Request, names: Iterable[str]) -> list[tuple[str, ...]]:
@@ -174,13 +178,12 @@ def _forecast(
 def _rank(
     state: State, pod: Pod, request: Request, rows: Rows, cost: Floats, forecasts: tuple[Forecast, ...]
 ) -> tuple[Floats, Keys]:
-    """The costs with those of forecasts, spot nodes and parts of GPUs, and the keys to sort by; where that
-    fails, all nodes are equal."""
+    """The costs with those of forecasts and of spot nodes, and the keys to sort by; where that fails, all
+    nodes are equal."""
     order = state.fleet.arrays.order[rows]
     with state.failures.caught("rank"):
         cost = cost + _forecast_costs(forecasts) if forecasts else cost
         cost = cost + spot_costs(state, pod, request, rows) if state.fleet.spot_rows else cost
-        cost = cost + separation_costs(state, request, rows) if request.together > 1 else cost
         return cost, rank_keys(cost, order)
     return np.zeros(rows.size, np.float32), order.astype(np.int64)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from extender.cluster.state import Rows, State
+from extender.cluster.state import Rows
 from packing.fleet.arrays import Floats
+from packing.fleet.fleet import Fleet
 from packing.fleet.separate_gpus import missing_gpus, separation
 from packing.model.request import Request
 
@@ -17,10 +18,10 @@ MISSING_GPU_COST = 100.0
 """What it costs to give another part of a GPU instead of a GPU: more than all that a policy weighs."""
 
 
-def separation_costs(state: State, request: Request, rows: Rows) -> Floats:
+def separation_costs(fleet: Fleet, request: Request, rows: Rows) -> Floats:
     """What these rows cost more because they would give a container several parts of one GPU:
     (len(rows),)."""
-    if separation(state.fleet, request) == "ignore":
+    if separation(fleet, request) == "ignore":
         return np.zeros(rows.size, np.float32)
-    cost: Floats = np.float32(MISSING_GPU_COST) * missing_gpus(state.fleet, request, rows)
+    cost: Floats = np.float32(MISSING_GPU_COST) * missing_gpus(fleet, request, rows)
     return cost

@@ -96,7 +96,7 @@ class Sizes:
         if nodes != self._nodes or len(self._known) >= _MOST_SIZES:
             self._nodes = nodes
             self._known.clear()
-        kind = request.devices, request.shares, request.models, request.products
+        kind = request.devices, request.shares, request.models, request.products, request.node_set
         if kind not in self._known:
             self._known[kind] = _mean_gpu(fleet, request)
         return self._known[kind]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, fields
 from functools import reduce
 from itertools import accumulate
@@ -191,6 +191,8 @@ class Request(_Hashed):
     - ``together``: the most counted devices of one kind that a single container asks for.
     - ``separate``: whether the devices of such a container are to be on different physical GPUs; None: as the
       fleet says.
+    - ``node_set``: the set of nodes that it insists on, one that the fleet may know (``Names.node_sets``);
+      None for all nodes.
     - ``mode``: a text that contains the names of the allowed ways to isolate shares, "" for any.
 
     CPU and memory are cut to ``MOST``, and counts to ``MOST_DEVICES``, so that every request fits the arrays
@@ -209,6 +211,7 @@ class Request(_Hashed):
     together: int = 1
     mode: str = ""
     separate: SeparateGpus | None = None
+    node_set: Hashable | None = None
 
     def __post_init__(self) -> None:
         if self.cpu_milli < 0 or self.memory_bytes < 0:

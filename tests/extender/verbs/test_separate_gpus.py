@@ -68,6 +68,13 @@ def test_the_setting_refuses_and_the_pod_overrides_it() -> None:
     }
 
 
+def test_a_pod_is_ranked_without_its_own_gpus() -> None:
+    """After a bind whose answer was lost, kube-scheduler asks again for a pod that is allocated already."""
+    pod = make_pod("two", 2, node_name="own")
+    state = make_state(time_sliced("own", 2), time_sliced("other", 2), pod)
+    assert {option.terms["parts of one GPU"] for option in explain(state, pod).best} == {0}
+
+
 def test_ignored_where_the_setting_says_so() -> None:
     state = state_of(make_settings(separate_gpus="ignore"))
     state.apply([Upserted(time_sliced("one"))])

@@ -21,6 +21,7 @@ from extender.verbs.spot import refuse_spot, spot_costs
 from packing.fleet.arrays import Floats
 from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
+from packing.fleet.separate_gpus import any_doubtful
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
@@ -121,7 +122,7 @@ def _evaluate_counted(
     request = without_resources(request, dra)
     with state.fleet_view_for(pod, possibly_bound) as fleet:
         cost = state.policy.cost(fleet, request)[rows]
-        if request.together > 1:
+        if request.together > 1 and any_doubtful(fleet, request):
             with state.failures.caught("separate GPUs"):
                 cost = cost + separation_costs(fleet, request, rows)
         return codes_for(state, fleet, pod, request, rows), cost

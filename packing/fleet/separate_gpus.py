@@ -28,6 +28,12 @@ def idle_gpus(arrays: NodeArrays, resource: int) -> npt.NDArray[np.int32]:
     return certain
 
 
+def any_doubtful(fleet: Fleet, request: Request) -> bool:
+    """Whether any node might give devices of the request from the same GPU; never for whole GPUs."""
+    numbers = (fleet.names.resources.get(name) for name, count in request.devices if count > 1)
+    return any(fleet.arrays.surplus_devices[number].any() for number in numbers if number is not None)
+
+
 def missing_gpus(fleet: Fleet, request: Request, rows: npt.NDArray[np.int64]) -> Floats:
     """How many of the request's devices each row would give from GPUs that it has given already:
     (len(rows),). Where that is not certain, the mean of the best and the worst case."""

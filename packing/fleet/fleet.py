@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from packing.fleet import feasibility_kernels as kernels
 from packing.fleet.arrays import GPU_COUNTS, Floats, NodeArrays
-from packing.fleet.names import MOST_KINDS, Names, TooMany
+from packing.fleet.names import GIVES_PARTS, MOST_KINDS, Names, NodeKind, TooMany
 from packing.fleet.node_usage import Allocation, NodeUsage
 from packing.model.node_spec import MOST_GPUS, NodeSpec
 from packing.model.reasons import Reason
@@ -96,7 +96,7 @@ class Fleet:
 
         Raises TooMany where that would leave too little of ``MOST_KINDS``; then everything is as it was.
         """
-        kinds = {(*_gpu_kind(spec), sets_of_node.get(spec.name, 0)) for spec in self.specs if spec}
+        kinds = {_node_kind(spec, sets_of_node.get(spec.name, 0)) for spec in self.specs if spec}
         if len(kinds) > MOST_KINDS // 2:
             raise TooMany(f"nodes are of {len(kinds)} kinds if {len(node_sets)} sets of them are told apart")
         renamed = self.sets_of_node is sets_of_node
@@ -113,12 +113,11 @@ class Fleet:
 
     def _kind_of(self, spec: NodeSpec) -> int:
         """The number of the node's kind. Raises TooMany."""
-        kind, mask = _gpu_kind(spec), self.sets_of_node.get(spec.name, 0)
         in_use = lambda: {int(self.arrays.model[row]) for row in self.rows.values()}  # noqa: E731
         try:
-            return self.names.number_kind((*kind, mask), in_use)
+            return self.names.number_kind(_node_kind(spec, self.sets_of_node.get(spec.name, 0)), in_use)
         except TooMany:
-            return self.names.number_kind((*kind, 0), in_use)  # sets decide only what placements cost
+            return self.names.number_kind(_node_kind(spec, 0), in_use)  # sets decide only about costs
 
     def remove(self, name: str) -> None:
         """Forget a node; its row counts as unknown until it is reused."""
@@ -276,8 +275,9 @@ class Fleet:
             self._move(row, assumed, +1)
 
 
-def _gpu_kind(spec: NodeSpec) -> tuple[str | None, str, str]:
-    return spec.model, spec.product, spec.mode
+def _node_kind(spec: NodeSpec, sets: int) -> NodeKind:
+    parts = any(pool.separate is not None for pool in spec.pools)
+    return spec.model, spec.product, spec.mode, sets | (GIVES_PARTS if parts else 0)
 
 
 def _gpu_count(held: Allocation, device_gpu: Floats) -> int:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from packing.fleet.arrays import Floats, NodeArrays
 from packing.fleet.fleet import Fleet
+from packing.fleet.names import GIVES_PARTS
 from packing.model.request import Request, SeparateGpus
 
 
@@ -45,3 +46,18 @@ def missing_gpus(fleet: Fleet, request: Request, rows: npt.NDArray[np.int64]) ->
             worst = idle_gpus(arrays, resource)[rows].clip(1, count)
             missing += count - (best + worst) / 2
     return missing.astype(np.float32)
+
+
+def expected_on(fleet: Fleet, request: Request) -> npt.NDArray[np.uint8]:
+    """For each kind of node 1 where the mix counts room for the request, (M,); read only. Like
+    ``Names.allowed``, but if any node has several devices of it that are whole GPUs, only nodes of this
+    kind count: replicas of one GPU are not the room that is asked for."""
+    allowed = fleet.names.allowed(request)
+    if separation(fleet, request) == "ignore" or not any_doubtful(fleet, request):
+        return allowed
+    total, surplus = fleet.arrays.total_devices, fleet.arrays.surplus_devices
+    for name, count in request.devices:
+        number = fleet.names.resources.get(name)
+        if number is None or not ((total[number] >= count) & (surplus[number] == 0)).any():
+            return allowed
+    return allowed & np.array([mask & GIVES_PARTS == 0 for mask in fleet.names.sets], np.uint8)

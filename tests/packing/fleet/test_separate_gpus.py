@@ -9,6 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packing.cost.demand import Mix
+from packing.cost.kernel_args import nodes_of
+from packing.cost.slots import Slots
 from packing.fleet.feasibility import copies_that_fit, could_host
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
@@ -140,3 +143,18 @@ def one_by_one(fleet: Fleet, request: Request) -> int:
             held.enter_context(fleet.holding([allocation_of(fleet, 0, request)]))
             copies += 1
         return copies
+
+
+def test_replicas_are_no_room_for_several_gpus_in_the_mix() -> None:
+    sliced = [replicas(f"sliced{i}") for i in range(20)]
+    fleet = fleet_of(counted_node("a"), counted_node("b"), *sliced)
+    types = (asks(2, None), asks(2, "ignore"), asks(1, None))
+    slots = Slots(fleet, Mix(types, (0.4, 0.3, 0.3)))
+    slots.recount(nodes_of(fleet))
+    assert slots.counts.totals[:3].tolist() == [8, 48, 96]
+    assert slots.gpus[0] == 2
+    # Where no node has whole GPUs, replicas are what there is.
+    only = fleet_of(*sliced)
+    slots = Slots(only, Mix(types, (0.4, 0.3, 0.3)))
+    slots.recount(nodes_of(only))
+    assert slots.counts.totals[:3].tolist() == [40, 40, 80]

@@ -12,6 +12,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from packing.model.request import SeparateGpus
+
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _NAMESPACED = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?/[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"
 
@@ -23,11 +25,19 @@ class SettingsError(Exception):
 class ExpectedRequest(BaseModel):
     """A request that pods will make, as in their manifests. ``weight``: how often, relative to others."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, coerce_numbers_to_str=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        coerce_numbers_to_str=True,
+        validate_by_name=True,
+        validate_by_alias=True,
+    )
 
     resources: dict[str, str] = {}
     annotations: dict[str, str] = {}
     labels: dict[str, str] = {}
+    node_selector: dict[str, str] = Field(default={}, alias="nodeSelector")
     weight: float = Field(default=1.0, gt=0, le=1e9)
 
 
@@ -149,6 +159,11 @@ class Settings(BaseModel):
         default="prefer",
         description="ignore, prefer or require: whether restartable pods prefer spot nodes and others avoid "
         "them (prefer), or others get none at all (require)",
+    )
+    separate_gpus: SeparateGpus = Field(
+        default="prefer",
+        description="ignore, prefer or require: whether a container that requests several GPUs prefers nodes "
+        "that give it as many physical ones (prefer), or gets no others (require)",
     )
     evict_kueue_pods: bool = Field(
         default=False, description="true or false: whether pods that Kueue manages may be evicted"

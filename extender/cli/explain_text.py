@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from extender.explain.each_node import NodeAnswer
 from extender.explain.evictions import EvictionOption, Evictions
-from extender.explain.pod import Explanation, Option, Refusal
+from extender.explain.options import Option
+from extender.explain.pod import Explanation, Refusal
 
 _NAMED_VICTIMS = 4
 _WHO_EVICTS = {
@@ -88,6 +89,7 @@ def _number(number: float) -> str:
 
 def _option(option: Option, *, verbose: bool) -> tuple[str, ...]:
     gpus = f"GPU {', '.join(map(str, option.gpus))}" if option.gpus else ", ".join(option.devices)
+    gpus = ", ".join(filter(None, (gpus, option.gives)))
     numbers = f"score {option.score}, cost {option.cost:.3g} ({_terms(option.terms)})" if verbose else ""
     return option.node, gpus, option.nvlink, option.why, numbers
 

@@ -6,9 +6,12 @@ Only the watch teaches, never a call of a verb: kube-scheduler asks many times a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from extender.cluster.node_sets import NodeSets
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
+from extender.k8s.node_requirement import node_requirement
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import NAME, TAUGHT_NAMES
 from packing.fleet.feasibility import could_host
@@ -26,8 +29,8 @@ class DemandLearner:
     policy has learnt from.
     """
 
-    def __init__(self, policy: Policy, fleet: Fleet) -> None:
-        self._policy, self._fleet = policy, fleet
+    def __init__(self, policy: Policy, fleet: Fleet, node_sets: NodeSets) -> None:
+        self._policy, self._fleet, self._node_sets = policy, fleet, node_sets
         self.learnt = 0
         self._started = False
         self._untaught: dict[str, None] = {}  # keys of pods, in the order in which they came
@@ -67,6 +70,9 @@ class DemandLearner:
             self.forget(pod.key)
         elif self._can_be_hosted(request):
             self.forget(pod.key)
+            if (required := node_requirement(pod)) is not None:
+                request = replace(request, node_set=required)
+                self._node_sets.observe(request)
             self._policy.observe(request)
             self.learnt += 1
 

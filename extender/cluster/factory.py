@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from extender.cluster.guarded_policy import GuardedPolicy
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
+from extender.k8s.node_requirement import node_requirement
 from extender.k8s.objects import Container, Pod, PodSpec
 from extender.k8s.quantity import QuantityError
 from extender.queues.disruptions import DisruptionLog
@@ -25,8 +27,10 @@ def state_of(settings: Settings) -> State:
     policy = policy_of(settings)
     rights = Rights(Queues(settings.queues), settings.evict_kueue_pods)
     state = State(policy, rights, DisruptionLog(settings.shield_seconds))
+    state.nodes.sets.expect(prior_of(settings.demand))
     state.failures = policy.failures
     state.spot = settings.spot
+    state.fleet.separate = settings.separate_gpus
     state.gang_check, state.gang_holds.seconds = settings.gang_check, settings.gang_hold_seconds
     state.fleet.minimum_milli = settings.minimum_slice_milli
     return state
@@ -51,7 +55,8 @@ def prior_of(expected: Sequence[ExpectedRequest]) -> Mix | None:
 
 def _request(place: int, expected: ExpectedRequest) -> Request:
     resources = tuple(sorted(expected.resources.items()))
-    spec = PodSpec((Container("", resources, resources),))
+    selector = tuple(sorted(expected.node_selector.items()))
+    spec = PodSpec((Container("", resources, resources),), node_selector=selector)
     pod = Pod("", "", spec=spec, annotations=expected.annotations, labels=expected.labels)
     try:
         request = request_of(pod)
@@ -59,4 +64,4 @@ def _request(place: int, expected: ExpectedRequest) -> Request:
         raise SettingsError(f"demand.{place}: {error}") from None
     if not request.wants_gpu:
         raise SettingsError(f"demand.{place}: asks for no GPU")
-    return request
+    return replace(request, node_set=node_requirement(pod))

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from extender.cluster.allocations import Allocations, Problems
 from extender.cluster.network import Network
+from extender.cluster.node_sets import NodeSets
 from extender.dialects.pod_request import WRITERS
 from extender.inventory.mig_manager import LAYOUT_LABEL, applied_layout
 from extender.inventory.node_inventory import Sources, inventory_of
@@ -15,6 +16,7 @@ from extender.inventory.shared_gpus import InventoryError
 from extender.k8s.device_objects import KoordinatorDevice, MigLayout, MigLayouts
 from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError
+from packing.fleet.fleet import Fleet
 from packing.fleet.names import TooMany
 from packing.model.node_spec import NodeSpec
 from packing.model.reasons import Reason
@@ -25,12 +27,14 @@ NodeKind: TypeAlias = Literal["Node", "Device", "ConfigMap"]
 class NodeTable(Mapping[str, Node]):
     """Nodes by name. Writes what they have into ``allocations``, and returns the nodes that it changed there.
 
-    ``sources`` say what each inventory was read from, ``network`` which nodes are near each other. A node
-    whose inventory cannot be read has no sources, takes no pods, and is a problem.
+    ``sources`` say what each inventory was read from, ``network`` which nodes are near each other, and
+    ``sets`` which nodes pods insist on. A node whose inventory cannot be read has no sources, takes no pods,
+    and is a problem.
     """
 
-    def __init__(self, allocations: Allocations) -> None:
+    def __init__(self, allocations: Allocations, fleet: Fleet) -> None:
         self.problems = Problems()
+        self.sets = NodeSets(fleet)
         self.changes = 0  # of Nodes
         self.sources: dict[str, Sources] = {}
         self.network = Network()
@@ -58,6 +62,7 @@ class NodeTable(Mapping[str, Node]):
                     self.network.put(record.name, record.labels)
                 if known is not None and _inventory_fields(known) == _inventory_fields(record):
                     return []
+                self.sets.put(record)
                 return self._read_inventories([record.name])
             case KoordinatorDevice():
                 self._koordinator_devices[record.name] = record
@@ -69,6 +74,7 @@ class NodeTable(Mapping[str, Node]):
         match kind:
             case "Node":
                 self._nodes.pop(key, None)
+                self.sets.remove(key)
                 self.sources.pop(key, None)
                 self.network.remove(key)
                 self.problems.pop(key, None)

@@ -17,6 +17,21 @@ OVERDUE = 30.0
 """Seconds since the last plan or update after which any new pod or change is enough."""
 
 
+_NODE_SETS = "node sets"
+
+
+def plan_now(state: State) -> None:
+    """Plan new tables and adopt them, for commands that have nothing else to do meanwhile."""
+    choose_node_sets_now(state)
+    state.policy.adopt(state.fleet, state.policy.plan(state.fleet)())
+
+
+def choose_node_sets_now(state: State) -> None:
+    """Tell apart the nodes that the pods of the cluster insist on."""
+    with state.failures.caught(_NODE_SETS):
+        state.nodes.sets.adopt(state.nodes.sets.choose(state.nodes)(), state.nodes.values())
+
+
 class PolicyRefresher:
     """Plans and refreshes the policy of one state. The policy must not raise (``GuardedPolicy``)."""
 
@@ -39,6 +54,9 @@ class PolicyRefresher:
             return
         if due is Due.TABLES:
             self._upkeep.plan_started(learnt)
+            with state.failures.caught(_NODE_SETS):
+                sets = await asyncio.to_thread(state.nodes.sets.choose(state.nodes))
+                state.nodes.sets.adopt(sets, state.nodes.values())
             tables = await asyncio.to_thread(state.policy.plan(state.fleet))
             state.policy.adopt(state.fleet, tables)
         else:

@@ -82,13 +82,13 @@ class State:
         self.disruptions = disruptions or DisruptionLog()
         self.fleet = Fleet()
         self.allocations = Allocations(self.fleet)
-        self.nodes = NodeTable(self.allocations)
+        self.nodes = NodeTable(self.allocations, self.fleet)
         self.pods = PodTable(self.allocations)
         self.assumed_pods = self.pods.assumed
         self.gang_costs = GangCosts(self.gangs, self.pods, self.fleet, self.nodes.network)
         self.devices = DeviceCache()
         self.simulator = AllocationSimulator(self.devices)
-        self.learner = DemandLearner(policy, self.fleet)
+        self.learner = DemandLearner(policy, self.fleet, self.nodes.sets)
         self.gang_check = False
         self.gang_holds, self.gang_answers = GangHolds(), GangAnswers()
         self.kept_by_node: dict[str, object] = {}

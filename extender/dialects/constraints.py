@@ -1,4 +1,4 @@
-"""What a pod requires of its GPUs: model, UUID, sharing mode, CUDA version, NVLink island.
+"""What a pod requires of its GPUs: model, UUID, sharing mode, CUDA version, NVLink island, separate GPUs.
 
 The model lists of HAMi, Volcano and vgpu-manager match any part of the GPU's name, in any letter case
 (``pkg/device/devices.go`` CheckType in Project-HAMi/HAMi at 4707fb02; README of coldzerofear/vgpu-manager at
@@ -16,11 +16,14 @@ from typing import Literal
 from extender.dialects.pod_resources import RequestError
 from extender.dialects.sharing import hami, vgpu_manager, volcano
 from extender.untrusted.limits import LISTED_NAMES, NAME, quoted
-from packing.model.request import ANY, ModelName, Models, NameFilter
+from packing.model.request import ANY, ModelName, Models, NameFilter, SeparateGpus
 
 MODELS, NOT_MODELS = "stowage.dev/gpu-models", "stowage.dev/gpu-models-not"
 CUDA, NVLINK = "stowage.dev/min-cuda", "stowage.dev/nvlink"
-ANNOTATIONS = frozenset({MODELS, NOT_MODELS, CUDA, NVLINK})
+SEPARATE = "stowage.dev/separate-gpus"
+ANNOTATIONS = frozenset({MODELS, NOT_MODELS, CUDA, NVLINK, SEPARATE})
+
+_SEPARATE: Mapping[str, SeparateGpus] = {"required": "require", "preferred": "prefer", "none": "ignore"}
 
 _USE_TYPE = (hami.USE_TYPE, vgpu_manager.USE_TYPE, MODELS)
 _DENY_TYPE = (hami.DENY_TYPE, vgpu_manager.DENY_TYPE, NOT_MODELS)
@@ -62,6 +65,15 @@ def nvlink(annotations: Mapping[str, str]) -> Literal["required", "preferred", "
             return wish
         case text:
             raise RequestError(f"{NVLINK}: {quoted(text)} is invalid; expected required, preferred or none")
+
+
+def separate_gpus(annotations: Mapping[str, str]) -> SeparateGpus | None:
+    """Whether several devices of a container are to be on different GPUs; None if the pod does not say.
+    Raises RequestError."""
+    text = annotations.get(SEPARATE)
+    if text is not None and text not in _SEPARATE:
+        raise RequestError(f"{SEPARATE}: {quoted(text)} is invalid; expected {', '.join(_SEPARATE)}")
+    return None if text is None else _SEPARATE[text]
 
 
 def mode(annotations: Mapping[str, str]) -> str:

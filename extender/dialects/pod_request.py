@@ -75,6 +75,8 @@ def _request(spec: PodSpec, pairs: Pairs) -> Request:
             "knows no NVLink"
         )
     several = sum(count for _, count in devices) + (shares.count if shares else 0) > 1
+    together = max_per_container(spec, [name for name, _ in devices]) if devices else 1
+    separate = constraints.separate_gpus(metadata)
     return Request(
         cpu_milli=cpu,
         memory_bytes=memory,
@@ -85,7 +87,8 @@ def _request(spec: PodSpec, pairs: Pairs) -> Request:
         cuda=constraints.cuda(metadata),
         island=wish == "required",
         scattered=several and wish == "none",
-        together=max_per_container(spec, [name for name, _ in devices]) if devices else 1,
+        together=together,
+        separate=separate if together > 1 else None,
         mode=constraints.mode(metadata),
     )
 

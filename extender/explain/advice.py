@@ -30,6 +30,9 @@ ADVICE: Mapping[Reason, str] = {
     Reason.NO_FREE_MEMORY: _TOO_LITTLE_BESIDE,
     Reason.OLD_DRIVER: "upgrade the driver, or let GPU feature discovery label the node",
     Reason.TOO_MANY_REPLICAS: "ask for one replica",
+    Reason.PARTS_OF_ONE_GPU: (
+        "ask for one GPU, or let the pod take replicas: annotation stowage.dev/separate-gpus: none"
+    ),
     Reason.PLUGIN_BUSY: "wait, or look why that pod does not start",
     Reason.NO_FREE_PEERS: "wait, or evict: free GPUs of the node are in different islands, or may be",
     Reason.NO_ASSIGNER: "see docs/bind.md: which nodes share GPUs how",

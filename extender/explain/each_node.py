@@ -9,6 +9,7 @@ from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.explain.advice import ADVICE
 from extender.explain.needs import missing_needs
+from extender.explain.options import option_on
 from extender.explain.pod import Candidates
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
@@ -59,6 +60,5 @@ def _answers(state: State, pod: Pod, nodes: list[str]) -> Iterator[NodeAnswer]:
                 text = forecast.problem or "node does not have the devices that the pod's claims ask for"
                 yield NodeAnswer(name, fits=False, reason=shorten(text))
             else:
-                terms = state.policy.terms(state.fleet, request, row)
-                cost = float(evaluation.cost[index])
-                yield NodeAnswer(name, fits=True, reason=reason.text, cost=cost, terms=terms)
+                option = option_on(state, evaluation, index, name, None)
+                yield NodeAnswer(name, fits=True, reason=reason.text, cost=option.cost, terms=option.terms)

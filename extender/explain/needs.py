@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from extender.explain.replicas import replicas_given
 from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
 from packing.fleet.fleet import Fleet
 from packing.fleet.placement import share_mib
+from packing.fleet.separate_gpus import idle_gpus, separation
 from packing.model.node_spec import resolve_on
 from packing.model.request import Request, Shares
 
@@ -45,8 +47,21 @@ def missing_needs(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
         if devices < count:
             text = f"needs {count} {name}, {devices} of {all_devices} are free"
             yield Need(name, count, devices, all_devices, text)
+        elif resource is not None and count > 1 and separation(fleet, request) == "require":
+            yield from _missing_separate_gpus(fleet, row, request, resource, count)
     if request.shares and (need := _missing_gpus(fleet, row, request, request.shares)):
         yield need
+
+
+def _missing_separate_gpus(
+    fleet: Fleet, row: int, request: Request, resource: int, count: int
+) -> Iterator[Need]:
+    """The GPUs that are missing where each device must be on one of its own."""
+    idle = max(0, int(idle_gpus(fleet.arrays, resource)[row]))
+    if idle < count:
+        gpus = int((fleet.arrays.total_devices - fleet.arrays.surplus_devices)[resource, row])
+        text = f"needs {count} different GPUs, would get {replicas_given(fleet, row, request)}"
+        yield Need("different GPUs", count, idle, gpus, text)
 
 
 def _missing_gpus(fleet: Fleet, row: int, request: Request, part: Shares) -> Need | None:

@@ -17,12 +17,12 @@ import numpy.typing as npt
 from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
-from extender.dra.forecast import Forecast
 from extender.explain.advice import ADVICE
 from extender.explain.evictions import Evictions, EvictorMode, evictions_for
 from extender.explain.gang import describe_gang
 from extender.explain.hints import hints, missing_on, uncounted_resources
 from extender.explain.needs import Need, missing_needs
+from extender.explain.options import Option, option_on
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Node, Pod
 from extender.protocol.node_names import Bytes, NodeNames
@@ -31,7 +31,6 @@ from extender.verbs.evaluate import Evaluation, evaluate
 from extender.verbs.gang_fit import with_gang_check
 from extender.verbs.scores import best, node_scores
 from extender.verbs.shortfall import shortfall
-from extender.verbs.spot import spot_costs
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.model.request import Request
@@ -41,22 +40,6 @@ BEST = 3
 NO_DEVICES = "node does not have the devices that the pod's claims ask for"
 _UNKNOWN_REASONS = 20
 """Different reasons that are shown where devices are not known: they may quote what others wrote."""
-_TERMS = {
-    "slots": "takes room that other pods are expected to need",
-    "fill": "leaves a part of a GPU that is hard to use",
-    "stranding": "leaves free GPUs without enough CPU for them",
-    "unusable GPU": "leaves parts of GPUs that no expected pod can use",
-    "islands": "splits an NVLink island that other pods are expected to need, or gives the pod no peers",
-    "gang": "is far from other members of the pod's gang, or has too little room near it for them",
-    "claims": "takes devices apart that other claims may need whole",
-    "spot": "is a spot node and the pod prefers others, or the other way round",
-    "less wanted": "gives the claims devices that they list as an alternative",
-}
-"""What a positive term of the cost means (``Policy.terms``, and the costs of forecasts)."""
-_NO_COST = "takes no room that other pods are expected to need"
-_NEGLIGIBLE = 0.005
-"""GPUs: terms of at most this are not put in words."""
-
 Flags = npt.NDArray[np.bool_]
 
 
@@ -71,27 +54,6 @@ class Refusal:
     nearest: str
     lacks: tuple[Need, ...] = ()
     advice: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """A node that fits: its score if it got one, its cost, the ``terms`` that add up to it (before rounding),
-    and ``why``, the largest of these in words.
-
-    ``nvlink``: for a pod of several GPUs, the node's NVLink islands and what they were read from. ``devices``
-    are what kube-scheduler would give the pod's claims there; where that is not known,
-    ``devices_unknown`` says why.
-    """
-
-    node: str
-    score: int | None
-    cost: float
-    terms: dict[str, float]
-    why: str
-    gpus: tuple[int, ...] = ()
-    devices: tuple[str, ...] = ()
-    devices_unknown: str = ""
-    nvlink: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +152,7 @@ def explain_evaluation(
     shown = shown[np.argsort(evaluation.keys[shown])]
     with state.fleet_view_for(pod, evaluation.possibly_bound) as fleet:
         options = [
-            _option(state, evaluation, i, names[i], None if scores is None else int(scores[i]))
+            option_on(state, evaluation, i, names[i], None if scores is None else int(scores[i]))
             for i in shown.tolist()
         ]
         refusals = [
@@ -246,51 +208,6 @@ def _counted(reasons: Iterable[str]) -> dict[str, int]:
     shown = dict(counts.most_common(_UNKNOWN_REASONS))
     others = counts.total() - sum(shown.values())
     return shown | ({"other reasons": others} if others else {})
-
-
-def _option(state: State, evaluation: Evaluation, index: int, name: str, score: int | None) -> Option:
-    row, request = int(evaluation.rows[index]), evaluation.request
-    forecast = evaluation.forecasts[index] if evaluation.forecasts else Forecast()
-    terms = state.policy.terms(state.fleet, request, row)
-    if state.fleet.spot_rows:
-        at = evaluation.rows[index : index + 1]
-        terms = terms | {"spot": float(spot_costs(state, evaluation.pod, request, at)[0])}
-    if (far := state.gang_costs(evaluation.pod, request)) is not None:
-        terms = terms | {"gang": float(far[row])}
-    if forecast.devices:
-        terms = terms | {"claims": forecast.cost}
-    if forecast.first_available_penalty:
-        terms = terms | {"less wanted": forecast.first_available_penalty}
-    return Option(
-        node=name,
-        score=score,
-        cost=float(evaluation.cost[index]),
-        terms=terms,
-        why=_largest_term(terms),
-        gpus=state.policy.choose(state.fleet, request, row),
-        devices=tuple(map("/".join, forecast.devices[:LISTED_NAMES])),
-        devices_unknown=shorten(forecast.problem),
-        nvlink=_nvlink(state, row, name) if request.gpus > 1 else "",
-    )
-
-
-def _nvlink(state: State, row: int, name: str) -> str:
-    spec, sources = state.fleet.specs[row], state.nodes.sources.get(name)
-    if spec is None or sources is None or not sources.islands:
-        return "NVLink islands not known"
-    sizes = " + ".join(str(len(island)) for island in spec.islands)
-    return (
-        f"NVLink islands of {sizes} GPUs ({sources.islands})" if sizes else f"no NVLink ({sources.islands})"
-    )
-
-
-def _largest_term(terms: dict[str, float]) -> str:
-    """What a placement costs most, in words; "" where these terms have none."""
-    costs = {name: value for name, value in terms.items() if name in _TERMS}
-    if not costs:
-        return ""
-    largest = max(costs, key=lambda name: costs[name])
-    return _TERMS[largest] if costs[largest] > _NEGLIGIBLE else _NO_COST
 
 
 def _refusal(fleet: Fleet, names: NodeNames, evaluation: Evaluation, reason: Reason) -> Refusal:

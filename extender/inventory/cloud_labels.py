@@ -53,6 +53,7 @@ _PRODUCTS = {
     "karpenter.k8s.aws/instance-gpu-name": _EC2,
     "eks.amazonaws.com/instance-gpu-name": _EC2,
 }
+PRODUCT_LABELS = frozenset({*_PRODUCTS, INSTANCE_TYPE})
 _INSTANCE_TYPES = tuple(
     (re.compile(pattern, re.IGNORECASE), product)
     for pattern, product in (

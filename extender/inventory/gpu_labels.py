@@ -10,6 +10,8 @@ from extender.inventory.gfd_labels import DeviceLabels
 from packing.model.gpu_catalogue import Model
 
 AMD_PRODUCT = "amd.com/gpu.product-name"
+PRODUCT_LABELS = frozenset({gfd_labels.PRODUCT, AMD_PRODUCT, *cloud_labels.PRODUCT_LABELS})
+"""The labels that name the GPUs of a node."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,7 +199,8 @@ class _Gpus:
 
     def _add_pool(self, name: str, one: CountedDevices, gpus: Iterable[int], each: tuple[int, ...]) -> None:
         size = one.compute_milli, one.memory_mib
-        self.pools.append(Pool(name, one.count, tuple(gpus), *size, one.per_container, each))
+        separate = one.separate(name)
+        self.pools.append(Pool(name, one.count, tuple(gpus), *size, one.per_container, each, separate))
 
 
 def _blocked(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.cluster.factory import prior_of, state_of
+from extender.cluster.policy_refresh import choose_node_sets_now
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.node_filter import NodeFilter
+from extender.k8s.node_requirement import node_requirement
 from extender.k8s.objects import Pod
 from extender.replay.runs import Progress
 from extender.replay.traces import BadInput
@@ -44,10 +46,12 @@ _TODAY = "today"
 
 @dataclass(frozen=True, slots=True)
 class _MovablePod:
-    """A pod that is placed again: the rows (N,) that its rules allow, and the row where it runs."""
+    """A pod that is placed again: its request, what it adds to the demand mix, the rows (N,) that its rules
+    allow, and the row where it runs."""
 
     key: str
     request: Request
+    demand: Request
     rows: Flags
     home: int
 
@@ -72,6 +76,7 @@ class _Cluster:
         self.gpus: Flags = (fleet.arrays.compute_capacity > 0) & self.open  # (G, N)
         if not self.gpus.any():
             raise BadInput(f"{', '.join(map(str, paths))}: no node that accepts pods has a GPU")
+        choose_node_sets_now(self.state)
         self._rows_by_constraints: dict[object, Flags] = {}
         self.pods = self._movable_pods()
 
@@ -81,7 +86,13 @@ class _Cluster:
         requests = ((pod, self._request(pod)) for pod in pods)
         rows = self.state.fleet.rows
         return [
-            _MovablePod(pod.key, request, self._allowed_rows(pod), rows[pod.node_name])
+            _MovablePod(
+                pod.key,
+                request,
+                replace(request, node_set=node_requirement(pod)),
+                self._allowed_rows(pod),
+                rows[pod.node_name],
+            )
             for pod, request in requests
             if request
         ]
@@ -150,7 +161,7 @@ def _place_all(
     allocations: list[Allocation] = []
     failed: list[str] = []
     for i, pod in enumerate(pods):
-        placer.arrive(pod.request)
+        placer.arrive(pod.demand)
         if allocation := placer.place(pod.request, pod.allowed()):
             allocations.append(allocation)
         else:

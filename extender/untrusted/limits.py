@@ -176,6 +176,9 @@ PROBLEM = 300
 # The demand mix.
 TAUGHT_NAMES = 16
 """GPU models and UUIDs that a pod lists. A pod that lists more is placed, but does not count as demand."""
+TAUGHT_LABELS = 32
+"""Labels and values in the node selector and the required node affinity of a pod. A pod with more counts as
+one that insists on nothing."""
 
 # Memory.
 CACHE = 1 << 20

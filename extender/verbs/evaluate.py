@@ -16,10 +16,12 @@ from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.verbs.assignment import refuse_unassignable
 from extender.verbs.scores import Keys, rank_keys
+from extender.verbs.separate_gpus import separation_costs
 from extender.verbs.spot import refuse_spot, spot_costs
 from packing.fleet.arrays import Floats
 from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
+from packing.fleet.separate_gpus import any_doubtful
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
@@ -117,7 +119,11 @@ def _evaluate_counted(
         return codes, np.zeros(rows.size, np.float32)
     request = without_resources(request, dra)
     with state.fleet_view_for(pod, possibly_bound) as fleet:
-        return codes_for(state, fleet, pod, request, rows), state.policy.cost(fleet, request)[rows]
+        cost = state.policy.cost(fleet, request)[rows]
+        if request.together > 1 and any_doubtful(fleet, request):
+            with state.failures.caught("separate GPUs"):
+                cost = cost + separation_costs(fleet, request, rows)
+        return codes_for(state, fleet, pod, request, rows), cost
 
 
 def dra_resources(state: State, pod: Pod, request: Request, names: Iterable[str]) -> list[tuple[str, ...]]:

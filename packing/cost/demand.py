@@ -6,7 +6,7 @@ The slots of ``slots.py`` and the pattern LP of ``fill_value.py`` are weighted w
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from heapq import nlargest
@@ -47,16 +47,24 @@ class Mix:
     frequency: tuple[float, ...]
 
     @classmethod
-    def of(cls, counts: Mapping[Request, float], measures: Sequence[Measure] = MEASURES) -> Mix:
+    def of(
+        cls,
+        counts: Mapping[Request, float],
+        measures: Sequence[Measure] = MEASURES,
+        known_set: Callable[[Hashable], Hashable | None] = lambda node_set: node_set,
+    ) -> Mix:
         """The mix of these weighted requests: the types that are most frequent by any of the measures.
 
         Requests that differ only in the node's memory are one type with their mean memory: memory rarely
-        decides, and would split every type into many.
+        decides, and would split every type into many. ``known_set`` gives the set of nodes that counts for a
+        request, None for all nodes.
         """
         weights: defaultdict[Request, float] = defaultdict(float)
         memory: defaultdict[Request, float] = defaultdict(float)
         for request, weight in counts.items():
             kind = _kind(request)
+            if kind.node_set is not None:
+                kind = replace(kind, node_set=known_set(kind.node_set))
             weights[kind] += weight
             memory[kind] += weight * request.memory_mib
         ranked = _ranked(weights)
@@ -130,9 +138,17 @@ class Demand:
         if len(self._counts) > 2 * MOST_TYPES:  # rarely, because it sorts
             self._counts = dict(nlargest(MOST_TYPES, self._counts.items(), key=lambda item: item[1]))
 
-    def mix(self, measures: Sequence[Measure] = MEASURES) -> Mix:
+    def counts(self) -> dict[Request, float]:
+        """How often each request came, in a unit that grows with time."""
+        return dict(self._counts)
+
+    def mix(
+        self,
+        measures: Sequence[Measure] = MEASURES,
+        known_set: Callable[[Hashable], Hashable | None] = lambda node_set: node_set,
+    ) -> Mix:
         """The mix learnt so far; without a prior it is empty before the first request."""
-        return Mix.of(self._counts, measures)
+        return Mix.of(self._counts, measures, known_set)
 
     def _rescale(self) -> None:
         """Scale the weights back to about 1 and drop negligible ones."""

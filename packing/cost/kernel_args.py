@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
+from packing.fleet.separate_gpus import expected_on
 from packing.jit import (
     Float32Array,
     Float32Array2D,
@@ -183,7 +184,7 @@ def mix_types(fleet: Fleet, requests: Sequence[Request], width: int = 0) -> MixT
     devices = np.zeros((len(fleet.arrays.free_devices), len(requests)), np.float32)
     for t, request in enumerate(requests):
         devices[:, t], known = _devices_of(fleet, request)
-        allowed[:, t] = fleet.names.allowed(request) if known else 0
+        allowed[:, t] = expected_on(fleet, request) if known else 0
     divisors = [CPU, MEMORY, COMPUTE]
     amounts[divisors] = np.maximum(amounts[divisors], _TINY)
     amounts[COUNT] = np.maximum(amounts[COUNT], 1)

@@ -27,6 +27,7 @@ from packing.cost.slot_kernels import count_slots
 from packing.fleet.arrays import Floats
 from packing.fleet.feasibility import gpu_sizes
 from packing.fleet.fleet import Fleet
+from packing.fleet.separate_gpus import expected_on
 from packing.jit import checked
 from packing.model.request import Request
 
@@ -96,7 +97,10 @@ class Sizes:
         if nodes != self._nodes or len(self._known) >= _MOST_SIZES:
             self._nodes = nodes
             self._known.clear()
-        kind = request.devices, request.shares, request.models, request.products
+        kind = (
+            *(request.devices, request.shares, request.models, request.products, request.node_set),
+            *(request.together > 1, request.separate),
+        )
         if kind not in self._known:
             self._known[kind] = _mean_gpu(fleet, request)
         return self._known[kind]
@@ -104,6 +108,6 @@ class Sizes:
 
 def _mean_gpu(fleet: Fleet, request: Request) -> float:
     sizes = gpu_sizes(fleet, request)
-    allowed = fleet.names.allowed(request)[fleet.arrays.model] > 0
+    allowed = expected_on(fleet, request)[fleet.arrays.model] > 0
     able = (fleet.arrays.compute_capacity[0] > 0) & allowed & (sizes > 0)
     return float(sizes[able].mean()) if able.any() else 0.0

@@ -30,7 +30,7 @@ _PER_GPU = (
 )  # fmt: skip
 _PER_RESOURCE = (
     "free_devices", "total_devices", "free_peers", "total_peers", "device_gpu", "max_per_container",
-    "divisible_pool",
+    "divisible_pool", "surplus_devices",
 )  # fmt: skip
 
 
@@ -66,6 +66,8 @@ class NodeArrays:
         self.free_peers, self.total_peers = np.zeros((2, 0, nodes), np.int32)
         # (R, N) 1 where the devices are whole GPUs that the node places one by one.
         self.divisible_pool = np.zeros((0, nodes), np.uint8)
+        # (R, N) How many devices are not certain to be on a GPU of their own, even if none is in use.
+        self.surplus_devices = np.zeros((0, nodes), np.int32)
         # (N,) Indices into ``Names``: the sharing resource, and the GPUs' model, product and mode.
         self.sharing, self.model = np.zeros(nodes, np.uint8), np.zeros(nodes, np.int16)
         # (N,) The CUDA version, and GPUs of the largest NVLink island.
@@ -136,6 +138,8 @@ class NodeArrays:
             if not spec.is_divisible(pool):
                 peers = sure_peers(spec.peer_groups(pool), total)
                 self.free_peers[resource, row] = self.total_peers[resource, row] = peers
+            separate = total if pool.separate is None else min(pool.separate, total)
+            self.surplus_devices[resource, row] = total - separate
             memory = spec.gpus[pool.gpus[0]].memory_mib if pool.gpus else 0
             self.device_gpu[resource, row] = _mean_share(pool.compute_milli, pool.memory_mib, memory)
         self.overcommitted[row] = self.pods_by_gpu_count[:, row] = 0

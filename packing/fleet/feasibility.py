@@ -10,6 +10,7 @@ import numpy.typing as npt
 from packing.fleet import feasibility_kernels as kernels
 from packing.fleet.arrays import Floats, NodeArrays
 from packing.fleet.fleet import Fleet
+from packing.fleet.separate_gpus import idle_gpus, separation
 from packing.model.reasons import Reason
 from packing.model.request import ANY, WHOLE, Request, Shares, whole_gpus
 
@@ -89,7 +90,9 @@ def copies_that_fit(fleet: Fleet, request: Request) -> npt.NDArray[np.int64] | N
             continue  # then nothing fits
         if (fits & (arrays.divisible_pool[resource] > 0)).any():
             return None
-        copies = np.minimum(copies, np.maximum(arrays.free_devices[resource], 0) // count)
+        separate = count > 1 and separation(fleet, request) == "require"
+        free_devices = idle_gpus(arrays, resource) if separate else arrays.free_devices[resource]
+        copies = np.minimum(copies, np.maximum(free_devices, 0) // count)
     for free, asked in ((arrays.free_cpu, request.cpu_milli), (arrays.free_memory, request.memory_bytes)):
         if asked:
             copies = np.minimum(copies, np.maximum(free, 0) // asked)
@@ -120,7 +123,7 @@ def _reasons(fleet: Fleet, arrays: NodeArrays, request: Request) -> Reasons:
     cpu, memory = request.cpu_milli, request.memory_bytes
     kernels.node_reasons(arrays.free_cpu, arrays.free_memory, cpu, memory, reasons)
     for name, count in request.devices:
-        _device_reasons(fleet, arrays, name, count, request.together, reasons)
+        _device_reasons(fleet, arrays, request, name, count, reasons)
     if request.shares:
         _share_reasons(fleet, arrays, request, request.shares, reasons)
     if request.island:
@@ -139,15 +142,22 @@ def _reasons(fleet: Fleet, arrays: NodeArrays, request: Request) -> Reasons:
 
 
 def _device_reasons(
-    fleet: Fleet, arrays: NodeArrays, name: str, count: int, together: int, reasons: Reasons
+    fleet: Fleet, arrays: NodeArrays, request: Request, name: str, count: int, reasons: Reasons
 ) -> None:
     if (resource := fleet.names.resources.get(name)) is None:
         reasons[:] = Reason.NO_SUCH_RESOURCE
         return
-    kernels.device_reasons(arrays.free_devices[resource], arrays.total_devices[resource], count, reasons)
-    if together > 1:
+    free, total = arrays.free_devices[resource], arrays.total_devices[resource]
+    separate = count > 1 and separation(fleet, request) == "require"
+    if separate:
+        free = idle_gpus(arrays, resource)
+    kernels.device_reasons(free, total, count, reasons)
+    if separate:
+        too_few_gpus = (total >= count) & (total - arrays.surplus_devices[resource] < count)
+        reasons[too_few_gpus] = Reason.PARTS_OF_ONE_GPU
+    if request.together > 1:
         limit = arrays.max_per_container[resource]
-        reasons[(limit > 0) & (limit < together)] = Reason.TOO_MANY_REPLICAS
+        reasons[(limit > 0) & (limit < request.together)] = Reason.TOO_MANY_REPLICAS
 
 
 def _share_reasons(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -22,11 +22,11 @@ import numpy.typing as npt
 
 from packing.fleet import feasibility_kernels as kernels
 from packing.fleet.arrays import GPU_COUNTS, Floats, NodeArrays
-from packing.fleet.names import Names, TooMany
+from packing.fleet.names import GIVES_PARTS, MOST_KINDS, Names, NodeKind, TooMany
 from packing.fleet.node_usage import Allocation, NodeUsage
 from packing.model.node_spec import MOST_GPUS, NodeSpec
 from packing.model.reasons import Reason
-from packing.model.request import WHOLE, Request
+from packing.model.request import WHOLE, Request, SeparateGpus
 
 ALMOST_WHOLE = 0.999
 """A device at least this large, in GPUs, is a whole GPU; the others are replicas and MIG instances."""
@@ -40,6 +40,8 @@ class Fleet:
 
     def __init__(self, nodes: int = 64, gpus: int = 8, *, minimum_milli: int = 0) -> None:
         self.minimum_milli = minimum_milli
+        self.separate: SeparateGpus = "prefer"
+        """For requests that do not say whether their devices are to be on different GPUs."""
         self.arrays = NodeArrays(nodes, gpus)
         self.names = Names()
         self.rows: dict[str, int] = {}
@@ -54,6 +56,8 @@ class Fleet:
         self.usage: dict[int, NodeUsage] = {}
         """What is taken of the node of each row."""
         self.spot_rows: set[int] = set()
+        self.sets_of_node: Mapping[str, int] = {}
+        """By name, a mask of the sets that a node is in (``Names.node_sets``)."""
         self._vacant: list[int] = []
         self._assumed: defaultdict[int, list[Allocation]] = defaultdict(list)  # by row, of ``holding``
 
@@ -71,10 +75,7 @@ class Fleet:
         if len(spec.gpus) > MOST_GPUS:
             raise TooMany(f"{len(spec.gpus)} GPUs on one node, more than {MOST_GPUS}")
         sharing = self.names.number_sharing_resource(spec.sharing_resource)
-        kind = self.names.number_kind(
-            (spec.model, spec.product, spec.mode),
-            lambda: {int(self.arrays.model[row]) for row in self.rows.values()},
-        )
+        kind = self._kind_of(spec)
         pools = self.names.number_resources(
             [pool.resource for pool in spec.pools],
             lambda: {pool.resource for spec in self.specs if spec for pool in spec.pools},
@@ -88,6 +89,35 @@ class Fleet:
         self.gpu_of_uuid |= {gpu.uuid: (g, row) for g, gpu in enumerate(spec.gpus) if gpu.uuid}
         self.arrays.sharing[row], self.arrays.model[row] = sharing, kind
         return row
+
+    def tell_apart(self, node_sets: Mapping[Hashable, int], sets_of_node: Mapping[str, int]) -> None:
+        """Tell these sets of nodes apart, and no others: the bit of each set, and by name of a node the mask
+        of the sets that it is in. The same mapping may be changed later, before ``put`` of that node.
+
+        Raises TooMany where that would leave too little of ``MOST_KINDS``; then everything is as it was.
+        """
+        kinds = {_node_kind(spec, sets_of_node.get(spec.name, 0)) for spec in self.specs if spec}
+        if len(kinds) > MOST_KINDS // 2:
+            raise TooMany(f"nodes are of {len(kinds)} kinds if {len(node_sets)} sets of them are told apart")
+        renamed = self.sets_of_node is sets_of_node
+        self.sets_of_node = sets_of_node
+        self.names.tell_apart(node_sets, renamed=renamed)
+        if renamed:
+            return
+        self.arrays.model[:] = 0
+        for name, row in self.rows.items():
+            spec = self.specs[row]
+            assert spec is not None, name
+            self.arrays.model[row] = self._kind_of(spec)
+            self.touch(row)
+
+    def _kind_of(self, spec: NodeSpec) -> int:
+        """The number of the node's kind. Raises TooMany."""
+        in_use = lambda: {int(self.arrays.model[row]) for row in self.rows.values()}  # noqa: E731
+        try:
+            return self.names.number_kind(_node_kind(spec, self.sets_of_node.get(spec.name, 0)), in_use)
+        except TooMany:
+            return self.names.number_kind(_node_kind(spec, 0), in_use)  # sets decide only about costs
 
     def remove(self, name: str) -> None:
         """Forget a node; its row counts as unknown until it is reused."""
@@ -253,6 +283,11 @@ class Fleet:
         kernels.note_overcommitment(row, a.compute, a.memory, a.free_devices, a.overcommitted)
         if assumed:
             self._move(row, assumed, +1)
+
+
+def _node_kind(spec: NodeSpec, sets: int) -> NodeKind:
+    parts = any(pool.separate is not None for pool in spec.pools)
+    return spec.model, spec.product, spec.mode, sets | (GIVES_PARTS if parts else 0)
 
 
 def _gpu_count(held: Allocation, device_gpu: Floats) -> int:

@@ -1,4 +1,4 @@
-"""Index numbers for the names that nodes advertise, and which GPU models a request may run on.
+"""Index numbers for the names that nodes advertise, and which kinds of nodes a request may run on.
 
 The numbers index the arrays. How many names there are is bounded; names that no node has any more are
 forgotten when a bound is reached.
@@ -6,7 +6,7 @@ forgotten when a bound is reached.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -16,14 +16,16 @@ from packing.model.request import Request
 MOST_RESOURCES = 128
 """Extended resources of all nodes together. Real clusters have one or two for each MIG profile."""
 MOST_KINDS = 512
-"""Different GPUs (model, product and mode) of all nodes together."""
+"""Different nodes: by model, product and mode of their GPUs, and by the sets that they are in."""
 MOST_SHARING_RESOURCES = 255
 """Resources that count the shares of GPUs: ``NodeArrays.sharing`` is a byte."""
 _MOST_ALLOWED_BYTES = 1 << 20
 """Memory, roughly, of the texts that the answers of ``Names.allowed`` keep alive."""
 
-GpuKind = tuple[str | None, str, str]
-"""(model, product, mode) of a node's GPUs."""
+NodeKind = tuple[str | None, str, str, int]
+"""(model, product, mode) of a node's GPUs, and a mask of the sets that the node is in."""
+GIVES_PARTS = 1 << 62
+"""In such a mask: the node may give several devices of one container from the same GPU."""
 
 
 class TooMany(ValueError):
@@ -32,7 +34,12 @@ class TooMany(ValueError):
 
 class Names:
     """Numbers of the extended resources (``resources``), of the resources that count shares of GPUs
-    (``sharing_resources``), and of kinds of GPU (places in ``model_names``, ``products`` and ``modes``)."""
+    (``sharing_resources``), and of kinds of nodes (places in ``model_names``, ``products``, ``modes`` and
+    ``sets``).
+
+    ``node_sets`` are the sets of nodes that are told apart, each with its bit in the masks of ``sets``; equal
+    sets with different names have the same bit.
+    """
 
     def __init__(self) -> None:
         self.grown = 0
@@ -40,10 +47,14 @@ class Names:
         self.resources: dict[str, int] = {}
         self.resource_count = 0
         self.sharing_resources: dict[str, int] = {"": 0}
-        self.model_names: list[str | None] = [None]
-        self.products: list[str] = [""]
-        self.modes: list[str] = [""]
-        self._kinds: dict[GpuKind, int] = {(None, "", ""): 0}
+        self.model_names: list[str | None]
+        self.products: list[str]
+        self.modes: list[str]
+        self.sets: list[int]
+        self._kinds: dict[NodeKind, int]
+        self._forget_kinds()
+        self.node_sets: Mapping[Hashable, int] = {}
+        self._set_names: dict[int, Hashable] = {}
         self._allowed: dict[tuple[object, ...], npt.NDArray[np.uint8]] = {}
         self._allowed_bytes = 0
 
@@ -73,22 +84,44 @@ class Names:
             self.grown += 1
         return self.sharing_resources[name]
 
-    def number_kind(self, kind: GpuKind, in_use: Callable[[], set[int]]) -> int:
-        """The number of a kind of GPU; ``in_use`` are the numbers that nodes have. Raises TooMany."""
+    def number_kind(self, kind: NodeKind, in_use: Callable[[], set[int]]) -> int:
+        """The number of a kind of node; ``in_use`` are the numbers that nodes have. Raises TooMany."""
         if kind not in self._kinds:
             if len(self._kinds) >= MOST_KINDS:
                 if len(keep := in_use() | {0}) >= MOST_KINDS:
-                    raise TooMany(f"nodes have more than {MOST_KINDS} different GPUs")
+                    raise TooMany(f"nodes have more than {MOST_KINDS} different GPUs or sets")
                 self._kinds = {kind: index for kind, index in self._kinds.items() if index in keep}
             self._kinds[kind] = index = min(set(range(len(self._kinds) + 1)) - {*self._kinds.values()})
             at = slice(index, index + 1)  # the place of a forgotten kind, or the end
             self.model_names[at], self.products[at], self.modes[at] = [kind[0]], [kind[1]], [kind[2]]
+            self.sets[at] = [kind[3]]
             self.grown += 1
         return self._kinds[kind]
 
+    def tell_apart(self, node_sets: Mapping[Hashable, int], *, renamed: bool) -> None:
+        """Replace ``node_sets``. Unless the sets are only ``renamed``, all kinds of nodes are forgotten: each
+        node must be numbered again."""
+        self.node_sets, self._set_names = node_sets, {}
+        for name, number in node_sets.items():
+            self._set_names.setdefault(number, name)
+        if not renamed:
+            self._forget_kinds()
+            self.grown += 1
+
+    def _forget_kinds(self) -> None:
+        self.model_names, self.products, self.modes, self.sets = [None], [""], [""], [0]
+        self._kinds = {(None, "", "", 0): 0}
+
+    def known_set(self, node_set: Hashable | None) -> Hashable | None:
+        """The set if it is told apart, always by the first of its names; None if not."""
+        number = self.node_sets.get(node_set)
+        return None if number is None else self._set_names[number]
+
     def allowed(self, request: Request) -> npt.NDArray[np.uint8]:
-        """For each kind of GPU 1 where the request may run, (M,); read only."""
-        key = self.grown, request.models, request.products, request.mode
+        """For each kind of node 1 where the request may run, (M,); read only. A set of nodes that is not told
+        apart permits all."""
+        number = None if request.node_set is None else self.node_sets.get(request.node_set)
+        key = self.grown, request.models, request.products, request.mode, number
         if (found := self._allowed.get(key)) is None:
             self._allowed_bytes += _size(request)
             if self._allowed_bytes > _MOST_ALLOWED_BYTES:
@@ -96,6 +129,8 @@ class Names:
                 self._allowed_bytes = _size(request)
             kinds = zip(self.model_names, self.products, self.modes, strict=True)
             found = np.array([_allows(request, *kind) for kind in kinds], np.uint8)
+            if number is not None:
+                found &= np.array([mask >> number & 1 for mask in self.sets], np.uint8)
             self._allowed[key] = found
         return found
 

@@ -43,7 +43,8 @@ class Pool:
 
     A pool over divisible GPUs counts whole GPUs: those without any share are free. ``most`` is how many the
     device plugin gives to one container at once, 0 for any number. ``each`` is how many of them are on each
-    of ``gpus``, () if unknown; then the pools with the same ``gpus`` share them.
+    of ``gpus``, () if unknown; then the pools with the same ``gpus`` share them. ``separate`` is how many of
+    them the plugin gives from different GPUs while none is in use; None: as many as there are.
     """
 
     resource: str
@@ -53,6 +54,7 @@ class Pool:
     memory_mib: int
     most: int = 0
     each: tuple[int, ...] = ()
+    separate: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

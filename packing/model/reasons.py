@@ -40,6 +40,7 @@ class Reason(IntEnum):
     NO_FREE_PEERS = 17, "no NVLink island has enough free GPUs", True
     NO_ASSIGNER = 18, "no component can assign the node's shared GPUs to the pod"
     UNHEALTHY_GPU = 19, "node reports an unhealthy GPU"
+    PARTS_OF_ONE_GPU = 21, "node would give one container several parts of the same GPU"
     GANG_DOES_NOT_FIT = 23, "the pod's gang does not fit as a whole"
     BELOW_MINIMUM = 24, "requested GPU share is below the minimum"
     LEAVING = 25, "node is about to be terminated"

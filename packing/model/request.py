@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, fields
 from functools import reduce
 from itertools import accumulate
 from operator import or_
+from typing import Literal
 
 _SEPARATORS = re.compile("[-_ ]+")
 
@@ -17,6 +18,9 @@ MOST = (1 << 63) - 1
 """More CPU milli or bytes of memory than this count as this many; it is the largest Kubernetes quantity."""
 MOST_DEVICES = 1 << 30
 """More GPUs, devices, or MiB of one GPU than this count as this many: no node has them."""
+
+SeparateGpus = Literal["ignore", "prefer", "require"]
+"""Whether several counted devices of one container are to be on different physical GPUs."""
 
 
 def share_memory_mib(gpu_mib: int, memory_mib: int, memory_milli: int) -> int:
@@ -185,6 +189,10 @@ class Request(_Hashed):
     - ``island``: the GPUs must be NVLink peers; ``scattered``: they need not be. Otherwise they should be.
     - ``cuda``: the CUDA version that the driver must support (12.4 is 12004), 0 for any.
     - ``together``: the most counted devices of one kind that a single container asks for.
+    - ``separate``: whether the devices of such a container are to be on different physical GPUs; None: as the
+      fleet says.
+    - ``node_set``: the set of nodes that it insists on, one that the fleet may know (``Names.node_sets``);
+      None for all nodes.
     - ``mode``: a text that contains the names of the allowed ways to isolate shares, "" for any.
 
     CPU and memory are cut to ``MOST``, and counts to ``MOST_DEVICES``, so that every request fits the arrays
@@ -203,6 +211,8 @@ class Request(_Hashed):
     together: int = 1
     mode: str = ""
     scattered: bool = False
+    separate: SeparateGpus | None = None
+    node_set: Hashable | None = None
 
     def __post_init__(self) -> None:
         if self.cpu_milli < 0 or self.memory_bytes < 0:

@@ -39,7 +39,7 @@ class Fgd:
         self._demand.observe(request)
 
     def plan(self, fleet: Fleet) -> Callable[[], Mix]:
-        mix = self._mix or self._demand.mix([by_pods])
+        mix = self._mix or self._demand.mix([by_pods], fleet.names.known_set)
         return lambda: mix
 
     def adopt(self, fleet: Fleet, tables: object) -> None:

@@ -82,7 +82,7 @@ class InventoryPolicy:
         self._demand.observe(request)
 
     def plan(self, fleet: Fleet) -> Callable[[], Tables]:
-        mix = self._mix or self._demand.mix()
+        mix = self._mix or self._demand.mix(known_set=fleet.names.known_set)
         sizes = _memory_sizes(fleet, mix)
         return lambda: build_tables(mix, sizes, self._minimum)
 

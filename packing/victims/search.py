@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from packing.fleet.feasibility import fits_when_empty, named_gpus, reason_on_row
 from packing.fleet.fleet import Fleet
+from packing.fleet.separate_gpus import idle_gpus, separation
 from packing.jit import checked
 from packing.model.node_spec import MOST_GPUS
 from packing.model.reasons import Reason
@@ -31,6 +32,7 @@ from packing.victims.records import (
     Asked,
     Leaving,
     Sizes,
+    View,
     Work,
     sizes_for,
     view_of,
@@ -104,7 +106,7 @@ class VictimSearch:
             needed = raise_for_peers(self._fleet, row, holdings.held, self._request, needed)
         leaving = self._leaving(row, victims, gangs, required, holdings, needed)
         work = self._work_for(holdings, leaving)
-        self._search_units(self._view, self._asked, holdings.held, leaving, work)
+        self._search_units(self._view_now(), self._asked, holdings.held, leaving, work)
         is_cut = work.scalars[STEPS] < 0
         if not work.scalars[FOUND]:
             return self._slow(row, victims, gangs, required) if is_cut else None
@@ -115,6 +117,16 @@ class VictimSearch:
         if is_cut:
             chosen = self._reprieve(row, victims, gangs, required, chosen)
         return set_of(victims, gangs, chosen, exact=not is_cut)
+
+    def _view_now(self) -> View:
+        """What is free; where devices must be on different GPUs, devices count that certainly are."""
+        if separation(self._fleet, self._request) != "require":
+            return self._view
+        free, fleet = self._view.free_devices.copy(), self._fleet
+        for name, count in self._request.devices:
+            if count > 1 and (resource := fleet.names.resources.get(name)) is not None:
+                free[resource] = idle_gpus(fleet.arrays, resource)
+        return self._view._replace(free_devices=free)
 
     def _slow(
         self, row: int, victims: Victims, gangs: Sequence[GangCost], required: Collection[int]

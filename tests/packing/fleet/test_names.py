@@ -59,3 +59,29 @@ def test_kinds_of_gpus_are_bounded_and_those_that_no_node_has_are_forgotten():
         pytest.fail("there is no bound")
     assert len(fleet.names.products) <= MOST_KINDS
     assert why(fleet, only, "honest") is Reason.FITS
+
+
+def test_sets_that_would_take_too_many_kinds_change_nothing():
+    fleet = fleet_of(*(counted_node(f"n{i}") for i in range(MOST_KINDS // 2 + 1)))
+    few = {f"n{i}": i % 4 for i in range(MOST_KINDS // 2 + 1)}
+    fleet.tell_apart({"a": 0, "b": 1}, few)
+    before, layout = arrays_of(fleet), fleet.layout
+    with pytest.raises(TooMany, match="kinds"):
+        fleet.tell_apart({"a": 0}, {f"n{i}": i for i in range(MOST_KINDS // 2 + 1)})
+    assert fleet.layout == layout
+    for name, array in arrays_of(fleet).items():
+        np.testing.assert_array_equal(array, before[name], err_msg=name)
+    only_a = Request(devices=((GPU, 1),), node_set="a")
+    assert [why(fleet, only_a, f"n{i}") is Reason.FITS for i in range(4)] == [False, True, False, True]
+    assert why(fleet, Request(devices=((GPU, 1),), node_set="unknown"), "n0") is Reason.FITS
+
+
+def test_nodes_are_taken_though_their_sets_have_no_number_left():
+    fleet = Fleet()
+    masks = {f"n{i}": i + 1 for i in range(MOST_KINDS + 8)}
+    fleet.tell_apart({"a": 0}, {})
+    fleet.sets_of_node = masks
+    for name in masks:
+        fleet.put(counted_node(name))
+    assert len(fleet.names.sets) <= MOST_KINDS
+    assert why(fleet, Request(devices=((GPU, 1),)), f"n{MOST_KINDS + 7}") is Reason.FITS

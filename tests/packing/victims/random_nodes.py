@@ -127,6 +127,24 @@ def random_case(seed: int, pods: int = 8, gpus: int = 3, spread: int = 6) -> Cas
     return Case(fleet, random_request(rng, spec, gpus), victims, gangs, required)
 
 
+def random_replicas(seed: int) -> Case:
+    """Replicas of some GPUs with pods on them, and a container that wants several different GPUs."""
+    rng = random.Random(seed)
+    gpus, of_each = rng.randint(1, 5), rng.randint(2, 4)
+    pool = Pool(GPU, gpus * of_each, tuple(range(gpus)), 1000 // of_each, MIB // of_each, separate=gpus)
+    fleet = Fleet(nodes=1, gpus=gpus)
+    fleet.put(NodeSpec("n", 64_000, 64 * GIB, (Gpu(MIB),) * gpus, (pool,)))
+    victims = []
+    while fleet.arrays.free_devices[0, 0] > 0 and len(victims) < 8:
+        count = rng.randint(1, min(2, int(fleet.arrays.free_devices[0, 0])))
+        held = allocation_of(fleet, 0, Request(devices=((GPU, count),)))
+        fleet.take(held)
+        victims.append(Victim((held,), random_cost(rng, 2, 6)))
+    count = rng.randint(2, 4)
+    request = Request(devices=((GPU, count),), together=count, separate="require")
+    return Case(fleet, request, victims, [], frozenset())
+
+
 def random_cost(rng: random.Random, width: int, spread: int) -> tuple[float, ...]:
     """A cost with at least one positive component."""
     cost = [float(rng.randint(0, spread)) for _ in range(width)]

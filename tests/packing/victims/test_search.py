@@ -20,7 +20,7 @@ from packing.victims.search import VictimSearch
 from packing.victims.victim import Victim, VictimSet
 
 from ..fleet.builders import GPU, arrays_of, counted_node, divisible_node
-from .random_nodes import cheapest_by_exhaustion, fits_without, random_case
+from .random_nodes import cheapest_by_exhaustion, fits_without, random_case, random_replicas
 
 
 @pytest.mark.parametrize("first", range(0, 2000, 500))
@@ -38,6 +38,21 @@ def test_the_search_is_as_cheap_as_exhaustion(first):
             found += bool(answer.victims)
         assert search.disagreements == 0, seed
     assert found > 100
+
+
+@pytest.mark.parametrize("first", range(0, 300, 100))
+def test_devices_on_different_gpus(first):
+    found = 0
+    for seed in range(first, first + 100):
+        case = random_replicas(seed)
+        search = VictimSearch(case.fleet, case.request)
+        answer, expected = search.on(0, case.victims), cheapest_by_exhaustion(case)
+        assert (answer is None) == (expected is None), seed
+        if answer and expected:
+            assert (answer.cost, answer.exact) == (expected.cost, True), seed
+            found += bool(answer.victims)
+        assert search.disagreements == 0, seed
+    assert found > 20
 
 
 @settings(deadline=None, max_examples=100)

@@ -1,0 +1,109 @@
+"""How many pods wait that insist on a part of the nodes, while others could have gone elsewhere.
+
+Half of the nodes are in zone a, and a part of the pods insist on it. Pods arrive one by one until they ask
+for ``load`` x the GPUs, and pods that fit nowhere wait. The policy learns the mix from the arrivals, either
+with the sets of nodes that pods insist on or without.
+
+    python -m bench.packing.node_sets [--seeds 20]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+
+from packing.fleet.arrays import Doubles
+from packing.fleet.fleet import Fleet
+from packing.model.node_spec import Gpu, NodeSpec, Pool
+from packing.model.request import Request
+from packing.policies.registry import POLICIES
+from packing.replay.pick_node import NodePicker
+from packing.replay.placer import Placer
+
+NODES, GPUS_PER_NODE, MIB, GPU = 40, 8, 81_920, "nvidia.com/gpu"
+MIXES: Mapping[str, Mapping[int, float]] = {
+    "1": {1: 1.0},
+    "1 and 8": {1: 0.7, 8: 0.3},
+    "1, 2, 4 and 8": {1: 0.5, 2: 0.2, 4: 0.15, 8: 0.15},
+    "8": {8: 1.0},
+}
+"""GPUs that pods ask for, and how often."""
+INSISTS = 1 / 3
+ZONE = "zone a"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """GPUs of the pods that wait, of those that insist and of the others, and GPUs that are free outside of
+    zone a."""
+
+    insisting: int
+    others: int
+    free_elsewhere: int
+
+    @property
+    def avoidable(self) -> int:
+        """GPUs of waiting pods that insist, as far as other pods could have made room for them."""
+        return min(self.insisting, self.free_elsewhere)
+
+
+def fill(policy: str, mix: Mapping[int, float], load: float, seed: int, *, sets: bool) -> Waiting:
+    """One fleet, filled."""
+    rng, fleet = np.random.default_rng(seed), zones()
+    order = np.argsort(fleet.arrays.order[:NODES], kind="stable")
+    placer = Placer(fleet, POLICIES[policy](), NodePicker(order))
+    in_zone = np.array([mask == 1 for mask in masks().values()] + [False] * (fleet.arrays.capacity - NODES))
+    arrived, waiting = 0, {True: 0, False: 0}
+    while (arrived := arrived + (gpus := int(rng.choice(list(mix), p=list(mix.values()))))) <= (
+        load * NODES * GPUS_PER_NODE
+    ):
+        insists = bool(rng.random() < INSISTS)
+        request = Request(4000 * gpus, devices=((GPU, gpus),))
+        placer.arrive(replace(request, node_set=ZONE) if insists and sets else request)
+        if placer.place(request, in_zone if insists else None) is None:
+            waiting[insists] += gpus
+    free = fleet.arrays.free_devices[0, ~in_zone].sum()
+    return Waiting(waiting[True], waiting[False], int(free))
+
+
+def masks() -> dict[str, int]:
+    """The sets that each node is in: bit 0 is zone a."""
+    return {f"n{i}": i % 2 for i in range(NODES)}
+
+
+def zones() -> Fleet:
+    """The empty nodes."""
+    fleet = Fleet()
+    fleet.tell_apart({ZONE: 0}, masks())
+    pool = Pool(GPU, GPUS_PER_NODE, tuple(range(GPUS_PER_NODE)), 1000, MIB)
+    for name in masks():
+        fleet.put(NodeSpec(name, 128_000, 1 << 40, (Gpu(MIB),) * GPUS_PER_NODE, (pool,)))
+    return fleet
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.packing.node_sets")
+    parser.add_argument("--seeds", type=int, default=20)
+    seeds = parser.parse_args(arguments).seeds
+    print(f"GPUs of pods that wait though there is room elsewhere, of {NODES * GPUS_PER_NODE}; mean (error)")
+    print("| GPUs a pod | load | best-fit | inventory | inventory, with sets |\n|---|--:|--:|--:|--:|")
+    for name, load in product(MIXES, (0.9, 1.0)):
+        ways = ("best-fit", False), ("inventory", False), ("inventory", True)
+        cells = [
+            _cell(np.array([fill(p, MIXES[name], load, s, sets=sets).avoidable for s in range(seeds)], float))
+            for p, sets in ways
+        ]
+        print(f"| {name} | {load} | {' | '.join(cells)} |", flush=True)
+
+
+def _cell(values: Doubles) -> str:
+    error = values.std(ddof=1) / np.sqrt(values.size) if values.size > 1 else 0.0
+    return f"{values.mean():.1f} ({error:.1f})"
+
+
+if __name__ == "__main__":
+    main()

@@ -111,7 +111,8 @@ class State:
                     self.budgets.apply(event)
                 case "Pod":
                     self.gangs.apply(event)
-                    self._note_disruptions(event)
+                    queues = self.rights.queues
+                    note_disruptions(event, self.disruptions, queues, self.pods, self.nodes, self.fleet)
                     self._sync_nodes(self._apply(event))
                 case kind if is_pod_group(kind):
                     self.gangs.apply(event)
@@ -123,9 +124,6 @@ class State:
                     self.learner.start(self.pods)
         if self.gangs.has_changed or not self.gang_holds.is_empty:
             self._update_gang_holds()
-
-    def _note_disruptions(self, event: Event) -> None:
-        note_disruptions(event, self.disruptions, self.rights.queues, self.pods, self.nodes, self.fleet)
 
     def _update_gang_holds(self) -> None:
         self.gang_holds.expire()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.cli.explain import render
+from extender.cli.explain_text import render
 from extender.cluster.factory import state_of
 from extender.dialects.constraints import SEPARATE
 from extender.explain.pod import explain

@@ -197,3 +197,12 @@ def room_nearby(state: State, name: str, missing: int, on_node: int) -> float:
 
 def test_it_is_part_of_the_state() -> None:
     assert isinstance(state_of().gang_costs, GangCosts)
+
+
+def test_room_is_held_near_the_bound_member() -> None:
+    labels = {"stowage.dev/gang": "g", "stowage.dev/gang-min": "3"}
+    pods = [make_pod(f"g-{i}", 4, labels=labels) for i in range(3)]
+    state = state_of(*nodes({"x": 3, "y": 3}), *pods)
+    state.gang_holds.seconds = 60.0
+    state.apply([Upserted(replace(pods[0], node_name="1-y"))])
+    assert {place.node for place in state.gang_holds.places(0, "")} == {"0-y", "2-y"}

@@ -56,8 +56,8 @@ def _thinned(slots: Doubles, mask: int, leaving: Sequence[int]) -> Doubles:
 def fill_by_mask(geometry: MigMasks, values: Doubles, frequency: Doubles) -> Doubles:
     """phi by mask (M,), in GPUs. ``values`` (T,) are GPUs per instance."""
     demand = OVERLOAD * frequency / (frequency @ values)
-    duals, _ = price_patterns(geometry.patterns.T, values, demand)
-    return best_fill(geometry, np.maximum(values - duals[:-1], 0.0))
+    worth, _, _ = price_patterns(geometry.patterns.T, values, demand)
+    return best_fill(geometry, worth)
 
 
 def best_fill(geometry: MigMasks, worth: Doubles) -> Doubles:

@@ -12,7 +12,8 @@ value of type t as a filler, and a GPU with s free has the value of the best pat
 
     phi(s) = max over patterns p that fit in s of sum_t p_t (v_t - pi_t)
 
-which is a knapsack table. The same knapsack generates the columns, so any number of sizes is possible.
+which is a knapsack table. The same knapsack generates the columns, so any number of sizes is possible. A
+request whose dual exceeds its value is worth nothing as a filler, and no pattern counts on it.
 """
 
 from __future__ import annotations
@@ -78,30 +79,47 @@ def fill_table(
 def solve_patterns(sizes: Longs, values: Doubles, demand: Doubles, bins: int) -> tuple[Doubles, float]:
     """The fill table, and the optimum of the LP per GPU: an upper bound for the allocation of any packing.
 
-    ``sizes`` (T, 2) in bins, ``values`` (T,) in GPUs, ``demand`` (T,) requests per GPU.
+    ``sizes`` (T, 2) in bins, ``values`` (T,) in GPUs, ``demand`` (T,) requests per GPU. By weak duality any
+    worth between 0 and the value gives a bound, so the bound holds even where the generation ends at the
+    tolerance of the solver.
     """
     table = np.zeros((bins + 1, bins + 1))
     pick = np.empty((bins + 1, bins + 1), np.int64)
     patterns = [np.eye(len(sizes), dtype=np.int64)[t] * (bins // max(sizes[t])) for t in range(len(sizes))]
     while True:
-        duals, optimum = price_patterns(np.array(patterns).T, values, demand)
-        knapsack(sizes, np.maximum(values - duals[:-1], 0.0), table, pick)
-        if table[bins, bins] <= duals[-1] + 1e-7:
-            return table, optimum
+        worth, per_gpu, _ = price_patterns(np.array(patterns).T, values, demand)
+        knapsack(sizes, worth, table, pick)
         pattern = _pattern(pick, sizes)
-        if any((pattern == known).all() for known in patterns):  # the gain is below the solver's tolerance
-            return table, optimum
+        known = any(
+            (pattern == other).all() for other in patterns
+        )  # the gain is below the solver's tolerance
+        if known or table[bins, bins] <= per_gpu + 1e-7:
+            return table, float(demand @ (values - worth) + table[bins, bins])
         patterns.append(pattern)
 
 
-def price_patterns(columns: Longs, values: Doubles, demand: Doubles) -> tuple[Doubles, float]:
-    """The duals (T + 1,) of the LP over patterns (T, P), that of the GPUs last, and its optimum per GPU."""
+def price_patterns(columns: Longs, values: Doubles, demand: Doubles) -> tuple[Doubles, float, float]:
+    """The worth v_t - pi_t of each type (T,), the value of one GPU, and the optimum per GPU of the LP over
+    these patterns (T, P).
+
+    A pattern may be used in part: the LP has a variable for the requests of each type that are served, at
+    most the demand and at most what the patterns hold, and the worth is the dual of the latter. So it is
+    never negative, and the patterns of largest content are enough.
+    """
     from scipy.optimize import linprog  # half a second, which commands that learn no mix do not spend
 
-    rows = np.vstack([columns, np.ones(columns.shape[1])])
-    gains = values @ columns
-    solution = linprog(-gains, A_ub=rows, b_ub=np.append(demand, 1.0), method="highs")
-    return -np.asarray(solution.ineqlin.marginals), float(gains @ np.asarray(solution.x))
+    kinds, number = columns.shape
+    held = np.hstack([np.eye(kinds), -columns])
+    gpus = np.concatenate([np.zeros(kinds), np.ones(number)])
+    solution = linprog(
+        np.concatenate([-values, np.zeros(number)]),
+        A_ub=np.vstack([held, gpus]),
+        b_ub=np.append(np.zeros(kinds), 1.0),
+        bounds=[*((0.0, most) for most in demand), *[(0.0, None)] * number],
+        method="highs",
+    )
+    duals = -np.asarray(solution.ineqlin.marginals)
+    return duals[:-1].clip(0.0, values), float(duals[-1]), float(np.asarray(solution.x)[:kinds] @ values)
 
 
 def _pattern(pick: Longs, sizes: Longs) -> Longs:

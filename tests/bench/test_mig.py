@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from bench.packing.mask_tables import best_fill, expected_slots, fill_by_mask
 from bench.packing.mig import POLICIES, ProfileMix
 from bench.packing.mig_masks import MigMasks
-from packing.cost.fill_value import price_patterns
+from packing.cost.pattern_lp import worth_by_patterns
 from packing.model.gpu_catalogue import find_model
-from tests.packing.cost.test_fill_value import lp_over
+from tests.packing.cost.test_pattern_lp import lp_over
 
 COMPUTE = (1, 2, 3, 4, 7)
 A100 = MigMasks.of(find_model("NVIDIA-A100-SXM4-80GB").geometry, COMPUTE)
@@ -74,7 +74,7 @@ def test_the_lp_over_maximal_patterns_is_that_over_all_layouts(windows, demand):
     values, demand = windows.sizes / 6, np.array(demand[:kinds])
     counts = np.array([[held.count(t) for t in range(kinds)] for _, held in layouts(windows)])
     exact = lp_over(counts.T, values, demand)
-    worth, _, optimum = price_patterns(windows.patterns.T, values, demand)
+    worth, optimum = worth_by_patterns(windows.patterns, values, demand)
     assert optimum == pytest.approx(exact, abs=1e-6)
     assert demand @ (values - worth) + (counts @ worth).max() == pytest.approx(exact, abs=1e-6)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from packing.cost.pattern_lp import fill_stock
+from packing.cost.pattern_lp import Filling, fill_stock
 from packing.fleet.arrays import Doubles, Longs
 
 OVERLOAD = 1.01
@@ -25,6 +25,11 @@ more it counts on the best requests only, but the others come too. On the two-di
 points worse, 1.5 is 0.7 worse, and 0.95 is 0.3 worse. Of the openb traces only multigpu40 and multigpu50
 depend on it, and gain up to 0.1 over 1.1."""
 _FINEST = 128
+_MOST_STATES = 256
+"""States of GPUs in the LP; the others, which have the least free GPU in all, are left out."""
+
+Stock = Longs
+"""How many GPUs have how much free, (B + 1, B + 1) over bins of compute and memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +53,57 @@ def grid(parts: Sequence[Part]) -> int:
     return 1000 // unit if 1000 // unit <= _FINEST else 100
 
 
-def fill_table(
-    parts: Sequence[Part], frequency: Sequence[float], bins: int, minimum_milli: int = 0
-) -> npt.NDArray[np.float32]:
-    """phi as a table (bins + 1, bins + 1) over free compute and memory, in GPUs.
+class FillDemand:
+    """The shares of a mix on GPUs of one memory size, which ask for ``parts`` of one GPU. ``frequency`` is
+    that of the requests; a request of k parts brings k of them. A remainder of a GPU with less than
+    ``minimum_milli`` of compute or memory has no value."""
 
-    A remainder with less than ``minimum_milli`` of compute or memory has no value. ``frequency`` is that of
-    the requests; a request of k parts brings k of them. All zero without parts.
-    """
-    sizes, values, arrivals = _by_size(parts, frequency, bins)
-    if not sizes.size:
-        return np.zeros((bins + 1, bins + 1), np.float32)
-    demand = OVERLOAD * arrivals / (arrivals @ values)
-    table = fill_stock(sizes, values, demand, bins, np.full((1, 2), bins), np.ones(1)).table
-    least = math.ceil(minimum_milli * bins / 1000)
-    table[:least], table[:, :least] = 0.0, 0.0
-    return table.astype(np.float32)
+    def __init__(
+        self, parts: Sequence[Part], frequency: Sequence[float], bins: int, minimum_milli: int = 0
+    ) -> None:
+        self.bins = bins
+        self._sizes, self._values, self._arrivals = _by_size(parts, frequency, bins)
+        self._per_arrival = float(self._arrivals @ self._values)
+        self._least = math.ceil(minimum_milli * bins / 1000)
+
+    def on_empty_gpus(self) -> tuple[Doubles, list[tuple[Part, float]]]:
+        """phi as a table (bins + 1, bins + 1) over free compute and memory, in GPUs, if GPUs are cut ideally;
+        and the combinations of two parts or more that the LP cuts, with their frequency."""
+        if not self._sizes.size:
+            return self._no_value(), []
+        found = self._fill(np.full((1, 2), self.bins), np.ones(1))
+        return self._usable(found.table), self._combinations(found)
+
+    def on_stock(self, stock: Stock) -> Doubles:
+        """phi for GPUs that are in these states now. The demand is what would fill what is free."""
+        states = np.argwhere(stock)
+        numbers = stock[tuple(states.T)].astype(np.float64)
+        if len(states) > _MOST_STATES:
+            kept = np.sort(np.argsort(-numbers * states.mean(axis=1), kind="stable")[:_MOST_STATES])
+            states, numbers = states[kept], numbers[kept]
+        if not (self._sizes.size and states.any()):
+            return self._no_value()
+        return self._usable(self._fill(states, numbers).table)
+
+    def _fill(self, states: Longs, numbers: Doubles) -> Filling:
+        free = float(numbers @ states.mean(axis=1)) / self.bins
+        demand = OVERLOAD * free * self._arrivals / self._per_arrival
+        return fill_stock(self._sizes, self._values, demand, self.bins, states, numbers)
+
+    def _combinations(self, found: Filling) -> list[tuple[Part, float]]:
+        combined = []
+        for pattern, used in zip(found.patterns, found.used, strict=True):
+            if used > 1e-6 and pattern.sum() > 1:
+                compute, memory = (pattern @ self._sizes * 1000 / self.bins).tolist()
+                combined.append((Part(compute, memory), float(used) * self._per_arrival / OVERLOAD))
+        return combined
+
+    def _usable(self, table: Doubles) -> Doubles:
+        table[: self._least], table[:, : self._least] = 0.0, 0.0
+        return table
+
+    def _no_value(self) -> Doubles:
+        return np.zeros((self.bins + 1, self.bins + 1))
 
 
 def _by_size(parts: Sequence[Part], frequency: Sequence[float], bins: int) -> tuple[Longs, Doubles, Doubles]:

@@ -2,9 +2,9 @@
 
 *Fill* is that of ``packing.cost.fill_value``, with sets of windows as patterns:
 
-    phi(mask) = max over sets of free windows of sum_t n_t (v_t - pi_t),
+    phi(mask) = max over sets of free windows of sum_t n_t w_t,
 
-with n_t windows of profile t in the set, and pi_t the duals of the pattern LP.
+with n_t windows of profile t in the set, and w_t its worth in the pattern LP.
 
 *Slots* are counted as they are expected to be after a part ``LEAVING`` of the instances has left: a GPU with
 one small instance will soon be the empty GPU that the largest profile needs, a GPU with seven will not. The
@@ -19,7 +19,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from bench.packing.mig_masks import MigMasks
-from packing.cost.fill_value import OVERLOAD, price_patterns
+from packing.cost.fill_value import OVERLOAD
+from packing.cost.pattern_lp import worth_by_patterns
 from packing.fleet.arrays import Doubles
 
 LEAVING = 0.1
@@ -56,8 +57,8 @@ def _thinned(slots: Doubles, mask: int, leaving: Sequence[int]) -> Doubles:
 def fill_by_mask(geometry: MigMasks, values: Doubles, frequency: Doubles) -> Doubles:
     """phi by mask (M,), in GPUs. ``values`` (T,) are GPUs per instance."""
     demand = OVERLOAD * frequency / (frequency @ values)
-    duals, _ = price_patterns(geometry.patterns.T, values, demand)
-    return best_fill(geometry, np.maximum(values - duals[:-1], 0.0))
+    worth, _ = worth_by_patterns(geometry.patterns, values, demand)
+    return best_fill(geometry, worth)
 
 
 def best_fill(geometry: MigMasks, worth: Doubles) -> Doubles:

@@ -68,7 +68,7 @@ def _mix(name: str, requests: list[Mapping[str, Any]], unit: int) -> MixAndLoads
     frequency /= frequency.sum()
     if "profile" in requests[0]:
         compute = tuple(int(str(request["profile"]).removesuffix("g")) for request in requests)
-        masks = MigMasks.of(_geometry(), compute)
+        masks = MigMasks.of(a100_geometry(), compute)
         return MixAndLoads(ProfileMix(name, masks, compute, frequency), (1.0, 1.2), (0.85, 1.0, 1.2))
     sizes = np.array([[int(request["compute"]), int(request["memory"])] for request in requests])
     if (sizes < 0).any() or (sizes > unit).any() or (sizes.max(axis=1) == 0).any():
@@ -76,7 +76,7 @@ def _mix(name: str, requests: list[Mapping[str, Any]], unit: int) -> MixAndLoads
     return MixAndLoads(ShareMix(name, sizes, frequency, unit), (1.0, 1.3), (0.9, 1.05))
 
 
-def _geometry() -> Geometry:
+def a100_geometry() -> Geometry:
     """Seven compute and eight memory slices, as in every data-centre GPU from A100 to B200."""
     model = find_model("NVIDIA-A100-SXM4-80GB")
     assert model is not None

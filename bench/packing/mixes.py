@@ -17,7 +17,7 @@ import numpy as np
 from bench.packing.mig import ProfileMix
 from bench.packing.policies import POLICIES
 from packing.cost.demand import Mix
-from packing.cost.fill_value import solve_patterns
+from packing.cost.pattern_lp import SideLimit, fill_stock
 from packing.fleet.arrays import Doubles, Longs
 from packing.fleet.node_usage import Allocation
 from packing.model.node_spec import Gpu, NodeSpec
@@ -32,27 +32,40 @@ DURATIONS = 12
 
 @dataclass(frozen=True, slots=True)
 class ShareMix:
-    """Requests (T, 2) in ``unit`` parts of one GPU's compute and memory, and their frequency (T,)."""
+    """Requests (T, 2) in ``unit`` parts of one GPU's compute and memory, and their frequency (T,).
+
+    Optional are the GPUs that each takes such a part of, ``count`` (T,), its CPU milli ``cpu`` (T,), and the
+    ``node_gpus`` and ``node_cpu`` of one node. The number of GPUs is a multiple of ``node_gpus``.
+    """
 
     name: str
     sizes: Longs
     frequency: Doubles
     unit: int
     gpus: int = 300
+    count: Longs | int = 1
+    cpu: Longs | int = 0
+    node_gpus: int = 1
+    node_cpu: int = 0
 
     @property
     def axes(self) -> Doubles:
-        """What a request takes of one GPU, (T, 2)."""
-        return self.sizes / self.unit
+        """What a request takes, in GPUs: compute and memory, (T, 2)."""
+        parts = np.broadcast_to(self.count, len(self.sizes))
+        return np.asarray(self.sizes * parts[:, None] / self.unit)
 
     def host(self, policy: str) -> ShareGpus:
         """The GPUs, empty, under this policy, which knows the mix."""
         return ShareGpus(self, policy)
 
     def bound(self, counts: Longs) -> float:
-        """Upper bound, in GPUs, on what any packing of ``counts`` (T,) requests allocates: the pattern LP."""
-        demand = np.maximum(counts, 1e-9) / self.gpus
-        return self.gpus * solve_patterns(self.sizes, self.axes.mean(axis=1), demand, self.unit)[1]
+        """Upper bound, in GPUs, on what any packing of ``counts`` (T,) requests allocates: the pattern LP,
+        in which the parts of a request need not be on one node, and the nodes share their CPU."""
+        empty = np.full((1, 2), self.unit)
+        parts = np.broadcast_to(self.count, len(self.sizes))
+        cpu = SideLimit(self.cpu / parts, float(self.node_cpu * self.gpus // self.node_gpus))
+        values, number = self.sizes.mean(axis=1) / self.unit, np.array([float(self.gpus)])
+        return fill_stock(self.sizes, values, counts * parts, self.unit, empty, number, cpu).bound
 
 
 Work = ShareMix | ProfileMix
@@ -63,12 +76,13 @@ class ShareGpus:
     """GPUs as nodes of one GPU each, on the fleet and with the policies that serve a cluster."""
 
     def __init__(self, mix: ShareMix, policy: str) -> None:
-        milli = WHOLE * mix.sizes // mix.unit
-        self._requests = [Request(shares=Shares(1, int(c), memory_milli=int(m))) for c, m in milli]
-        nodes = [NodeSpec(f"gpu-{i}", 0, 0, (Gpu(WHOLE, divisible=True),)) for i in range(mix.gpus)]
+        self._requests = _requests(mix)
+        gpus = (Gpu(WHOLE, divisible=True),) * mix.node_gpus
+        number = mix.gpus // mix.node_gpus
+        nodes = [NodeSpec(f"node-{i}", mix.node_cpu, 0, gpus) for i in range(number)]
         known = Mix(tuple(self._requests), tuple(mix.frequency.tolist()))
         self._fleet = build_fleet(nodes)
-        picker = NodePicker(np.arange(mix.gpus))
+        picker = NodePicker(np.arange(number))
         self._placer = Placer(self._fleet, POLICIES[policy](known), picker, learns=False)
 
     def place(self, kind: int) -> Allocation | None:
@@ -78,6 +92,16 @@ class ShareGpus:
     def leave(self, held: object) -> None:
         assert isinstance(held, Allocation)
         self._fleet.give_back(held)
+
+
+def _requests(mix: ShareMix) -> list[Request]:
+    kinds = len(mix.sizes)
+    milli = (WHOLE * mix.sizes // mix.unit).tolist()
+    counts, cpu = np.broadcast_to(mix.count, kinds).tolist(), np.broadcast_to(mix.cpu, kinds).tolist()
+    return [
+        Request(cpu_milli=c, shares=Shares(k, compute, memory_milli=memory))
+        for (compute, memory), k, c in zip(milli, counts, cpu, strict=True)
+    ]
 
 
 def fill_mix(work: Work, policy: str, *, load: float, seed: int) -> dict[str, float]:

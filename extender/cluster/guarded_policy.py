@@ -99,9 +99,12 @@ class GuardedPolicy:
             with self.failures.caught("adopt"):
                 self.chosen.adopt(fleet, tables)
 
-    def refresh(self, fleet: Fleet) -> None:
+    def refresh(self, fleet: Fleet) -> Callable[[], object] | None:
+        """If the computation fails that this returns, ``adopt`` ignores its result."""
         with self.failures.caught("refresh"):
-            self.chosen.refresh(fleet)
+            if (solve := self.chosen.refresh(fleet)) is not None:
+                return lambda: self._run_plan(solve)
+        return None
 
 
 _NO_TABLES = object()

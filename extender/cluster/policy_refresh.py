@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 
 from extender.cluster.state import State
 from packing.policies.upkeep import Due, Upkeep
@@ -57,9 +58,11 @@ class PolicyRefresher:
             with state.failures.caught(_NODE_SETS):
                 sets = await asyncio.to_thread(state.nodes.sets.choose(state.nodes))
                 state.nodes.sets.adopt(sets, state.nodes.values())
-            tables = await asyncio.to_thread(state.policy.plan(state.fleet))
-            state.policy.adopt(state.fleet, tables)
+            solve: Callable[[], object] | None = state.policy.plan(state.fleet)
         else:
-            state.policy.refresh(state.fleet)
+            solve = state.policy.refresh(state.fleet)
+        if solve is not None:
+            tables = await asyncio.to_thread(solve)
+            state.policy.adopt(state.fleet, tables)
         self._upkeep.prices_updated(state.fleet)
         self._refreshed_at = now

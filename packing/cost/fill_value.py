@@ -1,18 +1,9 @@
-"""How much can still be made of the free part of a GPU: the pattern LP of the demand mix and its tables.
+"""How much can still be made of the free part of a GPU: the fill tables of a demand mix.
 
-Filling GPUs is a cutting-stock problem (Gilmore and Gomory, 1961). A pattern is a multiset of requests
-that fit one GPU together. For a mix that arrives at ``OVERLOAD`` times the capacity, choose how many GPUs
-are cut by each pattern so that most GPU is used:
+The pattern LP (``pattern_lp.py``) for a mix that arrives at ``OVERLOAD`` times the capacity says what each
+request type is worth as a filler, w_t. A GPU with s free has the value of the best pattern that fits in s:
 
-    max  sum_p (sum_t v_t p_t) y_p    subject to   sum_p p_t y_p <= d_t,   sum_p y_p <= GPUs
-
-v_t is the GPU of one request. The dual pi_t of the first rows is what one more request of type t would add:
-it is high for the small requests that fill gaps, and 0 for those that come in plenty. So v_t - pi_t is the
-value of type t as a filler, and a GPU with s free has the value of the best pattern that fits in s:
-
-    phi(s) = max over patterns p that fit in s of sum_t p_t (v_t - pi_t)
-
-which is a knapsack table. The same knapsack generates the columns, so any number of sizes is possible.
+    phi(s) = max over patterns p that fit in s of sum_t p_t w_t
 """
 
 from __future__ import annotations
@@ -23,9 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from packing.cost.knapsack_kernels import knapsack
+from packing.cost.pattern_lp import Filling, fill_stock
 from packing.fleet.arrays import Doubles, Longs
 
 OVERLOAD = 1.01
@@ -34,6 +24,11 @@ more it counts on the best requests only, but the others come too. On the two-di
 points worse, 1.5 is 0.7 worse, and 0.95 is 0.3 worse. Of the openb traces only multigpu40 and multigpu50
 depend on it, and gain up to 0.1 over 1.1."""
 _FINEST = 128
+_MOST_STATES = 256
+"""States of GPUs in the LP; the others, which have the least free GPU in all, are left out."""
+
+Stock = Longs
+"""How many GPUs have how much free, (B + 1, B + 1) over bins of compute and memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,61 +52,57 @@ def grid(parts: Sequence[Part]) -> int:
     return 1000 // unit if 1000 // unit <= _FINEST else 100
 
 
-def fill_table(
-    parts: Sequence[Part], frequency: Sequence[float], bins: int, minimum_milli: int = 0
-) -> npt.NDArray[np.float32]:
-    """phi as a table (bins + 1, bins + 1) over free compute and memory, in GPUs.
+class FillDemand:
+    """The shares of a mix on GPUs of one memory size, which ask for ``parts`` of one GPU. ``frequency`` is
+    that of the requests; a request of k parts brings k of them. A remainder of a GPU with less than
+    ``minimum_milli`` of compute or memory has no value."""
 
-    A remainder with less than ``minimum_milli`` of compute or memory has no value. ``frequency`` is that of
-    the requests; a request of k parts brings k of them. All zero without parts.
-    """
-    sizes, values, arrivals = _by_size(parts, frequency, bins)
-    if not sizes.size:
-        return np.zeros((bins + 1, bins + 1), np.float32)
-    demand = OVERLOAD * arrivals / (arrivals @ values)
-    table, _ = solve_patterns(sizes, values, demand, bins)
-    least = math.ceil(minimum_milli * bins / 1000)
-    table[:least], table[:, :least] = 0.0, 0.0
-    return table.astype(np.float32)
+    def __init__(
+        self, parts: Sequence[Part], frequency: Sequence[float], bins: int, minimum_milli: int = 0
+    ) -> None:
+        self.bins = bins
+        self._sizes, self._values, self._arrivals = _by_size(parts, frequency, bins)
+        self._per_arrival = float(self._arrivals @ self._values)
+        self._least = math.ceil(minimum_milli * bins / 1000)
 
+    def on_empty_gpus(self) -> tuple[Doubles, list[tuple[Part, float]]]:
+        """phi as a table (bins + 1, bins + 1) over free compute and memory, in GPUs, if GPUs are cut ideally;
+        and the combinations of two parts or more that the LP cuts, with their frequency."""
+        if not self._sizes.size:
+            return self._no_value(), []
+        found = self._fill(np.full((1, 2), self.bins), np.ones(1))
+        return self._usable(found.table), self._combinations(found)
 
-def solve_patterns(sizes: Longs, values: Doubles, demand: Doubles, bins: int) -> tuple[Doubles, float]:
-    """The fill table, and the optimum of the LP per GPU: an upper bound for the allocation of any packing.
+    def on_stock(self, stock: Stock) -> Doubles:
+        """phi for GPUs that are in these states now. The demand is what would fill what is free."""
+        states = np.argwhere(stock)
+        numbers = stock[tuple(states.T)].astype(np.float64)
+        if len(states) > _MOST_STATES:
+            kept = np.sort(np.argsort(-numbers * states.mean(axis=1), kind="stable")[:_MOST_STATES])
+            states, numbers = states[kept], numbers[kept]
+        if not (self._sizes.size and states.any()):
+            return self._no_value()
+        return self._usable(self._fill(states, numbers).table)
 
-    ``sizes`` (T, 2) in bins, ``values`` (T,) in GPUs, ``demand`` (T,) requests per GPU.
-    """
-    table = np.zeros((bins + 1, bins + 1))
-    pick = np.empty((bins + 1, bins + 1), np.int64)
-    patterns = [np.eye(len(sizes), dtype=np.int64)[t] * (bins // max(sizes[t])) for t in range(len(sizes))]
-    while True:
-        duals, optimum = price_patterns(np.array(patterns).T, values, demand)
-        knapsack(sizes, np.maximum(values - duals[:-1], 0.0), table, pick)
-        if table[bins, bins] <= duals[-1] + 1e-7:
-            return table, optimum
-        pattern = _pattern(pick, sizes)
-        if any((pattern == known).all() for known in patterns):  # the gain is below the solver's tolerance
-            return table, optimum
-        patterns.append(pattern)
+    def _fill(self, states: Longs, numbers: Doubles) -> Filling:
+        free = float(numbers @ states.mean(axis=1)) / self.bins
+        demand = OVERLOAD * free * self._arrivals / self._per_arrival
+        return fill_stock(self._sizes, self._values, demand, self.bins, states, numbers)
 
+    def _combinations(self, found: Filling) -> list[tuple[Part, float]]:
+        combined = []
+        for pattern, used in zip(found.patterns, found.used, strict=True):
+            if used > 1e-6 and pattern.sum() > 1:
+                compute, memory = (pattern @ self._sizes * 1000 / self.bins).tolist()
+                combined.append((Part(compute, memory), float(used) * self._per_arrival / OVERLOAD))
+        return combined
 
-def price_patterns(columns: Longs, values: Doubles, demand: Doubles) -> tuple[Doubles, float]:
-    """The duals (T + 1,) of the LP over patterns (T, P), that of the GPUs last, and its optimum per GPU."""
-    from scipy.optimize import linprog  # half a second, which commands that learn no mix do not spend
+    def _usable(self, table: Doubles) -> Doubles:
+        table[: self._least], table[:, : self._least] = 0.0, 0.0
+        return table
 
-    rows = np.vstack([columns, np.ones(columns.shape[1])])
-    gains = values @ columns
-    solution = linprog(-gains, A_ub=rows, b_ub=np.append(demand, 1.0), method="highs")
-    return -np.asarray(solution.ineqlin.marginals), float(gains @ np.asarray(solution.x))
-
-
-def _pattern(pick: Longs, sizes: Longs) -> Longs:
-    """The multiset of requests that gives the table's value of an empty GPU."""
-    pattern = np.zeros(len(sizes), np.int64)
-    i, j = pick.shape[0] - 1, pick.shape[1] - 1
-    while (t := pick[i, j]) >= 0:
-        pattern[t] += 1
-        i, j = i - sizes[t, 0], j - sizes[t, 1]
-    return pattern
+    def _no_value(self) -> Doubles:
+        return np.zeros((self.bins + 1, self.bins + 1))
 
 
 def _by_size(parts: Sequence[Part], frequency: Sequence[float], bins: int) -> tuple[Longs, Doubles, Doubles]:

@@ -8,12 +8,15 @@ def knapsack(sizes, values, table, pick):
     """Best value of any multiset of items within each (compute, memory) of the grid.
 
     ``sizes`` (T, 2) in bins, ``values`` (T,); out: ``table`` and the last item taken ``pick`` (-1: none),
-    both (B + 1, B + 1).
+    both (B + 1, B + 1). Items without value are never taken: the caller sets a value below 0 to 0, and a
+    pattern with such an item would be a column of the LP that does not improve it.
     """
     for i in range(table.shape[0]):
         for j in range(table.shape[1]):
             best, item = 0.0, -1
             for t in range(values.size):
+                if values[t] <= 0:
+                    continue
                 a, b = sizes[t, 0], sizes[t, 1]
                 if a <= i and b <= j and values[t] + table[i - a, j - b] > best + 1e-12:
                     best, item = values[t] + table[i - a, j - b], t

@@ -48,8 +48,9 @@ class Fgd:
         self._tables, self._fleet_mix = tables, fleet_mix
         self._cache.forget()
 
-    def refresh(self, fleet: Fleet) -> None:
+    def refresh(self, fleet: Fleet) -> Callable[[], object] | None:
         """There are no prices."""
+        return None
 
     def cost(self, fleet: Fleet, request: Request) -> Floats:
         return self._costs(fleet, request).cost

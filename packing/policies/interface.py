@@ -37,5 +37,6 @@ class Policy(Protocol):
     def adopt(self, fleet: Fleet, tables: object) -> None:
         """Replace the tables by those that a plan computed, and price them against the fleet."""
 
-    def refresh(self, fleet: Fleet) -> None:
-        """Update the prices to the fleet as it is now. ``Upkeep`` says when."""
+    def refresh(self, fleet: Fleet) -> Callable[[], object] | None:
+        """Update the prices to the fleet as it is now. ``Upkeep`` says when. If more than prices depends on
+        what changed, the result is a function as of ``plan``, whose tables are then adopted."""

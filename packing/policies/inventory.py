@@ -24,20 +24,19 @@ of this is the size of the island that is split: large ones stay whole even if n
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from packing.cost.cost_cache import CostCache, gpus_in
 from packing.cost.demand import Demand, Mix
-from packing.cost.fill_value import Part, fill_table, grid
+from packing.cost.fill_tables import NO_GPUS, FreeGpus, Tables, build_tables
 from packing.cost.inventory_kernels import inventory_cost
 from packing.cost.kernel_args import CachedCost, ValueTables, Weights, nodes_of
 from packing.cost.slots import Sizes, Slots
 from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
 from packing.jit import checked
-from packing.model.request import ANY, WHOLE, Request, Shares
+from packing.model.request import ANY, Request
 from packing.policies.gpu_choice import tightest
 
 FILL, STRANDING, STEP = 13.0, 1.1, 0.055
@@ -48,17 +47,11 @@ sensitive: STEP 0.1 costs it 0.4, no rounding 0.7, and a smooth curve instead of
 PEERS, APART = 0.5, 2 * STEP
 """Of ``islands``. APART is a multiple of STEP, so that it changes no rounding where all nodes are alike."""
 
+MOVED = 0.1
+"""Part of the GPUs that have got into another state since the fill tables were computed for the fleet as it
+is; with more they are computed again."""
 _NO_CPU_COUNTS = 1e9
 """CPU milli per GPU before any request for GPU is known: free CPU then counts (nearly) nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """The fill tables of a mix (K, B + 1, B + 1), one per size of GPU memory in ``memory_mib`` (K,)."""
-
-    mix: Mix
-    memory_mib: tuple[int, ...]
-    fill: Floats
 
 
 class InventoryPolicy:
@@ -74,7 +67,7 @@ class InventoryPolicy:
         self._demand = demand or Demand()
         self._minimum = minimum_milli
         self._cache = CostCache()
-        self._tables = build_tables(Mix((), ()), (0,))
+        self._tables = build_tables(Mix((), ()), NO_GPUS)
         self._sizes = Sizes()
         self._priced: _PricedSlots | None = None
 
@@ -83,21 +76,26 @@ class InventoryPolicy:
 
     def plan(self, fleet: Fleet) -> Callable[[], Tables]:
         mix = self._mix or self._demand.mix(known_set=fleet.names.known_set)
-        sizes = _memory_sizes(fleet, mix)
-        return lambda: build_tables(mix, sizes, self._minimum)
+        gpus = FreeGpus.of(fleet)
+        return lambda: build_tables(mix, gpus, self._minimum)
 
     def adopt(self, fleet: Fleet, tables: object) -> None:
         assert isinstance(tables, Tables)
-        priced = _PricedSlots(fleet, tables, self._sizes)  # if this raises, the old tables stay
-        self._tables, self._priced = tables, priced
+        if self._priced is not None and self._priced.has_nodes_of(fleet) and tables.restocks(self._tables):
+            self._priced.use_fill(tables.fill)
+        else:
+            self._priced = _PricedSlots(fleet, tables, self._sizes)  # if this raises, the old tables stay
+        self._tables = tables
         self._cache.forget()
 
-    def refresh(self, fleet: Fleet) -> None:
+    def refresh(self, fleet: Fleet) -> Callable[[], Tables] | None:
         if self._priced is None or not self._priced.has_nodes_of(fleet):
             self.adopt(fleet, self._tables)
         else:
             self._priced.price(fleet)
             self._cache.forget()
+        tables, gpus = self._tables, FreeGpus.of(fleet)
+        return (lambda: tables.restocked(gpus)) if tables.moved(gpus) > MOVED else None
 
     def cost(self, fleet: Fleet, request: Request) -> Floats:
         return self._costs(fleet, request).cost
@@ -136,10 +134,10 @@ class _PricedSlots:
     def __init__(self, fleet: Fleet, tables: Tables, sizes: Sizes) -> None:
         self.layout, self._replaced = fleet.layout, fleet.replaced
         self._nodes = nodes_of(fleet)
-        self.slots = slots = Slots(fleet, tables.mix, sizes)
-        fill, memory_mib = tables.fill, np.array(tables.memory_mib, np.float32)
+        self.slots = slots = Slots(fleet, tables.slotted, sizes)
         prices = np.zeros_like(slots.counts.totals, np.float32)
-        self.values = checked(ValueTables(prices, fill, memory_mib))
+        memory_mib = np.array(tables.memory_mib, np.float32)
+        self.values = checked(ValueTables(prices, tables.fill, memory_mib))
         rho = tables.mix.cpu_per_gpu(dict(zip(slots.requests, slots.gpus.tolist(), strict=True)))
         per_gpu = STRAND_MARGIN * rho if rho > 0 else _NO_CPU_COUNTS
         stranding = STRANDING if rho > 0 else 0.0
@@ -150,30 +148,12 @@ class _PricedSlots:
         """Whether the fleet still has the nodes that this was made for; what is free on them may differ."""
         return self.layout == fleet.layout and self._replaced == fleet.replaced
 
+    def use_fill(self, fill: Floats) -> None:
+        """Replace the fill tables by others of the same mix."""
+        self.values = checked(self.values._replace(fill=fill))
+
     def price(self, fleet: Fleet) -> None:
         """Count the slots again and price them."""
         self.slots.find_identical(self._nodes)
         self.slots.recount(self._nodes)
         self.values.prices[:] = self.slots.prices(fleet.arrays.free_gpu())
-
-
-def build_tables(mix: Mix, memory_mib: tuple[int, ...], minimum_milli: int = 0) -> Tables:
-    """Solve the pattern LP of a mix for every size of GPU memory. Pure; takes some milliseconds."""
-    sized = [(r.shares, x) for r, x in zip(mix.requests, mix.frequency, strict=True) if r.shares]
-    frequency = [x for _, x in sized]
-    parts = [[_part(shares, mib) for shares, _ in sized] for mib in memory_mib]
-    bins = grid([part for of_size in parts for part in of_size])
-    fill = np.stack([fill_table(sized_for, frequency, bins, minimum_milli) for sized_for in parts])
-    return Tables(mix, memory_mib, fill)
-
-
-def _part(shares: Shares, memory_mib: int) -> Part:
-    memory_milli = shares.memory_milli + WHOLE * shares.memory_mib / max(1, memory_mib)
-    return Part(shares.compute_milli, memory_milli, shares.count)
-
-
-def _memory_sizes(fleet: Fleet, mix: Mix) -> tuple[int, ...]:
-    """Sizes of GPU memory in the fleet, ascending; (0,) if no request of the mix asks for memory in MiB."""
-    if not any(r.shares and r.shares.memory_mib for r in mix.requests):
-        return (0,)
-    return tuple(sorted({int(mib) for mib in fleet.arrays.memory_capacity[0] if mib > 0})) or (0,)

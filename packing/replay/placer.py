@@ -38,9 +38,11 @@ class Placer:
             return
         if due is Due.TABLES:
             self._upkeep.plan_started(self._learnt)
-            self._policy.adopt(self.fleet, self._policy.plan(self.fleet)())
+            solve: Callable[[], object] | None = self._policy.plan(self.fleet)
         else:
-            self._policy.refresh(self.fleet)
+            solve = self._policy.refresh(self.fleet)
+        if solve is not None:
+            self._policy.adopt(self.fleet, solve())
         self._upkeep.prices_updated(self.fleet)
 
     def price(self, request: Request) -> Floats:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from bench.packing.mask_tables import best_fill, expected_slots, fill_by_mask
 from bench.packing.mig import POLICIES, ProfileMix
 from bench.packing.mig_masks import MigMasks
-from packing.cost.fill_value import price_patterns
+from packing.cost.pattern_lp import worth_by_patterns
 from packing.model.gpu_catalogue import find_model
+from tests.packing.cost.test_pattern_lp import lp_over
 
 COMPUTE = (1, 2, 3, 4, 7)
 A100 = MigMasks.of(find_model("NVIDIA-A100-SXM4-80GB").geometry, COMPUTE)
@@ -65,13 +66,17 @@ def test_slots_and_patterns_are_those_of_all_sets_of_windows(windows):
     assert all(any((np.array(p) >= c).all() for p in patterns) for c in counts)
 
 
-def test_the_lp_over_maximal_patterns_is_that_over_all_layouts():
-    values = np.array([1, 2, 4, 4, 8]) / 8
-    counts = np.array([[kinds.count(t) for t in range(5)] for _, kinds in layouts(A100)])
-    demand = 1.2 * FREQUENCY / (FREQUENCY @ values)
-    _, exact = price_patterns(counts.T, values, demand)
-    _, optimum = price_patterns(A100.patterns.T, values, demand)
-    assert optimum == pytest.approx(exact)
+@settings(max_examples=40, deadline=None)
+@given(geometries(), st.lists(st.floats(0, 3), min_size=3, max_size=3))
+def test_the_lp_over_maximal_patterns_is_that_over_all_layouts(windows, demand):
+    """Also where nobody asks for a profile that every maximal pattern has."""
+    kinds = len(windows.starts)
+    values, demand = windows.sizes / 6, np.array(demand[:kinds])
+    counts = np.array([[held.count(t) for t in range(kinds)] for _, held in layouts(windows)])
+    exact = lp_over(counts.T, values, demand)
+    worth, optimum = worth_by_patterns(windows.patterns, values, demand)
+    assert optimum == pytest.approx(exact, abs=1e-6)
+    assert demand @ (values - worth) + (counts @ worth).max() == pytest.approx(exact, abs=1e-6)
 
 
 def test_the_tables_match_the_known_geometry():

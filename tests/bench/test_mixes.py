@@ -69,3 +69,23 @@ def test_departures_give_everything_back():
     assert host.place(4)
     assert host.place(4)
     assert 0 < serve_mix(mix, "inventory", load=1.0, seed=1)["allocation"] <= 100
+
+
+TWENTIETHS = {
+    "small and large": ([2, 19, 3, 14, 2, 10, 1], [5, 20, 5, 14, 3, 10, 1], [37, 27, 21, 6, 5, 2, 2]),
+    "two that need a GPU together": ([1, 9, 11, 19], [1, 9, 8, 19], [50, 20, 15, 15]),
+    "much that fits beside nothing": ([18, 7, 12, 8, 16], [5, 1, 20, 19, 11], [63, 24, 9, 3, 2]),
+}
+
+
+@pytest.mark.parametrize("name", TWENTIETHS)
+def test_mixes_on_which_best_fit_used_to_be_better(name):
+    """By 21, 6 and 4 points: the pattern LP ended too early, small requests broke the GPUs that two others
+    need together, and fill did not know what is in stock."""
+    compute, memory, often = map(np.array, TWENTIETHS[name])
+    mix = ShareMix(name, np.column_stack([compute, memory]), often / often.sum(), 20)
+    ours, best_fit = (fill_mix(mix, policy, load=1.0, seed=42) for policy in ("inventory", "best-fit"))
+    assert best_fit["allocation"] - 0.5 <= ours["allocation"] <= ours["bound"] + 1e-6
+    if name == "small and large":
+        assert ours["bound"] == pytest.approx(90.19, abs=0.01)
+        assert ours["allocation"] > 90

@@ -43,5 +43,6 @@ class Baseline:
     def adopt(self, fleet: Fleet, tables: object) -> None:
         """There are no tables."""
 
-    def refresh(self, fleet: Fleet) -> None:
+    def refresh(self, fleet: Fleet) -> Callable[[], object] | None:
         """There are no prices."""
+        return None

@@ -200,3 +200,47 @@ def test_identical_nodes_are_those_in_the_same_state(steps):
     free = [arrays.cpu, arrays.node_memory, arrays.compute_capacity, arrays.compute, arrays.memory]
     states = np.vstack(free).T.tolist()
     assert slots.identical.first.tolist() == [states.index(state) for state in states]
+
+
+def test_a_refresh_solves_again_when_enough_gpus_are_in_another_state():
+    fleet = fleet_of(*(node(f"n{i}") for i in range(5)))
+    policy = ready(fleet)
+    assert policy.refresh(fleet) is None
+    place(fleet, policy, share(250), 0)
+    place(fleet, policy, share(250), 1)
+    assert policy.refresh(fleet) is None  # two of twenty
+    for row in range(2, 5):
+        place(fleet, policy, share(250), row)
+    before = policy.cost(fleet, share(500)).tolist()
+    solve = policy.refresh(fleet)
+    assert solve is not None
+    tables = solve()
+    assert policy.cost(fleet, share(500)).tolist() == before  # not before it is adopted
+    policy.adopt(fleet, tables)
+    assert policy.refresh(fleet) is None
+    again = ready(fleet)
+    for request in MIX.requests:
+        assert policy.cost(fleet, request).tolist() == again.cost(fleet, request).tolist()
+
+
+def test_tables_for_nodes_that_are_gone_are_adopted_all_the_same():
+    fleet = fleet_of(*(node(f"n{i}") for i in range(4)))
+    policy = ready(fleet)
+    for row in range(4):
+        place(fleet, policy, share(250), row)
+    solve = policy.refresh(fleet)
+    assert solve is not None
+    fleet.put(node("new"))
+    policy.adopt(fleet, solve())
+    again = ready(fleet)
+    assert policy.cost(fleet, share(1000)).argmin() == again.cost(fleet, share(1000)).argmin()
+
+
+def test_a_small_request_leaves_whole_the_gpu_that_two_others_need_together():
+    """Every single type still fits beside 0.05; 0.45 and 0.55 together do not."""
+    mix = Mix.of({share(50): 50, share(450): 20, share(550): 15, share(950): 15})
+    fleet = fleet_of(node("empty", gpus=1), node("cut", gpus=1), node("also empty", gpus=1))
+    policy = ready(fleet, mix)
+    place(fleet, policy, share(450), 1)
+    place(fleet, policy, share(450), 1)
+    assert policy.cost(fleet, share(50)).argmin() == 1

@@ -27,10 +27,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 _MODULES = {
     "explain": ("extender.cli.explain", "say where a pod fits, where it does not, and why"),
+    "top": ("extender.cli.top", "show what each node has left, and the pods that wait"),
     "replay": ("extender.cli.replay", "place the pods of a cluster or of a trace under several policies"),
     "demo": ("extender.demo.run", "place a few hundred pods on an example cluster, with and without Stowage"),
 }
 """Subcommands in modules of their own: each module has ``add_parser(subparsers)`` and ``run(args)``."""
+
+
+_PROGRAM = "kubectl stowage" if Path(sys.argv[0]).name == "kubectl-stowage" else "stowage"
 
 
 def version() -> str:
@@ -41,7 +45,7 @@ def version() -> str:
 def _parser(command: str) -> argparse.ArgumentParser:
     """The parser. Of the modules in ``_MODULES`` it imports only the one of ``command``."""
     parser = argparse.ArgumentParser(
-        prog="stowage", description="GPU bin-packing scheduler extender for Kubernetes."
+        prog=_PROGRAM, description="GPU bin-packing scheduler extender for Kubernetes."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_serve(commands.add_parser("serve", help="answer kube-scheduler over HTTP"))

@@ -1,0 +1,101 @@
+"""``stowage top``: the nodes with their GPUs, and the pods that wait for one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from extender.cli import source_args
+
+if TYPE_CHECKING:
+    from extender.cluster.state import State
+    from extender.k8s.objects import Event
+    from extender.source.interface import Source
+
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_WAITING = 20
+"""Waiting pods that are shown."""
+_CLEAR = "\x1b[H\x1b[2J"
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Add ``top`` to the command line."""
+    parser = subparsers.add_parser(
+        "top", description="Show what each node with GPUs has left, and the pods that wait for a GPU."
+    )
+    source_args.add_arguments(parser)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
+    text = "wide: also each GPU, islands, CPU and memory of the nodes (table)"
+    parser.add_argument("-o", "--output", choices=("table", "wide", "json"), default="table", help=text)
+    text = f"at most so many waiting pods ({_WAITING})"
+    parser.add_argument("--waiting", type=int, default=_WAITING, metavar="N", help=text)
+    parser.add_argument("-w", "--watch", action="store_true", help="show it again every 2 s, until Ctrl-C")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    from extender.cli import logs
+    from extender.cli.precompile import loading_kernels
+    from extender.cluster.factory import state_of
+    from extender.settings import SettingsError
+    from extender.settings_file import load
+    from extender.source.interface import SourceError
+
+    try:
+        chosen = load(args.config, os.environ)
+        logs.configure("warning")
+        source = source_args.source_of(args)
+        with loading_kernels():
+            state = state_of(chosen)
+        for _ in _states(state, source, watch=args.watch):
+            print(_shown(state, args), flush=True)
+    except (SettingsError, SourceError, ValueError, OSError) as error:
+        print(f"stowage top: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 0
+    return 0
+
+
+def _shown(state: State, args: argparse.Namespace) -> str:
+    from pydantic_core import to_json
+
+    from extender.cli.top_text import render
+    from extender.explain.overview import overview
+
+    found = overview(state, args.waiting)
+    if args.output == "json":
+        return to_json(found, indent=None if args.watch else 2).decode()
+    text = render(found, time.time(), wide=args.output == "wide")
+    return _CLEAR + text if args.watch and sys.stdout.isatty() else text
+
+
+def _states(
+    state: State, source: Source, *, watch: bool, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[None]:
+    """Brings the state up to date before each step: once, or every 2 s. Raises ``SourceError``."""
+    for events in source.list_once():
+        state.apply(events)
+    yield
+    if not watch:
+        return
+    batches: queue.SimpleQueue[Sequence[Event]] = queue.SimpleQueue()
+    source.start(batches.put)
+    try:
+        while True:
+            sleep(2.0)
+            with suppress(queue.Empty):
+                while True:
+                    state.apply(batches.get_nowait())
+            yield
+    finally:
+        source.stop()

@@ -1,0 +1,68 @@
+"""The answer of ``stowage top`` as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from extender.cli.explain_text import amounts
+from extender.explain.overview import NodeLine, Overview, WaitingLine
+
+_NODE_HEAD = ("NODE", "MODEL", "GPUS", "WHOLE FREE", "FREE", "MEMORY FREE", "PODS", "NOTE")
+_WIDE_HEAD = ("GPU USE %", "ISLANDS", "CPU FREE", "HOST MEMORY FREE")
+_WAITING_HEAD = ("WAITS", "QUEUE", "PRIORITY", "AGE", "ASKS FOR", "WHY")
+
+
+def render(found: Overview, now: float, *, wide: bool = False) -> str:
+    """Nodes, a summary, and waiting pods. ``now`` in Unix seconds."""
+    head = (*_NODE_HEAD, *_WIDE_HEAD) if wide else _NODE_HEAD
+    lines = table([head, *(_node(line, wide=wide) for line in found.nodes)])
+    lines += ["", _summary(found)]
+    if found.waiting:
+        lines += ["", *table([_WAITING_HEAD, *(_wait(line, now) for line in found.waiting)])]
+    if found.more_waiting:
+        lines.append(f"and {found.more_waiting} more pods wait")
+    return "\n".join(lines)
+
+
+def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Rows as lines with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def _node(line: NodeLine, *, wide: bool) -> tuple[str, ...]:
+    memory = f"{line.free_memory_mib >> 10} of {line.memory_mib >> 10} GiB"
+    cells: tuple[str, ...] = (
+        line.node,
+        line.model,
+        str(line.gpus),
+        str(line.whole),
+        f"{line.free_gpus:.1f}",
+        memory,
+    )
+    cells = (*cells, str(line.pods), line.note)
+    if not wide:
+        return cells
+    use, islands = " ".join(map(str, line.used_percent)), "+".join(map(str, line.islands)) or "-"
+    return (*cells, use, islands, f"{line.free_cpu_milli / 1000:g}", f"{line.free_host_memory_mib >> 10} GiB")
+
+
+def _summary(found: Overview) -> str:
+    gpus = sum(line.gpus for line in found.nodes)
+    free, whole = sum(line.free_gpus for line in found.nodes), sum(line.whole for line in found.nodes)
+    used = f"{100 * (gpus - free) / gpus:.0f} % in use" if gpus else "none"
+    waiting = len(found.waiting) + found.more_waiting
+    entirely = f"{whole} GPUs and {found.free_nodes} nodes entirely free"
+    return f"{len(found.nodes)} nodes with {gpus} GPUs: {used}, {entirely}; {waiting} pods wait"
+
+
+def _wait(line: WaitingLine, now: float) -> tuple[str, ...]:
+    return line.pod, line.queue, str(line.priority), _age(now - line.created), amounts(line.asks), line.why
+
+
+def _age(seconds: float) -> str:
+    """As kubectl writes it, with one unit."""
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{max(0, int(seconds))}s"

@@ -1,0 +1,130 @@
+"""The fleet in one table: what each node has left, and which pods wait for what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from extender.cluster.state import State
+from extender.dialects.pod_request import request_of
+from extender.dialects.pod_resources import RequestError
+from extender.explain.pod import asks, explain
+from extender.k8s.objects import Pod
+from extender.untrusted.limits import KEY, shorten
+from packing.model.reasons import Reason
+from packing.model.request import WHOLE
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLine:
+    """A node with GPUs. ``used_percent``: the larger part of compute and memory that is in use, of each GPU;
+    ``free_gpus`` is the sum of what is left of their compute, ``whole`` how many are entirely free. ``note``:
+    why the node takes nothing, and whether it is a spot node."""
+
+    node: str
+    model: str
+    gpus: int
+    whole: int
+    free_gpus: float
+    free_memory_mib: int
+    memory_mib: int
+    free_cpu_milli: int
+    free_host_memory_mib: int
+    pods: int
+    used_percent: tuple[int, ...]
+    islands: tuple[int, ...]
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingLine:
+    """A pod that waits for a GPU. ``created`` in Unix seconds; ``why`` is the reason that most nodes give."""
+
+    pod: str
+    queue: str
+    priority: int
+    asks: dict[str, int | str]
+    created: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """``more_waiting``: pods that wait and are not in ``waiting``, which has the most urgent ones."""
+
+    nodes: tuple[NodeLine, ...]
+    waiting: tuple[WaitingLine, ...]
+    more_waiting: int
+
+    @property
+    def free_nodes(self) -> int:
+        """Nodes all of whose GPUs are entirely free."""
+        return sum(line.whole == line.gpus and not line.note for line in self.nodes)
+
+
+def overview(state: State, most_waiting: int) -> Overview:
+    """All nodes with GPUs by name, and at most so many waiting pods, the most urgent first."""
+    lines = (_node(state, name, row) for name, row in sorted(state.fleet.rows.items()))
+    waiting = sorted(_waiting(state), key=lambda pod: (-pod.priority, pod.created, pod.key))
+    return Overview(
+        tuple(line for line in lines if line is not None),
+        tuple(_wait(state, pod) for pod in waiting[:most_waiting]),
+        max(0, len(waiting) - most_waiting),
+    )
+
+
+def _node(state: State, name: str, row: int) -> NodeLine | None:
+    arrays, spec = state.fleet.arrays, state.fleet.specs[row]
+    if spec is None or not spec.gpus:
+        return None
+    gpus = len(spec.gpus)
+    compute, memory = arrays.compute[:gpus, row], arrays.memory[:gpus, row]
+    capacity, memory_capacity = arrays.compute_capacity[:gpus, row], arrays.memory_capacity[:gpus, row]
+    left = np.minimum(compute / np.maximum(capacity, 1), memory / np.maximum(memory_capacity, 1))
+    closed = Reason.OVERCOMMITTED if arrays.overcommitted[row] else Reason(int(arrays.blocked[row]))
+    return NodeLine(
+        node=name,
+        model=spec.model or spec.product,
+        gpus=gpus,
+        whole=int(((compute == capacity) & (memory == memory_capacity) & (capacity > 0)).sum()),
+        free_gpus=round(float(np.maximum(compute, 0).sum()) / WHOLE, 3),
+        free_memory_mib=int(np.maximum(memory, 0).sum()),
+        memory_mib=sum(gpu.memory_mib for gpu in spec.gpus),
+        free_cpu_milli=int(arrays.free_cpu[row]),
+        free_host_memory_mib=int(arrays.free_memory[row]) >> 20,
+        pods=len(state.allocations.pods_on(name)),
+        used_percent=tuple(round(100 * (1 - part)) for part in np.clip(left, 0, 1).tolist()),
+        islands=tuple(len(island) for island in spec.islands),
+        note="; ".join(["spot"] * spec.spot + [closed.text] * (closed is not Reason.FITS)),
+    )
+
+
+def _waiting(state: State) -> list[Pod]:
+    """The pods without a node that ask for a GPU, also those whose request cannot be read."""
+    pods = (state.pods[key] for key in state.pods.waiting)
+    return [pod for pod in pods if not (pod.deleting or state.pods.is_bound(pod.uid)) and _wants_gpu(pod)]
+
+
+def _wants_gpu(pod: Pod) -> bool:
+    try:
+        return request_of(pod).wants_gpu
+    except RequestError:
+        return True
+
+
+def _wait(state: State, pod: Pod) -> WaitingLine:
+    explanation = explain(state, pod)
+    if explanation.error:
+        why = explanation.error
+    elif pod.nominated_node:
+        why = f"waits for room on {pod.nominated_node}"
+    elif explanation.fits:
+        why = f"fits on {explanation.fits} nodes"
+    else:
+        counts = {one.reason: one.nodes for one in explanation.refusals} or explanation.passed_over
+        reason = max(counts, key=lambda one: counts[one], default="there is no node")
+        why = f"{reason} ({counts.get(reason, 0)} of {len(state.nodes)} nodes)"
+    asked = {} if explanation.error else asks(request_of(pod))
+    queue = state.rights.queues.name_of(pod)
+    return WaitingLine(shorten(pod.key, KEY), queue, pod.priority, asked, pod.created, shorten(why))

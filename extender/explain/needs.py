@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from extender.explain.replicas import replicas_given
 from extender.untrusted.limits import KEY, LISTED_NAMES, shorten
 from packing.fleet.fleet import Fleet
-from packing.fleet.placement import share_mib
+from packing.fleet.placement import fitting_gpus, share_mib
 from packing.fleet.separate_gpus import idle_gpus, separation
-from packing.model.node_spec import resolve_on
+from packing.model.node_spec import NodeSpec, resolve_on
 from packing.model.request import Request, Shares
 
 
@@ -51,6 +51,28 @@ def missing_needs(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
             yield from _missing_separate_gpus(fleet, row, request, resource, count)
     if request.shares and (need := _missing_gpus(fleet, row, request, request.shares)):
         yield need
+    if request.island:
+        yield from _missing_peers(fleet, row, request, spec)
+
+
+def _missing_peers(fleet: Fleet, row: int, request: Request, spec: NodeSpec) -> Iterator[Need]:
+    """The NVLink peers that are missing among free GPUs."""
+    if part := request.shares:
+        free = fitting_gpus(fleet, row, request)
+        peers = max((sum(gpu in free for gpu in island) for island in spec.peers), default=0)
+        if peers < part.count <= len(free):
+            most = max(map(len, spec.peers))
+            text = f"needs {part.count} NVLink peers, {peers} of its {len(free)} free GPUs are"
+            yield Need("NVLink peers", part.count, peers, most, text)
+    for name, count in request.devices[:LISTED_NAMES]:
+        resource = fleet.names.resources.get(name)
+        if resource is None or fleet.arrays.free_devices[resource, row] < count:
+            continue
+        peers, most = (int(of[resource, row]) for of in (fleet.arrays.free_peers, fleet.arrays.total_peers))
+        if peers < count:
+            free_devices = int(fleet.arrays.free_devices[resource, row])
+            text = f"needs {count} NVLink peers, {peers} of its {free_devices} free GPUs are sure to be"
+            yield Need("NVLink peers", count, peers, most, text)
 
 
 def _missing_separate_gpus(

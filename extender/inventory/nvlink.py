@@ -19,6 +19,8 @@ PREFIX = "nvlink.feature.node.kubernetes.io/"
 LABEL = PREFIX + "islands"
 CLIQUE = gfd_labels.PREFIX + "gpu.clique"
 _DIRECT = frozenset({"bridge", "mesh"})
+_MOST_DIRECT = 4
+"""GPUs of an island in the catalogue that can have direct links to each other; larger ones have a switch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,8 @@ def nvlink_islands(labels: Mapping[str, str], gpus: int, model: Model | None) ->
         except ValueError as error:
             problem = f"label {LABEL} is ignored: {error}"
     if model is not None:
-        return NvlinkIslands(reference_islands(gpus, model.island), "catalogue", problem=problem)
+        islands, direct = reference_islands(gpus, model.island), model.island <= _MOST_DIRECT
+        return NvlinkIslands(islands, "catalogue", direct, problem)
     if labels.get(CLIQUE) and gpus:
         return NvlinkIslands(reference_islands(gpus, gpus), CLIQUE, problem=problem)
     return NvlinkIslands(problem=problem)

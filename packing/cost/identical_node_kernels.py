@@ -45,7 +45,6 @@ def _same_state(n, m, nodes):
         same = same and nodes.device_gpu[r, n] == nodes.device_gpu[r, m]
         same = same and nodes.divisible_pool[r, n] == nodes.divisible_pool[r, m]
         same = same and nodes.free_peers[r, n] == nodes.free_peers[r, m]
-        same = same and nodes.total_peers[r, n] == nodes.total_peers[r, m]
     return same
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from packing.cost.kernel_args import PEERS
 from packing.cost.node_kernels import ELIGIBLE, FREE, GROUP, TAKES, UNTOUCHED, tightest_gpus
-from packing.fleet.arrays import NVLINK_UNKNOWN, ONE_ISLAND, SEVERAL_GROUPS
+from packing.fleet.arrays import MIXED_GROUPS, NVLINK_UNKNOWN, ONE_ISLAND, SEVERAL_GROUPS
 from packing.jit import inlined
 
 _WHOLE = np.float32(0.999)
@@ -18,7 +18,7 @@ _WHOLE = np.float32(0.999)
 @inlined
 def has_islands(n, nodes):
     """Whether node ``n`` has islands, and not all its GPUs in one."""
-    return nodes.nvlink[n] == SEVERAL_GROUPS and nodes.max_island[n] > 1
+    return nodes.nvlink[n] >= SEVERAL_GROUPS and nodes.max_island[n] > 1
 
 
 @inlined
@@ -111,15 +111,14 @@ def _apart(n, nodes, chosen, whole, request, gpu):
     if nodes.nvlink[n] == ONE_ISLAND:
         return -1.0
     if chosen == 0:
-        sure, possible, most = True, True, np.float32(0)
+        sure, most = True, np.float32(0)
         for g in range(gpu.shape[1]):
             most = max(most, gpu[UNTOUCHED, g])
         for r in range(request.devices.size):
             sure = sure and request.devices[r] <= nodes.free_peers[r, n]
-            possible = possible and request.devices[r] <= nodes.total_peers[r, n]
-        if whole == 0 or nodes.max_island[n] < 2:
+        if whole == 0 or nodes.max_island[n] < 2 or nodes.nvlink[n] == MIXED_GROUPS:
             return 1.0
-        return -1.0 if sure else -0.5 if possible and whole <= most else 1.0
+        return -1.0 if sure else -0.5 if whole <= most else 1.0
     group = np.float32(-1)
     for g in range(gpu.shape[1]):
         if (chosen >> g) & 1:

@@ -67,7 +67,6 @@ class Nodes(NamedTuple):
     island: UInt8Array2D
     nvlink: UInt8Array
     free_peers: Int32Array2D
-    total_peers: Int32Array2D
 
 
 class RequestArgs(NamedTuple):

@@ -22,8 +22,9 @@ GPU_COUNTS = 17
 """Rows of ``pods_by_gpu_count``."""
 LARGEST = (1 << 24) - 1
 """Up to here float32 represents every whole number."""
-NVLINK_UNKNOWN, ONE_ISLAND, SEVERAL_GROUPS = range(3)
-"""Values of ``nvlink``: not known; all GPUs of the node are NVLink peers; not all are."""
+NVLINK_UNKNOWN, ONE_ISLAND, SEVERAL_GROUPS, MIXED_GROUPS = range(4)
+"""Values of ``nvlink``: not known; all GPUs of the node are NVLink peers; not all are; not all are, and its
+device plugin mixes them."""
 _PER_GPU = (
     "compute", "compute_capacity", "memory", "memory_capacity",
     "divisible", "shareable", "share_slots", "identified", "island",
@@ -72,7 +73,7 @@ class NodeArrays:
         self.sharing, self.model = np.zeros(nodes, np.uint8), np.zeros(nodes, np.int16)
         # (N,) The CUDA version, and GPUs of the largest NVLink island.
         self.cuda, self.max_island = np.zeros(nodes, np.int32), np.zeros(nodes, np.int16)
-        # (N,) Whether its NVLink islands are known: NVLINK_UNKNOWN, ONE_ISLAND or SEVERAL_GROUPS.
+        # (N,) What is known of its NVLink islands: NVLINK_UNKNOWN and so on.
         self.nvlink = np.zeros(nodes, np.uint8)
         # (N,) 1 where GPU is handed out twice; why the node takes nothing.
         self.overcommitted = np.zeros(nodes, np.uint8)
@@ -179,7 +180,9 @@ class NodeArrays:
 def _nvlink(spec: NodeSpec) -> int:
     if not (spec.islands or spec.no_nvlink):
         return NVLINK_UNKNOWN
-    return ONE_ISLAND if len(spec.peers) == 1 else SEVERAL_GROUPS
+    if len(spec.peers) == 1:
+        return ONE_ISLAND
+    return SEVERAL_GROUPS if spec.plugin_keeps_islands else MIXED_GROUPS
 
 
 def _floats(*shape: int) -> Floats:

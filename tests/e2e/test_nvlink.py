@@ -7,7 +7,7 @@ from .controlplane.cluster import ControlPlane
 from .queue_cases import wait_until_running
 from .rush import GPU, LABEL_SETS
 from .sharing import PRODUCT
-from .stowage import Stowage, applied, scheduler_configuration
+from .stowage import Stowage, applied, manifests, scheduler_configuration
 from .test_waiting import why_unscheduled
 from .workload import node, pod
 
@@ -106,6 +106,12 @@ def test_bind_gives_peers(cluster: ControlPlane, api: Api, stowage_kubeconfig: P
         api.delete("Pod", "b")
         wait_until_running(api, "waits")
         assert indices(api.get("Pod", "waits")) == given["a"] | given["b"]
+
+
+def test_the_api_server_accepts_the_labeller(api: Api, stowage: Stowage) -> None:
+    (daemonset,) = [one for one in manifests("nvlink-labeller/daemonset.yaml") if one["kind"] == "DaemonSet"]
+    accepted = api.create(daemonset, fieldValidation="Strict", dryRun="All")
+    assert accepted["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
 
 
 def whole_gpus(name: str, gpus: int, *, annotations: dict[str, str] | None = None) -> Object:

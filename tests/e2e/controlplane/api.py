@@ -48,6 +48,7 @@ COLLECTIONS = {
     "Job": f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs",
     "ReplicaSet": f"/apis/apps/v1/namespaces/{NAMESPACE}/replicasets",
     "Deployment": "/apis/apps/v1/namespaces/stowage-system/deployments",
+    "DaemonSet": "/apis/apps/v1/namespaces/stowage-system/daemonsets",
 }
 # Pods before nodes, so that no pod is bound to a deleted node; events last, because deletions create events.
 LEFT_BY_TESTS = (

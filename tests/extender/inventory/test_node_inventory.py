@@ -139,11 +139,11 @@ H100_LABELS = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gp
         ({"islands": "0.1_2-7", "gpus": "8", "fabric": "mesh"}, [2, 6], f"{NVLINK}islands", True, ""),
         ({"islands": "0.1.3-7", "gpus": "8", "fabric": "switch"}, [7], f"{NVLINK}islands", False, ""),
         ({"islands": "none", "gpus": "8"}, [], f"{NVLINK}islands", False, ""),
-        ({"islands": "0.1", "gpus": "4"}, [8], "catalogue", True, "it is about 4 GPUs, and the node has 8"),
-        ({"islands": "0.1"}, [8], "catalogue", True, "about an unknown number of GPUs"),
-        ({"islands": "0-9", "gpus": "8"}, [8], "catalogue", True, "it names GPUs above 7"),
-        ({"islands": "0.0", "gpus": "8"}, [8], "catalogue", True, "named twice"),
-        ({}, [8], "catalogue", True, ""),
+        ({"islands": "0.1", "gpus": "4"}, [8], "catalogue", False, "it is about 4 GPUs, and the node has 8"),
+        ({"islands": "0.1"}, [8], "catalogue", False, "about an unknown number of GPUs"),
+        ({"islands": "0-9", "gpus": "8"}, [8], "catalogue", False, "it names GPUs above 7"),
+        ({"islands": "0.0", "gpus": "8"}, [8], "catalogue", False, "named twice"),
+        ({}, [8], "catalogue", False, ""),
     ],
 )
 def test_islands_name_their_source(labels, islands, source, keeps, problem):
@@ -156,6 +156,20 @@ def test_islands_name_their_source(labels, islands, source, keeps, problem):
     assert problem in found.problem
     assert bool(problem) == bool(found.problem)
     assert found.spec.blocked is Reason.FITS
+
+
+@pytest.mark.parametrize(
+    ("product", "gpus", "islands", "keeps"),
+    [
+        ("Tesla-V100-SXM2-32GB", 8, [4, 4], True),  # DGX-1V: not all eight are connected with each other
+        ("NVIDIA-A100-80GB-PCIe", 4, [2, 2], True),
+        ("NVIDIA-A100-SXM4-80GB", 16, [8, 8], False),  # two boards with a switch each
+        ("NVIDIA-GB200", 4, [4], True),
+    ],
+)
+def test_the_reference_form_of_the_catalogue(product, gpus, islands, keeps):
+    found = inventory_of(node({"nvidia.com/gpu.product": product}, **{"nvidia.com/gpu": str(gpus)})).spec
+    assert ([len(island) for island in found.islands], found.plugin_keeps_islands) == (islands, keeps)
 
 
 def test_a_clique_is_named_and_unknown_islands_have_no_source():

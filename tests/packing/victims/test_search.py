@@ -19,7 +19,7 @@ from packing.victims.holdings import Holdings
 from packing.victims.search import VictimSearch
 from packing.victims.victim import Victim, VictimSet
 
-from ..fleet.builders import GPU, arrays_of, counted_node, divisible_node
+from ..fleet.builders import GPU, arrays_of, counted_node, divisible_node, fleet_of
 from .random_nodes import cheapest_by_exhaustion, fits_without, random_case, random_replicas
 
 
@@ -193,3 +193,23 @@ def test_a_gang_that_is_not_given_is_refused():
     fleet.put(counted_node(gpus=2))
     with pytest.raises(ValueError, match="gang that is not given"):
         VictimSearch(fleet, request).on(0, [Victim((), (1.0,), gang=0)])
+
+
+@pytest.mark.parametrize(
+    ("together", "victims"), [((True, True), 1), ((False, False), 2), ((True, False), 1)]
+)
+def test_peers_that_a_device_plugin_is_sure_to_find(together: tuple[bool, bool], victims: int):
+    """Two pairs, and two pods of two GPUs. Which GPUs they have is known only of pods that require peers: if
+    such a pod stays, the other pair is free."""
+    spec = counted_node("n", gpus=4, islands=((0, 1), (2, 3)))
+    fleet = fleet_of(spec)
+    held = [allocation_of(fleet, 0, Request(devices=((GPU, 2),), island=one)) for one in together]
+    for one in held:
+        fleet.take(one)
+    search = VictimSearch(fleet, Request(devices=((GPU, 2),), island=True))
+    pods = [Victim((one,), (float(cost),)) for cost, one in zip((2, 1), held, strict=True)]
+    found = search.on(0, pods)
+    assert found is not None
+    assert len(found.victims) == victims
+    if together == (True, False):
+        assert found.victims == (1,)

@@ -16,8 +16,6 @@ INTERVAL = 0.1
 """Seconds between two checks."""
 OVERDUE = 30.0
 """Seconds since the last plan or update after which any new pod or change is enough."""
-
-
 _NODE_SETS = "node sets"
 
 

@@ -53,11 +53,11 @@ class CountedDevices:
     def separate(self, resource: str) -> int | None:
         """How many of them the plugin gives from different GPUs while none is in use; None for all.
 
-        NVIDIA's plugin gives the replica of the GPU with the fewest in use (``distributedAlloc`` of
-        internal/rm/allocate.go in NVIDIA/k8s-device-plugin; its policy ``packed``, after v0.18, does the
-        opposite), and kubelet asks it (``devicesToAllocate`` of pkg/kubelet/cm/devicemanager/manager.go in
-        kubernetes/kubernetes). To it every MIG instance is a device of its own, whatever GPU it is on. Where
-        the name of the resource says that it is a part of a GPU, that is what the pod asks for.
+        NVIDIA's plugin gives the replica of the GPU with the fewest in use (internal/rm/allocate.go of
+        NVIDIA/k8s-device-plugin: ``distributedAlloc``, at 046b76bb the policy ``distributed``), and kubelet
+        asks it (``devicesToAllocate`` of pkg/kubelet/cm/devicemanager/manager.go in kubernetes/kubernetes).
+        To it every MIG instance is a device of its own, whatever GPU it is on. Where the name of the resource
+        says that it is a part of a GPU, that is what the pod asks for.
         """
         if self.per_gpu == 1 or resource.startswith(MIG_PREFIX) or resource.endswith(_SHARED_SUFFIX):
             return None

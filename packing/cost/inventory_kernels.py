@@ -37,7 +37,7 @@ from packing.cost.node_kernels import (
     same_as_earlier_gpu,
     shares_on_node,
 )
-from packing.cost.slot_kernels import add_units, set_limits, set_needs
+from packing.cost.slot_kernels import add_units, set_limits, set_needs, slots_of_units
 from packing.jit import inlined, record_kernel
 
 
@@ -104,7 +104,7 @@ def _price_of_lost(n, counts, amounts, prices, limits, lost):
     one would wait for every addition.
     """
     for t in range(lost.size):
-        after = min(np.floor((counts.units[n, t] - lost[t]) / amounts[COUNT, t]), limits[t])
+        after = min(slots_of_units(counts.units[n, t] - lost[t], amounts[COUNT, t]), limits[t])
         lost[t] = prices[t] * max(counts.slots[n, t] - after, np.float32(0))
     a, b, c, d = 0.0, 0.0, 0.0, 0.0
     for t in range(0, lost.size, 4):

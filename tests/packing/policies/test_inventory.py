@@ -244,3 +244,27 @@ def test_a_small_request_leaves_whole_the_gpu_that_two_others_need_together():
     place(fleet, policy, share(450), 1)
     place(fleet, policy, share(450), 1)
     assert policy.cost(fleet, share(50)).argmin() == 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.sampled_from([0, 100, 250, 900]), min_size=4, max_size=4),
+    st.sampled_from([(250, 1), (300, 1), (1000, 1), (1000, 2), (1000, 3)]),
+)
+def test_a_slot_that_is_nearly_there_counts_a_little(taken, kind):
+    """Whole slots as by hand, and a tenth of the third power of the rest."""
+    milli, count = kind
+    fleet = fleet_of(node("n"))
+    for gpu, part in enumerate(taken):
+        if part:
+            fleet.take(allocation_of(fleet, 0, share(part), (gpu,)))
+    slots = Slots(fleet, Mix.of({share(milli, count=count): 1}))
+    slots.recount(nodes_of(fleet))
+
+    def expected(room):
+        whole = np.floor(room + 1e-4)
+        return whole + 0.1 * max(room - whole, 0) ** 3
+
+    units = [expected((1000 - part) / milli) for part in taken]
+    found = sum(units) if count == 1 else expected(sum(min(one, 1) for one in units) / count)
+    assert slots.counts.slots[0, 0] == pytest.approx(found, abs=4.1 / 1024)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extender.cli.explain import render
+from extender.cli.explain_text import render
 from extender.explain.node import view_node
 from extender.explain.pod import explain
 from extender.k8s.objects import Pod

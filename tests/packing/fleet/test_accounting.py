@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -181,7 +183,7 @@ def test_tables_that_cannot_be_used_leave_the_old_ones_in_force():
     policy.adopt(fleet, good := policy.plan(fleet)())
     cost = policy.cost(fleet, Request(devices=((GPU, 1),))).copy()
     assert isinstance(good, Tables)
-    broken = Tables(Mix((None,), (1.0,)), good.memory_mib, good.fill)
+    broken = replace(good, mix=Mix((None,), (1.0,)), slotted=Mix((None,), (1.0,)))
     with pytest.raises(AttributeError):
         policy.adopt(fleet, broken)
     fleet.put(counted_node("a node of another model", model="other"))  # counts again with the old tables

@@ -37,14 +37,15 @@ def any_doubtful(fleet: Fleet, request: Request) -> bool:
 
 def missing_gpus(fleet: Fleet, request: Request, rows: npt.NDArray[np.int64]) -> Floats:
     """How many of the request's devices each row would give from GPUs that it has given already:
-    (len(rows),). Where that is not certain, the mean of the best and the worst case."""
+    (len(rows),). Where that is not certain, the mean of the best and the worst case; 0 where a node does not
+    have them at all."""
     missing, arrays = np.zeros(rows.size, np.float32), fleet.arrays
     for name, count in request.devices:
         if count > 1 and (resource := fleet.names.resources.get(name)) is not None:
-            gpus = arrays.total_devices[resource] - arrays.surplus_devices[resource]
-            best = gpus[rows].clip(1, count)
+            total, surplus = arrays.total_devices[resource][rows], arrays.surplus_devices[resource][rows]
+            best = (total - surplus).clip(1, count)
             worst = idle_gpus(arrays, resource)[rows].clip(1, count)
-            missing += count - (best + worst) / 2
+            missing += np.where(total > 0, count - (best + worst) / 2, 0)
     return missing.astype(np.float32)
 
 

@@ -105,7 +105,8 @@ def test_containers_with_one_device_each_and_whole_gpus_are_not_affected() -> No
     assert why(fleet, asks(1)) is Reason.FITS
     for node in ("whole", "divisible"):
         assert why(fleet, asks(4), node) is Reason.FITS
-    assert missing_gpus(fleet, asks(4), np.arange(3)).tolist() == [3, 0, 0]
+    fleet.put(counted_node("without", 0))
+    assert missing_gpus(fleet, asks(4), np.arange(4)).tolist() == [3, 0, 0, 0]
 
 
 def test_the_fleet_decides_for_requests_that_do_not_say() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from extender.explain.advice import ADVICE
 from extender.untrusted.limits import KEY
 from packing.model.reasons import Reason
 from tests.contract.conftest import GPU, Start, Stowage, manifest
@@ -106,6 +107,7 @@ async def test_the_last_decisions_about_a_pod(start: Start) -> None:
         "lacks": [
             {"what": GPU, "asked": 4, "free": 2, "total": 8, "text": f"needs 4 {GPU}, 2 of 8 are free"}
         ],
+        "advice": ADVICE[Reason.NO_FREE_GPUS],
     }
     assert refusals[Reason.UNKNOWN_NODE.text]["nearest"] == "gone"
     await stowage.bind(pod, "a")

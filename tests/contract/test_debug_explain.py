@@ -51,9 +51,13 @@ async def test_explain_takes_json_and_yaml_and_changes_nothing(start: Start) -> 
         (b"a: [", 400, "is not YAML"),
         (b"", 400, "is empty"),
         (b"\xff", 400, "can't decode"),
-        (b"kind: Node\nmetadata: {name: a}", 400, "holds 0 pods"),
+        (b"kind: Node\nmetadata: {name: a}", 400, "has no pod and no pod template"),
         (b"kind: Pod\nmetadata: {name: a}\nspec: 3", 400, "spec"),
-        (b"kind: Pod\nmetadata: {name: a}\n---\nkind: Pod\nmetadata: {name: b}", 400, "holds 2 pods"),
+        (
+            b"kind: Pod\nmetadata: {name: a}\n---\nkind: Pod\nmetadata: {name: b}",
+            400,
+            "has 2 pods or pod templates",
+        ),
         (b" " * ((1 << 20) + 1), 413, "larger than 1 MiB"),
     ],
 )

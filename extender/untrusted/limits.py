@@ -184,8 +184,8 @@ one that insists on nothing."""
 CACHE = 1 << 20
 """Characters of untrusted text that one cache keeps. An entry larger than a sixteenth of it is not kept."""
 KEPT_PODS = 4 << 20
-"""About the bytes of the pods that are kept from filter requests. One pod counts as a sixteenth at most, so the
-latest pods are always kept."""
+"""About the bytes of the pods that are kept from filter requests. One pod counts as a sixteenth at most, so
+the latest pods are always kept."""
 DISRUPTIONS = 2048
 """Disruptions of pods that are remembered, over all jobs. Even with the longest names they fit into one
 ConfigMap."""

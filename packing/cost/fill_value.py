@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from packing.cost.pattern_lp import Filling, fill_stock
 from packing.fleet.arrays import Doubles, Longs

@@ -4,8 +4,8 @@ cap_t(n) is the number of requests of type t that node n can still take: limited
 shares the sum over GPUs of floor(free / share), for k GPUs floor(fitting GPUs / k)), by counted devices, and
 by CPU and memory. The last two are not rounded down, so that a node short of CPU loses with every core; but
 where they do not suffice for one request there is no slot (half a slot on each of many nodes would hide that
-few nodes can take the request). A slot that is not there yet counts a little (``slot_kernels.LEAVING``), because
-part of what is on its GPUs will leave. Cap_t is the sum over nodes.
+few nodes can take the request). A slot that is not there yet counts a little (``slot_kernels.LEAVING``),
+because part of what is on its GPUs will leave. Cap_t is the sum over nodes.
 
 With x_t the frequency of type t and g_t its size in GPUs, sum_t x_t g_t log Cap_t is a concave measure of how
 balanced the inventory is: its gradient gives the last slots of a type the highest price (a = b = 1 below;

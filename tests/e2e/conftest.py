@@ -56,6 +56,14 @@ def stowage(cluster: ControlPlane, running_stowage: Stowage) -> Stowage:
 
 
 @pytest.fixture
+def new_stowage(cluster: ControlPlane, stowage_kubeconfig: Path) -> Iterator[Stowage]:
+    """One that remembers nothing of earlier tests: no pod that was evicted (a pod of the same name would be
+    shielded), and no demand."""
+    with Stowage(cluster, stowage_kubeconfig, name="stowage-new") as stowage:
+        yield stowage
+
+
+@pytest.fixture
 def recorder(stowage: Stowage) -> Iterator[Recorder]:
     """Records what kube-scheduler and Stowage send each other, if kube-scheduler uses its URL."""
     with Recorder(stowage.url) as recorder:

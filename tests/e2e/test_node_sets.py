@@ -2,6 +2,8 @@
 
 import random
 
+import pytest
+
 from .audit import Audit, runs
 from .controlplane.api import Api, Object
 from .controlplane.cluster import ControlPlane
@@ -13,6 +15,11 @@ from .workload import node, pod
 ZONE = "topology.kubernetes.io/zone"
 NODES, GPUS = 24, 8
 PODS = NODES * GPUS  # one GPU each: there is room for all of them
+
+
+@pytest.fixture
+def stowage(new_stowage: Stowage) -> Stowage:
+    return new_stowage
 
 
 def test_room_is_kept_for_those_who_insist_on_it(cluster: ControlPlane, api: Api, stowage: Stowage) -> None:

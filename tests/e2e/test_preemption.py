@@ -1,5 +1,7 @@
 """A pod of higher priority preempts others on a node where Stowage finds that this makes room."""
 
+import pytest
+
 from .controlplane.api import Api
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually
@@ -9,6 +11,11 @@ from .stowage import Stowage, scheduler_configuration
 from .workload import node, pod, priority_class
 
 H100 = LABEL_SETS["h100-sxm-8-whole"]
+
+
+@pytest.fixture
+def stowage(new_stowage: Stowage) -> Stowage:
+    return new_stowage
 
 
 def test_victims_go_where_it_helps(

@@ -3,6 +3,8 @@
 import time
 from pathlib import Path
 
+import pytest
+
 from .controlplane.api import Api
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually
@@ -31,6 +33,11 @@ from .workload import budget, node, pod
 
 SAVED_AT = "stowage.dev/checkpointed-at"
 H100 = LABEL_SETS["h100-sxm-8-whole"]
+
+
+@pytest.fixture
+def stowage(new_stowage: Stowage) -> Stowage:
+    return new_stowage
 
 
 def test_only_the_cheapest_victim_goes(cluster: ControlPlane, api: Api, stowage: Stowage) -> None:

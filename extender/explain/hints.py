@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator
-from contextlib import suppress
 from difflib import get_close_matches
+from itertools import islice
 
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
@@ -21,27 +21,23 @@ from extender.k8s.node_filter import other_resources
 from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError, exact
 from extender.untrusted.limits import KEY, LISTED_NAMES, quoted, shorten
+from packing.model.request import Request
 
 _IN_MIB = frozenset({"nvidia.com/gpumem", "nvidia.com/vgpu-memory", "volcano.sh/vgpu-memory"})
 """Resources that count MiB, so that ``8Gi`` is a million times too much (docs/dialects.md)."""
 _NAMED = 8
-"""Resources of the nodes that are listed."""
+"""Resources of the pod that get a sentence, and resources of the nodes that are listed in it."""
 _DEFAULT_SCHEDULER = "default-scheduler"
 
 
 def hints(state: State, pod: Pod) -> tuple[str, ...]:
-    """At most one sentence for each kind of mistake and each resource, for at most 64 resources."""
-    return tuple([*_unknown_resources(state, pod), *_amounts(pod), *_sharing(state, pod), *_never_asked(pod)])
-
-
-def missing_resources(state: State, pod: Pod) -> list[str]:
-    """Extended resources that the pod requests, and that no node and no DeviceClass offers."""
-    names = list(uncounted_resources(pod))
-    with suppress(RequestError):
-        names += [name for name, _ in request_of(pod).devices[:LISTED_NAMES]]
-    offered = _offered(state) if names else Counter()
-    known = state.devices.extended_resources
-    return [name for name in names if name not in offered and name not in known]
+    """At most one sentence for each kind of mistake, and for each of eight resources."""
+    try:
+        request = request_of(pod)
+    except RequestError:
+        request = None
+    of_resources = [*_unknown_resources(state, pod, request), *islice(_amounts(pod), _NAMED)]
+    return (*of_resources, *_sharing(state, request), *_never_asked(pod, request))
 
 
 def missing_on(node: Node, pod_resources: Collection[str]) -> str:
@@ -72,15 +68,20 @@ def _offered(state: State) -> Counter[str]:
     return Counter(name for pairs in names for name, amount in pairs if _is_extended(name) and amount != "0")
 
 
-def _unknown_resources(state: State, pod: Pod) -> Iterator[str]:
-    for name in missing_resources(state, pod):
-        offered = _offered(state)
-        near = get_close_matches(name, offered, n=1, cutoff=0.75)
-        text = f"No node offers {shorten(name, KEY)}"
-        text += f". Did you mean {shorten(near[0], KEY)}?" if near else "."
-        shown = [f"{shorten(one, KEY)} ({nodes})" for one, nodes in offered.most_common(_NAMED)]
-        more = f" and {len(offered) - _NAMED} more" if len(offered) > _NAMED else ""
-        yield text + (f" Offered, with numbers of nodes: {', '.join(shown)}{more}." if shown else "")
+def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Iterator[str]:
+    """Extended resources that the pod requests, and that no node and no DeviceClass offers."""
+    names = [*uncounted_resources(pod), *(name for name, _ in (request.devices if request else ()))]
+    if not names:
+        return
+    offered, known = _offered(state), state.devices.extended_resources
+    frequent = {shorten(name, KEY): nodes for name, nodes in offered.most_common(LISTED_NAMES)}
+    shown = ", ".join(f"{name} ({nodes})" for name, nodes in islice(frequent.items(), _NAMED))
+    more = f" and {len(offered) - _NAMED} more" if len(offered) > _NAMED else ""
+    missing = (shorten(name, KEY) for name in names if name not in offered and name not in known)
+    for name in islice(missing, _NAMED):
+        near = get_close_matches(name, frequent, n=1, cutoff=0.75)
+        text = f"No node offers {name}. " + (f"Did you mean {near[0]}? " if near else "")
+        yield (text + (f"Offered, with numbers of nodes: {shown}{more}." if shown else "")).rstrip()
 
 
 def _amounts(pod: Pod) -> Iterator[str]:
@@ -97,18 +98,14 @@ def _amounts(pod: Pod) -> Iterator[str]:
             yield f"{name} counts MiB: {written}. For {text} of memory write {int(amount) >> 20}."
         elif name not in _IN_MIB and amount % 1:
             yield (
-                f"Kubernetes knows no parts of {name}. For a part of a GPU use a sharing system, or nodes "
-                f"that Stowage shares (annotation {stowage.COMPUTE}, docs/dialects.md)."
+                f"Kubernetes knows no parts of {shorten(name, KEY)}. For a part of a GPU use a sharing "
+                f"system, or nodes that Stowage shares (annotation {stowage.COMPUTE}, docs/dialects.md)."
             )
 
 
-def _sharing(state: State, pod: Pod) -> Iterator[str]:
-    try:
-        shares = request_of(pod).shares
-    except RequestError:
-        return
-    shared = {spec.sharing_resource for spec in state.fleet.specs if spec}
-    if shares is None or shares.resource in shared:
+def _sharing(state: State, request: Request | None) -> Iterator[str]:
+    shares = request.shares if request else None
+    if shares is None or any(spec and spec.sharing_resource == shares.resource for spec in state.fleet.specs):
         return
     if shares.resource == stowage.RESOURCE:
         yield f"No node is set aside for parts of GPUs: label nodes {LABEL}=true (docs/bind.md)."
@@ -116,18 +113,13 @@ def _sharing(state: State, pod: Pod) -> Iterator[str]:
         yield f"No node gives out parts of GPUs as {shares.resource} (docs/dialects.md)."
 
 
-def _never_asked(pod: Pod) -> Iterator[str]:
+def _never_asked(pod: Pod, request: Request | None) -> Iterator[str]:
     if pod.scheduler_name == _DEFAULT_SCHEDULER and not pod.node_name:
         yield (
             "Its schedulerName is default-scheduler: Stowage is asked only if that scheduler is configured "
             "with it (scheduler-config/)."
         )
-    names = {name for name, _ in _requests(pod)}
-    try:
-        wants_gpu = request_of(pod).wants_gpu
-    except RequestError:
-        return
-    if wants_gpu and not any(map(is_gpu_resource, names)) and not any(map(_is_extended, names)):
+    if request and request.wants_gpu and not any(_is_extended(name) for name, _ in _requests(pod)):
         yield (
             "It asks for a GPU in annotations only. Where the configuration of kube-scheduler lists "
             "managedResources, such a pod is placed without Stowage (scheduler-config/README.md)."

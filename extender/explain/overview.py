@@ -65,17 +65,16 @@ class Overview:
 
 def overview(state: State, most_waiting: int) -> Overview:
     """All nodes with GPUs by name, and at most so many waiting pods, the most urgent first."""
-    lines = (_node(state, name, row) for name, row in sorted(state.fleet.rows.items()))
-    waiting = sorted(_waiting(state), key=lambda pod: (-pod.priority, pod.created, pod.key))
-    return Overview(
-        tuple(line for line in lines if line is not None),
-        tuple(_wait(state, pod) for pod in waiting[:most_waiting]),
-        max(0, len(waiting) - most_waiting),
-    )
+    nodes = (node_line(state, name) for name in sorted(state.fleet.rows))
+    waiting = waiting_pods(state)
+    shown = tuple(waiting_line(state, pod) for pod in waiting[:most_waiting])
+    return Overview(tuple(filter(None, nodes)), shown, len(waiting) - len(shown))
 
 
-def _node(state: State, name: str, row: int) -> NodeLine | None:
-    arrays, spec = state.fleet.arrays, state.fleet.specs[row]
+def node_line(state: State, name: str) -> NodeLine | None:
+    """The node, None where it is not known or has no GPUs."""
+    row = state.fleet.rows.get(name, -1)
+    arrays, spec = state.fleet.arrays, state.fleet.specs[row] if row >= 0 else None
     if spec is None or not spec.gpus:
         return None
     gpus = len(spec.gpus)
@@ -100,10 +99,12 @@ def _node(state: State, name: str, row: int) -> NodeLine | None:
     )
 
 
-def _waiting(state: State) -> list[Pod]:
-    """The pods without a node that ask for a GPU, also those whose request cannot be read."""
+def waiting_pods(state: State) -> list[Pod]:
+    """The pods without a node that ask for a GPU, also those whose request cannot be read, the most urgent
+    first."""
     pods = (state.pods[key] for key in state.pods.waiting)
-    return [pod for pod in pods if not (pod.deleting or state.pods.is_bound(pod.uid)) and _wants_gpu(pod)]
+    found = [pod for pod in pods if not (pod.deleting or state.pods.is_bound(pod.uid)) and _wants_gpu(pod)]
+    return sorted(found, key=lambda pod: (-pod.priority, pod.created, pod.key))
 
 
 def _wants_gpu(pod: Pod) -> bool:
@@ -113,7 +114,8 @@ def _wants_gpu(pod: Pod) -> bool:
         return True
 
 
-def _wait(state: State, pod: Pod) -> WaitingLine:
+def waiting_line(state: State, pod: Pod) -> WaitingLine:
+    """Where the pod fits now, or why not."""
     explanation = explain(state, pod)
     if explanation.error:
         why = explanation.error

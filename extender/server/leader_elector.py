@@ -57,6 +57,11 @@ class LeaderElector:
         election = self._election
         return election.holds_lease(time.monotonic()) and self._listed_in_term == election.term
 
+    @property
+    def leader(self) -> str:
+        """The host name of the replica that held the Lease when it was last read, "" for none."""
+        return self._election.holder.rpartition("_")[0]
+
     def write_deadline(self) -> float:
         """Seconds that a write may take from now, 0 unless this replica leads. For any thread."""
         return self._election.write_deadline(time.monotonic())

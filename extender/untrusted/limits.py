@@ -176,6 +176,13 @@ REVIEWS_PENDING = 32
 REVIEW_SECONDS = 5
 """Seconds for the reviews of one request."""
 
+EXPLAIN_PODS = 16
+"""Pods and pod templates in one manifest of a request."""
+DECISIONS_LISTED = 200
+"""Decisions in one answer of ``/debug/decisions``, and waiting pods in one of ``/debug/overview``."""
+DECISIONS_SIZE = 1 << 20
+"""Bytes of one answer of ``/debug/decisions``. One decision has up to 5 KiB."""
+
 # Texts that Stowage writes about untrusted input.
 QUOTED = 64
 """Characters of untrusted text that an error or a log line quotes."""

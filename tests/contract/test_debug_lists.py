@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -116,7 +117,7 @@ async def test_what_each_node_says(start: Start) -> None:
 
 
 async def test_pods_by_name_alone(start: Start) -> None:
-    stowage = await start(*CLUSTER, make_pod("holds", 1, namespace="other"))
+    stowage = await start(*CLUSTER, replace(make_pod("holds"), namespace="other"))
     assert await get(stowage, "/debug/pods?name=holds") == {"pods": ["default/holds", "other/holds"]}
     assert await get(stowage, "/debug/pods?name=old") == {"pods": []}
 

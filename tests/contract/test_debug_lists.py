@@ -125,7 +125,7 @@ async def test_pods_by_name_alone(start: Start) -> None:
 async def test_a_running_pod_is_explained_on_request(start: Start) -> None:
     stowage = await start(*CLUSTER)
     report = await get(stowage, "/debug/pods/default/holds?explained=true")
-    assert (report["node"], report["now"]["node"], report["now"]["fits"]) == ("b", "b", 1)
+    assert (report["node"], report["now"]["node"], report["now"]["fits"]) == ("b", "b", 2)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from extender.cli import source_args
+from extender.cli import ask_service, source_args
+from extender.cli.explain_by_service import asked
 
 if TYPE_CHECKING:
     from extender.cluster.state import State
@@ -34,6 +35,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("pod", help=text + "a pod in the cluster")
     source_args.add_arguments(parser)
+    ask_service.add_arguments(parser)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
     which = parser.add_mutually_exclusive_group()
     text = "what this node says; may be repeated"
@@ -53,11 +55,18 @@ def run(args: argparse.Namespace) -> int:
     from extender.settings import SettingsError
     from extender.settings_file import load
     from extender.source.interface import SourceError
+    from extender.source.workloads import parse_templates
 
     try:
         chosen = load(args.config, os.environ)
         logs.configure("warning")
-        templates = _read_manifest(args.pod)
+        manifest = _read_manifest(args.pod)
+        templates = parse_templates(manifest, _file_name(args.pod)) if manifest is not None else []
+        if (
+            answer := ask_service.ask(args, "explain", lambda stowage: asked(args, manifest, stowage))
+        ) is not None:
+            print(answer)
+            return 0
         source = source_args.source_of(args)
         with loading_kernels():
             state = _state_of(source, chosen)
@@ -145,14 +154,16 @@ def _moment(state: State, source: Source) -> float:
     return max(times, default=0.0) or time.time()
 
 
-def _read_manifest(name: str) -> list[Template]:
-    """The pods and pod templates of a file or of standard input (``-``); empty if there is no such file."""
-    from extender.source.workloads import parse_templates
-
+def _read_manifest(name: str) -> str | None:
+    """The text of a file or of standard input (``-``); None if there is no such file."""
     if name == "-":
-        return parse_templates(sys.stdin.read(), "standard input")
+        return sys.stdin.read()
     path = Path(name)
-    return parse_templates(path.read_text(encoding="utf-8"), name) if path.is_file() else []
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+def _file_name(name: str) -> str:
+    return "standard input" if name == "-" else name
 
 
 def _find(state: State, name: str) -> Template:

@@ -183,6 +183,9 @@ DECISIONS_LISTED = 200
 DECISIONS_SIZE = 1 << 20
 """Bytes of one answer of ``/debug/decisions``. One decision has up to 5 KiB."""
 
+SERVICE_ANSWER = 64 << 20
+"""Bytes of the answer of a running Stowage to a command. All nodes of a large cluster take 10 MiB."""
+
 # Texts that Stowage writes about untrusted input.
 QUOTED = 64
 """Characters of untrusted text that an error or a log line quotes."""

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from extender.cli import ask_service, source_args
-from extender.cli.explain_by_service import asked
 
 if TYPE_CHECKING:
     from extender.cluster.state import State
@@ -51,6 +50,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Run the command. The exit code is 0 whether or not the pods fit."""
     from extender.cli import logs
+    from extender.cli.explain_by_service import asked
     from extender.cli.precompile import loading_kernels
     from extender.settings import SettingsError
     from extender.settings_file import load

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from extender.k8s.objects import Pod
     from extender.settings import Settings
     from extender.source.interface import Source
+    from extender.source.state_dump import Header
     from extender.source.workloads import Template
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -68,8 +69,10 @@ def run(args: argparse.Namespace) -> int:
             print(answer)
             return 0
         source = source_args.source_of(args)
+        dump = source_args.dump_of(source)
+        chosen = source_args.settings_of(args, dump) or chosen
         with loading_kernels():
-            state = _state_of(source, chosen)
+            state = _state_of(source, chosen, dump)
             answers = _answers(args, templates or [_find(state, args.pod)], state, source)
     except (SettingsError, SourceError, ValueError, OSError) as error:
         print(f"stowage explain: {error}", file=sys.stderr)
@@ -78,13 +81,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _state_of(source: Source, chosen: Settings) -> State:
+def _state_of(source: Source, chosen: Settings, dump: Header | None = None) -> State:
     """The cluster as it is now. Raises ``SettingsError`` and ``SourceError``."""
     from extender.cli.precompile import prepare_victim_kernels
     from extender.cluster.factory import state_of
     from extender.cluster.policy_refresh import plan_now
 
-    state = state_of(chosen)
+    state = state_of(chosen, dump)
     state.can_search_victims = prepare_victim_kernels
     state.binds = chosen.bind
     for events in source.list_once():
@@ -149,6 +152,8 @@ def _moment(state: State, source: Source) -> float:
     """Now, in Unix seconds; for a snapshot the newest time in it, so that its answer stays the same."""
     if source.staleness():
         return time.time()
+    if dump := source_args.dump_of(source):
+        return dump.at
     pods, nodes = state.pods.values(), state.nodes.values()
     times = [max(pod.created, pod.started) for pod in pods] + [node.created for node in nodes]
     return max(times, default=0.0) or time.time()

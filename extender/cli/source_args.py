@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from extender.settings import Settings
     from extender.source.apiserver import KubeSource
     from extender.source.interface import Source
     from extender.source.rest import RestClient
+    from extender.source.state_dump import Header
 
 _NO_CLUSTER = (
     "no cluster: pass --kubeconfig FILE, --snapshot FILE (the output of 'kubectl get nodes,pods -A -o json') "
@@ -51,6 +53,27 @@ def rest_of(args: argparse.Namespace) -> RestClient | None:
     """A client for the API server that ``source_of`` would read, None without a cluster. Raises alike."""
     live = _live(args)
     return live.rest if live is not None else None
+
+
+def dump_of(source: Source) -> Header | None:
+    """What the service knew that wrote the file of ``--snapshot``; None for any other source."""
+    return getattr(source, "dump", None)
+
+
+def settings_of(args: argparse.Namespace, dump: Header | None) -> Settings | None:
+    """The settings of that service, unless ``--config`` names others. Raises ``SettingsError``."""
+    from pydantic import ValidationError
+
+    from extender.settings import Settings, SettingsError
+
+    if dump is None or args.config:
+        return None
+    try:
+        return Settings.model_validate(dump.settings)
+    except ValidationError as error:
+        raise SettingsError(
+            f"the settings in the dump are not valid here: {error.errors()[0]['msg']}"
+        ) from None
 
 
 def _live(args: argparse.Namespace) -> KubeSource | None:

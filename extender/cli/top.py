@@ -76,9 +76,11 @@ def _overviews(args: argparse.Namespace, chosen: Settings) -> Iterator[Overview]
         from extender.cluster.factory import state_of
         from extender.explain.overview import overview
 
-        state = state_of(chosen)
     if first is None:
-        for _ in _states(state, source_args.source_of(args), watch=args.watch):
+        source = source_args.source_of(args)
+        dump = source_args.dump_of(source)
+        state = state_of(source_args.settings_of(args, dump) or chosen, dump)
+        for _ in _states(state, source, watch=args.watch):
             yield overview(state, args.waiting)
         return
     stowage, found = first

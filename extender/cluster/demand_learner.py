@@ -14,6 +14,7 @@ from extender.dialects.pod_resources import RequestError
 from extender.k8s.node_requirement import node_requirement
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import NAME, TAUGHT_NAMES
+from packing.cost.demand import Demand
 from packing.fleet.feasibility import could_host
 from packing.fleet.fleet import Fleet
 from packing.model.request import Request
@@ -26,12 +27,14 @@ _MOST_REQUESTS = 1000
 class DemandLearner:
     """Shows each pod to the policy once: when the watch first shows it, or, where no node could host it then,
     when it is bound. Before the nodes are known, pods wait for ``start``. ``learnt`` counts the pods that the
-    policy has learnt from.
+    policy has learnt from, and ``demand`` what it has learnt. ``stopped``: it learns nothing more.
     """
 
     def __init__(self, policy: Policy, fleet: Fleet, node_sets: NodeSets) -> None:
         self._policy, self._fleet, self._node_sets = policy, fleet, node_sets
         self.learnt = 0
+        self.demand = Demand()
+        self.stopped = False
         self._started = False
         self._untaught: dict[str, None] = {}  # keys of pods, in the order in which they came
         self._hostable: dict[Request, bool] = {}
@@ -63,7 +66,7 @@ class DemandLearner:
             self.forget(key)
 
     def _learn(self, pod: Pod) -> None:
-        if not self._started or pod.key not in self._untaught:
+        if self.stopped or not self._started or pod.key not in self._untaught:
             return
         request = _typical_request(pod)
         if request is None:
@@ -74,6 +77,7 @@ class DemandLearner:
                 request = replace(request, node_set=required)
                 self._node_sets.observe(request)
             self._policy.observe(request)
+            self.demand.observe(request)
             self.learnt += 1
 
     def _can_be_hosted(self, request: Request) -> bool:

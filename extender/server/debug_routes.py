@@ -5,11 +5,13 @@ docs/debug.md describes each of them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi.responses import StreamingResponse
 from pydantic_core import to_json
 
 from extender.server.body import BodyBudget, BodyRefused
@@ -38,6 +40,7 @@ def debug_router(service: Service, bodies: BodyBudget) -> APIRouter:
     _add_pods(router, inspector)
     _add_explain(router, inspector, bodies)
     _add_lists(router, inspector)
+    _add_state(router, service)
     return router
 
 
@@ -93,6 +96,27 @@ def _add_explain(router: APIRouter, inspector: Callable[[], Inspector], bodies: 
             return {"replica": asked.replica(), "answers": answers}
 
         return await answered(request, answer)
+
+
+def _add_state(router: APIRouter, service: Service) -> None:
+    dumping = asyncio.Lock()
+
+    @router.get("/state")
+    async def state() -> Response:
+        engine = service.engine
+        if engine is None or service.missing():
+            raise HTTPException(503, f"not ready: {service.missing()}")
+        if dumping.locked():
+            raise HTTPException(503, "another dump of the state is being read")
+        from extender.server.state_dump import state_lines
+
+        async def lines() -> AsyncIterator[bytes]:
+            async with dumping:
+                name = service.replica().name
+                async for some in state_lines(engine.state, service.settings, service.version, name):
+                    yield some
+
+        return StreamingResponse(lines(), media_type="application/x-ndjson")
 
 
 def _add_lists(router: APIRouter, inspector: Callable[[], Inspector]) -> None:

@@ -4,15 +4,19 @@ kube-scheduler come in between, and their sizes are bounded."""
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pydantic_core import to_json
 
+from extender.source.watched_kinds import WATCHED_KINDS
 from extender.untrusted.limits import DECISIONS_SIZE
 
-if TYPE_CHECKING:  # it loads kernels
+if TYPE_CHECKING:  # they load kernels
     from extender.explain.inspector import Inspector
+    from extender.server.engine import Engine
+    from extender.server.service import Service
 
 _BATCH = 5
 """Nodes or decisions that are rendered before other tasks run: about a millisecond."""
@@ -27,6 +31,22 @@ async def nodes_answer(inspector: Inspector) -> bytes:
         if count % _BATCH == 0:
             await asyncio.sleep(0)
     return b'{"nodes":[' + b",\n".join(nodes) + b"]}\n"
+
+
+def problems_answer(service: Service, engine: Engine, most: int) -> object:
+    """Problems of nodes, pods and the cluster, at most so many."""
+    from extender.explain.problems import Surroundings, problems_of
+
+    ages = engine.source.staleness()
+    around = Surroundings(
+        watches=engine.source.watch_problems(),
+        silent={WATCHED_KINDS[kind].full_resource: seconds for kind, seconds in ages.items()},
+        lease=service.lease_problem(),
+        tokens=service.debug_auth.problem if service.debug_auth else "",
+        server_version=engine.server_version,
+    )
+    found = problems_of(engine.state, service.settings, around, most)
+    return {"replica": service.replica(), **asdict(found)}
 
 
 async def decisions_answer(inspector: Inspector, limit: int, before: datetime | None) -> bytes:

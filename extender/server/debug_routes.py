@@ -15,16 +15,25 @@ from fastapi.responses import StreamingResponse
 from pydantic_core import to_json
 
 from extender.server.body import BodyBudget, BodyRefused
-from extender.server.debug_answers import decisions_answer, nodes_answer
+from extender.server.debug_answers import decisions_answer, nodes_answer, problems_answer
 from extender.server.service import Service
-from extender.untrusted.limits import DECISIONS_LISTED, EXPLAIN_BODY, KEY, LISTED_NAMES, shorten
+from extender.untrusted.limits import (
+    DECISIONS_LISTED,
+    EXPLAIN_BODY,
+    KEY,
+    LISTED_NAMES,
+    PROBLEMS_LISTED,
+    shorten,
+)
 
-if TYPE_CHECKING:  # it loads kernels
+if TYPE_CHECKING:  # they load kernels
     from extender.explain.inspector import Inspector
+    from extender.server.engine import Engine
 
 _JSON = "application/json"
 Nodes = Annotated[list[str] | None, Query(max_length=LISTED_NAMES)]
 Listed = Annotated[int, Query(ge=0, le=DECISIONS_LISTED)]
+Problems = Annotated[int, Query(ge=0, le=PROBLEMS_LISTED)]
 
 
 def debug_router(service: Service, bodies: BodyBudget) -> APIRouter:
@@ -101,11 +110,18 @@ def _add_explain(router: APIRouter, inspector: Callable[[], Inspector], bodies: 
 def _add_state(router: APIRouter, service: Service) -> None:
     dumping = asyncio.Lock()
 
+    def engine() -> Engine:
+        if service.engine is None or service.missing():
+            raise HTTPException(503, f"not ready: {service.missing()}")
+        return service.engine
+
+    @router.get("/problems")
+    async def problems(limit: Problems = 100) -> Response:
+        return _json(problems_answer(service, engine(), limit))
+
     @router.get("/state")
     async def state() -> Response:
-        engine = service.engine
-        if engine is None or service.missing():
-            raise HTTPException(503, f"not ready: {service.missing()}")
+        running = engine()
         if dumping.locked():
             raise HTTPException(503, "another dump of the state is being read")
         from extender.server.state_dump import state_lines
@@ -113,7 +129,7 @@ def _add_state(router: APIRouter, service: Service) -> None:
         async def lines() -> AsyncIterator[bytes]:
             async with dumping:
                 name = service.replica().name
-                async for some in state_lines(engine.state, service.settings, service.version, name):
+                async for some in state_lines(running.state, service.settings, service.version, name):
                     yield some
 
         return StreamingResponse(lines(), media_type="application/x-ndjson")

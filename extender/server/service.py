@@ -150,6 +150,10 @@ class Service:
         """What is missing, so that no verb can answer; "" if nothing is."""
         return self.engine.missing() if self.engine else "kernels are being compiled"
 
+    def lease_problem(self) -> str:
+        """Why the Lease could not be used when that was last tried; "" if it could, or without one."""
+        return self._elector.problem if self._elector else ""
+
     def replica(self) -> Replica:
         """Which replica this is, and which one is the leader."""
         name = socket.gethostname()

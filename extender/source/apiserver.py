@@ -141,6 +141,10 @@ class KubeSource:
         now = time.monotonic()
         return {reflector.kind: now - reflector.connection.received_at for reflector in self._required}
 
+    def watch_problems(self) -> Mapping[str, str]:
+        """See ``Source.watch_problems``."""
+        return {one.full_resource: one.problem for one in self._all if one.problem}
+
     def server_version(self) -> str:
         """``major.minor`` of the API server, "" if it does not say."""
         try:

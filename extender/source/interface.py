@@ -207,6 +207,10 @@ class Source(Protocol):
         In a cluster where nothing changes, five minutes are normal.
         """
 
+    def watch_problems(self) -> Mapping[str, str]:
+        """Why the last attempt to list or watch failed, by resource; without those that work, and without
+        kinds that the cluster does not serve."""
+
     def server_version(self) -> str:
         """Version of the API server such as "1.36", "" if unknown. May block for a few seconds."""
 

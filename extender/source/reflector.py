@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from http import HTTPStatus
 
 from urllib3 import HTTPResponse
 
@@ -39,6 +40,8 @@ class Reflector:
     def __init__(self, watched: WatchedKind, send: Callable[[Request], HTTPResponse]) -> None:
         self.kind = watched.kind
         self.connection = WatchConnection()
+        self.problem = ""
+        """Why the last attempt failed, "" while the watch is open and where the cluster has no such kind."""
         self._watched, self._send = watched, send
         self._protocol = ListWatch(watched)
         self._backoff = Backoff(random.random)
@@ -49,6 +52,11 @@ class Reflector:
         self._served = False
         self._relists_wanted = self._relists_begun = self._relists_done = 0  # calls of relist
         self._thread: threading.Thread | None = None
+
+    @property
+    def full_resource(self) -> str:
+        """See ``WatchedKind``."""
+        return self._watched.full_resource
 
     @property
     def resource(self) -> str:
@@ -147,10 +155,13 @@ class Reflector:
         except Refused as refused:
             self.connection.refused()
             self._absent = self._watched.is_absent(refused.status) and not self._served
+            is_unknown_kind = self._absent and refused.status == HTTPStatus.NOT_FOUND
+            self.problem = "" if is_unknown_kind else str(refused)
             return _RELIST if self._protocol.rejected(refused.status) else str(refused)
         except (*NO_ANSWER, ProtocolError) as error:
             self.connection.failed()
-            return f"{type(error).__name__}: {error}"
+            self.problem = f"{type(error).__name__}: {error}"
+            return self.problem
         except _Stopped:
             return ""
         except Exception:  # the state may have missed events, so all of them must come again
@@ -184,6 +195,7 @@ class Reflector:
             self._backoff.answered(time.monotonic())
             self._deliver([], apply)
             self.connection.opened()
+            self.problem = ""
             # From here on ``relist`` ends the read. The condition notices a call that came before.
             while self._relists_begun == self._relists_wanted and self._protocol.watching:
                 if not (data := stream.read1(_CHUNK)):

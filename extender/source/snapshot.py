@@ -198,6 +198,10 @@ class SnapshotSource:
         """Empty: it cannot get stale."""
         return {}
 
+    def watch_problems(self) -> Mapping[str, str]:
+        """None: nothing is watched."""
+        return {}
+
     def server_version(self) -> str:
         """Unknown."""
         return ""

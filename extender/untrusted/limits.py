@@ -186,6 +186,8 @@ DECISIONS_SIZE = 1 << 20
 SERVICE_ANSWER = 64 << 20
 """Bytes of the answer of a running Stowage to a command. All nodes of a large cluster take 10 MiB."""
 
+PROBLEMS_LISTED = 1000
+"""Problems in one answer of ``/debug/problems``."""
 STATE_DUMP = 512 << 20
 """Bytes of a dump of the state. 5,000 nodes with 30,000 pods take about 50 MiB."""
 

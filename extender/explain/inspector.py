@@ -139,7 +139,7 @@ class Inspector:
 
     async def nodes_for(self, key: str, nodes: Sequence[str]) -> PodAnswer | None:
         """What each of these nodes says about a known pod. Raises ``ValueError``."""
-        pod = self._state.pods.get(key)
+        pod = self._state.pods.get(key) or self._decisions.pod(key)
         return None if pod is None else await self._answer(Template(pod), nodes)
 
     async def _answer(self, one: Template, nodes: Sequence[str] | None) -> PodAnswer:

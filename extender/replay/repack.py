@@ -35,6 +35,7 @@ from extender.settings import Settings
 from extender.source.snapshot import SnapshotSource, read
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
+from packing.fleet.stranded import whole_gpus, whole_nodes
 from packing.model.request import Request
 from packing.policies.registry import POLICIES
 from packing.replay.pick_node import NodePicker
@@ -174,16 +175,14 @@ def _place_all(
 def _row(cluster: _Cluster, policy: str, failed: list[str], seconds: float) -> dict[str, Any]:
     """The figures of the fleet as it is now."""
     arrays, counted = cluster.state.fleet.arrays, cluster.gpus
-    whole = counted & (arrays.compute == arrays.compute_capacity)
-    whole &= arrays.memory == arrays.memory_capacity
-    has_gpus = counted.any(axis=0)
+    whole = whole_gpus(arrays) & cluster.open
     return {
         "trace": cluster.name,
         "policy": policy,
-        "nodes": int(has_gpus.sum()),
+        "nodes": int(counted.any(axis=0).sum()),
         "gpus": int(counted.sum()),
         "whole_gpus_free": int(whole.sum()),
-        "whole_nodes_free": int((has_gpus & (whole == counted).all(axis=0)).sum()),
+        "whole_nodes_free": int(whole_nodes(arrays, whole).sum()),
         "pods": len(cluster.pods),
         "failed_pods": len(failed),
         "no_place": failed,

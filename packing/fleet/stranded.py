@@ -63,6 +63,32 @@ class Fragmentation:
 NOTHING = Fragmentation(0, 0, 0.0, 0, 0, 0, 0, 0.0, 0, 0.0, 0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """GPUs of one model on all nodes, and how much of their compute is in use, in GPUs."""
+
+    gpus: int
+    used: float
+
+
+def installed(fleet: Fleet) -> dict[str, Installed]:
+    """By model ("" for unknown ones), whether nodes are on offer or not."""
+    names, model = _models(fleet)
+    arrays = fleet.arrays
+    gpus = np.bincount(model, (arrays.compute_capacity > 0).sum(axis=0), len(names))
+    used = (arrays.compute_capacity - np.maximum(arrays.compute, 0)).sum(axis=0, dtype=np.float64)
+    in_use = np.bincount(model, used, len(names)) / WHOLE
+    return {name: Installed(int(gpus[i]), float(in_use[i])) for i, name in enumerate(names) if gpus[i]}
+
+
+def on_spot(fleet: Fleet) -> Installed:
+    """GPUs of spot nodes."""
+    arrays = fleet.arrays
+    capacity = arrays.compute_capacity[:, arrays.spot > 0]
+    used = capacity - np.maximum(arrays.compute[:, arrays.spot > 0], 0)
+    return Installed(int((capacity > 0).sum()), float(used.sum(dtype=np.float64)) / WHOLE)
+
+
 def on_offer(fleet: Fleet, closed: Collection[int] = ()) -> Bools:
     """(N,) where nodes take pods, now or in a moment; ``closed`` rows do not, for reasons outside the fleet
     (cordons)."""
@@ -96,8 +122,7 @@ def fragmentation(
     fleet: Fleet, offered: Bools, beside: Beside
 ) -> tuple[Fragmentation, dict[str, Fragmentation]]:
     """Of all nodes that are ``offered`` (N,), and by GPU model ("" for unknown ones)."""
-    names = sorted({name or "" for name in fleet.names.model_names})
-    model = np.array([names.index(name or "") for name in fleet.names.model_names])[fleet.arrays.model]
+    names, model = _models(fleet)
     figures = _by_node(fleet, offered, beside)
     by_model = [np.bincount(model, figure, len(names)) for figure in figures.sums]
     largest = np.zeros((len(figures.maxima), len(names)), np.int64)
@@ -109,6 +134,15 @@ def fragmentation(
     sums = len(by_model)
     total = _named(np.append(table[:sums].sum(axis=1), table[sums:].max(axis=1)))
     return total, {name: _named(table[:, i]) for i, name in enumerate(names) if table[0, i]}
+
+
+def _models(fleet: Fleet) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """The names of models, "" for unknown ones, and (N,) the place of each node's model among them."""
+    names = sorted({name or "" for name in fleet.names.model_names})
+    place = {name: i for i, name in enumerate(names)}
+    of_kind = np.array([place[name or ""] for name in fleet.names.model_names], np.int64)
+    of_node: npt.NDArray[np.int64] = of_kind[fleet.arrays.model]
+    return names, of_node
 
 
 @dataclass(frozen=True, slots=True)

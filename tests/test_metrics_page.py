@@ -75,7 +75,7 @@ def served(service: Service) -> dict[str, tuple[tuple[str, ...], str]]:
 
 def listed() -> dict[str, tuple[tuple[str, ...], str]]:
     """The same, from the tables of the page."""
-    rows = re.findall(r"^\| `(stowage_\w+)` \| (.*?) \| (\w+) \| .+ \|$", PAGE.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `(stowage_\w+)` \|(.*?)\| (\w+) \| .+ \|$", PAGE.read_text(), re.MULTILINE)
     assert len({name for name, _, _ in rows}) == len(rows)
     return {name: (tuple(sorted(re.findall(r"`(\w+)`", labels))), kind) for name, labels, kind in rows}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from extender.cluster.demand_monitor import DemandMonitor
 from extender.cluster.node_sets import NodeSets
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
@@ -27,7 +28,8 @@ _MOST_REQUESTS = 1000
 class DemandLearner:
     """Shows each pod to the policy once: when the watch first shows it, or, where no node could host it then,
     when it is bound. Before the nodes are known, pods wait for ``start``. ``learnt`` counts the pods that the
-    policy has learnt from, and ``demand`` what it has learnt. ``stopped``: it learns nothing more.
+    policy has learnt from; ``demand`` is what it has learnt, ``monitor`` has figures of that. ``stopped``: it
+    learns nothing more.
     """
 
     def __init__(self, policy: Policy, fleet: Fleet, node_sets: NodeSets) -> None:
@@ -35,6 +37,7 @@ class DemandLearner:
         self.learnt = 0
         self.demand = Demand()
         self.stopped = False
+        self.monitor = DemandMonitor(fleet)
         self._started = False
         self._untaught: dict[str, None] = {}  # keys of pods, in the order in which they came
         self._hostable: dict[Request, bool] = {}
@@ -78,6 +81,7 @@ class DemandLearner:
                 self._node_sets.observe(request)
             self._policy.observe(request)
             self.demand.observe(request)
+            self.monitor.observe(request)
             self.learnt += 1
 
     def _can_be_hosted(self, request: Request) -> bool:

@@ -37,6 +37,7 @@ def state_of(settings: Settings, dump: Header | None = None) -> State:
     if dump:
         state.disruptions.load(dump.disruptions)
         state.eviction_helps_extenders = dump.eviction_helps_extenders
+    state.learner.monitor.expect(prior)
     state.failures = policy.failures
     state.spot = settings.spot
     state.fleet.separate = settings.separate_gpus

@@ -15,8 +15,9 @@ from extender.cluster.state import PossiblyBound, State
 from extender.explain.decision_log import Decision, Decisions
 from extender.explain.each_node import NodeAnswer, explain_each
 from extender.explain.evictions import EvictorMode
+from extender.explain.fragmentation import FragmentationReport
 from extender.explain.node import NodeView, view_node
-from extender.explain.overview import Overview, node_line, waiting_line, waiting_pods
+from extender.explain.overview import NodeLine, Overview, WaitingLine, node_lines, waiting_line, waiting_pods
 from extender.explain.pod import Candidates, Explanation, explain
 from extender.explain.this_replica import Replica
 from extender.k8s.objects import Pod
@@ -26,7 +27,9 @@ from extender.untrusted.limits import EXPLAIN_PODS, LISTED_NAMES
 _AT_ONCE = 50
 """Nodes that are checked against a pod's rules before other tasks get their turn."""
 _EXPLAINED_AT_ONCE = 10
-"""Nodes that say what a pod lacks there, and lines of the overview, before other tasks get their turn."""
+"""Nodes that say what a pod lacks there before other tasks get their turn."""
+_LINES_AT_ONCE = 50
+"""Nodes of the overview, likewise."""
 _NEVER_ASKED = (
     "kube-scheduler has not asked about this pod: it is for another scheduler, or no node passed "
     'kube-scheduler\'s own filters ("Insufficient nvidia.com/gpu" never reaches an extender)'
@@ -72,6 +75,7 @@ class Inspector:
         self._evictor: EvictorMode = evictor
         self._state, self._decisions, self._possibly_bound = state, decisions, possibly_bound
         self.replica: Callable[[], Replica] = lambda: Replica("")
+        self.fragmentation = FragmentationReport(state)
 
     def node_names(self) -> list[str]:
         return sorted(self._state.fleet.rows)
@@ -114,16 +118,17 @@ class Inspector:
 
     async def overview(self, most_waiting: int) -> Overview:
         """See ``overview.overview``; each line is as things were when it was made."""
-        nodes, lines = [], []
-        for count, name in enumerate(self.node_names(), 1):
-            nodes.append(node_line(self._state, name))
-            if count % _EXPLAINED_AT_ONCE == 0:
-                await asyncio.sleep(0)
+        names = self.node_names()
+        nodes: list[NodeLine] = []
+        lines: list[WaitingLine] = []
+        for start in range(0, len(names), _LINES_AT_ONCE):
+            nodes += node_lines(self._state, names[start : start + _LINES_AT_ONCE])
+            await asyncio.sleep(0)
         waiting = waiting_pods(self._state)
         for pod in waiting[:most_waiting]:
             lines.append(waiting_line(self._state, pod))
             await asyncio.sleep(0)
-        return Overview(tuple(filter(None, nodes)), tuple(lines), len(waiting) - len(lines))
+        return Overview(tuple(nodes), tuple(lines), len(waiting) - len(lines))
 
     async def explain(self, manifest: str) -> Explanation:
         """A pod that need not exist. Raises ``ValueError`` where the manifest is not that of one pod."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,10 +10,11 @@ import numpy as np
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
+from extender.explain.closed import closed_rows, closed_text
 from extender.explain.pod import asks, explain
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import KEY, shorten
-from packing.model.reasons import Reason
+from packing.fleet.stranded import on_offer, whole_gpus
 from packing.model.request import WHOLE
 
 
@@ -20,7 +22,8 @@ from packing.model.request import WHOLE
 class NodeLine:
     """A node with GPUs. ``used_percent``: the larger part of compute and memory that is in use, of each GPU;
     ``free_gpus`` is the sum of what is left of their compute, ``whole`` how many are entirely free. ``note``:
-    why the node takes nothing, and whether it is a spot node."""
+    why the node takes nothing, and whether it is a spot node. Where it is not ``on_offer``, it takes no pods,
+    and nothing of it counts as free in the sums."""
 
     node: str
     model: str
@@ -35,6 +38,7 @@ class NodeLine:
     used_percent: tuple[int, ...]
     islands: tuple[int, ...]
     note: str
+    on_offer: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,34 +63,48 @@ class Overview:
 
     @property
     def free_nodes(self) -> int:
-        """Nodes all of whose GPUs are entirely free."""
-        return sum(line.whole == line.gpus and not line.note for line in self.nodes)
+        """Nodes on offer all of whose GPUs are entirely free."""
+        return sum(line.whole == line.gpus and line.on_offer for line in self.nodes)
+
+    @property
+    def free_gpus(self) -> int:
+        """GPUs on offer that are entirely free."""
+        return sum(line.whole for line in self.nodes if line.on_offer)
 
 
 def overview(state: State, most_waiting: int) -> Overview:
     """All nodes with GPUs by name, and at most so many waiting pods, the most urgent first."""
-    nodes = (node_line(state, name) for name in sorted(state.fleet.rows))
+    lines = node_lines(state, sorted(state.fleet.rows))
     waiting = waiting_pods(state)
     shown = tuple(waiting_line(state, pod) for pod in waiting[:most_waiting])
-    return Overview(tuple(filter(None, nodes)), shown, len(waiting) - len(shown))
+    return Overview(tuple(lines), shown, len(waiting) - len(shown))
 
 
-def node_line(state: State, name: str) -> NodeLine | None:
-    """The node, None where it is not known or has no GPUs."""
-    row = state.fleet.rows.get(name, -1)
-    arrays, spec = state.fleet.arrays, state.fleet.specs[row] if row >= 0 else None
+def node_lines(state: State, names: Iterable[str]) -> Iterator[NodeLine]:
+    """These nodes, without those that are not known or have no GPUs."""
+    fleet = state.fleet
+    whole, offered = whole_gpus(fleet.arrays).sum(axis=0), on_offer(fleet, closed_rows(state))
+    for name in names:
+        row = fleet.rows.get(name)
+        if row is not None and (
+            line := _node(state, name, row, int(whole[row]), on_offer=bool(offered[row]))
+        ):
+            yield line
+
+
+def _node(state: State, name: str, row: int, whole: int, *, on_offer: bool) -> NodeLine | None:
+    arrays, spec = state.fleet.arrays, state.fleet.specs[row]
     if spec is None or not spec.gpus:
         return None
     gpus = len(spec.gpus)
     compute, memory = arrays.compute[:gpus, row], arrays.memory[:gpus, row]
     capacity, memory_capacity = arrays.compute_capacity[:gpus, row], arrays.memory_capacity[:gpus, row]
     left = np.minimum(compute / np.maximum(capacity, 1), memory / np.maximum(memory_capacity, 1))
-    closed = Reason.OVERCOMMITTED if arrays.overcommitted[row] else Reason(int(arrays.blocked[row]))
     return NodeLine(
         node=name,
         model=spec.model or spec.product,
         gpus=gpus,
-        whole=int(((compute == capacity) & (memory == memory_capacity) & (capacity > 0)).sum()),
+        whole=whole,
         free_gpus=round(float(np.maximum(compute, 0).sum()) / WHOLE, 3),
         free_memory_mib=int(np.maximum(memory, 0).sum()),
         memory_mib=sum(gpu.memory_mib for gpu in spec.gpus),
@@ -95,7 +113,8 @@ def node_line(state: State, name: str) -> NodeLine | None:
         pods=len(state.allocations.pods_on(name)),
         used_percent=tuple(round(100 * (1 - part)) for part in np.clip(left, 0, 1).tolist()),
         islands=tuple(len(island) for island in spec.islands),
-        note="; ".join(["spot"] * spec.spot + [closed.text] * (closed is not Reason.FITS)),
+        note="; ".join(filter(None, ("spot" * spec.spot, closed_text(state, name, row)))),
+        on_offer=on_offer,
     )
 
 

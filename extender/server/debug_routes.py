@@ -62,6 +62,12 @@ def _add_nodes(router: APIRouter, inspector: Callable[[], Inspector]) -> None:
     async def node(name: str) -> Response:
         return _found(inspector().node(name), f"node {shorten(name, KEY)}")
 
+    @router.get("/fragmentation")
+    async def fragmentation() -> Response:
+        report = inspector().fragmentation
+        await report.update()
+        return _json(report.current())
+
 
 def _add_pods(router: APIRouter, inspector: Callable[[], Inspector]) -> None:
     @router.get("/pods")

@@ -14,7 +14,7 @@ from extender.k8s.objects import Event, Kind, Pod
 from extender.source.access_reviews import KubeAccessReviews
 from extender.source.evictor_api import KubeEvictorApi
 from extender.source.freshness import Freshness
-from extender.source.interface import Apply, Interruption, Lease, Unavailable
+from extender.source.interface import Apply, Interruption, Lease, Unavailable, WatchEnd
 from extender.source.lease import KubeLease
 from extender.source.list_watch import ProtocolError
 from extender.source.pods_api import PodsApi
@@ -144,6 +144,10 @@ class KubeSource:
     def watch_problems(self) -> Mapping[str, str]:
         """See ``Source.watch_problems``."""
         return {one.full_resource: one.problem for one in self._all if one.problem}
+
+    def watch_ends(self) -> Mapping[Kind, Mapping[WatchEnd, int]]:
+        """See ``Source.watch_ends``."""
+        return {reflector.kind: dict(reflector.ended) for reflector in self._required}
 
     def server_version(self) -> str:
         """``major.minor`` of the API server, "" if it does not say."""

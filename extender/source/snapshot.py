@@ -27,6 +27,7 @@ from extender.source.interface import (
     EvictorApi,
     Lease,
     Unavailable,
+    WatchEnd,
 )
 from extender.source.state_dump import Header, is_dump, parse
 from extender.source.watched_kinds import MANIFESTS, WATCHED_KINDS
@@ -200,6 +201,10 @@ class SnapshotSource:
 
     def watch_problems(self) -> Mapping[str, str]:
         """None: nothing is watched."""
+        return {}
+
+    def watch_ends(self) -> Mapping[Kind, Mapping[WatchEnd, int]]:
+        """Empty: it watches nothing."""
         return {}
 
     def server_version(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from extender.explain.decision_log import Decision
 from extender.explain.each_node import NodeAnswer
 from extender.explain.evictions import EvictionOption, Evictions
 from extender.explain.options import Option
@@ -64,6 +65,12 @@ def render_nodes(pod: str, answers: Sequence[NodeAnswer], *, verbose: bool = Fal
     return "\n".join(
         [f"{pod} fits on {fits or 'none'} of {len(answers)} nodes", *(_table(rows) if rows else [])]
     )
+
+
+def render_decisions(decisions: Sequence[Decision], replica: str, note: str) -> list[str]:
+    """What a replica of Stowage has answered about a pod, newest first, and what it says beside."""
+    rows = [(f"{one.at:%Y-%m-%d %H:%M:%S} UTC", one.verb, one.answer) for one in decisions]
+    return [*_sections({f"Last decisions (of {replica}):": rows}), *(["", note] if note else [])]
 
 
 def amounts(asks: Mapping[str, int | str]) -> str:

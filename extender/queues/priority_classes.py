@@ -28,6 +28,10 @@ class PriorityClasses:
         if self._classes != before:
             self.revision = object()
 
+    def records(self) -> list[PriorityClass]:
+        """All of them."""
+        return list(self._classes.values())
+
     def get(self, name: str) -> PriorityClass | None:
         return self._classes.get(name)
 

@@ -7,6 +7,7 @@ run from the beginning, and the others are placed again: every row has a place f
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,19 +19,22 @@ import numpy as np
 
 from extender.cluster.factory import prior_of
 from extender.replay.movable import counted
-from extender.replay.running_pods import MovablePod, RunningPods
+from extender.replay.running_pods import Flags, MovablePod, RunningPods
 from extender.replay.runs import Progress
 from extender.settings import Settings
-from packing.fleet.feasibility import reasons_for
+from packing.fleet.arrays import Floats, NodeArrays
+from packing.fleet.feasibility import fits_when_empty, gpu_sizes, reasons_for
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
+from packing.model.request import Request
 from packing.policies.interface import Policy
 from packing.policies.registry import POLICIES
 from packing.replay.pick_node import NodePicker
 from packing.replay.placer import Placer
 
 TODAY = "today"
+_ROUNDING = 1e-3  # sizes are sums of 32-bit floats
 _ROUNDS = 8
 """After so many rounds in which pods found no place, all pods stay where they are."""
 
@@ -46,7 +50,8 @@ def replay_snapshot(
     """
     pods = RunningPods.of_files(paths, settings)
     order = np.argsort(pods.state.fleet.arrays.order, kind="stable")
-    yield _row(pods, TODAY, [], {}, 0.0)
+    bound = most_whole_gpus_free(pods)
+    yield _row(pods, TODAY, [], {}, 0.0) | {"most_whole_gpus_free": bound}
     prior, minimum = prior_of(settings.demand), settings.minimum_slice_milli
     for name in policies:
 
@@ -54,7 +59,40 @@ def replay_snapshot(
             policy: Policy = POLICIES[name](prior=prior, minimum_milli=minimum)
             return Placer(fleet, policy, NodePicker(order, sample=sample))
 
-        yield _repacked(pods, name, new_placer, partial(progress, f"{pods.name} {name}"))
+        row = _repacked(pods, name, new_placer, partial(progress, f"{pods.name} {name}"))
+        yield row | {"most_whole_gpus_free": bound}
+
+
+def most_whole_gpus_free(pods: RunningPods) -> int:
+    """A bound: no placement of the movable pods leaves more GPUs whole and free.
+
+    A pod takes at least the least part of a GPU (mean of compute and memory) that its request is on a node
+    where it may go, and the parts of one GPU add up to 1 at most. What the pods take beyond the free parts of
+    GPUs that other pods use already comes from whole GPUs.
+    """
+    with pods.emptied() as fleet:
+        arrays = fleet.arrays
+        whole = pods.gpus & is_whole(arrays)
+        requests = {pod.request for pod in pods.movable}
+        least = {request: _least_gpus(fleet, request, pods.open) for request in requests}
+        needed = sum(min(least[pod.request][0], least[pod.request][1][pod.home]) for pod in pods.movable)
+        capacity = np.maximum([arrays.compute_capacity, arrays.memory_capacity], 1)
+        parts = np.stack([arrays.compute, arrays.memory]) / capacity
+        in_use = float(parts.mean(axis=0)[pods.gpus & ~whole].clip(min=0).sum())
+        return int(whole.sum()) - max(0, math.ceil(float(needed) - in_use - _ROUNDING))
+
+
+def _least_gpus(fleet: Fleet, request: Request, open_rows: Flags) -> tuple[float, Floats]:
+    """GPUs that the request takes on the node where it takes least, and on each node (N,)."""
+    sizes = gpu_sizes(fleet, request)
+    fitting = sizes[open_rows & fits_when_empty(fleet, request)]
+    return float(fitting.min()) if fitting.size else 0.0, sizes
+
+
+def is_whole(arrays: NodeArrays) -> Flags:
+    """(G, N) GPUs of which nothing is taken."""
+    whole: Flags = (arrays.compute == arrays.compute_capacity) & (arrays.memory == arrays.memory_capacity)
+    return whole
 
 
 def _repacked(
@@ -106,9 +144,8 @@ def _row(
     seconds: float,
 ) -> dict[str, Any]:
     """The figures of the fleet as it is now."""
-    arrays, counted_gpus = pods.state.fleet.arrays, pods.gpus
-    whole = counted_gpus & (arrays.compute == arrays.compute_capacity)
-    whole &= arrays.memory == arrays.memory_capacity
+    counted_gpus = pods.gpus
+    whole = counted_gpus & is_whole(pods.state.fleet.arrays)
     has_gpus = counted_gpus.any(axis=0)
     return {
         "trace": pods.name,

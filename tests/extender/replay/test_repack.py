@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from extender.cli import main as cli
 from extender.demo.bundle import CLUSTER
@@ -235,42 +232,6 @@ def test_a_share_below_the_minimum_finds_no_place(replayed) -> None:
     assert (row["pods"], row["kept"]) == (2, {})
     row = replayed(*items, settings=Settings(minimum_slice_milli=100))["best-fit"]
     assert row["kept"] == {"ml/small": "requested GPU share is below the minimum"}
-
-
-pods_of_a_node = st.lists(st.sampled_from([0.1, 0.3, 0.5, 0.7, 1.0]), max_size=4)
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.lists(pods_of_a_node, min_size=1, max_size=4), st.sampled_from(sorted(POLICIES)))
-def test_no_policy_frees_more_gpus_than_the_bound(parts: list[list[float]], policy: str) -> None:
-    """Two GPUs a node; each pod has a GPU with room for it. Every third pod is pinned."""
-    labels = {"stowage.dev/gpu-sharing": "true", "nvidia.com/gpu.memory": "40960"}
-    items: list[Any] = []
-    for n, on_node in enumerate(parts):
-        items.append(node(f"n{n}", 2, labels=labels))
-        used = [0.0, 0.0]
-        for i, part in enumerate(on_node):
-            if fitting := [gpu for gpu in (0, 1) if used[gpu] + part <= 1.001]:
-                used[fitting[-1]] += part
-                one = share(f"p{n}-{i}", f"n{n}", f"{part:.0%}", fitting[-1])
-                one["metadata"]["ownerReferences"][0]["kind"] = "ReplicaSet" if i % 3 else "DaemonSet"
-                items.append(one)
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "cluster.json"
-        path.write_text(json.dumps({"kind": "List", "items": items}))
-        today, row = replay_snapshot([path], [policy], NO_SETTINGS, 0, quiet)
-    assert row["whole_gpus_free"] <= row["most_whole_gpus_free"]
-    assert today["whole_gpus_free"] <= today["most_whole_gpus_free"] <= today["gpus"]
-
-
-def test_the_bound_counts_what_pods_need_beyond_gpus_in_use(replayed) -> None:
-    labels = {"stowage.dev/gpu-sharing": "true", "nvidia.com/gpu.memory": "40960"}
-    halves = [share(f"half-{i}", "n1", "50%", i) for i in range(2)]
-    rows = replayed(node("n1", labels=labels), *halves)
-    assert rows["today"]["most_whole_gpus_free"] == rows["best-fit"]["whole_gpus_free"] == 3
-    halves[0]["metadata"]["ownerReferences"][0]["kind"] = "DaemonSet"  # half of its GPU is left for another
-    rows = replayed(node("n1", labels=labels), *halves)
-    assert rows["today"]["most_whole_gpus_free"] == 3
 
 
 def test_expected_demand_keeps_room_before_anything_is_learnt(replayed) -> None:

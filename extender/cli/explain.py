@@ -29,10 +29,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "explain",
         description="Say where a pod fits, where it does not, and what is missing. Changes nothing.",
     )
-    text = (
-        "a manifest of pods or of anything with a pod template, - for standard input, or namespace/name of "
-    )
-    parser.add_argument("pod", help=text + "a pod in the cluster")
+    text = "manifest of pods or of anything with a pod template, - for standard input, or NAMESPACE/POD"
+    parser.add_argument("pod", help=text)
     source_args.add_arguments(parser)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
     which = parser.add_mutually_exclusive_group()
@@ -53,14 +51,18 @@ def run(args: argparse.Namespace) -> int:
     from extender.settings import SettingsError
     from extender.settings_file import load
     from extender.source.interface import SourceError
+    from extender.source.workloads import beside_pods, parse_templates
 
     try:
         chosen = load(args.config, os.environ)
         logs.configure("warning")
-        templates = _read_manifest(args.pod)
+        text = _manifest(args.pod)
+        templates = parse_templates(text, args.pod) if text is not None else []
         source = source_args.source_of(args)
         with loading_kernels():
             state = _state_of(source, chosen)
+            if text is not None:
+                state.apply(beside_pods(text, args.pod))
             answers = _answers(args, templates or [_find(state, args.pod)], state, source)
     except (SettingsError, SourceError, ValueError, OSError) as error:
         print(f"stowage explain: {error}", file=sys.stderr)
@@ -145,14 +147,19 @@ def _moment(state: State, source: Source) -> float:
     return max(times, default=0.0) or time.time()
 
 
-def _read_manifest(name: str) -> list[Template]:
-    """The pods and pod templates of a file or of standard input (``-``); empty if there is no such file."""
-    from extender.source.workloads import parse_templates
-
+def _manifest(name: str) -> str | None:
+    """The text of a file or of standard input (``-``), None without such a file. Raises ``ValueError``."""
     if name == "-":
-        return parse_templates(sys.stdin.read(), "standard input")
+        return sys.stdin.read()
     path = Path(name)
-    return parse_templates(path.read_text(encoding="utf-8"), name) if path.is_file() else []
+    if not path.is_file():
+        if path.is_dir():
+            raise ValueError(f"{name} is a directory")
+        return None
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"{name}: is not text") from None
 
 
 def _find(state: State, name: str) -> Template:

@@ -22,10 +22,11 @@ from extender.replay.movable import counted
 from extender.replay.running_pods import Flags, MovablePod, RunningPods
 from extender.replay.runs import Progress
 from extender.settings import Settings
-from packing.fleet.arrays import Floats, NodeArrays
+from packing.fleet.arrays import ALMOST_WHOLE, Floats
 from packing.fleet.feasibility import fits_when_empty, gpu_sizes, reasons_for
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
+from packing.fleet.stranded import whole_gpus, whole_nodes
 from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.policies.interface import Policy
@@ -67,19 +68,22 @@ def most_whole_gpus_free(pods: RunningPods) -> int:
     """A bound: no placement of the movable pods leaves more GPUs whole and free.
 
     A pod takes at least the least part of a GPU (mean of compute and memory) that its request is on a node
-    where it may go, and the parts of one GPU add up to 1 at most. What the pods take beyond the free parts of
-    GPUs that other pods use already comes from whole GPUs.
+    where it may go, and the parts of one GPU add up to 1 at most. A request for all of a GPU takes one that
+    is whole. What the others take beyond the free parts of GPUs that are not whole comes from whole ones.
     """
     with pods.emptied() as fleet:
         arrays = fleet.arrays
-        whole = pods.gpus & is_whole(arrays)
+        whole = pods.gpus & whole_gpus(arrays)
         requests = {pod.request for pod in pods.movable}
         least = {request: _least_gpus(fleet, request, pods.open) for request in requests}
-        needed = sum(min(least[pod.request][0], least[pod.request][1][pod.home]) for pod in pods.movable)
+        sizes = [min(least[pod.request][0], float(least[pod.request][1][pod.home])) for pod in pods.movable]
+        needs = list(zip(sizes, [pod.request.gpus for pod in pods.movable], strict=True))
+        in_whole = sum(gpus for size, gpus in needs if size > ALMOST_WHOLE * gpus)
+        in_parts = sum(size for size, gpus in needs if size <= ALMOST_WHOLE * gpus)
         capacity = np.maximum([arrays.compute_capacity, arrays.memory_capacity], 1)
-        parts = np.stack([arrays.compute, arrays.memory]) / capacity
-        in_use = float(parts.mean(axis=0)[pods.gpus & ~whole].clip(min=0).sum())
-        return int(whole.sum()) - max(0, math.ceil(float(needed) - in_use - _ROUNDING))
+        parts = (np.stack([arrays.compute, arrays.memory]) / capacity).mean(axis=0)
+        beside = float(parts[pods.gpus & ~whole].clip(min=0).sum())
+        return int(whole.sum()) - in_whole - max(0, math.ceil(in_parts - beside - _ROUNDING))
 
 
 def _least_gpus(fleet: Fleet, request: Request, open_rows: Flags) -> tuple[float, Floats]:
@@ -87,12 +91,6 @@ def _least_gpus(fleet: Fleet, request: Request, open_rows: Flags) -> tuple[float
     sizes = gpu_sizes(fleet, request)
     fitting = sizes[open_rows & fits_when_empty(fleet, request)]
     return float(fitting.min()) if fitting.size else 0.0, sizes
-
-
-def is_whole(arrays: NodeArrays) -> Flags:
-    """(G, N) GPUs of which nothing is taken."""
-    whole: Flags = (arrays.compute == arrays.compute_capacity) & (arrays.memory == arrays.memory_capacity)
-    return whole
 
 
 def _repacked(
@@ -144,16 +142,15 @@ def _row(
     seconds: float,
 ) -> dict[str, Any]:
     """The figures of the fleet as it is now."""
-    counted_gpus = pods.gpus
-    whole = counted_gpus & is_whole(pods.state.fleet.arrays)
-    has_gpus = counted_gpus.any(axis=0)
+    arrays, counted_gpus = pods.state.fleet.arrays, pods.gpus
+    whole = whole_gpus(arrays) & counted_gpus
     return {
         "trace": pods.name,
         "policy": policy,
-        "nodes": int(has_gpus.sum()),
+        "nodes": int(counted_gpus.any(axis=0).sum()),
         "gpus": int(counted_gpus.sum()),
         "whole_gpus_free": int(whole.sum()),
-        "whole_nodes_free": int((has_gpus & (whole == counted_gpus).all(axis=0)).sum()),
+        "whole_nodes_free": int(whole_nodes(arrays, whole).sum()),
         "pods": len(pods.movable),
         "moved_pods": sum(pod.home != allocation.row for pod, allocation in placed),
         "kept_pods": len(kept),

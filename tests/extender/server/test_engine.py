@@ -185,7 +185,7 @@ async def test_explain_bind_and_preempt_see_what_filter_sees() -> None:
     running = make_pod("running", 4, node_name="a")
     engine.apply([*SYNCED, Upserted(make_node("a")), Upserted(first), Upserted(running)])
     assert await nodes_for(engine, "first", gpus=4) == (["a"], "")
-    resources = {"requests": {"nvidia.com/gpu": 4}}
+    resources = {"limits": {"nvidia.com/gpu": 4}}
     manifest = json.dumps(
         {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [{"resources": resources}]}}
     )

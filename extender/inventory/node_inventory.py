@@ -200,8 +200,8 @@ class _Gpus:
     def _add_pool(self, name: str, one: CountedDevices, gpus: Iterable[int], each: tuple[int, ...]) -> None:
         size = one.compute_milli, one.memory_mib
         profile = str(one.profile) if one.profile and one.replicas == 1 else ""
-        limits = one.per_container, each, one.separate(name)
-        self.pools.append(Pool(name, one.count, tuple(gpus), *size, *limits, profile))
+        most, separate = one.per_container, one.separate(name)
+        self.pools.append(Pool(name, one.count, tuple(gpus), *size, most, each, separate, profile))
 
 
 def _blocked(

@@ -73,6 +73,11 @@ def on_offer(fleet: Fleet, closed: Collection[int] = ()) -> Bools:
     return offered
 
 
+def closed_reason(arrays: NodeArrays, row: int) -> Reason:
+    """Why a node takes nothing at all at present, ``FITS`` if it takes pods."""
+    return Reason.OVERCOMMITTED if arrays.overcommitted[row] else Reason(int(arrays.blocked[row]))
+
+
 def whole_gpus(arrays: NodeArrays) -> Bools:
     """(G, N) GPUs that pods can get whole and of which nothing is taken, also on nodes that are closed."""
     whole: Bools = (arrays.offered == WHOLE_GPU) & (arrays.compute == arrays.compute_capacity)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from extender.cli import source_args
-from extender.k8s.objects import Node
+from extender.k8s.objects import Node, Upserted
 from extender.plan.answers import drain_report, size_of
 from extender.plan.change import added_nodes
 from extender.plan.change_report import change_report
 from extender.plan.cluster import ClusterSource
+from extender.plan.moves import moves_report
+from extender.plan.prices import NO_COSTS, NodeCosts, costs_of, read_prices
 from extender.plan.report import Report
 from extender.plan.source import PlanSource
+from extender.plan.summary import summary_report
 from extender.plan.work import Work
 from extender.replay.traces import BadInput
 from extender.settings_file import load
@@ -51,16 +54,31 @@ def first_line(work: Work, name: str) -> str:
 
 def work_out(args: argparse.Namespace, source: PlanSource, work: Work, progress: Progress) -> Report:
     """The report that was asked for. Raises ``BadInput``."""
-    prices: Mapping[str, float] = {}
     if args.what == "change":
         return _change(args, source, progress)
-    return drain_report(source, work, prices, progress, keep_room=not args.ignore_waiting)
+    costs = _costs(args, source, work)
+    if args.what == "summary":
+        return summary_report(source, work, costs, progress)
+    if args.what == "moves":
+        return moves_report(source, work, args.moves, args.free, progress)
+    return drain_report(source, work, costs, progress, keep_room=not args.ignore_waiting)
 
 
 def _change(args: argparse.Namespace, source: PlanSource, progress: Progress) -> Report:
     assert isinstance(source, ClusterSource)
-    nodes = dict(source.state().nodes)
+    nodes = source.nodes()
     added: list[Node] = []
     for text in args.add:
         added += added_nodes(text, nodes, [node.name for node in added])
-    return change_report(source, added, args.remove, {}, progress)
+    costs = NO_COSTS
+    if args.prices:
+        changed = source.changed(map(Upserted, added)).state()
+        costs = costs_of(read_prices(args.prices), filter(None, changed.fleet.specs), changed.nodes)
+    return change_report(source, added, args.remove, costs, progress)
+
+
+def _costs(args: argparse.Namespace, source: PlanSource, work: Work) -> NodeCosts:
+    if not args.prices:
+        return NO_COSTS
+    specs = [spec for spec in work.fleet.specs if spec]
+    return costs_of(read_prices(args.prices), specs, source.nodes())

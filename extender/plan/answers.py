@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from extender.plan.drain import Drain, Progress, plan_drain
+from extender.plan.prices import NodeCosts
 from extender.plan.report import Gain, Report, Table
 from extender.plan.source import Outcome, PlanSource
 from extender.plan.work import Work
@@ -30,11 +29,11 @@ def size_of(work: Work, name: str) -> str:
 
 
 def drain_report(
-    source: PlanSource, work: Work, prices: Mapping[str, float], progress: Progress, *, keep_room: bool = True
+    source: PlanSource, work: Work, costs: NodeCosts, progress: Progress, *, keep_room: bool = True
 ) -> Report:
     """Which nodes could go. ``work`` is used up."""
     today = work.figures()
-    plan = plan_drain(work, progress, prices, keep_room=keep_room)
+    plan = plan_drain(work, progress, costs.per_month, keep_room=keep_room)
     steps = plan.steps()
     progress("carrying out the plan", 0.0)
     outcome = source.carry_out(steps)
@@ -46,23 +45,19 @@ def drain_report(
         Gain("nodes that hold the work", len(plan.goes) + plan.kept, plan.kept, _left(plan, outcome)),
         Gain("nodes that can go", 0, len(plan.goes), len(outcome.removed)),
         Gain("pods that run", len(plan.origin), len(plan.origin), _running(plan, outcome)),
-        *cost_gains(prices, plan, outcome),
+        *_cost_gains(costs, plan, outcome),
     ]
     report.gains += [Gain("whole GPUs free on the rest", today.whole, None, outcome.figures.whole)]
     report.differences = list(outcome.problems)
-    report.notes = [UNKNOWN]
+    report.notes = [*filter(None, [costs.note()]), UNKNOWN]
     return report
 
 
-def cost_gains(prices: Mapping[str, float], plan: Drain, outcome: Outcome) -> list[Gain]:
-    """Cost of the nodes with GPUs per hour."""
-    if not prices:
+def _cost_gains(costs: NodeCosts, plan: Drain, outcome: Outcome) -> list[Gain]:
+    if not costs.per_month:
         return []
-    all_nodes = [*plan.goes, *plan.stays]
-    total = sum(prices.get(name, 0.0) for name in all_nodes)
-    saved = sum(prices.get(name, 0.0) for name in plan.goes)
-    removed = sum(prices.get(name, 0.0) for name in outcome.removed)
-    return [Gain("cost per month", total, total - saved, total - removed)]
+    after = costs.total - costs.of(plan.goes), costs.total - costs.of(outcome.removed)
+    return [Gain(f"cost per month {costs.currency}".strip(), costs.total, *after)]
 
 
 def _drain_sentences(plan: Drain) -> list[str]:

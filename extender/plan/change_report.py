@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from extender.k8s.objects import Node
 from extender.plan.answers import UNKNOWN, figure_gains
 from extender.plan.change import Change, plan_change
 from extender.plan.cluster import ClusterSource
 from extender.plan.drain import Progress
+from extender.plan.prices import NodeCosts
 from extender.plan.report import Gain, Report, Table
 from extender.plan.source import Outcome
 
@@ -18,10 +19,10 @@ def change_report(
     source: ClusterSource,
     added: Sequence[Node],
     removed: Sequence[str],
-    prices: Mapping[str, float],
+    costs: NodeCosts,
     progress: Progress,
 ) -> Report:
-    """What these nodes would change, pending pods included. ``prices`` per month by node, with those of the
+    """What these nodes would change, pending pods included. ``costs``: with those of the
     added ones. Raises ``BadInput``."""
     progress("placing the pods", 0.0)
     change, changed = plan_change(source, added, removed)
@@ -41,10 +42,13 @@ def change_report(
         report.gains.insert(
             1, Gain("pods of lost nodes that run", len(change.moved), len(change.moved), found)
         )
-    if prices:
-        report.sentences.append(_cost(added, removed, prices))
+    if costs.per_month:
+        report.sentences.append(_cost(added, removed, costs))
     report.differences = list(outcome.problems)
-    report.notes = ["today: once the waiting pods that fit have started. " + UNKNOWN]
+    report.notes = [
+        *filter(None, [costs.note()]),
+        "today: once the waiting pods that fit have started. " + UNKNOWN,
+    ]
     return report
 
 
@@ -90,7 +94,9 @@ def _ends(change: Change) -> Table:
     return Table("ends", "Pods that end with their node", ("pod", "why"), tuple(change.ends.items()))
 
 
-def _cost(added: Sequence[Node], removed: Sequence[str], prices: Mapping[str, float]) -> str:
-    more = sum(prices.get(node.name, 0.0) for node in added)
-    less = sum(prices.get(name, 0.0) for name in removed)
-    return f"Cost per month: {more - less:+,.0f}."
+def _cost(added: Sequence[Node], removed: Sequence[str], costs: NodeCosts) -> str:
+    before = costs.total - costs.of(node.name for node in added)
+    after = costs.total - costs.of(removed)
+    return (
+        f"Cost per month: {before:,.0f} {costs.currency} today, {after:,.0f} then ({after - before:+,.0f})."
+    )

@@ -20,9 +20,9 @@ from extender.cluster.state import State
 from extender.dialects.pod_request import ASSIGNMENT_ANNOTATIONS, WRITERS, request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.node_filter import NodeFilter
-from extender.k8s.objects import Deleted, Event, Pod, Upserted
+from extender.k8s.objects import Deleted, Event, Node, Pod, Upserted
 from extender.plan.source import Outcome, Step
-from extender.plan.work import Codes, Flags, Item, Staying, Work
+from extender.plan.work import Codes, Flags, Item, Staying, Work, free_nodes
 from extender.protocol.node_names import NodeNames
 from extender.replay.movable import Stays
 from extender.replay.running_pods import RunningPods
@@ -84,11 +84,14 @@ class ClusterSource:
         )
         for key, why in pods.staying.items():
             ends = why in _ENDS_WITH_NODE
+            if (held := state.allocations.allocation_of(key)) is not None:
+                work.held_by_staying[key] = held
             work.staying[key] = Staying(state.fleet.rows[state.pods[key].node_name], why, ends_with_node=ends)
         for one in pods.movable:
             pod = state.pods[one.key]
             if state.budgets.violations([pod])[0]:
                 work.staying[one.key] = Staying(one.home, BUDGET)
+                work.held_by_staying[one.key] = one.held
                 continue
             work.movable[one.key] = Item(one.key, one.request, one.rows, one.home, pod)
             work.at[one.key] = one.held
@@ -98,6 +101,16 @@ class ClusterSource:
             else:
                 work.waiting.append(Item(pod.key, request_of(pod), pods.allowed_rows(pod), -1, pod))
         return work
+
+    def nodes(self) -> Mapping[str, Node]:
+        found: dict[str, Node] = {}
+        for event in (*self._events, *self._changes):
+            match event:
+                case Upserted(Node() as node):
+                    found[node.name] = node
+                case Deleted("Node", name):
+                    found.pop(name, None)
+        return found
 
     def carry_out(self, steps: Sequence[Step]) -> Outcome:
         state = self.state()
@@ -171,8 +184,9 @@ class _Execution:
         self._audit()
         fleet = self._state.fleet
         closed = [fleet.rows[node.name] for node in self._state.nodes.values() if node.unschedulable]
-        figures = fragmentation(fleet, on_offer(fleet, closed), Beside())[0]
-        return Outcome(self._placed, tuple(self._problems), tuple(self._removed), figures)
+        offered = on_offer(fleet, closed)
+        figures, free = fragmentation(fleet, offered, Beside())[0], free_nodes(fleet, offered)
+        return Outcome(self._placed, tuple(self._problems), tuple(self._removed), figures, free)
 
     def _cordon(self, name: str) -> None:
         node = self._state.nodes[name]

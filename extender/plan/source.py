@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from extender.k8s.objects import Node
 from extender.plan.work import Work
 from packing.fleet.stranded import Fragmentation
 
@@ -23,12 +24,13 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """A plan as it was carried out, step by step: where each placed pod is, what did not work, the nodes that
-    are gone or empty of work, and what is free then (cordoned nodes do not count)."""
+    are gone, what is free then (cordoned nodes do not count), and nodes of whose GPUs nothing is taken."""
 
     placed: dict[str, str]
     problems: tuple[str, ...]
     removed: tuple[str, ...]
     figures: Fragmentation
+    free_nodes: int
 
 
 class PlanSource(Protocol):
@@ -38,6 +40,9 @@ class PlanSource(Protocol):
 
     def fresh(self) -> Work:
         """The work as it is, on a fleet of its own."""
+
+    def nodes(self) -> Mapping[str, Node]:
+        """The nodes by name; none in a trace."""
 
     def carry_out(self, steps: Sequence[Step]) -> Outcome:
         """The steps, one after the other, from the start. What does not work is a problem, and left out."""

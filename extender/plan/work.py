@@ -73,6 +73,7 @@ class Work:
         self.waiting: list[Item] = []
         self.unplanned: dict[str, str] = {}
         self.at: dict[str, Allocation] = {}
+        self.held_by_staying: dict[str, Allocation] = {}
 
     @property
     def policy(self) -> Policy:
@@ -179,9 +180,21 @@ class Work:
         closed = {*np.flatnonzero(~self.open).tolist(), *gone}
         return fragmentation(self.fleet, on_offer(self.fleet, closed), Beside())[0]
 
+    def free_nodes(self) -> int:
+        """Nodes that take pods and of whose GPUs nothing is taken, also where pods get only parts of them."""
+        return free_nodes(self.fleet, on_offer(self.fleet, np.flatnonzero(~self.open).tolist()))
+
     def overcommitted(self) -> set[str]:
         """The nodes where more GPU is taken than there is, by the engine's own count."""
         return {self.name(row) for row in np.flatnonzero(self.fleet.arrays.overcommitted).tolist()}
+
+
+def free_nodes(fleet: Fleet, offered: Flags) -> int:
+    """Of the ``offered`` nodes (N,) those with GPUs of which nothing is taken."""
+    arrays = fleet.arrays
+    has = arrays.compute_capacity > 0
+    idle = (arrays.compute == arrays.compute_capacity) & (arrays.memory == arrays.memory_capacity)
+    return int(((idle | ~has).all(axis=0) & has.any(axis=0) & offered).sum())
 
 
 def weight(item: Item) -> float:

@@ -47,6 +47,13 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     add("--config", type=Path, metavar="FILE", help="settings, as YAML")
     formats = ("table", "json", "csv")
     add("-o", "--output", choices=formats, default="table", help="table, json, or csv (the main table)")
+    _add_options(parser)
+    return parser
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the single plans."""
+    add = parser.add_argument
     text = "change: COUNTxTYPE nodes more, such as 4xH100 or 2xNODE; may be repeated"
     add("--add", action="append", default=[], metavar="NxTYPE", help=text)
     add(
@@ -71,11 +78,12 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         metavar="X",
         help="slices: X times the use must fit (1.2)",
     )
+    text = "slices: this quantile of the activity; of the memory always the maximum (0.95)"
+    add("--quantile", type=_part, default=0.95, metavar="Q", help=text)
     add("--prices", type=Path, metavar="FILE", help="prices per hour, as YAML (docs/plan.md)")
     add("--ignore-waiting", action="store_true", help="drain: leave no room for waiting pods")
     text = "pods without a controller may move, too: you create them again"
     add("--bare-pods", action="store_true", help=text)
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:
@@ -134,6 +142,12 @@ def _count(text: str) -> int:
     if text.isdecimal() and 0 < int(text) <= 100:
         return int(text)
     raise argparse.ArgumentTypeError(f"invalid number {text!r}; expected a whole number from 1 to 100")
+
+
+def _part(text: str) -> float:
+    if (number := _factor(text)) <= 1:
+        return number
+    raise argparse.ArgumentTypeError(f"invalid number {text!r}; expected a number above 0, at most 1")
 
 
 def _factor(text: str) -> float:

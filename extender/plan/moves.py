@@ -192,7 +192,9 @@ def moves_report(source: PlanSource, work: Work, moves: int, free: Free, progres
 
 
 def _measured(work: Work, free: Free) -> int:
-    return work.figures().whole if free == "gpus" else work.free_nodes()
+    if free == "gpus":
+        return work.figures().whole
+    return free_nodes(work.fleet, on_offer(work.fleet, np.flatnonzero(~work.open).tolist()))
 
 
 def _sentences(said: int, gain: int, bound: int, moves: int, what: str, free: Free) -> list[str]:

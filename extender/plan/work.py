@@ -180,13 +180,11 @@ class Work:
         closed = {*np.flatnonzero(~self.open).tolist(), *gone}
         return fragmentation(self.fleet, on_offer(self.fleet, closed), Beside())[0]
 
-    def free_nodes(self) -> int:
-        """Nodes that take pods and of whose GPUs nothing is taken, also where pods get only parts of them."""
-        return free_nodes(self.fleet, on_offer(self.fleet, np.flatnonzero(~self.open).tolist()))
 
-    def overcommitted(self) -> set[str]:
-        """The nodes where more GPU is taken than there is, by the engine's own count."""
-        return {self.name(row) for row in np.flatnonzero(self.fleet.arrays.overcommitted).tolist()}
+def overcommitted(fleet: Fleet) -> set[str]:
+    """The nodes where more GPU is taken than there is, by the engine's own count."""
+    specs = (fleet.specs[row] for row in np.flatnonzero(fleet.arrays.overcommitted).tolist())
+    return {spec.name for spec in specs if spec}
 
 
 def free_nodes(fleet: Fleet, offered: Flags) -> int:

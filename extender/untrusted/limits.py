@@ -176,6 +176,14 @@ REVIEWS_PENDING = 32
 REVIEW_SECONDS = 5
 """Seconds for the reviews of one request."""
 
+# Prometheus, which ``stowage plan slices`` asks for measured use.
+METRICS_SECONDS = 30
+"""Seconds for one answer. A maximum over a week of a thousand series takes a few."""
+METRICS_SIZE = 32 << 20
+"""Bytes of one answer. A series of one pod has about 300."""
+METRICS_SERIES = 65_536
+"""Series of one answer."""
+
 # Texts that Stowage writes about untrusted input.
 QUOTED = 64
 """Characters of untrusted text that an error or a log line quotes."""

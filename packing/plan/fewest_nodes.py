@@ -45,36 +45,32 @@ def fewest_nodes(classes: Classes, demand: Longs, seconds: float = 5.0) -> int:
     return max(kept, math.ceil(bound - _TOLERANCE))
 
 
+class _Rows:
+    """The rows of a sparse matrix, with their bounds."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.columns: list[int] = []
+        self.entries: list[float] = []
+        self.low: list[float] = []
+        self.high: list[float] = []
+
+    def add(self, terms: list[tuple[int, float]], least: float, most: float) -> None:
+        for column, entry in terms:
+            self.rows.append(len(self.low))
+            self.columns.append(column)
+            self.entries.append(entry)
+        self.low.append(least)
+        self.high.append(most)
+
+
 def _solve(classes: Classes, demand: Longs, cells: list[tuple[int, int]], seconds: float) -> float:
     from scipy.optimize import Bounds, LinearConstraint, milp  # half a second, only for plans
     from scipy.sparse import coo_array
 
-    kinds, resources = classes.capacity.shape
-    rows: list[int] = []
-    columns: list[int] = []
-    entries: list[float] = []
-    low: list[float] = []
-    high: list[float] = []
-
-    def add(terms: list[tuple[int, float]], least: float, most: float) -> None:
-        for column, entry in terms:
-            rows.append(len(low))
-            columns.append(column)
-            entries.append(entry)
-        low.append(least)
-        high.append(most)
-
-    for t in {t for _, t in cells}:
-        add([(kinds + i, 1.0) for i, (_, u) in enumerate(cells) if u == t], float(demand[t]), np.inf)
-    for c in {c for c, _ in cells}:
-        on_class = [(kinds + i, t) for i, (d, t) in enumerate(cells) if d == c]
-        for r in range(resources):
-            used = [(column, float(classes.sizes[c, t, r])) for column, t in on_class]
-            if any(size for _, size in used):
-                add([*used, (c, -float(classes.capacity[c, r]))], -np.inf, 0.0)
-        for column, t in on_class:
-            add([(column, 1.0), (c, -float(classes.most[c, t]))], -np.inf, 0.0)
-    matrix = coo_array((entries, (rows, columns)), (len(low), kinds + len(cells))).tocsr()
+    kinds = len(classes.nodes)
+    of = _constraints(classes, demand, cells)
+    matrix = coo_array((of.entries, (of.rows, of.columns)), (len(of.low), kinds + len(cells))).tocsr()
     found = milp(
         np.concatenate([classes.counts, np.zeros(len(cells))]),
         integrality=np.concatenate([np.ones(kinds), np.zeros(len(cells))]),
@@ -82,10 +78,28 @@ def _solve(classes: Classes, demand: Longs, cells: list[tuple[int, int]], second
             np.concatenate([classes.kept, np.zeros(len(cells))]),
             np.concatenate([classes.nodes, np.full(len(cells), np.inf)]),
         ),
-        constraints=LinearConstraint(matrix, low, high),
+        constraints=LinearConstraint(matrix, of.low, of.high),
         options={"time_limit": seconds},
     )
     if found.status == 2:  # more is asked for than fits anywhere: then no node can go
         return float((classes.nodes * classes.counts).sum())
     bound = found.mip_dual_bound
     return 0.0 if bound is None or not np.isfinite(bound) else float(bound)
+
+
+def _constraints(classes: Classes, demand: Longs, cells: list[tuple[int, int]]) -> _Rows:
+    """Columns: kept nodes by class, then the pods of each cell (class, type)."""
+    kinds, resources = classes.capacity.shape
+    found = _Rows()
+    for t in {t for _, t in cells}:
+        of_type = [(kinds + i, 1.0) for i, (_, u) in enumerate(cells) if u == t]
+        found.add(of_type, float(demand[t]), np.inf)
+    for c in {c for c, _ in cells}:
+        on_class = [(kinds + i, t) for i, (d, t) in enumerate(cells) if d == c]
+        for r in range(resources):
+            used = [(column, float(classes.sizes[c, t, r])) for column, t in on_class]
+            if any(size for _, size in used):
+                found.add([*used, (c, -float(classes.capacity[c, r]))], -np.inf, 0.0)
+        for column, t in on_class:
+            found.add([(column, 1.0), (c, -float(classes.most[c, t]))], -np.inf, 0.0)
+    return found

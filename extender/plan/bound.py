@@ -30,8 +30,10 @@ def at_least(work: Work, items: list[Item]) -> int | None:
     """At least so many nodes with GPUs hold these pods and those that stay; None where there are too many
     kinds of nodes to say. The items must be off the fleet."""
     kinds = _kinds(items)
-    fits = np.array([work.fits(kind.item) for kind in kinds], bool).reshape(len(kinds), -1)
     gpu_rows = set(work.gpu_rows)
+    if not kinds:
+        return sum(bool(work.blockers(row)) for row in gpu_rows)
+    fits = np.array([work.fits(kind.item) for kind in kinds])
     classes: defaultdict[object, list[int]] = defaultdict(list)
     for row in np.flatnonzero(work.open).tolist():
         if row in gpu_rows or fits[:, row].any():

@@ -1,7 +1,8 @@
 """How long commands about a snapshot take: until their first line, and until they end.
 
 ``explain``, ``top`` and ``plan`` on nodes of eight GPUs with six running pods each (``bench/cluster.py``) and
-a hundred waiting pods. The kernels are loaded from a cache that a run before has filled. Run alone:
+a hundred waiting pods. The kernels are loaded from a cache that a run before has filled. Beside the seconds
+on the clock stand those of the processor, which mean something on a busy machine, too. Run alone:
 
     python -m bench.plan --nodes 400 1000 --rounds 3
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -35,12 +37,14 @@ COMMANDS = (
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of one run, from the start of the process."""
+    """Seconds of one run, from the start of the process: on the clock and of the processor (``cpu``)."""
 
     command: str
     nodes: int
     first_line: float
+    first_line_cpu: float
     end: float
+    end_cpu: float
 
 
 def write_snapshot(path: Path, nodes: int) -> str:
@@ -61,11 +65,19 @@ def measure(command: Sequence[str], snapshot: Path, pod: str, nodes: int) -> Tim
     )
     assert process.stdout is not None
     process.stdout.readline()
-    first = time.perf_counter() - started
+    first, first_cpu = time.perf_counter() - started, _cpu_seconds(process.pid)
     process.stdout.read()
-    if code := process.wait():
-        raise subprocess.CalledProcessError(code, words)
-    return Timing(" ".join(command), nodes, first, time.perf_counter() - started)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise subprocess.CalledProcessError(os.waitstatus_to_exitcode(status), words)
+    end_cpu = usage.ru_utime + usage.ru_stime
+    return Timing(" ".join(command), nodes, first, first_cpu, time.perf_counter() - started, end_cpu)
+
+
+def _cpu_seconds(pid: int) -> float:
+    """What a running process has used of the processor (proc(5): utime and stime, in ticks)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def run(nodes: Sequence[int], rounds: int) -> list[Timing]:
@@ -83,11 +95,13 @@ def run(nodes: Sequence[int], rounds: int) -> list[Timing]:
 
 def table(timings: Sequence[Timing]) -> str:
     """Medians and the range of each command, in Markdown."""
-    lines = ["| nodes | command | first line after, s | end after, s |", "|--:|---|--:|--:|"]
+    head = "| nodes | command | first line after, s | of the processor | end after, s | of the processor |"
+    lines = [head, "|--:|---|--:|--:|--:|--:|"]
     for count, command in dict.fromkeys((one.nodes, one.command) for one in timings):
         same = [one for one in timings if (one.nodes, one.command) == (count, command)]
-        cells = _cell([one.first_line for one in same]), _cell([one.end for one in same])
-        lines.append(f"| {count} | `stowage {command}` | {cells[0]} | {cells[1]} |")
+        names = "first_line", "first_line_cpu", "end", "end_cpu"
+        cells = " | ".join(_cell([getattr(one, name) for one in same]) for name in names)
+        lines.append(f"| {count} | `stowage {command}` | {cells} |")
     return "\n".join(lines)
 
 

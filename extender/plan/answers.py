@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from extender.plan.drain import Drain, Progress, plan_drain
 from extender.plan.prices import NodeCosts
-from extender.plan.report import Gain, Report, Table
+from extender.plan.report import Gain, Report, Table, many
 from extender.plan.source import Outcome, PlanSource
 from extender.plan.work import Work
 from packing.fleet.stranded import Fragmentation
@@ -13,8 +13,6 @@ UNKNOWN = (
     "Not known, and ignored: affinity and spread between pods, volumes bound to a node, host ports, quotas, "
     "gangs. Check these before you act."
 )
-SHOWN = 40
-"""Rows of a table that people read; JSON and CSV have all."""
 
 
 def size_of(work: Work, name: str) -> str:
@@ -64,16 +62,15 @@ def _drain_sentences(plan: Drain) -> list[str]:
     goes, total = len(plan.goes), len(plan.goes) + plan.kept
     empty = sum(not pods for pods in plan.goes.values())
     said = [
-        f"{goes} of {total} nodes with GPUs can go: {empty} of them are empty, and {len(plan.target)} pods "
-        f"move from the other {goes - empty}. {plan.kept} nodes stay."
+        f"{goes} of {many(total, 'node')} with GPUs can go: {empty} without work, and {goes - empty} from "
+        f"which {many(len(plan.target), 'pod')} would move. {many(plan.kept, 'node')} would stay."
     ]
-    if plan.at_least is not None:
-        if plan.at_least >= plan.kept:
-            said.append(f"No plan keeps fewer than {plan.kept} nodes.")
-        else:
-            said.append(f"At least {plan.at_least} nodes are needed, whatever moves where.")
+    if plan.at_least is not None and plan.at_least >= plan.kept:
+        said.append(f"No plan keeps fewer than {plan.kept}.")
+    elif plan.at_least is not None:
+        said.append(f"At least {plan.at_least} are needed, whatever moves where.")
     if plan.started:
-        said.append(f"Room is left for {len(plan.started)} waiting pods that can start now.")
+        said.append(f"Room is left for {many(len(plan.started), 'waiting pod')} that can start now.")
     return said
 
 

@@ -11,7 +11,7 @@ from extender.plan.change import Change, plan_change
 from extender.plan.cluster import ClusterSource
 from extender.plan.drain import Progress
 from extender.plan.prices import NodeCosts
-from extender.plan.report import Gain, Report, Table
+from extender.plan.report import Gain, Report, Table, many
 from extender.plan.source import Outcome
 
 
@@ -54,7 +54,7 @@ def change_report(
 
 def _title(name: str, added: Sequence[Node], removed: Sequence[str]) -> str:
     kinds = Counter(node.name.rpartition("-")[0].removeprefix("added-") for node in added)
-    parts = [f"{count} more nodes like {kind}" for kind, count in kinds.items()]
+    parts = [f"{many(count, 'more node')} like {kind}" for kind, count in kinds.items()]
     parts += [f"without {', '.join(removed)}"] if removed else []
     return f"{name}: {' and '.join(parts)}"
 
@@ -62,7 +62,7 @@ def _title(name: str, added: Sequence[Node], removed: Sequence[str]) -> str:
 def _sentences(change: Change) -> list[str]:
     newly = change.starts.keys() - change.started.keys()
     no_longer = change.started.keys() - change.starts.keys()
-    said = [f"{len(change.starts)} waiting pods fit ({len(change.started)} without the change)."]
+    said = [f"{many(len(change.starts), 'waiting pod')} fit ({len(change.started)} without the change)."]
     if newly:
         said[0] = said[0][:-1] + f", {len(newly)} of them only then."
     if no_longer:

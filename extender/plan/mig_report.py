@@ -9,7 +9,7 @@ from extender.plan.answers import UNKNOWN
 from extender.plan.cluster import ClusterSource
 from extender.plan.drain import Progress
 from extender.plan.mig import Amounts, MigPlan, carried_out, in_use, plan_layouts, pools_of
-from extender.plan.report import Cell, Gain, Report, Table
+from extender.plan.report import Cell, Gain, Report, Table, many
 from extender.plan.source import Step
 from extender.plan.work import Work
 
@@ -67,13 +67,14 @@ def _sentences(plan: MigPlan, seconds: float) -> list[str]:
     if not plan.layout:
         return [f"{pool.model} ({nodes} nodes): today's layouts serve the demand as well as any others."]
     kinds = Counter(shown(layout) for layout in plan.layout.values())
-    said = ", ".join(f"{count} nodes with {layout} on each GPU" for layout, count in kinds.items())
+    said = ", ".join(f"{many(count, 'node')} with {layout} on each GPU" for layout, count in kinds.items())
     pods = sum(map(len, plan.moves.values()))
     minutes = len(plan.layout) * seconds / 60
     best = "No choice serves more." if plan.is_best else "Whether another choice serves more is not known."
     return [
         f"{pool.model} ({nodes} nodes): change {said}. {best}",
-        f"Price: {len(plan.layout)} nodes, one after the other {minutes:.0f} minutes; {pods} pods restart.",
+        f"Price: {many(len(plan.layout), 'node')}, {minutes:.1f} minutes one after the other; "
+        f"{many(pods, 'pod')} restart.",
     ]
 
 

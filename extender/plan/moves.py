@@ -14,7 +14,7 @@ import numpy as np
 
 from extender.plan.answers import UNKNOWN
 from extender.plan.drain import Progress
-from extender.plan.report import Gain, Report, Table
+from extender.plan.report import Gain, Report, Table, many
 from extender.plan.source import PlanSource, Step
 from extender.plan.work import Flags, Item, Work, free_nodes, weight
 from packing.fleet.node_usage import Allocation
@@ -174,16 +174,16 @@ def moves_report(source: PlanSource, work: Work, moves: int, free: Free, progres
     progress("moves", 1.0)
     figures = outcome.figures
     replayed = figures.whole if free == "gpus" else outcome.free_nodes
-    what = "whole GPUs" if free == "gpus" else "nodes"
-    report = Report(f"At most {moves} moves for more free {what}: {source.name}")
-    report.sentences = _sentences(len(said), gain, bound, moves, what, free)
+    what = "GPU" if free == "gpus" else "node"
+    report = Report(f"At most {many(moves, 'move')} for more free {what}s: {source.name}")
+    report.sentences = _sentences(len(said), gain, bound, moves, what)
     rows = tuple(
         (n, one.pod, one.origin, one.target, outcome.placed.get(one.pod, "no place"), one.frees)
         for n, one in enumerate(said, 1)
     )
     report.tables = [Table("moves", "Moves", ("move", "pod", "from", "to", "replayed", "frees"), rows)]
     report.gains = [
-        Gain(f"{what} entirely free", today, today + gain, replayed),
+        Gain(f"{what}s entirely free", today, today + gain, replayed),
         Gain("pods that moved", 0, len(said), sum(one.pod in outcome.placed for one in said)),
     ]
     report.differences = list(outcome.problems)
@@ -197,15 +197,17 @@ def _measured(work: Work, free: Free) -> int:
     return free_nodes(work.fleet, on_offer(work.fleet, np.flatnonzero(~work.open).tolist()))
 
 
-def _sentences(said: int, gain: int, bound: int, moves: int, what: str, free: Free) -> list[str]:
-    if not gain and free == "gpus":
+def _sentences(said: int, gain: int, bound: int, moves: int, what: str) -> list[str]:
+    if not gain and what == "GPU":
         return [
             "No move frees a whole GPU: every GPU in use is given out whole by a device plugin, or its pods "
             "find no place. --free nodes brings free GPUs together on nodes."
         ]
     if not gain:
-        return [f"No {moves} moves free a node."]
-    text = f"{said} moves free {gain} {what}."
+        return [f"No {many(moves, 'move')} free a node."]
+    text = f"{many(said, 'move')} would free {many(gain, what)}."
     if gain >= bound:
-        return [f"{text} No other {moves} moves free more."]
-    return [f"{text} No {moves} moves can free more than {bound}; whether {bound} is possible is not known."]
+        return [f"{text} No choice of at most {many(moves, 'move')} frees more."]
+    return [
+        f"{text} At most {bound} could be free after {many(moves, 'move')}; whether that many can is open."
+    ]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 Cell = str | int | float | None
+SHOWN = 40
+"""Rows of a table that people read; JSON has all."""
+_WIDTH = 110
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +93,29 @@ def as_csv(report: Report) -> str:
 
 def as_text(report: Report) -> str:
     """For a terminal."""
-    lines = [report.title, "", *report.sentences]
+    lines = [report.title, "", *wrapped(report.sentences)]
     for table in report.tables:
         if table.rows:
-            lines += ["", f"{table.title}:", *aligned([table.head, *table.rows])]
+            lines += ["", f"{table.title}:", *aligned([table.head, *table.rows[:SHOWN]])]
+            if more := len(table.rows) - SHOWN if len(table.rows) > SHOWN else 0:
+                lines.append(f"  and {more:,} more (-o json has all)")
     if report.gains:
         head = ("", "today", "promised", "replayed", "")
         rows = [_gain_row(gain) for gain in report.gains]
         lines += ["", "The plan, carried out on the engine:", *aligned([head, *rows])]
     if report.differences:
         lines += ["", "The replay differs from the plan:", *(f"  {text}" for text in report.differences)]
-    return "\n".join([*lines, *(("", *report.notes) if report.notes else ())])
+    return "\n".join([*lines, *(["", *wrapped(report.notes)] if report.notes else [])])
+
+
+def wrapped(texts: Sequence[str]) -> list[str]:
+    """The texts as lines of a width that people read."""
+    return [line for text in texts for line in textwrap.wrap(text, _WIDTH, break_long_words=False)]
+
+
+def many(count: int, noun: str) -> str:
+    """``1 node``, ``2 nodes``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _gain_row(gain: Gain) -> tuple[Cell, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from extender.plan.drain import Drain, Progress, plan_drain
 from extender.plan.prices import NodeCosts
-from extender.plan.report import Cell, Gain, Report, Table
+from extender.plan.report import Cell, Gain, Report, Table, many
 from extender.plan.source import PlanSource
 from extender.plan.work import Work
 from packing.fleet.stranded import Beside, Fragmentation, fragmentation, on_offer
@@ -63,7 +63,7 @@ def _table(
 def _sentences(plan: Drain, waiting: int) -> list[str]:
     bound = f" (no plan keeps fewer than {plan.at_least})" if plan.at_least is not None else ""
     return [
-        f"{waiting} pods wait for a GPU; {len(plan.started)} of them fit now.",
+        f"{many(waiting, 'pod')} wait for a GPU; {len(plan.started)} of them fit now.",
         f"{plan.kept} of {plan.kept + len(plan.goes)} nodes with GPUs hold the work{bound}; "
-        f"{len(plan.goes)} can go, and {len(plan.target)} pods move for that.",
+        f"{len(plan.goes)} can go, and {many(len(plan.target), 'pod')} would move for that.",
     ]

@@ -14,7 +14,7 @@ def test_a_share_alone_on_its_gpu_moves_to_one_that_is_used():
     assert (len(said), gain, bound) == (1, 1, 1)
     report = moves_report(source, source.fresh(), 1, "gpus", quiet)
     assert [(gain.today, gain.promised, gain.replayed) for gain in report.gains] == [(2, 3, 3), (0, 1, 1)]
-    assert report.sentences == ["1 moves free 1 whole GPUs. No other 1 moves free more."]
+    assert report.sentences == ["1 move would free 1 GPU. No choice of at most 1 move frees more."]
 
 
 def test_the_cheapest_gpus_are_freed_first():

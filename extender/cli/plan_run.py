@@ -26,7 +26,7 @@ from extender.settings_file import load
 from extender.source.prometheus import measured_use
 
 Progress = Callable[[str, float], None]
-_OF_PLAN = {"add": "change", "remove": "change"}
+_OF_PLAN = {"add": "change", "remove": "change", "prometheus": "slices"}
 
 
 def source_of(args: argparse.Namespace) -> PlanSource:

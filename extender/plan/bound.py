@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from extender.plan.work import Item, Work
+from extender.plan.work import Item, Work, blockers
 from packing.fleet.arrays import Doubles
 from packing.model.node_spec import resolve_on
 from packing.plan.fewest_nodes import Classes, fewest_nodes
@@ -32,20 +32,20 @@ def at_least(work: Work, items: list[Item]) -> int | None:
     kinds = _kinds(items)
     gpu_rows = set(work.gpu_rows)
     if not kinds:
-        return sum(bool(work.blockers(row)) for row in gpu_rows)
+        return sum(bool(blockers(work, row)) for row in gpu_rows)
     fits = np.array([work.fits(kind.item) for kind in kinds])
     classes: defaultdict[object, list[int]] = defaultdict(list)
     for row in np.flatnonzero(work.open).tolist():
         if row in gpu_rows or fits[:, row].any():
             key = _capacity(work, row).tobytes(), fits[:, row].tobytes(), row in gpu_rows
-            classes[(*key, bool(work.blockers(row)), _resolution(work, row, kinds))].append(row)
+            classes[(*key, bool(blockers(work, row)), _resolution(work, row, kinds))].append(row)
     if len(classes) > _MOST_CLASSES:
         return None
     rows = list(classes.values())
     firsts = [of_class[0] for of_class in rows]
     counts = np.array([row in gpu_rows for row in firsts], np.int64)
     nodes = np.array([len(of_class) for of_class in rows], np.int64)
-    staying = np.array([bool(work.blockers(row)) for row in firsts], np.int64)
+    staying = np.array([bool(blockers(work, row)) for row in firsts], np.int64)
     capacity = np.array([_capacity(work, row) for row in firsts]).reshape(len(rows), -1)
     sizes = np.array([[_size(work, row, kind.item) for kind in kinds] for row in firsts])
     sizes = sizes.reshape(len(rows), len(kinds), -1)

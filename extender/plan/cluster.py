@@ -22,7 +22,7 @@ from extender.dialects.pod_resources import RequestError
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Deleted, Event, Node, Pod, Upserted
 from extender.plan.source import Outcome, Step
-from extender.plan.work import Codes, Flags, Item, Staying, Work, free_nodes
+from extender.plan.work import Codes, Item, Staying, Work, add_staying, free_nodes
 from extender.protocol.node_names import NodeNames
 from extender.replay.movable import Stays
 from extender.replay.running_pods import RunningPods
@@ -83,18 +83,15 @@ class ClusterSource:
             partial(plan_now, state),
         )
         for key, why in pods.staying.items():
-            ends = why in _ENDS_WITH_NODE
-            if (held := state.allocations.allocation_of(key)) is not None:
-                work.held_by_staying[key] = held
-            work.staying[key] = Staying(state.fleet.rows[state.pods[key].node_name], why, ends_with_node=ends)
+            row, held = state.fleet.rows[state.pods[key].node_name], state.allocations.allocation_of(key)
+            add_staying(work, key, Staying(row, why, ends_with_node=why in _ENDS_WITH_NODE, held=held))
         for one in pods.movable:
             pod = state.pods[one.key]
             if state.budgets.violations([pod])[0]:
-                work.staying[one.key] = Staying(one.home, BUDGET)
-                work.held_by_staying[one.key] = one.held
+                add_staying(work, one.key, Staying(one.home, BUDGET, held=one.held))
                 continue
-            work.movable[one.key] = Item(one.key, one.request, one.rows, one.home, pod)
-            work.at[one.key] = one.held
+            work.movable[one.key] = item = Item(one.key, one.request, one.rows, one.home, pod)
+            work.runs(item, one.held)
         for pod in sorted(_waiting(state), key=lambda pod: (-pod.priority, pod.created, pod.key)):
             if why := why_unplanned(pod):
                 work.unplanned[pod.key] = why
@@ -167,7 +164,6 @@ class _Execution:
         self._problems: list[str] = []
         self._placed: dict[str, str] = {}
         self._removed: list[str] = []
-        self._allowed: dict[object, Flags] = {}
         self._overcommitted = set(state.overcommitted)
 
     def run(self, steps: Sequence[Step]) -> Outcome:
@@ -208,7 +204,12 @@ class _Execution:
             self._problems.append(f"{key} finds no place{' on ' + node if node else ''}")
             return
         best = int(fitting[np.argmin(evaluation.keys[fitting])])
-        bound = replace(pod, node_name=names[best], annotations=self._annotations(pod, names[best]))
+        try:
+            annotations = self._annotations(pod, names[best])
+        except RequestError as error:
+            self._problems.append(f"{key} cannot be assigned its GPUs on {names[best]}: {error}")
+            return
+        bound = replace(pod, node_name=names[best], annotations=annotations, phase="Running")
         self._state.apply([Upserted(bound)])
         self._gone.pop(key, None)
         self._placed[key] = names[best]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from extender.plan.bound import at_least
 from extender.plan.source import Step
-from extender.plan.work import Item, Work, weight
+from extender.plan.work import Item, Work, blockers, weight
 from packing.fleet.node_usage import Allocation
 
 Progress = Callable[[str, float], None]
@@ -135,9 +135,9 @@ class _Attempt:
     def _why_not(self, row: int) -> str:
         """Drain the node if that is possible, else say why not."""
         work = self._work
-        if blockers := work.blockers(row):
-            key, why = next(iter(sorted(blockers.items())))
-            more = f" (and {len(blockers) - 1} more)" if len(blockers) > 1 else ""
+        if keep := blockers(work, row):
+            key, why = next(iter(sorted(keep.items())))
+            more = f" (and {len(keep) - 1} more)" if len(keep) > 1 else ""
             return f"{key}: {why}{more}"
         work.open[row] = False
         problem = work.move_all(work.items_on(row))

@@ -128,9 +128,8 @@ def _slices(model: str) -> int:
 
 def _stuck(work: Work, row: int) -> str:
     """Why the node cannot change: the first pod that holds a GPU there and cannot move."""
-    for key, one in sorted(work.staying.items()):
-        held = work.held_by_staying.get(key)
-        if one.row == row and held and (held.devices or held.shares):
+    for key, one in sorted(work.staying_on.get(row, {}).items()):
+        if one.held and (one.held.devices or one.held.shares):
             return f"{key}: {one.why}"
     return ""
 
@@ -189,7 +188,8 @@ def in_use(work: Work, rows: Collection[int] | None = None) -> Amounts:
     """Counted devices that pods hold on these rows (None: all), by resource."""
     names = {number: name for name, number in work.fleet.names.resources.items()}
     total: Amounts = Counter()
-    for held in (*work.at.values(), *work.held_by_staying.values()):
+    staying = (one.held for one in work.staying.values() if one.held)
+    for held in (*work.at.values(), *staying):
         if rows is None or held.row in rows:
             for number, count in held.devices:
                 total[names[number]] += count

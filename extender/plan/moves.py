@@ -80,8 +80,8 @@ def _gpus(held: Allocation) -> set[int]:
 
 def _stuck(work: Work, row: int) -> set[int]:
     """The GPUs of a row that pods hold which cannot move (-1: counted devices)."""
-    keys = [key for key, one in work.staying.items() if one.row == row]
-    return {gpu for key in keys if (held := work.held_by_staying.get(key)) for gpu in _gpus(held)}
+    staying = work.staying_on.get(row, {}).values()
+    return {gpu for one in staying if one.held for gpu in _gpus(one.held)}
 
 
 class _Trial:

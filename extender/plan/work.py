@@ -6,6 +6,7 @@ its own. A plan tries moves on the fleet and takes them back.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -41,11 +42,12 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Staying:
-    """Why a pod cannot leave its node. ``ends_with_node``: it goes when the node goes."""
+    """Why a pod cannot leave its node, and what it holds. ``ends_with_node``: it goes when the node goes."""
 
     row: int
     why: str
     ends_with_node: bool = False
+    held: Allocation | None = None
 
 
 class Work:
@@ -73,7 +75,8 @@ class Work:
         self.waiting: list[Item] = []
         self.unplanned: dict[str, str] = {}
         self.at: dict[str, Allocation] = {}
-        self.held_by_staying: dict[str, Allocation] = {}
+        self.staying_on: defaultdict[int, dict[str, Staying]] = defaultdict(dict)
+        self._on_row: defaultdict[int, dict[str, None]] = defaultdict(dict)
 
     @property
     def policy(self) -> Policy:
@@ -118,12 +121,18 @@ class Work:
     def restore(self, item: Item, held: Allocation) -> None:
         """Give the pod what it held before."""
         self.fleet.take(held)
-        self.at[item.key] = held
         self.pods_left[held.row] -= 1
+        self.runs(item, held)
+
+    def runs(self, item: Item, held: Allocation) -> None:
+        """The pod holds this on the fleet already."""
+        self.at[item.key] = held
+        self._on_row[held.row][item.key] = None
 
     def lift(self, item: Item) -> Allocation:
         """Take the pod off its node; returns what it held."""
         held = self.at.pop(item.key)
+        del self._on_row[held.row][item.key]
         self.fleet.give_back(held)
         self.pods_left[held.row] += 1
         return held
@@ -154,16 +163,9 @@ class Work:
         counts = np.bincount(codes[lacks_room] if lacks_room.any() else codes, minlength=1)
         return Reason(int(counts.argmax())).text if counts.any() else _NO_PLACE
 
-    def blockers(self, row: int) -> dict[str, str]:
-        """The pods that keep a node from going, and why, by key."""
-        return {
-            key: one.why for key, one in self.staying.items() if one.row == row and not one.ends_with_node
-        }
-
     def items_on(self, row: int) -> list[Item]:
         """The pods of a node that can leave it, by key."""
-        keys = sorted(key for key, held in self.at.items() if held.row == row)
-        return [self.movable[key] for key in keys if key in self.movable]
+        return [self.movable[key] for key in sorted(self._on_row.get(row, ())) if key in self.movable]
 
     def place_waiting(self) -> dict[str, str]:
         """Place the waiting pods in kube-scheduler's order; returns the node of each that fits. Those placed
@@ -179,6 +181,16 @@ class Work:
         """What is free and whole, without the nodes that are ``gone``."""
         closed = {*np.flatnonzero(~self.open).tolist(), *gone}
         return fragmentation(self.fleet, on_offer(self.fleet, closed), Beside())[0]
+
+
+def add_staying(work: Work, key: str, one: Staying) -> None:
+    """Note a pod that cannot move."""
+    work.staying[key] = work.staying_on[one.row][key] = one
+
+
+def blockers(work: Work, row: int) -> dict[str, str]:
+    """The pods that keep a node from going, and why, by key."""
+    return {key: one.why for key, one in work.staying_on.get(row, {}).items() if not one.ends_with_node}
 
 
 def overcommitted(fleet: Fleet) -> set[str]:

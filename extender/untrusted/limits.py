@@ -191,6 +191,14 @@ PROBLEMS_LISTED = 1000
 STATE_DUMP = 512 << 20
 """Bytes of a dump of the state. 5,000 nodes with 30,000 pods take about 50 MiB."""
 
+# Prometheus, which ``stowage plan slices`` asks for measured use.
+METRICS_SECONDS = 30
+"""Seconds for one answer. A maximum over a week of a thousand series takes a few."""
+METRICS_SIZE = 32 << 20
+"""Bytes of one answer. A series of one pod has about 300."""
+METRICS_SERIES = 65_536
+"""Series of one answer."""
+
 # Texts that Stowage writes about untrusted input.
 QUOTED = 64
 """Characters of untrusted text that an error or a log line quotes."""

@@ -28,7 +28,7 @@ from extender.queues.disruptions import NO_QUEUE_LABEL, REASONS
 # Series with creation times would double the number of series.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
-REFUSALS = ("bad_message", "internal_error", "not_ready", "overloaded", "too_large", "too_slow")
+REFUSALS = ("bad_message", "forbidden", "internal_error", "not_ready", "overloaded", "too_large", "too_slow")
 """Results of a verb on which alerts may be set."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)

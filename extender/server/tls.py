@@ -17,7 +17,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Gauge
 
 from extender.server.tls_files import Loaded, TlsError, TlsFiles, load
-from extender.server.tls_handshake import Handshakes, failure_counter
+from extender.server.tls_handshake import Handshake, Handshakes, failure_counter
 from extender.untrusted.limits import quoted, shorten
 
 CHECK_SECONDS = 10.0
@@ -43,9 +43,10 @@ class ListenContext(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        """Begin a handshake. Raises ``ssl.SSLError`` if there are too many."""
+        """Begin a handshake."""
         connection = self.latest.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
-        self.handshakes.begin(connection)
+        if isinstance(connection, Handshake):  # always: tls_files.py sets sslobject_class
+            self.handshakes.begin(connection)
         return connection
 
 

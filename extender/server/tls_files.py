@@ -59,8 +59,8 @@ def load(files: TlsFiles) -> Loaded:
     client_ca = _read(files.client_ca) if files.client_ca else ""
     _read(files.key)
     context = _context(files)
-    with_clients = _context(files) if client_ca else context
-    if client_ca:
+    with_clients = _context(files)
+    if files.client_ca:  # also where the file is empty
         with_clients.verify_mode = ssl.CERT_REQUIRED
         try:
             with_clients.load_verify_locations(cadata=client_ca)

@@ -31,14 +31,14 @@ class Handshakes:
         oldest = self._clock() - HEADER_SECONDS
         return sum(begun >= oldest for begun in self._pending.values())
 
-    def begin(self, connection: ssl.SSLObject) -> None:
-        """Raises ``ssl.SSLError`` if too many are under way: it ends the new connection."""
-        if self.pending >= HANDSHAKES:
+    def begin(self, connection: Handshake) -> None:
+        """Count it, or refuse it if too many are under way."""
+        connection.handshakes = self
+        if self.pending < HANDSHAKES:
+            self._pending[connection] = self._clock()
+        else:
             self._failures.labels("too_many").inc()
-            raise ssl.SSLError("too many handshakes")
-        self._pending[connection] = self._clock()
-        if isinstance(connection, Handshake):
-            connection.handshakes = self
+            connection.error = ssl.SSLError("too many handshakes")
 
     def end(self, connection: ssl.SSLObject) -> None:
         """It was successful."""
@@ -63,12 +63,12 @@ class Handshake(ssl.SSLObject):
     """
 
     handshakes: Handshakes | None = None
-    _error: ssl.SSLError | None = None
+    error: ssl.SSLError | None = None
 
     def do_handshake(self) -> None:
         """Called again until the handshake has ended."""
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         try:
             super().do_handshake()
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -78,7 +78,7 @@ class Handshake(ssl.SSLObject):
                 self.handshakes.fail(error)
             if _reason(error) in _NO_ANSWER:
                 raise
-            self._error = error
+            self.error = error
             raise ssl.SSLWantReadError from error
         if self.handshakes is not None:
             self.handshakes.end(self)

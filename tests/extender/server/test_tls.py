@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import gc
 import json
 import socket
 import ssl
@@ -74,6 +75,17 @@ class Port:
         return self.metric(f'stowage_tls_handshake_failures_total{{reason="{reason}"}}')
 
 
+def get(context: ssl.SSLContext, port: int, session: ssl.SSLSession | None) -> ssl.SSLSession | None:
+    """The session of a GET over a blocking socket, which sends alerts as Go's does (asyncio's does not)."""
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as connection,
+    ):
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: s\r\n\r\n")
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        return connection.session
+
+
 async def exchange(stream: Stream) -> tuple[int, bytes]:
     """Status and body of a filter request. Raises OSError if the connection ends, with the alert if any."""
     reader, writer = stream
@@ -108,12 +120,13 @@ async def listening(secret: Secret, *names: str) -> AsyncIterator[Port]:
         server = serve._Server(app, tls.verbs)
         serving = asyncio.create_task(server.serve([sock]))
         port = Port(sock.getsockname()[1], service, tls, server)
-        yield port
-        for _, writer in port.open:
-            writer.transport.abort()
-        server.should_exit = True
-        server.force_exit = True
-        await serving
+        try:
+            yield port
+        finally:
+            for _, writer in port.open:
+                writer.transport.abort()
+            server.should_exit = server.force_exit = True
+            await serving
 
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
@@ -164,8 +177,9 @@ def test_callers_without_a_certificate_of_the_client_ca_are_refused(
                     await port.call(client(pair, tmp_path))
             assert port.failed_handshakes("client_certificate") == 4
             with pytest.raises(ssl.SSLCertVerificationError):
-                await port.call(client(SCHEDULER, tmp_path, OTHER_CA))
+                await asyncio.to_thread(get, client(SCHEDULER, tmp_path, OTHER_CA), port.number, None)
             reader, writer = await asyncio.open_connection("127.0.0.1", port.number)
+            port.open.append((reader, writer))
             writer.write(b"POST /scheduler/bind HTTP/1.1\r\n\r\n")
             with suppress(ConnectionError):
                 assert await reader.read() == b""
@@ -173,7 +187,7 @@ def test_callers_without_a_certificate_of_the_client_ca_are_refused(
             assert port.failed_handshakes("no_tls") == 1
             assert port.failed_handshakes("other") == 0
             assert (await port.call(client(SCHEDULER, tmp_path)))[0] == 200
-            assert port.service.metrics.render().count(b'result="fitted"} 1.0') == 1
+            assert port.metric('stowage_verb_seconds_count{verb="filter"}') == 1  # no other was read
 
     run(scenario)
 
@@ -223,27 +237,15 @@ def test_no_session_outlives_the_client_ca(
 ) -> None:
     """A resumed session would show no certificate again."""
 
-    def connect(
-        context: ssl.SSLContext, number: int, session: ssl.SSLSession | None
-    ) -> ssl.SSLSession | None:
-        with (
-            socket.create_connection(("127.0.0.1", number), timeout=10) as plain,
-            context.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as connection,
-        ):
-            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: s\r\n\r\n")
-            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
-            assert not connection.session_reused or session is not None
-            return connection.session
-
     async def scenario() -> None:
         async with listening(secret) as port:
             context = client(SCHEDULER, tmp_path)
             context.maximum_version = version
-            session = await asyncio.to_thread(connect, context, port.number, None)
+            session = await asyncio.to_thread(get, context, port.number, None)
             secret.certify(CA.server("stowage"), OTHER_CA.pem)
             assert port.tls.reload()
             with pytest.raises(ssl.SSLError, match=r"(?i)unknown ca"):
-                await asyncio.to_thread(connect, context, port.number, session)
+                await asyncio.to_thread(get, context, port.number, session)
 
     run(scenario)
 
@@ -280,6 +282,7 @@ def test_handshakes_that_do_not_end_are_bounded(run: Run, secret: Secret, tmp_pa
                 writer.transport.abort()
             async with asyncio.timeout(5):  # the limit for one handshake is longer
                 while port.tls.verbs.handshakes.pending:
+                    gc.collect()  # as the service does every few seconds: asyncio leaves cycles
                     await asyncio.sleep(0.01)
             assert (await port.call(context))[0] == 200
             assert port.tls.verbs.handshakes.pending == 0

@@ -250,6 +250,28 @@ def test_files_are_watched(run: Run, secret: Secret, monkeypatch: pytest.MonkeyP
     run(scenario)
 
 
+def test_a_handshake_that_began_before_a_new_client_ca_ends_in_vain(
+    run: Run, secret: Secret, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with listening(secret) as port:
+            waiting = await asyncio.open_connection("127.0.0.1", port.number)
+            port.open.append(waiting)
+            async with asyncio.timeout(60):
+                while not port.tls.verbs.handshakes.pending:
+                    await asyncio.sleep(0.01)
+            secret.certify(CA.server("stowage"), OTHER_CA.pem)
+            assert port.tls.reload()
+            port.server.close_connections()
+            await waiting[1].start_tls(client(SCHEDULER, tmp_path), server_hostname="127.0.0.1")
+            with pytest.raises(ConnectionResetError):
+                await exchange(waiting)
+            assert port.metric('stowage_verb_results_total{result="forbidden",verb="filter"}') == 0
+            assert port.service.metrics.render().count(b"stowage_verb_seconds_count{") == 0
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_no_session_outlives_the_client_ca(
     run: Run, secret: Secret, tmp_path: Path, version: ssl.TLSVersion

@@ -10,6 +10,7 @@ from time import monotonic, time
 from extender.cluster.state import PossiblyBound, State
 from extender.explain.decision_log import Decision, Decisions
 from extender.explain.evictions import EvictorMode
+from extender.explain.fragmentation import FragmentationReport
 from extender.explain.node import NodeView, view_node
 from extender.explain.pod import Candidates, Explanation, explain
 from extender.k8s.objects import Pod
@@ -46,6 +47,7 @@ class Inspector:
     ) -> None:
         self._evictor: EvictorMode = evictor
         self._state, self._decisions, self._possibly_bound = state, decisions, possibly_bound
+        self.fragmentation = FragmentationReport(state)
 
     def node_names(self) -> list[str]:
         return sorted(self._state.fleet.rows)

@@ -32,7 +32,7 @@ KUSTOMIZE = ROOT / "deploy" / "kustomize"
 BUILDS_ON = {"beside": None, "separate": None, "bind": "beside", "evictor": "beside", "metrics": "beside"}
 OF_HELM = ("app.kubernetes.io/managed-by", "helm.sh/chart", "app.kubernetes.io/instance")
 NAMESPACE = "stowage-system"
-SOURCES = ("deploy", "scheduler-config")
+SOURCES = ("deploy", "deploy/monitoring", "scheduler-config")
 UNCHECKED = {"title", "default", "description"}  # of the schema that pydantic makes
 
 
@@ -51,7 +51,7 @@ def template(*arguments: str) -> list[dict[str, Any]]:
 
 def copies() -> dict[Path, str]:
     """The files of the chart that are copies, with the text that they must have."""
-    files = sorted((CHART / "files").glob("*.yaml"))
+    files = sorted((CHART / "files").iterdir())
     sources = [
         next(ROOT / folder / file.name for folder in SOURCES if (ROOT / folder / file.name).exists())
         for file in files
@@ -67,6 +67,7 @@ def schema() -> str:
     settings["properties"]["demand"] = {"type": "array", "items": {"type": "object"}}
     queues = settings.pop("$defs")["Queue"]
     settings["properties"]["queues"]["additionalProperties"] = queues
+    settings["properties"]["evictor"] = {"enum": ["off", "recommend", "on", True, False]}  # YAML's on
     document["properties"]["settings"] = settings
     text = json.dumps(document, indent=2)
     # Short lists and objects on one line.

@@ -1,5 +1,6 @@
 """The Helm chart and the Kustomize directories: rendered, refused, accepted by the API server."""
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -36,6 +37,9 @@ REFUSED = {
     "scheduler.configuration=own-control-plane": "/scheduler/configuration",
     "image.digest=abc": "/image/digest",
     "imge.tag=1": "imge",
+    "tls.secretName=stowage-tls": "tls is for shape separate",
+    "shape=separate,tls.clientCAKey=ca.crt": "need tls.secretName",
+    "shape=separate,tls.secretName=a,tls.clientNames={b}": "clientNames needs tls.clientCAKey",
 }
 
 
@@ -157,6 +161,19 @@ def test_the_api_server_takes_every_field(
     options = ["--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict"]
     done = tools.kubectl("apply", *options, "-f-", stdin=manifests)
     assert done.count("serverside-applied (server dry run)") == len(objects)
+
+
+@pytest.mark.parametrize("value", ["on", "true"])
+def test_yaml_may_make_a_truth_of_on(value: str) -> None:
+    objects = render.template(
+        "--set-json", f'settings={{"evictor": {value if value == "true" else json.dumps(value)}}}'
+    )
+    text = of(objects, "ConfigMap/stowage-scheduler-settings")["data"]["settings.yaml"]
+    assert "evictor_lease: stowage-system/stowage-evictor" in text
+    assert "ClusterRole/stowage-evictor" in names(objects)
+    assert "ClusterRole/stowage-evictor" not in names(
+        render.template("--set-json", 'settings={"evictor": false}')
+    )
 
 
 def test_the_podmonitor_names_what_exists() -> None:

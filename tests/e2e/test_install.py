@@ -4,6 +4,7 @@ helm, kube-controller-manager and a default kube-scheduler are real, and kwok pl
 Deployment would run are processes with the token of its service account (installed.py).
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,7 +21,7 @@ from .queue_cases import BACKFILL, INTERACTIVE, create_classes, present, wait_un
 from .rush import GPU, LABEL_SETS
 from .sharing import COMPUTE, INDICES, MEMORY
 from .stowage import scheduler_configuration
-from .tools import NAMESPACE, Tools
+from .tools import NAMESPACE, ROOT, Tools, commands
 from .workload import node, pod
 
 CONTROLLERS = [
@@ -185,6 +186,23 @@ def test_behind_a_service(plane: ControlPlane, api: Api, tools: Tools, tmp_path:
     tools.kubectl("delete", "lease", "stowage", f"-n={NAMESPACE}")
 
 
+def test_the_commands_of_the_page_place_a_first_pod(plane: ControlPlane, api: Api, tools: Tools) -> None:
+    api.create(node("gpu-1", {GPU: 8}, labels=LABEL_SETS["h100-sxm-8-whole"]))
+    lines = commands("install.md", "helm")
+    started = time.monotonic()
+    installed = next(number for number, line in enumerate(lines) if "rollout status" in line) + 1
+    for line in lines[:installed]:
+        tools.shell(line, ROOT)
+    with running(plane, tools, "stowage-scheduler"):
+        for line in lines[installed:-1]:
+            tools.shell(line, ROOT)
+        assert "gpu-1" in tools.shell(lines[-1], ROOT)
+    print(f"{len(lines)} commands, {time.monotonic() - started:.1f} s until the first pod is placed")
+    assert len(lines) < 10
+    enforced = tools.get("namespace", NAMESPACE)["metadata"]["labels"]
+    assert enforced["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
 def test_uninstall_leaves_nothing(tools: Tools) -> None:
     kinds = "all,cm,sa,role,rolebinding,pdb,quota,netpol,lease"
     own = ("kube-root-ca.crt", "serviceaccount/default")
@@ -200,3 +218,17 @@ def test_uninstall_leaves_nothing(tools: Tools) -> None:
     tools.helm("uninstall", "stowage", f"-n={NAMESPACE}", "--wait")
     leases = {name for name in left() if name.startswith("lease.")}
     eventually(lambda: left() == leases, within_s=60, what="pods and objects are gone")
+
+
+def test_the_plain_manifests_of_the_page_place_a_pod(
+    plane: ControlPlane, api: Api, tools: Tools, tmp_path: Path
+) -> None:
+    """Runs last: its namespace cannot be deleted here."""
+    for name in ("deploy", "scheduler-config"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for line in commands("install.md", "plain"):
+        tools.shell(line, tmp_path)
+    with running(plane, tools, "stowage-scheduler"):
+        api.create(node("gpu-1", {GPU: 8}, labels=LABEL_SETS["h100-sxm-8-whole"]))
+        api.create(pod("p1", {GPU: 1}))
+        runs(api, "p1")

@@ -14,7 +14,7 @@ from .controlplane.process import eventually
 from .rush import GPU, LABEL_SETS
 from .stowage import ROOT, Stowage, applied, scheduler_configuration
 from .test_waiting import why_unscheduled
-from .tools import Tools
+from .tools import Tools, commands
 from .workload import node, pod
 
 LABEL = "stowage.dev/scheduler"
@@ -158,6 +158,23 @@ def test_pods_of_the_default_scheduler_on_the_same_node_are_counted(
         runs(api, "ours")
         api.create(plain("late", {GPU: 1}))
         assert "Insufficient nvidia.com/gpu" in why_unscheduled(api, "late")
+
+
+def test_the_commands_of_the_page(api: Api, tools: Tools) -> None:
+    api.create(node("n1", {GPU: 8}, labels=H100 | {"nvidia.com/gpu.present": "true"}))
+    try:
+        for name in ("policy", "fence"):
+            for line in commands("workloads.md", name):
+                tools.shell(line, ROOT)
+        one = tolerant("one")
+        one["metadata"]["namespace"] = "research"
+        in_force(lambda: scheduler_of(api, one) == "stowage")
+        in_force(lambda: not accepted(api, plain("one", {GPU: 1})))
+        (taint,) = api.get("Node", "n1")["spec"]["taints"]
+        assert taint == {"key": GPU, "value": "present", "effect": "NoSchedule"}
+    finally:
+        for file in (NAME, FENCE):
+            tools.kubectl("delete", "--ignore-not-found", f"-f{ROOT / 'deploy' / file}")
 
 
 def templates(part: object) -> Iterator[Object]:

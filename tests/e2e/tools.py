@@ -8,7 +8,8 @@ from .controlplane.api import Object
 from .controlplane.build import COMPONENTS, binary
 from .controlplane.cluster import ControlPlane
 
-CHART = Path(__file__).parents[2] / "deploy" / "chart"
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy" / "chart"
 NAMESPACE = "stowage-system"
 
 
@@ -40,6 +41,17 @@ class Tools:
             "upgrade", "--install", "stowage", str(CHART), f"-n={NAMESPACE}", "--create-namespace", *options
         )
 
+    def shell(self, command: str, directory: Path) -> str:
+        """Runs one line of a page, with helm and kubectl on the PATH."""
+        path = ":".join([*{str(program(name).parent) for name in ("helm", "kubectl")}, "/usr/bin", "/bin"])
+        environment = self._environment | {"PATH": path}
+        done = subprocess.run(
+            ["sh", "-c", command], cwd=directory, env=environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise ToolError(f"{command}: {done.stderr}")
+        return done.stdout
+
     def get(self, *arguments: str) -> Object:
         found: Object = json.loads(self.kubectl("get", "-o=json", *arguments))
         return found
@@ -56,6 +68,12 @@ class Tools:
         if done.returncode:
             raise ToolError(f"{name} {' '.join(arguments)}: {done.stderr}")
         return done.stdout
+
+
+def commands(page: str, name: str) -> list[str]:
+    """The lines of the block after `<!-- tested: name -->` in a page of docs/."""
+    block = (ROOT / "docs" / page).read_text().split(f"<!-- tested: {name} -->\n```\n")[1].split("```")[0]
+    return block.replace("\\\n", "").splitlines()
 
 
 class ToolError(Exception):

@@ -5,6 +5,13 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end }}
 
+{{/* What a probe gets. With TLS the port of the verbs may ask for a certificate, which kubelet has not. */}}
+{{- define "stowage.probe" -}}
+{{- $values := (index . 0).Values }}
+{{- $port := ternary "metrics" "scheduler" (or (eq $values.shape "beside") (ne $values.tls.secretName "")) -}}
+{path: {{ index . 1 }}, port: {{ $port }}{{ if $values.tls.secretName }}, scheme: HTTPS{{ end }}}
+{{- end }}
+
 {{/* Stowage: beside kube-scheduler a sidecar, otherwise the only container. */}}
 {{- define "stowage.container" -}}
 {{- $beside := eq .Values.shape "beside" }}
@@ -26,6 +33,16 @@ securityContext:
   {{- end }}
   - --debug-port=8081
   - --config=/etc/stowage/settings.yaml
+  {{- if .Values.tls.secretName }}
+  - --tls-cert=/etc/stowage-tls/tls.crt
+  - --tls-key=/etc/stowage-tls/tls.key
+  {{- with .Values.tls.clientCAKey }}
+  - --client-ca=/etc/stowage-tls/{{ . }}
+  {{- end }}
+  {{- range .Values.tls.clientNames }}
+  - --client-name={{ . }}
+  {{- end }}
+  {{- end }}
   env:
   - {name: NUMBA_CACHE_DIR, value: /var/cache/stowage}
   ports:
@@ -35,22 +52,22 @@ securityContext:
   - {name: metrics, containerPort: 8081}
   {{- if $beside }}
   startupProbe: # on the port for metrics, because kubelet does not reach loopback
-    httpGet: {path: /readyz, port: metrics}
+    httpGet: {{ include "stowage.probe" (list . "/readyz") }}
     periodSeconds: 2
     timeoutSeconds: 5
     failureThreshold: 150
   readinessProbe:
-    httpGet: {path: /readyz, port: metrics}
+    httpGet: {{ include "stowage.probe" (list . "/readyz") }}
     timeoutSeconds: 5
   {{- else }}
   readinessProbe: # every second, so that the Service follows the Lease quickly
-    httpGet: {path: /readyz, port: scheduler}
+    httpGet: {{ include "stowage.probe" (list . "/readyz") }}
     periodSeconds: 1
     timeoutSeconds: 2
     failureThreshold: 1
   {{- end }}
   livenessProbe:
-    httpGet: {path: /healthz, port: {{ $beside | ternary "metrics" "scheduler" }}}
+    httpGet: {{ include "stowage.probe" (list . "/healthz") }}
     periodSeconds: 10
     timeoutSeconds: 5
     failureThreshold: 6
@@ -59,6 +76,9 @@ securityContext:
   volumeMounts:
   - {name: settings, mountPath: /etc/stowage, readOnly: true}
   - {name: kernels, mountPath: /var/cache/stowage}
+  {{- if .Values.tls.secretName }}
+  - {name: tls, mountPath: /etc/stowage-tls, readOnly: true}
+  {{- end }}
 {{- end }}
 
 {{- define "stowage.schedulerContainer" -}}

@@ -69,7 +69,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
 {{- define "stowage.evictor" -}}
-{{ has (.Values.settings.evictor | default "off") (list "on" "recommend") }}
+{{ has (.Values.settings.evictor | default "off") (list "on" "recommend" true) }}
 {{- end }}
 
 {{/* A file of scheduler-config/ for the kube-scheduler in the same pod. */}}

@@ -130,6 +130,17 @@ def test_the_recommended_shape_places_a_pod(plane: ControlPlane, api: Api, tools
         assert lease["spec"]["holderIdentity"]
 
 
+def test_a_node_can_be_drained(api: Api, tools: Tools) -> None:
+    """The budget lets one pod go at a time, and its replacement starts on another node."""
+    tools.install()
+    budget = tools.get("pdb", "stowage-scheduler", f"-n={NAMESPACE}")
+    assert budget["status"]["disruptionsAllowed"] == 1
+    tools.kubectl("drain", "cp-1", "--timeout=60s")
+    eventually(lambda: len(pods_of(tools)) == 2, within_s=60, what="the evicted pod is replaced")
+    nodes = {one["spec"]["nodeName"] for one in tools.get("pods", f"-n={NAMESPACE}")["items"]}
+    assert nodes == {"cp-2"}
+
+
 def test_who_may_read_the_metrics(plane: ControlPlane, tools: Tools) -> None:
     tools.install()
     tools.kubectl("create", "serviceaccount", "reader", f"-n={NAMESPACE}")

@@ -135,7 +135,7 @@ def test_a_node_can_be_drained(api: Api, tools: Tools) -> None:
     tools.install()
     budget = tools.get("pdb", "stowage-scheduler", f"-n={NAMESPACE}")
     assert budget["status"]["disruptionsAllowed"] == 1
-    tools.kubectl("drain", "cp-1", "--timeout=60s")
+    tools.kubectl("drain", "cp-1", "--delete-emptydir-data", "--timeout=60s")
     eventually(lambda: len(pods_of(tools)) == 2, within_s=60, what="the evicted pod is replaced")
     nodes = {one["spec"]["nodeName"] for one in tools.get("pods", f"-n={NAMESPACE}")["items"]}
     assert nodes == {"cp-2"}

@@ -25,7 +25,7 @@ from extender.server.gauges import Gauges
 # Series with creation times would double the number of series.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
-REFUSALS = ("bad_message", "internal_error", "not_ready", "overloaded", "too_large", "too_slow")
+REFUSALS = ("bad_message", "forbidden", "internal_error", "not_ready", "overloaded", "too_large", "too_slow")
 """Results of a verb on which alerts may be set."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _WAIT_SECONDS = (1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600)

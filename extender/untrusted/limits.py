@@ -164,6 +164,12 @@ PIPELINED_REQUESTS = 16
 """Requests that one connection sends without waiting for answers. kube-scheduler always waits."""
 CONNECTIONS = 400
 """Open connections of one port. Two ports and the watches stay below the usual limit of 1,024 open files."""
+HANDSHAKES = 64
+"""TLS handshakes of one port that are under way. Their connections are not yet among ``CONNECTIONS``."""
+TLS_CONNECTION_SECONDS = 600
+"""Age of a TLS connection at which the next answer closes it: certificates are checked when it begins."""
+TLS_FILE = 1 << 20
+"""Bytes of a certificate, key or CA file: the largest Secret."""
 
 DEBUG_TOKEN = 16 << 10
 """Characters of a bearer token. Those of service accounts have about 1,000."""

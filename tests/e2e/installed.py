@@ -1,10 +1,11 @@
 """The containers of an installed Deployment as processes, with the rights of its service account.
 
-They have the commands and the ConfigMaps of the Deployment. Only ports, paths and the kubeconfig are of this
-machine.
+They have the commands, ConfigMaps and Secrets of the Deployment. Only ports, paths and the kubeconfig are
+those of this machine.
 """
 
 import os
+from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,14 +32,26 @@ class Running:
 
     def get(self, path: str, token: str = "") -> httpx.Response:
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        return httpx.get(self.metrics + path, headers=headers, trust_env=False, timeout=10)
+        return httpx.get(self.metrics + path, headers=headers, trust_env=False, timeout=10, verify=False)
 
 
-def mounted(tools: Tools, deployment: Object) -> dict[str, Object]:
-    """The data of the ConfigMaps that are mounted, by the name of the volume."""
-    volumes = deployment["spec"]["template"]["spec"]["volumes"]
-    maps = {one["name"]: one["configMap"]["name"] for one in volumes if "configMap" in one}
-    return {volume: tools.get("configmap", name, f"-n={NAMESPACE}")["data"] for volume, name in maps.items()}
+def mount(tools: Tools, deployment: Object, directory: Path) -> dict[str, Path]:
+    """Writes the mounted ConfigMaps and Secrets into directories of their own, by the name of the volume."""
+    found = {}
+    for volume in deployment["spec"]["template"]["spec"]["volumes"]:
+        if "configMap" in volume:
+            one = tools.get("configmap", volume["configMap"]["name"], f"-n={NAMESPACE}")
+            files = {name: text.encode() for name, text in one["data"].items()}
+        elif "secret" in volume:
+            one = tools.get("secret", volume["secret"]["secretName"], f"-n={NAMESPACE}")
+            files = {name: b64decode(text) for name, text in one["data"].items()}
+        else:
+            continue
+        found[volume["name"]] = directory / volume["name"]
+        found[volume["name"]].mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (found[volume["name"]] / name).write_bytes(content)
+    return found
 
 
 @contextmanager
@@ -46,45 +59,43 @@ def running(plane: ControlPlane, tools: Tools, name: str) -> Iterator[Running]:
     """Starts the containers of this Deployment in their order, and stops them in reverse."""
     deployment = tools.get("deployment", name, f"-n={NAMESPACE}")
     pod = deployment["spec"]["template"]["spec"]
-    data = mounted(tools, deployment)
+    volumes = mount(tools, deployment, plane.directory / "mounts")
     account = pod["serviceAccountName"]
     kubeconfig = plane.kubeconfig_for(account, plane.api.token(account))
-    (container,) = [
-        one for one in [*pod.get("initContainers", ()), *pod["containers"]] if one["name"] == "stowage"
-    ]
-    settings = plane.directory / "settings.yaml"
-    settings.write_text(data["settings"]["settings.yaml"])
-    verbs, metrics = free_port(), free_port()
-    one = _stowage(plane, container, kubeconfig, settings, ports=(verbs, metrics))
-    one.start(within_s=400)
+    containers = [*pod.get("initContainers", ()), *pod["containers"]]
+    (container,) = [one for one in containers if one["name"] == "stowage"]
+    ports = {"8080": free_port(), "8081": free_port()}
+    scheme = container["readinessProbe"]["httpGet"].get("scheme", "HTTP").lower()
+    verbs, metrics = [f"{scheme}://127.0.0.1:{port}" for port in ports.values()]
+    command = [*here(container, volumes, ports), f"--kubeconfig={kubeconfig}"]
+    stowage = plane.process("installed-stowage", command, ready=f"{metrics}/readyz")
+    stowage.environment = {"NUMBA_CACHE_DIR": str(plane.directory / "kernels")} | os.environ
+    stowage.start(within_s=400)
     try:
-        urls = f"http://127.0.0.1:{verbs}", f"http://127.0.0.1:{metrics}"
-        if "scheduler" not in data:
-            yield Running(one, *urls)
+        if "scheduler" not in volumes:
+            yield Running(stowage, verbs, metrics)
             return
-        configuration = yaml.safe_load(data["scheduler"]["config.yaml"])
+        configuration = yaml.safe_load((volumes["scheduler"] / "config.yaml").read_text())
         (extender,) = configuration["extenders"]
         assert extender["urlPrefix"] == "http://127.0.0.1:8080/scheduler"
-        extender["urlPrefix"] = f"{urls[0]}/scheduler"
+        extender["urlPrefix"] = f"{verbs}/scheduler"
         with plane.scheduler(configuration, "installed-scheduler", kubeconfig) as scheduler:
-            yield Running(one, *urls, scheduler)
+            yield Running(stowage, verbs, metrics, scheduler)
     finally:
-        one.stop()
+        stowage.stop()
 
 
-def _stowage(
-    plane: ControlPlane, container: Object, kubeconfig: Path, settings: Path, *, ports: tuple[int, int]
-) -> Process:
-    here = {
-        "stowage": str(PROGRAM),
-        "--host=0.0.0.0": "--host=127.0.0.1",
-        "--debug-host=0.0.0.0": "--debug-host=127.0.0.1",
-        "--port=8080": f"--port={ports[0]}",
-        "--debug-port=8081": f"--debug-port={ports[1]}",
-        "--config=/etc/stowage/settings.yaml": f"--config={settings}",
-    }
-    command: list[str | Path] = [here.get(part, part) for part in container["command"]]
-    ready = f"http://127.0.0.1:{ports[1]}/readyz"
-    process = plane.process("installed-stowage", [*command, f"--kubeconfig={kubeconfig}"], ready=ready)
-    process.environment = {"NUMBA_CACHE_DIR": str(plane.directory / "kernels")} | os.environ
-    return process
+def here(container: Object, volumes: dict[str, Path], ports: dict[str, int]) -> list[str | Path]:
+    """The command with the program, ports, addresses and mounts of this machine."""
+    program, *arguments = container["command"]
+    assert program == "stowage"
+    paths = {one["mountPath"]: volumes.get(one["name"]) for one in container["volumeMounts"]}
+    command: list[str | Path] = [PROGRAM]
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        path, _, file = value.rpartition("/")
+        if path in paths:
+            value = f"{paths[path]}/{file}"
+        value = {"0.0.0.0": "127.0.0.1"}.get(value, str(ports.get(value, value)))
+        command.append(f"{name}={value}" if value else name)
+    return command

@@ -37,9 +37,8 @@ REFUSED = {
     "scheduler.configuration=own-control-plane": "/scheduler/configuration",
     "image.digest=abc": "/image/digest",
     "imge.tag=1": "imge",
-    "tls.secretName=stowage-tls": "tls is for shape separate",
-    "shape=separate,tls.clientCAKey=ca.crt": "need tls.secretName",
-    "shape=separate,tls.secretName=a,tls.clientNames={b}": "clientNames needs tls.clientCAKey",
+    "shape=separate,tls.secretName=": "/tls/secretName",
+    "shape=separate,tls.clientCAKey=,tls.clientNames={b}": "clientNames needs tls.clientCAKey",
 }
 
 

@@ -13,6 +13,8 @@ import httpx
 import pytest
 import yaml
 
+from tests.certificates import Authority, Secret
+
 from .controlplane.api import Api
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually
@@ -20,7 +22,7 @@ from .installed import running
 from .queue_cases import BACKFILL, INTERACTIVE, create_classes, present, wait_until_running
 from .rush import GPU, LABEL_SETS
 from .sharing import COMPUTE, INDICES, MEMORY
-from .stowage import scheduler_configuration
+from .tls import tls_configuration
 from .tools import NAMESPACE, ROOT, Tools, commands
 from .workload import node, pod
 
@@ -182,7 +184,23 @@ def test_bind_and_the_evictor_after_an_upgrade(plane: ControlPlane, api: Api, to
         runs(api, "plain")
 
 
-def test_behind_a_service(plane: ControlPlane, api: Api, tools: Tools, tmp_path: Path) -> None:
+@pytest.fixture
+def client(tools: Tools, tmp_path: Path) -> Secret:
+    """What kube-scheduler mounts. The Secret of Stowage is in the cluster."""
+    ca = Authority()
+    made = {name: Secret(tmp_path / name) for name in ("server", "client")}
+    made["server"].certify(ca.server(f"stowage.{NAMESPACE}.svc"), ca.pem)
+    made["client"].certify(ca.client("stowage-scheduler"), ca.pem)
+    files = [
+        f"--from-file={name}={made['server'].directory / name}" for name in ("tls.crt", "tls.key", "ca.crt")
+    ]
+    tools.kubectl("create", "secret", "generic", "stowage-tls", f"-n={NAMESPACE}", *files)
+    return made["client"]
+
+
+def test_behind_a_service_with_mutual_tls(
+    plane: ControlPlane, api: Api, tools: Tools, client: Secret
+) -> None:
     """Only the leader would be ready; here kwok says that both are. kube-scheduler runs elsewhere."""
     tools.install("shape=separate", "settings.bind=true")
     api.create(node("n1", {GPU: 8}, labels=LABEL_SETS["h100-sxm-8-whole"]))
@@ -190,8 +208,9 @@ def test_behind_a_service(plane: ControlPlane, api: Api, tools: Tools, tmp_path:
         assert started.scheduler is None
         assert tools.get("lease", "stowage", f"-n={NAMESPACE}")["spec"]["holderIdentity"]
         assert started.get("/metrics").status_code == 401
-        configuration = scheduler_configuration(started.verbs, bindVerb="bind")
-        with plane.scheduler(configuration, "elsewhere"):
+        with pytest.raises(httpx.TransportError, match="certificate required"):
+            httpx.post(f"{started.verbs}/scheduler/filter", verify=False, trust_env=False)
+        with plane.scheduler(tls_configuration(started.verbs, client), "elsewhere"):
             api.create(pod("p1", {GPU: 1}))
             runs(api, "p1")
     tools.kubectl("delete", "lease", "stowage", f"-n={NAMESPACE}")

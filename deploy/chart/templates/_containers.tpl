@@ -8,8 +8,8 @@ securityContext:
 {{/* What a probe gets. With TLS the port of the verbs may ask for a certificate, which kubelet has not. */}}
 {{- define "stowage.probe" -}}
 {{- $values := (index . 0).Values }}
-{{- $port := ternary "metrics" "scheduler" (or (eq $values.shape "beside") (ne $values.tls.secretName "")) -}}
-{path: {{ index . 1 }}, port: {{ $port }}{{ if $values.tls.secretName }}, scheme: HTTPS{{ end }}}
+{{- $port := ternary "metrics" "scheduler" (or (eq $values.shape "beside") (eq (include "stowage.tls" (index . 0)) "true")) -}}
+{path: {{ index . 1 }}, port: {{ $port }}{{ if eq (include "stowage.tls" (index . 0)) "true" }}, scheme: HTTPS{{ end }}}
 {{- end }}
 
 {{/* Stowage: beside kube-scheduler a sidecar, otherwise the only container. */}}
@@ -33,7 +33,7 @@ securityContext:
   {{- end }}
   - --debug-port=8081
   - --config=/etc/stowage/settings.yaml
-  {{- if .Values.tls.secretName }}
+  {{- if eq (include "stowage.tls" .) "true" }}
   - --tls-cert=/etc/stowage-tls/tls.crt
   - --tls-key=/etc/stowage-tls/tls.key
   {{- with .Values.tls.clientCAKey }}
@@ -60,6 +60,7 @@ securityContext:
     httpGet: {{ include "stowage.probe" (list . "/readyz") }}
     timeoutSeconds: 5
   {{- else }}
+  # With TLS on the debug port, because kubelet has no certificate for the port of kube-scheduler.
   readinessProbe: # every second, so that the Service follows the Lease quickly
     httpGet: {{ include "stowage.probe" (list . "/readyz") }}
     periodSeconds: 1
@@ -75,10 +76,10 @@ securityContext:
   {{- include "stowage.restricted" . | nindent 2 }}
   volumeMounts:
   - {name: settings, mountPath: /etc/stowage, readOnly: true}
-  - {name: kernels, mountPath: /var/cache/stowage}
-  {{- if .Values.tls.secretName }}
-  - {name: tls, mountPath: /etc/stowage-tls, readOnly: true}
+  {{- if eq (include "stowage.tls" .) "true" }}
+  - {name: tls, mountPath: /etc/stowage-tls, readOnly: true} # no subPath: kubelet would not update it
   {{- end }}
+  - {name: kernels, mountPath: /var/cache/stowage}
 {{- end }}
 
 {{- define "stowage.schedulerContainer" -}}

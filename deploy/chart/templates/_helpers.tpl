@@ -68,6 +68,10 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- mergeOverwrite $set .Values.settings | toYaml }}
 {{- end }}
 
+{{- define "stowage.tls" -}}
+{{ and (eq .Values.shape "separate") .Values.tls.enabled }}
+{{- end }}
+
 {{- define "stowage.evictor" -}}
 {{ has (.Values.settings.evictor | default "off") (list "on" "recommend" true) }}
 {{- end }}

@@ -156,8 +156,10 @@ def test_kustomize_makes_what_helm_makes(overlay: str) -> None:
 def test_the_api_server_takes_every_field(
     tools: Tools, api: Api, stowage_kubeconfig: Path, overlay: str
 ) -> None:
-    """`stowage_kubeconfig` has created the namespace. There is no CRD for PodMonitors."""
-    objects = [one for one in render.rendered(overlay).values() if one["kind"] != "PodMonitor"]
+    """`stowage_kubeconfig` has created the namespace. There are no CRDs for monitoring."""
+    objects = [
+        one for one in render.rendered(overlay).values() if not one["apiVersion"].startswith("monitoring.")
+    ]
     manifests = yaml.safe_dump_all(objects)
     options = ["--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict"]
     done = tools.kubectl("apply", *options, "-f-", stdin=manifests)
@@ -192,3 +194,13 @@ def test_the_podmonitor_names_what_exists() -> None:
     account = secret["metadata"]["annotations"]["kubernetes.io/service-account.name"]
     (subject,) = of(objects, "ClusterRoleBinding/stowage-metrics")["subjects"]
     assert subject == {"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}
+
+
+def test_alerts_and_dashboard_are_those_of_monitoring() -> None:
+    values = arguments("metrics.prometheusRule.enabled=true", "metrics.dashboard.enabled=true")
+    objects, directory = render.template(*values), render.ROOT / "deploy" / "monitoring"
+    rule, dashboard = of(objects, "PrometheusRule/stowage"), of(objects, "ConfigMap/stowage-dashboard")
+    assert rule["spec"] == yaml.safe_load((directory / "prometheus-rule.yaml").read_text())["spec"]
+    shown = json.loads(dashboard["data"]["stowage.json"])
+    assert shown == json.loads((directory / "dashboard.json").read_text())
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"

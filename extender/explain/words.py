@@ -9,6 +9,7 @@ from itertools import islice
 from extender.cluster.state import State
 from extender.dialects.pod_request import ASSIGNMENT_ANNOTATIONS, REQUEST_ANNOTATIONS, REQUEST_LABELS
 from extender.dialects.sharing import kai, stowage
+from extender.explain.admission import is_manifest
 from extender.k8s.objects import Pod
 from extender.k8s.quantity import QuantityError, whole
 from extender.queues.checkpoints import CHECKPOINT_INTERVAL, CHECKPOINTED_AT
@@ -38,10 +39,11 @@ def word_hints(state: State, pod: Pod) -> Iterator[str]:
     queues = state.rights.queues.by_name
     if named and named not in queues:
         yield f"There is no queue {quoted(named)}{did_you_mean(named, queues)}. Queues: {', '.join(queues)}."
-    schedulers = {one.scheduler_name for one in state.pods.values()} | {*_DEFAULT_SCHEDULERS}
-    if pod.scheduler_name not in schedulers and not pod.node_name:
-        near = did_you_mean(pod.scheduler_name, schedulers)
-        yield f"No other pod has the schedulerName {quoted(pod.scheduler_name)}{near}."
+    if is_manifest(pod) and pod.scheduler_name not in _DEFAULT_SCHEDULERS:
+        schedulers = {one.scheduler_name for one in state.pods.values()} | {*_DEFAULT_SCHEDULERS}
+        if pod.scheduler_name not in schedulers and not pod.node_name:
+            near = did_you_mean(pod.scheduler_name, schedulers)
+            yield f"No other pod has the schedulerName {quoted(pod.scheduler_name)}{near}."
     classes = state.rights.queues.classes
     name = pod.priority_class
     if name and classes.names and name not in (*classes.names, *_SYSTEM_CLASSES):

@@ -30,10 +30,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "explain",
         description="Say where a pod fits, where it does not, and what is missing. Changes nothing.",
     )
-    text = (
-        "a manifest of pods or of anything with a pod template, - for standard input, or namespace/name of "
-    )
-    parser.add_argument("pod", help=text + "a pod in the cluster")
+    text = "manifest of pods or of anything with a pod template, - for standard input, or NAMESPACE/POD"
+    parser.add_argument("pod", help=text)
     source_args.add_arguments(parser)
     ask_service.add_arguments(parser)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
@@ -56,16 +54,16 @@ def run(args: argparse.Namespace) -> int:
     from extender.settings import SettingsError
     from extender.settings_file import load
     from extender.source.interface import SourceError
-    from extender.source.workloads import parse_templates
+    from extender.source.workloads import beside_pods, parse_templates
 
     try:
         chosen = load(args.config, os.environ)
         logs.configure("warning")
-        manifest = _read_manifest(args.pod)
-        templates = parse_templates(manifest, _file_name(args.pod)) if manifest is not None else []
-        if (
-            answer := ask_service.ask(args, "explain", lambda stowage: asked(args, manifest, stowage))
-        ) is not None:
+        text = _manifest(args.pod)
+        name = "standard input" if args.pod == "-" else args.pod
+        templates = parse_templates(text, name) if text is not None else []
+        answer = ask_service.ask(args, "explain", lambda stowage: asked(args, text, stowage))
+        if answer is not None:
             print(answer)
             return 0
         source = source_args.source_of(args)
@@ -73,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
         chosen = source_args.settings_of(args, dump) or chosen
         with loading_kernels():
             state = _state_of(source, chosen, dump)
+            if text is not None:
+                state.apply(beside_pods(text, name))
             answers = _answers(args, templates or [_find(state, args.pod)], state, source)
     except (SettingsError, SourceError, ValueError, OSError) as error:
         print(f"stowage explain: {error}", file=sys.stderr)
@@ -159,16 +159,19 @@ def _moment(state: State, source: Source) -> float:
     return max(times, default=0.0) or time.time()
 
 
-def _read_manifest(name: str) -> str | None:
-    """The text of a file or of standard input (``-``); None if there is no such file."""
+def _manifest(name: str) -> str | None:
+    """The text of a file or of standard input (``-``), None without such a file. Raises ``ValueError``."""
     if name == "-":
         return sys.stdin.read()
     path = Path(name)
-    return path.read_text(encoding="utf-8") if path.is_file() else None
-
-
-def _file_name(name: str) -> str:
-    return "standard input" if name == "-" else name
+    if not path.is_file():
+        if path.is_dir():
+            raise ValueError(f"{name} is a directory")
+        return None
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"{name}: is not text") from None
 
 
 def _find(state: State, name: str) -> Template:

@@ -199,7 +199,7 @@ class Service:
         """All metrics in the text format. Other requests are answered in between."""
         if self.engine is not None:
             await self.engine.gauges.update()
-        return self.metrics.render()
+        return await self.metrics.render_in_parts()
 
     def _load(self) -> Engine:
         self._prepare()

@@ -164,6 +164,12 @@ PIPELINED_REQUESTS = 16
 """Requests that one connection sends without waiting for answers. kube-scheduler always waits."""
 CONNECTIONS = 400
 """Open connections of one port. Two ports and the watches stay below the usual limit of 1,024 open files."""
+HANDSHAKES = 64
+"""TLS handshakes of one port that are under way. Their connections are not yet among ``CONNECTIONS``."""
+TLS_CONNECTION_SECONDS = 600
+"""Age of a TLS connection at which the next answer closes it: certificates are checked when it begins."""
+TLS_FILE = 1 << 20
+"""Bytes of a certificate, key or CA file: the largest Secret."""
 
 DEBUG_TOKEN = 16 << 10
 """Characters of a bearer token. Those of service accounts have about 1,000."""
@@ -190,6 +196,14 @@ PROBLEMS_LISTED = 1000
 """Problems in one answer of ``/debug/problems``."""
 STATE_DUMP = 512 << 20
 """Bytes of a dump of the state. 5,000 nodes with 30,000 pods as in the bundled example take 21 MiB."""
+
+# Prometheus, which ``stowage plan slices`` asks for measured use.
+METRICS_SECONDS = 30
+"""Seconds for one answer. A maximum over a week of a thousand series takes a few."""
+METRICS_SIZE = 32 << 20
+"""Bytes of one answer. A series of one pod has about 300."""
+METRICS_SERIES = 65_536
+"""Series of one answer."""
 
 # Texts that Stowage writes about untrusted input.
 QUOTED = 64

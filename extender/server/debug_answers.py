@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # they load kernels
 
 _BATCH = 5
 """Nodes or decisions that are rendered before other tasks run: about a millisecond."""
+_LINES = 100
+"""Lines of the overview, likewise."""
 
 
 async def nodes_answer(inspector: Inspector) -> bytes:
@@ -31,6 +33,18 @@ async def nodes_answer(inspector: Inspector) -> bytes:
         if count % _BATCH == 0:
             await asyncio.sleep(0)
     return b'{"nodes":[' + b",\n".join(nodes) + b"]}\n"
+
+
+async def overview_answer(inspector: Inspector, most_waiting: int) -> bytes:
+    """Nodes with GPUs, and at most so many waiting pods."""
+    found = await inspector.overview(most_waiting)
+    nodes = []
+    for start in range(0, len(found.nodes), _LINES):
+        nodes.append(to_json(found.nodes[start : start + _LINES])[1:-1])
+        await asyncio.sleep(0)
+    waiting = to_json({"waiting": found.waiting, "more_waiting": found.more_waiting})[1:]
+    head = to_json({"replica": inspector.replica()})[:-1]
+    return head + b',"overview":{"nodes":[' + b",\n".join(nodes) + b"]," + waiting + b"}\n"
 
 
 def problems_answer(service: Service, engine: Engine, most: int) -> object:

@@ -15,7 +15,7 @@ from fastapi.responses import StreamingResponse
 from pydantic_core import to_json
 
 from extender.server.body import BodyBudget, BodyRefused
-from extender.server.debug_answers import decisions_answer, nodes_answer, problems_answer
+from extender.server.debug_answers import decisions_answer, nodes_answer, overview_answer, problems_answer
 from extender.server.service import Service
 from extender.untrusted.limits import (
     DECISIONS_LISTED,
@@ -27,8 +27,10 @@ from extender.untrusted.limits import (
 )
 
 if TYPE_CHECKING:  # they load kernels
+    from extender.cluster.state import State
     from extender.explain.inspector import Inspector
     from extender.server.engine import Engine
+    from extender.settings import Settings
 
 _JSON = "application/json"
 Nodes = Annotated[list[str] | None, Query(max_length=LISTED_NAMES)]
@@ -128,9 +130,9 @@ def _add_state(router: APIRouter, service: Service) -> None:
     @router.get("/state")
     async def state() -> Response:
         running = engine()
+        state_lines = await asyncio.to_thread(_state_lines)
         if dumping.locked():
             raise HTTPException(503, "another dump of the state is being read")
-        from extender.server.state_dump import state_lines
 
         async def lines() -> AsyncIterator[bytes]:
             async with dumping:
@@ -148,8 +150,16 @@ def _add_lists(router: APIRouter, inspector: Callable[[], Inspector]) -> None:
 
     @router.get("/overview")
     async def overview(waiting: Listed = 20) -> Response:
-        asked = inspector()
-        return _json({"replica": asked.replica(), "overview": await asked.overview(waiting)})
+        return Response(await overview_answer(inspector(), waiting), media_type=_JSON)
+
+
+def _state_lines() -> Callable[[State, Settings, str, str], AsyncIterator[bytes]]:
+    """The function, loaded and prepared: in a thread, because that takes a while."""
+    from extender.server.state_dump import state_lines
+    from extender.source.state_dump import prepare
+
+    prepare()
+    return state_lines
 
 
 def _found(view: object, what: str) -> Response:

@@ -67,6 +67,12 @@ class Header:
     eviction_helps_extenders: bool = False
 
 
+def prepare() -> None:
+    """Make what encodes the lines, which takes some ten milliseconds once. For any thread."""
+    for kind in (Header, *_RECORDS.values()):
+        _adapter(kind)
+
+
 def header_line(header: Header) -> bytes:
     """The first line."""
     fields = _adapter(Header).dump_python(header, mode="json")

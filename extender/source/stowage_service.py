@@ -61,7 +61,7 @@ class StowageService:
         if len(answer) > SERVICE_ANSWER:
             raise NotAsked(f"{self.name} answers with more than {SERVICE_ANSWER >> 20} MiB")
         try:
-            found = json.loads(answer)
+            found = _printable(json.loads(answer))
         except (ValueError, RecursionError):
             raise NotAsked(f"{self.name} answers {status}, and not with JSON") from None
         if status == HTTPStatus.OK:
@@ -150,6 +150,17 @@ def _listed(rest: RestClient, namespace: str | None) -> list[tuple[str, str, str
         port, metadata = item["spec"]["ports"][0], item["metadata"]
         found.append((metadata["namespace"], metadata["name"], str(port.get("name") or port["port"])))
     return found
+
+
+def _printable(value: Any) -> Any:  # noqa: ANN401 (JSON)
+    """The value without what could control a terminal: anybody may answer as if he were Stowage."""
+    if isinstance(value, str):
+        return value if value.isprintable() else "".join(c if c.isprintable() else "?" for c in value)
+    if isinstance(value, list):
+        return [_printable(item) for item in value]
+    if isinstance(value, dict):
+        return {_printable(key): _printable(item) for key, item in value.items()}
+    return value
 
 
 def _reason(error: BaseException) -> str:

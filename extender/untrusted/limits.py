@@ -195,7 +195,7 @@ SERVICE_ANSWER = 64 << 20
 PROBLEMS_LISTED = 1000
 """Problems in one answer of ``/debug/problems``."""
 STATE_DUMP = 512 << 20
-"""Bytes of a dump of the state. 5,000 nodes with 30,000 pods take about 50 MiB."""
+"""Bytes of a dump of the state. 5,000 nodes with 30,000 pods as in the bundled example take 21 MiB."""
 
 # Prometheus, which ``stowage plan slices`` asks for measured use.
 METRICS_SECONDS = 30

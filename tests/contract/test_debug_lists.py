@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import socket
+import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
+from extender.cli.explain_text import render
+from extender.explain.advice import ADVICE
 from extender.explain.each_node import explain_each
+from extender.explain.inspector import PodReport
 from extender.explain.overview import overview
+from extender.explain.pod import explain
 from extender.explain.this_replica import Replica
 from extender.server import debug_answers
 from extender.untrusted.limits import DECISIONS_LISTED, EXPLAIN_PODS
+from packing.model.reasons import Reason
 from tests.contract.conftest import Start, Stowage, manifest
 from tests.contract.test_debug import CLUSTER, get
 from tests.extender.builders import make_pod
@@ -114,6 +121,20 @@ async def test_what_each_node_says(start: Start) -> None:
     answer = await stowage.http.post("/debug/explain/pods", params=asked, content=POD % "one")
     assert {node["node"] for node in answer.json()["answers"][0]["nodes"]} == {"a", "b", "mig"}
     await get(stowage, "/debug/pods/default/gone/nodes", 404)
+
+
+async def test_what_would_make_a_pod_fit_is_in_the_json(start: Start) -> None:
+    """All that ``stowage explain`` says in words: the text from the JSON is the text from the state."""
+    high = replace(make_pod("high", 7), priority=100)
+    stowage = await start(*CLUSTER, make_pod("fills", 8, node_name="a"), high)
+    assert stowage.service.engine is not None
+    report = TypeAdapter(PodReport).validate_python(await get(stowage, "/debug/pods/default/high"))
+    state = stowage.service.engine.state
+    text = render(explain(state, state.pods["default/high"], now=time.time(), evictor="off"))
+    assert report.now is not None
+    assert render(report.now) == text
+    for words in ("What would help:", ADVICE[Reason.NO_FREE_GPUS], "nearest is b (needs 7", "were evicted"):
+        assert words in text
 
 
 async def test_pods_by_name_alone(start: Start) -> None:

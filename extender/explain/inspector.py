@@ -10,6 +10,8 @@ from time import monotonic, time
 from extender.cluster.state import PossiblyBound, State
 from extender.explain.decision_log import Decision, Decisions
 from extender.explain.evictions import EvictorMode
+from extender.explain.fleet_feed import FleetFeed
+from extender.explain.fleet_history import FleetHistory
 from extender.explain.node import NodeView, view_node
 from extender.explain.pod import Candidates, Explanation, explain
 from extender.k8s.objects import Pod
@@ -35,7 +37,8 @@ class PodReport:
 
 
 class Inspector:
-    """Reads the state and the decisions, and changes neither of them."""
+    """Reads the state and the decisions, and changes neither of them. ``fleet`` and ``history`` are what the
+    page at ``/`` shows."""
 
     def __init__(
         self,
@@ -46,6 +49,7 @@ class Inspector:
     ) -> None:
         self._evictor: EvictorMode = evictor
         self._state, self._decisions, self._possibly_bound = state, decisions, possibly_bound
+        self.fleet, self.history = FleetFeed(state), FleetHistory(state)
 
     def node_names(self) -> list[str]:
         return sorted(self._state.fleet.rows)

@@ -9,7 +9,7 @@ import numpy as np
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
-from extender.explain.pod import asks, explain
+from extender.explain.pod import Refusal, asks, explain
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import KEY, shorten
 from packing.model.reasons import Reason
@@ -39,7 +39,9 @@ class NodeLine:
 
 @dataclass(frozen=True, slots=True)
 class WaitingLine:
-    """A pod that waits for a GPU. ``created`` in Unix seconds; ``why`` is the reason that most nodes give."""
+    """A pod that waits for a GPU. ``created`` in Unix seconds; ``why`` is the reason that most nodes give,
+    and ``help`` what it lacks on the nearest node of these and what would help, "" where that is not
+    known."""
 
     pod: str
     queue: str
@@ -47,6 +49,8 @@ class WaitingLine:
     asks: dict[str, int | str]
     created: float
     why: str
+    lacks: str = ""
+    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +70,10 @@ class Overview:
 def overview(state: State, most_waiting: int) -> Overview:
     """All nodes with GPUs by name, and at most so many waiting pods, the most urgent first."""
     lines = (_node(state, name, row) for name, row in sorted(state.fleet.rows.items()))
-    waiting = sorted(_waiting(state), key=lambda pod: (-pod.priority, pod.created, pod.key))
+    waiting = waiting_pods(state)
     return Overview(
         tuple(line for line in lines if line is not None),
-        tuple(_wait(state, pod) for pod in waiting[:most_waiting]),
+        tuple(waiting_line(state, pod) for pod in waiting[:most_waiting]),
         max(0, len(waiting) - most_waiting),
     )
 
@@ -100,10 +104,12 @@ def _node(state: State, name: str, row: int) -> NodeLine | None:
     )
 
 
-def _waiting(state: State) -> list[Pod]:
-    """The pods without a node that ask for a GPU, also those whose request cannot be read."""
+def waiting_pods(state: State) -> list[Pod]:
+    """The pods without a node that ask for a GPU, the most urgent first, also those whose request cannot be
+    read."""
     pods = (state.pods[key] for key in state.pods.waiting)
-    return [pod for pod in pods if not (pod.deleting or state.pods.is_bound(pod.uid)) and _wants_gpu(pod)]
+    waiting = [pod for pod in pods if not (pod.deleting or state.pods.is_bound(pod.uid)) and _wants_gpu(pod)]
+    return sorted(waiting, key=lambda pod: (-pod.priority, pod.created, pod.key))
 
 
 def _wants_gpu(pod: Pod) -> bool:
@@ -113,8 +119,9 @@ def _wants_gpu(pod: Pod) -> bool:
         return True
 
 
-def _wait(state: State, pod: Pod) -> WaitingLine:
-    explanation = explain(state, pod)
+def waiting_line(state: State, pod: Pod) -> WaitingLine:
+    """A waiting pod, with the reason that most nodes give."""
+    explanation, refusal = explain(state, pod), None
     if explanation.error:
         why = explanation.error
     elif pod.nominated_node:
@@ -125,6 +132,17 @@ def _wait(state: State, pod: Pod) -> WaitingLine:
         counts = {one.reason: one.nodes for one in explanation.refusals} or explanation.passed_over
         reason = max(counts, key=lambda one: counts[one], default="there is no node")
         why = f"{reason} ({counts.get(reason, 0)} of {len(state.nodes)} nodes)"
+        refusal = next((one for one in explanation.refusals if one.reason == reason), None)
     asked = {} if explanation.error else asks(request_of(pod))
     queue = state.rights.queues.name_of(pod)
-    return WaitingLine(shorten(pod.key, KEY), queue, pod.priority, asked, pod.created, shorten(why))
+    lacks = _lacks(refusal) if refusal else ""
+    advice = refusal.advice if refusal else ""
+    return WaitingLine(
+        shorten(pod.key, KEY), queue, pod.priority, asked, pod.created, shorten(why), shorten(lacks), advice
+    )
+
+
+def _lacks(refusal: Refusal) -> str:
+    """What the pod lacks on the node that lacks least."""
+    lacks = "; ".join(need.text for need in refusal.lacks)
+    return lacks and f"{refusal.nearest}: {lacks}"

@@ -6,6 +6,7 @@ Long lists are rendered in small parts, so that they do not delay requests of ku
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, HTTPException, Request, Response
@@ -55,7 +56,20 @@ def debug_router(service: Service, bodies: BodyBudget) -> APIRouter:
             raise HTTPException(400, shorten(str(error))) from None
         return _json(explanation)
 
+    _add_fleet(router, inspector)
     return router
+
+
+def _add_fleet(router: APIRouter, inspector: Callable[[], Inspector]) -> None:
+    """What the page at ``/`` shows."""
+
+    @router.get("/fleet")
+    async def fleet(since: str = "") -> Response:
+        return Response(await inspector().fleet.since(since), media_type="application/json")
+
+    @router.get("/fleet/history")
+    async def history() -> Response:
+        return Response(to_json(inspector().history.columns()), media_type="application/json")
 
 
 async def _nodes(inspector: Inspector) -> bytes:

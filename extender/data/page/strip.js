@@ -1,0 +1,94 @@
+/** Figures of the fleet with their curves over the last hours. */
+
+import { byId, duration, el, hideTip, number, showTip, svg } from "./dom.js";
+
+const WIDTH = 200;
+const HEIGHT = 30;
+
+/** [field, label, text of a value, most: the top of the axis]. */
+const FIGURES = [
+  { field: "used", label: "GPUs in use", most: "gpus", of: (value, row) => `of ${number(row.gpus)} (${percent(value, row.gpus)})`, places: 1 },
+  { field: "whole_gpus", label: "GPUs entirely free", most: "gpus" },
+  { field: "whole_nodes", label: "Nodes entirely free" },
+  { field: "waiting", label: "Pods that wait for a GPU" },
+];
+
+function percent(value, all) {
+  return all ? `${Math.round((100 * value) / all)} %` : "0 %";
+}
+
+export class Strip {
+  #columns = { at: [] };
+  #cards = FIGURES.map((figure) => this.#card(figure));
+
+  constructor() {
+    byId("strip").replaceChildren(...this.#cards.map((card) => card.element));
+  }
+
+  #card(figure) {
+    const value = el("div", { class: "value num" }, "–");
+    const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" });
+    const element = el("div", { class: "card" }, el("div", { class: "label" }, figure.label), value, picture);
+    element.addEventListener("mousemove", (event) => this.#point(event, figure, picture));
+    element.addEventListener("mouseleave", () => {
+      hideTip();
+      picture.querySelector(".cursor")?.remove();
+    });
+    return { figure, value, picture, element };
+  }
+
+  /** `columns`: an answer of /debug/fleet/history. */
+  show(columns) {
+    this.#columns = columns;
+    const last = columns.at.length - 1;
+    if (last < 0) return;
+    for (const { figure, value, picture } of this.#cards) {
+      const now = columns[figure.field]?.[last] ?? null;
+      if (now === null) continue;
+      const note = figure.of ? figure.of(now, this.#row(last)) : "";
+      value.replaceChildren(number(now, figure.places ?? 0), " ", el("small", {}, note));
+      picture.setAttribute("aria-label", `${figure.label}: ${number(now, figure.places ?? 0)} ${note}; ${this.#range(figure)}`);
+      picture.replaceChildren(...this.#curve(figure));
+    }
+  }
+
+  #row(index) {
+    return Object.fromEntries(Object.entries(this.#columns).map(([name, values]) => [name, values[index]]));
+  }
+
+  #range({ field }) {
+    const { at } = this.#columns;
+    const values = this.#columns[field];
+    return `from ${number(Math.min(...values), 1)} to ${number(Math.max(...values), 1)} over ${duration(at.at(-1) - at[0])}`;
+  }
+
+  /** Steps, because a sample says what was true at one moment. */
+  #curve({ field, most }) {
+    const { at } = this.#columns;
+    const values = this.#columns[field];
+    const top = Math.max(1, ...(most ? this.#columns[most] : values)) * 1.04;
+    const span = Math.max(1, at.at(-1) - at[0]);
+    const x = (i) => ((WIDTH * (at[i] - at[0])) / span).toFixed(1);
+    const y = (value) => (HEIGHT - 1 - ((HEIGHT - 2) * value) / top).toFixed(1);
+    let path = `M0 ${y(values[0])}`;
+    for (let i = 1; i < values.length; i += 1) path += `H${x(i)}V${y(values[i])}`;
+    path += `H${WIDTH}`;
+    return [svg("path", { class: "area", d: `${path}V${HEIGHT}H0Z` }), svg("path", { class: "curve", d: path })];
+  }
+
+  #point(event, figure, picture) {
+    const { at } = this.#columns;
+    if (at.length < 2) return;
+    const box = picture.getBoundingClientRect();
+    const share = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
+    const moment = at[0] + share * (at.at(-1) - at[0]);
+    const index = Math.max(0, at.findIndex((one) => one > moment) - 1 >= 0 ? at.findIndex((one) => one > moment) - 1 : at.length - 1);
+    picture.querySelector(".cursor")?.remove();
+    const x = WIDTH * share;
+    picture.append(svg("line", { class: "cursor", x1: x, x2: x, y1: 0, y2: HEIGHT }));
+    const value = this.#columns[figure.field][index];
+    const note = figure.of ? ` ${figure.of(value, this.#row(index))}` : "";
+    const when = new Date(1000 * at[index]);
+    showTip(event.clientX, event.clientY, `${number(value, figure.places ?? 0)}${note}`, `${when.toLocaleTimeString()}, ${duration(Date.now() / 1000 - at[index])} ago`);
+  }
+}

@@ -237,6 +237,16 @@ class Settings(BaseModel):
         pattern=r"^v?\d+\.\d+(\.\S*)?$",
         description='a version in quotes such as "1.36", or null to ask the API server',
     )
+    debug_token_file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="the path of a file with a token, or null: who sends it may read /debug and /metrics",
+    )
+    debug_token_review: bool = Field(
+        default=False,
+        description="true or false: whether only those may read /debug and /metrics whose token the API "
+        "server accepts, and who have the right to",
+    )
     body_limit_mib: int = Field(
         default=64,
         ge=1,

@@ -21,6 +21,7 @@ from extender.k8s.pod_manifest import PodManifest
 from extender.queues.queue import OTHER_QUEUE_LABELS, QUEUE_LABEL
 from extender.queues.rights import Rights
 from extender.server.app import create_app
+from extender.server.debug_auth import is_guarded
 from extender.server.service import Service
 from extender.source.snapshot import Snapshot, SnapshotSource
 from extender.source.watched_kinds import WATCHED_KINDS
@@ -109,7 +110,29 @@ def test_probes_use_existing_routes(tmp_path: Path) -> None:
         assert probe["httpGet"]["path"] in routes
         assert ports[probe["httpGet"]["port"]] == 8080
     assert one["readinessProbe"]["httpGet"]["path"] == "/readyz"
-    assert "http://127.0.0.1:8080/readyz" in stowage(beside)["startupProbe"]["exec"]["command"][-1]
+    assert stowage(beside)["startupProbe"]["httpGet"] == {"path": "/readyz", "port": "metrics"}
+    assert [port["name"] for port in stowage(beside)["ports"]] == ["metrics"]
+
+
+def test_beside_kube_scheduler_only_the_metrics_leave_loopback(tmp_path: Path) -> None:
+    beside = LAYOUTS[1]
+    program = stowage(beside)["command"]
+    args = cli._parser(program[1]).parse_args(program[1:])
+    metrics = stowage(beside)["ports"]
+    assert (args.host, args.debug_host) == ("127.0.0.1", "0.0.0.0")
+    assert [port["containerPort"] for port in metrics] == [args.debug_port]
+    assert settings_in(beside, tmp_path).debug_token_review
+
+
+def test_the_rights_of_readers_are_for_routes_that_exist() -> None:
+    service = Service(settings.Settings(), SnapshotSource(Snapshot(), "test"), "1.2.3")
+    app = create_app(service)
+    routers = [app, *(getattr(route, "original_router", app) for route in app.routes)]
+    routes = {getattr(route, "path", "") for router in routers for route in router.routes}
+    for role in of_kind("ClusterRole", ROOT / "deploy" / "rbac-debug-auth.yaml"):
+        for url in role["rules"][0]["nonResourceURLs"]:
+            assert is_guarded(url)
+            assert any(path.startswith(url.rstrip("*")) for path in routes)
 
 
 def test_replicas_behind_a_service_use_the_one_lease_they_may_use(tmp_path: Path) -> None:

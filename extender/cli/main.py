@@ -21,7 +21,10 @@ from extender.cli import source_args
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Returns the exit code: 0 for success, 1 for a failure, 2 for wrong arguments."""
     argv = sys.argv[1:] if argv is None else argv
-    args = _parser(argv[0] if argv else "").parse_args(argv)
+    parser = _parser(argv[0] if argv else "")
+    args = parser.parse_args(argv)
+    if getattr(args, "debug_host", None) and args.debug_port is None:
+        parser.error("--debug-host needs --debug-port: one port has one address")
     return int(args.run(args))
 
 
@@ -68,6 +71,8 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=_port, default=8080, help=text)
     text = "serve /debug and /metrics on this port instead"
     parser.add_argument("--debug-port", type=_port, metavar="PORT", help=text)
+    text = "address to listen on for --debug-port (that of --host)"
+    parser.add_argument("--debug-host", metavar="HOST", help=text)
     parser.set_defaults(run=_serve)
 
 
@@ -95,8 +100,7 @@ def _serve(args: argparse.Namespace) -> int:
         chosen = load(args.config, os.environ)
         logs.configure(chosen.log_level)
         with ExitStack() as stack:  # first, so that a busy port is reported at once
-            ports = [port for port in (args.port, args.debug_port) if port is not None]
-            sockets = [stack.enter_context(listen(args.host, port)) for port in ports]
+            sockets = [stack.enter_context(listen(host, port)) for host, port in _addresses(args)]
             source = source_args.source_of(args)
             service = Service(chosen, source, version(), prepare_kernels, victim_kernels_command)
             run(service, *sockets)
@@ -104,6 +108,13 @@ def _serve(args: argparse.Namespace) -> int:
         print(f"stowage: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _addresses(args: argparse.Namespace) -> list[tuple[str, int]]:
+    """Where to listen: for kube-scheduler, and for ``/debug`` and ``/metrics`` where that is apart."""
+    if args.debug_port is None:
+        return [(args.host, args.port)]
+    return [(args.host, args.port), (args.debug_host or args.host, args.debug_port)]
 
 
 if __name__ == "__main__":

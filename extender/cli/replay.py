@@ -124,7 +124,7 @@ def _rows(work: str, args: argparse.Namespace, settings: Settings) -> list[dict[
 
     sample, progress = args.sample, _show_progress()
     if work == "snapshot":
-        return replay_snapshot(args.snapshot, args.policy, settings, sample, progress)
+        return list(replay_snapshot(args.snapshot, args.policy, settings, sample, progress))
     if work == "queues":
         prepare_victim_kernels()
         return replay_queues(args.nodes, args.pods, args.seeds, _queue_options(args, settings), progress)

@@ -8,13 +8,11 @@ once.
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 
+from extender.cluster.failures import Failures
 from packing.fleet.arrays import Floats
 from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
@@ -22,28 +20,6 @@ from packing.fleet.placement import freest_gpus
 from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.policies.interface import Policy
-
-_log = logging.getLogger(__name__)
-
-
-class Failures:
-    """Counts failures of the comparison of nodes, by what failed."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self._logged: set[tuple[str, str]] = set()
-
-    @contextmanager
-    def caught(self, what: str) -> Iterator[None]:
-        """An error in the block ends it, and is counted. The first of each kind is logged."""
-        try:
-            yield
-        except Exception as error:
-            self.counts[what] += 1
-            if (kind := (what, type(error).__name__)) not in self._logged:
-                self._logged.add(kind)
-                text = "policy: %s failed; pods are placed without it; more such failures are only counted"
-                _log.exception(text, what)
 
 
 class GuardedPolicy:

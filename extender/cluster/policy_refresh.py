@@ -16,7 +16,6 @@ INTERVAL = 0.1
 """Seconds between two checks."""
 OVERDUE = 30.0
 """Seconds since the last plan or update after which any new pod or change is enough."""
-_NODE_SETS = "node sets"
 
 
 def plan_now(state: State) -> None:
@@ -27,7 +26,7 @@ def plan_now(state: State) -> None:
 
 def choose_node_sets_now(state: State) -> None:
     """Tell apart the nodes that the pods of the cluster insist on."""
-    with state.failures.caught(_NODE_SETS):
+    with state.failures.caught("node_sets"):
         state.nodes.sets.adopt(state.nodes.sets.choose(state.nodes)(), state.nodes.values())
 
 
@@ -53,7 +52,7 @@ class PolicyRefresher:
             return
         if due is Due.TABLES:
             self._upkeep.plan_started(learnt)
-            with state.failures.caught(_NODE_SETS):
+            with state.failures.caught("node_sets"):
                 sets = await asyncio.to_thread(state.nodes.sets.choose(state.nodes))
                 state.nodes.sets.adopt(sets, state.nodes.values())
             solve: Callable[[], object] | None = state.policy.plan(state.fleet)

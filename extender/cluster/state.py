@@ -20,11 +20,11 @@ from extender.cluster.allocations import Allocations, Placement
 from extender.cluster.assumed_pods import TIME_TO_LIVE, AssumedPod
 from extender.cluster.demand_learner import DemandLearner
 from extender.cluster.disrupted_pods import note_disruptions
+from extender.cluster.failures import Failures
 from extender.cluster.gang_affinity import GangCosts
 from extender.cluster.gang_answers import GangAnswers
 from extender.cluster.gang_holds import GangHolds
 from extender.cluster.gang_simulation import WaitingMembers, place_together
-from extender.cluster.guarded_policy import Failures
 from extender.cluster.node_table import NodeTable, blocked_because
 from extender.cluster.pod_table import PodTable
 from extender.cluster.row_table import RowTable

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from extender.cluster.guarded_policy import Failures
+from extender.cluster.failures import Failures
 from extender.explain.pod import Explanation
 from extender.k8s.objects import Pod
 from extender.untrusted.bounded_cache import BoundedMap

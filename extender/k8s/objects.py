@@ -203,6 +203,9 @@ class Pod(_Memo):
     disruption: str = ""
     disrupted: float = 0.0  # Unix seconds, 0 where unknown
     has_other_constraints: bool = False
+    has_local_data: bool = False  # a hostPath volume that is no socket or device
+    has_volume_claims: bool = False
+    only_pauses: bool = False  # every container runs a pause image
     unreadable: tuple[str, ...] = ()
     problem: str = ""
 

@@ -5,6 +5,7 @@ Any field may be absent or null. Every text and list of the record is bounded by
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 from functools import lru_cache
@@ -27,10 +28,14 @@ from extender.k8s.objects import Owner, Pairs, Pod
 from extender.k8s.pod_spec_parser import ClaimManifest, PlacementSpecManifest, parse_spec
 from extender.untrusted.limits import KEY, POD_ANNOTATION, POD_ANNOTATIONS, REPORTED_DEVICES
 
+_PAUSE = re.compile(r"(^|/)pause(-[a-z0-9]+)?(:[^/]*)?(@[^/]*)?$")
+"""Also with the architecture, as in older releases: pause-amd64."""
+
 
 class _Volume(TypedDict, total=False):
     persistentVolumeClaim: Any
     ephemeral: Any
+    hostPath: Any
 
 
 class _SchedulingGroup(TypedDict, total=False):
@@ -125,6 +130,9 @@ class PodManifest(BaseModel):
             disruption=disruption,
             disrupted=disrupted,
             has_other_constraints=_has_other_constraints(spec),
+            has_local_data=any(map(_is_host_directory, spec.get("volumes") or ())),
+            has_volume_claims=_has_volume_claims(spec),
+            only_pauses=_only_pauses(spec),
             unreadable=unreadable,
             problem=problem or too_many,
         )
@@ -165,9 +173,28 @@ def _has_other_constraints(spec: _Spec) -> bool:
         affinity.get("podAffinity")
         or affinity.get("podAntiAffinity")
         or spec.get("topologySpreadConstraints")
-        or any(v.get("persistentVolumeClaim") or v.get("ephemeral") for v in spec.get("volumes") or ())
+        or _has_volume_claims(spec)
         or any(p.get("hostPort") for c in containers for p in c.get("ports") or ())
     )
+
+
+def _has_volume_claims(spec: _Spec) -> bool:
+    return any(v.get("persistentVolumeClaim") or v.get("ephemeral") for v in spec.get("volumes") or ())
+
+
+def _is_host_directory(volume: _Volume) -> bool:
+    """Whether the volume may hold data of the node: ``HostPathType`` of k8s.io/api core/v1."""
+    host_path = volume.get("hostPath")
+    if not isinstance(host_path, dict):
+        return False
+    return host_path.get("type") not in ("Socket", "CharDevice", "BlockDevice")
+
+
+def _only_pauses(spec: _Spec) -> bool:
+    """Whether all containers run an image whose repository ends in ``pause``: registry.k8s.io/pause:3.10 and
+    its mirrors."""
+    images = [container.get("image") for container in spec.get("containers") or ()]
+    return bool(images) and all(isinstance(image, str) and _PAUSE.search(image) for image in images)
 
 
 def _devices(statuses: Iterable[_ContainerStatus]) -> Pairs:

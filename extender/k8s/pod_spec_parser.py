@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
 from operator import methodcaller
+from typing import Any
 
 from typing_extensions import TypedDict
 
@@ -32,6 +33,7 @@ class _Port(TypedDict, total=False):
 
 class _Container(TypedDict, total=False):
     name: str | None
+    image: Any
     ports: list[_Port] | None
     resources: _Resources | None
     restartPolicy: str | None

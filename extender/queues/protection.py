@@ -77,6 +77,11 @@ def _safe_to_evict(pod: Pod) -> Protection:
     return NO_PROTECTION if text in _TRUE else _forbidden(WhyNot.SAFE_TO_EVICT)
 
 
+def declares_movable(pod: Pod) -> bool:
+    """Whether the pod says that it may leave its node although it has local data (as above)."""
+    return pod.annotations.get(_SAFE_TO_EVICT) in _TRUE
+
+
 def _do_not_disrupt(pod: Pod) -> Protection:
     """karpenter.sh/docs/concepts/disruption: an annotation, "true" or a time after the pod's start."""
     text = pod.annotations.get(_DO_NOT_DISRUPT, "false")

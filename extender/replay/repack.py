@@ -1,191 +1,127 @@
 """``stowage replay --snapshot``: the running GPU pods of a cluster, placed again on the same nodes.
 
-The GPU pods are taken off their nodes and placed one by one, in the order in which they started; the policy
-learns and updates its prices as in the service. A pod goes where its node selector, its required node
-affinity and its tolerations allow, or back to its own node.
-
-Some pods stay and keep what they hold: pods without GPU, pods of DaemonSets, static pods, pods with
-ResourceClaims (kube-scheduler allocates their devices, which are not in the fleet), and all pods on nodes
-that accept no pods now (cordoned, MIG reconfiguration in progress, not readable).
+The pods that can move are taken off their nodes and placed one by one, in the order in which they started;
+the policy learns and updates its prices as in the service. If pods find no place, they are left where they
+run from the beginning, and the others are placed again: every row has a place for every pod that runs today.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from extender.cluster.factory import prior_of, state_of
-from extender.cluster.policy_refresh import choose_node_sets_now
-from extender.dialects.pod_request import request_of
-from extender.dialects.pod_resources import RequestError
-from extender.k8s.node_filter import NodeFilter
-from extender.k8s.node_requirement import node_requirement
-from extender.k8s.objects import Pod
+from extender.cluster.factory import prior_of
+from extender.replay.movable import counted
+from extender.replay.running_pods import MovablePod, RunningPods
 from extender.replay.runs import Progress
-from extender.replay.traces import BadInput
 from extender.settings import Settings
-from extender.source.snapshot import SnapshotSource, read
+from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
-from packing.model.request import Request
+from packing.model.reasons import Reason
+from packing.policies.interface import Policy
 from packing.policies.registry import POLICIES
 from packing.replay.pick_node import NodePicker
 from packing.replay.placer import Placer
 
-Flags = npt.NDArray[np.bool_]
-_TODAY = "today"
-
-
-@dataclass(frozen=True, slots=True)
-class _MovablePod:
-    """A pod that is placed again: its request, what it adds to the demand mix, the rows (N,) that its rules
-    allow, and the row where it runs."""
-
-    key: str
-    request: Request
-    demand: Request
-    rows: Flags
-    home: int
-
-    def allowed(self) -> Flags:
-        """(N,) the rows where it may go."""
-        allowed = self.rows.copy()
-        allowed[self.home] = True
-        return allowed
-
-
-class _Cluster:
-    """The state of a snapshot, the GPUs that count, and the pods that can be placed again."""
-
-    def __init__(self, paths: Sequence[Path], settings: Settings) -> None:
-        self.name = paths[0].stem
-        self.state = state_of(settings)
-        SnapshotSource(read(paths), self.name).start(self.state.apply)
-        fleet = self.state.fleet
-        cordoned = [fleet.rows[node.name] for node in self.state.nodes.values() if node.unschedulable]
-        self.open: Flags = fleet.arrays.blocked == 0  # (N,): takes pods
-        self.open[cordoned] = False
-        self.gpus: Flags = (fleet.arrays.compute_capacity > 0) & self.open  # (G, N)
-        if not self.gpus.any():
-            raise BadInput(f"{', '.join(map(str, paths))}: no node that accepts pods has a GPU")
-        choose_node_sets_now(self.state)
-        self._rows_by_constraints: dict[object, Flags] = {}
-        self.pods = self._movable_pods()
-
-    def _movable_pods(self) -> list[_MovablePod]:
-        """In the order in which they started."""
-        pods = sorted(self.state.pods.values(), key=lambda pod: (pod.started or pod.created, pod.key))
-        requests = ((pod, self._request(pod)) for pod in pods)
-        rows = self.state.fleet.rows
-        return [
-            _MovablePod(
-                pod.key,
-                request,
-                replace(request, node_set=node_requirement(pod)),
-                self._allowed_rows(pod),
-                rows[pod.node_name],
-            )
-            for pod, request in requests
-            if request
-        ]
-
-    def _request(self, pod: Pod) -> Request | None:
-        """The request of a pod that can be placed again, None for one that stays."""
-        row = self.state.fleet.rows.get(pod.node_name, -1)
-        if row < 0 or not self.open[row] or pod.scheduling_constraints.pinned_to_node or pod.spec.claims:
-            return None
-        try:
-            request = request_of(pod)
-        except RequestError:
-            return None
-        return request if request.wants_gpu else None
-
-    def _allowed_rows(self, pod: Pod) -> Flags:
-        """(N,) the rows that the pod's constraints allow; pods with equal constraints share the array."""
-        constraints = (pod.spec.node_selector, pod.scheduling_constraints)
-        allowed = self._rows_by_constraints.get(constraints)
-        if allowed is None:
-            allowed = np.zeros(self.state.fleet.arrays.capacity, bool)
-            node_filter = NodeFilter(pod)
-            for node in self.state.nodes.values():
-                allowed[self.state.fleet.rows[node.name]] = not node_filter.rejection(node)
-            allowed &= self.open
-            self._rows_by_constraints[constraints] = allowed
-        return allowed
-
-    @contextmanager
-    def emptied(self) -> Iterator[Fleet]:
-        """The fleet without the pods that are placed again; afterwards it is exactly as before."""
-        held = (self.state.allocations.allocation_of(pod.key) for pod in self.pods)
-        with self.state.fleet.without([*filter(None, held)]):
-            yield self.state.fleet
+TODAY = "today"
+_ROUNDS = 8
+"""After so many rounds in which pods found no place, all pods stay where they are."""
 
 
 def replay_snapshot(
     paths: Sequence[Path], policies: Sequence[str], settings: Settings, sample: int, progress: Progress
-) -> list[dict[str, Any]]:
-    """Rows, one for the cluster as it is and one per policy: whole GPUs and whole nodes free, and the pods
-    that fit nowhere. ``sample`` is the number of fitting nodes that are looked at, 0 for all.
+) -> Iterator[dict[str, Any]]:
+    """Rows, one for the cluster as it is and one per policy: whole GPUs and whole nodes free, how many pods
+    run on another node then, and which were left where they run because the policy found no place for them.
+    ``sample`` is the number of fitting nodes that are looked at, 0 for all.
 
     Raises ``BadInput``, ``Unavailable`` and ``SettingsError``.
     """
-    cluster = _Cluster(paths, settings)
-    order = np.argsort(cluster.state.fleet.arrays.order, kind="stable")
-    rows = [_row(cluster, _TODAY, [], 0.0)]
+    pods = RunningPods.of_files(paths, settings)
+    order = np.argsort(pods.state.fleet.arrays.order, kind="stable")
+    yield _row(pods, TODAY, [], {}, 0.0)
     prior, minimum = prior_of(settings.demand), settings.minimum_slice_milli
     for name in policies:
-        started = time.perf_counter()
-        policy = POLICIES[name](prior=prior, minimum_milli=minimum)
-        with cluster.emptied() as fleet:
-            placer = Placer(fleet, policy, NodePicker(order, sample=sample))
-            report = partial(progress, f"{cluster.name} {name}")
-            allocations, failed = _place_all(placer, cluster.pods, report)
-            rows.append(_row(cluster, name, failed, time.perf_counter() - started))
-            for allocation in allocations:
+
+        def new_placer(fleet: Fleet, name: str = name) -> Placer:
+            policy: Policy = POLICIES[name](prior=prior, minimum_milli=minimum)
+            return Placer(fleet, policy, NodePicker(order, sample=sample))
+
+        yield _repacked(pods, name, new_placer, partial(progress, f"{pods.name} {name}"))
+
+
+def _repacked(
+    pods: RunningPods, policy: str, new_placer: Callable[[Fleet], Placer], report: Callable[[float], None]
+) -> dict[str, Any]:
+    started = time.perf_counter()
+    kept: dict[str, str] = {}
+    for _ in range(_ROUNDS):
+        with pods.emptied(kept) as fleet:
+            moving = [pod for pod in pods.movable if pod.key not in kept]
+            placed, no_place = _place_all(new_placer(fleet), moving, report)
+            row = _row(pods, policy, placed, kept, time.perf_counter() - started)
+            for _, allocation in placed:
                 fleet.give_back(allocation)
-    return rows
+        if not no_place:
+            return row
+        kept |= no_place
+    kept = {pod.key: kept.get(pod.key, "others found no place") for pod in pods.movable}
+    return _row(pods, policy, [], kept, time.perf_counter() - started)
 
 
 def _place_all(
-    placer: Placer, pods: Sequence[_MovablePod], report: Callable[[float], None]
-) -> tuple[list[Allocation], list[str]]:
-    """Place each pod in turn: what they hold now, and the keys of the pods that fit nowhere."""
-    allocations: list[Allocation] = []
-    failed: list[str] = []
+    placer: Placer, pods: Sequence[MovablePod], report: Callable[[float], None]
+) -> tuple[list[tuple[MovablePod, Allocation]], dict[str, str]]:
+    """Place each pod in turn: what the pods hold now, and by key why the others fit nowhere."""
+    placed: list[tuple[MovablePod, Allocation]] = []
+    no_place: dict[str, str] = {}
     for i, pod in enumerate(pods):
         placer.arrive(pod.demand)
         if allocation := placer.place(pod.request, pod.allowed()):
-            allocations.append(allocation)
+            placed.append((pod, allocation))
         else:
-            failed.append(pod.key)
+            no_place[pod.key] = _most_frequent_reason(placer.fleet, pod)
         report(i / len(pods))
     report(1.0)
-    return allocations, failed
+    return placed, no_place
 
 
-def _row(cluster: _Cluster, policy: str, failed: list[str], seconds: float) -> dict[str, Any]:
+def _most_frequent_reason(fleet: Fleet, pod: MovablePod) -> str:
+    reasons = Counter(reasons_for(fleet, pod.request)[pod.allowed()].tolist())
+    return Reason(reasons.most_common(1)[0][0]).text
+
+
+def _row(
+    pods: RunningPods,
+    policy: str,
+    placed: Sequence[tuple[MovablePod, Allocation]],
+    kept: dict[str, str],
+    seconds: float,
+) -> dict[str, Any]:
     """The figures of the fleet as it is now."""
-    arrays, counted = cluster.state.fleet.arrays, cluster.gpus
-    whole = counted & (arrays.compute == arrays.compute_capacity)
+    arrays, counted_gpus = pods.state.fleet.arrays, pods.gpus
+    whole = counted_gpus & (arrays.compute == arrays.compute_capacity)
     whole &= arrays.memory == arrays.memory_capacity
-    has_gpus = counted.any(axis=0)
+    has_gpus = counted_gpus.any(axis=0)
     return {
-        "trace": cluster.name,
+        "trace": pods.name,
         "policy": policy,
         "nodes": int(has_gpus.sum()),
-        "gpus": int(counted.sum()),
+        "gpus": int(counted_gpus.sum()),
         "whole_gpus_free": int(whole.sum()),
-        "whole_nodes_free": int((has_gpus & (whole == counted).all(axis=0)).sum()),
-        "pods": len(cluster.pods),
-        "failed_pods": len(failed),
-        "no_place": failed,
+        "whole_nodes_free": int((has_gpus & (whole == counted_gpus).all(axis=0)).sum()),
+        "pods": len(pods.movable),
+        "moved_pods": sum(pod.home != allocation.row for pod, allocation in placed),
+        "kept_pods": len(kept),
+        "kept": dict(kept),
+        "pinned_pods": len(pods.staying),
+        "pinned": counted(pods.staying.values()),
         "seconds": round(seconds, 3),
     }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from statistics import fmean, pstdev
 from typing import Any
 
 _KEYS = ("trace", "mix", "policy", "arrival", "load")
+_MOVES = ("moved_pods", "kept_pods")
 _SHOWN = 10
 
 
@@ -61,29 +63,36 @@ def _mean_and_spread(values: Sequence[float | None]) -> str:
 
 def snapshot_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """A cluster as it is, and as each policy would pack it."""
-    today, failed = rows[0], []
-    lines = [["policy", "whole GPUs free", "whole nodes free", "pods without a place"]]
+    today = rows[0]
+    lines = [["policy", "whole GPUs free", "whole nodes free", "pods on another node", "pods left in place"]]
     for row in rows:
-        figures = row["whole_gpus_free"], row["whole_nodes_free"], row["failed_pods"]
-        lines.append([str(row["policy"]), *map(str, figures)])
-        if row["no_place"]:
-            failed.append(f"No place under {row['policy']}: {_first_names(row['no_place'])}")
-    nodes = f"{today['nodes']} nodes with {today['gpus']} GPUs"
-    title = f"{today['trace']}: {nodes}, {today['pods']} GPU pods that can be placed again"
-    return "\n".join([title, aligned(lines), *failed])
+        figures = [str(row[name]) for name in ("whole_gpus_free", "whole_nodes_free", *_MOVES)]
+        lines.append([str(row["policy"]), *figures[:2], *(["-", "-"] if row is today else figures[2:])])
+    running = today["pods"] + today["pinned_pods"]
+    of = f"{today['pods']} of {running} running GPU pods can be placed again"
+    title = f"{today['trace']}: {today['nodes']} nodes with {today['gpus']} GPUs; {of}"
+    return "\n".join([title, aligned(lines), *_pinned(today), *chain.from_iterable(map(_kept, rows))])
 
 
-def aligned(lines: Sequence[Sequence[str]]) -> str:
-    """Columns of equal width, flush right."""
+def _pinned(today: Mapping[str, Any]) -> Iterator[str]:
+    if today["pinned"]:
+        yield f"Pinned to their nodes: {today['pinned_pods']} GPU pods"
+        yield aligned([[f"{count:>4}", why] for why, count in today["pinned"].items()], left=True)
+
+
+def _kept(row: Mapping[str, Any]) -> Iterator[str]:
+    if kept := row["kept"]:
+        yield f"Left in place under {row['policy']}, because it finds no place for them elsewhere:"
+        yield aligned([["   ", *pair] for pair in list(kept.items())[:_SHOWN]], left=True)
+        if len(kept) > _SHOWN:
+            yield f"     and {len(kept) - _SHOWN} more"
+
+
+def aligned(lines: Sequence[Sequence[str]], *, left: bool = False) -> str:
+    """Columns of equal width, flush right or left."""
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines
-    )
-
-
-def _first_names(keys: Sequence[str]) -> str:
-    more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
-    return ", ".join(keys[:_SHOWN]) + more
+    pad = str.ljust if left else str.rjust
+    return "\n".join("  ".join(map(pad, line, widths)).rstrip() for line in lines)
 
 
 def _mean(values: Sequence[float | None]) -> str:

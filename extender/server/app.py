@@ -1,8 +1,8 @@
 """The HTTP routes, and the size and content type of bodies.
 
 For speed, handlers are ``async def`` and work inline (a thread pool costs more than the answer), bodies are
-bytes in and out (response models cost eight times as much), and there is no middleware. The verbs are plain
-routes: FastAPI parses nothing in their bodies.
+bytes in and out (response models cost eight times as much), and there is no middleware but ``Guard``. The
+verbs are plain routes: FastAPI parses nothing in their bodies.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pydantic_core import to_json
 
 from extender.protocol.messages import VERBS, Verb
 from extender.server.body import BodyBudget, BodyRefused
+from extender.server.debug_auth import Guard
 from extender.server.debug_routes import debug_router
 from extender.server.metrics import CONTENT_TYPE
 from extender.server.page_files import page_files
@@ -38,6 +39,8 @@ def create_app(service: Service, *, verbs: bool = True, debug: bool = True) -> F
         app.add_route(f"/scheduler/{verb}", _verb_handler(service, verb, bodies), methods=["POST"])
     if debug:
         _add_debug(app, service, bodies)
+    if debug and service.debug_auth is not None:
+        app.add_middleware(Guard, auth=service.debug_auth)
     return app
 
 

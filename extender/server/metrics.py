@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -21,6 +22,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from extender.cluster.failures import Part
 from extender.queues.disruptions import NO_QUEUE_LABEL, REASONS
 
 # Series with creation times would double the number of series.
@@ -28,10 +30,6 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 REFUSALS = ("bad_message", "internal_error", "not_ready", "overloaded", "too_large", "too_slow")
 """Results of a verb on which alerts may be set."""
-POLICY_PARTS = (
-    "observe", "plan", "adopt", "refresh", "cost", "choose", "terms", "forecast", "rank", "explain",
-)  # fmt: skip
-"""The parts of scoring that may fail."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
@@ -54,7 +52,7 @@ class Gauges:
     problems: int = 0
     overcommitted: int = 0  # nodes
     contradictions: int = 0  # since the start
-    policy_failures: Mapping[str, int] = field(default_factory=dict)  # since the start, by what failed
+    policy_failures: Mapping[Part, int] = field(default_factory=dict)  # since the start, by what failed
     assumed_pods: int = 0  # that the watch has not confirmed yet
     assumed_seconds: float = 0.0  # the age of the oldest
     synced: Mapping[str, bool] = field(default_factory=dict)  # by resource
@@ -129,7 +127,7 @@ class _GaugeCollector(Collector):
         yield CounterMetricFamily("stowage_contradictions", text, now.contradictions)
         text = "Errors of the policy that were caught: pods were placed without the part that failed."
         failures = CounterMetricFamily("stowage_policy_failures", text, labels=["what"])
-        for what in POLICY_PARTS:
+        for what in get_args(Part):
             failures.add_metric([what], now.policy_failures.get(what, 0))
         yield failures
         yield _single("assumed_pods", "Bound pods that the watch has not confirmed yet.", now.assumed_pods)

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 
 from extender.k8s.objects import Event
 from extender.protocol.messages import VERBS, BadMessage, Verb, bind_error, filter_error
+from extender.server.debug_auth import auth_of
 from extender.server.evictor_tasks import EvictorTasks
 from extender.server.leader_elector import elector_of
 from extender.server.metrics import Gauges, Metrics
@@ -70,7 +71,8 @@ class Service:
         """``prepare`` is called in a thread before kernels are loaded. ``compile_later``: see
         ``VictimKernels``.
 
-        Raises ``Unavailable`` if the settings need a Lease, or the evictor, and the source has none.
+        Raises ``Unavailable`` if the settings need a Lease, the evictor or reviews of tokens, and the source
+        has none, and ``SettingsError`` if the token file has no token.
         """
         self.settings, self.source, self.version = settings, source, version
         self._prepare, self._victim_kernels = prepare, VictimKernels(compile_later)
@@ -78,6 +80,7 @@ class Service:
         self.draining = False
         self._elector = elector_of(settings.leader_election, settings, source)
         self._evictor = EvictorTasks(settings, source, self._elector)
+        self.debug_auth = auth_of(settings, source)
         if settings.mig_manager is not None:
             namespace, _, name = settings.mig_manager.partition("/")
             source.follow_mig_layouts(namespace, name)

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from extender.k8s.objects import Event, Kind, Pod
+from extender.source.access_reviews import KubeAccessReviews
 from extender.source.evictor_api import KubeEvictorApi
 from extender.source.freshness import Freshness
 from extender.source.interface import Apply, Interruption, Lease, Unavailable
@@ -130,6 +131,10 @@ class KubeSource:
     def evictor_api(self) -> KubeEvictorApi:
         """See ``Source.evictor_api``."""
         return KubeEvictorApi(self._rest)
+
+    def access_reviews(self) -> KubeAccessReviews:
+        """See ``Source.access_reviews``."""
+        return KubeAccessReviews(self._rest)
 
     def staleness(self) -> Mapping[Kind, float]:
         """Seconds since the last bytes of each kind; up to ``WATCH_SECONDS`` if nothing changes."""

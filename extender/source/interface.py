@@ -46,6 +46,10 @@ class LeaseError(SourceError):
     """The Lease was not read, or may not have been written."""
 
 
+class ReviewError(SourceError):
+    """It is not known whether a token is valid, or what its owner may do. The text may be logged."""
+
+
 class WriteError(SourceError):
     """The API server refused a write of the evictor, or it was not sent. The text may be logged and shown.
 
@@ -125,6 +129,17 @@ class Lease(Protocol):
         """
 
 
+class AccessReviews(Protocol):
+    """Asks the API server about users. Both calls block for a few seconds at most, and raise
+    ``ReviewError``."""
+
+    def authenticate(self, token: str) -> Mapping[str, object] | None:
+        """The user of this token, as ``allows`` takes it; None if the token is not valid."""
+
+    def allows(self, user: Mapping[str, object], verb: str, path: str) -> bool:
+        """Whether RBAC allows the user this verb ("get") on this path, as a ``nonResourceURL``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Interruption:
     """When a watch broke, and when it was open again (None: not yet), in monotonic seconds."""
@@ -182,6 +197,9 @@ class Source(Protocol):
 
     def evictor_api(self) -> EvictorApi:
         """The writes of the evictor. Raises ``Unavailable`` if the source cannot be written to."""
+
+    def access_reviews(self) -> AccessReviews:
+        """Raises ``Unavailable`` if there is no API server to ask."""
 
     def staleness(self) -> Mapping[Kind, float]:
         """Seconds since the last bytes of each kind, infinite before the first; empty for a snapshot.

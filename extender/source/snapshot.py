@@ -19,7 +19,15 @@ from pydantic import ValidationError
 
 from extender.k8s.device_objects import MigLayouts
 from extender.k8s.objects import Event, Kind, KubernetesObject, Listed, Node, Pod, Upserted
-from extender.source.interface import Apply, BindConflict, BindError, EvictorApi, Lease, Unavailable
+from extender.source.interface import (
+    AccessReviews,
+    Apply,
+    BindConflict,
+    BindError,
+    EvictorApi,
+    Lease,
+    Unavailable,
+)
 from extender.source.watched_kinds import MANIFESTS, WATCHED_KINDS
 from extender.untrusted.limits import QUOTED, shorten
 from extender.untrusted.validation import validation_problem
@@ -171,6 +179,10 @@ class SnapshotSource:
     def evictor_api(self) -> EvictorApi:
         """Raises ``Unavailable``."""
         raise Unavailable("evictor, shield_configmap: a snapshot cannot be written to")
+
+    def access_reviews(self) -> AccessReviews:
+        """Raises ``Unavailable``."""
+        raise Unavailable("debug_token_review: a snapshot has no API server that could review tokens")
 
     def staleness(self) -> Mapping[Kind, float]:
         """Empty: it cannot get stale."""

@@ -171,6 +171,17 @@ PIPELINED_REQUESTS = 16
 CONNECTIONS = 400
 """Open connections of one port. Two ports and the watches stay below the usual limit of 1,024 open files."""
 
+DEBUG_TOKEN = 16 << 10
+"""Characters of a bearer token. Those of service accounts have about 1,000."""
+DEBUG_PATH = 1024
+"""Characters of a path under ``/debug`` for which a token is checked."""
+REVIEWS_KEPT = 1024
+"""Tokens whose reviews by the API server are remembered, and as many paths."""
+REVIEWS_PENDING = 32
+"""Requests that wait for a review at the same time."""
+REVIEW_SECONDS = 5
+"""Seconds for the reviews of one request."""
+
 # Texts that Stowage writes about untrusted input.
 QUOTED = 64
 """Characters of untrusted text that an error or a log line quotes."""

@@ -121,7 +121,7 @@ def _evaluate_counted(
     with state.fleet_view_for(pod, possibly_bound) as fleet:
         cost = state.policy.cost(fleet, request)[rows]
         if request.together > 1 and any_doubtful(fleet, request):
-            with state.failures.caught("separate GPUs"):
+            with state.failures.caught("separate_gpus"):
                 cost = cost + separation_costs(fleet, request, rows)
         return codes_for(state, fleet, pod, request, rows), cost
 

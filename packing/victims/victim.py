@@ -112,8 +112,6 @@ def set_of(
     """``as_set`` for victims as arrays."""
     if not gangs:
         numbers = sorted(chosen)
-        costs = victims.costs[numbers].tolist()
-        total = tuple(map(sum, zip(*costs, strict=True))) or (0.0,) * victims.costs.shape[1]
-        return VictimSet(tuple(numbers), (), total, exact)
+        return VictimSet(tuple(numbers), (), tuple(victims.costs[numbers].sum(axis=0).tolist()), exact)
     costs = [victims.cost_of(v) for v in range(len(victims))]
     return as_set(costs, victims.gang_of.tolist(), gangs, chosen, exact=exact)

@@ -20,6 +20,7 @@ from extender.source.rest import Timeouts
 from extender.source.watched_kinds import WATCHED_KINDS
 from tests.extender.apistore import Manifest, Store, bookmark, error, line
 from tests.extender.evictions import Evictions
+from tests.extender.reviews import Reviews
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/gpu/leases"
 DEVICES = "/apis/resource.k8s.io/v1/"
@@ -74,6 +75,7 @@ class ApiServer:
         self.without_devices = 404  # the status if there is no store for them
         self.leases = Store()
         self.evictions = Evictions(self)
+        self.reviews = Reviews()
         self.banned: set[str] = set()  # tokens without rights on Leases
         self.version: Manifest = {"major": "1", "minor": "36+"}
         self.refusal: tuple[int, str] | None = None  # of binds
@@ -216,6 +218,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self._lease(lambda: self.api.leases.create(body))
         if self.api.evictions.handles(urlsplit(self.path).path):
             return self._evictions("POST", body)
+        if self.api.reviews.handles(self.path):
+            status, answer = self.api.reviews.handle(self.path, body)
+            return self._answer(status, json.dumps(answer).encode())
         _, _, _, _, namespace, _, name, _ = self.path.split("/")
         status, message = self.api.bind(namespace, name, body)
         self._answer(status, json.dumps({"kind": "Status", "message": message}).encode())

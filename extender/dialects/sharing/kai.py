@@ -28,6 +28,8 @@ FRACTION, MEMORY, COUNT = "gpu-fraction", "gpu-memory", "gpu-fraction-num-device
 REQUEST_ANNOTATIONS = frozenset({FRACTION, MEMORY, COUNT})
 ASSIGNMENT_ANNOTATIONS = stowage.ASSIGNMENT_ANNOTATIONS
 
+_RESERVATIONS = ("kai-resource-reservation", "runai-reservation", "kai-scale-adjust")
+
 
 def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
     fraction, memory, count = metadata.get(FRACTION), metadata.get(MEMORY), metadata.get(COUNT)
@@ -67,6 +69,12 @@ def claims(pod: Pod) -> Claims | None:
         if shares := requested_shares(pod.spec, {}, pod.annotations):
             return stowage.claims_of_indices(text, shares)
     return None
+
+
+def is_reservation(pod: Pod) -> bool:
+    """Whether the pod only holds a GPU: for pods that share it (``DefaultResourceReservationName``; before
+    0.6 ``runai-reservation``), or so that an autoscaler adds a node (``DefaultScaleAdjustName``)."""
+    return pod.namespace in _RESERVATIONS
 
 
 def _parse_fraction(text: str) -> int:

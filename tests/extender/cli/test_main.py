@@ -92,6 +92,7 @@ def test_a_service_listens_before_it_loads_the_compiler() -> None:
         (["fly"], "invalid choice: 'fly'"),
         (["serve", "--port", "65536"], "'65536' is not a port (0 to 65535)"),
         (["serve", "--debug-port", "http"], "'http' is not a port (0 to 65535)"),
+        (["serve", "--debug-host", "0.0.0.0"], "--debug-host needs --debug-port"),
         (["serve", "--snapshot"], "expected at least one argument"),
     ],
 )

@@ -197,8 +197,8 @@ def test_a_failure_to_choose_costs_only_the_sets(monkeypatch: pytest.MonkeyPatch
     state.apply([Upserted(pod("insists", {ZONE: "a"}))])
     monkeypatch.setattr(node_sets, "choose_sets", fail)
     plan_now(state)
-    assert state.failures.counts == {"node sets": 1}
-    assert "node sets failed" in caplog.text
+    assert state.failures.counts == {"node_sets": 1}
+    assert "node_sets failed" in caplog.text
     assert allowed(state, pod("insists", {ZONE: "a"})) == {"n0", "n1", "n2", "n3"}
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from extender.cluster.guarded_policy import Failures
+from extender.cluster.failures import Failures
 from extender.explain.decision_log import Decision, Decisions
 from tests.extender.builders import make_pod
 

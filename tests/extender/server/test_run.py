@@ -142,6 +142,17 @@ def test_the_example_with_a_debug_port_and_draining(start: Start) -> None:
     assert process.exit_code() == 0
 
 
+def test_metrics_can_be_scraped_while_the_verbs_stay_on_loopback(start: Start) -> None:
+    process = start("--example", "--host", "127.0.0.1", "--debug-host", "127.0.0.2", "--debug-port", "0")
+    main, debug = process.urls
+    assert (httpx.URL(main).host, httpx.URL(debug).host) == ("127.0.0.1", "127.0.0.2")
+    assert "stowage_build" in httpx.get(f"{debug}/metrics").text
+    assert httpx.get(f"{debug}/healthz").status_code == 200
+    assert httpx.post(f"{debug}/scheduler/filter", json=FILTER).status_code == 404
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"http://127.0.0.2:{httpx.URL(main).port}/healthz")
+
+
 def test_idle_connections_are_kept_for_longer_than_by_go() -> None:
     """Go's default transport closes idle connections after 90 s, and does not retry a POST."""
     assert serve.KEEP_ALIVE > 90

@@ -1,0 +1,37 @@
+"""Counts what failed in scoring and explaining: pods are placed without the part that failed."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+Part = Literal[
+    "observe", "plan", "adopt", "refresh", "cost", "choose", "terms", "forecast", "rank", "explain",
+    "node_sets", "separate_gpus",
+]  # fmt: skip
+"""What may fail; a label of ``stowage_policy_failures_total``."""
+
+_log = logging.getLogger(__name__)
+
+
+class Failures:
+    """Counts failures of the comparison of nodes, by what failed."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[Part] = Counter()
+        self._logged: set[tuple[Part, str]] = set()
+
+    @contextmanager
+    def caught(self, what: Part) -> Iterator[None]:
+        """An error in the block ends it, and is counted. The first of each kind is logged."""
+        try:
+            yield
+        except Exception as error:
+            self.counts[what] += 1
+            if (kind := (what, type(error).__name__)) not in self._logged:
+                self._logged.add(kind)
+                text = "policy: %s failed; pods are placed without it; more such failures are only counted"
+                _log.exception(text, what)

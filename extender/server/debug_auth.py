@@ -1,0 +1,215 @@
+"""Who may read ``/debug`` and ``/metrics``: the holder of the token in a file, or whom the API server allows.
+
+Whatever cannot be decided is refused. No token is kept (only its digest), logged or sent back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from pydantic_core import to_json
+
+from extender.settings import Settings, SettingsError
+from extender.source.interface import AccessReviews, ReviewError, Source
+from extender.untrusted.bounded_cache import BoundedMap
+from extender.untrusted.limits import (
+    DEBUG_PATH,
+    DEBUG_TOKEN,
+    REVIEW_SECONDS,
+    REVIEWS_KEPT,
+    REVIEWS_PENDING,
+    shorten,
+)
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_KEPT_YES = 60.0
+"""Seconds for which a review counts that said yes: as long as controller-runtime keeps a user."""
+_KEPT_NO = 10.0
+_THREADS = 4
+_HEADERS = (b"authorization", b"x-stowage-authorization")
+"""The API server removes the first one from requests that it proxies
+(k8s.io/apiserver, pkg/endpoints/filters/authentication.go), so there is a second one."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    status: int
+    text: str
+
+
+_NO_TOKEN = Refusal(401, "a bearer token is needed, and this one is not valid or there is none")
+_FORBIDDEN = Refusal(403, "the owner of this token may not read this path")
+_BUSY = Refusal(503, "too many tokens are being reviewed, try again")
+
+
+class TokenFile:
+    """The one token in a file, which is read again when it changes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._read_at: tuple[int, int, int] | None = None
+        self._digest = b""
+
+    def matches(self, digest: bytes) -> bool:
+        """Whether this is the SHA-256 of the token, in constant time. Raises ``ReviewError``."""
+        try:
+            stat = self.path.stat()  # a projected Secret changes by a symbolic link: another inode
+            changed = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+            if changed != self._read_at:
+                self._digest, self._read_at = self._read(), changed
+        except OSError as error:
+            raise ReviewError(f"the token file cannot be read: {error.strerror}") from None
+        return hmac.compare_digest(digest, self._digest)
+
+    def _read(self) -> bytes:
+        self._read_at = None
+        with self.path.open("rb") as file:
+            token = file.read(DEBUG_TOKEN + 2).strip()
+        if not token or len(token) > DEBUG_TOKEN:
+            raise ReviewError(f"the token file is empty or has more than {DEBUG_TOKEN} characters")
+        return hashlib.sha256(token).digest()
+
+
+class DebugAuth:
+    """Checks requests for the routes under ``/debug``, and ``/metrics``."""
+
+    def __init__(
+        self,
+        token_file: TokenFile | None,
+        reviews: AccessReviews | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._file, self._reviews, self._clock = token_file, reviews, clock
+        self._users: BoundedMap[bytes, tuple[float, Mapping[str, object] | None]] = BoundedMap(REVIEWS_KEPT)
+        self._access: BoundedMap[tuple[bytes, str, str], tuple[float, bool]] = BoundedMap(REVIEWS_KEPT)
+        self._threads = ThreadPoolExecutor(_THREADS, "reviews")
+        self._pending = 0
+        self.problem = ""
+        """Why tokens could not be checked when that was last tried; "" if they could."""
+
+    async def refusal(self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]]) -> Refusal | None:
+        """Why this request is refused; None if it is allowed. Never raises."""
+        token = _bearer_token(headers)
+        if not token or len(path) > DEBUG_PATH:
+            return _NO_TOKEN
+        try:
+            refusal = await self._check(token, method.lower(), path)
+        except (ReviewError, TimeoutError) as error:
+            self._note(str(error) or "the API server did not answer")
+            return Refusal(503, f"tokens cannot be checked: {self.problem}")
+        if refusal is not _BUSY:
+            self._note("")
+        return refusal
+
+    async def _check(self, token: bytes, verb: str, path: str) -> Refusal | None:
+        digest = hashlib.sha256(token).digest()
+        if self._file is not None and self._file.matches(digest):
+            return None
+        if self._reviews is None:
+            return _NO_TOKEN
+        if self._pending >= REVIEWS_PENDING:
+            return _BUSY
+        self._pending += 1
+        try:
+            async with asyncio.timeout(REVIEW_SECONDS):
+                return await self._review(self._reviews, digest, token, verb, path)
+        finally:
+            self._pending -= 1
+
+    async def _review(
+        self, reviews: AccessReviews, digest: bytes, token: bytes, verb: str, path: str
+    ) -> Refusal | None:
+        now, loop = self._clock(), asyncio.get_running_loop()
+        found = self._users.get(digest)
+        if found is None or found[0] <= now:
+            user = await loop.run_in_executor(self._threads, reviews.authenticate, token.decode("latin-1"))
+            found = now + (_KEPT_NO if user is None else _KEPT_YES), user
+            self._users.put(digest, found, 1)
+        if found[1] is None:
+            return _NO_TOKEN
+        key = digest, verb, path
+        access = self._access.get(key)
+        if access is None or access[0] <= now:
+            allowed = await loop.run_in_executor(self._threads, reviews.allows, found[1], verb, path)
+            access = now + (_KEPT_YES if allowed else _KEPT_NO), allowed
+            self._access.put(key, access, 1)
+        return None if access[1] else _FORBIDDEN
+
+    def _note(self, problem: str) -> None:
+        problem = shorten(problem)
+        if problem and problem != self.problem:
+            _log.warning("requests for /debug and /metrics are refused: %s", problem)
+        self.problem = problem
+
+
+class Guard:
+    """ASGI: asks ``auth`` before each request for ``/debug`` and ``/metrics``. All else passes."""
+
+    def __init__(self, app: App, auth: DebugAuth) -> None:
+        self._app, self._auth = app, auth
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and is_guarded(scope["path"]):
+            refusal = await self._auth.refusal(scope["method"], scope["path"], scope["headers"])
+            if refusal is not None:
+                await _send(send, refusal)
+                return
+        await self._app(scope, receive, send)
+
+
+def is_guarded(path: str) -> bool:
+    """Whether a path is for those who may read what Stowage knows."""
+    return path.startswith(("/debug", "/metrics"))
+
+
+def auth_of(settings: Settings, source: Source) -> DebugAuth | None:
+    """The check that the settings ask for, None without any.
+
+    Raises ``SettingsError`` if the file has no token, ``Unavailable`` if the source cannot review tokens.
+    """
+    if not (settings.debug_token_file or settings.debug_token_review):
+        return None
+    file = TokenFile(Path(settings.debug_token_file)) if settings.debug_token_file else None
+    if file is not None:
+        try:
+            file.matches(b"")
+        except ReviewError as error:
+            raise SettingsError(f"debug_token_file {file.path}: {error}") from None
+    return DebugAuth(file, source.access_reviews() if settings.debug_token_review else None)
+
+
+def _bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The token of the first header that has one, b"" without one, or if it is too long."""
+    for name, value in headers:
+        scheme, _, token = value.partition(b" ")
+        if name in _HEADERS and scheme.lower() == b"bearer":
+            token = token.strip()
+            return token if len(token) <= DEBUG_TOKEN else b""
+    return b""
+
+
+async def _send(send: Send, refusal: Refusal) -> None:
+    body = to_json({"detail": refusal.text}) + b"\n"
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),  # the body of the request is not read
+    ]
+    if refusal.status == 401:
+        headers.append((b"www-authenticate", b'Bearer realm="stowage"'))
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,54 @@
+"""Asks the API server whose token this is (TokenReview), and what its owner may do (SubjectAccessReview).
+
+The same two requests as kube-rbac-proxy and controller-runtime's filter for metrics send
+(kubernetes-sigs/controller-runtime, pkg/metrics/filters/filters.go): the path as a non-resource URL, and the
+HTTP method in lower case as the verb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from extender.source.interface import ReviewError
+from extender.source.rest import NO_ANSWER, Refused, RestClient
+from extender.untrusted.limits import REVIEW_SECONDS
+
+_TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
+_ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_USER_FIELDS = {"username": "user", "uid": "uid", "groups": "groups", "extra": "extra"}
+"""Fields of the user in a TokenReview, and their names in a SubjectAccessReview."""
+
+
+class KubeAccessReviews:
+    """``AccessReviews`` of the API server."""
+
+    def __init__(self, rest: RestClient) -> None:
+        self._rest = rest
+
+    def authenticate(self, token: str) -> Mapping[str, object] | None:
+        """See ``AccessReviews``."""
+        status = self._review(_TOKENS, "authentication.k8s.io/v1", "TokenReview", {"token": token})
+        user = status.get("user")
+        if status.get("authenticated") is not True or not isinstance(user, dict) or not user.get("username"):
+            return None
+        return {name: user[field] for field, name in _USER_FIELDS.items() if user.get(field)}
+
+    def allows(self, user: Mapping[str, object], verb: str, path: str) -> bool:
+        """See ``AccessReviews``."""
+        spec = {**user, "nonResourceAttributes": {"verb": verb, "path": path}}
+        status = self._review(_ACCESS, "authorization.k8s.io/v1", "SubjectAccessReview", spec)
+        return status.get("allowed") is True and status.get("denied") is not True
+
+    def _review(self, path: str, version: str, kind: str, spec: Mapping[str, object]) -> dict[str, Any]:
+        body = {"apiVersion": version, "kind": kind, "spec": spec}
+        try:
+            answer = self._rest.exchange("POST", path, REVIEW_SECONDS / 2, body)
+        except Refused as refused:
+            raise ReviewError(f"{kind}: {refused}") from None
+        except (*NO_ANSWER, ValueError):  # whose text might quote the body
+            raise ReviewError(f"{kind}: the API server did not answer") from None
+        status = answer.get("status") if isinstance(answer, dict) else None
+        if not isinstance(status, dict):
+            raise ReviewError(f"{kind}: the answer has no status")
+        return status

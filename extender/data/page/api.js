@@ -72,9 +72,13 @@ export function poll(work, seconds) {
     timer = null;
     if (document.hidden || running) return;
     running = true;
-    const wait = await work();
-    running = false;
-    timer = setTimeout(turn, 1000 * (wait || seconds));
+    let wait = 0;
+    try {
+      wait = await work();
+    } finally {
+      running = false;
+      timer = setTimeout(turn, 1000 * (wait || seconds));
+    }
   }
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) {

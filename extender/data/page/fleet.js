@@ -3,6 +3,7 @@
 const WHOLE = 1000;
 const LITTLE_CPU = 1000; // milli; with less of it a node counts as having none left
 const LITTLE_MEMORY = 1024; // MiB
+const GONE = 0.05; // less than this of compute or memory is nothing left, as in packing/fleet/stranded.py
 
 /** A row of /debug/fleet as an object. See FleetRow in extender/explain/fleet_row.py. */
 export function decode(row) {
@@ -28,7 +29,7 @@ export function decode(row) {
   for (const part of row.parts) addPart(node, row.resources, part);
   node.gpus.forEach(summarise);
   node.islands = islandsOf(node, row.islands);
-  node.whole = node.gpus.filter((gpu) => gpu.isFree && gpu.isUsable).length;
+  node.whole = node.gpus.filter((gpu) => gpu.isWhole).length;
   node.free = node.gpus.reduce((sum, gpu) => sum + gpu.freeMilli, 0) / WHOLE;
   node.used = node.gpus.reduce((sum, gpu) => sum + gpu.share, 0);
   node.stranded = node.gpus.reduce((sum, gpu) => sum + gpu.strandedMilli, 0) / WHOLE;
@@ -68,10 +69,16 @@ function summarise(gpu) {
     : Math.max(0, memory - gpu.mib);
   const starved = node.cpu[0] < LITTLE_CPU || node.memory[0] < LITTLE_MEMORY;
   gpu.isUsable = !node.closed && gpu.takes && !starved;
-  const half = gpu.shared ? Math.abs(gpu.freeMilli / WHOLE - gpu.freeMib / memory) > 0.01 : false;
-  const usable = gpu.shared ? Math.min(gpu.freeMilli, (WHOLE * gpu.freeMib) / memory) : gpu.freeMilli;
-  gpu.strandedMilli = gpu.isUsable ? (half ? gpu.freeMilli - usable : 0) : gpu.freeMilli;
-  gpu.why = node.closed || (gpu.takes ? "" : "takes no pods") || (starved ? "no CPU or memory left on the node" : "");
+  const inParts = gpu.slices || parts.some((part) => part.resource && part.milli / part.devices < 0.99 * WHOLE);
+  gpu.isWhole = gpu.isFree && gpu.isUsable && !inParts;
+  const none = [gpu.freeMilli < GONE * WHOLE, gpu.freeMib < GONE * memory];
+  gpu.strands = gpu.shared && none[0] !== none[1] ? (none[0] ? "memory" : "compute") : "";
+  gpu.strandedMilli = !gpu.isUsable || gpu.strands === "compute" ? gpu.freeMilli : 0;
+  gpu.why =
+    node.closed ||
+    (gpu.takes ? "" : "the GPU takes no pods") ||
+    (starved ? "no CPU or memory left on the node" : "") ||
+    (gpu.strands ? `only ${gpu.strands} is left` : "");
 }
 
 /** The GPUs in groups of NVLink peers, in order; `linked` for islands. */
@@ -122,7 +129,7 @@ const IS = {
   spot: (node) => node.spot,
   closed: (node) => Boolean(node.closed),
   problem: (node) => Boolean(node.problem),
-  stranded: (node) => node.stranded > 0,
+  stranded: (node) => node.stranded > 0 || node.gpus.some((gpu) => gpu.strands),
 };
 
 /** A filter of nodes and pods from what the user typed. `pod` is null where no word can name a pod. */

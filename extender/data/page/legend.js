@@ -44,6 +44,6 @@ function colours(palette, hasOther, search) {
   const prefix = palette.by === "queue" ? "queue:" : "pod:";
   const suffix = palette.by === "queue" ? "" : "/";
   const found = palette.names.map((name) => key(swatch(palette.ofName.get(name)), name, () => search(`${prefix}${name}${suffix}`)));
-  const none = palette.by === "queue" ? "no queue, or another" : "other namespaces";
+  const none = palette.by === "namespace" ? "other namespaces" : palette.names.length < 8 ? "no queue" : "no queue, or another";
   return hasOther || !found.length ? [...found, key(swatch(palette.other), none)] : found;
 }

@@ -34,7 +34,7 @@ function draw() {
   const filter = parseFilter(link.values.q);
   const palette = new Palette(colourBy(), fleet, isDark());
   const [kind, name, index] = link.selection;
-  const picked = kind === "pod" ? name : "";
+  const picked = kind === "pod" && fleet.pods.has(name) ? name : "";
   const sort = SORTS[link.values.sort] ? link.values.sort : "model";
   const someone = !filter.empty && [...fleet.pods.values()].some(filter.picks);
   const look = {

@@ -55,7 +55,8 @@ function left(node) {
 /** The gap between two tiles: bridged where one pod has both GPUs whole. */
 function between(first, second, look) {
   const pod = wholePod(first);
-  const element = el("i", { class: pod && pod === wholePod(second) ? "between joined" : "between" });
+  const joined = pod && pod === wholePod(second);
+  const element = el("i", { class: `between${joined ? " joined" : ""}${pod && look.dims(pod) ? " dim" : ""}` });
   if (pod) element.style.setProperty("--c", look.palette.of(pod, first));
   return element;
 }

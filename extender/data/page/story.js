@@ -2,14 +2,14 @@
 
 import { duration, el, gib, number, plural } from "./dom.js";
 import { tile } from "./rows.js";
-import { gpuName, partText } from "./tile.js";
+import { gpuName, isStranded, partText } from "./tile.js";
 
 const facts = (pairs) =>
   el("dl", { class: "facts" }, pairs.filter(([, value]) => value).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
 
 const link = (text, go) => el("button", { class: "link", type: "button", onclick: go }, text);
 
-const raw = (path) => el("p", {}, el("a", { href: path, target: "_blank", rel: "noopener" }, `GET ${path}`));
+const raw = (path) => el("p", { class: "source" }, el("a", { href: path, target: "_blank", rel: "noopener" }, `GET ${path}`));
 
 const cpu = ([free, total]) => `${number(free / 1000, 1)} of ${number(total / 1000, 1)} CPUs free`;
 const memory = ([free, total]) => `${gib(free)} of ${gib(total)} free`;
@@ -39,11 +39,11 @@ export function gpuStory(gpu, look, go) {
       ["Memory", gpu.memory ? gib(gpu.memory) : ""],
       ["In use", `${Math.round(gpu.milli / 10)} % of compute${gpu.memory ? `, ${gib(gpu.mib)}` : ""}`],
       ["Free", free.length ? [...new Set(free)].join(", ") : gpu.freeMilli ? `${Math.round(gpu.freeMilli / 10)} %, ${gib(gpu.freeMib)}` : "nothing"],
-      ["Stranded", gpu.strandedMilli > 5 ? gpu.why || "only compute or only memory is left" : ""],
+      ["Stranded", isStranded(gpu) ? gpu.why : ""],
       ["NVLink", island ? `island of GPUs ${island.gpus.join(", ")}` : ""],
       ["MIG layout", gpu.slices ? node.layout || "not known; instances are drawn spread evenly" : ""],
     ]),
-    el("h3", {}, plural(parts.length, "part in use").replace("parts in use", "parts in use")),
+    el("h3", {}, `${plural(parts.length, "part")} in use`),
     podList(parts, look, go),
     guess ? el("p", { class: "muted" }, "The device plugin chooses the GPU and does not say which. Pods are drawn in the order in which they came.") : null,
     raw(`/debug/nodes/${encodeURIComponent(node.name)}`),

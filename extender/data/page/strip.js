@@ -7,10 +7,10 @@ const HEIGHT = 30;
 
 /** [field, label, text of a value, most: the top of the axis]. */
 const FIGURES = [
-  { field: "used", label: "GPUs in use", most: "gpus", of: (value, row) => `of ${number(row.gpus)} (${percent(value, row.gpus)})`, places: 1 },
-  { field: "whole_gpus", label: "GPUs entirely free", most: "gpus" },
-  { field: "whole_nodes", label: "Nodes entirely free" },
-  { field: "waiting", label: "Pods that wait for a GPU" },
+  { field: "used", live: true, label: "GPUs in use", most: "gpus", of: (value, row) => `of ${number(row.gpus)} (${percent(value, row.gpus)})`, places: 1 },
+  { field: "whole_gpus", live: true, label: "GPUs entirely free", most: "gpus" },
+  { field: "whole_nodes", live: true, label: "Nodes entirely free" },
+  { field: "waiting", live: true, label: "Pods that wait for a GPU" },
 ];
 
 function percent(value, all) {
@@ -46,10 +46,29 @@ export class Strip {
       const now = columns[figure.field]?.[last] ?? null;
       if (now === null) continue;
       const note = figure.of ? figure.of(now, this.#row(last)) : "";
-      value.replaceChildren(number(now, figure.places ?? 0), " ", el("small", {}, note));
+      if (!figure.live) this.#write(figure, value, this.#row(last));
       picture.setAttribute("aria-label", `${figure.label}: ${number(now, figure.places ?? 0)} ${note}; ${this.#range(figure)}`);
       picture.replaceChildren(...this.#curve(figure));
     }
+  }
+
+  /** The figures of this moment: the fleet is read more often than its history. */
+  now(fleet) {
+    const nodes = fleet.withGpus();
+    const sum = (of) => nodes.reduce((total, node) => total + of(node), 0);
+    const row = {
+      gpus: sum((node) => node.gpus.length),
+      used: sum((node) => node.gpus.reduce((total, gpu) => total + Math.min(1, gpu.milli / 1000), 0)),
+      whole_gpus: sum((node) => node.whole),
+      whole_nodes: sum((node) => (node.gpus.length && node.whole === node.gpus.length ? 1 : 0)),
+      waiting: fleet.waiting.length + fleet.moreWaiting,
+    };
+    for (const { figure, value } of this.#cards) if (figure.field in row) this.#write(figure, value, row);
+  }
+
+  #write(figure, value, row) {
+    const note = figure.of ? figure.of(row[figure.field], row) : "";
+    value.replaceChildren(number(row[figure.field], figure.places ?? 0), " ", el("small", {}, note));
   }
 
   #row(index) {

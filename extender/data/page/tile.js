@@ -44,12 +44,11 @@ function devices(gpu) {
   return found;
 }
 
-/** Shares: compute above, memory below; of what is left of both, the larger rest is stranded. */
+/** Shares: compute above, memory below. What is left of one where the other is used up is stranded. */
 function shares(gpu) {
   const lanes = gpu.shared ? 2 : 1;
   const amounts = [(part) => part.milli / WHOLE, (part) => part.mib / (gpu.memory || 1)];
   const used = amounts.map((of) => Math.min(1, gpu.parts.reduce((sum, part) => sum + of(part), 0)));
-  const usable = gpu.isUsable ? 1 - Math.max(...used) : 0;
   const lane = lanes === 2 ? [0, 1] : [used[1] > used[0] ? 1 : 0];
   return lane.flatMap((which, row) => {
     const found = [];
@@ -60,8 +59,7 @@ function shares(gpu) {
       x += Math.max(0, width);
     };
     for (const part of gpu.parts) add(amounts[which](part), "pod", part);
-    add(lanes === 2 ? usable : gpu.isUsable ? 1 : 0, "free", null);
-    add(1, "stranded", null);
+    add(1, gpu.isUsable && gpu.strands !== ["compute", "memory"][which] ? "free" : "stranded", null);
     return found;
   });
 }
@@ -89,6 +87,9 @@ export function partText(part) {
   return amounts.join(" and ");
 }
 
+/** Whether free room of a GPU is of no use at present. */
+export const isStranded = (gpu) => gpu.strandedMilli > 5 || Boolean(gpu.strands);
+
 /** A GPU in a few lines. */
 export function gpuText(gpu) {
   const lines = [];
@@ -100,7 +101,7 @@ export function gpuText(gpu) {
   if (rest > 0) lines.push(`and ${plural(rest, "more part")}`);
   const free = gpu.parts.filter((part) => !part.pod);
   if (free.length && gpu.slices) lines.push(`free: ${tally(free)}`);
-  if (gpu.strandedMilli > 5) lines.push(`stranded: ${gpu.why || "only compute or only memory is left"}`);
+  if (isStranded(gpu)) lines.push(`stranded: ${gpu.why}`);
   return lines.join("\n");
 }
 

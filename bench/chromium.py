@@ -70,12 +70,12 @@ class Page:
             raise RuntimeError(str(found["exceptionDetails"].get("exception", {}).get("description")))
         return found["result"].get("value")
 
-    def wait_for(self, expression: str, seconds: float = 30) -> Any:  # noqa: ANN401
-        """The first true value of an expression. Raises TimeoutError."""
+    def wait_for(self, expression: str, seconds: float = 30) -> None:
+        """Return when an expression is true. Raises TimeoutError."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            if value := self.run(expression):
-                return value
+            if self.run(f"Boolean({expression})"):
+                return
             time.sleep(0.02)
         raise TimeoutError(f"never true: {expression}; {self.problems}")
 

@@ -10,9 +10,18 @@ from extender.cli.kernel_cache import choose_cache
 
 choose_cache()  # before a test imports numba
 
+NO_CHROMIUM = "NO CHROMIUM: the page is not tested in a browser (Debian: apt-get install chromium)"
+
 # No deadline: the time of one example depends on what else the machine does.
 settings.register_profile("stowage", deadline=None)
 settings.load_profile("stowage")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say in one line if the tests in a browser were skipped."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    if any(NO_CHROMIUM in str(report.longrepr) for report in skipped):
+        terminalreporter.write_line(NO_CHROMIUM, red=True, bold=True)
 
 
 @pytest.fixture(autouse=True)

@@ -49,7 +49,7 @@ def _node(line: NodeLine, *, wide: bool) -> tuple[str, ...]:
 
 def _summary(found: Overview) -> str:
     gpus = sum(line.gpus for line in found.nodes)
-    free, whole = sum(line.free_gpus for line in found.nodes), sum(line.whole for line in found.nodes)
+    free, whole = sum(line.free_gpus for line in found.nodes), found.free_gpus
     used = f"{100 * (gpus - free) / gpus:.0f} % in use" if gpus else "none"
     waiting = len(found.waiting) + found.more_waiting
     entirely = f"{whole} GPUs and {found.free_nodes} nodes entirely free"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from extender.cluster.demand_monitor import DemandMonitor
 from extender.cluster.node_sets import NodeSets
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
@@ -26,12 +27,13 @@ _MOST_REQUESTS = 1000
 class DemandLearner:
     """Shows each pod to the policy once: when the watch first shows it, or, where no node could host it then,
     when it is bound. Before the nodes are known, pods wait for ``start``. ``learnt`` counts the pods that the
-    policy has learnt from.
+    policy has learnt from; ``monitor`` has figures of them.
     """
 
     def __init__(self, policy: Policy, fleet: Fleet, node_sets: NodeSets) -> None:
         self._policy, self._fleet, self._node_sets = policy, fleet, node_sets
         self.learnt = 0
+        self.monitor = DemandMonitor(fleet)
         self._started = False
         self._untaught: dict[str, None] = {}  # keys of pods, in the order in which they came
         self._hostable: dict[Request, bool] = {}
@@ -74,6 +76,7 @@ class DemandLearner:
                 request = replace(request, node_set=required)
                 self._node_sets.observe(request)
             self._policy.observe(request)
+            self.monitor.observe(request)
             self.learnt += 1
 
     def _can_be_hosted(self, request: Request) -> bool:

@@ -27,7 +27,9 @@ def state_of(settings: Settings) -> State:
     policy = policy_of(settings)
     rights = Rights(Queues(settings.queues), settings.evict_kueue_pods)
     state = State(policy, rights, DisruptionLog(settings.shield_seconds))
-    state.nodes.sets.expect(prior_of(settings.demand))
+    prior = prior_of(settings.demand)
+    state.nodes.sets.expect(prior)
+    state.learner.monitor.expect(prior)
     state.failures = policy.failures
     state.spot = settings.spot
     state.fleet.separate = settings.separate_gpus

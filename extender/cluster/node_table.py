@@ -10,6 +10,7 @@ from extender.cluster.allocations import Allocations, Problems
 from extender.cluster.network import Network
 from extender.cluster.node_sets import NodeSets
 from extender.dialects.pod_request import WRITERS
+from extender.inventory.closed import closed_because
 from extender.inventory.mig_manager import LAYOUT_LABEL, applied_layout
 from extender.inventory.node_inventory import Sources, inventory_of
 from extender.inventory.shared_gpus import InventoryError
@@ -27,9 +28,9 @@ NodeKind: TypeAlias = Literal["Node", "Device", "ConfigMap"]
 class NodeTable(Mapping[str, Node]):
     """Nodes by name. Writes what they have into ``allocations``, and returns the nodes that it changed there.
 
-    ``sources`` say what each inventory was read from, ``network`` which nodes are near each other, and
-    ``sets`` which nodes pods insist on. A node whose inventory cannot be read has no sources, takes no pods,
-    and is a problem.
+    ``sources`` say what each inventory was read from, ``network`` which nodes are near each other, ``sets``
+    which nodes pods insist on, and ``closed`` which are cordoned or not ready, and why. A node whose
+    inventory cannot be read has no sources, takes no pods, and is a problem.
     """
 
     def __init__(self, allocations: Allocations, fleet: Fleet) -> None:
@@ -37,6 +38,7 @@ class NodeTable(Mapping[str, Node]):
         self.sets = NodeSets(fleet)
         self.changes = 0  # of Nodes
         self.sources: dict[str, Sources] = {}
+        self.closed: dict[str, str] = {}
         self.network = Network()
         self._koordinator_devices: dict[str, KoordinatorDevice] = {}
         self._mig_layouts: dict[str, MigLayouts] = {}  # by node; "" are those for all other nodes
@@ -58,6 +60,7 @@ class NodeTable(Mapping[str, Node]):
                 known = self._nodes.get(record.name)
                 self._nodes[record.name] = record
                 self.changes += known != record
+                self._note_closed(record)
                 if known is None or known.labels != record.labels:
                     self.network.put(record.name, record.labels)
                 if known is not None and _inventory_fields(known) == _inventory_fields(record):
@@ -76,6 +79,7 @@ class NodeTable(Mapping[str, Node]):
                 self._nodes.pop(key, None)
                 self.sets.remove(key)
                 self.sources.pop(key, None)
+                self.closed.pop(key, None)
                 self.network.remove(key)
                 self.problems.pop(key, None)
                 self.problems.pop(_layouts_of(key), None)
@@ -101,6 +105,12 @@ class NodeTable(Mapping[str, Node]):
         """The labels of a node; none where it is not known."""
         known = self._nodes.get(node)
         return known.labels if known else {}
+
+    def _note_closed(self, node: Node) -> None:
+        if why := closed_because(node):
+            self.closed[node.name] = why
+        else:
+            self.closed.pop(node.name, None)
 
     def _layouts_for(self, node: str) -> MigLayouts | None:
         """The MIG layouts that a node can have: its own, or else those for all nodes."""

@@ -52,6 +52,7 @@ class PolicyRefresher:
             return
         if due is Due.TABLES:
             self._upkeep.plan_started(learnt)
+            state.learner.monitor.planned()
             with state.failures.caught("node_sets"):
                 sets = await asyncio.to_thread(state.nodes.sets.choose(state.nodes))
                 state.nodes.sets.adopt(sets, state.nodes.values())

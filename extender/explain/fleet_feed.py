@@ -63,7 +63,8 @@ class FleetFeed:
     async def since(self, version: str) -> bytes:
         """What changed since this version, or everything where it is unknown ("" is), as a JSON object.
 
-        ``version``; ``all``: whether everything is listed; ``at``, Unix seconds; ``nodes``: rows
+        ``version``; ``all``: whether everything is listed; ``at``, Unix seconds; ``beside``: what pods ask
+        for beside one GPU on average (CPU in milli, host memory in MiB), two digits of it; ``nodes``: rows
         (``FleetRow``); ``gone``: names; ``waiting`` (``WaitingLine``, null if unchanged) and
         ``more_waiting``."""
         async with self._lock:
@@ -172,14 +173,21 @@ class FleetFeed:
         rows = [row.body for row in self._rows.values() if row.version > known]
         gone = [name for name, version in self._gone.items() if version > known] if known else []
         waiting = self._waiting if self._waiting_version > known or not known else b"null"
+        beside = self._state.learner.monitor.beside()
         head = to_json(
             {
                 "version": f"{self._epoch}.{self._version}",
                 "all": not known,
                 "at": round(time(), 1),
                 "gone": gone,
+                "beside": [_rounded(beside.cpu_milli), _rounded(beside.memory_mib)],
                 "more_waiting": self._more_waiting,
             }
         )
         await asyncio.sleep(0)
         return head[:-1] + b',"waiting":' + waiting + b',"nodes":[' + b",\n".join(rows) + b"]}\n"
+
+
+def _rounded(amount: float) -> float:
+    """Two significant digits, so that it seldom changes."""
+    return float(f"{amount:.2g}")

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields
-from time import time
-
-import numpy as np
 
 from extender.cluster.state import State
-from extender.explain.overview import waiting_pods
-from packing.model.reasons import Reason
-from packing.model.request import WHOLE
+from extender.explain.fragmentation import FragmentationReport
+from packing.fleet.stranded import installed
 
 INTERVAL = 10.0
 """Seconds between two samples."""
@@ -23,46 +17,49 @@ _RECENT, _EVERY, _OLDER = 90, 6, 720
 
 @dataclass(frozen=True, slots=True)
 class FleetSample:
-    """The fleet at a moment ``at`` (Unix seconds). ``gpus`` on all nodes, ``used``: compute in use, in GPUs;
-    ``whole_gpus`` and ``whole_nodes`` have nothing on them and take pods; ``waiting`` pods ask for a GPU."""
+    """The fleet at a moment ``at`` (Unix seconds): ``gpus`` on all nodes, ``used`` compute in GPUs, and how
+    many pods wait for a GPU. The others are those of ``Fragmentation``."""
 
     at: float
     gpus: int
     used: float
+    waiting: int
     whole_gpus: int
     whole_nodes: int
-    waiting: int
-
-
-def take_sample(state: State, at: float) -> FleetSample:
-    arrays = state.fleet.arrays
-    exists = arrays.compute_capacity > 0
-    used = np.where(exists, arrays.compute_capacity - np.maximum(arrays.compute, 0), 0)
-    is_free = (arrays.compute == arrays.compute_capacity) & (arrays.memory == arrays.memory_capacity)
-    opened = (arrays.blocked == Reason.FITS) & (arrays.overcommitted == 0)
-    whole = exists & is_free & opened
-    per_node = exists.sum(axis=0)
-    return FleetSample(
-        at=round(at, 1),
-        gpus=int(per_node.sum()),
-        used=round(float(used.sum()) / WHOLE, 2),
-        whole_gpus=int(whole.sum()),
-        whole_nodes=int(((whole.sum(axis=0) == per_node) & (per_node > 0)).sum()),
-        waiting=len(waiting_pods(state)),
-    )
+    largest_request: int
+    largest_island: int
+    stranded_compute: float
+    stranded_by_cpu: float
+    stranded_by_host_memory: float
 
 
 class FleetHistory:
     """The samples of the last 12 hours."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, state: State, report: FragmentationReport) -> None:
+        self._state, self._report = state, report
         self._recent: deque[FleetSample] = deque()
         self._older: deque[FleetSample] = deque(maxlen=_OLDER)
         self._moved = 0
 
-    def add(self, sample: FleetSample) -> None:
-        """Add the newest sample."""
+    async def sample(self, at: float) -> None:
+        """Add a sample of this moment."""
+        await self._report.update()
+        found = self._report.current().fleet
+        gpus = installed(self._state.fleet).values()
+        sample = FleetSample(
+            at=round(at, 1),
+            gpus=sum(one.gpus for one in gpus),
+            used=round(sum(one.used for one in gpus), 2),
+            waiting=sum(queue.waiting_pods for queue in self._state.pods.usage.by_queue().values()),
+            whole_gpus=found.whole,
+            whole_nodes=found.whole_nodes,
+            largest_request=found.largest_request,
+            largest_island=found.largest_island,
+            stranded_compute=round(found.stranded_compute, 2),
+            stranded_by_cpu=round(found.stranded_by_cpu, 2),
+            stranded_by_host_memory=round(found.stranded_by_host_memory, 2),
+        )
         self._recent.append(sample)
         if len(self._recent) > _RECENT:
             oldest = self._recent.popleft()
@@ -74,10 +71,3 @@ class FleetHistory:
         """By field of ``FleetSample``, the values from the oldest to the newest."""
         rows = [astuple(sample) for sample in (*self._older, *self._recent)]
         return {field.name: [row[i] for row in rows] for i, field in enumerate(fields(FleetSample))}
-
-    async def sample_forever(self, ready: Callable[[], bool]) -> None:
-        """Add a sample every ``INTERVAL`` seconds while the state is complete, until cancelled."""
-        while True:
-            if ready():
-                self.add(take_sample(self._state, time()))
-            await asyncio.sleep(INTERVAL if self._recent else 0.1)

@@ -14,6 +14,7 @@ from extender.explain.gpu_parts import FREE, GpuPart, gpu_parts, memory_slices
 from extender.explain.node import DeviceView, HolderView, view_node
 from extender.untrusted.limits import GPUS_PER_NODE, KEY, LISTED_NAMES, PAGE_PARTS, shorten
 from packing.model.gpu_catalogue import parse_profile
+from packing.model.reasons import Reason
 from packing.model.request import WHOLE
 
 
@@ -52,15 +53,16 @@ class PodCell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FleetRow:
-    """``closed``: why the node takes no pods, "" if it does. ``cpu_milli`` and ``memory_mib`` are free and
-    total. ``pods_beside`` counts the pods without a GPU. ``layout``: what says which GPU has which MIG
-    instances, "" where they are spread evenly; ``more``: parts that are left out because there are too
-    many."""
+    """``closed``: why the node takes no pods, "" if it does; ``offered``: it does, or will in a moment, as in
+    ``packing.fleet.stranded``. ``cpu_milli`` and ``memory_mib`` are free and total. ``pods_beside`` counts
+    the pods without a GPU. ``layout``: what says which GPU has which MIG instances, "" where they are spread
+    evenly; ``more``: parts that are left out because there are too many."""
 
     name: str
     model: str
     spot: bool
     closed: str
+    offered: bool
     problem: str
     cpu_milli: tuple[int, int]
     memory_mib: tuple[int, int]
@@ -89,13 +91,12 @@ def fleet_row(state: State, name: str, now: float) -> FleetRow | None:
     for part in parts[:PAGE_PARTS]:
         cells.add_part(part, view.holders[part.pod] if part.pod != FREE else None)
     cells.add_devices(view.devices)
-    node = state.nodes.get(name)
-    cordoned = "cordoned" if node and node.unschedulable else ""
     return FleetRow(
         name=shorten(name, KEY),
         model=shorten(view.model, KEY),
         spot=view.spot,
-        closed="; ".join(filter(None, (view.takes_nothing, cordoned))),
+        closed=view.takes_nothing,
+        offered=not view.takes_nothing or view.takes_nothing == Reason.PLUGIN_BUSY.text,
         problem=shorten(view.problem),
         cpu_milli=(view.free_cpu_milli, spec.cpu_milli),
         memory_mib=(view.free_memory_mib, spec.memory_mib),

@@ -11,7 +11,8 @@ from extender.cluster.state import PossiblyBound, State
 from extender.explain.decision_log import Decision, Decisions
 from extender.explain.evictions import EvictorMode
 from extender.explain.fleet_feed import FleetFeed
-from extender.explain.fleet_history import FleetHistory
+from extender.explain.fleet_history import INTERVAL, FleetHistory
+from extender.explain.fragmentation import FragmentationReport
 from extender.explain.node import NodeView, view_node
 from extender.explain.pod import Candidates, Explanation, explain
 from extender.k8s.objects import Pod
@@ -49,7 +50,16 @@ class Inspector:
     ) -> None:
         self._evictor: EvictorMode = evictor
         self._state, self._decisions, self._possibly_bound = state, decisions, possibly_bound
-        self.fleet, self.history = FleetFeed(state), FleetHistory(state)
+        self.fragmentation = FragmentationReport(state)
+        self.fleet, self.history = FleetFeed(state), FleetHistory(state, self.fragmentation)
+
+    async def run(self, is_ready: Callable[[], bool]) -> None:
+        """Note how the fleet is used, now and then, until cancelled."""
+        while True:
+            if is_ready():
+                await self.history.sample(time())
+            self.fleet.forget_if_idle()
+            await asyncio.sleep(INTERVAL if is_ready() else 0.2)
 
     def node_names(self) -> list[str]:
         return sorted(self._state.fleet.rows)

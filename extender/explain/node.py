@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from extender.cluster.state import State
+from extender.explain.closed import closed_text
 from extender.inventory.node_inventory import Sources
 from packing.fleet.fleet import Fleet
 from packing.model.node_spec import Gpu, Pool
-from packing.model.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +106,11 @@ def view_node(state: State, name: str, now: float) -> NodeView | None:
     if row is None or spec is None:
         return None
     fleet = state.fleet
-    blocked = Reason(int(fleet.arrays.blocked[row]))
-    closed = Reason.OVERCOMMITTED if fleet.arrays.overcommitted[row] else blocked
     return NodeView(
         name=name,
         model=spec.model or spec.product,
         spot=spec.spot,
-        takes_nothing=closed.text if closed is not Reason.FITS else "",
+        takes_nothing=closed_text(state, name, row),
         problem=state.problems.get(name, ""),
         read_from=state.nodes.sources.get(name),
         free_cpu_milli=int(fleet.arrays.free_cpu[row]),

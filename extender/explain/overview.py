@@ -9,10 +9,11 @@ import numpy as np
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
+from extender.explain.closed import closed_rows, closed_text
 from extender.explain.pod import Refusal, asks, explain
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import KEY, shorten
-from packing.model.reasons import Reason
+from packing.fleet.stranded import on_offer, whole_gpus
 from packing.model.request import WHOLE
 
 
@@ -20,7 +21,8 @@ from packing.model.request import WHOLE
 class NodeLine:
     """A node with GPUs. ``used_percent``: the larger part of compute and memory that is in use, of each GPU;
     ``free_gpus`` is the sum of what is left of their compute, ``whole`` how many are entirely free. ``note``:
-    why the node takes nothing, and whether it is a spot node."""
+    why the node takes nothing, and whether it is a spot node. Where it is not ``on_offer``, it takes no pods,
+    and nothing of it counts as free in the sums."""
 
     node: str
     model: str
@@ -35,6 +37,7 @@ class NodeLine:
     used_percent: tuple[int, ...]
     islands: tuple[int, ...]
     note: str
+    on_offer: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +66,23 @@ class Overview:
 
     @property
     def free_nodes(self) -> int:
-        """Nodes all of whose GPUs are entirely free."""
-        return sum(line.whole == line.gpus and not line.note for line in self.nodes)
+        """Nodes on offer all of whose GPUs are entirely free."""
+        return sum(line.whole == line.gpus and line.on_offer for line in self.nodes)
+
+    @property
+    def free_gpus(self) -> int:
+        """GPUs on offer that are entirely free."""
+        return sum(line.whole for line in self.nodes if line.on_offer)
 
 
 def overview(state: State, most_waiting: int) -> Overview:
     """All nodes with GPUs by name, and at most so many waiting pods, the most urgent first."""
-    lines = (_node(state, name, row) for name, row in sorted(state.fleet.rows.items()))
+    fleet = state.fleet
+    whole, offered = whole_gpus(fleet.arrays).sum(axis=0), on_offer(fleet, closed_rows(state))
+    lines = (
+        _node(state, name, row, int(whole[row]), on_offer=bool(offered[row]))
+        for name, row in sorted(fleet.rows.items())
+    )
     waiting = waiting_pods(state)
     return Overview(
         tuple(line for line in lines if line is not None),
@@ -78,7 +91,7 @@ def overview(state: State, most_waiting: int) -> Overview:
     )
 
 
-def _node(state: State, name: str, row: int) -> NodeLine | None:
+def _node(state: State, name: str, row: int, whole: int, *, on_offer: bool) -> NodeLine | None:
     arrays, spec = state.fleet.arrays, state.fleet.specs[row]
     if spec is None or not spec.gpus:
         return None
@@ -86,12 +99,11 @@ def _node(state: State, name: str, row: int) -> NodeLine | None:
     compute, memory = arrays.compute[:gpus, row], arrays.memory[:gpus, row]
     capacity, memory_capacity = arrays.compute_capacity[:gpus, row], arrays.memory_capacity[:gpus, row]
     left = np.minimum(compute / np.maximum(capacity, 1), memory / np.maximum(memory_capacity, 1))
-    closed = Reason.OVERCOMMITTED if arrays.overcommitted[row] else Reason(int(arrays.blocked[row]))
     return NodeLine(
         node=name,
         model=spec.model or spec.product,
         gpus=gpus,
-        whole=int(((compute == capacity) & (memory == memory_capacity) & (capacity > 0)).sum()),
+        whole=whole,
         free_gpus=round(float(np.maximum(compute, 0).sum()) / WHOLE, 3),
         free_memory_mib=int(np.maximum(memory, 0).sum()),
         memory_mib=sum(gpu.memory_mib for gpu in spec.gpus),
@@ -100,7 +112,8 @@ def _node(state: State, name: str, row: int) -> NodeLine | None:
         pods=len(state.allocations.pods_on(name)),
         used_percent=tuple(round(100 * (1 - part)) for part in np.clip(left, 0, 1).tolist()),
         islands=tuple(len(island) for island in spec.islands),
-        note="; ".join(["spot"] * spec.spot + [closed.text] * (closed is not Reason.FITS)),
+        note="; ".join(filter(None, ("spot" * spec.spot, closed_text(state, name, row)))),
+        on_offer=on_offer,
     )
 
 

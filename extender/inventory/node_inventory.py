@@ -199,8 +199,9 @@ class _Gpus:
 
     def _add_pool(self, name: str, one: CountedDevices, gpus: Iterable[int], each: tuple[int, ...]) -> None:
         size = one.compute_milli, one.memory_mib
-        separate = one.separate(name)
-        self.pools.append(Pool(name, one.count, tuple(gpus), *size, one.per_container, each, separate))
+        profile = str(one.profile) if one.profile and one.replicas == 1 else ""
+        most, separate = one.per_container, one.separate(name)
+        self.pools.append(Pool(name, one.count, tuple(gpus), *size, most, each, separate, profile))
 
 
 def _blocked(

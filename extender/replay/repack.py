@@ -24,6 +24,7 @@ from extender.settings import Settings
 from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
+from packing.fleet.stranded import whole_gpus, whole_nodes
 from packing.model.reasons import Reason
 from packing.policies.interface import Policy
 from packing.policies.registry import POLICIES
@@ -107,16 +108,14 @@ def _row(
 ) -> dict[str, Any]:
     """The figures of the fleet as it is now."""
     arrays, counted_gpus = pods.state.fleet.arrays, pods.gpus
-    whole = counted_gpus & (arrays.compute == arrays.compute_capacity)
-    whole &= arrays.memory == arrays.memory_capacity
-    has_gpus = counted_gpus.any(axis=0)
+    whole = whole_gpus(arrays) & counted_gpus
     return {
         "trace": pods.name,
         "policy": policy,
-        "nodes": int(has_gpus.sum()),
+        "nodes": int(counted_gpus.any(axis=0).sum()),
         "gpus": int(counted_gpus.sum()),
         "whole_gpus_free": int(whole.sum()),
-        "whole_nodes_free": int((has_gpus & (whole == counted_gpus).all(axis=0)).sum()),
+        "whole_nodes_free": int(whole_nodes(arrays, whole).sum()),
         "pods": len(pods.movable),
         "moved_pods": sum(pod.home != allocation.row for pod, allocation in placed),
         "kept_pods": len(kept),

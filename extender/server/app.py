@@ -104,7 +104,7 @@ def _add_health(app: FastAPI, service: Service) -> None:
 
 def _add_debug(app: FastAPI, service: Service, bodies: BodyBudget) -> None:
     async def metrics(request: Request) -> Response:
-        return Response(service.metrics.render(), media_type=CONTENT_TYPE)
+        return Response(await service.render_metrics(), media_type=CONTENT_TYPE)
 
     app.add_route("/metrics", metrics, methods=["GET"])
     app.include_router(debug_router(service, bodies))

@@ -40,6 +40,12 @@ def debug_router(service: Service, bodies: BodyBudget) -> APIRouter:
     async def node(name: str) -> Response:
         return _found(inspector().node(name), f"node {shorten(name, KEY)}")
 
+    @router.get("/fragmentation")
+    async def fragmentation() -> Response:
+        report = inspector().fragmentation
+        await report.update()
+        return _json(report.current())
+
     @router.get("/pods/{namespace}/{name}")
     async def pod(namespace: str, name: str) -> Response:
         key = f"{namespace}/{name}"

@@ -31,8 +31,9 @@ from extender.k8s.objects import Event
 from extender.protocol.messages import VERBS, BadMessage, Verb, bind_error, filter_error
 from extender.server.debug_auth import auth_of
 from extender.server.evictor_tasks import EvictorTasks
+from extender.server.gauges import Gauges
 from extender.server.leader_elector import elector_of
-from extender.server.metrics import Gauges, Metrics
+from extender.server.metrics import Metrics
 from extender.server.victim_kernels import VictimKernels
 from extender.settings import Settings
 from extender.source.interface import Source
@@ -180,6 +181,12 @@ class Service:
             text = f"internal error ({type(error).__name__}), see the log of Stowage"
             return _refusal(verb, text, 500), "internal_error"
 
+    async def render_metrics(self) -> bytes:
+        """All metrics in the text format. Other requests are answered in between."""
+        if self.engine is not None:
+            await self.engine.gauges.update()
+        return self.metrics.render()
+
     def _load(self) -> Engine:
         self._prepare()
         from extender.server.engine import Engine
@@ -193,7 +200,7 @@ class Service:
         return self._elector.waiting_for() if self._elector else ""
 
     def _gauges(self) -> Gauges:
-        gauges = self.engine.gauges() if self.engine else Gauges()
+        gauges = self.engine.gauges.read() if self.engine else Gauges()
         return replace(gauges, is_leader=self._elector.is_leader) if self._elector else gauges
 
 

@@ -14,7 +14,7 @@ from extender.k8s.objects import Event, Kind, Pod
 from extender.source.access_reviews import KubeAccessReviews
 from extender.source.evictor_api import KubeEvictorApi
 from extender.source.freshness import Freshness
-from extender.source.interface import Apply, Interruption, Lease, Unavailable
+from extender.source.interface import Apply, Interruption, Lease, Unavailable, WatchEnd
 from extender.source.lease import KubeLease
 from extender.source.list_watch import ProtocolError
 from extender.source.pods_api import PodsApi
@@ -140,6 +140,10 @@ class KubeSource:
         """Seconds since the last bytes of each kind; up to ``WATCH_SECONDS`` if nothing changes."""
         now = time.monotonic()
         return {reflector.kind: now - reflector.connection.received_at for reflector in self._required}
+
+    def watch_ends(self) -> Mapping[Kind, Mapping[WatchEnd, int]]:
+        """See ``Source.watch_ends``."""
+        return {reflector.kind: dict(reflector.ended) for reflector in self._required}
 
     def server_version(self) -> str:
         """``major.minor`` of the API server, "" if it does not say."""

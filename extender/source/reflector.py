@@ -10,6 +10,7 @@ import math
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 
@@ -18,7 +19,7 @@ from urllib3 import HTTPResponse
 from extender.k8s.objects import Event, Listed
 from extender.source.backoff import Backoff
 from extender.source.freshness import WatchConnection
-from extender.source.interface import Apply
+from extender.source.interface import Apply, WatchEnd
 from extender.source.list_watch import ListWatch, ProtocolError, Request
 from extender.source.rest import NO_ANSWER, Refused
 from extender.source.watched_kinds import WatchedKind
@@ -49,6 +50,8 @@ class Reflector:
         self._served = False
         self._relists_wanted = self._relists_begun = self._relists_done = 0  # calls of relist
         self._thread: threading.Thread | None = None
+        self.ended: Counter[WatchEnd] = Counter()
+        """Watches and attempts that ended since the start, by how."""
 
     @property
     def resource(self) -> str:
@@ -135,6 +138,8 @@ class Reflector:
         self.connection.answered = False
         problem = self._follow(apply)
         ended_at = self.connection.attempt_ended()
+        if not (self._stopping.is_set() or self._absent):
+            self.ended["relist" if problem == _RELIST else "error" if problem else "in_time"] += 1
         return problem if self._relists_begun == self._relists_wanted else "", ended_at
 
     def _follow(self, apply: Apply) -> str:

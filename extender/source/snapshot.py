@@ -27,6 +27,7 @@ from extender.source.interface import (
     EvictorApi,
     Lease,
     Unavailable,
+    WatchEnd,
 )
 from extender.source.watched_kinds import MANIFESTS, WATCHED_KINDS
 from extender.untrusted.limits import QUOTED, shorten
@@ -186,6 +187,10 @@ class SnapshotSource:
 
     def staleness(self) -> Mapping[Kind, float]:
         """Empty: it cannot get stale."""
+        return {}
+
+    def watch_ends(self) -> Mapping[Kind, Mapping[WatchEnd, int]]:
+        """Empty: it watches nothing."""
         return {}
 
     def server_version(self) -> str:

@@ -20,14 +20,18 @@ Doubles = npt.NDArray[np.float64]
 Longs = npt.NDArray[np.int64]
 GPU_COUNTS = 17
 """Rows of ``pods_by_gpu_count``."""
+ALMOST_WHOLE = 0.999
+"""A device at least this large, in GPUs, is a whole GPU; the others are replicas and MIG instances."""
 LARGEST = (1 << 24) - 1
 """Up to here float32 represents every whole number."""
 NVLINK_UNKNOWN, ONE_ISLAND, SEVERAL_GROUPS, MIXED_GROUPS = range(4)
 """Values of ``nvlink``: not known; all GPUs of the node are NVLink peers; not all are; not all are, and its
 device plugin mixes them."""
+IN_PARTS, WHOLE_GPU = 1, 2
+"""Values of ``offered``."""
 _PER_GPU = (
     "compute", "compute_capacity", "memory", "memory_capacity",
-    "divisible", "shareable", "share_slots", "identified", "island",
+    "divisible", "shareable", "share_slots", "identified", "island", "offered",
 )  # fmt: skip
 _PER_RESOURCE = (
     "free_devices", "total_devices", "free_peers", "total_peers", "device_gpu", "max_per_container",
@@ -58,6 +62,9 @@ class NodeArrays:
         self.divisible, self.shareable, self.identified = np.zeros((3, gpus, nodes), np.uint8)
         # (G, N) The lowest GPU of the NVLink island that the GPU is in; itself if it is in none.
         self.island = np.zeros((gpus, nodes), np.uint8)
+        # (G, N) How pods get the GPU on the empty node: IN_PARTS, or also whole (WHOLE_GPU); 0 where they do
+        # not (it is unhealthy or cordoned).
+        self.offered = np.zeros((gpus, nodes), np.uint8)
         # (G, N) How many more shares the GPU takes, whatever their size.
         self.share_slots = np.zeros((gpus, nodes), np.int32)
         # (R, N) Counted devices, the size of one in GPUs, and how many one container gets at most (0: any).
@@ -166,6 +173,8 @@ class NodeArrays:
             self.shareable[index, row] = gpu.divisible and gpu.slots > 0
             self.share_slots[index, row] = min(gpu.slots, UNLIMITED)
             self.identified[index, row] = bool(gpu.uuid)
+        for index, offered in enumerate(_offered(spec)):
+            self.offered[index, row] = offered
         for island in spec.peers:
             self.island[list(island), row] = min(island)
         self.divisible[:, row] = self.shareable[:, row]
@@ -187,6 +196,22 @@ def _nvlink(spec: NodeSpec) -> int:
 
 def _floats(*shape: int) -> Floats:
     return np.zeros(shape, np.float32)
+
+
+def _offered(spec: NodeSpec) -> list[int]:
+    """How pods get each GPU. Those that a device plugin advertises only as replicas or MIG instances are not
+    offered whole."""
+    offered = [(gpu.divisible and gpu.slots > 0) * IN_PARTS for gpu in spec.gpus]
+    for index, gpu in enumerate(spec.gpus):
+        if offered[index] and gpu.compute_milli >= WHOLE:
+            offered[index] = WHOLE_GPU
+    for pool in spec.pools:
+        if spec.is_divisible(pool):
+            continue
+        for index in pool.gpus:
+            size = _mean_share(pool.compute_milli, pool.memory_mib, spec.gpus[index].memory_mib)
+            offered[index] = max(offered[index], WHOLE_GPU if size > ALMOST_WHOLE else IN_PARTS)
+    return offered
 
 
 def _mean_share(compute_milli: int, memory_mib: int, capacity_mib: int) -> float:

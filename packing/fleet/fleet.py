@@ -21,15 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from packing.fleet import feasibility_kernels as kernels
-from packing.fleet.arrays import GPU_COUNTS, Floats, NodeArrays
+from packing.fleet.arrays import ALMOST_WHOLE, GPU_COUNTS, Floats, NodeArrays
 from packing.fleet.names import GIVES_PARTS, MOST_KINDS, Names, NodeKind, TooMany
 from packing.fleet.node_usage import Allocation, NodeUsage
 from packing.model.node_spec import MOST_GPUS, NodeSpec
 from packing.model.reasons import Reason
 from packing.model.request import WHOLE, Request, SeparateGpus
-
-ALMOST_WHOLE = 0.999
-"""A device at least this large, in GPUs, is a whole GPU; the others are replicas and MIG instances."""
 
 
 class Fleet:

@@ -60,6 +60,9 @@ class Profile:
     memory_gb: int
     attribute: str
 
+    def __str__(self) -> str:
+        return f"{self.compute}g.{self.memory_gb}gb{self.attribute}"
+
 
 @dataclass(frozen=True, slots=True)
 class Product:
@@ -107,6 +110,12 @@ def placement_of(geometry: Geometry, profile: Profile, memory_mib: int) -> Place
 def find_model(product: str) -> Model | None:
     """The model whose pattern matches a product label without its MIG and sharing suffixes."""
     return next((m for m in models() if m.product.match(product)), None)
+
+
+@lru_cache(maxsize=1024)
+def named_model(name: str | None) -> Model | None:
+    """The model of this name."""
+    return next((model for model in models() if model.name == name), None)
 
 
 @cache

@@ -44,7 +44,8 @@ class Pool:
     A pool over divisible GPUs counts whole GPUs: those without any share are free. ``most`` is how many the
     device plugin gives to one container at once, 0 for any number. ``each`` is how many of them are on each
     of ``gpus``, () if unknown; then the pools with the same ``gpus`` share them. ``separate`` is how many of
-    them the plugin gives from different GPUs while none is in use; None: as many as there are.
+    them the plugin gives from different GPUs while none is in use; None: as many as there are. ``profile`` is
+    the MIG profile if the devices are MIG instances, each for one pod; "" otherwise.
     """
 
     resource: str
@@ -55,6 +56,7 @@ class Pool:
     most: int = 0
     each: tuple[int, ...] = ()
     separate: int | None = None
+    profile: str = ""
 
 
 @dataclass(frozen=True, slots=True)

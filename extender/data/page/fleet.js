@@ -1,8 +1,6 @@
 /** The fleet as /debug/fleet describes it: decoded, kept up to date, filtered and sorted. */
 
 const WHOLE = 1000;
-const LITTLE_CPU = 1000; // milli; with less of it a node counts as having none left
-const LITTLE_MEMORY = 1024; // MiB
 const GONE = 0.05; // less than this of compute or memory is nothing left, as in packing/fleet/stranded.py
 
 /** A row of /debug/fleet as an object. See FleetRow in extender/explain/fleet_row.py. */
@@ -12,6 +10,7 @@ export function decode(row) {
     model: row.model,
     spot: row.spot,
     closed: row.closed,
+    offered: row.offered,
     problem: row.problem,
     cpu: row.cpu_milli,
     memory: row.memory_mib,
@@ -32,7 +31,6 @@ export function decode(row) {
   node.whole = node.gpus.filter((gpu) => gpu.isWhole).length;
   node.free = node.gpus.reduce((sum, gpu) => sum + gpu.freeMilli, 0) / WHOLE;
   node.used = node.gpus.reduce((sum, gpu) => sum + gpu.share, 0);
-  node.stranded = node.gpus.reduce((sum, gpu) => sum + gpu.strandedMilli, 0) / WHOLE;
   node.text = [node.name, node.model, ...node.pods.map((pod) => `${pod.key} ${pod.queue}`)].join(" ").toLowerCase();
   return node;
 }
@@ -51,34 +49,48 @@ function addPart(node, resources, [gpu, pod, resource, devices, milli, mib, star
   }
 }
 
-/** What is used, free and stranded of a GPU. */
+/** What is used and free of a GPU. */
 function summarise(gpu) {
   const { node, parts } = gpu;
   const memory = gpu.memory || 1;
+  const free = parts.filter((part) => !part.pod);
   gpu.counted = parts.some((part) => part.resource);
   gpu.shared = !gpu.counted && parts.some((part) => part.milli) && parts.some((part) => part.mib);
-  gpu.isFree = !parts.some((part) => part.pod);
+  gpu.isFree = free.length === parts.length;
   gpu.over = gpu.milli > WHOLE + 6 || gpu.mib > memory * 1.01;
   gpu.share = Math.min(1, Math.max(gpu.milli / WHOLE, gpu.memory ? gpu.mib / memory : 0));
-  const room = gpu.counted
-    ? parts.reduce((sum, part) => sum + (part.pod ? 0 : part.milli), 0)
-    : Math.max(0, WHOLE - gpu.milli);
-  gpu.freeMilli = Math.min(WHOLE, room);
-  gpu.freeMib = gpu.counted
-    ? parts.reduce((sum, part) => sum + (part.pod ? 0 : part.mib), 0)
-    : Math.max(0, memory - gpu.mib);
-  const starved = node.cpu[0] < LITTLE_CPU || node.memory[0] < LITTLE_MEMORY;
-  gpu.isUsable = !node.closed && gpu.takes && !starved;
+  const left = gpu.counted ? free.reduce((sum, part) => sum + part.milli, 0) : WHOLE - gpu.milli;
+  gpu.freeMilli = Math.max(0, Math.min(WHOLE, left));
+  gpu.freeMib = gpu.counted ? free.reduce((sum, part) => sum + part.mib, 0) : Math.max(0, memory - gpu.mib);
+  gpu.isOffered = node.offered && gpu.takes;
   const inParts = gpu.slices || parts.some((part) => part.resource && part.milli / part.devices < 0.99 * WHOLE);
-  gpu.isWhole = gpu.isFree && gpu.isUsable && !inParts;
+  gpu.isWhole = gpu.isFree && gpu.isOffered && !inParts;
   const none = [gpu.freeMilli < GONE * WHOLE, gpu.freeMib < GONE * memory];
   gpu.strands = gpu.shared && none[0] !== none[1] ? (none[0] ? "memory" : "compute") : "";
-  gpu.strandedMilli = !gpu.isUsable || gpu.strands === "compute" ? gpu.freeMilli : 0;
-  gpu.why =
-    node.closed ||
-    (gpu.takes ? "" : "the GPU takes no pods") ||
-    (starved ? "no CPU or memory left on the node" : "") ||
-    (gpu.strands ? `only ${gpu.strands} is left` : "");
+}
+
+/**
+ * Which free room of a node no pod can get now, and why. The node has too little CPU or host memory for
+ * max(R - C / c, 0) of its R free GPUs (packing/fleet/stranded.py); the last ones are drawn as such.
+ */
+export function strand(node, [cpu, memory]) {
+  const offered = node.gpus.filter((gpu) => gpu.isOffered);
+  const free = offered.reduce((sum, gpu) => sum + gpu.freeMilli, 0) / WHOLE;
+  const lacking = [[node.cpu[0], cpu], [node.memory[0], memory]].map(([left, each]) => free - Math.max(0, left) / Math.max(each, 1e-6));
+  let short = Math.max(0, ...lacking);
+  const what = lacking[0] >= lacking[1] ? "CPU" : "memory";
+  for (const gpu of node.gpus) gpu.why = node.offered ? (gpu.takes ? "" : "the GPU takes no pods") : node.closed;
+  for (const gpu of offered.reverse()) {
+    const own = gpu.freeMilli / WHOLE;
+    if (own > 0.005 && short >= own / 2) gpu.why = `the node has too little ${what} left`;
+    short -= own;
+  }
+  for (const gpu of node.gpus) {
+    gpu.isUsable = !gpu.why;
+    gpu.strandedMilli = gpu.why || gpu.strands === "compute" ? gpu.freeMilli : 0;
+    gpu.why ||= gpu.strands && `only ${gpu.strands} is left`;
+  }
+  node.stranded = node.gpus.reduce((sum, gpu) => sum + gpu.strandedMilli, 0) / WHOLE;
 }
 
 /** The GPUs in groups of NVLink peers, in order; `linked` for islands. */
@@ -96,6 +108,7 @@ export class Fleet {
   pods = new Map();
   waiting = [];
   moreWaiting = 0;
+  beside = [0, 0]; // CPU in milli and MiB that pods ask for beside one GPU
   version = "";
   changes = 0;
 
@@ -103,10 +116,14 @@ export class Fleet {
   apply(answer) {
     if (answer.all) this.nodes.clear();
     for (const name of answer.gone) this.nodes.delete(name);
-    for (const row of answer.nodes) this.nodes.set(row.name, decode(row));
+    const fresh = answer.nodes.map(decode);
+    for (const node of fresh) this.nodes.set(node.name, node);
+    const moved = answer.beside.some((amount, i) => amount !== this.beside[i]);
+    this.beside = answer.beside;
+    for (const node of moved ? this.nodes.values() : fresh) strand(node, this.beside);
     if (answer.waiting) [this.waiting, this.moreWaiting] = [answer.waiting, answer.more_waiting];
     this.version = answer.version;
-    const changed = answer.all || answer.nodes.length || answer.gone.length || answer.waiting;
+    const changed = answer.all || answer.nodes.length || answer.gone.length || answer.waiting || moved;
     if (changed) {
       this.changes += 1;
       this.pods = new Map();

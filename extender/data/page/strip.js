@@ -7,11 +7,19 @@ const HEIGHT = 30;
 
 /** [field, label, text of a value, most: the top of the axis]. */
 const FIGURES = [
-  { field: "used", live: true, label: "GPUs in use", most: "gpus", of: (value, row) => `of ${number(row.gpus)} (${percent(value, row.gpus)})`, places: 1 },
-  { field: "whole_gpus", live: true, label: "GPUs entirely free", most: "gpus" },
+  { field: "used", live: true, label: "GPUs in use", most: "gpus", of: (row) => `of ${number(row.gpus)} (${percent(row.used, row.gpus)})`, places: 1 },
+  { field: "whole_gpus", live: true, label: "GPUs entirely free" },
   { field: "whole_nodes", live: true, label: "Nodes entirely free" },
+  { field: "largest_island", label: "Largest request of NVLink peers", of: (row) => `of ${row.largest_request} free on one node` },
+  { field: "stranded", label: "GPUs stranded", of: stranded, places: 1 },
   { field: "waiting", live: true, label: "Pods that wait for a GPU" },
 ];
+
+/** Which part of what is stranded has which cause. */
+function stranded(row) {
+  const causes = [["CPU", row.stranded_by_cpu], ["host memory", row.stranded_by_host_memory], ["GPU memory", row.stranded_compute]];
+  return causes.filter(([, gpus]) => gpus > 0.05).map(([cause, gpus]) => `${number(gpus, 1)} by ${cause}`).join(", ");
+}
 
 function percent(value, all) {
   return all ? `${Math.round((100 * value) / all)} %` : "0 %";
@@ -39,13 +47,13 @@ export class Strip {
 
   /** `columns`: an answer of /debug/fleet/history. */
   show(columns) {
-    this.#columns = columns;
+    const both = columns.at.map((_, i) => Math.max(columns.stranded_by_cpu[i], columns.stranded_by_host_memory[i]));
+    this.#columns = { ...columns, stranded: both.map((gpus, i) => gpus + columns.stranded_compute[i]) };
     const last = columns.at.length - 1;
     if (last < 0) return;
     for (const { figure, value, picture } of this.#cards) {
-      const now = columns[figure.field]?.[last] ?? null;
-      if (now === null) continue;
-      const note = figure.of ? figure.of(now, this.#row(last)) : "";
+      const now = this.#columns[figure.field][last];
+      const note = figure.of ? figure.of(this.#row(last)) : "";
       if (!figure.live) this.#write(figure, value, this.#row(last));
       picture.setAttribute("aria-label", `${figure.label}: ${number(now, figure.places ?? 0)} ${note}; ${this.#range(figure)}`);
       picture.replaceChildren(...this.#curve(figure));
@@ -67,7 +75,7 @@ export class Strip {
   }
 
   #write(figure, value, row) {
-    const note = figure.of ? figure.of(row[figure.field], row) : "";
+    const note = figure.of ? figure.of(row) : "";
     value.replaceChildren(number(row[figure.field], figure.places ?? 0), " ", el("small", {}, note));
   }
 
@@ -106,7 +114,7 @@ export class Strip {
     const x = WIDTH * share;
     picture.append(svg("line", { class: "cursor", x1: x, x2: x, y1: 0, y2: HEIGHT }));
     const value = this.#columns[figure.field][index];
-    const note = figure.of ? ` ${figure.of(value, this.#row(index))}` : "";
+    const note = figure.of ? ` ${figure.of(this.#row(index))}` : "";
     const when = new Date(1000 * at[index]);
     showTip(event.clientX, event.clientY, `${number(value, figure.places ?? 0)}${note}`, `${when.toLocaleTimeString()}, ${duration(Date.now() / 1000 - at[index])} ago`);
   }

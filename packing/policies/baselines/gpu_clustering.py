@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet.arrays import GPU_COUNTS, Floats
-from packing.fleet.fleet import ALMOST_WHOLE, Fleet
+from packing.fleet.arrays import ALMOST_WHOLE, GPU_COUNTS, Floats
+from packing.fleet.fleet import Fleet
 from packing.model.request import WHOLE, Request
 from packing.policies.baselines.base import Baseline
 from packing.policies.node_sums import free_parts, largest_node, truncated

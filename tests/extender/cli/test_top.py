@@ -33,7 +33,7 @@ def test_nodes_and_waiting_pods(capsys: pytest.CaptureFixture[str]) -> None:
         "NOTE",
     ]
     assert lines[1].startswith("a100-01      A100 SXM4 80GB  8     6           6.0   480 of 640 GiB  1")
-    assert "35 nodes with 220 GPUs: 14 % in use, 186 GPUs and 21 nodes entirely free; 5 pods wait" in lines
+    assert "35 nodes with 220 GPUs: 14 % in use, 154 GPUs and 19 nodes entirely free; 5 pods wait" in lines
     assert lines[-1] == "and 3 more pods wait"
 
 

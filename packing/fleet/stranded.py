@@ -1,0 +1,217 @@
+"""Fragmentation of a fleet: what of it is free and whole, and what is free and of no use as it lies.
+
+Only nodes *on offer* count: those that take pods now or, with a busy device plugin, in a moment. A GPU that
+takes no pods (unhealthy, cordoned) counts nowhere, and one that pods get only as replicas or MIG instances is
+never a whole GPU. What is stranded:
+
+- *compute*: what is left of GPUs that are handed out in parts and have no memory left: less than ``GONE`` of
+  it, or no room for one more share. *Memory* likewise, where no compute is left.
+- *by CPU*: max(R - C / c, 0), with R the node's free GPU (compute), C its free CPU, and c the CPU that pods
+  ask for beside one GPU (``Beside``). *By host memory* likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from packing.fleet.arrays import ALMOST_WHOLE, WHOLE_GPU, Doubles, NodeArrays
+from packing.fleet.fleet import Fleet
+from packing.model.reasons import Reason
+from packing.model.request import WHOLE
+
+Bools = npt.NDArray[np.bool_]
+GONE = 50
+"""Thousandths of a GPU's compute or memory. Less than that, or than the fleet's smallest share, counts as
+nothing left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What pods ask for beside one GPU: CPU in milli and host memory in MiB; 0 where nothing is known."""
+
+    cpu_milli: float = 0.0
+    memory_mib: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fragmentation:
+    """GPUs and nodes on offer, of one model or of all.
+
+    ``free`` and ``stranded_compute`` are compute in GPUs; ``stranded_by_cpu`` and ``stranded_by_host_memory``
+    are free GPUs, too. ``whole`` GPUs are entirely free, as are all GPUs of ``whole_nodes``. One node has
+    ``largest_request`` whole GPUs free, and ``largest_island`` that are sure to be NVLink peers (1 where none
+    are).
+    """
+
+    nodes: int
+    gpus: int
+    free: float
+    whole: int
+    whole_nodes: int
+    largest_request: int
+    largest_island: int
+    stranded_compute: float
+    stranded_memory_mib: int
+    stranded_by_cpu: float
+    stranded_by_host_memory: float
+
+
+NOTHING = Fragmentation(0, 0, 0.0, 0, 0, 0, 0, 0.0, 0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """GPUs of one model on all nodes, and how much of their compute is in use, in GPUs."""
+
+    gpus: int
+    used: float
+
+
+def installed(fleet: Fleet) -> dict[str, Installed]:
+    """By model ("" for unknown ones), whether nodes are on offer or not."""
+    names, model = _models(fleet)
+    arrays = fleet.arrays
+    gpus = np.bincount(model, (arrays.compute_capacity > 0).sum(axis=0), len(names))
+    used = (arrays.compute_capacity - np.maximum(arrays.compute, 0)).sum(axis=0, dtype=np.float64)
+    in_use = np.bincount(model, used, len(names)) / WHOLE
+    return {name: Installed(int(gpus[i]), float(in_use[i])) for i, name in enumerate(names) if gpus[i]}
+
+
+def on_spot(fleet: Fleet) -> Installed:
+    """GPUs of spot nodes."""
+    arrays = fleet.arrays
+    capacity = arrays.compute_capacity[:, arrays.spot > 0]
+    used = capacity - np.maximum(arrays.compute[:, arrays.spot > 0], 0)
+    return Installed(int((capacity > 0).sum()), float(used.sum(dtype=np.float64)) / WHOLE)
+
+
+def on_offer(fleet: Fleet, closed: Collection[int] = ()) -> Bools:
+    """(N,) where nodes take pods, now or in a moment; ``closed`` rows do not, for reasons outside the fleet
+    (cordons)."""
+    arrays = fleet.arrays
+    offered: Bools = (arrays.blocked == Reason.FITS) | (arrays.blocked == Reason.PLUGIN_BUSY)
+    offered &= arrays.overcommitted == 0
+    offered[list(closed)] = False
+    return offered
+
+
+def closed_reason(arrays: NodeArrays, row: int) -> Reason:
+    """Why a node takes nothing at all at present, ``FITS`` if it takes pods."""
+    return Reason.OVERCOMMITTED if arrays.overcommitted[row] else Reason(int(arrays.blocked[row]))
+
+
+def whole_gpus(arrays: NodeArrays) -> Bools:
+    """(G, N) GPUs that pods can get whole and of which nothing is taken, also on nodes that are closed."""
+    whole: Bools = (arrays.offered == WHOLE_GPU) & (arrays.compute == arrays.compute_capacity)
+    whole &= arrays.memory == arrays.memory_capacity
+    return whole
+
+
+def whole_nodes(arrays: NodeArrays, whole: Bools) -> Bools:
+    """(N,) nodes with GPUs, all of which are among the ``whole`` ones (G, N)."""
+    gpus = (arrays.compute_capacity > 0).sum(axis=0)
+    found: Bools = (gpus > 0) & (whole.sum(axis=0) == gpus)
+    return found
+
+
+def fragmentation(
+    fleet: Fleet, offered: Bools, beside: Beside
+) -> tuple[Fragmentation, dict[str, Fragmentation]]:
+    """Of all nodes that are ``offered`` (N,), and by GPU model ("" for unknown ones)."""
+    names, model = _models(fleet)
+    figures = _by_node(fleet, offered, beside)
+    by_model = [np.bincount(model, figure, len(names)) for figure in figures.sums]
+    largest = np.zeros((len(figures.maxima), len(names)), np.int64)
+    for of_models, of_nodes in zip(largest, figures.maxima, strict=True):
+        np.maximum.at(of_models, model, of_nodes)
+    table = np.array([*by_model, *largest])  # (figures, models)
+    if not table.any():
+        return NOTHING, {}
+    sums = len(by_model)
+    total = _named(np.append(table[:sums].sum(axis=1), table[sums:].max(axis=1)))
+    return total, {name: _named(table[:, i]) for i, name in enumerate(names) if table[0, i]}
+
+
+def _models(fleet: Fleet) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """The names of models, "" for unknown ones, and (N,) the place of each node's model among them."""
+    names = sorted({name or "" for name in fleet.names.model_names})
+    place = {name: i for i, name in enumerate(names)}
+    of_kind = np.array([place[name or ""] for name in fleet.names.model_names], np.int64)
+    of_node: npt.NDArray[np.int64] = of_kind[fleet.arrays.model]
+    return names, of_node
+
+
+@dataclass(frozen=True, slots=True)
+class _ByNode:
+    """(N,) arrays: figures that add up over nodes, and those of which the largest counts."""
+
+    sums: tuple[npt.NDArray[np.generic], ...]
+    maxima: tuple[npt.NDArray[np.int64], ...]
+
+
+def _named(column: Doubles) -> Fragmentation:
+    nodes, gpus, free, whole, empty, compute, memory, cpu, host_memory, request, island = column.tolist()
+    return Fragmentation(
+        nodes=int(nodes),
+        gpus=int(gpus),
+        free=free,
+        whole=int(whole),
+        whole_nodes=int(empty),
+        largest_request=int(request),
+        largest_island=int(island),
+        stranded_compute=compute,
+        stranded_memory_mib=int(memory),
+        stranded_by_cpu=cpu,
+        stranded_by_host_memory=host_memory,
+    )
+
+
+def _by_node(fleet: Fleet, offered: Bools, beside: Beside) -> _ByNode:
+    arrays = fleet.arrays
+    in_use = (arrays.offered > 0) & offered  # (G, N)
+    compute, memory = np.maximum(arrays.compute, 0), np.maximum(arrays.memory, 0)
+    whole = whole_gpus(arrays) & offered
+    gpus, whole_count = in_use.sum(axis=0), whole.sum(axis=0)
+    free = np.where(in_use, compute, 0).sum(axis=0, dtype=np.float64) / WHOLE
+    parts = (arrays.shareable > 0) & offered
+    gone = max(GONE, fleet.minimum_milli) / WHOLE
+    full = arrays.divisible == 0
+    no_compute = full | (compute < gone * WHOLE)
+    no_memory = full | (memory < np.float32(gone) * arrays.memory_capacity)
+    sums = (
+        gpus > 0,
+        gpus,
+        free,
+        whole_count,
+        whole_nodes(arrays, whole),
+        np.where(parts & no_memory, compute, 0).sum(axis=0, dtype=np.float64) / WHOLE,
+        np.where(parts & no_compute, memory, 0).sum(axis=0, dtype=np.float64),
+        _lacking(free, arrays.free_cpu, beside.cpu_milli),
+        _lacking(free, arrays.free_memory / (1 << 20), beside.memory_mib),
+    )
+    return _ByNode(sums, (whole_count, _largest_islands(arrays, whole, offered)))
+
+
+def _lacking(free_gpus: Doubles, free: npt.NDArray[np.generic], beside_one: float) -> Doubles:
+    """(N,) free GPUs for which a node has too little of something else; where it is not known how much pods
+    ask for, only a node with nothing left has too little."""
+    lacking: Doubles = np.maximum(free_gpus - np.maximum(free, 0) / max(beside_one, 1e-6), 0)
+    return lacking
+
+
+def _largest_islands(arrays: NodeArrays, whole: Bools, offered: Bools) -> npt.NDArray[np.int64]:
+    """(N,) the most whole GPUs that one pod gets as NVLink peers: of one island where GPUs are placed one by
+    one, and as many as are sure to be peers where a device plugin chooses."""
+    gpus, nodes = whole.shape
+    placed = whole & (arrays.shareable > 0)
+    cell = (arrays.island.astype(np.int64) * nodes + np.arange(nodes))[placed]
+    by_island = np.bincount(cell, minlength=gpus * nodes).reshape(gpus, nodes)
+    largest: npt.NDArray[np.int64] = by_island.max(axis=0, initial=0)
+    for pool in np.flatnonzero((arrays.device_gpu > ALMOST_WHOLE).any(axis=1)):
+        counted = offered & (arrays.divisible_pool[pool] == 0) & (arrays.device_gpu[pool] > ALMOST_WHOLE)
+        largest = np.maximum(largest, np.where(counted, arrays.free_peers[pool], 0))
+    return largest

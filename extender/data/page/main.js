@@ -159,6 +159,7 @@ async function follow() {
       draw();
       if (shown.active && !document.body.dataset.ready) current().reveal(shown.active[0]);
     }
+    if (!document.body.dataset.ready) requestAnimationFrame(() => performance.mark("drawn"));
     document.body.dataset.ready = "true";
     return 0;
   } catch (error) {

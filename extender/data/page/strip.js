@@ -18,7 +18,8 @@ const FIGURES = [
 /** Which part of what is stranded has which cause. */
 function stranded(row) {
   const causes = [["CPU", row.stranded_by_cpu], ["host memory", row.stranded_by_host_memory], ["GPU memory", row.stranded_compute]];
-  return causes.filter(([, gpus]) => gpus > 0.05).map(([cause, gpus]) => `${number(gpus, 1)} by ${cause}`).join(", ");
+  const found = causes.filter(([, gpus]) => gpus > 0.05).sort((a, b) => b[1] - a[1]);
+  return found.map(([cause, gpus]) => `${number(gpus, 1)} by ${cause}`).join(", ");
 }
 
 function percent(value, all) {
@@ -76,6 +77,7 @@ export class Strip {
 
   #write(figure, value, row) {
     const note = figure.of ? figure.of(row) : "";
+    value.title = note;
     value.replaceChildren(number(row[figure.field], figure.places ?? 0), " ", el("small", {}, note));
   }
 

@@ -18,6 +18,7 @@ from pydantic_core import to_json
 from extender.cluster.state import State
 from extender.explain.fleet_row import fleet_row
 from extender.explain.overview import waiting_line, waiting_pods
+from extender.explain.pod import candidates_of
 from extender.k8s.objects import Node
 from extender.untrusted.limits import PAGE_WAITING
 
@@ -31,7 +32,7 @@ _ALL = 60.0
 its node."""
 _IDLE = 600.0
 """Seconds without a reader after which nothing is kept."""
-_ROWS, _LOOKS = 4, 200
+_ROWS, _LOOKS = 3, 100
 """Rows that are rendered, and nodes that are looked at, before other tasks run."""
 _GONE = 4096
 """Removed nodes that are remembered. A reader who missed one of them gets everything again."""
@@ -58,10 +59,12 @@ class FleetFeed:
         self._gone: dict[str, int] = {}
         self._waiting, self._waiting_version, self._more_waiting = b"[]", 0, 0
         self._waiting_from: object = None
+        self._seen = -1, -1  # changes of the fleet and of nodes
         self._forget()
 
-    async def since(self, version: str) -> bytes:
-        """What changed since this version, or everything where it is unknown ("" is), as a JSON object.
+    async def since(self, version: str) -> list[bytes]:
+        """What changed since this version, or everything where it is unknown ("" is): the parts of a JSON
+        object, none of them long.
 
         ``version``; ``all``: whether everything is listed; ``at``, Unix seconds; ``beside``: what pods ask
         for beside one GPU on average (CPU in milli, host memory in MiB), two digits of it; ``nodes``: rows
@@ -74,7 +77,7 @@ class FleetFeed:
             self._asked = now
             if now - self._refreshed >= _REFRESH:
                 await self._refresh(now)
-            return await self._answer(self._known(version))
+            return self._answer(self._known(version))
 
     def forget_if_idle(self) -> None:
         """Free the memory where nobody has asked for ten minutes."""
@@ -86,7 +89,7 @@ class FleetFeed:
         self._epoch, self._version = secrets.token_hex(4), 0
         self._rows, self._gone = {}, {}
         self._waiting, self._waiting_version, self._more_waiting = b"[]", 0, 0
-        self._waiting_from = None
+        self._waiting_from, self._seen = None, (-1, -1)
 
     def _known(self, version: str) -> int:
         """The number of a version of ours, 0 for any other."""
@@ -107,6 +110,10 @@ class FleetFeed:
     async def _render_rows(self, now: float) -> bool:
         """Render the rows of the nodes that changed; whether any did."""
         everything, changed, rendered = now - self._rendered_all >= _ALL, False, 0
+        seen = self._state.fleet.changes, self._state.nodes.changes
+        if seen == self._seen and not everything:
+            return False
+        self._seen = seen
         for looked, name in enumerate(list(self._state.fleet.rows), 1):
             if everything or self._is_stale(name):
                 changed |= self._render(name)
@@ -160,8 +167,8 @@ class FleetFeed:
             return False
         lines = []
         for pod in pods[:PAGE_WAITING]:
-            await asyncio.sleep(0)
-            lines.append(to_json(waiting_line(self._state, pod)))
+            candidates = await candidates_of(self._state, pod)
+            lines.append(to_json(waiting_line(self._state, pod, candidates)))
         body, more = b"[" + b",".join(lines) + b"]", max(0, len(pods) - PAGE_WAITING)
         self._waiting_from = source
         if same := (body, more) == (self._waiting, self._more_waiting):
@@ -169,7 +176,7 @@ class FleetFeed:
         self._waiting, self._more_waiting, self._waiting_version = body, more, self._version
         return True
 
-    async def _answer(self, known: int) -> bytes:
+    def _answer(self, known: int) -> list[bytes]:
         rows = [row.body for row in self._rows.values() if row.version > known]
         gone = [name for name, version in self._gone.items() if version > known] if known else []
         waiting = self._waiting if self._waiting_version > known or not known else b"null"
@@ -184,8 +191,8 @@ class FleetFeed:
                 "more_waiting": self._more_waiting,
             }
         )
-        await asyncio.sleep(0)
-        return head[:-1] + b',"waiting":' + waiting + b',"nodes":[' + b",\n".join(rows) + b"]}\n"
+        head = head[:-1] + b',"waiting":' + waiting + b',"nodes":['
+        return [head, *(b",\n" * (place > 0) + row for place, row in enumerate(rows)), b"]}\n"]
 
 
 def _rounded(amount: float) -> float:

@@ -14,12 +14,10 @@ from extender.explain.fleet_feed import FleetFeed
 from extender.explain.fleet_history import INTERVAL, FleetHistory
 from extender.explain.fragmentation import FragmentationReport
 from extender.explain.node import NodeView, view_node
-from extender.explain.pod import Candidates, Explanation, explain
+from extender.explain.pod import Explanation, candidates_of, explain
 from extender.k8s.objects import Pod
 from extender.source.workloads import parse_pod
 
-_AT_ONCE = 50
-"""Nodes that are checked against a pod's rules before other tasks get their turn."""
 _NEVER_ASKED = (
     "kube-scheduler has not asked about this pod: it is for another scheduler, or no node passed "
     'kube-scheduler\'s own filters ("Insufficient nvidia.com/gpu" never reaches an extender)'
@@ -91,9 +89,6 @@ class Inspector:
         return await self._explain(parse_pod(manifest, "the manifest"))
 
     async def _explain(self, pod: Pod) -> Explanation:
-        """The pod against every node. Its rules may be long, so other tasks get their turn in between."""
-        candidates, nodes = Candidates(pod), list(self._state.nodes.values())
-        for start in range(0, len(nodes), _AT_ONCE):
-            candidates.add(nodes[start : start + _AT_ONCE])
-            await asyncio.sleep(0)
+        """The pod against every node."""
+        candidates = await candidates_of(self._state, pod)
         return explain(self._state, pod, candidates, self._possibly_bound(), time(), self._evictor)

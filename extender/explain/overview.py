@@ -10,7 +10,7 @@ from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.explain.closed import closed_rows, closed_text
-from extender.explain.pod import Refusal, asks, explain
+from extender.explain.pod import Candidates, Refusal, asks, explain
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import KEY, shorten
 from packing.fleet.stranded import on_offer, whole_gpus
@@ -132,9 +132,9 @@ def _wants_gpu(pod: Pod) -> bool:
         return True
 
 
-def waiting_line(state: State, pod: Pod) -> WaitingLine:
-    """A waiting pod, with the reason that most nodes give."""
-    explanation, refusal = explain(state, pod), None
+def waiting_line(state: State, pod: Pod, candidates: Candidates | None = None) -> WaitingLine:
+    """A waiting pod, with the reason that most nodes give. ``candidates``: as for ``explain``."""
+    explanation, refusal = explain(state, pod, candidates, with_hints=False), None
     if explanation.error:
         why = explanation.error
     elif pod.nominated_node:

@@ -6,10 +6,11 @@ Long lists are rendered in small parts, so that they do not delay requests of ku
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi.responses import StreamingResponse
 from pydantic_core import to_json
 
 from extender.server.body import BodyBudget, BodyRefused
@@ -21,6 +22,8 @@ if TYPE_CHECKING:  # it loads kernels
 
 _BATCH = 5
 """Nodes that are rendered before other tasks run: about a millisecond."""
+_BLOCK = 100
+"""Rows of the page's answer that are sent at once: 100 KiB."""
 
 
 def debug_router(service: Service, bodies: BodyBudget) -> APIRouter:
@@ -66,12 +69,21 @@ def debug_router(service: Service, bodies: BodyBudget) -> APIRouter:
     return router
 
 
+async def _one_by_one(blocks: Iterable[bytes]) -> AsyncIterator[bytes]:
+    """The blocks; other tasks run in between."""
+    for block in blocks:
+        yield block
+        await asyncio.sleep(0)
+
+
 def _add_fleet(router: APIRouter, inspector: Callable[[], Inspector]) -> None:
     """What the page at ``/`` shows."""
 
     @router.get("/fleet")
     async def fleet(since: str = "") -> Response:
-        return Response(await inspector().fleet.since(since), media_type="application/json")
+        parts = await inspector().fleet.since(since)
+        blocks = (b"".join(parts[start : start + _BLOCK]) for start in range(0, len(parts), _BLOCK))
+        return StreamingResponse(_one_by_one(blocks), media_type="application/json")
 
     @router.get("/fleet/history")
     async def history() -> Response:

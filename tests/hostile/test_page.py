@@ -34,6 +34,6 @@ def test_long_names_are_cut() -> None:
 
 def test_so_many_waiting_pods_are_explained() -> None:
     state = make_state(make_node("a", 1), *(make_pod(f"p{i}", 2) for i in range(PAGE_WAITING + 5)))
-    answer = json.loads(asyncio.run(FleetFeed(state).since("")))
+    answer = json.loads(b"".join(asyncio.run(FleetFeed(state).since(""))))
     assert len(answer["waiting"]) == PAGE_WAITING
     assert answer["more_waiting"] == 5

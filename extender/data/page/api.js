@@ -1,4 +1,4 @@
-/** Reads /debug, with a bearer token where it wants one. */
+/** Reads /debug, with a bearer token where it wants one. Paths are relative, so that a proxy may add a prefix. */
 
 const KEY = "stowage-token";
 
@@ -13,7 +13,9 @@ export class ApiError extends Error {
 /** The JSON of a path. Asks for a token and tries again on 401. Throws ApiError. */
 export async function read(path, problem = "") {
   const token = sessionStorage.getItem(KEY);
-  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  // Two headers: the API server removes the first one from what it proxies.
+  const value = `Bearer ${token}`;
+  const headers = token ? { Authorization: value, "X-Stowage-Authorization": value } : {};
   let response;
   try {
     response = await fetch(path, { headers, cache: "no-store", signal: AbortSignal.timeout(20000) });

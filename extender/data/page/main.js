@@ -151,7 +151,7 @@ function live(state, text) {
 
 async function follow() {
   try {
-    const answer = await read(`/debug/fleet?since=${encodeURIComponent(fleet.version)}`);
+    const answer = await read(`debug/fleet?since=${encodeURIComponent(fleet.version)}`);
     const changed = fleet.apply(answer);
     live("live", "live");
     if (changed || !shown.loaded) {
@@ -183,7 +183,7 @@ function failed(error) {
 
 async function followHistory() {
   try {
-    strip.show(await read("/debug/fleet/history"));
+    strip.show(await read("debug/fleet/history"));
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     return 5;
@@ -193,7 +193,7 @@ async function followHistory() {
 
 async function describe() {
   try {
-    const { version, source } = await read("/version");
+    const { version, source } = await read("version");
     byId("source").textContent = `${version} · ${source}`;
     byId("source").title = source;
   } catch (error) {

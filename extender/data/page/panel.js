@@ -77,7 +77,7 @@ export class Panel {
 
   async #readPod(view, key, title) {
     try {
-      const report = await read(`/debug/pods/${key.split("/").map(encodeURIComponent).join("/")}`);
+      const report = await read(`debug/pods/${key.split("/").map(encodeURIComponent).join("/")}`);
       if (this.#shown === title) this.#report = report;
     } catch (error) {
       if (this.#shown === title) this.#problem = error.message;

@@ -9,7 +9,7 @@ const facts = (pairs) =>
 
 const link = (text, go) => el("button", { class: "link", type: "button", onclick: go }, text);
 
-const raw = (path) => el("p", { class: "source" }, el("a", { href: path, target: "_blank", rel: "noopener" }, `GET ${path}`));
+const raw = (path) => el("p", { class: "source" }, el("a", { href: path, target: "_blank", rel: "noopener" }, `GET /${path}`));
 
 const cpu = ([free, total]) => `${number(free / 1000, 1)} of ${number(total / 1000, 1)} CPUs free`;
 const memory = ([free, total]) => `${gib(free)} of ${gib(total)} free`;
@@ -46,7 +46,7 @@ export function gpuStory(gpu, look, go) {
     el("h3", {}, `${plural(parts.length, "part")} in use`),
     podList(parts, look, go),
     guess ? el("p", { class: "muted" }, "The device plugin chooses the GPU and does not say which. Pods are drawn in the order in which they came.") : null,
-    raw(`/debug/nodes/${encodeURIComponent(node.name)}`),
+    raw(`debug/nodes/${encodeURIComponent(node.name)}`),
   ];
 }
 
@@ -81,13 +81,13 @@ export function nodeStory(node, look, go) {
     ]),
     el("h3", {}, plural(node.pods.length, "pod")),
     podList(parts, look, go),
-    raw(`/debug/nodes/${encodeURIComponent(node.name)}`),
+    raw(`debug/nodes/${encodeURIComponent(node.name)}`),
   ];
 }
 
 /** A pod: `report` is the answer of /debug/pods/..., null while it is read; `pod` what the fleet shows of it. */
 export function podStory(key, pod, report, problem, go) {
-  const path = `/debug/pods/${key.split("/").map(encodeURIComponent).join("/")}`;
+  const path = `debug/pods/${key.split("/").map(encodeURIComponent).join("/")}`;
   const node = report?.node || pod?.node.name || "";
   return [
     facts([

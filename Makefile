@@ -42,9 +42,14 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+LOCK := --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --python-version 3.11
+IMAGE := deploy/image
+
+# requirements.txt has everything; the image has the same versions of what it needs to run and to be built.
 lock: | $(UV)
-	$(UV) pip compile --quiet --universal --extra dev --generate-hashes --no-emit-index-url --no-annotate --no-header \
-		--python-version 3.11 --output-file requirements.txt --upgrade pyproject.toml
+	$(UV) pip compile $(LOCK) --extra dev --upgrade --output-file requirements.txt pyproject.toml
+	$(UV) pip compile $(LOCK) --constraints requirements.txt --output-file $(IMAGE)/requirements.txt pyproject.toml
+	$(UV) pip compile $(LOCK) --upgrade --output-file $(IMAGE)/build-requirements.txt $(IMAGE)/build-requirements.in
 
 clean:
 	rm -rf .venv .uv

@@ -6,6 +6,7 @@ tests/e2e/test_deploy.py shows that the API server accepts them and that their r
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from extender.source.watched_kinds import WATCHED_KINDS
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "deploy").glob("*.yaml"))
+IMAGE = ROOT / "deploy" / "image"
 LAYOUTS = [ROOT / "deploy" / f"{name}.yaml" for name in ("behind-a-service", "beside-kube-scheduler")]
 Object = dict[str, Any]
 
@@ -244,3 +246,32 @@ def test_the_policy_guards_all_words_that_name_a_queue() -> None:
     assert lists["queues"] == list(settings.DEFAULT_QUEUES)
     assert binding["spec"]["policyName"] == policy["metadata"]["name"]
     assert (policy["spec"]["failurePolicy"], binding["spec"]["validationActions"]) == ("Fail", ["Deny"])
+
+
+def locked(file: Path) -> dict[str, str]:
+    """Packages with their version, marker and hashes, as in the lock."""
+    entries = re.split(r"\n(?=\S)", file.read_text().strip())
+    return {entry.partition(" \\")[0]: entry for entry in entries}
+
+
+def test_the_image_has_the_versions_that_are_tested() -> None:
+    image, tested = locked(IMAGE / "requirements.txt"), locked(ROOT / "requirements.txt")
+    assert image.items() <= tested.items()
+    assert not {name for name in image if name.startswith(("pytest", "mypy", "matplotlib"))}
+
+
+def test_the_image_has_what_the_project_needs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = {re.split(r"[\[>=]", one)[0] for one in project["project"]["dependencies"]}
+    assert wanted <= {name.partition("==")[0] for name in locked(IMAGE / "requirements.txt")}
+    assert project["build-system"]["requires"] == (IMAGE / "build-requirements.in").read_text().split()
+
+
+def test_the_image_and_the_manifests_agree() -> None:
+    containerfile = (IMAGE / "Containerfile").read_text()
+    for file in LAYOUTS:
+        (deployment,) = of_kind("Deployment", file)
+        user = deployment["spec"]["template"]["spec"]["securityContext"]["runAsUser"]
+        assert f"USER {user}:{user}\n" in containerfile
+        environment = {one["name"]: one["value"] for one in stowage(file)["env"]}
+        assert f"NUMBA_CACHE_DIR={environment['NUMBA_CACHE_DIR']} " in containerfile

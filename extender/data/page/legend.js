@@ -38,7 +38,7 @@ function colours(palette, hasOther, search) {
     const steps = [0, 0.2, 0.4, 0.6, 0.8, 1].map((share) => palette.ramp(share));
     const ramp = el("span", { class: "swatch ramp", "aria-hidden": "true" });
     ramp.style.background = `linear-gradient(90deg, ${steps.join(", ")})`;
-    return [key(ramp, "0 to 100 % of the GPU in use")];
+    return [key(ramp, "0 to 100 % in use")];
   }
   if (palette.by === "pod") return [key(swatch(palette.of({ key: "a" }, null)), "each pod has one of eight colours")];
   const prefix = palette.by === "queue" ? "queue:" : "pod:";

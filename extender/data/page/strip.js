@@ -7,10 +7,10 @@ const HEIGHT = 30;
 
 /** [field, label, text of a value, most: the top of the axis]. */
 const FIGURES = [
-  { field: "used", live: true, label: "GPUs in use", most: "gpus", of: (row) => `of ${number(row.gpus)} (${percent(row.used, row.gpus)})`, places: 1 },
+  { field: "used", live: true, label: "GPUs in use", most: "gpus", of: (row) => `${percent(row.used, row.gpus)} of ${number(row.gpus)}` },
   { field: "whole_gpus", live: true, label: "GPUs entirely free" },
   { field: "whole_nodes", live: true, label: "Nodes entirely free" },
-  { field: "largest_island", label: "Largest request of NVLink peers", of: (row) => `of ${row.largest_request} free on one node` },
+  { field: "largest_island", label: "Largest NVLink request", of: (row) => `of ${row.largest_request} free on one node` },
   { field: "stranded", label: "GPUs stranded", of: stranded, places: 1 },
   { field: "waiting", live: true, label: "Pods that wait for a GPU" },
 ];
@@ -19,7 +19,7 @@ const FIGURES = [
 function stranded(row) {
   const causes = [["CPU", row.stranded_by_cpu], ["host memory", row.stranded_by_host_memory], ["GPU memory", row.stranded_compute]];
   const found = causes.filter(([, gpus]) => gpus > 0.05).sort((a, b) => b[1] - a[1]);
-  return found.map(([cause, gpus]) => `${number(gpus, 1)} by ${cause}`).join(", ");
+  return found.map(([cause, gpus]) => `${number(gpus, 1)} ${cause}`).join(", ");
 }
 
 function percent(value, all) {

@@ -17,6 +17,7 @@ import itertools
 import json
 import random
 import re
+import select
 import statistics
 import subprocess
 import sys
@@ -25,7 +26,7 @@ import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image  # matplotlib needs it, too
@@ -42,27 +43,37 @@ _RATE = 20.0  # pods that come and go, a second
 _PAUSE = 0.02  # seconds between two pods
 
 
-@dataclass(slots=True)
-class Verbs:
-    """By pair of blocks: median milliseconds of filter and prioritize together without and with an open page,
-    and the CPU seconds a second of the service."""
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Of one block: the median and mean milliseconds of filter and prioritize together, the mean CPU of the
+    event loop meanwhile (with what it did for the page before it came to the request), and the CPU seconds a
+    second of the whole service."""
 
-    without: list[float] = field(default_factory=list)
-    open: list[float] = field(default_factory=list)
-    cpu_without: list[float] = field(default_factory=list)
-    cpu_open: list[float] = field(default_factory=list)
+    median_ms: float
+    mean_ms: float
+    loop_ms: float
+    service: float
 
-    def table(self) -> str:
-        """The difference with its standard error, in Markdown."""
-        lines = ["| | without a page | with an open page | difference |", "|---|--:|--:|--:|"]
-        rows = (("filter and prioritize, median, ms on a CPU", self.without, self.open),)
-        for label, without, opened in (*rows, ("CPU of the service, s/s", self.cpu_without, self.cpu_open)):
-            differences = [after - before for before, after in zip(without, opened, strict=True)]
-            error = statistics.stdev(differences) / len(differences) ** 0.5
-            difference = f"{statistics.mean(differences):+.3f} ± {error:.3f}"
-            medians = f"{statistics.median(without):.3f} | {statistics.median(opened):.3f}"
-            lines.append(f"| {label} | {medians} | {difference} |")
-        return "\n".join(lines)
+
+_ROWS = (
+    ("filter and prioritize, median, ms", "median_ms"),
+    ("the same, mean, ms", "mean_ms"),
+    ("CPU of the event loop meanwhile, mean, ms", "loop_ms"),
+    ("CPU of the service, s/s", "service"),
+)
+
+
+def table(pairs: Sequence[tuple[Block, Block]]) -> str:
+    """Pairs of blocks without and with a page: medians, and the mean difference with its standard error, in
+    Markdown."""
+    lines = ["| | without a page | with an open page | difference |", "|---|--:|--:|--:|"]
+    for label, name in _ROWS:
+        without, opened = ([getattr(pair[which], name) for pair in pairs] for which in (0, 1))
+        differences = [after - before for before, after in zip(without, opened, strict=True)]
+        error = statistics.stdev(differences) / len(differences) ** 0.5
+        medians = f"{statistics.median(without):.3f} | {statistics.median(opened):.3f}"
+        lines.append(f"| {label} | {medians} | {statistics.mean(differences):+.3f} ± {error:.3f} |")
+    return "\n".join(lines)
 
 
 @contextmanager
@@ -90,9 +101,9 @@ def loads(page: Page, url: str, count: int) -> list[float]:
     return found
 
 
-def verbs(nodes: int, pairs: int, seconds: float) -> Verbs:
-    """The paired measurement."""
-    found, rng = Verbs(), random.Random(1)
+def verbs(nodes: int, pairs: int, seconds: float) -> list[tuple[Block, Block]]:
+    """Pairs of blocks without and with a page, each pair in random order."""
+    found, rng = [], random.Random(1)
     with api_server(nodes, rate=_RATE) as kubeconfig, stowage(kubeconfig) as running:
         names = [cluster.node_name(index) for index in range(nodes)]
         bodies = [extender_args(pod, names) for pod in itertools.islice(cluster.arrivals(), 50)]
@@ -103,39 +114,35 @@ def verbs(nodes: int, pairs: int, seconds: float) -> Verbs:
             with Client(running.port, running.pid) as client:
                 _block(client, bodies, 2.0, running.pid)  # caches fill
                 for _ in range(pairs):
-                    order = [True, False]
-                    rng.shuffle(order)
-                    for opened in order:
-                        print("on" if opened else "off", file=poller.stdin, flush=True)
+                    blocks = {}
+                    for which in rng.sample(("off", "on"), 2):
+                        print(which, file=poller.stdin, flush=True)
                         time.sleep(0.5)
-                        milliseconds, cpu = _block(client, bodies, seconds, running.pid)
-                        (found.open if opened else found.without).append(milliseconds)
-                        (found.cpu_open if opened else found.cpu_without).append(cpu)
+                        blocks[which] = _block(client, bodies, seconds, running.pid)
+                    found.append((blocks["off"], blocks["on"]))
         finally:
             poller.kill()
             poller.wait()
     return found
 
 
-def _block(client: Client, bodies: Sequence[bytes], seconds: float, pid: int) -> tuple[float, float]:
-    """The median of filter and prioritize together in ms, without the time that Stowage or this client was
-    ready but had no CPU, and CPU seconds a second of the service."""
-    end, both, before = time.monotonic() + seconds, [], cpu_seconds(pid)
+def _block(client: Client, bodies: Sequence[bytes], seconds: float, pid: int) -> Block:
+    end, both, loop, before = time.monotonic() + seconds, [], [], cpu_seconds(pid)
     for body in itertools.cycle(bodies):
         client.post("/scheduler/filter", body)
-        filtered = client.seconds - client.starved
+        filtered, cpu = client.seconds, client.cpu
         client.post("/scheduler/prioritize", body)
-        both.append(1000 * (filtered + client.seconds - client.starved))
+        both.append(1000 * (filtered + client.seconds))
+        loop.append(1000 * (cpu + client.cpu))
         if time.monotonic() > end:
             break
         time.sleep(_PAUSE)
-    return statistics.median(both), (cpu_seconds(pid) - before) / seconds
+    used = (cpu_seconds(pid) - before) / seconds
+    return Block(statistics.median(both), statistics.mean(both), statistics.mean(loop), used)
 
 
 def poll(port: int) -> None:
     """Ask what an open page asks, between the lines "on" and "off" of standard input."""
-    import select
-
     connection = http.client.HTTPConnection("127.0.0.1", port)
     version, is_open, read_at, history_at = "", False, 0.0, 0.0
     while True:
@@ -207,7 +214,7 @@ def main() -> None:
             text = f"{statistics.median(found):.2f} s (median), {max(found):.2f} s (slowest)"
             print(f"Load at {args.nodes:,} nodes, {len(found)} times: {text}, {found[0]:.2f} s (first)\n")
         if args.pairs:
-            print(verbs(args.nodes, args.pairs, args.seconds).table())
+            print(table(verbs(args.nodes, args.pairs, args.seconds)))
 
 
 if __name__ == "__main__":

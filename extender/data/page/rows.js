@@ -47,6 +47,7 @@ function guess(node) {
 
 function left(node) {
   if (!node.gpus.length) return "";
+  if (!node.offered) return el("span", { class: "muted" }, "not on offer");
   const rest = node.free - node.whole > 0.05 ? `${number(node.free, 1)} in all` : "";
   const free = node.whole ? [el("b", { class: "num" }, String(node.whole)), " whole"] : rest ? "none whole" : el("span", { class: "muted" }, "full");
   return [free, rest && el("div", { class: "muted num" }, rest)].flat();

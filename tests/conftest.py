@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from bench.monitoring.prometheus import MISSING as PROMETHEUS_MISSING
 from extender.cli.kernel_cache import choose_cache
 
 choose_cache()  # before a test imports numba
@@ -15,13 +16,6 @@ NO_CHROMIUM = "NO CHROMIUM: the page is not tested in a browser (Debian: apt-get
 # No deadline: the time of one example depends on what else the machine does.
 settings.register_profile("stowage", deadline=None)
 settings.load_profile("stowage")
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say in one line if the tests in a browser were skipped."""
-    skipped = terminalreporter.stats.get("skipped", [])
-    if any(NO_CHROMIUM in str(report.longrepr) for report in skipped):
-        terminalreporter.write_line(NO_CHROMIUM, red=True, bold=True)
 
 
 @pytest.fixture(autouse=True)
@@ -34,3 +28,11 @@ def _restore_logging() -> Iterator[None]:
     root.handlers[:] = handlers
     for logger, level in levels.items():
         logger.setLevel(level)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line for each program at the end of every run that skips tests because it is not there."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    for missing in (PROMETHEUS_MISSING, NO_CHROMIUM):
+        if count := sum(missing in str(report.longrepr) for report in skipped):
+            terminalreporter.write_line(f"{count} tests were SKIPPED: {missing}", red=True)

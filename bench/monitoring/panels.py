@@ -229,7 +229,7 @@ _PODS = (
         ),
     ),
     Panel(
-        "Nodes refused, by reason",
+        "Nodes evaluated, by reason",
         "The part of all nodes that filter evaluated.",
         "percentunit",
         (
@@ -284,7 +284,7 @@ _PODS = (
         "Drift of the demand",
         "How far the mix has moved since the last plan, and from the settings: 0 to 1.",
         "percentunit",
-        (Query(by("since", "stowage_demand_drift_ratio"), "since the last {{since}}"),),
+        (Query(by("since", "stowage_demand_drift_ratio"), "since the {{since}}"),),
     ),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,18 +78,22 @@ class Overview:
 
 def overview(state: State, most_waiting: int) -> Overview:
     """All nodes with GPUs by name, and at most so many waiting pods, the most urgent first."""
+    lines = node_lines(state, sorted(state.fleet.rows))
+    waiting = waiting_pods(state)
+    shown = tuple(waiting_line(state, pod) for pod in waiting[:most_waiting])
+    return Overview(tuple(lines), shown, len(waiting) - len(shown))
+
+
+def node_lines(state: State, names: Iterable[str]) -> Iterator[NodeLine]:
+    """These nodes, without those that are not known or have no GPUs."""
     fleet = state.fleet
     whole, offered = whole_gpus(fleet.arrays).sum(axis=0), on_offer(fleet, closed_rows(state))
-    lines = (
-        _node(state, name, row, int(whole[row]), on_offer=bool(offered[row]))
-        for name, row in sorted(fleet.rows.items())
-    )
-    waiting = waiting_pods(state)
-    return Overview(
-        tuple(line for line in lines if line is not None),
-        tuple(waiting_line(state, pod) for pod in waiting[:most_waiting]),
-        max(0, len(waiting) - most_waiting),
-    )
+    for name in names:
+        row = fleet.rows.get(name)
+        if row is not None and (
+            line := _node(state, name, row, int(whole[row]), on_offer=bool(offered[row]))
+        ):
+            yield line
 
 
 def _node(state: State, name: str, row: int, whole: int, *, on_offer: bool) -> NodeLine | None:
@@ -118,11 +123,11 @@ def _node(state: State, name: str, row: int, whole: int, *, on_offer: bool) -> N
 
 
 def waiting_pods(state: State) -> list[Pod]:
-    """The pods without a node that ask for a GPU, the most urgent first, also those whose request cannot be
-    read."""
+    """The pods without a node that ask for a GPU, also those whose request cannot be read, the most urgent
+    first."""
     pods = (state.pods[key] for key in state.pods.waiting)
-    waiting = [pod for pod in pods if not (pod.deleting or state.pods.is_bound(pod.uid)) and _wants_gpu(pod)]
-    return sorted(waiting, key=lambda pod: (-pod.priority, pod.created, pod.key))
+    found = [pod for pod in pods if not (pod.deleting or state.pods.is_bound(pod.uid)) and _wants_gpu(pod)]
+    return sorted(found, key=lambda pod: (-pod.priority, pod.created, pod.key))
 
 
 def _wants_gpu(pod: Pod) -> bool:
@@ -133,7 +138,7 @@ def _wants_gpu(pod: Pod) -> bool:
 
 
 def waiting_line(state: State, pod: Pod, candidates: Candidates | None = None) -> WaitingLine:
-    """A waiting pod, with the reason that most nodes give. ``candidates``: as for ``explain``."""
+    """Where the pod fits now, or why not. ``candidates``: as for ``explain``."""
     explanation, refusal = explain(state, pod, candidates, with_hints=False), None
     if explanation.error:
         why = explanation.error

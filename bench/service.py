@@ -48,8 +48,8 @@ def api_server(nodes: int, *, rate: float = 0, burst: int = 0, hostile: int = 0)
     port = free_port()
     arguments = {"port": port, "nodes": nodes, "rate": rate, "burst": burst, "hostile": hostile}
     command = [sys.executable, "-m", "bench.apiserver", *(f"--{k}={v}" for k, v in arguments.items())]
-    with _process(command, {}) as process:
-        _until_ok(process, f"http://127.0.0.1:{port}/version")
+    with running_process(command, {}) as process:
+        until_ok(process, f"http://127.0.0.1:{port}/version")
         yield kubeconfig_of(port)
 
 
@@ -68,8 +68,8 @@ def stowage(
     program = str(Path(sys.executable).with_name("stowage"))
     command = [program, "serve", f"--kubeconfig={kubeconfig}", f"--port={port}", *arguments]
     started = time.perf_counter()
-    with _process(command, settings or {}) as process:
-        _until_ok(process, f"{'https' if tls else 'http'}://127.0.0.1:{port}/readyz", tls=tls)
+    with running_process(command, settings or {}) as process:
+        until_ok(process, f"{'https' if tls else 'http'}://127.0.0.1:{port}/readyz", tls=tls)
         yield Running(port, process.pid, time.perf_counter() - started)
 
 
@@ -80,7 +80,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def _process(command: list[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+def running_process(command: list[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(command, env=os.environ | dict(environment))
     try:
         yield process
@@ -92,7 +92,7 @@ def _process(command: list[str], environment: Mapping[str, str]) -> Iterator[sub
             process.kill()
 
 
-def _until_ok(
+def until_ok(
     process: subprocess.Popen[bytes], url: str, seconds: float = 300, tls: ssl.SSLContext | None = None
 ) -> None:
     deadline = time.monotonic() + seconds

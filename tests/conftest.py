@@ -11,6 +11,8 @@ from extender.cli.kernel_cache import choose_cache
 
 choose_cache()  # before a test imports numba
 
+NO_CHROMIUM = "NO CHROMIUM: the page is not tested in a browser (Debian: apt-get install chromium)"
+
 # No deadline: the time of one example depends on what else the machine does.
 settings.register_profile("stowage", deadline=None)
 settings.load_profile("stowage")
@@ -29,7 +31,8 @@ def _restore_logging() -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line at the end of every run that skips tests because Prometheus is not there."""
+    """One line for each program at the end of every run that skips tests because it is not there."""
     skipped = terminalreporter.stats.get("skipped", [])
-    if missing := sum(PROMETHEUS_MISSING in str(report.longrepr) for report in skipped):
-        terminalreporter.write_line(f"{missing} tests were SKIPPED: {PROMETHEUS_MISSING}", red=True)
+    for missing in (PROMETHEUS_MISSING, NO_CHROMIUM):
+        if count := sum(missing in str(report.longrepr) for report in skipped):
+            terminalreporter.write_line(f"{count} tests were SKIPPED: {missing}", red=True)

@@ -87,7 +87,11 @@ def _read_bundled_cluster() -> tuple[list[NodeInfo], list[PodInfo]]:
 
 def _serve_until_interrupted(service: ChildService) -> None:
     try:
-        _print(f"\nThe service still runs, {service.url}/debug/nodes shows the nodes\nCtrl-C stops it.")
+        _print(f"\nThe fleet is at {service.url}/ now: open it in a browser")
+        _print(
+            "Look first at the rows h100-mig-*: MIG instances filled GPU by GPU, so that whole GPUs stay free"
+        )
+        _print("Ctrl-C stops the service.")
         service.wait()
     except KeyboardInterrupt:
         _print("\nStopped.")

@@ -15,17 +15,17 @@ from extender.cluster.state import PossiblyBound, State
 from extender.explain.decision_log import Decision, Decisions
 from extender.explain.each_node import NodeAnswer, explain_each
 from extender.explain.evictions import EvictorMode
+from extender.explain.fleet_feed import FleetFeed
+from extender.explain.fleet_history import INTERVAL, FleetHistory
 from extender.explain.fragmentation import FragmentationReport
 from extender.explain.node import NodeView, view_node
 from extender.explain.overview import NodeLine, Overview, WaitingLine, node_lines, waiting_line, waiting_pods
-from extender.explain.pod import Candidates, Explanation, explain
+from extender.explain.pod import Explanation, candidates_of, explain
 from extender.explain.this_replica import Replica
 from extender.k8s.objects import Pod
 from extender.source.workloads import Template, parse_pod, parse_templates
 from extender.untrusted.limits import EXPLAIN_PODS, LISTED_NAMES
 
-_AT_ONCE = 50
-"""Nodes that are checked against a pod's rules before other tasks get their turn."""
 _EXPLAINED_AT_ONCE = 10
 """Nodes that say what a pod lacks there before other tasks get their turn."""
 _LINES_AT_ONCE = 50
@@ -63,7 +63,8 @@ class PodAnswer:
 
 
 class Inspector:
-    """Reads the state and the decisions, and changes neither of them. ``replica`` says which one this is."""
+    """Reads the state and the decisions, and changes neither of them. ``replica`` says which one this is;
+    ``fleet`` and ``history`` are what the page at ``/`` shows."""
 
     def __init__(
         self,
@@ -76,6 +77,15 @@ class Inspector:
         self._state, self._decisions, self._possibly_bound = state, decisions, possibly_bound
         self.replica: Callable[[], Replica] = lambda: Replica("")
         self.fragmentation = FragmentationReport(state)
+        self.fleet, self.history = FleetFeed(state), FleetHistory(state, self.fragmentation)
+
+    async def run(self, is_ready: Callable[[], bool]) -> None:
+        """Note how the fleet is used, now and then, until cancelled."""
+        while True:
+            if is_ready():
+                await self.history.sample(time())
+            self.fleet.forget_if_idle()
+            await asyncio.sleep(INTERVAL if is_ready() else 0.2)
 
     def node_names(self) -> list[str]:
         return sorted(self._state.fleet.rows)
@@ -161,9 +171,6 @@ class Inspector:
         return sorted(found, key=lambda one: (not one.fits, one.cost, one.node))
 
     async def _explain(self, pod: Pod) -> Explanation:
-        """The pod against every node. Its rules may be long, so other tasks get their turn in between."""
-        candidates, nodes = Candidates(pod), list(self._state.nodes.values())
-        for start in range(0, len(nodes), _AT_ONCE):
-            candidates.add(nodes[start : start + _AT_ONCE])
-            await asyncio.sleep(0)
+        """The pod against every node."""
+        candidates = await candidates_of(self._state, pod)
         return explain(self._state, pod, candidates, self._possibly_bound(), time(), self._evictor)

@@ -11,7 +11,7 @@ from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.explain.closed import closed_rows, closed_text
-from extender.explain.pod import asks, explain
+from extender.explain.pod import Candidates, Refusal, asks, explain
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import KEY, shorten
 from packing.fleet.stranded import on_offer, whole_gpus
@@ -43,7 +43,9 @@ class NodeLine:
 
 @dataclass(frozen=True, slots=True)
 class WaitingLine:
-    """A pod that waits for a GPU. ``created`` in Unix seconds; ``why`` is the reason that most nodes give."""
+    """A pod that waits for a GPU. ``created`` in Unix seconds; ``why`` is the reason that most nodes give,
+    and ``help`` what it lacks on the nearest node of these and what would help, "" where that is not
+    known."""
 
     pod: str
     queue: str
@@ -51,6 +53,8 @@ class WaitingLine:
     asks: dict[str, int | str]
     created: float
     why: str
+    lacks: str = ""
+    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +137,9 @@ def _wants_gpu(pod: Pod) -> bool:
         return True
 
 
-def waiting_line(state: State, pod: Pod) -> WaitingLine:
-    """Where the pod fits now, or why not."""
-    explanation = explain(state, pod)
+def waiting_line(state: State, pod: Pod, candidates: Candidates | None = None) -> WaitingLine:
+    """Where the pod fits now, or why not. ``candidates``: as for ``explain``."""
+    explanation, refusal = explain(state, pod, candidates, with_hints=False), None
     if explanation.error:
         why = explanation.error
     elif pod.nominated_node:
@@ -146,6 +150,17 @@ def waiting_line(state: State, pod: Pod) -> WaitingLine:
         counts = {one.reason: one.nodes for one in explanation.refusals} or explanation.passed_over
         reason = max(counts, key=lambda one: counts[one], default="there is no node")
         why = f"{reason} ({counts.get(reason, 0)} of {len(state.nodes)} nodes)"
+        refusal = next((one for one in explanation.refusals if one.reason == reason), None)
     asked = {} if explanation.error else asks(request_of(pod))
     queue = state.rights.queues.name_of(pod)
-    return WaitingLine(shorten(pod.key, KEY), queue, pod.priority, asked, pod.created, shorten(why))
+    lacks = _lacks(refusal) if refusal else ""
+    advice = refusal.advice if refusal else ""
+    return WaitingLine(
+        shorten(pod.key, KEY), queue, pod.priority, asked, pod.created, shorten(why), shorten(lacks), advice
+    )
+
+
+def _lacks(refusal: Refusal) -> str:
+    """What the pod lacks on the node that lacks least."""
+    lacks = "; ".join(need.text for need in refusal.lacks)
+    return lacks and f"{refusal.nearest}: {lacks}"

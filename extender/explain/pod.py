@@ -7,6 +7,7 @@ explanation is short, whatever the pod holds.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,8 @@ from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
+_AT_ONCE = 50
+"""Nodes that are checked against a pod's rules before other tasks get their turn."""
 BEST = 3
 """Nodes that are shown of those that fit."""
 NO_DEVICES = "node does not have the devices that the pod's claims ask for"
@@ -119,6 +122,15 @@ class Candidates:
         return self._filter.rejection(node) or lacking
 
 
+async def candidates_of(state: State, pod: Pod) -> Candidates:
+    """Those among all nodes. The pod's rules may be long, so other tasks get their turn in between."""
+    candidates, nodes = Candidates(pod), list(state.nodes.values())
+    for start in range(0, len(nodes), _AT_ONCE):
+        candidates.add(nodes[start : start + _AT_ONCE])
+        await asyncio.sleep(0)
+    return candidates
+
+
 def explain(
     state: State,
     pod: Pod,
@@ -126,9 +138,12 @@ def explain(
     possibly_bound: PossiblyBound = (),
     now: float | None = None,
     evictor: EvictorMode = "unknown",
+    *,
+    with_hints: bool = True,
 ) -> Explanation:
     """The pod against the candidates (by default those of all nodes), as things are. With a moment ``now``
     (Unix seconds) also who would be evicted for it, where it fits nowhere."""
+    found_hints = hints(state, pod) if with_hints else ()
     if candidates is None:
         candidates = Candidates(pod)
         candidates.add(state.nodes.values())
@@ -138,7 +153,7 @@ def explain(
     except RequestError as error:
         problem = str(error)
     if problem:
-        return Explanation(shorten(pod.key, KEY), error=shorten(problem), hints=hints(state, pod))
+        return Explanation(shorten(pod.key, KEY), error=shorten(problem), hints=found_hints)
     names = NodeNames.of(candidates.names)
     evaluation = with_gang_check(state, evaluate(state, pod, request, names, possibly_bound))
     fits, *_ = _by_forecast(evaluation)
@@ -152,7 +167,7 @@ def explain(
         explanation,
         asks=explanation.asks | uncounted,
         node="" if is_manifest(pod) else pod.node_name,
-        hints=(*hints(state, pod), *too_large),
+        hints=(*found_hints, *too_large),
     )
     if now is None or explanation.fits or explanation.unknown or too_large or pod.node_name:
         return explanation

@@ -19,6 +19,7 @@ from extender.server.body import BodyBudget, BodyRefused
 from extender.server.debug_auth import Guard
 from extender.server.debug_routes import debug_router
 from extender.server.metrics import CONTENT_TYPE
+from extender.server.page_files import page_files
 from extender.server.service import Reply, Service
 from extender.server.tls import why_not
 from extender.untrusted.limits import BODIES_IN_FLIGHT, QUOTED, shorten
@@ -31,7 +32,8 @@ _CLOSE = {"connection": "close"}
 def create_app(
     service: Service, *, verbs: bool = True, debug: bool = True, clients: frozenset[str] = frozenset()
 ) -> FastAPI:
-    """The routes of one port: health and version, ``verbs``, and for ``debug`` metrics and ``/debug``.
+    """The routes of one port: health and version, ``verbs``, and for ``debug`` metrics, ``/debug`` and the
+    page at ``/``.
 
     ``clients`` are the names in TLS certificates that may call the verbs; empty for all.
     """
@@ -114,3 +116,20 @@ def _add_debug(app: FastAPI, service: Service, bodies: BodyBudget) -> None:
 
     app.add_route("/metrics", metrics, methods=["GET"])
     app.include_router(debug_router(service, bodies))
+    _add_page(app)
+
+
+def _add_page(app: FastAPI) -> None:
+    """The page at ``/``. It reads ``/debug`` as any other client does, and its files need no token."""
+    files = page_files()
+
+    async def page(request: Request) -> Response:
+        file = files.get(request.path_params.get("name", "index.html"))
+        if file is None:
+            return Response(b"no such file\n", 404, media_type="text/plain")
+        if request.headers.get("if-none-match") == file.headers["etag"]:
+            return Response(status_code=304, headers=file.headers)
+        return Response(file.body, headers=file.headers, media_type=file.media_type)
+
+    for path in ("/", "/page/{name}"):
+        app.add_route(path, page, methods=["GET"])

@@ -6,7 +6,7 @@ docs/debug.md describes each of them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:  # they load kernels
     from extender.settings import Settings
 
 _JSON = "application/json"
+_BLOCK = 100
+"""Rows of the page's answer that are sent at once: 100 KiB."""
 Nodes = Annotated[list[str] | None, Query(max_length=LISTED_NAMES)]
 Listed = Annotated[int, Query(ge=0, le=DECISIONS_LISTED)]
 Problems = Annotated[int, Query(ge=0, le=PROBLEMS_LISTED)]
@@ -52,6 +54,7 @@ def debug_router(service: Service, bodies: BodyBudget) -> APIRouter:
     _add_explain(router, inspector, bodies)
     _add_lists(router, inspector)
     _add_state(router, service)
+    _add_fleet(router, inspector)
     return router
 
 
@@ -160,6 +163,27 @@ def _state_lines() -> Callable[[State, Settings, str, str], AsyncIterator[bytes]
 
     prepare()
     return state_lines
+
+
+async def _one_by_one(blocks: Iterable[bytes]) -> AsyncIterator[bytes]:
+    """The blocks; other tasks run in between."""
+    for block in blocks:
+        yield block
+        await asyncio.sleep(0)
+
+
+def _add_fleet(router: APIRouter, inspector: Callable[[], Inspector]) -> None:
+    """What the page at ``/`` shows."""
+
+    @router.get("/fleet")
+    async def fleet(since: str = "") -> Response:
+        parts = await inspector().fleet.since(since)
+        blocks = (b"".join(parts[start : start + _BLOCK]) for start in range(0, len(parts), _BLOCK))
+        return StreamingResponse(_one_by_one(blocks), media_type=_JSON)
+
+    @router.get("/fleet/history")
+    async def history() -> Response:
+        return Response(to_json(inspector().history.columns()), media_type=_JSON)
 
 
 def _found(view: object, what: str) -> Response:

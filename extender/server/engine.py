@@ -86,10 +86,11 @@ class Engine:
         }
 
     async def run(self) -> None:
-        """Refresh the policy's tables and expire assumed pods, until cancelled."""
+        """Refresh the policy's tables, expire assumed pods and sample the fleet, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.refresher.run())
             tasks.create_task(expire_forever(self.state, self.source))
+            tasks.create_task(self.inspector.run(lambda: not self.missing()))
 
     def missing(self) -> str:
         """What has not been listed yet, "" if everything has."""

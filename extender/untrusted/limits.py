@@ -75,6 +75,12 @@ GANG_READ, GANG_PLACED, GANG_VICTIMS, GANG_HELD = 256, 64, 256, 32
 fit, and pods that it may evict to that end: those beyond the limits count as fitting. Last, the places that
 are held for members of all gangs together."""
 
+# The page at ``/``.
+PAGE_PARTS = 1024
+"""Parts of GPUs of one node that the page shows. A node of eight GPUs in seven MIG instances each has 56."""
+PAGE_WAITING = 40
+"""Waiting pods that the page explains, the most urgent ones."""
+
 # The evictor.
 EVENTS_READ = 32
 """Events about one pod that are read."""

@@ -1,0 +1,94 @@
+/** Reads /debug, with a bearer token where it wants one. Paths are relative, so that a proxy may add a prefix. */
+
+const KEY = "stowage-token";
+
+/** An answer other than 200; `status` is 0 where there was none. */
+export class ApiError extends Error {
+  constructor(status, text) {
+    super(text);
+    this.status = status;
+  }
+}
+
+/** The JSON of a path. Asks for a token and tries again on 401. Throws ApiError. */
+export async function read(path, problem = "") {
+  const token = sessionStorage.getItem(KEY);
+  // Two headers: the API server removes the first one from what it proxies.
+  const value = `Bearer ${token}`;
+  const headers = token ? { Authorization: value, "X-Stowage-Authorization": value } : {};
+  let response;
+  try {
+    response = await fetch(path, { headers, cache: "no-store", signal: AbortSignal.timeout(20000) });
+  } catch {
+    throw new ApiError(0, "no answer");
+  }
+  if (response.status === 401) {
+    sessionStorage.removeItem(KEY);
+    await askToken(token ? "This token is not accepted." : problem);
+    return read(path);
+  }
+  if (!response.ok) throw new ApiError(response.status, await detail(response));
+  return response.json();
+}
+
+async function detail(response) {
+  const text = await response.text();
+  try {
+    return String(JSON.parse(text).detail ?? text).slice(0, 300);
+  } catch {
+    return text.slice(0, 300);
+  }
+}
+
+let asking = null;
+
+/** Ask once, however many requests wait for the token. */
+function askToken(problem) {
+  asking ??= new Promise((resolve) => {
+    const dialog = document.getElementById("token-dialog");
+    const input = document.getElementById("token");
+    document.getElementById("token-problem").textContent = problem;
+    dialog.addEventListener(
+      "close",
+      () => {
+        sessionStorage.setItem(KEY, input.value.trim());
+        input.value = "";
+        asking = null;
+        resolve();
+      },
+      { once: true },
+    );
+    dialog.showModal();
+  });
+  return asking;
+}
+
+/**
+ * Call `work` now and every `seconds` after it is done, but not while the tab is hidden. `work` returns the
+ * seconds to wait instead, or nothing.
+ */
+export function poll(work, seconds) {
+  let timer = null;
+  let running = false;
+  async function turn() {
+    timer = null;
+    if (document.hidden || running) return;
+    running = true;
+    let wait = 0;
+    try {
+      wait = await work();
+    } finally {
+      running = false;
+      timer = setTimeout(turn, 1000 * (wait || seconds));
+    }
+  }
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) {
+      clearTimeout(timer);
+      timer = null;
+    } else if (timer === null) {
+      turn();
+    }
+  });
+  turn();
+}

@@ -1,0 +1,196 @@
+/** The fleet as /debug/fleet describes it: decoded, kept up to date, filtered and sorted. */
+
+const WHOLE = 1000;
+const GONE = 0.05; // less than this of compute or memory is nothing left, as in packing/fleet/stranded.py
+
+/** A row of /debug/fleet as an object. See FleetRow in extender/explain/fleet_row.py. */
+export function decode(row) {
+  const node = {
+    name: row.name,
+    model: row.model,
+    spot: row.spot,
+    closed: row.closed,
+    offered: row.offered,
+    problem: row.problem,
+    cpu: row.cpu_milli,
+    memory: row.memory_mib,
+    layout: row.layout,
+    beside: row.pods_beside,
+    more: row.more,
+  };
+  node.pods = row.pods.map(([key, queue, exact, assumed]) => {
+    const namespace = key.slice(0, Math.max(0, key.indexOf("/")));
+    return { key, queue, namespace, exact, assumed, node, gpus: new Set(), milli: 0, mib: 0 };
+  });
+  node.gpus = row.gpus.map(([name, memory, slices, takes], index) => {
+    return { node, index, name, memory, slices, takes, parts: [], milli: 0, mib: 0 };
+  });
+  for (const part of row.parts) addPart(node, row.resources, part);
+  node.gpus.forEach(summarise);
+  node.islands = islandsOf(node, row.islands);
+  node.whole = node.gpus.filter((gpu) => gpu.isWhole).length;
+  node.free = node.gpus.reduce((sum, gpu) => sum + gpu.freeMilli, 0) / WHOLE;
+  node.used = node.gpus.reduce((sum, gpu) => sum + gpu.share, 0);
+  node.text = [node.name, node.model, ...node.pods.map((pod) => `${pod.key} ${pod.queue}`)].join(" ").toLowerCase();
+  return node;
+}
+
+function addPart(node, resources, [gpu, pod, resource, devices, milli, mib, start, size]) {
+  const on = node.gpus[gpu];
+  if (!on) return;
+  const holder = pod < 0 ? null : node.pods[pod];
+  on.parts.push({ pod: holder, resource: resources[resource] ?? "", devices, milli, mib, start, size });
+  if (holder) {
+    on.milli += milli;
+    on.mib += mib;
+    holder.gpus.add(gpu);
+    holder.milli += milli;
+    holder.mib += mib;
+  }
+}
+
+/** What is used and free of a GPU. */
+function summarise(gpu) {
+  const { node, parts } = gpu;
+  const memory = gpu.memory || 1;
+  const free = parts.filter((part) => !part.pod);
+  gpu.counted = parts.some((part) => part.resource);
+  gpu.shared = !gpu.counted && parts.some((part) => part.milli) && parts.some((part) => part.mib);
+  gpu.isFree = free.length === parts.length;
+  gpu.over = gpu.milli > WHOLE + 6 || gpu.mib > memory * 1.01;
+  gpu.share = Math.min(1, Math.max(gpu.milli / WHOLE, gpu.memory ? gpu.mib / memory : 0));
+  const left = gpu.counted ? free.reduce((sum, part) => sum + part.milli, 0) : WHOLE - gpu.milli;
+  gpu.freeMilli = Math.max(0, Math.min(WHOLE, left));
+  gpu.freeMib = gpu.counted ? free.reduce((sum, part) => sum + part.mib, 0) : Math.max(0, memory - gpu.mib);
+  gpu.isOffered = node.offered && gpu.takes;
+  const inParts = gpu.slices || parts.some((part) => part.resource && part.milli / part.devices < 0.99 * WHOLE);
+  gpu.isWhole = gpu.isFree && gpu.isOffered && !inParts;
+  const none = [gpu.freeMilli < GONE * WHOLE, gpu.freeMib < GONE * memory];
+  gpu.strands = gpu.shared && none[0] !== none[1] ? (none[0] ? "memory" : "compute") : "";
+}
+
+/**
+ * Which free room of a node no pod can get now, and why. The node has too little CPU or host memory for
+ * max(R - C / c, 0) of its R free GPUs (packing/fleet/stranded.py); the last ones are drawn as such.
+ */
+export function strand(node, [cpu, memory]) {
+  const offered = node.gpus.filter((gpu) => gpu.isOffered);
+  const free = offered.reduce((sum, gpu) => sum + gpu.freeMilli, 0) / WHOLE;
+  const lacking = [[node.cpu[0], cpu], [node.memory[0], memory]].map(([left, each]) => free - Math.max(0, left) / Math.max(each, 1e-6));
+  let short = Math.max(0, ...lacking);
+  const what = lacking[0] >= lacking[1] ? "CPU" : "memory";
+  for (const gpu of node.gpus) gpu.why = node.offered ? (gpu.takes ? "" : "the GPU takes no pods") : node.closed;
+  for (const gpu of offered.reverse()) {
+    const own = gpu.freeMilli / WHOLE;
+    if (own > 0.005 && short >= own / 2) gpu.why = `the node has too little ${what} left`;
+    short -= own;
+  }
+  for (const gpu of node.gpus) {
+    gpu.isUsable = !gpu.why;
+    gpu.strandedMilli = gpu.why || gpu.strands === "compute" ? gpu.freeMilli : 0;
+    gpu.why ||= gpu.strands && `only ${gpu.strands} is left`;
+  }
+  node.stranded = node.gpus.reduce((sum, gpu) => sum + gpu.strandedMilli, 0) / WHOLE;
+}
+
+/** The GPUs in groups of NVLink peers, in order; `linked` for islands. */
+function islandsOf(node, islands) {
+  const groups = islands.map((gpus) => ({ linked: gpus.length > 1, gpus: gpus.filter((gpu) => node.gpus[gpu]) }));
+  const grouped = new Set(groups.flatMap((group) => group.gpus));
+  const alone = node.gpus.map((gpu) => gpu.index).filter((index) => !grouped.has(index));
+  if (alone.length) groups.push({ linked: false, gpus: alone });
+  return groups.filter((group) => group.gpus.length).sort((a, b) => a.gpus[0] - b.gpus[0]);
+}
+
+/** All nodes, and the waiting pods. */
+export class Fleet {
+  nodes = new Map();
+  pods = new Map();
+  waiting = [];
+  moreWaiting = 0;
+  beside = [0, 0]; // CPU in milli and MiB that pods ask for beside one GPU
+  version = "";
+  changes = 0;
+
+  /** Take in an answer of /debug/fleet; whether anything is different now. */
+  apply(answer) {
+    if (answer.all) this.nodes.clear();
+    for (const name of answer.gone) this.nodes.delete(name);
+    const fresh = answer.nodes.map(decode);
+    for (const node of fresh) this.nodes.set(node.name, node);
+    const moved = answer.beside.some((amount, i) => amount !== this.beside[i]);
+    this.beside = answer.beside;
+    for (const node of moved ? this.nodes.values() : fresh) strand(node, this.beside);
+    if (answer.waiting) [this.waiting, this.moreWaiting] = [answer.waiting, answer.more_waiting];
+    this.version = answer.version;
+    const changed = answer.all || answer.nodes.length || answer.gone.length || answer.waiting || moved;
+    if (changed) {
+      this.changes += 1;
+      this.pods = new Map();
+      for (const node of this.nodes.values()) for (const pod of node.pods) this.pods.set(pod.key, pod);
+    }
+    return Boolean(changed);
+  }
+
+  /** The nodes that have GPUs, or should have. */
+  withGpus() {
+    return [...this.nodes.values()].filter((node) => node.gpus.length || node.model || node.problem);
+  }
+}
+
+const IS = {
+  free: (node) => node.whole > 0,
+  idle: (node) => node.gpus.length > 0 && node.whole === node.gpus.length,
+  full: (node) => node.gpus.length > 0 && node.gpus.every((gpu) => gpu.freeMilli < 10),
+  mig: (node) => node.gpus.some((gpu) => gpu.slices),
+  spot: (node) => node.spot,
+  closed: (node) => Boolean(node.closed),
+  problem: (node) => Boolean(node.problem),
+  stranded: (node) => node.stranded > 0 || node.gpus.some((gpu) => gpu.strands),
+};
+
+/** A filter of nodes and pods from what the user typed. `pod` is null where no word can name a pod. */
+export function parseFilter(text) {
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  const tests = words.map((word) => {
+    const not = word.length > 1 && word.startsWith("-");
+    const [key, value] = split(not ? word.slice(1) : word);
+    return { not, key, value };
+  });
+  const node = (one) => tests.every((test) => nodeTest(one, test) !== test.not);
+  const names = tests.filter((test) => !test.not && ["", "pod", "queue"].includes(test.key));
+  return {
+    empty: !words.length,
+    node,
+    /** Whether the words name pods of this node rather than the node itself, and this is one of them. */
+    picks: (pod) => names.length > 0 && names.every((test) => podTest(pod, test)),
+  };
+}
+
+function split(word) {
+  const at = word.indexOf(":");
+  const key = word.slice(0, Math.max(0, at));
+  return ["node", "pod", "queue", "model", "is"].includes(key) ? [key, word.slice(at + 1)] : ["", word];
+}
+
+function nodeTest(node, { key, value }) {
+  if (key === "is") return (IS[value] ?? (() => false))(node);
+  if (key === "node") return node.name.toLowerCase().includes(value);
+  if (key === "model") return node.model.toLowerCase().includes(value);
+  if (key) return node.pods.some((pod) => podTest(pod, { key, value }));
+  return node.text.includes(value);
+}
+
+function podTest(pod, { key, value }) {
+  const text = key === "queue" ? pod.queue : key === "pod" ? pod.key : `${pod.key} ${pod.queue}`;
+  return text.toLowerCase().includes(value);
+}
+
+const byName = new Intl.Collator("en", { numeric: true }).compare;
+export const SORTS = {
+  model: ["Model, name", (a, b) => byName(a.model, b.model) || byName(a.name, b.name)],
+  name: ["Name", (a, b) => byName(a.name, b.name)],
+  free: ["Most free", (a, b) => b.free - a.free || byName(a.name, b.name)],
+  used: ["Most in use", (a, b) => b.used - a.used || byName(a.name, b.name)],
+  stranded: ["Most stranded", (a, b) => b.stranded - a.stranded || byName(a.name, b.name)],
+};

@@ -1,0 +1,87 @@
+/** The panel beside the fleet: the waiting pods, or the story of what is selected. */
+
+import { read } from "./api.js";
+import { byId, duration, el, plural } from "./dom.js";
+import { gpuStory, nodeStory, podStory } from "./story.js";
+import { gpuName } from "./tile.js";
+
+const panel = byId("panel");
+
+/** What a pod asks for, in a line. */
+function asks(found) {
+  const parts = Object.entries(found)
+    .filter(([name]) => name !== "memory (MiB)" && name !== "cpu (milli)")
+    .map(([name, amount]) => (typeof amount === "number" ? `${amount} × ${name.replace(/^nvidia\.com\//, "")}` : `${name}: ${amount}`));
+  if (found["cpu (milli)"]) parts.push(`${found["cpu (milli)"] / 1000} CPUs`);
+  if (found["memory (MiB)"]) parts.push(`${Math.round(found["memory (MiB)"] / 1024)} GiB of memory`);
+  return parts.join(", ");
+}
+
+export class Panel {
+  #shown = "";
+  #report = null;
+  #problem = "";
+
+  /** `view`: {fleet, look, selection, go}; `go` selects something else, "" for nothing. */
+  show(view) {
+    const [kind, name, index] = view.selection;
+    const title = view.selection.join("/");
+    const same = title === this.#shown;
+    if (!same) [this.#shown, this.#report, this.#problem] = [title, null, ""];
+    const scroll = same ? panel.scrollTop : 0;
+    const focus = same && panel.contains(document.activeElement) ? document.activeElement.textContent : null;
+    if (!kind) panel.replaceChildren(...this.#waiting(view));
+    else panel.replaceChildren(...this.#story(view, kind, name, index));
+    panel.scrollTop = scroll;
+    if (focus) [...panel.querySelectorAll("button, a, summary")].find((one) => one.textContent === focus)?.focus();
+    if (!same && kind === "pod") this.#readPod(view, name, title);
+  }
+
+  /** Move the keyboard's focus to the panel. */
+  focus() {
+    (panel.querySelector(".close") ?? panel.querySelector("button"))?.focus();
+  }
+
+  #waiting({ fleet, go }) {
+    const { waiting, moreWaiting } = fleet;
+    const count = waiting.length + moreWaiting;
+    const items = waiting.map((pod) =>
+      el("div", { class: "wait" },
+        el("div", { class: "who" },
+          el("button", { class: "link", type: "button", onclick: () => go(`pod/${pod.pod}`) }, pod.pod),
+          el("span", { class: "age" }, pod.created ? duration(Date.now() / 1000 - pod.created) : "")),
+        el("div", { class: "asks" }, [asks(pod.asks), pod.queue && `queue ${pod.queue}`, pod.priority ? `priority ${pod.priority}` : ""].filter(Boolean).join("; ")),
+        el("div", { class: "why" }, pod.why),
+        pod.lacks ? el("div", { class: "lacks" }, pod.lacks) : null,
+        pod.advice ? el("div", { class: "help" }, pod.advice) : null));
+    return [
+      el("h2", { id: "waiting" }, count ? `${plural(count, "pod")} wait${count === 1 ? "s" : ""} for a GPU` : "No pod waits for a GPU"),
+      ...items,
+      moreWaiting ? el("p", { class: "muted" }, `and ${plural(moreWaiting, "more pod")}, less urgent`) : "",
+    ];
+  }
+
+  #story({ fleet, look, go }, kind, name, index) {
+    const node = fleet.nodes.get(kind === "pod" ? fleet.pods.get(name)?.node.name : name);
+    const gpu = kind === "gpu" ? node?.gpus[index] : null;
+    const title = gpu ? `${gpuName(gpu)} of ${name}` : name;
+    const close = el("button", { class: "close", type: "button", "aria-label": "Close", title: "Close (Esc)", onclick: () => go("") }, "×");
+    const head = el("div", { class: "head" }, el("div", {}, el("div", { class: "kind" }, kind === "gpu" ? "GPU" : kind), el("h2", {}, title)), close);
+    const body =
+      kind === "pod" ? podStory(name, fleet.pods.get(name), this.#report, this.#problem, go)
+      : gpu ? gpuStory(gpu, look, go)
+      : node && kind === "node" ? nodeStory(node, look, go)
+      : [el("p", { class: "muted" }, "It is not there (any more).")];
+    return [head, ...body.flat().filter((child) => child !== null && child !== undefined)];
+  }
+
+  async #readPod(view, key, title) {
+    try {
+      const report = await read(`debug/pods/${key.split("/").map(encodeURIComponent).join("/")}`);
+      if (this.#shown === title) this.#report = report;
+    } catch (error) {
+      if (this.#shown === title) this.#problem = error.message;
+    }
+    if (this.#shown === title) view.again();
+  }
+}

@@ -1,0 +1,166 @@
+/** What is known of one node, GPU or pod, as elements for the panel. */
+
+import { duration, el, gib, number, plural } from "./dom.js";
+import { tile } from "./rows.js";
+import { gpuName, isStranded, partText } from "./tile.js";
+
+const facts = (pairs) =>
+  el("dl", { class: "facts" }, pairs.filter(([, value]) => value).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+
+const link = (text, go) => el("button", { class: "link", type: "button", onclick: go }, text);
+
+const raw = (path) => el("p", { class: "source" }, el("a", { href: path, target: "_blank", rel: "noopener" }, `GET /${path}`));
+
+const cpu = ([free, total]) => `${number(free / 1000, 1)} of ${number(total / 1000, 1)} CPUs free`;
+const memory = ([free, total]) => `${gib(free)} of ${gib(total)} free`;
+
+/** Pods with what they have of a node or GPU. `parts`: {pod, text}. */
+function podList(parts, look, go) {
+  const items = parts.map(({ pod, gpu, text }) => {
+    const swatch = el("span", { class: "swatch" });
+    swatch.style.setProperty("--c", look.palette.of(pod, gpu));
+    return el("li", {}, swatch, link(pod.key, () => go(`pod/${pod.key}`)), el("span", { class: "amount" }, text));
+  });
+  return items.length ? el("ul", { class: "list" }, items) : el("p", { class: "muted" }, "No pod has a part of it.");
+}
+
+/** A GPU: its tile, its size and who has what of it. */
+export function gpuStory(gpu, look, go) {
+  const { node } = gpu;
+  const parts = gpu.parts.filter((part) => part.pod).map((part) => ({ pod: part.pod, gpu, text: partText(part) }));
+  const free = gpu.parts.filter((part) => !part.pod).map((part) => partText(part));
+  const island = node.islands.find((group) => group.linked && group.gpus.includes(gpu.index));
+  const guess = parts.some(({ pod }) => !pod.exact);
+  return [
+    el("div", { class: "big" }, tile(gpu, look), axis(gpu)),
+    facts([
+      ["Node", link(node.name, () => go(`node/${node.name}`))],
+      ["Model", node.model],
+      ["Memory", gpu.memory ? gib(gpu.memory) : ""],
+      ["In use", `${Math.round(gpu.milli / 10)} % of compute${gpu.memory ? `, ${gib(gpu.mib)}` : ""}`],
+      ["Free", free.length ? [...new Set(free)].join(", ") : gpu.freeMilli ? `${Math.round(gpu.freeMilli / 10)} %, ${gib(gpu.freeMib)}` : "nothing"],
+      ["Stranded", isStranded(gpu) ? gpu.why : ""],
+      ["NVLink", island ? `island of GPUs ${island.gpus.join(", ")}` : ""],
+      ["MIG layout", gpu.slices ? node.layout || "not known; instances are drawn spread evenly" : ""],
+    ]),
+    el("h3", {}, `${plural(parts.length, "part")} in use`),
+    podList(parts, look, go),
+    guess ? el("p", { class: "muted" }, "The device plugin chooses the GPU and does not say which. Pods are drawn in the order in which they came.") : null,
+    raw(`debug/nodes/${encodeURIComponent(node.name)}`),
+  ];
+}
+
+function axis(gpu) {
+  const [from, to] = gpu.slices ? ["slice 0", `slice ${gpu.slices - 1}`] : ["0 %", gpu.shared ? "compute above, memory below" : "100 %"];
+  return el("div", { class: "axis", "aria-hidden": "true" }, el("span", {}, from), el("span", {}, to));
+}
+
+/** A node: what is left, why it takes nothing, and its pods. */
+export function nodeStory(node, look, go) {
+  const parts = node.pods.map((pod) => {
+    const gpus = [...pod.gpus];
+    return { pod, gpu: node.gpus[gpus[0]], text: `GPU ${gpus.slice(0, 9).join(", ")}${gpus.length > 9 ? " …" : ""}` };
+  });
+  const tiles = node.gpus.map((gpu) => {
+    const label = `${gpuName(gpu)} of ${node.name}`;
+    return tile(gpu, look, { role: "button", tabindex: 0, "aria-label": label, onclick: () => go(`gpu/${node.name}/${gpu.index}`),
+      onkeydown: (event) => event.key === "Enter" && go(`gpu/${node.name}/${gpu.index}`) });
+  });
+  return [
+    el("div", { class: "islands" }, tiles),
+    facts([
+      ["Model", node.model || "not known"],
+      ["Takes no pods", node.closed ? el("span", { class: "problem" }, node.closed) : ""],
+      ["Problem", node.problem ? el("span", { class: "problem" }, node.problem) : ""],
+      ["GPUs", `${node.whole} of ${node.gpus.length} entirely free, ${number(node.free, 1)} in all`],
+      ["CPU", cpu(node.cpu)],
+      ["Memory", memory(node.memory)],
+      ["Spot", node.spot ? "yes: its provider may take it back at any time" : ""],
+      ["Other pods", node.beside ? plural(node.beside, "pod") + " without a GPU" : ""],
+      ["Not shown", node.more ? plural(node.more, "part") : ""],
+    ]),
+    el("h3", {}, plural(node.pods.length, "pod")),
+    podList(parts, look, go),
+    raw(`debug/nodes/${encodeURIComponent(node.name)}`),
+  ];
+}
+
+/** A pod: `report` is the answer of /debug/pods/..., null while it is read; `pod` what the fleet shows of it. */
+export function podStory(key, pod, report, problem, go) {
+  const path = `debug/pods/${key.split("/").map(encodeURIComponent).join("/")}`;
+  const node = report?.node || pod?.node.name || "";
+  return [
+    facts([
+      ["Node", node ? link(node, () => go(`node/${node}`)) : "none yet"],
+      ["GPUs", pod ? [...pod.gpus].map((index) => [link(String(index), () => go(`gpu/${pod.node.name}/${index}`)), " "]).flat() : ""],
+      ["Has", pod ? `${Math.round(pod.milli / 10)} % of a GPU${pod.mib ? `, ${gib(pod.mib)}` : ""}` : ""],
+      ["Queue", pod?.queue ?? ""],
+      ["Note", report?.note ?? ""],
+    ]),
+    problem ? el("p", { class: "problem" }, problem) : null,
+    report ? null : problem ? null : el("p", { class: "muted" }, "reading …"),
+    ...(report?.now ? nowStory(report.now, go) : []),
+    ...decisions(report?.decisions ?? [], go),
+    report ? el("details", {}, el("summary", {}, "Everything, as JSON"), el("pre", { class: "raw mono", tabindex: 0 }, JSON.stringify(report, null, 2))) : null,
+    raw(path),
+  ];
+}
+
+/** Where a waiting pod fits now, and what would help elsewhere. */
+function nowStory(now, go) {
+  return [
+    el("h3", {}, `Now: ${now.error ? "" : `fits on ${plural(now.fits, "node")} of ${now.nodes}`}`),
+    now.error ? el("p", { class: "problem" }, now.error) : null,
+    ...(now.hints ?? []).map((hint) => el("p", {}, hint)),
+    options(now.best ?? [], go),
+    refusals(now, go),
+    evictions(now.evictions, go),
+  ];
+}
+
+function refusals(now, go) {
+  const rows = (now.refusals ?? []).map((one) => {
+    const lacks = (one.lacks ?? []).map((need) => need.text).join("; ");
+    const near = one.nearest && lacks ? el("div", { class: "muted" }, link(one.nearest, () => go(`node/${one.nearest}`)), `: ${lacks}`) : null;
+    const help = one.advice ? el("div", { class: "muted" }, `→ ${one.advice}`) : null;
+    return el("tr", {}, el("td", { class: "number" }, number(one.nodes)), el("td", {}, one.reason, near, help));
+  });
+  const passed = Object.entries(now.passed_over ?? {}).map(([why, nodes]) =>
+    el("tr", {}, el("td", { class: "number" }, number(nodes)), el("td", {}, `${why} (kube-scheduler does not ask)`)));
+  if (!rows.length && !passed.length) return null;
+  const head = el("tr", {}, el("th", { class: "number" }, "nodes"), el("th", {}, "why not"));
+  return el("table", { class: "costs" }, head, rows, passed);
+}
+
+function evictions(found, go) {
+  if (!found?.best?.length) return null;
+  const items = found.best.map((one) =>
+    el("p", {}, `${one.acts} would evict ${plural(one.pods, "pod")} on `, link(one.node, () => go(`node/${one.node}`)), `: ${one.victims.join(", ")} (${one.loses})`));
+  return [el("h3", {}, "Evictions that make it fit"), items].flat();
+}
+
+/** The nodes that fit best, with what they cost. */
+function options(best, go) {
+  if (!best.length) return null;
+  const rows = best.map((one) => {
+    const terms = Object.entries(one.terms ?? {}).filter(([, value]) => Math.abs(value) > 5e-4);
+    const text = terms.map(([name, value]) => `${name} ${number(value, 3)}`).join(", ");
+    return el("tr", {},
+      el("td", {}, link(one.node, () => go(`node/${one.node}`)), el("div", { class: "muted" }, one.why), el("div", { class: "muted num" }, text)),
+      el("td", { class: "number" }, number(one.cost, 3)),
+      el("td", { class: "number" }, one.score === null ? "" : String(one.score)));
+  });
+  const head = el("tr", {}, el("th", {}, "best nodes"), el("th", { class: "number" }, "cost"), el("th", { class: "number" }, "score"));
+  return el("table", { class: "costs" }, head, rows);
+}
+
+function decisions(found, go) {
+  if (!found.length) return [];
+  const items = found.map((one) => {
+    const at = new Date(one.at);
+    const ago = `${at.toLocaleTimeString()}, ${duration((Date.now() - at) / 1000)} ago`;
+    return el("div", { class: "decision" }, el("div", {}, el("b", {}, one.verb), " ", el("span", { class: "at" }, ago)), el("div", {}, one.answer),
+      options(one.explanation?.best ?? [], go), one.explanation ? refusals(one.explanation, go) : null);
+  });
+  return [el("h3", {}, "Last decisions"), ...items];
+}

@@ -1,0 +1,123 @@
+/** Figures of the fleet with their curves over the last hours. */
+
+import { byId, duration, el, hideTip, number, showTip, svg } from "./dom.js";
+
+const WIDTH = 200;
+const HEIGHT = 30;
+
+/** [field, label, text of a value, most: the top of the axis]. */
+const FIGURES = [
+  { field: "used", live: true, label: "GPUs in use", most: "gpus", of: (row) => `${percent(row.used, row.gpus)} of ${number(row.gpus)}` },
+  { field: "whole_gpus", live: true, label: "GPUs entirely free" },
+  { field: "whole_nodes", live: true, label: "Nodes entirely free" },
+  { field: "largest_island", label: "Largest NVLink request", of: (row) => `of ${row.largest_request} free on one node` },
+  { field: "stranded", label: "GPUs stranded", of: stranded, places: 1 },
+  { field: "waiting", live: true, label: "Pods that wait for a GPU" },
+];
+
+/** Which part of what is stranded has which cause. */
+function stranded(row) {
+  const causes = [["CPU", row.stranded_by_cpu], ["host memory", row.stranded_by_host_memory], ["GPU memory", row.stranded_compute]];
+  const found = causes.filter(([, gpus]) => gpus > 0.05).sort((a, b) => b[1] - a[1]);
+  return found.map(([cause, gpus]) => `${number(gpus, 1)} ${cause}`).join(", ");
+}
+
+function percent(value, all) {
+  return all ? `${Math.round((100 * value) / all)} %` : "0 %";
+}
+
+export class Strip {
+  #columns = { at: [] };
+  #cards = FIGURES.map((figure) => this.#card(figure));
+
+  constructor() {
+    byId("strip").replaceChildren(...this.#cards.map((card) => card.element));
+  }
+
+  #card(figure) {
+    const value = el("div", { class: "value num" }, "–");
+    const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" });
+    const element = el("div", { class: "card" }, el("div", { class: "label" }, figure.label), value, picture);
+    element.addEventListener("mousemove", (event) => this.#point(event, figure, picture));
+    element.addEventListener("mouseleave", () => {
+      hideTip();
+      picture.querySelector(".cursor")?.remove();
+    });
+    return { figure, value, picture, element };
+  }
+
+  /** `columns`: an answer of /debug/fleet/history. */
+  show(columns) {
+    const both = columns.at.map((_, i) => Math.max(columns.stranded_by_cpu[i], columns.stranded_by_host_memory[i]));
+    this.#columns = { ...columns, stranded: both.map((gpus, i) => gpus + columns.stranded_compute[i]) };
+    const last = columns.at.length - 1;
+    if (last < 0) return;
+    for (const { figure, value, picture } of this.#cards) {
+      const now = this.#columns[figure.field][last];
+      const note = figure.of ? figure.of(this.#row(last)) : "";
+      if (!figure.live) this.#write(figure, value, this.#row(last));
+      picture.setAttribute("aria-label", `${figure.label}: ${number(now, figure.places ?? 0)} ${note}; ${this.#range(figure)}`);
+      picture.replaceChildren(...this.#curve(figure));
+    }
+  }
+
+  /** The figures of this moment: the fleet is read more often than its history. */
+  now(fleet) {
+    const nodes = fleet.withGpus();
+    const sum = (of) => nodes.reduce((total, node) => total + of(node), 0);
+    const row = {
+      gpus: sum((node) => node.gpus.length),
+      used: sum((node) => node.gpus.reduce((total, gpu) => total + Math.min(1, gpu.milli / 1000), 0)),
+      whole_gpus: sum((node) => node.whole),
+      whole_nodes: sum((node) => (node.gpus.length && node.whole === node.gpus.length ? 1 : 0)),
+      waiting: fleet.waiting.length + fleet.moreWaiting,
+    };
+    for (const { figure, value } of this.#cards) if (figure.field in row) this.#write(figure, value, row);
+  }
+
+  #write(figure, value, row) {
+    const note = figure.of ? figure.of(row) : "";
+    value.title = note;
+    value.replaceChildren(number(row[figure.field], figure.places ?? 0), " ", el("small", {}, note));
+  }
+
+  #row(index) {
+    return Object.fromEntries(Object.entries(this.#columns).map(([name, values]) => [name, values[index]]));
+  }
+
+  #range({ field }) {
+    const { at } = this.#columns;
+    const values = this.#columns[field];
+    return `from ${number(Math.min(...values), 1)} to ${number(Math.max(...values), 1)} over ${duration(at.at(-1) - at[0])}`;
+  }
+
+  /** Steps, because a sample says what was true at one moment. */
+  #curve({ field, most }) {
+    const { at } = this.#columns;
+    const values = this.#columns[field];
+    const top = Math.max(1, ...(most ? this.#columns[most] : values)) * 1.04;
+    const span = Math.max(1, at.at(-1) - at[0]);
+    const x = (i) => ((WIDTH * (at[i] - at[0])) / span).toFixed(1);
+    const y = (value) => (HEIGHT - 1 - ((HEIGHT - 2) * value) / top).toFixed(1);
+    let path = `M0 ${y(values[0])}`;
+    for (let i = 1; i < values.length; i += 1) path += `H${x(i)}V${y(values[i])}`;
+    path += `H${WIDTH}`;
+    return [svg("path", { class: "area", d: `${path}V${HEIGHT}H0Z` }), svg("path", { class: "curve", d: path })];
+  }
+
+  #point(event, figure, picture) {
+    const { at } = this.#columns;
+    if (at.length < 2) return;
+    const box = picture.getBoundingClientRect();
+    const share = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
+    const moment = at[0] + share * (at.at(-1) - at[0]);
+    const index = Math.max(0, at.findIndex((one) => one > moment) - 1 >= 0 ? at.findIndex((one) => one > moment) - 1 : at.length - 1);
+    picture.querySelector(".cursor")?.remove();
+    const x = WIDTH * share;
+    picture.append(svg("line", { class: "cursor", x1: x, x2: x, y1: 0, y2: HEIGHT }));
+    const value = this.#columns[figure.field][index];
+    const note = figure.of ? ` ${figure.of(this.#row(index))}` : "";
+    const when = new Date(1000 * at[index]);
+    showTip(event.clientX, event.clientY, `${number(value, figure.places ?? 0)}${note}`, `${when.toLocaleTimeString()}, ${duration(Date.now() / 1000 - at[index])} ago`);
+  }
+}

@@ -1,0 +1,200 @@
+"""What the page at ``/`` shows, and what has changed of it since a reader last asked.
+
+It is rendered only while somebody asks, at most once a second for all readers together, and in small steps
+with other tasks in between, so that no request of kube-scheduler waits for more than about a millisecond. A
+row is rendered again when its node changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic, time
+
+from pydantic_core import to_json
+
+from extender.cluster.state import State
+from extender.explain.fleet_row import fleet_row
+from extender.explain.overview import waiting_line, waiting_pods
+from extender.explain.pod import candidates_of
+from extender.k8s.objects import Node
+from extender.untrusted.limits import PAGE_WAITING
+
+_REFRESH = 1.0
+"""Seconds that readers get the same answer."""
+_WAITING = 5.0
+"""Seconds after which it is explained again why pods wait: that costs as much as a filter request for
+each."""
+_ALL = 60.0
+"""Seconds after which every row is rendered again: the queue of a running pod can change with no change of
+its node."""
+_IDLE = 600.0
+"""Seconds without a reader after which nothing is kept."""
+_ROWS, _LOOKS = 3, 100
+"""Rows that are rendered, and nodes that are looked at, before other tasks run."""
+_GONE = 4096
+"""Removed nodes that are remembered. A reader who missed one of them gets everything again."""
+
+
+@dataclass(slots=True)
+class _Row:
+    """A rendered row, the version in which it changed last, and what it was rendered from."""
+
+    body: bytes
+    version: int
+    node: Node | None
+    generation: int
+
+
+class FleetFeed:
+    """The rows of all nodes and the waiting pods, as JSON, with a version."""
+
+    def __init__(self, state: State, clock: Callable[[], float] = monotonic) -> None:
+        self._state, self._clock, self._lock = state, clock, asyncio.Lock()
+        self._asked = self._refreshed = self._rendered_all = self._waiting_at = float("-inf")
+        self._epoch, self._version = "", 0
+        self._rows: dict[str, _Row] = {}
+        self._gone: dict[str, int] = {}
+        self._waiting, self._waiting_version, self._more_waiting = b"[]", 0, 0
+        self._waiting_from: object = None
+        self._seen = -1, -1  # changes of the fleet and of nodes
+        self._forget()
+
+    async def since(self, version: str) -> list[bytes]:
+        """What changed since this version, or everything where it is unknown ("" is): the parts of a JSON
+        object, none of them long.
+
+        ``version``; ``all``: whether everything is listed; ``at``, Unix seconds; ``beside``: what pods ask
+        for beside one GPU on average (CPU in milli, host memory in MiB), two digits of it; ``nodes``: rows
+        (``FleetRow``); ``gone``: names; ``waiting`` (``WaitingLine``, null if unchanged) and
+        ``more_waiting``."""
+        async with self._lock:
+            now = self._clock()
+            if now - self._asked > _IDLE:
+                self._forget()
+            self._asked = now
+            if now - self._refreshed >= _REFRESH:
+                await self._refresh(now)
+            return self._answer(self._known(version))
+
+    def forget_if_idle(self) -> None:
+        """Free the memory where nobody has asked for ten minutes."""
+        if self._rows and self._clock() - self._asked > _IDLE:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._refreshed = self._rendered_all = self._waiting_at = float("-inf")
+        self._epoch, self._version = secrets.token_hex(4), 0
+        self._rows, self._gone = {}, {}
+        self._waiting, self._waiting_version, self._more_waiting = b"[]", 0, 0
+        self._waiting_from, self._seen = None, (-1, -1)
+
+    def _known(self, version: str) -> int:
+        """The number of a version of ours, 0 for any other."""
+        epoch, _, number = version.partition(".")
+        known = epoch == self._epoch and number.isascii() and number.isdecimal() and len(number) < 10
+        return int(number) if known and int(number) <= self._version else 0
+
+    async def _refresh(self, now: float) -> None:
+        self._version += 1
+        before = self._version - 1
+        changed = await self._render_rows(now)
+        changed |= self._drop_removed()
+        changed |= await self._explain_waiting(now)
+        if not changed:
+            self._version = before
+        self._refreshed = self._clock()
+
+    async def _render_rows(self, now: float) -> bool:
+        """Render the rows of the nodes that changed; whether any did."""
+        everything, changed, rendered = now - self._rendered_all >= _ALL, False, 0
+        seen = self._state.fleet.changes, self._state.nodes.changes
+        if seen == self._seen and not everything:
+            return False
+        self._seen = seen
+        for looked, name in enumerate(list(self._state.fleet.rows), 1):
+            if everything or self._is_stale(name):
+                changed |= self._render(name)
+                rendered += 1
+                if rendered % _ROWS == 0:
+                    await asyncio.sleep(0)
+            elif looked % _LOOKS == 0:
+                await asyncio.sleep(0)
+        if everything:
+            self._rendered_all = now
+        return changed
+
+    def _is_stale(self, name: str) -> bool:
+        kept, row = self._rows.get(name), self._state.fleet.rows.get(name)
+        if kept is None or row is None:
+            return row is not None
+        generation = int(self._state.fleet.arrays.generation[row])
+        return kept.generation != generation or kept.node is not self._state.nodes.get(name)
+
+    def _render(self, name: str) -> bool:
+        """Whether the row is another one than before."""
+        row = fleet_row(self._state, name, monotonic())
+        if row is None:  # removed meanwhile
+            return False
+        generation = int(self._state.fleet.arrays.generation[self._state.fleet.rows[name]])
+        body, node = to_json(row), self._state.nodes.get(name)
+        kept = self._rows.get(name)
+        same = kept is not None and kept.body == body
+        version = kept.version if kept and same else self._version
+        self._rows[name] = _Row(body, version, node, generation)
+        self._gone.pop(name, None)
+        return not same
+
+    def _drop_removed(self) -> bool:
+        removed = [name for name in self._rows if name not in self._state.fleet.rows]
+        for name in removed:
+            del self._rows[name]
+            self._gone[name] = self._version
+        if len(self._gone) > _GONE:
+            self._gone.clear()
+            self._epoch = secrets.token_hex(4)
+        return bool(removed)
+
+    async def _explain_waiting(self, now: float) -> bool:
+        """Explain the waiting pods again where it is time; whether something changed."""
+        if now - self._waiting_at < _WAITING:
+            return False
+        self._waiting_at, pods = now, waiting_pods(self._state)
+        source = (self._state.room_version, [(pod.key, pod.uid, pod.nominated_node) for pod in pods])
+        if source == self._waiting_from:
+            return False
+        lines = []
+        for pod in pods[:PAGE_WAITING]:
+            candidates = await candidates_of(self._state, pod)
+            lines.append(to_json(waiting_line(self._state, pod, candidates)))
+        body, more = b"[" + b",".join(lines) + b"]", max(0, len(pods) - PAGE_WAITING)
+        self._waiting_from = source
+        if same := (body, more) == (self._waiting, self._more_waiting):
+            return not same
+        self._waiting, self._more_waiting, self._waiting_version = body, more, self._version
+        return True
+
+    def _answer(self, known: int) -> list[bytes]:
+        rows = [row.body for row in self._rows.values() if row.version > known]
+        gone = [name for name, version in self._gone.items() if version > known] if known else []
+        waiting = self._waiting if self._waiting_version > known or not known else b"null"
+        beside = self._state.learner.monitor.beside()
+        head = to_json(
+            {
+                "version": f"{self._epoch}.{self._version}",
+                "all": not known,
+                "at": round(time(), 1),
+                "gone": gone,
+                "beside": [_rounded(beside.cpu_milli), _rounded(beside.memory_mib)],
+                "more_waiting": self._more_waiting,
+            }
+        )
+        head = head[:-1] + b',"waiting":' + waiting + b',"nodes":['
+        return [head, *(b",\n" * (place > 0) + row for place, row in enumerate(rows)), b"]}\n"]
+
+
+def _rounded(amount: float) -> float:
+    """Two significant digits, so that it seldom changes."""
+    return float(f"{amount:.2g}")

@@ -1,0 +1,235 @@
+"""The page at ``/`` in Chromium: shows what ``/debug`` says, by mouse and keyboard, and asks nobody else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from bench.chromium import Page
+from bench.page_cluster import manifests
+from tests.browser.conftest import serving, write_snapshot
+
+READY = "document.body?.dataset.ready"
+TILES = """
+[...document.querySelectorAll(".row")].flatMap((row) => [...row.querySelectorAll(".gpu")].flatMap((gpu) => {
+  const box = gpu.getBoundingClientRect();
+  return [...gpu.querySelectorAll(".part[data-pod]")].map((part) => {
+    const own = part.getBoundingClientRect();
+    return [row.dataset.node, Number(gpu.dataset.gpu), part.dataset.pod,
+            (own.left - box.left) / box.width, own.width / box.width];
+  });
+}))
+"""
+
+
+def open_page(page: Page, url: str, fragment: str = "") -> None:
+    page.open("about:blank")
+    page.open(f"{url}/{fragment}")
+    page.wait_for(READY)
+
+
+def text(page: Page, selector: str) -> str:
+    return str(page.run(f"document.querySelector({selector!r})?.innerText ?? ''"))
+
+
+def active(page: Page) -> str:
+    """The id of the cell that the keyboard is on."""
+    return str(page.run("document.getElementById('fleet-grid').getAttribute('aria-activedescendant')"))
+
+
+def fleet(url: str) -> dict[str, Any]:
+    return dict(httpx.get(f"{url}/debug/fleet").json())
+
+
+def test_each_pod_is_where_the_api_says(page: Page, fleet_url: str) -> None:
+    """All rows, with a window that is high enough; MIG instances also in their places."""
+    page.resize(1440, 3000)
+    open_page(page, fleet_url, "#view=rows")
+    shown = page.run(TILES)
+    nodes = fleet(fleet_url)["nodes"]
+    expected = Counter(
+        (node["name"], gpu, node["pods"][pod][0])
+        for node in nodes
+        for gpu, pod, _, devices, milli, mib, _, _ in node["parts"]
+        if pod >= 0
+        for _ in range(_rectangles(node, gpu, devices, milli, mib))
+    )
+    assert Counter((node, gpu, pod) for node, gpu, pod, *_ in shown) == expected
+    places = {(node, gpu, pod): (left, width) for node, gpu, pod, left, width in shown}
+    checked = 0
+    for node in nodes:
+        for gpu, pod, _, _, _, _, start, size in node["parts"]:
+            if pod >= 0 and size:
+                slices = node["gpus"][gpu][2]
+                found = places[node["name"], gpu, node["pods"][pod][0]]
+                assert found == pytest.approx((start / slices, size / slices), abs=0.02)
+                checked += 1
+    assert checked > 100
+    assert page.problems == []
+
+
+def _rectangles(node: dict[str, Any], gpu: int, devices: int, milli: int, mib: int) -> int:
+    """Each device has one; a share has one for compute and one for memory."""
+    counted = any(part[0] == gpu and part[2] >= 0 for part in node["parts"])
+    return devices if counted else bool(milli) + bool(mib)
+
+
+def test_the_pods_of_debug_nodes_are_those_of_the_tiles(fleet_url: str) -> None:
+    """The feed says what ``/debug/nodes`` says: known GPUs are the same, counted devices as many."""
+    views = {node["name"]: node for node in httpx.get(f"{fleet_url}/debug/nodes").json()["nodes"]}
+    for node in fleet(fleet_url)["nodes"]:
+        shown: dict[str, Counter[int]] = {}
+        for gpu, pod, _, devices, *_ in node["parts"]:
+            if pod >= 0:
+                shown.setdefault(node["pods"][pod][0], Counter())[gpu] += devices
+        for holder in views[node["name"]]["holders"]:
+            gpus = shown.get(holder["pod"], Counter())
+            if holder["gpus"]:
+                assert sorted(gpus) == sorted(holder["gpus"])
+            else:
+                assert gpus.total() == sum(holder["devices"].values())
+
+
+def test_nothing_is_fetched_from_elsewhere(page: Page, fleet_url: str) -> None:
+    open_page(page, fleet_url)
+    for key in ("v", "c", "?", "Escape", "w"):
+        page.press(key)
+    assert len(page.requests) > 10
+    assert {urlsplit(url).netloc for url in page.requests} == {urlsplit(fleet_url).netloc}
+    assert page.problems == []
+
+
+def test_the_keyboard_reaches_everything(page: Page, fleet_url: str) -> None:
+    open_page(page, fleet_url, "#view=rows&sort=name")
+    first, *_, last = sorted(node["name"] for node in fleet(fleet_url)["nodes"])
+    page.run("document.getElementById('fleet-grid').focus()")
+    page.press("ArrowDown")
+    assert active(page) == f"cell-{first}-node"
+    page.press("ArrowRight")
+    page.press("ArrowRight")
+    assert active(page) == f"cell-{first}-1"
+    label = page.run(f"document.getElementById('cell-{first}-1').getAttribute('aria-label')")
+    assert label.startswith("GPU 1: ")
+    page.press("Enter")
+    assert text(page, "#panel h2") == f"GPU 1 of {first}"
+    page.press("Escape")
+    assert text(page, "#panel h2").endswith("wait for a GPU")
+    page.press("End")
+    assert active(page).startswith(f"cell-{last}-")
+    page.press("/")
+    page.type("mig")
+    page.wait_for("document.querySelectorAll('.row').length === 8")
+    page.press("Enter")
+    page.press("Escape")
+    assert page.run("document.getElementById('filter').value") == ""
+    page.press("v")
+    page.press("ArrowLeft")
+    assert active(page) == "map-cell"
+    assert text(page, "#map-cell")
+    page.press("?")
+    assert page.run("document.getElementById('help-dialog').open")
+
+
+def test_a_link_shows_the_same_again(page: Page, fleet_url: str) -> None:
+    pod = next(pod for node in fleet(fleet_url)["nodes"] for pod, *_ in node["pods"])
+    open_page(
+        page, fleet_url, f"#view=map&colour=use&sort=free&q=is%3Amig&sel=pod%2F{pod.replace('/', '%2F')}"
+    )
+    page.wait_for("document.querySelector('#panel pre')")
+    assert text(page, "#panel h2") == pod
+    values = "[...document.querySelectorAll('select, #filter')].map((one) => one.value)"
+    assert page.run(values) == ["is:mig", "use", "free"]
+    assert page.run("document.querySelector('#view [aria-pressed=true]').value") == "map"
+    page.run("document.querySelector('#view [value=rows]').click()")
+    assert "view=rows" in page.run("location.hash")
+
+
+def test_a_waiting_pod_says_why_and_what_would_help(page: Page, fleet_url: str) -> None:
+    open_page(page, fleet_url)
+    waiting = text(page, "#panel")
+    assert "16 × gpu" in waiting
+    assert "ask for fewer GPUs per pod" in waiting
+    page.run(
+        "[...document.querySelectorAll('.wait button')].find((b) => b.textContent.includes('wide')).click()"
+    )
+    page.wait_for("document.querySelector('#panel table.costs')")
+    assert "node has fewer GPUs than requested" in text(page, "#panel")
+
+
+def test_a_click_on_the_map_opens_the_gpu_under_it(page: Page, fleet_url: str) -> None:
+    open_page(page, fleet_url, "#view=map&sort=name")
+    box = page.run("(({left, top}) => [left, top])(document.querySelector('canvas').getBoundingClientRect())")
+    page.click(box[0] + 12 + 1.5 + 14 * 2 + 6, box[1] + 30)  # the third bar of the first block
+    first = min(node["name"] for node in fleet(fleet_url)["nodes"])
+    assert text(page, "#panel h2") == f"GPU 2 of {first}"
+
+
+@pytest.mark.parametrize(("scheme", "is_dark"), [("light", False), ("dark", True)])
+def test_light_and_dark(page: Page, fleet_url: str, scheme: str, is_dark: bool) -> None:
+    page.prefer(scheme)
+    open_page(page, fleet_url)
+    channels = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3)"
+    brightness = f"{channels}.reduce((sum, one) => sum + Number(one), 0)"
+    assert (page.run(brightness) < 200) is is_dark
+    for theme, dark in (("light", False), ("dark", True), ("auto", is_dark)):
+        page.run("document.getElementById('theme').click()")
+        assert text(page, "#theme") == f"Theme: {theme}"
+        assert (page.run(brightness) < 200) is dark
+
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+def test_hostile_names_are_text(page: Page, tmp_path: Path) -> None:
+    """Names that the API server would refuse, as a snapshot may hold them."""
+    items = manifests(4)["items"]
+    for item in items:
+        metadata = item["metadata"]
+        if item["kind"] == "Node":
+            metadata["labels"]["nvidia.com/gpu.product"] = HOSTILE
+        else:
+            metadata["name"] = f"{HOSTILE}{metadata['name']}"
+            metadata["labels"] = {"stowage.dev/queue": HOSTILE}
+    items[0]["metadata"]["name"] = f"{HOSTILE}\"'`${{1}}"
+    with serving(write_snapshot(tmp_path / "hostile.json", *items)) as url:
+        open_page(page, url, "#view=rows&colour=pod")
+        assert page.run("document.querySelectorAll('img[src=x]').length") == 0
+        assert HOSTILE in text(page, "#fleet-grid")
+        assert HOSTILE in text(page, "#panel")
+        page.run("document.querySelector('.gpu .part[data-pod]').click()")
+        page.wait_for("document.querySelector('#panel .facts')")
+        page.run("document.querySelector('.row .name').click()")
+        assert page.run("document.querySelectorAll('img[src=x]').length") == 0
+        assert [one for one in page.problems if "404" not in one] == []
+
+
+def test_a_token_is_asked_for_and_kept_for_the_tab(page: Page, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("correct-horse-battery-staple")
+    snapshot = write_snapshot(tmp_path / "fleet.json", *manifests(2)["items"])
+    with serving(snapshot, debug_token_file=str(token)) as url:
+        page.open(url)
+        page.wait_for("document.getElementById('token-dialog')?.open")
+        page.type("wrong")
+        page.press("Enter")
+        page.wait_for("document.getElementById('token-problem').textContent")
+        page.type(token.read_text())
+        page.press("Enter")
+        page.wait_for(READY)
+        assert page.run("document.querySelectorAll('.row').length") == 2
+        open_page(page, url)
+        assert not page.run("document.getElementById('token-dialog').open")
+        assert token.read_text() not in page.run("document.documentElement.outerHTML + location.href")
+
+
+def test_without_nodes_and_after_the_service_ended(page: Page, tmp_path: Path) -> None:
+    with serving(write_snapshot(tmp_path / "empty.json")) as url:
+        open_page(page, url)
+        assert text(page, "#message").startswith("No node has GPUs")
+    page.wait_for("document.getElementById('live').dataset.state === 'lost'")
+    assert "connection lost" in text(page, "#live-text")

@@ -1,0 +1,137 @@
+"""What the page is told: everything once, and then only what changed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from extender.cluster.state import State
+from extender.explain import fleet_feed
+from extender.explain.fleet_feed import FleetFeed
+from extender.k8s.objects import Deleted, Upserted
+from tests.extender.builders import make_node, make_pod, make_state
+
+
+def parsed(parts: list[bytes]) -> dict[str, Any]:
+    return dict(json.loads(b"".join(parts)))
+
+
+class Reader:
+    """Reads a feed a minute apart, so that nothing is answered from before."""
+
+    def __init__(self, state: State, step: float = 10.0) -> None:
+        self.now, self._step = 0.0, step
+        self.feed = FleetFeed(state, lambda: self.now)
+        self.version = ""
+
+    async def read(self, version: str | None = None) -> dict[str, Any]:
+        self.now += self._step
+        answer = parsed(await self.feed.since(self.version if version is None else version))
+        self.version = answer["version"]
+        return dict(answer)
+
+
+def names(answer: dict[str, Any]) -> list[str]:
+    return sorted(node["name"] for node in answer["nodes"])
+
+
+async def test_everything_first_and_then_only_changes() -> None:
+    state = make_state(make_node("a"), make_node("b"), make_pod("w", 99))
+    reader = Reader(state)
+    first = await reader.read()
+    assert first["all"]
+    assert names(first) == ["a", "b"]
+    assert [pod["pod"] for pod in first["waiting"]] == ["default/w"]
+    unchanged = await reader.read()
+    assert unchanged == first | {"all": False, "nodes": [], "waiting": None, "at": unchanged["at"]}
+    state.apply([Upserted(make_pod("p", 3, node_name="b"))])
+    changed = await reader.read()
+    assert names(changed) == ["b"]
+    assert changed["nodes"][0]["pods"][0][0] == "default/p"
+
+
+async def test_a_removed_node_and_one_that_comes_back() -> None:
+    state = make_state(make_node("a"), make_node("b"))
+    reader = Reader(state)
+    before = (await reader.read())["version"]
+    state.apply([Deleted("Node", "b")])
+    assert (await reader.read())["gone"] == ["b"]
+    state.apply([Upserted(make_node("b", 4))])
+    answer = await reader.read(before)
+    assert names(answer) == ["b"]
+    assert answer["gone"] == []
+
+
+async def test_a_version_of_another_process_gets_everything() -> None:
+    reader = Reader(make_state(make_node("a")))
+    await reader.read()
+    for version in (
+        "other.1",
+        "nonsense",
+        f"{reader.version}0",
+        "x" * 5000,
+        reader.version.replace(".", ".²"),
+    ):
+        answer = await reader.read(version)
+        assert answer["all"]
+        assert names(answer) == ["a"]
+
+
+async def test_a_cordon_is_a_change() -> None:
+    node = make_node("a")
+    state = make_state(node)
+    reader = Reader(state)
+    await reader.read()
+    cordoned = type(node)("a", node.uid, node.labels, allocatable=node.allocatable, unschedulable=True)
+    state.apply([Upserted(cordoned)])
+    [row] = (await reader.read())["nodes"]
+    assert "cordoned" in row["closed"]
+
+
+async def test_the_queue_of_a_running_pod_is_shown_within_a_minute() -> None:
+    state = make_state(make_node("a"), make_pod("p", node_name="a"))
+    reader = Reader(state, 61.0)
+    await reader.read()
+    state.apply([Upserted(make_pod("p", node_name="a", labels={"stowage.dev/queue": "batch"}))])
+    [row] = (await reader.read())["nodes"]
+    assert row["pods"][0][1] == "batch"
+
+
+async def test_other_tasks_run_between_small_parts() -> None:
+    """No more than a few rows are rendered before others get their turn."""
+    state = make_state(*(make_node(f"n{i:03}") for i in range(100)))
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(others())
+    await Reader(state).read()
+    other.cancel()
+    assert turns >= 100 // fleet_feed._ROWS
+
+
+async def test_many_readers_share_the_work() -> None:
+    state = make_state(make_node("a"))
+    reader = Reader(state, 0.0)
+    first, second = await asyncio.gather(reader.feed.since(""), reader.feed.since(""))
+    assert parsed(first)["version"] == parsed(second)["version"]
+    state.apply([Upserted(make_pod("p", node_name="a"))])
+    assert parsed(await reader.feed.since(""))["version"] == parsed(first)["version"]
+    reader.now += 1.0
+    assert parsed(await reader.feed.since(""))["version"] != parsed(first)["version"]
+
+
+async def test_nothing_is_kept_for_nobody() -> None:
+    reader = Reader(make_state(make_node("a")))
+    await reader.read()
+    reader.feed.forget_if_idle()
+    assert reader.feed._rows
+    reader.now += 601
+    reader.feed.forget_if_idle()
+    assert not reader.feed._rows
+    assert (await reader.read())["all"]

@@ -1,0 +1,39 @@
+"""The curves of the page: bounded, fine for the last minutes and coarse before."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from extender.explain.fleet_history import _EVERY, _OLDER, _RECENT, INTERVAL, FleetHistory
+from extender.explain.fragmentation import FragmentationReport
+from tests.extender.builders import make_node, make_pod, make_state
+
+
+async def test_a_sample_has_the_figures_of_the_moment() -> None:
+    state = make_state(
+        make_node("a", 8), make_node("b", 4), make_pod("p", 3, node_name="a"), make_pod("w", 99)
+    )
+    history = FleetHistory(state, FragmentationReport(state))
+    await history.sample(5.0)
+    columns = history.columns()
+    shown = {name: columns[name] for name in ("at", "gpus", "used", "waiting", "whole_gpus", "whole_nodes")}
+    assert shown == {
+        "at": [5.0],
+        "gpus": [12],
+        "used": [3.0],
+        "waiting": [1],
+        "whole_gpus": [9],
+        "whole_nodes": [1],
+    }
+
+
+async def test_old_samples_are_thinned_out_and_forgotten() -> None:
+    state = make_state(make_node("a"))
+    history = FleetHistory(state, FragmentationReport(state))
+    for number in range(_RECENT + _EVERY * (_OLDER + 5)):
+        await history.sample(INTERVAL * number)
+    at = history.columns()["at"]
+    assert len(at) == _OLDER + _RECENT
+    steps = [later - earlier for earlier, later in pairwise(at)]
+    assert set(steps[: _OLDER - 1]) == {INTERVAL * _EVERY}
+    assert set(steps[_OLDER:]) == {INTERVAL}

@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 
-.PHONY: setup demo test e2e bench lint format lock clean
+.PHONY: setup demo test e2e bench lint format lock manifests clean
 .DEFAULT_GOAL := demo
 
 setup: .venv/ready
@@ -42,9 +42,17 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+LOCK := --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --python-version 3.11
+IMAGE := deploy/image
+
+# requirements.txt has everything; the image has the same versions of what it needs to run and to be built.
 lock: | $(UV)
-	$(UV) pip compile --quiet --universal --extra dev --generate-hashes --no-emit-index-url --no-annotate --no-header \
-		--python-version 3.11 --output-file requirements.txt --upgrade pyproject.toml
+	$(UV) pip compile $(LOCK) --extra dev --upgrade --output-file requirements.txt pyproject.toml
+	$(UV) pip compile $(LOCK) --constraints requirements.txt --output-file $(IMAGE)/requirements.txt pyproject.toml
+	$(UV) pip compile $(LOCK) --upgrade --output-file $(IMAGE)/build-requirements.txt $(IMAGE)/build-requirements.in
+
+manifests: setup
+	$(BIN)/python deploy/render.py
 
 clean:
 	rm -rf .venv .uv

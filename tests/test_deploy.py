@@ -5,11 +5,14 @@ tests/e2e/test_deploy.py shows that the API server accepts them and that their r
 
 from __future__ import annotations
 
+import ipaddress
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
@@ -23,12 +26,16 @@ from extender.queues.rights import Rights
 from extender.server.app import create_app
 from extender.server.debug_auth import is_guarded
 from extender.server.service import Service
+from extender.source import stowage_service
 from extender.source.snapshot import Snapshot, SnapshotSource
 from extender.source.watched_kinds import WATCHED_KINDS
+from tests.scheduler_config import with_tls as tls_lines
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "deploy").glob("*.yaml"))
+IMAGE = ROOT / "deploy" / "image"
 LAYOUTS = [ROOT / "deploy" / f"{name}.yaml" for name in ("behind-a-service", "beside-kube-scheduler")]
+CERTIFICATES = ROOT / "deploy" / "tls-cert-manager.yaml"
 Object = dict[str, Any]
 
 
@@ -96,6 +103,7 @@ def test_the_program_accepts_its_arguments_and_settings(file: Path, tmp_path: Pa
     assert program == "stowage"
     args = cli._parser(arguments[0]).parse_args(arguments)
     assert args.port == 8080
+    assert cli._conflict(args) == ""
     assert str(args.config) == "/etc/stowage/settings.yaml"
     settings_in(file, tmp_path)
 
@@ -108,7 +116,8 @@ def test_probes_use_existing_routes(tmp_path: Path) -> None:
     ports = {port["name"]: port["containerPort"] for port in one["ports"]}
     for probe in (one["readinessProbe"], one["livenessProbe"]):
         assert probe["httpGet"]["path"] in routes
-        assert ports[probe["httpGet"]["port"]] == 8080
+        assert ports[probe["httpGet"]["port"]] == 8081  # the other one asks for a client certificate
+        assert probe["httpGet"]["scheme"] == "HTTPS"
     assert one["readinessProbe"]["httpGet"]["path"] == "/readyz"
     assert stowage(beside)["startupProbe"]["httpGet"] == {"path": "/readyz", "port": "metrics"}
     assert [port["name"] for port in stowage(beside)["ports"]] == ["metrics"]
@@ -146,11 +155,58 @@ def test_replicas_behind_a_service_use_the_one_lease_they_may_use(tmp_path: Path
 
 
 def test_the_service_has_the_address_that_schedulers_use() -> None:
-    (service,) = of_kind("Service", LAYOUTS[0])
+    (service,) = [one for one in of_kind("Service", LAYOUTS[0]) if one["metadata"]["name"] == "stowage"]
     metadata, (port,) = service["metadata"], service["spec"]["ports"]
-    url = f"http://{metadata['name']}.{metadata['namespace']}.svc:{port['port']}/scheduler"
-    configuration = yaml.safe_load((ROOT / "scheduler-config" / "second-scheduler.yaml").read_text())
-    assert configuration["extenders"][0]["urlPrefix"] == url
+    host = f"{metadata['name']}.{metadata['namespace']}.svc"
+    for extender in extenders(with_tls=True):
+        name = httpx.URL(extender["urlPrefix"]).host  # an address where kube-scheduler has no cluster DNS
+        assert name == host or ipaddress.ip_address(name)
+        assert extender["urlPrefix"] == f"https://{name}:{port['port']}/scheduler"
+        assert extender["tlsConfig"]["serverName"] == host
+    (server,) = [
+        one for one in of_kind("Certificate", CERTIFICATES) if host in one["spec"].get("dnsNames", ())
+    ]
+    (deployment,) = of_kind("Deployment", LAYOUTS[0])
+    volumes = deployment["spec"]["template"]["spec"]["volumes"]
+    mounted = [volume["secret"]["secretName"] for volume in volumes if "secret" in volume]
+    assert mounted == [server["spec"]["secretName"]]
+
+
+def extenders(*, with_tls: bool) -> list[Object]:
+    """Of all shipped configurations of kube-scheduler, as they are or with the lines for TLS."""
+    found = []
+    for file in sorted((ROOT / "scheduler-config").glob("*.yaml")):
+        found += yaml.safe_load(tls_lines(file) if with_tls else file.read_text())["extenders"]
+    for config in of_kind("ConfigMap", *FILES):
+        for text in config.get("data", {}).values():
+            found += (yaml.safe_load(text) or {}).get("extenders", ())
+    return found
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_no_shipped_configuration_lets_kube_scheduler_trust_anybody(with_tls: bool) -> None:
+    """Without a CA it does (kubernetes, pkg/scheduler/extender.go, makeTransport; tests/e2e/test_tls.py)."""
+    found = extenders(with_tls=with_tls)
+    assert len(found) >= 5
+    for extender in found:
+        encrypted = extender["urlPrefix"].startswith("https:")
+        assert extender.get("enableHTTPS", False) == encrypted == with_tls
+        if encrypted:
+            tls = extender["tlsConfig"]
+            assert tls.get("caFile") or tls.get("caData")
+            assert not tls.get("insecure")
+            assert tls["certFile"]
+            assert tls["keyFile"]
+
+
+def test_the_certificates_are_those_of_a_server_and_a_client_of_one_ca() -> None:
+    issuers = {one["metadata"]["name"]: one["spec"] for one in of_kind("Issuer", CERTIFICATES)}
+    certificates = {one["spec"]["secretName"]: one["spec"] for one in of_kind("Certificate", CERTIFICATES)}
+    usages = {name: spec["usages"][-1] for name, spec in certificates.items() if not spec.get("isCA")}
+    assert usages == {"stowage-tls": "server auth", "stowage-scheduler-tls": "client auth"}
+    for name in usages:
+        signed_by = issuers[certificates[name]["issuerRef"]["name"]]["ca"]["secretName"]
+        assert certificates[signed_by]["isCA"]
 
 
 def test_the_scheduler_in_the_same_pod_may_use_its_lease() -> None:
@@ -202,6 +258,21 @@ def test_the_rights_suffice_for_every_watched_kind() -> None:
         assert (group if api == "apis" else "", watched.resource) in may
 
 
+@pytest.mark.parametrize("file", LAYOUTS, ids=lambda file: file.stem)
+def test_people_may_ask_the_service_for_debugging_and_reach_no_other_port(file: Path) -> None:
+    (role,) = of_kind("Role", ROOT / "deploy" / "rbac-kubectl.yaml")
+    (service,) = [one for one in of_kind("Service", file) if one["metadata"].get("labels")]
+    assert service["metadata"]["labels"] == {stowage_service.LABEL: "true"}
+    found = service["metadata"]["namespace"], service["metadata"]["name"], service["spec"]["ports"][0]["name"]
+    assert found == (stowage_service.NAMESPACE, stowage_service.NAME, stowage_service.PORT)
+    assert role["metadata"]["namespace"] == stowage_service.NAMESPACE
+    (rule,) = [rule for rule in role["rules"] if rule["resources"] == ["services/proxy"]]
+    assert rule["resourceNames"] == [f"http:{stowage_service.NAME}:{stowage_service.PORT}"]
+    ports = {port["name"]: port["containerPort"] for port in stowage(file)["ports"]}
+    target = service["spec"]["ports"][0]
+    assert ports[target["targetPort"]] == target["port"] == 8081
+
+
 def priority_classes() -> dict[str, Object]:
     classes = of_kind("PriorityClass", ROOT / "deploy" / "priority-classes.yaml")
     return {one["metadata"]["name"]: one for one in classes}
@@ -244,3 +315,32 @@ def test_the_policy_guards_all_words_that_name_a_queue() -> None:
     assert lists["queues"] == list(settings.DEFAULT_QUEUES)
     assert binding["spec"]["policyName"] == policy["metadata"]["name"]
     assert (policy["spec"]["failurePolicy"], binding["spec"]["validationActions"]) == ("Fail", ["Deny"])
+
+
+def locked(file: Path) -> dict[str, str]:
+    """Packages with their version, marker and hashes, as in the lock."""
+    entries = re.split(r"\n(?=\S)", file.read_text().strip())
+    return {entry.partition(" \\")[0]: entry for entry in entries}
+
+
+def test_the_image_has_the_versions_that_are_tested() -> None:
+    image, tested = locked(IMAGE / "requirements.txt"), locked(ROOT / "requirements.txt")
+    assert image.items() <= tested.items()
+    assert not {name for name in image if name.startswith(("pytest", "mypy", "matplotlib"))}
+
+
+def test_the_image_has_what_the_project_needs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = {re.split(r"[\[>=]", one)[0] for one in project["project"]["dependencies"]}
+    assert wanted <= {name.partition("==")[0] for name in locked(IMAGE / "requirements.txt")}
+    assert project["build-system"]["requires"] == (IMAGE / "build-requirements.in").read_text().split()
+
+
+def test_the_image_and_the_manifests_agree() -> None:
+    containerfile = (IMAGE / "Containerfile").read_text()
+    for file in LAYOUTS:
+        (deployment,) = of_kind("Deployment", file)
+        user = deployment["spec"]["template"]["spec"]["securityContext"]["runAsUser"]
+        assert f"USER {user}:{user}\n" in containerfile
+        environment = {one["name"]: one["value"] for one in stowage(file)["env"]}
+        assert f"NUMBA_CACHE_DIR={environment['NUMBA_CACHE_DIR']} " in containerfile

@@ -13,14 +13,18 @@ import logging
 import os
 import platform
 import shutil
+import sys
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import packing
 
 VARIABLE = "NUMBA_CACHE_DIR"
+SHIPPED = Path(sys.prefix) / "kernels"
+"""Compiled kernels that an image brings with its installation. numba needs a directory that can be written
+even to read kernels, so they are copied into one."""
 KEPT = 8
 """Directories in the user's cache, one for each installation and each state of the sources: 2 MB each."""
 
@@ -37,7 +41,8 @@ def choose_cache() -> Path | None:
     """Set ``NUMBA_CACHE_DIR`` to a directory that this process can write, and return it.
 
     Tries the value that the user set, the user's cache directory (``$XDG_CACHE_HOME`` or ``~/.cache``), and a
-    temporary directory that is deleted at exit. If all fail, removes the variable and returns None.
+    temporary directory that is deleted at exit. If all fail, removes the variable and returns None. Copies
+    the kernels there that are ``SHIPPED``.
     """
     given = os.environ.pop(VARIABLE, "")
     if given and not _is_usable(Path(given)):
@@ -46,6 +51,7 @@ def choose_cache() -> Path | None:
     directory = Path(given) if given else _in_user_cache() or _temporary()
     if directory is not None:
         os.environ[VARIABLE] = str(directory)
+        _copy_shipped(directory)
     return directory
 
 
@@ -65,14 +71,34 @@ def filled_marker(directory: Path, group: KernelGroup) -> Path:
 
 
 def sources_key() -> str:
-    """A key for compiled kernels: it changes with the sources, their path, numba and Python.
+    """A key for compiled kernels: it changes with the sources, their path, numba, Python and the processor
+    that ``NUMBA_CPU_NAME`` names.
 
-    numba itself compares path, time and size of a kernel's own file, but not of the files that it imports.
+    numba itself compares the processor, and the path and the content of a kernel's own file, but not of the
+    files that it imports.
     """
-    files = [*_ROOTS[0].rglob("*.py"), *_ROOTS[1].rglob("*kernels.py")]
-    stamps = sorted((str(file), (stat := file.stat()).st_mtime_ns, stat.st_size) for file in files)
-    text = repr((version("numba"), platform.python_version(), platform.machine(), stamps))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    machine = (platform.machine(), os.environ.get("NUMBA_CPU_NAME", ""))
+    digest = hashlib.sha256(repr((version("numba"), platform.python_version(), machine)).encode())
+    for file in sorted([*_ROOTS[0].rglob("*.py"), *_ROOTS[1].rglob("*kernels.py")]):
+        digest.update(repr((str(file), file.read_bytes())).encode())
+    return digest.hexdigest()[:16]
+
+
+def _copy_shipped(directory: Path) -> None:
+    missing = [
+        marker
+        for group in get_args(KernelGroup)
+        if filled_marker(SHIPPED, group).exists() and not (marker := filled_marker(directory, group)).exists()
+    ]
+    if not missing:
+        return
+    try:
+        for source in filter(Path.is_dir, SHIPPED.iterdir()):  # the directory itself may belong to root
+            shutil.copytree(source, directory / source.name, dirs_exist_ok=True)
+        for marker in missing:
+            marker.touch()
+    except OSError as error:  # kernels are compiled instead
+        _log.warning("the compiled kernels in %s cannot be copied to %s: %s", SHIPPED, directory, error)
 
 
 def _in_user_cache() -> Path | None:

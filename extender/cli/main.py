@@ -14,8 +14,14 @@ from contextlib import ExitStack
 from importlib import import_module
 from importlib.metadata import version as distribution_version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from extender.cli import source_args
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from extender.server.tls import Tls
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,9 +29,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     parser = _parser(argv[0] if argv else "")
     args = parser.parse_args(argv)
-    if getattr(args, "debug_host", None) and args.debug_port is None:
-        parser.error("--debug-host needs --debug-port: one port has one address")
+    if problem := _conflict(args):
+        parser.error(problem)
     return int(args.run(args))
+
+
+def _conflict(args: argparse.Namespace) -> str:
+    """Why the arguments of ``serve`` do not go together; "" if they do."""
+    has = {name: bool(value) for name, value in vars(args).items()}
+    debug_port = getattr(args, "debug_port", None) is not None
+    if has.get("debug_host") and not debug_port:
+        return "--debug-host needs --debug-port: one port has one address"
+    if has.get("tls_cert") != has.get("tls_key"):
+        return "--tls-cert and --tls-key need each other"
+    if has.get("client_ca") and not has["tls_cert"]:
+        return "--client-ca needs --tls-cert and --tls-key"
+    if has.get("client_ca") and not debug_port:
+        return "--client-ca needs --debug-port: kubelet's probes and Prometheus have no client certificate"
+    if has.get("client_name") and not has["client_ca"]:
+        return "--client-name needs --client-ca"
+    return ""
 
 
 _MODULES = {
@@ -77,7 +100,18 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--debug-port", type=_port, metavar="PORT", help=text)
     text = "address to listen on for --debug-port (that of --host)"
     parser.add_argument("--debug-host", metavar="HOST", help=text)
+    _add_tls(parser.add_argument_group("TLS", "PEM files, which are loaded again when they change"))
     parser.set_defaults(run=_serve)
+
+
+def _add_tls(group: argparse._ArgumentGroup) -> None:
+    text = "serve all ports over TLS, with this certificate and its chain"
+    group.add_argument("--tls-cert", type=Path, metavar="FILE", help=text)
+    group.add_argument("--tls-key", type=Path, metavar="FILE", help="the key of --tls-cert")
+    text = "answer only callers with a certificate that this CA has signed (not on --debug-port)"
+    group.add_argument("--client-ca", type=Path, metavar="FILE", help=text)
+    text = "of these, answer only who has this common name or alternative name; may be repeated"
+    group.add_argument("--client-name", action="append", default=[], metavar="NAME", help=text)
 
 
 def _port(text: str) -> int:
@@ -96,6 +130,7 @@ def _serve(args: argparse.Namespace) -> int:
     from extender.cli.precompile import prepare_kernels, victim_kernels_command
     from extender.server.run import PortInUse, listen, run
     from extender.server.service import Service
+    from extender.server.tls_files import TlsError
     from extender.settings import SettingsError
     from extender.settings_file import load
     from extender.source.interface import SourceError
@@ -104,14 +139,26 @@ def _serve(args: argparse.Namespace) -> int:
         chosen = load(args.config, os.environ)
         logs.configure(chosen.log_level)
         with ExitStack() as stack:  # first, so that a busy port is reported at once
-            sockets = [stack.enter_context(listen(host, port)) for host, port in _addresses(args)]
+            sock, *debug = [stack.enter_context(listen(host, port)) for host, port in _addresses(args)]
             source = source_args.source_of(args)
             service = Service(chosen, source, version(), prepare_kernels, victim_kernels_command)
-            run(service, *sockets)
-    except (SettingsError, PortInUse, SourceError) as error:
+            tls = _tls_of(args, service.metrics.registry)
+            run(service, sock, debug[0] if debug else None, tls)
+    except (SettingsError, PortInUse, SourceError, TlsError) as error:
         print(f"stowage: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _tls_of(args: argparse.Namespace, registry: CollectorRegistry) -> Tls | None:
+    """Raises ``TlsError`` if the files cannot be used."""
+    from extender.server.tls import Tls
+    from extender.server.tls_files import TlsFiles
+
+    if args.tls_cert is None:
+        return None
+    files = TlsFiles(args.tls_cert, args.tls_key, args.client_ca)
+    return Tls(files, registry, frozenset(args.client_name))
 
 
 def _addresses(args: argparse.Namespace) -> list[tuple[str, int]]:

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-import numpy as np
-
+from extender.cluster.gpu_amounts import GpuAmounts
 from packing.cost.demand import MOST_TYPES, Demand, Mix
 from packing.fleet.fleet import Fleet
 from packing.fleet.stranded import Beside
-from packing.model.request import WHOLE, Request
+from packing.model.request import Request
 
 SIZES = ("part", "1", "2", "3-4", "5-8", "9 or more")
 """GPUs that a pod asks for; ``part``: less than one, as a share, a replica or a MIG instance."""
@@ -23,13 +22,11 @@ class DemandMonitor:
     them."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
         self._demand = Demand()
         self._expected: dict[Request, float] = {}
         self._planned: dict[Request, float] = {}
         self._now: tuple[int, dict[Request, float]] = -1, {}
-        self._gpus: dict[Request, float] = {}
-        self._gpus_at = -1
+        self._amounts = GpuAmounts(fleet)
 
     def expect(self, prior: Mix | None) -> None:
         """The demand of the settings, None for none."""
@@ -59,14 +56,14 @@ class DemandMonitor:
         """The part of the pods that ask for so many GPUs, for each of ``SIZES``; 0 before the first pod."""
         sums = dict.fromkeys(SIZES, 0.0)
         for request, share in self._shares_now().items():
-            sums[size_of(self._gpus_of(request))] += share
+            sums[size_of(self._amounts.of(request))] += share
         return sums
 
     def beside(self) -> Beside:
         """The CPU and host memory that pods ask for beside one GPU, on average."""
         gpus = cpu = memory = 0.0
         for request, share in self._shares_now().items():
-            gpus += share * self._gpus_of(request)
+            gpus += share * self._amounts.of(request)
             cpu += share * request.cpu_milli
             memory += share * request.memory_mib
         return Beside(cpu / gpus, memory / gpus) if gpus else Beside()
@@ -75,15 +72,6 @@ class DemandMonitor:
         if self._now[0] != self._demand.seen:
             self._now = self._demand.seen, _shares(self._demand.counts())
         return self._now[1]
-
-    def _gpus_of(self, request: Request) -> float:
-        """The GPUs that a request takes, on the nodes where it takes most."""
-        if self._gpus_at != self._fleet.replaced:
-            self._gpus_at = self._fleet.replaced
-            self._gpus.clear()
-        if request not in self._gpus:
-            self._gpus[request] = _gpus(self._fleet, request)
-        return self._gpus[request]
 
 
 def distance(one: Mapping[Request, float], other: Mapping[Request, float]) -> float:
@@ -109,16 +97,3 @@ def _kind(request: Request) -> Request:
 def _shares(counts: Mapping[Request, float]) -> dict[Request, float]:
     total = sum(counts.values())
     return {request: count / total for request, count in counts.items()}
-
-
-def _gpus(fleet: Fleet, request: Request) -> float:
-    arrays, gpus = fleet.arrays, 0.0
-    for name, count in request.devices:
-        number = fleet.names.resources.get(name)
-        size = 1.0 if number is None else float(arrays.device_gpu[number].max(initial=0))
-        gpus += count * (1.0 if size > 0.999 else size)
-    if part := request.shares:
-        largest = max(1.0, float(np.max(arrays.memory_capacity, initial=0)))
-        memory = part.memory_milli / WHOLE + part.memory_mib / largest
-        gpus += part.count * min(1.0, max(part.compute_milli / WHOLE, memory))
-    return gpus

@@ -9,6 +9,7 @@ from dataclasses import replace
 from extender.cluster.allocations import Allocations, Placement, Problems
 from extender.cluster.assumed_pods import AssumedPod, AssumedPods
 from extender.cluster.claim_history import ClaimHistory
+from extender.cluster.queue_usage import QueueUsage
 from extender.dialects.pod_request import bound_request, claims_of
 from extender.inventory.devices import is_gpu_resource
 from extender.k8s.objects import Pod
@@ -20,10 +21,11 @@ class PodTable(Mapping[str, Pod]):
 
     Writes what they have into ``allocations``, and returns the nodes whose pods it changed ("" is no node).
     ``waiting`` are the keys of those without a node. ``held``: the node on which a waiting pod, by its UID,
-    counts as nominated whatever its status says; it is read when the pod is ``put``.
+    counts as nominated whatever its status says; it is read when the pod is ``put``. ``usage``: of queues.
     """
 
-    def __init__(self, allocations: Allocations) -> None:
+    def __init__(self, allocations: Allocations, usage: QueueUsage) -> None:
+        self.usage = usage
         self.assumed = AssumedPods()
         self.waiting: dict[str, None] = {}
         self.held: dict[str, str] = {}
@@ -54,6 +56,7 @@ class PodTable(Mapping[str, Pod]):
         elif known is not None:
             changed.add(known.node_name)
         self._pods[pod.key] = pod
+        self.usage.put(pod)
         self._keys_by_uid[pod.uid] = pod.key
         if pod.node_name:
             self.waiting.pop(pod.key, None)
@@ -67,12 +70,21 @@ class PodTable(Mapping[str, Pod]):
         self._allocate(pod.key, pod, history)
         return changed | {pod.node_name}
 
+    def records(self) -> list[Pod]:
+        """All pods; those that are assumed to be bound with their node, once it is certain that they are."""
+        found = dict(self._pods)
+        for one in self.assumed:
+            if one.confirmed and (known := found.get(one.pod.key)) and known.uid == one.pod.uid:
+                found[one.pod.key] = one.pod
+        return list(found.values())
+
     def remove(self, key: str) -> set[str]:
         self.problems.pop(key, None)
         self._allocations.release(key)
         pod = self._pods.pop(key, None)
         if pod is None:
             return set()
+        self.usage.remove(key)
         self._keys_by_uid.pop(pod.uid, None)
         self._promised.pop(pod.uid, None)
         self.waiting.pop(key, None)

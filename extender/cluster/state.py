@@ -27,6 +27,7 @@ from extender.cluster.gang_holds import GangHolds
 from extender.cluster.gang_simulation import WaitingMembers, place_together
 from extender.cluster.node_table import NodeTable, blocked_because
 from extender.cluster.pod_table import PodTable
+from extender.cluster.queue_usage import QueueUsage
 from extender.cluster.row_table import RowTable
 from extender.dialects.pod_request import request_of
 from extender.dra.device_cache import DeviceCache
@@ -63,9 +64,8 @@ class State:
     which pods belong together, and ``disruptions`` which jobs lost pods lately. ``gang_holds`` is the room
     that is held for waiting members of gangs, and ``gang_costs`` what nodes far from the others cost;
     ``gang_check``: no member of a gang is placed before all fit.
-    ``can_search_victims`` waits for the kernels of the victim search, or says that they are not there yet.
-    ``synced`` are the kinds whose first list has arrived. ``failures`` counts errors in comparing nodes that
-    fit, which refuse no pod.
+    ``can_search_victims``: the kernels of the victim search are there. ``synced`` are the kinds whose first
+    list has arrived. ``failures`` counts errors in comparing nodes that fit, which refuse no pod.
     ``kept_by_node``: what verbs keep about the pods of a node, dropped when the node or its pods change.
     ``spot``: the setting.
     ``binds``: Stowage writes which GPU a pod has, so a node takes nothing while its device plugin is busy.
@@ -83,7 +83,7 @@ class State:
         self.fleet = Fleet()
         self.allocations = Allocations(self.fleet)
         self.nodes = NodeTable(self.allocations, self.fleet)
-        self.pods = PodTable(self.allocations)
+        self.pods = PodTable(self.allocations, QueueUsage(self.rights.queues, self.fleet))
         self.assumed_pods = self.pods.assumed
         self.gang_costs = GangCosts(self.gangs, self.pods, self.fleet, self.nodes.network)
         self.devices = DeviceCache()

@@ -20,6 +20,7 @@ from extender.server.debug_auth import Guard
 from extender.server.debug_routes import debug_router
 from extender.server.metrics import CONTENT_TYPE
 from extender.server.service import Reply, Service
+from extender.server.tls import why_not
 from extender.untrusted.limits import BODIES_IN_FLIGHT, QUOTED, shorten
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -27,14 +28,19 @@ Answer = Coroutine[Any, Any, Reply]
 _CLOSE = {"connection": "close"}
 
 
-def create_app(service: Service, *, verbs: bool = True, debug: bool = True) -> FastAPI:
-    """The routes of one port: health and version, ``verbs``, and for ``debug`` metrics and ``/debug``."""
+def create_app(
+    service: Service, *, verbs: bool = True, debug: bool = True, clients: frozenset[str] = frozenset()
+) -> FastAPI:
+    """The routes of one port: health and version, ``verbs``, and for ``debug`` metrics and ``/debug``.
+
+    ``clients`` are the names in TLS certificates that may call the verbs; empty for all.
+    """
     # No interactive pages of FastAPI: they load scripts from other sites.
     app = FastAPI(title="Stowage", openapi_url=None)
     bodies = BodyBudget(BODIES_IN_FLIGHT * service.settings.body_limit_mib << 20)
     _add_health(app, service)
     for verb in VERBS if verbs else ():
-        app.add_route(f"/scheduler/{verb}", _verb_handler(service, verb, bodies), methods=["POST"])
+        app.add_route(f"/scheduler/{verb}", _verb_handler(service, verb, bodies, clients), methods=["POST"])
     if debug:
         _add_debug(app, service, bodies)
     if debug and service.debug_auth is not None:
@@ -42,10 +48,12 @@ def create_app(service: Service, *, verbs: bool = True, debug: bool = True) -> F
     return app
 
 
-def _verb_handler(service: Service, verb: Verb, bodies: BodyBudget) -> Handler:
+def _verb_handler(service: Service, verb: Verb, bodies: BodyBudget, clients: frozenset[str]) -> Handler:
     limit = service.settings.body_limit_mib << 20
 
     async def handle(request: Request) -> Response:
+        if clients and (text := why_not(request.scope["state"]["client_names"], clients)):
+            return _response(service.refuse(verb, "forbidden", text, 403), _CLOSE)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in ("", "application/json"):
             problem = f"content type {shorten(kind, QUOTED)}, expected application/json"
@@ -102,7 +110,7 @@ def _add_health(app: FastAPI, service: Service) -> None:
 
 def _add_debug(app: FastAPI, service: Service, bodies: BodyBudget) -> None:
     async def metrics(request: Request) -> Response:
-        return Response(service.metrics.render(), media_type=CONTENT_TYPE)
+        return Response(await service.render_metrics(), media_type=CONTENT_TYPE)
 
     app.add_route("/metrics", metrics, methods=["GET"])
     app.include_router(debug_router(service, bodies))

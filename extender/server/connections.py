@@ -12,7 +12,14 @@ from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from extender.untrusted.limits import CONNECTIONS, HEADER_SECONDS, HEADERS, PIPELINED_REQUESTS
+from extender.server.tls import names_of
+from extender.untrusted.limits import (
+    CONNECTIONS,
+    HEADER_SECONDS,
+    HEADERS,
+    PIPELINED_REQUESTS,
+    TLS_CONNECTION_SECONDS,
+)
 
 
 class _Refused(Exception):
@@ -27,11 +34,18 @@ class Connection(HttpToolsProtocol):
     _head_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
     _last_request_at = 0.0  # in the loop's seconds
+    _renew_at = float("inf")  # in the loop's seconds
+    _client_names: frozenset[str] = frozenset()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Go's client may connect before it has a request."""
         super().connection_made(transport)
         self._last_request_at = self.loop.time()
+        if self.scheme == "https":
+            self._renew_at = self._last_request_at + TLS_CONNECTION_SECONDS
+            self._client_names = names_of(transport.get_extra_info("peercert") or {})
+            if getattr(transport.get_extra_info("ssl_object").context, "retired", False):
+                transport.abort()
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
         )
@@ -61,6 +75,7 @@ class Connection(HttpToolsProtocol):
         """A head begins."""
         self._in_head, self._head = True, 0
         super().on_message_begin()
+        self.scope["state"]["client_names"] = self._client_names
 
     def on_headers_complete(self) -> None:
         """A head is complete."""
@@ -72,6 +87,8 @@ class Connection(HttpToolsProtocol):
         _cancel(self._head_timer)
         self._head_timer = None
         super().on_headers_complete()
+        if self._last_request_at >= self._renew_at:
+            self.cycle.keep_alive = False
 
     def pause_writing(self) -> None:
         """The caller does not read its answer."""

@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
-import numpy as np
 import scipy.optimize  # noqa: F401  # pricing imports it, which must not delay a request
 from pydantic_core import from_json
 
@@ -32,7 +31,8 @@ from extender.protocol import codec
 from extender.protocol.messages import Verb, bind_error, filter_error
 from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
 from extender.server.assumed_pod_expiry import expire_forever
-from extender.server.metrics import Gauges, Gpus, Metrics
+from extender.server.gauge_reader import GaugeReader
+from extender.server.metrics import Metrics
 from extender.settings import Settings
 from extender.source.interface import Source
 from extender.source.watched_kinds import AWAITED_KINDS, REQUIRED_KINDS, WATCHED_KINDS
@@ -46,7 +46,6 @@ from extender.verbs.preempt import Preemption, preempt
 from extender.verbs.prioritize import prioritize
 from extender.verbs.recheck import LONGEST, RefusalRecheck
 from extender.verbs.scores import MAX_SCORE
-from packing.fleet.fleet import Fleet
 
 _log = logging.getLogger(__name__)
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
@@ -72,11 +71,13 @@ class Engine:
         self._schedulers = Schedulers(settings.evictor_schedulers)
         self._refused_nodes: BoundedMap[str, bytes] = BoundedMap(_RECENT_PODS, KEPT_PODS)
         self._decisions = Decisions(settings.decisions_kept, self.state.failures)
-        self.state.binds = settings.bind
+        self.state.binds, self.server_version = settings.bind, ""
         self._binder = Binder(self.state, source, settings, self._possibly_bound)
         self.refresher = PolicyRefresher(self.state)
         self.inspector = Inspector(self.state, self._decisions, self._possibly_bound, settings.evictor)
         self._recheck = RefusalRecheck(LONGEST if source.staleness() else 0.0)
+        self.gauges = GaugeReader(self.state, source, self._recheck, self.inspector.fragmentation)
+        self.state.pods.usage.on_bound = metrics.pod_bound
         self.verbs: Mapping[Verb, Callable[[bytes], Awaitable[tuple[bytes, str]]]] = {
             "filter": self._filter,
             "prioritize": self._prioritize,
@@ -120,6 +121,7 @@ class Engine:
     def set_server_version(self, version: str) -> None:
         """``version``: of the API server, and so of kube-scheduler. From 1.38 on kube-scheduler looks for
         victims where only an extender refused."""
+        self.server_version = version
         numbers = _VERSION.match(self._settings.kubernetes_version or version)
         known = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
         self.state.eviction_helps_extenders = known >= (1, 38)
@@ -130,27 +132,6 @@ class Engine:
             self._schedulers,
             lambda uid: from_json(self._refused_nodes.get(uid) or b"[]"),
             self._possibly_bound,
-        )
-
-    def gauges(self) -> Gauges:
-        """The current values of the gauges."""
-        state, resources, ages = self.state, _REQUIRED.items(), self.source.staleness()
-        return Gauges(
-            nodes=len(state.nodes),
-            pods=len(state.pods),
-            problems=len(state.problems),
-            overcommitted=len(state.overcommitted),
-            contradictions=state.allocations.contradictions,
-            policy_failures=state.failures.counts,
-            synced={name: kind in state.synced for kind, name in resources},
-            assumed_pods=len(state.assumed_pods),
-            assumed_seconds=state.assumed_pods.oldest(time.monotonic()),
-            age_seconds={name: ages[kind] for kind, name in resources if kind in ages},
-            disrupted_pods=state.disruptions.pods,
-            gpu_seconds_lost=state.disruptions.gpu_seconds,
-            queues=tuple(state.rights.queues.by_name),
-            spot_gpus=spot_gpus(state.fleet),
-            gpus=gpus_by_model(state.fleet),
         )
 
     async def _filter(self, body: bytes) -> tuple[bytes, str]:
@@ -170,6 +151,8 @@ class Engine:
             if result.names:
                 result = codec.FilterResult(error=_POSSIBLY_TAKEN)
         self._schedulers.note(args.pod.scheduler_name)
+        if evaluation is not None:
+            self._metrics.nodes_filtered(evaluation.counts())
         if not (result.names or result.error):
             self._metrics.nothing_fitted([*result.failed, *result.unresolvable])
             if self._settings.evictor != "off" and has_unknown_filters(args.pod):
@@ -264,31 +247,3 @@ class Engine:
 
     def _remember(self, pod: Pod) -> None:
         self._recent_pods.put(pod.uid, pod, min(pod.size, KEPT_PODS // 16))
-
-
-def gpus_by_model(fleet: Fleet) -> dict[str, Gpus]:
-    """Sums over the nodes of each GPU model."""
-    arrays = fleet.arrays
-    exists = arrays.compute_capacity > 0
-    compute_is_free = arrays.compute == arrays.compute_capacity
-    whole = exists & compute_is_free & (arrays.memory == arrays.memory_capacity)
-    free = np.maximum(arrays.compute, 0).sum(axis=0) / 1000
-    sums: dict[str, Gpus] = {}
-    for index, name in enumerate(fleet.names.model_names):
-        here = arrays.model == index
-        if installed := int(exists[:, here].sum()):
-            so_far = sums.get(name or "unknown", Gpus(0, 0.0, 0))  # another product of the same model
-            sums[name or "unknown"] = Gpus(
-                so_far.installed + installed,
-                so_far.free + float(free[here].sum()),
-                so_far.whole + int(whole[:, here].sum()),
-            )
-    return sums
-
-
-def spot_gpus(fleet: Fleet) -> dict[str, float]:
-    """GPUs of spot nodes: how many there are, and how much of their compute is in use."""
-    rows, arrays = sorted(fleet.spot_rows), fleet.arrays
-    capacity = arrays.compute_capacity[:, rows]
-    used = capacity - np.maximum(arrays.compute[:, rows], 0)
-    return {"installed": float((capacity > 0).sum()), "used": float(used.sum()) / 1000}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import signal
 import socket
@@ -16,6 +17,8 @@ from extender.server.app import create_app
 from extender.server.connections import Connection
 from extender.server.garbage_collection import collect_forever
 from extender.server.service import Service
+from extender.server.tls import ListenContext, Tls
+from extender.untrusted.limits import HEADER_SECONDS
 
 KEEP_ALIVE = 120
 """Seconds. Go's client keeps idle connections for 90 s, and does not retry a POST on a closing connection."""
@@ -41,22 +44,37 @@ def listen(host: str, port: int) -> socket.socket:
         raise PortInUse(f"cannot listen on {host} port {port}: {error.strerror}") from None
 
 
-def run(service: Service, sock: socket.socket, debug_sock: socket.socket | None = None) -> None:
+def run(
+    service: Service,
+    sock: socket.socket,
+    debug_sock: socket.socket | None = None,
+    tls: Tls | None = None,
+) -> None:
     """Serve until SIGTERM or SIGINT. Raises like ``Service.run``."""
     for listener, purpose in ((sock, "kube-scheduler"), (debug_sock, "debug and metrics")):
         if listener is not None:
             host, port = listener.getsockname()[:2]
-            _log.info("listening for %s on http://%s:%d", purpose, f"[{host}]" if ":" in host else host, port)
-    servers = {sock: _Server(create_app(service, debug=debug_sock is None))}
+            scheme, host = "https" if tls else "http", f"[{host}]" if ":" in host else host
+            _log.info("listening for %s on %s://%s:%d", purpose, scheme, host, port)
+    if service.settings.bind and not (tls and tls.files.client_ca) and not _is_loopback(sock):
+        _log.warning("whoever reaches the port for kube-scheduler can have pods bound: use --client-ca")
+    clients = tls.client_names if tls else frozenset()
+    app = create_app(service, debug=debug_sock is None, clients=clients)
+    servers = {sock: _Server(app, tls.verbs if tls else None)}
     if debug_sock is not None:
-        servers[debug_sock] = _Server(create_app(service, verbs=False))
+        servers[debug_sock] = _Server(create_app(service, verbs=False), tls.debug if tls else None)
     sys.setswitchinterval(_SWITCH_INTERVAL)
     with asyncio.Runner(loop_factory=servers[sock].config.get_loop_factory()) as runner:
-        runner.run(_run(service, servers))
+        runner.run(_run(service, servers, tls))
+
+
+def _is_loopback(sock: socket.socket) -> bool:
+    return ipaddress.ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
+    def __init__(self, app: Callable[..., Awaitable[None]], tls: ListenContext | None = None) -> None:
+        self._tls = tls
         config = uvicorn.Config(
             app,
             access_log=False,
@@ -71,23 +89,52 @@ class _Server(uvicorn.Server):
         )
         super().__init__(config)
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Like uvicorn's, which has no time limits for TLS."""
+        await self.lifespan.startup()
+        loop, limit = asyncio.get_running_loop(), HEADER_SECONDS if self._tls else None
+
+        def connect() -> Connection:
+            return Connection(self.config, self.server_state, self.lifespan.state)
+
+        self.servers = [
+            await loop.create_server(
+                connect,
+                sock=sock,
+                ssl=self._tls,
+                ssl_handshake_timeout=limit,
+                ssl_shutdown_timeout=limit,
+                backlog=self.config.backlog,
+            )
+            for sock in sockets or ()
+        ]
+        self.started = True
+
+    def close_connections(self) -> None:
+        """Close idle connections now, and others after their answer."""
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """``_wait_for_shutdown`` handles signals for all listeners."""
         yield
 
 
-async def _run(service: Service, servers: Mapping[socket.socket, _Server]) -> None:
+async def _run(service: Service, servers: Mapping[socket.socket, _Server], tls: Tls | None) -> None:
     working = asyncio.create_task(service.run())
-    collecting = asyncio.create_task(collect_forever(lambda: not service.missing()))
+    background = [asyncio.create_task(collect_forever(lambda: not service.missing()))]
+    if tls is not None:
+        verbs = next(iter(servers.values()))
+        background.append(asyncio.create_task(tls.watch(verbs.close_connections)))
     serving = [asyncio.create_task(server.serve([sock])) for sock, server in servers.items()]
     shutdown = asyncio.create_task(_wait_for_shutdown(service))
     await asyncio.wait({working, shutdown, *serving}, return_when=asyncio.FIRST_COMPLETED)
     for server in servers.values():
         server.should_exit = True
     await asyncio.gather(*serving)
-    collecting.cancel()
-    working.cancel()
+    for task in (working, *background):
+        task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await working
 

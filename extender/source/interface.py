@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, get_args
 
 from extender.k8s.objects import Event, Kind, Pod
 from extender.source.leader_election import LeaseRecord
@@ -140,6 +140,11 @@ class AccessReviews(Protocol):
         """Whether RBAC allows the user this verb ("get") on this path, as a ``nonResourceURL``."""
 
 
+WatchEnd: TypeAlias = Literal["in_time", "relist", "error"]
+"""The server ended a watch after its time; everything must be listed again; no answer, or a refusal."""
+WATCH_ENDS: tuple[WatchEnd, ...] = get_args(WatchEnd)
+
+
 @dataclass(frozen=True, slots=True)
 class Interruption:
     """When a watch broke, and when it was open again (None: not yet), in monotonic seconds."""
@@ -206,6 +211,14 @@ class Source(Protocol):
 
         In a cluster where nothing changes, five minutes are normal.
         """
+
+    def watch_problems(self) -> Mapping[str, str]:
+        """Why the last attempt to list or watch failed, by resource; without those that work, and without
+        kinds that the cluster does not serve."""
+
+    def watch_ends(self) -> Mapping[Kind, Mapping[WatchEnd, int]]:
+        """How often a watch of each kind, or the attempt to open one, has ended, by how; a new attempt
+        follows each end. Empty for a snapshot."""
 
     def server_version(self) -> str:
         """Version of the API server such as "1.36", "" if unknown. May block for a few seconds."""

@@ -164,6 +164,12 @@ PIPELINED_REQUESTS = 16
 """Requests that one connection sends without waiting for answers. kube-scheduler always waits."""
 CONNECTIONS = 400
 """Open connections of one port. Two ports and the watches stay below the usual limit of 1,024 open files."""
+HANDSHAKES = 64
+"""TLS handshakes of one port that are under way. Their connections are not yet among ``CONNECTIONS``."""
+TLS_CONNECTION_SECONDS = 600
+"""Age of a TLS connection at which the next answer closes it: certificates are checked when it begins."""
+TLS_FILE = 1 << 20
+"""Bytes of a certificate, key or CA file: the largest Secret."""
 
 DEBUG_TOKEN = 16 << 10
 """Characters of a bearer token. Those of service accounts have about 1,000."""
@@ -175,6 +181,21 @@ REVIEWS_PENDING = 32
 """Requests that wait for a review at the same time."""
 REVIEW_SECONDS = 5
 """Seconds for the reviews of one request."""
+
+EXPLAIN_PODS = 16
+"""Pods and pod templates in one manifest of a request."""
+DECISIONS_LISTED = 200
+"""Decisions in one answer of ``/debug/decisions``, and waiting pods in one of ``/debug/overview``."""
+DECISIONS_SIZE = 1 << 20
+"""Bytes of one answer of ``/debug/decisions``. One decision has up to 5 KiB."""
+
+SERVICE_ANSWER = 64 << 20
+"""Bytes of the answer of a running Stowage to a command. All nodes of a large cluster take 10 MiB."""
+
+PROBLEMS_LISTED = 1000
+"""Problems in one answer of ``/debug/problems``."""
+STATE_DUMP = 512 << 20
+"""Bytes of a dump of the state. 5,000 nodes with 30,000 pods take about 50 MiB."""
 
 # Prometheus, which ``stowage plan slices`` asks for measured use.
 METRICS_SECONDS = 30

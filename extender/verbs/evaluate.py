@@ -49,6 +49,11 @@ class Evaluation:
     def fitting(self) -> int:
         return int(np.count_nonzero(self.codes == Reason.FITS))
 
+    def counts(self) -> dict[str, int]:
+        """How many nodes there are for each reason, by its text; "fits" for those that fit."""
+        counts = np.bincount(self.codes).tolist()
+        return {Reason(code).text: count for code, count in enumerate(counts) if count}
+
     @property
     def certain(self) -> npt.NDArray[np.bool_]:
         """Where the pod fits and its claims get their devices for all that is known: (N,)."""

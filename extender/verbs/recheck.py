@@ -12,10 +12,15 @@ Where one event wakes up many pods, the first ones wait, and the others find the
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Literal, TypeAlias, TypeVar, get_args
 
 T = TypeVar("T")
+Outcome: TypeAlias = Literal["accepted", "refused_again", "no_news", "not_rechecked"]
+"""Of a refusal: an event made it fit; evaluated again after events, and still refused; no event came; there
+was no time to wait."""
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 LONGEST = 0.03
 """Seconds that one refusal may wait: the streams differ by a few milliseconds."""
@@ -34,6 +39,8 @@ class RefusalRecheck:
         self._changed = asyncio.Event()
         self._budget = self._full_budget = longest * _BURST
         self._budgeted_at = 0.0
+        self.outcomes: Counter[Outcome] = Counter()
+        """Refusals since the start, by what became of them."""
 
     def state_changed(self) -> None:
         self._changed.set()
@@ -42,16 +49,24 @@ class RefusalRecheck:
         """The answer of ``evaluate``, called again at each change for as long as it is a refusal."""
         answer = evaluate()
         started = asyncio.get_running_loop().time()
-        if not (refused(answer) and self._longest) or self._refill_budget(started) < self._longest:
+        if not refused(answer):
             return answer
+        if not self._longest or self._refill_budget(started) < self._longest:
+            self.outcomes["not_rechecked"] += 1
+            return answer
+        evaluations = 0
         try:
             async with asyncio.timeout_at(started + self._longest):
                 while refused(answer):
                     self._changed.clear()
                     await self._changed.wait()
                     answer = evaluate()
+                    evaluations += 1
         except TimeoutError:
             pass
+        self.outcomes[
+            "accepted" if not refused(answer) else "refused_again" if evaluations else "no_news"
+        ] += 1
         self._budget -= asyncio.get_running_loop().time() - started
         return answer
 

@@ -44,7 +44,7 @@ class Fragmentation:
     ``free`` and ``stranded_compute`` are compute in GPUs; ``stranded_by_cpu`` and ``stranded_by_host_memory``
     are free GPUs, too. ``whole`` GPUs are entirely free, as are all GPUs of ``whole_nodes``. One node has
     ``largest_request`` whole GPUs free, and ``largest_island`` that are sure to be NVLink peers (1 where none
-    are).
+    are); when empty, ``largest_node`` whole GPUs.
     """
 
     nodes: int
@@ -54,13 +54,40 @@ class Fragmentation:
     whole_nodes: int
     largest_request: int
     largest_island: int
+    largest_node: int
     stranded_compute: float
     stranded_memory_mib: int
     stranded_by_cpu: float
     stranded_by_host_memory: float
 
 
-NOTHING = Fragmentation(0, 0, 0.0, 0, 0, 0, 0, 0.0, 0, 0.0, 0.0)
+NOTHING = Fragmentation(0, 0, 0.0, 0, 0, 0, 0, 0, 0.0, 0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """GPUs of one model on all nodes, and how much of their compute is in use, in GPUs."""
+
+    gpus: int
+    used: float
+
+
+def installed(fleet: Fleet) -> dict[str, Installed]:
+    """By model ("" for unknown ones), whether nodes are on offer or not."""
+    names, model = _models(fleet)
+    arrays = fleet.arrays
+    gpus = np.bincount(model, (arrays.compute_capacity > 0).sum(axis=0), len(names))
+    used = (arrays.compute_capacity - np.maximum(arrays.compute, 0)).sum(axis=0, dtype=np.float64)
+    in_use = np.bincount(model, used, len(names)) / WHOLE
+    return {name: Installed(int(gpus[i]), float(in_use[i])) for i, name in enumerate(names) if gpus[i]}
+
+
+def on_spot(fleet: Fleet) -> Installed:
+    """GPUs of spot nodes."""
+    arrays = fleet.arrays
+    capacity = arrays.compute_capacity[:, arrays.spot > 0]
+    used = capacity - np.maximum(arrays.compute[:, arrays.spot > 0], 0)
+    return Installed(int((capacity > 0).sum()), float(used.sum(dtype=np.float64)) / WHOLE)
 
 
 def on_offer(fleet: Fleet, closed: Collection[int] = ()) -> Bools:
@@ -96,8 +123,7 @@ def fragmentation(
     fleet: Fleet, offered: Bools, beside: Beside
 ) -> tuple[Fragmentation, dict[str, Fragmentation]]:
     """Of all nodes that are ``offered`` (N,), and by GPU model ("" for unknown ones)."""
-    names = sorted({name or "" for name in fleet.names.model_names})
-    model = np.array([names.index(name or "") for name in fleet.names.model_names])[fleet.arrays.model]
+    names, model = _models(fleet)
     figures = _by_node(fleet, offered, beside)
     by_model = [np.bincount(model, figure, len(names)) for figure in figures.sums]
     largest = np.zeros((len(figures.maxima), len(names)), np.int64)
@@ -111,6 +137,15 @@ def fragmentation(
     return total, {name: _named(table[:, i]) for i, name in enumerate(names) if table[0, i]}
 
 
+def _models(fleet: Fleet) -> tuple[list[str], npt.NDArray[np.int64]]:
+    """The names of models, "" for unknown ones, and (N,) the place of each node's model among them."""
+    names = sorted({name or "" for name in fleet.names.model_names})
+    place = {name: i for i, name in enumerate(names)}
+    of_kind = np.array([place[name or ""] for name in fleet.names.model_names], np.int64)
+    of_node: npt.NDArray[np.int64] = of_kind[fleet.arrays.model]
+    return names, of_node
+
+
 @dataclass(frozen=True, slots=True)
 class _ByNode:
     """(N,) arrays: figures that add up over nodes, and those of which the largest counts."""
@@ -120,15 +155,17 @@ class _ByNode:
 
 
 def _named(column: Doubles) -> Fragmentation:
-    nodes, gpus, free, whole, empty, compute, memory, cpu, host_memory, request, island = column.tolist()
+    nodes, gpus, free, whole, empty, compute, memory, cpu, host_memory, *largest = column.tolist()
+    request, island, node = map(int, largest)
     return Fragmentation(
         nodes=int(nodes),
         gpus=int(gpus),
         free=free,
         whole=int(whole),
         whole_nodes=int(empty),
-        largest_request=int(request),
-        largest_island=int(island),
+        largest_request=request,
+        largest_island=island,
+        largest_node=node,
         stranded_compute=compute,
         stranded_memory_mib=int(memory),
         stranded_by_cpu=cpu,
@@ -159,7 +196,8 @@ def _by_node(fleet: Fleet, offered: Bools, beside: Beside) -> _ByNode:
         _lacking(free, arrays.free_cpu, beside.cpu_milli),
         _lacking(free, arrays.free_memory / (1 << 20), beside.memory_mib),
     )
-    return _ByNode(sums, (whole_count, _largest_islands(arrays, whole, offered)))
+    whole_when_empty = ((arrays.offered == WHOLE_GPU) & offered).sum(axis=0)
+    return _ByNode(sums, (whole_count, _largest_islands(arrays, whole, offered), whole_when_empty))
 
 
 def _lacking(free_gpus: Doubles, free: npt.NDArray[np.generic], beside_one: float) -> Doubles:

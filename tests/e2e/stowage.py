@@ -1,8 +1,9 @@
 """Stowage as in a cluster: a process with only the rights of deploy/."""
 
 import os
+import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -23,8 +24,10 @@ SCHEDULERS = ROOT / "scheduler-config"
 class Stowage:
     """Runs on a free port during its `with` block. Settings are passed as environment variables.
 
-    It has started when it answers `awaits` with 200.
+    It has started when it answers `awaits` with 200. `verify` checks the certificate at `url`.
     """
+
+    verify: ssl.SSLContext | bool = True
 
     def __init__(
         self,
@@ -33,11 +36,13 @@ class Stowage:
         *,
         name: str = "stowage",
         awaits: str = "/readyz",
+        arguments: Sequence[str] = (),
         **settings: str,
     ) -> None:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         command: list[str | Path] = [PROGRAM, "serve", f"--kubeconfig={kubeconfig}", f"--port={port}"]
+        command += arguments
         self.process = Process(
             name,
             command,
@@ -61,7 +66,7 @@ class Stowage:
     def status(self, path: str) -> int:
         """The status of a GET, 0 if nothing listens."""
         try:
-            return httpx.get(self.url + path, trust_env=False, timeout=2).status_code
+            return httpx.get(self.url + path, trust_env=False, timeout=2, verify=self.verify).status_code
         except httpx.TransportError:
             return 0
 
@@ -70,7 +75,7 @@ class Stowage:
         return httpx.post(f"{self.url}/scheduler/preempt", json={}, trust_env=False).status_code != 503
 
     def json(self, path: str) -> Object:
-        answer = httpx.get(self.url + path, trust_env=False)
+        answer = httpx.get(self.url + path, trust_env=False, verify=self.verify)
         answer.raise_for_status()
         document: Object = answer.json()
         return document

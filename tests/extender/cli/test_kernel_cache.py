@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from extender.cli import kernel_cache
-from extender.cli.kernel_cache import KEPT, choose_cache, kernel_modules, sources_key
+from extender.cli.kernel_cache import KEPT, choose_cache, filled_marker, kernel_modules, sources_key
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +114,63 @@ def test_the_key_changes_with_the_sources_and_with_numba(
     keys.append(sources_key())
     monkeypatch.setattr(kernel_cache, "version", lambda name: "another")
     keys.append(sources_key())
-    assert len(set(keys)) == 5
+    monkeypatch.setenv("NUMBA_CPU_NAME", "another")
+    keys.append(sources_key())
+    assert len(set(keys)) == 6
+
+
+def test_the_key_does_not_depend_on_file_times(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The layers of an image round them to seconds."""
+    kernels = tmp_path / "some_kernels.py"
+    kernels.write_text("a")
+    monkeypatch.setattr(kernel_cache, "_ROOTS", (tmp_path, tmp_path))
+    key = sources_key()
+    os.utime(kernels, (1, 1))
+    assert sources_key() == key
+
+
+@pytest.fixture
+def shipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An installation with the compiled kernels of the start."""
+    directory = tmp_path / "shipped"
+    (directory / "packing").mkdir(parents=True)
+    (directory / "packing" / "some_kernels.nbi").write_text("compiled")
+    filled_marker(directory, "start").touch()
+    monkeypatch.setattr(kernel_cache, "SHIPPED", directory)
+    return directory
+
+
+def test_kernels_of_the_installation_are_copied(shipped: Path) -> None:
+    directory = choose_cache()
+    assert directory is not None
+    assert (directory / "packing" / "some_kernels.nbi").read_text() == "compiled"
+    assert filled_marker(directory, "start").exists()
+    assert not filled_marker(directory, "victims").exists()
+
+
+def test_kernels_are_copied_once(shipped: Path) -> None:
+    choose_cache()
+    (shipped / "packing" / "some_kernels.nbi").write_text("changed")
+    directory = choose_cache()
+    assert directory is not None
+    assert (directory / "packing" / "some_kernels.nbi").read_text() == "compiled"
+
+
+def test_kernels_of_other_sources_are_not_copied(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_cache, "version", lambda name: "another")
+    directory = choose_cache()
+    assert directory is not None
+    assert list(directory.iterdir()) == []
+
+
+def test_kernels_that_cannot_be_copied_are_compiled(
+    shipped: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(kernel_cache.shutil, "copytree", lambda *_, **__: os.stat("/missing"))
+    directory = choose_cache()
+    assert directory is not None
+    assert not filled_marker(directory, "start").exists()
+    assert "cannot be copied" in caplog.text
 
 
 def test_every_module_with_kernels_is_known() -> None:

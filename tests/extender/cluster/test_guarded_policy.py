@@ -17,7 +17,8 @@ from extender.cluster.guarded_policy import GuardedPolicy
 from extender.dialects.pod_request import request_of
 from extender.k8s.objects import Event, Listed, Upserted
 from extender.server.engine import Engine
-from extender.server.metrics import Gauges, Metrics
+from extender.server.gauges import Gauges
+from extender.server.metrics import Metrics
 from extender.settings import Settings
 from extender.verbs import evaluate as verdict_module
 from packing.model.request import Request
@@ -155,7 +156,7 @@ async def test_the_metric_counts_them() -> None:
     policy = GuardedPolicy(Faulty(POLICIES["inventory"](), random.Random(1), 1.0), POLICIES["best-fit"]())
     engine = make_engine(policy)
     engine.apply(EVENTS)
-    metrics = Metrics("0", engine.gauges)
+    metrics = Metrics("0", engine.gauges.read)
     assert b'stowage_policy_failures_total{what="cost"} 0.0' in metrics.render()
     await answers(engine, [manifest("p", 1, 0)], lambda _: asyncio.sleep(0))
     assert b'stowage_policy_failures_total{what="cost"} 0.0' not in metrics.render()

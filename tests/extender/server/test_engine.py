@@ -13,11 +13,13 @@ import pytest
 
 from extender.k8s.objects import Deleted, Kind, Listed, Owner, Upserted
 from extender.server import engine as engine_module
-from extender.server.engine import Engine, gpus_by_model, spot_gpus
-from extender.server.metrics import Gauges, Gpus, Metrics
+from extender.server.engine import Engine
+from extender.server.gauges import Gauges
+from extender.server.metrics import Metrics
 from extender.settings import Settings, SettingsError
 from extender.source.interface import Interruption
 from extender.source.snapshot import Snapshot, SnapshotSource
+from packing.fleet.stranded import Installed, installed, on_spot
 from packing.model.reasons import Reason
 from tests.extender.builders import make_node, make_pod, make_state
 
@@ -183,7 +185,7 @@ async def test_explain_bind_and_preempt_see_what_filter_sees() -> None:
     running = make_pod("running", 4, node_name="a")
     engine.apply([*SYNCED, Upserted(make_node("a")), Upserted(first), Upserted(running)])
     assert await nodes_for(engine, "first", gpus=4) == (["a"], "")
-    resources = {"requests": {"nvidia.com/gpu": 4}}
+    resources = {"limits": {"nvidia.com/gpu": 4}}
     manifest = json.dumps(
         {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [{"resources": resources}]}}
     )
@@ -314,18 +316,16 @@ def test_gpus_are_summed_by_model() -> None:
         make_node("none", 0),
         make_pod("p", 3, node_name="a"),
     )
-    sums = gpus_by_model(state.fleet)
-    assert sums.pop("unknown") == Gpus(installed=2, free=2.0, whole=2)
-    assert list(sums.values()) == [Gpus(installed=12, free=9.0, whole=9)]
+    assert installed(state.fleet) == {"": Installed(2, 0.0), "H100 SXM5 80GB": Installed(12, 3.0)}
 
 
 def test_an_unknown_age_is_not_shown() -> None:
-    assert make_engine().gauges().age_seconds == {}
+    assert make_engine().gauges.read().age_seconds == {}
 
 
 def test_spot_gpus_and_preempted_pods_are_metrics() -> None:
     engine = make_engine(queues={"batch": {"restartable": True}})
-    metrics = Metrics("0", engine.gauges)
+    metrics = Metrics("0", engine.gauges.read)
     assert 'stowage_preempted_gpu_hours_lost_total{queue="batch",reason="PreemptionByScheduler"} 0.0' in (
         metrics.render().decode()
     )
@@ -339,7 +339,7 @@ def test_spot_gpus_and_preempted_pods_are_metrics() -> None:
         owner=Owner("Job", "train", "u"),
     )
     engine.apply([Upserted(make_node("s", 4, labels=SPOT)), Upserted(make_node("d")), Upserted(pod)])
-    assert spot_gpus(engine.state.fleet) == {"installed": 4, "used": 3}
+    assert on_spot(engine.state.fleet) == Installed(4, 3)
     shown = metrics.render().decode()
     assert 'stowage_spot_gpus{state="installed"} 4.0' in shown
     assert 'stowage_spot_gpus{state="used"} 3.0' in shown
@@ -353,4 +353,19 @@ def test_spot_gpus_and_preempted_pods_are_metrics() -> None:
 
 
 def test_without_spot_nodes_no_gpu_is_on_spot() -> None:
-    assert spot_gpus(make_state(make_node("d")).fleet) == {"installed": 0, "used": 0}
+    assert on_spot(make_state(make_node("d")).fleet) == Installed(0, 0)
+
+
+async def test_metrics_rendered_in_parts_are_the_same() -> None:
+    engine = make_engine()
+    engine.apply([Upserted(make_node("a")), *SYNCED])
+    metrics = Metrics("0", engine.gauges.read)
+    metrics.answered("filter", "fits", 0.001)
+
+    def fixed(text: bytes) -> list[str]:
+        return [line for line in text.decode().splitlines() if not line.startswith("stowage_process_")]
+
+    turns = asyncio.create_task(metrics.render_in_parts())
+    await asyncio.sleep(0)
+    assert not turns.done()
+    assert fixed(await turns) == fixed(metrics.render())

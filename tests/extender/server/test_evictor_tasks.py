@@ -15,7 +15,8 @@ from prometheus_client import CollectorRegistry
 from extender.evictor import book
 from extender.server.engine import Engine
 from extender.server.evictor_tasks import EvictorTasks
-from extender.server.metrics import Gauges, Metrics
+from extender.server.gauges import Gauges
+from extender.server.metrics import Metrics
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.interface import Unavailable

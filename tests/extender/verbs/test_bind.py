@@ -262,7 +262,7 @@ async def test_annotations_that_would_change_the_meaning_are_refused() -> None:
 
 
 async def test_assumed_pods_are_shown_with_their_age() -> None:
-    metrics = Metrics("0", lambda: engine.gauges(), ())
+    metrics = Metrics("0", lambda: engine.gauges.read(), ())
     engine = Engine(api := Api(), Settings(bind=True), metrics)
     engine.apply([Upserted(node_of("stowage")), Upserted(own("a")), *SYNCED])
     api.pods = {"default/a": own("a")}

@@ -1,0 +1,72 @@
+"""Reads the values of the gauges from the state."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from extender.cluster.state import State
+from extender.explain.fragmentation import UNKNOWN, FragmentationReport
+from extender.server.gauges import Demand, Gauges
+from extender.source.interface import Source
+from extender.source.watched_kinds import REQUIRED_KINDS, WATCHED_KINDS
+from extender.verbs.recheck import RefusalRecheck
+from packing.fleet.stranded import installed, on_spot
+
+_REQUIRED = {kind: watched.resource for kind, watched in WATCHED_KINDS.items() if kind in REQUIRED_KINDS}
+_BATCH = 100
+"""Pods that are counted before other tasks run: less than a millisecond."""
+
+
+class GaugeReader:
+    """Of one state and its source. ``update`` before ``read``: it does what would delay other requests."""
+
+    def __init__(
+        self, state: State, source: Source, recheck: RefusalRecheck, fragmentation: FragmentationReport
+    ) -> None:
+        self._state, self._source = state, source
+        self._recheck, self._fragmentation = recheck, fragmentation
+
+    async def update(self) -> None:
+        """Bring up to date what is computed node by node or pod by pod. Other tasks run in between."""
+        await self._fragmentation.update()
+        for _ in self._state.pods.usage.reread(self._state.pods, _BATCH):
+            await asyncio.sleep(0)
+
+    def read(self) -> Gauges:
+        state, resources, ages = self._state, _REQUIRED.items(), self._source.staleness()
+        ends = self._source.watch_ends()
+        return Gauges(
+            nodes=len(state.nodes),
+            pods=len(state.pods),
+            problems=len(state.problems),
+            overcommitted=len(state.overcommitted),
+            contradictions=state.allocations.contradictions,
+            policy_failures=dict(state.failures.counts),
+            rechecks=dict(self._recheck.outcomes),
+            assumed_pods=len(state.assumed_pods),
+            assumed_seconds=state.assumed_pods.oldest(time.monotonic()),
+            synced={name: kind in state.synced for kind, name in resources},
+            age_seconds={name: ages[kind] for kind, name in resources if kind in ages},
+            watch_ends={
+                (name, how): count for kind, name in resources for how, count in ends.get(kind, {}).items()
+            },
+            gpus={model or UNKNOWN: gpus for model, gpus in installed(state.fleet).items()},
+            spot=on_spot(state.fleet),
+            fragmentation=self._fragmentation.current(),
+            disrupted_pods=state.disruptions.pods,
+            gpu_seconds_lost=state.disruptions.gpu_seconds,
+            queues=state.pods.usage.by_queue(),
+            now=time.time(),
+            demand=self._demand(),
+        )
+
+    def _demand(self) -> Demand:
+        monitor = self._state.learner.monitor
+        moved = {"plan": monitor.moved_since_plan}
+        if (since_settings := monitor.moved_since_settings) is not None:
+            moved["settings"] = since_settings
+        beside = monitor.beside()
+        return Demand(
+            self._state.learner.learnt, monitor.by_size(), moved, beside.cpu_milli, beside.memory_mib
+        )

@@ -1,0 +1,132 @@
+"""TLS of the ports: contexts that follow the files of the certificate, and which clients may call.
+
+A context is never changed once connections use it: each load makes new ones, and a new connection gets the
+latest. So files that do not fit together change nothing, open connections go on, and nobody resumes a
+session that began before a change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from extender.server.tls_files import Loaded, TlsError, TlsFiles, load
+from extender.server.tls_handshake import Handshake, Handshakes, failure_counter
+from extender.untrusted.limits import quoted, shorten
+
+CHECK_SECONDS = 10.0
+"""Between two looks at the files. kubelet updates mounted Secrets about once a minute."""
+_log = logging.getLogger(__name__)
+
+
+class ListenContext(ssl.SSLContext):
+    """What a port listens with: each connection gets the context that is the latest then.
+
+    asyncio and uvloop call ``wrap_bio`` once for each connection, and nothing else (CPython,
+    Lib/asyncio/sslproto.py; uvloop, sslproto.pyx).
+    """
+
+    latest: ssl.SSLContext
+    handshakes: Handshakes
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        """Begin a handshake."""
+        connection = self.latest.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        if isinstance(connection, Handshake):  # always: tls_files.py sets sslobject_class
+            self.handshakes.begin(connection)
+        return connection
+
+
+class Tls:
+    """The certificate of all ports. With a client CA, the port of the verbs asks clients for theirs."""
+
+    def __init__(
+        self, files: TlsFiles, registry: CollectorRegistry, client_names: frozenset[str] = frozenset()
+    ) -> None:
+        """``client_names``: who may call the verbs; empty for all whom the client CA has signed.
+
+        Raises ``TlsError`` if the files cannot be used.
+        """
+        self.files, self.client_names = files, client_names
+        self.problem = ""
+        """Why the files on disk are not the ones in use; "" if they are."""
+        failures = failure_counter(registry)
+        self.verbs, self.debug = (ListenContext(ssl.PROTOCOL_TLS_SERVER) for _ in range(2))
+        for context in (self.verbs, self.debug):
+            context.handshakes = Handshakes(failures)
+        text = "When the certificate that is served expires, in Unix time."
+        self._expires = Gauge("stowage_tls_certificate_expiry_timestamp_seconds", text, registry=registry)
+        text = "1 while the files of the certificate cannot be used, so that the former one is served."
+        failed = Gauge("stowage_tls_reload_failed", text, registry=registry)
+        failed.set_function(lambda: bool(self.problem))
+        self._stamp = files.stamp()
+        self._use(load(files))
+
+    def reload(self) -> bool:
+        """Load the files if they have changed. Whether another client CA is in use now. Never raises."""
+        try:
+            stamp, self._stamp = self._stamp, None  # to look again if a file is missing
+            self._stamp = self.files.stamp()
+            if self._stamp == stamp:
+                return False
+            loaded = load(self.files)
+            if loaded.expires <= time.time() < self._loaded.expires:
+                raise TlsError(f"{self.files.certificate} has expired")
+        except TlsError as error:
+            self._note(shorten(str(error)))
+            return False
+        new_client_ca = loaded.client_ca != self._loaded.client_ca
+        self._loaded.with_clients.retired = new_client_ca  # first: a handshake may end at any time
+        self._use(loaded)
+        return new_client_ca
+
+    async def watch(self, on_new_client_ca: Callable[[], None]) -> None:
+        """Look at the files every few seconds, until cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            if await asyncio.to_thread(self.reload):
+                on_new_client_ca()
+
+    def _use(self, loaded: Loaded) -> None:
+        self._loaded = loaded
+        self.verbs.latest, self.debug.latest = loaded.with_clients, loaded.context
+        self._expires.set(loaded.expires)
+        self.problem = ""
+        until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(loaded.expires))
+        if loaded.expires > time.time():
+            _log.info("serving the TLS certificate %s, valid until %s", self.files.certificate, until)
+        else:
+            _log.warning("the TLS certificate %s has expired on %s", self.files.certificate, until)
+
+    def _note(self, problem: str) -> None:
+        if problem != self.problem:
+            _log.warning("the former TLS certificate is still served: %s", problem)
+        self.problem = problem
+
+
+def names_of(certificate: Mapping[str, Any]) -> frozenset[str]:
+    """The common name and the alternative names (DNS, URI, e-mail) of a client, from ``getpeercert()``."""
+    subject = (pair for entry in certificate.get("subject", ()) for pair in entry)
+    names = {name for kind, name in subject if kind == "commonName"}
+    return frozenset(names | {name for _, name in certificate.get("subjectAltName", ())})
+
+
+def why_not(client: frozenset[str], allowed: frozenset[str]) -> str:
+    """Why a client with these names may not call the verbs; "" if it may."""
+    if not allowed or client & allowed:
+        return ""
+    name = quoted(min(client, default=""))
+    return f"the client certificate of {name} is not one that may call Stowage (--client-name)"

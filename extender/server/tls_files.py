@@ -1,0 +1,137 @@
+"""The files of a certificate, its key and the client CA, as contexts to listen with."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from extender.server.tls_handshake import Handshake
+from extender.untrusted.limits import TLS_FILE
+
+_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Of TLS 1.2: those with forward secrecy and authenticated encryption. All of TLS 1.3 have both."""
+_NO_CHECK_TIME = 0x200000
+"""X509_V_FLAG_NO_CHECK_TIME (openssl/openssl, include/openssl/x509_vfy.h.in)."""
+_ROUNDS = 4  # a handshake of TLS 1.3 has two
+
+
+class TlsError(Exception):
+    """The files cannot be used; the text says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files. With ``client_ca``, who calls a verb needs a certificate that it has signed."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+    def __iter__(self) -> Iterator[Path]:
+        return (path for path in (self.certificate, self.key, self.client_ca) if path is not None)
+
+    def stamp(self) -> object:
+        """Differs when a file does. Raises ``TlsError``."""
+        try:
+            stats = [path.stat() for path in self]
+        except OSError as error:
+            raise TlsError(f"cannot read {error.filename}: {error.strerror}") from None
+        # A mounted Secret changes by a symbolic link: another inode.
+        return [(stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats]
+
+
+class Context(ssl.SSLContext):
+    """A context that may be retired: no connection whose handshake began with it is taken any more."""
+
+    retired = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What the files say. ``with_clients`` asks for a certificate of the client CA, if there is one."""
+
+    context: Context
+    with_clients: Context
+    client_ca: str
+    expires: float  # Unix time
+
+
+def load(files: TlsFiles) -> Loaded:
+    """Raises ``TlsError`` if a file is missing, too large or not PEM, or the key is another's."""
+    certificate = _read(files.certificate)
+    client_ca = _read(files.client_ca) if files.client_ca else ""
+    _read(files.key)
+    context = _context(files)
+    with_clients = _context(files)
+    if files.client_ca:  # also where the file is empty
+        with_clients.verify_mode = ssl.CERT_REQUIRED
+        try:
+            with_clients.load_verify_locations(cadata=client_ca)
+        except (ssl.SSLError, ValueError) as error:
+            raise TlsError(f"{files.client_ca} is not a list of PEM certificates: {_reason(error)}") from None
+    try:
+        expires = _expiry(context, certificate)
+    except (ssl.SSLError, ValueError, KeyError) as error:
+        raise TlsError(f"{files.certificate} is not the certificate of a server: {_reason(error)}") from None
+    return Loaded(context, with_clients, client_ca, expires)
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(TLS_FILE + 1)
+    except OSError as error:
+        raise TlsError(f"cannot read {path}: {error.strerror}") from None
+    if len(content) > TLS_FILE:
+        raise TlsError(f"{path} has more than {TLS_FILE} bytes")
+    return content.decode("ascii", "ignore")  # comments between certificates may have other characters
+
+
+def _context(files: TlsFiles) -> Context:
+    context = Context(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # also of client-go; Go prefers 1.3
+    context.set_ciphers(_CIPHERS)
+    context.set_alpn_protocols(["http/1.1"])  # kube-scheduler offers h2, too
+    # No tickets: whoever resumes a session does not show a certificate again.
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    context.num_tickets = 0
+    context.sslobject_class = Handshake
+    try:
+        context.load_cert_chain(files.certificate, files.key, password=_no_password)
+    except OSError as error:  # also ssl.SSLError
+        both = f"{files.certificate} and {files.key}"
+        raise TlsError(f"{both} are not a PEM certificate and its key: {_reason(error)}") from None
+    return context
+
+
+def _no_password() -> str:
+    """OpenSSL would ask at the terminal."""
+    raise TlsError("the key is encrypted; it must not be")
+
+
+def _expiry(server: ssl.SSLContext, certificate: str) -> float:
+    """In Unix time, from a handshake in memory: ``ssl`` decodes only certificates that a peer has checked."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.load_verify_locations(cadata=certificate)
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(_NO_CHECK_TIME)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    one = client.wrap_bio(to_client, to_server)
+    other = server.wrap_bio(to_server, to_client, server_side=True)
+    for end in (one, other) * _ROUNDS:
+        with suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    found = one.getpeercert() or {}
+    return float(ssl.cert_time_to_seconds(str(found["notAfter"])))
+
+
+def _reason(error: Exception) -> str:
+    """OpenSSL's reason in words, without its position in the source of CPython."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.lower().replace("_", " ")
+    return getattr(error, "strerror", None) or str(error)

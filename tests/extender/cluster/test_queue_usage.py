@@ -1,0 +1,107 @@
+"""Waiting and running GPUs by queue, against counting all pods."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extender.cluster.queue_usage import GATED, QueueUse
+from extender.cluster.state import State
+from extender.k8s.eviction_objects import PriorityClass
+from extender.k8s.objects import Deleted, Listed, Pod, Upserted
+from tests.extender.builders import NOW, make_node, make_pod, make_state
+
+QUEUE = "stowage.dev/queue"
+MIG = "nvidia.com/mig-1g.10gb"
+
+
+def in_queue(name: str, queue: str, gpus: int = 1, **more) -> Pod:
+    return make_pod(name, gpus, labels={QUEUE: queue} if queue else {}, created=NOW - 100, **more)
+
+
+pods = st.builds(
+    in_queue,
+    st.sampled_from("abcd"),
+    st.sampled_from(["batch", "backfill", "", "unheard-of"]),
+    st.integers(0, 3),
+    node_name=st.sampled_from(["", "", "n"]),
+    phase=st.sampled_from(["Pending", "Running", "Succeeded"]),
+    unscheduled=st.sampled_from(["", "Unschedulable", GATED]),
+    deleting=st.booleans(),
+    uid=st.sampled_from(["", "another"]),
+)
+events = st.one_of(
+    pods.map(Upserted),
+    st.sampled_from("abcd").map(lambda name: Deleted("Pod", f"default/{name}")),
+    st.sets(st.sampled_from("abcd")).map(
+        lambda names: Listed("Pod", frozenset(f"default/{n}" for n in names))
+    ),
+)
+
+
+def counted(state: State) -> dict[str, QueueUse]:
+    """By going through all pods."""
+    uses = {}
+    for queue in (*state.rights.queues.by_name, ""):
+        mine = [pod for pod in state.pods.values() if state.rights.queues.name_of(pod) == queue]
+        gpus = {pod.key: int(dict(pod.spec.containers[0].requests).get("nvidia.com/gpu", 0)) for pod in mine}
+        waiting = [
+            pod for pod in mine
+            if not (pod.node_name or pod.deleting or pod.unscheduled == GATED) and gpus[pod.key]
+        ]  # fmt: skip
+        uses[queue] = QueueUse(
+            len(waiting),
+            sum(gpus[pod.key] for pod in waiting),
+            min((pod.created for pod in waiting), default=None),
+            sum(gpus[pod.key] for pod in mine if pod.node_name),
+        )
+    return uses
+
+
+@settings(deadline=None)
+@given(st.lists(events, max_size=12))
+def test_every_pod_counts_once_in_its_queue(happened) -> None:
+    state = make_state(make_node("n"))
+    state.apply(happened)
+    assert state.pods.usage.by_queue() == counted(state)
+
+
+def test_a_pod_that_gets_a_node_has_waited_since_it_was_created() -> None:
+    state, waits = make_state(make_node("n")), []
+    state.pods.usage._now = lambda: NOW
+    state.pods.usage.on_bound = lambda queue, seconds: waits.append((queue, seconds))
+    pod = in_queue("a", "batch")
+    state.apply([Upserted(pod), Upserted(replace(pod, node_name="n")), Upserted(replace(pod, node_name="n"))])
+    assert waits == [("batch", 100.0)]
+    state.apply(
+        [Upserted(in_queue("seen-bound", "", node_name="n")), Upserted(in_queue("late", "", uid="1"))]
+    )
+    state.apply([Upserted(in_queue("late", "", uid="2", node_name="n"))])  # another pod of that name
+    assert waits == [("batch", 100.0)]
+
+
+def test_a_mig_instance_is_a_part_of_a_gpu_even_if_its_pod_came_before_the_node() -> None:
+    state = make_state(make_pod("a", 2, resource=MIG))
+    assert state.pods.usage.by_queue()[""].waiting_gpus == 2
+    state.apply([Upserted(make_node("mig", 0, **{MIG: "7"}))])
+    assert len([*state.pods.usage.reread(state.pods, 1)]) == 1
+    assert state.pods.usage.by_queue()[""].waiting_gpus == pytest.approx(2 * (0.142 + 0.125) / 2, abs=0.01)
+    assert [*state.pods.usage.reread(state.pods, 1)] == []
+
+
+def test_a_priority_class_may_move_pods_to_another_queue() -> None:
+    state = make_state(make_node("n"), make_pod("a", 1, priority_class="nightly"))
+    [*state.pods.usage.reread(state.pods, 100)]
+    assert state.pods.usage.by_queue()[""].waiting_pods == 1
+    state.apply([Upserted(PriorityClass("nightly", queue="batch"))])
+    [*state.pods.usage.reread(state.pods, 100)]
+    assert state.pods.usage.by_queue()["batch"].waiting_pods == 1
+    assert state.pods.usage.by_queue()[""].waiting_pods == 0
+
+
+def test_a_request_that_cannot_be_read_waits_for_nobody_knows_how_much() -> None:
+    state = make_state(make_node("n"), make_pod("odd", -1))
+    assert state.pods.usage.by_queue()[""] == QueueUse(1, 0.0, 0.0, 0.0)

@@ -96,11 +96,14 @@ def run(args: argparse.Namespace) -> int:
 
     logs.configure("error")
     try:
+        cluster = None if args.nodes or args.pods else source_args.source_of(args)
+        if cluster and args.output == "table":  # before the kernels are loaded, which takes longer
+            print(f"Reading {cluster.describe()}", flush=True)
         with loading_kernels():
             from extender.cli.plan_run import first_line, source_of, work_out
             from extender.replay.traces import BadInput
         try:
-            source = source_of(args)
+            source = source_of(args, cluster)
             work = source.fresh()
             if args.output == "table":
                 print(first_line(work, source.name), flush=True)

@@ -6,7 +6,6 @@ import argparse
 import os
 from collections.abc import Callable
 
-from extender.cli import source_args
 from extender.k8s.objects import Node, Upserted
 from extender.plan.answers import drain_report, size_of
 from extender.plan.change import added_nodes
@@ -23,14 +22,15 @@ from extender.plan.trace import TraceSource
 from extender.plan.work import Work
 from extender.replay.traces import BadInput
 from extender.settings_file import load
+from extender.source.interface import Source
 from extender.source.prometheus import measured_use
 
 Progress = Callable[[str, float], None]
 _OF_PLAN = {"add": "change", "remove": "change", "prometheus": "slices"}
 
 
-def source_of(args: argparse.Namespace) -> PlanSource:
-    """The cluster or trace that the arguments name. Raises ``BadInput``, ``SourceError`` and
+def source_of(args: argparse.Namespace, cluster: Source | None) -> PlanSource:
+    """The cluster, or the trace that the arguments name. Raises ``BadInput``, ``SourceError`` and
     ``SettingsError``."""
     if args.what is None:
         args.what = "change" if args.add or args.remove else "summary"
@@ -40,12 +40,11 @@ def source_of(args: argparse.Namespace) -> PlanSource:
     if args.what == "change" and not (args.add or args.remove):
         raise BadInput("nothing to change: expected --add or --remove")
     settings = load(args.config, os.environ)
-    if args.nodes or args.pods:
+    if cluster is None:
         if not (args.nodes and args.pods) or args.snapshot or args.kubeconfig or args.example:
             raise BadInput("a trace needs --nodes and --pods, and no cluster")
         return TraceSource(args.nodes, args.pods, settings)
-    source = source_args.source_of(args)
-    events = [event for batch in source.list_once() for event in batch]
+    events = [event for batch in cluster.list_once() for event in batch]
     return ClusterSource(_name(args), events, settings, bare_pods=args.bare_pods)
 
 

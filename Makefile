@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 
-.PHONY: setup demo test e2e bench lint format lock clean
+.PHONY: setup demo test e2e bench lint format lock manifests clean
 .DEFAULT_GOAL := demo
 
 setup: .venv/ready
@@ -50,6 +50,9 @@ lock: | $(UV)
 	$(UV) pip compile $(LOCK) --extra dev --upgrade --output-file requirements.txt pyproject.toml
 	$(UV) pip compile $(LOCK) --constraints requirements.txt --output-file $(IMAGE)/requirements.txt pyproject.toml
 	$(UV) pip compile $(LOCK) --upgrade --output-file $(IMAGE)/build-requirements.txt $(IMAGE)/build-requirements.in
+
+manifests: setup
+	$(BIN)/python deploy/render.py
 
 clean:
 	rm -rf .venv .uv

@@ -50,7 +50,7 @@ def api_server(nodes: int, *, rate: float = 0, burst: int = 0, hostile: int = 0)
     command = [sys.executable, "-m", "bench.apiserver", *(f"--{k}={v}" for k, v in arguments.items())]
     with _process(command, {}) as process:
         _until_ok(process, f"http://127.0.0.1:{port}/version")
-        yield _kubeconfig(port)
+        yield kubeconfig_of(port)
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def _process(command: list[str], environment: Mapping[str, str]) -> Iterator[sub
 
 
 def _until_ok(
-    process: subprocess.Popen[bytes], url: str, seconds: float = 120, tls: ssl.SSLContext | None = None
+    process: subprocess.Popen[bytes], url: str, seconds: float = 300, tls: ssl.SSLContext | None = None
 ) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -107,7 +107,8 @@ def _until_ok(
     raise TimeoutError(f"{url} did not answer 200 within {seconds:g} s")
 
 
-def _kubeconfig(port: int) -> Path:
+def kubeconfig_of(port: int) -> Path:
+    """A kubeconfig, in a new directory, for an API server on this port."""
     content = {
         "apiVersion": "v1",
         "kind": "Config",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from bench.monitoring.prometheus import MISSING as PROMETHEUS_MISSING
 from extender.cli.kernel_cache import choose_cache
 
 choose_cache()  # before a test imports numba
@@ -25,3 +26,10 @@ def _restore_logging() -> Iterator[None]:
     root.handlers[:] = handlers
     for logger, level in levels.items():
         logger.setLevel(level)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line at the end of every run that skips tests because Prometheus is not there."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    if missing := sum(PROMETHEUS_MISSING in str(report.longrepr) for report in skipped):
+        terminalreporter.write_line(f"{missing} tests were SKIPPED: {PROMETHEUS_MISSING}", red=True)

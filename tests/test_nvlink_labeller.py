@@ -369,7 +369,11 @@ def test_a_tangle_of_links_ends_as_unknown() -> None:
 def test_the_daemonset_has_no_more_rights_than_it_needs() -> None:
     documents = list(yaml.safe_load_all((LABELLER / "daemonset.yaml").read_text()))
     (daemonset,) = (one for one in documents if one["kind"] == "DaemonSet")
-    assert {one["kind"] for one in documents} == {"Namespace", "DaemonSet"}  # no rights in the API
+    assert {one["kind"] for one in documents} == {
+        "Namespace",
+        "ResourceQuota",
+        "DaemonSet",
+    }  # no rights in the API
     pod = daemonset["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["automountServiceAccountToken"] is False

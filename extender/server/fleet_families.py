@@ -22,6 +22,7 @@ _ON_OFFER: dict[str, tuple[str, Callable[[Fragmentation], float]]] = {
     "nodes_whole": ("Nodes on offer all of whose GPUs are entirely free.", lambda one: one.whole_nodes),
     "largest_request_gpus": ("The most whole GPUs that a pod can get.", lambda one: one.largest_request),
     "largest_island_gpus": ("The most of them that are NVLink peers.", lambda one: one.largest_island),
+    "largest_node_gpus": ("The most whole GPUs that an empty node has.", lambda one: one.largest_node),
     "stranded_gpu_memory_bytes": (
         "Free memory of shared GPUs that have no compute left.",
         lambda one: one.stranded_memory_mib * (1 << 20),

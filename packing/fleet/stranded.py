@@ -44,7 +44,7 @@ class Fragmentation:
     ``free`` and ``stranded_compute`` are compute in GPUs; ``stranded_by_cpu`` and ``stranded_by_host_memory``
     are free GPUs, too. ``whole`` GPUs are entirely free, as are all GPUs of ``whole_nodes``. One node has
     ``largest_request`` whole GPUs free, and ``largest_island`` that are sure to be NVLink peers (1 where none
-    are).
+    are); when empty, ``largest_node`` whole GPUs.
     """
 
     nodes: int
@@ -54,13 +54,14 @@ class Fragmentation:
     whole_nodes: int
     largest_request: int
     largest_island: int
+    largest_node: int
     stranded_compute: float
     stranded_memory_mib: int
     stranded_by_cpu: float
     stranded_by_host_memory: float
 
 
-NOTHING = Fragmentation(0, 0, 0.0, 0, 0, 0, 0, 0.0, 0, 0.0, 0.0)
+NOTHING = Fragmentation(0, 0, 0.0, 0, 0, 0, 0, 0, 0.0, 0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +155,17 @@ class _ByNode:
 
 
 def _named(column: Doubles) -> Fragmentation:
-    nodes, gpus, free, whole, empty, compute, memory, cpu, host_memory, request, island = column.tolist()
+    nodes, gpus, free, whole, empty, compute, memory, cpu, host_memory, *largest = column.tolist()
+    request, island, node = map(int, largest)
     return Fragmentation(
         nodes=int(nodes),
         gpus=int(gpus),
         free=free,
         whole=int(whole),
         whole_nodes=int(empty),
-        largest_request=int(request),
-        largest_island=int(island),
+        largest_request=request,
+        largest_island=island,
+        largest_node=node,
         stranded_compute=compute,
         stranded_memory_mib=int(memory),
         stranded_by_cpu=cpu,
@@ -193,7 +196,8 @@ def _by_node(fleet: Fleet, offered: Bools, beside: Beside) -> _ByNode:
         _lacking(free, arrays.free_cpu, beside.cpu_milli),
         _lacking(free, arrays.free_memory / (1 << 20), beside.memory_mib),
     )
-    return _ByNode(sums, (whole_count, _largest_islands(arrays, whole, offered)))
+    whole_when_empty = ((arrays.offered == WHOLE_GPU) & offered).sum(axis=0)
+    return _ByNode(sums, (whole_count, _largest_islands(arrays, whole, offered), whole_when_empty))
 
 
 def _lacking(free_gpus: Doubles, free: npt.NDArray[np.generic], beside_one: float) -> Doubles:

@@ -47,6 +47,9 @@ async def test_nodes_show_what_is_free_and_which_pods_have_what(start: Start) ->
             "device_ids": [],
             "known": "counts",
             "assumed_seconds": None,
+            "parts": [],
+            "instances": [],
+            "source": "request",
         }
     ]
 
@@ -195,3 +198,12 @@ async def test_a_long_list_lets_other_tasks_run(start: Start) -> None:
         turns += 1
     assert len(json.loads((await listing).content)["nodes"]) == 500
     assert turns >= 500 // 20
+
+
+async def test_fragmentation_of_the_fleet(start: Start) -> None:
+    stowage = await start(*CLUSTER)
+    found = await get(stowage, "/debug/fragmentation")
+    assert (found["fleet"]["nodes"], found["fleet"]["whole"], found["fleet"]["largest_request"]) == (3, 10, 8)
+    assert found["mig"]["H100 SXM5 80GB"]["profiles"] == {"1g.10gb": {"instances": 5, "stranded": 1}}
+    assert found["beside_one_gpu"]["cpu_milli"] > 0
+    assert found["closed_nodes"] == {}

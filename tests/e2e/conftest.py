@@ -11,6 +11,7 @@ from .controlplane.cluster import ControlPlane
 from .controlplane.process import tail
 from .recorder import Recorder
 from .stowage import Stowage, apply
+from .tools import Tools
 
 # A failed assertion shows its values.
 pytest.register_assert_rewrite("tests.e2e.binding", "tests.e2e.sharing")
@@ -34,6 +35,11 @@ def cluster(control_plane: ControlPlane) -> Iterator[ControlPlane]:
 @pytest.fixture
 def api(cluster: ControlPlane) -> Api:
     return cluster.api
+
+
+@pytest.fixture(scope="session")
+def tools(control_plane: ControlPlane) -> Tools:
+    return Tools(control_plane)
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,9 @@ from .controlplane.cluster import ControlPlane
 from .queue_cases import wait_until_running
 from .rush import GPU, LABEL_SETS
 from .sharing import PRODUCT
-from .stowage import Stowage, applied, manifests, scheduler_configuration
+from .stowage import ROOT, Stowage, applied, manifests, scheduler_configuration
 from .test_waiting import why_unscheduled
+from .tools import Tools
 from .workload import node, pod
 
 H100 = LABEL_SETS["h100-sxm-8-whole"]
@@ -108,8 +109,12 @@ def test_bind_gives_peers(cluster: ControlPlane, api: Api, stowage_kubeconfig: P
         assert indices(api.get("Pod", "waits")) == given["a"] | given["b"]
 
 
-def test_the_api_server_accepts_the_labeller(api: Api, stowage: Stowage) -> None:
-    (daemonset,) = [one for one in manifests("nvlink-labeller/daemonset.yaml") if one["kind"] == "DaemonSet"]
+def test_the_api_server_accepts_the_labeller(api: Api, tools: Tools) -> None:
+    """Its namespace stays: nothing here can delete one."""
+    namespace, _, daemonset = manifests("nvlink-labeller/daemonset.yaml")
+    api.create(namespace)
+    built = tools.kubectl("kustomize", str(ROOT / "deploy/nvlink-labeller"))
+    tools.kubectl("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f-", stdin=built)
     accepted = api.create(daemonset, fieldValidation="Strict", dryRun="All")
     assert accepted["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
 

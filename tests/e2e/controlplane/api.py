@@ -37,6 +37,8 @@ COLLECTIONS = {
     "ValidatingAdmissionPolicyBinding": (
         "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
     ),
+    "MutatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicies",
+    "MutatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings",
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
     "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/stowage-system/roles",
@@ -173,6 +175,12 @@ class Api:
             for line in response.iter_lines():
                 event = json.loads(line)
                 yield event["type"], event["object"]
+
+    def request(self, method: str, path: str, body: Object | None = None) -> Object:
+        """Any request; a PATCH is a merge patch."""
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        content = None if body is None else json.dumps(body)
+        return self._send(method, path, content=content, headers={"Content-Type": kind})
 
     def _send(self, method: str, path: str, **request: Any) -> Object:
         response = self._http.request(method, path, **request)

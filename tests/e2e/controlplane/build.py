@@ -34,6 +34,8 @@ class Component:
 COMPONENTS = (
     Component("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
     Component("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
+    Component("kubectl", "kubernetes", f"{KUBERNETES}/cmd/kubectl"),
+    Component("helm", "helm", "helm.sh/helm/v4/cmd/helm"),
     Component("kube-scheduler", "kubernetes", f"{KUBERNETES}/cmd/kube-scheduler"),
     Component("kube-apiserver", "kubernetes", f"{KUBERNETES}/cmd/kube-apiserver"),
     Component("kube-controller-manager", "kubernetes", f"{KUBERNETES}/cmd/kube-controller-manager"),

@@ -37,14 +37,15 @@ EC_KEY = bytes.fromhex("30310201010420"), bytes.fromhex("a00a06082a8648ce3d03010
 class ControlPlane:
     """A context manager. Leaving it stops all processes, in reverse order of their start."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **apiserver: object) -> None:
+        """`apiserver`: more flags of kube-apiserver, with _ for -."""
         self.directory = directory
         self.logs = directory / "logs"
         self.kubeconfig = directory / "e2e.kubeconfig"
         self.server = f"https://127.0.0.1:{free_port()}"
         self._etcd_url = f"http://127.0.0.1:{free_port()}"
         self._stack = ExitStack()
-        self.apiserver = self._apiserver()
+        self.apiserver = self._apiserver({name.replace("_", "-"): value for name, value in apiserver.items()})
 
     def __enter__(self) -> Self:
         self.logs.mkdir(parents=True)
@@ -62,11 +63,14 @@ class ControlPlane:
     ) -> None:
         self._stack.close()
 
-    def scheduler(self, configuration: Object, name: str = "kube-scheduler") -> Process:
-        """A kube-scheduler, not yet started, with this KubeSchedulerConfiguration and our kubeconfig.
+    def scheduler(
+        self, configuration: Object, name: str = "kube-scheduler", kubeconfig: Path | None = None
+    ) -> Process:
+        """A kube-scheduler, not yet started, with this KubeSchedulerConfiguration and a kubeconfig (ours).
 
         Several schedulers need different names."""
-        connection = configuration.get("clientConnection", {}) | {"kubeconfig": str(self.kubeconfig)}
+        connection = configuration.get("clientConnection", {})
+        connection |= {"kubeconfig": str(kubeconfig or self.kubeconfig)}
         file = self.directory / f"{name}.yaml"
         file.write_text(yaml.safe_dump(configuration | {"clientConnection": connection}))
         port = free_port()
@@ -135,7 +139,7 @@ class ControlPlane:
         }
         return self._process("etcd", flags, ready=f"{self._etcd_url}/health")
 
-    def _apiserver(self) -> Process:
+    def _apiserver(self, more: dict[str, object]) -> Process:
         flags: dict[str, object] = {
             "etcd-servers": self._etcd_url,
             "bind-address": "127.0.0.1",
@@ -153,7 +157,7 @@ class ControlPlane:
             # the other removes the not-ready taint from a new node.
             "disable-admission-plugins": "ServiceAccount,TaintNodesByCondition",
         }
-        return self._process("kube-apiserver", flags, ready=f"{self.server}/readyz")
+        return self._process("kube-apiserver", flags | more, ready=f"{self.server}/readyz")
 
     def _kwok(self) -> Process:
         address = f"127.0.0.1:{free_port()}"

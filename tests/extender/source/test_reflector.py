@@ -251,6 +251,14 @@ def test_staleness_is_infinite_before_the_first_bytes(api: ApiServer, follow: An
     api.start()
 
 
+def test_ends_of_watches_are_counted_by_how(api: ApiServer, follow: Any) -> None:
+    api.script["/api/v1/pods"].extend(["", "close", "gone", "500"])  # the list, two watches, the next list
+    source, mirror = follow()
+    eventually(lambda: dict(source.watch_ends()["Pod"]) == {"in_time": 1, "relist": 1, "error": 1})
+    eventually(lambda: mirror.lists["Pod"] == 2)
+    assert source.watch_ends() == {"Node": {}, "Pod": {"in_time": 1, "relist": 1, "error": 1}}
+
+
 def test_stop_ends_the_threads_during_a_watch(api: ApiServer, follow: Any) -> None:
     source, mirror = follow()
     eventually(lambda: mirror.lists == {"Node": 1, "Pod": 1})

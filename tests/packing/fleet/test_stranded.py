@@ -126,6 +126,7 @@ def of_node(fleet: Fleet, row: int, spec: NodeSpec, beside: Beside) -> Fragmenta
         whole_nodes=len(untouched) == len(spec.gpus),
         largest_request=0 if in_parts else largest(fleet, row, spec, island=False),
         largest_island=0 if in_parts else largest(fleet, row, spec, island=True),
+        largest_node=0 if in_parts else len(gpus),
         stranded_compute=sum(milli for milli, mib in shared if mib < 0.05 * MIB) / 1000,
         stranded_memory_mib=int(sum(mib for milli, mib in shared if milli < 50)),
         stranded_by_cpu=max(0.0, free - cpu / beside.cpu_milli),

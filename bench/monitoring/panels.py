@@ -1,0 +1,291 @@
+"""The panels of the dashboard: what they are called, what they tell, and their queries.
+
+All replicas see the same cluster, so queries about it take the maximum over replicas, and those about
+requests the sum.
+"""
+
+from __future__ import annotations
+
+from bench.monitoring.queries import RATE, Panel, Query, by, of_models, quantile, rate
+
+_SERVICE = (
+    Panel(
+        "Requests by verb",
+        "Requests of kube-scheduler.",
+        "reqps",
+        (Query(rate("verb", "stowage_verb_results_total"), "{{verb}}"),),
+        stacked=True,
+    ),
+    Panel(
+        "Results",
+        "What was answered. Refusals are below.",
+        "reqps",
+        (Query(rate("verb, result", "stowage_verb_results_total") + " > 0", "{{verb}}: {{result}}"),),
+    ),
+    Panel(
+        "Latency",
+        "Median and 99th percentile from the received body to the reply.",
+        "s",
+        (
+            Query(quantile(0.5, "verb", "stowage_verb_seconds"), "{{verb}} p50"),
+            Query(quantile(0.99, "verb", "stowage_verb_seconds"), "{{verb}} p99"),
+        ),
+    ),
+    Panel(
+        "Refused requests",
+        "Requests that failed or that Stowage could not answer. All zero is normal.",
+        "reqps",
+        (
+            Query(
+                'sum by (result) (rate(stowage_verb_results_total{result=~"bad_message|internal_error|'
+                'not_ready|overloaded|too_large|too_slow"}' + RATE + "))",
+                "{{result}}",
+            ),
+        ),
+        stacked=True,
+    ),
+    Panel(
+        "Refusals evaluated again",
+        "No node fitted, so Stowage waited up to 30 ms for news: how often that helped.",
+        "reqps",
+        (Query(rate("result", "stowage_refusal_rechecks_total"), "{{result}}"),),
+        stacked=True,
+    ),
+    Panel(
+        "State age and assumed pods",
+        "Seconds since the last bytes of each watch (up to 290 in a quiet cluster), and age of the oldest "
+        "pod that was bound and that the watch has not shown.",
+        "s",
+        (
+            Query(by("resource", "stowage_state_age_seconds"), "{{resource}}"),
+            Query("max(stowage_assumed_pod_age_seconds)", "oldest assumed pod"),
+        ),
+    ),
+    Panel(
+        "Ends of watches",
+        "In time is normal, once in five minutes for each resource.",
+        "short",
+        (
+            Query(
+                f"sum by (resource, reason) (increase(stowage_watch_restarts_total{RATE}))",
+                "{{resource}}: {{reason}}",
+            ),
+        ),
+        stacked=True,
+    ),
+    Panel(
+        "Problems",
+        "Objects that cannot be read, over-committed nodes, and caught errors. All zero is normal.",
+        "short",
+        (
+            Query("max(stowage_problems)", "problems"),
+            Query("max(stowage_overcommitted_nodes)", "over-committed nodes"),
+            Query(f"sum(increase(stowage_policy_failures_total{RATE}))", "errors of the policy"),
+        ),
+    ),
+    Panel(
+        "Replicas",
+        "Running replicas by version, and those that lead.",
+        "short",
+        (
+            Query("count by (version) (stowage_build_info)", "version {{version}}"),
+            Query("sum(stowage_leader)", "leaders"),
+        ),
+    ),
+)
+
+_FLEET = (
+    Panel(
+        "GPUs",
+        "All GPUs: in use, free and whole, free in parts, and free on nodes that take no pods.",
+        "short",
+        (
+            Query(of_models("stowage_gpus_used"), "in use"),
+            Query(of_models("stowage_gpus_whole"), "free, whole"),
+            Query(f"{of_models('stowage_gpus_free')} - {of_models('stowage_gpus_whole')}", "free, in parts"),
+            Query(
+                f"clamp_min({of_models('stowage_gpus_installed')} - {of_models('stowage_gpus_used')} - "
+                f"{of_models('stowage_gpus_free')}, 0)",
+                "not on offer",
+            ),
+        ),
+        stacked=True,
+    ),
+    Panel(
+        "Compute in use by model",
+        "The part of the installed GPUs.",
+        "percentunit",
+        (Query("max by (model) (stowage_gpus_used) / max by (model) (stowage_gpus_installed)", "{{model}}"),),
+    ),
+    Panel(
+        "Whole GPUs free by model",
+        "GPUs on offer of which nothing is in use.",
+        "short",
+        (Query(by("model", "stowage_gpus_whole"), "{{model}}"),),
+        stacked=True,
+    ),
+    Panel(
+        "Whole nodes free by model",
+        "Nodes on offer all of whose GPUs are free.",
+        "short",
+        (Query(by("model", "stowage_nodes_whole"), "{{model}}"),),
+        stacked=True,
+    ),
+    Panel(
+        "Largest request that fits",
+        "Whole GPUs that one pod can get now, and as NVLink peers.",
+        "short",
+        (
+            Query(by("model", "stowage_largest_request_gpus"), "{{model}}"),
+            Query(by("model", "stowage_largest_island_gpus"), "{{model}}, island"),
+        ),
+    ),
+    Panel(
+        "Stranded GPUs",
+        "Free GPUs for which the node lacks CPU or host memory, or that have no GPU memory left.",
+        "short",
+        (Query("sum by (lack) (max by (model, lack) (stowage_stranded_gpus))", "lack of {{lack}}"),),
+    ),
+    Panel(
+        "Stranded MIG slices",
+        "Free memory slices that cannot become an instance of the profile, but could on an empty GPU.",
+        "short",
+        (Query(by("model, profile", "stowage_mig_stranded_slices"), "{{profile}} ({{model}})"),),
+        may_be_empty="no node has MIG instances",
+    ),
+    Panel(
+        "MIG instances free",
+        "Instances that pods can get now.",
+        "short",
+        (Query(by("model, profile", "stowage_mig_free_instances"), "{{profile}} ({{model}})"),),
+        may_be_empty="no node has MIG instances",
+    ),
+    Panel(
+        "Nodes that take no pods",
+        "Nodes with GPUs, by the reason.",
+        "short",
+        (Query(by("reason", "stowage_closed_nodes"), "{{reason}}"),),
+        stacked=True,
+        may_be_empty="all nodes take pods",
+    ),
+    Panel(
+        "Spot",
+        "The part of all GPUs in use that are on spot nodes.",
+        "percentunit",
+        (
+            Query(
+                f'max(stowage_spot_gpus{{state="used"}}) / clamp_min({of_models("stowage_gpus_used")}, 1)',
+                "in use on spot",
+            ),
+            Query(
+                f'max(stowage_spot_gpus{{state="installed"}}) / {of_models("stowage_gpus_installed")}',
+                "installed on spot",
+            ),
+        ),
+    ),
+)
+
+_PODS = (
+    Panel(
+        "Waiting pods by queue",
+        "GPU pods without a node.",
+        "short",
+        (Query(by("queue", "stowage_waiting_pods"), "{{queue}}"),),
+        stacked=True,
+    ),
+    Panel(
+        "Waiting GPUs by queue",
+        "GPUs that they ask for.",
+        "short",
+        (Query(by("queue", "stowage_waiting_gpus"), "{{queue}}"),),
+        stacked=True,
+    ),
+    Panel(
+        "GPUs by queue",
+        "GPUs that pods with a node have.",
+        "short",
+        (Query(by("queue", "stowage_queue_gpus"), "{{queue}}"),),
+        stacked=True,
+    ),
+    Panel(
+        "Oldest waiting pod",
+        "Since it was created.",
+        "s",
+        (Query(by("queue", "stowage_waiting_oldest_seconds"), "{{queue}}"),),
+    ),
+    Panel(
+        "Waiting time",
+        "Median and 95th percentile of the pods that got a node.",
+        "s",
+        (
+            Query(
+                f"histogram_quantile(0.5, max by (le, queue) (rate(stowage_pod_wait_seconds_bucket{RATE})))",
+                "{{queue}} p50",
+            ),
+            Query(
+                f"histogram_quantile(0.95, max by (le, queue) (rate(stowage_pod_wait_seconds_bucket{RATE})))",
+                "{{queue}} p95",
+            ),
+        ),
+    ),
+    Panel(
+        "Nodes evaluated, by reason",
+        "The part of all nodes that filter evaluated.",
+        "percentunit",
+        (
+            Query(
+                f"{rate('reason', 'stowage_filtered_nodes_total')} / ignoring(reason) group_left "
+                f"sum(rate(stowage_filtered_nodes_total{RATE}))",
+                "{{reason}}",
+            ),
+        ),
+        stacked=True,
+    ),
+    Panel(
+        "Pods that fit nowhere",
+        "Filter requests without a node that fits; each reason counts once.",
+        "reqps",
+        (Query(rate("reason", "stowage_unschedulable_total"), "{{reason}}"),),
+        may_be_empty="every pod fitted",
+    ),
+    Panel(
+        "Preempted and interrupted pods",
+        "By queue and reason.",
+        "short",
+        (
+            Query(
+                "max by (queue, reason) (sum by (instance, queue, reason) "
+                f"(increase(stowage_preempted_pods_total{RATE})))",
+                "{{queue}}: {{reason}}",
+            ),
+        ),
+        may_be_empty="no pod was preempted",
+    ),
+    Panel(
+        "Work lost by preemption",
+        "GPU-hours since the start or the last checkpoint, an estimate; a rate per hour.",
+        "short",
+        (
+            Query(
+                "max by (queue) (sum by (instance, queue) "
+                f"(rate(stowage_preempted_gpu_hours_lost_total{RATE}))) * 3600",
+                "{{queue}}",
+            ),
+        ),
+    ),
+    Panel(
+        "Demand mix",
+        "The part of the pods that ask for so many GPUs.",
+        "percentunit",
+        (Query(by("gpus", "stowage_demand_ratio"), "{{gpus}}"),),
+        stacked=True,
+    ),
+    Panel(
+        "Drift of the demand",
+        "How far the mix has moved since the last plan, and from the settings: 0 to 1.",
+        "percentunit",
+        (Query(by("since", "stowage_demand_drift_ratio"), "since the {{since}}"),),
+    ),
+)
+
+ROWS: dict[str, tuple[Panel, ...]] = {"Fleet": _FLEET, "Pods and queues": _PODS, "Service": _SERVICE}

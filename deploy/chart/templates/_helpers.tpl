@@ -1,0 +1,109 @@
+{{/* The name of the Deployment and the label of its pods. */}}
+{{- define "stowage.name" -}}
+{{ if eq .Values.shape "beside" }}stowage-scheduler{{ else }}stowage{{ end }}
+{{- end }}
+
+{{- define "stowage.metadata" -}}
+namespace: {{ .Release.Namespace }}
+labels:
+  {{- include "stowage.labels" . | nindent 2 }}
+{{- end }}
+
+{{- define "stowage.labels" -}}
+app.kubernetes.io/name: {{ include "stowage.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{/* Objects of a manifest in deploy/ (a link in files/), moved to the namespace of the release.
+     root; file; kinds: which kinds; without: the names of objects to leave out; withoutRules: the resources of rules to
+     leave out; replace: texts and what to write instead. */}}
+{{- define "stowage.objects" -}}
+{{- $in := . }}
+{{- $text := .root.Files.Get (printf "files/%s.yaml" .file) | replace "stowage-system" .root.Release.Namespace }}
+{{- range $from, $to := .replace }}
+{{- $text = $text | replace $from $to }}
+{{- end }}
+{{- range regexSplit "(?m)^---$" $text -1 }}
+{{- $object := fromYaml . }}
+{{- if and (has $object.kind $in.kinds) (not (has $object.metadata.name ($in.without | default list))) }}
+{{- $_ := set $object.metadata "labels" (include "stowage.labels" $in.root | fromYaml) }}
+{{- if $object.rules }}
+{{- $rules := list }}
+{{- range $object.rules }}
+{{- if not (and .resources (has (first .resources) ($in.withoutRules | default list))) }}
+{{- $rules = append $rules . }}
+{{- end }}
+{{- end }}
+{{- $_ := set $object "rules" $rules }}
+{{- end }}
+---
+{{ toYaml $object }}
+{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* The settings as YAML: what the shape needs, then those of the user. */}}
+{{- define "stowage.settings" -}}
+{{- range list "leader_election" "evictor_lease" "shield_configmap" }}
+{{- if hasKey $.Values.settings . }}{{ fail (printf "settings.%s is set by the chart" .) }}{{ end }}
+{{- end }}
+{{- $set := dict "debug_token_review" true }}
+{{- if eq .Values.shape "beside" }}
+{{- $_ := set $set "drain_seconds" 0 }}{{/* kube-scheduler stops first, so no requests arrive */}}
+{{- else }}
+{{- $_ := set $set "leader_election" (printf "%s/stowage" .Release.Namespace) }}
+{{- end }}
+{{- if ne .Values.scheduler.name "stowage" }}
+{{- $_ := set $set "evictor_schedulers" (list .Values.scheduler.name) }}
+{{- end }}
+{{- if eq (include "stowage.evictor" .) "true" }}
+{{- $_ := set $set "shield_configmap" (printf "%s/stowage-shield" .Release.Namespace) }}
+{{- if eq .Values.shape "beside" }}
+{{- $_ := set $set "evictor_lease" (printf "%s/stowage-evictor" .Release.Namespace) }}
+{{- end }}
+{{- end }}
+{{- mergeOverwrite $set .Values.settings | toYaml }}
+{{- end }}
+
+{{- define "stowage.tls" -}}
+{{ and (eq .Values.shape "separate") .Values.tls.enabled }}
+{{- end }}
+
+{{- define "stowage.evictor" -}}
+{{ has (.Values.settings.evictor | default "off") (list "on" "recommend" true) }}
+{{- end }}
+
+{{/* A file of scheduler-config/ for the kube-scheduler in the same pod. */}}
+{{- define "stowage.schedulerConfiguration" -}}
+{{- $file := .Values.scheduler.configuration | default (ternary "shared-gpus" "second-scheduler" (.Values.settings.bind | default false)) }}
+{{- $configuration := .Files.Get (printf "files/%s.yaml" $file) | fromYaml }}
+{{- $_ := set (first $configuration.profiles) "schedulerName" .Values.scheduler.name }}
+{{- $extender := first $configuration.extenders }}
+{{- $_ := set $extender "urlPrefix" "http://127.0.0.1:8080/scheduler" }}
+{{- if .Values.settings.bind }}
+{{- $_ := set $extender "bindVerb" "bind" }}
+{{- else }}
+{{- $_ := unset $extender "bindVerb" }}
+{{- end }}
+{{- if $extender.managedResources }}
+{{- range .Values.scheduler.managedResources }}
+{{- $_ := set $extender "managedResources" (append $extender.managedResources (dict "name" . "ignoredByScheduler" false)) }}
+{{- end }}
+{{- end }}
+{{- toYaml $configuration }}
+{{- end }}
+
+{{- define "stowage.image" -}}
+{{- with .Values.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* The version of the API server, without the suffix of a vendor (v1.33.5-gke.100, v1.33.5+k3s1). */}}
+{{- define "stowage.schedulerImage" -}}
+{{- $version := regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version }}
+{{- .Values.scheduler.image.repository }}:{{ .Values.scheduler.image.tag | default $version }}
+{{- end }}

@@ -1,0 +1,169 @@
+"""Writes what is generated in deploy/: `python deploy/render.py` (`make manifests`).
+
+- `chart/files`: copies of the manifests and scheduler configurations that the chart reads;
+- the settings in `chart/values.schema.json`;
+- `kustomize/*`: the chart, rendered with the `values.yaml` beside it. In a directory that builds on
+  another one, `added.yaml` has the objects that are new, and `changed.yaml` patches for those that differ.
+
+tests/e2e/test_chart.py fails if one of them is out of date.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from extender.settings import Settings  # noqa: E402
+from tests.e2e.controlplane.build import COMPONENTS, binary, kubernetes_version  # noqa: E402
+
+CHART = ROOT / "deploy" / "chart"
+SCHEMA = CHART / "values.schema.json"
+KUSTOMIZE = ROOT / "deploy" / "kustomize"
+BUILDS_ON = {"beside": None, "separate": None, "bind": "beside", "evictor": "beside", "metrics": "beside"}
+OF_HELM = ("app.kubernetes.io/managed-by", "helm.sh/chart", "app.kubernetes.io/instance")
+NAMESPACE = "stowage-system"
+SOURCES = ("deploy", "deploy/monitoring", "scheduler-config")
+UNCHECKED = {"title", "default", "description"}  # of the schema that pydantic makes
+
+
+def helm(*arguments: str) -> str:
+    """What helm prints. Raises CalledProcessError, with its message in `stderr`."""
+    program = next(binary(component) for component in COMPONENTS if component.name == "helm")
+    return subprocess.run([program, *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def template(*arguments: str) -> list[dict[str, Any]]:
+    """The objects of the chart with these arguments of `helm template`."""
+    version = f"--kube-version={kubernetes_version()}"
+    text = helm("template", "stowage", str(CHART), f"--namespace={NAMESPACE}", version, *arguments)
+    return [one for one in yaml.safe_load_all(text) if one]
+
+
+def copies() -> dict[Path, str]:
+    """The files of the chart that are copies, with the text that they must have."""
+    files = sorted((CHART / "files").iterdir())
+    sources = [
+        next(ROOT / folder / file.name for folder in SOURCES if (ROOT / folder / file.name).exists())
+        for file in files
+    ]
+    return {file: source.read_text() for file, source in zip(files, sources, strict=True)}
+
+
+def schema() -> str:
+    """The schema of the values, with the settings as `extender.settings` has them."""
+    document = json.loads(SCHEMA.read_text())
+    settings = _without_prose(Settings.model_json_schema())
+    # Amounts may also be numbers (cpu: 8); Stowage itself checks these requests.
+    settings["properties"]["demand"] = {"type": "array", "items": {"type": "object"}}
+    queues = settings.pop("$defs")["Queue"]
+    settings["properties"]["queues"]["additionalProperties"] = queues
+    settings["properties"]["evictor"] = {"enum": ["off", "recommend", "on", True, False]}  # YAML's on
+    document["properties"]["settings"] = settings
+    text = json.dumps(document, indent=2)
+    # Short lists and objects on one line.
+    return (
+        re.sub(r"[\[{][^\[\]{}]{0,100}[\]}]", lambda found: re.sub(r"\s*\n\s*", " ", found[0]), text) + "\n"
+    )
+
+
+def _without_prose(part: Any) -> Any:  # noqa: ANN401 - any JSON
+    if isinstance(part, dict):
+        named = {
+            key: {name: _without_prose(one) for name, one in part[key].items()}
+            for key in part.keys() & {"properties"}
+        }
+        return {key: _without_prose(one) for key, one in part.items() if key not in UNCHECKED} | named
+    if isinstance(part, list):
+        return [_without_prose(one) for one in part]
+    return part
+
+
+Object = dict[str, Any]
+Key = tuple[str, str, str]
+
+
+def rendered(overlay: str) -> dict[Key, Object]:
+    """The objects of a directory in `kustomize`, without what only helm needs."""
+    found = {}
+    for one in template(f"--values={KUSTOMIZE / overlay / 'values.yaml'}"):
+        metadata = one["metadata"]
+        for label in OF_HELM:
+            metadata.get("labels", {}).pop(label, None)
+        found[one["kind"], metadata.get("namespace", ""), metadata["name"]] = one
+    return found
+
+
+def overlays() -> dict[Path, str]:
+    """The manifests of all directories in `kustomize`."""
+    objects = {overlay: rendered(overlay) for overlay in BUILDS_ON}
+    files: dict[Path, str] = {}
+    for overlay, base in BUILDS_ON.items():
+        mine, directory = objects[overlay], KUSTOMIZE / overlay
+        if base is None:
+            files[directory / "stowage.yaml"] = _dump(mine.values())
+            continue
+        theirs = objects[base]
+        assert theirs.keys() <= mine.keys()
+        changed = [
+            _identity(mine[key]) | _changes(theirs[key], mine[key])
+            for key in theirs
+            if mine[key] != theirs[key]
+        ]
+        files[directory / "added.yaml"] = _dump(one for key, one in mine.items() if key not in theirs)
+        if changed:
+            files[directory / "changed.yaml"] = _dump(changed)
+    return files
+
+
+def _identity(one: Object) -> Object:
+    names = {key: one["metadata"][key] for key in ("name", "namespace") if key in one["metadata"]}
+    return {"apiVersion": one["apiVersion"], "kind": one["kind"], "metadata": names}
+
+
+def _changes(old: Object, new: Object) -> Object:
+    """A merge patch. Nothing is removed from a map, and lists change as a whole."""
+    assert old.keys() <= new.keys()
+    return {
+        key: _changes(old[key], value) if isinstance(value, dict) and key in old else value
+        for key, value in new.items()
+        if key not in old or old[key] != value
+    }
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as blocks."""
+
+
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+    ),
+)
+
+
+def _dump(objects: Iterable[Object]) -> str:
+    header = "# Written by deploy/render.py (make manifests) from deploy/chart and values.yaml.\n"
+    return header + yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=120)
+
+
+def generated() -> dict[Path, str]:
+    """Every generated file, with the text that it must have."""
+    return copies() | {SCHEMA: schema()} | overlays()
+
+
+if __name__ == "__main__":
+    for file, text in (copies() | {SCHEMA: schema()}).items():  # the chart reads these
+        file.write_text(text)
+    for file, text in generated().items():
+        file.write_text(text)

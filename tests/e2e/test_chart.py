@@ -1,0 +1,206 @@
+"""The Helm chart and the Kustomize directories: rendered, refused, accepted by the API server."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deploy import render
+
+from .controlplane.api import Api, Object
+from .tools import CHART, NAMESPACE, Tools, program
+
+SHAPES = ["shape=beside", "shape=separate"]
+RIGHTS = {
+    "settings.bind=true": {"ClusterRole/stowage-bind", "ClusterRoleBinding/stowage-bind"},
+    "settings.evictor=on": {
+        "ClusterRole/stowage-evictor",
+        "ClusterRoleBinding/stowage-evictor",
+        "Role/stowage-evictor",
+        "RoleBinding/stowage-evictor",
+    },
+    "settings.mig_manager=gpu-operator/layouts": {
+        "Role/stowage-mig-manager",
+        "RoleBinding/stowage-mig-manager",
+    },
+}
+REFUSED = {
+    "shape=both": "/shape",
+    "replicas=0": "/replicas",
+    "settings.shortlist=-1": "/settings/shortlist",
+    "settings.shortlst=64": "shortlst",
+    "settings.evictor=maybe": "/settings/evictor",
+    "settings.leader_election=a/b": "leader_election is set by the chart",
+    "scheduler.name=default-scheduler": "/scheduler/name",
+    "scheduler.configuration=own-control-plane": "/scheduler/configuration",
+    "image.digest=abc": "/image/digest",
+    "imge.tag=1": "imge",
+    "shape=separate,tls.secretName=": "/tls/secretName",
+    "shape=separate,tls.clientCAKey=,tls.clientNames={b}": "clientNames needs tls.clientCAKey",
+}
+
+
+def arguments(*values: str) -> list[str]:
+    return [f"--set={value}" for value in values]
+
+
+def names(objects: list[Object]) -> set[str]:
+    return {f"{one['kind']}/{one['metadata']['name']}" for one in objects}
+
+
+def rights(objects: list[Object]) -> set[str]:
+    return {name for name in names(objects) if name.split("/")[0].endswith(("Role", "RoleBinding"))}
+
+
+def of(objects: list[Object], name: str) -> Object:
+    (found,) = [one for one in objects if f"{one['kind']}/{one['metadata']['name']}" == name]
+    return found
+
+
+def test_what_is_generated_is_up_to_date() -> None:
+    old = [str(file) for file, text in render.generated().items() if file.read_text() != text]
+    assert not old, "run `make manifests`"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_helm_finds_no_mistake(shape: str) -> None:
+    render.helm("lint", "--strict", str(CHART), f"--set={shape},settings.bind=true,settings.evictor=on")
+
+
+@pytest.mark.parametrize("value", REFUSED)
+def test_wrong_values_are_refused(value: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as problem:
+        render.template(*arguments(value))
+    assert REFUSED[value] in problem.value.stderr.replace("'", "").replace("at ", "")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("value", RIGHTS)
+def test_a_right_comes_with_its_setting_only(shape: str, value: str) -> None:
+    plain, more = render.template(*arguments(shape)), render.template(*arguments(shape, value))
+    assert rights(more) - rights(plain) == RIGHTS[value]
+    assert rights(plain) <= rights(more)
+
+
+def test_recommendations_need_no_right_to_evict() -> None:
+    rules = {
+        mode: {
+            (resource, verb)
+            for rule in of(
+                render.template(*arguments(f"settings.evictor={mode}")), "ClusterRole/stowage-evictor"
+            )["rules"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+        for mode in ("on", "recommend")
+    }
+    assert rules["recommend"] == {("events", "create"), ("events", "list")}
+    assert rules["on"] - rules["recommend"] == {("pods/eviction", "create"), ("pods/status", "patch")}
+
+
+def test_the_right_to_layouts_is_for_one_configmap_or_one_namespace() -> None:
+    one = of(render.template(*arguments("settings.mig_manager=operator/layouts")), "Role/stowage-mig-manager")
+    assert one["metadata"]["namespace"] == "operator"
+    assert one["rules"][0]["resourceNames"] == ["layouts"]
+    all_of_them = of(render.template(*arguments("settings.mig_manager=operator")), "Role/stowage-mig-manager")
+    assert "resourceNames" not in all_of_them["rules"][0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "file"),
+    [("shape=beside", "beside-kube-scheduler.yaml"), ("shape=separate", "behind-a-service.yaml")],
+)
+def test_the_deployment_is_that_of_the_plain_manifest(shape: str, file: str) -> None:
+    plain = {one["kind"]: one for one in yaml.safe_load_all((render.ROOT / "deploy" / file).read_text())}
+    (mine,) = [one for one in render.template(*arguments(shape)) if one["kind"] == "Deployment"]
+    annotations = mine["spec"]["template"]["metadata"]["annotations"]
+    for checksum in [key for key in annotations if key.startswith("checksum/")]:
+        del annotations[checksum]
+    pod = mine["spec"]["template"]["spec"]
+    for container in [*pod.get("initContainers", ()), *pod["containers"]]:
+        container.pop("imagePullPolicy", None)
+    assert mine["spec"] == plain["Deployment"]["spec"]
+    assert mine["metadata"]["name"] == plain["Deployment"]["metadata"]["name"]
+
+
+def test_pods_restart_when_a_setting_changes() -> None:
+    def annotations(*values: str) -> Object:
+        deployment = of(render.template(*arguments(*values)), "Deployment/stowage-scheduler")
+        found: Object = deployment["spec"]["template"]["metadata"]["annotations"]
+        return found
+
+    plain = annotations()
+    assert annotations("settings.shortlist=0")["checksum/settings"] != plain["checksum/settings"]
+    assert annotations("scheduler.name=gpu")["checksum/scheduler"] != plain["checksum/scheduler"]
+    assert annotations("replicas=3") == plain
+
+
+@pytest.mark.parametrize("overlay", render.BUILDS_ON)
+def test_kustomize_makes_what_helm_makes(overlay: str) -> None:
+    built = subprocess.run(
+        [program("kubectl"), "kustomize", render.KUSTOMIZE / overlay],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    objects = {
+        (one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"]): one
+        for one in yaml.safe_load_all(built)
+    }
+    assert objects == render.rendered(overlay)
+
+
+@pytest.mark.parametrize("overlay", render.BUILDS_ON)
+def test_the_api_server_takes_every_field(
+    tools: Tools, api: Api, stowage_kubeconfig: Path, overlay: str
+) -> None:
+    """`stowage_kubeconfig` has created the namespace. There are no CRDs for monitoring."""
+    objects = [
+        one for one in render.rendered(overlay).values() if not one["apiVersion"].startswith("monitoring.")
+    ]
+    manifests = yaml.safe_dump_all(objects)
+    options = ["--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict"]
+    done = tools.kubectl("apply", *options, "-f-", stdin=manifests)
+    assert done.count("serverside-applied (server dry run)") == len(objects)
+
+
+@pytest.mark.parametrize("value", ["on", "true"])
+def test_yaml_may_make_a_truth_of_on(value: str) -> None:
+    objects = render.template(
+        "--set-json", f'settings={{"evictor": {value if value == "true" else json.dumps(value)}}}'
+    )
+    text = of(objects, "ConfigMap/stowage-scheduler-settings")["data"]["settings.yaml"]
+    assert "evictor_lease: stowage-system/stowage-evictor" in text
+    assert "ClusterRole/stowage-evictor" in names(objects)
+    assert "ClusterRole/stowage-evictor" not in names(
+        render.template("--set-json", 'settings={"evictor": false}')
+    )
+
+
+def test_the_podmonitor_names_what_exists() -> None:
+    objects = render.template(
+        *arguments("metrics.podMonitor.enabled=true", "metrics.podMonitor.labels.release=prom")
+    )
+    monitor, secret = of(objects, "PodMonitor/stowage"), of(objects, "Secret/stowage-metrics")
+    pod = of(objects, "Deployment/stowage-scheduler")["spec"]["template"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert monitor["metadata"]["labels"]["release"] == "prom"
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    ports = [port["name"] for one in pod["spec"]["initContainers"] for port in one["ports"]]
+    assert endpoint["port"] in ports
+    assert endpoint["authorization"]["credentials"] == {"name": secret["metadata"]["name"], "key": "token"}
+    account = secret["metadata"]["annotations"]["kubernetes.io/service-account.name"]
+    (subject,) = of(objects, "ClusterRoleBinding/stowage-metrics")["subjects"]
+    assert subject == {"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}
+
+
+def test_alerts_and_dashboard_are_those_of_monitoring() -> None:
+    values = arguments("metrics.prometheusRule.enabled=true", "metrics.dashboard.enabled=true")
+    objects, directory = render.template(*values), render.ROOT / "deploy" / "monitoring"
+    rule, dashboard = of(objects, "PrometheusRule/stowage"), of(objects, "ConfigMap/stowage-dashboard")
+    assert rule["spec"] == yaml.safe_load((directory / "prometheus-rule.yaml").read_text())["spec"]
+    shown = json.loads(dashboard["data"]["stowage.json"])
+    assert shown == json.loads((directory / "dashboard.json").read_text())
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"

@@ -16,6 +16,7 @@ import httpx
 import pytest
 import yaml
 
+from deploy import render
 from extender import settings, settings_file
 from extender.cli import main as cli
 from extender.dialects import pod_request
@@ -255,6 +256,13 @@ def test_the_rights_suffice_for_every_watched_kind() -> None:
     for watched in WATCHED_KINDS.values():
         _, api, group, *_ = watched.path.split("/")
         assert (group if api == "apis" else "", watched.resource) in may
+
+
+def test_what_the_chart_copies_is_up_to_date() -> None:
+    """The rest of what is generated takes helm: tests/e2e/test_chart.py."""
+    expected = render.copies() | {render.SCHEMA: render.schema()}
+    old = [str(file) for file, text in expected.items() if file.read_text() != text]
+    assert not old, "run `make manifests`"
 
 
 def priority_classes() -> dict[str, Object]:

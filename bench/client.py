@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import ssl
 from collections.abc import Iterable
 from pathlib import Path
 from time import perf_counter
@@ -26,12 +27,20 @@ class Client:
     which that loop or this client was ready to run but had no CPU.
     """
 
-    def __init__(self, port: int, pid: int) -> None:
+    def __init__(self, port: int, pid: int, tls: ssl.SSLContext | None = None) -> None:
+        self._schedstats = [Path(f"/proc/{task}/task/{task}/schedstat") for task in (pid, os.getpid())]
+        self._cpu_at_start = self._read_schedstats()[0]
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname="127.0.0.1")
         self._buffer = bytearray(_LARGEST_REPLY)
-        self._schedstats = [Path(f"/proc/{task}/task/{task}/schedstat") for task in (pid, os.getpid())]
         self.seconds = self.cpu = self.starved = 0.0
+
+    def connected(self) -> float:
+        """The loop's seconds of CPU for this connection and a first short request."""
+        self._exchange(b"GET /healthz HTTP/1.1\r\nHost: stowage\r\n\r\n")
+        return self._read_schedstats()[0] - self._cpu_at_start
 
     def post(self, path: str, body: bytes) -> bytes:
         """The body of the reply. Raises RuntimeError on a status other than 200."""

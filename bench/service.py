@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,14 +54,22 @@ def api_server(nodes: int, *, rate: float = 0, burst: int = 0, hostile: int = 0)
 
 
 @contextmanager
-def stowage(kubeconfig: Path, settings: Mapping[str, str] | None = None) -> Iterator[Running]:
-    """``stowage serve`` on a free port, once it is ready; ``settings`` are environment variables."""
+def stowage(
+    kubeconfig: Path,
+    settings: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
+    tls: ssl.SSLContext | None = None,
+) -> Iterator[Running]:
+    """``stowage serve`` on a free port, once it is ready; ``settings`` are environment variables.
+
+    ``tls`` is for clients if it serves TLS.
+    """
     port = free_port()
     program = str(Path(sys.executable).with_name("stowage"))
-    command = [program, "serve", f"--kubeconfig={kubeconfig}", f"--port={port}"]
+    command = [program, "serve", f"--kubeconfig={kubeconfig}", f"--port={port}", *arguments]
     started = time.perf_counter()
     with _process(command, settings or {}) as process:
-        _until_ok(process, f"http://127.0.0.1:{port}/readyz")
+        _until_ok(process, f"{'https' if tls else 'http'}://127.0.0.1:{port}/readyz", tls=tls)
         yield Running(port, process.pid, time.perf_counter() - started)
 
 
@@ -83,13 +92,15 @@ def _process(command: list[str], environment: Mapping[str, str]) -> Iterator[sub
             process.kill()
 
 
-def _until_ok(process: subprocess.Popen[bytes], url: str, seconds: float = 300) -> None:
+def _until_ok(
+    process: subprocess.Popen[bytes], url: str, seconds: float = 300, tls: ssl.SSLContext | None = None
+) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise RuntimeError(f"{process.args!r} ended with {process.returncode}")
         try:
-            with urllib.request.urlopen(url, timeout=1):
+            with urllib.request.urlopen(url, timeout=1, context=tls):
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.02)

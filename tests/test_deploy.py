@@ -27,6 +27,7 @@ from extender.queues.rights import Rights
 from extender.server.app import create_app
 from extender.server.debug_auth import is_guarded
 from extender.server.service import Service
+from extender.source import stowage_service
 from extender.source.snapshot import Snapshot, SnapshotSource
 from extender.source.watched_kinds import WATCHED_KINDS
 from tests.scheduler_config import with_tls as tls_lines
@@ -155,7 +156,7 @@ def test_replicas_behind_a_service_use_the_one_lease_they_may_use(tmp_path: Path
 
 
 def test_the_service_has_the_address_that_schedulers_use() -> None:
-    (service,) = of_kind("Service", LAYOUTS[0])
+    (service,) = [one for one in of_kind("Service", LAYOUTS[0]) if one["metadata"]["name"] == "stowage"]
     metadata, (port,) = service["metadata"], service["spec"]["ports"]
     host = f"{metadata['name']}.{metadata['namespace']}.svc"
     for extender in extenders(with_tls=True):
@@ -256,6 +257,21 @@ def test_the_rights_suffice_for_every_watched_kind() -> None:
     for watched in WATCHED_KINDS.values():
         _, api, group, *_ = watched.path.split("/")
         assert (group if api == "apis" else "", watched.resource) in may
+
+
+@pytest.mark.parametrize("file", LAYOUTS, ids=lambda file: file.stem)
+def test_people_may_ask_the_service_for_debugging_and_reach_no_other_port(file: Path) -> None:
+    (role,) = of_kind("Role", ROOT / "deploy" / "rbac-kubectl.yaml")
+    (service,) = [one for one in of_kind("Service", file) if one["metadata"].get("labels")]
+    assert service["metadata"]["labels"] == {stowage_service.LABEL: "true"}
+    found = service["metadata"]["namespace"], service["metadata"]["name"], service["spec"]["ports"][0]["name"]
+    assert found == (stowage_service.NAMESPACE, stowage_service.NAME, stowage_service.PORT)
+    assert role["metadata"]["namespace"] == stowage_service.NAMESPACE
+    (rule,) = [rule for rule in role["rules"] if rule["resources"] == ["services/proxy"]]
+    assert rule["resourceNames"] == [f"http:{stowage_service.NAME}:{stowage_service.PORT}"]
+    ports = {port["name"]: port["containerPort"] for port in stowage(file)["ports"]}
+    target = service["spec"]["ports"][0]
+    assert ports[target["targetPort"]] == target["port"] == 8081
 
 
 def test_what_the_chart_copies_is_up_to_date() -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from extender.evictor.metrics import EvictorMetrics
 from extender.k8s.objects import Owner, Pod, Upserted
 from extender.queues.disruptions import NO_QUEUE_LABEL
 from extender.server.service import Service
+from extender.server.tls import Tls
+from extender.server.tls_files import TlsFiles
 from extender.settings import Settings
 from extender.source.leader_election import LeaseRecord
 from extender.source.snapshot import Snapshot, SnapshotSource
+from tests.certificates import Authority, Secret
 from tests.extender.builders import make_node, make_pod
 
 PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
@@ -44,6 +48,10 @@ async def busy_service() -> Service:
     service = Service(settings, Live(Snapshot(), "test"), "1.2.3")
     evictor = EvictorMetrics(service.metrics.registry)
     evictor.nominated("made")
+    with TemporaryDirectory() as directory:
+        secret = Secret(Path(directory) / "tls")
+        secret.certify(Authority().server())
+        Tls(TlsFiles(secret.path("tls_crt"), secret.path("tls_key")), service.metrics.registry)
     engine = await service.start()
     mig, spot = {"nvidia.com/mig-1g.10gb": "7"}, {"karpenter.sh/capacity-type": "spot"}
     busy = make_node("busy", labels={"nvidia.com/mig.config.state": "pending"})

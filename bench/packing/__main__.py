@@ -26,9 +26,10 @@ if __name__ == "__main__":
 from bench.packing import plots, tables
 from bench.packing.runs import BOUND, Result, Task, nodes_file, run, run_mixes
 from bench.packing.trace_runs import Rows, TraceOptions
-from extender.cli.replay import seed_range
+from extender.cli.replay_args import seed_range
+from extender.replay import plots as replay_plots
 from extender.replay.queues import QUEUE_OF_QOS, QueueOptions, replay_queues
-from extender.replay.report import aligned, queue_table, table
+from extender.replay.report import aligned, table, wait_table
 from extender.replay.traces import read_nodes
 from extender.settings import DEFAULT_QUEUES
 from packing.replay.spot_nodes import SpotMarket
@@ -141,9 +142,10 @@ def queues(args: argparse.Namespace) -> tuple[str, Rows]:
     texts, rows = [], []
     for name, checkpoint in (("no checkpoints", None), ("a checkpoint every hour", 3600.0)):
         options = QueueOptions(QUEUE_OF_QOS, DEFAULT_QUEUES, load=LOAD, checkpoint=checkpoint, spot=SPOT)
-        found = replay_queues(nodes_file(args.data), pods, args.seeds, options, lambda what, part: None)
-        plots.queues(found, args.out / f"queues-{'saving' if checkpoint else 'not-saving'}.png")
-        texts.append(f"{name}\n{queue_table(found)}")
+        replay = replay_queues(nodes_file(args.data), pods, args.seeds, options, lambda what, part: None)
+        found = list(replay)
+        replay_plots.queues(found, args.out / f"queues-{'saving' if checkpoint else 'not-saving'}.png")
+        texts.append(f"{name}\n{wait_table(found)}")
         rows += [row | {"checkpoint": checkpoint} for row in found]
     return "\n\n".join(texts), rows
 

@@ -30,7 +30,7 @@ from extender.cli.kernel_cache import choose_cache
 if __name__ == "__main__":
     choose_cache()  # before the imports that load kernels
 
-from extender.cli.replay import seed_range
+from extender.cli.replay_args import seed_range
 from extender.replay.report import aligned
 from packing.cost.demand import Mix
 from packing.fleet.arrays import Floats

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import matplotlib
 
@@ -15,10 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bench.packing.runs import BOUND, Result
+from extender.replay.plots import OTHERS, OURS, UNAVOIDABLE
 
-_OURS = "#d1495b"
-_OTHERS = ("#1b6ca8", "#3a9d8f", "#e09f3e", "#8d6a9f", "#6c757d", "#7fb069", "#17becf", "#99582a", "#adb5bd")
-_OF_BOUND, _UNAVOIDABLE = "#2b2d42", "#ced4da"
+_OF_BOUND = "#2b2d42"
 
 
 def arrivals(results: Sequence[Result], traces: Sequence[str], path: Path) -> None:
@@ -33,7 +31,7 @@ def arrivals(results: Sequence[Result], traces: Sequence[str], path: Path) -> No
             if result.curve is None:
                 panel.plot(100, result.allocation, "x", color=colour, markersize=9, mew=2, label=label)
             else:
-                wide = 2.2 if colour == _OURS else 1.2
+                wide = 2.2 if colour == OURS else 1.2
                 panel.plot(*result.curve, color=colour, linewidth=wide, label=label)
         panel.plot([0, 130], [0, 130], ":", color="#adb5bd", linewidth=1, zorder=0)
         lowest = min(result.allocation for result in results if result.task.trace == trace)
@@ -57,7 +55,7 @@ def unallocated(results: Sequence[Result], gpus: int, path: Path) -> None:
     widths = [left[label] - floor for label in ordered]
     axes.barh(ordered, widths, left=floor, color=[colours[label] for label in ordered], height=0.68)
     unavoidable = "no scheduler avoids these (offline bound)"
-    axes.barh(ordered, floor, color=_UNAVOIDABLE, height=0.68, label=unavoidable)
+    axes.barh(ordered, floor, color=UNAVOIDABLE, height=0.68, label=unavoidable)
     for label in ordered:
         end, text = (left[label], label), f"{left[label]:.0f}"
         axes.annotate(text, end, (4, 0), textcoords="offset points", va="center")
@@ -95,90 +93,12 @@ def samples(results: Sequence[Result], nodes: int, path: Path) -> None:
     _save(figure, panels, path)
 
 
-def queues(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Systems side by side, means over the seeds: GPUs that did useful work, work that was lost or a share
-    that nobody could use, waiting times (p95 and mean) per queue, and the cost of the nodes in use."""
-    systems = list(dict.fromkeys(row["system"] for row in rows))
-    mean = {
-        (system, name): fmean(row[name] or 0 for row in rows if row["system"] == system)
-        for system in systems
-        for name in rows[0]
-        if name not in ("trace", "system")
-    }
-    figure, panels = _panels(4)
-    _held(panels[0], systems, mean)
-    for panel, figures, title in ((panels[1], "p95", "95th percentile"), (panels[2], "mean", "mean")):
-        _waits(panel, systems, mean, figures)
-        panel.set(title=f"hours in the queue, {title}")
-    cost = [mean[system, "cost"] / mean[systems[0], "cost"] * 100 for system in systems]
-    bars = panels[3].bar(systems, cost, color=_OTHERS[1], width=0.6)
-    panels[3].bar_label(bars, fmt="%.0f", padding=2)
-    panels[3].set(title=f"cost of the nodes in use, {systems[0]} = 100", ylim=(0, 1.12 * max(cost)))
-    for panel in panels:
-        panel.tick_params(axis="x", labelsize=9)
-        panel.set_axisbelow(True)
-        panel.grid(axis="y", alpha=0.25)
-        panel.spines[["top", "right"]].set_visible(False)
-    for panel in panels[:3]:
-        panel.legend(frameon=False, fontsize=8, loc="upper center", ncols=3, columnspacing=1.2)
-    figure.tight_layout(w_pad=2, h_pad=2)
-    figure.savefig(path, dpi=90)
-    pyplot.close(figure)
-
-
-def _held(panel: Axes, systems: Sequence[str], mean: Mapping[tuple[str, str], float]) -> None:
-    """What the GPUs are held for, one part of the bar upon the other."""
-    lowest = [0.0] * len(systems)
-    for name, less, colour, label in (
-        ("useful", None, _OTHERS[0], "useful work"),
-        ("allocated", "useful", _OURS, "work done again"),
-        ("held", "allocated", _UNAVOIDABLE, "unused rest of whole GPUs"),
-    ):
-        parts = [mean[system, name] - (mean[system, less] if less else 0) for system in systems]
-        bars = panel.bar(systems, parts, 0.6, bottom=lowest, color=colour, label=label)
-        texts = [f"{part:.0f}" if part >= 4 else "" for part in parts]
-        panel.bar_label(
-            bars, texts, label_type="center", color="black" if colour == _UNAVOIDABLE else "white"
-        )
-        lowest = [a + b for a, b in zip(lowest, parts, strict=True)]
-    panel.set(title="GPUs held, % of capacity, mean over time", ylim=(0, 112))
-
-
-def _waits(panel: Axes, systems: Sequence[str], mean: Mapping[tuple[str, str], float], figure: str) -> None:
-    """Hours in the queue, a group of bars for each system; every bar with its value, because many are 0."""
-    start = f"wait_{figure}_"
-    names = [name.removeprefix(start) for system, name in mean if system == systems[0] and start in name]
-    colours = (_OURS, *_OTHERS)
-    for i, name in enumerate(reversed(names)):
-        hours = [mean[system, start + name] / 3600 for system in systems]
-        places = [place + (i - 1) * 0.28 for place in range(len(systems))]
-        bars = panel.bar(places, hours, 0.26, color=colours[i % len(colours)], label=name)
-        panel.bar_label(bars, [_short(value) for value in hours], fontsize=7, padding=1)
-    panel.set_xticks(range(len(systems)), systems)
-    panel.set_yscale("symlog", linthresh=0.1)
-    panel.set_yticks([0, 0.1, 1, 10, 100, 1000], ["0", "0.1", "1", "10", "100", "1000"])
-    panel.minorticks_off()
-    panel.set_ylim(0, 6000)  # room for the legend
-
-
-def _short(value: float) -> str:
-    return (
-        "0"
-        if value < 0.005
-        else f"{value:.2f}"
-        if value < 1
-        else f"{value:.2g}"
-        if value < 10
-        else f"{value:.0f}"
-    )
-
-
 def _colours(labels: Iterable[str]) -> dict[str, str]:
     """A colour for each label; the default policy and the bound always have the same one."""
     unique = list(dict.fromkeys(labels))
     others = [label for label in unique if label not in ("inventory", BOUND)]
-    colours = dict(zip(others, _OTHERS * (1 + len(others) // len(_OTHERS)), strict=False))
-    return {"inventory": _OURS, BOUND: _OF_BOUND} | colours
+    colours = dict(zip(others, OTHERS * (1 + len(others) // len(OTHERS)), strict=False))
+    return {"inventory": OURS, BOUND: _OF_BOUND} | colours
 
 
 def _panels(count: int) -> tuple[Figure, list[Axes]]:

@@ -21,11 +21,10 @@ from bench.packing import mig
 from bench.packing.mix_runs import replay_mixes
 from bench.packing.policies import POLICIES
 from bench.packing.trace_runs import Rows, TraceOptions, bound_trace, replay_trace
-from extender.cli.replay import policy_names, sample_size, seed_range
+from extender.cli.replay_args import policy_names, sample_size, seed_range
 from extender.replay.report import table
 from extender.replay.traces import BadInput
-
-_MOST_ARRIVALS = 100
+from packing.replay.trace import ARRIVING
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -92,8 +91,11 @@ def _arrivals(text: str) -> tuple[float, ...]:
         numbers = [float(item) for item in text.split(",")]
     except ValueError:
         numbers = [0.0]
-    if not all(0 < number <= _MOST_ARRIVALS for number in numbers):
-        raise argparse.ArgumentTypeError(f"invalid arrivals {text!r}; expected multiples such as 1.0,1.3")
+    if not all(0 < number <= ARRIVING for number in numbers):
+        percent = all(0 < number / 100 <= ARRIVING for number in numbers)
+        hint = f" (for {text} %: {','.join(f'{number / 100:g}' for number in numbers)})" if percent else ""
+        expected = f"multiples of the capacity up to {ARRIVING:g}, such as 1.0,1.3{hint}"
+        raise argparse.ArgumentTypeError(f"invalid arrivals {text!r}; expected {expected}")
     return tuple(dict.fromkeys(numbers))
 
 

@@ -11,13 +11,14 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from extender.cli import source_args
+from extender.cli import ask_service, source_args
 
 if TYPE_CHECKING:
     from extender.cluster.state import State
     from extender.k8s.objects import Pod
     from extender.settings import Settings
     from extender.source.interface import Source
+    from extender.source.state_dump import Header
     from extender.source.workloads import Template
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -29,11 +30,10 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "explain",
         description="Say where a pod fits, where it does not, and what is missing. Changes nothing.",
     )
-    text = (
-        "a manifest of pods or of anything with a pod template, - for standard input, or namespace/name of "
-    )
-    parser.add_argument("pod", help=text + "a pod in the cluster")
+    text = "manifest of pods or of anything with a pod template, - for standard input, or NAMESPACE/POD"
+    parser.add_argument("pod", help=text)
     source_args.add_arguments(parser)
+    ask_service.add_arguments(parser)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
     which = parser.add_mutually_exclusive_group()
     text = "what this node says; may be repeated"
@@ -49,18 +49,30 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Run the command. The exit code is 0 whether or not the pods fit."""
     from extender.cli import logs
+    from extender.cli.explain_by_service import asked
     from extender.cli.precompile import loading_kernels
     from extender.settings import SettingsError
     from extender.settings_file import load
     from extender.source.interface import SourceError
+    from extender.source.workloads import beside_pods, parse_templates
 
     try:
         chosen = load(args.config, os.environ)
         logs.configure("warning")
-        templates = _read_manifest(args.pod)
+        text = _manifest(args.pod)
+        name = "standard input" if args.pod == "-" else args.pod
+        templates = parse_templates(text, name) if text is not None else []
+        answer = ask_service.ask(args, "explain", lambda stowage: asked(args, text, stowage))
+        if answer is not None:
+            print(answer)
+            return 0
         source = source_args.source_of(args)
+        dump = source_args.dump_of(source)
+        chosen = source_args.settings_of(args, dump) or chosen
         with loading_kernels():
-            state = _state_of(source, chosen)
+            state = _state_of(source, chosen, dump)
+            if text is not None:
+                state.apply(beside_pods(text, name))
             answers = _answers(args, templates or [_find(state, args.pod)], state, source)
     except (SettingsError, SourceError, ValueError, OSError) as error:
         print(f"stowage explain: {error}", file=sys.stderr)
@@ -69,13 +81,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _state_of(source: Source, chosen: Settings) -> State:
+def _state_of(source: Source, chosen: Settings, dump: Header | None = None) -> State:
     """The cluster as it is now. Raises ``SettingsError`` and ``SourceError``."""
     from extender.cli.precompile import prepare_victim_kernels
     from extender.cluster.factory import state_of
     from extender.cluster.policy_refresh import plan_now
 
-    state = state_of(chosen)
+    state = state_of(chosen, dump)
     state.can_search_victims = prepare_victim_kernels
     state.binds = chosen.bind
     for events in source.list_once():
@@ -140,19 +152,26 @@ def _moment(state: State, source: Source) -> float:
     """Now, in Unix seconds; for a snapshot the newest time in it, so that its answer stays the same."""
     if source.staleness():
         return time.time()
+    if dump := source_args.dump_of(source):
+        return dump.at
     pods, nodes = state.pods.values(), state.nodes.values()
     times = [max(pod.created, pod.started) for pod in pods] + [node.created for node in nodes]
     return max(times, default=0.0) or time.time()
 
 
-def _read_manifest(name: str) -> list[Template]:
-    """The pods and pod templates of a file or of standard input (``-``); empty if there is no such file."""
-    from extender.source.workloads import parse_templates
-
+def _manifest(name: str) -> str | None:
+    """The text of a file or of standard input (``-``), None without such a file. Raises ``ValueError``."""
     if name == "-":
-        return parse_templates(sys.stdin.read(), "standard input")
+        return sys.stdin.read()
     path = Path(name)
-    return parse_templates(path.read_text(encoding="utf-8"), name) if path.is_file() else []
+    if not path.is_file():
+        if path.is_dir():
+            raise ValueError(f"{name} is a directory")
+        return None
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"{name}: is not text") from None
 
 
 def _find(state: State, name: str) -> Template:

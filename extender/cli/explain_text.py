@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from extender.explain.decision_log import Decision
 from extender.explain.each_node import NodeAnswer
 from extender.explain.evictions import EvictionOption, Evictions
 from extender.explain.options import Option
 from extender.explain.pod import Explanation, Refusal
+from packing.model.reasons import Reason
 
 _NAMED_VICTIMS = 4
+_SMALLEST_GIB = 103  # a tenth, in MiB
 _WHO_EVICTS = {
     "kube-scheduler": "It would fit if these pods were evicted. kube-scheduler does so at its next attempt:",
     "evictor": "It would fit if these pods were evicted. kube-scheduler does not do so, {}:",
@@ -43,7 +46,10 @@ def render(explanation: Explanation, *, verbose: bool = False) -> str:
             for one in explanation.refusals
             if not one.advice.startswith("nothing")
         ]
-    lines += [f"It fits on {fits or 'none'} of {nodes} nodes"]
+    unknown = sum(explanation.unknown.values())
+    lines += [
+        f"It fits on {fits or 'none'} of {nodes} nodes" + (f", unknown for {unknown}" if unknown else "")
+    ]
     lines += _sections(tables)
     if explanation.evictions:
         lines += _evictions(explanation.evictions)
@@ -62,8 +68,14 @@ def render_nodes(pod: str, answers: Sequence[NodeAnswer], *, verbose: bool = Fal
         rows.append((one.node, one.reason, said))
     fits = sum(one.fits for one in answers)
     return "\n".join(
-        [f"{pod} fits on {fits or 'none'} of {len(answers)} nodes", *(_table(rows) if rows else [])]
+        [f"{pod} fits on {fits or 'none'} of {len(answers)} nodes", *(table(rows, "  ") if rows else [])]
     )
+
+
+def render_decisions(decisions: Sequence[Decision], replica: str, note: str) -> list[str]:
+    """What a replica of Stowage has answered about a pod, newest first, and what it says beside."""
+    rows = [(f"{one.at:%Y-%m-%d %H:%M:%S} UTC", one.verb, one.answer) for one in decisions]
+    return [*_sections({f"Last decisions (of {replica}):": rows}), *(["", note] if note else [])]
 
 
 def amounts(asks: Mapping[str, int | str]) -> str:
@@ -77,10 +89,17 @@ def _amount(name: str, amount: int | str) -> str:
     if what == "cpu (milli)":
         return f"{_number(int(amount) / 1000)} CPU"
     if what == "memory (MiB)":
-        return f"{each}{_number(int(amount) / 1024)} GiB of memory"
+        small = int(amount) < _SMALLEST_GIB
+        size = f"{amount} MiB" if small else f"{_number(int(amount) / 1024)} GiB"
+        return f"{each}{size} of memory"
     if what in ("compute (milli)", "memory (milli)"):
         return f"{each}{int(amount) / 10:g} % of its {what.split()[0]}"
-    return f"{amount} {name}" if isinstance(amount, int) else f"{name} {amount}"
+    if (what, amount) == ("GPUs", 1):
+        return "1 GPU"
+    if of:
+        return f"{each}{amount} {what}"
+    is_amount = isinstance(amount, int) or amount[:1].isdigit()
+    return f"{amount} {name}" if is_amount else f"{name} {amount}"
 
 
 def _number(number: float) -> str:
@@ -130,17 +149,20 @@ def _eviction(option: EvictionOption) -> tuple[str, ...]:
 
 def _advice(refusals: Sequence[Refusal]) -> str:
     """Where the pod can fit after waiting or eviction; "" if nowhere."""
+    if any(refusal.reason == Reason.GANG_DOES_NOT_FIT.text for refusal in refusals):
+        return ""
     for refusal in refusals:
-        if refusal.eviction_helps and refusal.lacks:
+        if refusal.eviction_helps and refusal.lacks and all(one.asked <= one.total for one in refusal.lacks):
             return f"It can fit on {refusal.nearest} when other pods there end"
     return ""
 
 
 def _sections(tables: Mapping[str, Sequence[tuple[str, ...]]]) -> list[str]:
     """The tables that have rows, each with its title."""
-    return [line for title, rows in tables.items() if rows for line in ("", title, *_table(rows))]
+    return [line for title, rows in tables.items() if rows for line in ("", title, *table(rows, "  "))]
 
 
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+def table(rows: Sequence[tuple[str, ...]], indent: str = "") -> list[str]:
+    """Rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return [(indent + "  ".join(map(str.ljust, row, widths))).rstrip() for row in rows]

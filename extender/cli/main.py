@@ -54,6 +54,10 @@ def _conflict(args: argparse.Namespace) -> str:
 _MODULES = {
     "explain": ("extender.cli.explain", "say where a pod fits, where it does not, and why"),
     "top": ("extender.cli.top", "show what each node has left, and the pods that wait"),
+    "plan": (
+        "extender.cli.plan",
+        "say which nodes could go, and what more nodes or other layouts would change",
+    ),
     "replay": ("extender.cli.replay", "place the pods of a cluster or of a trace under several policies"),
     "demo": ("extender.demo.run", "place a few hundred pods on an example cluster, with and without Stowage"),
 }

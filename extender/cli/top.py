@@ -12,17 +12,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from extender.cli import source_args
+from extender.cli import ask_service, source_args
 
 if TYPE_CHECKING:
     from extender.cluster.state import State
+    from extender.explain.overview import Overview
     from extender.k8s.objects import Event
+    from extender.settings import Settings
     from extender.source.interface import Source
+    from extender.source.stowage_service import StowageService
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _WAITING = 20
 """Waiting pods that are shown."""
+_PAUSE = 2.0
+"""Seconds between two tables."""
 _CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -32,6 +37,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "top", description="Show what each node with GPUs has left, and the pods that wait for a GPU."
     )
     source_args.add_arguments(parser)
+    ask_service.add_arguments(parser)
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings, as YAML")
     text = "wide: also each GPU, islands, CPU and memory of the nodes (table)"
     parser.add_argument("-o", "--output", choices=("table", "wide", "json"), default="table", help=text)
@@ -44,8 +50,6 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     from extender.cli import logs
-    from extender.cli.precompile import loading_kernels
-    from extender.cluster.factory import state_of
     from extender.settings import SettingsError
     from extender.settings_file import load
     from extender.source.interface import SourceError
@@ -53,11 +57,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         chosen = load(args.config, os.environ)
         logs.configure("warning")
-        source = source_args.source_of(args)
-        with loading_kernels():
-            state = state_of(chosen)
-        for _ in _states(state, source, watch=args.watch):
-            print(_shown(state, args), flush=True)
+        for found in _overviews(args, chosen):
+            print(_shown(found, args), flush=True)
     except (SettingsError, SourceError, ValueError, OSError) as error:
         print(f"stowage top: {error}", file=sys.stderr)
         return 1
@@ -66,13 +67,50 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _shown(state: State, args: argparse.Namespace) -> str:
+def _overviews(args: argparse.Namespace, chosen: Settings) -> Iterator[Overview]:
+    """The fleet once, or every 2 s: as the running Stowage says, else as the source does."""
+    from extender.cli.precompile import loading_kernels
+
+    first = ask_service.ask(args, "top", lambda stowage: (stowage, _asked(args, stowage)))
+    with loading_kernels():
+        from extender.cluster.factory import state_of
+        from extender.explain.overview import overview
+
+    if first is None:
+        source = source_args.source_of(args)
+        dump = source_args.dump_of(source)
+        state = state_of(source_args.settings_of(args, dump) or chosen, dump)
+        for _ in _states(state, source, watch=args.watch):
+            yield overview(state, args.waiting)
+        return
+    stowage, found = first
+    yield found
+    while args.watch:
+        time.sleep(_PAUSE)
+        yield _asked(args, stowage)
+
+
+def _asked(args: argparse.Namespace, stowage: StowageService) -> Overview:
+    from pydantic import TypeAdapter, ValidationError
+
+    from extender.cli.precompile import loading_kernels
+    from extender.source.stowage_service import NotAsked
+    from extender.untrusted.limits import DECISIONS_LISTED
+
+    found = stowage.get("/debug/overview", [("waiting", str(min(args.waiting, DECISIONS_LISTED)))])
+    with loading_kernels():
+        from extender.explain.overview import Overview
+    try:
+        return TypeAdapter(Overview).validate_python(found["overview"])
+    except (ValidationError, KeyError, TypeError):
+        raise NotAsked(f"{stowage.name} is of another version, and its answer cannot be read") from None
+
+
+def _shown(found: Overview, args: argparse.Namespace) -> str:
     from pydantic_core import to_json
 
     from extender.cli.top_text import render
-    from extender.explain.overview import overview
 
-    found = overview(state, args.waiting)
     if args.output == "json":
         return to_json(found, indent=None if args.watch else 2).decode()
     text = render(found, time.time(), wide=args.output == "wide")
@@ -92,7 +130,7 @@ def _states(
     source.start(batches.put)
     try:
         while True:
-            sleep(2.0)
+            sleep(_PAUSE)
             with suppress(queue.Empty):
                 while True:
                     state.apply(batches.get_nowait())

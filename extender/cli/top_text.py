@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from extender.cli.explain_text import amounts
+from extender.cli.explain_text import amounts, table
 from extender.explain.overview import NodeLine, Overview, WaitingLine
 
 _NODE_HEAD = ("NODE", "MODEL", "GPUS", "WHOLE FREE", "FREE", "MEMORY FREE", "PODS", "NOTE")
@@ -22,12 +20,6 @@ def render(found: Overview, now: float, *, wide: bool = False) -> str:
     if found.more_waiting:
         lines.append(f"and {found.more_waiting} more pods wait")
     return "\n".join(lines)
-
-
-def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Rows as lines with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def _node(line: NodeLine, *, wide: bool) -> tuple[str, ...]:

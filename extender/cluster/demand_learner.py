@@ -15,6 +15,7 @@ from extender.dialects.pod_resources import RequestError
 from extender.k8s.node_requirement import node_requirement
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import NAME, TAUGHT_NAMES
+from packing.cost.demand import Demand
 from packing.fleet.feasibility import could_host
 from packing.fleet.fleet import Fleet
 from packing.model.request import Request
@@ -27,12 +28,15 @@ _MOST_REQUESTS = 1000
 class DemandLearner:
     """Shows each pod to the policy once: when the watch first shows it, or, where no node could host it then,
     when it is bound. Before the nodes are known, pods wait for ``start``. ``learnt`` counts the pods that the
-    policy has learnt from; ``monitor`` has figures of them.
+    policy has learnt from; ``demand`` is what it has learnt, ``monitor`` has figures of that. ``stopped``: it
+    learns nothing more.
     """
 
     def __init__(self, policy: Policy, fleet: Fleet, node_sets: NodeSets) -> None:
         self._policy, self._fleet, self._node_sets = policy, fleet, node_sets
         self.learnt = 0
+        self.demand = Demand()
+        self.stopped = False
         self.monitor = DemandMonitor(fleet)
         self._started = False
         self._untaught: dict[str, None] = {}  # keys of pods, in the order in which they came
@@ -65,7 +69,7 @@ class DemandLearner:
             self.forget(key)
 
     def _learn(self, pod: Pod) -> None:
-        if not self._started or pod.key not in self._untaught:
+        if self.stopped or not self._started or pod.key not in self._untaught:
             return
         request = _typical_request(pod)
         if request is None:
@@ -76,6 +80,7 @@ class DemandLearner:
                 request = replace(request, node_set=required)
                 self._node_sets.observe(request)
             self._policy.observe(request)
+            self.demand.observe(request)
             self.monitor.observe(request)
             self.learnt += 1
 

@@ -17,18 +17,26 @@ from extender.queues.disruptions import DisruptionLog
 from extender.queues.queue import Queues
 from extender.queues.rights import Rights
 from extender.settings import ExpectedRequest, Settings, SettingsError
-from packing.cost.demand import Mix
+from extender.source.state_dump import Header
+from packing.cost.demand import Demand, Mix
 from packing.model.request import Request
 from packing.policies.registry import POLICIES
 
 
-def state_of(settings: Settings) -> State:
-    """A state without nodes or pods, under these settings. Raises ``SettingsError``."""
-    policy = policy_of(settings)
+def state_of(settings: Settings, dump: Header | None = None) -> State:
+    """A state without nodes or pods, under these settings. Raises ``SettingsError``.
+
+    ``dump``: what a service has learnt and remembers. Then pods that come teach nothing: it knew them.
+    """
+    prior = _learnt(dump) if dump else prior_of(settings.demand)
+    policy = _policy(settings, prior)
     rights = Rights(Queues(settings.queues), settings.evict_kueue_pods)
     state = State(policy, rights, DisruptionLog(settings.shield_seconds))
-    prior = prior_of(settings.demand)
     state.nodes.sets.expect(prior)
+    state.learner.demand, state.learner.stopped = Demand(prior=prior), dump is not None
+    if dump:
+        state.disruptions.load(dump.disruptions)
+        state.eviction_helps_extenders = dump.eviction_helps_extenders
     state.learner.monitor.expect(prior)
     state.failures = policy.failures
     state.spot = settings.spot
@@ -40,10 +48,14 @@ def state_of(settings: Settings) -> State:
 
 def policy_of(settings: Settings) -> GuardedPolicy:
     """The policy in force, whose errors fail no request. Raises ``SettingsError``."""
+    return _policy(settings, prior_of(settings.demand))
+
+
+def _policy(settings: Settings, prior: Mix | None) -> GuardedPolicy:
     if (make := POLICIES.get(settings.policy)) is None:
         names = ", ".join(POLICIES)
         raise SettingsError(f"policy: invalid value {settings.policy!r}; expected one of {names}")
-    policy = make(prior=prior_of(settings.demand), minimum_milli=settings.minimum_slice_milli)
+    policy = make(prior=prior, minimum_milli=settings.minimum_slice_milli)
     return GuardedPolicy(policy, fallback=POLICIES["best-fit"]())
 
 
@@ -53,6 +65,12 @@ def prior_of(expected: Sequence[ExpectedRequest]) -> Mix | None:
     for place, entry in enumerate(expected):
         weights[_request(place, entry)] += entry.weight  # type: ignore[assignment]
     return Mix.of(weights) if weights else None
+
+
+def _learnt(dump: Header) -> Mix | None:
+    weights = {one.request: one.weight for one in dump.learnt if one.weight > 0}
+    total = sum(weights.values())
+    return Mix(tuple(weights), tuple(weight / total for weight in weights.values())) if weights else None
 
 
 def _request(place: int, expected: ExpectedRequest) -> Request:

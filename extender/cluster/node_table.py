@@ -101,6 +101,10 @@ class NodeTable(Mapping[str, Node]):
         gone = [key for key in by_kind[kind] if key not in keys]
         return [node for key in gone for node in self.remove(kind, key)]
 
+    def records(self) -> list[Node | KoordinatorDevice | MigLayouts]:
+        """Nodes, and what says which GPUs they have."""
+        return [*self._nodes.values(), *self._koordinator_devices.values(), *self._mig_layouts.values()]
+
     def labels_of(self, node: str) -> Mapping[str, str]:
         """The labels of a node; none where it is not known."""
         known = self._nodes.get(node)

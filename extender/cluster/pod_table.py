@@ -70,6 +70,14 @@ class PodTable(Mapping[str, Pod]):
         self._allocate(pod.key, pod, history)
         return changed | {pod.node_name}
 
+    def records(self) -> list[Pod]:
+        """All pods; those that are assumed to be bound with their node, once it is certain that they are."""
+        found = dict(self._pods)
+        for one in self.assumed:
+            if one.confirmed and (known := found.get(one.pod.key)) and known.uid == one.pod.uid:
+                found[one.pod.key] = one.pod
+        return list(found.values())
+
     def remove(self, key: str) -> set[str]:
         self.problems.pop(key, None)
         self._allocations.release(key)

@@ -148,5 +148,8 @@ def pod(kind: PodKind, name: str) -> Manifest:
 def _bound(kind: PodKind, number: int, node: str, phase: str) -> Manifest:
     manifest = pod(kind, f"{kind.app}-r{number:02}")
     manifest["spec"]["nodeName"] = node
+    kind_of_owner = "ReplicaSet" if kind.namespace in ("inference", "notebooks") else "Job"
+    owner = {"controller": True, "kind": kind_of_owner, "name": kind.app, "uid": uid("owner", kind.app)}
+    manifest["metadata"]["ownerReferences"] = [owner]
     manifest["status"] = {"phase": phase, "startTime": CREATED}
     return manifest

@@ -73,6 +73,10 @@ class DeviceCache:
                 self.pools.remove_allocation(known)
                 self._claims_on_any_pool.discard(key)
 
+    def records(self) -> list[Record]:
+        """All slices, classes and claims."""
+        return [record for by_key in self._records.values() for record in by_key.values()]
+
     def keep(self, kind: str, keys: AbstractSet[str]) -> None:
         """Remove all records of a kind that are not among ``keys``."""
         for key in self._records[kind].keys() - keys:

@@ -73,6 +73,13 @@ class Decisions:
         _, decisions = self._pods.get(key) or (None, {})
         return sorted(decisions.values(), key=lambda decision: decision.at, reverse=True)
 
+    def latest(self, before: datetime | None = None) -> list[tuple[str, Decision]]:
+        """All decisions that are kept with the keys of their pods, newest first; those ``before`` a time."""
+        self.flush()
+        found = [(pod.key, one) for pod, kept in self._pods.values() for one in kept.values()]
+        found = [pair for pair in found if before is None or pair[1].at < before]
+        return sorted(found, key=lambda pair: pair[1].at, reverse=True)
+
     def pod(self, key: str) -> Pod | None:
         """The pod as it was when it was last asked about."""
         self.flush()

@@ -15,8 +15,12 @@ from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.dialects.sharing import stowage
+from extender.explain.admission import is_manifest
+from extender.explain.node_words import node_hints
+from extender.explain.words import word_hints
 from extender.inventory.devices import is_gpu_resource
 from extender.inventory.sharing.stowage import LABEL
+from extender.k8s.metadata import is_relevant
 from extender.k8s.node_filter import other_resources
 from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError, exact
@@ -25,19 +29,39 @@ from packing.model.request import Request
 
 _IN_MIB = frozenset({"nvidia.com/gpumem", "nvidia.com/vgpu-memory", "volcano.sh/vgpu-memory"})
 """Resources that count MiB, so that ``8Gi`` is a million times too much (docs/dialects.md)."""
+_COUNTED = frozenset(
+    {
+        *("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores", "nvidia.com/priority"),
+        *("nvidia.com/vgpu-number", "nvidia.com/vgpu-memory", "nvidia.com/vgpu-cores"),
+        *("volcano.sh/vgpu-number", "volcano.sh/vgpu-memory", "volcano.sh/vgpu-memory-percentage"),
+        *("volcano.sh/vgpu-cores", "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "koordinator.sh/gpu"),
+        *("koordinator.sh/gpu-core", "koordinator.sh/gpu-memory", "koordinator.sh/gpu-memory-ratio"),
+        "koordinator.sh/gpu.shared",
+    }
+)
+"""The resources of the sharing systems (docs/dialects.md), which nodes need not list as allocatable."""
+_SYSTEMS = {
+    "nvidia.com/gpu": "HAMi",
+    "nvidia.com/vgpu-number": "vgpu-manager",
+    "volcano.sh/vgpu-number": "Volcano",
+    "koordinator.sh/gpu": "Koordinator",
+    "aliyun.com/gpu-mem": "gpushare",
+}
 _NAMED = 8
 """Resources of the pod that get a sentence, and resources of the nodes that are listed in it."""
 _DEFAULT_SCHEDULER = "default-scheduler"
 
 
 def hints(state: State, pod: Pod) -> tuple[str, ...]:
-    """At most one sentence for each kind of mistake, and for each of eight resources."""
+    """At most one sentence for each kind of mistake, and for each of a few resources, words and labels."""
     try:
         request = request_of(pod)
     except RequestError:
         request = None
     of_resources = [*_unknown_resources(state, pod, request), *islice(_amounts(pod), _NAMED)]
-    return (*of_resources, *_sharing(state, request), *_never_asked(pod, request))
+    of_words = [*word_hints(state, pod), *node_hints(state, pod, request)]
+    more = (*_sharing(state, request), *_claims(state, pod), *_never_asked(state, pod, request))
+    return (*of_resources, *of_words, *more)
 
 
 def missing_on(node: Node, pod_resources: Collection[str]) -> str:
@@ -46,10 +70,14 @@ def missing_on(node: Node, pod_resources: Collection[str]) -> str:
 
 
 def uncounted_resources(pod: Pod) -> dict[str, str]:
-    """The extended resources that the pod requests and that only kube-scheduler counts, with an amount."""
-    others = sorted(filter(_is_extended, other_resources(pod)))[:LISTED_NAMES]
+    """The extended resources that the pod requests and that only kube-scheduler counts, with an amount; also
+    those in the domain of a sharing system that it does not have (``nvidia.com/gpus``)."""
     requests = dict(_requests(pod))
-    return {name: shorten(requests.get(name, ""), KEY) for name in others}
+    names = {name for name, text in requests.items() if is_relevant(name) and text != "0"}
+    names = {name for name in names if not is_gpu_resource(name)} - _COUNTED
+    others = {name for name in other_resources(pod) if not is_gpu_resource(name)} | names
+    shown = sorted(filter(_is_extended, others))[:LISTED_NAMES]
+    return {name: shorten(requests.get(name, ""), KEY) for name in shown}
 
 
 def _requests(pod: Pod) -> Iterator[tuple[str, str]]:
@@ -70,7 +98,8 @@ def _offered(state: State) -> Counter[str]:
 
 def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Iterator[str]:
     """Extended resources that the pod requests, and that no node and no DeviceClass offers."""
-    names = [*uncounted_resources(pod), *(name for name, _ in (request.devices if request else ()))]
+    names = dict.fromkeys(uncounted_resources(pod))
+    names |= dict.fromkeys(name for name, _ in (request.devices if request else ()))
     if not names:
         return
     offered, known = _offered(state), state.devices.extended_resources
@@ -87,6 +116,8 @@ def _unknown_resources(state: State, pod: Pod, request: Request | None) -> Itera
 def _amounts(pod: Pod) -> Iterator[str]:
     """Amounts with a unit where Kubernetes or the dialect counts in another one."""
     for name, text in dict.fromkeys(_requests(pod)):
+        if name == "memory" and (few := _few_bytes(text)):
+            yield few
         if text.isdecimal() or not (name in _IN_MIB or is_gpu_resource(name)):
             continue
         try:
@@ -103,24 +134,70 @@ def _amounts(pod: Pod) -> Iterator[str]:
             )
 
 
+def _few_bytes(text: str) -> str:
+    """A hint if this memory is less than a container can start with."""
+    number = text.rstrip("m")
+    try:
+        if exact(text) >= 1 << 20 or not exact(text) or not number.isdecimal():
+            return ""
+    except QuantityError:
+        return ""
+    return f"memory: {quoted(text)} is less than a MiB. For {number} MiB write {number}Mi."
+
+
 def _sharing(state: State, request: Request | None) -> Iterator[str]:
     shares = request.shares if request else None
-    if shares is None or any(spec and spec.sharing_resource == shares.resource for spec in state.fleet.specs):
+    shared = Counter(spec.sharing_resource for spec in state.fleet.specs if spec and spec.sharing_resource)
+    if shares is None or shares.resource in shared:
         return
     if shares.resource == stowage.RESOURCE:
         yield f"No node is set aside for parts of GPUs: label nodes {LABEL}=true (docs/bind.md)."
-    else:
-        yield f"No node gives out parts of GPUs as {shares.resource} (docs/dialects.md)."
+        return
+    others = ", ".join(f"{_SYSTEMS.get(name, 'Stowage')} ({nodes})" for name, nodes in shared.most_common())
+    known = f" Nodes share GPUs with {others}." if others else " No node here shares its GPUs."
+    words = f"the words of {_SYSTEMS[shares.resource]}, which runs on no node"
+    yield f"It asks for parts of GPUs in {words}.{known}"
 
 
-def _never_asked(pod: Pod, request: Request | None) -> Iterator[str]:
+def _claims(state: State, pod: Pod) -> Iterator[str]:
+    """Claims that do not exist: the devices are known once they do."""
+    if pod.node_name or pod.claims:
+        return
+    for one in pod.spec.claims[:_NAMED]:
+        if one.template:
+            yield (
+                f"Its claim {quoted(one.name)} is made from the ResourceClaimTemplate {quoted(one.template)} "
+                f"when the pod is created. Then ask again: stowage explain {shorten(pod.key, KEY)}"
+            )
+        elif one.claim and f"{pod.namespace}/{one.claim}" not in state.devices.claims:
+            yield f"There is no ResourceClaim {quoted(one.claim)} in the namespace {pod.namespace}."
+
+
+def _sounds_like_gpu(request: tuple[str, str]) -> bool:
+    return "gpu" in request[0].lower() or "mig-" in request[0].lower()
+
+
+def _never_asked(state: State, pod: Pod, request: Request | None) -> Iterator[str]:
+    if pod.node_name and is_manifest(pod):
+        there = "" if pod.node_name in state.nodes else ", and there is no such node"
+        yield (
+            f"Its manifest sets nodeName {quoted(pod.node_name)}{there}: kube-scheduler and Stowage are not "
+            "asked, and kubelet refuses the pod if the node has too little."
+        )
     if pod.scheduler_name == _DEFAULT_SCHEDULER and not pod.node_name:
         yield (
             "Its schedulerName is default-scheduler: Stowage is asked only if that scheduler is configured "
             "with it (scheduler-config/)."
         )
-    if request and request.wants_gpu and not any(_is_extended(name) for name, _ in _requests(pod)):
+    if request and not (request.wants_gpu or pod.spec.claims or any(map(_sounds_like_gpu, _requests(pod)))):
+        yield "It asks for no GPU."
+    elif request and request.wants_gpu and not any(_is_extended(name) for name, _ in _requests(pod)):
         yield (
             "It asks for a GPU in annotations only. Where the configuration of kube-scheduler lists "
             "managedResources, such a pod is placed without Stowage (scheduler-config/README.md)."
+        )
+    if pod.has_other_constraints and (is_manifest(pod) or not pod.node_name):
+        yield (
+            "Not checked here: its volumes, host ports, topology spread, and affinity to other pods. "
+            "kube-scheduler may rule out more nodes."
         )

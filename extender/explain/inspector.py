@@ -1,23 +1,35 @@
-"""What the debug endpoint shows: nodes, the report of a pod, and an explanation of a manifest."""
+"""What the debug endpoint shows: nodes, pods, decisions, and explanations of manifests.
+
+Work that grows with the cluster is done in small parts, so that requests of kube-scheduler come in between.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from time import monotonic, time
 
 from extender.cluster.state import PossiblyBound, State
 from extender.explain.decision_log import Decision, Decisions
+from extender.explain.each_node import NodeAnswer, explain_each
 from extender.explain.evictions import EvictorMode
 from extender.explain.fragmentation import FragmentationReport
 from extender.explain.node import NodeView, view_node
+from extender.explain.overview import NodeLine, Overview, WaitingLine, node_lines, waiting_line, waiting_pods
 from extender.explain.pod import Candidates, Explanation, explain
+from extender.explain.this_replica import Replica
 from extender.k8s.objects import Pod
-from extender.source.workloads import parse_pod
+from extender.source.workloads import Template, parse_pod, parse_templates
+from extender.untrusted.limits import EXPLAIN_PODS, LISTED_NAMES
 
 _AT_ONCE = 50
 """Nodes that are checked against a pod's rules before other tasks get their turn."""
+_EXPLAINED_AT_ONCE = 10
+"""Nodes that say what a pod lacks there before other tasks get their turn."""
+_LINES_AT_ONCE = 50
+"""Nodes of the overview, likewise."""
 _NEVER_ASKED = (
     "kube-scheduler has not asked about this pod: it is for another scheduler, or no node passed "
     'kube-scheduler\'s own filters ("Insufficient nvidia.com/gpu" never reaches an extender)'
@@ -26,17 +38,32 @@ _NEVER_ASKED = (
 
 @dataclass(frozen=True, slots=True)
 class PodReport:
-    """A pod: its node, the last decisions about it (newest first), and, if it waits, where it fits now."""
+    """A pod: its node, the last decisions about it (newest first), and, if it waits or that was asked, where
+    it fits now. ``replica``: the one whose decisions these are."""
 
     pod: str
     node: str
     note: str
     decisions: list[Decision]
     now: Explanation | None
+    replica: Replica
+
+
+@dataclass(frozen=True, slots=True)
+class PodAnswer:
+    """The explanation of one pod of a manifest; ``workload``: what makes it, "" for a pod of its own.
+
+    ``nodes``: what each node says, where that was asked instead.
+    """
+
+    workload: str
+    pod: str
+    explanation: Explanation | None = None
+    nodes: tuple[NodeAnswer, ...] | None = None
 
 
 class Inspector:
-    """Reads the state and the decisions, and changes neither of them."""
+    """Reads the state and the decisions, and changes neither of them. ``replica`` says which one this is."""
 
     def __init__(
         self,
@@ -47,6 +74,7 @@ class Inspector:
     ) -> None:
         self._evictor: EvictorMode = evictor
         self._state, self._decisions, self._possibly_bound = state, decisions, possibly_bound
+        self.replica: Callable[[], Replica] = lambda: Replica("")
         self.fragmentation = FragmentationReport(state)
 
     def node_names(self) -> list[str]:
@@ -56,27 +84,81 @@ class Inspector:
         """A node; None where it is not known (any more)."""
         return view_node(self._state, name, monotonic())
 
-    async def pod(self, key: str) -> PodReport | None:
-        """The pod ``namespace/name``; None where neither the watch nor kube-scheduler has shown it."""
+    async def pod(self, key: str, *, explained: bool = False) -> PodReport | None:
+        """The pod ``namespace/name``; None where neither the watch nor kube-scheduler has shown it.
+
+        ``explained``: also where a copy of it would fit, if it has a node already.
+        """
         asked = self._decisions.pod(key)
         pod = self._state.pods.get(key) or asked
         if pod is None:
             return None
+        replica = self.replica()
         assumed_pods = self._state.assumed_pods.of(pod.uid)
         if assumed_pods and not pod.node_name:
             node = assumed_pods[-1].pod.node_name
             seconds = monotonic() - assumed_pods[-1].since
             note = f"assumed to be bound for {seconds:.1f} s: the watch has not shown it yet"
-            return PodReport(key, node, note, self._decisions.about(key), None)
+            return PodReport(key, node, note, self._decisions.about(key), None, replica)
         is_same = asked is not None and asked.uid == pod.uid  # else another pod had this name before
         decisions = self._decisions.about(key) if is_same else []
-        now = None if pod.node_name else await self._explain(pod)
-        note = "" if decisions or pod.node_name else _NEVER_ASKED
-        return PodReport(key, pod.node_name, note, decisions, now)
+        now = None if pod.node_name and not explained else await self._explain(pod)
+        notes = [] if decisions else [replica.without_decisions()]
+        if not (decisions or pod.node_name or replica.leads is False):
+            notes.insert(0, _NEVER_ASKED)
+        return PodReport(key, pod.node_name, ". ".join(filter(None, notes)), decisions, now, replica)
+
+    def pods_named(self, name: str) -> list[str]:
+        """Keys of the pods of this name, of at most ``LISTED_NAMES``."""
+        return [key for key in self._state.pods if key.endswith(f"/{name}")][:LISTED_NAMES]
+
+    def decisions(self, before: datetime | None = None) -> Sequence[tuple[str, Decision]]:
+        """The last decisions of this replica with the keys of their pods, newest first."""
+        return self._decisions.latest(before)
+
+    async def overview(self, most_waiting: int) -> Overview:
+        """See ``overview.overview``; each line is as things were when it was made."""
+        names = self.node_names()
+        nodes: list[NodeLine] = []
+        lines: list[WaitingLine] = []
+        for start in range(0, len(names), _LINES_AT_ONCE):
+            nodes += node_lines(self._state, names[start : start + _LINES_AT_ONCE])
+            await asyncio.sleep(0)
+        waiting = waiting_pods(self._state)
+        for pod in waiting[:most_waiting]:
+            lines.append(waiting_line(self._state, pod))
+            await asyncio.sleep(0)
+        return Overview(tuple(nodes), tuple(lines), len(waiting) - len(lines))
 
     async def explain(self, manifest: str) -> Explanation:
         """A pod that need not exist. Raises ``ValueError`` where the manifest is not that of one pod."""
         return await self._explain(parse_pod(manifest, "the manifest"))
+
+    async def answers(self, manifest: str, nodes: Sequence[str] | None = None) -> list[PodAnswer]:
+        """All pods and pod templates of a manifest: against the cluster, or against each of these ``nodes``
+        by itself. Raises ``ValueError``."""
+        templates = parse_templates(manifest, "the manifest")
+        if len(templates) > EXPLAIN_PODS:
+            raise ValueError(f"the manifest has {len(templates)} pods, at most {EXPLAIN_PODS} are explained")
+        return [await self._answer(one, nodes) for one in templates]
+
+    async def nodes_for(self, key: str, nodes: Sequence[str]) -> PodAnswer | None:
+        """What each of these nodes says about a known pod. Raises ``ValueError``."""
+        pod = self._state.pods.get(key) or self._decisions.pod(key)
+        return None if pod is None else await self._answer(Template(pod), nodes)
+
+    async def _answer(self, one: Template, nodes: Sequence[str] | None) -> PodAnswer:
+        if nodes is None:
+            return PodAnswer(one.workload, one.pod.key, await self._explain(one.pod))
+        each = await self._each(one.pod, nodes)
+        return PodAnswer(one.workload, one.pod.key, nodes=tuple(each))
+
+    async def _each(self, pod: Pod, nodes: Sequence[str]) -> list[NodeAnswer]:
+        found: list[NodeAnswer] = []
+        for start in range(0, len(nodes), _EXPLAINED_AT_ONCE):
+            found += explain_each(self._state, pod, nodes[start : start + _EXPLAINED_AT_ONCE])
+            await asyncio.sleep(0)
+        return sorted(found, key=lambda one: (not one.fits, one.cost, one.node))
 
     async def _explain(self, pod: Pod) -> Explanation:
         """The pod against every node. Its rules may be long, so other tasks get their turn in between."""

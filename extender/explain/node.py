@@ -6,18 +6,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from extender.cluster.state import State
+from extender.dialects.claims import Claims
+from extender.dialects.pod_request import claims_of
 from extender.explain.closed import closed_text
 from extender.inventory.node_inventory import Sources
+from extender.inventory.shared_gpus import MIG_PREFIX
+from extender.k8s.objects import Pod
+from extender.k8s.resource_api.objects import Device
 from packing.fleet.fleet import Fleet
-from packing.model.node_spec import Gpu, Pool
+from packing.fleet.node_usage import Allocation
+from packing.model.mig_instances import every_slice
+from packing.model.node_spec import Gpu, NodeSpec, Pool
 
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
     """One GPU. Behind a device plugin that only counts, what is free is shown as if pods filled GPU by GPU.
 
-    Where MIG instances are made on demand, the largest one that can still be made counts as free, and
-    ``taken_slices`` are the memory slices that others have.
+    Where MIG instances are made on demand, the GPU has so many memory ``slices`` (else 0), the largest
+    instance that can still be made counts as free, and ``taken_slices`` are the slices that pods have.
     """
 
     index: int
@@ -25,12 +32,15 @@ class GpuView:
     free_memory_mib: int
     memory_mib: int
     taken_slices: tuple[int, ...] = ()
+    slices: int = 0
+    uuid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """Devices of one extended resource, each this large. ``gpus`` are the GPUs that they are on (whole, or as
-    MIG instances or replicas), ``each`` how many are on each of these, where that is known."""
+    """Devices of one extended resource, each this large. ``kind``: GPUs, MIG instances, or replicas of GPUs
+    that are shared by time-slicing or MPS. ``gpus`` are the GPUs that they are on, ``each`` how many are on
+    each of these, where that is known. ``counted``: the device plugin gives them out."""
 
     resource: str
     free: int
@@ -39,13 +49,37 @@ class PoolView:
     memory_mib: int
     gpus: tuple[int, ...]
     each: tuple[int, ...]
+    kind: str
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PartView:
+    """What a pod has of one GPU. ``slices``: the memory slices of its MIG instances, () if it has none."""
+
+    gpu: int
+    compute_milli: int
+    memory_mib: int
+    slices: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceView:
+    """A MIG instance that was made for a pod, by its annotations: profile and memory slices."""
+
+    gpu: int
+    profile: str
+    slices: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class HolderView:
     """A pod on the node. ``known``: ``placement`` where it is known which device it has, else ``counts``.
 
-    ``assumed_seconds``: how long it has been assumed; null once the watch shows it.
+    ``parts``: what it has of which GPU, where GPUs are shared; ``instances``: its MIG instances, where
+    they are made on demand and its annotations contradict nothing. ``source``: how that is known, by a
+    report of ``kubelet``, by ``annotations``, because ``bind`` has just assigned it, or only what the pod
+    ``request``s. ``assumed_seconds``: how long it has been assumed; null once the watch shows it.
     """
 
     pod: str
@@ -56,6 +90,9 @@ class HolderView:
     device_ids: tuple[str, ...]
     known: str
     assumed_seconds: float | None
+    parts: tuple[PartView, ...] = ()
+    instances: tuple[InstanceView, ...] = ()
+    source: str = "request"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +100,8 @@ class DeviceView:
     """A device of Dynamic Resource Allocation, and the claims (and their pods) that it is allocated to.
 
     ``free``: a claim can have it. Without claims it is not free where other parts of its GPU are allocated.
+    ``gpu``: the UUID of the GPU that it is, or is a part of; ``slices``: the memory slices that it takes of
+    that, () where its driver does not say.
     """
 
     device: str
@@ -70,6 +109,8 @@ class DeviceView:
     free: bool
     claims: tuple[str, ...]
     pods: tuple[str, ...]
+    gpu: str = ""
+    slices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +157,7 @@ def view_node(state: State, name: str, now: float) -> NodeView | None:
         free_cpu_milli=int(fleet.arrays.free_cpu[row]),
         free_memory_mib=int(fleet.arrays.free_memory[row]) >> 20,
         gpus=tuple(_gpu(fleet, row, index, gpu) for index, gpu in enumerate(spec.gpus)),
-        pools=tuple(_pool(fleet, row, pool) for pool in spec.pools),
+        pools=tuple(_pool(fleet, row, pool, spec) for pool in spec.pools),
         islands=spec.islands,
         network=tuple(filter(None, state.nodes.network.of(name))),
         holders=tuple(_holders(state, name, now)),
@@ -131,11 +172,17 @@ def _gpu(fleet: Fleet, row: int, index: int, gpu: Gpu) -> GpuView:
         free_compute_milli=int(fleet.arrays.compute[index, row]),
         free_memory_mib=int(fleet.arrays.memory[index, row]),
         memory_mib=gpu.memory_mib,
-        taken_slices=tuple(place for place in range(slices.bit_length()) if slices >> place & 1),
+        taken_slices=_places(slices),
+        slices=every_slice(gpu.instances).bit_length(),
+        uuid=gpu.uuid,
     )
 
 
-def _pool(fleet: Fleet, row: int, pool: Pool) -> PoolView:
+def _places(mask: int) -> tuple[int, ...]:
+    return tuple(place for place in range(mask.bit_length()) if mask >> place & 1)
+
+
+def _pool(fleet: Fleet, row: int, pool: Pool, spec: NodeSpec) -> PoolView:
     return PoolView(
         resource=pool.resource,
         free=int(fleet.arrays.free_devices[fleet.names.resources[pool.resource], row]),
@@ -144,7 +191,18 @@ def _pool(fleet: Fleet, row: int, pool: Pool) -> PoolView:
         memory_mib=pool.memory_mib,
         gpus=pool.gpus,
         each=pool.each,
+        kind=_kind(pool),
+        counted=not spec.is_divisible(pool),
     )
+
+
+def _kind(pool: Pool) -> str:
+    """What the devices are, as ``replicas_given`` names them."""
+    if pool.resource.startswith(MIG_PREFIX):
+        return "MIG instances"
+    if pool.separate is None:
+        return "GPUs"
+    return "replicas" if pool.separate else "MIG instances"
 
 
 def _devices(state: State, name: str) -> Iterator[DeviceView]:
@@ -158,11 +216,24 @@ def _devices(state: State, name: str) -> Iterator[DeviceView]:
             free=on_node.available.is_available(index),
             claims=tuple(claim.key for claim in claims),
             pods=tuple(f"{claim.namespace}/{pod}" for claim in claims for pod in claim.reserved_for),
+            gpu=device.attribute_text("parentUUID") or device.attribute_text("uuid"),
+            slices=tuple(sorted(_slice_counters(device))),
         )
+
+
+def _slice_counters(device: Device) -> Iterator[int]:
+    """The memory slices that a device takes: NVIDIA's driver has a counter ``memory-slice-3`` for each
+    (NVIDIA/k8s-dra-driver-gpu, partitionable devices)."""
+    for _, counter in device.consumes_counters:
+        name, _, number = counter.rpartition("-")
+        if name == "memory-slice" and number.isdecimal() and len(number) < 3:
+            yield int(number)
 
 
 def _holders(state: State, node: str, now: float) -> Iterator[HolderView]:
     names = {index: name for name, index in state.fleet.names.resources.items()}
+    problems, spec = state.problems, state.fleet.specs[state.fleet.rows[node]]
+    assert spec is not None
     for key in state.allocations.pods_on(node):
         assumed = state.assumed_pods.by_key(key)
         allocation = state.allocations.allocation_of(key)
@@ -179,4 +250,31 @@ def _holders(state: State, node: str, now: float) -> Iterator[HolderView]:
             device_ids=device_ids,
             known="placement" if gpus or device_ids else "counts",
             assumed_seconds=round(now - assumed.since, 3) if assumed else None,
+            parts=tuple(_parts(allocation)),
+            instances=tuple(_instances(spec, claims_of(pod))) if pod.key not in problems else (),
+            source=_source(pod, gpus, assumed=assumed is not None),
         )
+
+
+def _source(pod: Pod, gpus: tuple[int, ...], *, assumed: bool) -> str:
+    if gpus:
+        return "bind" if assumed else "annotations"
+    return "kubelet" if pod.devices else "request"
+
+
+def _parts(allocation: Allocation) -> Iterator[PartView]:
+    masks = dict(allocation.slices)
+    for gpu, compute_milli, memory_mib in allocation.shares:
+        yield PartView(gpu, compute_milli, memory_mib, _places(masks.get(gpu, 0)))
+
+
+def _instances(spec: NodeSpec, claims: Claims | None) -> Iterator[InstanceView]:
+    index_of = {gpu.uuid: index for index, gpu in enumerate(spec.gpus)}
+    for claim in claims.devices if claims else ():
+        if claim.slices and (index := index_of.get(claim.device)) is not None:
+            fitting = (
+                one.profile
+                for one in spec.gpus[index].instances
+                if claim.slices in one.windows and one.memory_mib >= claim.memory_mib
+            )
+            yield InstanceView(index, next(fitting, ""), _places(claim.slices))

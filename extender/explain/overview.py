@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,18 +74,22 @@ class Overview:
 
 def overview(state: State, most_waiting: int) -> Overview:
     """All nodes with GPUs by name, and at most so many waiting pods, the most urgent first."""
+    lines = node_lines(state, sorted(state.fleet.rows))
+    waiting = waiting_pods(state)
+    shown = tuple(waiting_line(state, pod) for pod in waiting[:most_waiting])
+    return Overview(tuple(lines), shown, len(waiting) - len(shown))
+
+
+def node_lines(state: State, names: Iterable[str]) -> Iterator[NodeLine]:
+    """These nodes, without those that are not known or have no GPUs."""
     fleet = state.fleet
     whole, offered = whole_gpus(fleet.arrays).sum(axis=0), on_offer(fleet, closed_rows(state))
-    lines = (
-        _node(state, name, row, int(whole[row]), on_offer=bool(offered[row]))
-        for name, row in sorted(fleet.rows.items())
-    )
-    waiting = sorted(_waiting(state), key=lambda pod: (-pod.priority, pod.created, pod.key))
-    return Overview(
-        tuple(line for line in lines if line is not None),
-        tuple(_wait(state, pod) for pod in waiting[:most_waiting]),
-        max(0, len(waiting) - most_waiting),
-    )
+    for name in names:
+        row = fleet.rows.get(name)
+        if row is not None and (
+            line := _node(state, name, row, int(whole[row]), on_offer=bool(offered[row]))
+        ):
+            yield line
 
 
 def _node(state: State, name: str, row: int, whole: int, *, on_offer: bool) -> NodeLine | None:
@@ -113,10 +118,12 @@ def _node(state: State, name: str, row: int, whole: int, *, on_offer: bool) -> N
     )
 
 
-def _waiting(state: State) -> list[Pod]:
-    """The pods without a node that ask for a GPU, also those whose request cannot be read."""
+def waiting_pods(state: State) -> list[Pod]:
+    """The pods without a node that ask for a GPU, also those whose request cannot be read, the most urgent
+    first."""
     pods = (state.pods[key] for key in state.pods.waiting)
-    return [pod for pod in pods if not (pod.deleting or state.pods.is_bound(pod.uid)) and _wants_gpu(pod)]
+    found = [pod for pod in pods if not (pod.deleting or state.pods.is_bound(pod.uid)) and _wants_gpu(pod)]
+    return sorted(found, key=lambda pod: (-pod.priority, pod.created, pod.key))
 
 
 def _wants_gpu(pod: Pod) -> bool:
@@ -126,7 +133,8 @@ def _wants_gpu(pod: Pod) -> bool:
         return True
 
 
-def _wait(state: State, pod: Pod) -> WaitingLine:
+def waiting_line(state: State, pod: Pod) -> WaitingLine:
+    """Where the pod fits now, or why not."""
     explanation = explain(state, pod)
     if explanation.error:
         why = explanation.error

@@ -17,6 +17,8 @@ import numpy.typing as npt
 from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
+from extender.dialects.sharing import gpushare
+from extender.explain.admission import admission_problem, is_manifest
 from extender.explain.advice import ADVICE
 from extender.explain.evictions import Evictions, EvictorMode, evictions_for
 from extender.explain.gang import describe_gang
@@ -31,6 +33,7 @@ from extender.verbs.evaluate import Evaluation, evaluate
 from extender.verbs.gang_fit import with_gang_check
 from extender.verbs.scores import best, node_scores
 from extender.verbs.shortfall import shortfall
+from packing.fleet.feasibility import fits_when_empty
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
 from packing.model.request import Request
@@ -38,6 +41,13 @@ from packing.model.request import Request
 BEST = 3
 """Nodes that are shown of those that fit."""
 NO_DEVICES = "node does not have the devices that the pod's claims ask for"
+OTHER_NODE = "the pod's nodeName is another node"
+_SIZE = frozenset(
+    {
+        *(Reason.TOO_FEW_GPUS.text, Reason.NO_FREE_GPUS.text, Reason.FRAGMENTED.text),
+        *(Reason.NO_FREE_CPU.text, Reason.NO_FREE_MEMORY.text),
+    }
+)
 _UNKNOWN_REASONS = 20
 """Different reasons that are shown where devices are not known: they may quote what others wrote."""
 Flags = npt.NDArray[np.bool_]
@@ -89,6 +99,7 @@ class Candidates:
     def __init__(self, pod: Pod) -> None:
         self._filter = NodeFilter(pod)
         self._resources = uncounted_resources(pod)
+        self._pinned = pod.node_name if is_manifest(pod) else ""
         self.names: list[str] = []
         self.passed_over: Counter[str] = Counter()
 
@@ -101,6 +112,8 @@ class Candidates:
 
     def rejection(self, node: Node) -> str:
         """Why kube-scheduler does not ask about the node, "" if it does."""
+        if self._pinned and node.name != self._pinned:
+            return OTHER_NODE
         missing = missing_on(node, self._resources)
         lacking = f"node does not offer {shorten(missing, KEY)}" if missing else ""
         return self._filter.rejection(node) or lacking
@@ -121,20 +134,41 @@ def explain(
         candidates.add(state.nodes.values())
     try:
         request = request_of(pod)
+        problem = admission_problem(pod) if is_manifest(pod) else ""
     except RequestError as error:
-        return Explanation(shorten(pod.key, KEY), error=shorten(str(error)), hints=hints(state, pod))
+        problem = str(error)
+    if problem:
+        return Explanation(shorten(pod.key, KEY), error=shorten(problem), hints=hints(state, pod))
     names = NodeNames.of(candidates.names)
     evaluation = with_gang_check(state, evaluate(state, pod, request, names, possibly_bound))
     fits, *_ = _by_forecast(evaluation)
     scores = np.zeros(len(names), np.uint8)
     scores[fits] = node_scores(evaluation.cost[fits], evaluation.keys[fits])
     explanation = explain_evaluation(state, names, evaluation, scores, dict(candidates.passed_over))
-    explanation = replace(explanation, node=pod.node_name, hints=hints(state, pod))
-    if now is None or explanation.fits or pod.node_name:
+    others = uncounted_resources(pod).items()
+    uncounted: dict[str, int | str] = {shorten(name, KEY): text for name, text in others}
+    too_large = _too_large(state, evaluation, explanation)
+    explanation = replace(
+        explanation,
+        asks=explanation.asks | uncounted,
+        node="" if is_manifest(pod) else pod.node_name,
+        hints=(*hints(state, pod), *too_large),
+    )
+    if now is None or explanation.fits or explanation.unknown or too_large or pod.node_name:
         return explanation
     return replace(
         explanation, evictions=evictions_for(state, pod, list(names), now, possibly_bound, evictor)
     )
+
+
+def _too_large(state: State, evaluation: Evaluation, explanation: Explanation) -> tuple[str, ...]:
+    """A sentence if no node would do even without its pods, though some have what the pod asks for."""
+    if explanation.fits or _SIZE.isdisjoint(one.reason for one in explanation.refusals):
+        return ()
+    rows = evaluation.rows[evaluation.rows >= 0]
+    if not rows.size or fits_when_empty(state.fleet, evaluation.request)[rows].any():
+        return ()
+    return ("No node is large enough for it, even without other pods: waiting does not help.",)
 
 
 def explain_evaluation(
@@ -165,7 +199,7 @@ def explain_evaluation(
         refusals.append(Refusal(NO_DEVICES, int(refused.sum()), eviction_helps=True, nearest=nearest))
     return Explanation(
         pod=shorten(pod.key, KEY),
-        asks=asks(request) | {shorten(name, KEY): text for name, text in uncounted_resources(pod).items()},
+        asks=asks(request),
         gang=describe_gang(state, pod),
         nodes=len(names),
         fits=fitting.size,
@@ -182,7 +216,10 @@ def asks(request: Request) -> dict[str, int | str]:
     if part := request.shares:
         asked["GPUs"] = part.count
         asked |= {"of each: compute (milli)": part.compute_milli} if part.compute_milli else {}
-        asked |= {"of each: memory (MiB)": part.memory_mib} if part.memory_mib else {}
+        in_mib = (
+            "of each: aliyun.com/gpu-mem" if part.resource == gpushare.RESOURCE else "of each: memory (MiB)"
+        )
+        asked |= {in_mib: part.memory_mib} if part.memory_mib else {}
         asked |= {"of each: memory (milli)": part.memory_milli} if part.memory_milli else {}
     if request.models is not None:
         asked["models"] = shorten(", ".join(sorted(request.models)))

@@ -40,6 +40,10 @@ class DisruptionBudgets:
                 for key in self._budgets.keys() - keys:
                     self._remove(key)
 
+    def records(self) -> list[PodDisruptionBudget]:
+        """All of them."""
+        return list(self._budgets.values())
+
     def _put(self, budget: PodDisruptionBudget) -> None:
         known = self._budgets.get(budget.key)
         if known is None or (known.selector, known.problem) != (budget.selector, budget.problem):

@@ -107,6 +107,10 @@ class GangTable:
         members = self._gangs.get(key)
         return self._gang(members) if members else None
 
+    def pod_groups(self) -> list[PodGroup]:
+        """All PodGroups."""
+        return list(self._pod_groups.values())
+
     @property
     def has_changed(self) -> bool:
         """Whether ``take_changed`` returns any."""

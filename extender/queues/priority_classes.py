@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from extender.k8s.eviction_objects import PriorityClass
 from extender.k8s.objects import Deleted, Event, Listed, Upserted
@@ -28,8 +28,16 @@ class PriorityClasses:
         if self._classes != before:
             self.revision = object()
 
+    def records(self) -> list[PriorityClass]:
+        """All of them."""
+        return list(self._classes.values())
+
     def get(self, name: str) -> PriorityClass | None:
         return self._classes.get(name)
+
+    @property
+    def names(self) -> Collection[str]:
+        return self._classes.keys()
 
     @property
     def problems(self) -> Mapping[str, str]:

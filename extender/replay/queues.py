@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from extender.replay.runs import Progress, Rows
+from extender.replay.runs import Progress, Row
 from extender.replay.traces import Arrival, BadInput, read_nodes, read_pods
 from extender.settings import Queue
+from extender.untrusted.limits import quoted
 from packing.fleet.arrays import Doubles
 from packing.fleet.feasibility import could_host
 from packing.model.node_spec import NodeSpec
@@ -89,16 +90,15 @@ class _Timeline:
 
 def replay_queues(
     nodes: Path, traces: Sequence[Path], seeds: Sequence[int], options: QueueOptions, progress: Progress
-) -> Rows:
+) -> Iterator[Row]:
     """Rows, one per trace, system and seed: GPUs allocated, waiting times per queue, what evictions cost.
 
     The seed draws the nodes that are kept for a load, the spot nodes and their interruptions, and how stock
     kube-scheduler breaks ties. Raises ``BadInput``.
     """
     specs, rules = read_nodes(nodes), queue_rules(options.queues, options.checkpoint)
-    rows: Rows = []
-    for trace in traces:
-        pods = list(_timed_pods(trace, rules, options.queue_of))
+    read = [(trace, list(_timed_pods(trace, specs, rules, options.queue_of))) for trace in traces]
+    for trace, pods in read:
         for seed in seeds:
             timeline = _timeline(specs, pods, options.load, seed)
             for system in _systems(options, rules):
@@ -108,8 +108,7 @@ def replay_queues(
                 gpus = sum(len(node.gpus) for node in timeline.nodes)
                 head = {"trace": trace.stem, "system": system.name, "seed": seed, "gpus": gpus}
                 seconds = round(time.perf_counter() - started, 1)
-                rows.append(head | figures | {"seconds": seconds})
-    return rows
+                yield head | figures | {"seconds": seconds}
 
 
 def queue_rules(queues: Mapping[str, Queue], checkpoint: float | None = None) -> dict[str, QueueRules]:
@@ -139,11 +138,11 @@ def _rules(name: str, queue: Queue, priority: int, checkpoint: float | None) -> 
 
 
 def _timed_pods(
-    trace: Path, rules: Mapping[str, QueueRules], queue_of: Mapping[str, str]
+    trace: Path, specs: Sequence[NodeSpec], rules: Mapping[str, QueueRules], queue_of: Mapping[str, str]
 ) -> Iterator[TimedPod]:
-    for pod in read_pods(trace):
+    for pod in read_pods(trace, specs):
         if pod.created is None:
-            raise BadInput(f"{trace}: pod {pod.name} has no creation_time")
+            raise BadInput(f"{trace}, line {pod.line}: pod {quoted(pod.name)} has no creation_time")
         yield TimedPod(pod.request, pod.created, _duration(pod), _queue(trace, pod, rules, queue_of))
 
 
@@ -155,7 +154,9 @@ def _queue(
     trace: Path, pod: Arrival, rules: Mapping[str, QueueRules], queue_of: Mapping[str, str]
 ) -> QueueRules:
     if (name := queue_of.get(pod.qos)) is None:
-        raise BadInput(f"{trace}: --queues names no queue for pods with qos {pod.qos!r}")
+        qos = f"qos {quoted(pod.qos)}" if pod.qos else "an empty qos"
+        known = ", ".join(queue_of)
+        raise BadInput(f"{trace}, line {pod.line}: --queues names no queue for {qos}, only for {known}")
     if name not in rules:
         raise BadInput(f"no queue {name!r}; expected {', '.join(rules)}")
     return rules[name]

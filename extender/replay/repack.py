@@ -7,6 +7,7 @@ run from the beginning, and the others are placed again: every row has a place f
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,20 +19,23 @@ import numpy as np
 
 from extender.cluster.factory import prior_of
 from extender.replay.movable import counted
-from extender.replay.running_pods import MovablePod, RunningPods
+from extender.replay.running_pods import Flags, MovablePod, RunningPods
 from extender.replay.runs import Progress
 from extender.settings import Settings
-from packing.fleet.feasibility import reasons_for
+from packing.fleet.arrays import ALMOST_WHOLE, Floats
+from packing.fleet.feasibility import fits_when_empty, gpu_sizes, reasons_for
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.fleet.stranded import whole_gpus, whole_nodes
 from packing.model.reasons import Reason
+from packing.model.request import Request
 from packing.policies.interface import Policy
 from packing.policies.registry import POLICIES
 from packing.replay.pick_node import NodePicker
 from packing.replay.placer import Placer
 
 TODAY = "today"
+_ROUNDING = 1e-3  # sizes are sums of 32-bit floats
 _ROUNDS = 8
 """After so many rounds in which pods found no place, all pods stay where they are."""
 
@@ -47,7 +51,8 @@ def replay_snapshot(
     """
     pods = RunningPods.of_files(paths, settings)
     order = np.argsort(pods.state.fleet.arrays.order, kind="stable")
-    yield _row(pods, TODAY, [], {}, 0.0)
+    bound = most_whole_gpus_free(pods)
+    yield _row(pods, TODAY, [], {}, 0.0) | {"most_whole_gpus_free": bound}
     prior, minimum = prior_of(settings.demand), settings.minimum_slice_milli
     for name in policies:
 
@@ -55,7 +60,37 @@ def replay_snapshot(
             policy: Policy = POLICIES[name](prior=prior, minimum_milli=minimum)
             return Placer(fleet, policy, NodePicker(order, sample=sample))
 
-        yield _repacked(pods, name, new_placer, partial(progress, f"{pods.name} {name}"))
+        row = _repacked(pods, name, new_placer, partial(progress, f"{pods.name} {name}"))
+        yield row | {"most_whole_gpus_free": bound}
+
+
+def most_whole_gpus_free(pods: RunningPods) -> int:
+    """A bound: no placement of the movable pods leaves more GPUs whole and free.
+
+    A pod takes at least the least part of a GPU (mean of compute and memory) that its request is on a node
+    where it may go, and the parts of one GPU add up to 1 at most. A request for all of a GPU takes one that
+    is whole. What the others take beyond the free parts of GPUs that are not whole comes from whole ones.
+    """
+    with pods.emptied() as fleet:
+        arrays = fleet.arrays
+        whole = pods.gpus & whole_gpus(arrays)
+        requests = {pod.request for pod in pods.movable}
+        least = {request: _least_gpus(fleet, request, pods.open) for request in requests}
+        sizes = [min(least[pod.request][0], float(least[pod.request][1][pod.home])) for pod in pods.movable]
+        needs = list(zip(sizes, [pod.request.gpus for pod in pods.movable], strict=True))
+        in_whole = sum(gpus for size, gpus in needs if size > ALMOST_WHOLE * gpus)
+        in_parts = sum(size for size, gpus in needs if size <= ALMOST_WHOLE * gpus)
+        capacity = np.maximum([arrays.compute_capacity, arrays.memory_capacity], 1)
+        parts = (np.stack([arrays.compute, arrays.memory]) / capacity).mean(axis=0)
+        beside = float(parts[pods.gpus & ~whole].clip(min=0).sum())
+        return int(whole.sum()) - in_whole - max(0, math.ceil(in_parts - beside - _ROUNDING))
+
+
+def _least_gpus(fleet: Fleet, request: Request, open_rows: Flags) -> tuple[float, Floats]:
+    """GPUs that the request takes on the node where it takes least, and on each node (N,)."""
+    sizes = gpu_sizes(fleet, request)
+    fitting = sizes[open_rows & fits_when_empty(fleet, request)]
+    return float(fitting.min()) if fitting.size else 0.0, sizes
 
 
 def _repacked(

@@ -1,15 +1,58 @@
-"""The rows of a replay as aligned text."""
+"""The rows of a replay as aligned text, and as CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from statistics import fmean, pstdev
 from typing import Any
 
-_KEYS = ("trace", "mix", "policy", "arrival", "load")
+_KEYS = ("trace", "mix", "policy", "system", "arrival", "load")
+_NO_FIGURES = (*_KEYS, "seed", "seconds", "interrupted")
 _MOVES = ("moved_pods", "kept_pods")
 _SHOWN = 10
+_HEADS = {
+    "arrival": "arrived, x capacity",
+    "allocation": "allocated, %",
+    "knee": "1 % dropped at, %",
+    "failed_pods": "pods dropped",
+    "fragmentation": "unusable, %",
+    "utilisation": "allocated, %",
+    "asked": "asked for, %",
+    "gpus": "GPUs",
+    "allocated": "allocated, %",
+    "held": "held, %",
+    "useful": "useful, %",
+    "lost_gpu_hours": "lost, GPU-hours",
+    "cost": "cost, GPU-hours",
+    "never_started": "pods never started",
+}
+"""Column -> what a table calls it."""
+_UNITS = {
+    **dict.fromkeys(("allocation", "knee", "fragmentation", "utilisation", "asked"), "percent"),
+    **dict.fromkeys(("allocated", "held", "useful"), "percent"),
+    "cost": "gpu_hours",
+}
+CLASSES = {
+    "cpu": "no GPU",
+    "share": "part of a GPU",
+    "1_gpu": "1 GPU",
+    "2_to_7_gpus": "2-7 GPUs",
+    "8_gpus": "8+ GPUs",
+}
+"""Classes of a timeline without queues -> what a table calls them."""
+LEGENDS = {
+    "pods": "allocated: GPU of the nodes, when as much has arrived as they have; ±: standard deviation over"
+    " the seeds.\n1 % dropped at: GPU that had arrived when pods with 1 % of it had found no place, in per"
+    " cent of the nodes' GPU.\nunusable: free GPU that the next pod cannot be expected to use.",
+    "timeline": "allocated: GPU of running pods, mean over time; asked for: the same if nobody had to wait.\n"
+    "wait: median / 95th percentile of the pods that started.",
+    "queues": "allocated, held by pods, and useful (without work that is lost later): GPU, mean over time.\n"
+    "wait: median / 95th percentile of the pods that started.",
+}
+"""What is replayed -> what the columns of its table mean."""
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -17,39 +60,71 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return "nothing was replayed"
     keys = [key for key in _KEYS if key in rows[0]]
-    figures = [name for name in rows[0] if name not in keys and name != "seed"]
+    first, *figures = (name for name in rows[0] if name not in _NO_FIGURES)
+    lines = [[*map(_title, keys), *map(_title, (first, "±", *figures)), "seeds"]]
+    for group, members in _groups(rows, keys).items():
+        spread = f"{pstdev(row[first] for row in members):.2f}"
+        means = [_mean([row[name] for row in members]) for name in (first, *figures)]
+        lines.append([*map(str, group), means[0], spread, *means[1:], str(len(members))])
+    return aligned(lines)
+
+
+def wait_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Means over the seeds, with the standard deviation if there are several: a line for each trace and
+    system or policy. Waits are the median and the 95th percentile, in minutes; classes without pods are left
+    out."""
+    keys = [key for key in _KEYS if key in rows[0]]
+    known = [name for name in rows[0] if any(row[name] is not None for row in rows)]
+    plain = [name for name in known if name not in _NO_FIGURES and not name.startswith("wait_")]
+    classes = [name.removeprefix("wait_p50_") for name in known if name.startswith("wait_p50_")]
+    heads = [f"wait of {CLASSES[name]}, min" if name in CLASSES else f"{name} wait, min" for name in classes]
+    lines = [[*keys, *map(_title, plain), *heads, "seeds"]]
+    for group, members in _groups(rows, keys).items():
+        figures = [_mean_and_spread([row[name] for row in members]) for name in plain]
+        waits = [f"{_wait(members, 'p50', name)} / {_wait(members, 'p95', name)}" for name in classes]
+        lines.append([*group, *figures, *waits, str(len(members))])
+    if not any("seed" in row for row in rows):
+        lines = [line[:-1] for line in lines]
+    return aligned(lines)
+
+
+def _wait(members: Sequence[Mapping[str, Any]], figure: str, of: str) -> str:
+    values = [row[f"wait_{figure}_{of}"] for row in members]
+    return _mean_and_spread([value if value is None else value / 60 for value in values])
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows as CSV. A column that has a unit ends in it: ``allocation_percent``."""
+    columns = list(dict.fromkeys(chain.from_iterable(rows)))
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([_with_unit(name) for name in columns])
+    writer.writerows([_cell(row.get(name)) for name in columns] for row in rows)
+    return file.getvalue().rstrip("\n")
+
+
+def _with_unit(name: str) -> str:
+    unit = "seconds" if name.startswith("wait_") else _UNITS.get(name)
+    return f"{name}_{unit}" if unit else name
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name}: {text}" for name, text in value.items())
+    return value
+
+
+def _title(name: str) -> str:
+    return _HEADS.get(name, name)
+
+
+def _groups(
+    rows: Sequence[Mapping[str, Any]], keys: Sequence[str]
+) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault(tuple(row[key] for key in keys), []).append(row)
-    lines = [[*keys, *figures, "±"]]
-    for group, members in groups.items():
-        means = [_mean([row[name] for row in members]) for name in figures]
-        spread = pstdev(row[figures[0]] for row in members)
-        lines.append([*map(str, group), *means, f"{spread:.2f}"])
-    return aligned(lines)
-
-
-def queue_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Means over the seeds, with the standard deviation if there are several: a line for each trace and
-    system. Waiting times are in minutes."""
-    queues = [name.removeprefix("wait_p50_") for name in rows[0] if name.startswith("wait_p50_")]
-    plain = ["gpus", "allocated", "held", "useful"]
-    waits = [f"wait_{percentile}_{queue}" for queue in queues for percentile in ("p50", "p95")]
-    rest = ["evictions", "interruptions", "lost_gpu_hours", "cost", "never_started"]
-    heads = [head for queue in queues for head in (f"{queue} p50, min", f"{queue} p95, min")]
-    lines = [["trace", "system", *plain, *heads, *rest]]
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault((row["trace"], row["system"]), []).append(row)
-    for group, members in groups.items():
-        minutes = [_mean_and_spread([_minutes(row[name]) for row in members]) for name in waits]
-        figures = {name: _mean_and_spread([row[name] for row in members]) for name in (*plain, *rest)}
-        lines.append([*group, *(figures[n] for n in plain), *minutes, *(figures[n] for n in rest)])
-    return aligned(lines)
-
-
-def _minutes(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds / 60
+    return groups
 
 
 def _mean_and_spread(values: Sequence[float | None]) -> str:
@@ -57,7 +132,7 @@ def _mean_and_spread(values: Sequence[float | None]) -> str:
     if not known:
         return "-"
     mean, spread = fmean(known), pstdev(known)
-    digits = 0 if abs(mean) >= 100 or mean == 0 else 1
+    digits = 0 if abs(mean) >= 100 or (mean == round(mean) and not spread) else 1
     return f"{mean:.{digits}f}" + (f" ±{spread:.{digits}f}" if len(known) > 1 and spread else "")
 
 
@@ -70,7 +145,8 @@ def snapshot_table(rows: Sequence[Mapping[str, Any]]) -> str:
         lines.append([str(row["policy"]), *figures[:2], *(["-", "-"] if row is today else figures[2:])])
     running = today["pods"] + today["pinned_pods"]
     of = f"{today['pods']} of {running} running GPU pods can be placed again"
-    title = f"{today['trace']}: {today['nodes']} nodes with {today['gpus']} GPUs; {of}"
+    bound = f"at most {today['most_whole_gpus_free']} GPUs can be whole and free"
+    title = f"{today['trace']}: {today['nodes']} nodes with {today['gpus']} GPUs\n{of}; {bound}"
     return "\n".join([title, aligned(lines), *_pinned(today), *chain.from_iterable(map(_kept, rows))])
 
 
@@ -82,7 +158,7 @@ def _pinned(today: Mapping[str, Any]) -> Iterator[str]:
 
 def _kept(row: Mapping[str, Any]) -> Iterator[str]:
     if kept := row["kept"]:
-        yield f"Left in place under {row['policy']}, because it finds no place for them elsewhere:"
+        yield f"Left in place under {row['policy']}, which found no room for them when it placed all pods:"
         yield aligned([["   ", *pair] for pair in list(kept.items())[:_SHOWN]], left=True)
         if len(kept) > _SHOWN:
             yield f"     and {len(kept) - _SHOWN} more"

@@ -63,10 +63,19 @@ class RunningPods:
 
     ``open`` (N,): the nodes that take pods now; ``gpus`` (G, N): the GPUs of these nodes. Raises ``BadInput``
     if there are none. ``real_moves``: pods are evicted, so that those without a controller stay.
+    ``without_gpu``: also the pods without a GPU.
     """
 
-    def __init__(self, state: State, name: str, *, real_moves: bool = False, now: float = 0.0) -> None:
-        self.name, self.state, self._real_moves = name, state, real_moves
+    def __init__(
+        self,
+        state: State,
+        name: str,
+        *,
+        real_moves: bool = False,
+        without_gpu: bool = False,
+        now: float = 0.0,
+    ) -> None:
+        self.name, self.state, self._real_moves, self._all = name, state, real_moves, without_gpu
         fleet = state.fleet
         cordoned = [fleet.rows[node.name] for node in state.nodes.values() if node.unschedulable]
         self.open: Flags = fleet.arrays.blocked == 0
@@ -99,13 +108,13 @@ class RunningPods:
             return
         request = _request(pod)
         has_gpu = request.wants_gpu if request else bool(held.devices or held.shares or held.slices)
-        if not has_gpu and not pod.spec.claims:
+        if not (has_gpu or pod.spec.claims or self._all):
             return
         if why := self._why_it_stays(pod, request, held.row):
             self.staying[pod.key] = str(why)
         elif request:
             demand = replace(request, node_set=node_requirement(pod))
-            self.movable.append(MovablePod(pod.key, request, demand, self._allowed_rows(pod), held))
+            self.movable.append(MovablePod(pod.key, request, demand, self.allowed_rows(pod), held))
 
     def _why_it_stays(self, pod: Pod, request: Request | None, row: int) -> str | None:
         if not self.open[row]:
@@ -113,9 +122,9 @@ class RunningPods:
         why = why_it_stays(pod, self._now, must_be_created_again=self._real_moves)
         return why or (None if request else Stays.UNREADABLE)
 
-    def _allowed_rows(self, pod: Pod) -> Flags:
+    def allowed_rows(self, pod: Pod) -> Flags:
         """(N,) the rows that the pod's rules allow; pods with equal rules share the array."""
-        zone = self._zone(pod.node_name) if pod.has_volume_claims else None
+        zone = self._zone(pod.node_name) if pod.has_volume_claims and pod.node_name else None
         rules = (pod.spec.node_selector, pod.scheduling_constraints, zone)
         allowed = self._rows_by_constraints.get(rules)
         if allowed is None:

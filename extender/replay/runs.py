@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -13,7 +13,11 @@ from typing import Any
 import numpy as np
 
 from extender.replay.traces import BadInput, read_nodes, read_pods
+from extender.untrusted.limits import quoted
 from packing.cost.demand import Mix, by_pods
+from packing.fleet.arrays import Doubles
+from packing.model.node_spec import NodeSpec
+from packing.model.request import Request
 from packing.policies.registry import POLICIES
 from packing.replay.fragmentation import unusable_gpu
 from packing.replay.pick_node import NodePicker
@@ -22,13 +26,13 @@ from packing.replay.timeline import replay_times
 from packing.replay.trace import ARRIVING, arrivals, build_fleet, fill
 
 Progress = Callable[[str, float], None]
-Rows = list[dict[str, Any]]
+Row = dict[str, Any]
 
 
 def replay_trace(
     nodes: Path, traces: Sequence[Path], policies: Sequence[str], seeds: Sequence[int], *,
     sample: int, minimum_milli: int, progress: Progress,
-) -> Rows:  # fmt: skip
+) -> Iterator[Row]:  # fmt: skip
     """Rows, one per trace, policy and seed, when as much GPU has arrived as the nodes have.
 
     ``sample`` is the number of fitting nodes that are looked at, 0 for all; shares below ``minimum_milli``
@@ -36,8 +40,7 @@ def replay_trace(
     """
     specs = read_nodes(nodes)
     capacity = float(sum(len(spec.gpus) for spec in specs))
-    rows: Rows = []
-    read = ((trace, [pod.request for pod in read_pods(trace)]) for trace in traces)
+    read = [(trace, [pod.request for pod in read_pods(trace, specs)]) for trace in traces]
     for (trace, requests), policy, seed in product(read, policies, seeds):
         queue = [requests[i] for i in arrivals(requests, capacity, ARRIVING, seed)]
         fleet = build_fleet(specs)
@@ -51,34 +54,38 @@ def replay_trace(
         )
         seconds = time.perf_counter() - started
         unusable = 100 * unusable_gpu(fleet, Mix.of(Counter(requests), [by_pods])) / capacity
-        rows.append(
+        yield (
             {"trace": trace.stem, "policy": policy, "seed": seed}
             | filling.figures(capacity, 1.0)
             | {"fragmentation": round(unusable, 4), "seconds": round(seconds, 3)}
         )
-    return rows
 
 
 def replay_timeline(
     nodes: Path, traces: Sequence[Path], policies: Sequence[str], *, sample: int, progress: Progress
-) -> Rows:
+) -> Iterator[Row]:
     """Rows, one per trace and policy: utilisation and waiting times with the trace's times. Raises
     ``BadInput``."""
     specs = read_nodes(nodes)
-    rows: Rows = []
-    for trace in traces:
-        pods = [pod for pod in read_pods(trace) if pod.created is not None]
-        if not pods:
-            raise BadInput(f"{trace}: no pod has a creation_time")
-        for policy in policies:
-            progress(f"{trace.stem} {policy}", 0.0)
-            picker = NodePicker(np.arange(len(specs)), sample=sample)
-            figures = replay_times(
-                Placer(build_fleet(specs), POLICIES[policy](), picker),
-                [pod.request for pod in pods],
-                np.array([pod.created for pod in pods], float),
-                np.array([pod.deleted or np.inf for pod in pods], float),
-            )
-            rows.append({"trace": trace.stem, "policy": policy, **figures})
-            progress(f"{trace.stem} {policy}", 1.0)
-    return rows
+    read = [(trace, *_with_times(trace, specs)) for trace in traces]
+    for (trace, requests, created, deleted), policy in product(read, policies):
+        picker = NodePicker(np.arange(len(specs)), sample=sample)
+        figures = replay_times(
+            Placer(build_fleet(specs), POLICIES[policy](), picker),
+            requests,
+            created,
+            deleted,
+            partial(progress, f"{trace.stem} {policy}"),
+        )
+        yield {"trace": trace.stem, "policy": policy, **figures}
+
+
+def _with_times(trace: Path, specs: Sequence[NodeSpec]) -> tuple[list[Request], Doubles, Doubles]:
+    """Requests, and when the pods were created and deleted, (P,) in seconds; infinite where they remain."""
+    pods = read_pods(trace, specs)
+    for pod in pods:
+        if pod.created is None:
+            raise BadInput(f"{trace}, line {pod.line}: pod {quoted(pod.name)} has no creation_time")
+    created = np.array([pod.created for pod in pods], float)
+    deleted = np.array([np.inf if pod.deleted is None else pod.deleted for pod in pods])
+    return [pod.request for pod in pods], created, deleted

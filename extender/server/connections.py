@@ -44,6 +44,8 @@ class Connection(HttpToolsProtocol):
         if self.scheme == "https":
             self._renew_at = self._last_request_at + TLS_CONNECTION_SECONDS
             self._client_names = names_of(transport.get_extra_info("peercert") or {})
+            if getattr(transport.get_extra_info("ssl_object").context, "retired", False):
+                transport.abort()
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
         )

@@ -1,25 +1,39 @@
 """The routes under ``/debug``: known nodes and pods, and the reasons of decisions. Read-only.
 
-Long lists are rendered in small parts, so that they do not delay requests of kube-scheduler.
+docs/debug.md describes each of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
 
-from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi.responses import StreamingResponse
 from pydantic_core import to_json
 
 from extender.server.body import BodyBudget, BodyRefused
+from extender.server.debug_answers import decisions_answer, nodes_answer, problems_answer
 from extender.server.service import Service
-from extender.untrusted.limits import EXPLAIN_BODY, KEY, shorten
+from extender.untrusted.limits import (
+    DECISIONS_LISTED,
+    EXPLAIN_BODY,
+    KEY,
+    LISTED_NAMES,
+    PROBLEMS_LISTED,
+    shorten,
+)
 
-if TYPE_CHECKING:  # it loads kernels
+if TYPE_CHECKING:  # they load kernels
     from extender.explain.inspector import Inspector
+    from extender.server.engine import Engine
 
-_BATCH = 5
-"""Nodes that are rendered before other tasks run: about a millisecond."""
+_JSON = "application/json"
+Nodes = Annotated[list[str] | None, Query(max_length=LISTED_NAMES)]
+Listed = Annotated[int, Query(ge=0, le=DECISIONS_LISTED)]
+Problems = Annotated[int, Query(ge=0, le=PROBLEMS_LISTED)]
 
 
 def debug_router(service: Service, bodies: BodyBudget) -> APIRouter:
@@ -31,9 +45,18 @@ def debug_router(service: Service, bodies: BodyBudget) -> APIRouter:
             raise HTTPException(503, f"not ready: {service.missing()}")
         return service.engine.inspector
 
+    _add_nodes(router, inspector)
+    _add_pods(router, inspector)
+    _add_explain(router, inspector, bodies)
+    _add_lists(router, inspector)
+    _add_state(router, service)
+    return router
+
+
+def _add_nodes(router: APIRouter, inspector: Callable[[], Inspector]) -> None:
     @router.get("/nodes")
     async def nodes() -> Response:
-        return Response(await _nodes(inspector()), media_type="application/json")
+        return Response(await nodes_answer(inspector()), media_type=_JSON)
 
     @router.get("/nodes/{name}")
     async def node(name: str) -> Response:
@@ -45,33 +68,88 @@ def debug_router(service: Service, bodies: BodyBudget) -> APIRouter:
         await report.update()
         return _json(report.current())
 
-    @router.get("/pods/{namespace}/{name}")
-    async def pod(namespace: str, name: str) -> Response:
-        key = f"{namespace}/{name}"
-        return _found(await inspector().pod(key), f"pod {shorten(key, KEY)}")
 
-    @router.post("/explain")
-    async def explain(request: Request) -> Response:
+def _add_pods(router: APIRouter, inspector: Callable[[], Inspector]) -> None:
+    @router.get("/pods")
+    async def pods(name: str) -> Response:
+        return _json({"pods": inspector().pods_named(name)})
+
+    @router.get("/pods/{namespace}/{name}")
+    async def pod(namespace: str, name: str, explained: bool = False) -> Response:
+        key = f"{namespace}/{name}"
+        return _found(await inspector().pod(key, explained=explained), f"pod {shorten(key, KEY)}")
+
+    @router.get("/pods/{namespace}/{name}/nodes")
+    async def pod_nodes(namespace: str, name: str, node: Nodes = None) -> Response:
+        asked, key = inspector(), f"{namespace}/{name}"
+        try:
+            answer = await asked.nodes_for(key, node or asked.node_names())
+        except ValueError as error:
+            raise HTTPException(400, shorten(str(error))) from None
+        return _found(answer, f"pod {shorten(key, KEY)}")
+
+
+def _add_explain(router: APIRouter, inspector: Callable[[], Inspector], bodies: BodyBudget) -> None:
+    async def answered(request: Request, answer: Callable[[str], Awaitable[object]]) -> Response:
         try:
             async with bodies.read(request.receive, request.headers, EXPLAIN_BODY) as manifest:
-                explanation = await inspector().explain(manifest.decode())
+                return _json(await answer(manifest.decode()))
         except BodyRefused as refused:
             raise HTTPException(refused.status, str(refused), {"connection": "close"}) from None
         except ValueError as error:
             raise HTTPException(400, shorten(str(error))) from None
-        return _json(explanation)
 
-    return router
+    @router.post("/explain")
+    async def explain(request: Request) -> Response:
+        return await answered(request, lambda manifest: inspector().explain(manifest))
+
+    @router.post("/explain/pods")
+    async def explain_pods(request: Request, node: Nodes = None, every: bool = False) -> Response:
+        async def answer(manifest: str) -> object:
+            asked = inspector()
+            answers = await asked.answers(manifest, asked.node_names() if every else node)
+            return {"replica": asked.replica(), "answers": answers}
+
+        return await answered(request, answer)
 
 
-async def _nodes(inspector: Inspector) -> bytes:
-    nodes = []
-    for count, name in enumerate(inspector.node_names(), 1):
-        if view := inspector.node(name):  # it may have been deleted meanwhile
-            nodes.append(to_json(view))
-        if count % _BATCH == 0:
-            await asyncio.sleep(0)
-    return b'{"nodes":[' + b",\n".join(nodes) + b"]}\n"
+def _add_state(router: APIRouter, service: Service) -> None:
+    dumping = asyncio.Lock()
+
+    def engine() -> Engine:
+        if service.engine is None or service.missing():
+            raise HTTPException(503, f"not ready: {service.missing()}")
+        return service.engine
+
+    @router.get("/problems")
+    async def problems(limit: Problems = 100) -> Response:
+        return _json(problems_answer(service, engine(), limit))
+
+    @router.get("/state")
+    async def state() -> Response:
+        running = engine()
+        if dumping.locked():
+            raise HTTPException(503, "another dump of the state is being read")
+        from extender.server.state_dump import state_lines
+
+        async def lines() -> AsyncIterator[bytes]:
+            async with dumping:
+                name = service.replica().name
+                async for some in state_lines(running.state, service.settings, service.version, name):
+                    yield some
+
+        return StreamingResponse(lines(), media_type="application/x-ndjson")
+
+
+def _add_lists(router: APIRouter, inspector: Callable[[], Inspector]) -> None:
+    @router.get("/decisions")
+    async def decisions(limit: Listed = 20, before: datetime | None = None) -> Response:
+        return Response(await decisions_answer(inspector(), limit, before), media_type=_JSON)
+
+    @router.get("/overview")
+    async def overview(waiting: Listed = 20) -> Response:
+        asked = inspector()
+        return _json({"replica": asked.replica(), "overview": await asked.overview(waiting)})
 
 
 def _found(view: object, what: str) -> Response:
@@ -81,4 +159,4 @@ def _found(view: object, what: str) -> Response:
 
 
 def _json(value: object) -> Response:
-    return Response(to_json(value, indent=2) + b"\n", media_type="application/json")
+    return Response(to_json(value, indent=2) + b"\n", media_type=_JSON)

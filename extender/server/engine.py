@@ -71,7 +71,7 @@ class Engine:
         self._schedulers = Schedulers(settings.evictor_schedulers)
         self._refused_nodes: BoundedMap[str, bytes] = BoundedMap(_RECENT_PODS, KEPT_PODS)
         self._decisions = Decisions(settings.decisions_kept, self.state.failures)
-        self.state.binds = settings.bind
+        self.state.binds, self.server_version = settings.bind, ""
         self._binder = Binder(self.state, source, settings, self._possibly_bound)
         self.refresher = PolicyRefresher(self.state)
         self.inspector = Inspector(self.state, self._decisions, self._possibly_bound, settings.evictor)
@@ -121,6 +121,7 @@ class Engine:
     def set_server_version(self, version: str) -> None:
         """``version``: of the API server, and so of kube-scheduler. From 1.38 on kube-scheduler looks for
         victims where only an extender refused."""
+        self.server_version = version
         numbers = _VERSION.match(self._settings.kubernetes_version or version)
         known = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
         self.state.eviction_helps_extenders = known >= (1, 38)

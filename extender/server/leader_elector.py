@@ -48,6 +48,8 @@ class LeaderElector:
         self._was_leading = False
         self._listed_in_term = 0  # the last term for which the pods were listed
         self._running_writes = 0
+        self.problem = ""
+        """Why the Lease could not be read or written when that was last tried; "" if it could."""
         if limits_binds:
             source.limit_writes(self.write_deadline)
 
@@ -56,6 +58,11 @@ class LeaderElector:
         """Whether this replica may bind now."""
         election = self._election
         return election.holds_lease(time.monotonic()) and self._listed_in_term == election.term
+
+    @property
+    def leader(self) -> str:
+        """The host name of the replica that held the Lease when it was last read, "" for none."""
+        return self._election.holder.rpartition("_")[0]
 
     def write_deadline(self) -> float:
         """Seconds that a write may take from now, 0 unless this replica leads. For any thread."""
@@ -100,8 +107,9 @@ class LeaderElector:
         while True:
             try:
                 await self._acquire_or_renew()
+                self.problem = ""
             except LeaseError as error:  # the next attempt follows; without renewal a leader stops by itself
-                self._wrote_last = False
+                self._wrote_last, self.problem = False, str(error)
                 _log.warning("Lease: %s", error)
             self._log_change()
             await asyncio.sleep(self._election.retry_seconds * (1 + _JITTER * random.random()))

@@ -6,6 +6,7 @@ milliseconds. The debug endpoint shows single nodes.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 
@@ -17,6 +18,8 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from extender.queues.disruptions import NO_QUEUE_LABEL
 from extender.server.gauge_families import GaugeCollector
@@ -28,6 +31,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 REFUSALS = ("bad_message", "forbidden", "internal_error", "not_ready", "overloaded", "too_large", "too_slow")
 """Results of a verb on which alerts may be set."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_FAMILIES_AT_ONCE = 8
 _WAIT_SECONDS = (1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600)
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
@@ -89,3 +93,21 @@ class Metrics:
     def render(self) -> bytes:
         """All metrics in the text format."""
         return generate_latest(self.registry)
+
+    async def render_in_parts(self) -> bytes:
+        """The same, while other tasks run in between: the text takes longer than the values."""
+        families, parts = list(self.registry.collect()), []
+        for start in range(0, len(families), _FAMILIES_AT_ONCE):
+            await asyncio.sleep(0)
+            parts.append(generate_latest(_Families(families[start : start + _FAMILIES_AT_ONCE])))
+        return b"".join(parts)
+
+
+class _Families(Collector):
+    """Families that have been collected."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        return self._families

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -27,6 +28,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from extender.explain.this_replica import Replica
 from extender.k8s.objects import Event
 from extender.protocol.messages import VERBS, BadMessage, Verb, bind_error, filter_error
 from extender.server.debug_auth import auth_of
@@ -149,6 +151,18 @@ class Service:
         """What is missing, so that no verb can answer; "" if nothing is."""
         return self.engine.missing() if self.engine else "kernels are being compiled"
 
+    def lease_problem(self) -> str:
+        """Why the Lease could not be used when that was last tried; "" if it could, or without one."""
+        return self._elector.problem if self._elector else ""
+
+    def replica(self) -> Replica:
+        """Which replica this is, and which one is the leader."""
+        name = socket.gethostname()
+        if self._elector is None:
+            return Replica(name)
+        leads = self._elector.is_leader
+        return Replica(name, leads, name if leads else self._elector.leader)
+
     async def answer(self, verb: Verb, body: bytes) -> Reply:
         """Answer a request. Never raises."""
         started = perf_counter()
@@ -185,7 +199,7 @@ class Service:
         """All metrics in the text format. Other requests are answered in between."""
         if self.engine is not None:
             await self.engine.gauges.update()
-        return self.metrics.render()
+        return await self.metrics.render_in_parts()
 
     def _load(self) -> Engine:
         self._prepare()
@@ -193,6 +207,7 @@ class Service:
 
         self._victim_kernels.load_compiled()
         engine = Engine(self.source, self.settings, self.metrics)
+        engine.inspector.replica = self.replica
         engine.state.can_search_victims = lambda: self._victim_kernels.loaded
         return engine
 

@@ -89,6 +89,7 @@ class Tls:
             self._note(shorten(str(error)))
             return False
         new_client_ca = loaded.client_ca != self._loaded.client_ca
+        self._loaded.with_clients.retired = new_client_ca  # first: a handshake may end at any time
         self._use(loaded)
         return new_client_ca
 

@@ -43,12 +43,18 @@ class TlsFiles:
         return [(stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats]
 
 
+class Context(ssl.SSLContext):
+    """A context that may be retired: no connection whose handshake began with it is taken any more."""
+
+    retired = False
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """What the files say. ``with_clients`` asks for a certificate of the client CA, if there is one."""
 
-    context: ssl.SSLContext
-    with_clients: ssl.SSLContext
+    context: Context
+    with_clients: Context
     client_ca: str
     expires: float  # Unix time
 
@@ -84,8 +90,8 @@ def _read(path: Path) -> str:
     return content.decode("ascii", "ignore")  # comments between certificates may have other characters
 
 
-def _context(files: TlsFiles) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+def _context(files: TlsFiles) -> Context:
+    context = Context(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2  # also of client-go; Go prefers 1.3
     context.set_ciphers(_CIPHERS)
     context.set_alpn_protocols(["http/1.1"])  # kube-scheduler offers h2, too

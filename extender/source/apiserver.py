@@ -39,7 +39,7 @@ class KubeSource:
     """The cluster of an API server. Each reflector and each bind runs in a thread of its own."""
 
     def __init__(self, rest: RestClient, name: str) -> None:
-        self._rest, self._name = rest, name
+        self.rest, self._name = rest, name
         self._pods = PodsApi(rest)
         reflectors = {kind: Reflector(watched, rest.stream) for kind, watched in WATCHED_KINDS.items()}
         # Requests wait for these to catch up, and for no others.
@@ -68,19 +68,19 @@ class KubeSource:
 
     def follow_mig_layouts(self, namespace: str, name: str) -> None:
         """See ``Source.follow_mig_layouts``. Logs warnings if it has no right to read it."""
-        self._all.append(Reflector(mig_layouts(namespace, name), self._rest.stream))
+        self._all.append(Reflector(mig_layouts(namespace, name), self.rest.stream))
 
     def stop(self) -> None:
         """End the watches."""
         for reflector in self._all:
             reflector.stop()
-        deadline = time.monotonic() + self._rest.timeouts.stop
+        deadline = time.monotonic() + self.rest.timeouts.stop
         for reflector in self._all:
             reflector.join(deadline - time.monotonic())
 
     async def bind(self, pod: Pod, node: str, annotations: Mapping[str, str] | None = None) -> None:
         """Create the pod's Binding. Raises ``BindError``."""
-        until = time.monotonic() + self._rest.timeouts.bind
+        until = time.monotonic() + self.rest.timeouts.bind
         await asyncio.to_thread(self._pods.bind, pod, node, annotations or {}, until)
 
     async def look_up(self, pod: Pod) -> Pod | None:
@@ -99,7 +99,7 @@ class KubeSource:
         while not (freshness := _freshness(self._required)) <= _NOTHING_NEWER:
             now = time.monotonic()
             unresponsive = now < self._not_waiting_until and Freshness.BEHIND not in freshness
-            if unresponsive or now - started >= self._rest.timeouts.catch_up:
+            if unresponsive or now - started >= self.rest.timeouts.catch_up:
                 if not unresponsive:
                     self._not_waiting_until = now + _NOT_WAITING
                 return Freshness.BEHIND not in freshness
@@ -122,7 +122,7 @@ class KubeSource:
 
     def lease(self, namespace: str, name: str, seconds: int) -> Lease:
         """See ``Source.lease``."""
-        return KubeLease(self._rest, namespace, name, seconds / 3)
+        return KubeLease(self.rest, namespace, name, seconds / 3)
 
     def limit_writes(self, write_deadline: Callable[[], float]) -> None:
         """See ``Source.limit_writes``."""
@@ -130,16 +130,20 @@ class KubeSource:
 
     def evictor_api(self) -> KubeEvictorApi:
         """See ``Source.evictor_api``."""
-        return KubeEvictorApi(self._rest)
+        return KubeEvictorApi(self.rest)
 
     def access_reviews(self) -> KubeAccessReviews:
         """See ``Source.access_reviews``."""
-        return KubeAccessReviews(self._rest)
+        return KubeAccessReviews(self.rest)
 
     def staleness(self) -> Mapping[Kind, float]:
         """Seconds since the last bytes of each kind; up to ``WATCH_SECONDS`` if nothing changes."""
         now = time.monotonic()
         return {reflector.kind: now - reflector.connection.received_at for reflector in self._required}
+
+    def watch_problems(self) -> Mapping[str, str]:
+        """See ``Source.watch_problems``."""
+        return {one.full_resource: one.problem for one in self._all if one.problem}
 
     def watch_ends(self) -> Mapping[Kind, Mapping[WatchEnd, int]]:
         """See ``Source.watch_ends``."""
@@ -148,7 +152,7 @@ class KubeSource:
     def server_version(self) -> str:
         """``major.minor`` of the API server, "" if it does not say."""
         try:
-            version = json.loads(self._rest.get("/version"))
+            version = json.loads(self.rest.get("/version"))
             minor = "".join(c for c in version["minor"] if c.isdigit())  # EKS and GKE write "36+"
             return f"{version['major']}.{minor}"
         except (*NO_ANSWER, Refused, ValueError, KeyError, TypeError) as error:
@@ -157,7 +161,7 @@ class KubeSource:
 
     def describe(self) -> str:
         """Where the configuration comes from, and the address."""
-        return f"{self._name} at {self._rest.host}"
+        return f"{self._name} at {self.rest.host}"
 
 
 def _freshness(reflectors: Iterable[Reflector]) -> set[Freshness]:

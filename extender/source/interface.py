@@ -212,6 +212,10 @@ class Source(Protocol):
         In a cluster where nothing changes, five minutes are normal.
         """
 
+    def watch_problems(self) -> Mapping[str, str]:
+        """Why the last attempt to list or watch failed, by resource; without those that work, and without
+        kinds that the cluster does not serve."""
+
     def watch_ends(self) -> Mapping[Kind, Mapping[WatchEnd, int]]:
         """How often a watch of each kind, or the attempt to open one, has ended, by how; a new attempt
         follows each end. Empty for a snapshot."""

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
+from http import HTTPStatus
 
 from urllib3 import HTTPResponse
 
@@ -40,6 +41,8 @@ class Reflector:
     def __init__(self, watched: WatchedKind, send: Callable[[Request], HTTPResponse]) -> None:
         self.kind = watched.kind
         self.connection = WatchConnection()
+        self.problem = ""
+        """Why the last attempt failed, "" while the watch is open and where the cluster has no such kind."""
         self._watched, self._send = watched, send
         self._protocol = ListWatch(watched)
         self._backoff = Backoff(random.random)
@@ -52,6 +55,11 @@ class Reflector:
         self._thread: threading.Thread | None = None
         self.ended: Counter[WatchEnd] = Counter()
         """Watches and attempts that ended since the start, by how."""
+
+    @property
+    def full_resource(self) -> str:
+        """See ``WatchedKind``."""
+        return self._watched.full_resource
 
     @property
     def resource(self) -> str:
@@ -152,10 +160,13 @@ class Reflector:
         except Refused as refused:
             self.connection.refused()
             self._absent = self._watched.is_absent(refused.status) and not self._served
+            is_unknown_kind = self._absent and refused.status == HTTPStatus.NOT_FOUND
+            self.problem = "" if is_unknown_kind else str(refused)
             return _RELIST if self._protocol.rejected(refused.status) else str(refused)
         except (*NO_ANSWER, ProtocolError) as error:
             self.connection.failed()
-            return f"{type(error).__name__}: {error}"
+            self.problem = f"{type(error).__name__}: {error}"
+            return self.problem
         except _Stopped:
             return ""
         except Exception:  # the state may have missed events, so all of them must come again
@@ -189,6 +200,7 @@ class Reflector:
             self._backoff.answered(time.monotonic())
             self._deliver([], apply)
             self.connection.opened()
+            self.problem = ""
             # From here on ``relist`` ends the read. The condition notices a call that came before.
             while self._relists_begun == self._relists_wanted and self._protocol.watching:
                 if not (data := stream.read1(_CHUNK)):

@@ -80,6 +80,22 @@ class RestClient:
         with closing(self._call("GET", path, read, query=query)) as response:
             return response.read(at_most)
 
+    def send(
+        self,
+        method: str,
+        path: str,
+        within: float,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        at_most: int,
+    ) -> tuple[int, bytes]:
+        """The status and the first ``at_most`` bytes of the answer, whatever the status. Raises
+        ``NO_ANSWER`` only."""
+        kind = "application/octet-stream"
+        call = self._open(method, path, within / 2, body=body, content_type=kind, headers=headers)
+        with closing(call) as response:
+            return response.status, response.read(at_most)
+
     def post(self, path: str, body: object, within: float) -> None:
         """POST without the answer's body."""
         with closing(self._call("POST", path, within / 2, body=body)) as response:
@@ -110,27 +126,40 @@ class RestClient:
         body: object = None,
         content_type: str = "application/json",
     ) -> HTTPResponse:
-        timeout = (min(self.timeouts.connect, read_timeout), read_timeout)
-        try:
-            call = self._client.param_serialize(
-                method,
-                path,
-                query_params=list((query or {}).items()),
-                header_params={"Accept": "application/json", "Content-Type": content_type},
-                body=body,
-                auth_settings=["BearerToken"],
-            )
-            response: HTTPResponse = self._client.call_api(*call, _request_timeout=timeout).response
-        except ApiException as error:  # the client reports a failed TLS handshake like this
-            raise ConnectionError(error.reason) from error
-        except ConfigException as error:  # a token could not be renewed
-            raise ConnectionError(str(error)) from error
+        response = self._open(method, path, read_timeout, query=query, body=body, content_type=content_type)
         if response.status in (HTTPStatus.OK, HTTPStatus.CREATED):
             return response
         message = response.reason
         with closing(response), suppress(*NO_ANSWER, ValueError, AttributeError):
             message = json.loads(response.read(1 << 16)).get("message") or message
         raise Refused(response.status, str(message))
+
+    def _open(
+        self,
+        method: str,
+        path: str,
+        read_timeout: float,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        content_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+    ) -> HTTPResponse:
+        timeout = (min(self.timeouts.connect, read_timeout), read_timeout)
+        try:
+            call = self._client.param_serialize(
+                method,
+                path,
+                query_params=list((query or {}).items()),
+                header_params={"Accept": "application/json", "Content-Type": content_type, **(headers or {})},
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            return self._client.call_api(*call, _request_timeout=timeout).response  # type: ignore[no-any-return]
+        except ApiException as error:  # the client reports a failed TLS handshake like this
+            raise ConnectionError(error.reason) from error
+        except ConfigException as error:  # a token could not be renewed
+            raise ConnectionError(str(error)) from error
 
 
 def time_to_write(

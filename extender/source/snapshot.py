@@ -29,6 +29,7 @@ from extender.source.interface import (
     Unavailable,
     WatchEnd,
 )
+from extender.source.state_dump import Header, is_dump, parse
 from extender.source.watched_kinds import MANIFESTS, WATCHED_KINDS
 from extender.untrusted.limits import QUOTED, shorten
 from extender.untrusted.validation import validation_problem
@@ -60,10 +61,12 @@ class Snapshot:
     pods: dict[str, Pod] = field(default_factory=dict)
     others: dict[tuple[str, str], KubernetesObject] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    dump: Header | None = None
+    """What a service knew beside these objects, if it wrote the file (``GET /debug/state``)."""
 
     def add(self, text: str, file: str) -> None:
         """Add the objects of a text; of two with one name the later one counts. Raises ``Unavailable``."""
-        for index, item in enumerate(_items(text, file)):
+        for index, item in enumerate(self._items(text, file)):
             match item:
                 case Node():
                     self._report_duplicate(item.key in self.nodes, file, index, f"Node {item.key}")
@@ -79,6 +82,12 @@ class Snapshot:
                     is_known = (item.kind, item.key) in self.others
                     self._report_duplicate(is_known, file, index, item.key or item.name)
                     self.others[item.kind, item.key] = item
+
+    def _items(self, text: str, file: str) -> Iterable[_Item]:
+        if not is_dump(text):
+            return _items(text, file)
+        self.dump, records = parse(text, file)
+        return records
 
     def _report_duplicate(self, is_known: bool, file: str, index: int, name: str) -> None:
         if is_known:
@@ -106,6 +115,7 @@ class SnapshotSource:
 
     def __init__(self, snapshot: Snapshot, name: str) -> None:
         self._snapshot, self._name = snapshot, name
+        self.dump = snapshot.dump
         self._apply: Apply = lambda events: None
 
     def start(self, apply: Apply) -> None:
@@ -187,6 +197,10 @@ class SnapshotSource:
 
     def staleness(self) -> Mapping[Kind, float]:
         """Empty: it cannot get stale."""
+        return {}
+
+    def watch_problems(self) -> Mapping[str, str]:
+        """None: nothing is watched."""
         return {}
 
     def watch_ends(self) -> Mapping[Kind, Mapping[WatchEnd, int]]:

@@ -68,6 +68,12 @@ class WatchedKind:
         """The plural name in the API, such as ``pods``."""
         return self.path.rpartition("/")[2]
 
+    @property
+    def full_resource(self) -> str:
+        """As kubectl takes it: ``pods``, ``podgroups.scheduling.run.ai``."""
+        parts = self.path.split("/")
+        return f"{self.resource}.{parts[2]}" if parts[1] == "apis" else self.resource
+
     def is_absent(self, status: int) -> bool:
         """Whether an answer with this status means that the cluster does not serve the kind."""
         return self.optional and status in (HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN)

@@ -1,22 +1,27 @@
 """The pods that a manifest makes: its pods, and one for each pod template of a workload.
 
 A pod template is a map whose ``spec`` has ``containers``, wherever it stands: in Deployments, Jobs, CronJobs,
-JobSets, RayClusters and Kubeflow's jobs alike.
+JobSets, RayClusters and Kubeflow's jobs alike. KServe's InferenceServices have a pod spec without a template,
+or a ``model`` with resources (kserve/kserve, pkg/apis/serving/v1beta1/predictor.go), and the templates of
+Argo Workflows one ``container`` or ``script`` (argoproj/argo-workflows, pkg/apis/workflow/v1alpha1).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from extender.k8s.objects import Pod
+from extender.k8s.objects import Event, Pod, Upserted
 from extender.k8s.pod_manifest import PodManifest
 from extender.source.interface import Unavailable
-from extender.source.snapshot import documents
+from extender.source.snapshot import Snapshot, documents
 from extender.untrusted.limits import KEY, YAML_NODES, quoted, shorten
 from extender.untrusted.validation import validation_problem
+
+_WITHOUT_ANCHORS = "; kubectl writes it out: kubectl create --dry-run=client -o json -f FILE"
 
 
 class Template(NamedTuple):
@@ -42,12 +47,23 @@ def parse_templates(text: str, name: str) -> list[Template]:
     try:
         read = documents(text, name, YAML_NODES)
     except Unavailable as error:
-        raise ValueError(str(error)) from None
+        hint = _WITHOUT_ANCHORS if "anchor" in str(error) else ""
+        raise ValueError(f"{error}{hint}") from None
     objects = [one for document in read for one in _objects(document)]
     if found := [template for one in objects for template in _of_object(one, name)]:
         return found
     kinds = ", ".join(sorted({_text(one.get("kind")) or "no kind" for one in objects}))
-    raise ValueError(shorten(f"{name}: has no pod and no pod template ({kinds or 'no object'})"))
+    problem = f"has no pod and no pod template ({kinds or 'no object'})"
+    advice = "create it, and explain the pods that it makes by their names" if kinds else "is it empty?"
+    raise ValueError(shorten(f"{name}: {problem}: {advice}"))
+
+
+def beside_pods(text: str, name: str) -> list[Event]:
+    """The other objects of a manifest that matter to its pods, such as a PodGroup or a ResourceClaim. Nodes
+    and pods do not count: they are not in the cluster."""
+    snapshot = Snapshot()
+    snapshot.add(text, name)
+    return [Upserted(one) for one in snapshot.others.values()]
 
 
 def _objects(document: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 (whatever the text holds)
@@ -65,12 +81,20 @@ def _of_object(obj: dict[str, Any], file: str) -> Iterator[Template]:
         yield Template(_pod(obj, file))
         return
     templates = [*_templates(obj, ())]
-    for path, template in templates:
+    parts = [_shortened(path[-1:]) for path, _ in templates]
+    if len(set(parts)) < len(parts):
+        parts = [_shortened(path) for path, _ in templates]
+    for part, (_, template) in zip(parts, templates, strict=True):
+        part = part if len(templates) > 1 else ""
         own = _map(template.get("metadata"))
-        part = "-".join(path) if len(templates) > 1 else ""
         named = {"namespace": metadata.get("namespace"), **own, "name": "-".join(filter(None, (name, part)))}
         workload = " ".join(filter(None, (kind, name, part)))
         yield Template(_pod({"metadata": named, "spec": template["spec"]}, file), shorten(workload, KEY))
+
+
+def _shortened(path: tuple[str, ...]) -> str:
+    """What tells a template apart, as short as people say it: ``workerTemplate`` is ``worker``."""
+    return "-".join(re.sub("(Template|GroupSpec|ReplicaSpecs)$", "", one) for one in path)
 
 
 def _templates(value: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
@@ -82,12 +106,22 @@ def _templates(value: object, path: tuple[str, ...]) -> Iterator[tuple[tuple[str
     elif isinstance(value, dict):
         if isinstance(_map(value.get("spec")).get("containers"), list):
             yield path, value
-            return
-        for key, part in value.items():
-            is_name = key not in _STRUCTURE and not isinstance(part, list)
-            yield from _templates(part, (*path, key) if is_name else path)
+        elif isinstance(value.get("containers"), list):  # a pod spec without "template", as in KServe
+            yield path, {"spec": value}
+        elif container := next(filter(_is_container, map(value.get, _ONE_CONTAINER)), None):
+            yield path, {"spec": {**value, "containers": [container]}}
+        else:
+            for key, part in value.items():
+                is_name = key not in _STRUCTURE and not isinstance(part, list)
+                yield from _templates(part, (*path, key) if is_name else path)
 
 
+def _is_container(value: object) -> bool:
+    return "image" in _map(value) or "resources" in _map(value)
+
+
+_ONE_CONTAINER = ("container", "script", "model")
+"""Keys of one container that stands for a pod: templates of Argo Workflows, the predictor of KServe."""
 _STRUCTURE = frozenset({"spec", "template", "jobTemplate"})
 """Keys that tell no template apart."""
 

@@ -182,6 +182,29 @@ REVIEWS_PENDING = 32
 REVIEW_SECONDS = 5
 """Seconds for the reviews of one request."""
 
+EXPLAIN_PODS = 16
+"""Pods and pod templates in one manifest of a request."""
+DECISIONS_LISTED = 200
+"""Decisions in one answer of ``/debug/decisions``, and waiting pods in one of ``/debug/overview``."""
+DECISIONS_SIZE = 1 << 20
+"""Bytes of one answer of ``/debug/decisions``. One decision has up to 5 KiB."""
+
+SERVICE_ANSWER = 64 << 20
+"""Bytes of the answer of a running Stowage to a command. All nodes of a large cluster take 10 MiB."""
+
+PROBLEMS_LISTED = 1000
+"""Problems in one answer of ``/debug/problems``."""
+STATE_DUMP = 512 << 20
+"""Bytes of a dump of the state. 5,000 nodes with 30,000 pods take about 50 MiB."""
+
+# Prometheus, which ``stowage plan slices`` asks for measured use.
+METRICS_SECONDS = 30
+"""Seconds for one answer. A maximum over a week of a thousand series takes a few."""
+METRICS_SIZE = 32 << 20
+"""Bytes of one answer. A series of one pod has about 300."""
+METRICS_SERIES = 65_536
+"""Series of one answer."""
+
 # Texts that Stowage writes about untrusted input.
 QUOTED = 64
 """Characters of untrusted text that an error or a log line quotes."""

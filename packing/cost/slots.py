@@ -7,14 +7,15 @@ where they do not suffice for one request there is no slot (half a slot on each 
 few nodes can take the request). A slot that is not there yet counts a little (``slot_kernels.LEAVING``),
 because part of what is on its GPUs will leave. Cap_t is the sum over nodes.
 
-With x_t the frequency of type t and g_t its size in GPUs, sum_t x_t g_t log Cap_t is a concave measure of how
-balanced the inventory is: its gradient gives the last slots of a type the highest price (a = b = 1 below;
-inventory balancing, Golrezaei, Nazerzadeh and Rusmevichientong, "Real-Time Optimization of Personalized
-Assortments", 2014). The general form is
+With x_t the frequency of type t and g_t its size in GPUs, the price of a slot is
 
-    q_t = x_t g_t^b / max(Cap_t, 1)^a,     scaled so that sum_t q_t Cap_t is the free GPU,
+    q_t = x_t g_t / (g_t max(Cap_t, 1))^a,     scaled so that sum_t q_t Cap_t is the free GPU,
 
-and a placement costs sum_t q_t (cap_t before - cap_t after), in GPUs.
+where g_t Cap_t is the GPU that the slots of the type would fill, and a placement costs
+sum_t q_t (cap_t before - cap_t after), in GPUs. Prices of this form balance an inventory (Golrezaei,
+Nazerzadeh and Rusmevichientong, "Real-Time Optimization of Personalized Assortments", 2014). The last slots
+of a type cost most. Of two types whose slots would fill as much GPU, those of the more frequent one are worth
+more in all, whatever the sizes; and a type that is split into two equal ones costs the same.
 """
 
 from __future__ import annotations
@@ -33,14 +34,9 @@ from packing.jit import checked
 from packing.model.request import Request
 
 SCARCITY = 1.9
-"""a: how fast the price rises when few slots are left."""
-SIZE = -1.1
-"""b: below 0 a slot for a small request costs more per GPU, because small requests fill gaps.
-
-Both were found by search on six of the 17 openb traces (default, gpushare60, cpu250, gpuspec33, multigpu40,
-gpushare100) with separate seeds. a = b = 1, without a search, is 0.7 points worse on average; a = 1.5 and
-b = -1 are 0.1 worse. b = -1.3 is as good there, and prices jobs for a whole node too low: random mixes with
-them lose up to 5 points."""
+"""a: how fast the price rises when few slots are left. Found by search on six of the 17 openb traces
+(default, gpushare60, cpu250, gpuspec33, multigpu40, gpushare100) with separate seeds. More costs points on
+gpuspec33: 2.2 costs 0.2, 2.5 costs 0.6, and 3 costs 1.0."""
 
 
 _MOST_SIZES = 2_048
@@ -75,11 +71,12 @@ class Slots:
         """Count again on nodes whose generation changed."""
         count_slots(nodes, self.types, self.counts, self.identical, self.scratch)
 
-    def prices(self, free_gpu: float, scarcity: float = SCARCITY, size: float = SIZE) -> Floats:
+    def prices(self, free_gpu: float, scarcity: float = SCARCITY) -> Floats:
         """q (T',) in GPUs per slot; ``free_gpu`` is the free GPU of the fleet."""
         totals = self.counts.totals[: len(self.requests)]
         sized = np.where(self.gpus > 0, self.gpus, 1.0)
-        raw = np.where(self.gpus > 0, self.frequency * sized**size / np.maximum(totals, 1.0) ** scarcity, 0.0)
+        filled = sized * np.maximum(totals, 1.0)
+        raw = np.where(self.gpus > 0, self.frequency * sized / filled**scarcity, 0.0)
         value = float(raw @ totals)
         prices = np.zeros_like(self.counts.totals, np.float32)
         prices[: raw.size] = raw * (free_gpu / value if value > 0 else 0.0)

@@ -39,11 +39,12 @@ from packing.jit import checked
 from packing.model.request import ANY, Request
 from packing.policies.gpu_choice import tightest
 
-FILL, STRANDING, STEP = 13.0, 1.1, 0.055
+FILL, STRANDING, STEP = 8.0, 1.1, 0.055
 STRAND_MARGIN = 0.77
-"""e above. All four were found together with ``slots.SCARCITY`` and ``slots.SIZE``, on the same six traces.
-The optimum is flat: FILL 5 instead of 13 costs 0.1 points, no stranding 0.55, no rounding 0.1. Only cpu250 is
-sensitive: STEP 0.1 costs it 0.4, no rounding 0.7, and a smooth curve instead of max() in stranding 0.6."""
+"""e above. All four were found together with ``slots.SCARCITY``, on the same six traces; FILL on random
+mixes, too. The optimum is flat: FILL 5 or 13 instead of 8 costs 0.1 points, no stranding 0.55, no rounding
+0.1. Only cpu250 is sensitive: STEP 0.1 costs it 0.4, no rounding 0.7, and a smooth curve instead of max() in
+stranding 0.6."""
 PEERS, APART = 0.5, 2 * STEP
 """Of ``islands``. APART is a multiple of STEP, so that it changes no rounding where all nodes are alike.
 Found with bench/packing/islands.py, seeds 1-4: 4 x STEP gives 1 % more jobs peers, and costs 0.3 points of

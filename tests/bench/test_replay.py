@@ -84,7 +84,7 @@ def test_bad_usage_is_one_line_and_code_2(files, capsys):
     "more",
     [
         *[["--policy", "best"], ["--policy", "mfi"], ["--ties", "some"], ["--departures"]],
-        *[["--arrival", "0"], ["--arrival", "nan"], ["--arrival", "1;2"]],
+        *[["--arrival", "0"], ["--arrival", "nan"], ["--arrival", "1;2"], ["--arrival", "1.5"]],
         *[["--seeds", "x"], ["--sample", "-1"]],
     ],
 )
@@ -92,6 +92,15 @@ def test_options_that_make_no_sense_stop_before_anything_runs(files, more):
     with pytest.raises(SystemExit) as stopped:
         replay(files, *more)
     assert stopped.value.code == 2
+
+
+def test_arrivals_in_per_cent_are_refused_with_a_hint(files, capsys):
+    with pytest.raises(SystemExit):
+        replay(files, "--arrival", "50,100")
+    assert (
+        "multiples of the capacity up to 1.3, such as 1.0,1.3 (for 50,100 %: 0.5,1)"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_policy_that_does_not_know_the_mix_is_named(tmp_path, capsys):

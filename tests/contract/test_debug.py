@@ -47,6 +47,9 @@ async def test_nodes_show_what_is_free_and_which_pods_have_what(start: Start) ->
             "device_ids": [],
             "known": "counts",
             "assumed_seconds": None,
+            "parts": [],
+            "instances": [],
+            "source": "request",
         }
     ]
 

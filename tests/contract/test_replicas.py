@@ -101,6 +101,25 @@ async def test_other_replicas_answer_and_close_the_connection(replica: Replica) 
     assert (await other.http.get("/debug/nodes")).status_code == 200
 
 
+async def test_every_replica_says_which_one_has_the_decisions(api: ApiServer, replica: Replica) -> None:
+    """Both run on this machine, so they have one name; the Lease says who leads."""
+    leader = replica()
+    await becomes(leader, "ready\n")
+    other = replica()
+    await becomes(other, "not ready: another replica is the leader\n")
+    await leader.post("filter", filter_message())
+    near, far = [(await one.http.get("/debug/pods/default/train")).json() for one in (leader, other)]
+    holder = api.leases.objects["gpu/stowage"]["spec"]["holderIdentity"]
+    name = holder.rpartition("_")[0]
+    assert (near["replica"], far["replica"]) == (
+        {"name": name, "leads": True, "leader": name},
+        {"name": name, "leads": False, "leader": name},
+    )
+    assert [one["verb"] for one in near["decisions"]] == ["filter"]
+    assert far["decisions"] == []
+    assert f"kube-scheduler asks the leader, {name}" in far["note"]
+
+
 async def test_a_leaving_leader_releases_the_lease_and_refuses_binds(
     api: ApiServer, replica: Replica
 ) -> None:

@@ -3,7 +3,7 @@
 import os
 import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -36,11 +36,13 @@ class Stowage:
         *,
         name: str = "stowage",
         awaits: str = "/readyz",
+        arguments: Sequence[str] = (),
         **settings: str,
     ) -> None:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         command: list[str | Path] = [PROGRAM, "serve", f"--kubeconfig={kubeconfig}", f"--port={port}"]
+        command += arguments
         self.process = Process(
             name,
             command,

@@ -21,6 +21,7 @@ from extender.source.watched_kinds import WATCHED_KINDS
 from tests.extender.apistore import Manifest, Store, bookmark, error, line
 from tests.extender.evictions import Evictions
 from tests.extender.reviews import Reviews
+from tests.extender.services import Services
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/gpu/leases"
 DEVICES = "/apis/resource.k8s.io/v1/"
@@ -76,6 +77,7 @@ class ApiServer:
         self.leases = Store()
         self.evictions = Evictions(self)
         self.reviews = Reviews()
+        self.services = Services()
         self.banned: set[str] = set()  # tokens without rights on Leases
         self.version: Manifest = {"major": "1", "minor": "36+"}
         self.refusal: tuple[int, str] | None = None  # of binds
@@ -178,22 +180,27 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         query = dict(parse_qsl(url.query))
+        if self.api.services.handles(url.path):
+            return self._answer(*self.api.services.handle("GET", self.path, b"", dict(self.headers)))
         if self.api.evictions.handles(url.path):
             return self._evictions("GET", None)
-        is_optional = url.path.startswith("/apis/") and not url.path.startswith(LEASES)
-        if is_optional and url.path not in self.api.stores:
+        self._get(url.path, query)
+
+    def _get(self, path: str, query: dict[str, str]) -> None:
+        is_optional = path.startswith("/apis/") and not path.startswith(LEASES)
+        if is_optional and path not in self.api.stores:
             return self._answer(self.api.without_devices, b'{"kind": "Status", "message": "no such thing"}')
-        self.api.requests.append((url.path, query))
+        self.api.requests.append((path, query))
         self.api.tokens.add(self.headers["Authorization"])
-        if url.path == "/version":
+        if path == "/version":
             return self._answer(200, json.dumps(self.api.version).encode())
-        if url.path.startswith("/api/v1/namespaces/"):
-            return self._answer_pod(url.path)
-        if url.path.startswith(LEASES):
-            return self._lease(lambda: self._read_lease(url.path))
-        script = self.api.script.get(url.path)
+        if path.startswith("/api/v1/namespaces/"):
+            return self._answer_pod(path)
+        if path.startswith(LEASES):
+            return self._lease(lambda: self._read_lease(path))
+        script = self.api.script.get(path)
         fault = script.popleft() if script else ""
-        store = self.api.stores[url.path]
+        store = self.api.stores[path]
         if fault.isdigit():
             return self._answer(int(fault), b'{"kind": "Status", "message": "scripted"}')
         if fault == "hangup":
@@ -213,7 +220,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200 if found else 404, json.dumps(found or {"kind": "Status"}).encode())
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        raw = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.api.services.handles(self.path):
+            return self._answer(*self.api.services.handle("POST", self.path, raw, dict(self.headers)))
+        body = json.loads(raw)
         if self.path.startswith(LEASES):
             return self._lease(lambda: self.api.leases.create(body))
         if self.api.evictions.handles(urlsplit(self.path).path):

@@ -6,14 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil
-from typing import ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
+
+from pydantic import BeforeValidator, PlainSerializer
 
 from extender.k8s.affinity import NodeSelectorTerm, Taint, Toleration
 from extender.k8s.resource_api.fields import Amount, Value
 
 Number: TypeAlias = int | Fraction
-Counters: TypeAlias = Mapping[tuple[str, str], Number]
+_PAIRS = (
+    BeforeValidator(lambda pairs: {(one, other): amount for one, other, amount in pairs}),
+    PlainSerializer(lambda amounts: [[*names, str(amount)] for names, amount in amounts.items()]),
+)
+"""JSON has no pairs as keys. Only dumps of the state use this."""
+Counters: TypeAlias = Annotated[Mapping[tuple[str, str], Number], *_PAIRS]
 """Amounts by (counter set, counter)."""
 ByDomain: TypeAlias = Mapping[str, Mapping[str, Value]]
 

@@ -176,6 +176,12 @@ class Api:
                 event = json.loads(line)
                 yield event["type"], event["object"]
 
+    def request(self, method: str, path: str, body: Object | None = None) -> Object:
+        """Any request; a PATCH is a merge patch."""
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        content = None if body is None else json.dumps(body)
+        return self._send(method, path, content=content, headers={"Content-Type": kind})
+
     def _send(self, method: str, path: str, **request: Any) -> Object:
         response = self._http.request(method, path, **request)
         try:

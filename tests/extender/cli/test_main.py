@@ -93,6 +93,11 @@ def test_a_service_listens_before_it_loads_the_compiler() -> None:
         (["serve", "--port", "65536"], "'65536' is not a port (0 to 65535)"),
         (["serve", "--debug-port", "http"], "'http' is not a port (0 to 65535)"),
         (["serve", "--debug-host", "0.0.0.0"], "--debug-host needs --debug-port"),
+        (["serve", "--tls-cert", "a"], "--tls-cert and --tls-key need each other"),
+        (["serve", "--tls-key", "a"], "--tls-cert and --tls-key need each other"),
+        (["serve", "--client-ca", "a"], "--client-ca needs --tls-cert"),
+        (["serve", "--tls-cert=a", "--tls-key=b", "--client-ca=c"], "--client-ca needs --debug-port"),
+        (["serve", "--client-name", "a"], "--client-name needs --client-ca"),
         (["serve", "--snapshot"], "expected at least one argument"),
     ],
 )
@@ -110,6 +115,13 @@ def test_an_invalid_setting_is_code_1(capsys: pytest.CaptureFixture[str], tmp_pa
     assert cli.main(["serve", "--config", str(tmp_path / "stowage.yaml")]) == 1
     error = capsys.readouterr().err
     assert error.startswith(f"stowage: {tmp_path}/stowage.yaml: shortlist: invalid value 'none'; expected ")
+
+
+def test_a_missing_certificate_is_code_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    missing = str(tmp_path / "tls.crt")
+    arguments = ["serve", "--example", "--port", "0", "--tls-cert", missing, "--tls-key", missing]
+    assert cli.main(arguments) == 1
+    assert capsys.readouterr().err == f"stowage: cannot read {missing}: No such file or directory\n"
 
 
 def test_a_port_in_use_is_code_1(capsys: pytest.CaptureFixture[str]) -> None:

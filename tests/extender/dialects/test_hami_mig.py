@@ -132,6 +132,11 @@ def test_two_devices_of_one_gpu_are_two_instances():
     view = view_node(state, ON, 0.0)
     assert view is not None
     assert (view.gpus[0].taken_slices, view.gpus[0].free_memory_mib) == ((5, 6), 19_968)
+    assert (view.gpus[0].slices, view.gpus[0].uuid) == (8, "GPU-0")
+    (holder,) = view.holders
+    assert [(one.profile, one.slices) for one in holder.instances] == [("1g.5gb", (6,)), ("1g.5gb", (5,))]
+    assert [part.slices for part in holder.parts] == [(5, 6)]
+    assert (holder.source, holder.known) == ("annotations", "placement")
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,8 @@ def test_queues_that_preempt_others_come_first():
 @pytest.mark.parametrize(
     ("pods", "says"),
     [
-        (PODS + "x,1,1,0,0,XX,0,1\n", "names no queue for pods with qos 'XX'"),
-        (PODS + "x,1,1,0,0,LS,,1\n", "pod x has no creation_time"),
+        (PODS + "x,1,1,0,0,XX,0,1\n", "names no queue for qos 'XX', only for LS, BE"),
+        (PODS + "x,1,1,0,0,LS,,1\n", "pod 'x' has no creation_time"),
     ],
 )
 def test_pods_without_a_queue_or_a_time_are_refused(tmp_path, pods, says):

@@ -219,9 +219,9 @@ def test_the_nodes_may_be_sampled(replayed, sample: int) -> None:
     assert row["whole_gpus_free"] == 12
 
 
-def share(name: str, on: str, part: str) -> dict[str, Any]:
+def share(name: str, on: str, part: str, gpu: int = 0) -> dict[str, Any]:
     one = pod(name, on, 0)
-    one["metadata"]["annotations"] = {"stowage.dev/gpu-compute": part, "stowage.dev/gpu-indices": "0"}
+    one["metadata"]["annotations"] = {"stowage.dev/gpu-compute": part, "stowage.dev/gpu-indices": str(gpu)}
     return one
 
 

@@ -185,7 +185,7 @@ async def test_explain_bind_and_preempt_see_what_filter_sees() -> None:
     running = make_pod("running", 4, node_name="a")
     engine.apply([*SYNCED, Upserted(make_node("a")), Upserted(first), Upserted(running)])
     assert await nodes_for(engine, "first", gpus=4) == (["a"], "")
-    resources = {"requests": {"nvidia.com/gpu": 4}}
+    resources = {"limits": {"nvidia.com/gpu": 4}}
     manifest = json.dumps(
         {"kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [{"resources": resources}]}}
     )
@@ -354,3 +354,18 @@ def test_spot_gpus_and_preempted_pods_are_metrics() -> None:
 
 def test_without_spot_nodes_no_gpu_is_on_spot() -> None:
     assert on_spot(make_state(make_node("d")).fleet) == Installed(0, 0)
+
+
+async def test_metrics_rendered_in_parts_are_the_same() -> None:
+    engine = make_engine()
+    engine.apply([Upserted(make_node("a")), *SYNCED])
+    metrics = Metrics("0", engine.gauges.read)
+    metrics.answered("filter", "fits", 0.001)
+
+    def fixed(text: bytes) -> list[str]:
+        return [line for line in text.decode().splitlines() if not line.startswith("stowage_process_")]
+
+    turns = asyncio.create_task(metrics.render_in_parts())
+    await asyncio.sleep(0)
+    assert not turns.done()
+    assert fixed(await turns) == fixed(metrics.render())

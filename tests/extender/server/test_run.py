@@ -7,16 +7,19 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
 from extender.demo.bundle import CLUSTER
 from extender.server import run as serve
+from tests.certificates import Authority, Secret
 
 READY_SECONDS = 120
 FILTER = {
@@ -64,7 +67,7 @@ class Process:
         assert self._process.stderr is not None
         for line in self._process.stderr:
             self._log.append(line)
-            if found := re.search(r"listening for .* on (http://[^\"]+)", line):
+            if found := re.search(r"listening for .* on (https?://[^\"]+)", line):
                 return found[1]
         raise AssertionError(f"it does not listen: {self._log}")
 
@@ -151,6 +154,39 @@ def test_metrics_can_be_scraped_while_the_verbs_stay_on_loopback(start: Start) -
     assert httpx.post(f"{debug}/scheduler/filter", json=FILTER).status_code == 404
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"http://127.0.0.2:{httpx.URL(main).port}/healthz")
+
+
+def test_tls_on_both_ports_and_client_certificates_on_one(start: Start, tmp_path: Path) -> None:
+    ca = Authority()
+    secret = Secret(tmp_path)
+    secret.certify(ca.server(), ca.pem)
+    files = {"--tls-cert": "tls_crt", "--tls-key": "tls_key", "--client-ca": "ca_crt"}
+    arguments = [word for flag, name in files.items() for word in (flag, str(secret.path(name)))]
+    process = start("--example", "--debug-port", "0", *arguments)
+    main, debug = process.urls
+    trusts = ssl.create_default_context(cadata=ca.pem.decode())
+    assert httpx.get(f"{debug}/healthz", verify=trusts).text == "ok\n"
+    assert "stowage_tls_reload_failed 0.0" in httpx.get(f"{debug}/metrics", verify=trusts).text
+    with pytest.raises(httpx.TransportError, match="certificate required"):
+        httpx.get(f"{main}/healthz", verify=trusts)
+    client = ca.client("system:kube-scheduler")
+    (tmp_path / "client.pem").write_bytes(client.certificate + client.key)
+    trusts.load_cert_chain(tmp_path / "client.pem")
+    assert httpx.get(f"{main}/healthz", verify=trusts).text == "ok\n"
+    process.signal(signal.SIGINT)
+    assert process.exit_code() == 0
+
+
+@pytest.mark.parametrize(("host", "warnings"), [("0.0.0.0", 1), ("127.0.0.1", 0)])
+def test_bind_without_a_client_ca_is_a_warning_beyond_loopback(
+    start: Start, host: str, warnings: int
+) -> None:
+    process = start("--example", "--host", host, bind="true")
+    assert httpx.get(f"{process.urls[0]}/healthz").status_code == 200
+    process.signal(signal.SIGINT)
+    assert process.exit_code() == 0
+    messages = [line["message"] for line in process.log() if line["level"] == "warning"]
+    assert sum("can have pods bound" in message for message in messages) == warnings
 
 
 def test_idle_connections_are_kept_for_longer_than_by_go() -> None:

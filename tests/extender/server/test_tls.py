@@ -231,6 +231,47 @@ def test_a_new_client_ca_ends_connections_of_the_former_one(run: Run, secret: Se
     run(scenario)
 
 
+def test_files_are_watched(run: Run, secret: Secret, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("extender.server.tls.CHECK_SECONDS", 0.01)
+
+    async def scenario() -> None:
+        async with listening(secret) as port:
+            new_ca = asyncio.Event()
+            watching = asyncio.create_task(port.tls.watch(new_ca.set))
+            secret.write(tls_crt=b"", tls_key=b"", ca_crt=OTHER_CA.pem)
+            async with asyncio.timeout(60):
+                while not port.tls.problem:
+                    await asyncio.sleep(0.01)
+                assert not new_ca.is_set()
+                secret.certify(CA.server("stowage"), OTHER_CA.pem)
+                await new_ca.wait()
+            watching.cancel()
+
+    run(scenario)
+
+
+def test_a_handshake_that_began_before_a_new_client_ca_ends_in_vain(
+    run: Run, secret: Secret, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with listening(secret) as port:
+            waiting = await asyncio.open_connection("127.0.0.1", port.number)
+            port.open.append(waiting)
+            async with asyncio.timeout(60):
+                while not port.tls.verbs.handshakes.pending:
+                    await asyncio.sleep(0.01)
+            secret.certify(CA.server("stowage"), OTHER_CA.pem)
+            assert port.tls.reload()
+            port.server.close_connections()
+            await waiting[1].start_tls(client(SCHEDULER, tmp_path), server_hostname="127.0.0.1")
+            with pytest.raises(ConnectionResetError):
+                await exchange(waiting)
+            assert port.metric('stowage_verb_results_total{result="forbidden",verb="filter"}') == 0
+            assert port.service.metrics.render().count(b"stowage_verb_seconds_count{") == 0
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_no_session_outlives_the_client_ca(
     run: Run, secret: Secret, tmp_path: Path, version: ssl.TLSVersion

@@ -109,14 +109,14 @@ async def test_an_unreachable_server_counts_as_caught_up(
     interruption = source.interruption()
     assert interruption
     assert interruption.ended_at is None
-    assert time.monotonic() - started < source._rest.timeouts.catch_up
+    assert time.monotonic() - started < source.rest.timeouts.catch_up
     api.start()
 
 
 async def test_a_server_that_refuses_counts_as_behind(
     api: ApiServer, source: KubeSource, delivered: Delivered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source._rest, "timeouts", replace(PATIENT, catch_up=0.3))
+    monkeypatch.setattr(source.rest, "timeouts", replace(PATIENT, catch_up=0.3))
     api.script[PODS].extend(["403"] * 1000)  # as while it starts, and has not loaded who may do what
     api.hang_up()
     await broken(source)
@@ -149,7 +149,7 @@ def test_a_server_that_has_refused_counts_as_reachable_during_the_retry() -> Non
 async def test_only_the_first_call_waits_for_a_silent_server(
     api: ApiServer, source: KubeSource, delivered: Delivered, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source._rest, "timeouts", replace(PATIENT, catch_up=0.3))
+    monkeypatch.setattr(source.rest, "timeouts", replace(PATIENT, catch_up=0.3))
     monkeypatch.setattr(kube, "_NOT_WAITING", 60.0)
     port = int(api.url.rpartition(":")[2])
     api.stop()

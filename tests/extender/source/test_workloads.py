@@ -41,14 +41,14 @@ def test_templates_deep_inside() -> None:
     groups = [{"groupName": "gpu", "template": TEMPLATE}]
     ray = workload("RayCluster", headGroupSpec={"template": TEMPLATE}, workerGroupSpecs=groups)
     assert keys(ray) == [
-        ("RayCluster w headGroupSpec", "team/w-headGroupSpec"),
+        ("RayCluster w head", "team/w-head"),
         ("RayCluster w gpu", "team/w-gpu"),
     ]
     replicas = {"Master": {"template": TEMPLATE}, "Worker": {"replicas": 4, "template": TEMPLATE}}
     torch = workload("PyTorchJob", pytorchReplicaSpecs=replicas)
     assert [key for _, key in keys(torch)] == [
-        "team/w-pytorchReplicaSpecs-Master",
-        "team/w-pytorchReplicaSpecs-Worker",
+        "team/w-Master",
+        "team/w-Worker",
     ]
 
 

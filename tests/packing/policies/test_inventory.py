@@ -211,9 +211,9 @@ def test_a_refresh_solves_again_when_enough_gpus_are_in_another_state():
     assert policy.refresh(fleet) is None  # two of twenty
     for row in range(2, 5):
         place(fleet, policy, share(250), row)
-    before = policy.cost(fleet, share(500)).tolist()
     solve = policy.refresh(fleet)
     assert solve is not None
+    before = policy.cost(fleet, share(500)).tolist()  # at the new prices
     tables = solve()
     assert policy.cost(fleet, share(500)).tolist() == before  # not before it is adopted
     policy.adopt(fleet, tables)

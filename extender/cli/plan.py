@@ -1,0 +1,160 @@
+"""``stowage plan``: what fewer, more or other nodes, layouts or moves would change. Changes nothing.
+
+Every plan is carried out on the engine that serves kube-scheduler, and the answer shows what it promised
+beside what came out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from extender.cli import source_args
+
+if TYPE_CHECKING:
+    from extender.plan.report import Report
+
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_WHAT = {
+    "summary": "what is free, what waits, which nodes could go, what it costs",
+    "drain": "the fewest nodes that hold the work, and which nodes could go in which order",
+    "change": "what --add and --remove would change, waiting pods included",
+    "moves": "the few moves that free the most whole GPUs or nodes",
+    "mig": "the MIG layouts that serve the demand best",
+    "slices": "the pods that ask for a whole GPU and would fit a slice",
+}
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Add ``plan`` to the command line."""
+    lines = [f"  {name:<9}{text}" for name, text in _WHAT.items()]
+    parser = subparsers.add_parser(
+        "plan",
+        description="Capacity plans, each carried out on the engine before it is shown. Changes nothing.\n\n"
+        + "\n".join(lines),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("what", nargs="?", choices=tuple(_WHAT), help="what to plan (summary)", metavar="WHAT")
+    source_args.add_arguments(parser)
+    add("--nodes", type=Path, metavar="CSV", help="nodes of a trace (columns: docs/replay.md)")
+    add("--pods", type=Path, metavar="CSV", help="pods of a trace")
+    add("--config", type=Path, metavar="FILE", help="settings, as YAML")
+    formats = ("table", "json", "csv")
+    add("-o", "--output", choices=formats, default="table", help="table, json, or csv (the main table)")
+    _add_options(parser)
+    return parser
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the single plans."""
+    add = parser.add_argument
+    text = "change: COUNTxTYPE nodes more, such as 4xH100 or 2xNODE; may be repeated"
+    add("--add", action="append", default=[], metavar="NxTYPE", help=text)
+    add(
+        "--remove",
+        action="append",
+        default=[],
+        metavar="NODE",
+        help="change: a node less; may be repeated",
+    )
+    add("--moves", type=_count, default=5, metavar="K", help="moves: at most so many (5)")
+    add("--free", choices=("gpus", "nodes"), default="gpus", help="moves: what is to become free (gpus)")
+    add("--layouts", type=_count, default=3, metavar="K", help="mig: at most so many layouts in a pool (3)")
+    add("--growth", type=_factor, default=1.0, metavar="X", help="mig: X times the demand of today (1)")
+    text = "mig: seconds that a node takes to re-partition, without its drain (90)"
+    add("--repartition-seconds", type=_factor, default=90.0, metavar="S", help=text)
+    add("--prometheus", metavar="URL", help="slices: measured use, from the metrics of dcgm-exporter")
+    add("--window", default="7d", metavar="TIME", help="slices: the maximum over so much time (7d)")
+    add(
+        "--margin",
+        type=_factor,
+        default=1.2,
+        metavar="X",
+        help="slices: X times the use must fit (1.2)",
+    )
+    text = "slices: this quantile of the activity; of the memory always the maximum (0.95)"
+    add("--quantile", type=_part, default=0.95, metavar="Q", help=text)
+    add("--prices", type=Path, metavar="FILE", help="prices per hour, as YAML (docs/plan.md)")
+    add("--ignore-waiting", action="store_true", help="drain: leave no room for waiting pods")
+    text = "pods without a controller may move, too: you create them again"
+    add("--bare-pods", action="store_true", help=text)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command. Exit codes: 0, 1 for a failure or a plan that gains less than it promised, 2 for
+    options or files that cannot be used."""
+    from extender.cli import logs
+    from extender.cli.precompile import loading_kernels
+    from extender.settings import SettingsError
+    from extender.source.interface import SourceError
+
+    logs.configure("error")
+    try:
+        with loading_kernels():
+            from extender.cli.plan_run import first_line, source_of, work_out
+            from extender.replay.traces import BadInput
+        try:
+            source = source_of(args)
+            work = source.fresh()
+            if args.output == "table":
+                print(first_line(work, source.name), flush=True)
+            report = work_out(args, source, work, _show_progress())
+        except BadInput as error:
+            print(f"stowage plan: {error}", file=sys.stderr)
+            return 2
+        print(_rendered(report, args.output))
+    except (SourceError, SettingsError, OSError) as error:
+        print(f"stowage plan: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0 if report.agrees else 1
+
+
+def _rendered(report: Report, output: str) -> str:
+    from extender.plan.report import as_csv, as_text, as_values
+
+    if output == "json":
+        return json.dumps(as_values(report), indent=1)
+    return as_csv(report) if output == "csv" else as_text(report)
+
+
+def _show_progress() -> Callable[[str, float], None]:
+    """A progress bar on standard error, if that is a terminal."""
+    is_terminal = sys.stderr.isatty()
+
+    def show(what: str, part: float) -> None:
+        if is_terminal:
+            filled = round(30 * part)
+            bar = f"{what:32.32} [{'#' * filled}{'.' * (30 - filled)}] {part:4.0%}"
+            print(f"\r{bar}", end="" if part < 1 else "\r\033[K", file=sys.stderr, flush=True)
+
+    return show
+
+
+def _count(text: str) -> int:
+    if text.isdecimal() and 0 < int(text) <= 100:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"invalid number {text!r}; expected a whole number from 1 to 100")
+
+
+def _part(text: str) -> float:
+    if (number := _factor(text)) <= 1:
+        return number
+    raise argparse.ArgumentTypeError(f"invalid number {text!r}; expected a number above 0, at most 1")
+
+
+def _factor(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= 1e6:
+        raise argparse.ArgumentTypeError(f"invalid number {text!r}; expected a number above 0")
+    return number

@@ -1,0 +1,104 @@
+"""From the options of ``stowage plan`` to a source and a report."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+
+from extender.cli import source_args
+from extender.k8s.objects import Node, Upserted
+from extender.plan.answers import drain_report, size_of
+from extender.plan.change import added_nodes
+from extender.plan.change_report import change_report
+from extender.plan.cluster import ClusterSource
+from extender.plan.mig_report import mig_report
+from extender.plan.moves import moves_report
+from extender.plan.prices import NO_COSTS, NodeCosts, costs_of, read_prices
+from extender.plan.report import Report
+from extender.plan.slices_report import slices_report
+from extender.plan.source import PlanSource
+from extender.plan.summary import summary_report
+from extender.plan.trace import TraceSource
+from extender.plan.work import Work
+from extender.replay.traces import BadInput
+from extender.settings_file import load
+from extender.source.prometheus import measured_use
+
+Progress = Callable[[str, float], None]
+_OF_PLAN = {"add": "change", "remove": "change", "prometheus": "slices"}
+
+
+def source_of(args: argparse.Namespace) -> PlanSource:
+    """The cluster or trace that the arguments name. Raises ``BadInput``, ``SourceError`` and
+    ``SettingsError``."""
+    if args.what is None:
+        args.what = "change" if args.add or args.remove else "summary"
+    for option, what in _OF_PLAN.items():
+        if getattr(args, option) and args.what != what:
+            raise BadInput(f"--{option} belongs to 'stowage plan {what}', not to {args.what}")
+    if args.what == "change" and not (args.add or args.remove):
+        raise BadInput("nothing to change: expected --add or --remove")
+    settings = load(args.config, os.environ)
+    if args.nodes or args.pods:
+        if not (args.nodes and args.pods) or args.snapshot or args.kubeconfig or args.example:
+            raise BadInput("a trace needs --nodes and --pods, and no cluster")
+        return TraceSource(args.nodes, args.pods, settings)
+    source = source_args.source_of(args)
+    events = [event for batch in source.list_once() for event in batch]
+    return ClusterSource(_name(args), events, settings, bare_pods=args.bare_pods)
+
+
+def _name(args: argparse.Namespace) -> str:
+    if args.snapshot:
+        return ", ".join(path.stem for path in args.snapshot)
+    return "example" if args.example else "cluster"
+
+
+def first_line(work: Work, name: str) -> str:
+    """What is known before anything is searched."""
+    return size_of(work, name)
+
+
+def work_out(args: argparse.Namespace, source: PlanSource, work: Work, progress: Progress) -> Report:
+    """The report that was asked for. Raises ``BadInput``."""
+    if args.what == "change":
+        return _change(args, source, progress)
+    costs = _costs(args, source, work)
+    if args.what == "summary":
+        return summary_report(source, work, costs, progress)
+    if args.what == "mig":
+        cluster, options = _cluster(source), (args.layouts, args.growth, args.repartition_seconds)
+        return mig_report(cluster, work, *options, progress)
+    if args.what == "slices":
+        measured = measured_use(args.prometheus, args.window, args.quantile) if args.prometheus else {}
+        return slices_report(_cluster(source), work, measured, args.margin, progress)
+    if args.what == "moves":
+        return moves_report(source, work, args.moves, args.free, progress)
+    return drain_report(source, work, costs, progress, keep_room=not args.ignore_waiting)
+
+
+def _change(args: argparse.Namespace, source: PlanSource, progress: Progress) -> Report:
+    source = _cluster(source)
+    nodes = source.nodes()
+    added: list[Node] = []
+    for text in args.add:
+        added += added_nodes(text, nodes, [node.name for node in added])
+    costs = NO_COSTS
+    if args.prices:
+        changed = source.changed(map(Upserted, added)).state()
+        costs = costs_of(read_prices(args.prices), filter(None, changed.fleet.specs), changed.nodes)
+    return change_report(source, added, args.remove, costs, progress)
+
+
+def _cluster(source: PlanSource) -> ClusterSource:
+    if not isinstance(source, ClusterSource):
+        raise BadInput("a trace has no nodes of Kubernetes: use --snapshot, --kubeconfig or --example")
+    return source
+
+
+def _costs(args: argparse.Namespace, source: PlanSource, work: Work) -> NodeCosts:
+    if not args.prices:
+        return NO_COSTS
+    specs = [spec for spec in work.fleet.specs if spec]
+    return costs_of(read_prices(args.prices), specs, source.nodes())

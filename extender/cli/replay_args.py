@@ -1,0 +1,156 @@
+"""The options of ``stowage replay``, and which of them go together."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from packing.policies.registry import POLICIES
+
+_MOST_SEEDS = 10_000
+_COMMON = ("policy", "sample", "output", "plot")
+_OPTIONS = {
+    "snapshot": (*_COMMON, "config"),
+    "queues": (*_COMMON, "timeline", "nodes", "pods", "seeds", "config", "load", "checkpoint", "spot"),
+    "timeline": (*_COMMON, "nodes", "pods"),
+    "pods": (*_COMMON, "nodes", "seeds", "config"),
+}
+"""What can be replayed, and the options that it uses. If several are given, the first one is replayed."""
+PLOT_FORMATS = (".png", ".svg")
+
+
+class UsageError(ValueError):
+    """Options that cannot be used, or not together."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options. Those that are not given are None; see ``complete``."""
+    add = parser.add_argument
+    cluster = "output of 'kubectl get nodes,pods -A -o json'"
+    add("--snapshot", type=Path, nargs="+", metavar="FILE", help=cluster)
+    add("--nodes", type=Path, metavar="CSV", help="nodes of a trace (columns: docs/replay.md)")
+    add("--pods", type=Path, nargs="+", metavar="CSV", help="pods of a trace")
+    waits = "keep times and durations; pods wait until they fit"
+    add("--timeline", action="store_true", default=None, help=waits)
+    mapping = "with queues, by qos: LS=interactive,BE=batch"
+    add("--queues", type=queue_mapping, nargs="?", const={}, metavar="MAP", help=mapping)
+    add("--load", type=positive, metavar="X", help="so few nodes that X GPUs are asked for per GPU")
+    add("--checkpoint", type=positive, metavar="S", help="restartable pods save work every S seconds")
+    add("--spot", type=spot_market, metavar="A,B,C", help="share, discount, interruptions per hour")
+    add("--policy", type=policy_names, metavar="A,B", help=", ".join(POLICIES))
+    orders = "orders in which the pods arrive, such as 1,2,7 (42-51)"
+    add("--seeds", type=seed_range, metavar="S", help=orders)
+    add("--sample", type=sample_size, metavar="N", help="look at N fitting nodes, 0 for all (0)")
+    add("--config", type=Path, metavar="FILE", help="settings, as YAML (which ones: docs/replay.md)")
+    add("--output", choices=["table", "json", "csv"], help="format of the result (table)")
+    add("--plot", type=Path, metavar="FILE", help="draw the result, too: FILE.png or FILE.svg")
+
+
+def complete(args: argparse.Namespace) -> str:
+    """What to replay, a key of ``_OPTIONS``. Sets the defaults of options that are not given. Raises
+    ``UsageError`` for options that are missing or that have no effect."""
+    names = list(dict.fromkeys(name for work, used in _OPTIONS.items() for name in (work, *used)))
+    given = [name for name in names if getattr(args, name) is not None]
+    work = next((name for name in _OPTIONS if name in given), "")
+    if not work or (work != "snapshot" and not (args.nodes and args.pods)):
+        missing = " (--pods without --nodes)" if "pods" in given else ""
+        missing = " (--nodes without --pods)" if "nodes" in given and not args.pods else missing
+        raise UsageError(f"nothing to replay: expected --snapshot, or --nodes and --pods{missing}")
+    if unused := sorted(set(given) - {work, *_OPTIONS[work]}):
+        raise UsageError(_without_effect(work, unused))
+    if work == "queues" and args.policy and len(args.policy) > 1:
+        raise UsageError("--queues uses one --policy: it compares systems, not policies")
+    defaults: dict[str, Any] = {"policy": ["inventory"], "sample": 0, "output": "table"}
+    defaults["seeds"] = seed_range("42-51")
+    for name, value in defaults.items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
+    return work
+
+
+def _without_effect(work: str, unused: Sequence[str]) -> str:
+    names = ", ".join(f"--{name}" for name in unused)
+    users = [f"--{other}" for other in _OPTIONS if set(unused) <= {other, *_OPTIONS[other]}]
+    hint = f", or use {'it' if len(unused) == 1 else 'them'} with {' or '.join(users)}" if users else ""
+    return f"--{work} does not use {names}: leave {'it' if len(unused) == 1 else 'them'} out{hint}"
+
+
+def check_plot(path: Path) -> None:
+    """Raise ``UsageError`` if no plot can be drawn and written there."""
+    from importlib.util import find_spec
+
+    if path.suffix.lower() not in PLOT_FORMATS:
+        raise UsageError(f"--plot {path}: expected a name that ends in {' or '.join(PLOT_FORMATS)}")
+    if find_spec("matplotlib") is None:
+        raise UsageError("--plot needs matplotlib: pip install 'kube-stowage[plot]'")
+    existed = path.exists()
+    try:
+        with path.open("ab"):  # as the plot will be written; what is there stays until then
+            pass
+    except OSError as error:
+        raise UsageError(f"--plot {path}: cannot be written: {error.strerror}") from None
+    if not existed:
+        path.unlink()
+
+
+def policy_names(text: str, known: Sequence[str] = tuple(POLICIES)) -> list[str]:
+    """Names separated by commas. Raises ``ArgumentTypeError``."""
+    names = text.split(",")
+    if unknown := [name for name in names if name not in known]:
+        raise argparse.ArgumentTypeError(f"no policy {', '.join(unknown)}; expected {', '.join(known)}")
+    return list(dict.fromkeys(names))
+
+
+def seed_range(text: str) -> list[int]:
+    """Seeds such as ``42-51`` (both included) or ``1,2,7``. Raises ``ArgumentTypeError``."""
+    seeds: list[int] = []
+    for item in text.split(","):
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", item.strip(), re.ASCII)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not first <= last < first + _MOST_SEEDS:
+            raise argparse.ArgumentTypeError(f"invalid seeds {item!r}; expected a range such as 42-51")
+        seeds += range(first, last + 1)
+    return list(dict.fromkeys(seeds))
+
+
+def sample_size(text: str) -> int:
+    """A number of nodes. Raises ``ArgumentTypeError``."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"invalid number {text!r}; expected a whole number from 0")
+    return min(int(text), 1 << 30)
+
+
+def queue_mapping(text: str) -> dict[str, str]:
+    """Queues by quality of service, ``LS=interactive,BE=backfill``. Raises ``ArgumentTypeError``."""
+    pairs = [item.partition("=") for item in text.split(",")]
+    if not all(qos.strip() and queue.strip() for qos, _, queue in pairs):
+        raise argparse.ArgumentTypeError(f"invalid queues {text!r}; expected LS=interactive,BE=backfill")
+    return {qos.strip(): queue.strip() for qos, _, queue in pairs}
+
+
+def positive(text: str) -> float:
+    """A number above 0. Raises ``ArgumentTypeError``."""
+    return _number(text, 0, 1e9, "a number above 0")
+
+
+def spot_market(text: str) -> tuple[float, float, float]:
+    """Share, discount and interruptions per hour, ``0.3,0.65,0.02``. Raises ``ArgumentTypeError``."""
+    expected = "SHARE,DISCOUNT,RATE such as 0.3,0.65,0.02"
+    parts = text.split(",")
+    if len(parts) != 3:
+        raise argparse.ArgumentTypeError(f"invalid spot nodes {text!r}; expected {expected}")
+    share, discount = (_number(part, 0, 1, expected) for part in parts[:2])
+    return share, discount, _number(parts[2], 0, 60, expected)
+
+
+def _number(text: str, above: float, most: float, expected: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = above
+    if not above < number <= most:
+        raise argparse.ArgumentTypeError(f"invalid number {text!r}; expected {expected}")
+    return number

@@ -1,0 +1,143 @@
+"""The problems of nodes, pods and the cluster in one place, each with what to do about it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Literal, TypeAlias
+
+from extender.cluster.factory import prior_of
+from extender.cluster.state import State
+from extender.dialects.sharing import stowage
+from extender.explain.advice import ADVICE
+from extender.settings import DEFAULT_QUEUES, Settings
+from extender.untrusted.limits import KEY, shorten
+from packing.fleet.feasibility import could_host
+from packing.model.reasons import Reason
+
+ProblemKind: TypeAlias = Literal["watch", "right", "settings", "policy", "token", "node", "pod", "object"]
+_VERSION = re.compile(r"v?(\d+)\.(\d+)")
+_SILENT = 360.0
+"""Seconds without any bytes of a watch, after which it is a problem. Five minutes are normal."""
+_RIGHT = "grant Stowage this right: deploy/ has the roles, docs/install.md says which is for what"
+_WATCH = "look at the API server and the network; Stowage answers from what it saw last, and tries again"
+_SETTINGS = "correct the setting (docs/settings.md), or what it names"
+_POLICY = "pods are placed without this part; see the traceback in the log and report it"
+_TOKEN = "correct debug_token_file, or apply deploy/rbac-debug-auth.yaml for debug_token_review"
+_NODE_CLOSED = "correct the label, annotation or resource that the text names: the node takes no pods before"
+_NODE = "correct what the text names; it is ignored until then, and the node takes pods"
+_LAYOUTS = "create or correct the MIG manager's ConfigMap, or the setting mig_manager"
+_POD = "correct its request and create it again; if it waits it is not placed, else the larger amount counts"
+_CONTRADICTION = (
+    "the larger use counts until the pod ends; deploy/keep-assignments.yaml stops others from editing "
+    "what a pod has"
+)
+_OBJECT = "correct the object: what cannot be read of it does not count, or counts as if it were larger"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """``about``: the name of a node, the key of a pod, or another thing."""
+
+    kind: ProblemKind
+    about: str
+    text: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the state does not know. ``watches``: why the last attempt to list or watch a resource failed;
+    ``silent``: seconds since the last bytes, by resource. ``lease`` and ``tokens``: why they could not be
+    used when that was last tried. ``server_version``: of the API server, "" if unknown."""
+
+    watches: Mapping[str, str] = field(default_factory=dict)
+    silent: Mapping[str, float] = field(default_factory=dict)
+    lease: str = ""
+    tokens: str = ""
+    server_version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Problems:
+    """The first ones, those of the cluster before those of nodes and pods; ``counts`` has all of them."""
+
+    counts: Mapping[str, int]
+    problems: Sequence[Problem]
+    more: int
+
+
+def problems_of(state: State, settings: Settings, around: Surroundings, most: int) -> Problems:
+    """At most so many problems."""
+    found = chain(_of_cluster(state, settings, around), _of_nodes(state), _of_pods(state), _of_objects(state))
+    shown = list(islice(found, most))
+    rest = Counter(one.kind for one in found)
+    counts: Mapping[str, int] = dict((Counter(one.kind for one in shown) + rest).items())
+    return Problems(counts, shown, rest.total())
+
+
+def _of_cluster(state: State, settings: Settings, around: Surroundings) -> Iterator[Problem]:
+    for resource, text in around.watches.items():
+        forbidden = text.startswith("403 ")
+        kind: ProblemKind = "right" if forbidden else "watch"
+        yield Problem(kind, resource, shorten(text), _RIGHT if forbidden else _WATCH)
+    for resource, seconds in around.silent.items():
+        if _SILENT < seconds < float("inf") and resource not in around.watches:
+            yield Problem("watch", resource, f"nothing was received for {seconds:.0f} s", _WATCH)
+    if around.lease:
+        forbidden = around.lease.startswith("403 ")
+        advice = _RIGHT if forbidden else _WATCH
+        yield Problem("right" if forbidden else "watch", "the Lease", shorten(around.lease), advice)
+    if around.tokens:
+        yield Problem("token", "/debug and /metrics", around.tokens, _TOKEN)
+    for part, count in sorted(state.failures.counts.items()):
+        yield Problem("policy", part, f"failed {count} times since the start", _POLICY)
+    for setting, text in _contradictions(state, settings, around.server_version):
+        yield Problem("settings", setting, text, _SETTINGS)
+
+
+def _contradictions(state: State, settings: Settings, server_version: str) -> Iterator[tuple[str, str]]:
+    """Settings that the cluster contradicts, and how."""
+    said, known = (_VERSION.match(text or "") for text in (settings.kubernetes_version, server_version))
+    if said and known and said.groups() != known.groups():
+        yield "kubernetes_version", f"says {said[0]}, and the API server is {known[0]}"
+    for place, entry in enumerate(settings.demand):
+        mix = prior_of([entry])
+        if mix and state.nodes and not could_host(state.fleet, mix.requests[0]):
+            yield f"demand.{place}", "no node could host such a pod, even empty"
+    classes = state.rights.queues.classes
+    for name, queue in settings.queues.items() if settings.queues != DEFAULT_QUEUES else ():
+        for one in sorted(queue.priority_classes) if classes.records() else ():
+            if classes.get(one) is None:
+                yield f"queues.{name}", f"there is no PriorityClass {one}"
+    if not settings.bind:
+        specs = (spec for spec in state.fleet.specs if spec is not None)
+        shared = sum(spec.sharing_resource == stowage.RESOURCE for spec in specs)
+        if shared:
+            yield "bind", f"is off, and only bind can assign the shared GPUs of {shared} nodes"
+
+
+def _of_nodes(state: State) -> Iterator[Problem]:
+    for name in sorted(state.overcommitted):
+        yield Problem("node", name, Reason.OVERCOMMITTED.text, ADVICE[Reason.OVERCOMMITTED])
+    for name, text in sorted(state.nodes.problems.items()):
+        if name not in state.nodes:
+            advice = _LAYOUTS
+        else:
+            advice = _NODE_CLOSED if text.startswith("node takes nothing") else _NODE
+        yield Problem("node", shorten(name, KEY), shorten(text), advice)
+
+
+def _of_pods(state: State) -> Iterator[Problem]:
+    for problems, advice in ((state.allocations.problems, _CONTRADICTION), (state.pods.problems, _POD)):
+        for key, text in sorted(problems.items()):
+            yield Problem("pod", shorten(key, KEY), shorten(text), advice)
+
+
+def _of_objects(state: State) -> Iterator[Problem]:
+    for problems in (state.devices.problems, state.rights.queues.classes.problems, state.budgets.problems):
+        for name, text in sorted(dict(problems).items()):
+            yield Problem("object", shorten(name, KEY), shorten(text), _OBJECT)

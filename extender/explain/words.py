@@ -1,0 +1,97 @@
+"""What is probably wrong with the words of a pod: labels, annotations, names of its queue and scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from difflib import get_close_matches
+from itertools import islice
+
+from extender.cluster.state import State
+from extender.dialects.pod_request import ASSIGNMENT_ANNOTATIONS, REQUEST_ANNOTATIONS, REQUEST_LABELS
+from extender.dialects.sharing import kai, stowage
+from extender.explain.admission import is_manifest
+from extender.k8s.objects import Pod
+from extender.k8s.quantity import QuantityError, whole
+from extender.queues.checkpoints import CHECKPOINT_INTERVAL, CHECKPOINTED_AT
+from extender.queues.gang_kinds import GANG, GANG_MIN
+from extender.queues.queue import QUEUE_LABEL
+from extender.queues.restartable import RESTARTABLE
+from extender.untrusted.limits import LISTED_NAMES, quoted, shorten
+
+_DOMAIN = "stowage.dev/"
+_ANYWHERE = frozenset({QUEUE_LABEL, GANG, GANG_MIN, RESTARTABLE, CHECKPOINTED_AT, CHECKPOINT_INTERVAL})
+"""Labels or annotations alike."""
+_OF_PODS = frozenset(
+    name for name in (*REQUEST_ANNOTATIONS, *ASSIGNMENT_ANNOTATIONS, *_ANYWHERE) if name.startswith(_DOMAIN)
+)
+_OTHERS = {"runai-fraction": kai.FRACTION, "runai-gpu-memory": kai.MEMORY}
+_NAMED = 4
+_BYTES = 1 << 20
+_DEFAULT_SCHEDULERS = ("default-scheduler", "stowage")
+_SYSTEM_CLASSES = ("system-cluster-critical", "system-node-critical")
+
+
+def word_hints(state: State, pod: Pod) -> Iterator[str]:
+    """Sentences about words that nobody reads, and about names that do not exist."""
+    yield from islice(_unread(pod), _NAMED)
+    yield from _units(pod)
+    named = pod.labels.get(QUEUE_LABEL) or pod.annotations.get(QUEUE_LABEL)
+    queues = state.rights.queues.by_name
+    if named and named not in queues:
+        yield f"There is no queue {quoted(named)}{did_you_mean(named, queues)}. Queues: {', '.join(queues)}."
+    if is_manifest(pod) and pod.scheduler_name not in _DEFAULT_SCHEDULERS:
+        schedulers = {one.scheduler_name for one in state.pods.values()} | {*_DEFAULT_SCHEDULERS}
+        if pod.scheduler_name not in schedulers and not pod.node_name:
+            near = did_you_mean(pod.scheduler_name, schedulers)
+            yield f"No other pod has the schedulerName {quoted(pod.scheduler_name)}{near}."
+    classes = state.rights.queues.classes
+    name = pod.priority_class
+    if name and classes.names and name not in (*classes.names, *_SYSTEM_CLASSES):
+        near = did_you_mean(name, classes.names)
+        yield f"There is no PriorityClass {quoted(name)}: the API server refuses the pod{near}."
+
+
+def _unread(pod: Pod) -> Iterator[str]:
+    """Labels and annotations that look like words of a request, and that nobody reads."""
+    for what, entries, elsewhere in (
+        ("annotation", pod.annotations, REQUEST_LABELS - REQUEST_ANNOTATIONS),
+        ("label", pod.labels, REQUEST_ANNOTATIONS - REQUEST_LABELS - _ANYWHERE),
+    ):
+        for name in entries:
+            if name in elsewhere:
+                other = "a label" if what == "annotation" else "an annotation"
+                yield f"Nobody reads {name} in {what}s: write it as {other}."
+            elif name.startswith(_DOMAIN) and name not in _OF_PODS:
+                near = did_you_mean(name, _OF_PODS)
+                yield f"Stowage knows no {what} {quoted(name)}{near}."
+            elif what == "annotation" and (meant := _OTHERS.get(name) or _near_request(name)):
+                yield f"Nobody reads the annotation {quoted(name)} (did you mean {meant}?)."
+
+
+def _near_request(name: str) -> str:
+    known = REQUEST_ANNOTATIONS | ASSIGNMENT_ANNOTATIONS
+    if name in known or len(name) > LISTED_NAMES:
+        return ""
+    return next(iter(get_close_matches(name, REQUEST_ANNOTATIONS, n=1, cutoff=0.9)), "")
+
+
+def _units(pod: Pod) -> Iterator[str]:
+    """Memory of a GPU in the unit of another system."""
+    text = pod.annotations.get(stowage.MEMORY, "")
+    if text.isdecimal() and len(text) < 9 and int(text) < _BYTES:
+        yield f"{stowage.MEMORY}: {quoted(text)} is in bytes. For {text} GiB write {text}Gi."
+    text = pod.annotations.get(kai.MEMORY, "")
+    try:
+        mib = 0 if not text or text.isdecimal() else whole(text) >> 20
+    except QuantityError:
+        mib = 0
+    if mib:
+        yield f"{kai.MEMORY} counts MiB: for {text} write {mib}."
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """`` (did you mean NAME?)`` with the nearest name, "" if none is near."""
+    candidates = [shorten(one, 256) for one in islice(known, 4 * LISTED_NAMES)]
+    longer = [one for one in candidates if name and name.lower() in one.lower()]
+    near = longer or get_close_matches(shorten(name, 256), candidates, n=1, cutoff=0.7)
+    return f" (did you mean {near[0]}?)" if near else ""

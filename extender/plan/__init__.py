@@ -1,0 +1,1 @@
+"""``stowage plan``: what fewer, more or other nodes would change, carried out on the engine."""

@@ -1,0 +1,123 @@
+"""The nodes that the work needs at least, whatever moves where: the engine's nodes and pods as classes."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from extender.plan.work import Item, Work, blockers
+from packing.fleet.arrays import Doubles
+from packing.model.node_spec import resolve_on
+from packing.plan.fewest_nodes import Classes, fewest_nodes
+
+_MOST_TYPES = 64
+"""Kinds of pods that the bound looks at, those with the most GPUs first: with fewer it is still a bound."""
+_MOST_CLASSES = 256
+_COUNTED = 4  # CPU, memory, compute and memory of GPUs that are placed one by one; then counted devices
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Pods that ask for the same on the same nodes."""
+
+    item: Item
+    count: int
+
+
+def at_least(work: Work, items: list[Item]) -> int | None:
+    """At least so many nodes with GPUs hold these pods and those that stay; None where there are too many
+    kinds of nodes to say. The items must be off the fleet."""
+    kinds = _kinds(items)
+    gpu_rows = set(work.gpu_rows)
+    if not kinds:
+        return sum(bool(blockers(work, row)) for row in gpu_rows)
+    fits = np.array([work.fits(kind.item) for kind in kinds])
+    classes: defaultdict[object, list[int]] = defaultdict(list)
+    for row in np.flatnonzero(work.open).tolist():
+        if row in gpu_rows or fits[:, row].any():
+            key = _capacity(work, row).tobytes(), fits[:, row].tobytes(), row in gpu_rows
+            classes[(*key, bool(blockers(work, row)), _resolution(work, row, kinds))].append(row)
+    if len(classes) > _MOST_CLASSES:
+        return None
+    rows = list(classes.values())
+    firsts = [of_class[0] for of_class in rows]
+    counts = np.array([row in gpu_rows for row in firsts], np.int64)
+    nodes = np.array([len(of_class) for of_class in rows], np.int64)
+    staying = np.array([bool(blockers(work, row)) for row in firsts], np.int64)
+    capacity = np.array([_capacity(work, row) for row in firsts]).reshape(len(rows), -1)
+    sizes = np.array([[_size(work, row, kind.item) for kind in kinds] for row in firsts])
+    sizes = sizes.reshape(len(rows), len(kinds), -1)
+    most = np.array(
+        [[_most(work, row, kind.item) * bool(fits[t, row]) for t, kind in enumerate(kinds)] for row in firsts]
+    ).reshape(len(rows), len(kinds))
+    kept = np.where(counts, nodes * staying, nodes)
+    demand = np.array([kind.count for kind in kinds], np.int64)
+    return fewest_nodes(Classes(nodes, kept, counts, capacity, sizes, most.astype(np.int64)), demand)
+
+
+def _kinds(items: list[Item]) -> list[_Kind]:
+    groups: Counter[tuple[object, bytes]] = Counter()
+    first: dict[tuple[object, bytes], Item] = {}
+    for item in items:
+        key = item.request, item.rows.tobytes()
+        groups[key] += 1
+        first.setdefault(key, item)
+    ranked = sorted(groups, key=lambda key: -groups[key] * (1000 * first[key].request.gpus + 1))
+    return [_Kind(first[key], groups[key]) for key in ranked[:_MOST_TYPES]]
+
+
+def _resolution(work: Work, row: int, kinds: list[_Kind]) -> str:
+    """What distinguishes nodes on which the same request takes different things."""
+    spec = work.fleet.specs[row]
+    return spec.sharing_resource if spec else ""
+
+
+def _capacity(work: Work, row: int) -> Doubles:
+    """(R,) what is free on a node."""
+    arrays = work.fleet.arrays
+    placed = arrays.divisible[:, row] > 0
+    free = [
+        float(arrays.free_cpu[row]),
+        float(arrays.free_memory[row]) / (1 << 20),
+        float(arrays.compute[placed, row].sum()),
+        float(arrays.memory[placed, row].sum()),
+    ]
+    counted = np.where(arrays.divisible_pool[:, row] > 0, 0, arrays.free_devices[:, row])
+    return np.concatenate([free, counted]).clip(0).astype(np.float64)
+
+
+def _size(work: Work, row: int, item: Item) -> Doubles:
+    """(R,) what a pod takes of a node."""
+    fleet, spec = work.fleet, work.fleet.specs[row]
+    size = np.zeros(_COUNTED + len(fleet.arrays.free_devices))
+    size[0], size[1] = item.request.cpu_milli, item.request.memory_bytes / (1 << 20)
+    request = resolve_on(spec, item.request) if spec else item.request
+    if (part := request.shares) is not None:
+        sizes = fleet.arrays.memory_capacity[:, row]
+        memory = int(sizes[sizes > 0].min(initial=1 << 24))
+        size[2], size[3] = part.count * part.compute_milli, part.count * part.mib_of(memory)
+    for name, count in request.devices:
+        if (number := fleet.names.resources.get(name)) is not None:
+            size[_COUNTED + number] += count
+    return size
+
+
+def _most(work: Work, row: int, item: Item) -> int:
+    """How many such pods alone fit on a node, at most."""
+    capacity, size = _capacity(work, row), _size(work, row, item)
+    asked = size > 0
+    most = int((capacity[asked] / size[asked]).min(initial=float(work.pods_left[row])) + 1e-9)
+    spec = work.fleet.specs[row]
+    part = resolve_on(spec, item.request).shares if spec else None
+    if part is None:
+        return most
+    arrays, per_gpu = work.fleet.arrays, 0
+    for gpu in np.flatnonzero(arrays.divisible[:, row]).tolist():
+        mib = part.mib_of(int(arrays.memory_capacity[gpu, row]))
+        room = [float(arrays.share_slots[gpu, row])]
+        room += [float(arrays.compute[gpu, row]) / part.compute_milli] if part.compute_milli else []
+        room += [float(arrays.memory[gpu, row]) / mib] if mib else []
+        per_gpu += max(0, int(min(room) + 1e-6))
+    return min(most, per_gpu // part.count)

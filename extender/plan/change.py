@@ -1,0 +1,176 @@
+"""What more or fewer nodes would change: nodes that are added like existing ones, and nodes that are lost.
+
+Pods of a lost node whose controller creates them again wait like all others; pods of DaemonSets and static
+pods end with it, and so do pods without a controller, which nobody creates again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from extender.inventory.cloud_labels import INSTANCE_TYPE
+from extender.inventory.gfd_labels import PRODUCT
+from extender.k8s.objects import Deleted, Event, Node, Pod, Upserted
+from extender.plan.cluster import ClusterSource, as_new
+from extender.plan.source import Step
+from extender.replay.movable import Stays
+from extender.replay.traces import BadInput
+from extender.untrusted.limits import quoted
+from packing.fleet.stranded import Fragmentation
+from packing.model.gpu_catalogue import models
+
+_ADDED = re.compile(r"(\d{1,4})x([^:]{1,253})(?::(.{1,200}))?", re.ASCII)
+_ITEM = re.compile(r"(gpus|cpu|memory)=([0-9]{1,9}(?:Gi|Ti|Mi)?)", re.ASCII)
+_MOST_ADDED = 2000
+_EXPECTED = "expected COUNTxTYPE, such as 4xH100, 2xNODE, or 2xB200:gpus=8,cpu=192,memory=2Ti"
+
+
+@dataclass(slots=True)
+class Change:
+    """``starts``: waiting pods that fit after the change, with their node, and ``started``: those that fit
+    without it. ``waits``: those that fit nowhere afterwards, and why. ``moved``: where the pods of lost
+    nodes go; ``ends``: pods that end with their node, and why. ``before`` and ``after``: what is free once
+    all pods that fit have started."""
+
+    before: Fragmentation
+    after: Fragmentation
+    started: dict[str, str]
+    starts: dict[str, str] = field(default_factory=dict)
+    waits: dict[str, str] = field(default_factory=dict)
+    moved: dict[str, str] = field(default_factory=dict)
+    homeless: dict[str, str] = field(default_factory=dict)
+    ends: dict[str, str] = field(default_factory=dict)
+
+    def steps(self) -> list[Step]:
+        """On the changed cluster: each pod to the place that was found for it, in the order of the queue."""
+        return [Step("place", pod, node) for pod, node in (self.moved | self.starts).items()]
+
+
+def plan_change(
+    source: ClusterSource, added: Sequence[Node], removed: Sequence[str]
+) -> tuple[Change, ClusterSource]:
+    """The change, and the cluster after it. Raises ``BadInput`` for a node that is not there."""
+    today = source.fresh()
+    state = source.state()
+    if unknown := [name for name in removed if name not in state.nodes]:
+        raise BadInput(f"there is no node {unknown[0]}")
+    ends: dict[str, str] = {}
+    lost: dict[str, str] = {}
+    events = [*map(Upserted, added), *_removals(source, state.pods.on_node, removed, ends, lost)]
+    changed = source.changed(events)
+    work = changed.fresh()
+    before = today.place_waiting()
+    found = work.place_waiting()
+    change = Change(today.figures(), work.figures(), before, ends=ends)
+    for key, node in found.items():
+        (change.moved if key in lost else change.starts)[key] = node
+    for item in work.waiting:
+        if item.key not in found:
+            (change.homeless if item.key in lost else change.waits)[item.key] = work.why_nowhere(item)
+    change.waits |= work.unplanned
+    return change, changed
+
+
+def _removals(
+    source: ClusterSource,
+    pods_on: Callable[[str], Iterable[Pod]],
+    removed: Iterable[str],
+    ends: dict[str, str],
+    lost: dict[str, str],
+) -> Iterator[Event]:
+    """Notes which pods end, and which wait again."""
+    for name in removed:
+        for pod in pods_on(name):
+            if why := _why_it_ends(pod, bare_pods=source.bare_pods):
+                ends[pod.key] = why
+                yield Deleted("Pod", pod.key)
+            else:
+                lost[pod.key] = name
+                yield Deleted("Pod", pod.key)
+                yield Upserted(as_new(pod))
+        yield Deleted("Node", name)
+
+
+def _why_it_ends(pod: Pod, *, bare_pods: bool) -> str:
+    if pod.deleting:
+        return Stays.TERMINATING
+    if pod.scheduling_constraints.pinned_to_node:
+        return Stays.PINNED
+    return Stays.NO_CONTROLLER if pod.owner is None and not bare_pods else ""
+
+
+def added_nodes(text: str, nodes: Mapping[str, Node], taken: Iterable[str] = ()) -> list[Node]:
+    """The nodes that ``4xH100`` means: like the named node; else like the most frequent kind of node whose
+    GPU product or instance type contains the name; else a GPU of the catalogue, whose node the text must
+    describe. Raises ``BadInput``."""
+    match = _ADDED.fullmatch(text)
+    count = int(match[1]) if match else 0
+    if match is None or not 0 < count <= _MOST_ADDED:
+        raise BadInput(f"--add {quoted(text)}: {_EXPECTED}; at most {_MOST_ADDED} nodes")
+    name, details = match[2], match[3] or ""
+    like = nodes.get(name) or (None if details else _most_frequent(name, nodes))
+    if like is None:
+        like = _from_catalogue(text, name, details)
+    names = (f"added-{like.name}-{number}" for number in range(1, 1 << 20))
+    known = {*nodes, *taken}
+    fresh = (one for one in names if one not in known)
+    return [_copy(like, next(fresh)) for _ in range(count)]
+
+
+def _copy(like: Node, name: str) -> Node:
+    """An empty node like this one, schedulable, without the taints of a node in trouble."""
+    labels = {key: name if key == "kubernetes.io/hostname" else text for key, text in like.labels.items()}
+    taints = tuple(taint for taint in like.taints if not taint.key.startswith("node.kubernetes.io/"))
+    return replace(
+        like,
+        name=name,
+        uid=name,
+        labels=labels,
+        taints=taints,
+        unschedulable=False,
+        conditions=(),
+        created=0.0,
+    )
+
+
+def _most_frequent(name: str, nodes: Mapping[str, Node]) -> Node | None:
+    """A node of the most frequent kind with whole GPUs, by what it offers."""
+    wanted = name.lower().replace(" ", "-")
+    found = [
+        node
+        for node in nodes.values()
+        if wanted in f"{node.labels.get(PRODUCT, '')} {node.labels.get(INSTANCE_TYPE, '')}".lower()
+        and not node.unschedulable
+    ]
+    kinds = Counter(map(_offer, found))
+    if not kinds:
+        return None
+    best = max(kinds, key=lambda kind: (kinds[kind], repr(kind)))
+    return min((node for node in found if _offer(node) == best), key=lambda node: node.name)
+
+
+def _offer(node: Node) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, text) for name, text in node.allocatable.items() if text != "0"))
+
+
+def _from_catalogue(text: str, name: str, details: str) -> Node:
+    """A node that has none like it: GPU model of the catalogue, and GPUs, CPU and memory as described."""
+    model = next((one for one in models() if name.lower() in one.name.lower()), None)
+    items = [_ITEM.fullmatch(item) for item in details.split(",")] if details else []
+    given = {item[1]: item[2] for item in items if item}
+    if model is None:
+        known = ", ".join(one.name for one in models())
+        raise BadInput(
+            f"--add {quoted(text)}: no node and no GPU is named {quoted(name)}; known GPUs: {known}"
+        )
+    if len(given) != 3 or None in items or not given["gpus"].isdecimal():
+        needs = f"there is no node with {model.name} here: say what one has, {name}:gpus=8,cpu=192,memory=2Ti"
+        raise BadInput(f"--add {quoted(text)}: {needs}")
+    product = model.product.pattern.strip("^$()").split("|")[0]
+    labels = {PRODUCT: product, "nvidia.com/gpu.memory": str(model.memory_mib)}
+    labels |= {"nvidia.com/gpu.count": given["gpus"], "kubernetes.io/arch": "amd64"}
+    amounts = {"cpu": given["cpu"], "memory": given["memory"], "nvidia.com/gpu": given["gpus"], "pods": "110"}
+    return Node(name.lower().replace(" ", "-"), labels=labels, allocatable=amounts)

@@ -1,0 +1,114 @@
+"""What nodes cost: a file with prices per hour, by instance type or by GPU model.
+
+    currency: USD
+    hours_per_month: 730
+    instance_types: {p5.48xlarge: 98.32}
+    gpus: {H100: 3.9, T4: 0.35}
+
+The instance type of a node (label ``node.kubernetes.io/instance-type``) comes first. Else the node costs the
+price of its GPU model times its GPUs; of several names that the model or product contains the longest counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from extender.inventory.cloud_labels import INSTANCE_TYPE
+from extender.k8s.objects import Node
+from extender.replay.traces import BadInput
+from extender.untrusted.limits import YAML_NODES, quoted
+from extender.untrusted.validation import validation_problem
+from extender.untrusted.yaml_reader import TextError, yaml_documents
+from packing.model.node_spec import NodeSpec
+
+HOURS = 730.0
+"""A month: 8,760 hours a year by twelve."""
+_Price = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+
+
+class PriceFile(BaseModel):
+    """The content of the file."""
+
+    model_config = ConfigDict(extra="forbid")
+    currency: str = Field(default="", max_length=16)
+    hours_per_month: float = Field(default=HOURS, gt=0, le=744)
+    instance_types: dict[str, _Price] = {}
+    gpus: dict[str, _Price] = {}
+
+
+def read_prices(path: Path) -> PriceFile:
+    """The prices of a file. Raises ``BadInput`` with the file and the problem."""
+    try:
+        documents = yaml_documents(path.read_text(encoding="utf-8"), nodes=YAML_NODES)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, TextError) as error:
+        raise BadInput(f"{path}: is not YAML: {error}") from None
+    try:
+        prices = PriceFile.model_validate(documents[0] if len(documents) == 1 else None)
+    except ValidationError as error:
+        raise BadInput(f"{path}: {validation_problem(error)}") from None
+    if not (prices.instance_types or prices.gpus):
+        raise BadInput(f"{path}: has neither instance_types nor gpus")
+    return prices
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCosts:
+    """Cost per month by node with GPUs, and the nodes without a known price."""
+
+    per_month: Mapping[str, float]
+    unknown: tuple[str, ...]
+    currency: str = ""
+
+    @property
+    def total(self) -> float:
+        return sum(self.per_month.values())
+
+    def of(self, nodes: Iterable[str]) -> float:
+        return sum(self.per_month.get(name, 0.0) for name in nodes)
+
+    def note(self) -> str:
+        """A sentence about nodes without a price, "" if there are none."""
+        if not self.unknown:
+            return ""
+        example = quoted(self.unknown[0])
+        return f"{len(self.unknown)} nodes with GPUs have no price and count nothing, such as {example}."
+
+
+NO_COSTS = NodeCosts({}, ())
+
+
+def costs_of(prices: PriceFile, specs: Iterable[NodeSpec], nodes: Mapping[str, Node]) -> NodeCosts:
+    """The costs of the nodes with GPUs. ``nodes`` have the labels, by name; none in a trace."""
+    known: dict[str, float] = {}
+    unknown = []
+    for spec in specs:
+        if not spec.gpus:
+            continue
+        price = _price(prices, spec, nodes.get(spec.name))
+        if price is None:
+            unknown.append(spec.name)
+        else:
+            known[spec.name] = price * prices.hours_per_month
+    return NodeCosts(known, tuple(sorted(unknown)), prices.currency)
+
+
+def _price(prices: PriceFile, spec: NodeSpec, node: Node | None) -> float | None:
+    """Per hour; None if it is not known."""
+    instance_type = node.labels.get(INSTANCE_TYPE, "") if node else ""
+    if instance_type in prices.instance_types:
+        return prices.instance_types[instance_type]
+    name = f"{spec.model or ''} {spec.product}".lower().replace("-", " ").split()
+    found = [gpu for gpu in prices.gpus if _contains(name, gpu.lower().replace("-", " ").split())]
+    return prices.gpus[max(found, key=len)] * len(spec.gpus) if found else None
+
+
+def _contains(words: list[str], wanted: list[str]) -> bool:
+    """Whether all these words are among the words of a model and a product."""
+    return bool(wanted) and set(wanted) <= set(words)

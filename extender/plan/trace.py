@@ -1,0 +1,147 @@
+"""A trace as the source of plans: the pods that exist at its peak, packed by the default policy.
+
+A trace does not say where pods ran, so they are placed in the order of the file, on empty nodes; those that
+fit nowhere wait. Without times all pods of the file exist at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from extender.k8s.objects import Node
+from extender.plan.source import Outcome, Step
+from extender.plan.work import Codes, Item, Work, free_nodes, overcommitted
+from extender.replay.traces import Arrival, read_nodes, read_pods
+from extender.settings import Settings
+from packing.cost.demand import Mix
+from packing.fleet.feasibility import reasons_for
+from packing.fleet.fleet import Fleet
+from packing.fleet.node_usage import Allocation
+from packing.fleet.stranded import on_offer
+from packing.policies.interface import Policy
+from packing.policies.registry import POLICIES
+from packing.replay.trace import build_fleet, gpus_of
+
+
+class TraceSource:
+    """Raises ``BadInput`` for files that cannot be read."""
+
+    def __init__(self, nodes: Path, pods: Path, settings: Settings) -> None:
+        self.name = pods.stem
+        self._specs = read_nodes(nodes)
+        self._pods = at_peak(read_pods(pods))
+        self._settings = settings
+        self._held: dict[str, Allocation] | None = None
+
+    def fresh(self) -> Work:
+        work = self._empty()
+        if self._held is None:
+            self._held = self._packed(work)
+            return work
+        for item in self._items(work):
+            if (held := self._held.get(item.key)) is not None:
+                self._take(work, item, held)
+            else:
+                work.waiting.append(item)
+        return work
+
+    def nodes(self) -> Mapping[str, Node]:
+        return {}
+
+    def carry_out(self, steps: Sequence[Step]) -> Outcome:
+        work = self.fresh()
+        items = {item.key: item for item in (*work.movable.values(), *work.waiting)}
+        problems: list[str] = []
+        placed: dict[str, str] = {}
+        removed: list[str] = []
+        evicted: set[str] = set()
+        for step in steps:
+            row = work.fleet.rows.get(step.node, -1)
+            match step.what:
+                case "cordon":
+                    work.open[row] = False
+                case "evict":
+                    work.lift(items[step.pod])
+                    evicted.add(step.pod)
+                case "place":
+                    among = np.arange(work.open.size) == row if step.node else None
+                    if work.place(items[step.pod], among):
+                        placed[step.pod] = work.name(work.at[step.pod].row)
+                        evicted.discard(step.pod)
+                    else:
+                        problems.append(f"{step.pod} finds no place")
+                case "remove":
+                    left = [key for key, held in work.at.items() if held.row == row]
+                    problems += [f"{key} is still on {step.node}" for key in left]
+                    removed += [] if left else [step.node]
+        problems += [f"{key} was evicted and has no node" for key in sorted(evicted)]
+        problems += [f"{name} is over-committed" for name in sorted(overcommitted(work.fleet))]
+        offered = on_offer(work.fleet, np.flatnonzero(~work.open).tolist())
+        free = free_nodes(work.fleet, offered)
+        return Outcome(placed, tuple(problems), tuple(removed), work.figures(), free)
+
+    def _empty(self) -> Work:
+        fleet = build_fleet(self._specs)
+        mix = Mix.of({one.request: 1.0 for one in self._pods})
+        policy: Policy = POLICIES[self._settings.policy](
+            mix, minimum_milli=self._settings.minimum_slice_milli
+        )
+        rows = np.zeros(fleet.arrays.capacity, bool)
+        rows[[*fleet.rows.values()]] = True
+        pods_left = np.full(rows.size, 1 << 30, np.int64)
+
+        def codes(item: Item) -> Codes:
+            return reasons_for(fleet, item.request)
+
+        return Work(fleet, policy, rows, pods_left, codes, partial(_learn, fleet, policy))
+
+    def _items(self, work: Work) -> list[Item]:
+        names = [f"{one.name or 'pod'}" for one in self._pods]
+        twice = len(set(names)) < len(names)
+        keys = [f"{name}#{n}" for n, name in enumerate(names)] if twice else names
+        rows = work.open.copy()
+        return [Item(key, one.request, rows) for key, one in zip(keys, self._pods, strict=True)]
+
+    def _packed(self, work: Work) -> dict[str, Allocation]:
+        """Place all pods; returns what each of those that fit holds."""
+        for item in self._items(work):
+            if work.place(item):
+                held = work.at[item.key]
+                work.movable[item.key] = Item(item.key, item.request, item.rows, held.row)
+            else:
+                work.waiting.append(item)
+        return dict(work.at)
+
+    def _take(self, work: Work, item: Item, held: Allocation) -> None:
+        work.restore(item, held)
+        work.movable[item.key] = Item(item.key, item.request, item.rows, held.row)
+
+
+def _learn(fleet: Fleet, policy: Policy) -> None:
+    policy.adopt(fleet, policy.plan(fleet)())
+
+
+def at_peak(pods: Sequence[Arrival]) -> list[Arrival]:
+    """The pods that exist when the most GPUs are asked for; all pods if none has a time."""
+    changes: list[tuple[float, int, float]] = []
+    for pod in pods:
+        if pod.created is not None:
+            changes.append((pod.created, 1, gpus_of(pod.request)))
+            if pod.deleted is not None:
+                changes.append((pod.deleted, 0, -gpus_of(pod.request)))  # before those that come then
+    if not changes:
+        return list(pods)
+    most, now, peak = 0.0, 0.0, 0.0
+    for moment, _, gpus in sorted(changes):
+        now += gpus
+        if now > most:
+            most, peak = now, moment
+    return [
+        pod
+        for pod in pods
+        if pod.created is not None and pod.created <= peak and (pod.deleted is None or pod.deleted > peak)
+    ]

@@ -1,0 +1,71 @@
+"""The longer answers of the debug endpoint, as JSON. They are made in parts, so that requests of
+kube-scheduler come in between, and their sizes are bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from pydantic_core import to_json
+
+from extender.source.watched_kinds import WATCHED_KINDS
+from extender.untrusted.limits import DECISIONS_SIZE
+
+if TYPE_CHECKING:  # they load kernels
+    from extender.explain.inspector import Inspector
+    from extender.server.engine import Engine
+    from extender.server.service import Service
+
+_BATCH = 5
+"""Nodes or decisions that are rendered before other tasks run: about a millisecond."""
+
+
+async def nodes_answer(inspector: Inspector) -> bytes:
+    """All nodes."""
+    nodes = []
+    for count, name in enumerate(inspector.node_names(), 1):
+        if view := inspector.node(name):  # it may have been deleted meanwhile
+            nodes.append(to_json(view))
+        if count % _BATCH == 0:
+            await asyncio.sleep(0)
+    return b'{"nodes":[' + b",\n".join(nodes) + b"]}\n"
+
+
+def problems_answer(service: Service, engine: Engine, most: int) -> object:
+    """Problems of nodes, pods and the cluster, at most so many."""
+    from extender.explain.problems import Surroundings, problems_of
+
+    ages = engine.source.staleness()
+    around = Surroundings(
+        watches=engine.source.watch_problems(),
+        silent={WATCHED_KINDS[kind].full_resource: seconds for kind, seconds in ages.items()},
+        lease=service.lease_problem(),
+        tokens=service.debug_auth.problem if service.debug_auth else "",
+        server_version=engine.server_version,
+    )
+    found = problems_of(engine.state, service.settings, around, most)
+    return {"replica": service.replica(), **asdict(found)}
+
+
+async def decisions_answer(inspector: Inspector, limit: int, before: datetime | None) -> bytes:
+    """The last ``limit`` decisions ``before`` a time, newest first, but at most ``DECISIONS_SIZE`` bytes.
+
+    ``next`` is the time with which the next page begins, null after the last one.
+    """
+    found, size = inspector.decisions(before), 0
+    rendered: list[bytes] = []
+    last: datetime | None = None
+    for pod, decision in found[:limit]:
+        line = to_json({"pod": pod, "decision": decision})
+        size += len(line)
+        if rendered and size > DECISIONS_SIZE:
+            break
+        rendered.append(line)
+        last = decision.at
+        if len(rendered) % _BATCH == 0:
+            await asyncio.sleep(0)
+    following = last if len(rendered) < len(found) else None
+    head = to_json({"replica": inspector.replica(), "next": following})
+    return head[:-1] + b',"decisions":[' + b",\n".join(rendered) + b"]}\n"

@@ -1,0 +1,111 @@
+"""Measured use of GPUs by pods, from Prometheus: the metrics of NVIDIA's dcgm-exporter.
+
+dcgm-exporter labels its series with the pod that has the GPU (``pod``, ``namespace``). Where Prometheus does
+not honour the labels of what it scrapes they are ``exported_pod`` and ``exported_namespace``, and the others
+name the exporter (Prometheus configuration, ``honor_labels``). ``DCGM_FI_DEV_FB_USED`` is in MiB,
+``DCGM_FI_PROF_GR_ENGINE_ACTIVE`` a part from 0 to 1, ``DCGM_FI_DEV_GPU_UTIL`` per cent (NVIDIA/dcgm-exporter,
+etc/default-counters.csv). The second is off by default on some installations; then the third counts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import urllib3
+
+from extender.source.interface import SourceError
+from extender.untrusted.limits import KEY, METRICS_SECONDS, METRICS_SERIES, METRICS_SIZE, quoted
+
+_BY = "namespace, pod, exported_namespace, exported_pod"
+_URL = re.compile(r"https?://[^\s/?#]+(/[^\s?#]*)?")
+_WINDOW = re.compile(r"[1-9][0-9]{0,4}[smhdwy]")
+_MEMORY = "DCGM_FI_DEV_FB_USED"
+_ACTIVE, _BUSY = "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_UTIL"
+
+
+class MetricsError(SourceError):
+    """Prometheus cannot be asked, or its answer cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a pod used of each of its GPUs, the largest: memory in MiB, and the part of the time in which the
+    GPU was busy (0 to 1). None where it was not measured."""
+
+    memory_mib: float | None = None
+    active: float | None = None
+
+
+def measured_use(url: str, window: str, quantile: float) -> dict[str, Use]:
+    """By pod (``namespace/name``): the most memory within the window (``7d``), and this quantile of the
+    activity. Raises ``MetricsError``."""
+    if not _URL.fullmatch(url):
+        raise MetricsError(f"--prometheus {quoted(url)}: expected a URL such as http://prometheus:9090")
+    if not _WINDOW.fullmatch(window):
+        raise MetricsError(f"--window {quoted(window)}: expected a duration such as 12h or 7d")
+    memory = _ask(url, f"max by ({_BY}) (max_over_time({_MEMORY}[{window}]))")
+    active = _ask(url, f"max by ({_BY}) (quantile_over_time({quantile:g}, {_ACTIVE}[{window}]))")
+    busy = _ask(url, f"max by ({_BY}) (quantile_over_time({quantile:g}, {_BUSY}[{window}]))")
+    active = {key: value / 100 for key, value in busy.items()} | active
+    return {key: Use(memory.get(key), active.get(key)) for key in memory.keys() | active.keys()}
+
+
+def _ask(url: str, query: str) -> dict[str, float]:
+    """The values of a query by pod; series without a pod are left out."""
+    pool = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(total=METRICS_SECONDS))
+    try:
+        answer = pool.request(
+            "POST",
+            f"{url.rstrip('/')}/api/v1/query",
+            fields={"query": query, "timeout": f"{METRICS_SECONDS}s"},
+            encode_multipart=False,
+            preload_content=False,
+            redirect=False,
+        )
+        body = answer.read(METRICS_SIZE + 1)
+        answer.close()
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise MetricsError(f"{url} does not answer: {quoted(str(error))}") from None
+    if len(body) > METRICS_SIZE:
+        raise MetricsError(f"{url} answers with more than {METRICS_SIZE} bytes")
+    try:
+        parsed = json.loads(body)
+    except (ValueError, RecursionError):
+        raise MetricsError(f"{url} answers with status {answer.status}, and not with JSON") from None
+    return _values(parsed, url)
+
+
+def _values(parsed: object, url: str) -> dict[str, float]:
+    answer = parsed if isinstance(parsed, dict) else {}
+    if answer.get("status") != "success":
+        raise MetricsError(f"{url} refuses the query: {quoted(str(answer.get('error') or 'no reason'))}")
+    data = answer.get("data")
+    series = data.get("result") if isinstance(data, dict) else None
+    if not isinstance(series, list) or len(series) > METRICS_SERIES:
+        raise MetricsError(f"{url} answers with no list of at most {METRICS_SERIES} series")
+    values: dict[str, float] = {}
+    for one in series:
+        key, value = _pod_and_value(one)
+        if key:
+            values[key] = max(value, values.get(key, 0.0))
+    return values
+
+
+def _pod_and_value(series: Any) -> tuple[str, float]:  # noqa: ANN401 (whatever was answered)
+    """The key of the pod and the value; "" for a series that has no pod or no number."""
+    try:
+        labels, value = series["metric"], float(series["value"][1])
+    except (TypeError, KeyError, IndexError, ValueError):
+        return "", 0.0
+    if not isinstance(labels, Mapping) or not (math.isfinite(value) and value >= 0):
+        return "", 0.0
+    for prefix in ("exported_", ""):
+        pod, namespace = labels.get(f"{prefix}pod"), labels.get(f"{prefix}namespace")
+        if isinstance(pod, str) and isinstance(namespace, str) and pod and len(pod) + len(namespace) < KEY:
+            return f"{namespace}/{pod}", value
+    return "", 0.0

@@ -1,0 +1,149 @@
+"""The format of ``GET /debug/state``: what a service knows, so that a command answers as the service does.
+
+Lines of JSON: a ``Header``, a line ``{"kind": ..., "record": {...}}`` for each record that the service keeps
+(no manifests, so nothing that Stowage does not need), and a last line with their number. A dump without the
+last line is incomplete, and is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
+
+from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
+from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
+from extender.k8s.node_requirement import NodeRequirement
+from extender.k8s.objects import KubernetesObject, Node, Pod
+from extender.k8s.pod_groups import PodGroup, PodGroupKind
+from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
+from extender.source.interface import Unavailable
+from extender.untrusted.limits import shorten
+from extender.untrusted.validation import validation_problem
+from packing.model.request import Request
+
+_START = '{"kind":"StowageState"'
+FORMAT = 1
+_RECORDS: Mapping[str, type[KubernetesObject]] = {
+    "Node": Node,
+    "Pod": Pod,
+    "ResourceSlice": ResourceSlice,
+    "ResourceClaim": ResourceClaim,
+    "DeviceClass": DeviceClass,
+    "Device": KoordinatorDevice,
+    "ConfigMap": MigLayouts,
+    "PriorityClass": PriorityClass,
+    "PodDisruptionBudget": PodDisruptionBudget,
+    **dict.fromkeys(get_args(PodGroupKind), PodGroup),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """A request that pods make, and how often relative to others."""
+
+    request: Request
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a service knows beside the objects of the cluster.
+
+    ``at``: Unix seconds. ``settings``: those that are not the defaults. ``learnt``: the demand.
+    ``disruptions``: as ``DisruptionLog.dump`` has it. ``eviction_helps_extenders``: see ``State``.
+    """
+
+    version: str
+    replica: str
+    at: float
+    settings: dict[str, Any] = field(default_factory=dict)
+    learnt: tuple[Learnt, ...] = ()
+    disruptions: dict[str, Any] = field(default_factory=dict)
+    eviction_helps_extenders: bool = False
+
+
+def header_line(header: Header) -> bytes:
+    """The first line."""
+    fields = _adapter(Header).dump_python(header, mode="json")
+    return to_json({"kind": "StowageState", "format": FORMAT, **fields}) + b"\n"
+
+
+def record_line(record: KubernetesObject) -> bytes:
+    """The line of one record, without fields that have their default."""
+    fields = _adapter(_RECORDS[record.kind]).dump_python(record, mode="json", exclude_defaults=True)
+    return to_json({"kind": record.kind, "record": fields}, inf_nan_mode="constants") + b"\n"
+
+
+def end_line(records: int) -> bytes:
+    """The last line of a complete dump."""
+    return to_json({"kind": "End", "records": records}) + b"\n"
+
+
+def is_dump(text: str) -> bool:
+    return text.startswith(_START)
+
+
+def parse(text: str, file: str) -> tuple[Header, list[KubernetesObject]]:
+    """Header and records. Raises ``Unavailable`` with the file and the problem."""
+    lines = _lines(text, file)
+    first = next(lines)
+    if first.pop("format", None) != FORMAT:
+        raise Unavailable(f"{file}: is a dump of another version of Stowage")
+    del first["kind"]
+    header: Header = _validated(Header, first, f"{file}: line 1")
+    records: list[KubernetesObject] = []
+    for number, line in enumerate(lines, 2):
+        if line.get("kind") == "End":
+            if line.get("records") != len(records):
+                raise Unavailable(f"{file}: is incomplete: {len(records)} of {line.get('records')} records")
+            return header, records
+        record_type = _RECORDS.get(str(line.get("kind")))
+        if record_type is None:
+            raise Unavailable(f"{file}: line {number}: a record of an unknown kind")
+        records.append(_validated(record_type, line.get("record"), f"{file}: line {number}"))
+    raise Unavailable(f"{file}: is incomplete: the dump ended after {len(records)} records")
+
+
+def _lines(text: str, file: str) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            raise Unavailable(f"{file}: line {number}: is no JSON, so the dump is incomplete") from None
+        if not isinstance(found, dict):
+            raise Unavailable(f"{file}: line {number}: is no object")
+        yield found
+
+
+def _validated(kind: type[Any], fields: object, where: str) -> Any:  # noqa: ANN401 (an object of that type)
+    try:
+        return _adapter(kind).validate_python(_with_node_sets(fields) if kind is Header else fields)
+    except ValidationError as error:
+        raise Unavailable(shorten(f"{where}: {validation_problem(error)}")) from None
+    except TypeError:  # of a list where the record has pairs
+        raise Unavailable(f"{where}: is no record") from None
+
+
+def _with_node_sets(fields: object) -> object:
+    """``Request.node_set`` may be anything that has a hash; here it is a ``NodeRequirement``."""
+    learnt = fields.get("learnt") if isinstance(fields, dict) else None
+    for one in learnt if isinstance(learnt, list) else ():
+        request = one.get("request") if isinstance(one, dict) else None
+        if isinstance(request, dict) and request.get("node_set") is not None:
+            request["node_set"] = _adapter(NodeRequirement).validate_python(request["node_set"])
+    return fields
+
+
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    known = _ADAPTERS.get(kind)
+    if known is None:
+        known = _ADAPTERS[kind] = TypeAdapter(kind)
+    return known
+
+
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}

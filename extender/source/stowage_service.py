@@ -1,0 +1,157 @@
+"""Asks a running Stowage over HTTP: at a URL, or behind a Service, through the proxy of the API server.
+
+The path of the proxy is ``/api/v1/namespaces/{namespace}/services/http:{name}:{port}/proxy/{path}``; RBAC
+checks ``services/proxy`` with the name ``http:{name}:{port}``, verb ``get`` for GET and ``create`` for POST
+(k8s.io/kubernetes v1.36.3, pkg/registry/core/service/storage/storage.go ``ResourceLocation``; it goes to one
+of the ready endpoints). The API server removes ``Authorization`` from what it proxies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, TypeAlias
+from urllib.parse import urlencode
+
+import urllib3
+
+from extender.source.interface import SourceError
+from extender.source.rest import NO_ANSWER, Refused, RestClient
+from extender.untrusted.limits import KEY, SERVICE_ANSWER, quoted, shorten
+
+LABEL = "stowage.dev/debug"
+"""With the value ``true`` on the Service (deploy/) whose first port serves ``/debug``."""
+NAMESPACE, NAME, PORT = "stowage-system", "stowage-debug", "debug"
+"""The Service of deploy/, for those who may use its proxy but list no Services."""
+_LISTED = 20
+_FIND_SECONDS = 5.0
+_ANSWER_SECONDS = 30.0
+Query: TypeAlias = Sequence[tuple[str, str]]
+Send: TypeAlias = Callable[[str, str, bytes | None], tuple[int, bytes]]
+"""Sends a method, a path with its query and a body; returns status and body. Raises ``NO_ANSWER``."""
+
+
+class NotAsked(SourceError):
+    """Stowage could not be asked; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class StowageService:
+    """A running Stowage. ``name``: where it is, for people."""
+
+    name: str
+    send: Send
+
+    def get(self, path: str, query: Query = ()) -> Any:  # noqa: ANN401 (whatever JSON it answers)
+        """The answer to a GET. Raises ``NotAsked``, and ``ValueError`` if Stowage refuses the question."""
+        return self._ask("GET", path, query, None)
+
+    def post(self, path: str, body: str, query: Query = ()) -> Any:  # noqa: ANN401
+        """The answer to a POST. Raises like ``get``."""
+        return self._ask("POST", path, query, body.encode())
+
+    def _ask(self, method: str, path: str, query: Query, body: bytes | None) -> Any:  # noqa: ANN401
+        target = f"{path}?{urlencode(query)}" if query else path
+        try:
+            status, answer = self.send(method, target, body)
+        except NO_ANSWER as error:
+            raise NotAsked(f"{self.name} does not answer: {_reason(error)}") from None
+        if len(answer) > SERVICE_ANSWER:
+            raise NotAsked(f"{self.name} answers with more than {SERVICE_ANSWER >> 20} MiB")
+        try:
+            found = json.loads(answer)
+        except (ValueError, RecursionError):
+            raise NotAsked(f"{self.name} answers {status}, and not with JSON") from None
+        if status == HTTPStatus.OK:
+            return found
+        raise self._refusal(status, found if isinstance(found, dict) else {})
+
+    def _refusal(self, status: int, answer: Mapping[str, Any]) -> Exception:
+        if isinstance(detail := answer.get("detail"), str):  # Stowage itself; else the API server
+            text = shorten(detail)
+            if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND) and detail != "Not Found":
+                return ValueError(text)
+            hint = ": pass --token-file" if status == HTTPStatus.UNAUTHORIZED else ""
+            return NotAsked(f"{self.name} answers {status} {text}{hint}")
+        message = answer.get("message")
+        return NotAsked(f"{self.name}: {status} {shorten(message) if isinstance(message, str) else ''}")
+
+
+def at_url(url: str, token: str) -> StowageService:
+    """A Stowage at a URL such as ``http://localhost:8081``."""
+    pool, base = urllib3.PoolManager(retries=False), url.rstrip("/")
+    timeout = urllib3.Timeout(connect=_FIND_SECONDS, read=_ANSWER_SECONDS)
+
+    def send(method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        response = pool.request(
+            method, base + path, body=body, headers=headers, timeout=timeout, preload_content=False
+        )
+        try:
+            return response.status, response.read(SERVICE_ANSWER + 1)
+        finally:
+            response.close()
+
+    return StowageService(base, send)
+
+
+def behind_service(rest: RestClient, namespace: str | None, token: str) -> StowageService:
+    """The Stowage behind the Service with ``LABEL``: in this namespace, else in any (that of deploy/ first).
+
+    A token is sent to no other namespace than this one or that of deploy/: anybody can create a Service with
+    the label. Raises ``NotAsked``.
+    """
+    space, name, port = _find(rest, namespace or (NAMESPACE if token else None))
+    proxy = f"/api/v1/namespaces/{space}/services/http:{name}:{port}/proxy"
+    headers = {"X-Stowage-Authorization": f"Bearer {token}"} if token else {}
+
+    def send(method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+        return rest.send(method, proxy + path, _ANSWER_SECONDS, body, headers, at_most=SERVICE_ANSWER + 1)
+
+    return StowageService(f"service {space}/{name}", send)
+
+
+def _find(rest: RestClient, namespace: str | None) -> tuple[str, str, str]:
+    """Namespace, name and port. Who may list no Services can still use the one of deploy/."""
+    for space in [namespace] if namespace else [None, NAMESPACE]:
+        try:
+            found = _listed(rest, space)
+        except Refused as refused:
+            if refused.status == HTTPStatus.FORBIDDEN:
+                continue
+            raise NotAsked(f"Services cannot be listed: {refused}") from None
+        except NO_ANSWER as error:
+            raise NotAsked(f"the API server does not answer: {_reason(error)}") from None
+        except (ValueError, KeyError, IndexError, TypeError):
+            raise NotAsked("the API server answers with no list of Services") from None
+        return _chosen(found, space)
+    return namespace or NAMESPACE, NAME, PORT
+
+
+def _chosen(found: Sequence[tuple[str, str, str]], space: str | None) -> tuple[str, str, str]:
+    where = f"namespace {quoted(space)}" if space else "the cluster"
+    found = [one for one in found if one[0] == NAMESPACE] or found
+    if not found:
+        raise NotAsked(f"no Service in {where} has the label {LABEL}=true")
+    if len(found) > 1:
+        names = ", ".join(shorten(f"{one[0]}/{one[1]}", KEY) for one in found[:3])
+        raise NotAsked(f"several Services have the label {LABEL}=true ({names}): use --stowage-namespace")
+    return found[0]
+
+
+def _listed(rest: RestClient, namespace: str | None) -> list[tuple[str, str, str]]:
+    path = f"/api/v1/namespaces/{namespace}/services" if namespace else "/api/v1/services"
+    query = {"labelSelector": f"{LABEL}=true", "limit": str(_LISTED)}
+    items = json.loads(rest.get(path, _FIND_SECONDS, query, at_most=SERVICE_ANSWER))["items"]
+    found = []
+    for item in items or ():
+        port, metadata = item["spec"]["ports"][0], item["metadata"]
+        found.append((metadata["namespace"], metadata["name"], str(port.get("name") or port["port"])))
+    return found
+
+
+def _reason(error: BaseException) -> str:
+    """The last part of the client's nested texts."""
+    return shorten(str(error).rsplit(": ", 1)[-1].rstrip(")'"))

@@ -1,0 +1,149 @@
+"""The lists of the debug endpoint: decisions, the overview, and all pods of a manifest."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pydantic_core import to_jsonable_python
+
+from extender.explain.each_node import explain_each
+from extender.explain.overview import overview
+from extender.explain.this_replica import Replica
+from extender.server import debug_answers
+from extender.untrusted.limits import DECISIONS_LISTED, EXPLAIN_PODS
+from tests.contract.conftest import Start, Stowage, manifest
+from tests.contract.test_debug import CLUSTER, get
+from tests.extender.builders import make_pod
+
+POD = """
+kind: Pod
+metadata: {name: %s, namespace: team}
+spec: {containers: [{resources: {limits: {nvidia.com/gpu: 1}}}]}
+---
+"""
+
+
+async def decided(stowage: Stowage, *names: str) -> None:
+    for name in names:
+        await stowage.filter(manifest(name), ["a", "b"])
+
+
+async def test_decisions_come_newest_first_with_every_term_as_a_number(start: Start) -> None:
+    stowage = await start(*CLUSTER)
+    await decided(stowage, "one", "two")
+    await stowage.prioritize(manifest("one"), ["a", "b"])
+    answer = await get(stowage, "/debug/decisions")
+    found = [(one["pod"], one["decision"]["verb"]) for one in answer["decisions"]]
+    assert found == [("default/one", "prioritize"), ("default/two", "filter"), ("default/one", "filter")]
+    assert answer["next"] is None
+    assert answer["replica"] == {"name": socket.gethostname(), "leads": None, "leader": ""}
+    for one in answer["decisions"]:
+        for option in one["decision"]["explanation"]["best"]:
+            assert sum(option["terms"].values()) == pytest.approx(option["cost"], abs=1)
+            assert {"slots", "fill", "stranding"} <= option["terms"].keys()
+
+
+async def test_pages_show_each_decision_once(start: Start) -> None:
+    stowage = await start(*CLUSTER)
+    await decided(stowage, *(f"p{number}" for number in range(7)))
+    seen: list[str] = []
+    before: dict[str, str] = {}
+    for size in (3, 3, 1):
+        answer = (await stowage.http.get("/debug/decisions", params={"limit": 3, **before})).json()
+        assert len(answer["decisions"]) == size
+        seen += [one["pod"] for one in answer["decisions"]]
+        before = {"before": answer["next"]}
+    assert before == {"before": None}
+    assert seen == [f"default/p{number}" for number in reversed(range(7))]
+
+
+async def test_an_answer_has_a_budget_of_bytes(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    stowage = await start(*CLUSTER)
+    await decided(stowage, *(f"p{number}" for number in range(5)))
+    whole = (await stowage.http.get("/debug/decisions")).content
+    monkeypatch.setattr(debug_answers, "DECISIONS_SIZE", len(whole) // 2)
+    part = await stowage.http.get("/debug/decisions")
+    assert 1 <= len(part.json()["decisions"]) < 5
+    assert part.json()["next"]
+    monkeypatch.setattr(debug_answers, "DECISIONS_SIZE", 1)
+    assert len((await get(stowage, "/debug/decisions"))["decisions"]) == 1  # else no page would ever end
+
+
+@pytest.mark.parametrize("query", [f"limit={DECISIONS_LISTED + 1}", "limit=-1", "limit=x", "before=x"])
+async def test_a_wrong_query_is_refused(start: Start, query: str) -> None:
+    stowage = await start(*CLUSTER)
+    await get(stowage, f"/debug/decisions?{query}", 422)
+
+
+async def test_the_overview_is_that_of_top(start: Start) -> None:
+    stowage = await start(*CLUSTER, make_pod("waits", 9), make_pod("later", 1))
+    assert stowage.service.engine is not None
+    expected = to_jsonable_python(overview(stowage.service.engine.state, 1))
+    answer = await get(stowage, "/debug/overview?waiting=1")
+    assert answer["overview"] == expected
+    assert (len(expected["waiting"]), expected["more_waiting"]) == (1, 1)
+
+
+async def test_all_pods_of_a_manifest(start: Start) -> None:
+    stowage = await start(*CLUSTER)
+    both = POD % "one" + POD % "two"
+    answers = (await stowage.http.post("/debug/explain/pods", content=both)).json()["answers"]
+    alone = (await stowage.http.post("/debug/explain", content=POD % "two")).json()
+    assert [answer["pod"] for answer in answers] == ["team/one", "team/two"]
+    assert answers[1]["explanation"] == alone
+    too_many = "".join(POD % f"p{number}" for number in range(EXPLAIN_PODS + 1))
+    refused = await stowage.http.post("/debug/explain/pods", content=too_many)
+    assert (refused.status_code, refused.json()["detail"]) == (
+        400,
+        f"the manifest has {EXPLAIN_PODS + 1} pods, at most {EXPLAIN_PODS} are explained",
+    )
+
+
+async def test_what_each_node_says(start: Start) -> None:
+    stowage = await start(*CLUSTER, make_pod("waits", 4))
+    assert stowage.service.engine is not None
+    state = stowage.service.engine.state
+    expected = to_jsonable_python(explain_each(state, state.pods["default/waits"], ["a", "b", "mig"]))
+    assert (await get(stowage, "/debug/pods/default/waits/nodes"))["nodes"] == expected
+    [only] = (await get(stowage, "/debug/pods/default/waits/nodes?node=b"))["nodes"]
+    assert only in expected
+    asked = {"every": "true"}
+    answer = await stowage.http.post("/debug/explain/pods", params=asked, content=POD % "one")
+    assert {node["node"] for node in answer.json()["answers"][0]["nodes"]} == {"a", "b", "mig"}
+    await get(stowage, "/debug/pods/default/gone/nodes", 404)
+
+
+async def test_pods_by_name_alone(start: Start) -> None:
+    stowage = await start(*CLUSTER, replace(make_pod("holds"), namespace="other"))
+    assert await get(stowage, "/debug/pods?name=holds") == {"pods": ["default/holds", "other/holds"]}
+    assert await get(stowage, "/debug/pods?name=old") == {"pods": []}
+
+
+async def test_a_running_pod_is_explained_on_request(start: Start) -> None:
+    stowage = await start(*CLUSTER)
+    report = await get(stowage, "/debug/pods/default/holds?explained=true")
+    assert (report["node"], report["now"]["node"], report["now"]["fits"]) == ("b", "b", 2)
+
+
+@pytest.mark.parametrize(
+    ("replica", "words"),
+    [
+        (Replica("a", True, "a"), ""),
+        (Replica("a", False, "b"), "kube-scheduler asks the leader, b"),
+        (Replica("a", False), "there is no leader now"),
+        (Replica("a"), "ask the others"),
+    ],
+)
+def test_where_the_decisions_are(replica: Replica, words: str) -> None:
+    text = replica.without_decisions()
+    assert words in text
+    assert bool(text) == bool(words)
+
+
+async def test_a_pod_without_decisions_says_where_they_are(start: Start) -> None:
+    stowage = await start(*CLUSTER, make_pod("waits", 9))
+    report: dict[str, Any] = await get(stowage, "/debug/pods/default/waits")
+    assert f"this is {socket.gethostname()}: ask the others" in report["note"]

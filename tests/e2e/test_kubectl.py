@@ -1,0 +1,131 @@
+"""`kubectl stowage` asks the running Stowage through the real API server (deploy/rbac-kubectl.yaml)."""
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from .controlplane.api import Api, Object
+from .controlplane.cluster import ControlPlane
+from .controlplane.process import free_port
+from .rush import GPU
+from .stowage import PROGRAM, Stowage, applied, manifests
+from .workload import node, pod
+
+NAMESPACE = "stowage-system"
+PLUGIN = PROGRAM.with_name("kubectl-stowage")
+
+
+@pytest.fixture(scope="module")
+def address() -> str:
+    """Of this machine. The API server proxies to no loopback address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing
+            found: str = probe.getsockname()[0]
+        except OSError:
+            found = "127.0.0.1"
+    if found.startswith("127."):
+        pytest.skip("this machine has only loopback addresses")
+    return found
+
+
+@pytest.fixture
+def person(api: Api, cluster: ControlPlane, stowage_kubeconfig: Path) -> Iterator[Path]:
+    """The kubeconfig of somebody who may read nodes and pods, and has the Role of deploy/."""
+    group = "rbac.authorization.k8s.io"
+    who = [{"kind": "ServiceAccount", "name": "person", "namespace": NAMESPACE}]
+
+    def binding(kind: str, role: Object, **where: str) -> Object:
+        metadata = {"name": "person", **where}
+        return {
+            "apiVersion": f"{group}/v1",
+            "kind": kind,
+            "metadata": metadata,
+            "roleRef": {"apiGroup": group, **role},
+            "subjects": who,
+        }
+
+    metadata = {"name": "person", "namespace": NAMESPACE}
+    api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
+    with applied(api, "rbac-kubectl.yaml"):
+        api.create(binding("ClusterRoleBinding", {"kind": "ClusterRole", "name": "stowage"}))
+        api.create(binding("RoleBinding", {"kind": "Role", "name": "stowage-kubectl"}, namespace=NAMESPACE))
+        yield cluster.kubeconfig_for("person", api.token("person"))
+        api.delete("RoleBinding", "person")
+        api.delete("ClusterRoleBinding", "person")
+    api.delete("ServiceAccount", "person")
+
+
+def publish(api: Api, address: str, port: int) -> list[Object]:
+    """The Service of deploy/ with one endpoint: a pod that has the address of this machine."""
+    (service,) = [
+        one
+        for one in manifests("behind-a-service.yaml")
+        if one["kind"] == "Service" and "labels" in one["metadata"]
+    ]
+    del service["spec"]["selector"]
+    where = {"name": "stowage-0", "namespace": NAMESPACE}
+    spec = {"containers": [{"name": "stowage", "image": "none"}]}
+    api.create(service)
+    api.create({"apiVersion": "v1", "kind": "Pod", "metadata": where, "spec": spec})
+    api.request(
+        "PATCH",
+        f"/api/v1/namespaces/{NAMESPACE}/pods/stowage-0/status",
+        {"status": {"podIP": address, "podIPs": [{"ip": address}]}},
+    )
+    target = {"kind": "Pod", **where}
+    subset = {
+        "addresses": [{"ip": address, "targetRef": target}],
+        "ports": [{"name": "debug", "port": port}],
+    }
+    endpoints = {
+        "apiVersion": "v1",
+        "kind": "Endpoints",
+        "metadata": {"name": service["metadata"]["name"], "namespace": NAMESPACE},
+        "subsets": [subset],
+    }
+    api.request("POST", f"/api/v1/namespaces/{NAMESPACE}/endpoints", endpoints)
+    return [service]
+
+
+def run(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [PLUGIN, *arguments]
+    environment = os.environ | {"KUBECONFIG": str(kubeconfig)}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+
+
+def test_the_service_is_found_and_answers(
+    cluster: ControlPlane, api: Api, stowage_kubeconfig: Path, person: Path, address: str
+) -> None:
+    port = free_port()
+    api.create(node("n1", {GPU: 8}))
+    api.create(pod("p1", {GPU: 1}))
+    debug = [f"--debug-host={address}", f"--debug-port={port}"]
+    with Stowage(cluster, stowage_kubeconfig, name="stowage-debug", arguments=debug) as stowage:
+        message = {"Pod": api.get("Pod", "p1"), "Nodes": None, "NodeNames": ["n1"]}
+        httpx.post(f"{stowage.url}/scheduler/filter", json=message, trust_env=False).raise_for_status()
+        alone = run(person, "explain", "default/p1")
+        assert "because no Service in namespace 'stowage-system' has the label" in alone.stderr
+        assert "It fits on 1 of 1 nodes" in alone.stdout
+        publish(api, address, port)
+        try:
+            asked = run(person, "explain", "default/p1")
+            assert asked.stderr == "stowage explain: answered by service stowage-system/stowage-debug\n"
+            assert asked.stdout.startswith(alone.stdout.rstrip())
+            assert "filter  1 of 1 nodes fit" in asked.stdout
+            top = run(person, "top")
+            assert "answered by service" in top.stderr
+            assert "1 nodes with 8 GPUs" in top.stdout
+            with cluster.client(api.token("person")) as client:
+                for path in ("services/http:stowage-debug:8080", "pods/http:stowage-0:8080"):
+                    with pytest.raises(httpx.HTTPStatusError, match="403 Forbidden"):
+                        client.request("POST", f"/api/v1/namespaces/{NAMESPACE}/{path}/proxy/scheduler/bind")
+        finally:
+            api.request("DELETE", f"/api/v1/namespaces/{NAMESPACE}/endpoints/stowage-debug")
+            api.delete("Service", "stowage-debug")
+            api.delete("Pod", "stowage-0", NAMESPACE)

@@ -1,0 +1,265 @@
+"""``stowage explain`` and ``top`` ask the running Stowage: at a URL, and through an API server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from extender.cli import main as cli
+from extender.cli.explain_text import render, render_nodes
+from extender.explain.each_node import explain_each
+from extender.explain.overview import overview
+from extender.explain.pod import explain
+from extender.server import run as serve
+from extender.server.app import create_app
+from extender.server.service import Service
+from extender.settings import Settings
+from extender.source.snapshot import Snapshot, SnapshotSource
+from tests.contract.conftest import manifest
+from tests.extender import apiserver
+from tests.extender.builders import make_node, make_pod
+from tests.extender.services import service
+
+OBJECTS = (
+    make_node("a", 8),
+    make_node("b", 4),
+    make_pod("holds", 2, node_name="b"),
+    make_pod("waits", 9),
+    make_pod("asked", 1),
+)
+MANIFEST = (
+    "kind: Pod\nmetadata: {name: new}\nspec: {containers: [{resources: {limits: {nvidia.com/gpu: 6}}}]}\n"
+)
+TOKEN = "a-token"
+
+
+class Running:
+    """A Stowage that serves in a thread of its own, and has answered ``filter`` about the pod ``asked``."""
+
+    def __init__(self, **settings: str) -> None:
+        nodes = {one.key: one for one in OBJECTS if one.kind == "Node"}
+        pods = {one.key: one for one in OBJECTS if one.kind == "Pod"}
+        self.service = Service(Settings(**settings), SnapshotSource(Snapshot(nodes, pods), "test"), "1.2.3")
+        self._listening = serve.listen("127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self._server = serve._Server(create_app(self.service))
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self._thread.start()
+        assert self._ready.wait(120)
+
+    async def _run(self) -> None:
+        await self.service.start()
+        message = {"Pod": manifest("asked"), "Nodes": None, "NodeNames": ["a", "b"]}
+        await self.service.answer("filter", json.dumps(message).encode())
+        self._ready.set()
+        await self._server.serve([self._listening])
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+        self._listening.close()
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Running]:
+    one = Running()
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def api(running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[apiserver.ApiServer]:
+    """An API server with other nodes than the running Stowage, so that one sees who answers."""
+    server = apiserver.ApiServer()
+    server.put(apiserver.node("other"))
+    server.start()
+    apiserver.source_of(server, tmp_path)
+    server.services.target = running.url
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def pod_file(tmp_path: Path) -> str:
+    (tmp_path / "pod.yaml").write_text(MANIFEST)
+    return str(tmp_path / "pod.yaml")
+
+
+def expected(running: Running, key: str) -> str:
+    assert running.service.engine is not None
+    state = running.service.engine.state
+    return render(explain(state, state.pods[key]))
+
+
+def test_a_url_answers_with_the_explanation_and_the_decisions(
+    running: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["explain", "default/asked", "--url", running.url]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith(expected(running, "default/asked"))
+    assert "\nLast decisions (of " in shown.out
+    assert shown.out.rstrip().endswith("filter  2 of 2 nodes fit")
+    assert shown.err == f"stowage explain: answered by {running.url}\n"
+
+
+def test_json_has_the_explanation_and_the_decisions(
+    running: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["explain", "asked", "--output", "json", "--url", running.url]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["pod"], found["fits"]) == ("default/asked", 2)
+    assert [one["verb"] for one in found["decisions"]] == ["filter"]
+
+
+def test_each_node(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    assert running.service.engine is not None
+    state = running.service.engine.state
+    for more, nodes in ((["--all"], ["a", "b"]), (["--node", "b"], ["b"])):
+        assert cli.main(["explain", "waits", *more, "--url", running.url]) == 0
+        each = explain_each(state, state.pods["default/waits"], nodes)
+        assert capsys.readouterr().out.rstrip() == render_nodes("default/waits", each)
+
+
+def test_top_shows_what_the_service_knows(running: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    assert running.service.engine is not None
+    assert cli.main(["top", "-o", "json", "--url", running.url]) == 0
+    found = json.loads(capsys.readouterr().out)
+    lines = overview(running.service.engine.state, 20).nodes
+    assert [line["node"] for line in found["nodes"]] == [line.node for line in lines]
+    assert cli.main(["top", "--waiting", "100000", "--url", running.url]) == 0
+    assert "2 pods wait" in capsys.readouterr().out
+
+
+def test_the_service_is_found_through_the_api_server(
+    running: Running, api: apiserver.ApiServer, capsys: pytest.CaptureFixture[str], pod_file: str
+) -> None:
+    api.services.items = [service("fake", "tenant"), service()]
+    assert cli.main(["explain", pod_file]) == 0
+    shown = capsys.readouterr()
+    assert "default/new asks for 6 nvidia.com/gpu" in shown.out
+    assert "It fits on 1 of 2 nodes" in shown.out
+    assert shown.err == "stowage explain: answered by service stowage-system/stowage-debug\n"
+    assert cli.main(["top"]) == 0
+    assert "2 nodes with 12 GPUs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("forbidden", [{""}, {"", "stowage-system"}])
+def test_who_may_list_few_services_finds_it_as_well(
+    api: apiserver.ApiServer, capsys: pytest.CaptureFixture[str], pod_file: str, forbidden: set[str]
+) -> None:
+    api.services.items, api.services.forbidden = [service()], forbidden
+    assert cli.main(["explain", pod_file]) == 0
+    assert "answered by service stowage-system/stowage-debug" in capsys.readouterr().err
+
+
+FALLBACKS = {
+    "no service": ([], [], "no Service in the cluster has the label stowage.dev/debug=true"),
+    "none there": (
+        [service()],
+        ["--stowage-namespace", "gpu"],
+        "no Service in namespace 'gpu' has the label stowage.dev/debug=true",
+    ),
+    "several": (
+        [service(namespace="a"), service(namespace="b")],
+        [],
+        "several Services have the label stowage.dev/debug=true (a/stowage-debug, b/stowage-debug): "
+        "use --stowage-namespace",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FALLBACKS)
+def test_without_a_service_the_cluster_is_read_and_one_line_says_so(
+    api: apiserver.ApiServer, capsys: pytest.CaptureFixture[str], pod_file: str, case: str
+) -> None:
+    api.services.items, arguments, why = FALLBACKS[case]
+    assert cli.main(["explain", pod_file, *arguments]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == f"stowage explain: reads the cluster itself, because {why}\n"
+    assert "of 1 nodes" in shown.out
+
+
+def test_a_service_that_does_not_answer(
+    api: apiserver.ApiServer, capsys: pytest.CaptureFixture[str], pod_file: str
+) -> None:
+    api.services.items, api.services.target = [service()], ""
+    assert cli.main(["explain", pod_file]) == 0
+    shown = capsys.readouterr()
+    assert "because service stowage-system/stowage-debug: 503 no endpoints available" in shown.err
+    assert len(api.services.seen) == 2  # one attempt
+
+
+@pytest.mark.parametrize("more", [["--local"], ["--config", "settings.yaml"]])
+def test_it_is_not_looked_for_where_that_is_not_wanted(
+    api: apiserver.ApiServer,
+    capsys: pytest.CaptureFixture[str],
+    pod_file: str,
+    more: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "settings.yaml").write_text("shortlist: 1\n")
+    api.services.items = [service()]
+    assert cli.main(["explain", pod_file, *more]) == 0
+    assert capsys.readouterr().err == ""
+    assert api.services.seen == []
+
+
+def test_what_stowage_refuses_is_an_error_and_not_read_again(
+    api: apiserver.ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.services.items = [service()]
+    assert cli.main(["explain", "default/gone"]) == 1
+    assert capsys.readouterr().err == "stowage explain: pod default/gone is not known\n"
+    assert cli.main(["explain", "gone"]) == 1
+    assert "gone is not a file, and the cluster has no such pod" in capsys.readouterr().err
+
+
+def test_nobody_at_the_url_is_one_clear_error(capsys: pytest.CaptureFixture[str], pod_file: str) -> None:
+    with serve.listen("127.0.0.1", 0) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    for command in (["explain", pod_file], ["top"]):
+        assert cli.main([*command, "--url", url]) == 1
+        error = capsys.readouterr().err
+        assert error.startswith(f"stowage {command[0]}: {url} does not answer: ")
+        assert "Connection refused" in error
+
+
+def test_a_token_goes_only_where_it_belongs(
+    api: apiserver.ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], pod_file: str
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    guarded = Running(debug_token_file=str(file))
+    try:
+        api.services.items, api.services.target = [service()], guarded.url
+        assert cli.main(["explain", pod_file]) == 0
+        assert "answers 401 a bearer token is needed" in (error := capsys.readouterr().err)
+        assert error.rstrip().endswith(": pass --token-file")
+        assert cli.main(["explain", pod_file, "--token-file", str(file)]) == 0
+        assert "answered by service stowage-system/stowage-debug" in capsys.readouterr().err
+        assert cli.main(["explain", pod_file, "--url", guarded.url, "--token-file", str(file)]) == 0
+        assert "answered by http://" in capsys.readouterr().err
+        api.services.items = [service("fake", "tenant")]
+        assert cli.main(["explain", pod_file, "--token-file", str(file)]) == 0
+        assert "no Service in namespace 'stowage-system'" in capsys.readouterr().err
+        assert not any("tenant" in path for _, path in api.services.seen)
+    finally:
+        guarded.stop()
+
+
+def test_an_empty_token_file_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], pod_file: str
+) -> None:
+    (tmp_path / "token").write_text("")
+    token = str(tmp_path / "token")
+    assert cli.main(["explain", pod_file, "--url", "http://127.0.0.1:1", "--token-file", token]) == 1
+    assert "has no token" in capsys.readouterr().err

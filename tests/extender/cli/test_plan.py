@@ -1,0 +1,131 @@
+"""``stowage plan``: the samples of docs/plan.md are what it prints, formats, exit codes and bad options.
+
+``python -m tests.extender.cli.test_plan`` writes the samples again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import os
+import re
+import shlex
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from extender.cli import main as cli
+from tests.extender.plan.clusters import bad_mig_layout, node, pod
+
+PAGE = Path(__file__).parents[3] / "docs/plan.md"
+SAMPLE = re.compile(r"```\n(stowage plan [^\n]*)\n```\n\n```\n(.*?)```\n", re.DOTALL)
+YAML = re.compile(r"```yaml\n(.*?)```\n", re.DOTALL)
+
+
+def write_files(directory: Path) -> None:
+    """The files that the samples name."""
+    (directory / "bad-layout.json").write_text(json.dumps({"kind": "List", "items": bad_mig_layout()}))
+    (directory / "prices.yaml").write_text(YAML.findall(PAGE.read_text())[0])
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def printed(command: str) -> tuple[int, str]:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = cli.main(shlex.split(command)[1:])
+    return code, out.getvalue()
+
+
+@pytest.mark.parametrize(("command", "sample"), SAMPLE.findall(PAGE.read_text()))
+def test_the_samples_of_the_page_are_what_it_prints(files, command, sample):
+    code, text = printed(command)
+    assert (code, text) == (0, sample)
+
+
+def test_there_is_a_sample_for_most_questions():
+    said = " ".join(command for command, _ in SAMPLE.findall(PAGE.read_text()))
+    for word in ("drain", "--add", "--remove", "moves", "mig", "--prices"):
+        assert word in said
+
+
+def test_json_has_all_rows_and_both_gains(files):
+    code, text = printed("stowage plan drain --example -o json")
+    found = json.loads(text)
+    assert (code, found["agrees"]) == (0, True)
+    assert len(found["tables"]["order"]) == 27
+    assert found["tables"]["order"][0] == {"step": 1, "node": "a100-03", "pods_to_move": 0, "replayed": "yes"}
+    goes = next(one for one in found["check"] if one["what"] == "nodes that can go")
+    assert goes == {"what": "nodes that can go", "today": 0, "promised": 27, "replayed": 27}
+
+
+def test_csv_has_the_main_table(files):
+    code, text = printed("stowage plan mig --snapshot bad-layout.json -o csv")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert code == 0
+    assert [row["node"] for row in rows] == ["mig-1", "mig-2", "mig-3", "mig-4"]
+    assert sum(row["then"] == "4x 3g.40gb" for row in rows) == 3
+
+
+def test_a_plan_that_gains_less_than_promised_is_code_1(files):
+    large = "nvidia.com/mig-3g.40gb"
+    items = [node("a", 1, devices={"nvidia.com/gpu": "0", "nvidia.com/mig-1g.10gb": "7"})]
+    items += [pod(f"w{n}", resource=large, cpu="50") for n in range(2)]
+    (files / "cpu.json").write_text(json.dumps({"kind": "List", "items": items}))
+    code, text = printed("stowage plan mig --snapshot cpu.json")
+    assert code == 1
+    assert re.search(r"3g.40gb in use +0 +2 +1 +differs", text)
+
+
+def test_a_trace(files):
+    (files / "nodes.csv").write_text(
+        "sn,cpu_milli,memory_mib,gpu,model\na,64000,262144,8,\nb,64000,262144,8,\n"
+    )
+    (files / "pods.csv").write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\nx,1000,1024,1,1000\n")
+    code, text = printed("stowage plan --nodes nodes.csv --pods pods.csv")
+    assert code == 0
+    assert "1 of 2 nodes with GPUs hold the work" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--example --add 4xH9", "is named 'H9'"),
+        ("drain --example --add 4xH100", "--add belongs to 'stowage plan change'"),
+        ("change --example", "expected --add or --remove"),
+        ("--example --remove nobody", "there is no node nobody"),
+        ("--nodes nodes.csv", "a trace needs --nodes and --pods"),
+        ("--snapshot nowhere.json", "cannot be read"),
+        ("slices --example --prometheus ftp://x", "expected a URL"),
+        ("--example --prices nowhere.yaml", "nowhere.yaml: cannot be read"),
+    ],
+)
+def test_bad_options_are_said_in_one_line(files, capsys, options, says):
+    assert printed(f"stowage plan {options}")[0] == 2
+    error = capsys.readouterr().err.strip()
+    assert says in error
+    assert "\n" not in error
+
+
+def main() -> None:
+    """Write the samples of the page."""
+
+    def sample(match: re.Match[str]) -> str:
+        return f"```\n{match[1]}\n```\n\n```\n{printed(match[1])[1]}```\n"
+
+    with tempfile.TemporaryDirectory() as directory:
+        write_files(Path(directory))
+        os.chdir(directory)
+        PAGE.write_text(SAMPLE.sub(sample, PAGE.read_text()))
+
+
+if __name__ == "__main__":
+    main()

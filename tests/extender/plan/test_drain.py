@@ -1,0 +1,124 @@
+"""Which nodes could go: in which order, what moves where, and what keeps a node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from extender.plan.answers import drain_report
+from extender.plan.drain import Drain, plan_drain
+from extender.plan.prices import NO_COSTS
+from extender.plan.source import Step
+from tests.extender.plan.clusters import budget, node, pod, source_of
+from tests.extender.plan.test_property import quiet
+
+SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+
+
+def planned(*items: Any, **settings: Any) -> Drain:
+    return plan_drain(source_of(*items, **settings).fresh(), quiet)
+
+
+def test_empty_nodes_go_first_then_those_with_the_least_work():
+    plan = planned(node("a"), node("b"), node("c"), pod("x", "a", 3), pod("y", "b", 1))
+    assert list(plan.goes) == ["c", "b"]
+    assert plan.goes["b"] == ["ml/y"]
+    assert (plan.origin, plan.target) == ({"ml/y": "b"}, {"ml/y": "a"})
+    assert (plan.kept, plan.at_least) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("stays", "why"),
+    [
+        ({"owner": ""}, "no controller would create it again"),
+        ({"labels": {"app": "x"}}, "a PodDisruptionBudget allows no eviction now"),
+        (
+            {"annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}},
+            "safe-to-evict forbids it",
+        ),
+        ({"volumes": [{"name": "d", "hostPath": {"path": "/data"}}]}, "it has data on its node (hostPath)"),
+        ({"resourceClaims": [{"name": "c", "resourceClaimName": "c"}]}, "it has ResourceClaims"),
+        ({"nodeSelector": {"pool": "b"}}, "no other node that its rules allow takes it"),
+        ({"cpu": "60"}, "not enough free CPU"),
+    ],
+)
+def test_what_keeps_a_node_is_said(stays, why):
+    items = node("a"), node("b"), budget(0, app="x"), pod("large", "a", 3, cpu="10")
+    plan = planned(*items, pod("small", "b", 1, **stays))
+    assert "b" not in plan.goes
+    assert why in plan.stays["b"]
+    assert list(planned(*items, pod("small", "b", 1)).goes) == ["b"]
+
+
+@pytest.mark.parametrize("kind", ["DaemonSet", "Node"])
+def test_pods_that_belong_to_their_node_do_not_keep_it(kind):
+    plan = planned(node("a"), node("b"), pod("x", "a", 2), pod("agent", "b", 1, owner=kind))
+    assert list(plan.goes) == ["b"]
+    assert plan.target == {}
+
+
+def test_pods_without_gpu_have_to_move_too():
+    plan = planned(
+        node("a", cpu="8"), node("b", cpu="8"), pod("x", "a", 1, cpu="7"), pod("web", "b", 0, cpu="4")
+    )
+    assert not plan.goes
+    plan = planned(node("a"), node("b"), pod("x", "a", 1), pod("web", "b", 0))
+    assert plan.goes == {"b": ["ml/web"]}
+
+
+def test_room_is_left_for_pods_that_wait():
+    items = node("a"), node("b"), pod("x", "a", 3), pod("waits", gpus=2), pod("huge", gpus=9)
+    source = source_of(*items)
+    plan = plan_drain(source.fresh(), quiet)
+    assert not plan.goes
+    assert plan.started == {"ml/waits": "b"}
+    assert plan.waiting == {"ml/huge": "node has fewer GPUs than requested"}
+    ignoring = plan_drain(source.fresh(), quiet, keep_room=False)
+    assert list(ignoring.goes) == ["b"]
+
+
+def test_a_pod_that_starts_is_not_moved_again():
+    items = node("a"), node("b"), node("c"), pod("x", "a", 1), pod("y", "b", 1), pod("waits", gpus=1)
+    source = source_of(*items)
+    plan = plan_drain(source.fresh(), quiet)
+    kept = next(iter(plan.stays))
+    assert plan.started == {"ml/waits": kept}
+    assert "ml/waits" not in plan.target
+    assert source.carry_out(plan.steps()).problems == ()
+
+
+def test_the_most_expensive_of_equal_nodes_goes():
+    items = node("a"), node("b"), pod("x", "a", 2), pod("y", "b", 2)
+    work = source_of(*items).fresh()
+    assert list(plan_drain(work, quiet, {"a": 1.0, "b": 2.0}).goes) == ["b"]
+    work = source_of(*items).fresh()
+    assert list(plan_drain(work, quiet, {"a": 2.0, "b": 1.0}).goes) == ["a"]
+
+
+def test_cordoned_nodes_are_no_targets_and_are_not_counted():
+    plan = planned(node("a"), node("b", unschedulable=True), pod("x", "a", 1))
+    assert (dict(plan.goes), list(plan.stays)) == ({}, ["a"])
+
+
+def test_kubelet_takes_no_more_pods_than_it_says():
+    full = node("a", 8)
+    full["status"]["allocatable"]["pods"] = "2"
+    plan = planned(full, node("b", 1), pod("x", "a"), pod("y", "a"), pod("z", "b"))
+    assert not plan.goes
+
+
+def test_a_step_that_does_not_work_is_a_problem():
+    source = source_of(node("a"), node("b"), pod("x", "a", 4), pod("y", "b", 1))
+    outcome = source.carry_out([Step("cordon", node="b"), Step("evict", "ml/y"), Step("place", "ml/y")])
+    assert outcome.problems == ("ml/y finds no place", "ml/y was evicted and has no node")
+    outcome = source.carry_out([Step("remove", node="b")])
+    assert (outcome.problems, outcome.removed) == (("ml/y is still on b",), ())
+
+
+def test_the_report_says_where_the_replay_differs():
+    source = source_of(node("a"), node("b"), pod("x", "a", 2), pod("y", "b", 1))
+    report = drain_report(source, source.fresh(), NO_COSTS, quiet)
+    assert report.agrees
+    report.differences = ["ml/y finds no place"]
+    assert not report.agrees

@@ -1,0 +1,67 @@
+"""MIG layouts: a bad one is replaced, what runs keeps its instances, and the engine confirms it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from extender.plan.mig_report import mig_report
+from extender.plan.report import Report
+from tests.extender.plan.clusters import GPU, bad_mig_layout, node, pod, source_of
+from tests.extender.plan.test_property import quiet
+
+SMALL, LARGE = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
+
+
+def report_of(*items: Any, most: int = 3, growth: float = 1.0, **settings: Any) -> Report:
+    source = source_of(*items, **settings)
+    return mig_report(source, source.fresh(), most, growth, 90.0, quiet)
+
+
+def gains(report: Report) -> dict[str, tuple[float, float | None, float]]:
+    return {gain.what: (gain.today, gain.promised, gain.replayed) for gain in report.gains}
+
+
+def test_a_bad_layout_is_replaced_and_gains_what_it_promised():
+    report = report_of(*bad_mig_layout())
+    assert gains(report) == {"1g.10gb in use": (8, 8, 8), "3g.40gb in use": (0, 10, 10)}
+    assert report.agrees
+    assert "change 3 nodes with 2x 3g.40gb on each GPU. No choice serves more." in report.sentences[0]
+    assert report.sentences[1] == "Price: 3 nodes, 4.5 minutes one after the other; 6 pods restart."
+
+
+def test_growth_plans_for_more_and_promises_what_is_asked_for_now():
+    report = report_of(*bad_mig_layout(), growth=1.2)
+    rows = {row[1]: dict(zip(report.tables[1].head, row, strict=True)) for row in report.tables[1].rows}
+    assert (rows["3g.40gb"]["planned for"], rows["3g.40gb"]["served"]) == (12, 12)
+    assert gains(report)["3g.40gb in use"] == (0, 10, 10)
+
+
+def test_a_node_whose_pods_cannot_move_keeps_its_layout():
+    items = bad_mig_layout()
+    for item in items:
+        if item["metadata"]["name"] in ("small-0", "small-1", "small-2"):
+            item["metadata"]["ownerReferences"] = []
+    report = report_of(*items)
+    stuck = {row[0]: row[4] for row in report.tables[0].rows if row[4]}
+    assert stuck == {f"mig-{n}": f"ml/small-{n - 1}: no controller would create it again" for n in (1, 2, 3)}
+    assert gains(report)["3g.40gb in use"] == (0, 4, 4)
+    assert report.agrees
+
+
+def test_a_good_layout_stays():
+    items = node("a", 2, devices={GPU: "0", SMALL: "14"}), pod("x", "a", resource=SMALL)
+    report = report_of(*items)
+    assert "serve the demand as well as any others" in report.sentences[0]
+
+
+def test_cpu_that_layouts_do_not_count_shows_in_the_replay():
+    waiting = [pod(f"w{n}", resource=LARGE, cpu="50") for n in range(2)]
+    report = report_of(node("a", 1, devices={GPU: "0", SMALL: "7"}), *waiting)
+    assert gains(report)["3g.40gb in use"] == (0, 2, 1)
+    assert not report.agrees
+
+
+def test_without_mig_nodes_there_is_nothing_to_plan():
+    report = report_of(node("a"), pod("x", "a"))
+    assert report.sentences[0].startswith("No node that takes pods has MIG instances")
+    assert report.agrees

@@ -1,0 +1,126 @@
+"""Dumps of the state: every kind of record, and files that are none."""
+
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from extender.k8s.device_objects import KoordinatorDevice, KoordinatorGpu, MigGroup, MigLayouts
+from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
+from extender.k8s.node_requirement import NodeRequirement
+from extender.k8s.objects import KubernetesObject, Node, Pod
+from extender.k8s.pod_groups import PodGroup
+from extender.k8s.resource_api.fields import Amount, parse_version
+from extender.k8s.resource_api.objects import (
+    AllocationResult,
+    CapacityRequestPolicy,
+    Device,
+    DeviceClass,
+    DeviceId,
+    NodeScope,
+    ResourceClaim,
+    ResourceSlice,
+)
+from extender.source.interface import Unavailable
+from extender.source.snapshot import read
+from extender.source.state_dump import Header, Learnt, end_line, header_line, parse, record_line
+from packing.model.request import ModelName, Models, NameFilter, Request, Shares
+
+DEVICE = Device(
+    "gpu-0",
+    attributes={"gpu": {"mig": True, "index": 1, "name": "1", "version": parse_version("1.2.3-a.1") or ""}},
+    capacity={"gpu": {"memory": Amount(Fraction(3, 7))}},
+    capacity_by_name={"memory": Amount(Fraction(80))},
+    consumes_counters={("set", "a,b"): Fraction(1, 3), ("set", "c"): 5},
+    node_scope=NodeScope("n"),
+    capacity_policies={"memory": CapacityRequestPolicy(Fraction(1), (Fraction(1), Fraction(2)))},
+)
+RECORDS: list[KubernetesObject] = [
+    Node("n", labels={"$": "1"}, unreadable=("a",), problem="p"),
+    Pod("team", "p", "u", priority=5, devices=(("a", "b"),)),
+    ResourceSlice("s", devices=(DEVICE,), shared_counters=(("set", {"a,b": 4, "c": Fraction(1, 2)}),)),
+    DeviceClass("c", ("device.driver == 'x'",)),
+    ResourceClaim("team", "c", allocation=(AllocationResult(DeviceId("a", "b", "c")),), reserved_for=("p",)),
+    KoordinatorDevice("n", (KoordinatorGpu(0, "u", True, (("a", "1"),)),)),
+    MigLayouts("m", layouts={"all": (MigGroup(None, (), (("1g.10gb", 7),)), MigGroup((1,), (), None))}),
+    PriorityClass("forever", toleration=math.inf),
+    PodDisruptionBudget("team", "b", allowed=1, disrupted=frozenset({"p"})),
+    PodGroup("KaiPodGroup", "team", "g", None, whole=True),
+    PodGroup("PodGroup", "team", "g", 3),
+]
+REQUEST = Request(
+    1000,
+    1 << 30,
+    (("nvidia.com/gpu", 2),),
+    Shares(1, 250, memory_mib=100),
+    frozenset({"H100"}),
+    products=Models((frozenset({ModelName.of("A 100")}),)),
+    uuids=NameFilter((frozenset({"GPU-1"}),)),
+    separate="require",
+    node_set=NodeRequirement((("zone", "a"),)),
+)
+HEADER = Header("1.2.3", "stowage-0", 1.5, {"spot": "ignore"}, (Learnt(REQUEST, 2.5),), {"disruptions": []})
+
+
+def text(*records: KubernetesObject, header: Header = HEADER) -> str:
+    lines = [header_line(header), *map(record_line, records), end_line(len(records))]
+    return b"".join(lines).decode()
+
+
+def same(one: object, other: object) -> bool:
+    """Requests of claims compare by identity."""
+    return repr(one) == repr(other)
+
+
+def test_all_that_was_written_is_read() -> None:
+    header, records = parse(text(*RECORDS), "f")
+    assert header == HEADER
+    assert all(map(same, records, RECORDS))
+    assert len(records) == len(RECORDS)
+    assert hash(header.learnt[0].request) == hash(REQUEST)
+
+
+def test_every_kind_is_tried_here() -> None:
+    from typing import get_args
+
+    assert {type(one) for one in RECORDS} == set(get_args(KubernetesObject))
+
+
+LINES = text(*RECORDS).splitlines()
+BROKEN = {
+    "cut within a line": ("\n".join(LINES)[:-200], "is no JSON, so the dump is incomplete"),
+    "cut after a line": ("\n".join(LINES[:-1]), "is incomplete: the dump ended after 11 records"),
+    "a line is missing": ("\n".join(LINES[:3] + LINES[4:]), "is incomplete: 10 of 11 records"),
+    "another version": (LINES[0].replace('"format":1', '"format":2'), "is a dump of another version"),
+    "an unknown kind": (f'{LINES[0]}\n{{"kind":"Secret"}}', "line 2: a record of an unknown kind"),
+    "a wrong type": (
+        f'{LINES[0]}\n{{"kind":"Pod","record":{{"namespace":3}}}}',
+        "line 2: namespace: Input should be a valid string",
+    ),
+    "a list": (f"{LINES[0]}\n[]", "line 2: is no object"),
+    "no pairs": (
+        f'{LINES[0]}\n{{"kind":"ResourceSlice","record":{{"name":"s","devices":[{{"name":"d",'
+        '"consumes_counters":3}]}}',
+        "line 2: is no record",
+    ),
+    "no learnt request": (LINES[0].replace('"cpu_milli":1000', '"cpu_milli":-1'), "line 1: "),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_dump_is_refused(tmp_path: Path, case: str) -> None:
+    content, problem = BROKEN[case]
+    (tmp_path / "state.json").write_text(content)
+    with pytest.raises(Unavailable) as error:
+        read([tmp_path / "state.json"])
+    assert problem in str(error.value)
+    assert len(str(error.value)) < 500
+
+
+def test_the_first_line_says_what_it_is() -> None:
+    first = json.loads(LINES[0])
+    assert (first["kind"], first["replica"], first["at"]) == ("StowageState", "stowage-0", 1.5)

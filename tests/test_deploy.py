@@ -16,6 +16,7 @@ import httpx
 import pytest
 import yaml
 
+from deploy import render
 from extender import settings, settings_file
 from extender.cli import main as cli
 from extender.dialects import pod_request
@@ -271,6 +272,13 @@ def test_people_may_ask_the_service_for_debugging_and_reach_no_other_port(file: 
     ports = {port["name"]: port["containerPort"] for port in stowage(file)["ports"]}
     target = service["spec"]["ports"][0]
     assert ports[target["targetPort"]] == target["port"] == 8081
+
+
+def test_what_the_chart_copies_is_up_to_date() -> None:
+    """The rest of what is generated takes helm: tests/e2e/test_chart.py."""
+    expected = render.copies() | {render.SCHEMA: render.schema()}
+    old = [str(file) for file, text in expected.items() if file.read_text() != text]
+    assert not old, "run `make manifests`"
 
 
 def priority_classes() -> dict[str, Object]:

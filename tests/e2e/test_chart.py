@@ -125,6 +125,22 @@ def test_the_deployment_is_that_of_the_plain_manifest(shape: str, file: str) -> 
     assert mine["metadata"]["name"] == plain["Deployment"]["metadata"]["name"]
 
 
+@pytest.mark.parametrize(
+    ("shape", "file"),
+    [("shape=beside", "beside-kube-scheduler.yaml"), ("shape=separate", "behind-a-service.yaml")],
+)
+def test_the_services_are_those_of_the_plain_manifest(shape: str, file: str) -> None:
+    plain = yaml.safe_load_all((render.ROOT / "deploy" / file).read_text())
+    services = {one["metadata"]["name"]: one for one in plain if one["kind"] == "Service"}
+    mine = {
+        one["metadata"]["name"]: one for one in render.template(*arguments(shape)) if one["kind"] == "Service"
+    }
+    assert mine.keys() == services.keys()
+    for name, service in services.items():
+        assert mine[name]["spec"] == service["spec"]
+        assert service["metadata"].get("labels", {}).items() <= mine[name]["metadata"]["labels"].items()
+
+
 def test_pods_restart_when_a_setting_changes() -> None:
     def annotations(*values: str) -> Object:
         deployment = of(render.template(*arguments(*values)), "Deployment/stowage-scheduler")

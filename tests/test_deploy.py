@@ -268,10 +268,13 @@ def test_people_may_ask_the_service_for_debugging_and_reach_no_other_port(file: 
     assert found == (stowage_service.NAMESPACE, stowage_service.NAME, stowage_service.PORT)
     assert role["metadata"]["namespace"] == stowage_service.NAMESPACE
     (rule,) = [rule for rule in role["rules"] if rule["resources"] == ["services/proxy"]]
-    assert rule["resourceNames"] == [f"http:{stowage_service.NAME}:{stowage_service.PORT}"]
+    names = [f"{scheme}:{stowage_service.NAME}:{stowage_service.PORT}" for scheme in ("http", "https")]
+    assert rule["resourceNames"] == names
     ports = {port["name"]: port["containerPort"] for port in stowage(file)["ports"]}
     target = service["spec"]["ports"][0]
     assert ports[target["targetPort"]] == target["port"] == 8081
+    has_tls = any(word.startswith("--tls-cert") for word in stowage(file)["command"])
+    assert (target.get("appProtocol") == "https") == has_tls
 
 
 def test_what_the_chart_copies_is_up_to_date() -> None:

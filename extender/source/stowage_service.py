@@ -1,9 +1,10 @@
 """Asks a running Stowage over HTTP: at a URL, or behind a Service, through the proxy of the API server.
 
-The path of the proxy is ``/api/v1/namespaces/{namespace}/services/http:{name}:{port}/proxy/{path}``; RBAC
-checks ``services/proxy`` with the name ``http:{name}:{port}``, verb ``get`` for GET and ``create`` for POST
-(k8s.io/kubernetes v1.36.3, pkg/registry/core/service/storage/storage.go ``ResourceLocation``; it goes to one
-of the ready endpoints). The API server removes ``Authorization`` from what it proxies.
+The path of the proxy is ``/api/v1/namespaces/{namespace}/services/{scheme}:{name}:{port}/proxy/{path}``.
+RBAC checks ``services/proxy`` with the name ``{scheme}:{name}:{port}``, verb ``get`` for GET and ``create``
+for POST (k8s.io/kubernetes v1.36.3, pkg/registry/core/service/storage/storage.go ``ResourceLocation``). It
+goes to one of the ready endpoints, and with ``https`` checks no certificate. The API server removes
+``Authorization`` from what it proxies.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlencode
 
 import urllib3
@@ -22,7 +23,8 @@ from extender.source.rest import NO_ANSWER, Refused, RestClient
 from extender.untrusted.limits import KEY, SERVICE_ANSWER, quoted, shorten
 
 LABEL = "stowage.dev/debug"
-"""With the value ``true`` on the Service (deploy/) whose first port serves ``/debug``."""
+"""With the value ``true`` on the Service (deploy/) whose first port serves ``/debug``; with TLS where its
+``appProtocol`` is ``https``."""
 NAMESPACE, NAME, PORT = "stowage-system", "stowage-debug", "debug"
 """The Service of deploy/, for those who may use its proxy but list no Services."""
 _LISTED = 20
@@ -31,6 +33,15 @@ _ANSWER_SECONDS = 30.0
 Query: TypeAlias = Sequence[tuple[str, str]]
 Send: TypeAlias = Callable[[str, str, bytes | None], tuple[int, bytes]]
 """Sends a method, a path with its query and a body; returns status and body. Raises ``NO_ANSWER``."""
+
+
+class _Found(NamedTuple):
+    """A Service, its port by name or number, and what it speaks."""
+
+    namespace: str
+    name: str
+    port: str
+    scheme: str = "http"
 
 
 class NotAsked(SourceError):
@@ -103,18 +114,18 @@ def behind_service(rest: RestClient, namespace: str | None, token: str) -> Stowa
     A token is sent to no other namespace than this one or that of deploy/: anybody can create a Service with
     the label. Raises ``NotAsked``.
     """
-    space, name, port = _find(rest, namespace or (NAMESPACE if token else None))
-    proxy = f"/api/v1/namespaces/{space}/services/http:{name}:{port}/proxy"
+    found = _find(rest, namespace or (NAMESPACE if token else None))
+    proxy = f"/api/v1/namespaces/{found.namespace}/services/{found.scheme}:{found.name}:{found.port}/proxy"
     headers = {"X-Stowage-Authorization": f"Bearer {token}"} if token else {}
 
     def send(method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
         return rest.send(method, proxy + path, _ANSWER_SECONDS, body, headers, at_most=SERVICE_ANSWER + 1)
 
-    return StowageService(f"service {space}/{name}", send)
+    return StowageService(f"service {found.namespace}/{found.name}", send)
 
 
-def _find(rest: RestClient, namespace: str | None) -> tuple[str, str, str]:
-    """Namespace, name and port. Who may list no Services can still use the one of deploy/."""
+def _find(rest: RestClient, namespace: str | None) -> _Found:
+    """Who may list no Services can still use the one of deploy/."""
     for space in [namespace] if namespace else [None, NAMESPACE]:
         try:
             found = _listed(rest, space)
@@ -127,28 +138,30 @@ def _find(rest: RestClient, namespace: str | None) -> tuple[str, str, str]:
         except (ValueError, KeyError, IndexError, TypeError):
             raise NotAsked("the API server answers with no list of Services") from None
         return _chosen(found, space)
-    return namespace or NAMESPACE, NAME, PORT
+    return _Found(namespace or NAMESPACE, NAME, PORT)
 
 
-def _chosen(found: Sequence[tuple[str, str, str]], space: str | None) -> tuple[str, str, str]:
+def _chosen(found: Sequence[_Found], space: str | None) -> _Found:
     where = f"namespace {quoted(space)}" if space else "the cluster"
-    found = [one for one in found if one[0] == NAMESPACE] or found
+    found = [one for one in found if one.namespace == NAMESPACE] or found
     if not found:
         raise NotAsked(f"no Service in {where} has the label {LABEL}=true")
     if len(found) > 1:
-        names = ", ".join(shorten(f"{one[0]}/{one[1]}", KEY) for one in found[:3])
+        names = ", ".join(shorten(f"{one.namespace}/{one.name}", KEY) for one in found[:3])
         raise NotAsked(f"several Services have the label {LABEL}=true ({names}): use --stowage-namespace")
     return found[0]
 
 
-def _listed(rest: RestClient, namespace: str | None) -> list[tuple[str, str, str]]:
+def _listed(rest: RestClient, namespace: str | None) -> list[_Found]:
     path = f"/api/v1/namespaces/{namespace}/services" if namespace else "/api/v1/services"
     query = {"labelSelector": f"{LABEL}=true", "limit": str(_LISTED)}
     items = json.loads(rest.get(path, _FIND_SECONDS, query, at_most=SERVICE_ANSWER))["items"]
     found = []
     for item in items or ():
         port, metadata = item["spec"]["ports"][0], item["metadata"]
-        found.append((metadata["namespace"], metadata["name"], str(port.get("name") or port["port"])))
+        scheme = "https" if port.get("appProtocol") == "https" else "http"
+        number = str(port.get("name") or port["port"])
+        found.append(_Found(metadata["namespace"], metadata["name"], number, scheme))
     return found
 
 

@@ -72,7 +72,8 @@ class Stowage:
 
     def preempts(self) -> bool:
         """Whether `preempt` answers: after its first start Stowage compiles the kernels for it."""
-        return httpx.post(f"{self.url}/scheduler/preempt", json={}, trust_env=False).status_code != 503
+        answer = httpx.post(f"{self.url}/scheduler/preempt", json={}, trust_env=False, verify=self.verify)
+        return answer.status_code != 503
 
     def json(self, path: str) -> Object:
         answer = httpx.get(self.url + path, trust_env=False, verify=self.verify)

@@ -2,12 +2,15 @@
 
 import os
 import socket
+import ssl
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx
 import pytest
+
+from tests.certificates import Authority, Secret
 
 from .controlplane.api import Api, Object
 from .controlplane.cluster import ControlPlane
@@ -61,12 +64,10 @@ def person(api: Api, cluster: ControlPlane, stowage_kubeconfig: Path) -> Iterato
     api.delete("ServiceAccount", "person")
 
 
-def publish(api: Api, address: str, port: int) -> list[Object]:
-    """The Service of deploy/ with one endpoint: a pod that has the address of this machine."""
+def publish(api: Api, layout: str, address: str, port: int) -> list[Object]:
+    """The Service of a layout in deploy/ with one endpoint: a pod that has the address of this machine."""
     (service,) = [
-        one
-        for one in manifests("behind-a-service.yaml")
-        if one["kind"] == "Service" and "labels" in one["metadata"]
+        one for one in manifests(f"{layout}.yaml") if one["kind"] == "Service" and "labels" in one["metadata"]
     ]
     del service["spec"]["selector"]
     where = {"name": "stowage-0", "namespace": NAMESPACE}
@@ -99,20 +100,42 @@ def run(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
 
 
+def running(plane: ControlPlane, kubeconfig: Path, arguments: Sequence[str], secrets: Path | None) -> Stowage:
+    """With TLS where there is a directory for its `secrets`."""
+    if secrets is None:
+        return Stowage(plane, kubeconfig, name="stowage-debug", arguments=arguments)
+    authority, secret = Authority(), Secret(secrets / "tls")
+    secret.certify(authority.server())
+    files = [f"--tls-cert={secret.path('tls_crt')}", f"--tls-key={secret.path('tls_key')}"]
+    stowage = Stowage(plane, kubeconfig, name="stowage-debug", arguments=[*arguments, *files])
+    stowage.url = stowage.url.replace("http://", "https://")
+    stowage.verify = ssl.create_default_context(cadata=authority.pem.decode())
+    return stowage
+
+
+@pytest.mark.parametrize("layout", ["beside-kube-scheduler", "behind-a-service"])
 def test_the_service_is_found_and_answers(
-    cluster: ControlPlane, api: Api, stowage_kubeconfig: Path, person: Path, address: str
+    cluster: ControlPlane,
+    api: Api,
+    stowage_kubeconfig: Path,
+    person: Path,
+    address: str,
+    layout: str,
+    tmp_path: Path,
 ) -> None:
-    port = free_port()
+    port, has_tls = free_port(), layout == "behind-a-service"
     api.create(node("n1", {GPU: 8}))
     api.create(pod("p1", {GPU: 1}))
     debug = [f"--debug-host={address}", f"--debug-port={port}"]
-    with Stowage(cluster, stowage_kubeconfig, name="stowage-debug", arguments=debug) as stowage:
+    with running(cluster, stowage_kubeconfig, debug, tmp_path if has_tls else None) as stowage:
         message = {"Pod": api.get("Pod", "p1"), "Nodes": None, "NodeNames": ["n1"]}
-        httpx.post(f"{stowage.url}/scheduler/filter", json=message, trust_env=False).raise_for_status()
+        httpx.post(
+            f"{stowage.url}/scheduler/filter", json=message, trust_env=False, verify=stowage.verify
+        ).raise_for_status()
         alone = run(person, "explain", "default/p1")
         assert "because no Service in namespace 'stowage-system' has the label" in alone.stderr
         assert "It fits on 1 of 1 nodes" in alone.stdout
-        publish(api, address, port)
+        publish(api, layout, address, port)
         try:
             asked = run(person, "explain", "default/p1")
             assert asked.stderr == "stowage explain: answered by service stowage-system/stowage-debug\n"

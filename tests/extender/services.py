@@ -48,7 +48,8 @@ class Services:
         """As the real one: without ``Authorization``."""
         place, _, rest = path.partition("/proxy")
         known = {
-            f"/api/v1/namespaces/{one['metadata']['namespace']}/services/http:{one['metadata']['name']}:debug"
+            f"/api/v1/namespaces/{one['metadata']['namespace']}/services/"
+            f"{one['spec']['ports'][0].get('appProtocol', 'http')}:{one['metadata']['name']}:debug"
             for one in self.items
         }
         if place not in known:

@@ -150,6 +150,13 @@ def test_the_service_is_found_through_the_api_server(
     assert "2 nodes with 12 GPUs" in capsys.readouterr().out
 
 
+def test_a_service_that_says_https_is_asked_by_https(api: apiserver.ApiServer, running: Running) -> None:
+    api.services.items = [service()]
+    api.services.items[0]["spec"]["ports"][0]["appProtocol"] = "https"
+    assert cli.main(["top"]) == 0
+    assert any("/services/https:stowage-debug:debug/proxy/" in path for _, path in api.services.seen)
+
+
 @pytest.mark.parametrize("forbidden", [{""}, {"", "stowage-system"}])
 def test_who_may_list_few_services_finds_it_as_well(
     api: apiserver.ApiServer, capsys: pytest.CaptureFixture[str], pod_file: str, forbidden: set[str]

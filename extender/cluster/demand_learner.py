@@ -15,7 +15,6 @@ from extender.dialects.pod_resources import RequestError
 from extender.k8s.node_requirement import node_requirement
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import NAME, TAUGHT_NAMES
-from packing.cost.demand import Demand
 from packing.fleet.feasibility import could_host
 from packing.fleet.fleet import Fleet
 from packing.model.request import Request
@@ -28,14 +27,13 @@ _MOST_REQUESTS = 1000
 class DemandLearner:
     """Shows each pod to the policy once: when the watch first shows it, or, where no node could host it then,
     when it is bound. Before the nodes are known, pods wait for ``start``. ``learnt`` counts the pods that the
-    policy has learnt from; ``demand`` is what it has learnt, ``monitor`` has figures of that. ``stopped``: it
+    policy has learnt from; ``monitor`` has their requests, and figures of them. ``stopped``: it
     learns nothing more.
     """
 
     def __init__(self, policy: Policy, fleet: Fleet, node_sets: NodeSets) -> None:
         self._policy, self._fleet, self._node_sets = policy, fleet, node_sets
         self.learnt = 0
-        self.demand = Demand()
         self.stopped = False
         self.monitor = DemandMonitor(fleet)
         self._started = False
@@ -80,7 +78,6 @@ class DemandLearner:
                 request = replace(request, node_set=required)
                 self._node_sets.observe(request)
             self._policy.observe(request)
-            self.demand.observe(request)
             self.monitor.observe(request)
             self.learnt += 1
 

@@ -14,15 +14,14 @@ from packing.model.request import Request
 
 SIZES = ("part", "1", "2", "3-4", "5-8", "9 or more")
 """GPUs that a pod asks for; ``part``: less than one, as a share, a replica or a MIG instance."""
-_PRIOR_WEIGHT = 200.0
 
 
 class DemandMonitor:
     """Counts the requests that the policy learns from, with the same half-life, whatever the policy does with
-    them."""
+    them: ``demand``."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self._demand = Demand()
+        self.demand = Demand()
         self._expected: dict[Request, float] = {}
         self._planned: dict[Request, float] = {}
         self._now: tuple[int, dict[Request, float]] = -1, {}
@@ -31,12 +30,12 @@ class DemandMonitor:
     def expect(self, prior: Mix | None) -> None:
         """The demand of the settings, None for none."""
         if prior is not None:
-            self._demand = Demand(prior=prior, prior_weight=_PRIOR_WEIGHT)
-            self._expected = _shares(self._demand.counts())
+            self.demand = Demand(prior=prior)
+            self._expected = _shares(self.demand.counts())
             self._now = -1, {}
 
     def observe(self, request: Request) -> None:
-        self._demand.observe(_kind(request))
+        self.demand.observe(request)
 
     def planned(self) -> None:
         """The policy plans with the demand as it is now."""
@@ -69,8 +68,8 @@ class DemandMonitor:
         return Beside(cpu / gpus, memory / gpus) if gpus else Beside()
 
     def _shares_now(self) -> dict[Request, float]:
-        if self._now[0] != self._demand.seen:
-            self._now = self._demand.seen, _shares(self._demand.counts())
+        if self._now[0] != self.demand.seen:
+            self._now = self.demand.seen, _shares(self.demand.counts())
         return self._now[1]
 
 
@@ -95,5 +94,9 @@ def _kind(request: Request) -> Request:
 
 
 def _shares(counts: Mapping[Request, float]) -> dict[Request, float]:
-    total = sum(counts.values())
-    return {request: count / total for request, count in counts.items()}
+    """The part of each kind of request."""
+    total, shares = sum(counts.values()), dict[Request, float]()
+    for request, count in counts.items():
+        kind = _kind(request)
+        shares[kind] = shares.get(kind, 0.0) + count / total
+    return shares

@@ -18,7 +18,7 @@ from extender.queues.queue import Queues
 from extender.queues.rights import Rights
 from extender.settings import ExpectedRequest, Settings, SettingsError
 from extender.source.state_dump import Header
-from packing.cost.demand import Demand, Mix
+from packing.cost.demand import Mix
 from packing.model.request import Request
 from packing.policies.registry import POLICIES
 
@@ -33,7 +33,7 @@ def state_of(settings: Settings, dump: Header | None = None) -> State:
     rights = Rights(Queues(settings.queues), settings.evict_kueue_pods)
     state = State(policy, rights, DisruptionLog(settings.shield_seconds))
     state.nodes.sets.expect(prior)
-    state.learner.demand, state.learner.stopped = Demand(prior=prior), dump is not None
+    state.learner.stopped = dump is not None
     if dump:
         state.disruptions.load(dump.disruptions)
         state.eviction_helps_extenders = dump.eviction_helps_extenders

@@ -5,7 +5,6 @@ Any field may be absent or null. Every text and list of the record is bounded by
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable
 from functools import lru_cache
@@ -27,9 +26,6 @@ from extender.k8s.metadata import (
 from extender.k8s.objects import Owner, Pairs, Pod
 from extender.k8s.pod_spec_parser import ClaimManifest, PlacementSpecManifest, parse_spec
 from extender.untrusted.limits import KEY, POD_ANNOTATION, POD_ANNOTATIONS, REPORTED_DEVICES
-
-_PAUSE = re.compile(r"(^|/)pause(-[a-z0-9]+)?(:[^/]*)?(@[^/]*)?$")
-"""Also with the architecture, as in older releases: pause-amd64."""
 
 
 class _Volume(TypedDict, total=False):
@@ -191,10 +187,17 @@ def _is_host_directory(volume: _Volume) -> bool:
 
 
 def _only_pauses(spec: _Spec) -> bool:
-    """Whether all containers run an image whose repository ends in ``pause``: registry.k8s.io/pause:3.10 and
-    its mirrors."""
-    images = [container.get("image") for container in spec.get("containers") or ()]
-    return bool(images) and all(isinstance(image, str) and _PAUSE.search(image) for image in images)
+    """Whether all containers run an image whose repository ends in ``pause``, as registry.k8s.io/pause:3.10 and
+    its mirrors, or ``pause-amd64``, as in older releases."""
+    containers = spec.get("containers") or ()
+    return bool(containers) and all(_is_pause(container.get("image")) for container in containers)
+
+
+def _is_pause(image: object) -> bool:
+    if not isinstance(image, str):
+        return False
+    name = image.partition("@")[0].rpartition("/")[2].partition(":")[0]
+    return name == "pause" or name.startswith("pause-")
 
 
 def _devices(statuses: Iterable[_ContainerStatus]) -> Pairs:

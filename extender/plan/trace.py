@@ -100,11 +100,8 @@ class TraceSource:
         return Work(fleet, policy, rows, pods_left, codes, partial(_learn, fleet, policy))
 
     def _items(self, work: Work) -> list[Item]:
-        names = [f"{one.name or 'pod'}" for one in self._pods]
-        twice = len(set(names)) < len(names)
-        keys = [f"{name}#{n}" for n, name in enumerate(names)] if twice else names
         rows = work.open.copy()
-        return [Item(key, one.request, rows) for key, one in zip(keys, self._pods, strict=True)]
+        return [Item(one.name, one.request, rows) for one in self._pods]
 
     def _packed(self, work: Work) -> dict[str, Allocation]:
         """Place all pods; returns what each of those that fit holds."""

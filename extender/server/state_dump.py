@@ -24,7 +24,7 @@ _SECRET = {"debug_token_file", "debug_token_review"}
 async def state_lines(state: State, settings: Settings, version: str, replica: str) -> AsyncIterator[bytes]:
     """Some lines at a time. Ends without the last line beyond ``STATE_DUMP`` bytes."""
     records = records_of(state)  # they never change
-    counts = state.learner.demand.counts()
+    counts = state.learner.monitor.demand.counts()
     head = header_line(
         Header(
             version=version,

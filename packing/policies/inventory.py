@@ -45,7 +45,7 @@ STRAND_MARGIN = 0.77
 mixes, too. The optimum is flat: FILL 5 or 13 instead of 8 costs 0.1 points, no stranding 0.55, no rounding
 0.1. Only cpu250 is sensitive: STEP 0.1 costs it 0.4, no rounding 0.7, and a smooth curve instead of max() in
 stranding 0.6."""
-PEERS, APART = 0.5, 2 * STEP
+PEERS, APART = 0.4, 2 * STEP
 """Of ``islands``. APART is a multiple of STEP, so that it changes no rounding where all nodes are alike.
 Found with bench/packing/islands.py, seeds 1-4: 4 x STEP gives 1 % more jobs peers, and costs 0.3 points of
 allocation more where a device plugin chooses; PEERS 0 or 0.25 costs up to 0.1."""

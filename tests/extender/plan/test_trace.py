@@ -56,10 +56,6 @@ def test_nodes_can_go(trace):
     assert set(outcome.removed) == set(plan.goes)
 
 
-def test_pods_of_one_name_are_told_apart(trace):
-    assert sorted(trace("a,1,1,1,500,,", "a,1,1,1,500,,").fresh().movable) == ["a#0", "a#1"]
-
-
 def test_moves_on_a_trace(trace):
     work = trace("a,1000,1024,1,500,,", "b,1000,1024,1,700,,", "c,1000,1024,1,300,,").fresh()
     said, gain, bound = plan_moves(work, 3, "gpus")

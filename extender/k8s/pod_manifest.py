@@ -187,8 +187,8 @@ def _is_host_directory(volume: _Volume) -> bool:
 
 
 def _only_pauses(spec: _Spec) -> bool:
-    """Whether all containers run an image whose repository ends in ``pause``, as registry.k8s.io/pause:3.10 and
-    its mirrors, or ``pause-amd64``, as in older releases."""
+    """Whether all containers run an image named ``pause``, as registry.k8s.io/pause:3.10 and its mirrors, or
+    ``pause-amd64``, as in older releases."""
     containers = spec.get("containers") or ()
     return bool(containers) and all(_is_pause(container.get("image")) for container in containers)
 

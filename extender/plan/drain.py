@@ -86,7 +86,8 @@ def plan_drain(
 def _bound(work: Work) -> int | None:
     items = list(work.movable.values())
     held = [(item, work.lift(item)) for item in items]
-    bound = at_least(work, items)
+    # A pod may run where its rules would not let it go any more. Without it the bound is still one.
+    bound = at_least(work, [item for item in items if item.home < 0 or work.fits(item)[item.home]])
     for item, allocation in held:
         work.restore(item, allocation)
     return bound

@@ -52,6 +52,32 @@ def in_force(ready: Callable[[], bool]) -> None:
     eventually(ready, within_s=30, what="the policy is in force")
 
 
+def refusal(api: Api, one: Object) -> str:
+    with pytest.raises(httpx.HTTPStatusError) as problem:
+        api.create(one, dryRun="All")
+    return problem.value.response.text
+
+
+def accepted(api: Api, one: Object) -> bool:
+    try:
+        api.create(one, dryRun="All")
+    except httpx.HTTPStatusError:
+        return False
+    return True
+
+
+@pytest.fixture(autouse=True)
+def no_policy_is_left(api: Api) -> Iterator[None]:
+    """kube-apiserver follows a policy for a moment after it is deleted."""
+    yield
+    labelled_pod, gpu_pod = plain("one", labels={LABEL: "stowage"}), plain("one", {GPU: 1})
+    eventually(
+        lambda: scheduler_of(api, labelled_pod) == "default-scheduler" and accepted(api, gpu_pod),
+        within_s=30,
+        what="no policy is in force any more",
+    )
+
+
 def test_a_label_of_the_namespace_sets_the_scheduler(api: Api) -> None:
     owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "1"}
     with applied(api, NAME), labelled(api):
@@ -76,20 +102,6 @@ def test_the_beta_api_of_kubernetes_1_34_takes_the_policy(tmp_path: Path) -> Non
     with ControlPlane(tmp_path / "beta", runtime_config=f"{beta}=true") as plane, labelled(plane.api):
         Tools(plane).kubectl("apply", "-f-", stdin=manifest)
         in_force(lambda: scheduler_of(plane.api, plain("one")) == "stowage")
-
-
-def refusal(api: Api, one: Object) -> str:
-    with pytest.raises(httpx.HTTPStatusError) as problem:
-        api.create(one, dryRun="All")
-    return problem.value.response.text
-
-
-def accepted(api: Api, one: Object) -> bool:
-    try:
-        api.create(one, dryRun="All")
-    except httpx.HTTPStatusError:
-        return False
-    return True
 
 
 def test_the_fence_refuses_gpu_pods_of_other_schedulers(api: Api) -> None:

@@ -48,8 +48,8 @@ stranding 0.6."""
 PEERS, APART = 0.4, 2 * STEP
 """Of ``islands``. APART is a multiple of STEP, so that it changes no rounding where all nodes are alike.
 Found with bench/packing/islands.py, seeds 1-4: 4 x STEP gives 1 % more jobs peers, and costs 0.3 points of
-allocation more where a device plugin chooses; PEERS 0 or 0.25 costs up to 0.1. PEERS is below 0.44, so that a
-job goes to an island that holds it even where the last node for such jobs has none."""
+allocation more where a device plugin chooses; PEERS 0 or 0.25 costs up to 0.1. Above 0.44,
+on a fleet of two nodes, a job for eight peers went to the degraded switch to spare the sound one."""
 
 MOVED = 0.1
 """Part of the GPUs that have got into another state since the fill tables were computed for the fleet as it

@@ -124,6 +124,12 @@ class PodTable(Mapping[str, Pod]):
             self._promised[pod.uid] = node
             self._allocate(known.key, known)
 
+    def withdraw(self, uid: str) -> None:
+        """Take back a promise. The pod counts as its status says."""
+        known = self.by_uid(uid)
+        if self._promised.pop(uid, None) and known is not None and not known.node_name:
+            self._allocate(known.key, known)
+
     def by_uid(self, uid: str) -> Pod | None:
         """The pod of this UID, as the watch shows it."""
         key = self._keys_by_uid.get(uid)

@@ -15,6 +15,7 @@ from fastapi import FastAPI, Request, Response
 from pydantic_core import to_json
 
 from extender.protocol.messages import VERBS, Verb
+from extender.protocol.volcano import WITHOUT_BODY, VolcanoVerb
 from extender.server.body import BodyBudget, BodyRefused
 from extender.server.debug_auth import Guard
 from extender.server.debug_routes import debug_router
@@ -41,8 +42,9 @@ def create_app(
     app = FastAPI(title="Stowage", openapi_url=None)
     bodies = BodyBudget(BODIES_IN_FLIGHT * service.settings.body_limit_mib << 20)
     _add_health(app, service)
-    for verb in VERBS if verbs else ():
-        app.add_route(f"/scheduler/{verb}", _verb_handler(service, verb, bodies, clients), methods=["POST"])
+    for verb in service.verbs if verbs else ():
+        path = f"/scheduler/{verb}" if verb in VERBS else f"/{verb}"
+        app.add_route(path, _verb_handler(service, verb, bodies, clients), methods=["POST"])
     if debug:
         _add_debug(app, service, bodies)
     if debug and service.debug_auth is not None:
@@ -50,8 +52,11 @@ def create_app(
     return app
 
 
-def _verb_handler(service: Service, verb: Verb, bodies: BodyBudget, clients: frozenset[str]) -> Handler:
+def _verb_handler(
+    service: Service, verb: Verb | VolcanoVerb, bodies: BodyBudget, clients: frozenset[str]
+) -> Handler:
     limit = service.settings.body_limit_mib << 20
+    read = bodies.discard if verb in WITHOUT_BODY else bodies.read
 
     async def handle(request: Request) -> Response:
         if clients and (text := why_not(request.scope["state"]["client_names"], clients)):
@@ -62,7 +67,7 @@ def _verb_handler(service: Service, verb: Verb, bodies: BodyBudget, clients: fro
             text = f"not a valid {verb} request: {problem}"
             return _response(service.refuse(verb, "bad_message", text, 400), _CLOSE)
         try:
-            async with bodies.read(request.receive, request.headers, limit) as body:
+            async with read(request.receive, request.headers, limit) as body:
                 answer = service.answer(verb, body)
                 reply = await (_bind_while_connected(request, service, answer) if verb == "bind" else answer)
         except BodyRefused as refused:

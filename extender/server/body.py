@@ -53,7 +53,7 @@ class BodyBudget:
                 await self._receive(body, receive, headers.get("content-length", ""), limit)
         except TimeoutError:
             self._drop(body)
-            raise BodyRefused(408, "too_slow", f"the body took longer than {BODY_SECONDS} s") from None
+            raise _too_slow() from None
         except BaseException:
             self._drop(body)
             raise
@@ -64,6 +64,18 @@ class BodyBudget:
             yield whole
         finally:
             self.held -= body.size
+
+    @asynccontextmanager
+    async def discard(self, receive: Receive, headers: Mapping[str, str], limit: int) -> AsyncIterator[bytes]:
+        """Receive a body of any size without keeping it. Raises ``BodyRefused`` if it takes too long."""
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                while (message := await receive())["type"] != "http.disconnect":
+                    if not message.get("more_body", False):
+                        break
+        except TimeoutError:
+            raise _too_slow() from None
+        yield b""
 
     async def _receive(self, body: _Body, receive: Receive, declared: str, limit: int) -> None:
         if declared.isdecimal() and (len(declared) > 20 or int(declared) > limit):
@@ -94,6 +106,10 @@ class BodyBudget:
         self.held -= body.size
         body.chunks.clear()
         body.size, body.dropped = 0, True
+
+
+def _too_slow() -> BodyRefused:
+    return BodyRefused(408, "too_slow", f"the body took longer than {BODY_SECONDS} s")
 
 
 def _too_large(limit: int) -> BodyRefused:

@@ -136,7 +136,7 @@ class NodeArgs:
 
 @dataclass(frozen=True, slots=True)
 class NodesArgs:
-    """Arguments of prioritize. ``head`` has the task as JSON."""
+    """Arguments of prioritize. ``nodes`` are distinct names, ``head`` has the task as JSON."""
 
     task: Task
     nodes: list[str]
@@ -171,10 +171,10 @@ def parse_predicate(body: bytes) -> NodeArgs:
 def parse_prioritize(body: bytes) -> NodesArgs:
     """Raises ``BadMessage``."""
     if (cut := _NODES.search(body)) and (task := _task_before(body, cut.start())):
-        names = _NAMES.findall(body, cut.end())
+        names = dict.fromkeys(_NAMES.findall(body, cut.end()))
         return NodesArgs(task, [name.decode(errors="replace") for name in names], body[: cut.start()] + b"}")
     message = _read(_ManyNodes, body)
-    return NodesArgs(message.task, [node.Name for node in message.nodes], body)
+    return NodesArgs(message.task, [*dict.fromkeys(node.Name for node in message.nodes)], body)
 
 
 def parse_eviction(body: bytes) -> EvictionArgs:

@@ -27,7 +27,7 @@ from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
-_PRUNED_FROM = 256  # holds
+_PRUNED_FROM = 256  # holds or evictions
 
 
 @dataclass(slots=True)
@@ -85,7 +85,10 @@ class Session:
 
     def evict(self, uid: str) -> None:
         """Volcano will evict this pod, or tries what is then possible."""
-        self._evicted[uid] = self.clock() + TIME_TO_LIVE
+        if self.state.pods.is_bound(uid):
+            self._evicted[uid] = self.clock() + TIME_TO_LIVE
+        if len(self._evicted) >= self._prune_at:
+            self._prune()
 
     def keep(self, uid: str) -> None:
         """It will not."""
@@ -144,4 +147,4 @@ class Session:
         }
         now = self.clock()
         self._evicted = {uid: end for uid, end in self._evicted.items() if end > now and pods.by_uid(uid)}
-        self._prune_at = max(_PRUNED_FROM, 2 * len(self._holds))
+        self._prune_at = max(_PRUNED_FROM, 2 * len(self._holds), 2 * len(self._evicted))

@@ -15,6 +15,7 @@ from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Pod
 from extender.protocol.volcano import Task, Vote
+from extender.untrusted.limits import VOLCANO_NODES
 from extender.verbs.eviction.candidates import Rules
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from extender.verbs.volcano.session import Session
@@ -44,8 +45,8 @@ def victims(session: Session, pod: Pod, candidates: Sequence[Task]) -> Victims:
         return Victims(Vote.ABSTAIN)
     uids: set[str] = set()
     plans: list[EvictionPlan] = []
-    for node in dict.fromkeys(candidate.NodeName for candidate in candidates):
-        known = _running(session, node, {one.UID for one in candidates if one.NodeName == node})
+    for node, proposed in _by_node(candidates).items():
+        known = _running(session, node, proposed)
         if session.reason(pod, request, node, later=True) is Reason.FITS:
             rules = Rules(session.state, pod, time.time())
             uids |= {uid for uid, one in known.items() if uid != pod.uid and not rules.why_not(one)}
@@ -53,6 +54,15 @@ def victims(session: Session, pod: Pod, candidates: Sequence[Task]) -> Victims:
             plans += _plans(session, pod, node, known.keys())
     uids |= {one.uid for plan in plans for one in plan.victims if not session.leaves(one)}
     return Victims(Vote.PERMIT if uids else Vote.REJECT, frozenset(uids), tuple(plans))
+
+
+def _by_node(candidates: Sequence[Task]) -> dict[str, set[str]]:
+    """The UIDs of the candidates by node, for the first nodes."""
+    by_node: dict[str, set[str]] = {}
+    for one in candidates:
+        if one.NodeName in by_node or len(by_node) < VOLCANO_NODES:
+            by_node.setdefault(one.NodeName, set()).add(one.UID)
+    return by_node
 
 
 def _running(session: Session, node: str, uids: Collection[str]) -> dict[str, Pod]:

@@ -5,7 +5,7 @@ have JSON tags (``pkg/scheduler/plugins/extender/argument.go``), the types insid
 (``pkg/scheduler/api/job_info.go`` and ``node_info.go``), so their keys are the capitalised Go names. Pods and
 nodes in them are ordinary camelCase objects.
 
-Volcano sends much more than an answer needs: with each node all its pods, twice. A message is cut where the
+Volcano sends much more than an answer needs: with each node all its pods. A message is cut where the
 nodes begin, which is always behind the task, and only the part before that is parsed. This is safe: no JSON
 string contains an unescaped quote, and the part before is valid JSON only if the cut was in the outermost
 object. Otherwise all of it is parsed.
@@ -108,7 +108,7 @@ class _OneNode(_OneTask):
 
 
 class _ManyNodes(_OneTask):
-    nodes: Annotated[list[_Named], Field(fail_fast=True)]
+    nodes: Annotated[list[_Named], Field(fail_fast=True)] | None
 
 
 class _Eviction(_Message):
@@ -155,7 +155,7 @@ class EvictionArgs:
 
 _NAME = rb'([^"\\\x00-\x1f]{1,253})"'
 _NODE = re.compile(rb',"node":\{"Name":"' + _NAME)
-_NODES = re.compile(rb',"nodes":\[(?=\{"Name":"' + _NAME + rb"|\])")
+_NODES = re.compile(rb',"nodes":(?:null\}|\[(?=\{"Name":"' + _NAME + rb"|\]))")
 _NAMES = re.compile(rb'\{"Name":"' + _NAME + rb',"Node":')
 
 
@@ -174,7 +174,7 @@ def parse_prioritize(body: bytes) -> NodesArgs:
         names = dict.fromkeys(_NAMES.findall(body, cut.end()))
         return NodesArgs(task, [name.decode(errors="replace") for name in names], body[: cut.start()] + b"}")
     message = _read(_ManyNodes, body)
-    return NodesArgs(message.task, [*dict.fromkeys(node.Name for node in message.nodes)], body)
+    return NodesArgs(message.task, [*dict.fromkeys(node.Name for node in message.nodes or ())], body)
 
 
 def parse_eviction(body: bytes) -> EvictionArgs:

@@ -94,6 +94,27 @@ async def test_prioritize_adds_more_than_volcanos_own_scores(start: Start) -> No
     assert scores["nodeScore"]["b"] - scores["nodeScore"]["a"] > 1200
 
 
+@pytest.mark.parametrize("nodes", [b"null", b"[]", b" null ", b"[ ]"])
+async def test_prioritize_without_nodes(start: Start, nodes: bytes) -> None:
+    """Volcano asks so in its preempt action where no node is a candidate: a nil slice is null."""
+    stowage = await started(start, WAITING)
+    task = json.dumps(json.loads(message("prioritize"))["task"]).encode()
+    response = await send(stowage, "prioritize", b'{"task":%b,"nodes":%b}' % (task, nodes))
+    assert response.json() == {"nodeScore": {}, "errorMessage": ""}
+
+
+async def test_other_spaces_and_another_order_are_the_same_message(start: Start) -> None:
+    stowage = await started(start, WAITING, LOW)
+    for verb, expected in (
+        ("predicate", {"status": "not enough free GPUs", "code": 2}),
+        ("prioritize", None),
+    ):
+        usual = json.loads(await answer(stowage, verb))
+        assert expected is None or usual == expected
+        turned = dict(reversed(json.loads(message(verb)).items()))
+        assert (await send(stowage, verb, json.dumps(turned, indent=1).encode())).json() == usual
+
+
 async def test_prioritize_of_a_pod_without_gpus_is_no_error(start: Start) -> None:
     """Volcano fails the call where the map is null."""
     stowage = await started(start, make_pod("waiting", 0))

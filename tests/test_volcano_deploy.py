@@ -26,7 +26,7 @@ VERBS = {
     "allocateFuncVerb",
     "deallocateFuncVerb",
 }
-"""Arguments of Volcano's plugin (pkg/scheduler/plugins/extender/extender.go, ed72c7c8) for verbs of Stowage."""
+"""Verbs of Stowage, as Volcano's plugin names them (pkg/scheduler/plugins/extender/extender.go, ed72c7c8)."""
 OTHERS = {"urlPrefix", "httpTimeout", "ignorable", "managedResources"}
 
 

@@ -157,6 +157,9 @@ _NAME = rb'([^"\\\x00-\x1f]{1,253})"'
 _NODE = re.compile(rb',"node":\{"Name":"' + _NAME)
 _NODES = re.compile(rb',"nodes":(?:null\}|\[(?=\{"Name":"' + _NAME + rb"|\]))")
 _NAMES = re.compile(rb'\{"Name":"' + _NAME + rb',"Node":')
+_NODES_KEY = b',"nodes":['
+_FIRST_NODE = _NODES_KEY + b'{"Name":"'
+_LONGEST_NAME = 253 + len('{"Name":"","Node":')
 
 
 def parse_predicate(body: bytes) -> NodeArgs:
@@ -197,6 +200,43 @@ def task_pod(head: bytes) -> Pod:
 def evictor_pod(body: bytes) -> Pod:
     """The same for the pod that may evict others."""
     return _read(_Evictor, body).evictor.Pod.record()
+
+
+class NamesOnly:
+    """A message to prioritize, reduced while it arrives to the task and the names of the nodes.
+
+    With 1,000 nodes of 8 pods it has 60 MiB, and Volcano takes no node at all where the call fails.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._in_nodes = self._has_names = False
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What is kept of the message so far and was not returned before."""
+        data, kept = self._rest + chunk, b""
+        if not self._in_nodes:
+            cut = data.find(_FIRST_NODE)
+            if cut < 0:
+                split = max(len(data) - len(_FIRST_NODE) + 1, 0)
+                self._rest = data[split:]
+                return data[:split]
+            self._in_nodes = True
+            cut += len(_NODES_KEY)
+            kept, data = data[:cut], data[cut:]
+        names, end = [], 0
+        for match in _NAMES.finditer(data):
+            names.append(match[0])
+            end = match.end()
+        self._rest = data[max(end, len(data) - _LONGEST_NAME) :]
+        if names:
+            kept += (b"," if self._has_names else b"") + b"null},".join(names) + b"null}"
+            self._has_names = True
+        return kept
+
+    def end(self) -> bytes:
+        """The end of the message."""
+        return b"]}" if self._in_nodes else self._rest
 
 
 def encode_predicate(text: str, code: Code) -> bytes:

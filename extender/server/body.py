@@ -10,11 +10,35 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from extender.untrusted.limits import BODY_SECONDS
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+class Reducer(Protocol):
+    """Reduces a body while it arrives."""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What is kept of the body so far and was not returned before."""
+
+    def end(self) -> bytes:
+        """The rest of what is kept."""
+
+
+def reduced(receive: Receive, reducer: Reducer) -> Receive:
+    """``receive`` of a request whose body is what ``reducer`` keeps of it."""
+
+    async def receive_reduced() -> MutableMapping[str, Any]:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return message
+        more = message.get("more_body", False)
+        body = reducer.feed(message.get("body", b""))
+        return {**message, "body": body if more else body + reducer.end()}
+
+    return receive_reduced
 
 
 class BodyRefused(Exception):

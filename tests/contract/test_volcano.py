@@ -9,6 +9,7 @@ have none.
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def message(name: str) -> bytes:
     return (MESSAGES / f"{name}.json").read_bytes()
 
 
-async def send(stowage: Stowage, verb: str, body: bytes) -> httpx.Response:
+async def send(stowage: Stowage, verb: str, body: bytes | AsyncIterator[bytes]) -> httpx.Response:
     headers = {"content-type": "application/json"}
     return await stowage.http.post(f"/volcano/{verb}", content=body, headers=headers)
 
@@ -187,6 +188,32 @@ async def test_a_session_sends_the_whole_cluster_and_nobody_reads_it(start: Star
     stowage = await started(start, body_limit_mib=1)
     assert await answer(stowage, verb) == b"{}"
     assert (await send(stowage, verb, b"x" * (2 << 20))).content == b"{}"
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+async def test_prioritize_is_read_in_chunks_of_any_size(start: Start, size: int) -> None:
+    stowage = await started(start, WAITING, make_pod("other", 2, node_name="b"))
+    usual = await answer(stowage, "prioritize")
+    assert b'"a":' in usual
+    assert b'"b":' in usual
+    for body in (message("prioritize"), json.dumps(json.loads(message("prioritize")), indent=1).encode()):
+
+        async def chunks(body: bytes = body) -> AsyncIterator[bytes]:
+            for at in range(0, len(body), size):
+                yield body[at : at + size]
+
+        assert (await send(stowage, "prioritize", chunks())).content == usual
+
+
+async def test_prioritize_of_many_nodes_with_many_pods_is_not_too_large(start: Start) -> None:
+    """Volcano places no pod where the call fails."""
+    stowage = await started(start, WAITING, body_limit_mib=1)
+    body = message("prioritize").strip()
+    with_images = body.replace(b'"Tasks":{', b'"Tasks":{"x":"%b",' % (b"y" * (2 << 20)))
+    assert len(with_images) > 4 << 20
+    assert (await send(stowage, "prioritize", with_images)).content == await answer(stowage, "prioritize")
+    endless = body[:-2] + b',{"Name":"c","Node":{}}' * 60_000 + b"]}"
+    assert (await send(stowage, "prioritize", endless)).status_code == 413
 
 
 @pytest.mark.parametrize("verb", VOLCANO_VERBS)

@@ -26,7 +26,7 @@ VERBS = {
     "allocateFuncVerb",
     "deallocateFuncVerb",
 }
-"""Verbs of Stowage, as Volcano's plugin names them (pkg/scheduler/plugins/extender/extender.go, ed72c7c8)."""
+"""Verbs of Stowage in Volcano's plugin (pkg/scheduler/plugins/extender/extender.go at ed72c7c8)."""
 OTHERS = {"urlPrefix", "httpTimeout", "ignorable", "managedResources"}
 
 

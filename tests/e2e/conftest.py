@@ -91,6 +91,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """One line for each program that is not there, at the end of every run that skips tests because of it."""
     skipped = terminalreporter.stats.get("skipped", [])
-    for missing in (NO_VOLCANO,):
-        if count := sum(missing in str(report.longrepr) for report in skipped):
-            terminalreporter.write_line(f"{count} tests were SKIPPED: {missing}", red=True)
+    for text in (NO_VOLCANO,):
+        if count := sum(text in str(report.longrepr) for report in skipped):
+            terminalreporter.write_line(f"{count} tests were SKIPPED: {text}", red=True)

@@ -20,14 +20,16 @@ class PodTable(Mapping[str, Pod]):
     """Pods by key that the watch shows and that have not ended, and beside them ``assumed`` pods.
 
     Writes what they have into ``allocations``, and returns the nodes whose pods it changed ("" is no node).
-    ``waiting`` are the keys of those without a node. ``held``: the node on which a waiting pod, by its UID,
-    counts as nominated whatever its status says; it is read when the pod is ``put``. ``usage``: of queues.
+    ``waiting`` are the keys of those without a node, ``leaving`` of those with one that terminate. ``held``:
+    the node on which a waiting pod, by its UID, counts as nominated whatever its status says; it is read when
+    the pod is ``put``. ``usage``: of queues.
     """
 
     def __init__(self, allocations: Allocations, usage: QueueUsage) -> None:
         self.usage = usage
         self.assumed = AssumedPods()
         self.waiting: dict[str, None] = {}
+        self.leaving: dict[str, None] = {}
         self.held: dict[str, str] = {}
         self._promised: dict[str, str] = {}
         self.problems = Problems()
@@ -61,6 +63,8 @@ class PodTable(Mapping[str, Pod]):
         if pod.node_name:
             self.waiting.pop(pod.key, None)
             self.held.pop(pod.uid, None)
+            if pod.deleting:
+                self.leaving[pod.key] = None
         else:
             self.waiting[pod.key] = None
         assumed = self.assumed.on(pod.uid, pod.node_name)
@@ -88,6 +92,7 @@ class PodTable(Mapping[str, Pod]):
         self._keys_by_uid.pop(pod.uid, None)
         self._promised.pop(pod.uid, None)
         self.waiting.pop(key, None)
+        self.leaving.pop(key, None)
         self.held.pop(pod.uid, None)
         return self.forget_all(pod.uid) | {pod.node_name}
 

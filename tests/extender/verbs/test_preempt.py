@@ -163,6 +163,18 @@ def test_room_that_a_nominated_pod_waits_for_is_not_coming_for_others(coming):
     assert answer(coming, high(1), {"b": ["innocent"]}) == {"b": ["innocent"]}
 
 
+@pytest.mark.parametrize("proposed", [{"b": ["innocent"]}, {"a": ["other"], "b": ["innocent"]}])
+def test_nobody_is_evicted_while_kube_scheduler_has_not_seen_the_end_of_a_pod(coming, proposed):
+    """Stowage has. kube-scheduler tries the pod again when it sees it."""
+    coming.pods.now = lambda: NOW
+    coming.apply([Upserted(make_node("a", 2)), Upserted(make_pod("other", 1, node_name="a"))])
+    coming.apply([Upserted(replace(coming.pods["default/stopped"], phase="Failed"))])
+    assert answer(coming, high(1), proposed) == {}
+    coming.pods.now = lambda: NOW - 6
+    coming.apply([Deleted("Pod", "default/other")])
+    assert answer(coming, high(1), {"b": ["innocent"]}) == {"b": ["innocent"]}
+
+
 def test_nobody_is_evicted_for_a_pod_that_is_gone(two):
     two.apply([Upserted(replace(high(1), deleting=True))])
     assert answer(two, high(1), {"a": ["a-old"]}) == {}

@@ -31,6 +31,12 @@ def gate_hint(pod: Pod) -> tuple[str, ...]:
     return (f"It is {text}. kube-scheduler tries it when no gate is left.",) if text else ()
 
 
+def gates_note(pod: Pod) -> str:
+    """Why kube-scheduler has never asked about the pod, if that is because of its gates."""
+    text = gates_text(pod)
+    return f"kube-scheduler has not asked: the pod is {text}" if text else ""
+
+
 def _named(gate: str) -> str:
     meaning = _MEANING.get(gate)
     return shorten(gate, KEY) + (f" ({meaning})" if meaning else "")

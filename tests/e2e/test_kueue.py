@@ -10,10 +10,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import yaml
 
 from . import kueue
 from .background import PodWatch
-from .controlplane.api import Api, Object
+from .controlplane.api import COLLECTIONS, NAMESPACE, Api, Object
 from .controlplane.build import missing
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually
@@ -29,7 +30,7 @@ from .queue_cases import (
 )
 from .runner import Runner
 from .rush import GPU, LABEL_SETS
-from .stowage import Stowage, apply, scheduler_configuration
+from .stowage import ROOT, Stowage, apply, scheduler_configuration
 from .workload import job, node, pod, process_pod
 
 SKIPPED = "KUEUE IS NOT TESTED: set STOWAGE_E2E_KUEUE to its binary, with its manifests (CRDs) beside it"
@@ -126,6 +127,11 @@ def submit(
     api.create(made)
 
 
+def stop(api: Api, name: str) -> None:
+    """Deletes a Job with its pods, as kubectl does."""
+    api.request("DELETE", f"{COLLECTIONS['Job']}/{name}", {"propagationPolicy": "Background"})
+
+
 def job_of(pod_name: str) -> str:
     return pod_name.partition("-")[0]
 
@@ -157,7 +163,8 @@ def stays(condition: Callable[[], bool], *, for_s: float) -> bool:
 
 
 def backfill(api: Api, name: str, *, on: str) -> None:
-    """A pod without Kueue that everybody may evict, and that has run for an hour."""
+    """A pod without Kueue that everybody may evict, and that has run for an hour. Each test has its own
+    names: a pod with the name of an evicted one would be shielded, as the one that replaces it."""
     run(api, pod(name, {GPU: 2}, priority_class=BACKFILL), on=on, for_s=HOUR)
 
 
@@ -186,7 +193,7 @@ def test_borrowed_quota_is_reclaimed_and_nobody_else_leaves(
     api.create(node("n1", {GPU: 8}, labels=H100))
     api.create(node("n2", {GPU: 4}, labels=H100))
     for number in range(2):
-        backfill(api, f"backfill-{number}", on="n2")
+        backfill(api, f"innocent-{number}", on="n2")
     for name in ("lends", "borrows"):
         kueue.queue(api, name, 4, cohort="all", reclaimWithinCohort="Any")
     slow = process_pod("slow", {GPU: 2}, STUBBORN, grace_s=GRACE_S)
@@ -203,14 +210,14 @@ def test_borrowed_quota_is_reclaimed_and_nobody_else_leaves(
         assert set(wait_for_job(api, "owner").values()) == {"n1"}
         assert stays(lambda: ends.jobs() == {"borrowed": 2}, for_s=5)
     assert "Evicted" in kueue.workloads(api)["borrowed"]
-    assert len(running(api, "backfill")) == 2
+    assert len(running(api, "innocent")) == 2
 
 
 def test_two_preemptions_at_once_do_not_fight(api: Api, stowage: Stowage, ends: Ends) -> None:
     """Kueue makes room in its queue, and kube-scheduler with Stowage on the node, for two pods each."""
     api.create(node("n1", {GPU: 8}, labels=H100))
     for number in range(2):
-        backfill(api, f"backfill-{number}", on="n1")
+        backfill(api, f"spare-{number}", on="n1")
     for name, value in (("low", 10), ("high", 1000)):
         kueue.create(api, "WorkloadPriorityClass", name, {}, value=value)
     kueue.queue(api, "team", 4, withinClusterQueue="LowerPriority")
@@ -222,10 +229,10 @@ def test_two_preemptions_at_once_do_not_fight(api: Api, stowage: Stowage, ends: 
     api.create(pod("notebook", {GPU: 2}, priority_class=INTERACTIVE))
     wait_until_running(api, "notebook")
     wait_for_job(api, "urgent")
-    assert ends.jobs() == {"low": 2, "backfill": 1}
+    assert ends.jobs() == {"low": 2, "spare": 1}
     wait_for_job(api, "low")  # when the urgent one has finished
-    assert stays(lambda: ends.jobs() == {"low": 2, "backfill": 1}, for_s=5)
-    assert len(running(api, "backfill")) == 1
+    assert stays(lambda: ends.jobs() == {"low": 2, "spare": 1}, for_s=5)
+    assert len(running(api, "spare")) == 1
 
 
 def test_pods_that_kueue_admitted_are_left_to_kueue(api: Api, stowage: Stowage, ends: Ends) -> None:
@@ -236,7 +243,7 @@ def test_pods_that_kueue_admitted_are_left_to_kueue(api: Api, stowage: Stowage, 
     stowage.flush(api)
     api.create(pod("notebook", {GPU: 2}, priority_class=INTERACTIVE))
     assert stays(lambda: ends.jobs() == {}, for_s=10)
-    explained = stowage.json("/debug/pods/default/notebook")["explanation"]
+    explained = stowage.json("/debug/pods/default/notebook")["now"]
     assert "Kueue manages it and evicts it itself" in str(explained["evictions"])
     api.create(node("n2", {GPU: 2}, labels=H100))
     assert wait_until_running(api, "notebook") == "n2"
@@ -244,7 +251,7 @@ def test_pods_that_kueue_admitted_are_left_to_kueue(api: Api, stowage: Stowage, 
 
 def test_a_gated_pod_waits_for_kueue_and_not_for_room(api: Api, stowage: Stowage, ends: Ends) -> None:
     api.create(node("n1", {GPU: 4}, labels=H100))
-    backfill(api, "backfill-0", on="n1")
+    backfill(api, "idle-0", on="n1")
     kueue.queue(api, "team", 2)
     submit(api, "holds", "team", pods=1)
     wait_for_job(api, "holds", pods=1)
@@ -252,10 +259,10 @@ def test_a_gated_pod_waits_for_kueue_and_not_for_room(api: Api, stowage: Stowage
     gates = api.create(plain)["spec"]["schedulingGates"]
     assert {"name": "kueue.x-k8s.io/admission"} in gates
     assert stays(lambda: ends.jobs() == {}, for_s=8)  # the evictor would have acted
-    explained = stowage.json("/debug/pods/default/plain")["explanation"]
+    explained = stowage.json("/debug/pods/default/plain")["now"]
     assert "kueue.x-k8s.io/admission (Kueue has not admitted it" in explained["hints"][0]
     assert explained["evictions"] is None
-    api.delete("Job", "holds")
+    stop(api, "holds")
     wait_until_running(api, "plain")
     assert ends.jobs() == {"holds": 1}
 
@@ -278,7 +285,8 @@ def test_a_pod_group_is_a_gang(api: Api, stowage: Stowage, ends: Ends) -> None:
     gang = "the pod's gang does not fit as a whole"
     eventually(lambda: sum(gang in text for text in refusals()) == 3, within_s=30, what="the gang is refused")
     assert running(api, "member") == {}
-    assert "Kueue default/group: 0 of 3" in str(stowage.json("/debug/pods/default/member-0")["explanation"])
+    explained = stowage.json("/debug/pods/default/member-0")["now"]
+    assert "Kueue default/group of priority 10000: 0 of 3 members run, 3 must" in explained["gang"]
     api.create(node("n2", {GPU: 4}, labels=H100))
     wait_for_job(api, "member", pods=3)
     assert ends.jobs() == {}
@@ -305,3 +313,20 @@ def test_the_topology_that_kueue_assigns_is_respected(api: Api, stowage: Stowage
     }
     assert assigned == running(api, "small") | running(api, "wide")
     assert ends.jobs() == {}
+
+
+@pytest.mark.parametrize("name", ["job", "pod-group", "topology"])
+def test_the_examples(api: Api, stowage: Stowage, name: str) -> None:
+    """Kueue's webhooks and CRDs accept them, and their pods run."""
+    product = "NVIDIA-H100-80GB-HBM3"
+    for number in range(2):
+        labels = H100 | {"nvidia.com/gpu.product": product, "example.com/rack": "r1"}
+        api.create(node(f"n{number}", {GPU: 8}, labels=labels))
+    for file in ("kueue-queues.yaml", f"kueue-{name}.yaml"):
+        for one in yaml.safe_load_all((ROOT / "deploy" / "examples" / file).read_text()):
+            if one["kind"] in kueue.PLURALS:
+                api.request("POST", f"{kueue.path(one['kind'])}?fieldValidation=Strict", one)
+            else:
+                one["metadata"]["namespace"] = NAMESPACE
+                api.create(one, fieldValidation="Strict")
+    wait_for_job(api, {"job": "train", "pod-group": "trainer", "topology": "wide"}[name])

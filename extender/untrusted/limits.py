@@ -53,6 +53,8 @@ MIG_LAYOUTS = 256
 """Layouts of one ``config.yaml``. That of the GPU operator has 70."""
 NODE_CONDITIONS = 512
 """Conditions of a node that are searched for those about GPUs."""
+SCHEDULING_GATES = 32
+"""Scheduling gates of a pod whose names are kept. Kueue writes one or two."""
 NODE_TAINTS = 64
 """Taints of a node, and conditions about GPUs."""
 NODE_LABELS = 512

@@ -66,6 +66,11 @@ class EvictionPlan:
         pods = {pod.uid: pod for pod in (*self.victims, *self.other_nodes) if not pod.deleting}
         return sorted(pods.values(), key=lambda pod: -pod.priority)
 
+    def order(self) -> tuple[bool, tuple[float, ...], str]:
+        """A key that is smallest for the best plan. No room is so good that somebody leaves for it where the
+        leaving of others is enough."""
+        return bool(self.to_evict), self.cost, self.node
+
 
 def plan_evictions(
     state: State,
@@ -93,7 +98,7 @@ def plan_evictions(
         return []
     rules = Rules(state, pod, now, to_equals=to_equals, whole_gangs=whole_gangs, only=only)
     planner = _Planner(rules, request, possibly_bound, required or {})
-    return sorted(planner.plans(nodes), key=lambda plan: (plan.cost, plan.node))
+    return sorted(planner.plans(nodes), key=EvictionPlan.order)
 
 
 class _Planner:

@@ -35,6 +35,8 @@ class Pace(Audit):
     def __init__(self, api: Api) -> None:
         super().__init__(api)
         self.times: list[float] = []
+        self.waits: list[float] = []  # of each of them, in seconds
+        self._seen: dict[str, float] = {}
         self.phases: list[Phase] = []
 
     @contextmanager
@@ -52,16 +54,22 @@ class Pace(Audit):
     def report(self) -> str:
         lines = []
         for one in self.phases:
-            count = sum(one.begin <= at <= one.end for at in self.times)
+            waits = [
+                wait for at, wait in zip(self.times, self.waits, strict=True) if one.begin <= at <= one.end
+            ]
             lasted = one.end - one.begin
-            rate, pause = count / lasted, self.pause(one)
-            lines.append(f"{one.name:32} {lasted:5.1f} s {rate:5.2f} pods/s, longest pause {pause:4.1f} s")
+            lines.append(
+                f"{one.name:32} {lasted:5.1f} s {len(waits) / lasted:5.2f} pods/s, "
+                f"longest pause {self.pause(one):4.1f} s, longest wait {max(waits, default=0.0):4.1f} s"
+            )
         return "\n".join(lines)
 
     def _see(self, pod: Object) -> bool:
-        new = super()._see(pod)
+        now, new = time.monotonic(), super()._see(pod)
+        first_seen = self._seen.setdefault(pod["metadata"]["uid"], now)
         if new:
-            self.times.append(time.monotonic())
+            self.times.append(now)
+            self.waits.append(now - first_seen)
             parts = [
                 one for one in self.pods.values() if sharing.COMPUTE in one["metadata"].get("annotations", {})
             ]

@@ -8,7 +8,6 @@ from typing import Any
 
 from .background import Served
 from .controlplane.api import Object
-from .rush import GPU
 
 
 @dataclass
@@ -31,11 +30,9 @@ class OtherExtender(Served):
         super().__init__(ThreadingHTTPServer(("127.0.0.1", 0), self._handler()), "other-extender")
 
     def configured(self, **changes: object) -> Object:
-        """Its part of a KubeSchedulerConfiguration."""
+        """Its part of a KubeSchedulerConfiguration. Without managed resources it is asked about every pod."""
         verbs = {f"{verb}Verb": verb for verb in ("filter", "prioritize", "preempt")}
-        resources = [{"name": GPU, "ignoredByScheduler": False}]
-        given = {"urlPrefix": self.url, "weight": 1, "nodeCacheCapable": True, "managedResources": resources}
-        return given | verbs | changes
+        return {"urlPrefix": self.url, "weight": 1, "nodeCacheCapable": True} | verbs | changes
 
     def filter(self, request: Object) -> Any:
         names = request["NodeNames"]

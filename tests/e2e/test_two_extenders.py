@@ -68,8 +68,10 @@ def test_the_second_is_asked_about_the_nodes_that_the_first_allows(
     with both(cluster, stowage, other, FIRST):
         api.create(pod("one", {GPU: 4}))
         assert wait_until_running(api, "one") == "n3"
-        api.create(pod("two", {GPU: 8}))
-        stays(api, "two", "1 Insufficient")
+        api.patch("Node", "n3", {"metadata": {"labels": {"nvidia.com/mig.config.state": "pending"}}})
+        stowage.flush(api)
+        api.create(pod("two", {GPU: 4}))
+        stays(api, "two", "1 MIG reconfiguration in progress, 5 refused by the other")
     assert other.asked[0] == set(NODES)
 
 
@@ -146,14 +148,25 @@ def test_after_stowage_another_extender_has_only_the_best_nodes_to_choose_from(
         assert wait_until_running(api, "urgent") == "n0"
 
 
-def test_only_one_may_bind(cluster: ControlPlane, api: Api, stowage: Stowage, other: OtherExtender) -> None:
-    """kube-scheduler refuses a configuration with two, so leave `bindVerb` out of the other one."""
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"bindVerb": "bind"}, "only one extender can implement bind"),
+        ({"managedResources": [{"name": GPU}]}, "duplicate extender managed resource name"),
+    ],
+)
+def test_what_only_one_may_have(
+    cluster: ControlPlane,
+    stowage: Stowage,
+    other: OtherExtender,
+    changes: dict[str, object],
+    message: str,
+) -> None:
+    """kube-scheduler refuses a configuration where both bind, or both manage the same resource."""
     configuration = scheduler_configuration(stowage.url, bindVerb="bind")
-    configuration["extenders"].append(other.configured(bindVerb="bind"))
-    with (
-        pytest.raises(ProcessError, match="only one extender can implement bind"),
-        cluster.scheduler(configuration, "two-binders"),
-    ):
+    configuration["extenders"].append(other.configured(**changes))
+    refused = cluster.scheduler(configuration, "refused")
+    with pytest.raises(ProcessError, match=message), refused:
         pass
 
 
@@ -169,7 +182,7 @@ def test_stowage_binds_parts_of_gpus_beside_an_extender_that_only_filters(
         stack.enter_context(applied(api, "rbac-bind.yaml"))
         stowage = stack.enter_context(stowage_with(cluster, stowage_kubeconfig, BIND="true"))
         configuration = scheduler_configuration(stowage.url, "shared-gpus.yaml")
-        configuration["extenders"].insert(0, other.configured(managedResources=[]))
+        configuration["extenders"].insert(0, other.configured())
         stack.enter_context(cluster.scheduler(configuration))
         api.create(sharing.own_pod("part", "400m", "30Gi"))
         wait_until_running(api, "part")

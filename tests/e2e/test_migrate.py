@@ -105,6 +105,18 @@ def restart_one_after_the_other(api: Api) -> None:
         all_serve(api)
 
 
+def label(api: Api, value: str | None, former: str) -> None:
+    """Labels the namespace, and waits until the policy has seen it."""
+    new = serving()["spec"]["template"] | {"apiVersion": "v1", "kind": "Pod"}
+    new["metadata"] |= {"name": "one", "namespace": "default"}
+    api.patch("Namespace", "default", {"metadata": {"labels": {LABEL: value}}})
+
+    def is_seen() -> bool:
+        return bool(api.create(new, dryRun="All")["spec"]["schedulerName"] != former)
+
+    eventually(is_seen, within_s=30, what="the policy is in force")
+
+
 def used(api: Api) -> set[str]:
     return {one["spec"]["nodeName"] for one in servers(api)}
 
@@ -125,9 +137,9 @@ def test_from_plain_nvidia_and_back(plane: ControlPlane, api: Api, tools: Tools)
         api.create(pod("beside", {GPU: 3}))
         wait_until_running(api, "beside")
         with applied(api, "workloads/scheduler-name.yaml"):
-            api.patch("Namespace", "default", {"metadata": {"labels": {LABEL: "stowage"}}})
+            label(api, "stowage", DEFAULT)
             restart_one_after_the_other(api)
-            api.patch("Namespace", "default", {"metadata": {"labels": {LABEL: None}}})
+            label(api, None, "stowage")
         assert {one["spec"]["schedulerName"] for one in servers(api)} == {"stowage"}
         assert wait_until_running(api, "train") not in used(api)  # packing has emptied a node
         are_right(api, started)
@@ -147,7 +159,7 @@ def test_from_plain_nvidia_and_back(plane: ControlPlane, api: Api, tools: Tools)
 
 def placed_by_hami(name: str, on: str, gpu: int) -> Object:
     """As HAMi's scheduler and device plugin leave a running pod."""
-    one = sharing.hami_pod(name, 30, 30_000)
+    one = sharing.hami_pod(name, 30, 30_720)
     one["spec"] |= {"schedulerName": "hami-scheduler", "nodeName": on}
     return assigned(one, on=on, gpu=gpu)
 
@@ -174,7 +186,7 @@ def test_from_hami_and_back(plane: ControlPlane, api: Api, tools: Tools) -> None
             mine = {f"default/{name}": [gpu] for name, (node, gpu) in old.items() if node == on}
             assert books(started)[on] == mine
         for number in range(24):
-            api.create(sharing.hami_pod(f"new-{number:02}", 30, 20_000))
+            api.create(sharing.hami_pod(f"new-{number:02}", 30, 20_480))
         room = 4 * 2 + 4 * 3  # two beside an old pod, three on each empty GPU
         ran = lambda: sum(map(runs, api.list("Pod")["items"])) == len(old) + room  # noqa: E731
         eventually(ran, within_s=120, what="the GPUs are full", every_s=0.3)

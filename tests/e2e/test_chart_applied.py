@@ -8,15 +8,17 @@ import yaml
 
 from deploy import render
 
-from .controlplane.api import Api, Object
+from .controlplane.api import Object
+from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually
 from .test_chart import SHAPES, arguments
 from .tools import Tools
 
 
-@pytest.fixture
-def monitoring(api: Api) -> Iterator[None]:
+@pytest.fixture(scope="module")
+def monitoring(control_plane: ControlPlane) -> Iterator[None]:
     """The kinds of the Prometheus Operator. Only their names are checked: its own schemas are not here."""
+    api = control_plane.api
     made = [monitoring_kind(kind) for kind in ("PodMonitor", "ServiceMonitor", "PrometheusRule")]
     for one in made:
         api.create(one)
@@ -61,14 +63,14 @@ def test_the_api_server_takes_every_overlay(
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_api_server_takes_the_chart_with_everything_on(
-    tools: Tools, api: Api, stowage_kubeconfig: Path, monitoring: None, shape: str
+    tools: Tools, stowage_kubeconfig: Path, monitoring: None, shape: str
 ) -> None:
     enabled = ("serviceMonitor", "prometheusRule", "dashboard")
     values = [f"metrics.{name}.enabled=true" for name in enabled]
     values += [
         "settings.bind=true",
         "settings.evictor=on",
-        "settings.mig_manager=gpu/layouts",
+        "settings.mig_manager=stowage-system/layouts",
         "priorityClasses=true",
     ]
     values += [
@@ -76,7 +78,6 @@ def test_the_api_server_takes_the_chart_with_everything_on(
         "podLabels.team=ml",
         "podAnnotations.note=x",
     ]
-    api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu"}})
     objects = render.template(*arguments(shape, *values))
     done = tools.kubectl(*APPLY, "-f-", stdin=yaml.safe_dump_all(objects))
     assert done.count(ACCEPTED) == len(objects)

@@ -23,7 +23,9 @@ from .tls import CHECK_S, tls_configuration
 from .tools import NAMESPACE, Tools
 from .workload import node
 
-CONTROLLERS = [f"{name}-controller" for name in ("deployment", "replicaset", "job", "disruption")]
+CONTROLLERS = [
+    f"{name}-controller" for name in ("deployment", "replicaset", "job", "disruption", "garbage-collector")
+]
 DEFAULT = {
     "apiVersion": "kubescheduler.config.k8s.io/v1",
     "kind": "KubeSchedulerConfiguration",
@@ -64,6 +66,9 @@ def kubelet(plane: ControlPlane, tools: Tools) -> Iterator[Kubelet]:
     with Kubelet(plane, tools) as kubelet:
         yield kubelet
         tools.helm("uninstall", "stowage", f"-n={NAMESPACE}", "--ignore-not-found")
+        left = lambda: "replicaset" in tools.kubectl("get", "rs", f"-n={NAMESPACE}", "-o=name")  # noqa: E731
+        eventually(lambda: not left(), within_s=60, what="the ReplicaSets are gone", every_s=0.5)
+        tools.kubectl("delete", "pods", "--all", f"-n={NAMESPACE}", "--grace-period=0", "--force")
 
 
 def certify(tools: Tools, name: str, mounted: Secret) -> None:

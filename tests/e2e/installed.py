@@ -29,10 +29,15 @@ class Containers:
     """Stowage, and the kube-scheduler beside it if there is one, with what is mounted (by volume)."""
 
     stowage: Process
-    verbs_url: str
+    verbs: str
     metrics: str
     mounts: dict[str, Secret]
     scheduler: Process | None = None
+
+    @property
+    def verbs_url(self) -> str:
+        """As that of a `Stowage`, for a `Service`."""
+        return self.verbs
 
     def start(self) -> None:
         self.stowage.start(within_s=400)

@@ -54,12 +54,18 @@ class Kubelet:
         return [name for name in names if name in self._names]
 
     def leader(self) -> str:
-        """The name of the node on which the one pod runs that is ready, "" if there is none."""
-        for pod in list(self._pods.values()):
-            one = self._names.get(pod["metadata"]["name"])
-            if one in self.replicas and one is not None and one.ready():
-                return str(pod["spec"]["nodeName"])
-        return ""
+        """The node of a pod that is ready, "" if there is none. Behind a Service only the leader is ready."""
+        found = [one for one in list(self._pods.values()) if self._is_ready(one["metadata"]["name"])]
+        return str(found[0]["spec"]["nodeName"]) if found else ""
+
+    def _is_ready(self, pod: str) -> bool:
+        one = self._names.get(pod)
+        return one is not None and one in self.replicas and one.ready()
+
+    def nodes(self) -> set[str]:
+        """Where the pods run that are ready."""
+        ready = [one for one in list(self._pods.values()) if self._is_ready(one["metadata"]["name"])]
+        return {one["spec"]["nodeName"] for one in ready if "deletionTimestamp" not in one["metadata"]}
 
     def refresh(self) -> None:
         """Updates the mounted Secrets and ConfigMaps; a real kubelet does it within two minutes."""

@@ -93,6 +93,9 @@ class Stream:
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
         self._over.set()
         self._thread.join()
 

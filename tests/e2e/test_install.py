@@ -126,7 +126,7 @@ def test_the_recommended_shape_places_a_pod(plane: ControlPlane, api: Api, tools
         runs(api, "p1")
         assert api.get("Pod", "p1")["spec"]["nodeName"] == "n1"
         assert started.get("/metrics").status_code == 401
-        decision = httpx.get(f"{started.verbs_url}/debug/nodes", trust_env=False)
+        decision = httpx.get(f"{started.verbs}/debug/nodes", trust_env=False)
         assert decision.status_code == 404  # not on the port of the verbs
         lease = api.get("Lease", "stowage-scheduler", "kube-system")
         assert lease["spec"]["holderIdentity"]
@@ -209,8 +209,8 @@ def test_behind_a_service_with_mutual_tls(
         assert tools.get("lease", "stowage", f"-n={NAMESPACE}")["spec"]["holderIdentity"]
         assert started.get("/metrics").status_code == 401
         with pytest.raises(httpx.TransportError, match="certificate required"):
-            httpx.post(f"{started.verbs_url}/scheduler/filter", verify=False, trust_env=False)
-        with plane.scheduler(tls_configuration(started.verbs_url, client), "elsewhere"):
+            httpx.post(f"{started.verbs}/scheduler/filter", verify=False, trust_env=False)
+        with plane.scheduler(tls_configuration(started.verbs, client), "elsewhere"):
             api.create(pod("p1", {GPU: 1}))
             runs(api, "p1")
     tools.kubectl("delete", "lease", "stowage", f"-n={NAMESPACE}")

@@ -198,3 +198,17 @@ def test_from_hami_and_back(plane: ControlPlane, api: Api, tools: Tools) -> None
     assert len(held) == 8
     assert {gpu for gpu, (cores, mib) in held.items() if cores > 100 or mib > sharing.MIB} == set()
     assert {gpu_of(api.get("Pod", name)) for name in old} == {uuid(on, gpu) for on, gpu in old.values()}
+
+
+def test_leaving_hami_ends_with_its_register(plane: ControlPlane, api: Api, tools: Tools) -> None:
+    """HAMi does not remove it. While it is there the node takes nothing: HAMi may still have pods on it."""
+    api.create(hami_node("hami-0", 8, slots=10))
+    with installed(plane, tools, "settings.bind=true"):
+        amounts = {GPU: "8"}  # NVIDIA's plugin runs instead of HAMi's
+        change = {"capacity": amounts, "allocatable": amounts}
+        api.patch("Node", "hami-0", {"status": change}, subresource="status")
+        api.patch("Node", "hami-0", {"metadata": {"labels": LABEL_SETS["h100-sxm-8-whole"]}})
+        api.create(pod("train", {GPU: 8}))
+        stays(api, "train", "GPU inventory of the node could not be read")
+        api.patch("Node", "hami-0", {"metadata": {"annotations": {"hami.io/node-nvidia-register": None}}})
+        assert wait_until_running(api, "train") == "hami-0"

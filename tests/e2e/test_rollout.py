@@ -4,6 +4,7 @@ helm, kubectl, kube-controller-manager and the kube-schedulers are real; `kubele
 Deployment as processes, and kwok plays the kubelets of the GPU nodes.
 """
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.certificates import Authority, Secret
+from tests.certificates import Authority, Pair, Secret
 
 from .controlplane.api import Api
 from .controlplane.cluster import ControlPlane
@@ -19,7 +20,7 @@ from .controlplane.process import eventually
 from .kubelet import LABEL, Kubelet
 from .service import Service
 from .stream import Pace, Stream, nodes, unfinished
-from .tls import CHECK_S, tls_configuration
+from .tls import CHECK_S, serves, tls_configuration
 from .tools import NAMESPACE, Tools
 from .workload import node
 
@@ -71,13 +72,14 @@ def kubelet(plane: ControlPlane, tools: Tools) -> Iterator[Kubelet]:
         tools.kubectl("delete", "pods", "--all", f"-n={NAMESPACE}", "--grace-period=0", "--force")
 
 
-def certify(tools: Tools, name: str, mounted: Secret) -> None:
+def certify(tools: Tools, name: str, mounted: Secret) -> Pair:
     """A new certificate for Stowage, as a Secret, and one for kube-scheduler, as mounted files."""
     pair = CA.server(f"stowage.{NAMESPACE}.svc")
     mounted.certify(CA.client("system:kube-scheduler"), CA.pem)
     texts = {"tls.crt": pair.certificate.decode(), "tls.key": pair.key.decode(), "ca.crt": CA.pem.decode()}
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": NAMESPACE}}
-    tools.kubectl("apply", "-f-", stdin=str(secret | {"stringData": texts}).replace("'", '"'))
+    tools.kubectl("apply", "-f-", stdin=json.dumps(secret | {"stringData": texts}))
+    return pair
 
 
 def rolls_out(tools: Tools, kubelet: Kubelet, *command: str) -> None:
@@ -136,6 +138,16 @@ def drains_nodes(api: Api, tools: Tools, kubelet: Kubelet, pace: Pace) -> None:
     tools.kubectl("uncordon", leads)
 
 
+def drains_replicas(tools: Tools, kubelet: Kubelet) -> None:
+    """The nodes of both replicas, one after the other. The budget keeps one of them."""
+    for name in kubelet.nodes():
+        drain(tools, name)
+        eventually(
+            lambda: len(kubelet.nodes()) == 2, within_s=90, what="its replacement is ready", every_s=0.2
+        )
+        tools.kubectl("uncordon", name)
+
+
 def test_behind_a_service(
     plane: ControlPlane, api: Api, tools: Tools, kubelet: Kubelet, tmp_path: Path
 ) -> None:
@@ -154,9 +166,11 @@ def test_behind_a_service(
         with pace.phase("before"):
             time.sleep(CALM_S)
         with pace.phase("certificates are rotated"):
-            certify(tools, "stowage-tls", client)
+            pair = certify(tools, "stowage-tls", client)
             kubelet.refresh()
-            time.sleep(CHECK_S + CALM_S / 2)
+            new = lambda: all(serves(one.metrics, pair) for one in kubelet.replicas)  # noqa: E731
+            eventually(new, within_s=6 * CHECK_S, what="both replicas have the new certificate")
+            time.sleep(CALM_S / 2)
         with pace.phase("rollout"):
             rolls_out(tools, kubelet, *upgrade("settings.shortlist=32"))
         drains_nodes(api, tools, kubelet, pace)
@@ -164,24 +178,25 @@ def test_behind_a_service(
             rolls_out(tools, kubelet, "rollback", "stowage", "1", f"-n={NAMESPACE}")
         with pace.phase("after"):
             time.sleep(CALM_S)
-        stream.__exit__(None, None, None)
+        stream.stop()
         nothing_is_lost(api, pace, stream)
         assert service.rivals == 0
 
 
 def test_beside_kube_scheduler(plane: ControlPlane, api: Api, tools: Tools, kubelet: Kubelet) -> None:
     tools.install(*VALUES, wait=False)
-    ready = lambda: sum(one.ready() for one in tuple(kubelet.replicas))  # noqa: E731
-    eventually(lambda: ready() == 2, within_s=120, what="both are ready", every_s=0.5)
+    eventually(lambda: len(kubelet.nodes()) == 2, within_s=120, what="both are ready", every_s=0.5)
     with Pace(api) as pace, Stream(api, RATE) as stream:
         eventually(lambda: len(pace.bound) > 1, within_s=60, what="pods are placed")
         with pace.phase("before"):
             time.sleep(CALM_S)
         with pace.phase("rollout"):
             rolls_out(tools, kubelet, *upgrade("settings.shortlist=32"))
+        with pace.phase("drain of both replicas' nodes"):
+            drains_replicas(tools, kubelet)
         with pace.phase("rollback"):
             rolls_out(tools, kubelet, "rollback", "stowage", "1", f"-n={NAMESPACE}")
         with pace.phase("after"):
             time.sleep(CALM_S)
-        stream.__exit__(None, None, None)
+        stream.stop()
         nothing_is_lost(api, pace, stream)

@@ -12,14 +12,19 @@ HERE = (
     "sed -e 's,urlPrefix: http:,urlPrefix: https:,' -e '/# enableHTTPS/,/# *keyFile/s/# //' "
     "scheduler-config/second-scheduler.yaml > config.yaml",
     "stowage explain job.yaml --snapshot cluster.json",
+    "stowage explain deploy/examples/first-pod.yaml --example",
     "stowage explain pod.yaml --example",
     "stowage explain pod.yaml --example --node h100-04 --node a100-02",
     "stowage explain pod.yaml --snapshot cluster.json",
+    "stowage plan mig --snapshot cluster.json",
     "stowage replay --nodes nodes.csv --pods pods.csv --policy inventory,fgd,best-fit",
     "stowage replay --nodes nodes.csv --pods pods.csv --timeline",
     "stowage replay --nodes nodes.csv --pods pods.csv --timeline --queues LS=interactive,BE=backfill,"
     "Burstable=batch --load 0.9 --seeds 1-3 --spot 0.2,0.65,0.02",
     "stowage replay --snapshot cluster.json --policy inventory,fgd,best-fit",
+    "stowage replay --snapshot cluster.json --policy inventory,least-allocated",
+    "stowage top --snapshot cluster.json",
+    "stowage version",
 )
 """Run to the end by test_commands.py, in a directory with the files that they name."""
 
@@ -47,6 +52,7 @@ BY_TEST = {
         "stowage replay --snapshot docs/examples/cluster.json --policy inventory,best-fit",
     ),
     "tests/extender/demo/test_demo.py::test_it_keeps_serving_at_a_free_port_until_ctrl_c": ("make demo",),
+    "tests/e2e/test_program.py::test_it_is_installed_from_the_clone": ("uv tool install .",),
     "tests/e2e/test_install.py::test_the_commands_of_the_page_place_a_first_pod": (
         "helm install stowage deploy/chart --namespace stowage-system --create-namespace "
         "--set image.repository=registry.example.com/stowage --set image.tag=0.1.0",
@@ -74,6 +80,8 @@ BY_TEST = {
 """Run, and compared with the page where it shows an output, by a test that is there for it."""
 
 IN_E2E = (
+    "helm install stowage deploy/chart --namespace stowage-system --create-namespace "
+    "--set image.repository=registry.example.com/stowage --set settings.bind=true",
     "helm history stowage --namespace stowage-system",
     "helm rollback stowage 1 --namespace stowage-system",
     "helm uninstall stowage --namespace stowage-system",
@@ -82,6 +90,7 @@ IN_E2E = (
     "kubectl apply -f deploy/priority-classes.yaml",
     "kubectl apply -f job.yaml",
     "kubectl apply -k deploy/nvlink-labeller",
+    "kubectl cordon gpu-1",
     "kubectl create configmap train-code --from-file=train.py",
     "kubectl create secret generic stowage-scheduler-tls -n stowage-system --from-file=tls.crt=stowage-scheduler.crt "
     "--from-file=tls.key=stowage-scheduler.key --from-file=ca.crt",
@@ -92,8 +101,19 @@ IN_E2E = (
     "kubectl describe pod backfill-7",
     "kubectl describe pod my-pod",
     "kubectl describe pod notebook-1",
+    "kubectl drain gpu-1 --ignore-daemonsets --delete-emptydir-data",
     "kubectl get events --field-selector involvedObject.name=my-pod",
     "kubectl get nodes,pods -A -o json > cluster.json",
+    "kubectl get node gpu-1 --label-columns nvidia.com/mig.config.state --watch",
+    "kubectl get pods --namespace research --output wide --watch",
+    "kubectl label node gpu-1 my.org/scheduler-",
+    "kubectl label node gpu-1 my.org/scheduler=stowage",
+    "kubectl label node gpu-1 nvidia.com/mig.config=all-3g.40gb --overwrite",
+    "kubectl scale deployment hami-scheduler --replicas=0 --namespace kube-system",
+    "kubectl scale deployment hami-scheduler --replicas=1 --namespace kube-system",
+    "kubectl taint node gpu-1 my.org/scheduler=stowage:NoSchedule",
+    "kubectl taint node gpu-1 my.org/scheduler=stowage:NoSchedule-",
+    "kubectl uncordon gpu-1",
     "kubectl label node gpu-1 stowage.dev/gpu-sharing=true",
     "kubectl stowage explain my-namespace/my-pod",
     "kubectl stowage top",
@@ -101,6 +121,7 @@ IN_E2E = (
     "stowage explain job.yaml",
     "stowage explain my-namespace/my-pod",
     "stowage top",
+    "stowage top --local",
     "stowage top -o json",
     "stowage top -o wide",
 )

@@ -1,8 +1,8 @@
 """The code blocks of all pages, and the commands in them.
 
-A block without a language, or with ``sh``, holds commands: each line of the first is one, each block of the second
-is one script. In ``console`` the lines after ``$ `` are commands and the rest is output. An indented block holds
-commands, too. ``text`` is output or anything else that nobody types.
+A block without a language, or with ``sh``, holds commands: each line of the first is one, each block of the
+second is one script. In ``console`` the lines after ``$ `` are commands and the rest is output. An indented
+block holds commands, too. ``text`` is output or anything else that nobody types.
 """
 
 from __future__ import annotations

@@ -1,0 +1,147 @@
+"""The commands of the pages that need a cluster, in the order of each page, against the real API server.
+
+Which those are: tests/docs/classes.py. Deployments and Jobs make pods, which kwok runs; what the pods would do is
+tested elsewhere.
+"""
+
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.docs import classes, syntax
+from tests.docs.collect import ROOT, Command, all_commands
+from tests.docs.run import environment, prepare
+
+from .controlplane.api import Api
+from .controlplane.cluster import ControlPlane
+from .rush import GPU, LABEL_SETS
+from .tools import NAMESPACE, Tools, program
+from .workload import node, pod
+
+CONTROLLERS = [f"{name}-controller" for name in ("deployment", "replicaset", "job", "garbage-collector")]
+WORDS = {"ACCOUNT": "default"}
+"""What a reader puts in, and what we do."""
+ENDLESS = ("--watch",)
+PAGES = sorted({one.block.page for one in all_commands() if one.text in classes.IN_E2E})
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with ExitStack() as stack:
+        plane = stack.enter_context(ControlPlane(tmp_path_factory.mktemp("docs")))
+        stack.enter_context(plane.controller_manager(CONTROLLERS))
+        yield plane
+
+
+@pytest.fixture
+def api(plane: ControlPlane) -> Iterator[Api]:
+    """The cluster of the reader: a GPU node, and pods with the names of the pages."""
+    plane.api.create(node("gpu-1", {GPU: 8}, labels=LABEL_SETS["h100-sxm-8-whole"]))
+    for name in ("my-pod", "backfill-7", "notebook-1"):
+        plane.api.create(pod(name, {GPU: 1}))
+    yield plane.api
+    plane.api.clean_up()
+
+
+@pytest.fixture
+def tools(plane: ControlPlane, api: Api) -> Iterator[Tools]:
+    tools = Tools(plane)
+    yield tools
+    tools.helm("uninstall", "stowage", f"-n={NAMESPACE}", "--ignore-not-found")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    prepare(tmp_path)
+    return tmp_path
+
+
+def namespace(tools: Tools, name: str) -> None:
+    manifest = f'{{"apiVersion": "v1", "kind": "Namespace", "metadata": {{"name": "{name}"}}}}'
+    tools.kubectl("apply", "-f-", stdin=manifest)
+
+
+def a_pod_in_my_namespace(tools: Tools, directory: Path) -> None:
+    namespace(tools, "my-namespace")
+    tools.kubectl("apply", "-n=my-namespace", f"-f{ROOT / 'deploy/examples/first-pod.yaml'}")
+    tools.kubectl("-n=my-namespace", "run", "my-pod", "--image=none")
+
+
+def hami(tools: Tools, directory: Path) -> None:
+    tools.kubectl("create", "deployment", "hami-scheduler", "--image=none", "-n=kube-system")
+    namespace(tools, "research")
+
+
+def installed(tools: Tools, directory: Path) -> None:
+    """Twice, so that there is a revision to go back to."""
+    for tag in ("0.1.0", "0.1.1"):
+        tools.install(f"image.tag={tag}", wait=False)
+
+
+def certificates(tools: Tools, directory: Path) -> None:
+    namespace(tools, NAMESPACE)
+    for name in ("stowage.crt", "stowage.key", "stowage-scheduler.crt", "stowage-scheduler.key"):
+        (directory / name).write_text("tests/test_tls_page.py makes real ones")
+
+
+def the_job(tools: Tools, directory: Path) -> None:
+    (directory / "job.yaml").write_text((ROOT / "deploy/examples/checkpointing/job.yaml").read_text())
+
+
+PREPARED: dict[str, Callable[[Tools, Path], None]] = {
+    "deploy/examples/checkpointing/README.md": the_job,
+    "docs/install.md": a_pod_in_my_namespace,
+    "docs/migrate.md": hami,
+    "docs/operations.md": installed,
+    "docs/pending.md": a_pod_in_my_namespace,
+    "docs/tls.md": certificates,
+}
+
+
+def run(command: Command, plane: ControlPlane, directory: Path) -> None:
+    """As the reader does it, with all rights."""
+    text = re.sub("|".join(WORDS), lambda found: WORDS[found[0]], command.text)
+    endless = text.endswith(ENDLESS)
+    reader = environment(directory)
+    path = ":".join([*{str(program(name).parent) for name in ("helm", "kubectl")}, reader["PATH"]])
+    reader |= {"PATH": path, "KUBECONFIG": str(plane.kubeconfig), "HOME": str(plane.directory)}
+    done = subprocess.run(
+        ["bash", "-c", f"timeout --preserve-status 5 {text}" if endless else text],
+        cwd=directory,
+        env=reader,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0 or (endless and done.returncode == 143), f"{command}\n{done.stderr}"
+    assert done.stdout, command
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_the_page_work(plane: ControlPlane, tools: Tools, directory: Path, page: str) -> None:
+    PREPARED.get(page, lambda tools, directory: None)(tools, directory)
+    commands = [one for one in all_commands() if one.block.page == page and one.text in classes.IN_E2E]
+    for command in commands:
+        run(command, plane, directory)
+        if ">" in command.text:
+            assert (directory / command.text.split()[-1]).stat().st_size > 1000
+
+
+@pytest.mark.parametrize("verb", syntax.KUBECTL)
+def test_kubectl_has_these_flags(verb: str) -> None:
+    known = help_of("kubectl", verb, "--help") | help_of("kubectl", "options")
+    assert {*syntax.KUBECTL[verb].split(), *syntax.KUBECTL_GLOBAL} <= known
+
+
+@pytest.mark.parametrize("verb", syntax.HELM)
+def test_helm_has_these_flags(verb: str) -> None:
+    assert set(syntax.HELM[verb].split()) <= help_of("helm", verb, "--help")
+
+
+def help_of(name: str, *arguments: str) -> set[str]:
+    done = subprocess.run([program(name), *arguments], capture_output=True, text=True, check=True)
+    return set(re.findall(r"(?<![\w-])(--?[A-Za-z][\w-]*)", done.stdout))

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 HERE = (
     'python3 train.py --steps 5000000 & sleep 2; kill $!; wait $!; echo "ended with $?"',
-    "sed -e 's,urlPrefix: http:,urlPrefix: https:,' -e '/# enableHTTPS/,/# *keyFile/s/# //' "
-    "scheduler-config/second-scheduler.yaml > config.yaml",
     "stowage explain job.yaml --snapshot cluster.json",
     "stowage explain deploy/examples/first-pod.yaml --example",
     "stowage explain pod.yaml --example",
@@ -62,6 +60,17 @@ BY_TEST = {
         "kubectl wait pod/first --for=condition=PodScheduled --timeout=60s",
         "kubectl get pod first --output wide",
     ),
+    "tests/e2e/test_install_tls.py::test_the_commands_with_tls_place_a_first_pod": (
+        "kubectl create namespace stowage-system",
+        "kubectl create secret generic stowage-scheduler-tls -n stowage-system --from-file=tls.crt=stowage-scheduler.crt "
+        "--from-file=tls.key=stowage-scheduler.key --from-file=ca.crt",
+        "kubectl create secret generic stowage-tls -n stowage-system --from-file=tls.crt=stowage.crt "
+        "--from-file=tls.key=stowage.key --from-file=ca.crt",
+        "sed -e 's,urlPrefix: http:,urlPrefix: https:,' -e '/# enableHTTPS/,/# *keyFile/s/# //' "
+        "scheduler-config/second-scheduler.yaml > config.yaml",
+        "helm install stowage deploy/chart --namespace stowage-system --set shape=separate "
+        "--set image.repository=registry.example.com/stowage --set image.tag=0.1.0",
+    ),
     "tests/e2e/test_install.py::test_the_plain_manifests_of_the_page_place_a_pod": (
         "kubectl apply --filename deploy/rbac.yaml",
         "sed 's,http://[^ ]*/scheduler,http://127.0.0.1:8080/scheduler,' "
@@ -92,10 +101,6 @@ IN_E2E = (
     "kubectl apply -k deploy/nvlink-labeller",
     "kubectl cordon gpu-1",
     "kubectl create configmap train-code --from-file=train.py",
-    "kubectl create secret generic stowage-scheduler-tls -n stowage-system --from-file=tls.crt=stowage-scheduler.crt "
-    "--from-file=tls.key=stowage-scheduler.key --from-file=ca.crt",
-    "kubectl create secret generic stowage-tls -n stowage-system --from-file=tls.crt=stowage.crt "
-    "--from-file=tls.key=stowage.key --from-file=ca.crt",
     "kubectl create token ACCOUNT",
     "kubectl delete pod -l job-name=train --wait=false",
     "kubectl describe pod backfill-7",

@@ -34,6 +34,12 @@ UNTIL = {
 """Run by test_commands.py until they print this, and then told to stop. They listen on any free port."""
 
 BY_TEST = {
+    "tests/docs/test_samples.py::test_a_sample_is_what_the_command_prints": (
+        "stowage explain docs/examples/gang.yaml --snapshot docs/examples/cluster.json",
+        "stowage explain notebooks/carl --snapshot docs/examples/full.json",
+        "stowage explain training/train-16g-p5 --example",
+        "stowage top --example",
+    ),
     "tests/extender/cli/test_plan.py::test_the_samples_of_the_page_are_what_it_prints": (
         "stowage plan --example",
         "stowage plan --example --prices prices.yaml",
@@ -123,7 +129,6 @@ IN_E2E = (
     "kubectl stowage explain my-namespace/my-pod",
     "kubectl stowage top",
     "kubectl taint node gpu-1 stowage.dev/gpu-sharing=true:NoSchedule",
-    "stowage explain job.yaml",
     "stowage explain my-namespace/my-pod",
     "stowage top",
     "stowage top --local",
@@ -133,6 +138,7 @@ IN_E2E = (
 """Run by tests/e2e/test_docs.py against the real API server."""
 
 NOT_RUN = {
+    "git clone --depth 1 https://github.com/alibaba/clusterdata": "needs another host",
     "docker buildx build --platform linux/amd64,linux/arm64 -f deploy/image/Containerfile "
     "-t registry.example.com/stowage:0.1.0 --sbom=true --provenance=mode=max --push .": "needs a container engine",
     "curl localhost:8081/debug/problems": "needs the port-forward above; tests/contract/test_debug_docs.py asks it",

@@ -1,4 +1,7 @@
-"""Blocks have a known language, and YAML and JSON in them can be read."""
+"""Blocks have a known language. YAML is a manifest, settings, or a fragment named here; JSON can be read.
+
+``tests/e2e/test_docs.py`` shows the manifests to a real API server.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,17 @@ import json
 import pytest
 import yaml
 
+from extender.settings import Settings
+
 from .collect import LANGUAGES, Block, blocks, commands, pages
 
+FRAGMENTS = {
+    "docs/metrics.md": {("metadata",)},
+    "docs/plan.md": {
+        ("currency", "hours_per_month", "instance_types", "gpus")
+    },  # tests/extender/cli/test_plan.py
+}
+"""The keys of fragments that are neither, by page."""
 BLOCKS = [block for page in pages() for block in blocks(page)]
 
 
@@ -23,10 +35,17 @@ def test_a_block_says_what_it_is(block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", of("yaml"), ids=str)
-def test_yaml_can_be_read(block: Block) -> None:
+def test_yaml_is_a_manifest_or_settings(block: Block) -> None:
     documents = [one for one in yaml.safe_load_all(block.text) if one is not None]
     assert documents
-    assert all(isinstance(one, dict | list) for one in documents)
+    for one in documents:
+        if "kind" in one:
+            assert one["apiVersion"]
+            assert one["kind"] == "Kustomization" or one["metadata"]["name"]
+        elif one.keys() <= Settings.model_fields.keys():
+            Settings.model_validate(one)
+        else:
+            assert tuple(one) in FRAGMENTS[block.page]
 
 
 @pytest.mark.parametrize("block", of("json"), ids=str)

@@ -6,15 +6,17 @@ do is tested elsewhere.
 
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.docs import classes, syntax
-from tests.docs.collect import ROOT, Command, all_commands
+from tests.docs.collect import ROOT, Block, Command, all_commands, blocks, pages
 from tests.docs.run import environment, prepare
 
 from .controlplane.api import Api
@@ -105,6 +107,12 @@ PREPARED: dict[str, Callable[[Tools, Path], None]] = {
 }
 
 
+def manifests() -> list[Block]:
+    """Blocks of YAML that are manifests. Kinds of a CRD that is not here are left out."""
+    found = [block for page in pages() for block in blocks(page) if block.language == "yaml"]
+    return [one for one in found if re.search(r"^kind: ", one.text, re.MULTILINE)]
+
+
 def run(command: Command, plane: ControlPlane, directory: Path) -> None:
     """As the reader does it, with all rights."""
     text = re.sub("|".join(WORDS), lambda found: WORDS[found[0]], command.text)
@@ -132,6 +140,27 @@ def test_the_commands_of_the_page_work(plane: ControlPlane, tools: Tools, direct
         run(command, plane, directory)
         if ">" in command.text:
             assert (directory / command.text.split()[-1]).stat().st_size > 1000
+
+
+@pytest.mark.parametrize("block", manifests(), ids=str)
+def test_the_api_server_takes_the_manifests_of_the_pages(
+    plane: ControlPlane, tools: Tools, directory: Path, block: Block
+) -> None:
+    """The stowage of a kustomization is the clone. Its images are replaced as it says."""
+    if "kind: Kustomization" in block.text:
+        (directory / "kustomization.yaml").write_text(block.text)
+        shutil.copytree(ROOT / "deploy", directory / "stowage" / "deploy")
+        manifests = tools.kubectl("kustomize", str(directory))
+        assert all(
+            f"image: {one['newName']}:" in manifests for one in yaml.safe_load(block.text)["images"][:1]
+        )
+        namespace(tools, NAMESPACE)
+    else:
+        manifests = block.text
+    known = set(tools.kubectl("api-resources", "--no-headers").split())
+    for one in yaml.safe_load_all(manifests):
+        if one["kind"] in known:
+            tools.kubectl("apply", "--dry-run=server", "--validate=strict", "-f-", stdin=json.dumps(one))
 
 
 @pytest.mark.parametrize("verb", syntax.KUBECTL)

@@ -26,7 +26,7 @@ KUBECTL = {
     "api-resources": "--api-group",
     "apply": "--filename -f --kustomize -k --server-side",
     "cordon": "",
-    "create": "--from-file --namespace -n --filename -f",
+    "create": "--from-file --namespace -n --filename -f --clusterrole --role --serviceaccount --group",
     "delete": "--filename -f --kustomize --namespace -n -l --selector --wait --ignore-not-found",
     "describe": "--namespace -n",
     "drain": "--ignore-daemonsets --delete-emptydir-data",
@@ -71,6 +71,7 @@ OTHER_PROGRAMS = {
 OTHER_PROGRAMS |= {"python3", "sed", "syft", "uv"}
 """Programs whose arguments nobody checks here."""
 _STOWAGE = {"demo", "explain", "plan", "replay", "serve", "top", "version"}
+_OURS = re.compile(r"(?<![\w/.:-])((?:deploy|docs|scheduler-config|tests)/[\w./-]*\w)")
 _SHELL = re.compile(r"[|;&<$(`]")
 
 
@@ -83,7 +84,10 @@ class _Parsed(BaseException):
 
 
 def check(command: str) -> None:
-    """Raises ``BadCommandError``."""
+    """Raises ``BadCommandError``. Files of the repository that the command names must exist."""
+    for file in _OURS.findall(command):
+        if not (ROOT / file).exists():
+            raise BadCommandError(f"there is no {file}")
     read = subprocess.run(["bash", "-n", "-c", command], capture_output=True, text=True, check=False)
     if read.returncode or read.stderr:
         raise BadCommandError(read.stderr)

@@ -21,6 +21,14 @@ BY_TEST = {command: test for test, commands in classes.BY_TEST.items() for comma
 CLASSES = [classes.HERE, classes.UNTIL, BY_TEST, classes.IN_E2E, classes.NOT_RUN]
 INLINE = re.compile(r"`((?:stowage|kubectl|helm|python -m|make|pytest|promtool|\.venv/bin/\w+) [^`\n]+)`")
 
+COMMENTED = re.compile(r"^#  +((?:kubectl|helm|stowage) \S.*)$", re.MULTILINE)
+SHIPPED = [
+    file
+    for folder in ("deploy", "scheduler-config")
+    for file in sorted((ROOT / folder).rglob("*.yaml"))
+    if COMMENTED.search(file.read_text())
+]
+
 
 def classified(command: Command) -> bool:
     if command.block.language == "sh":
@@ -56,9 +64,16 @@ def test_commands_within_a_sentence_have_no_mistake(page: Path) -> None:
         check(command)
 
 
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: str(file.relative_to(ROOT)))
+def test_commands_in_comments_of_manifests_have_no_mistake(file: Path) -> None:
+    for command in COMMENTED.findall(file.read_text()):
+        check(command)
+
+
 @pytest.mark.parametrize(
     "command",
     [
+        "kubectl apply -f deploy/nothing.yaml",
         "stowage plan drain --exmaple",
         "stowage explode pod.yaml",
         "kubectl aply -f pod.yaml",

@@ -70,7 +70,7 @@ OTHER_PROGRAMS = {
 }
 OTHER_PROGRAMS |= {"python3", "sed", "syft", "uv"}
 """Programs whose arguments nobody checks here."""
-_STOWAGE = {"demo", "explain", "plan", "replay", "serve", "top", "version"}
+STOWAGE = {"demo", "explain", "plan", "replay", "serve", "top", "version"}
 _OURS = re.compile(r"(?<![\w/.:-])((?:deploy|docs|scheduler-config|tests)/[\w./-]*\w)")
 _SHELL = re.compile(r"[|;&<$(`]")
 
@@ -164,7 +164,7 @@ def _accepts(run: Callable[[], object]) -> None:
 def _stowage(words: Sequence[str]) -> None:
     if len(words) > 1:
         _accepts(lambda: cli.main([word for word in words if word != "--help"]))
-    elif words and words[0] not in {"...", *_STOWAGE}:
+    elif words and words[0] not in {"...", *STOWAGE}:
         raise BadCommandError(f"there is no stowage {words[0]}")
 
 

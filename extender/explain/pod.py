@@ -170,7 +170,7 @@ def explain(
         node="" if is_manifest(pod) else pod.node_name,
         hints=(*found_hints, *too_large),
     )
-    if now is None or explanation.fits or explanation.unknown or too_large or pod.node_name:
+    if now is None or explanation.fits or explanation.unknown or too_large or pod.node_name or pod.gates:
         return explanation
     return replace(
         explanation, evictions=evictions_for(state, pod, list(names), now, possibly_bound, evictor)

@@ -33,7 +33,7 @@ KUBECTL = {
     "get": "--namespace -n -A --output -o --field-selector --selector -l --label-columns -L --watch -w",
     "label": "--overwrite --namespace -n --selector -l --all",
     "logs": "--follow -f --namespace -n --container -c --selector -l",
-    "patch": "--namespace -n --type --patch -p",
+    "patch": "--namespace -n --type --patch -p --patch-file",
     "port-forward": "--namespace -n",
     "rollout": "--namespace -n --timeout",
     "scale": "--replicas --namespace -n",
@@ -55,19 +55,7 @@ HELM = {
     "upgrade": "--namespace -n --install --create-namespace --reset-then-reuse-values --set --values -f",
 }
 KUBECTL_GLOBAL = {"--namespace", "-n", "--kubeconfig", "--context"}
-OTHER_PROGRAMS = {
-    "cat",
-    "cd",
-    "curl",
-    "cosign",
-    "docker",
-    "git",
-    "gcloud",
-    "eksctl",
-    "openssl",
-    "pipx",
-    "promtool",
-}
+OTHER_PROGRAMS = {"cat", "cosign", "curl", "docker", "git", "go", "mkdir", "openssl", "pipx", "promtool"}
 OTHER_PROGRAMS |= {"python3", "sed", "syft", "uv"}
 """Programs whose arguments nobody checks here."""
 STOWAGE = {"demo", "explain", "plan", "replay", "serve", "top", "version"}
@@ -93,10 +81,8 @@ def check(command: str) -> None:
         raise BadCommandError(read.stderr)
     if "\n" in command:
         return
-    plain = re.sub(r"\s+>{1,2}\s*\S+$", "", command)
+    plain = re.sub(r"^(?:[A-Z_0-9]+=\S+ )+|\s+>{1,2}\s*\S+$", "", command)
     words = _expanded(plain) if not _SHELL.search(re.sub(r"'[^']*'", "", plain)) else [plain.split()[0]]
-    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
-        words = words[1:]
     program = words[0].removeprefix(".venv/bin/")
     if len(words) > 1 and program in _CHECKS:
         _CHECKS[program](words[1:])

@@ -25,18 +25,16 @@ from .test_waiting import why_unscheduled
 REGISTER, HANDSHAKE = "hami.io/node-nvidia-register", "hami.io/node-handshake"
 CORDON, LOCK = "hami.io/device-cordon", "hami.io/mutex.lock"
 HALF = 40_000  # MiB: two such pods fill a GPU
-WAKE_S = 15  # kube-scheduler itself may hold a pod back for 10 s
+WAKE_S = 8  # kube-scheduler itself may hold a pod back for podMaxBackoffSeconds, which is 2
 
 
 @contextmanager
 def scheduling(cluster: ControlPlane, kubeconfig: Path) -> Iterator[Stowage]:
-    """A Stowage that binds, and a kube-scheduler that uses it, with kube-scheduler's own backoff."""
+    """A Stowage that binds, and a kube-scheduler with the shipped configuration."""
     with ExitStack() as stack:
         stack.enter_context(applied(cluster.api, "rbac-bind.yaml"))
         stowage = stack.enter_context(Stowage(cluster, kubeconfig, name="stowage-binds", BIND="true"))
-        configured = configuration(stowage.url)
-        del configured["podMaxBackoffSeconds"]
-        stack.enter_context(cluster.scheduler(configured))
+        stack.enter_context(cluster.scheduler(configuration(stowage.url)))
         yield stowage
 
 

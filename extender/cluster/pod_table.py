@@ -24,7 +24,8 @@ class PodTable(Mapping[str, Pod]):
     ``waiting`` are the keys of those without a node, ``leaving`` of those with one that terminate. ``held``:
     the node on which a waiting pod, by its UID, counts as nominated whatever its status says; it is read when
     the pod is ``put``. ``ended``: when a pod left a node lately, in Unix seconds as ``now`` has them; see
-    ``forget_ended``. ``usage``: of queues.
+    ``forget_ended``. ``expects``: since when a waiting pod, by its UID, is told to wait for such room.
+    ``usage``: of queues.
     """
 
     def __init__(self, allocations: Allocations, usage: QueueUsage) -> None:
@@ -34,6 +35,7 @@ class PodTable(Mapping[str, Pod]):
         self.leaving: dict[str, None] = {}
         self.held: dict[str, str] = {}
         self.ended: dict[str, float] = {}
+        self.expects: dict[str, float] = {}
         self.now: Callable[[], float] = time.time
         self._promised: dict[str, str] = {}
         self.problems = Problems()
@@ -67,6 +69,7 @@ class PodTable(Mapping[str, Pod]):
         if pod.node_name:
             self.waiting.pop(pod.key, None)
             self.held.pop(pod.uid, None)
+            self.expects.pop(pod.uid, None)
             if pod.deleting:
                 self.leaving[pod.key] = None
         else:
@@ -100,6 +103,7 @@ class PodTable(Mapping[str, Pod]):
         if pod.node_name:
             self.ended[pod.node_name] = self.now()
         self.held.pop(pod.uid, None)
+        self.expects.pop(pod.uid, None)
         return self.forget_all(pod.uid) | {pod.node_name}
 
     def keep(self, keys: frozenset[str]) -> set[str]:
@@ -133,6 +137,12 @@ class PodTable(Mapping[str, Pod]):
         known = self.by_uid(pod.uid)
         if known is not None and not known.node_name:
             self._promised[pod.uid] = node
+            self._allocate(known.key, known)
+
+    def withdraw(self, uid: str) -> None:
+        """Take back a promise. The pod counts as its status says."""
+        known = self.by_uid(uid)
+        if self._promised.pop(uid, None) and known is not None and not known.node_name:
             self._allocate(known.key, known)
 
     def forget_ended(self, before: float) -> None:

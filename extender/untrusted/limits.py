@@ -179,6 +179,9 @@ TLS_CONNECTION_SECONDS = 600
 TLS_FILE = 1 << 20
 """Bytes of a certificate, key or CA file: the largest Secret."""
 
+VOLCANO_NODES = 8
+"""Nodes of the pods in one question of Volcano about victims. It always asks about the pods of one node."""
+
 DEBUG_TOKEN = 16 << 10
 """Characters of a bearer token. Those of service accounts have about 1,000."""
 DEBUG_PATH = 1024

@@ -40,7 +40,7 @@ class Stowage:
         **settings: str,
     ) -> None:
         port = free_port()
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = self.verbs_url = f"http://127.0.0.1:{port}"
         command: list[str | Path] = [PROGRAM, "serve", f"--kubeconfig={kubeconfig}", f"--port={port}"]
         command += arguments
         self.process = Process(

@@ -82,19 +82,21 @@ def plan_evictions(
     whole_gangs: bool = False,
     possibly_bound: PossiblyBound = (),
     required: Mapping[str, Collection[str]] | None = None,
+    only: Collection[str] | None = None,
 ) -> list[EvictionPlan]:
     """The plans of all nodes on which evictions make the pod fit, the best first.
 
     ``to_equals``: also pods of equal priority beyond their maximum duration may be evicted. ``whole_gangs``:
     gangs with members on other nodes may leave as a whole (kube-scheduler only evicts on one node).
-    ``required``: UIDs by node of pods that leave in any case. Of many nodes, those that lack least are
-    searched (``MOST_NODES``). ``now`` in Unix seconds.
+    ``required``: UIDs by node of pods that leave in any case; ``only``: no other pods are evicted than
+    those of these UIDs. Of many nodes, those that lack least are searched (``MOST_NODES``). ``now`` in Unix
+    seconds.
     """
     try:
         request = request_of(pod)
     except RequestError:
         return []
-    rules = Rules(state, pod, now, to_equals=to_equals, whole_gangs=whole_gangs)
+    rules = Rules(state, pod, now, to_equals=to_equals, whole_gangs=whole_gangs, only=only)
     planner = _Planner(rules, request, possibly_bound, required or {})
     return sorted(planner.plans(nodes), key=EvictionPlan.order)
 

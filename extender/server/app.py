@@ -8,14 +8,16 @@ verbs are plain routes: FastAPI parses nothing in their bodies.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from pydantic_core import to_json
 
 from extender.protocol.messages import VERBS, Verb
-from extender.server.body import BodyBudget, BodyRefused
+from extender.protocol.volcano import WITHOUT_BODY, NamesOnly, VolcanoVerb
+from extender.server.body import BodyBudget, BodyRefused, Receive, reduced
 from extender.server.debug_auth import Guard
 from extender.server.debug_routes import debug_router
 from extender.server.metrics import CONTENT_TYPE
@@ -25,6 +27,7 @@ from extender.server.tls import why_not
 from extender.untrusted.limits import BODIES_IN_FLIGHT, QUOTED, shorten
 
 Handler = Callable[[Request], Awaitable[Response]]
+Read = Callable[[Receive, Mapping[str, str], int], AbstractAsyncContextManager[bytes]]
 Answer = Coroutine[Any, Any, Reply]
 _CLOSE = {"connection": "close"}
 
@@ -41,8 +44,9 @@ def create_app(
     app = FastAPI(title="Stowage", openapi_url=None)
     bodies = BodyBudget(BODIES_IN_FLIGHT * service.settings.body_limit_mib << 20)
     _add_health(app, service)
-    for verb in VERBS if verbs else ():
-        app.add_route(f"/scheduler/{verb}", _verb_handler(service, verb, bodies, clients), methods=["POST"])
+    for verb in service.verbs if verbs else ():
+        path = f"/scheduler/{verb}" if verb in VERBS else f"/{verb}"
+        app.add_route(path, _verb_handler(service, verb, bodies, clients), methods=["POST"])
     if debug:
         _add_debug(app, service, bodies)
     if debug and service.debug_auth is not None:
@@ -50,8 +54,11 @@ def create_app(
     return app
 
 
-def _verb_handler(service: Service, verb: Verb, bodies: BodyBudget, clients: frozenset[str]) -> Handler:
+def _verb_handler(
+    service: Service, verb: Verb | VolcanoVerb, bodies: BodyBudget, clients: frozenset[str]
+) -> Handler:
     limit = service.settings.body_limit_mib << 20
+    read = _reader(bodies, verb)
 
     async def handle(request: Request) -> Response:
         if clients and (text := why_not(request.scope["state"]["client_names"], clients)):
@@ -62,7 +69,7 @@ def _verb_handler(service: Service, verb: Verb, bodies: BodyBudget, clients: fro
             text = f"not a valid {verb} request: {problem}"
             return _response(service.refuse(verb, "bad_message", text, 400), _CLOSE)
         try:
-            async with bodies.read(request.receive, request.headers, limit) as body:
+            async with read(request.receive, request.headers, limit) as body:
                 answer = service.answer(verb, body)
                 reply = await (_bind_while_connected(request, service, answer) if verb == "bind" else answer)
         except BodyRefused as refused:
@@ -72,6 +79,15 @@ def _verb_handler(service: Service, verb: Verb, bodies: BodyBudget, clients: fro
         return _response(reply, _CLOSE if service.waiting_for() else None)
 
     return handle
+
+
+def _reader(bodies: BodyBudget, verb: Verb | VolcanoVerb) -> Read:
+    """How the body of a verb is received. What is not kept of it has no limit of size."""
+    if verb in WITHOUT_BODY:
+        return bodies.discard
+    if verb == "volcano/prioritize":
+        return lambda receive, headers, limit: bodies.read(reduced(receive, NamesOnly()), {}, limit)
+    return bodies.read
 
 
 async def _bind_while_connected(request: Request, service: Service, answer: Answer) -> Reply:

@@ -10,11 +10,35 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from extender.untrusted.limits import BODY_SECONDS
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+class Reducer(Protocol):
+    """Reduces a body while it arrives."""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What is kept of the body so far and was not returned before."""
+
+    def end(self) -> bytes:
+        """The rest of what is kept."""
+
+
+def reduced(receive: Receive, reducer: Reducer) -> Receive:
+    """``receive`` of a request whose body is what ``reducer`` keeps of it."""
+
+    async def receive_reduced() -> MutableMapping[str, Any]:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return message
+        more = message.get("more_body", False)
+        body = reducer.feed(message.get("body", b""))
+        return {**message, "body": body if more else body + reducer.end()}
+
+    return receive_reduced
 
 
 class BodyRefused(Exception):
@@ -53,7 +77,7 @@ class BodyBudget:
                 await self._receive(body, receive, headers.get("content-length", ""), limit)
         except TimeoutError:
             self._drop(body)
-            raise BodyRefused(408, "too_slow", f"the body took longer than {BODY_SECONDS} s") from None
+            raise _too_slow() from None
         except BaseException:
             self._drop(body)
             raise
@@ -64,6 +88,18 @@ class BodyBudget:
             yield whole
         finally:
             self.held -= body.size
+
+    @asynccontextmanager
+    async def discard(self, receive: Receive, headers: Mapping[str, str], limit: int) -> AsyncIterator[bytes]:
+        """Receive a body of any size without keeping it. Raises ``BodyRefused`` if it takes too long."""
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                while (message := await receive())["type"] != "http.disconnect":
+                    if not message.get("more_body", False):
+                        break
+        except TimeoutError:
+            raise _too_slow() from None
+        yield b""
 
     async def _receive(self, body: _Body, receive: Receive, declared: str, limit: int) -> None:
         if declared.isdecimal() and (len(declared) > 20 or int(declared) > limit):
@@ -94,6 +130,10 @@ class BodyBudget:
         self.held -= body.size
         body.chunks.clear()
         body.size, body.dropped = 0, True
+
+
+def _too_slow() -> BodyRefused:
+    return BodyRefused(408, "too_slow", f"the body took longer than {BODY_SECONDS} s")
 
 
 def _too_large(limit: int) -> BodyRefused:

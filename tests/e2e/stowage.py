@@ -52,7 +52,8 @@ class Stowage:
         # A cache of compiled kernels makes a restart quick, also if make has not set one.
         kernels = {"NUMBA_CACHE_DIR": str(plane.directory / "kernels")}
         given = {f"STOWAGE_{key}": value for key, value in settings.items()}
-        self.process.environment = kernels | os.environ | given
+        inherited = {key: text for key, text in os.environ.items() if not key.startswith("STOWAGE_E2E_")}
+        self.process.environment = kernels | inherited | given
 
     def __enter__(self) -> Self:
         self.process.start(within_s=400)  # the first start compiles kernels

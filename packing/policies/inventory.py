@@ -192,6 +192,7 @@ class _PricedSlots:
     def __init__(self, fleet: Fleet, tables: Tables, sizes: Sizes, weights: TermWeights) -> None:
         self.layout, self._replaced = fleet.layout, fleet.replaced
         self._nodes = nodes_of(fleet)
+        self._size = weights.size
         self.slots = slots = Slots(fleet, tables.slotted, sizes)
         prices = np.zeros_like(slots.counts.totals, np.float32)
         memory_mib = np.array(tables.memory_mib, np.float32)
@@ -214,4 +215,4 @@ class _PricedSlots:
         """Count the slots again and price them."""
         self.slots.find_identical(self._nodes)
         self.slots.recount(self._nodes)
-        self.values.prices[:] = self.slots.prices(fleet.arrays.free_gpu())
+        self.values.prices[:] = self.slots.prices(fleet.arrays.free_gpu(), size=self._size)

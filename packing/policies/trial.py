@@ -1,11 +1,11 @@
 """Which weights of the terms suit a mix: simulated fills decide.
 
 ``FIRST`` is best on the traces of real clusters. Some mixes need other weights: where CPU runs out, fill
-keeps GPUs for requests that would fill their rest though the node lacks the CPU for them, and stranding opens
-empty nodes that large jobs need. No formula is known that tells these mixes apart. So the mix arrives, in
-simulation, at a small part of the fleet, empty, under each choice of weights. This is the rollout of
-approximate dynamic programming (Bertsekas, Tsitsiklis and Wu, "Rollout Algorithms for Combinatorial
-Optimization", 1997), not for each decision but for the policy as a whole.
+keeps GPUs for requests that would fill their rest though the node lacks the CPU for them, stranding opens
+empty nodes that large jobs need, and slots of large jobs cost too little. No formula is known that tells
+these mixes apart. So the mix arrives, in simulation, at a small part of the fleet, empty, under each choice
+of weights. This is the rollout of approximate dynamic programming (Bertsekas, Tsitsiklis and Wu, "Rollout
+Algorithms for Combinatorial Optimization", 1997), not for each decision but for the policy as a whole.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from packing.cost.demand import Mix
-from packing.cost.slots import Sizes
+from packing.cost.slots import SCARCITY, Sizes
 from packing.fleet.arrays import Doubles, Floats
 from packing.fleet.fleet import Fleet
 from packing.model.node_spec import NodeSpec
@@ -28,16 +28,24 @@ from packing.policies.placer import Placer
 
 
 class TermWeights(NamedTuple):
-    """The weights of the terms fill and stranding."""
+    """The weights of the terms fill and stranding, and in the price of a slot the power of the request's
+    size."""
 
     fill: float
     stranding: float
+    size: float
 
 
-FIRST = TermWeights(8.0, 1.1)
+FIRST = TermWeights(8.0, 1.1, 1.0)
 """Found on six traces together with ``slots.SCARCITY``, and on random mixes."""
-OTHERS = TermWeights(3.0, 1.1), TermWeights(8.0, 0.4), TermWeights(3.0, 0.4), TermWeights(0.0, 0.0)
-CLEARLY = 0.003
+OTHERS = (
+    TermWeights(8.0, 1.1, SCARCITY),
+    TermWeights(3.0, 0.4, SCARCITY),
+    TermWeights(0.0, 0.0, SCARCITY),
+    TermWeights(0.0, 0.0, 1.0),
+)
+"""One of them was best on each of twelve random mixes that ``FIRST`` packs worst."""
+CLEARLY = 0.002
 """How much more of the GPUs other weights must allocate to be chosen."""
 SCARCE_CPU = 0.75
 """Part of the nodes' CPU that the mix asks for by the time it has asked for all their GPUs. Below it no trial
@@ -104,7 +112,7 @@ def best_weights(sample: Sample, mix: Mix, policy_with: Callable[[TermWeights], 
     sizes = _sizes(sample, mix)
     mean = float(sizes @ mix.frequency) if len(sizes) else 0.0
     cpu = sum(x * request.cpu_milli for request, x in zip(mix.requests, mix.frequency, strict=True))
-    if mean <= 0 or cpu / mean * sample.gpus < SCARCE_CPU * sample.cpu_milli:
+    if mean <= 0 or cpu / mean * sample.gpus <= SCARCE_CPU * sample.cpu_milli:
         return FIRST
     sample = sample.first(MOST_PODS * mean / (LOAD * sample.gpus))
 

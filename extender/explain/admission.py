@@ -24,7 +24,7 @@ def is_manifest(pod: Pod) -> bool:
 
 
 def as_admitted(pod: Pod, known: PriorityClass | None) -> Pod:
-    """A pod from a file with what the API server would write into it from its PriorityClass, if that is known.
+    """A pod from a file with what the API server would write into it from its PriorityClass, if known.
     Source: plugin/pkg/admission/priority/admission.go of k8s.io/kubernetes."""
     if known is None or not is_manifest(pod) or pod.priority:
         return pod

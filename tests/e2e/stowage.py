@@ -76,6 +76,12 @@ class Stowage:
         answer = httpx.post(f"{self.url}/scheduler/preempt", json={}, trust_env=False, verify=self.verify)
         return answer.status_code != 503
 
+    def metric(self, sample: str) -> float:
+        """The value of a sample of /metrics, 0 if there is none."""
+        text = httpx.get(f"{self.url}/metrics", trust_env=False, verify=self.verify).text
+        lines = [line for line in text.splitlines() if line.startswith(sample + " ")]
+        return float(lines[0].rpartition(" ")[2]) if lines else 0.0
+
     def json(self, path: str) -> Object:
         answer = httpx.get(self.url + path, trust_env=False, verify=self.verify)
         answer.raise_for_status()

@@ -16,10 +16,11 @@ from .controlplane.api import Api, Object
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually
 from .evidence import message, stays
-from .queue_cases import wait_until_running
+from .queue_cases import BACKFILL, INTERACTIVE, ago, create_classes, present, run, wait_until_running
 from .rush import GPU, LABEL_SETS
 from .sharing import PRODUCT, own_pod
 from .stowage import Stowage, applied, scheduler_configuration
+from .test_evictor import SHARED, evicting, share
 
 H100 = LABEL_SETS["h100-sxm-8-whole"]
 SHARING = {"stowage.dev/gpu-sharing": "true", f"{GPU}.count": "8"} | PRODUCT
@@ -32,6 +33,10 @@ LEAVING = {
 }
 TOLERATES_ALL = [{"operator": "Exists"}]
 DEFAULT = "default-scheduler"
+ANNOUNCED = {
+    "cluster-autoscaler": ("TriggeredScaleUp", "pod triggered scale-up: [{gpu-nodes 1->2 (max: 8)}]"),
+    "Karpenter": ("Nominated", "Pod should schedule on: nodeclaim/gpu-x7k2p"),
+}
 
 
 @pytest.fixture
@@ -178,3 +183,39 @@ def test_nodes_become_empty_so_that_they_can_go(api: Api, schedulers: None) -> N
     asks_for_a_node(api, "too-much")
     api.create(workload.node("again", {GPU: 8}, labels=H100))
     assert wait_until_running(api, "too-much") == "again"
+
+
+def announce(api: Api, name: str, who: str) -> None:
+    """The Event that this autoscaler writes when it makes a node for the pod."""
+    reason, text = ANNOUNCED[who]
+    uid = api.get("Pod", name)["metadata"]["uid"]
+    about = {"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": name, "uid": uid}
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{name}.announced", "namespace": "default"},
+        "involvedObject": about,
+        **{"type": "Normal", "reason": reason, "message": text, "count": 1},
+        **{"source": {"component": who.lower()}, "firstTimestamp": ago(0), "lastTimestamp": ago(0)},
+    }
+    api.create(event)
+
+
+@pytest.mark.parametrize("who", ANNOUNCED)
+def test_the_evictor_waits_for_a_node_that_was_announced(
+    cluster: ControlPlane, api: Api, stowage_kubeconfig: Path, who: str
+) -> None:
+    """Without the Event it evicts within seconds (test_evictor.py). Here the new node comes first."""
+    create_classes(api)
+    api.create(workload.node("n1", {}, labels=SHARED))
+    run(api, share("backfill", priority_class=BACKFILL, holds=True), on="n1", for_s=7200)
+    with evicting(cluster, stowage_kubeconfig) as stowage:
+        api.create(share("notebook", priority_class=INTERACTIVE))
+        announce(api, "notebook", who)
+        asks_for_a_node(api, "notebook")
+        skips = lambda: stowage.metric('stowage_evictor_skipped{reason="scale_up"}') == 1  # noqa: E731
+        eventually(skips, within_s=60, what="the evictor waits for the node", every_s=0.2)
+        assert present(api) == {"backfill", "notebook"}
+        api.create(workload.node("n2", {}, labels=SHARED | KARPENTER))
+        assert wait_until_running(api, "notebook") == "n2"
+        assert present(api) == {"backfill", "notebook"}

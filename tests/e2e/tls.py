@@ -4,7 +4,6 @@ import socket
 import ssl
 from pathlib import Path
 
-import httpx
 import yaml
 
 from tests.certificates import Authority, Pair, Secret
@@ -39,11 +38,6 @@ class TlsStowage(Stowage):
     def preempts(self) -> bool:
         """The tests have no client certificate."""
         return True
-
-    def metric(self, sample: str) -> float:
-        text = httpx.get(f"{self.url}/metrics", trust_env=False, verify=self.verify).text
-        lines = [line for line in text.splitlines() if line.startswith(sample + " ")]
-        return float(lines[0].rpartition(" ")[2]) if lines else 0.0
 
     def serves(self, pair: Pair) -> bool:
         return serves(self.url, pair)

@@ -31,8 +31,8 @@ it sees that end. Later, room that is free and was not taken may be closed for a
 see."""
 
 LONGEST_EXPECTED = 60.0
-"""Seconds for which one pod is told to wait for such room: a node on which pods end all the time could keep it
-waiting for ever."""
+"""Seconds for which one pod is told to wait for such room: a node on which pods end all the time could keep
+it waiting for ever."""
 
 
 def room_is_coming(

@@ -112,10 +112,11 @@ def test_many_nodes_of_candidates_cost_no_more_than_a_few(cluster: Cluster) -> N
 
 def test_calls_leave_nothing_behind(cluster: Cluster) -> None:
     """Pods that no watch shows are not held, and evictions of them are not remembered."""
-    text = "x" * 200
+    text = "x" * 12_000
 
     def ask(n: int) -> None:
-        one = task(usual_pod(f"p{n}{text}"), NodeName=PLAIN)
+        pod = usual_pod(f"p{n}", annotations={"stowage.dev/gpu-models": f"{n}{text}"})
+        one = task(pod, NodeName=PLAIN)
         for verb, status in (("predicate", 1), ("allocate", 2), ("allocate", 4), ("deallocate", 64)):
             body = json.dumps(sent(one | {"Status": status}), separators=(",", ":")).encode()
             cluster.send("POST", f"/volcano/{verb}", body)
@@ -130,7 +131,7 @@ def test_calls_leave_nothing_behind(cluster: Cluster) -> None:
         left, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert left < 1 << 20, f"{left >> 10} KiB"
+    assert left < 3 << 20, f"{left >> 10} KiB"  # one annotation of each would be 4.6 MiB
 
 
 def test_a_pod_takes_no_more_than_there_is(cluster: Cluster) -> None:

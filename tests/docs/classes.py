@@ -152,7 +152,6 @@ NOT_RUN = {
     "kubectl logs -f job/train": "needs a kubelet",
     "CGO_ENABLED=0 go build -o bin/vc-scheduler ./cmd/scheduler": "needs a clone of Volcano",
     "mkdir bin/crds && cp config/crd/volcano/bases/* bin/crds/": "needs a clone of Volcano",
-    "STOWAGE_E2E_KUEUE=$HOME/kueue/kueue make e2e": "needs a built Kueue",
     "make test": "runs this test",
     "make e2e": "runs all end-to-end tests",
     ".venv/bin/pytest tests/hostile": "its tests run with all others",

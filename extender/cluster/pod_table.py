@@ -24,7 +24,8 @@ class PodTable(Mapping[str, Pod]):
     ``waiting`` are the keys of those without a node, ``leaving`` of those with one that terminate. ``held``:
     the node on which a waiting pod, by its UID, counts as nominated whatever its status says; it is read when
     the pod is ``put``. ``ended``: when a pod left a node lately, in Unix seconds as ``now`` has them; see
-    ``forget_ended``. ``usage``: of queues.
+    ``forget_ended``. ``expects``: since when a waiting pod, by its UID, is told to wait for such room.
+    ``usage``: of queues.
     """
 
     def __init__(self, allocations: Allocations, usage: QueueUsage) -> None:
@@ -34,6 +35,7 @@ class PodTable(Mapping[str, Pod]):
         self.leaving: dict[str, None] = {}
         self.held: dict[str, str] = {}
         self.ended: dict[str, float] = {}
+        self.expects: dict[str, float] = {}
         self.now: Callable[[], float] = time.time
         self._promised: dict[str, str] = {}
         self.problems = Problems()
@@ -67,6 +69,7 @@ class PodTable(Mapping[str, Pod]):
         if pod.node_name:
             self.waiting.pop(pod.key, None)
             self.held.pop(pod.uid, None)
+            self.expects.pop(pod.uid, None)
             if pod.deleting:
                 self.leaving[pod.key] = None
         else:
@@ -100,6 +103,7 @@ class PodTable(Mapping[str, Pod]):
         if pod.node_name:
             self.ended[pod.node_name] = self.now()
         self.held.pop(pod.uid, None)
+        self.expects.pop(pod.uid, None)
         return self.forget_all(pod.uid) | {pod.node_name}
 
     def keep(self, keys: frozenset[str]) -> set[str]:

@@ -16,7 +16,7 @@ from extender.protocol.codec import FilterArgs, FilterResult
 from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
 from extender.untrusted.limits import shorten
-from extender.verbs.evaluate import Evaluation, evaluate
+from extender.verbs.evaluate import Evaluation, evaluate, when_idle
 from extender.verbs.gang_fit import with_gang_check
 from extender.verbs.scores import best
 from packing.model.reasons import Reason
@@ -41,8 +41,10 @@ def filter_nodes(
         shortlist[fitting[best(evaluation.keys[fitting], settings.shortlist)]] = True
         return FilterResult(args.names.where(shortlist)), evaluation
     if not fits.any() and (evaluation.codes == Reason.PLUGIN_BUSY).any():
-        # No event wakes an unschedulable pod when the other pod has started; a failed attempt is repeated.
-        return FilterResult(error=Reason.PLUGIN_BUSY.text), evaluation
+        evaluation = when_idle(state, evaluation)
+        if (evaluation.codes == Reason.PLUGIN_BUSY).any():
+            # No event wakes an unschedulable pod when the other has started; a failed attempt is repeated.
+            return FilterResult(error=Reason.PLUGIN_BUSY.text), evaluation
     failed, unresolvable = _refused(args.names, evaluation, state.eviction_helps_extenders)
     return FilterResult(args.names.where(fits), failed, unresolvable), evaluation
 

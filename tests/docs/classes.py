@@ -84,6 +84,11 @@ BY_TEST = {
         "kubectl create configmap stowage-scheduler --namespace stowage-system --from-file=config.yaml",
         "kubectl apply --filename deploy/beside-kube-scheduler.yaml",
     ),
+    "tests/e2e/test_volcano_install.py::test_the_commands_of_the_page": (
+        "kubectl apply -f deploy/rbac.yaml -f deploy/volcano/stowage.yaml",
+        "kubectl -n volcano-system patch deployment volcano-scheduler --patch-file deploy/volcano/sidecar.yaml",
+        "kubectl apply -f deploy/volcano/scheduler.yaml",
+    ),
     "tests/e2e/test_workloads.py::test_the_commands_of_the_page": (
         "kubectl apply --filename deploy/workloads/scheduler-name.yaml",
         "kubectl create namespace research",
@@ -145,6 +150,9 @@ NOT_RUN = {
     "kubectl --namespace stowage-system port-forward deployment/stowage-scheduler 8081": "needs a kubelet",
     "kubectl -n stowage-system port-forward deployment/stowage-scheduler 8081": "needs a kubelet",
     "kubectl logs -f job/train": "needs a kubelet",
+    "CGO_ENABLED=0 go build -o bin/vc-scheduler ./cmd/scheduler": "needs a clone of Volcano",
+    "mkdir bin/crds && cp config/crd/volcano/bases/* bin/crds/": "needs a clone of Volcano",
+    "STOWAGE_E2E_KUEUE=$HOME/kueue/kueue make e2e": "needs a built Kueue",
     "make test": "runs this test",
     "make e2e": "runs all end-to-end tests",
     ".venv/bin/pytest tests/hostile": "its tests run with all others",

@@ -26,14 +26,14 @@ KUBECTL = {
     "api-resources": "--api-group",
     "apply": "--filename -f --kustomize -k --server-side",
     "cordon": "",
-    "create": "--from-file --namespace -n --filename -f",
+    "create": "--from-file --namespace -n --filename -f --clusterrole --role --serviceaccount --group",
     "delete": "--filename -f --kustomize --namespace -n -l --selector --wait --ignore-not-found",
     "describe": "--namespace -n",
     "drain": "--ignore-daemonsets --delete-emptydir-data",
     "get": "--namespace -n -A --output -o --field-selector --selector -l --label-columns -L --watch -w",
     "label": "--overwrite --namespace -n --selector -l --all",
     "logs": "--follow -f --namespace -n --container -c --selector -l",
-    "patch": "--namespace -n --type --patch -p",
+    "patch": "--namespace -n --type --patch -p --patch-file",
     "port-forward": "--namespace -n",
     "rollout": "--namespace -n --timeout",
     "scale": "--replicas --namespace -n",
@@ -55,22 +55,11 @@ HELM = {
     "upgrade": "--namespace -n --install --create-namespace --reset-then-reuse-values --set --values -f",
 }
 KUBECTL_GLOBAL = {"--namespace", "-n", "--kubeconfig", "--context"}
-OTHER_PROGRAMS = {
-    "cat",
-    "cd",
-    "curl",
-    "cosign",
-    "docker",
-    "git",
-    "gcloud",
-    "eksctl",
-    "openssl",
-    "pipx",
-    "promtool",
-}
+OTHER_PROGRAMS = {"cat", "cosign", "curl", "docker", "git", "go", "mkdir", "openssl", "pipx", "promtool"}
 OTHER_PROGRAMS |= {"python3", "sed", "syft", "uv"}
 """Programs whose arguments nobody checks here."""
-_STOWAGE = {"demo", "explain", "plan", "replay", "serve", "top", "version"}
+STOWAGE = {"demo", "explain", "plan", "replay", "serve", "top", "version"}
+_OURS = re.compile(r"(?<![\w/.:-])((?:deploy|docs|scheduler-config|tests)/[\w./-]*\w)")
 _SHELL = re.compile(r"[|;&<$(`]")
 
 
@@ -83,16 +72,17 @@ class _Parsed(BaseException):
 
 
 def check(command: str) -> None:
-    """Raises ``BadCommandError``."""
+    """Raises ``BadCommandError``. Files of the repository that the command names must exist."""
+    for file in _OURS.findall(command):
+        if not (ROOT / file).exists():
+            raise BadCommandError(f"there is no {file}")
     read = subprocess.run(["bash", "-n", "-c", command], capture_output=True, text=True, check=False)
     if read.returncode or read.stderr:
         raise BadCommandError(read.stderr)
     if "\n" in command:
         return
-    plain = re.sub(r"\s+>{1,2}\s*\S+$", "", command)
+    plain = re.sub(r"^(?:[A-Z_0-9]+=\S+ )+|\s+>{1,2}\s*\S+$", "", command)
     words = _expanded(plain) if not _SHELL.search(re.sub(r"'[^']*'", "", plain)) else [plain.split()[0]]
-    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
-        words = words[1:]
     program = words[0].removeprefix(".venv/bin/")
     if len(words) > 1 and program in _CHECKS:
         _CHECKS[program](words[1:])
@@ -160,7 +150,7 @@ def _accepts(run: Callable[[], object]) -> None:
 def _stowage(words: Sequence[str]) -> None:
     if len(words) > 1:
         _accepts(lambda: cli.main([word for word in words if word != "--help"]))
-    elif words and words[0] not in {"...", *_STOWAGE}:
+    elif words and words[0] not in {"...", *STOWAGE}:
         raise BadCommandError(f"there is no stowage {words[0]}")
 
 

@@ -16,6 +16,7 @@ from .collect import LANGUAGES, Block, blocks, commands, pages
 
 FRAGMENTS = {
     "docs/metrics.md": {("metadata",)},
+    "docs/ray.md": {("labels",)},
     "docs/two-extenders.md": {("extenders",)},  # tests/e2e/test_two_extenders.py
     "docs/plan.md": {
         ("currency", "hours_per_month", "instance_types", "gpus")

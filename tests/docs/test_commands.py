@@ -11,15 +11,25 @@ from pathlib import Path
 
 import pytest
 
+from extender.cli import main as cli
+
 from . import classes
 from .collect import ROOT, Command, all_commands, pages
 from .run import prepare, to_the_end, until
-from .syntax import BadCommandError, check
+from .syntax import STOWAGE, BadCommandError, check, flags
 
 COMMANDS = all_commands()
 BY_TEST = {command: test for test, commands in classes.BY_TEST.items() for command in commands}
 CLASSES = [classes.HERE, classes.UNTIL, BY_TEST, classes.IN_E2E, classes.NOT_RUN]
 INLINE = re.compile(r"`((?:stowage|kubectl|helm|python -m|make|pytest|promtool|\.venv/bin/\w+) [^`\n]+)`")
+
+COMMENTED = re.compile(r"^#  +((?:kubectl|helm|stowage) \S.*)$", re.MULTILINE)
+SHIPPED = [
+    file
+    for folder in ("deploy", "scheduler-config")
+    for file in sorted((ROOT / folder).rglob("*.yaml"))
+    if COMMENTED.search(file.read_text())
+]
 
 
 def classified(command: Command) -> bool:
@@ -56,9 +66,16 @@ def test_commands_within_a_sentence_have_no_mistake(page: Path) -> None:
         check(command)
 
 
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: str(file.relative_to(ROOT)))
+def test_commands_in_comments_of_manifests_have_no_mistake(file: Path) -> None:
+    for command in COMMENTED.findall(file.read_text()):
+        check(command)
+
+
 @pytest.mark.parametrize(
     "command",
     [
+        "kubectl apply -f deploy/nothing.yaml",
         "stowage plan drain --exmaple",
         "stowage explode pod.yaml",
         "kubectl aply -f pod.yaml",
@@ -76,6 +93,19 @@ def test_commands_within_a_sentence_have_no_mistake(page: Path) -> None:
 def test_mistakes_are_found(command: str) -> None:
     with pytest.raises(BadCommandError):
         check(command)
+
+
+def test_the_usage_in_the_readme_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every subcommand, and no flag that its help does not have."""
+    (usage,) = re.findall(r"```text\n(stowage serve.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    shown = {line.split()[1]: line for line in usage.replace("\n     ", " ").splitlines()}
+    assert shown.keys() == STOWAGE
+    for name, line in shown.items():
+        with pytest.raises(SystemExit):
+            cli.main([name, "--help"])
+        assert set(flags(re.sub(r"[][|]", " ", line.partition("#")[0]).split())) <= set(
+            re.findall(r"(?<![\w-])--?[a-z][\w-]*", capsys.readouterr().out)
+        )
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,10 @@ CONTROLLERS = [
 ]
 WORDS = {"ACCOUNT": "default"}
 """What a reader puts in, and what we do."""
-SUBCOMMANDS = {"create": ["configmap", "secret generic", "token"], "rollout": ["status", "restart"]}
+SUBCOMMANDS = {
+    "create": ["configmap", "secret generic", "token", "clusterrolebinding", "rolebinding"],
+    "rollout": ["status", "restart"],
+}
 ENDLESS = ("--watch",)
 PAGES = sorted({one.block.page for one in all_commands() if one.text in classes.IN_E2E})
 

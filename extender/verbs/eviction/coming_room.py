@@ -30,6 +30,10 @@ JUST_ENDED = 5.0
 it sees that end. Later, room that is free and was not taken may be closed for a reason that Stowage does not
 see."""
 
+LONGEST_EXPECTED = 60.0
+"""Seconds for which one pod is told to wait for such room: a node on which pods end all the time could keep
+it waiting for ever."""
+
 
 def room_is_coming(
     state: State, pod: Pod, now: float, possibly_bound: PossiblyBound = (), besides: Collection[str] = ()
@@ -42,11 +46,9 @@ def room_is_coming(
     """
     if has_unknown_filters(pod) or pod.spec.claims:
         return False
-    state.pods.forget_ended(now - JUST_ENDED)
-    rejection = NodeFilter(pod).rejection
-    ended = [node for node in state.pods.ended if node in state.nodes and not rejection(state.nodes[node])]
-    names = NodeNames.of(ended[:MOST_NODES])
-    if ended and evaluate(state, pod, request_of(pod), names, possibly_bound).certain.any():
+    since = state.pods.expects.get(pod.uid, now)
+    if now - since < LONGEST_EXPECTED and _has_just_come(state, pod, now, possibly_bound):
+        state.pods.expects[pod.uid] = since
         return True
     leaving = (state.pods[key] for key in state.pods.leaving)
     nodes = dict.fromkeys(one.node_name for one in leaving if not one.ends or now < one.ends + OVERDUE)
@@ -54,3 +56,12 @@ def room_is_coming(
     evicts_nobody = replace(pod, never_preempts=True)
     plans = plan_evictions(state, evicts_nobody, chosen, now, possibly_bound=possibly_bound)
     return bool(plans)
+
+
+def _has_just_come(state: State, pod: Pod, now: float, possibly_bound: PossiblyBound) -> bool:
+    """Whether the pod fits on a node where a pod has just ended."""
+    state.pods.forget_ended(now - JUST_ENDED)
+    rejection = NodeFilter(pod).rejection
+    ended = [node for node in state.pods.ended if node in state.nodes and not rejection(state.nodes[node])]
+    names = NodeNames.of(ended[:MOST_NODES])
+    return bool(ended) and bool(evaluate(state, pod, request_of(pod), names, possibly_bound).certain.any())

@@ -175,6 +175,22 @@ def test_nobody_is_evicted_while_kube_scheduler_has_not_seen_the_end_of_a_pod(co
     assert answer(coming, high(1), {"b": ["innocent"]}) == {"b": ["innocent"]}
 
 
+def test_pods_that_end_all_the_time_keep_nobody_waiting_for_ever(coming):
+    """kube-scheduler may never place the pod there, for a reason that Stowage does not see."""
+    waits = high(1)
+    coming.apply([Upserted(make_node("a", 2)), Upserted(waits)])
+    answers = []
+    for second in range(0, 90, 3):
+        coming.pods.now = lambda at=second: NOW + at
+        coming.apply([Upserted(make_pod("short", 1, node_name="a")), Deleted("Pod", "default/short")])
+        found = preempt(coming, PreemptArgs(waits, {"b": Candidate(["uid-innocent"])}), NOW + second)
+        answers.append(bool(found.candidates))
+    assert answers == [False] * 20 + [True] * 10
+    assert waits.uid in coming.pods.expects
+    coming.apply([Deleted("Pod", waits.key)])
+    assert not coming.pods.expects
+
+
 def test_nobody_is_evicted_for_a_pod_that_is_gone(two):
     two.apply([Upserted(replace(high(1), deleting=True))])
     assert answer(two, high(1), {"a": ["a-old"]}) == {}

@@ -92,8 +92,8 @@ def test_certificates_are_rotated_under_a_stream_of_pods(
 ) -> None:
     with Audit(api) as audit, cluster.scheduler(tls_configuration(stowage.verbs_url, client)):
         started, created = time.monotonic(), 0
-        for _ in range(3):
-            for _ in range(STREAM // 4):
+        for most in (STREAM // 4, STREAM // 2, STREAM * 3 // 4):  # until the end of each rotation
+            for _ in range(STREAM // 8):
                 create(api, f"pod-{created}")
                 created += 1
                 time.sleep(0.1)
@@ -101,7 +101,7 @@ def test_certificates_are_rotated_under_a_stream_of_pods(
             server.certify(new, CA.pem)
             client.certify(CA.client("system:kube-scheduler"), CA.pem)
             while not stowage.serves(new):
-                if created < STREAM * 3 // 4:
+                if created < most:
                     create(api, f"pod-{created}")
                     created += 1
                 time.sleep(0.2)

@@ -157,10 +157,12 @@ class Owner:
 
 
 class _Memo:
-    """The slot for what ``queues`` derives from a pod, because it is looked up for every victim."""
+    """Slots for what ``queues`` derives from a pod, because it is looked up for every victim, and for its
+    size."""
 
-    __slots__ = ("memo",)
+    __slots__ = ("_size", "memo")
     memo: object
+    _size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +219,13 @@ class Pod(_Memo):
     @property
     def size(self) -> int:
         """About how many bytes it keeps alive: 64 for each text around its characters, 2,000 for the rest."""
+        known: int | None = getattr(self, "_size", None)
+        if known is None:
+            known = self._measured()
+            object.__setattr__(self, "_size", known)
+        return known
+
+    def _measured(self) -> int:
         pairs = chain(self.annotations.items(), self.labels.items(), self.devices, self.claims)
         names = self.namespace, self.name, self.uid, self.node_name, self.scheduler_name
         more = self.nominated_node, self.priority_class, self.pod_group, self.unscheduled, self.disruption

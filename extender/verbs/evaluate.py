@@ -26,6 +26,8 @@ from packing.fleet.separate_gpus import any_doubtful
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
+_UNKNOWN = int(Reason.UNKNOWN_NODE)  # numba would look at all members of the enum in each call
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
@@ -146,7 +148,7 @@ def _evaluate_counted(
     with state.fleet_view_for(pod, possibly_bound) as fleet:
         codes, cost = np.empty(rows.size, np.int8), np.empty(rows.size, np.float32)
         costs = np.ascontiguousarray(state.policy.cost(fleet, request), np.float32)
-        gather(rows, reasons_for(fleet, request), costs, Reason.UNKNOWN_NODE, codes, cost)
+        gather(rows, reasons_for(fleet, request), costs, _UNKNOWN, codes, cost)
         if request.together > 1 and any_doubtful(fleet, request):
             with state.failures.caught("separate_gpus"):
                 cost = cost + separation_costs(fleet, request, rows)

@@ -134,7 +134,8 @@ def run(
     of an earlier version, which runs with the packages of this one."""
     rows = []
     for nodes in sizes:
-        with api_server(nodes) as kubeconfig, running_echo() as echo:
+        # kube-scheduler asks about pods that the watch has shown.
+        with api_server(nodes, waiting=pods + _WARM_UP) as kubeconfig, running_echo() as echo:
             for shortlist in shortlists:
                 settings = {"STOWAGE_SHORTLIST": str(shortlist)}
                 with ExitStack() as stack:

@@ -157,12 +157,13 @@ class Owner:
 
 
 class _Memo:
-    """Slots for what ``queues`` derives from a pod, because it is looked up for every victim, and for its
-    size."""
+    """Slots for what ``queues`` derives from a pod, because it is looked up for every victim, for its size,
+    and for its version. Not a part of the record: equal pods may differ in them."""
 
-    __slots__ = ("_size", "memo")
+    __slots__ = ("_size", "_version", "memo")
     memo: object
     _size: int
+    _version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +216,16 @@ class Pod(_Memo):
     def key(self) -> str:
         """``namespace/name``. A pod that is deleted and created again has the same key and another uid."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def version(self) -> str:
+        """The resourceVersion of a pod without a node that was read from a manifest, else ""."""
+        return getattr(self, "_version", "")
+
+    def with_version(self, version: str) -> Pod:
+        """The same record, of this version of the pod."""
+        object.__setattr__(self, "_version", version)
+        return self
 
     @property
     def size(self) -> int:

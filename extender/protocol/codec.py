@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from pydantic_core import to_json
 
@@ -16,7 +16,7 @@ from extender.k8s.pod_manifest import PodManifest
 from extender.protocol import messages
 from extender.protocol.messages import BadMessage, MetaPod, MetaVictims, Victims
 from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
-from extender.untrusted.bounded_cache import BoundedMap
+from extender.protocol.pod_reader import PodReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +75,16 @@ class BindArgs:
     node: str
 
 
-ParsedPods: TypeAlias = BoundedMap[bytes, Pod]
-"""Pods by the bytes of the message without its names: kube-scheduler sends a pod once for each verb."""
-
-
-def parse_filter(body: bytes, parsed: ParsedPods | None = None) -> FilterArgs:
-    """Arguments of filter and prioritize. Raises ``BadMessage``. ``parsed``: of the last messages."""
+def parse_filter(body: bytes, pods: PodReader | None = None) -> FilterArgs:
+    """Arguments of filter and prioritize. Raises ``BadMessage``. ``pods``: those that are known."""
     names, rest = _split_names(body)
-    if names is not None and parsed is not None and (known := parsed.get(rest)) is not None:
+    if names is not None and pods is not None and (known := pods.known(rest)) is not None:
         return FilterArgs(known, names)
     message = messages.read(messages.FilterMessage, rest)
     pod = _pod(message.Pod)
     if names is not None:
-        if parsed is not None:
-            parsed.put(rest, pod, len(rest))
+        if pods is not None:
+            pods.keep(rest, pod)
         return FilterArgs(pod, names)
     if message.NodeNames is not None:
         return FilterArgs(pod, NodeNames.of(message.NodeNames))

@@ -31,6 +31,7 @@ from extender.k8s.objects import Event, Pod
 from extender.protocol import codec
 from extender.protocol.messages import Verb, bind_error, filter_error
 from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
+from extender.protocol.pod_reader import PodReader
 from extender.server.assumed_pod_expiry import expire_forever
 from extender.server.gauge_reader import GaugeReader
 from extender.server.metrics import Metrics
@@ -54,8 +55,6 @@ _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _REQUIRED = {kind: watched.resource for kind, watched in WATCHED_KINDS.items() if kind in REQUIRED_KINDS}
 _RECENT_PODS = 4096
 """Pods of filter requests that are kept for bind: more than can be between filter and bind at a time."""
-_PARSED_PODS = 64
-"""Pods that are kept as they were parsed: from filter to prioritize, and for filter again."""
 _LONGEST_ANSWER = 4096  # characters about one preemption, in the log and the decisions
 _POSSIBLY_TAKEN = "the API server did not answer, and other pods may have been bound where this pod fits"
 _BEHIND = "the connection to the API server broke, and Stowage has not caught up yet"
@@ -74,7 +73,7 @@ class Engine:
         self._retry_order = RetryOrder()
         self._schedulers = Schedulers(settings.evictor_schedulers)
         self._refused_nodes: BoundedMap[str, bytes] = BoundedMap(_RECENT_PODS, KEPT_PODS)
-        self._parsed: codec.ParsedPods = BoundedMap(_PARSED_PODS)
+        self._pods = PodReader(self.state.pods.by_uid)
         self._last_filter = LastFilter(self.state)
         self._decisions = Decisions(settings.decisions_kept, self.state.failures)
         self.state.binds, self.server_version = settings.bind, ""
@@ -142,7 +141,7 @@ class Engine:
         )
 
     async def _filter(self, body: bytes) -> tuple[bytes, str]:
-        args = codec.parse_filter(body, self._parsed)
+        args = codec.parse_filter(body, self._pods)
         self._remember(args.pod)
         if not await self.source.caught_up():
             self._retry_order.interrupted(time.monotonic())
@@ -175,7 +174,7 @@ class Engine:
         return codec.encode_filter(result, args.nodes), outcome
 
     async def _prioritize(self, body: bytes) -> tuple[bytes, str]:
-        args = codec.parse_filter(body, self._parsed)
+        args = codec.parse_filter(body, self._pods)
         possibly_bound = self._possibly_bound()
         filtered = None if possibly_bound else self._last_filter.about(args.pod)
         scores, evaluation = prioritize(self.state, args, possibly_bound, filtered)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench import limits
-from bench.limits import FILE, MEASURES, Limit, chosen, judge, read
+from bench.latency import Pair
+from bench.limits import FILE, MEASURES, Limit, Verdict, chosen, read, undisturbed
 
 LIMIT = Limit("echo", "something", observed=2.0, spread=0.1, margin=0.2)
 
@@ -45,10 +46,14 @@ def test_figures_that_are_incomplete_or_there_twice_are_errors(tmp_path: Path):
     ],
 )
 def test_the_median_counts(values, passes, word):
-    measured = iter(values)
-    verdict = judge(LIMIT, lambda: next(measured), len(values))
+    verdict = Verdict(LIMIT, tuple(values))
     assert verdict.passes is passes
     assert word in verdict.text
+
+
+def test_neighbours_do_not_count():
+    quiet = [Pair(1.0, 1.0, 2.0)] * 60
+    assert undisturbed(quiet) == undisturbed(quiet + [Pair(9.0, 9.0, 18.0)] * 40) == 2.0
 
 
 def test_only_some_figures():
@@ -62,7 +67,7 @@ def test_only_some_figures():
 @pytest.mark.parametrize(("value", "status"), [(2.0, 0), (3.0, 1)])
 def test_the_command_fails_beyond_the_margin(value, status, monkeypatch, capsys):
     monkeypatch.setattr(limits, "read", lambda: [LIMIT])
-    monkeypatch.setattr(limits, "MEASURES", {"echo": lambda: value})
+    monkeypatch.setattr(limits, "MEASURES", {"echo": lambda rounds: [value] * rounds})
     monkeypatch.setattr("sys.argv", ["limits", "--rounds", "1"])
     with pytest.raises(SystemExit) as ended:
         limits.main()

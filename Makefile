@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 
-.PHONY: setup demo test e2e bench lint format lock manifests clean
+.PHONY: setup demo test e2e bench site lint format lock manifests clean
 .DEFAULT_GOAL := demo
 
 setup: .venv/ready
@@ -31,6 +31,10 @@ e2e: setup
 
 bench: setup
 	$(BIN)/python -m bench
+
+# From README, docs/ and the pages beside them; a warning is an error.
+site: setup
+	$(BIN)/python docs/site/build.py
 
 lint: setup
 	$(BIN)/ruff check .

@@ -179,6 +179,9 @@ class Settings(BaseModel):
         description="a number from 0 to 3600: seconds for which room is held for waiting members of a gang",
     )
     bind: bool = Field(default=False, description="true or false: whether the bind verb binds pods")
+    volcano: bool = Field(
+        default=False, description="true or false: whether Volcano's extender plugin is answered, too"
+    )
     leader_election: str | None = Field(
         default=None,
         pattern=_NAMESPACED,

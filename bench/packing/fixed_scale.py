@@ -15,7 +15,7 @@ import numpy as np
 from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
 from packing.model.request import WHOLE, Request
-from packing.policies.inventory import FILL, InventoryPolicy
+from packing.policies.inventory import InventoryPolicy
 
 STEPS = np.array([-0.25, -0.12, -0.04, 0.02, 0.06, 0.11, 0.17, 0.3, 0.6, 1.2], np.float32)
 """Waste in GPUs at which the score of a request for GPU falls by one: about as fine as ``inventory.STEP``
@@ -44,4 +44,4 @@ class FixedScale(InventoryPolicy):
         compute = round(shares.compute_milli * bins / WHOLE)
         memory = min(bins, round((shares.memory_milli / WHOLE + shares.memory_mib / mib) * bins))
         takes = table[compute:, memory:] - table[: bins + 1 - compute, : bins + 1 - memory]
-        return size + FILL * shares.count * float(takes.min())
+        return size + self._weights.fill * shares.count * float(takes.min())

@@ -38,9 +38,9 @@ from packing.fleet.node_usage import Allocation
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.nvlink import Islands
 from packing.model.request import Request
+from packing.policies.placer import Placer
 from packing.policies.registry import POLICIES
 from packing.replay.pick_node import NodePicker
-from packing.replay.placer import Placer
 from packing.replay.trace import build_fleet
 
 GPU, GIB = "nvidia.com/gpu", 1 << 30

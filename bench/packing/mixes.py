@@ -22,8 +22,8 @@ from packing.fleet.arrays import Doubles, Longs
 from packing.fleet.node_usage import Allocation
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import WHOLE, Request, Shares
+from packing.policies.placer import Placer
 from packing.replay.pick_node import NodePicker
-from packing.replay.placer import Placer
 from packing.replay.trace import build_fleet
 
 DURATIONS = 12

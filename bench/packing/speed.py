@@ -31,8 +31,8 @@ from packing.fleet.fleet import Fleet
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Request
 from packing.policies.interface import Policy
+from packing.policies.placer import Placer
 from packing.replay.pick_node import NodePicker
-from packing.replay.placer import Placer
 from packing.replay.trace import ARRIVING, arrivals, build_fleet, fill
 
 SEED = 42

@@ -20,9 +20,9 @@ from extender.replay.traces import read_nodes, read_pods
 from packing.cost.demand import Mix, by_pods
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Request
+from packing.policies.placer import Placer
 from packing.replay.fragmentation import unusable_gpu
 from packing.replay.pick_node import NodePicker
-from packing.replay.placer import Placer
 from packing.replay.trace import ARRIVING, Filling, arrivals, arrivals_at, build_fleet, fill, gpus_of
 
 Rows = list[dict[str, Any]]

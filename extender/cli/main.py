@@ -31,7 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if problem := _conflict(args):
         parser.error(problem)
-    return int(args.run(args))
+    try:
+        code = int(args.run(args))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader of the output has seen enough: stowage top | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails again
+        return 0
 
 
 def _conflict(args: argparse.Namespace) -> str:

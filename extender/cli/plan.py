@@ -112,6 +112,8 @@ def run(args: argparse.Namespace) -> int:
             print(f"stowage plan: {error}", file=sys.stderr)
             return 2
         print(_rendered(report, args.output))
+    except BrokenPipeError:
+        raise  # main() ends quietly
     except (SourceError, SettingsError, OSError) as error:
         print(f"stowage plan: {error}", file=sys.stderr)
         return 2

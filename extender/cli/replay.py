@@ -56,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
             print(_text(work, rows, args.output), flush=True)
         if args.plot and rows:
             _draw(work, rows, args)
+    except BrokenPipeError:
+        raise  # main() ends quietly
     except (UsageError, SourceError, SettingsError, OSError) as error:
         print(f"stowage replay: {error}", file=sys.stderr)
         return 2

@@ -59,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
         logs.configure("warning")
         for found in _overviews(args, chosen):
             print(_shown(found, args), flush=True)
+    except BrokenPipeError:
+        raise  # main() ends quietly
     except (SettingsError, SourceError, ValueError, OSError) as error:
         print(f"stowage top: {error}", file=sys.stderr)
         return 1

@@ -25,10 +25,10 @@ _MOST_REQUESTS = 1000
 
 
 class DemandLearner:
-    """Shows each pod to the policy once: when the watch first shows it, or, where no node could host it then,
-    when it is bound. Before the nodes are known, pods wait for ``start``. ``learnt`` counts the pods that the
-    policy has learnt from; ``monitor`` has their requests, and figures of them. ``stopped``: it
-    learns nothing more.
+    """Shows each pod to the policy once: when the watch first shows it without scheduling gates, or, where no
+    node could host it then, when it is bound. Before the nodes are known, pods wait for ``start``. ``learnt``
+    counts the pods that the policy has learnt from; ``monitor`` has their requests, and figures of them.
+    ``stopped``: it learns nothing more.
     """
 
     def __init__(self, policy: Policy, fleet: Fleet, node_sets: NodeSets) -> None:
@@ -55,7 +55,7 @@ class DemandLearner:
         elif before is None or before.uid != pod.uid:
             self._untaught[pod.key] = None
             self._learn(pod)
-        elif before.node_name != pod.node_name:
+        elif (before.node_name, before.gates) != (pod.node_name, pod.gates):
             self._learn(pod)
 
     def forget(self, key: str) -> None:
@@ -67,7 +67,7 @@ class DemandLearner:
             self.forget(key)
 
     def _learn(self, pod: Pod) -> None:
-        if self.stopped or not self._started or pod.key not in self._untaught:
+        if self.stopped or not self._started or pod.gates or pod.key not in self._untaught:
             return
         request = _typical_request(pod)
         if request is None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from extender.cluster.allocations import Allocations, Placement, Problems
@@ -20,15 +21,22 @@ class PodTable(Mapping[str, Pod]):
     """Pods by key that the watch shows and that have not ended, and beside them ``assumed`` pods.
 
     Writes what they have into ``allocations``, and returns the nodes whose pods it changed ("" is no node).
-    ``waiting`` are the keys of those without a node. ``held``: the node on which a waiting pod, by its UID,
-    counts as nominated whatever its status says; it is read when the pod is ``put``. ``usage``: of queues.
+    ``waiting`` are the keys of those without a node, ``leaving`` of those with one that terminate. ``held``:
+    the node on which a waiting pod, by its UID, counts as nominated whatever its status says; it is read when
+    the pod is ``put``. ``ended``: when a pod left a node lately, in Unix seconds as ``now`` has them; see
+    ``forget_ended``. ``expects``: since when a waiting pod, by its UID, is told to wait for such room.
+    ``usage``: of queues.
     """
 
     def __init__(self, allocations: Allocations, usage: QueueUsage) -> None:
         self.usage = usage
         self.assumed = AssumedPods()
         self.waiting: dict[str, None] = {}
+        self.leaving: dict[str, None] = {}
         self.held: dict[str, str] = {}
+        self.ended: dict[str, float] = {}
+        self.expects: dict[str, float] = {}
+        self.now: Callable[[], float] = time.time
         self._promised: dict[str, str] = {}
         self.problems = Problems()
         self._pods: dict[str, Pod] = {}
@@ -61,6 +69,9 @@ class PodTable(Mapping[str, Pod]):
         if pod.node_name:
             self.waiting.pop(pod.key, None)
             self.held.pop(pod.uid, None)
+            self.expects.pop(pod.uid, None)
+            if pod.deleting:
+                self.leaving[pod.key] = None
         else:
             self.waiting[pod.key] = None
         assumed = self.assumed.on(pod.uid, pod.node_name)
@@ -88,7 +99,11 @@ class PodTable(Mapping[str, Pod]):
         self._keys_by_uid.pop(pod.uid, None)
         self._promised.pop(pod.uid, None)
         self.waiting.pop(key, None)
+        self.leaving.pop(key, None)
+        if pod.node_name:
+            self.ended[pod.node_name] = self.now()
         self.held.pop(pod.uid, None)
+        self.expects.pop(pod.uid, None)
         return self.forget_all(pod.uid) | {pod.node_name}
 
     def keep(self, keys: frozenset[str]) -> set[str]:
@@ -123,6 +138,16 @@ class PodTable(Mapping[str, Pod]):
         if known is not None and not known.node_name:
             self._promised[pod.uid] = node
             self._allocate(known.key, known)
+
+    def withdraw(self, uid: str) -> None:
+        """Take back a promise. The pod counts as its status says."""
+        known = self.by_uid(uid)
+        if self._promised.pop(uid, None) and known is not None and not known.node_name:
+            self._allocate(known.key, known)
+
+    def forget_ended(self, before: float) -> None:
+        """Forget pods that ended before this moment, in Unix seconds."""
+        self.ended = {node: at for node, at in self.ended.items() if at >= before}
 
     def by_uid(self, uid: str) -> Pod | None:
         """The pod of this UID, as the watch shows it."""

@@ -14,10 +14,6 @@ from extender.k8s.objects import Pod
 from extender.queues.queue import Queues
 from packing.fleet.fleet import Fleet
 
-GATED = "SchedulingGated"
-"""Reason of PodScheduled while a pod has scheduling gates (k8s.io/api core/v1 types.go,
-``PodReasonSchedulingGated``): it waits for whoever gated it, not for room."""
-
 
 @dataclass(frozen=True, slots=True)
 class QueueUse:
@@ -102,9 +98,9 @@ class QueueUsage:
         )
 
     def _counted(self, pod: Pod) -> _Counted | None:
-        """None for a pod that neither has nor waits for a GPU."""
+        """None for a pod that neither has nor waits for a GPU. With scheduling gates it waits for others."""
         waits = not pod.node_name
-        if waits and (pod.deleting or pod.unscheduled == GATED):
+        if waits and (pod.deleting or pod.gates):
             return None
         try:
             request = request_of(pod) if waits else bound_request(pod).request

@@ -24,7 +24,8 @@ from packing.model.reasons import Reason
 OWN_GRACE = 3600.0
 """Seconds that a pod may take to end if its queue sets no grace. Stowage does not read the pod's own."""
 
-UNSCHEDULABLE, GATED = "Unschedulable", "SchedulingGated"  # reasons of the condition PodScheduled
+UNSCHEDULABLE = "Unschedulable"
+"""Reason of the condition PodScheduled."""
 _FIT_SOON = (Reason.FITS, Reason.PLUGIN_BUSY)
 _STORAGE = "ephemeral-storage"
 
@@ -43,7 +44,7 @@ def waiting_pods(state: State, schedulers: Schedulers) -> list[Pod]:
     return [
         pod
         for pod in pods
-        if pod.unscheduled in (UNSCHEDULABLE, GATED)
+        if (pod.gates or pod.unscheduled == UNSCHEDULABLE)
         and pod.scheduler_name in schedulers
         and not pod.deleting
         and not state.pods.is_bound(pod.uid)
@@ -104,7 +105,7 @@ def candidates(
 
 
 def _why_not(book: Book, pod: Pod, now: float) -> str:
-    if pod.unscheduled == GATED:
+    if pod.gates:
         return "gated"
     hold = book.holds.get(pod.uid)
     if hold is not None and not hold.partial:
@@ -193,7 +194,7 @@ def best_plan(plans: Sequence[EvictionPlan]) -> tuple[EvictionPlan | None, str]:
     """The cheapest plan that violates no PodDisruptionBudget, else None and why."""
     allowed = [plan for plan in plans if not plan.pdb_violations]
     if allowed:
-        return min(allowed, key=lambda plan: (plan.cost, plan.node)), ""
+        return min(allowed, key=EvictionPlan.order), ""
     return None, "budget" if plans else "no_plan"
 
 

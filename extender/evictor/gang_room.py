@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping
 
 from extender.cluster.state import State
 from extender.evictor.actions import hold_room
-from extender.evictor.decision import GATED
 from extender.k8s.objects import Pod
 from extender.verbs.eviction.plan import EvictionPlan
 
@@ -36,7 +35,7 @@ def gang_fits(
     members = [one for one in state.gangs.members(gang.key) if one.uid != pod.uid and not one.deleting]
     waiting = [one for one in members if not _has_room(state, one)]
     missing = gang.minimum - 1 - (len(members) - len(waiting))
-    waiting = [one for one in waiting if one.unscheduled != GATED]
+    waiting = [one for one in waiting if not one.gates]
     if missing <= 0:
         return True
     if missing > min(len(waiting), MOST_MEMBERS):

@@ -8,7 +8,9 @@ extended resource needs a limit, and its request equals it).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from extender.k8s.eviction_objects import PriorityClass
 from extender.k8s.objects import Container, Pod
 from extender.k8s.quantity import QuantityError, exact
 from extender.untrusted.limits import KEY, quoted, shorten
@@ -19,6 +21,14 @@ _STANDARD = frozenset({"cpu", "memory", "ephemeral-storage"})
 def is_manifest(pod: Pod) -> bool:
     """Whether the pod comes from a file: the API server has not seen it."""
     return not pod.uid and pod.phase == "Pending"
+
+
+def as_admitted(pod: Pod, known: PriorityClass | None) -> Pod:
+    """A pod from a file with what the API server would write into it from its PriorityClass, if known.
+    Source: plugin/pkg/admission/priority/admission.go of k8s.io/kubernetes."""
+    if known is None or not is_manifest(pod) or pod.priority:
+        return pod
+    return replace(pod, priority=known.value, never_preempts=pod.never_preempts or known.never_preempts)
 
 
 def admission_problem(pod: Pod) -> str:

@@ -16,6 +16,7 @@ from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.dialects.sharing import stowage
 from extender.explain.admission import is_manifest
+from extender.explain.gates import gate_hint
 from extender.explain.node_words import node_hints
 from extender.explain.words import word_hints
 from extender.inventory.devices import is_gpu_resource
@@ -61,7 +62,7 @@ def hints(state: State, pod: Pod) -> tuple[str, ...]:
     of_resources = [*_unknown_resources(state, pod, request), *islice(_amounts(pod), _NAMED)]
     of_words = [*word_hints(state, pod), *node_hints(state, pod, request)]
     more = (*_sharing(state, request), *_claims(state, pod), *_never_asked(state, pod, request))
-    return (*of_resources, *of_words, *more)
+    return (*gate_hint(pod), *of_resources, *of_words, *more)
 
 
 def missing_on(node: Node, pod_resources: Collection[str]) -> str:

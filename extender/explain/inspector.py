@@ -18,6 +18,7 @@ from extender.explain.evictions import EvictorMode
 from extender.explain.fleet_feed import FleetFeed
 from extender.explain.fleet_history import INTERVAL, FleetHistory
 from extender.explain.fragmentation import FragmentationReport
+from extender.explain.gates import gates_note
 from extender.explain.node import NodeView, view_node
 from extender.explain.overview import NodeLine, Overview, WaitingLine, node_lines, waiting_line, waiting_pods
 from extender.explain.pod import Explanation, candidates_of, explain
@@ -115,7 +116,7 @@ class Inspector:
         now = None if pod.node_name and not explained else await self._explain(pod)
         notes = [] if decisions else [replica.without_decisions()]
         if not (decisions or pod.node_name or replica.leads is False):
-            notes.insert(0, _NEVER_ASKED)
+            notes.insert(0, gates_note(pod) or _NEVER_ASKED)
         return PodReport(key, pod.node_name, ". ".join(filter(None, notes)), decisions, now, replica)
 
     def pods_named(self, name: str) -> list[str]:

@@ -123,10 +123,11 @@ def _node(state: State, name: str, row: int, whole: int, *, on_offer: bool) -> N
 
 
 def waiting_pods(state: State) -> list[Pod]:
-    """The pods without a node that ask for a GPU, also those whose request cannot be read, the most urgent
-    first."""
+    """The pods that wait for room and ask for a GPU, also those whose request cannot be read, the most urgent
+    first. Those with scheduling gates do not wait for room."""
     pods = (state.pods[key] for key in state.pods.waiting)
-    found = [pod for pod in pods if not (pod.deleting or state.pods.is_bound(pod.uid)) and _wants_gpu(pod)]
+    pods = (pod for pod in pods if not (pod.deleting or pod.gates or state.pods.is_bound(pod.uid)))
+    found = [pod for pod in pods if _wants_gpu(pod)]
     return sorted(found, key=lambda pod: (-pod.priority, pod.created, pod.key))
 
 

@@ -19,7 +19,7 @@ from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.dialects.sharing import gpushare
-from extender.explain.admission import admission_problem, is_manifest
+from extender.explain.admission import admission_problem, as_admitted, is_manifest
 from extender.explain.advice import ADVICE
 from extender.explain.evictions import Evictions, EvictorMode, evictions_for
 from extender.explain.gang import describe_gang
@@ -143,6 +143,7 @@ def explain(
 ) -> Explanation:
     """The pod against the candidates (by default those of all nodes), as things are. With a moment ``now``
     (Unix seconds) also who would be evicted for it, where it fits nowhere."""
+    pod = as_admitted(pod, state.rights.queues.classes.get(pod.priority_class))
     found_hints = hints(state, pod) if with_hints else ()
     if candidates is None:
         candidates = Candidates(pod)
@@ -169,7 +170,7 @@ def explain(
         node="" if is_manifest(pod) else pod.node_name,
         hints=(*found_hints, *too_large),
     )
-    if now is None or explanation.fits or explanation.unknown or too_large or pod.node_name:
+    if now is None or explanation.fits or explanation.unknown or too_large or pod.node_name or pod.gates:
         return explanation
     return replace(
         explanation, evictions=evictions_for(state, pod, list(names), now, possibly_bound, evictor)

@@ -30,6 +30,7 @@ _ABOVE_ALL = 2**31
 class PriorityClassManifest(BaseModel):
     metadata: Metadata | None = None
     value: int | None = None
+    preemptionPolicy: str | None = None
 
     def record(self) -> PriorityClass:
         """The class. A toleration that cannot be read protects its pods from every preemption."""
@@ -37,12 +38,15 @@ class PriorityClassManifest(BaseModel):
         name, annotations = metadata.get("name") or "", metadata.get("annotations") or NO_ENTRIES
         queue = (metadata.get("labels") or NO_ENTRIES).get(QUEUE_LABEL) or annotations.get(QUEUE_LABEL) or ""
         queue = sys.intern(queue) if len(queue) <= KEY else ""
+        value = self.value or 0
+        value, never = (value if abs(value) < _ABOVE_ALL else 0), self.preemptionPolicy == "Never"
         try:
-            minimum = _integer(annotations, MINIMUM_PREEMPTABLE, 32, (self.value or 0) + 1)
+            minimum = _integer(annotations, MINIMUM_PREEMPTABLE, 32, value + 1)
             seconds = _integer(annotations, TOLERATION_SECONDS, 64, 0)
         except ValueError as error:
-            return PriorityClass(name, queue, _ABOVE_ALL, math.inf, str(error))
-        return PriorityClass(name, queue, minimum, math.inf if seconds < 0 else float(seconds))
+            return PriorityClass(name, queue, _ABOVE_ALL, math.inf, str(error), value, never)
+        toleration = math.inf if seconds < 0 else float(seconds)
+        return PriorityClass(name, queue, minimum, toleration, "", value, never)
 
 
 def _integer(annotations: Mapping[str, str | None], name: str, bits: int, default: int) -> int:

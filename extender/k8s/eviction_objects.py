@@ -11,7 +11,8 @@ from extender.k8s.affinity import NodeSelectorRequirement
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """A PriorityClass. ``queue`` is its label or annotation ``stowage.dev/queue``, "" for none.
+    """A PriorityClass. ``queue`` is its label or annotation ``stowage.dev/queue``, "" for none. ``value`` and
+    ``never_preempts`` are what the API server writes into its pods.
 
     Its pods tolerate preemption by a priority below ``minimum_preemptable`` for ``toleration`` seconds after
     they were scheduled (``inf``: always). Source: the plugin PreemptionToleration of
@@ -25,6 +26,8 @@ class PriorityClass:
     minimum_preemptable: int = 0
     toleration: float = 0.0
     problem: str = ""
+    value: int = 0
+    never_preempts: bool = False
 
     @property
     def key(self) -> str:

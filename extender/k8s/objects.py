@@ -170,8 +170,9 @@ class _Memo:
 class Pod(_Memo):
     """A Pod.
 
-    ``unscheduled`` is the reason of its condition ``PodScheduled`` while that is false ("Unschedulable",
-    "SchedulingGated"), and ``disruption`` that of ``DisruptionTarget`` ("PreemptionByScheduler"), "" while
+    ``gates`` are its scheduling gates: while it has one, it waits for whoever set it, and not for room.
+    ``unscheduled`` is the reason of its condition ``PodScheduled`` while that is false ("Unschedulable"),
+    and ``disruption`` that of ``DisruptionTarget`` ("PreemptionByScheduler"), "" while
     nothing ends it, and ``disrupted`` its time. ``has_other_constraints``: kube-scheduler may refuse a node
     for a reason that Stowage does not compute: affinity between pods, topology spread, host ports, volumes.
 
@@ -193,6 +194,7 @@ class Pod(_Memo):
     never_preempts: bool = False  # preemptionPolicy: Never
     nominated_node: str = ""
     deleting: bool = False
+    ends: float = 0.0  # when its grace period ends, in Unix seconds; 0 unless it is being deleted
     created: float = 0.0  # Unix seconds, 0 where unknown
     started: float = 0.0  # when kubelet accepted it; 0 where unknown
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -202,6 +204,7 @@ class Pod(_Memo):
     scheduling_constraints: SchedulingConstraints = NO_CONSTRAINTS
     owner: Owner | None = None
     pod_group: str = ""  # of spec.schedulingGroup, in the pod's namespace
+    gates: tuple[str, ...] = ()
     unscheduled: str = ""
     disruption: str = ""
     disrupted: float = 0.0  # Unix seconds, 0 where unknown
@@ -240,7 +243,7 @@ class Pod(_Memo):
         pairs = chain(self.annotations.items(), self.labels.items(), self.devices, self.claims)
         names = self.namespace, self.name, self.uid, self.node_name, self.scheduler_name
         more = self.nominated_node, self.priority_class, self.pod_group, self.unscheduled, self.disruption
-        texts = [*chain(names, more, *pairs, self.spec.texts())]
+        texts = [*chain(names, more, self.gates, *pairs, self.spec.texts())]
         return 2000 + sum(map(len, texts)) + 64 * len(texts)
 
     @property

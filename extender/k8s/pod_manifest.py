@@ -6,8 +6,9 @@ Any field may be absent or null. Every text and list of the record is bounded by
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from pydantic import BaseModel
@@ -25,7 +26,13 @@ from extender.k8s.metadata import (
 )
 from extender.k8s.objects import Owner, Pairs, Pod
 from extender.k8s.pod_spec_parser import ClaimManifest, PlacementSpecManifest, parse_spec
-from extender.untrusted.limits import KEY, POD_ANNOTATION, POD_ANNOTATIONS, REPORTED_DEVICES
+from extender.untrusted.limits import (
+    KEY,
+    POD_ANNOTATION,
+    POD_ANNOTATIONS,
+    REPORTED_DEVICES,
+    SCHEDULING_GATES,
+)
 
 
 class _Volume(TypedDict, total=False):
@@ -38,6 +45,10 @@ class _SchedulingGroup(TypedDict, total=False):
     podGroupName: Name | None
 
 
+class _SchedulingGate(TypedDict, total=False):
+    name: Name | None
+
+
 class _Spec(PlacementSpecManifest, total=False):
     nodeName: Name | None
     schedulerName: str | None
@@ -45,6 +56,7 @@ class _Spec(PlacementSpecManifest, total=False):
     priorityClassName: Name | None
     preemptionPolicy: str | None
     schedulingGroup: _SchedulingGroup | None
+    schedulingGates: list[_SchedulingGate] | None
     affinity: AffinityManifest | None
     tolerations: list[TolerationManifest] | None
     topologySpreadConstraints: list[Any] | None
@@ -111,6 +123,7 @@ class PodManifest(BaseModel):
             never_preempts=spec.get("preemptionPolicy") == "Never",
             nominated_node=sys.intern(status.get("nominatedNodeName") or ""),
             deleting=metadata.get("deletionTimestamp") is not None,
+            ends=unix_seconds(metadata.get("deletionTimestamp")),
             created=unix_seconds(metadata.get("creationTimestamp")),
             started=unix_seconds(status.get("startTime")),
             annotations=annotations,
@@ -122,6 +135,7 @@ class PodManifest(BaseModel):
             ),
             owner=_owner(owners),
             pod_group=sys.intern((spec.get("schedulingGroup") or {}).get("podGroupName") or ""),
+            gates=_gates(spec.get("schedulingGates") or ()),
             unscheduled=_reason(conditions, "PodScheduled", "False")[0],
             disruption=disruption,
             disrupted=disrupted,
@@ -199,6 +213,10 @@ def _is_pause(image: object) -> bool:
         return False
     name = image.partition("@")[0].rpartition("/")[2].partition(":")[0]
     return name == "pause" or name.startswith("pause-")
+
+
+def _gates(gates: Collection[_SchedulingGate]) -> tuple[str, ...]:
+    return tuple(sys.intern(gate.get("name") or "") for gate in islice(gates, SCHEDULING_GATES))
 
 
 def _devices(statuses: Iterable[_ContainerStatus]) -> Pairs:

@@ -134,7 +134,7 @@ def why_unplanned(pod: Pod) -> str:
         request_of(pod)
     except RequestError as error:
         return f"its request cannot be read: {error}"
-    if pod.unscheduled == "SchedulingGated":
+    if pod.gates:
         return _GATED
     return _CLAIMS if pod.spec.claims else ""
 

@@ -110,9 +110,13 @@ def _koordinator(pod: Pod) -> GangWords | None:
     return GangWords("Koordinator", name, minimum, ("KoordinatorPodGroup",))
 
 
+_KUEUE_GROUP = "kueue.x-k8s.io/pod-group-name"
+
+
 def _kueue(pod: Pod) -> GangWords | None:
-    """kubernetes-sigs/kueue, ``pkg/controller/jobs/pod/constants/constants.go``: groups of plain pods."""
-    name = pod.labels.get("kueue.x-k8s.io/pod-group-name")
+    """kubernetes-sigs/kueue, ``GetPodGroupName`` in ``pkg/util/pod/pod.go``: groups of plain pods. Since 0.18
+    the name may be an annotation, which decides."""
+    name = pod.annotations.get(_KUEUE_GROUP) or pod.labels.get(_KUEUE_GROUP)
     if not name:
         return None
     return GangWords("Kueue", name, _count(pod.annotations, "kueue.x-k8s.io/pod-group-total-count"))
@@ -163,7 +167,7 @@ _READERS: tuple[Callable[[Pod], GangWords | None], ...] = (
 
 
 _NAMES = frozenset({
-    *(GANG, "scheduling.x-k8s.io/pod-group", "kueue.x-k8s.io/pod-group-name"),
+    *(GANG, "scheduling.x-k8s.io/pod-group", _KUEUE_GROUP),
     *("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name", "pod-group-name"),
     *("pod-group.scheduling.sigs.k8s.io", "pod-group.scheduling.sigs.k8s.io/name"),
     *("gang.scheduling.koordinator.sh/name", "jobset.sigs.k8s.io/jobset-name"),

@@ -20,10 +20,10 @@ from packing.fleet.arrays import Doubles
 from packing.fleet.feasibility import could_host
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Request, whole_gpus
+from packing.policies.placer import Placer
 from packing.policies.registry import POLICIES
 from packing.replay.eviction_rules import SHIELD, CheapestVictims, EvictionRule, KubeScheduler
 from packing.replay.pick_node import NodePicker
-from packing.replay.placer import Placer
 from packing.replay.queue_rules import QueueRules
 from packing.replay.queued_timeline import QueuedTimeline
 from packing.replay.run import Run, TimedPod

@@ -30,9 +30,9 @@ from packing.fleet.stranded import whole_gpus, whole_nodes
 from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.policies.interface import Policy
+from packing.policies.placer import Placer
 from packing.policies.registry import POLICIES
 from packing.replay.pick_node import NodePicker
-from packing.replay.placer import Placer
 
 TODAY = "today"
 _ROUNDING = 1e-3  # sizes are sums of 32-bit floats

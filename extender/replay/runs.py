@@ -18,10 +18,10 @@ from packing.cost.demand import Mix, by_pods
 from packing.fleet.arrays import Doubles
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Request
+from packing.policies.placer import Placer
 from packing.policies.registry import POLICIES
 from packing.replay.fragmentation import unusable_gpu
 from packing.replay.pick_node import NodePicker
-from packing.replay.placer import Placer
 from packing.replay.timeline import replay_times
 from packing.replay.trace import ARRIVING, arrivals, build_fleet, fill
 

@@ -59,8 +59,8 @@ def create_app(
     app = _App()
     bodies = BodyBudget(BODIES_IN_FLIGHT * service.settings.body_limit_mib << 20)
     _add_health(app, service)
-    for verb in VERBS if verbs else ():
-        path = f"/scheduler/{verb}"
+    for verb in service.verbs if verbs else ():
+        path = f"/scheduler/{verb}" if verb in VERBS else f"/{verb}"
         app.endpoints[path] = VerbEndpoint(service, verb, bodies, clients)
         app.add_route(path, app.endpoints[path], methods=["POST"])  # type: ignore[arg-type]  # plain ASGI
     if debug:

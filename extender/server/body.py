@@ -10,12 +10,36 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from extender.untrusted.limits import BODY_SECONDS
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
+
+
+class Reducer(Protocol):
+    """Reduces a body while it arrives."""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What is kept of the body so far and was not returned before."""
+
+    def end(self) -> bytes:
+        """The rest of what is kept."""
+
+
+def reduced(receive: Receive, reducer: Reducer) -> Receive:
+    """``receive`` of a request whose body is what ``reducer`` keeps of it."""
+
+    async def receive_reduced() -> MutableMapping[str, Any]:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return message
+        more = message.get("more_body", False)
+        body = reducer.feed(message.get("body", b""))
+        return {**message, "body": body if more else body + reducer.end()}
+
+    return receive_reduced
 
 
 class BodyRefused(Exception):
@@ -71,7 +95,7 @@ class BodyBudget:
                 await self._receive(body, receive, first, limit)
         except TimeoutError:
             self._drop(body)
-            raise BodyRefused(408, "too_slow", f"the body took longer than {BODY_SECONDS} s") from None
+            raise _too_slow() from None
         except BaseException:
             self._drop(body)
             raise
@@ -81,6 +105,17 @@ class BodyBudget:
     def release(self, body: bytes) -> None:
         """A body that was taken is no longer needed."""
         self.held -= len(body)
+
+    async def discard(self, receive: Receive) -> bytes:
+        """Receive a body of any size without keeping it. Raises ``BodyRefused`` if it takes too long."""
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                while (message := await receive())["type"] != "http.disconnect":
+                    if not message.get("more_body", False):
+                        break
+        except TimeoutError:
+            raise _too_slow() from None
+        return b""
 
     async def _receive(self, body: _Body, receive: Receive, message: Message | None, limit: int) -> None:
         """Add what arrives to the body; ``message`` has arrived already."""
@@ -123,6 +158,10 @@ def _available(receive: Receive) -> Message | None:
         return message
     receiving.close()  # as if the call had been cancelled
     return None
+
+
+def _too_slow() -> BodyRefused:
+    return BodyRefused(408, "too_slow", f"the body took longer than {BODY_SECONDS} s")
 
 
 def _too_large(limit: int) -> BodyRefused:

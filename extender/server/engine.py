@@ -29,12 +29,13 @@ from extender.explain.pod import explain_evaluation
 from extender.k8s.node_filter import has_unknown_filters
 from extender.k8s.objects import Event, Pod
 from extender.protocol import codec
-from extender.protocol.messages import Verb, bind_error, filter_error
+from extender.protocol.messages import bind_error, filter_error
 from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
 from extender.protocol.pod_reader import PodReader
 from extender.server.assumed_pod_expiry import expire_forever
 from extender.server.gauge_reader import GaugeReader
 from extender.server.metrics import Metrics
+from extender.server.volcano import VolcanoVerbs
 from extender.settings import Settings
 from extender.source.interface import Source
 from extender.source.watched_kinds import AWAITED_KINDS, REQUIRED_KINDS, WATCHED_KINDS
@@ -83,12 +84,19 @@ class Engine:
         self._recheck = RefusalRecheck(LONGEST if source.staleness() else 0.0)
         self.gauges = GaugeReader(self.state, source, self._recheck, self.inspector.fragmentation)
         self.state.pods.usage.on_bound = metrics.pod_bound
-        self.verbs: Mapping[Verb, Callable[[bytes], Awaitable[tuple[bytes, str]]]] = {
+        self.verbs: Mapping[str, Callable[[bytes], Awaitable[tuple[bytes, str]]]] = {
             "filter": self._filter,
             "prioritize": self._prioritize,
             "preempt": self._preempt,
             "bind": self._bind,
+            **self._volcano_verbs(),
         }
+
+    def _volcano_verbs(self) -> Mapping[str, Callable[[bytes], Awaitable[tuple[bytes, str]]]]:
+        if not self._settings.volcano:
+            return {}
+        at = self.state, self.source, self._metrics, self._possibly_bound
+        return VolcanoVerbs(*at, self._log_decision).by_name
 
     async def run(self) -> None:
         """Refresh the policy's tables, expire assumed pods and sample the fleet, until cancelled."""
@@ -236,7 +244,7 @@ class Engine:
 
     def _log_decision(
         self,
-        verb: Verb,
+        verb: str,
         pod: Pod,
         answer: str,
         evaluation: Evaluation | None = None,

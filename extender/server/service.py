@@ -10,6 +10,7 @@ filter      200 and ``Error``  fails the attempt, shows the text in the pod's ev
 bind        200 and ``Error``  fails the binding, shows the text in the pod's event, tries again later
 prioritize  400 to 503         continues silently without our scores: alert on the metric
 preempt     400 to 503         fails the preemption; an empty reply (no preemption) would hide the error
+volcano/*   400 to 503         as its configuration says (``extender.ignorable``); see docs/volcano.md
 ==========  =================  =========================================================================
 
 A body beyond the limit is 413 for all verbs. No refusal and no log line quotes the pod. Importing this module
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING
 from extender.explain.this_replica import Replica
 from extender.k8s.objects import Event
 from extender.protocol.messages import VERBS, BadMessage, Verb, bind_error, filter_error
+from extender.protocol.volcano import VOLCANO_VERBS, VolcanoVerb
 from extender.server.debug_auth import auth_of
 from extender.server.evictor_tasks import EvictorTasks
 from extender.server.gauges import Gauges
@@ -44,6 +46,7 @@ if TYPE_CHECKING:  # it loads kernels
     from extender.server.engine import Engine
 
 _VERSION_INTERVAL = 600  # seconds; the control plane may be upgraded while we run
+_SEARCHES = {"preempt", "volcano/preemptable", "volcano/reclaimable"}  # for victims
 _log = logging.getLogger(__name__)
 
 
@@ -87,7 +90,12 @@ class Service:
         if settings.mig_manager is not None:
             namespace, _, name = settings.mig_manager.partition("/")
             source.follow_mig_layouts(namespace, name)
-        self.metrics = Metrics(version, self._gauges, VERBS)
+        self.metrics = Metrics(version, self._gauges, self.verbs)
+
+    @property
+    def verbs(self) -> tuple[Verb | VolcanoVerb, ...]:
+        """The verbs that are served."""
+        return (*VERBS, *(VOLCANO_VERBS if self.settings.volcano else ()))
 
     async def run(self) -> None:
         """Start, then run the background tasks until cancelled.
@@ -163,24 +171,24 @@ class Service:
         leads = self._elector.is_leader
         return Replica(name, leads, name if leads else self._elector.leader)
 
-    async def answer(self, verb: Verb, body: bytes) -> Reply:
+    async def answer(self, verb: Verb | VolcanoVerb, body: bytes) -> Reply:
         """Answer a request. Never raises."""
         started = perf_counter()
         reply, result = await self._answer(verb, body)
         self.metrics.answered(verb, result, perf_counter() - started)
         return reply
 
-    def refuse(self, verb: Verb, result: str, text: str, status: int) -> Reply:
+    def refuse(self, verb: Verb | VolcanoVerb, result: str, text: str, status: int) -> Reply:
         """Refuse a request whose body was not read."""
         self.metrics.answered(verb, result)
         return _refusal(verb, text, status)
 
-    async def _answer(self, verb: Verb, body: bytes) -> tuple[Reply, str]:
+    async def _answer(self, verb: Verb | VolcanoVerb, body: bytes) -> tuple[Reply, str]:
         # Every replica knows what fits; only the leader may bind.
         missing = self.missing()
         if verb == "bind":
             missing = missing or self._not_leader()
-        elif verb == "preempt" and not self._victim_kernels.loaded:
+        elif verb in _SEARCHES and not self._victim_kernels.loaded:
             missing = missing or "the kernels of the victim search are being compiled"
         if missing or self.engine is None:
             return _refusal(verb, f"Stowage is not ready: {missing}", 503), "not_ready"
@@ -219,6 +227,6 @@ class Service:
         return replace(gauges, is_leader=self._elector.is_leader) if self._elector else gauges
 
 
-def _refusal(verb: Verb, text: str, status: int) -> Reply:
-    error = {"filter": filter_error, "bind": bind_error}.get(verb)
+def _refusal(verb: Verb | VolcanoVerb, text: str, status: int) -> Reply:
+    error = {"filter": filter_error, "bind": bind_error}.get(str(verb))
     return Reply(error(text)) if error and status != 413 else Reply(text.encode(), status)

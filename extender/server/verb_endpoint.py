@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, TypeAlias
 
 from extender.protocol.messages import Verb
-from extender.server.body import BodyBudget, BodyRefused, Message, Receive
+from extender.protocol.volcano import WITHOUT_BODY, NamesOnly, VolcanoVerb
+from extender.server.body import BodyBudget, BodyRefused, Message, Receive, reduced
 from extender.server.service import Reply, Service
 from extender.server.tls import why_not
 from extender.untrusted.limits import QUOTED, shorten
@@ -25,11 +26,23 @@ class VerbEndpoint:
     """An ASGI application that answers POST requests of one verb, whatever their path."""
 
     def __init__(
-        self, service: Service, verb: Verb, bodies: BodyBudget, clients: frozenset[str] = frozenset()
+        self,
+        service: Service,
+        verb: Verb | VolcanoVerb,
+        bodies: BodyBudget,
+        clients: frozenset[str] = frozenset(),
     ) -> None:
         """``clients``: see ``create_app``."""
         self._service, self._verb, self._bodies, self._clients = service, verb, bodies, clients
         self._limit = service.settings.body_limit_mib << 20
+
+    async def _received(self, receive: Receive, declared: str) -> bytes:
+        """What is kept of the body, to be released. What is not kept of it has no limit of size."""
+        if self._verb in WITHOUT_BODY:
+            return await self._bodies.discard(receive)
+        if self._verb == "volcano/prioritize":
+            return await self._bodies.take(reduced(receive, NamesOnly()), "", self._limit)
+        return await self._bodies.take(receive, declared, self._limit)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -44,7 +57,7 @@ class VerbEndpoint:
             await _send(send, service.refuse(verb, "bad_message", text, 400), close=True)
             return
         try:
-            body = await self._bodies.take(receive, declared, self._limit)
+            body = await self._received(receive, declared)
         except BodyRefused as refused:
             text = f"{refused} (setting body_limit_mib)" if refused.status == 413 else str(refused)
             await _send(send, service.refuse(verb, refused.result, text, refused.status), close=True)

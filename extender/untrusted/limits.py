@@ -53,6 +53,8 @@ MIG_LAYOUTS = 256
 """Layouts of one ``config.yaml``. That of the GPU operator has 70."""
 NODE_CONDITIONS = 512
 """Conditions of a node that are searched for those about GPUs."""
+SCHEDULING_GATES = 32
+"""Scheduling gates of a pod whose names are kept. Kueue writes one or two."""
 NODE_TAINTS = 64
 """Taints of a node, and conditions about GPUs."""
 NODE_LABELS = 512
@@ -176,6 +178,9 @@ TLS_CONNECTION_SECONDS = 600
 """Age of a TLS connection at which the next answer closes it: certificates are checked when it begins."""
 TLS_FILE = 1 << 20
 """Bytes of a certificate, key or CA file: the largest Secret."""
+
+VOLCANO_NODES = 8
+"""Nodes of the pods in one question of Volcano about victims. It always asks about the pods of one node."""
 
 DEBUG_TOKEN = 16 << 10
 """Characters of a bearer token. Those of service accounts have about 1,000."""

@@ -122,6 +122,21 @@ def reason_on(
         return Reason(int(codes[0]))
 
 
+def when_idle(state: State, evaluation: Evaluation) -> Evaluation:
+    """The evaluation with ``PLUGIN_BUSY`` only where the pod fits as soon as the device plugin is idle. The
+    other nodes with a busy plugin have the reason for which they refuse the pod all the same: to wait for the
+    plugin would be in vain."""
+    busy = np.flatnonzero(evaluation.codes == Reason.PLUGIN_BUSY)
+    rows, codes = evaluation.rows[busy], evaluation.codes.copy()
+    with (
+        state.fleet_view_for(evaluation.pod, evaluation.possibly_bound) as fleet,
+        fleet.plugins_idle(rows),
+    ):
+        idle = codes_for(state, fleet, evaluation.pod, evaluation.request, rows)
+    codes[busy] = np.where(idle == Reason.FITS, np.int8(Reason.PLUGIN_BUSY), idle)
+    return replace(evaluation, codes=codes)
+
+
 def codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> npt.NDArray[np.int8]:
     """Reason codes for these rows of the pod's fleet view: (len(rows),). Devices of DRA do not count."""
     codes = np.append(reasons_for(fleet, request), np.int8(Reason.UNKNOWN_NODE))[rows]  # row -1 is the last

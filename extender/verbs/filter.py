@@ -16,7 +16,7 @@ from extender.protocol.codec import FilterArgs, FilterResult
 from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
 from extender.untrusted.limits import shorten
-from extender.verbs.evaluate import Evaluation, evaluate
+from extender.verbs.evaluate import Evaluation, evaluate, when_idle
 from extender.verbs.gang_fit import with_gang_check
 from extender.verbs.scores import shortlist
 from packing.model.reasons import Reason
@@ -40,8 +40,10 @@ def filter_nodes(
         chosen = shortlist(evaluation.codes, evaluation.keys, settings.shortlist)
         return FilterResult(args.names.where(chosen)), evaluation
     if not any_fits and (evaluation.codes == Reason.PLUGIN_BUSY).any():
-        # No event wakes an unschedulable pod when the other pod has started; a failed attempt is repeated.
-        return FilterResult(error=Reason.PLUGIN_BUSY.text), evaluation
+        evaluation = when_idle(state, evaluation)
+        if (evaluation.codes == Reason.PLUGIN_BUSY).any():
+            # No event wakes an unschedulable pod when the other has started; a failed attempt is repeated.
+            return FilterResult(error=Reason.PLUGIN_BUSY.text), evaluation
     failed, unresolvable = _refused(args.names, evaluation, state.eviction_helps_extenders)
     return FilterResult(args.names.where(fits), failed, unresolvable), evaluation
 

@@ -18,6 +18,7 @@ from extender.k8s.node_filter import has_unknown_filters
 from extender.k8s.objects import Pod
 from extender.protocol.codec import Candidate, PreemptArgs, PreemptResult
 from extender.verbs.evaluate import dra_resources, wants_only_dra
+from extender.verbs.eviction.coming_room import room_is_coming
 from extender.verbs.eviction.node_pods import takes_another_pod
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from packing.model.request import Request
@@ -38,6 +39,8 @@ def preempt(
         request = request_of(args.pod)
     except RequestError:
         return Preemption()
+    if _is_gone(state, args.pod):
+        return Preemption()
     proposed = {
         node: victims
         for node, candidate in args.candidates.items()
@@ -53,6 +56,8 @@ def preempt(
     nodes = [node for node in proposed if node not in by_claims]
     plans = plan_evictions(state, args.pod, nodes, now, possibly_bound=possibly_bound, required=required)
     chosen = ([plan for plan in plans if not plan.pdb_violations] or plans)[:most]
+    if chosen and chosen[0].to_evict and room_is_coming(state, args.pod, now, possibly_bound, proposed):
+        return Preemption()  # kube-scheduler tries the pod again when that room is there
     if not chosen:
         return Preemption(
             {node: _ordered(args, node, proposed[node]) for node in by_claims if proposed[node]}
@@ -63,6 +68,13 @@ def preempt(
         for plan in chosen
     }
     return Preemption(candidates, tuple(chosen))
+
+
+def _is_gone(state: State, pod: Pod) -> bool:
+    """Whether the pod is being deleted, as far as the watch has shown: Kueue may have stopped its job since
+    kube-scheduler took it up."""
+    known = state.pods.by_uid(pod.uid)
+    return pod.deleting or (known is not None and known.deleting)
 
 
 def required_victims(state: State, pod: Pod, node: str, proposed: Sequence[Pod]) -> Sequence[Pod]:

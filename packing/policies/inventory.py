@@ -2,9 +2,10 @@
 
 A placement costs, in GPUs,
 
-    slots - FILL x fill + STRANDING x stranding + islands,
+    slots - F x fill + S x stranding + islands,
 
-rounded up to STEP, plus less than a STEP for what is free
+rounded up to STEP, plus less than a STEP for what is free. The weights F and S are 8 and 1.1, unless the mix
+packs clearly better with others in simulation (``packing.policies.trial``).
 
 - *slots*: a slot is room for one more request of a type; the placement pays the price of every slot that it
   takes from the fleet (``packing.cost.slots``). This keeps whole nodes, scarce models and CPU beside GPUs.
@@ -24,6 +25,7 @@ of this is the size of the island that is split: large ones stay whole even if n
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,11 +40,12 @@ from packing.fleet.fleet import Fleet
 from packing.jit import checked
 from packing.model.request import ANY, Request
 from packing.policies.gpu_choice import tightest
+from packing.policies.trial import FIRST, Sample, TermWeights, best_weights
 
-FILL, STRANDING, STEP = 8.0, 1.1, 0.055
+STEP = 0.055
 STRAND_MARGIN = 0.77
-"""e above. All four were found together with ``slots.SCARCITY``, on the same six traces; FILL on random
-mixes, too. The optimum is flat: FILL 5 or 13 instead of 8 costs 0.1 points, no stranding 0.55, no rounding
+"""e above. Both were found together with ``slots.SCARCITY`` and the weights, on the same six traces. The
+optimum is flat: a weight of fill of 5 or 13 instead of 8 costs 0.1 points, no stranding 0.55, no rounding
 0.1. Only cpu250 is sensitive: STEP 0.1 costs it 0.4, no rounding 0.7, and a smooth curve instead of max() in
 stranding 0.6."""
 PEERS, APART = 0.4, 2 * STEP
@@ -58,48 +61,89 @@ _NO_CPU_COUNTS = 1e9
 """CPU milli per GPU before any request for GPU is known: free CPU then counts (nearly) nothing."""
 
 
+NEW_PODS = 8_000
+"""New pods after which the weights are tried again. Before that: when the learnt pods have doubled."""
+_FEWEST_PODS = 32
+"""Before so many pods nothing is tried again: the mix says little."""
+
+
+class Plan(NamedTuple):
+    """What the policy computes from a mix."""
+
+    tables: Tables
+    weights: TermWeights
+
+
 class InventoryPolicy:
     """The policy of the module's docstring. If no ``mix`` is given, ``demand`` learns it. A remainder of a
-    GPU below ``minimum_milli`` of compute or memory counts as waste."""
+    GPU below ``minimum_milli`` of compute or memory counts as waste. With a ``plan`` it computes no other."""
 
     name = "inventory"
 
     def __init__(
-        self, mix: Mix | None = None, demand: Demand | None = None, *, minimum_milli: int = 0
+        self,
+        mix: Mix | None = None,
+        demand: Demand | None = None,
+        *,
+        minimum_milli: int = 0,
+        plan: Plan | None = None,
     ) -> None:
         self._mix = mix
         self._demand = demand or Demand()
         self._minimum = minimum_milli
         self._cache = CostCache()
-        self._tables = build_tables(Mix((), ()), NO_GPUS)
+        self._given = plan
+        self._tables, self._weights = plan or Plan(build_tables(Mix((), ()), NO_GPUS), FIRST)
+        self._tried = 0  # pods that were learnt when the weights were tried
         self._sizes = Sizes()
         self._priced: _PricedSlots | None = None
 
     def observe(self, request: Request) -> None:
         self._demand.observe(request)
 
-    def plan(self, fleet: Fleet) -> Callable[[], Tables]:
+    def plan(self, fleet: Fleet) -> Callable[[], Plan]:
+        if (given := self._given) is not None:
+            return lambda: given
         mix = self._mix or self._demand.mix(known_set=fleet.names.known_set)
-        gpus = FreeGpus.of(fleet)
-        return lambda: build_tables(mix, gpus, self._minimum)
+        gpus, weights, minimum = FreeGpus.of(fleet), self._weights, self._minimum
+        sample = Sample.of(fleet) if self._trial_is_due() else None
+
+        def solve() -> Plan:
+            tables = build_tables(mix, gpus, minimum)
+            return Plan(tables, weights if sample is None else _tried_weights(sample, mix, minimum))
+
+        return solve
 
     def adopt(self, fleet: Fleet, tables: object) -> None:
-        assert isinstance(tables, Tables)
-        if self._priced is not None and self._priced.has_nodes_of(fleet) and tables.restocks(self._tables):
-            self._priced.use_fill(tables.fill)
-        else:
-            self._priced = _PricedSlots(fleet, tables, self._sizes)  # if this raises, the old tables stay
-        self._tables = tables
-        self._cache.forget()
+        assert isinstance(tables, Plan)
+        self._adopt(fleet, tables)
 
-    def refresh(self, fleet: Fleet) -> Callable[[], Tables] | None:
+    def refresh(self, fleet: Fleet) -> Callable[[], Plan] | None:
         if self._priced is None or not self._priced.has_nodes_of(fleet):
-            self.adopt(fleet, self._tables)
+            self._adopt(fleet, Plan(self._tables, self._weights))
         else:
             self._priced.price(fleet)
             self._cache.forget()
-        tables, gpus = self._tables, FreeGpus.of(fleet)
-        return (lambda: tables.restocked(gpus)) if tables.moved(gpus) > MOVED else None
+        tables, weights, gpus = self._tables, self._weights, FreeGpus.of(fleet)
+        return (lambda: Plan(tables.restocked(gpus), weights)) if tables.moved(gpus) > MOVED else None
+
+    def _adopt(self, fleet: Fleet, plan: Plan) -> None:
+        tables, weights = plan
+        if self._priced is not None and self._priced.has_nodes_of(fleet) and tables.restocks(self._tables):
+            self._priced.use_fill(tables.fill)
+        else:
+            # If this raises, the old tables stay.
+            self._priced = _PricedSlots(fleet, tables, self._sizes, weights)
+        self._tables, self._weights = tables, weights
+        self._cache.forget()
+
+    def _trial_is_due(self) -> bool:
+        """Whether the mix is known, or so many pods are new that the learnt mix may be another."""
+        learnt = self._demand.seen
+        due = self._mix is not None or learnt >= self._tried + min(max(self._tried, _FEWEST_PODS), NEW_PODS)
+        if due:
+            self._tried = learnt
+        return due
 
     def cost(self, fleet: Fleet, request: Request) -> Floats:
         return self._costs(fleet, request).cost
@@ -132,20 +176,31 @@ class InventoryPolicy:
         return cached
 
 
+def _tried_weights(sample: Sample, mix: Mix, minimum_milli: int) -> TermWeights:
+    """The weights that suit the mix, by trial."""
+    tables = build_tables(mix, FreeGpus.of(sample.fleet()), minimum_milli)
+
+    def policy_with(weights: TermWeights) -> InventoryPolicy:
+        return InventoryPolicy(mix, minimum_milli=minimum_milli, plan=Plan(tables, weights))
+
+    return best_weights(sample, mix, policy_with)
+
+
 class _PricedSlots:
     """The slots of one fleet for the mix of some tables, their prices, and the weights of the terms."""
 
-    def __init__(self, fleet: Fleet, tables: Tables, sizes: Sizes) -> None:
+    def __init__(self, fleet: Fleet, tables: Tables, sizes: Sizes, weights: TermWeights) -> None:
         self.layout, self._replaced = fleet.layout, fleet.replaced
         self._nodes = nodes_of(fleet)
+        self._size = weights.size
         self.slots = slots = Slots(fleet, tables.slotted, sizes)
         prices = np.zeros_like(slots.counts.totals, np.float32)
         memory_mib = np.array(tables.memory_mib, np.float32)
         self.values = checked(ValueTables(prices, tables.fill, memory_mib))
         rho = tables.mix.cpu_per_gpu(dict(zip(slots.requests, slots.gpus.tolist(), strict=True)))
         per_gpu = STRAND_MARGIN * rho if rho > 0 else _NO_CPU_COUNTS
-        stranding = STRANDING if rho > 0 else 0.0
-        self.weights = checked(Weights(FILL, stranding, per_gpu, STEP, PEERS, APART))
+        stranding = weights.stranding if rho > 0 else 0.0
+        self.weights = checked(Weights(weights.fill, stranding, per_gpu, STEP, PEERS, APART))
         self.price(fleet)
 
     def has_nodes_of(self, fleet: Fleet) -> bool:
@@ -160,4 +215,4 @@ class _PricedSlots:
         """Count the slots again and price them."""
         self.slots.find_identical(self._nodes)
         self.slots.recount(self._nodes)
-        self.values.prices[:] = self.slots.prices(fleet.arrays.free_gpu())
+        self.values.prices[:] = self.slots.prices(fleet.arrays.free_gpu(), size=self._size)

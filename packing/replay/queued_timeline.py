@@ -20,8 +20,8 @@ from packing.fleet.feasibility import eviction_may_help, reasons_for
 from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
+from packing.policies.placer import Placer
 from packing.replay.eviction_rules import EvictionRule, Found, RunningPod, could_make_room
-from packing.replay.placer import Placer
 from packing.replay.run import Ended, Run, TimedPod
 from packing.replay.spot_nodes import SpotRows
 from packing.replay.trace import gpus_of

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from packing.fleet.arrays import Doubles
 from packing.model.request import Request
-from packing.replay.placer import Placer
+from packing.policies.placer import Placer
 from packing.replay.queued_timeline import QueuedTimeline
 from packing.replay.run import Ended, Run, TimedPod
 from packing.replay.trace import gpus_of

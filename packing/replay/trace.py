@@ -19,7 +19,7 @@ from packing.fleet.arrays import Doubles, Longs
 from packing.fleet.fleet import Fleet
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Request
-from packing.replay.placer import Placer
+from packing.policies.placer import Placer
 
 ARRIVING = 1.3
 """GPU that arrives, as a multiple of the capacity."""

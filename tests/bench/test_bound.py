@@ -13,9 +13,9 @@ from packing.fleet.feasibility import reasons_for
 from packing.fleet.placement import allocation_of
 from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
+from packing.policies.placer import Placer
 from packing.policies.registry import POLICIES
 from packing.replay.pick_node import NodePicker
-from packing.replay.placer import Placer
 from packing.replay.trace import build_fleet, fill, gpus_of
 
 

@@ -20,7 +20,7 @@ from tests.extender.builders import make_node
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = dict(
-    re.findall(r"^```\nGET (\S+)\n```\n```json\n(.*?)^```", (DOCS / "debug.md").read_text(), re.M | re.S)
+    re.findall(r"^```http\nGET (\S+)\n```\n```json\n(.*?)^```", (DOCS / "debug.md").read_text(), re.M | re.S)
 )
 
 

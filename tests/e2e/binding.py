@@ -41,7 +41,6 @@ def configuration(url: str, **election: object) -> Object:
     """The shipped configuration for shared GPUs, with Stowage at `url`, and no election unless given."""
     loaded: Object = yaml.safe_load(SCHEDULER.read_text())
     loaded["leaderElection"] |= election or {"leaderElect": False}
-    loaded["podMaxBackoffSeconds"] = 2  # nothing is scheduled while Stowage is down: retry soon after
     loaded["extenders"][0]["urlPrefix"] = f"{url}/scheduler"
     return loaded
 

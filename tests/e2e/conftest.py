@@ -12,6 +12,7 @@ from .controlplane.process import tail
 from .recorder import Recorder
 from .stowage import Stowage, apply
 from .tools import Tools
+from .volcano import MISSING as NO_VOLCANO
 
 # A failed assertion shows its values.
 pytest.register_assert_rewrite("tests.e2e.binding", "tests.e2e.sharing")
@@ -85,3 +86,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         for log in sorted(plane.logs.glob("*.log")):
             report.sections.append((f"end of {log.name}", tail(log)))
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line for each program that is not there, at the end of every run that skips tests because of it."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    for text in (NO_VOLCANO,):
+        if count := sum(text in str(report.longrepr) for report in skipped):
+            terminalreporter.write_line(f"{count} tests were SKIPPED: {text}", red=True)

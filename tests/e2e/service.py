@@ -8,29 +8,40 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Generic, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
 
-from .stowage import Stowage
 
-PROBE_S = 0.1  # kubelet's shortest period is 1 s
+class Replica(Protocol):
+    """A Stowage that may be behind the Service."""
+
+    @property
+    def verbs_url(self) -> str: ...
+
+    def status(self, path: str) -> int:
+        """The status of a GET of the debug port, 0 if nothing listens."""
 
 
-class Service:
+R = TypeVar("R", bound=Replica)
+
+
+class Service(Generic[R]):
     """Listens on a free port while its `with` block runs.
 
-    `leaders` are the replicas that were ready, in order. `rivals` counts how often two were ready at once.
+    `replicas` may change meanwhile. They are probed every `probe_s` seconds (kubelet: 1 at least).
+    `leaders` are those that were ready, in order. `rivals` counts how often two were ready at once.
     """
 
-    def __init__(self, replicas: Sequence[Stowage]) -> None:
+    def __init__(self, replicas: Sequence[R], *, probe_s: float = 0.1) -> None:
         self._replicas = replicas
+        self._probe_s = probe_s
         self._socket = socket.create_server(("127.0.0.1", 0))
         self._over = threading.Event()
         self._threads = [threading.Thread(target=run) for run in (self._probe, self._accept)]
         self._connections: list[tuple[threading.Thread, socket.socket]] = []
-        self._ready: Stowage | None = None
+        self._ready: R | None = None
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        self.leaders: list[Stowage] = []
+        self.leaders: list[R] = []
         self.rivals = 0
 
     def __enter__(self) -> Self:
@@ -52,8 +63,8 @@ class Service:
             thread.join()
 
     def _probe(self) -> None:
-        while not self._over.wait(PROBE_S):
-            ready = [one for one in self._replicas if one.status("/readyz") == 200]
+        while not self._over.wait(self._probe_s):
+            ready = [one for one in tuple(self._replicas) if one.status("/readyz") == 200]
             # The probes run one after another. Two are ready at once only if the first is still ready after
             # the last.
             self.rivals += len(ready) > 1 and ready[0].status("/readyz") == 200
@@ -70,12 +81,12 @@ class Service:
                 self._connections.append((thread, caller))
 
 
-def _connect(caller: socket.socket, replica: Stowage | None) -> None:
+def _connect(caller: socket.socket, replica: Replica | None) -> None:
     """Forwards data in both directions until one side closes."""
     with caller, suppress(OSError):
         if replica is None:
             return
-        with socket.create_connection(("127.0.0.1", urlsplit(replica.url).port or 0)) as callee:
+        with socket.create_connection(("127.0.0.1", urlsplit(replica.verbs_url).port or 0)) as callee:
             back = threading.Thread(target=_pump, args=(callee, caller))
             back.start()
             _pump(caller, callee)

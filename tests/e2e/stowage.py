@@ -40,7 +40,7 @@ class Stowage:
         **settings: str,
     ) -> None:
         port = free_port()
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = self.verbs_url = f"http://127.0.0.1:{port}"
         command: list[str | Path] = [PROGRAM, "serve", f"--kubeconfig={kubeconfig}", f"--port={port}"]
         command += arguments
         self.process = Process(
@@ -52,7 +52,8 @@ class Stowage:
         # A cache of compiled kernels makes a restart quick, also if make has not set one.
         kernels = {"NUMBA_CACHE_DIR": str(plane.directory / "kernels")}
         given = {f"STOWAGE_{key}": value for key, value in settings.items()}
-        self.process.environment = kernels | os.environ | given
+        inherited = {key: text for key, text in os.environ.items() if not key.startswith("STOWAGE_E2E_")}
+        self.process.environment = kernels | inherited | given
 
     def __enter__(self) -> Self:
         self.process.start(within_s=400)  # the first start compiles kernels
@@ -74,6 +75,12 @@ class Stowage:
         """Whether `preempt` answers: after its first start Stowage compiles the kernels for it."""
         answer = httpx.post(f"{self.url}/scheduler/preempt", json={}, trust_env=False, verify=self.verify)
         return answer.status_code != 503
+
+    def metric(self, sample: str) -> float:
+        """The value of a sample of /metrics, 0 if there is none."""
+        text = httpx.get(f"{self.url}/metrics", trust_env=False, verify=self.verify).text
+        lines = [line for line in text.splitlines() if line.startswith(sample + " ")]
+        return float(lines[0].rpartition(" ")[2]) if lines else 0.0
 
     def json(self, path: str) -> Object:
         answer = httpx.get(self.url + path, trust_env=False, verify=self.verify)

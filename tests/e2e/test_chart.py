@@ -2,15 +2,14 @@
 
 import json
 import subprocess
-from pathlib import Path
 
 import pytest
 import yaml
 
 from deploy import render
 
-from .controlplane.api import Api, Object
-from .tools import CHART, NAMESPACE, Tools, program
+from .controlplane.api import Object
+from .tools import CHART, NAMESPACE, program
 
 SHAPES = ["shape=beside", "shape=separate"]
 RIGHTS = {
@@ -37,6 +36,10 @@ REFUSED = {
     "scheduler.configuration=own-control-plane": "/scheduler/configuration",
     "image.digest=abc": "/image/digest",
     "imge.tag=1": "imge",
+    "podLabels.team=1": "/podLabels/team",
+    "metrics.serviceMonitor.interval=often": "/metrics/serviceMonitor/interval",
+    "metrics.podMonitor.enabled=true,metrics.serviceMonitor.enabled=true": "enable one of them",
+    "settings.mig_manager=a/b/c": "/settings/mig_manager",
     "shape=separate,tls.secretName=": "/tls/secretName",
     "shape=separate,tls.clientCAKey=,tls.clientNames={b}": "clientNames needs tls.clientCAKey",
 }
@@ -168,18 +171,39 @@ def test_kustomize_makes_what_helm_makes(overlay: str) -> None:
     assert objects == render.rendered(overlay)
 
 
-@pytest.mark.parametrize("overlay", render.BUILDS_ON)
-def test_the_api_server_takes_every_field(
-    tools: Tools, api: Api, stowage_kubeconfig: Path, overlay: str
-) -> None:
-    """`stowage_kubeconfig` has created the namespace. There are no CRDs for monitoring."""
-    objects = [
-        one for one in render.rendered(overlay).values() if not one["apiVersion"].startswith("monitoring.")
-    ]
-    manifests = yaml.safe_dump_all(objects)
-    options = ["--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict"]
-    done = tools.kubectl("apply", *options, "-f-", stdin=manifests)
-    assert done.count("serverside-applied (server dry run)") == len(objects)
+@pytest.mark.parametrize(
+    ("values", "has_one"),
+    [
+        (["shape=beside"], True),
+        (["shape=beside", "replicas=1"], False),
+        (["shape=beside", "podDisruptionBudget=false"], False),
+        (["shape=separate"], False),
+    ],
+)
+def test_there_is_a_budget_only_where_it_locks_nothing(values: list[str], has_one: bool) -> None:
+    """With one replica, or where only the leader is ready, it would block every drain."""
+    kinds = {one["kind"] for one in render.template(*arguments(*values))}
+    assert ("PodDisruptionBudget" in kinds) == has_one
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_network_policy_opens_only_the_ports_that_are_used(shape: str) -> None:
+    objects = render.template(*arguments(shape))
+    (policy,) = [one for one in objects if one["kind"] == "NetworkPolicy"]
+    (deployment,) = [one for one in objects if one["kind"] == "Deployment"]
+    pod = deployment["spec"]["template"]
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    every = [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
+    named = {port["name"] for one in every for port in one.get("ports", ())}
+    assert {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]} == named
+
+
+def test_more_labels_do_not_replace_those_that_are_selected() -> None:
+    pod = of(
+        render.template(*arguments(r"podLabels.app\.kubernetes\.io/name=other", "podLabels.team=ml")),
+        "Deployment/stowage-scheduler",
+    )["spec"]["template"]
+    assert pod["metadata"]["labels"] == {"app.kubernetes.io/name": "stowage-scheduler", "team": "ml"}
 
 
 @pytest.mark.parametrize("value", ["on", "true"])
@@ -196,16 +220,36 @@ def test_yaml_may_make_a_truth_of_on(value: str) -> None:
 
 
 def test_the_podmonitor_names_what_exists() -> None:
-    objects = render.template(
-        *arguments("metrics.podMonitor.enabled=true", "metrics.podMonitor.labels.release=prom")
-    )
-    monitor, secret = of(objects, "PodMonitor/stowage"), of(objects, "Secret/stowage-metrics")
+    objects, monitor = monitored("PodMonitor")
     pod = of(objects, "Deployment/stowage-scheduler")["spec"]["template"]
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
-    assert monitor["metadata"]["labels"]["release"] == "prom"
     assert monitor["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
     ports = [port["name"] for one in pod["spec"]["initContainers"] for port in one["ports"]]
     assert endpoint["port"] in ports
+    check_the_token(objects, endpoint)
+
+
+def test_the_servicemonitor_names_what_exists() -> None:
+    objects, monitor = monitored("ServiceMonitor")
+    service = of(objects, "Service/stowage-debug")
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert [port["name"] for port in service["spec"]["ports"]] == [endpoint["port"]]
+    assert not [one for one in objects if one["kind"] == "PodMonitor"]
+    check_the_token(objects, endpoint)
+
+
+def monitored(kind: str) -> tuple[list[Object], Object]:
+    value = "metrics." + kind[0].lower() + kind[1:]
+    assert kind not in {one["kind"] for one in render.template()}
+    objects = render.template(*arguments(f"{value}.enabled=true", f"{value}.labels.release=prom"))
+    monitor = of(objects, f"{kind}/stowage")
+    assert monitor["metadata"]["labels"]["release"] == "prom"
+    return objects, monitor
+
+
+def check_the_token(objects: list[Object], endpoint: Object) -> None:
+    secret = of(objects, "Secret/stowage-metrics")
     assert endpoint["authorization"]["credentials"] == {"name": secret["metadata"]["name"], "key": "token"}
     account = secret["metadata"]["annotations"]["kubernetes.io/service-account.name"]
     (subject,) = of(objects, "ClusterRoleBinding/stowage-metrics")["subjects"]

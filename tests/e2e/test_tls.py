@@ -62,7 +62,13 @@ def run_all(api: Api, count: int) -> None:
         pods = api.list("Pod")["items"]
         return len(pods) == count and all(map(runs, pods))
 
-    eventually(all_run, within_s=120, what=f"{count} pods run", every_s=0.2)
+    try:
+        eventually(all_run, within_s=120, what=f"{count} pods run", every_s=0.2)
+    except TimeoutError as problem:
+        for one in api.list("Pod")["items"]:
+            if not runs(one):
+                problem.add_note(f"{one['metadata']['name']}: {one['spec'].get('nodeName')} {one['status']}")
+        raise
 
 
 def failures(api: Api, pod: str) -> list[Object]:

@@ -20,8 +20,8 @@ SECONDS = 15  # "within seconds": kube-scheduler itself may hold a pod back for 
 
 def test_nodes_with_room_are_being_re_partitioned(cluster: ControlPlane, api: Api, stowage: Stowage) -> None:
     api.create(node("full", {GPU: 8}, labels=H100))
-    for name in ("changing-1", "changing-2"):
-        api.create(node(name, {GPU: 8}, labels=H100 | {STATE: "pending"}))
+    for name, state in {"changing-1": "rebooting", "changing-2": "pending"}.items():  # of the MIG manager
+        api.create(node(name, {GPU: 8}, labels=H100 | {STATE: state}))
     api.create(pod("trains", {GPU: 8}, on="full"))
     stowage.flush(api)
     with cluster.scheduler(scheduler_configuration(stowage.url)):

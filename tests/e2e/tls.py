@@ -4,7 +4,6 @@ import socket
 import ssl
 from pathlib import Path
 
-import httpx
 import yaml
 
 from tests.certificates import Authority, Pair, Secret
@@ -40,26 +39,25 @@ class TlsStowage(Stowage):
         """The tests have no client certificate."""
         return True
 
-    def metric(self, sample: str) -> float:
-        text = httpx.get(f"{self.url}/metrics", trust_env=False, verify=self.verify).text
-        lines = [line for line in text.splitlines() if line.startswith(sample + " ")]
-        return float(lines[0].rpartition(" ")[2]) if lines else 0.0
-
     def serves(self, pair: Pair) -> bool:
-        """Whether a new connection gets this certificate."""
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        port = int(self.url.rpartition(":")[2])
-        with (
-            socket.create_connection(("127.0.0.1", port)) as plain,
-            context.wrap_socket(plain) as connection,
-        ):
-            served = connection.getpeercert(binary_form=True)
-        return served == ssl.PEM_cert_to_DER_cert(pair.certificate.decode())
+        return serves(self.url, pair)
 
     def follows(self, pair: Pair) -> None:
         """Wait until it serves a certificate that was written just now."""
         eventually(lambda: self.serves(pair), within_s=6 * CHECK_S, what="the new certificate is served")
+
+
+def serves(url: str, pair: Pair) -> bool:
+    """Whether a new connection to this port of loopback gets this certificate."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    port = int(url.rpartition(":")[2])
+    with (
+        socket.create_connection(("127.0.0.1", port)) as plain,
+        context.wrap_socket(plain) as connection,
+    ):
+        served = connection.getpeercert(binary_form=True)
+    return served == ssl.PEM_cert_to_DER_cert(pair.certificate.decode())
 
 
 def tls_configuration(url: str, secret: Secret, file: str = "second-scheduler.yaml") -> Object:

@@ -72,6 +72,10 @@ securityContext:
     periodSeconds: 10
     timeoutSeconds: 5
     failureThreshold: 6
+  {{- if not $beside }}
+  # kube-scheduler keeps its connections, so the former leader goes on until its successor has started.
+  lifecycle: {preStop: {sleep: {seconds: 20}}}
+  {{- end }}
   resources: {{ toYaml .Values.resources | nindent 4 }}
   {{- include "stowage.restricted" . | nindent 2 }}
   volumeMounts:

@@ -68,6 +68,24 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- mergeOverwrite $set .Values.settings | toYaml }}
 {{- end }}
 
+{{/* What a PodMonitor or ServiceMonitor scrapes: the name of the port, the interval. */}}
+{{- define "stowage.scraped" -}}
+{{- $root := index . 0 -}}
+- port: {{ index . 1 }}
+  path: /metrics
+  interval: {{ index . 2 }}
+  {{- if eq (include "stowage.tls" $root) "true" }}
+  scheme: https
+  tlsConfig:
+    serverName: stowage.{{ $root.Release.Namespace }}.svc
+    {{- with $root.Values.tls.clientCAKey }}
+    ca: {secret: {name: {{ $root.Values.tls.secretName }}, key: {{ . }}}}
+    {{- end }}
+  {{- end }}
+  authorization:
+    credentials: {name: stowage-metrics, key: token}
+{{- end }}
+
 {{- define "stowage.tls" -}}
 {{ and (eq .Values.shape "separate") .Values.tls.enabled }}
 {{- end }}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,10 +57,18 @@ class Rules:
     the bound of evictions per hour, and its own gang."""
 
     def __init__(
-        self, state: State, preemptor: Pod, now: float, *, to_equals: bool = False, whole_gangs: bool = False
+        self,
+        state: State,
+        preemptor: Pod,
+        now: float,
+        *,
+        to_equals: bool = False,
+        whole_gangs: bool = False,
+        only: Collection[str] | None = None,
     ) -> None:
+        """``only``: the UIDs of the pods that may be evicted, if the rules allow it; None for all."""
         self.state, self.preemptor, self.now, self.whole_gangs = state, preemptor, now, whole_gangs
-        self._to_equals = to_equals
+        self._to_equals, self._only = to_equals, only
         gang = state.gangs.gang_of(preemptor)
         self._own_gang = gang.key if gang else None
         self._left: dict[str, float] = {}
@@ -107,6 +115,8 @@ class Rules:
         for number in np.flatnonzero(ask).tolist():
             pod = bounds[number].pod
             may_leave[number] = pod.uid != self.preemptor.uid and not self.why_not(pod)
+        if self._only is not None:
+            may_leave &= np.array([b.pod.uid in self._only for pods in known for b in pods.running], np.bool_)
         ends = np.cumsum([len(one.running) for one in known])[:-1]
         parts = np.split(may_leave, ends)
         return [NodeCandidates(*one) for one in zip(nodes, known, parts, strict=True)]

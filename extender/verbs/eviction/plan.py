@@ -66,6 +66,11 @@ class EvictionPlan:
         pods = {pod.uid: pod for pod in (*self.victims, *self.other_nodes) if not pod.deleting}
         return sorted(pods.values(), key=lambda pod: -pod.priority)
 
+    def order(self) -> tuple[bool, tuple[float, ...], str]:
+        """A key that is smallest for the best plan. No room is so good that somebody leaves for it where the
+        leaving of others is enough."""
+        return bool(self.to_evict), self.cost, self.node
+
 
 def plan_evictions(
     state: State,
@@ -77,21 +82,23 @@ def plan_evictions(
     whole_gangs: bool = False,
     possibly_bound: PossiblyBound = (),
     required: Mapping[str, Collection[str]] | None = None,
+    only: Collection[str] | None = None,
 ) -> list[EvictionPlan]:
     """The plans of all nodes on which evictions make the pod fit, the best first.
 
     ``to_equals``: also pods of equal priority beyond their maximum duration may be evicted. ``whole_gangs``:
     gangs with members on other nodes may leave as a whole (kube-scheduler only evicts on one node).
-    ``required``: UIDs by node of pods that leave in any case. Of many nodes, those that lack least are
-    searched (``MOST_NODES``). ``now`` in Unix seconds.
+    ``required``: UIDs by node of pods that leave in any case; ``only``: no other pods are evicted than
+    those of these UIDs. Of many nodes, those that lack least are searched (``MOST_NODES``). ``now`` in Unix
+    seconds.
     """
     try:
         request = request_of(pod)
     except RequestError:
         return []
-    rules = Rules(state, pod, now, to_equals=to_equals, whole_gangs=whole_gangs)
+    rules = Rules(state, pod, now, to_equals=to_equals, whole_gangs=whole_gangs, only=only)
     planner = _Planner(rules, request, possibly_bound, required or {})
-    return sorted(planner.plans(nodes), key=lambda plan: (plan.cost, plan.node))
+    return sorted(planner.plans(nodes), key=EvictionPlan.order)
 
 
 class _Planner:

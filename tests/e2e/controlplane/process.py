@@ -66,6 +66,10 @@ class Process:
         return self._child is not None and self._child.poll() is None
 
     @property
+    def ready(self) -> bool:
+        return self.running and self._ready()
+
+    @property
     def pid(self) -> int:
         assert self._child is not None
         return self._child.pid

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from extender.cli import main as cli
 from extender.cli.explain_text import render
@@ -37,6 +38,31 @@ def test_it_says_where_a_pod_fits(pod: Path, capsys: pytest.CaptureFixture[str])
     assert "score" not in out
     assert cli.main(["explain", str(pod), "--snapshot", str(CLUSTER), "-v"]) == 0
     assert "score 10, cost " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "protected"),
+    [
+        (
+            "priorityClassName: stowage-interactive",
+            {"below its minimum runtime": 1, "not of lower priority": 2},
+        ),
+        ("priorityClassName: stowage-batch", {"not of lower priority": 3}),
+        ("priorityClassName: unknown", {"not of lower priority": 3}),
+        ("{priorityClassName: stowage-interactive, priority: 1}", {"not of lower priority": 3}),
+    ],
+)
+def test_a_manifest_has_the_priority_of_its_class(
+    given: str, protected: dict[str, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the API server would write it into the pod. docs/examples/full.json has the classes."""
+    manifest = yaml.safe_load(POD % 1)
+    manifest["spec"] |= yaml.safe_load(given)
+    file, full = tmp_path / "pod.yaml", Path(__file__).parents[3] / "docs/examples/full.json"
+    file.write_text(yaml.safe_dump(manifest))
+    assert cli.main(["explain", str(file), "--snapshot", str(full), "--output", "json"]) == 0
+    evictions = json.loads(capsys.readouterr().out)["evictions"]
+    assert evictions["protected"] == protected
 
 
 def test_json_output(pod: Path, capsys: pytest.CaptureFixture[str]) -> None:

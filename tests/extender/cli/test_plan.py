@@ -21,7 +21,7 @@ from extender.cli import main as cli
 from tests.extender.plan.clusters import bad_mig_layout, node, pod
 
 PAGE = Path(__file__).parents[3] / "docs/plan.md"
-SAMPLE = re.compile(r"```\n(stowage plan [^\n]*)\n```\n\n```\n(.*?)```\n", re.DOTALL)
+SAMPLE = re.compile(r"```\n(stowage plan [^\n]*)\n```\n\n```text\n(.*?)```\n", re.DOTALL)
 YAML = re.compile(r"```yaml\n(.*?)```\n", re.DOTALL)
 
 
@@ -119,7 +119,7 @@ def main() -> None:
     """Write the samples of the page."""
 
     def sample(match: re.Match[str]) -> str:
-        return f"```\n{match[1]}\n```\n\n```\n{printed(match[1])[1]}```\n"
+        return f"```\n{match[1]}\n```\n\n```text\n{printed(match[1])[1]}```\n"
 
     with tempfile.TemporaryDirectory() as directory:
         write_files(Path(directory))

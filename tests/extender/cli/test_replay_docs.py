@@ -16,7 +16,7 @@ from extender.cli import main as cli
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/replay.md"
-_SAMPLE = re.compile(r"```\n\$ stowage (.+)\n((?:.*\n)*?)```")
+_SAMPLE = re.compile(r"```console\n\$ stowage (.+)\n((?:.*\n)*?)```")
 
 
 def printed(command: str) -> str:
@@ -36,5 +36,5 @@ def test_there_is_a_sample_for_each_kind_of_replay() -> None:
 
 
 if __name__ == "__main__":
-    text = _SAMPLE.sub(lambda m: f"```\n$ stowage {m[1]}\n{printed(m[1])}```", PAGE.read_text())
+    text = _SAMPLE.sub(lambda m: f"```console\n$ stowage {m[1]}\n{printed(m[1])}```", PAGE.read_text())
     PAGE.write_text(text)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extender.cluster.queue_usage import GATED, QueueUse
+from extender.cluster.queue_usage import QueueUse
 from extender.cluster.state import State
 from extender.k8s.eviction_objects import PriorityClass
 from extender.k8s.objects import Deleted, Listed, Pod, Upserted
@@ -29,7 +29,7 @@ pods = st.builds(
     st.integers(0, 3),
     node_name=st.sampled_from(["", "", "n"]),
     phase=st.sampled_from(["Pending", "Running", "Succeeded"]),
-    unscheduled=st.sampled_from(["", "Unschedulable", GATED]),
+    gates=st.sampled_from([(), (), ("example.com/gate",)]),
     deleting=st.booleans(),
     uid=st.sampled_from(["", "another"]),
 )
@@ -50,7 +50,7 @@ def counted(state: State) -> dict[str, QueueUse]:
         gpus = {pod.key: int(dict(pod.spec.containers[0].requests).get("nvidia.com/gpu", 0)) for pod in mine}
         waiting = [
             pod for pod in mine
-            if not (pod.node_name or pod.deleting or pod.unscheduled == GATED) and gpus[pod.key]
+            if not (pod.node_name or pod.deleting or pod.gates) and gpus[pod.key]
         ]  # fmt: skip
         uses[queue] = QueueUse(
             len(waiting),

@@ -87,7 +87,7 @@ def test_the_most_urgent_pod_is_first() -> None:
 
 def test_who_gets_no_room_and_why() -> None:
     pods = {
-        "gated": waiter("gated", unscheduled="SchedulingGated"),
+        "gated": waiter("gated", gates=("example.com/gate",)),
         "nominated": waiter("nominated"),
         "settling": waiter("settling"),
         "backing_off": waiter("later"),

@@ -87,7 +87,7 @@ def test_a_gang_whose_other_members_have_room() -> None:
 
 def test_a_gang_that_is_not_complete_or_too_large_gets_nothing() -> None:
     assert not fits(NODE, *victims("n1", 2), member("p", 2))
-    assert not fits(NODE, *victims("n1", 2), member("p", 2), member("q", 2, unscheduled="SchedulingGated"))
+    assert not fits(NODE, *victims("n1", 2), member("p", 2), member("q", 2, gates=("example.com/gate",)))
     assert not fits(NODE, *victims("n1", 2), member("p", 2), member("q", 2, deleting=True))
     wide = make_node("n1", gpus=32)
     count = MOST_MEMBERS + 2

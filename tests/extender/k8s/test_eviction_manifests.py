@@ -33,8 +33,17 @@ def budget_of(selector: Any = None, status: Any = None, **metadata: Any) -> PodD
 
 
 def test_a_class_without_words_tolerates_nothing() -> None:
-    assert class_of() == PriorityClass("c", minimum_preemptable=101)
+    assert class_of() == PriorityClass("c", minimum_preemptable=101, value=100)
     assert PriorityClassManifest().record() == PriorityClass("", minimum_preemptable=1)
+
+
+def test_what_a_class_gives_to_its_pods() -> None:
+    never = {"value": -5, "preemptionPolicy": "Never"}
+    record = PriorityClassManifest.model_validate_json(json.dumps(never)).record()
+    assert (record.value, record.never_preempts) == (-5, True)
+    assert (class_of(100).value, class_of(100).never_preempts) == (100, False)
+    assert class_of(10**30).value == 0  # the API server accepts none beyond 32 bits
+    assert class_of(7, annotations={MINIMUM: "x"}).value == 7
 
 
 @pytest.mark.parametrize("part", ["labels", "annotations"])

@@ -108,6 +108,18 @@ MANIFESTS = {
         3,
         3,
     ),
+    "kueue's annotation": (
+        {
+            "labels": {"kueue.x-k8s.io/queue-name": "user-queue", "kueue.x-k8s.io/pod-group-name": "old"},
+            "annotations": {
+                "kueue.x-k8s.io/pod-group-name": "sample-group-of-a-long-name",
+                "kueue.x-k8s.io/pod-group-total-count": "3",
+            },
+        },
+        "Kueue train/sample-group-of-a-long-name",
+        3,
+        3,
+    ),
     "jobset": (
         {
             "labels": {

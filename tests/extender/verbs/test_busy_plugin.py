@@ -43,6 +43,26 @@ async def test_a_busy_plugin_fails_the_attempt_and_makes_no_pod_unschedulable() 
     assert (result.error, len(result.names)) == (Reason.PLUGIN_BUSY.text, 0)
 
 
+async def test_a_pod_that_would_not_fit_either_is_unschedulable() -> None:
+    """A failed attempt tells neither autoscalers nor the evictor that the pod needs room."""
+    others = [hami("a"), hami("c", mib=40_000, cores=0), hami("d", mib=40_000, cores=0)]
+    cluster = Cluster(node_of("hami"), replace(node_of("hami"), name="other"), *others, hami("b", mib=20_000))
+    for name, node in (("c", "hami"), ("a", "hami"), ("d", "other")):
+        assert await cluster.bind(hami(name, mib=3000 if name == "a" else 40_000, cores=0), node) == ""
+        started = replace(cluster.api.pods[f"default/{name}"], phase="Pending" if name == "d" else "Running")
+        cluster.state.apply([Upserted(started)])
+    names, large = NodeNames.of(["hami", "other"]), hami("b", mib=39_000, cores=0)
+    assert why(cluster.state, large, "other") is Reason.PLUGIN_BUSY
+    result, _ = filter_nodes(cluster.state, FilterArgs(large, names), Settings())
+    assert result.error == Reason.PLUGIN_BUSY.text  # the second GPU of the other node is free
+    huge = hami("b", mib=40_537, cores=0)
+    result, evaluation = filter_nodes(cluster.state, FilterArgs(huge, names), Settings())
+    assert (result.error, len(result.names)) == ("", 0)
+    assert evaluation is not None
+    assert Reason.PLUGIN_BUSY not in evaluation.codes.tolist()
+    assert sum(map(len, result.unresolvable.values())) == 2
+
+
 async def test_bind_waits_a_moment_for_the_device_plugin() -> None:
     cluster = Cluster(node_of("hami"), hami("a"), hami("b"))
     await cluster.bind(hami("a"), "hami")

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from extender.k8s.objects import Container, PodSpec, Upserted
+from extender.k8s.objects import Container, Deleted, PodSpec, Upserted
 from extender.protocol.codec import Candidate, PreemptArgs
+from extender.verbs.eviction.plan import plan_evictions
 from extender.verbs.preempt import preempt, required_victims
 from tests.extender.builders import GPU, GUARDED, NOW, guard, make_node, make_pod, make_state
 
@@ -119,3 +120,95 @@ def test_pods_that_terminate_are_named_only_if_nobody_else_has_to_leave(two):
 
 def test_nodes_that_kube_scheduler_would_refuse_are_left_out(two):
     assert answer(two, high(1, spec=replace(high().spec, node_selector=(("x", "y"),))), {"a": []}) == {}
+
+
+@pytest.fixture
+def coming():
+    """As after an eviction by Kueue: on ``a`` a pod of the same priority as the one that waits terminates, so
+    kube-scheduler only proposes ``b``."""
+    return make_state(
+        make_node("a", 1),
+        make_node("b", 1),
+        make_pod("stopped", 1, node_name="a", priority=100, deleting=True, ends=NOW + 30, started=NOW - HOUR),
+        make_pod("innocent", 1, node_name="b", started=NOW - HOUR),
+    )
+
+
+def test_nobody_is_evicted_while_room_is_coming_on_a_node_that_was_not_proposed(coming):
+    assert answer(coming, high(1), {"b": ["innocent"]}) == {}
+    coming.apply(
+        [Deleted("Pod", "default/stopped"), Upserted(make_pod("takes", 1, node_name="a", priority=100))]
+    )
+    assert answer(coming, high(1), {"b": ["innocent"]}) == {"b": ["innocent"]}
+
+
+@pytest.mark.parametrize(
+    ("stopped", "pod"),
+    [
+        ({"ends": NOW - 31}, high(1)),
+        ({}, high(1, has_other_constraints=True)),
+        ({}, high(1, spec=replace(high(1).spec, node_selector=(("zone", "b"),)))),
+        ({"spec": make_pod("half", 0).spec}, high(1)),
+    ],
+    ids=["it is stuck", "kube-scheduler may refuse the node", "the node is not allowed", "it frees no GPU"],
+)
+def test_room_that_does_not_come_is_not_waited_for(coming, stopped, pod):
+    coming.apply([Upserted(replace(make_node("b", 1), labels={"zone": "b"}))])
+    coming.apply([Upserted(replace(coming.pods["default/stopped"], **stopped))])
+    assert answer(coming, pod, {"b": ["innocent"]}) == {"b": ["innocent"]}
+
+
+def test_room_that_a_nominated_pod_waits_for_is_not_coming_for_others(coming):
+    coming.apply([Upserted(make_pod("first", 1, priority=100, nominated_node="a"))])
+    assert answer(coming, high(1), {"b": ["innocent"]}) == {"b": ["innocent"]}
+
+
+@pytest.mark.parametrize("proposed", [{"b": ["innocent"]}, {"a": ["other"], "b": ["innocent"]}])
+def test_nobody_is_evicted_while_kube_scheduler_has_not_seen_the_end_of_a_pod(coming, proposed):
+    """Stowage has. kube-scheduler tries the pod again when it sees it."""
+    coming.pods.now = lambda: NOW
+    coming.apply([Upserted(make_node("a", 2)), Upserted(make_pod("other", 1, node_name="a"))])
+    coming.apply([Upserted(replace(coming.pods["default/stopped"], phase="Failed"))])
+    assert answer(coming, high(1), proposed) == {}
+    coming.pods.now = lambda: NOW - 6
+    coming.apply([Deleted("Pod", "default/other")])
+    assert answer(coming, high(1), {"b": ["innocent"]}) == {"b": ["innocent"]}
+
+
+def test_pods_that_end_all_the_time_keep_nobody_waiting_for_ever(coming):
+    """kube-scheduler may never place the pod there, for a reason that Stowage does not see."""
+    waits = high(1)
+    coming.apply([Upserted(make_node("a", 2)), Upserted(waits)])
+    answers = []
+    for second in range(0, 90, 3):
+        coming.pods.now = lambda at=second: NOW + at
+        coming.apply([Upserted(make_pod("short", 1, node_name="a")), Deleted("Pod", "default/short")])
+        found = preempt(coming, PreemptArgs(waits, {"b": Candidate(["uid-innocent"])}), NOW + second)
+        answers.append(bool(found.candidates))
+    assert answers == [False] * 20 + [True] * 10
+    assert waits.uid in coming.pods.expects
+    coming.apply([Deleted("Pod", waits.key)])
+    assert not coming.pods.expects
+
+
+def test_nobody_is_evicted_for_a_pod_that_is_gone(two):
+    two.apply([Upserted(replace(high(1), deleting=True))])
+    assert answer(two, high(1), {"a": ["a-old"]}) == {}
+    two.apply([Upserted(high(1))])
+    assert answer(two, replace(high(1), deleting=True), {"a": ["a-old"]}) == {}
+    assert answer(two, high(1), {"a": ["a-old"]}) == {"a": ["a-new"]}
+
+
+def test_no_room_is_so_good_that_somebody_leaves_for_it_where_others_leave_already():
+    """The small pod would leave an empty node, which is worth more than the little work that it loses."""
+    state = make_state(
+        make_node("a", 8),
+        make_node("b", 2),
+        make_pod("a-leaves", 8, node_name="a", deleting=True, started=NOW - HOUR),
+        make_pod("b-stays", 1, node_name="b", priority=100),
+        make_pod("b-new", 1, node_name="b", started=NOW, cpu="100m"),
+    )
+    plans = {plan.node: plan for plan in plan_evictions(state, high(1), ["a", "b"], NOW)}
+    assert plans["b"].cost < plans["a"].cost  # what this test is about
+    assert list(plans) == ["a", "b"]
+    assert answer(state, high(1), {"a": ["a-leaves"], "b": ["b-new"]}) == {"a": ["a-leaves"]}

@@ -112,7 +112,7 @@ def test_learning_replaces_a_known_mix():
     policy = InventoryPolicy()
     for _ in range(3):
         policy.observe(share(250))
-    assert policy.plan(fleet)().mix.requests == (share(250),)
+    assert policy.plan(fleet)().tables.mix.requests == (share(250),)
 
 
 def test_it_follows_a_fleet_that_grows():

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from packing.fleet.feasibility import reasons_for
 from packing.model.request import Request, whole_gpus
 from packing.policies.baselines.simple import FirstFit
+from packing.policies.placer import Placer
 from packing.replay.eviction_rules import CheapestVictims, KubeScheduler, RunningPod, could_make_room
 from packing.replay.pick_node import NodePicker
-from packing.replay.placer import Placer
 from packing.replay.queue_rules import ONE_QUEUE, QueueRules
 from packing.replay.queued_timeline import QueuedTimeline
 from packing.replay.run import Ended, TimedPod

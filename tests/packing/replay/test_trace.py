@@ -8,8 +8,8 @@ from packing.model.node_spec import Gpu, NodeSpec
 from packing.model.request import Request, Shares, whole_gpus
 from packing.policies.baselines.simple import FirstFit
 from packing.policies.inventory import InventoryPolicy
+from packing.policies.placer import Placer
 from packing.replay.pick_node import NodePicker
-from packing.replay.placer import Placer
 from packing.replay.timeline import replay_times
 from packing.replay.trace import Filling, arrivals, build_fleet, fill, gpus_of
 

@@ -1,0 +1,115 @@
+"""Runs Volcano's verbs on the current state: parses the message, calls the verb, encodes the reply.
+
+Volcano takes any status but 200 as a failed call, and what it then does depends on ``extender.ignorable``.
+So a refusal is a status, and an answer is always 200.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+
+from extender.cluster.state import PossiblyBound, State
+from extender.k8s.objects import Pod
+from extender.protocol import volcano as codec
+from extender.protocol.volcano import Code, Task, VolcanoVerb, Vote
+from extender.server.metrics import Metrics
+from extender.source.interface import Source
+from extender.untrusted.limits import shorten
+from extender.verbs.eviction.report import in_one_line
+from extender.verbs.volcano.events import allocate, deallocate
+from extender.verbs.volcano.predicate import predicate
+from extender.verbs.volcano.prioritize import prioritize_nodes
+from extender.verbs.volcano.session import Session
+from extender.verbs.volcano.victims import Victims, victims
+
+_log = logging.getLogger(__name__)
+_BEHIND = "the connection to the API server broke, and Stowage has not caught up yet"
+_LONGEST_ANSWER = 4096  # characters about one preemption, in the log and the decisions
+
+LogDecision = Callable[[str, Pod, str], None]
+Answer = Awaitable[tuple[bytes, str]]
+
+
+class VolcanoVerbs:
+    """The verbs by name. Each returns the reply and a result for the metric."""
+
+    def __init__(
+        self,
+        state: State,
+        source: Source,
+        metrics: Metrics,
+        possibly_bound: Callable[[], PossiblyBound],
+        log_decision: LogDecision,
+    ) -> None:
+        self._state, self._source, self._metrics, self._log_decision = state, source, metrics, log_decision
+        self.session = Session(state, possibly_bound)
+        self.by_name: Mapping[str, Callable[[bytes], Answer]] = {
+            "volcano/onSessionOpen": self._end_session,
+            "volcano/onSessionClose": self._end_session,
+            "volcano/predicate": self._predicate,
+            "volcano/prioritize": self._prioritize,
+            "volcano/preemptable": partial(self._victims, "volcano/preemptable"),
+            "volcano/reclaimable": partial(self._victims, "volcano/reclaimable"),
+            "volcano/allocate": self._allocate,
+            "volcano/deallocate": self._deallocate,
+        }
+
+    async def _end_session(self, body: bytes) -> tuple[bytes, str]:
+        self.session.end()
+        return b"{}", "done"
+
+    async def _predicate(self, body: bytes) -> tuple[bytes, str]:
+        args = codec.parse_predicate(body)
+        if not await self._source.caught_up():
+            return codec.encode_predicate(_BEHIND, Code.ERROR), "behind"
+        pod = self._state.pods.by_uid(args.task.UID) or codec.task_pod(args.head)
+        text, code = predicate(self.session, pod, args.node, args.counted)
+        self._metrics.nodes_filtered({text or "fits": 1})
+        return codec.encode_predicate(text, code), "refused" if text else "fits"
+
+    async def _prioritize(self, body: bytes) -> tuple[bytes, str]:
+        args = codec.parse_prioritize(body)
+        pod = self._state.pods.by_uid(args.task.UID) or codec.task_pod(args.head)
+        return codec.encode_priorities(prioritize_nodes(self.session, pod, args.nodes)), "scored"
+
+    async def _victims(self, verb: VolcanoVerb, body: bytes) -> tuple[bytes, str]:
+        args = codec.parse_eviction(body)
+        pod = self._state.pods.by_uid(args.evictor.UID) or codec.evictor_pod(args.body)
+        found = victims(self.session, pod, args.candidates)
+        chosen = [
+            evictee
+            for evictee, task in zip(args.evictees, args.candidates, strict=True)
+            if task.UID in found.uids
+        ]
+        self._note_victims(verb, pod, found, args.candidates)
+        result = "no_opinion" if found.vote is Vote.ABSTAIN else "victims" if chosen else "no_victims"
+        return codec.encode_victims(found.vote, chosen), result
+
+    def _note_victims(self, verb: VolcanoVerb, pod: Pod, found: Victims, candidates: Sequence[Task]) -> None:
+        """Log, count and keep an answer."""
+        queue_of, now = self._state.rights.queues.name_of, time.time()
+        for plan in found.plans:
+            chosen = [victim for victim in plan.victims if victim.uid in found.uids]
+            self._metrics.victims_proposed(map(queue_of, chosen), queue_of(pod))
+        plans = "; ".join(in_one_line(self._state, plan, now) for plan in found.plans)
+        answer = f"{len(found.uids)} of {len(candidates)} candidates"
+        answer = shorten(f"{answer}: {plans}" if plans else answer, _LONGEST_ANSWER)
+        _log.log(logging.INFO if found.uids else logging.DEBUG, "%s for %s: %s", verb, pod.key, answer)
+        self._log_decision(verb, pod, answer)
+
+    async def _allocate(self, body: bytes) -> tuple[bytes, str]:
+        task = codec.parse_event(body)
+        if not await self._source.caught_up():
+            return codec.encode_event(_BEHIND), "behind"
+        pod = self._state.pods.by_uid(task.UID)
+        error = allocate(self.session, task, pod)
+        if pod is not None and not pod.node_name:
+            self._log_decision("volcano/allocate", pod, error or f"allocated to {task.NodeName}")
+        return codec.encode_event(error), "refused" if error else "allocated"
+
+    async def _deallocate(self, body: bytes) -> tuple[bytes, str]:
+        deallocate(self.session, codec.parse_event(body))
+        return codec.encode_event(), "deallocated"

@@ -1,0 +1,173 @@
+"""What happens in the tests to each command of the pages. A command that is nowhere here fails a test.
+
+Every command is also checked for syntax (syntax.py), whatever is said here.
+"""
+
+from __future__ import annotations
+
+# ruff: noqa: E501 (a command is one line, as on its page)
+
+HERE = (
+    'python3 train.py --steps 5000000 & sleep 2; kill $!; wait $!; echo "ended with $?"',
+    "stowage explain job.yaml --snapshot cluster.json",
+    "stowage explain deploy/examples/first-pod.yaml --example",
+    "stowage explain pod.yaml --example",
+    "stowage explain pod.yaml --example --node h100-04 --node a100-02",
+    "stowage explain pod.yaml --snapshot cluster.json",
+    "stowage plan mig --snapshot cluster.json",
+    "stowage replay --nodes nodes.csv --pods pods.csv --policy inventory,fgd,best-fit",
+    "stowage replay --nodes nodes.csv --pods pods.csv --timeline",
+    "stowage replay --nodes nodes.csv --pods pods.csv --timeline --queues LS=interactive,BE=backfill,"
+    "Burstable=batch --load 0.9 --seeds 1-3 --spot 0.2,0.65,0.02",
+    "stowage replay --snapshot cluster.json --policy inventory,fgd,best-fit",
+    "stowage replay --snapshot cluster.json --policy inventory,least-allocated",
+    "stowage top --snapshot cluster.json",
+    "stowage version",
+)
+"""Run to the end by test_commands.py, in a directory with the files that they name."""
+
+UNTIL = {
+    "python3 train.py --steps 5000000": "resumed from step",
+    "stowage serve --snapshot cluster.json": "ready: ",
+    "stowage serve --tls-cert tls.crt --tls-key tls.key --client-ca ca.crt --debug-port 8081": "ready: ",
+}
+"""Run by test_commands.py until they print this, and then told to stop. They listen on any free port."""
+
+BY_TEST = {
+    "tests/docs/test_samples.py::test_a_sample_is_what_the_command_prints": (
+        "stowage explain docs/examples/gang.yaml --snapshot docs/examples/cluster.json",
+        "stowage explain notebooks/carl --snapshot docs/examples/full.json",
+        "stowage explain training/train-16g-p5 --example",
+        "stowage top --example",
+    ),
+    "tests/extender/cli/test_plan.py::test_the_samples_of_the_page_are_what_it_prints": (
+        "stowage plan --example",
+        "stowage plan --example --prices prices.yaml",
+        "stowage plan change --example --add 1xH100 --remove h100-mig-01",
+        "stowage plan drain --example",
+        "stowage plan mig --snapshot bad-layout.json",
+        "stowage plan moves --example --free nodes --moves 2",
+    ),
+    "tests/extender/cli/test_replay_docs.py::test_samples_are_what_the_command_prints": (
+        "stowage replay --nodes docs/examples/nodes.csv --pods docs/examples/pods.csv --policy inventory,best-fit",
+        "stowage replay --nodes docs/examples/nodes.csv --pods docs/examples/pods.csv --timeline "
+        "--policy inventory,least-allocated",
+        "stowage replay --nodes docs/examples/nodes.csv --pods docs/examples/pods.csv --timeline --queues --seeds 1",
+        "stowage replay --snapshot docs/examples/cluster.json --policy inventory,best-fit",
+    ),
+    "tests/extender/demo/test_demo.py::test_it_keeps_serving_at_a_free_port_until_ctrl_c": ("make demo",),
+    "tests/e2e/test_program.py::test_it_is_installed_from_the_clone": ("uv tool install .",),
+    "tests/e2e/test_install.py::test_the_commands_of_the_page_place_a_first_pod": (
+        "helm install stowage deploy/chart --namespace stowage-system --create-namespace "
+        "--set image.repository=registry.example.com/stowage --set image.tag=0.1.0",
+        "kubectl label namespace stowage-system pod-security.kubernetes.io/enforce=restricted",
+        "kubectl --namespace stowage-system rollout status deployment/stowage-scheduler --timeout=5m",
+        "kubectl apply --filename deploy/examples/first-pod.yaml",
+        "kubectl wait pod/first --for=condition=PodScheduled --timeout=60s",
+        "kubectl get pod first --output wide",
+    ),
+    "tests/e2e/test_install_tls.py::test_the_commands_with_tls_place_a_first_pod": (
+        "kubectl create namespace stowage-system",
+        "kubectl create secret generic stowage-scheduler-tls -n stowage-system --from-file=tls.crt=stowage-scheduler.crt "
+        "--from-file=tls.key=stowage-scheduler.key --from-file=ca.crt",
+        "kubectl create secret generic stowage-tls -n stowage-system --from-file=tls.crt=stowage.crt "
+        "--from-file=tls.key=stowage.key --from-file=ca.crt",
+        "sed -e 's,urlPrefix: http:,urlPrefix: https:,' -e '/# enableHTTPS/,/# *keyFile/s/# //' "
+        "scheduler-config/second-scheduler.yaml > config.yaml",
+        "helm install stowage deploy/chart --namespace stowage-system --set shape=separate "
+        "--set image.repository=registry.example.com/stowage --set image.tag=0.1.0",
+    ),
+    "tests/e2e/test_install.py::test_the_plain_manifests_of_the_page_place_a_pod": (
+        "kubectl apply --filename deploy/rbac.yaml",
+        "sed 's,http://[^ ]*/scheduler,http://127.0.0.1:8080/scheduler,' "
+        "scheduler-config/second-scheduler.yaml > config.yaml",
+        "kubectl create configmap stowage-scheduler --namespace stowage-system --from-file=config.yaml",
+        "kubectl apply --filename deploy/beside-kube-scheduler.yaml",
+    ),
+    "tests/e2e/test_volcano_install.py::test_the_commands_of_the_page": (
+        "kubectl apply -f deploy/rbac.yaml -f deploy/volcano/stowage.yaml",
+        "kubectl -n volcano-system patch deployment volcano-scheduler --patch-file deploy/volcano/sidecar.yaml",
+        "kubectl apply -f deploy/volcano/scheduler.yaml",
+    ),
+    "tests/e2e/test_workloads.py::test_the_commands_of_the_page": (
+        "kubectl apply --filename deploy/workloads/scheduler-name.yaml",
+        "kubectl create namespace research",
+        "kubectl label namespace research stowage.dev/scheduler=stowage",
+        "kubectl apply --filename deploy/workloads/only-stowage.yaml",
+        "kubectl taint nodes --selector nvidia.com/gpu.present=true nvidia.com/gpu=present:NoSchedule",
+    ),
+}
+"""Run, and compared with the page where it shows an output, by a test that is there for it."""
+
+IN_E2E = (
+    "helm install stowage deploy/chart --namespace stowage-system --create-namespace "
+    "--set image.repository=registry.example.com/stowage --set settings.bind=true",
+    "helm history stowage --namespace stowage-system",
+    "helm rollback stowage 1 --namespace stowage-system",
+    "helm uninstall stowage --namespace stowage-system",
+    "helm upgrade stowage deploy/chart --namespace stowage-system --reset-then-reuse-values --set image.tag=0.2.0",
+    "kubectl apply -f deploy/examples/queue-batch.yaml",
+    "kubectl apply -f deploy/priority-classes.yaml",
+    "kubectl apply -f job.yaml",
+    "kubectl apply -k deploy/nvlink-labeller",
+    "kubectl cordon gpu-1",
+    "kubectl create configmap train-code --from-file=train.py",
+    "kubectl create token ACCOUNT",
+    "kubectl delete pod -l job-name=train --wait=false",
+    "kubectl describe pod backfill-7",
+    "kubectl describe pod my-pod",
+    "kubectl describe pod notebook-1",
+    "kubectl drain gpu-1 --ignore-daemonsets --delete-emptydir-data",
+    "kubectl get events --field-selector involvedObject.name=my-pod",
+    "kubectl get nodes,pods -A -o json > cluster.json",
+    "kubectl get node gpu-1 --label-columns nvidia.com/mig.config.state --watch",
+    "kubectl get pods --namespace research --output wide --watch",
+    "kubectl label node gpu-1 my.org/scheduler-",
+    "kubectl label node gpu-1 my.org/scheduler=stowage",
+    "kubectl label node gpu-1 nvidia.com/mig.config=all-3g.40gb --overwrite",
+    "kubectl scale deployment hami-scheduler --replicas=0 --namespace kube-system",
+    "kubectl scale deployment hami-scheduler --replicas=1 --namespace kube-system",
+    "kubectl taint node gpu-1 my.org/scheduler=stowage:NoSchedule",
+    "kubectl taint node gpu-1 my.org/scheduler=stowage:NoSchedule-",
+    "kubectl uncordon gpu-1",
+    "kubectl label node gpu-1 stowage.dev/gpu-sharing=true",
+    "kubectl stowage explain my-namespace/my-pod",
+    "kubectl stowage top",
+    "kubectl taint node gpu-1 stowage.dev/gpu-sharing=true:NoSchedule",
+    "stowage explain my-namespace/my-pod",
+    "stowage top",
+    "stowage top --local",
+    "stowage top -o json",
+    "stowage top -o wide",
+)
+"""Run by tests/e2e/test_docs.py against the real API server."""
+
+NOT_RUN = {
+    "git clone --depth 1 https://github.com/alibaba/clusterdata": "needs another host",
+    "docker buildx build --platform linux/amd64,linux/arm64 -f deploy/image/Containerfile "
+    "-t registry.example.com/stowage:0.1.0 --sbom=true --provenance=mode=max --push .": "needs a container engine",
+    "curl localhost:8081/debug/problems": "needs the port-forward above; tests/contract/test_debug_docs.py asks it",
+    "kubectl --namespace stowage-system port-forward deployment/stowage-scheduler 8081": "needs a kubelet",
+    "kubectl -n stowage-system port-forward deployment/stowage-scheduler 8081": "needs a kubelet",
+    "kubectl logs -f job/train": "needs a kubelet",
+    "CGO_ENABLED=0 go build -o bin/vc-scheduler ./cmd/scheduler": "needs a clone of Volcano",
+    "mkdir bin/crds && cp config/crd/volcano/bases/* bin/crds/": "needs a clone of Volcano",
+    "STOWAGE_E2E_KUEUE=$HOME/kueue/kueue make e2e": "needs a built Kueue",
+    "make test": "runs this test",
+    "make e2e": "runs all end-to-end tests",
+    ".venv/bin/pytest tests/hostile": "its tests run with all others",
+    ".venv/bin/pytest tests/e2e -o addopts= -v -k preempt": "its tests run with all others",
+    ".venv/bin/python -m tests.e2e.controlplane": "a control plane until Ctrl-C, as in every end-to-end test",
+    ".venv/bin/python -m tests.e2e.controlplane.build": "takes minutes; `make e2e` runs it first",
+    "stowage plan slices --snapshot cluster.json --prometheus http://prometheus:9090": "needs Prometheus",
+    "stowage replay --nodes openb_node_list_gpu_node.csv --pods openb_pod_list_default.csv --timeline --queues "
+    "--load 0.8 --seeds 1-3 --spot 0.2,0.65,0.02": "needs the trace",
+    "stowage top -w": "the same as without -w, until Ctrl-C",
+}
+"""Only checked for syntax, and why."""
+
+BENCHMARKS = "python -m bench."
+"""Commands that start so take minutes to hours: only their arguments are read, by their own parsers."""
+
+SCRIPTS = {"docs/tls.md": "tests/test_tls_page.py::test_the_certificates_made_with_openssl"}
+"""The ``sh`` blocks of these pages are run by this test."""

@@ -1,0 +1,91 @@
+"""Runs commands in a directory with the files that they name, and with ``stowage`` on the PATH."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.certificates import Authority, Secret
+
+from .collect import ROOT
+
+TRAIN = ROOT / "deploy" / "examples" / "checkpointing"
+_EXAMPLES = {
+    "cluster.json": "docs/examples/cluster.json",
+    "job.yaml": "deploy/examples/job.yaml",
+    "nodes.csv": "docs/examples/nodes.csv",
+    "pod.yaml": "deploy/examples/first-pod.yaml",
+    "pods.csv": "docs/examples/pods.csv",
+}
+
+
+def prepare(directory: Path) -> None:
+    """Puts in what a reader has: the clone (as links), and files of their own (the examples)."""
+    for name in ("deploy", "docs", "scheduler-config"):
+        (directory / name).symlink_to(ROOT / name)
+    for name, example in _EXAMPLES.items():
+        shutil.copy(ROOT / example, directory / name)
+    shutil.copy(TRAIN / "train.py", directory)
+    ca = Authority()
+    Secret(directory).certify(ca.server(), ca.pem)
+
+
+def environment(directory: Path) -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return os.environ | {"PATH": path, "KUBECONFIG": str(directory / "kubeconfig")}
+
+
+def to_the_end(command: str, directory: Path) -> str:
+    """What it prints. It must succeed."""
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=directory,
+        env=environment(directory),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def until(command: str, said: str, directory: Path) -> int:
+    """The exit code after SIGTERM, once it has said this. Raises ``AssertionError`` if it ends before."""
+    command = re.sub(r"port \d+", lambda found: found[0].split()[0] + f" {_free_port()}", command)
+    if command.startswith(
+        "stowage serve"
+    ):  # a free port, and a cluster where the command takes that of kubectl
+        command += " --port 0" + " --example" * ("--snapshot" not in command)
+    started = subprocess.Popen(
+        ["bash", "-c", f"exec {command}"],
+        cwd=directory,
+        env=environment(directory),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert started.stdout is not None
+    printed = []
+    for line in started.stdout:
+        printed.append(line)
+        if said in line:
+            started.send_signal(signal.SIGTERM)
+            break
+    with started.stdout:
+        printed += started.stdout.readlines()
+    started.wait()
+    if any(said in line for line in printed):
+        return started.returncode
+    raise AssertionError(f"{command} ended with {started.returncode}: {''.join(printed)}")
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port: int = sock.getsockname()[1]
+        return port

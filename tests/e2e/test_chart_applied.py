@@ -1,0 +1,83 @@
+"""The real API server takes what the chart and the Kustomize directories make, with strict validation."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deploy import render
+
+from .controlplane.api import Object
+from .controlplane.cluster import ControlPlane
+from .controlplane.process import eventually
+from .test_chart import SHAPES, arguments
+from .tools import Tools
+
+
+@pytest.fixture(scope="module")
+def monitoring(control_plane: ControlPlane) -> Iterator[None]:
+    """The kinds of the Prometheus Operator. Only their names are checked: its own schemas are not here."""
+    api = control_plane.api
+    made = [monitoring_kind(kind) for kind in ("PodMonitor", "ServiceMonitor", "PrometheusRule")]
+    for one in made:
+        api.create(one)
+    names = [one["metadata"]["name"] for one in made]
+    served = lambda: all(is_served(api.get("CustomResourceDefinition", name)) for name in names)  # noqa: E731
+    eventually(served, within_s=30, what="the kinds are served")
+    yield
+    for name in names:
+        api.delete("CustomResourceDefinition", name)
+
+
+def monitoring_kind(kind: str) -> Object:
+    names = {"kind": kind, "plural": kind.lower() + "s", "singular": kind.lower(), "listKind": kind + "List"}
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    version = {"name": "v1", "served": True, "storage": True, "schema": schema}
+    group = "monitoring.coreos.com"
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{names['plural']}.{group}"},
+        "spec": {"group": group, "names": names, "scope": "Namespaced", "versions": [version]},
+    }
+
+
+def is_served(definition: Object) -> bool:
+    conditions = definition.get("status", {}).get("conditions", ())
+    return {("Established", "True")} <= {(one["type"], one["status"]) for one in conditions}
+
+
+APPLY = ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict"]
+ACCEPTED = "serverside-applied (server dry run)"
+
+
+@pytest.mark.parametrize("overlay", render.BUILDS_ON)
+def test_the_api_server_takes_every_overlay(
+    tools: Tools, stowage_kubeconfig: Path, monitoring: None, overlay: str
+) -> None:
+    """As `kubectl apply -k` sends it. `stowage_kubeconfig` has created the namespace."""
+    done = tools.kubectl(*APPLY, f"-k={render.KUSTOMIZE / overlay}")
+    assert done.count(ACCEPTED) == len(render.rendered(overlay))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_api_server_takes_the_chart_with_everything_on(
+    tools: Tools, stowage_kubeconfig: Path, monitoring: None, shape: str
+) -> None:
+    enabled = ("serviceMonitor", "prometheusRule", "dashboard")
+    values = [f"metrics.{name}.enabled=true" for name in enabled]
+    values += [
+        "settings.bind=true",
+        "settings.evictor=on",
+        "settings.mig_manager=stowage-system/layouts",
+        "priorityClasses=true",
+    ]
+    values += [
+        "networkPolicy.metricsFrom[0].ipBlock.cidr=10.0.0.0/8",
+        "podLabels.team=ml",
+        "podAnnotations.note=x",
+    ]
+    objects = render.template(*arguments(shape, *values))
+    done = tools.kubectl(*APPLY, "-f-", stdin=yaml.safe_dump_all(objects))
+    assert done.count(ACCEPTED) == len(objects)

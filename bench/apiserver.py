@@ -66,8 +66,9 @@ class WatchLines:
 class ApiServer:
     """An ASGI application with the paths that Stowage requests."""
 
-    def __init__(self, *, nodes: int, rate: float, burst: int, hostile: int = 0) -> None:
-        pods = itertools.chain(cluster.bound_pods(nodes), cluster.hostile(hostile))
+    def __init__(self, *, nodes: int, rate: float, burst: int, hostile: int = 0, waiting: int = 0) -> None:
+        arrived = itertools.islice(cluster.arrivals(), waiting)
+        pods = itertools.chain(cluster.bound_pods(nodes), cluster.hostile(hostile), arrived)
         self._lists = {
             "/api/v1/nodes": ("NodeList", [_dump(node) for node in cluster.nodes(nodes)]),
             "/api/v1/pods": ("PodList", [_dump(pod) for pod in pods]),
@@ -142,9 +143,11 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0, help="changes of pods a second (0)")
     parser.add_argument("--burst", type=int, default=0, help="changes that come at once every 5 s (0)")
     parser.add_argument("--hostile", type=int, default=0, help="pods that are expensive to process (0)")
-    args = parser.parse_args()
-    app = ApiServer(nodes=args.nodes, rate=args.rate, burst=args.burst, hostile=args.hostile)
-    uvicorn.run(app, host="127.0.0.1", port=args.port, log_level="warning", lifespan="off", access_log=False)
+    parser.add_argument("--waiting", type=int, default=0, help="the first of the pods that arrive (0)")
+    args = vars(parser.parse_args())
+    port = args.pop("port")
+    app = ApiServer(**args)
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", lifespan="off", access_log=False)
 
 
 if __name__ == "__main__":

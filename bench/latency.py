@@ -1,9 +1,10 @@
 """How long filter and prioritize take over HTTP, by cluster size, with all names and with the shortlist.
 
 Each pair is one pod: filter with the names of all nodes, then prioritize with all of them (``shortlist: 0``)
-or with those that filter returned. Run alone:
+or with those that filter returned. Each request of a pair is also sent to an echo (``bench.echo``), which
+reads and writes as many bytes: machines differ, and the ratio of both says what Stowage adds. Run alone:
 
-    python -m bench.latency --nodes 100 1000 5000 --pods 300
+    python -m bench.latency --nodes 100 1000 5000 20000 --pods 300
 """
 
 from __future__ import annotations
@@ -13,72 +14,159 @@ import json
 import statistics
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from bench import cluster
 from bench.client import Client, extender_args
+from bench.echo import running_echo
 from bench.service import Running, api_server, stowage
 
-SIZES = (100, 1000, 5000)
+SIZES = (100, 1000, 5000, 20000)
 _WARM_UP = 20
 
 
 @dataclass(frozen=True, slots=True)
+class Pair:
+    """filter and prioritize for one pod: milliseconds of both, and CPU milliseconds of the event loop."""
+
+    filter_ms: float
+    prioritize_ms: float
+    cpu_ms: float
+
+    @property
+    def ms(self) -> float:
+        return self.filter_ms + self.prioritize_ms
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
-    """Milliseconds of each pod, in order. ``cpu_ms`` is CPU of the event loop for both calls."""
+    """The pairs of each pod, in order: of Stowage, of the echo, and of an earlier version if there is one."""
 
     nodes: int
     shortlist: int
-    filter_ms: list[float] = field(default_factory=list)
-    prioritize_ms: list[float] = field(default_factory=list)
-    cpu_ms: list[float] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
+    echoes: list[Pair] = field(default_factory=list)
+    before: list[Pair] = field(default_factory=list)
 
     @property
-    def both_ms(self) -> list[float]:
-        return [f + p for f, p in zip(self.filter_ms, self.prioritize_ms, strict=True)]
+    def times_echo(self) -> float:
+        """The median of both calls as a multiple of that of their echo."""
+        return _ratio([one.ms for one in self.pairs], [one.ms for one in self.echoes])
+
+    @property
+    def cpu_times_echo(self) -> float:
+        """The same of the CPU of the event loops, on which other work of the machine has little influence."""
+        return _ratio([one.cpu_ms for one in self.pairs], [one.cpu_ms for one in self.echoes])
+
+    @property
+    def cpu_times_before(self) -> float:
+        """The CPU of both calls as a multiple of that of the earlier version."""
+        return _ratio([one.cpu_ms for one in self.pairs], [one.cpu_ms for one in self.before])
 
 
-def measure(running: Running, nodes: int, shortlist: int, pods: int) -> Row:
-    """Measure ``pods`` pairs on one connection."""
+class Asker:
+    """Calls one Stowage as kube-scheduler does, and the echo of both calls."""
+
+    def __init__(self, client: Client, shortlist: int) -> None:
+        self._client, self._shortlist = client, shortlist
+
+    def ask(self, pod: dict[str, Any], names: list[str], echo: Client | None = None) -> tuple[Pair, Pair]:
+        """The pair of this pod, and its echo (zeros without one)."""
+        client, body = self._client, extender_args(pod, names)
+        reply = client.post("/scheduler/filter", body)
+        (filtered, cpu), first = (client.seconds, client.cpu), _echoed(echo, body, reply)
+        if self._shortlist:
+            body = extender_args(pod, json.loads(reply)["NodeNames"] or names[:1])
+        reply = client.post("/scheduler/prioritize", body)
+        pair = Pair(filtered * 1e3, client.seconds * 1e3, (cpu + client.cpu) * 1e3)
+        second = _echoed(echo, body, reply)
+        return pair, Pair(first[0], second[0], first[1] + second[1])
+
+
+def _echoed(echo: Client | None, body: bytes, reply: bytes) -> tuple[float, float]:
+    """Milliseconds, and those of CPU."""
+    if echo is None:
+        return 0.0, 0.0
+    echo.post(f"/{len(reply)}", body)
+    return echo.seconds * 1e3, echo.cpu * 1e3
+
+
+def measure(
+    running: Running,
+    echo: tuple[int, int],
+    nodes: int,
+    shortlist: int,
+    pods: int,
+    before: Running | None = None,
+) -> Row:
+    """Measure ``pods`` pairs on one connection, in turns with the echo and the earlier version on others.
+
+    The names begin at another node for each pod: kube-scheduler does not send the same list twice.
+    """
     names = [cluster.node_name(index) for index in range(nodes)]
     row = Row(nodes, shortlist)
-    with Client(running.port, running.pid) as client:
+    with ExitStack() as clients:
+        stowage_now = Asker(clients.enter_context(Client(running.port, running.pid)), shortlist)
+        bare = clients.enter_context(Client(*echo))
+        earlier = clients.enter_context(Client(before.port, before.pid)) if before else None
         for number, pod in enumerate(itertools.islice(cluster.arrivals(), pods + _WARM_UP)):
-            body = extender_args(pod, names)
-            reply = client.post("/scheduler/filter", body)
-            filter_ms, filter_cpu = client.seconds * 1e3, client.cpu
-            if shortlist:
-                body = extender_args(pod, json.loads(reply)["NodeNames"] or names[:1])
-            client.post("/scheduler/prioritize", body)
+            start = number * 37 % nodes
+            rotated = names[start:] + names[:start]
+            pair, echoed = stowage_now.ask(pod, rotated, bare)
+            was = Asker(earlier, shortlist).ask(pod, rotated)[0] if earlier else None
             if number >= _WARM_UP:
-                row.filter_ms.append(filter_ms)
-                row.prioritize_ms.append(client.seconds * 1e3)
-                row.cpu_ms.append((filter_cpu + client.cpu) * 1e3)
+                row.pairs.append(pair)
+                row.echoes.append(echoed)
+                row.before.extend([was] if was else [])
     return row
 
 
-def run(sizes: Sequence[int] = SIZES, pods: int = 300) -> list[Row]:
-    """Measure every size with ``shortlist: 0`` and with the default."""
+def run(
+    sizes: Sequence[int] = SIZES,
+    pods: int = 300,
+    before: Path | None = None,
+    shortlists: Sequence[int] = (0, 64),
+) -> list[Row]:
+    """Measure every size with ``shortlist: 0`` and with the default. ``before``: a directory with the sources
+    of an earlier version, which runs with the packages of this one."""
     rows = []
     for nodes in sizes:
-        with api_server(nodes) as kubeconfig:
-            for shortlist in (0, 64):
-                with stowage(kubeconfig, {"STOWAGE_SHORTLIST": str(shortlist)}) as running:
-                    rows.append(measure(running, nodes, shortlist, pods))
+        # kube-scheduler asks about pods that the watch has shown.
+        with api_server(nodes, waiting=pods + _WARM_UP) as kubeconfig, running_echo() as echo:
+            for shortlist in shortlists:
+                settings = {"STOWAGE_SHORTLIST": str(shortlist)}
+                with ExitStack() as stack:
+                    running = stack.enter_context(stowage(kubeconfig, settings))
+                    was = None
+                    if before is not None:
+                        was = stack.enter_context(stowage(kubeconfig, settings | {"PYTHONPATH": str(before)}))
+                    rows.append(measure(running, echo, nodes, shortlist, pods, was))
     return rows
 
 
 def table(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table: median / 99th percentile."""
     lines = [
-        "| nodes | pods bound | shortlist | filter, ms | prioritize, ms | both, ms | CPU of both, ms |",
-        "|--:|--:|--:|--:|--:|--:|--:|",
+        "| nodes | pods bound | shortlist | filter, ms | prioritize, ms | both, ms | CPU of both, ms "
+        "| x echo | CPU x echo | CPU x before |",
+        "|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in rows:
-        cells = (_cell(row.filter_ms), _cell(row.prioritize_ms), _cell(row.both_ms), _cell(row.cpu_ms))
-        bound = row.nodes * cluster.PODS_PER_NODE
-        lines.append(f"| {row.nodes:,} | {bound:,} | {row.shortlist or 'off'} | {' | '.join(cells)} |")
+        bound, pairs = row.nodes * cluster.PODS_PER_NODE, row.pairs
+        columns = [f"{row.nodes:,}", f"{bound:,}", str(row.shortlist or "off")]
+        columns += [_cell([one.filter_ms for one in pairs]), _cell([one.prioritize_ms for one in pairs])]
+        columns += [_cell([one.ms for one in pairs]), _cell([one.cpu_ms for one in pairs])]
+        columns += [f"{row.times_echo:.1f}", f"{row.cpu_times_echo:.1f}"]
+        columns.append(f"{row.cpu_times_before:.2f}" if row.before else "-")
+        lines.append(f"| {' | '.join(columns)} |")
     return "\n".join(lines)
+
+
+def _ratio(values: Sequence[float], base: Sequence[float]) -> float:
+    return statistics.median(values) / statistics.median(base)
 
 
 def _cell(values: Sequence[float]) -> str:
@@ -91,8 +179,9 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--pods", type=int, default=300)
+    parser.add_argument("--before", type=Path, help="directory with the sources of an earlier version")
     args = parser.parse_args()
-    print(table(run(args.nodes, args.pods)))
+    print(table(run(args.nodes, args.pods, args.before)))
 
 
 if __name__ == "__main__":

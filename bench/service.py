@@ -43,10 +43,13 @@ def cpu_seconds(pid: int) -> float:
 
 
 @contextmanager
-def api_server(nodes: int, *, rate: float = 0, burst: int = 0, hostile: int = 0) -> Iterator[Path]:
+def api_server(
+    nodes: int, *, rate: float = 0, burst: int = 0, hostile: int = 0, waiting: int = 0
+) -> Iterator[Path]:
     """A scripted API server; yields a kubeconfig for it."""
     port = free_port()
-    arguments = {"port": port, "nodes": nodes, "rate": rate, "burst": burst, "hostile": hostile}
+    arguments = {"port": port, "nodes": nodes, "rate": rate, "burst": burst}
+    arguments |= {"hostile": hostile, "waiting": waiting}
     command = [sys.executable, "-m", "bench.apiserver", *(f"--{k}={v}" for k, v in arguments.items())]
     with running_process(command, {}) as process:
         until_ok(process, f"http://127.0.0.1:{port}/version")

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from extender.cluster.failures import Failures
+from extender.cluster.guard_kernels import finite_where_fits
 from packing.fleet.arrays import Floats
 from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
@@ -32,14 +33,14 @@ class GuardedPolicy:
 
     def cost(self, fleet: Fleet, request: Request) -> Floats:
         """Finite on every node where the request fits."""
-        fits = reasons_for(fleet, request) == Reason.FITS
+        codes = reasons_for(fleet, request)
         for policy in self._policies:
             with self.failures.caught("cost"):
                 cost = policy.cost(fleet, request)
-                if np.isfinite(cost[fits]).all():
+                if finite_where_fits(codes, np.ascontiguousarray(cost, np.float32)):
                     return cost
                 raise ValueError("no finite cost for a node that fits")
-        return np.where(fits, 0, np.inf).astype(np.float32)
+        return np.where(codes == Reason.FITS, 0, np.inf).astype(np.float32)
 
     def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
         for policy in self._policies:

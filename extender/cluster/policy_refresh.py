@@ -22,6 +22,7 @@ def plan_now(state: State) -> None:
     """Plan new tables and adopt them, for commands that have nothing else to do meanwhile."""
     choose_node_sets_now(state)
     state.policy.adopt(state.fleet, state.policy.plan(state.fleet)())
+    state.revision += 1
 
 
 def choose_node_sets_now(state: State) -> None:
@@ -56,11 +57,14 @@ class PolicyRefresher:
             with state.failures.caught("node_sets"):
                 sets = await asyncio.to_thread(state.nodes.sets.choose(state.nodes))
                 state.nodes.sets.adopt(sets, state.nodes.values())
+                state.revision += 1
             solve: Callable[[], object] | None = state.policy.plan(state.fleet)
         else:
             solve = state.policy.refresh(state.fleet)
+            state.revision += 1
         if solve is not None:
             tables = await asyncio.to_thread(solve)
             state.policy.adopt(state.fleet, tables)
+            state.revision += 1
         self._upkeep.prices_updated(state.fleet)
         self._refreshed_at = now

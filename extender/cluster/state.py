@@ -67,7 +67,7 @@ class State:
     ``can_search_victims``: the kernels of the victim search are there. ``synced`` are the kinds whose first
     list has arrived. ``failures`` counts errors in comparing nodes that fit, which refuse no pod.
     ``kept_by_node``: what verbs keep about the pods of a node, dropped when the node or its pods change.
-    ``spot``: the setting.
+    ``spot``: the setting. ``revision`` counts events, new prices and new sets of nodes.
     ``binds``: Stowage writes which GPU a pod has, so a node takes nothing while its device plugin is busy.
     ``eviction_helps_extenders``: kube-scheduler looks for victims where only an extender refused (1.38 on).
     """
@@ -75,8 +75,7 @@ class State:
     def __init__(
         self, policy: Policy, rights: Rights | None = None, disruptions: DisruptionLog | None = None
     ) -> None:
-        self.policy = policy
-        self.rights = rights or Rights()
+        self.policy, self.rights = policy, rights or Rights()
         self.budgets = DisruptionBudgets()
         self.gangs = GangTable()
         self.disruptions = disruptions or DisruptionLog()
@@ -86,10 +85,10 @@ class State:
         self.pods = PodTable(self.allocations, QueueUsage(self.rights.queues, self.fleet))
         self.assumed_pods = self.pods.assumed
         self.gang_costs = GangCosts(self.gangs, self.pods, self.fleet, self.nodes.network)
-        self.devices = DeviceCache()
-        self.simulator = AllocationSimulator(self.devices)
+        self.devices = devices = DeviceCache()
+        self.simulator = AllocationSimulator(devices)
         self.learner = DemandLearner(policy, self.fleet, self.nodes.sets)
-        self.gang_check = False
+        self.gang_check, self.revision = False, 0
         self.gang_holds, self.gang_answers = GangHolds(), GangAnswers()
         self.kept_by_node: dict[str, object] = {}
         self.synced: set[Kind] = set()
@@ -103,6 +102,7 @@ class State:
 
     def apply(self, events: Sequence[Event]) -> None:
         """Take in what happened. An object that cannot be read is a problem, and raises nothing."""
+        self.revision += len(events)
         for event in events:
             match event.kind:
                 case "PriorityClass":

@@ -21,13 +21,13 @@ from extender.evictor.decision import (
 )
 from extender.evictor.metrics import EvictorMetrics
 from extender.evictor.planner import Asked, Planner
-from extender.evictor.rate import TokenBucket
 from extender.evictor.replacements import replacements, to_check
 from extender.evictor.scale_up import announced_at
 from extender.k8s.objects import Pod
 from extender.settings import Settings
 from extender.source.interface import EvictorApi, Source, WriteError
 from extender.source.watched_kinds import REQUIRED_KINDS
+from extender.untrusted.token_bucket import TokenBucket
 from extender.verbs.eviction.plan import EvictionPlan
 
 INTERVAL = 1.0
@@ -69,7 +69,7 @@ class Evictor:
         self._planner = Planner(state, asked, wall)
         self._book = Book()
         per_minute = settings.evictions_per_minute
-        self._bucket = TokenBucket(per_minute, max(1.0, per_minute * _BURST))
+        self._bucket = TokenBucket(per_minute / 60, max(1.0, per_minute * _BURST))
 
     async def run(self) -> None:
         """Rounds until cancelled. No error ends it."""

@@ -7,19 +7,27 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from time import monotonic, thread_time
 
 from extender.cluster.failures import Failures
 from extender.explain.pod import Explanation
 from extender.k8s.objects import Pod
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import CACHE, DECISION
+from extender.untrusted.token_bucket import TokenBucket
+
+_SHARE = 0.05
+"""The part of all time that may be spent on explanations: people read few of them."""
+_BURST = 1.0
+"""Seconds of CPU for explanations after a pause. The second half is kept for pods that fit nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """When a verb answered, its answer in one line, and why."""
+    """When a verb answered, its answer in one line, and why: None where there was no time to explain it, and
+    for verbs without an explanation."""
 
     at: datetime
     verb: str
@@ -37,26 +45,40 @@ class Decisions:
         self._size = max(CACHE, kept * DECISION)
         self._pods: BoundedMap[str, tuple[Pod, dict[str, Decision]]] = BoundedMap(kept, self._size)
         self._failures = failures or Failures()
-        self._deferred: deque[tuple[Pod, Callable[[], Decision]]] = deque()
+        self._deferred: deque[tuple[Pod, Decision, Callable[[], Explanation] | None, float]] = deque()
+        self._budget = TokenBucket(_SHARE, _BURST)
 
     @property
     def wanted(self) -> bool:
         """Whether any are kept. Otherwise there is no need to explain them."""
         return self._kept > 0
 
-    def defer(self, pod: Pod, explain: Callable[[], Decision]) -> bool:
+    def defer(
+        self,
+        pod: Pod,
+        decision: Decision,
+        explain: Callable[[], Explanation] | None = None,
+        *,
+        fits: bool = True,
+    ) -> bool:
         """Keep a decision that ``flush`` explains; whether it is the first that waits for that.
 
-        It must be flushed before the state changes: an explanation shows what is free at that moment.
+        It must be flushed before the state changes: an explanation shows what is free at that moment. Where
+        there is no time for all explanations, those of pods that fit are left out first.
         """
-        self._deferred.append((pod, explain))
+        self._deferred.append((pod, decision, explain, _BURST / 2 if fits else 0.0))
         return len(self._deferred) == 1
 
     def flush(self) -> None:
         while self._deferred:
-            pod, explain = self._deferred.popleft()
+            pod, decision, explain, reserve = self._deferred.popleft()
+            if explain is None or not self._budget.allows(reserve, monotonic()):
+                self.add(pod, decision)
+                continue
+            started = thread_time()  # CPU: a busy machine must not count as explanations
             with self._failures.caught("explain"):
-                self.add(pod, explain())
+                self.add(pod, replace(decision, explanation=explain()))
+            self._budget.take(thread_time() - started, monotonic())
 
     def add(self, pod: Pod, decision: Decision) -> None:
         """Keep a decision. One about another pod of the same name (another UID) replaces all before."""

@@ -157,10 +157,13 @@ class Owner:
 
 
 class _Memo:
-    """The slot for what ``queues`` derives from a pod, because it is looked up for every victim."""
+    """Slots for what ``queues`` derives from a pod, because it is looked up for every victim, for its size,
+    and for its version. Not a part of the record: equal pods may differ in them."""
 
-    __slots__ = ("memo",)
+    __slots__ = ("_size", "_version", "memo")
     memo: object
+    _size: int
+    _version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +221,25 @@ class Pod(_Memo):
         return f"{self.namespace}/{self.name}"
 
     @property
+    def version(self) -> str:
+        """The resourceVersion of a pod without a node that was read from a manifest, else ""."""
+        return getattr(self, "_version", "")
+
+    def with_version(self, version: str) -> Pod:
+        """The same record, of this version of the pod."""
+        object.__setattr__(self, "_version", version)
+        return self
+
+    @property
     def size(self) -> int:
         """About how many bytes it keeps alive: 64 for each text around its characters, 2,000 for the rest."""
+        known: int | None = getattr(self, "_size", None)
+        if known is None:
+            known = self._measured()
+            object.__setattr__(self, "_size", known)
+        return known
+
+    def _measured(self) -> int:
         pairs = chain(self.annotations.items(), self.labels.items(), self.devices, self.claims)
         names = self.namespace, self.name, self.uid, self.node_name, self.scheduler_name
         more = self.nominated_node, self.priority_class, self.pod_group, self.unscheduled, self.disruption

@@ -110,7 +110,7 @@ class PodManifest(BaseModel):
         if len(devices) > REPORTED_DEVICES:
             devices = devices[:REPORTED_DEVICES]
             problem = f"kubelet reports more than {REPORTED_DEVICES} devices"
-        return Pod(
+        pod = Pod(
             namespace=sys.intern(metadata.get("namespace") or "default"),
             name=metadata.get("name") or metadata.get("generateName") or "",
             uid=metadata.get("uid") or "",
@@ -146,6 +146,7 @@ class PodManifest(BaseModel):
             unreadable=unreadable,
             problem=problem or too_many,
         )
+        return pod if pod.node_name else pod.with_version(metadata.get("resourceVersion") or "")
 
 
 def _owner(owners: Iterable[OwnerManifest]) -> Owner | None:

@@ -16,6 +16,7 @@ from extender.k8s.pod_manifest import PodManifest
 from extender.protocol import messages
 from extender.protocol.messages import BadMessage, MetaPod, MetaVictims, Victims
 from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
+from extender.protocol.pod_reader import PodReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +75,16 @@ class BindArgs:
     node: str
 
 
-def parse_filter(body: bytes) -> FilterArgs:
-    """Arguments of filter and prioritize. Raises ``BadMessage``."""
+def parse_filter(body: bytes, pods: PodReader | None = None) -> FilterArgs:
+    """Arguments of filter and prioritize. Raises ``BadMessage``. ``pods``: those that are known."""
     names, rest = _split_names(body)
+    if names is not None and pods is not None and (known := pods.known(rest)) is not None:
+        return FilterArgs(known, names)
     message = messages.read(messages.FilterMessage, rest)
     pod = _pod(message.Pod)
     if names is not None:
+        if pods is not None:
+            pods.keep(rest, pod)
         return FilterArgs(pod, names)
     if message.NodeNames is not None:
         return FilterArgs(pod, NodeNames.of(message.NodeNames))

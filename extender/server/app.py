@@ -2,34 +2,50 @@
 
 For speed, handlers are ``async def`` and work inline (a thread pool costs more than the answer), bodies are
 bytes in and out (response models cost eight times as much), and there is no middleware but ``Guard``. The
-verbs are plain routes: FastAPI parses nothing in their bodies.
+verbs are plain ASGI, called before FastAPI's middleware and routing, which cost more than a decision; FastAPI
+lists them and answers other methods on their paths.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from pydantic_core import to_json
 
-from extender.protocol.messages import VERBS, Verb
-from extender.protocol.volcano import WITHOUT_BODY, NamesOnly, VolcanoVerb
-from extender.server.body import BodyBudget, BodyRefused, Receive, reduced
+from extender.protocol.messages import VERBS
+from extender.server.body import BodyBudget
 from extender.server.debug_auth import Guard
 from extender.server.debug_routes import debug_router
 from extender.server.metrics import CONTENT_TYPE
 from extender.server.page_files import page_files
-from extender.server.service import Reply, Service
-from extender.server.tls import why_not
-from extender.untrusted.limits import BODIES_IN_FLIGHT, QUOTED, shorten
+from extender.server.service import Service
+from extender.server.verb_endpoint import VerbEndpoint
+from extender.untrusted.limits import BODIES_IN_FLIGHT
 
-Handler = Callable[[Request], Awaitable[Response]]
-Read = Callable[[Receive, Mapping[str, str], int], AbstractAsyncContextManager[bytes]]
-Answer = Coroutine[Any, Any, Reply]
-_CLOSE = {"connection": "close"}
+
+class _App(FastAPI):
+    """FastAPI with applications that answer POST on their paths before anything else."""
+
+    def __init__(self) -> None:
+        # No interactive pages of FastAPI: they load scripts from other sites.
+        super().__init__(title="Stowage", openapi_url=None)
+        self.endpoints: dict[str, VerbEndpoint] = {}
+
+    async def __call__(
+        self,
+        scope: MutableMapping[str, Any],
+        receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
+        send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
+    ) -> None:
+        """Answer a request."""
+        if scope["type"] == "http" and scope["method"] == "POST":
+            endpoint = self.endpoints.get(scope["path"])
+            if endpoint is not None:
+                await endpoint(scope, receive, send)
+                return
+        await super().__call__(scope, receive, send)
 
 
 def create_app(
@@ -40,73 +56,18 @@ def create_app(
 
     ``clients`` are the names in TLS certificates that may call the verbs; empty for all.
     """
-    # No interactive pages of FastAPI: they load scripts from other sites.
-    app = FastAPI(title="Stowage", openapi_url=None)
+    app = _App()
     bodies = BodyBudget(BODIES_IN_FLIGHT * service.settings.body_limit_mib << 20)
     _add_health(app, service)
     for verb in service.verbs if verbs else ():
         path = f"/scheduler/{verb}" if verb in VERBS else f"/{verb}"
-        app.add_route(path, _verb_handler(service, verb, bodies, clients), methods=["POST"])
+        app.endpoints[path] = VerbEndpoint(service, verb, bodies, clients)
+        app.add_route(path, app.endpoints[path], methods=["POST"])  # type: ignore[arg-type]  # plain ASGI
     if debug:
         _add_debug(app, service, bodies)
     if debug and service.debug_auth is not None:
         app.add_middleware(Guard, auth=service.debug_auth)
     return app
-
-
-def _verb_handler(
-    service: Service, verb: Verb | VolcanoVerb, bodies: BodyBudget, clients: frozenset[str]
-) -> Handler:
-    limit = service.settings.body_limit_mib << 20
-    read = _reader(bodies, verb)
-
-    async def handle(request: Request) -> Response:
-        if clients and (text := why_not(request.scope["state"]["client_names"], clients)):
-            return _response(service.refuse(verb, "forbidden", text, 403), _CLOSE)
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind not in ("", "application/json"):
-            problem = f"content type {shorten(kind, QUOTED)}, expected application/json"
-            text = f"not a valid {verb} request: {problem}"
-            return _response(service.refuse(verb, "bad_message", text, 400), _CLOSE)
-        try:
-            async with read(request.receive, request.headers, limit) as body:
-                answer = service.answer(verb, body)
-                reply = await (_bind_while_connected(request, service, answer) if verb == "bind" else answer)
-        except BodyRefused as refused:
-            text = f"{refused} (setting body_limit_mib)" if refused.status == 413 else str(refused)
-            return _response(service.refuse(verb, refused.result, text, refused.status), _CLOSE)
-        # Behind a Service, a caller would keep its connection to a replica that is no longer ready.
-        return _response(reply, _CLOSE if service.waiting_for() else None)
-
-    return handle
-
-
-def _reader(bodies: BodyBudget, verb: Verb | VolcanoVerb) -> Read:
-    """How the body of a verb is received. What is not kept of it has no limit of size."""
-    if verb in WITHOUT_BODY:
-        return bodies.discard
-    if verb == "volcano/prioritize":
-        return lambda receive, headers, limit: bodies.read(reduced(receive, NamesOnly()), {}, limit)
-    return bodies.read
-
-
-async def _bind_while_connected(request: Request, service: Service, answer: Answer) -> Reply:
-    """Cancel the bind if the caller disconnects: it may already be calling another replica."""
-    answering = asyncio.create_task(answer)
-    disconnecting = asyncio.ensure_future(request.receive())
-    disconnecting.add_done_callback(lambda _: answering.cancel())
-    try:
-        return await answering
-    except asyncio.CancelledError:
-        if not disconnecting.done():
-            raise
-        return service.refuse("bind", "hung_up", "the caller has hung up", 499)
-    finally:
-        disconnecting.cancel()
-
-
-def _response(reply: Reply, headers: dict[str, str] | None = None) -> Response:
-    return Response(reply.body, reply.status, headers, reply.content_type)
 
 
 def _add_health(app: FastAPI, service: Service) -> None:

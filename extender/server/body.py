@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 from extender.untrusted.limits import BODY_SECONDS
 
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
 
 
 class Reducer(Protocol):
@@ -66,15 +67,32 @@ class BodyBudget:
 
     @asynccontextmanager
     async def read(self, receive: Receive, headers: Mapping[str, str], limit: int) -> AsyncIterator[bytes]:
-        """The body, which counts until the end of the block. Raises ``BodyRefused``.
+        """``take`` for the time of the block."""
+        body = await self.take(receive, headers.get("content-length", ""), limit)
+        try:
+            yield body
+        finally:
+            self.release(body)
 
-        ``limit``: the most bytes of this body.
+    async def take(self, receive: Receive, declared: str, limit: int) -> bytes:
+        """The body, which counts until ``release``. Raises ``BodyRefused``.
+
+        ``declared``: its length in the head, "" without one. ``limit``: the most bytes of this body.
         """
+        if declared.isdecimal() and (len(declared) > 20 or int(declared) > limit):
+            raise _too_large(limit)
+        first = _available(receive)
+        if first is not None and not first.get("more_body", False) and first["type"] == "http.request":
+            # As nearly always: the whole body has arrived. A timer would cost more than all the rest.
+            chunk: bytes = first.get("body", b"")
+            if len(chunk) <= limit and self.held + len(chunk) <= self._limit:
+                self.held += len(chunk)
+                return chunk
         body = _Body()
         self._arriving.add(body)
         try:
             async with asyncio.timeout(BODY_SECONDS):
-                await self._receive(body, receive, headers.get("content-length", ""), limit)
+                await self._receive(body, receive, first, limit)
         except TimeoutError:
             self._drop(body)
             raise _too_slow() from None
@@ -82,15 +100,13 @@ class BodyBudget:
             self._drop(body)
             raise
         self._arriving.discard(body)
-        whole = b"".join(body.chunks)
-        body.chunks.clear()
-        try:
-            yield whole
-        finally:
-            self.held -= body.size
+        return b"".join(body.chunks)
 
-    @asynccontextmanager
-    async def discard(self, receive: Receive, headers: Mapping[str, str], limit: int) -> AsyncIterator[bytes]:
+    def release(self, body: bytes) -> None:
+        """A body that was taken is no longer needed."""
+        self.held -= len(body)
+
+    async def discard(self, receive: Receive) -> bytes:
         """Receive a body of any size without keeping it. Raises ``BodyRefused`` if it takes too long."""
         try:
             async with asyncio.timeout(BODY_SECONDS):
@@ -99,20 +115,20 @@ class BodyBudget:
                         break
         except TimeoutError:
             raise _too_slow() from None
-        yield b""
+        return b""
 
-    async def _receive(self, body: _Body, receive: Receive, declared: str, limit: int) -> None:
-        if declared.isdecimal() and (len(declared) > 20 or int(declared) > limit):
-            raise _too_large(limit)
+    async def _receive(self, body: _Body, receive: Receive, message: Message | None, limit: int) -> None:
+        """Add what arrives to the body; ``message`` has arrived already."""
         more = True
         while more:
-            message = await receive()
+            message = message or await receive()
             if message["type"] == "http.disconnect":
                 raise BodyRefused(499, "hung_up", "the caller has hung up")
             chunk, more = message.get("body", b""), message.get("more_body", False)
             if body.size + len(chunk) > limit:
                 raise _too_large(limit)
             self._take(body, chunk)
+            message = None
 
     def _take(self, body: _Body, chunk: bytes) -> None:
         if not body.dropped:
@@ -130,6 +146,18 @@ class BodyBudget:
         self.held -= body.size
         body.chunks.clear()
         body.size, body.dropped = 0, True
+
+
+def _available(receive: Receive) -> Message | None:
+    """The next message if it has arrived, None if ``receive`` would wait for it."""
+    receiving = receive().__await__()
+    try:
+        next(receiving)
+    except StopIteration as done:
+        message: Message = done.value
+        return message
+    receiving.close()  # as if the call had been cancelled
+    return None
 
 
 def _too_slow() -> BodyRefused:

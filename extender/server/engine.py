@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 import scipy.optimize  # noqa: F401  # pricing imports it, which must not delay a request
 from pydantic_core import from_json
@@ -30,6 +31,7 @@ from extender.k8s.objects import Event, Pod
 from extender.protocol import codec
 from extender.protocol.messages import bind_error, filter_error
 from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
+from extender.protocol.pod_reader import PodReader
 from extender.server.assumed_pod_expiry import expire_forever
 from extender.server.gauge_reader import GaugeReader
 from extender.server.metrics import Metrics
@@ -43,6 +45,7 @@ from extender.verbs.bind import Binder
 from extender.verbs.evaluate import Evaluation
 from extender.verbs.eviction.report import in_one_line
 from extender.verbs.filter import filter_nodes
+from extender.verbs.last_filter import LastFilter
 from extender.verbs.preempt import Preemption, preempt
 from extender.verbs.prioritize import prioritize
 from extender.verbs.recheck import LONGEST, RefusalRecheck
@@ -71,6 +74,8 @@ class Engine:
         self._retry_order = RetryOrder()
         self._schedulers = Schedulers(settings.evictor_schedulers)
         self._refused_nodes: BoundedMap[str, bytes] = BoundedMap(_RECENT_PODS, KEPT_PODS)
+        self._pods = PodReader(self.state.pods.by_uid)
+        self._last_filter = LastFilter(self.state)
         self._decisions = Decisions(settings.decisions_kept, self.state.failures)
         self.state.binds, self.server_version = settings.bind, ""
         self._binder = Binder(self.state, source, settings, self._possibly_bound)
@@ -144,7 +149,7 @@ class Engine:
         )
 
     async def _filter(self, body: bytes) -> tuple[bytes, str]:
-        args = codec.parse_filter(body)
+        args = codec.parse_filter(body, self._pods)
         self._remember(args.pod)
         if not await self.source.caught_up():
             self._retry_order.interrupted(time.monotonic())
@@ -159,6 +164,7 @@ class Engine:
             result, evaluation = filter_nodes(self.state, args, self._settings)
             if result.names:
                 result = codec.FilterResult(error=_POSSIBLY_TAKEN)
+        self._last_filter.keep(evaluation)
         self._schedulers.note(args.pod.scheduler_name)
         if evaluation is not None:
             self._metrics.nodes_filtered(evaluation.counts())
@@ -172,12 +178,14 @@ class Engine:
         outcome = "refused" if result.error else "fits" if result.names else "nothing_fits"
         fitting = evaluation.fitting if evaluation else len(result.names)
         answer = result.error or f"{fitting} of {len(args.names)} nodes fit"
-        self._log_decision("filter", args.pod, answer, evaluation, args.names)
+        self._log_decision("filter", args.pod, answer, evaluation, args.names, fits=fitting > 0)
         return codec.encode_filter(result, args.nodes), outcome
 
     async def _prioritize(self, body: bytes) -> tuple[bytes, str]:
-        args = codec.parse_filter(body)
-        scores, evaluation = prioritize(self.state, args, self._possibly_bound())
+        args = codec.parse_filter(body, self._pods)
+        possibly_bound = self._possibly_bound()
+        filtered = None if possibly_bound else self._last_filter.about(args.pod)
+        scores, evaluation = prioritize(self.state, args, possibly_bound, filtered)
         if scores.max(initial=0) == MAX_SCORE:
             self._unconfirmed.note(args.pod, args.names[int(scores.argmax())], time.monotonic())
         answer = f"{len(scores)} nodes scored"
@@ -242,16 +250,15 @@ class Engine:
         evaluation: Evaluation | None = None,
         names: NodeNames = NO_NAMES,
         scores: Bytes | None = None,
+        *,
+        fits: bool = True,
     ) -> None:
         """Keep a decision for the debug endpoint. It is explained after kube-scheduler's next calls."""
         _log.debug("%s %s: %s", verb, pod.key, answer)
-        at = datetime.now(UTC)
-
-        def explain() -> Decision:
-            explanation = explain_evaluation(self.state, names, evaluation, scores) if evaluation else None
-            return Decision(at, verb, answer, explanation)
-
-        if self._decisions.wanted and self._decisions.defer(pod, explain):
+        if not self._decisions.wanted:
+            return
+        explain = partial(explain_evaluation, self.state, names, evaluation, scores) if evaluation else None
+        if self._decisions.defer(pod, Decision(datetime.now(UTC), verb, answer), explain, fits=fits):
             asyncio.get_running_loop().call_later(_NEXT_ANSWER, self._decisions.flush)
 
     def _remember(self, pod: Pod) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 
 from prometheus_client import (
     CollectorRegistry,
@@ -61,15 +62,18 @@ class Metrics:
         self._preemptions = Counter(
             "stowage_preemptions", text, ["queue", "preemptor"], registry=self.registry
         )
+        # labels() would take longer than inc().
+        self._result = cache(self._results.labels)
+        self._verb_seconds, self._node_count = cache(self._seconds.labels), cache(self._nodes.labels)
         # Created at the start: rate() does not see the first failure of a series that begins with it.
         for verb, result in itertools.product(verbs, REFUSALS):
-            self._results.labels(verb, result)
+            self._result(verb, result)
 
     def answered(self, verb: str, result: str, seconds: float | None = None) -> None:
         """Count a request. ``seconds`` is None if its body was not read."""
-        self._results.labels(verb, result).inc()
+        self._result(verb, result).inc()
         if seconds is not None:
-            self._seconds.labels(verb).observe(seconds)
+            self._verb_seconds(verb).observe(seconds)
 
     def nothing_fitted(self, reasons: Iterable[str]) -> None:
         """Count the distinct reasons of a pod that fits nowhere."""
@@ -79,7 +83,7 @@ class Metrics:
     def nodes_filtered(self, counts: Mapping[str, int]) -> None:
         """Count how many nodes a filter request found for each reason, and "fits"."""
         for reason, count in counts.items():
-            self._nodes.labels(reason).inc(count)
+            self._node_count(reason).inc(count)
 
     def pod_bound(self, queue: str, seconds: float) -> None:
         """A pod of this queue that waited so long has a node."""

@@ -15,6 +15,7 @@ from extender.dra.pod_claims import class_resources
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.verbs.assignment import refuse_unassignable
+from extender.verbs.evaluation_kernels import gather
 from extender.verbs.scores import Keys, rank_keys
 from extender.verbs.separate_gpus import separation_costs
 from extender.verbs.spot import refuse_spot, spot_costs
@@ -24,6 +25,8 @@ from packing.fleet.fleet import Fleet
 from packing.fleet.separate_gpus import any_doubtful
 from packing.model.reasons import Reason
 from packing.model.request import Request
+
+_UNKNOWN = int(Reason.UNKNOWN_NODE)  # numba would look at all members of the enum in each call
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,18 @@ class Evaluation:
         """Whether anything is known that makes one node better than another."""
         return self.request.wants_gpu or any(forecast.devices for forecast in self.forecasts)
 
+    def among(self, rows: Rows) -> Evaluation | None:
+        """The same of some of the nodes, by their rows; None if it says nothing about one of them. Not for
+        an evaluation with forecasts."""
+        if np.array_equal(rows, self.rows):
+            return self
+        places = np.full(max(int(self.rows.max(initial=0)), int(rows.max(initial=0))) + 2, -1, np.int64)
+        places[self.rows] = np.arange(self.rows.size)  # row -1 has the last place
+        at = places[rows]
+        if at.min(initial=0) < 0:
+            return None
+        return replace(self, rows=rows, codes=self.codes[at], cost=self.cost[at], keys=self.keys[at])
+
 
 def evaluate(
     state: State,
@@ -82,7 +97,7 @@ def evaluate(
     rows = state.rows(names)
     codes, cost = _evaluate_counted(state, pod, request, (), rows, possibly_bound)
     dra = dra_resources(state, pod, request, names)
-    for resources in {*dra} - {()}:
+    for resources in {*dra} - {()} if dra else ():
         there = np.array([offered == resources for offered in dra])
         codes[there], cost[there] = _evaluate_counted(
             state, pod, request, resources, rows[there], possibly_bound
@@ -125,6 +140,13 @@ def when_idle(state: State, evaluation: Evaluation) -> Evaluation:
 def codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> npt.NDArray[np.int8]:
     """Reason codes for these rows of the pod's fleet view: (len(rows),). Devices of DRA do not count."""
     codes = np.append(reasons_for(fleet, request), np.int8(Reason.UNKNOWN_NODE))[rows]  # row -1 is the last
+    return _refused(state, fleet, pod, request, rows, codes)
+
+
+def _refused(
+    state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows, codes: npt.NDArray[np.int8]
+) -> npt.NDArray[np.int8]:
+    """The codes with those of nodes that fit, but must not be given."""
     codes = refuse_unassignable(state, fleet, pod, request, rows, codes)
     return refuse_spot(state, fleet, pod, rows, codes) if fleet.spot_rows else codes
 
@@ -139,11 +161,13 @@ def _evaluate_counted(
         return codes, np.zeros(rows.size, np.float32)
     request = without_resources(request, dra)
     with state.fleet_view_for(pod, possibly_bound) as fleet:
-        cost = state.policy.cost(fleet, request)[rows]
+        codes, cost = np.empty(rows.size, np.int8), np.empty(rows.size, np.float32)
+        costs = np.ascontiguousarray(state.policy.cost(fleet, request), np.float32)
+        gather(rows, reasons_for(fleet, request), costs, _UNKNOWN, codes, cost)
         if request.together > 1 and any_doubtful(fleet, request):
             with state.failures.caught("separate_gpus"):
                 cost = cost + separation_costs(fleet, request, rows)
-        return codes_for(state, fleet, pod, request, rows), cost
+        return _refused(state, fleet, pod, request, rows, codes), cost
 
 
 def dra_resources(state: State, pod: Pod, request: Request, names: Iterable[str]) -> list[tuple[str, ...]]:

@@ -18,7 +18,7 @@ from extender.settings import Settings
 from extender.untrusted.limits import shorten
 from extender.verbs.evaluate import Evaluation, evaluate, when_idle
 from extender.verbs.gang_fit import with_gang_check
-from extender.verbs.scores import best
+from extender.verbs.scores import shortlist
 from packing.model.reasons import Reason
 
 
@@ -34,13 +34,12 @@ def filter_nodes(
         return FilterResult(names=args.names), None
     evaluation = with_gang_check(state, evaluate(state, args.pod, request, args.names, possibly_bound))
     fits = evaluation.codes == Reason.FITS
+    any_fits = bool(fits.any())
     # Forecasts may be wrong about devices: a pod with claims gets all nodes that fit.
-    if settings.shortlist and fits.any() and not evaluation.forecasts:
-        fitting = np.flatnonzero(fits)
-        shortlist = np.zeros_like(fits)
-        shortlist[fitting[best(evaluation.keys[fitting], settings.shortlist)]] = True
-        return FilterResult(args.names.where(shortlist)), evaluation
-    if not fits.any() and (evaluation.codes == Reason.PLUGIN_BUSY).any():
+    if settings.shortlist and any_fits and not evaluation.forecasts:
+        chosen = shortlist(evaluation.codes, evaluation.keys, settings.shortlist)
+        return FilterResult(args.names.where(chosen)), evaluation
+    if not any_fits and (evaluation.codes == Reason.PLUGIN_BUSY).any():
         evaluation = when_idle(state, evaluation)
         if (evaluation.codes == Reason.PLUGIN_BUSY).any():
             # No event wakes an unschedulable pod when the other has started; a failed attempt is repeated.

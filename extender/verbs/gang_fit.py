@@ -26,8 +26,10 @@ from packing.model.request import Request
 
 def with_gang_check(state: State, evaluation: Evaluation) -> Evaluation:
     """The evaluation with ``GANG_DOES_NOT_FIT`` where the pod fits, but its gang does not fit anywhere."""
+    if not state.gang_check or state.gangs.gang_of(evaluation.pod) is None:
+        return evaluation
     fits = evaluation.codes == Reason.FITS
-    if not (state.gang_check and fits.any()):
+    if not fits.any():
         return evaluation
     if gang_may_fit(state, evaluation.pod, evaluation.request, evaluation.possibly_bound):
         return evaluation

@@ -11,28 +11,31 @@ from extender.dra.pod_claims import class_resources
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import Bytes
 from extender.verbs.evaluate import Evaluation, evaluate
-from extender.verbs.scores import node_scores
-from packing.model.reasons import Reason
+from extender.verbs.scores import fitting_scores
 
 
 def prioritize(
-    state: State, args: FilterArgs, possibly_bound: PossiblyBound = ()
+    state: State,
+    args: FilterArgs,
+    possibly_bound: PossiblyBound = (),
+    filtered: Evaluation | None = None,
 ) -> tuple[Bytes, Evaluation | None]:
     """A score for each name (len(names),), in the order asked; 0 for a node that does not fit (any more).
+
+    ``filtered``: what filter has found about this pod, unless anything has changed since (``LastFilter``).
 
     All scores are 0 for a pod that asks for no GPU, for one whose request cannot be read, and for one with
     nothing but claims where no forecast is known.
     """
-    scores = np.zeros(len(args.names), np.uint8)
     try:
         request = request_of(args.pod)
     except RequestError:
-        return scores, None
+        return np.zeros(len(args.names), np.uint8), None
     if not (request.wants_gpu or args.pod.spec.claims or class_resources(args.pod.spec)):
-        return scores, None
-    evaluation = evaluate(state, args.pod, request, args.names, possibly_bound)
+        return np.zeros(len(args.names), np.uint8), None
+    evaluation = filtered and filtered.among(state.rows(args.names))
+    if evaluation is None:
+        evaluation = evaluate(state, args.pod, request, args.names, possibly_bound)
     if not evaluation.tells_apart:
-        return scores, evaluation
-    fits = np.flatnonzero(evaluation.codes == Reason.FITS)
-    scores[fits] = node_scores(evaluation.cost[fits], evaluation.keys[fits])
-    return scores, evaluation
+        return np.zeros(len(args.names), np.uint8), evaluation
+    return fitting_scores(evaluation.codes, evaluation.cost, evaluation.keys), evaluation

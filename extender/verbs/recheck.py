@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Literal, TypeAlias, TypeVar, get_args
 
+from extender.untrusted.token_bucket import TokenBucket
+
 T = TypeVar("T")
 Outcome: TypeAlias = Literal["accepted", "refused_again", "no_news", "not_rechecked"]
 """Of a refusal: an event made it fit; evaluated again after events, and still refused; no event came; there
@@ -37,8 +39,7 @@ class RefusalRecheck:
         """``longest``: seconds that one refusal may wait, 0 where the state does not change."""
         self._longest = longest
         self._changed = asyncio.Event()
-        self._budget = self._full_budget = longest * _BURST
-        self._budgeted_at = 0.0
+        self._budget = TokenBucket(_SHARE, longest * _BURST)
         self.outcomes: Counter[Outcome] = Counter()
         """Refusals since the start, by what became of them."""
 
@@ -48,10 +49,10 @@ class RefusalRecheck:
     async def evaluate(self, evaluate: Callable[[], T], refused: Callable[[T], bool]) -> T:
         """The answer of ``evaluate``, called again at each change for as long as it is a refusal."""
         answer = evaluate()
-        started = asyncio.get_running_loop().time()
         if not refused(answer):
             return answer
-        if not self._longest or self._refill_budget(started) < self._longest:
+        started = asyncio.get_running_loop().time()
+        if not self._longest or not self._budget.allows(self._longest, started):
             self.outcomes["not_rechecked"] += 1
             return answer
         evaluations = 0
@@ -67,11 +68,6 @@ class RefusalRecheck:
         self.outcomes[
             "accepted" if not refused(answer) else "refused_again" if evaluations else "no_news"
         ] += 1
-        self._budget -= asyncio.get_running_loop().time() - started
+        now = asyncio.get_running_loop().time()
+        self._budget.take(now - started, now)
         return answer
-
-    def _refill_budget(self, now: float) -> float:
-        """Seconds that may be spent by now."""
-        self._budget = min(self._full_budget, self._budget + _SHARE * (now - self._budgeted_at))
-        self._budgeted_at = now
-        return self._budget

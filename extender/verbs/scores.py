@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from extender.verbs import evaluation_kernels as kernels
 from packing.fleet.arrays import Floats
 
 MAX_SCORE = 10
 """kube-scheduler's highest score of an extender (``MaxExtenderPriority``)."""
 
 Keys = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int8]
 
 
 def rank_keys(cost: Floats, order: npt.NDArray[np.uint32]) -> Keys:
@@ -19,9 +21,26 @@ def rank_keys(cost: Floats, order: npt.NDArray[np.uint32]) -> Keys:
     The bits of a float, read as a signed integer, sort like the float once all bits but the sign of negative
     floats are inverted.
     """
-    bits = np.ascontiguousarray(cost, np.float32).view(np.int32)
-    sortable = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    return (sortable.astype(np.int64) << 32) | order
+    keys = np.empty(cost.size, np.int64)
+    kernels.sort_keys(np.ascontiguousarray(cost, np.float32).view(np.int32), order, keys)
+    return keys
+
+
+def shortlist(codes: Codes, keys: Keys, count: int) -> npt.NDArray[np.bool_]:
+    """Which nodes are the ``best`` of those that fit (code 0): (N,), at most ``count`` of them."""
+    fits: npt.NDArray[np.bool_] = codes == 0
+    if int(np.count_nonzero(fits)) <= count:
+        return fits
+    chosen = np.empty(codes.size, np.uint8)
+    kernels.mark_lowest(codes, keys, np.empty(count, np.int64), chosen)
+    return chosen.view(np.bool_)
+
+
+def fitting_scores(codes: Codes, cost: Floats, keys: Keys) -> npt.NDArray[np.uint8]:
+    """The ``node_scores`` of the nodes that fit (code 0), and 0 for all others: (N,)."""
+    scores = np.empty(codes.size, np.uint8)
+    kernels.fill_scores(codes, cost, keys, MAX_SCORE, scores)
+    return scores
 
 
 def best(keys: Keys, count: int) -> npt.NDArray[np.intp]:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 
 from extender.cluster.failures import Failures
 from extender.explain.decision_log import Decision, Decisions
+from extender.explain.pod import Explanation
 from tests.extender.builders import make_pod
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -56,11 +58,29 @@ def test_a_decision_that_cannot_be_explained_is_counted_and_harms_no_other(caplo
     failures = Failures()
     decisions = Decisions(10, failures)
     for number in range(5):
-        decisions.defer(make_pod(f"p{number}"), fail)
-    decisions.defer(make_pod("p"), lambda: decision(1))
+        decisions.defer(make_pod(f"p{number}"), decision(number), fail)
+    decisions.defer(make_pod("p"), decision(1))
     assert decisions.about("default/p") == [decision(1)]
     assert failures.counts == {"explain": 5}
     assert caplog.text.count("explain failed") == 1
+
+
+def test_explanations_take_a_part_of_the_time_and_pods_that_fit_nowhere_come_first():
+    def explain() -> Explanation:
+        until = time.thread_time() + 0.2
+        while time.thread_time() < until:
+            pass
+        return Explanation("default/p")
+
+    decisions = Decisions(100)
+    for number in range(20):
+        pod = make_pod(f"p{number}")
+        decisions.defer(pod, decision(number), explain, fits=number < 10)
+    kept = [decisions.about(f"default/p{number}")[0].explanation is not None for number in range(20)]
+    assert kept[0]
+    assert 2 <= sum(kept[:10]) <= 4  # half of a second
+    assert kept[10]
+    assert 2 <= sum(kept[10:]) <= 4  # the other half
 
 
 def test_none_kept_is_none_wanted():

@@ -11,9 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extender.k8s.objects import Pod
+from extender.k8s.pod_manifest import PodManifest
 from extender.protocol import codec as wire
 from extender.protocol.messages import BadMessage, bind_error
 from extender.protocol.node_names import NodeNames
+from extender.protocol.pod_reader import PodReader
 
 POD: dict[str, Any] = {
     "metadata": {"name": "train", "namespace": "team", "uid": "u1"},
@@ -246,3 +249,28 @@ def test_a_preempt_reply_is_always_the_short_form() -> None:
 def test_a_bind_reply() -> None:
     assert bind_error("") == b'{"Error":""}'
     assert bind_error('node "n1" is gone') == b'{"Error":"node \\"n1\\" is gone"}'
+
+
+def test_a_pod_of_the_same_version_is_the_one_of_the_watch():
+    manifest = {"metadata": {"name": "p", "uid": "u", "resourceVersion": "7"}, "spec": {}}
+    watched = PodManifest.model_validate(manifest | {"status": {"nominatedNodeName": "n"}}).record()
+    pods = PodReader({"u": watched}.get)
+
+    def read(**metadata: str) -> Pod:
+        pod = {"metadata": manifest["metadata"] | metadata, "spec": {}}
+        message = {"Pod": pod, "Nodes": None, "NodeNames": ["a", "b"]}
+        args = wire.parse_filter(json.dumps(message, separators=(",", ":")).encode(), pods)
+        assert list(args.names) == ["a", "b"]
+        return args.pod
+
+    assert read() is watched
+    assert read(resourceVersion="8") is not watched
+    assert read(resourceVersion="8") is read(resourceVersion="8")  # the same bytes
+    assert read(resourceVersion="") is not watched
+    assert read(uid="other") is not watched
+    assert read(uid="other").uid == "other"
+
+
+def test_a_bound_pod_has_no_version():
+    bound = {"metadata": {"name": "p", "uid": "u", "resourceVersion": "7"}, "spec": {"nodeName": "n"}}
+    assert PodManifest.model_validate(bound).record().version == ""

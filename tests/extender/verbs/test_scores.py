@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.verbs.scores import MAX_SCORE, best, node_scores, rank_keys
+from extender.verbs.scores import MAX_SCORE, best, fitting_scores, node_scores, rank_keys, shortlist
 
 costs = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=40)
 
@@ -43,3 +43,24 @@ def test_equal_nodes_have_the_score_below_the_best():
     cost, keys = keys_of([1.0, 1.0, 1.0])
     assert node_scores(cost, keys).tolist() == [10, 9, 9]
     assert node_scores(*keys_of([])).tolist() == []
+
+
+@given(st.lists(st.tuples(st.sampled_from([-1.5, 0.0, 0.25, 7.0, 1e30]), st.booleans())), st.integers(1, 9))
+def test_kernels_do_what_the_functions_do_for_the_nodes_that_fit(nodes, count):
+    cost, keys = keys_of([value for value, _ in nodes])
+    codes = np.array([not fits for _, fits in nodes], np.int8)
+    fits = np.flatnonzero(codes == 0)
+    expected = np.zeros(len(nodes), np.int64)
+    expected[fits] = node_scores(cost[fits], keys[fits])
+    assert fitting_scores(codes, cost, keys).tolist() == expected.tolist()
+    assert np.flatnonzero(shortlist(codes, keys, count)).tolist() == sorted(
+        fits[best(keys[fits], count)].tolist()
+    )
+
+
+@given(st.lists(st.integers(-3, 3), min_size=1), st.integers(1, 9))
+def test_a_shortlist_is_no_longer_where_keys_are_equal(values, count):
+    keys, codes = np.array(values, np.int64), np.zeros(len(values), np.int8)
+    chosen = shortlist(codes, keys, count)
+    assert chosen.sum() == min(count, len(values))
+    assert sorted(keys[chosen].tolist()) == sorted(values)[:count]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extender.evictor.rate import TokenBucket
+from extender.untrusted.token_bucket import TokenBucket
 
 steps = st.lists(st.tuples(st.floats(0, 100), st.integers(1, 8)), max_size=60)
 
@@ -14,7 +14,7 @@ steps = st.lists(st.tuples(st.floats(0, 100), st.integers(1, 8)), max_size=60)
 def test_no_minute_has_more_evictions_than_allowed(
     steps: list[tuple[float, int]], per_minute: int, burst: int
 ) -> None:
-    bucket, now, taken = TokenBucket(per_minute, burst), 0.0, []
+    bucket, now, taken = TokenBucket(per_minute / 60, burst), 0.0, []
     for pause, count in steps:
         now += pause
         if bucket.allows(count, now):
@@ -27,7 +27,7 @@ def test_no_minute_has_more_evictions_than_allowed(
 
 
 def test_a_gang_leaves_as_a_whole_and_is_made_up_for() -> None:
-    bucket = TokenBucket(per_minute=6, burst=2)
+    bucket = TokenBucket(per_second=0.1, burst=2)
     assert bucket.allows(5, 0.0)
     bucket.take(5, 0.0)
     assert not bucket.allows(1, 39.9)
@@ -37,7 +37,7 @@ def test_a_gang_leaves_as_a_whole_and_is_made_up_for() -> None:
 
 
 def test_time_that_stands_still_or_goes_back_gives_nothing() -> None:
-    bucket = TokenBucket(per_minute=60, burst=1)
+    bucket = TokenBucket(per_second=1, burst=1)
     bucket.take(1, 10.0)
     assert not bucket.allows(1, 10.0)
     assert not bucket.allows(1, 5.0)

@@ -1,0 +1,60 @@
+"""The least that an answer over HTTP costs: a bare ASGI application that reads a body and writes bytes.
+
+It runs on the same server as Stowage (uvicorn with uvloop and httptools), parses nothing and decides nothing.
+The path says how many bytes the reply has, so a client can have it read and write what Stowage does.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+
+from bench.service import free_port, running_process, until_ok
+
+_REPLY = b" " * (1 << 20)
+"""A reply is cut out of these bytes; a copy, as Stowage's reply is one."""
+
+
+async def echo(scope: dict[str, Any], receive: Any, send: Any) -> None:  # noqa: ANN401  # ASGI's callables
+    """Read the whole body, then reply with as many bytes as the path says."""
+    more = True
+    while more:
+        message = await receive()
+        more = message.get("more_body", False)
+    reply = _REPLY[: int(scope["path"][1:])]
+    length = str(len(reply)).encode()
+    headers = [(b"content-length", length), (b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": reply})
+
+
+@contextmanager
+def running_echo() -> Iterator[tuple[int, int]]:
+    """The echo as a process of its own; yields its port and process id."""
+    port = free_port()
+    with running_process([sys.executable, "-m", "bench.echo", str(port)], {}) as process:
+        until_ok(process, f"http://127.0.0.1:{port}/2")
+        yield port, process.pid
+
+
+def main() -> None:
+    """Serve on the port of the first argument."""
+    uvicorn.run(
+        echo,
+        port=int(sys.argv[1]),
+        access_log=False,
+        lifespan="off",
+        log_level="warning",
+        proxy_headers=False,
+        server_header=False,
+        ws="none",
+        timeout_keep_alive=120,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -88,7 +88,7 @@ def test_the_policy_counts_less_as_waste() -> None:
     state = state_with(shared("n"))
     for _ in range(3):
         policy.observe(request_of(asks(compute="20%")))
-    table = policy.plan(state.fleet)().fill[0]
+    table = policy.plan(state.fleet)().tables.fill[0]
     bins = table.shape[0] - 1
     assert (table[: bins // 4] == 0).all()
     assert table[bins, bins] >= 0

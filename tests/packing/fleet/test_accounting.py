@@ -20,7 +20,7 @@ from packing.model.mig_instances import Instance, window
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.reasons import Reason
 from packing.model.request import MOST, MOST_DEVICES, NameFilter, Request, Shares, whole_gpus
-from packing.policies.inventory import InventoryPolicy, Tables
+from packing.policies.inventory import InventoryPolicy, Plan
 from packing.policies.registry import POLICIES
 
 from .builders import GIB, GPU, MIB, MIG, arrays_of, counted_node, divisible_node, fleet_of, why
@@ -182,10 +182,9 @@ def test_tables_that_cannot_be_used_leave_the_old_ones_in_force():
     fleet.put(counted_node())
     policy.adopt(fleet, good := policy.plan(fleet)())
     cost = policy.cost(fleet, Request(devices=((GPU, 1),))).copy()
-    assert isinstance(good, Tables)
-    broken = replace(good, mix=Mix((None,), (1.0,)), slotted=Mix((None,), (1.0,)))
+    broken = replace(good.tables, mix=Mix((None,), (1.0,)), slotted=Mix((None,), (1.0,)))
     with pytest.raises(AttributeError):
-        policy.adopt(fleet, broken)
+        policy.adopt(fleet, Plan(broken, good.weights))
     fleet.put(counted_node("a node of another model", model="other"))  # counts again with the old tables
     assert policy.cost(fleet, Request(devices=((GPU, 1),)))[0] == pytest.approx(cost[0], abs=0.2)
 

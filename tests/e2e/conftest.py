@@ -9,6 +9,7 @@ from .controlplane.api import Api
 from .controlplane.build import missing
 from .controlplane.cluster import ControlPlane
 from .controlplane.process import tail
+from .kueue import MISSING as NO_KUEUE
 from .recorder import Recorder
 from .stowage import Stowage, apply
 from .tools import Tools
@@ -91,6 +92,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """One line for each program that is not there, at the end of every run that skips tests because of it."""
     skipped = terminalreporter.stats.get("skipped", [])
-    for text in (NO_VOLCANO,):
+    for text in (NO_KUEUE, NO_VOLCANO):
         if count := sum(text in str(report.longrepr) for report in skipped):
             terminalreporter.write_line(f"{count} tests were SKIPPED: {text}", red=True)

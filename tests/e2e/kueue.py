@@ -21,6 +21,7 @@ from .controlplane.cluster import ControlPlane, answers
 from .controlplane.process import Process, free_port
 
 PROGRAM = os.environ.get("STOWAGE_E2E_KUEUE", "")
+MISSING = "NO KUEUE: set STOWAGE_E2E_KUEUE to the path of its binary, with its manifests (CRDs) beside it"
 SYSTEM = "kueue-system"
 SERVICE, SECRET = "kueue-webhook-service", "kueue-webhook-server-cert"
 GROUP = "/apis/kueue.x-k8s.io/v1beta2"

@@ -4,7 +4,6 @@ Skipped without a binary of Kueue, see `kueue.py`. Nobody is evicted for nothing
 """
 
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,10 +32,7 @@ from .rush import GPU, LABEL_SETS
 from .stowage import ROOT, Stowage, apply, scheduler_configuration
 from .workload import job, node, pod, process_pod
 
-SKIPPED = "KUEUE IS NOT TESTED: set STOWAGE_E2E_KUEUE to its binary, with its manifests (CRDs) beside it"
-if not kueue.PROGRAM:
-    warnings.warn(SKIPPED, stacklevel=1)
-pytestmark = pytest.mark.skipif(not kueue.PROGRAM, reason=SKIPPED)
+pytestmark = pytest.mark.skipif(not kueue.PROGRAM, reason=kueue.MISSING)
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 H100 = LABEL_SETS["h100-sxm-8-whole"]

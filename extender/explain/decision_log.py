@@ -18,6 +18,8 @@ from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import CACHE, DECISION
 from extender.untrusted.token_bucket import TokenBucket
 
+LONGEST_ANSWER = 4096
+"""Characters of an answer about one preemption, in the log and here."""
 _SHARE = 0.05
 """The part of all time that may be spent on explanations: people read few of them."""
 _BURST = 1.0

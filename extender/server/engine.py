@@ -23,7 +23,7 @@ from extender.cluster.state import PossiblyBound
 from extender.cluster.unconfirmed import UnconfirmedBindings
 from extender.evictor.book import Schedulers
 from extender.evictor.planner import Asked
-from extender.explain.decision_log import Decision, Decisions
+from extender.explain.decision_log import LONGEST_ANSWER, Decision, Decisions
 from extender.explain.inspector import Inspector
 from extender.explain.pod import explain_evaluation
 from extender.k8s.node_filter import has_unknown_filters
@@ -37,7 +37,7 @@ from extender.server.gauge_reader import GaugeReader
 from extender.server.metrics import Metrics
 from extender.server.volcano import VolcanoVerbs
 from extender.settings import Settings
-from extender.source.interface import Source
+from extender.source.interface import BEHIND, Source
 from extender.source.watched_kinds import AWAITED_KINDS, REQUIRED_KINDS, WATCHED_KINDS
 from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import KEPT_PODS, LISTED_NAMES, shorten
@@ -56,9 +56,7 @@ _VERSION = re.compile(r"v?(\d+)\.(\d+)")
 _REQUIRED = {kind: watched.resource for kind, watched in WATCHED_KINDS.items() if kind in REQUIRED_KINDS}
 _RECENT_PODS = 4096
 """Pods of filter requests that are kept for bind: more than can be between filter and bind at a time."""
-_LONGEST_ANSWER = 4096  # characters about one preemption, in the log and the decisions
 _POSSIBLY_TAKEN = "the API server did not answer, and other pods may have been bound where this pod fits"
-_BEHIND = "the connection to the API server broke, and Stowage has not caught up yet"
 _OTHERS_FIRST = "pods of higher priority are tried first after an interruption"
 _NEXT_ANSWER = 0.01  # seconds after which kube-scheduler has usually made all calls for one pod
 
@@ -153,7 +151,7 @@ class Engine:
         self._remember(args.pod)
         if not await self.source.caught_up():
             self._retry_order.interrupted(time.monotonic())
-            return filter_error(_BEHIND), "behind"
+            return filter_error(BEHIND), "behind"
         if self._retry_order.must_wait(self.state.pods, args.pod, time.monotonic()):
             return filter_error(_OTHERS_FIRST), "others_first"
         result, evaluation = await self._recheck.evaluate(
@@ -228,7 +226,7 @@ class Engine:
         plans = [in_one_line(self.state, plan, now) for plan in result.plans]
         unchanged = f"as proposed: {', '.join(list(result.candidates)[:LISTED_NAMES])}"
         chosen = "; ".join(plans) or (unchanged if result.candidates else "no evictions make the pod fit")
-        answer = shorten(f"{len(result.candidates)} of {proposed} candidates: {chosen}", _LONGEST_ANSWER)
+        answer = shorten(f"{len(result.candidates)} of {proposed} candidates: {chosen}", LONGEST_ANSWER)
         level = logging.INFO if result.candidates else logging.DEBUG
         _log.log(level, "preempt for %s: %s", pod.key, answer)
         self._log_decision("preempt", pod, answer)

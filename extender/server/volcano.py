@@ -12,11 +12,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 from extender.cluster.state import PossiblyBound, State
+from extender.explain.decision_log import LONGEST_ANSWER
 from extender.k8s.objects import Pod
 from extender.protocol import volcano as codec
 from extender.protocol.volcano import Code, Task, VolcanoVerb, Vote
 from extender.server.metrics import Metrics
-from extender.source.interface import Source
+from extender.source.interface import BEHIND, Source
 from extender.untrusted.limits import shorten
 from extender.verbs.eviction.report import in_one_line
 from extender.verbs.volcano.events import allocate, deallocate
@@ -26,8 +27,6 @@ from extender.verbs.volcano.session import Session
 from extender.verbs.volcano.victims import Victims, victims
 
 _log = logging.getLogger(__name__)
-_BEHIND = "the connection to the API server broke, and Stowage has not caught up yet"
-_LONGEST_ANSWER = 4096  # characters about one preemption, in the log and the decisions
 
 LogDecision = Callable[[str, Pod, str], None]
 Answer = Awaitable[tuple[bytes, str]]
@@ -64,7 +63,7 @@ class VolcanoVerbs:
     async def _predicate(self, body: bytes) -> tuple[bytes, str]:
         args = codec.parse_predicate(body)
         if not await self._source.caught_up():
-            return codec.encode_predicate(_BEHIND, Code.ERROR), "behind"
+            return codec.encode_predicate(BEHIND, Code.ERROR), "behind"
         pod = self._state.pods.by_uid(args.task.UID) or codec.task_pod(args.head)
         text, code = predicate(self.session, pod, args.node, args.counted)
         self._metrics.nodes_filtered({text or "fits": 1})
@@ -96,14 +95,14 @@ class VolcanoVerbs:
             self._metrics.victims_proposed(map(queue_of, chosen), queue_of(pod))
         plans = "; ".join(in_one_line(self._state, plan, now) for plan in found.plans)
         answer = f"{len(found.uids)} of {len(candidates)} candidates"
-        answer = shorten(f"{answer}: {plans}" if plans else answer, _LONGEST_ANSWER)
+        answer = shorten(f"{answer}: {plans}" if plans else answer, LONGEST_ANSWER)
         _log.log(logging.INFO if found.uids else logging.DEBUG, "%s for %s: %s", verb, pod.key, answer)
         self._log_decision(verb, pod, answer)
 
     async def _allocate(self, body: bytes) -> tuple[bytes, str]:
         task = codec.parse_event(body)
         if not await self._source.caught_up():
-            return codec.encode_event(_BEHIND), "behind"
+            return codec.encode_event(BEHIND), "behind"
         pod = self._state.pods.by_uid(task.UID)
         error = allocate(self.session, task, pod)
         if pod is not None and not pod.node_name:

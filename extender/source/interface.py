@@ -16,6 +16,8 @@ at the same time. If it raises, the source lists everything again."""
 
 NOT_LEADER = "this replica of Stowage is no longer the leader"
 """Why a write was not sent that only the leader may send."""
+BEHIND = "the connection to the API server broke, and Stowage has not caught up yet"
+"""Why a verb does not answer while ``Source.caught_up`` is false."""
 
 
 class SourceError(Exception):

@@ -16,6 +16,11 @@ from extender.inventory.devices import is_gpu_resource
 from extender.k8s.objects import Pod
 from packing.fleet.node_usage import Allocation
 
+JUST_ENDED = 5.0
+"""Seconds after the end of a pod in which its room counts as coming: kube-scheduler tries the pod again when
+it sees that end. Later, room that is free and was not taken may be closed for a reason that Stowage does not
+see."""
+
 
 class PodTable(Mapping[str, Pod]):
     """Pods by key that the watch shows and that have not ended, and beside them ``assumed`` pods.
@@ -23,9 +28,8 @@ class PodTable(Mapping[str, Pod]):
     Writes what they have into ``allocations``, and returns the nodes whose pods it changed ("" is no node).
     ``waiting`` are the keys of those without a node, ``leaving`` of those with one that terminate. ``held``:
     the node on which a waiting pod, by its UID, counts as nominated whatever its status says; it is read when
-    the pod is ``put``. ``ended``: when a pod left a node lately, in Unix seconds as ``now`` has them; see
-    ``forget_ended``. ``expects``: since when a waiting pod, by its UID, is told to wait for such room.
-    ``usage``: of queues.
+    the pod is ``put``. ``now``: Unix seconds. ``expects``: since when a waiting pod, by its UID, is told to
+    wait for the room of pods that have just ended. ``usage``: of queues.
     """
 
     def __init__(self, allocations: Allocations, usage: QueueUsage) -> None:
@@ -34,10 +38,10 @@ class PodTable(Mapping[str, Pod]):
         self.waiting: dict[str, None] = {}
         self.leaving: dict[str, None] = {}
         self.held: dict[str, str] = {}
-        self.ended: dict[str, float] = {}
         self.expects: dict[str, float] = {}
         self.now: Callable[[], float] = time.time
         self._promised: dict[str, str] = {}
+        self._ended: dict[str, float] = {}  # by node, the oldest first
         self.problems = Problems()
         self._pods: dict[str, Pod] = {}
         self._keys_by_uid: dict[str, str] = {}
@@ -101,7 +105,7 @@ class PodTable(Mapping[str, Pod]):
         self.waiting.pop(key, None)
         self.leaving.pop(key, None)
         if pod.node_name:
-            self.ended[pod.node_name] = self.now()
+            self._note_end(pod.node_name)
         self.held.pop(pod.uid, None)
         self.expects.pop(pod.uid, None)
         return self.forget_all(pod.uid) | {pod.node_name}
@@ -145,9 +149,16 @@ class PodTable(Mapping[str, Pod]):
         if self._promised.pop(uid, None) and known is not None and not known.node_name:
             self._allocate(known.key, known)
 
-    def forget_ended(self, before: float) -> None:
-        """Forget pods that ended before this moment, in Unix seconds."""
-        self.ended = {node: at for node, at in self.ended.items() if at >= before}
+    def just_ended(self, now: float) -> list[str]:
+        """The nodes that a pod left in the last ``JUST_ENDED`` seconds before ``now``, in Unix seconds."""
+        return [node for node, at in self._ended.items() if at >= now - JUST_ENDED]
+
+    def _note_end(self, node: str) -> None:
+        now = self.now()
+        self._ended.pop(node, None)
+        self._ended[node] = now
+        while (oldest := next(iter(self._ended))) != node and self._ended[oldest] < now - JUST_ENDED:
+            del self._ended[oldest]
 
     def by_uid(self, uid: str) -> Pod | None:
         """The pod of this UID, as the watch shows it."""

@@ -24,12 +24,6 @@ OVERDUE = 30.0
 """Seconds after the end of its grace period for which a pod still counts as about to go: kubelet and the
 controllers that wait for its end need a moment. One that is still there later may be stuck."""
 
-
-JUST_ENDED = 5.0
-"""Seconds after the end of a pod in which its room counts as coming: kube-scheduler tries the pod again when
-it sees that end. Later, room that is free and was not taken may be closed for a reason that Stowage does not
-see."""
-
 LONGEST_EXPECTED = 60.0
 """Seconds for which one pod is told to wait for such room: a node on which pods end all the time could keep
 it waiting for ever."""
@@ -60,8 +54,11 @@ def room_is_coming(
 
 def _has_just_come(state: State, pod: Pod, now: float, possibly_bound: PossiblyBound) -> bool:
     """Whether the pod fits on a node where a pod has just ended."""
-    state.pods.forget_ended(now - JUST_ENDED)
     rejection = NodeFilter(pod).rejection
-    ended = [node for node in state.pods.ended if node in state.nodes and not rejection(state.nodes[node])]
+    ended = [
+        node
+        for node in state.pods.just_ended(now)
+        if node in state.nodes and not rejection(state.nodes[node])
+    ]
     names = NodeNames.of(ended[:MOST_NODES])
     return bool(ended) and bool(evaluate(state, pod, request_of(pod), names, possibly_bound).certain.any())

@@ -61,7 +61,7 @@ _NO_CPU_COUNTS = 1e9
 """CPU milli per GPU before any request for GPU is known: free CPU then counts (nearly) nothing."""
 
 
-NEW_PODS = 8_000
+_PODS_BETWEEN_TRIALS = 8_000
 """New pods after which the weights are tried again. Before that: when the learnt pods have doubled."""
 _FEWEST_PODS = 32
 """Before so many pods nothing is tried again: the mix says little."""
@@ -116,31 +116,29 @@ class InventoryPolicy:
 
     def adopt(self, fleet: Fleet, tables: object) -> None:
         assert isinstance(tables, Plan)
-        self._adopt(fleet, tables)
+        new, weights = tables
+        if self._priced is not None and self._priced.has_nodes_of(fleet) and new.restocks(self._tables):
+            self._priced.use_fill(new.fill)
+        else:
+            # If this raises, the old tables stay.
+            self._priced = _PricedSlots(fleet, new, self._sizes, weights)
+        self._tables, self._weights = new, weights
+        self._cache.forget()
 
     def refresh(self, fleet: Fleet) -> Callable[[], Plan] | None:
         if self._priced is None or not self._priced.has_nodes_of(fleet):
-            self._adopt(fleet, Plan(self._tables, self._weights))
+            self.adopt(fleet, Plan(self._tables, self._weights))
         else:
             self._priced.price(fleet)
             self._cache.forget()
         tables, weights, gpus = self._tables, self._weights, FreeGpus.of(fleet)
         return (lambda: Plan(tables.restocked(gpus), weights)) if tables.moved(gpus) > MOVED else None
 
-    def _adopt(self, fleet: Fleet, plan: Plan) -> None:
-        tables, weights = plan
-        if self._priced is not None and self._priced.has_nodes_of(fleet) and tables.restocks(self._tables):
-            self._priced.use_fill(tables.fill)
-        else:
-            # If this raises, the old tables stay.
-            self._priced = _PricedSlots(fleet, tables, self._sizes, weights)
-        self._tables, self._weights = tables, weights
-        self._cache.forget()
-
     def _trial_is_due(self) -> bool:
         """Whether the mix is known, or so many pods are new that the learnt mix may be another."""
         learnt = self._demand.seen
-        due = self._mix is not None or learnt >= self._tried + min(max(self._tried, _FEWEST_PODS), NEW_PODS)
+        enough = min(max(self._tried, _FEWEST_PODS), _PODS_BETWEEN_TRIALS)
+        due = self._mix is not None or learnt >= self._tried + enough
         if due:
             self._tried = learnt
         return due

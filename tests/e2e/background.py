@@ -35,11 +35,10 @@ class Served:
         self._server.server_close()
 
 
-class PodWatch(ABC):
-    """Lists and watches all pods of the API, across its restarts."""
+class InThread(ABC):
+    """Runs in a thread until `_over` is set."""
 
-    def __init__(self, api: Api, name: str) -> None:
-        self._api = api
+    def __init__(self, name: str) -> None:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name)
 
@@ -50,8 +49,23 @@ class PodWatch(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
         self._over.set()
         self._thread.join()
+
+    @abstractmethod
+    def _run(self) -> None:
+        """What the thread does."""
+
+
+class PodWatch(InThread):
+    """Lists and watches all pods of the API, across its restarts."""
+
+    def __init__(self, api: Api, name: str) -> None:
+        super().__init__(name)
+        self._api = api
 
     @abstractmethod
     def _take_list(self, pods: list[Object]) -> None:

@@ -6,11 +6,10 @@ They have the label `runner.RUNS`, so that kwok leaves them alone.
 
 import threading
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
 import httpx
 
+from .background import InThread
 from .controlplane.api import Object
 from .controlplane.cluster import ControlPlane
 from .installed import Containers, containers, contents
@@ -23,27 +22,19 @@ LOOK_S = 0.2
 PROBE_S = 1.0  # the shortest period that a probe may have
 
 
-class Kubelet:
+class Kubelet(InThread):
     """Runs them while its `with` block runs. `replicas` are the containers of the pods that have started."""
 
     def __init__(self, plane: ControlPlane, tools: Tools) -> None:
+        super().__init__("kubelet")
         self._plane, self._tools, self._api = plane, tools, plane.api
-        self._over = threading.Event()
         self._threads: dict[str, threading.Thread] = {}
-        self._main = threading.Thread(target=self._run, name="kubelet")
         self._pods: dict[str, Object] = {}
         self._names: dict[str, Containers] = {}
         self.replicas: list[Containers] = []
 
-    def __enter__(self) -> Self:
-        self._main.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._main.join()
+    def stop(self) -> None:
+        super().stop()
         for thread in self._threads.values():
             thread.join()
 

@@ -4,16 +4,14 @@ It shows what an interruption costs: pods per second and the longest pause in ea
 """
 
 import itertools
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 from . import sharing
 from .audit import Audit
+from .background import InThread
 from .controlplane.api import Api, Object
 from .rush import GPU, LABEL_SETS
 from .workload import job, node, pod
@@ -77,27 +75,13 @@ class Pace(Audit):
         return new
 
 
-class Stream:
+class Stream(InThread):
     """Creates `rate` Jobs a second while its `with` block runs."""
 
     def __init__(self, api: Api, rate: float) -> None:
+        super().__init__("stream")
         self._api, self._rate = api, rate
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="stream")
         self.created = 0
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        self._over.set()
-        self._thread.join()
 
     def _run(self) -> None:
         begin = time.monotonic()

@@ -17,7 +17,7 @@ from extender.server.engine import Engine
 from extender.server.gauges import Gauges
 from extender.server.metrics import Metrics
 from extender.settings import Settings, SettingsError
-from extender.source.interface import Interruption
+from extender.source.interface import BEHIND, Interruption
 from extender.source.snapshot import Snapshot, SnapshotSource
 from packing.fleet.stranded import Installed, installed, on_spot
 from packing.model.reasons import Reason
@@ -258,7 +258,7 @@ async def test_after_an_interruption_pods_of_higher_priority_are_tried_first() -
     assert await nodes_for(engine, "high", gpus=4, priority=10) == (["a"], "")
     assert await nodes_for(engine, "low", gpus=4) == (["a"], "")
     source.behind = True
-    assert await nodes_for(engine, "high", gpus=4, priority=10) == (None, engine_module._BEHIND)
+    assert await nodes_for(engine, "high", gpus=4, priority=10) == (None, BEHIND)
     source.behind = False
     assert await nodes_for(engine, "low", gpus=4) == (None, engine_module._OTHERS_FIRST)
 

@@ -20,10 +20,11 @@ from extender.untrusted.token_bucket import TokenBucket
 
 LONGEST_ANSWER = 4096
 """Characters of an answer about one preemption, in the log and here."""
-_SHARE = 0.05
-"""The part of all time that may be spent on explanations: people read few of them."""
-_BURST = 1.0
-"""Seconds of CPU for explanations after a pause. The second half is kept for pods that fit nowhere."""
+_SHARE, _BURST = 0.05, 1.0
+"""The part of all time that may be spent on explanations, and the seconds of CPU after a pause: people read
+few of them."""
+_FITTING_SHARE, _FITTING_BURST = 0.01, 0.25
+"""Of these for pods that fit, which hardly anybody asks about: during a rush they took a quarter of all CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,9 @@ class Decisions:
         self._size = max(CACHE, kept * DECISION)
         self._pods: BoundedMap[str, tuple[Pod, dict[str, Decision]]] = BoundedMap(kept, self._size)
         self._failures = failures or Failures()
-        self._deferred: deque[tuple[Pod, Decision, Callable[[], Explanation] | None, float]] = deque()
+        self._deferred: deque[tuple[Pod, Decision, Callable[[], Explanation] | None, bool]] = deque()
         self._budget = TokenBucket(_SHARE, _BURST)
+        self._fitting_budget = TokenBucket(_FITTING_SHARE, _FITTING_BURST)
 
     @property
     def wanted(self) -> bool:
@@ -68,19 +70,22 @@ class Decisions:
         It must be flushed before the state changes: an explanation shows what is free at that moment. Where
         there is no time for all explanations, those of pods that fit are left out first.
         """
-        self._deferred.append((pod, decision, explain, _BURST / 2 if fits else 0.0))
+        self._deferred.append((pod, decision, explain, fits))
         return len(self._deferred) == 1
 
     def flush(self) -> None:
         while self._deferred:
-            pod, decision, explain, reserve = self._deferred.popleft()
-            if explain is None or not self._budget.allows(reserve, monotonic()):
+            pod, decision, explain, fits = self._deferred.popleft()
+            budgets = (self._budget, self._fitting_budget) if fits else (self._budget,)
+            if explain is None or not all(budget.allows(0.0, monotonic()) for budget in budgets):
                 self.add(pod, decision)
                 continue
             started = thread_time()  # CPU: a busy machine must not count as explanations
             with self._failures.caught("explain"):
                 self.add(pod, replace(decision, explanation=explain()))
-            self._budget.take(thread_time() - started, monotonic())
+            took = thread_time() - started
+            for budget in budgets:
+                budget.take(took, monotonic())
 
     def add(self, pod: Pod, decision: Decision) -> None:
         """Keep a decision. One about another pod of the same name (another UID) replaces all before."""

@@ -24,7 +24,7 @@ _SHARE, _BURST = 0.05, 1.0
 """The part of all time that may be spent on explanations, and the seconds of CPU after a pause: people read
 few of them."""
 _FITTING_SHARE, _FITTING_BURST = 0.01, 0.25
-"""Of these for pods that fit, which hardly anybody asks about: during a rush they took a quarter of all CPU."""
+"""Of these for pods that fit, which hardly anybody asks about: they took a quarter of all CPU in a rush."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,8 @@ _CONFIGURATION = Path(__file__).parents[1] / "scheduler-config" / "second-schedu
 _SCHEDULED = re.compile(rb'^scheduler_schedule_attempts_total\{[^}]*result="scheduled"\} (\S+)', re.M)
 _SET_BY_SERVER = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "ownerReferences")
 _TIMEOUT = 600  # seconds for one run
+_IDLE_SECONDS, _IDLE_SHARE = 2.0, 0.1
+"""A process that uses less than this share of one CPU for so long has finished its start."""
 _SAMPLES = {"all": 100, "default": 0}
 """``percentageOfNodesToScore``, by what it makes kube-scheduler see."""
 
@@ -138,10 +140,22 @@ def _round(
             running = stack.enter_context(stowage(plane.kubeconfig, older))
         waiting = (_new(pod) for pod in cluster.arrivals(sizes={1: 1}))
         plane.api.create_all(itertools.islice(waiting, pods))
+        if running is not None:
+            _until_idle(running)
         scheduler = stack.enter_context(plane.scheduler(_configuration(running, sample)))
         counts = list(_counts(scheduler, running, pods))
     plane.api.delete_all("Pod")
     return _slope(counts, pods)
+
+
+def _until_idle(running: Running) -> None:
+    """Wait until the work that follows a start is done: kernels of the victim search, first tables."""
+    used, deadline = cpu_seconds(running.pid), time.monotonic() + _TIMEOUT
+    while time.monotonic() < deadline:
+        time.sleep(_IDLE_SECONDS)
+        before, used = used, cpu_seconds(running.pid)
+        if used - before < _IDLE_SHARE * _IDLE_SECONDS:
+            return
 
 
 def _counts(scheduler: Process, running: Running | None, pods: int) -> Iterator[_Count]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import re
 import statistics
+import sys
 import tempfile
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
@@ -87,7 +88,9 @@ def run(
         with tempfile.TemporaryDirectory() as directory, ControlPlane(Path(directory) / "plane") as plane:
             plane.api.create_all(map(_new, cluster.nodes(nodes)))
             for sample, _, extender in itertools.product(samples, range(rounds), extenders):
-                yield Run(nodes, sample, extender, *_round(plane, pods, sample, extender, before))
+                one = Run(nodes, sample, extender, *_round(plane, pods, sample, extender, before))
+                print(one, file=sys.stderr, flush=True)  # a whole run takes long
+                yield one
 
 
 def table(runs: Sequence[Run]) -> str:

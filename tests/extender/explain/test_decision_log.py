@@ -4,6 +4,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 from extender.cluster.failures import Failures
+from extender.explain import decision_log
 from extender.explain.decision_log import Decision, Decisions
 from extender.explain.pod import Explanation
 from tests.extender.builders import make_pod
@@ -65,7 +66,9 @@ def test_a_decision_that_cannot_be_explained_is_counted_and_harms_no_other(caplo
     assert caplog.text.count("explain failed") == 1
 
 
-def test_explanations_take_a_part_of_the_time_and_pods_that_fit_nowhere_come_first():
+def test_explanations_take_a_part_of_the_time_and_pods_that_fit_nowhere_come_first(monkeypatch):
+    monkeypatch.setattr(decision_log, "monotonic", lambda: 1.0)  # on a busy machine budgets would refill
+
     def explain() -> Explanation:
         until = time.thread_time() + 0.2
         while time.thread_time() < until:
@@ -80,7 +83,7 @@ def test_explanations_take_a_part_of_the_time_and_pods_that_fit_nowhere_come_fir
     assert kept[0]
     assert sum(kept[:10]) == 2  # a quarter of a second, and a debt
     assert kept[10]
-    assert 3 <= sum(kept[10:]) <= 5  # what is left of a second
+    assert 3 <= sum(kept[10:]) <= 4  # what is left of a second
 
 
 def test_none_kept_is_none_wanted():

@@ -23,7 +23,7 @@ LONGEST_ANSWER = 4096
 _SHARE, _BURST = 0.05, 1.0
 """The part of all time that may be spent on explanations, and the seconds of CPU after a pause: people read
 few of them."""
-_FITTING_SHARE, _FITTING_BURST = 0.01, 0.25
+_FITTING_SHARE, _FITTING_BURST = 0.003, 0.1
 """Of these for pods that fit, which hardly anybody asks about: they took a quarter of all CPU in a rush."""
 
 
@@ -84,8 +84,9 @@ class Decisions:
             with self._failures.caught("explain"):
                 self.add(pod, replace(decision, explanation=explain()))
             took = thread_time() - started
-            for budget in budgets:
-                budget.take(took, monotonic())
+            self._budget.take(took, monotonic())
+            if fits:  # one slow explanation must not silence all others for minutes
+                self._fitting_budget.take(min(took, _FITTING_BURST), monotonic())
 
     def add(self, pod: Pod, decision: Decision) -> None:
         """Keep a decision. One about another pod of the same name (another UID) replaces all before."""

@@ -81,9 +81,9 @@ def test_explanations_take_a_part_of_the_time_and_pods_that_fit_nowhere_come_fir
         decisions.defer(pod, decision(number), explain, fits=number < 10)
     kept = [decisions.about(f"default/p{number}")[0].explanation is not None for number in range(20)]
     assert kept[0]
-    assert sum(kept[:10]) == 2  # a quarter of a second, and a debt
+    assert sum(kept[:10]) <= 2  # a tenth of a second
     assert kept[10]
-    assert 3 <= sum(kept[10:]) <= 4  # what is left of a second
+    assert 3 <= sum(kept[10:]) <= 5  # what is left of a second
 
 
 def test_none_kept_is_none_wanted():

@@ -1,0 +1,24 @@
+"""The short form of the soak: each kind of fault once, while pods in every dialect come and go."""
+
+from pathlib import Path
+
+from .controlplane.cluster import ControlPlane
+from .soak.plan import KINDS, plan
+from .soak.soak import Soak
+from .soak.stack import FLAGS
+
+SEED, PODS = 1, 1_000
+
+
+def test_stowage_survives_each_kind_of_fault(control_plane: ControlPlane, tmp_path: Path) -> None:
+    """A control plane of its own: faults kill it, and no other test may find what is left."""
+    del control_plane  # it only says that the programs are built
+    planned = plan(SEED, len(KINDS), PODS)
+    command = f"python -m tests.e2e.soak --seed {SEED} --faults {len(KINDS)} --pods {PODS}"
+    with ControlPlane(tmp_path / "soak", **FLAGS) as plane:
+        ended = Soak(plane, command, SEED, PODS, planned).run()
+    print(ended)
+    assert ended.faults.keys() == KINDS.keys()
+    assert ended.placed >= PODS
+    assert ended.checks["calms"] == 1
+    assert ended.findings == []

@@ -34,7 +34,11 @@ class Report:
                 f"({self.placed / self.seconds:.1f} a second), {sum(self.faults.values())} faults",
                 "",
                 f"{'fault':24} {'times':>5}  seconds from its end to the next placed pod: median, p99, max",
-                *(_line(kind, self.faults[kind], self.recovery.get(kind, [])) for kind in KINDS),
+                *(
+                    _line(kind, self.faults[kind], self.recovery.get(kind, []))
+                    for kind in KINDS
+                    if self.faults[kind]
+                ),
                 _line("all", sum(self.faults.values()), every),
                 "",
                 *(f"{name:40} {count:>9}" for name, count in sorted(self.checks.items())),

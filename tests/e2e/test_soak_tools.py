@@ -1,23 +1,30 @@
 """The plan of a soak is a function of its seed, and its invariants can fail."""
 
 import json
+from pathlib import Path
+
+import yaml
 
 from . import workload
 from .books import Amounts
 from .controlplane.api import Api, Object
+from .controlplane.cluster import ControlPlane
 from .controlplane.process import eventually
 from .hami_nodes import hami_mig_node, hami_node
 from .queue_cases import BACKFILL, INTERACTIVE, assigned, create_classes, hami_pod
 from .rush import LABEL_SETS
 from .sharing import COMPUTE, GPU, INDICES, MEMORY, PRODUCT
 from .soak import fleet
+from .soak.calm import check_books
 from .soak.evictions import WITHIN_S, Evictions
 from .soak.injector import Done
 from .soak.ledger import WAY, Ledger, shared_devices
 from .soak.load import GROUP, group
 from .soak.plan import KINDS, Planned, plan
+from .soak.proxy import Proxy
 from .soak.report import recoveries
 from .soak.watch import Watch
+from .stowage import Stowage
 
 
 def test_a_seed_gives_the_same_faults_and_pods() -> None:
@@ -159,3 +166,28 @@ def placed(watch: Watch, name: str) -> bool:
         return any(
             one["metadata"]["name"] == name and one["spec"].get("nodeName") for one in watch.pods.values()
         )
+
+
+def test_a_phantom_hold_is_found(
+    cluster: ControlPlane, api: Api, stowage_kubeconfig: Path, tmp_path: Path
+) -> None:
+    """A pod goes while Stowage's watch is half-open: until that is noticed, Stowage still counts it."""
+    api.create(workload.node("whole-0", {GPU: 1}, labels=LABEL_SETS["h100-sxm-8-whole"]))
+    api.create(workload.pod("goes", {GPU: 1}, on="whole-0"))
+    certificate = str(cluster.directory / "certificates" / "apiserver.crt")
+    with Proxy(cluster.server, certificate) as proxy:
+        changed = yaml.safe_load(stowage_kubeconfig.read_text())
+        changed["clusters"][0]["cluster"] = {"server": proxy.url}
+        file = tmp_path / "proxied.kubeconfig"
+        file.write_text(yaml.safe_dump(changed))
+        with Stowage(cluster, file, name="stowage-soak") as stowage:
+            watch = Watch(api, api.list("Node")["items"])
+            check_books(api, watch, stowage)
+            assert watch.findings == []
+            with proxy.half_open():
+                api.delete("Pod", "goes")
+                check_books(api, watch, stowage, within_s=3)
+                assert "phantom hold: 1 nodes" in watch.findings[0]
+                assert "default/goes" in watch.findings[0]
+            check_books(api, watch, stowage)
+            assert len(watch.findings) == 1

@@ -5,29 +5,34 @@ from collections.abc import Callable
 
 import httpx
 
-from ..stowage import holders
+from ..controlplane.api import Api
+from ..stowage import Stowage, holders
 from .ledger import WAY
-from .load import Load
 from .stack import Stack
 from .watch import Watch
 
-READY_S, SETTLE_S, BOOKS_S = 60.0, 60.0, 60.0
+READY_S, SETTLE_S, BOOKS_S, REASON_S = 60.0, 60.0, 60.0, 15.0
 
 
-def check(stack: Stack, watch: Watch, load: Load) -> None:
+def check(stack: Stack, watch: Watch) -> None:
     """Waits for calm, and adds what is wrong to the findings of ``watch``."""
     _expect(watch, lambda: _one_is_ready(stack), READY_S, "not ready: no replica, or both, after all faults")
     _expect(watch, lambda: not _stuck(watch), SETTLE_S, lambda: f"stuck: {_describe(stack, watch)}")
     _check_reasons(stack, watch)
     watch.check_claims()
     for one in stack.replicas:
-        _expect(
-            watch,
-            lambda one=one: one.holders() == holders(stack.api),
-            BOOKS_S,
-            lambda one=one: f"phantom hold: {one.name} and the API differ: {_difference(stack, one)}",
-        )
+        check_books(stack.api, watch, one)
     watch.checks["calms"] += 1
+
+
+def check_books(api: Api, watch: Watch, one: Stowage, within_s: float = BOOKS_S) -> None:
+    """Stowage has the nodes of the API, with the same pods on each."""
+
+    def agree() -> bool:
+        return one.holders() == holders(api)
+
+    _expect(watch, agree, within_s, lambda: f"phantom hold: {_difference(api, one)}")
+    watch.checks["books compared"] += 1
 
 
 def _one_is_ready(stack: Stack) -> bool:
@@ -45,17 +50,26 @@ def _stuck(watch: Watch) -> dict[str, list[str]]:
 
 def _check_reasons(stack: Stack, watch: Watch) -> None:
     """Each pod that still waits fits nowhere, and Stowage says so, too."""
-    leader = stack.replicas[stack.leader]
-    for one in watch.pending():
-        name = one["metadata"]["name"]
-        try:
-            told = leader.json(f"/debug/pods/default/{name}")
-        except httpx.HTTPError as problem:
-            watch.found(f"no reason: /debug/pods of {name}: {problem!r}")
-            continue
+    for pod in watch.pending():
+        name = pod["metadata"]["name"]
+        _expect(
+            watch,
+            lambda name=name: _fits_nowhere(stack, name),
+            REASON_S,
+            f"no reason: {name} waits, and Stowage does not say that it fits nowhere",
+        )
         watch.checks["reasons of pending pods"] += 1
-        if not told.get("now", told):
-            watch.found(f"no reason: {name} waits, and Stowage says nothing")
+
+
+def _fits_nowhere(stack: Stack, name: str) -> bool:
+    """Whether Stowage says why. Also if it is gone or bound by now."""
+    try:
+        told = stack.replicas[stack.leader].json(f"/debug/pods/default/{name}")
+    except httpx.HTTPStatusError as problem:
+        return problem.response.status_code == httpx.codes.NOT_FOUND
+    now = told["now"]
+    why = now and (now["error"] or now["refusals"] or now["passed_over"] or now["gang"])
+    return bool(told["node"] or (why and not now["fits"]) or (now and now["gang"]))
 
 
 def _describe(stack: Stack, watch: Watch) -> str:
@@ -69,15 +83,15 @@ def _describe(stack: Stack, watch: Watch) -> str:
     return f"{len(stuck)} pods: " + "; ".join(lines)
 
 
-def _difference(stack: Stack, one: object) -> str:
-    mine, api = one.holders(), holders(stack.api)  # type: ignore[attr-defined]
+def _difference(api: Api, one: Stowage) -> str:
+    mine, true = one.holders(), holders(api)
     text = [
-        f"{node}: only Stowage {sorted(mine.get(node, set()) - api.get(node, set()))[:3]}, "
-        f"only API {sorted(api.get(node, set()) - mine.get(node, set()))[:3]}"
-        for node in sorted(mine.keys() | api.keys())
-        if mine.get(node) != api.get(node)
+        f"{node}: only Stowage {sorted(mine.get(node, set()) - true.get(node, set()))[:3]}, "
+        f"only API {sorted(true.get(node, set()) - mine.get(node, set()))[:3]}"
+        for node in sorted(mine.keys() | true.keys())
+        if mine.get(node) != true.get(node)
     ]
-    return f"{len(text)} nodes: {text[:4]}"
+    return f"{len(text)} nodes of {one.process.name}: {text[:4]}"
 
 
 def _expect(

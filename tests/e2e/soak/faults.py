@@ -20,6 +20,7 @@ def faults(watch: Watch) -> dict[str, Fault]:
         "slow": process.slow,
         "memory limit": process.limit_memory,
         "disk full": process.fill_disk,
+        "start on a full disk": process.start_on_a_full_disk,
         "clock jump": process.jump_clock,
         "api server killed": process.kill_api_server,
         "api server stopped": process.stop_api_server,

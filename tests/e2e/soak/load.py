@@ -13,7 +13,7 @@ from ..rush import LARGE, MEDIUM, SHARED, SMALL
 from ..sharing import COMPUTE, GPU, MEMORY
 from ..workload import pod
 from . import fleet
-from .watch import Watch
+from .watch import FILLER, Watch
 
 GROUP = 4  # pods with consecutive numbers, which may be a gang
 LOAD = "soak/load"  # the label of these pods, with the way in which they ask for a GPU
@@ -25,6 +25,8 @@ WAYS = {
 """How often each is drawn."""
 QUEUES = {INTERACTIVE: 2, BATCH: 3, BACKFILL: 5}
 IMPOSSIBLE = 400  # one pod in so many fits nowhere
+FILLERS = (("whole", {GPU: 4}, 18), ("own", {}, 20))
+"""Backfill that runs until it is evicted, and comes again: how it asks, for what, and how many of them."""
 
 
 def group(seed: int, number: int) -> list[Object]:
@@ -113,6 +115,15 @@ def _with_claim(made: Object) -> list[Object]:
     return [claim, made]
 
 
+def filler(name: str, way: str, amounts: dict[str, int]) -> Object:
+    """A pod of backfill that does not end by itself."""
+    notes = {COMPUTE: "600m", MEMORY: "40Gi"} if way == "own" else {}
+    labels = {LOAD: way, FILLER: ""}
+    made = pod(name, amounts, cpu="100m", priority_class=BACKFILL, annotations=notes, labels=labels)
+    made["spec"]["nodeSelector"] = {fleet.POOL: way}
+    return made
+
+
 class Load(InThread):
     """Creates ``pods`` pods while fewer than ``WAITING`` wait, and deletes those that have ended."""
 
@@ -120,6 +131,7 @@ class Load(InThread):
         super().__init__("load")
         self._api, self._watch, self._seed, self._pods = api, watch, seed, pods
         self._swept_at = 0.0
+        self._fillers = 0
         self.created = 0
         self.paused = False
 
@@ -133,6 +145,7 @@ class Load(InThread):
                 if time.monotonic() - self._swept_at > 1:
                     self._swept_at = time.monotonic()
                     self.sweep()
+                    self._fill()
                 if self.finished or self.paused or self._watch.waiting() >= WAITING:
                     self._over.wait(0.1)
                     continue
@@ -141,6 +154,15 @@ class Load(InThread):
                     list(pool.map(self._create, [one for one in objects if one["kind"] == wanted]))
                 self.created += GROUP
                 self._watch.expect(objects)
+
+    def _fill(self) -> None:
+        present = self._watch.fillers()
+        for way, amounts, count in FILLERS:
+            for _ in range(0 if self.paused else count - present[way]):
+                self._fillers += 1
+                one = filler(f"f{self._fillers:06}", way, amounts)
+                self._create(one)
+                self._watch.expect([one])
 
     def _create(self, one: Object) -> None:
         while not self._over.is_set():

@@ -23,6 +23,7 @@ KINDS = {
     "slow": Kind(5, 2, 8),
     "memory limit": Kind(2, 2, 6),
     "disk full": Kind(3, 2, 8),
+    "start on a full disk": Kind(1),
     "clock jump": Kind(5, 1, 6),
     "api server killed": Kind(2),
     "api server stopped": Kind(3, 1, 5),

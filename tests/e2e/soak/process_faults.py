@@ -60,29 +60,26 @@ def limit_memory(stack: Stack, planned: Planned) -> None:
 
 
 def fill_disk(stack: Stack, planned: Planned) -> None:
-    """No file can grow. Every second time it also starts like that."""
-    index = victim(stack, planned)
-    one = stack.replicas[index]
-    with one.lock:
-        with suppress(OSError):
-            _limit(one.process.pid, resource.RLIMIT_FSIZE, 0)
+    """No file can grow: not its log, not its kernels."""
+    one = stack.replicas[victim(stack, planned)]
+    with one.lock, suppress(ProcessLookupError):
+        _limit(one.process.pid, resource.RLIMIT_FSIZE, 0)
         time.sleep(planned.lasts_s)
-        with suppress(OSError):
-            _limit(one.process.pid, resource.RLIMIT_FSIZE, resource.RLIM_INFINITY)
-    if planned.number % 2:
-        _start_on_a_full_disk(stack, index)
+        _limit(one.process.pid, resource.RLIMIT_FSIZE, resource.RLIM_INFINITY)
 
 
-def _start_on_a_full_disk(stack: Stack, index: int) -> None:
+def start_on_a_full_disk(stack: Stack, planned: Planned) -> None:
+    """Killed, and no file can grow until it has started again."""
+    index = victim(stack, planned)
     one, command = stack.replicas[index], stack.replicas[index].process.command
     with _may_die(stack.keepers[index]), one.lock:
-        one.process.command = ["prlimit", "--fsize=0", "--", *command]
+        one.process.command = ["prlimit", "--fsize=0:", "--", *command]
         try:
             one.process.kill()
             _wait_for_restart(one)
         finally:
             one.process.command = command
-        with suppress(OSError):
+        with suppress(ProcessLookupError):
             _limit(one.process.pid, resource.RLIMIT_FSIZE, resource.RLIM_INFINITY)
 
 

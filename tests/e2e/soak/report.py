@@ -1,8 +1,12 @@
 """What a soak has shown, as a table."""
 
+import os
+import resource
 from bisect import bisect_right
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from .injector import Done, Injector
 from .ledger import tally
@@ -20,6 +24,7 @@ class Report:
     pods: int
     placed: int
     faults: Counter[str]
+    cpu_s: tuple[float, float]
     checks: Counter[str]
     evictions: Counter[str]
     recovery: dict[str, list[float]]
@@ -32,6 +37,8 @@ class Report:
                 self.command,
                 f"{self.seconds:.0f} s, {self.pods} pods created, {self.placed} placed "
                 f"({self.placed / self.seconds:.1f} a second), {sum(self.faults.values())} faults",
+                f"CPU: {self.cpu_s[1]:.0f} s of the programs, {self.cpu_s[0]:.0f} s of the test, on "
+                f"{os.cpu_count()} CPUs with a load of {os.getloadavg()[1]:.1f}",
                 "",
                 f"{'fault':24} {'times':>5}  seconds from its end to the next placed pod: median, p99, max",
                 *(
@@ -61,6 +68,7 @@ def report(
             load.created,
             len(watch.bound_at),
             injector.by_kind(),
+            cpu_seconds(),
             Counter(watch.checks),
             Counter(watch.evictions.outcome),
             recoveries(list(injector.done), watch.bound_at),
@@ -75,6 +83,18 @@ def recoveries(done: list[Done], bound_at: list[float]) -> dict[str, list[float]
         if one.end is not None and (next_one := bisect_right(bound_at, one.end)) < len(bound_at):
             found.setdefault(one.planned.kind, []).append(bound_at[next_one] - one.end)
     return found
+
+
+def cpu_seconds() -> tuple[float, float]:
+    """CPU time of this process, and of the programs that it has started."""
+    own, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    running = 0.0
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = file.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == os.getpid():
+                running += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return own.ru_utime + own.ru_stime, ended.ru_utime + ended.ru_stime + running
 
 
 def percentile(ordered: list[float], part: float) -> float:

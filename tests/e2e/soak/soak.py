@@ -76,14 +76,23 @@ class Soak:
         while not load.finished and len(watch.bound_at) == placed and time.monotonic() < until:
             time.sleep(0.05)  # the recovery of the last fault is measured, too
         load.paused = True
-        calm.check(stack, watch, load)
+        calm.check(stack, watch)
         load.paused = False
 
     def _findings(self, stack: Stack, watch: Watch) -> list[str]:
         crashes = [f"{'':8} crash: {text}" for keeper in stack.keepers for text in keeper.crashes]
         rivals = [f"{'':8} readiness: both replicas were ready at once"] * stack.service.rivals
         vain = [f"{'':8} evicted in vain: {victim}" for victim in watch.evictions.in_vain]
-        return watch.findings + crashes + rivals + vain
+        return watch.findings + crashes + rivals + vain + [f"{'':8} {text}" for text in self._errors(stack)]
+
+    def _errors(self, stack: Stack) -> list[str]:
+        """What Stowage calls an internal error, but for a lack of memory."""
+        lines = [line for one in stack.replicas for line in one.process.log.read_text().splitlines()]
+        return [
+            f"internal error: {line[:300]}"
+            for line in lines
+            if ('"error"' in line or "Traceback" in line) and "MemoryError" not in line
+        ]
 
     def _show(self, watch: Watch, load: Load, injector: Injector) -> None:
         if self.show and time.monotonic() - self._shown > PROGRESS_S:

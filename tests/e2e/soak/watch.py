@@ -10,6 +10,7 @@ from ..controlplane.api import Api, Object
 from .evictions import Evictions
 from .ledger import WAY, Ledger, shared_devices
 
+FILLER = "soak/filler"  # the label of pods that fill the cluster, and do not count as load
 KEPT = 40  # findings that are printed at once
 
 
@@ -28,7 +29,7 @@ class Watch(PodWatch):
         self.findings: list[str] = []
         self._bound: dict[str, str] = {}  # node by UID
         self._seen: dict[str, float] = {}
-        self._unseen: set[str] = set()  # names of pods that were created and not seen yet
+        self._unseen: dict[str, Object] = {}  # pods by name that were created and not seen yet
         self._claims: deque[str] = deque()
         for node in nodes:
             self.ledger.put_node(node)
@@ -44,12 +45,20 @@ class Watch(PodWatch):
         """These have been created."""
         with self.lock:
             known = {pod["metadata"]["name"] for pod in self.pods.values()}
-            self._unseen |= {one["metadata"]["name"] for one in objects if one["kind"] == "Pod"} - known
+            for one in objects:
+                if one["kind"] == "Pod" and one["metadata"]["name"] not in known:
+                    self._unseen[one["metadata"]["name"]] = one
 
     def waiting(self) -> int:
         """How many pods of the load wait for a node."""
         with self.lock:
-            return len(self.pending()) + len(self._unseen)
+            return sum(not is_filler(one) for one in [*self.pending(), *self._unseen.values()])
+
+    def fillers(self) -> Counter[str]:
+        """How many there are by way."""
+        with self.lock:
+            present = [*self.pods.values(), *self._unseen.values()]
+            return Counter(one["metadata"]["labels"][WAY] for one in present if is_filler(one))
 
     def pending(self) -> list[Object]:
         """The pods of the load that have no node."""
@@ -105,7 +114,7 @@ class Watch(PodWatch):
         uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
         node, now = pod["spec"].get("nodeName"), time.monotonic()
         self.pods[uid] = pod
-        self._unseen.discard(name)
+        self._unseen.pop(name, None)
         self._seen.setdefault(uid, now)
         self.evictions.see(pod, now)
         wrong = self.ledger.put(pod)
@@ -117,11 +126,11 @@ class Watch(PodWatch):
         if uid in self._bound:
             self.found(f"moved: {name} from {self._bound[uid]} to {node}")
         self._bound[uid] = node
-        if WAY in pod["metadata"].get("labels", {}):
+        self.evictions.bound(pod, now)
+        if WAY in pod["metadata"].get("labels", {}) and not is_filler(pod):
             self.checks[f"pods placed, {pod['metadata']['labels'][WAY]}"] += 1
             self.bound_at.append(now)
             self.waits.append(now - self._seen[uid])
-            self.evictions.bound(pod, now)
 
     def _forget(self, pod: Object) -> None:
         uid = pod["metadata"]["uid"]
@@ -131,3 +140,7 @@ class Watch(PodWatch):
         self.ledger.remove(uid)
         if pod["spec"].get("resourceClaims"):
             self._claims.append(pod["metadata"]["name"])
+
+
+def is_filler(pod: Object) -> bool:
+    return FILLER in pod["metadata"].get("labels", {})

@@ -7,6 +7,7 @@ import httpx
 
 from ..controlplane.api import Api
 from ..stowage import Stowage, holders
+from . import fleet
 from .ledger import WAY
 from .stack import Stack
 from .watch import Watch
@@ -20,8 +21,15 @@ def check(stack: Stack, watch: Watch) -> None:
     _expect(watch, lambda: not _stuck(watch), SETTLE_S, lambda: f"stuck: {_describe(stack, watch)}")
     _check_reasons(stack, watch)
     watch.check_claims()
+    wanted = dict.fromkeys(fleet.names("claims"), 8)
     for one in stack.replicas:
         check_books(stack.api, watch, one)
+        _expect(
+            watch,
+            lambda one=one: devices(one) == wanted,
+            BOOKS_S,
+            lambda one=one: f"devices for claims are not known: {devices(one)} of {wanted}",
+        )
     watch.checks["calms"] += 1
 
 
@@ -33,6 +41,12 @@ def check_books(api: Api, watch: Watch, one: Stowage, within_s: float = BOOKS_S)
 
     _expect(watch, agree, within_s, lambda: f"phantom hold: {_difference(api, one)}")
     watch.checks["books compared"] += 1
+
+
+def devices(one: Stowage) -> dict[str, int]:
+    """How many devices for claims Stowage knows, by node."""
+    nodes = one.json("/debug/nodes")["nodes"]
+    return {node["name"]: len(node["devices"]) for node in nodes if node.get("devices")}
 
 
 def _one_is_ready(stack: Stack) -> bool:

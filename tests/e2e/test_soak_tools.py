@@ -145,6 +145,11 @@ def test_recovery_is_the_time_from_the_end_of_a_fault_to_the_next_pod() -> None:
     assert recoveries(done, [0.5, 2.0, 3.0]) == {"kill": [1.0, 0.5]}
 
 
+def test_recovery_counts_from_the_end_of_the_last_fault_before_it() -> None:
+    done = [Done(Planned(n, 0, "kill", 1, 0), 0.0, end) for n, end in enumerate((1.0, 2.5, None))]
+    assert recoveries(done, [0.5, 3.0]) == {"kill": [0.5, 0.5]}
+
+
 def test_a_binding_past_the_scheduler_is_found(api: Api) -> None:
     """The audit sees it in the API: two pods on one GPU, bound by hand."""
     create_classes(api)

@@ -40,7 +40,7 @@ class Report:
                 f"CPU: {self.cpu_s[1]:.0f} s of the programs, {self.cpu_s[0]:.0f} s of the test, on "
                 f"{os.cpu_count()} CPUs with a load of {os.getloadavg()[1]:.1f}",
                 "",
-                f"{'fault':24} {'times':>5}  seconds from its end to the next placed pod: median, p99, max",
+                f"{'fault':24} {'times':>5}  seconds from its end to the next placed pod: median, p99, most",
                 *(
                     _line(kind, self.faults[kind], self.recovery.get(kind, []))
                     for kind in KINDS
@@ -77,11 +77,16 @@ def report(
 
 
 def recoveries(done: list[Done], bound_at: list[float]) -> dict[str, list[float]]:
-    """By kind of fault, the seconds from the end of each fault to the next placed pod."""
+    """By kind of fault, the seconds from the end of each fault to the next placed pod.
+
+    If other faults ended before that pod was placed, the seconds from the end of the last of them.
+    """
+    ends = sorted(one.end for one in done if one.end is not None)
     found: dict[str, list[float]] = {}
     for one in done:
         if one.end is not None and (next_one := bisect_right(bound_at, one.end)) < len(bound_at):
-            found.setdefault(one.planned.kind, []).append(bound_at[next_one] - one.end)
+            placed = bound_at[next_one]
+            found.setdefault(one.planned.kind, []).append(placed - ends[bisect_right(ends, placed) - 1])
     return found
 
 

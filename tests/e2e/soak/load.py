@@ -17,7 +17,7 @@ from .watch import FILLER, Watch
 
 GROUP = 4  # pods with consecutive numbers, which may be a gang
 LOAD = "soak/load"  # the label of these pods, with the way in which they ask for a GPU
-WAITING = 24  # the most pods that wait at once: more would only be tried again and again
+WAITING = 16  # the most pods that wait at once: more would only be tried again and again
 WAYS = {
     "whole": 24, "mixed": 12, "single": 6, "replicas": 6, "renamed": 4, "own": 16, "hami": 16,
     "himig": 6, "gpushare": 6, "claims": 4,

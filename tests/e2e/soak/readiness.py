@@ -9,7 +9,7 @@ from .replica import LEASE_S
 from .stack import Stack
 from .watch import Watch
 
-LIMIT_S = LEASE_S * 2 / 3 + 1.5  # a leader that cannot renew its Lease stops after two thirds of its time
+LIMIT_S = LEASE_S + 2.0  # a leader that cannot renew its Lease stops after two thirds of that time
 EVERY_S = 0.5
 
 
@@ -28,7 +28,7 @@ class Readiness(InThread):
                 ready = one.status("/readyz") == 200
                 self._watch.checks["readiness probes"] += 1
                 still = one.proxy.cut_off_since
-                if ready and since is not None and since == still and time.monotonic() - since > LIMIT_S + 2:
+                if ready and since is not None and since == still and time.monotonic() - since > LIMIT_S:
                     self._watch.found(f"readiness: {one.name} is ready {LIMIT_S:.1f} s after it was cut off")
                 if ready and not self._was_ready[index]:
                     self._check_nodes(index)

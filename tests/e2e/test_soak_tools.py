@@ -1,6 +1,7 @@
 """The plan of a soak is a function of its seed, and its invariants can fail."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import yaml
@@ -23,6 +24,7 @@ from .soak.load import GROUP, group
 from .soak.plan import KINDS, Planned, plan
 from .soak.proxy import Proxy
 from .soak.report import recoveries
+from .soak.soak import too_many_in_vain
 from .soak.watch import Watch
 from .stowage import Stowage
 
@@ -138,6 +140,12 @@ def test_an_eviction_for_nothing_is_found() -> None:
         evictions.bound(winner, 2.0)
         evictions.settle(2.0 + WITHIN_S, disturbed)
         assert dict(evictions.outcome) == {outcome: 1}
+
+
+def test_faults_do_not_excuse_any_number_of_evictions() -> None:
+    assert not too_many_in_vain(Counter({"made room": 95, "beside a fault": 5}))
+    assert not too_many_in_vain(Counter({"beside a fault": 5}))
+    assert too_many_in_vain(Counter({"made room": 80, "beside a fault": 20}))
 
 
 def test_recovery_is_the_time_from_the_end_of_a_fault_to_the_next_pod() -> None:

@@ -49,14 +49,11 @@ class Replica(TlsStowage):
         self.lock = threading.Lock()  # held by a fault of this process
         self.network = threading.Lock()  # held by a fault of its network
         self._clock = plane.directory / f"{name}.clock"
-        self._client = self._new_client()
+        self._client = httpx.Client(trust_env=False, timeout=2, verify=self.verify)
         environment = dict(self.process.environment)
         if "NUMBA_CACHE_DIR" not in os.environ:
             del environment["NUMBA_CACHE_DIR"]  # kernels are kept where Stowage keeps them by default
         self.process.environment = environment | self._movable_clock()
-
-    def _new_client(self) -> httpx.Client:
-        return httpx.Client(trust_env=False, timeout=2, verify=self.verify)
 
     def status(self, path: str) -> int:
         """The status of a GET, 0 if nothing answers."""
@@ -64,6 +61,11 @@ class Replica(TlsStowage):
             return self._client.get(self.url + path).status_code
         except (httpx.TransportError, RuntimeError):
             return 0
+
+    def end(self) -> None:
+        """Stop the program and close the connections to it."""
+        self.process.stop()
+        self._client.close()
 
     def set_clock(self, offset_s: int) -> None:
         """Moves the wall clock of this process; its monotonic clock goes on."""
@@ -88,7 +90,7 @@ class Keeper(InThread):
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
         super().__exit__(kind, problem, trace)
-        self._replica.process.stop()
+        self._replica.end()
 
     def __enter__(self) -> Self:
         self._replica.process.start(within_s=400)

@@ -2,6 +2,7 @@
 
 import shlex
 import time
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,12 @@ from .watch import Watch
 
 PROGRESS_S = 30.0
 LOG = "violations.log"
+MOST_IN_VAIN, ENOUGH = 0.1, 50  # the share of evictions that faults excuse, of at least so many
+
+
+def too_many_in_vain(outcome: Counter[str]) -> bool:
+    """Whether faults are no excuse any more: with a fault every few seconds, one is always near."""
+    return outcome.total() >= ENOUGH and outcome["beside a fault"] > MOST_IN_VAIN * outcome.total()
 
 
 @dataclass
@@ -83,6 +90,8 @@ class Soak:
         crashes = [f"{'':8} crash: {text}" for keeper in stack.keepers for text in keeper.crashes]
         rivals = [f"{'':8} readiness: both replicas were ready at once"] * stack.service.rivals
         vain = [f"{'':8} evicted in vain: {victim}" for victim in watch.evictions.in_vain]
+        if too_many_in_vain(watch.evictions.outcome):
+            vain.append(f"{'':8} evicted in vain: too many beside faults: {watch.evictions.outcome}")
         return watch.findings + crashes + rivals + vain + [f"{'':8} {text}" for text in self._errors(stack)]
 
     def _errors(self, stack: Stack) -> list[str]:

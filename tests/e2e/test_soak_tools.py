@@ -200,7 +200,7 @@ def test_a_phantom_hold_is_found(
             with proxy.half_open():
                 api.delete("Pod", "goes")
                 check_books(api, watch, stowage, within_s=3)
-                assert "phantom hold: 1 nodes" in watch.findings[0]
+                assert "phantom hold: 1 differences" in watch.findings[0]
                 assert "default/goes" in watch.findings[0]
             check_books(api, watch, stowage)
             assert len(watch.findings) == 1

@@ -1,14 +1,14 @@
 """What must hold once the faults are over and no new pods come."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import httpx
 
 from ..controlplane.api import Api
 from ..stowage import Stowage, holders
 from . import fleet
-from .ledger import WAY
+from .ledger import WAY, holds
 from .stack import Stack
 from .watch import Watch
 
@@ -34,13 +34,30 @@ def check(stack: Stack, watch: Watch) -> None:
 
 
 def check_books(api: Api, watch: Watch, one: Stowage, within_s: float = BOOKS_S) -> None:
-    """Stowage has the nodes of the API, with the same pods on each."""
+    """Stowage has the nodes of the API, with the same pods on each, and shares on the GPUs that pods name."""
 
     def agree() -> bool:
-        return one.holders() == holders(api)
+        return one.holders() == holders(api) and gpus(one, named := named_gpus(api)) == named
 
     _expect(watch, agree, within_s, lambda: f"phantom hold: {_difference(api, one)}")
     watch.checks["books compared"] += 1
+
+
+def named_gpus(api: Api) -> dict[str, list[int]]:
+    """By pod, the index of the GPU of which it has a share, from its annotations."""
+    found = {}
+    for pod in api.list("Pod")["items"]:
+        if pod["spec"].get("nodeName") and pod["status"]["phase"] == "Running":
+            for device in filter(None, holds(pod)):
+                found[f"default/{pod['metadata']['name']}"] = [int(device.rpartition("-")[2])]
+    return found
+
+
+def gpus(one: Stowage, pods: Container[str]) -> dict[str, list[int]]:
+    """The GPUs that these pods have, according to Stowage."""
+    nodes = one.json("/debug/nodes")["nodes"]
+    held = [holder for node in nodes for holder in node["holders"]]
+    return {holder["pod"]: holder["gpus"] for holder in held if holder["pod"] in pods}
 
 
 def devices(one: Stowage) -> dict[str, int]:
@@ -98,14 +115,18 @@ def _describe(stack: Stack, watch: Watch) -> str:
 
 
 def _difference(api: Api, one: Stowage) -> str:
-    mine, true = one.holders(), holders(api)
+    mine, true, named = one.holders(), holders(api), named_gpus(api)
     text = [
         f"{node}: only Stowage {sorted(mine.get(node, set()) - true.get(node, set()))[:3]}, "
         f"only API {sorted(true.get(node, set()) - mine.get(node, set()))[:3]}"
         for node in sorted(mine.keys() | true.keys())
         if mine.get(node) != true.get(node)
     ]
-    return f"{len(text)} nodes of {one.process.name}: {text[:4]}"
+    told = gpus(one, named)
+    text += [
+        f"{pod} is on GPU {named[pod]}, not {told.get(pod)}" for pod in named if told.get(pod) != named[pod]
+    ]
+    return f"{len(text)} differences of {one.process.name}: {text[:4]}"
 
 
 def _expect(

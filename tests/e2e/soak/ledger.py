@@ -67,10 +67,6 @@ class Ledger:
         for place in self._places.pop(uid, []):
             self.held[place].pop(uid, None)
 
-    def pods(self) -> set[str]:
-        """The UIDs of the pods that hold something."""
-        return set(self._places)
-
     def taken(self, place: Place) -> Amounts:
         """The sum of what pods hold there."""
         return sum(self.held[place].values(), Amounts()) if place in self.held else Amounts()

@@ -1,5 +1,6 @@
 """The pods that come and go: every way to ask for a GPU, in every queue, drawn from a seed."""
 
+import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -47,7 +48,7 @@ def group(seed: int, number: int) -> list[Object]:
     return made
 
 
-def single(number: int, way: str, queue: str, draw: fleet.random.Random) -> list[Object]:
+def single(number: int, way: str, queue: str, draw: random.Random) -> list[Object]:
     """A pod that asks in this way, with its claim if it needs one."""
     seconds = draw.uniform(2, 9)
     if draw.randrange(IMPOSSIBLE) == 0:
@@ -61,7 +62,7 @@ def single(number: int, way: str, queue: str, draw: fleet.random.Random) -> list
     return [_pod(number, way, _amounts(way, draw), queue, seconds)]
 
 
-def _amounts(way: str, draw: fleet.random.Random) -> dict[str, int]:
+def _amounts(way: str, draw: random.Random) -> dict[str, int]:
     if way == "hami":
         cores, mib = draw.choice(((5, 2048), (10, 12288), (30, 4096), (0, 30720), (60, 40960)))
         return {GPU: 1, "nvidia.com/gpumem": mib} | ({"nvidia.com/gpucores": cores} if cores else {})

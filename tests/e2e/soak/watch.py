@@ -4,7 +4,6 @@ import threading
 import time
 from collections import Counter, deque
 
-from ..audit import unschedulable
 from ..background import PodWatch
 from ..controlplane.api import Api, Object
 from .evictions import Evictions
@@ -24,11 +23,9 @@ class Watch(PodWatch):
         self.evictions = Evictions()
         self.pods: dict[str, Object] = {}
         self.bound_at: list[float] = []
-        self.waits: list[float] = []
         self.checks: Counter[str] = Counter()
         self.findings: list[str] = []
         self._bound: dict[str, str] = {}  # node by UID
-        self._seen: dict[str, float] = {}
         self._unseen: dict[str, Object] = {}  # pods by name that were created and not seen yet
         self._claims: deque[str] = deque()
         for node in nodes:
@@ -77,16 +74,6 @@ class Watch(PodWatch):
             names, self._claims = list(self._claims), deque()
         return names
 
-    def unfinished(self) -> int:
-        """How many pods there are that have not ended."""
-        with self.lock:
-            ended = ("Succeeded", "Failed")
-            return sum(one["status"]["phase"] not in ended for one in self.pods.values())
-
-    def refused(self) -> list[Object]:
-        """The pending pods of which kube-scheduler says that they are unschedulable."""
-        return [one for one in self.pending() if unschedulable(one)]
-
     def check_claims(self) -> None:
         """No device is in two claims."""
         claims = self._api.list("ResourceClaim")["items"]
@@ -115,7 +102,6 @@ class Watch(PodWatch):
         node, now = pod["spec"].get("nodeName"), time.monotonic()
         self.pods[uid] = pod
         self._unseen.pop(name, None)
-        self._seen.setdefault(uid, now)
         self.evictions.see(pod, now)
         wrong = self.ledger.put(pod)
         for one in wrong:
@@ -130,13 +116,11 @@ class Watch(PodWatch):
         if WAY in pod["metadata"].get("labels", {}) and not is_filler(pod):
             self.checks[f"pods placed, {pod['metadata']['labels'][WAY]}"] += 1
             self.bound_at.append(now)
-            self.waits.append(now - self._seen[uid])
 
     def _forget(self, pod: Object) -> None:
         uid = pod["metadata"]["uid"]
         self.pods.pop(uid, None)
         self._bound.pop(uid, None)
-        self._seen.pop(uid, None)
         self.ledger.remove(uid)
         if pod["spec"].get("resourceClaims"):
             self._claims.append(pod["metadata"]["name"])

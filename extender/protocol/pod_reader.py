@@ -44,10 +44,7 @@ class PodReader:
 
     def known(self, message: bytes) -> Pod | None:
         """The pod of a message that is the same but for its names; None if it must be parsed."""
-        pod = self._parsed.get(message)
-        if pod is None and (pod := self._from_watch(message)) is not None:
-            self.keep(message, pod)
-        return pod
+        return self._from_watch(message) or self._parsed.get(message)
 
     def keep(self, message: bytes, pod: Pod) -> None:
         """The pod of this message has been parsed."""

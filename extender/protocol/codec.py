@@ -108,7 +108,8 @@ def _split_names(body: bytes) -> tuple[NodeNames | None, bytes, bytes]:
     without them.
 
     This is safe: no JSON string contains an unescaped quote, and the message without the names is valid JSON
-    only if they were in the outermost object.
+    only if they were in the outermost object. Of a pod that the watch knows the rest is not parsed; a caller
+    that writes anything else than JSON there gets the answer about the pod and the names that it has written.
     """
     start = body.find(_NAMES)
     names = NodeNames.at_the_end(body, start + len(_NAMES)) if start >= 0 else None

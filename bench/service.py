@@ -99,6 +99,7 @@ def running_process(command: list[str], environment: Mapping[str, str]) -> Itera
             process.wait(30)
         except subprocess.TimeoutExpired:
             process.kill()
+            process.wait()
 
 
 def until_ok(

@@ -38,20 +38,20 @@ def node_name(index: int) -> str:
     return f"gpu-node-{index // 1000:02d}-{index % 1000:04d}.eu-west.compute.internal"
 
 
-def nodes(count: int) -> Iterator[Manifest]:
-    """``count`` nodes with different GPUs."""
+def nodes(count: int, gpus: int = GPUS_PER_NODE) -> Iterator[Manifest]:
+    """``count`` nodes with different GPUs, ``gpus`` on each."""
     rng = random.Random(SEED)
     weights = [weight for *_, weight in _PRODUCTS]
     for index in range(count):
         product, memory, family, _ = rng.choices(_PRODUCTS, weights)[0]
-        yield node_manifest(index, node_name(index), product, memory, family)
+        yield node_manifest(index, node_name(index), product, memory, family, gpus)
 
 
-def bound_pods(count: int) -> Iterator[Manifest]:
-    """Six running pods on each of ``count`` nodes."""
+def bound_pods(count: int, per_node: int = PODS_PER_NODE) -> Iterator[Manifest]:
+    """Six running pods on each of ``count`` nodes, or the first ``per_node`` of them."""
     numbers = itertools.count()
     for index, sizes in enumerate(_occupancy(count)):
-        for gpus in sizes:
+        for gpus in sizes[:per_node]:
             yield pod(next(numbers), gpus, node=node_name(index))
 
 

@@ -44,12 +44,19 @@ def cpu_seconds(pid: int) -> float:
 
 @contextmanager
 def api_server(
-    nodes: int, *, rate: float = 0, burst: int = 0, hostile: int = 0, waiting: int = 0
+    nodes: int,
+    *,
+    rate: float = 0,
+    burst: int = 0,
+    hostile: int = 0,
+    waiting: int = 0,
+    port: int = 0,
+    **more: int,
 ) -> Iterator[Path]:
-    """A scripted API server; yields a kubeconfig for it."""
-    port = free_port()
+    """A scripted API server; yields a kubeconfig for it. ``more``: other arguments of ``bench.apiserver``."""
+    port = port or free_port()
     arguments = {"port": port, "nodes": nodes, "rate": rate, "burst": burst}
-    arguments |= {"hostile": hostile, "waiting": waiting}
+    arguments |= {"hostile": hostile, "waiting": waiting, **more}
     command = [sys.executable, "-m", "bench.apiserver", *(f"--{k}={v}" for k, v in arguments.items())]
     with running_process(command, {}) as process:
         until_ok(process, f"http://127.0.0.1:{port}/version")

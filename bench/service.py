@@ -20,6 +20,10 @@ from pathlib import Path
 import yaml
 
 
+_PATIENCE = 1200.0
+"""Seconds: 20,000 nodes on a machine that is busy with other work."""
+
+
 @dataclass(frozen=True, slots=True)
 class Running:
     """A Stowage that is ready; ``ready_seconds`` after its process was started."""
@@ -59,7 +63,7 @@ def api_server(
     arguments |= {"hostile": hostile, "waiting": waiting, **more}
     command = [sys.executable, "-m", "bench.apiserver", *(f"--{k}={v}" for k, v in arguments.items())]
     with running_process(command, {}) as process:
-        until_ok(process, f"http://127.0.0.1:{port}/version")
+        until_ok(process, f"http://127.0.0.1:{port}/version", _PATIENCE)
         yield kubeconfig_of(port)
 
 
@@ -79,7 +83,7 @@ def stowage(
     command = [program, "serve", f"--kubeconfig={kubeconfig}", f"--port={port}", *arguments]
     started = time.perf_counter()
     with running_process(command, settings or {}) as process:
-        until_ok(process, f"{'https' if tls else 'http'}://127.0.0.1:{port}/readyz", tls=tls)
+        until_ok(process, f"{'https' if tls else 'http'}://127.0.0.1:{port}/readyz", _PATIENCE, tls)
         yield Running(port, process.pid, time.perf_counter() - started)
 
 

@@ -60,7 +60,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- $_ := set $object.roleRef "name" (printf "%s%s" $object.roleRef.name $suffix) }}
 {{- end }}
 {{- range $object.rules }}
-{{- if eq (first .resourceNames | default "") "stowage-scheduler" }}
+{{- if has "stowage-scheduler" (.resourceNames | default list) }}
 {{- $_ := set . "resourceNames" (list (printf "stowage-scheduler%s" $suffix)) }}
 {{- end }}
 {{- end }}

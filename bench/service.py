@@ -19,7 +19,6 @@ from pathlib import Path
 
 import yaml
 
-
 _PATIENCE = 1200.0
 """Seconds: 20,000 nodes on a machine that is busy with other work."""
 

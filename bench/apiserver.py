@@ -98,11 +98,12 @@ class ApiServer:
     async def __call__(self, scope: dict[str, Any], receive: object, send: Send) -> None:
         """Answer one GET."""
         path, query = scope["path"], parse_qs(scope["query_string"].decode())
+        label = _rendered(query.get("labelSelector", [""])[0])
         if path in self._lists and "watch" in query:
-            await self._watch(path, send, float(query.get("timeoutSeconds", ["300"])[0]))
+            await self._watch(path, send, float(query.get("timeoutSeconds", ["300"])[0]), label)
         elif path in self._lists:
             first = int(query.get("continue", ["0"])[0])
-            await _reply(send, 200, self._page(path, first, int(query.get("limit", ["1000000"])[0])))
+            await _reply(send, 200, self._page(path, first, int(query.get("limit", ["1000000"])[0]), label))
         elif path == "/rate":  # of this server alone: ``/rate?pods=500`` changes it, both say what was sent
             self._rate = float(query.get("pods", [str(self._rate)])[0])
             await _reply(send, 200, _dump({"sent": self._sent}))
@@ -112,17 +113,18 @@ class ApiServer:
             status = {"kind": "Status", "code": 404, "message": f"{path}: not served here"}
             await _reply(send, 404, _dump(status))
 
-    def _page(self, path: str, first: int, limit: int) -> bytes:
+    def _page(self, path: str, first: int, limit: int, label: bytes) -> bytes:
         kind, items = self._lists[path]
+        items = [item for item in items if label in item]
         rest = max(0, len(items) - first - limit)
         metadata = {"resourceVersion": "9999999", "continue": str(first + limit) if rest else ""}
         head = _dump({"kind": kind, "apiVersion": "v1", "metadata": metadata})[:-1]
         return head + b',"items":[' + b",".join(items[first : first + limit]) + b"]}"
 
-    async def _watch(self, path: str, send: Send, seconds: float) -> None:
+    async def _watch(self, path: str, send: Send, seconds: float, label: bytes) -> None:
         await _start(send, 200)
         lines, rate, burst = self._changes[path]
-        endless = itertools.cycle(lines)
+        endless = itertools.cycle([line for line in lines if label in line])
         pending, next_burst = 0.0, _BURST_EVERY
         for tick in range(int(seconds / _TICK)):
             pending += rate() * _TICK
@@ -133,6 +135,12 @@ class ApiServer:
             await _write(send, itertools.islice(endless, due))
             await asyncio.sleep(_TICK)
         await send({"type": "http.response.body", "body": b""})
+
+
+def _rendered(selector: str) -> bytes:
+    """How objects with this label are written; ``selector``: KEY=VALUE, or "" for all objects."""
+    key, _, value = selector.partition("=")
+    return f'"{key}":"{value}"'.encode() if selector else b""
 
 
 async def _write(send: Send, lines: Iterable[bytes]) -> None:

@@ -2,7 +2,8 @@
 
 Each size is one scripted API server (``bench.apiserver``) and one Stowage, one after the other. Memory and
 the CPU of a start are fitted as ``a + b x nodes + c x pods + d x GPUs`` (least squares); to tell the three
-apart, the sizes of ``--vary`` are measured with fewer pods and with more GPUs on each node, too. Run alone:
+apart, the sizes of ``--vary`` are measured with fewer pods and with more GPUs on each node, too. The last
+lines are one of four shards of the sizes of ``--shard``, which the formulas leave out. Run alone:
 
     python -m bench.growth --nodes 1000 5000 10000 20000
 """
@@ -26,7 +27,7 @@ import numpy as np
 from bench import cluster
 from bench.client import Client
 from bench.latency import Asker
-from bench.node_manifest import GPUS_PER_NODE
+from bench.node_manifest import GPUS_PER_NODE, SHARD_LABEL, SHARDS
 from bench.service import Running, api_server, cpu_seconds, free_port, stowage
 
 SIZES = (1000, 5000, 10_000, 20_000)
@@ -34,6 +35,7 @@ _FEWER_PODS, _MORE_GPUS = 2, 16
 _DECISIONS = 200
 _SHORTLIST = 64  # the default of the setting
 _SETTLES = 8.0  # seconds after the start until freed memory is returned and garbage is collected
+_IDLE, _LONGEST = 0.15, 120.0  # part of a core; seconds until which the first prices have to be found
 _RATES = 500, 2000  # changes of pods a second
 _SECONDS = 10.0  # at each rate
 
@@ -45,6 +47,19 @@ class Size:
     nodes: int
     pods: int = cluster.PODS_PER_NODE
     gpus: int = GPUS_PER_NODE
+    shards: int = 1
+
+    @property
+    def names(self) -> list[str]:
+        """The nodes that kube-scheduler asks about."""
+        return [cluster.node_name(index) for index in range(0, self.nodes, self.shards)]
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Of the first shard, as environment variables. Its scheduler has no pods: only its nodes count."""
+        if self.shards == 1:
+            return {}
+        return {"STOWAGE_NODE_SELECTOR": f"{SHARD_LABEL}=0", "STOWAGE_SHARD_SCHEDULERS": '["stowage-0"]'}
 
     @property
     def terms(self) -> tuple[float, float, float, float]:
@@ -80,13 +95,16 @@ class Fit:
     residuals: tuple[float, ...]
 
 
-def sizes(nodes: Sequence[int], vary: Collection[int]) -> Iterator[Size]:
-    """The sizes to measure: each number of nodes, and those of ``vary`` with other pods and GPUs, too."""
+def sizes(nodes: Sequence[int], vary: Collection[int], shard: Sequence[int]) -> Iterator[Size]:
+    """The sizes to measure: each number of nodes, those of ``vary`` with other pods and GPUs, too, and a
+    shard of those of ``shard``."""
     for count in nodes:
         yield Size(count)
         if count in vary:
             yield Size(count, pods=_FEWER_PODS)
             yield Size(count, gpus=_MORE_GPUS)
+    for count in shard:
+        yield Size(count, shards=SHARDS)
 
 
 def fit(measured: Sequence[Figures], value: Callable[[Figures], float]) -> Fit:
@@ -103,13 +121,24 @@ def measure(size: Size, environment: Mapping[str, str]) -> Figures:
     """Start both processes, and measure."""
     port = free_port()
     server = api_server(size.nodes, waiting=_DECISIONS, port=port, pods=size.pods, gpus=size.gpus)
-    with server as kubeconfig, stowage(kubeconfig, environment) as running:
+    with server as kubeconfig, stowage(kubeconfig, {**environment, **size.settings}) as running:
         start_cpu = cpu_seconds(running.pid)
-        time.sleep(_SETTLES)
-        wall, cpu = _decisions(running, size.nodes)
+        _until_idle(running.pid)
+        wall, cpu = _decisions(running, size.names)
         resident, peak = running.memory_mib(), running.memory_mib("VmHWM")
         events = tuple(_event(running.pid, port, rate) for rate in _RATES)
     return Figures(size, running.ready_seconds, start_cpu, resident, peak, wall, cpu, events)
+
+
+def _until_idle(pid: int) -> None:
+    """Wait until what a start leaves to be done is done."""
+    deadline = time.monotonic() + _LONGEST
+    time.sleep(_SETTLES)
+    while time.monotonic() < deadline:
+        before = cpu_seconds(pid)
+        time.sleep(2.0)
+        if cpu_seconds(pid) - before < 2.0 * _IDLE:
+            return
 
 
 def until_preempts(port: int) -> None:
@@ -126,8 +155,7 @@ def until_preempts(port: int) -> None:
     raise TimeoutError("the kernels of preempt were not compiled")
 
 
-def _decisions(running: Running, nodes: int) -> tuple[float, float]:
-    names = [cluster.node_name(index) for index in range(nodes)]
+def _decisions(running: Running, names: list[str]) -> tuple[float, float]:
     with Client(running.port, running.pid) as client:
         asker = Asker(client, _SHORTLIST)
         pods = itertools.islice(cluster.arrivals(), _DECISIONS)
@@ -155,7 +183,8 @@ def _sent(port: int, query: str = "") -> int:
 def row(one: Figures) -> str:
     """A line of the table."""
     _, nodes, pods, gpus = one.size.terms
-    columns = [f"{nodes:,.0f}", f"{pods:,.0f}", f"{gpus:,.0f}"]
+    shard = f", 1 of {one.size.shards} shards" if one.size.shards > 1 else ""
+    columns = [f"{nodes:,.0f}{shard}", f"{pods:,.0f}", f"{gpus:,.0f}"]
     columns += [f"{one.resident:.0f}", f"{one.peak:.0f}", f"{one.ready:.1f}", f"{one.start_cpu:.1f}"]
     columns += [f"{one.decision_ms:.2f}", f"{one.decision_cpu_ms:.2f}"]
     columns += [f"{us:.0f}" for us in one.event_us] + [f"{1e6 / min(one.event_us):,.0f}"]
@@ -191,6 +220,7 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--vary", type=int, nargs="*", default=[5000])
+    parser.add_argument("--shard", type=int, nargs="*", default=[20_000])
     args = parser.parse_args()
     measured = []
     with tempfile.TemporaryDirectory() as cache:
@@ -198,9 +228,10 @@ def main() -> None:
         with api_server(100) as kubeconfig, stowage(kubeconfig, environment) as running:
             until_preempts(running.port)  # all kernels are compiled
         print(HEAD, flush=True)
-        for size in sizes(args.nodes, args.vary):
+        for size in sizes(args.nodes, args.vary, args.shard):
             measured.append(measure(size, environment))
             print(row(measured[-1]), flush=True)
+    measured = [one for one in measured if one.size.shards == 1]
     print("\n" + formula("memory", "MiB", measured, lambda one: one.resident))
     print("\n" + formula("CPU of a start", "s", measured, lambda one: one.start_cpu))
 

@@ -7,6 +7,8 @@ from typing import Any
 Manifest = dict[str, Any]
 
 GPUS_PER_NODE = 8
+SHARD_LABEL, SHARDS = "stowage.dev/shard", 4
+"""A label of all nodes with the values "0" to "3"."""
 
 
 def node_manifest(
@@ -46,6 +48,7 @@ def _labels(index: int, name: str, product: str, memory_mib: str, family: str, g
         "kubernetes.io/hostname": name,
         "kubernetes.io/arch": "amd64",
         "kubernetes.io/os": "linux",
+        SHARD_LABEL: str(index % SHARDS),
         "topology.kubernetes.io/region": "eu-west",
         "topology.kubernetes.io/zone": f"eu-west-{'abc'[index % 3]}",
         "nvidia.com/gpu.present": "true",

@@ -70,6 +70,10 @@ class KubeSource:
             reflectors[:] = [nodes if one.kind == "Node" else one for one in reflectors]
         self._shard = Shard(schedulers, self._pods.pods_on)
 
+    def joining(self) -> frozenset[str]:
+        """See ``Source.joining``."""
+        return self._shard.joining() if self._shard else frozenset()
+
     def _run_shard(self, shard: Shard, apply: Apply) -> None:
         shard.nodes_listed.wait()  # before that nobody knows which pods are the shard's
         self._pod_reflector.start(shard.filtered(apply))

@@ -172,6 +172,9 @@ class Source(Protocol):
         Call it before ``start``. Raises ``Unavailable`` if the source cannot select.
         """
 
+    def joining(self) -> frozenset[str]:
+        """The nodes that will be delivered within seconds (see ``Shard``)."""
+
     def follow_mig_layouts(self, namespace: str, name: str) -> None:
         """Also deliver the MIG manager's ConfigMap of this name, or for "" those that it writes itself.
 

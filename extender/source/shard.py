@@ -79,6 +79,11 @@ class Shard:
         """What passes of a list, nodes before pods."""
         return self._passed(events)
 
+    def joining(self) -> frozenset[str]:
+        """The nodes that are held back."""
+        with self._lock:
+            return frozenset(self._joining)
+
     def run(self, apply: Apply) -> None:
         """Let nodes in that have joined, until ``stop``."""
         while not self._stopping:

@@ -144,6 +144,10 @@ class SnapshotSource:
         """Raises ``Unavailable``."""
         raise Unavailable("node_selector: a file has the nodes that it has; leave the others out of it")
 
+    def joining(self) -> frozenset[str]:
+        """None."""
+        return frozenset()
+
     def follow_mig_layouts(self, namespace: str, name: str) -> None:
         """Does nothing: ``start`` delivers the layouts that the files contain."""
 

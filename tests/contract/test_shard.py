@@ -26,6 +26,10 @@ class Cluster(SnapshotSource):
     """A cluster that can be asked for some of its nodes."""
 
     selected: tuple[str, Collection[str]] | None = None
+    coming: frozenset[str] = frozenset()
+
+    def joining(self) -> frozenset[str]:
+        return self.coming
 
     def select_nodes(self, selector: str, schedulers: Collection[str]) -> None:
         self.selected = selector, schedulers
@@ -50,6 +54,16 @@ async def test_nodes_of_other_shards_are_refused_with_that_reason(shard: Stowage
     assert reply["FailedAndUnresolvableNodes"] == {"theirs": NOT_OURS}
     reply = json.loads(await shard.filter(manifest(gpus=16), ["theirs", "a"]))
     assert reply["FailedAndUnresolvableNodes"] == {"theirs": NOT_OURS, "a": Reason.TOO_FEW_GPUS.text}
+
+
+async def test_while_a_node_joins_an_attempt_fails_and_is_repeated(shard: Stowage) -> None:
+    """Nothing would wake an unschedulable pod when the node is there."""
+    shard.service.source.coming = frozenset({"new"})
+    reply = json.loads(await shard.filter(manifest(), ["new"]))
+    assert "joins the shard" in reply["Error"]
+    assert json.loads(await shard.filter(manifest(), ["new", "a"]))["NodeNames"] == ["a"]
+    reply = json.loads(await shard.filter(manifest(), ["theirs"]))
+    assert reply["Error"] == ""
 
 
 async def test_nothing_is_bound_to_a_node_of_another_shard(shard: Stowage) -> None:

@@ -28,7 +28,8 @@ from extender.source.watched_kinds import WatchedKind
 _log = logging.getLogger(__name__)
 _CHUNK = 1 << 18  # bytes of a watch that one read returns at most
 _RELIST = "listing again"
-_ABSENT_PAUSE = 300.0  # seconds before the next request for a kind that the cluster does not serve
+_ABSENT_PAUSE = 300.0  # seconds at most before the next request for a kind that the cluster does not serve
+_REFUSALS = 3  # in a row before a kind counts as absent: a server that has just started has read no roles yet
 
 
 class _Stopped(Exception):
@@ -49,6 +50,7 @@ class Reflector:
         self._stopping = threading.Event()
         self._waking = threading.Event()
         self._absent = False  # whether the cluster does not serve this kind
+        self._absences = 0  # attempts in a row that found it so
         # Whether it did: a server that has just started refuses requests until it has read roles and CRDs.
         self._served = False
         self._relists_wanted = self._relists_begun = self._relists_done = 0  # calls of relist
@@ -129,13 +131,16 @@ class Reflector:
         """Seconds until the next attempt. Logs the problem, if there is one."""
         now, relists = time.monotonic(), problem == _RELIST
         if self._absent:
-            pause = _ABSENT_PAUSE
+            # Soon at first: a server that has just started has read neither roles nor CRDs.
+            pause = min(Backoff.SHORTEST * 2.0**self._absences, _ABSENT_PAUSE)
         elif relists:
             pause = self._backoff.before_relist(now)
         else:
             pause = self._backoff.pause(now, clean=not problem)
         if problem and not self._stopping.is_set():
             level = logging.INFO if relists or self._absent else logging.WARNING
+            if self._absent and self._absences > 1:
+                level = logging.DEBUG  # it was said
             _log.log(level, "%s: %s, next try in %.1f s", self._watched.resource, problem, pause)
         return pause
 
@@ -145,6 +150,7 @@ class Reflector:
         self._absent = False
         self.connection.answered = False
         problem = self._follow(apply)
+        self._absences = self._absences + 1 if self._absent else 0
         ended_at = self.connection.attempt_ended()
         if not (self._stopping.is_set() or self._absent):
             self.ended["relist" if problem == _RELIST else "error" if problem else "in_time"] += 1
@@ -184,7 +190,7 @@ class Reflector:
         try:
             answer = self._send(self._protocol.next_request())
         except Refused as refused:
-            if self._watched.is_absent(refused.status) and self.connection.received_at == -math.inf:
+            if self._is_known_to_be_absent(refused.status) and self.connection.received_at == -math.inf:
                 # only if nothing was listed before
                 self._deliver([Listed(self.kind, frozenset(), absent=True)], apply)
             raise
@@ -193,6 +199,10 @@ class Reflector:
             body = page.read()
         self._backoff.answered(time.monotonic())
         self._deliver(self._protocol.page(body), apply)
+
+    def _is_known_to_be_absent(self, status: int) -> bool:
+        said_often = status == HTTPStatus.NOT_FOUND or self._absences + 1 >= _REFUSALS
+        return self._watched.is_absent(status) and said_often
 
     def _watch(self, apply: Apply) -> None:
         with closing(self._send(self._protocol.next_request())) as stream:

@@ -161,6 +161,8 @@ NOT_RUN = {
     ".venv/bin/pytest tests/hostile": "its tests run with all others",
     ".venv/bin/pytest tests/e2e -o addopts= -v -k preempt": "its tests run with all others",
     ".venv/bin/python -m tests.e2e.controlplane": "a control plane until Ctrl-C, as in every end-to-end test",
+    ".venv/bin/python -m tests.e2e.soak --seed 1 --faults 1000 --pods 100000": "takes an hour; tests/e2e/test_soak.py is "
+    "its short form",
     ".venv/bin/python -m tests.e2e.controlplane.build": "takes minutes; `make e2e` runs it first",
     "stowage plan slices --snapshot cluster.json --prometheus http://prometheus:9090": "needs Prometheus",
     "stowage replay --nodes openb_node_list_gpu_node.csv --pods openb_pod_list_default.csv --timeline --queues "

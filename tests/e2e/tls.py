@@ -21,9 +21,17 @@ class TlsStowage(Stowage):
     """Answers kube-scheduler at `verbs_url` over mutual TLS, and the tests at `url`."""
 
     def __init__(
-        self, plane: ControlPlane, kubeconfig: Path, secret: Secret, ca: Authority, **settings: str
+        self,
+        plane: ControlPlane,
+        kubeconfig: Path,
+        secret: Secret,
+        ca: Authority,
+        *,
+        name: str = "stowage-tls",
+        awaits: str = "/readyz",
+        **settings: str,
     ) -> None:
-        super().__init__(plane, kubeconfig, name="stowage-tls", **settings)
+        super().__init__(plane, kubeconfig, name=name, awaits=awaits, **settings)
         self.verbs_url = self.url.replace("http://", "https://")
         debug_port = free_port()
         self.url = f"https://127.0.0.1:{debug_port}"

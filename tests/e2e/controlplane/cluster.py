@@ -45,13 +45,14 @@ class ControlPlane:
         self.server = f"https://127.0.0.1:{free_port()}"
         self._etcd_url = f"http://127.0.0.1:{free_port()}"
         self._stack = ExitStack()
+        self.etcd = self._etcd()
         self.apiserver = self._apiserver({name.replace("_", "-"): value for name, value in apiserver.items()})
 
     def __enter__(self) -> Self:
         self.logs.mkdir(parents=True)
         self._write_credentials()
         with ExitStack() as stack:
-            stack.enter_context(self._etcd())
+            stack.enter_context(self.etcd)
             stack.enter_context(self.apiserver)
             self.api = stack.enter_context(self.client(TOKEN))
             stack.enter_context(self._kwok())

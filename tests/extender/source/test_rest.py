@@ -1,14 +1,20 @@
-"""How long a write may take."""
+"""How long a write may take, and when a server that is gone is noticed."""
 
 from __future__ import annotations
 
 import math
+import socket
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
+import yaml
 
 from extender.source.interface import BindError, WriteError
-from extender.source.rest import time_to_write
+from extender.source.list_watch import Request
+from extender.source.rest import RestClient, client_of_kubeconfig, time_to_write
 
 HOUR = 3600.0
 
@@ -24,3 +30,43 @@ def test_a_write_that_cannot_end_in_time_is_not_sent(error: type[Exception]) -> 
         time_to_write(lambda: 0.0, time.monotonic() + HOUR, error)
     with pytest.raises(error, match="too slow"):
         time_to_write(lambda: HOUR, time.monotonic() - 1.0, error)
+
+
+class _Watched(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Print nothing."""
+
+
+def test_the_end_of_a_silent_server_is_noticed_within_half_a_minute(tmp_path: Path) -> None:
+    """Nothing says that a machine was switched off: only the probes of TCP show it. Half-open watches look
+    current until then."""
+    with HTTPServer(("127.0.0.1", 0), _Watched) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        file = tmp_path / "kubeconfig"
+        file.write_text(yaml.safe_dump(_kubeconfig(f"http://127.0.0.1:{server.server_port}")))
+        stream = RestClient(client_of_kubeconfig(file)).stream(Request("/watch", {}, watch=True))
+        with socket.socket(fileno=socket.dup(stream.fileno())) as connection:
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            idle, pause, probes = (
+                connection.getsockopt(socket.IPPROTO_TCP, option)
+                for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+            )
+        stream.close()
+        thread.join()
+    assert idle + pause * probes <= 30
+
+
+def _kubeconfig(server: str) -> dict[str, object]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }

@@ -1,0 +1,127 @@
+"""One soak, from the first pod to the report."""
+
+import shlex
+import time
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..controlplane.cluster import ControlPlane
+from . import calm
+from .injector import Injector
+from .load import Load
+from .plan import Planned
+from .readiness import Readiness
+from .report import Report, cpu_seconds, report
+from .stack import Stack, running
+from .watch import Watch
+
+PROGRESS_S = 30.0
+LOG = "violations.log"
+MOST_IN_VAIN, ENOUGH = 0.1, 50  # the share of evictions that faults excuse, of at least so many
+
+
+def too_many_in_vain(outcome: Counter[str]) -> bool:
+    """Whether faults are no excuse any more: with a fault every few seconds, one is always near."""
+    return outcome.total() >= ENOUGH and outcome["beside a fault"] > MOST_IN_VAIN * outcome.total()
+
+
+@dataclass
+class Soak:
+    """Pods, and the faults of ``planned``. The books are checked after every ``calm_every`` faults."""
+
+    plane: ControlPlane
+    command: str
+    seed: int
+    pods: int
+    planned: list[Planned]
+    calm_every: int = 50
+    show: bool = True
+
+    def run(self) -> Report:
+        """Ctrl-C ends it early; the report then has what was done so far."""
+        with ExitStack() as started:
+            threads = started.enter_context(ExitStack())  # they end after the programs that they restart
+            stack = started.enter_context(running(self.plane))
+            watch = started.enter_context(Watch(self.plane.api, self.plane.api.list("Node")["items"]))
+            load = started.enter_context(Load(self.plane.api, watch, self.seed, self.pods))
+            injector = threads.enter_context(Injector(stack, watch, self.planned))
+            begin = self._shown = time.monotonic()
+            cpu = cpu_seconds()
+            try:
+                with Readiness(stack, watch):
+                    self._go(stack, watch, load, injector)
+            except KeyboardInterrupt:
+                print("stopped early; this is the report so far", flush=True)
+            while not injector.idle():
+                time.sleep(0.1)
+            ended = report(
+                self.command,
+                time.monotonic() - begin,
+                (cpu_seconds()[0] - cpu[0], cpu_seconds()[1] - cpu[1]),
+                load,
+                watch,
+                injector,
+                self._findings(stack, watch),
+            )
+        self._log(ended)
+        return ended
+
+    def _go(self, stack: Stack, watch: Watch, load: Load, injector: Injector) -> None:
+        calm_at = self.calm_every
+        while not (load.finished and injector.finished):
+            time.sleep(0.05)
+            if injector.due(load.created) or (load.finished and not injector.finished and injector.idle()):
+                if injector.begun >= calm_at:
+                    calm_at += self.calm_every
+                    self._be_calm(stack, watch, load, injector)
+                injector.begin_next()
+            with watch.lock:
+                watch.evictions.settle(time.monotonic(), injector.times())
+            self._show(watch, load, injector)
+        self._be_calm(stack, watch, load, injector)
+
+    def _be_calm(self, stack: Stack, watch: Watch, load: Load, injector: Injector) -> None:
+        while not injector.idle():
+            time.sleep(0.1)
+        placed, until = len(watch.bound_at), time.monotonic() + 30
+        while not load.finished and len(watch.bound_at) == placed and time.monotonic() < until:
+            time.sleep(0.05)  # the recovery of the last fault is measured, too
+        load.paused = True
+        calm.check(stack, watch)
+        load.paused = False
+
+    def _findings(self, stack: Stack, watch: Watch) -> list[str]:
+        crashes = [f"{'':8} crash: {text}" for keeper in stack.keepers for text in keeper.crashes]
+        rivals = [f"{'':8} readiness: both replicas were ready at once"] * stack.service.rivals
+        vain = [f"{'':8} evicted in vain: {victim}" for victim in watch.evictions.in_vain]
+        if too_many_in_vain(watch.evictions.outcome):
+            vain.append(f"{'':8} evicted in vain: too many beside faults: {watch.evictions.outcome}")
+        return watch.findings + crashes + rivals + vain + [f"{'':8} {text}" for text in self._errors(stack)]
+
+    def _errors(self, stack: Stack) -> list[str]:
+        """What Stowage calls an internal error, but for a lack of memory."""
+        lines = [line for one in stack.replicas for line in one.process.log.read_text().splitlines()]
+        return [
+            f"internal error: {line[:300]}"
+            for line in lines
+            if ('"error"' in line or "Traceback" in line) and "MemoryError" not in line
+        ]
+
+    def _show(self, watch: Watch, load: Load, injector: Injector) -> None:
+        if self.show and time.monotonic() - self._shown > PROGRESS_S:
+            self._shown = time.monotonic()
+            lasting = [one.planned.kind for one in injector.done if one.end is None]
+            print(
+                f"{time.strftime('%H:%M:%S')} {load.created} pods created, {len(watch.bound_at)} placed, "
+                f"{watch.waiting()} wait, {injector.begun} faults, now {lasting}, "
+                f"{len(watch.findings)} findings",
+                flush=True,
+            )
+
+    def _log(self, ended: Report) -> None:
+        if ended.findings:
+            log: Path = self.plane.logs / LOG
+            log.write_text(f"Run it again: {shlex.quote(self.command)}\n" + "\n".join(ended.findings) + "\n")
+            print(f"{len(ended.findings)} violations, see {log}; run it again: {self.command}", flush=True)

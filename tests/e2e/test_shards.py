@@ -103,13 +103,6 @@ def running(api: Api, owner: Shard) -> int:
     return sum(runs(one) and one["spec"]["schedulerName"] == owner.scheduler_name for one in pods)
 
 
-def move(api: Api, name: str, to: Shard) -> None:
-    """Give a node to another shard, and wait until that one knows it. It comes with its pods."""
-    api.patch("Node", name, {"metadata": {"labels": {LABEL: to.name}}})
-    eventually(lambda: name in to.nodes(), within_s=60, what=f"{name} joins {to.name}")
-    assert to.stowage.holders()[name] >= {"default/old"}
-
-
 def test_pods_of_both_are_placed_on_the_nodes_of_their_shard_only(
     api: Api, shards: tuple[Shard, Shard]
 ) -> None:
@@ -168,10 +161,12 @@ def test_a_node_that_changes_sides_is_never_over_committed(api: Api, shards: tup
         api.create(pod("old", {GPU: 5}, scheduler=a.scheduler_name, on="a2"))
         api.create_all([*pods_of(a, 2, gpus=8), *pods_of(b, 24)])
         eventually(lambda: (running(api, a), running(api, b)) == (3, 24), within_s=60, what="both are full")
-        api.create_all([*pods_of(b, 4, start=24), *pods_of(a, 1, start=10)])
-        move(api, "a2", b)
+        api.create_all(pods_of(a, 1, start=10))
+        api.patch("Node", "a2", {"metadata": {"labels": {LABEL: b.name}}})
         eventually(lambda: "a2" not in a.nodes(), within_s=10, what="a has let it go")
-        api.create_all(pods_of(a, 10, start=20))
+        api.create_all([*pods_of(b, 4, start=24), *pods_of(a, 10, start=20)])
+        eventually(lambda: "a2" in b.nodes(), within_s=60, what="it joins b")
+        assert b.stowage.holders()["a2"] >= {"default/old"}
         free = 8 - sum(gpus(one) for one in on(api, "a2") if not one["metadata"]["name"].startswith("b-"))
         assert free in (2, 3)
         eventually(lambda: running(api, b) == 24 + free, within_s=90, what="b uses what is free")

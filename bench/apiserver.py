@@ -22,6 +22,7 @@ from urllib.parse import parse_qs
 import uvicorn
 
 from bench import cluster
+from bench.dialects import DIALECTS
 from bench.node_manifest import GPUS_PER_NODE, Manifest
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -55,7 +56,7 @@ class WatchLines:
 
     def nodes(self) -> Iterator[bytes]:
         """Each node in turn, without a change that matters for placement."""
-        for node in itertools.cycle(list(cluster.nodes(self._nodes, self._gpus))):
+        for node in itertools.cycle(list(cluster.nodes(self._nodes, gpus=self._gpus))):
             yield self._line("MODIFIED", node)
 
     def _line(self, change: str, manifest: Manifest) -> bytes:
@@ -74,21 +75,24 @@ class ApiServer:
         burst: int = 0,
         hostile: int = 0,
         waiting: int = 0,
+        dialect: str = "nvidia",
         pods: int = cluster.PODS_PER_NODE,
         gpus: int = GPUS_PER_NODE,
     ) -> None:
-        """``pods`` and ``gpus``: on each node. ``rate``: changes of pods a second."""
+        """``dialect``: of the lists. The changes are in ``nvidia``. ``pods`` and ``gpus``: on each node.
+        ``rate``: changes of pods a second."""
         self._rate, self._sent = rate, 0
-        arrived = itertools.islice(cluster.arrivals(), waiting)
-        listed = itertools.chain(cluster.bound_pods(nodes, pods), cluster.hostile(hostile), arrived)
+        arrived = itertools.islice(cluster.arrivals(dialect=dialect), waiting)
+        listed = itertools.chain(cluster.bound_pods(nodes, dialect, pods), cluster.hostile(hostile), arrived)
         self._lists = {
-            "/api/v1/nodes": ("NodeList", [_dump(node) for node in cluster.nodes(nodes, gpus)]),
+            "/api/v1/nodes": ("NodeList", [_dump(node) for node in cluster.nodes(nodes, dialect, gpus)]),
             "/api/v1/pods": ("PodList", [_dump(pod) for pod in listed]),
         }
         # Rendered once and then repeated: writing a pod as JSON costs more than reading it.
         watch = WatchLines(nodes, hostile, gpus)
+        heartbeats = nodes / 300 if dialect == "nvidia" else 0.0
         self._changes: dict[str, tuple[list[bytes], Callable[[], float], int]] = {
-            "/api/v1/nodes": (list(itertools.islice(watch.nodes(), nodes)), lambda: nodes / 300, 0),
+            "/api/v1/nodes": (list(itertools.islice(watch.nodes(), nodes)), lambda: heartbeats, 0),
             "/api/v1/pods": (list(itertools.islice(watch.pods(), 2 * nodes + 2_000)), self._rate_now, burst),
         }
 
@@ -173,6 +177,7 @@ def main() -> None:
     parser.add_argument("--waiting", type=int, default=0, help="the first of the pods that arrive (0)")
     parser.add_argument("--pods", type=int, default=cluster.PODS_PER_NODE, help="pods on each node (6)")
     parser.add_argument("--gpus", type=int, default=GPUS_PER_NODE, help="GPUs of each node (8)")
+    parser.add_argument("--dialect", choices=list(DIALECTS), default="nvidia", help="of nodes and pods")
     args = vars(parser.parse_args())
     port = args.pop("port")
     app = ApiServer(**args)

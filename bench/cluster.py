@@ -10,6 +10,7 @@ import itertools
 import random
 from collections.abc import Iterator, Mapping
 
+from bench.dialects import DIALECTS
 from bench.node_manifest import GPUS_PER_NODE, Manifest, node_manifest
 
 PODS_PER_NODE = 6
@@ -38,21 +39,26 @@ def node_name(index: int) -> str:
     return f"gpu-node-{index // 1000:02d}-{index % 1000:04d}.eu-west.compute.internal"
 
 
-def nodes(count: int, gpus: int = GPUS_PER_NODE) -> Iterator[Manifest]:
-    """``count`` nodes with different GPUs, ``gpus`` on each."""
+def nodes(count: int, dialect: str = "nvidia", gpus: int = GPUS_PER_NODE) -> Iterator[Manifest]:
+    """``count`` nodes with different GPUs, ``gpus`` on each, in one of ``DIALECTS``."""
     rng = random.Random(SEED)
     weights = [weight for *_, weight in _PRODUCTS]
     for index in range(count):
         product, memory, family, _ = rng.choices(_PRODUCTS, weights)[0]
-        yield node_manifest(index, node_name(index), product, memory, family, gpus)
+        manifest = node_manifest(index, node_name(index), product, memory, family, gpus)
+        DIALECTS[dialect].node(manifest)
+        yield manifest
 
 
-def bound_pods(count: int, per_node: int = PODS_PER_NODE) -> Iterator[Manifest]:
+def bound_pods(count: int, dialect: str = "nvidia", per_node: int = PODS_PER_NODE) -> Iterator[Manifest]:
     """Six running pods on each of ``count`` nodes, or the first ``per_node`` of them."""
     numbers = itertools.count()
     for index, sizes in enumerate(_occupancy(count)):
-        for gpus in sizes[:per_node]:
-            yield pod(next(numbers), gpus, node=node_name(index))
+        pods = zip(itertools.accumulate(sizes, initial=0), sizes[:per_node], strict=False)
+        for first, gpus in pods:
+            manifest = pod(next(numbers), gpus, node=node_name(index))
+            DIALECTS[dialect].pod(manifest, gpus, first)
+            yield manifest
 
 
 def nodes_with_room(count: int) -> Iterator[str]:
@@ -62,11 +68,14 @@ def nodes_with_room(count: int) -> Iterator[str]:
             yield node_name(index)
 
 
-def arrivals(sizes: Mapping[int, int] = GPU_WEIGHTS) -> Iterator[Manifest]:
+def arrivals(sizes: Mapping[int, int] = GPU_WEIGHTS, dialect: str = "nvidia") -> Iterator[Manifest]:
     """An endless stream of pods without a node; ``sizes``: how often one asks for so many GPUs."""
     rng = random.Random(SEED + 2)
     for number in itertools.count(1_000_000):
-        yield pod(number, rng.choices(list(sizes), list(sizes.values()))[0])
+        gpus = rng.choices(list(sizes), list(sizes.values()))[0]
+        manifest = pod(number, gpus)
+        DIALECTS[dialect].pod(manifest, gpus, -1)
+        yield manifest
 
 
 def hostile(count: int) -> Iterator[Manifest]:

@@ -53,13 +53,14 @@ def api_server(
     burst: int = 0,
     hostile: int = 0,
     waiting: int = 0,
+    dialect: str = "nvidia",
     port: int = 0,
     **more: int,
 ) -> Iterator[Path]:
     """A scripted API server; yields a kubeconfig for it. ``more``: other arguments of ``bench.apiserver``."""
     port = port or free_port()
-    arguments = {"port": port, "nodes": nodes, "rate": rate, "burst": burst}
-    arguments |= {"hostile": hostile, "waiting": waiting, **more}
+    arguments: dict[str, object] = {"port": port, "nodes": nodes, "rate": rate, "burst": burst}
+    arguments |= {"hostile": hostile, "waiting": waiting, "dialect": dialect, **more}
     command = [sys.executable, "-m", "bench.apiserver", *(f"--{k}={v}" for k, v in arguments.items())]
     with running_process(command, {}) as process:
         until_ok(process, f"http://127.0.0.1:{port}/version", _PATIENCE)
@@ -103,6 +104,7 @@ def running_process(command: list[str], environment: Mapping[str, str]) -> Itera
             process.wait(30)
         except subprocess.TimeoutExpired:
             process.kill()
+            process.wait()
 
 
 def until_ok(

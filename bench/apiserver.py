@@ -22,6 +22,7 @@ from urllib.parse import parse_qs
 import uvicorn
 
 from bench import cluster
+from bench.dialects import DIALECTS
 from bench.node_manifest import Manifest
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -66,17 +67,31 @@ class WatchLines:
 class ApiServer:
     """An ASGI application with the paths that Stowage requests."""
 
-    def __init__(self, *, nodes: int, rate: float, burst: int, hostile: int = 0, waiting: int = 0) -> None:
-        arrived = itertools.islice(cluster.arrivals(), waiting)
-        pods = itertools.chain(cluster.bound_pods(nodes), cluster.hostile(hostile), arrived)
+    def __init__(
+        self,
+        *,
+        nodes: int,
+        rate: float,
+        burst: int,
+        hostile: int = 0,
+        waiting: int = 0,
+        dialect: str = "nvidia",
+    ) -> None:
+        """``dialect``: of the lists. The changes are in ``nvidia``."""
+        arrived = itertools.islice(cluster.arrivals(dialect=dialect), waiting)
+        pods = itertools.chain(cluster.bound_pods(nodes, dialect), cluster.hostile(hostile), arrived)
         self._lists = {
-            "/api/v1/nodes": ("NodeList", [_dump(node) for node in cluster.nodes(nodes)]),
+            "/api/v1/nodes": ("NodeList", [_dump(node) for node in cluster.nodes(nodes, dialect)]),
             "/api/v1/pods": ("PodList", [_dump(pod) for pod in pods]),
         }
         # Rendered once and then repeated: writing a pod as JSON costs more than reading it.
         watch = WatchLines(nodes, hostile)
         self._changes = {
-            "/api/v1/nodes": (list(itertools.islice(watch.nodes(), nodes)), nodes / 300, 0),
+            "/api/v1/nodes": (
+                list(itertools.islice(watch.nodes(), nodes)),
+                nodes / 300 if dialect == "nvidia" else 0,
+                0,
+            ),
             "/api/v1/pods": (list(itertools.islice(watch.pods(), 2 * nodes + 2_000)), rate, burst),
         }
 
@@ -144,6 +159,7 @@ def main() -> None:
     parser.add_argument("--burst", type=int, default=0, help="changes that come at once every 5 s (0)")
     parser.add_argument("--hostile", type=int, default=0, help="pods that are expensive to process (0)")
     parser.add_argument("--waiting", type=int, default=0, help="the first of the pods that arrive (0)")
+    parser.add_argument("--dialect", choices=list(DIALECTS), default="nvidia", help="of nodes and pods")
     args = vars(parser.parse_args())
     port = args.pop("port")
     app = ApiServer(**args)

@@ -20,17 +20,30 @@ from typing import Any, Self
 _LARGEST_REPLY = 32 << 20  # bytes
 
 
+class Refused(RuntimeError):
+    """An answer with another status than 200."""
+
+    def __init__(self, status: int, reply: bytes) -> None:
+        super().__init__(f"status {status}: {reply[:200].decode(errors='replace')}")
+        self.status = status
+
+
 class Client:
-    """One connection to Stowage.
+    """One connection to Stowage, or to another extender.
 
     Seconds of the last exchange: ``seconds`` in all, ``cpu`` of Stowage's event loop, and ``starved``, in
     which that loop or this client was ready to run but had no CPU.
     """
 
-    def __init__(self, port: int, pid: int, tls: ssl.SSLContext | None = None) -> None:
-        self._schedstats = [Path(f"/proc/{task}/task/{task}/schedstat") for task in (pid, os.getpid())]
+    def __init__(
+        self, port: int, pid: int, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
+    ) -> None:
+        """``pid``: of a process on this machine whose first thread answers; 0 where that is not known, then
+        ``cpu`` and ``starved`` mean nothing."""
+        tasks = (pid or os.getpid(), os.getpid())
+        self._schedstats = [Path(f"/proc/{task}/task/{task}/schedstat") for task in tasks]
         self._cpu_at_start = self._read_schedstats()[0]
-        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket = socket.create_connection((host, port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is not None:
             self._socket = tls.wrap_socket(self._socket, server_hostname="127.0.0.1")
@@ -43,7 +56,7 @@ class Client:
         return self._read_schedstats()[0] - self._cpu_at_start
 
     def post(self, path: str, body: bytes) -> bytes:
-        """The body of the reply. Raises RuntimeError on a status other than 200."""
+        """The body of the reply. Raises ``Refused`` on a status other than 200."""
         head = f"POST {path} HTTP/1.1\r\nHost: stowage\r\nContent-Type: application/json\r\n"
         return self._exchange(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
 
@@ -64,7 +77,7 @@ class Client:
         self.cpu, self.starved = cpu_now - cpu, waited_now - waited
         status, reply = bytes(self._buffer[9:12]), bytes(self._buffer[head + 4 : end])
         if status != b"200":
-            raise RuntimeError(f"status {status.decode()}: {reply[:200].decode()}")
+            raise Refused(int(status), reply)
         return reply
 
     def _read_schedstats(self) -> tuple[float, float]:

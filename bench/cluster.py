@@ -10,6 +10,7 @@ import itertools
 import random
 from collections.abc import Iterator, Mapping
 
+from bench.dialects import DIALECTS
 from bench.node_manifest import GPUS_PER_NODE, Manifest, node_manifest
 
 PODS_PER_NODE = 6
@@ -38,21 +39,25 @@ def node_name(index: int) -> str:
     return f"gpu-node-{index // 1000:02d}-{index % 1000:04d}.eu-west.compute.internal"
 
 
-def nodes(count: int) -> Iterator[Manifest]:
-    """``count`` nodes with different GPUs."""
+def nodes(count: int, dialect: str = "nvidia") -> Iterator[Manifest]:
+    """``count`` nodes with different GPUs, in one of ``DIALECTS``."""
     rng = random.Random(SEED)
     weights = [weight for *_, weight in _PRODUCTS]
     for index in range(count):
         product, memory, family, _ = rng.choices(_PRODUCTS, weights)[0]
-        yield node_manifest(index, node_name(index), product, memory, family)
+        manifest = node_manifest(index, node_name(index), product, memory, family)
+        DIALECTS[dialect].node(manifest)
+        yield manifest
 
 
-def bound_pods(count: int) -> Iterator[Manifest]:
+def bound_pods(count: int, dialect: str = "nvidia") -> Iterator[Manifest]:
     """Six running pods on each of ``count`` nodes."""
     numbers = itertools.count()
     for index, sizes in enumerate(_occupancy(count)):
-        for gpus in sizes:
-            yield pod(next(numbers), gpus, node=node_name(index))
+        for first, gpus in zip(itertools.accumulate(sizes, initial=0), sizes, strict=False):
+            manifest = pod(next(numbers), gpus, node=node_name(index))
+            DIALECTS[dialect].pod(manifest, gpus, first)
+            yield manifest
 
 
 def nodes_with_room(count: int) -> Iterator[str]:
@@ -62,11 +67,14 @@ def nodes_with_room(count: int) -> Iterator[str]:
             yield node_name(index)
 
 
-def arrivals(sizes: Mapping[int, int] = GPU_WEIGHTS) -> Iterator[Manifest]:
+def arrivals(sizes: Mapping[int, int] = GPU_WEIGHTS, dialect: str = "nvidia") -> Iterator[Manifest]:
     """An endless stream of pods without a node; ``sizes``: how often one asks for so many GPUs."""
     rng = random.Random(SEED + 2)
     for number in itertools.count(1_000_000):
-        yield pod(number, rng.choices(list(sizes), list(sizes.values()))[0])
+        gpus = rng.choices(list(sizes), list(sizes.values()))[0]
+        manifest = pod(number, gpus)
+        DIALECTS[dialect].pod(manifest, gpus, -1)
+        yield manifest
 
 
 def hostile(count: int) -> Iterator[Manifest]:

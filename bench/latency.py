@@ -5,6 +5,9 @@ or with those that filter returned. Each request of a pair is also sent to an ec
 reads and writes as many bytes: machines differ, and the ratio of both says what Stowage adds. Run alone:
 
     python -m bench.latency --nodes 100 1000 5000 20000 --pods 300
+
+With ``--against URL`` each pod is also sent to another extender, which runs already and knows the same
+cluster (``python -m bench.apiserver`` serves it); ``--dialect``: in which words pods and nodes are written.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from bench import cluster
+from bench.against import Answer, Other
 from bench.client import Client, extender_args
+from bench.dialects import DIALECTS
 from bench.echo import running_echo
 from bench.service import Running, api_server, stowage
 
@@ -30,11 +35,13 @@ _WARM_UP = 20
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """filter and prioritize for one pod: milliseconds of both, and CPU milliseconds of the event loop."""
+    """filter and prioritize for one pod: milliseconds of both, CPU milliseconds of the event loop, and how
+    many nodes filter returned."""
 
     filter_ms: float
     prioritize_ms: float
     cpu_ms: float
+    nodes: int = 0
 
     @property
     def ms(self) -> float:
@@ -43,13 +50,15 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The pairs of each pod, in order: of Stowage, of the echo, and of an earlier version if there is one."""
+    """The pairs of each pod, in order: of Stowage, of the echo, and of an earlier version and of another
+    extender if there is one."""
 
     nodes: int
     shortlist: int
     pairs: list[Pair] = field(default_factory=list)
     echoes: list[Pair] = field(default_factory=list)
     before: list[Pair] = field(default_factory=list)
+    others: list[Answer] = field(default_factory=list)
 
     @property
     def times_echo(self) -> float:
@@ -78,10 +87,11 @@ class Asker:
         client, body = self._client, extender_args(pod, names)
         reply = client.post("/scheduler/filter", body)
         (filtered, cpu), first = (client.seconds, client.cpu), _echoed(echo, body, reply)
+        fitting = json.loads(reply)["NodeNames"] or []
         if self._shortlist:
-            body = extender_args(pod, json.loads(reply)["NodeNames"] or names[:1])
+            body = extender_args(pod, fitting or names[:1])
         reply = client.post("/scheduler/prioritize", body)
-        pair = Pair(filtered * 1e3, client.seconds * 1e3, (cpu + client.cpu) * 1e3)
+        pair = Pair(filtered * 1e3, client.seconds * 1e3, (cpu + client.cpu) * 1e3, len(fitting))
         second = _echoed(echo, body, reply)
         return pair, Pair(first[0], second[0], first[1] + second[1])
 
@@ -101,8 +111,10 @@ def measure(
     shortlist: int,
     pods: int,
     before: Running | None = None,
+    other: Other | None = None,
+    dialect: str = "nvidia",
 ) -> Row:
-    """Measure ``pods`` pairs on one connection, in turns with the echo and the earlier version on others.
+    """Measure ``pods`` pairs on one connection, in turns with the echo and the others on their own.
 
     The names begin at another node for each pod: kube-scheduler does not send the same list twice.
     """
@@ -112,15 +124,17 @@ def measure(
         stowage_now = Asker(clients.enter_context(Client(running.port, running.pid)), shortlist)
         bare = clients.enter_context(Client(*echo))
         earlier = clients.enter_context(Client(before.port, before.pid)) if before else None
-        for number, pod in enumerate(itertools.islice(cluster.arrivals(), pods + _WARM_UP)):
+        for number, pod in enumerate(itertools.islice(cluster.arrivals(dialect=dialect), pods + _WARM_UP)):
             start = number * 37 % nodes
             rotated = names[start:] + names[:start]
             pair, echoed = stowage_now.ask(pod, rotated, bare)
             was = Asker(earlier, shortlist).ask(pod, rotated)[0] if earlier else None
+            answer = other.ask(pod, rotated) if other else None
             if number >= _WARM_UP:
                 row.pairs.append(pair)
                 row.echoes.append(echoed)
                 row.before.extend([was] if was else [])
+                row.others.extend([answer] if answer else [])
     return row
 
 
@@ -129,13 +143,16 @@ def run(
     pods: int = 300,
     before: Path | None = None,
     shortlists: Sequence[int] = (0, 64),
+    other: Other | None = None,
+    dialect: str = "nvidia",
 ) -> list[Row]:
     """Measure every size with ``shortlist: 0`` and with the default. ``before``: a directory with the sources
     of an earlier version, which runs with the packages of this one."""
     rows = []
     for nodes in sizes:
         # kube-scheduler asks about pods that the watch has shown.
-        with api_server(nodes, waiting=pods + _WARM_UP) as kubeconfig, running_echo() as echo:
+        waiting = pods + _WARM_UP
+        with api_server(nodes, waiting=waiting, dialect=dialect) as kubeconfig, running_echo() as echo:
             for shortlist in shortlists:
                 settings = {"STOWAGE_SHORTLIST": str(shortlist)}
                 with ExitStack() as stack:
@@ -143,7 +160,7 @@ def run(
                     was = None
                     if before is not None:
                         was = stack.enter_context(stowage(kubeconfig, settings | {"PYTHONPATH": str(before)}))
-                    rows.append(measure(running, echo, nodes, shortlist, pods, was))
+                    rows.append(measure(running, echo, nodes, shortlist, pods, was, other, dialect))
     return rows
 
 
@@ -165,6 +182,26 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def comparison(rows: Sequence[Row]) -> str:
+    """Stowage beside the other extender, as a Markdown table: medians, and for how many pods a node fits."""
+    lines = [
+        "| nodes | shortlist | Stowage, ms | other, ms | other: filter | other: CPU | x other "
+        "| pods that fit: Stowage | other |",
+        "|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in rows:
+        ours = [one.ms for one in row.pairs]
+        theirs = [one.filter_ms + one.prioritize_ms for one in row.others]
+        columns = [f"{row.nodes:,}", str(row.shortlist or "off"), f"{statistics.median(ours):.2f}"]
+        columns += [f"{statistics.median(theirs):.2f}"]
+        columns += [f"{statistics.median([one.filter_ms for one in row.others]):.2f}"]
+        columns += [f"{statistics.median([one.cpu_ms for one in row.others]):.2f}"]
+        columns += [f"{_ratio(ours, theirs):.2f}"]
+        columns += [str(sum(one.nodes > 0 for one in answers)) for answers in (row.pairs, row.others)]
+        lines.append(f"| {' | '.join(columns)} |")
+    return "\n".join(lines)
+
+
 def _ratio(values: Sequence[float], base: Sequence[float]) -> float:
     return statistics.median(values) / statistics.median(base)
 
@@ -180,8 +217,16 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--pods", type=int, default=300)
     parser.add_argument("--before", type=Path, help="directory with the sources of an earlier version")
+    parser.add_argument("--against", metavar="URL", help="urlPrefix of another extender, which runs already")
+    parser.add_argument("--against-pid", type=int, default=0, help="its process, for the CPU that it takes")
+    parser.add_argument("--dialect", choices=list(DIALECTS), default="nvidia", help="of nodes and pods")
     args = parser.parse_args()
-    print(table(run(args.nodes, args.pods, args.before)))
+    with ExitStack() as stack:
+        other = stack.enter_context(Other(args.against, args.against_pid)) if args.against else None
+        rows = run(args.nodes, args.pods, args.before, other=other, dialect=args.dialect)
+    print(table(rows))
+    if args.against:
+        print(f"\n{comparison(rows)}")
 
 
 if __name__ == "__main__":

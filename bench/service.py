@@ -44,12 +44,18 @@ def cpu_seconds(pid: int) -> float:
 
 @contextmanager
 def api_server(
-    nodes: int, *, rate: float = 0, burst: int = 0, hostile: int = 0, waiting: int = 0
+    nodes: int,
+    *,
+    rate: float = 0,
+    burst: int = 0,
+    hostile: int = 0,
+    waiting: int = 0,
+    dialect: str = "nvidia",
 ) -> Iterator[Path]:
     """A scripted API server; yields a kubeconfig for it."""
     port = free_port()
-    arguments = {"port": port, "nodes": nodes, "rate": rate, "burst": burst}
-    arguments |= {"hostile": hostile, "waiting": waiting}
+    arguments: dict[str, object] = {"port": port, "nodes": nodes, "rate": rate, "burst": burst}
+    arguments |= {"hostile": hostile, "waiting": waiting, "dialect": dialect}
     command = [sys.executable, "-m", "bench.apiserver", *(f"--{k}={v}" for k, v in arguments.items())]
     with running_process(command, {}) as process:
         until_ok(process, f"http://127.0.0.1:{port}/version")
@@ -93,6 +99,7 @@ def running_process(command: list[str], environment: Mapping[str, str]) -> Itera
             process.wait(30)
         except subprocess.TimeoutExpired:
             process.kill()
+            process.wait()
 
 
 def until_ok(

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from extender.cli.kernel_cache import choose_cache
@@ -21,13 +21,16 @@ from extender.cli.kernel_cache import choose_cache
 if __name__ == "__main__":
     choose_cache()  # before the imports that load kernels
 
+from bench.packing.gains import OURS, mean_and_error
 from bench.packing.mixes import fill_mix, serve_mix
 from bench.packing.random_mixes import RandomMix, random_profiles, random_shares
 from bench.packing.runs import spread
 from bench.packing.trace_runs import Rows
 from extender.replay.report import aligned
 
-OURS = "inventory"
+_HEAD = ["kind", "way", "mixes", "mean", "±", "worst", "its number", "below -0.3", "equal", "ours", "bound"]
+ROUNDED = 0.0015
+"""Points by which an allocation may be above its bound, because both are rounded to 0.001."""
 NOTICEABLE = -0.3
 """Points: mixes with a smaller difference are counted."""
 
@@ -76,25 +79,25 @@ def run_mix(seed: int, ways: Sequence[str], which: tuple[str, int]) -> Rows:
         best = max(KINDS[kind].others, key=allocation.__getitem__)
         row: dict[str, Any] = {"kind": kind, "way": way, "seed": seed, "number": number, "load": made.load}
         row |= {"difference": round(allocation[OURS] - allocation[best], 3), "best": best, "bound": bound}
-        exceeds = bound is not None and max(allocation.values()) > bound + 1e-3
+        exceeds = bound is not None and max(allocation.values()) > bound + ROUNDED
         rows.append(row | {"exceeds": exceeds, "allocation": allocation})
     return rows
 
 
 def summary(rows: Rows) -> list[list[str]]:
     """A line for each kind and way."""
-    lines = [["kind", "way", "mixes", "mean", "±", "worst", "its number", "below -0.3", "ours", "bound"]]
+    lines = [_HEAD]
     for kind, way in dict.fromkeys((row["kind"], row["way"]) for row in rows):
         of_kind = [row for row in rows if (row["kind"], row["way"]) == (kind, way)]
         gained = [row["difference"] for row in of_kind]
-        error = stdev(gained) / len(gained) ** 0.5 if len(gained) > 1 else 0.0
+        mean, error = mean_and_error(gained)
         worst = min(of_kind, key=lambda row: float(row["difference"]))
-        figures = [f"{fmean(gained):+.2f}", f"{error:.2f}", f"{worst['difference']:+.2f}"]
-        below = sum(difference < NOTICEABLE for difference in gained)
+        figures = [f"{mean:+.2f}", f"{error:.2f}", f"{worst['difference']:+.2f}"]
+        counts = [str(sum(x < NOTICEABLE for x in gained)), str(sum(x == 0 for x in gained))]
         ours = f"{fmean(row['allocation'][OURS] for row in of_kind):.2f}"
         bounds = [row["bound"] for row in of_kind if row["bound"] is not None]
         bound = f"{fmean(bounds):.2f}" if bounds else ""
-        lines.append([kind, way, str(len(gained)), *figures, str(worst["number"]), str(below), ours, bound])
+        lines.append([kind, way, str(len(gained)), *figures, str(worst["number"]), *counts, ours, bound])
     return lines
 
 

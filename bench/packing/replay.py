@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from extender.cli.kernel_cache import choose_cache
@@ -18,24 +18,31 @@ if __name__ == "__main__":
     choose_cache()  # before the imports that load kernels
 
 from bench.packing import mig
+from bench.packing.gains import gains
 from bench.packing.mix_runs import replay_mixes
 from bench.packing.policies import POLICIES
 from bench.packing.trace_runs import Rows, TraceOptions, bound_trace, replay_trace
 from extender.cli.replay_args import policy_names, sample_size, seed_range
-from extender.replay.report import table
+from extender.replay.report import aligned, table
 from extender.replay.traces import BadInput
 from packing.replay.trace import ARRIVING
+
+_OUTPUTS: dict[str, Callable[[Rows], str]] = {
+    "table": table,
+    "json": lambda rows: json.dumps(rows, indent=1),
+    "gains": lambda rows: aligned(gains(rows)),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Replay and print; the exit code is 2 for options or files that cannot be used."""
     args = _parser().parse_args(argv)
     try:
-        rows = args.replay(args)
+        text = _OUTPUTS[args.output](args.replay(args))
     except (BadInput, ValueError, OSError) as error:
         print(f"bench.packing.replay: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(rows, indent=1) if args.output == "json" else table(rows))
+    print(text)
     return 0
 
 
@@ -57,11 +64,15 @@ def _parser() -> argparse.ArgumentParser:
     mixes.add_argument("file", type=Path, metavar="FILE")
     mixes.add_argument("--departures", action="store_true", help="requests leave again")
     mixes.set_defaults(replay=_mixes)
-    for command, names in ((trace, tuple(POLICIES)), (mixes, tuple({*POLICIES, *mig.POLICIES}))):
+    mixed = tuple({*POLICIES, *mig.POLICIES})
+    for command, names, outputs in (
+        (trace, tuple(POLICIES), ["table", "json"]),
+        (mixes, mixed, ["table", "json", "gains"]),
+    ):
         known = lambda text, names=names: policy_names(text, names)  # noqa: E731
         command.add_argument("--policy", type=known, default=["inventory"], help="separated by commas")
         command.add_argument("--seeds", type=seed_range, default=seed_range("42-51"), help="(42-51)")
-        command.add_argument("--output", choices=["table", "json"], default="table")
+        command.add_argument("--output", choices=outputs, default="table")
     return parser
 
 

@@ -16,6 +16,8 @@ from extender.inventory.devices import is_gpu_resource
 from extender.k8s.objects import Pod
 from packing.fleet.node_usage import Allocation
 
+FAILED = "SchedulerError"
+"""Reason of the condition PodScheduled after an attempt that ended with an error."""
 JUST_ENDED = 5.0
 """Seconds after the end of a pod in which its room counts as coming: kube-scheduler tries the pod again when
 it sees that end. Later, room that is free and was not taken may be closed for a reason that Stowage does not
@@ -26,16 +28,18 @@ class PodTable(Mapping[str, Pod]):
     """Pods by key that the watch shows and that have not ended, and beside them ``assumed`` pods.
 
     Writes what they have into ``allocations``, and returns the nodes whose pods it changed ("" is no node).
-    ``waiting`` are the keys of those without a node, ``leaving`` of those with one that terminate. ``held``:
-    the node on which a waiting pod, by its UID, counts as nominated whatever its status says; it is read when
-    the pod is ``put``. ``now``: Unix seconds. ``expects``: since when a waiting pod, by its UID, is told to
-    wait for the room of pods that have just ended. ``usage``: of queues.
+    ``waiting`` are the keys of those without a node, ``failed`` of those among them whose last attempt ended
+    with an error, ``leaving`` of those with a node that terminate. ``held``: the node on which a waiting pod,
+    by its UID, counts as nominated whatever its status says; it is read when the pod is ``put``. ``now``:
+    Unix seconds. ``expects``: since when a waiting pod, by its UID, is told to wait for the room of pods that
+    have just ended. ``usage``: of queues.
     """
 
     def __init__(self, allocations: Allocations, usage: QueueUsage) -> None:
         self.usage = usage
         self.assumed = AssumedPods()
         self.waiting: dict[str, None] = {}
+        self.failed: dict[str, None] = {}
         self.leaving: dict[str, None] = {}
         self.held: dict[str, str] = {}
         self.expects: dict[str, float] = {}
@@ -70,6 +74,7 @@ class PodTable(Mapping[str, Pod]):
         self._pods[pod.key] = pod
         self.usage.put(pod)
         self._keys_by_uid[pod.uid] = pod.key
+        self.failed.pop(pod.key, None)
         if pod.node_name:
             self.waiting.pop(pod.key, None)
             self.held.pop(pod.uid, None)
@@ -78,6 +83,8 @@ class PodTable(Mapping[str, Pod]):
                 self.leaving[pod.key] = None
         else:
             self.waiting[pod.key] = None
+            if pod.unscheduled == FAILED:
+                self.failed[pod.key] = None
         assumed = self.assumed.on(pod.uid, pod.node_name)
         history = self._allocations.history_of(assumed.key) if assumed and assumed.confirmed else None
         if pod.node_name:
@@ -103,6 +110,7 @@ class PodTable(Mapping[str, Pod]):
         self._keys_by_uid.pop(pod.uid, None)
         self._promised.pop(pod.uid, None)
         self.waiting.pop(key, None)
+        self.failed.pop(key, None)
         self.leaving.pop(key, None)
         if pod.node_name:
             self._note_end(pod.node_name)

@@ -14,8 +14,6 @@ import math
 from extender.cluster.pod_table import PodTable
 from extender.k8s.objects import Pod
 
-FAILED = "SchedulerError"
-"""Reason of the condition PodScheduled after an attempt that ended with an error."""
 LONGEST = 12.0
 """Seconds after an interruption in which the order is kept: ``podMaxBackoffSeconds`` is 10 by default."""
 
@@ -40,7 +38,7 @@ class RetryOrder:
             self.interrupted(now)
         if now >= self._ends:
             return False
-        if any(self._goes_first(pods[key], pod) for key in pods.waiting):
+        if any(self._goes_first(pods[key], pod) for key in pods.failed):
             return True
         self._tried.add(pod.uid)
         return False
@@ -48,7 +46,6 @@ class RetryOrder:
     def _goes_first(self, other: Pod, pod: Pod) -> bool:
         return (
             other.priority > pod.priority
-            and other.unscheduled == FAILED
             and other.scheduler_name == pod.scheduler_name
             and not other.deleting
             and other.uid not in self._tried

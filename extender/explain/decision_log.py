@@ -20,10 +20,11 @@ from extender.untrusted.token_bucket import TokenBucket
 
 LONGEST_ANSWER = 4096
 """Characters of an answer about one preemption, in the log and here."""
-_SHARE = 0.05
-"""The part of all time that may be spent on explanations: people read few of them."""
-_BURST = 1.0
-"""Seconds of CPU for explanations after a pause. The second half is kept for pods that fit nowhere."""
+_SHARE, _BURST = 0.05, 0.5
+"""The part of all time that may be spent on explaining why pods fit nowhere, and seconds of CPU after a
+pause. People read few explanations, and one costs more than the answer itself."""
+_FITTING_SHARE, _FITTING_BURST = 0.01, 0.03
+"""The same of pods that fit, of which there are more, and about which people ask less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,9 @@ class Decisions:
         self._size = max(CACHE, kept * DECISION)
         self._pods: BoundedMap[str, tuple[Pod, dict[str, Decision]]] = BoundedMap(kept, self._size)
         self._failures = failures or Failures()
-        self._deferred: deque[tuple[Pod, Decision, Callable[[], Explanation] | None, float]] = deque()
+        self._deferred: deque[tuple[Pod, Decision, Callable[[], Explanation] | None, TokenBucket]] = deque()
         self._budget = TokenBucket(_SHARE, _BURST)
+        self._fitting_budget = TokenBucket(_FITTING_SHARE, _FITTING_BURST)
 
     @property
     def wanted(self) -> bool:
@@ -65,22 +67,23 @@ class Decisions:
     ) -> bool:
         """Keep a decision that ``flush`` explains; whether it is the first that waits for that.
 
-        It must be flushed before the state changes: an explanation shows what is free at that moment. Where
-        there is no time for all explanations, those of pods that fit are left out first.
+        It must be flushed before the state changes: an explanation shows what is free at that moment. There
+        is not time for all explanations, and less for those of pods that fit.
         """
-        self._deferred.append((pod, decision, explain, _BURST / 2 if fits else 0.0))
+        budget = self._fitting_budget if fits else self._budget
+        self._deferred.append((pod, decision, explain, budget))
         return len(self._deferred) == 1
 
     def flush(self) -> None:
         while self._deferred:
-            pod, decision, explain, reserve = self._deferred.popleft()
-            if explain is None or not self._budget.allows(reserve, monotonic()):
+            pod, decision, explain, budget = self._deferred.popleft()
+            if explain is None or not budget.allows(0.0, monotonic()):
                 self.add(pod, decision)
                 continue
             started = thread_time()  # CPU: a busy machine must not count as explanations
             with self._failures.caught("explain"):
                 self.add(pod, replace(decision, explanation=explain()))
-            self._budget.take(thread_time() - started, monotonic())
+            budget.take(thread_time() - started, monotonic())
 
     def add(self, pod: Pod, decision: Decision) -> None:
         """Keep a decision. One about another pod of the same name (another UID) replaces all before."""

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from pydantic_core import to_json
 
 from extender.k8s.objects import Pod
@@ -22,11 +24,13 @@ from extender.protocol.pod_reader import PodReader
 @dataclass(frozen=True, slots=True)
 class FilterArgs:
     """Arguments of filter and prioritize. ``nodes`` are the unchanged objects, parallel to ``names``; None if
-    kube-scheduler sent names only (``nodeCacheCapable: true``)."""
+    kube-scheduler sent names only (``nodeCacheCapable: true``). ``head``: the message up to its names, empty
+    where they are not at its end."""
 
     pod: Pod
     names: NodeNames
     nodes: list[dict[str, Any]] | None = None
+    head: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +38,14 @@ class FilterResult:
     """The nodes that fit, in the order of the request, and all others by reason.
 
     ``failed``: evicting pods may help; ``unresolvable``: it cannot. ``error`` fails the scheduling attempt.
+    ``which`` of the names in the request fit: (count,), None where they were not evaluated.
     """
 
     names: NodeNames = NO_NAMES
     failed: Mapping[str, NodeNames] = field(default_factory=dict)
     unresolvable: Mapping[str, NodeNames] = field(default_factory=dict)
     error: str = ""
+    which: npt.NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +83,15 @@ class BindArgs:
 
 def parse_filter(body: bytes, pods: PodReader | None = None) -> FilterArgs:
     """Arguments of filter and prioritize. Raises ``BadMessage``. ``pods``: those that are known."""
-    names, rest = _split_names(body)
+    names, head, rest = _split_names(body)
     if names is not None and pods is not None and (known := pods.known(rest)) is not None:
-        return FilterArgs(known, names)
+        return FilterArgs(known, names, head=head)
     message = messages.read(messages.FilterMessage, rest)
     pod = _pod(message.Pod)
     if names is not None:
         if pods is not None:
             pods.keep(rest, pod)
-        return FilterArgs(pod, names)
+        return FilterArgs(pod, names, head=head)
     if message.NodeNames is not None:
         return FilterArgs(pod, NodeNames.of(message.NodeNames))
     if message.Nodes is None:
@@ -97,15 +103,31 @@ def parse_filter(body: bytes, pods: PodReader | None = None) -> FilterArgs:
 _NAMES = b',"NodeNames":["'
 
 
-def _split_names(body: bytes) -> tuple[NodeNames | None, bytes]:
-    """The names at the end of a message, where kube-scheduler writes them, and the message without them.
+def _split_names(body: bytes) -> tuple[NodeNames | None, bytes, bytes]:
+    """The names at the end of a message, where kube-scheduler writes them, the message up to them, and
+    without them.
 
     This is safe: no JSON string contains an unescaped quote, and the message without the names is valid JSON
-    only if they were in the outermost object.
+    only if they were in the outermost object. Of a pod that the watch knows the rest is not parsed; a caller
+    that writes anything else than JSON there gets the answer about the pod and the names that it has written.
     """
     start = body.find(_NAMES)
     names = NodeNames.at_the_end(body, start + len(_NAMES)) if start >= 0 else None
-    return names, body if names is None else body[:start] + b',"NodeNames":null}'
+    if names is None:
+        return None, b"", body
+    head = body[: start + len(_NAMES) - len(b'["')]
+    return names, head, head + b"null}"
+
+
+def has_names(body: bytes, head: bytes, names: NodeNames) -> bool:
+    """Whether a message has this head, and then exactly these names."""
+    array = names.json()
+    return (
+        len(body) == len(head) + len(array) + 1
+        and body.startswith(head)
+        and body.startswith(array, len(head))
+        and body.endswith(b"}")
+    )
 
 
 def parse_preempt(body: bytes) -> PreemptArgs:
@@ -146,7 +168,8 @@ def encode_priorities(names: NodeNames, scores: Bytes) -> bytes:
     """A prioritize reply. ``scores``: (len(names),) from 0 to 10."""
     if not names:
         return b"[]"
-    return b'[{"Host":"' + names.interleave(_BETWEEN_HOSTS, scores)[: -len(b',{"Host":"')] + b"]"
+    hosts = names.interleave(_BETWEEN_HOSTS, scores, head=b'[{"Host":"', cut=len(b',{"Host":"'))
+    return hosts + b"]"
 
 
 def encode_preempt(result: PreemptResult) -> bytes:

@@ -19,6 +19,7 @@ from extender.protocol import node_name_kernels as kernels
 Bytes = npt.NDArray[np.uint8]
 _Offsets = npt.NDArray[np.uint32]
 
+_BETWEEN = np.frombuffer(b'","', np.uint8)
 _WEIGHTS = np.random.default_rng(1).integers(1, 1 << 32, 256, np.uint32)
 """For the hash of a name. Any random numbers work."""
 
@@ -26,11 +27,12 @@ _WEIGHTS = np.random.default_rng(1).integers(1, 1 << 32, 256, np.uint32)
 class NodeNames:
     """Names in order, each a part of a JSON text between two quotes."""
 
-    __slots__ = ("_lengths", "_starts", "_text")
+    __slots__ = ("_json", "_lengths", "_starts", "_text")
 
     def __init__(self, text: bytes, starts: _Offsets, lengths: _Offsets) -> None:
         """``starts`` and ``lengths``: (count,), in bytes of ``text``."""
         self._text, self._starts, self._lengths = text, starts, lengths
+        self._json: bytes | None = None
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Self:
@@ -69,16 +71,23 @@ class NodeNames:
 
     def json(self) -> bytes:
         """A JSON array of all names."""
-        return b'["' + self.interleave((b'","',))[:-2] + b"]" if len(self) else b"[]"
+        if self._json is None:
+            count = self._starts.size
+            out = np.empty(int(self._lengths.sum()) + 3 * count - 3 if count else 0, np.uint8)
+            kernels.join(*self._spans(), _BETWEEN, out)
+            self._json = b"".join((b'["', out.data, b'"]')) if count else b"[]"
+        return self._json
 
-    def interleave(self, texts: tuple[bytes, ...], which: Bytes | None = None) -> bytes:
-        """Each name, followed by one of up to 256 texts: the one with its index in ``which`` (count,), or
-        without ``which`` the first one."""
+    def interleave(
+        self, texts: tuple[bytes, ...], which: Bytes | None = None, *, head: bytes = b"", cut: int = 0
+    ) -> bytes:
+        """``head``, then each name, followed by one of up to 256 texts: the one with its index in ``which``
+        (count,), or without ``which`` the first one. Without the last ``cut`` bytes."""
         which = np.zeros(len(self), np.uint8) if which is None else which
         after, starts, lengths = _texts(texts)
         out = np.empty(int(self._lengths.sum() + lengths[which].sum()), np.uint8)
         kernels.interleave(*self._spans(), after, starts, lengths, which, out)
-        return out.tobytes()
+        return b"".join((head, out[: out.size - cut].data))
 
     def _spans(self) -> tuple[Bytes, _Offsets, _Offsets]:
         return np.frombuffer(self._text, np.uint8), self._starts, self._lengths
@@ -93,11 +102,13 @@ class NameTable:
         self._numbers = np.fromiter(numbers.values(), np.int64, len(names))
         self._table = np.full(1 << (2 * len(names) + 1).bit_length(), -1, np.int32)
         kernels.build_table(*self._known, _WEIGHTS, self._table)
+        self._after = np.roll(np.arange(len(names), dtype=np.int32), -1)  # until requests show their order
 
     def find(self, names: NodeNames) -> npt.NDArray[np.int64]:
         """The number of each name, -1 for an unknown one: (len(names),)."""
         found = np.empty(len(names), np.int64)
-        kernels.look_up(*names._spans(), *self._known, _WEIGHTS, self._table, self._numbers, found)
+        index = _WEIGHTS, self._table, self._numbers, self._after
+        kernels.look_up(*names._spans(), *self._known, *index, found)
         return found
 
 

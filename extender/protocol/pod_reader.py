@@ -6,6 +6,7 @@ the same version of it, what the watch has shown counts.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from pydantic import TypeAdapter, ValidationError
@@ -32,6 +33,13 @@ class _Message(TypedDict):
 
 
 _identity = TypeAdapter(_Message)
+_BEGINNING = re.compile(
+    rb'\{"Pod":\{(?:"kind":"Pod",)?(?:"apiVersion":"v1",)?"metadata":\{"name":"[a-z0-9.-]*",'
+    rb'(?:"generateName":"[a-z0-9.-]*",)?(?:"namespace":"[a-z0-9-]*",)?'
+    rb'"uid":"([a-z0-9-]+)","resourceVersion":"([0-9]+)"'
+)
+"""How Go writes a pod (the order of the fields of ``ObjectMeta``). To match it takes a fifth of the time of
+parsing the whole message, which needs no parsing where the watch has shown this version of the pod."""
 
 
 class PodReader:
@@ -44,20 +52,21 @@ class PodReader:
 
     def known(self, message: bytes) -> Pod | None:
         """The pod of a message that is the same but for its names; None if it must be parsed."""
-        pod = self._parsed.get(message)
-        if pod is None and (pod := self._from_watch(message)) is not None:
-            self.keep(message, pod)
-        return pod
+        return self._from_watch(message) or self._parsed.get(message)
 
     def keep(self, message: bytes, pod: Pod) -> None:
         """The pod of this message has been parsed."""
         self._parsed.put(message, pod, len(message))
 
     def _from_watch(self, message: bytes) -> Pod | None:
+        if begins := _BEGINNING.match(message):
+            return self._watched_version(begins[1].decode(), begins[2].decode())
         try:
             metadata = _identity.validate_json(message)["Pod"]["metadata"]
         except ValidationError:  # the parser of the whole message says what is wrong
             return None
-        version = metadata.get("resourceVersion")
-        pod = self._watched(metadata.get("uid", ""))
+        return self._watched_version(metadata.get("uid", ""), metadata.get("resourceVersion", ""))
+
+    def _watched_version(self, uid: str, version: str) -> Pod | None:
+        pod = self._watched(uid)
         return pod if pod is not None and version and pod.version == version else None

@@ -47,7 +47,7 @@ from extender.verbs.eviction.report import in_one_line
 from extender.verbs.filter import filter_nodes
 from extender.verbs.last_filter import LastFilter
 from extender.verbs.preempt import Preemption, preempt
-from extender.verbs.prioritize import prioritize
+from extender.verbs.prioritize import prioritize, scores_of
 from extender.verbs.recheck import LONGEST, RefusalRecheck
 from extender.verbs.scores import MAX_SCORE
 
@@ -162,7 +162,7 @@ class Engine:
             result, evaluation = filter_nodes(self.state, args, self._settings)
             if result.names:
                 result = codec.FilterResult(error=_POSSIBLY_TAKEN)
-        self._last_filter.keep(evaluation)
+        self._last_filter.keep(evaluation, args, result)
         self._schedulers.note(args.pod.scheduler_name)
         if evaluation is not None:
             self._metrics.nodes_filtered(evaluation.counts())
@@ -180,15 +180,20 @@ class Engine:
         return codec.encode_filter(result, args.nodes), outcome
 
     async def _prioritize(self, body: bytes) -> tuple[bytes, str]:
-        args = codec.parse_filter(body, self._pods)
-        possibly_bound = self._possibly_bound()
-        filtered = None if possibly_bound else self._last_filter.about(args.pod)
-        scores, evaluation = prioritize(self.state, args, possibly_bound, filtered)
-        if scores.max(initial=0) == MAX_SCORE:
-            self._unconfirmed.note(args.pod, args.names[int(scores.argmax())], time.monotonic())
+        args, scores, evaluation = self._scores(body)
+        if scores.size and scores[best := int(scores.argmax())] == MAX_SCORE:
+            self._unconfirmed.note(args.pod, args.names[best], time.monotonic())
         answer = f"{len(scores)} nodes scored"
         self._log_decision("prioritize", args.pod, answer, evaluation, args.names, scores)
         return codec.encode_priorities(args.names, scores), "scored"
+
+    def _scores(self, body: bytes) -> tuple[codec.FilterArgs, Bytes, Evaluation | None]:
+        possibly_bound = self._possibly_bound()
+        if not possibly_bound and (continued := self._last_filter.continued(body)) is not None:
+            return continued[0], scores_of(continued[1]), continued[1]
+        args = codec.parse_filter(body, self._pods)
+        filtered = None if possibly_bound else self._last_filter.about(args.pod)
+        return args, *prioritize(self.state, args, possibly_bound, filtered)
 
     def _possibly_bound(self) -> PossiblyBound:
         """The pods that may be bound without our knowledge, with their nodes.

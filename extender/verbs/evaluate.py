@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 
 import numpy as np
@@ -26,7 +26,9 @@ from packing.fleet.separate_gpus import any_doubtful
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
-_UNKNOWN = int(Reason.UNKNOWN_NODE)  # numba would look at all members of the enum in each call
+# As plain numbers: numba and numpy would look at all members of the enum in each call.
+_UNKNOWN = int(Reason.UNKNOWN_NODE)
+_TEXTS = {reason.value: reason.text for reason in Reason}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +49,21 @@ class Evaluation:
     keys: Keys
     forecasts: tuple[Forecast, ...] = ()
     possibly_bound: PossiblyBound = ()
+    _tally: list[int] = field(default_factory=list, init=False, compare=False, repr=False)
+
+    def tally(self) -> list[int]:
+        """How many nodes have each code, up to the highest one; at least for code 0. Not to be changed."""
+        if not self._tally:
+            self._tally.extend(np.bincount(self.codes, minlength=1).tolist())
+        return self._tally
 
     @property
     def fitting(self) -> int:
-        return int(np.count_nonzero(self.codes == Reason.FITS))
+        return self.tally()[0]
 
     def counts(self) -> dict[str, int]:
         """How many nodes there are for each reason, by its text; "fits" for those that fit."""
-        counts = np.bincount(self.codes).tolist()
-        return {Reason(code).text: count for code, count in enumerate(counts) if count}
+        return {_TEXTS[code]: count for code, count in enumerate(self.tally()) if count}
 
     @property
     def certain(self) -> npt.NDArray[np.bool_]:
@@ -69,6 +77,13 @@ class Evaluation:
     def tells_apart(self) -> bool:
         """Whether anything is known that makes one node better than another."""
         return self.request.wants_gpu or any(forecast.devices for forecast in self.forecasts)
+
+    def only(self, which: npt.NDArray[np.bool_]) -> Evaluation:
+        """The same of some of the nodes, (N,). Not for an evaluation with forecasts."""
+        at = np.flatnonzero(which)
+        if at.size == which.size:
+            return self
+        return replace(self, rows=self.rows[at], codes=self.codes[at], cost=self.cost[at], keys=self.keys[at])
 
     def among(self, rows: Rows) -> Evaluation | None:
         """The same of some of the nodes, by their rows; None if it says nothing about one of them. Not for

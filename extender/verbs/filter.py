@@ -7,8 +7,6 @@ the other nodes only where none fits, and then every node must have one.
 
 from __future__ import annotations
 
-import numpy as np
-
 from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
@@ -33,19 +31,19 @@ def filter_nodes(
     if not request.wants_gpu:
         return FilterResult(names=args.names), None
     evaluation = with_gang_check(state, evaluate(state, args.pod, request, args.names, possibly_bound))
-    fits = evaluation.codes == Reason.FITS
-    any_fits = bool(fits.any())
+    any_fits = evaluation.fitting > 0
     # Forecasts may be wrong about devices: a pod with claims gets all nodes that fit.
     if settings.shortlist and any_fits and not evaluation.forecasts:
         chosen = shortlist(evaluation.codes, evaluation.keys, settings.shortlist)
-        return FilterResult(args.names.where(chosen)), evaluation
+        return FilterResult(args.names.where(chosen), which=chosen), evaluation
     if not any_fits and (evaluation.codes == Reason.PLUGIN_BUSY).any():
         evaluation = when_idle(state, evaluation)
         if (evaluation.codes == Reason.PLUGIN_BUSY).any():
             # No event wakes an unschedulable pod when the other has started; a failed attempt is repeated.
             return FilterResult(error=Reason.PLUGIN_BUSY.text), evaluation
     failed, unresolvable = _refused(args.names, evaluation, state.eviction_helps_extenders)
-    return FilterResult(args.names.where(fits), failed, unresolvable), evaluation
+    fits = evaluation.codes == 0
+    return FilterResult(args.names.where(fits), failed, unresolvable, which=fits), evaluation
 
 
 def _refused(
@@ -58,8 +56,8 @@ def _refused(
     """
     failed: dict[str, NodeNames] = {}
     unresolvable: dict[str, NodeNames] = {}
-    for code in np.flatnonzero(np.bincount(evaluation.codes)).tolist():
-        if code != Reason.FITS:
+    for code, count in enumerate(evaluation.tally()):
+        if count and code != 0:
             reason = Reason(code)
             refused = failed if eviction and reason.eviction_helps else unresolvable
             refused[reason.text] = names.where(evaluation.codes == code)

@@ -36,6 +36,11 @@ def prioritize(
     evaluation = filtered and filtered.among(state.rows(args.names))
     if evaluation is None:
         evaluation = evaluate(state, args.pod, request, args.names, possibly_bound)
+    return scores_of(evaluation), evaluation
+
+
+def scores_of(evaluation: Evaluation) -> Bytes:
+    """The scores of the evaluated nodes: (len(names),)."""
     if not evaluation.tells_apart:
-        return np.zeros(len(args.names), np.uint8), evaluation
-    return fitting_scores(evaluation.codes, evaluation.cost, evaluation.keys), evaluation
+        return np.zeros(evaluation.codes.size, np.uint8)
+    return fitting_scores(evaluation.codes, evaluation.cost, evaluation.keys)

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from extender.cluster.retry_order import FAILED, LONGEST, RetryOrder
+from extender.cluster.pod_table import FAILED
+from extender.cluster.retry_order import LONGEST, RetryOrder
 from extender.k8s.objects import Deleted, Pod, Upserted
 from tests.extender.builders import make_node, make_pod, make_state
 

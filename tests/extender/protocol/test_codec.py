@@ -271,6 +271,31 @@ def test_a_pod_of_the_same_version_is_the_one_of_the_watch():
     assert read(uid="other").uid == "other"
 
 
+nasty = st.text('"uid:\\{},resourceVersion17-.') | st.sampled_from(["p", "u", "v", "7", "8"])
+
+
+@given(st.permutations(("name", "generateName", "namespace", "uid", "resourceVersion")), st.data())
+def test_what_names_a_pod_is_what_a_parser_finds(order: list[str], data: st.DataObject) -> None:
+    """Whatever the author of a pod writes into it, and whatever comes first."""
+    watched = {
+        (uid, version): PodManifest.model_validate(
+            {"metadata": {"name": "p", "uid": uid, "resourceVersion": version}}
+        ).record()
+        for uid in "uv"
+        for version in "78"
+    }
+    metadata = {key: data.draw(nasty) for key in data.draw(st.just(order) | st.just(sorted(order)))}
+    if data.draw(st.booleans()):
+        metadata = {"name": "p", **{key: metadata[key] for key in ("uid", "resourceVersion")}}
+    pod = {"metadata": metadata | {"annotations": {data.draw(nasty): data.draw(nasty)}}}
+    message = json.dumps({"Pod": pod, "Nodes": None}, separators=(",", ":")).encode()
+    for version in "78":
+        pods = PodReader(lambda uid, version=version: watched.get((uid, version)))
+        same = metadata["resourceVersion"] == version
+        expected = watched.get((metadata["uid"], version)) if same else None
+        assert pods.known(message) is expected
+
+
 def test_a_bound_pod_has_no_version():
     bound = {"metadata": {"name": "p", "uid": "u", "resourceVersion": "7"}, "spec": {"nodeName": "n"}}
     assert PodManifest.model_validate(bound).record().version == ""

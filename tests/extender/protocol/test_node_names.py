@@ -67,6 +67,32 @@ def test_a_table_finds_its_names_and_no_others(numbers: dict[str, int], others: 
     assert found.tolist() == [numbers.get(name, -1) for name in asked]
 
 
+@given(
+    st.lists(plain, unique=True, max_size=40),
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.permutations(range(6)))),
+)
+def test_a_table_that_has_learnt_an_order_finds_the_same(
+    names: list[str], requests: list[tuple[int, int, list[int]]]
+) -> None:
+    numbers = {name: number for number, name in enumerate(names)}
+    table = NameTable(numbers)
+    for first, dropped, order in requests:
+        asked = names[first:] + names[:first]
+        asked[:6] = [asked[i] for i in order if i < len(asked)]
+        asked[dropped : dropped + 2] = ["unknown"]
+        found = table.find(NodeNames.of(asked))
+        assert found.tolist() == [numbers.get(name, -1) for name in asked]
+
+
+@given(st.lists(plain | st.text("-a", max_size=2), min_size=1), st.data())
+def test_names_that_are_parts_of_other_lists_come_back_as_json(names: list[str], data: st.DataObject) -> None:
+    """Names are copied together where the text between them allows it."""
+    held = at_the_end(json.dumps(names, separators=(",", ":")))
+    assert held is not None
+    which = np.array([data.draw(st.booleans()) for _ in names], np.bool_)
+    assert json.loads(held.where(which).json()) == [n for n, w in zip(names, which, strict=True) if w]
+
+
 def test_names_with_the_same_hash_are_distinguished() -> None:
     names = [f"{'x' * 300}{i}" for i in range(500)]  # they differ beyond what decides about the place
     table = NameTable({name: i for i, name in enumerate(names)})

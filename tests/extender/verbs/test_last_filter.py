@@ -18,9 +18,10 @@ from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
 from extender.queues.restartable import RESTARTABLE
 from extender.settings import Settings
+from extender.verbs.evaluate import Evaluation
 from extender.verbs.filter import filter_nodes
 from extender.verbs.last_filter import LastFilter
-from extender.verbs.prioritize import prioritize
+from extender.verbs.prioritize import prioritize, scores_of
 from tests.extender.builders import make_node, make_pod
 
 NODES = [f"n{number}" for number in range(6)]
@@ -32,6 +33,7 @@ ASKING = (
     make_pod("restartable", 2, annotations={RESTARTABLE: "true"}),
     make_pod("member-0", 1, labels=GANG),
 )
+HEAD = b'{"Pod":{},"Nodes":null,"NodeNames":'
 Step = Callable[[State, int], None]
 
 
@@ -122,17 +124,30 @@ def test_the_same_scores(rounds):
     last = LastFilter(state)
     for pod, step, number, few in rounds:
         filtered, evaluation = filter_nodes(state, FilterArgs(pod, NodeNames.of(NODES)), Settings())
-        last.keep(evaluation)
+        last.keep(evaluation, FilterArgs(pod, NodeNames.of(NODES), head=HEAD), filtered)
         step(state, number)
+        body = HEAD + filtered.names.json() + b"}"
+        if (continued := last.continued(body)) is not None:
+            anew, expected = prioritize(state, FilterArgs(pod, filtered.names))
+            assert list(continued[0].names) == list(filtered.names)
+            assert continued[0].pod is pod
+            assert scores_of(continued[1]).tolist() == anew.tolist()
+            assert_equal(continued[1], expected)
+        for other in (HEAD + NodeNames.of([*few, "other"]).json() + b"}", body + b" ", body[:-1], body[1:]):
+            assert last.continued(other) is None
         for names in (NodeNames.of(NODES), filtered.names, NodeNames.of(few)):
             args = FilterArgs(pod, names)
             known, found = prioritize(state, args, filtered=last.about(pod))
             anew, expected = prioritize(state, args)
             assert known.tolist() == anew.tolist()
-            assert (found is None) == (expected is None)
-            if found is not None and expected is not None:
-                for field in ("rows", "codes", "cost", "keys"):
-                    assert getattr(found, field).tolist() == getattr(expected, field).tolist()
+            assert_equal(found, expected)
+
+
+def assert_equal(found: Evaluation | None, expected: Evaluation | None) -> None:
+    assert (found is None) == (expected is None)
+    if found is not None and expected is not None:
+        for field in ("rows", "codes", "cost", "keys"):
+            assert getattr(found, field).tolist() == getattr(expected, field).tolist()
 
 
 def test_it_is_used_until_anything_changes():
@@ -140,9 +155,13 @@ def test_it_is_used_until_anything_changes():
     for step in STEPS:
         state = start()
         last = LastFilter(state)
-        _, evaluation = filter_nodes(state, FilterArgs(pod, NodeNames.of(NODES)), Settings())
-        last.keep(evaluation)
+        args = FilterArgs(pod, NodeNames.of(NODES), head=HEAD)
+        result, evaluation = filter_nodes(state, args, Settings())
+        last.keep(evaluation, args, result)
+        body = HEAD + result.names.json() + b"}"
         assert last.about(pod) is evaluation
+        assert last.continued(body) is not None
         assert last.about(replace(pod)) is None  # an equal record may have come with another message
         step(state, 3)
         assert (last.about(pod) is None) == (step is not nothing), step
+        assert (last.continued(body) is None) == (step is not nothing), step

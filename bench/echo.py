@@ -7,7 +7,7 @@ The path says how many bytes the reply has, so a client can have it read and wri
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,11 +41,11 @@ def running_echo() -> Iterator[tuple[int, int]]:
         yield port, process.pid
 
 
-def main() -> None:
-    """Serve on the port of the first argument."""
+def serve(application: Callable[..., Awaitable[None]], port: int) -> None:
+    """Serve an ASGI application as Stowage is served."""
     uvicorn.run(
-        echo,
-        port=int(sys.argv[1]),
+        application,
+        port=port,
         access_log=False,
         lifespan="off",
         log_level="warning",
@@ -57,4 +57,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(echo, int(sys.argv[1]))

@@ -1,10 +1,15 @@
-"""Pods per second through a real kube-scheduler, with and without Stowage, in turns on one control plane.
+"""Pods per second through a real kube-scheduler: alone, with an echo, with Stowage, and with Stowage as it
+was, in turns on one control plane.
 
 All pods exist before the scheduler starts; the rate is the slope of its counter of scheduled pods between 10
-% and 90 % of them. Both schedulers see every node. The control plane is that of the end-to-end tests (build
-it with ``make e2e``). Run alone:
+% and 90 % of them. The echo is an extender that answers with the same shortlist and decides nothing
+(``bench.echo_extender``). "All" nodes seen is ``percentageOfNodesToScore: 100``, the shipped configuration;
+"default" is kube-scheduler's own sample. The control plane is that of the end-to-end tests (build it with
+``make e2e``). Run alone:
 
-    python -m bench.throughput --nodes 1000 --pods 3000 --rounds 3
+    python -m bench.throughput --nodes 1000 5000 --pods 3000 --rounds 3 --before DIR
+
+``--before`` names a directory with the sources of an earlier version, which runs with the packages of this.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from __future__ import annotations
 import itertools
 import re
 import statistics
+import sys
 import tempfile
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
@@ -19,12 +25,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import httpx
 import yaml
 
 from bench import cluster
+from bench.echo_extender import running_echo_extender
 from bench.node_manifest import Manifest
 from bench.service import Running, cpu_seconds, stowage
 from tests.e2e.controlplane.api import NAMESPACE
@@ -32,57 +39,130 @@ from tests.e2e.controlplane.build import missing
 from tests.e2e.controlplane.cluster import ControlPlane
 from tests.e2e.controlplane.process import Process
 
+Extender: TypeAlias = Literal["alone", "echo", "before", "Stowage"]
+
 _CONFIGURATION = Path(__file__).parents[1] / "scheduler-config" / "second-scheduler.yaml"
 _SCHEDULED = re.compile(rb'^scheduler_schedule_attempts_total\{[^}]*result="scheduled"\} (\S+)', re.M)
 _SET_BY_SERVER = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "ownerReferences")
-_TIMEOUT = 300  # seconds for one run
+_TIMEOUT = 600  # seconds for one run
+_IDLE_SECONDS, _IDLE_SHARE = 2.0, 0.1
+"""A process that uses less than this share of one CPU for so long has finished its start."""
+_SAMPLES = {"all": 100, "default": 0}
+"""``percentageOfNodesToScore``, by what it makes kube-scheduler see."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Pods a second, and Stowage's CPU for each of them (0 without Stowage)."""
+    """Pods a second, and CPU for each of them in ms: of the extender (0 without one), of kube-scheduler."""
 
-    with_stowage: bool
+    nodes: int
+    sample: str
+    extender: Extender
     pods_per_second: float
-    stowage_cpu_ms: float
+    extender_cpu_ms: float
+    scheduler_cpu_ms: float
 
 
-def run(nodes: int = 1000, pods: int = 3000, rounds: int = 3) -> list[Run]:
-    """Run without and with Stowage, ``rounds`` times. Needs the built control plane."""
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """Pods scheduled at a time, and the CPU used until then, all in seconds."""
+
+    at: float
+    pods: float
+    extender_cpu: float
+    scheduler_cpu: float
+
+
+def run(
+    sizes: Sequence[int] = (1000,),
+    pods: int = 3000,
+    rounds: int = 3,
+    before: Path | None = None,
+    samples: Sequence[str] = tuple(_SAMPLES),
+) -> Iterator[Run]:
+    """Run each extender ``rounds`` times, in turns. Needs the built control plane."""
     if missing():
         raise SystemExit("the control plane is not built: python -m tests.e2e.controlplane.build")
-    with tempfile.TemporaryDirectory() as directory, ControlPlane(Path(directory) / "plane") as plane:
-        plane.api.create_all(map(_new, cluster.nodes(nodes)))
-        return [_round(plane, pods, with_stowage) for with_stowage in (False, True) * rounds]
+    extenders: list[Extender] = ["alone", "echo", *(("before",) if before else ()), "Stowage"]
+    for nodes in sizes:
+        with tempfile.TemporaryDirectory() as directory, ControlPlane(Path(directory) / "plane") as plane:
+            plane.api.create_all(map(_new, cluster.nodes(nodes)))
+            for sample, _, extender in itertools.product(samples, range(rounds), extenders):
+                one = Run(nodes, sample, extender, *_round(plane, pods, sample, extender, before))
+                print(one, file=sys.stderr, flush=True)  # a whole run takes long
+                yield one
 
 
 def table(runs: Sequence[Run]) -> str:
-    """Medians and ranges without and with Stowage, and the ratio of the medians, in Markdown."""
-    alone, with_stowage = ([r for r in runs if r.with_stowage is wanted] for wanted in (False, True))
-    ratio = _median(with_stowage) / _median(alone)
-    cpu = statistics.median(r.stowage_cpu_ms for r in with_stowage)
+    """Medians (lowest to highest); ratios are medians of the ratios of each round. In Markdown."""
     lines = [
-        "| kube-scheduler | pods a second, median (lowest to highest) | Stowage's CPU for a pod |",
-        "|---|--:|--:|",
-        f"| alone | {_rates(alone)} | - |",
-        f"| with Stowage | {_rates(with_stowage)}, {ratio:.0%} | {cpu:.2f} ms |",
+        "| nodes | seen | kube-scheduler | pods a second | of echo | of alone "
+        "| the extender's CPU for a pod, ms | kube-scheduler's, ms |",
+        "|--:|---|---|--:|--:|--:|--:|--:|",
     ]
+    places = dict.fromkeys((one.nodes, one.sample) for one in runs)
+    for nodes, sample in places:
+        here = [one for one in runs if (one.nodes, one.sample) == (nodes, sample)]
+        for extender in dict.fromkeys(one.extender for one in here):
+            rows = [one for one in here if one.extender == extender]
+            name = "alone" if extender == "alone" else f"with {_NAMES[extender]}"
+            ratios = [_ratio(rows, here, other) for other in ("echo", "alone")]
+            cpu = [_cell([one.extender_cpu_ms for one in rows], ".2f") if extender != "alone" else "-"]
+            cpu.append(_cell([one.scheduler_cpu_ms for one in rows], ".1f"))
+            rate = _cell([one.pods_per_second for one in rows], ".0f")
+            lines.append(f"| {' | '.join([f'{nodes:,}', sample, name, rate, *ratios, *cpu])} |")
     return "\n".join(lines)
 
 
-def _round(plane: ControlPlane, pods: int, with_stowage: bool) -> Run:
+_NAMES = {"echo": "an echo", "before": "Stowage before", "Stowage": "Stowage"}
+
+
+def _ratio(rows: Sequence[Run], here: Sequence[Run], other: str) -> str:
+    """Pods a second beside another extender's of the same round, as a median over the rounds."""
+    others = [one for one in here if one.extender == other]
+    pairs = zip(rows, others, strict=False)
+    ratios = [one.pods_per_second / beside.pods_per_second for one, beside in pairs]
+    return "-" if rows == others else _cell(ratios, ".2f")
+
+
+def _cell(values: Sequence[float], form: str) -> str:
+    if not values:
+        return "-"
+    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+
+
+def _round(
+    plane: ControlPlane, pods: int, sample: str, extender: Extender, before: Path | None
+) -> tuple[float, float, float]:
     with ExitStack() as stack:
-        running = stack.enter_context(stowage(plane.kubeconfig)) if with_stowage else None
+        running = None
+        if extender == "echo":
+            running = stack.enter_context(running_echo_extender())
+        elif extender != "alone":
+            older = {"PYTHONPATH": str(before)} if extender == "before" else {}
+            running = stack.enter_context(stowage(plane.kubeconfig, older))
         waiting = (_new(pod) for pod in cluster.arrivals(sizes={1: 1}))
         plane.api.create_all(itertools.islice(waiting, pods))
-        scheduler = stack.enter_context(plane.scheduler(_configuration(running)))
-        samples = list(_counts(scheduler, running, pods))
+        if running is not None:
+            _until_idle(running)
+        scheduler = stack.enter_context(plane.scheduler(_configuration(running, sample)))
+        counts = list(_counts(scheduler, running, pods))
     plane.api.delete_all("Pod")
-    return Run(with_stowage, *_slope(samples, pods))
+    return _slope(counts, pods)
 
 
-def _counts(scheduler: Process, running: Running | None, pods: int) -> Iterator[tuple[float, float, float]]:
-    """(seconds, pods scheduled, CPU seconds of Stowage) until all pods are scheduled."""
+def _until_idle(running: Running) -> None:
+    """Wait until the work that follows a start is done: kernels of the victim search, first tables."""
+    used, deadline = cpu_seconds(running.pid), time.monotonic() + _TIMEOUT
+    while time.monotonic() < deadline:
+        time.sleep(_IDLE_SECONDS)
+        before, used = used, cpu_seconds(running.pid)
+        if used - before < _IDLE_SHARE * _IDLE_SECONDS:
+            return
+
+
+def _counts(scheduler: Process, running: Running | None, pods: int) -> Iterator[_Count]:
+    """A sample several times a second until all pods are scheduled."""
     port = next(flag.partition("=")[2] for flag in scheduler.command if flag.startswith("--secure-port="))
     deadline = time.monotonic() + _TIMEOUT
     with httpx.Client(verify=False, trust_env=False) as client:
@@ -90,25 +170,28 @@ def _counts(scheduler: Process, running: Running | None, pods: int) -> Iterator[
         while scheduled < pods:
             found = _SCHEDULED.search(client.get(f"https://127.0.0.1:{port}/metrics").content)
             scheduled = float(found[1]) if found else 0.0
-            yield time.monotonic(), scheduled, cpu_seconds(running.pid) if running else 0.0
+            cpu = cpu_seconds(running.pid) if running else 0.0
+            yield _Count(time.monotonic(), scheduled, cpu, cpu_seconds(scheduler.pid))
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{scheduled:g} of {pods} pods scheduled in {_TIMEOUT} s")
             time.sleep(0.2)
 
 
-def _slope(samples: Sequence[tuple[float, float, float]], pods: int) -> tuple[float, float]:
-    """Pods a second and CPU ms of Stowage for each, from the first sample past 10 % to one past 90 %."""
-    first = next(sample for sample in samples if sample[1] >= 0.1 * pods)
-    last = next(sample for sample in samples if sample[1] >= 0.9 * pods)
-    done = last[1] - first[1]
-    return done / (last[0] - first[0]), (last[2] - first[2]) * 1e3 / done
+def _slope(counts: Sequence[_Count], pods: int) -> tuple[float, float, float]:
+    """Pods a second and both CPUs in ms for each, from the first sample past 10 % to one past 90 %."""
+    first = next(count for count in counts if count.pods >= 0.1 * pods)
+    last = next(count for count in counts if count.pods >= 0.9 * pods)
+    done = last.pods - first.pods
+    extender, scheduler = last.extender_cpu - first.extender_cpu, last.scheduler_cpu - first.scheduler_cpu
+    return done / (last.at - first.at), extender * 1e3 / done, scheduler * 1e3 / done
 
 
-def _configuration(running: Running | None) -> dict[str, Any]:
-    """The shipped configuration of a second scheduler, with Stowage or without any extender."""
+def _configuration(running: Running | None, sample: str) -> dict[str, Any]:
+    """The shipped configuration of a second scheduler, with this extender or without any."""
     configuration: dict[str, Any] = yaml.safe_load(_CONFIGURATION.read_text())
     configuration["leaderElection"] = {"leaderElect": False}
     configuration["clientConnection"] = {"qps": 5000, "burst": 5000}
+    configuration["percentageOfNodesToScore"] = _SAMPLES[sample]
     if running is None:
         del configuration["extenders"]
     else:
@@ -125,23 +208,16 @@ def _new(manifest: Manifest) -> Manifest:
     return {k: v for k, v in manifest.items() if k != "status"} | {"metadata": metadata}
 
 
-def _median(runs: Sequence[Run]) -> float:
-    return statistics.median(r.pods_per_second for r in runs)
-
-
-def _rates(runs: Sequence[Run]) -> str:
-    rates = [r.pods_per_second for r in runs]
-    return f"{_median(runs):.0f} ({min(rates):.0f} to {max(rates):.0f})"
-
-
 def main() -> None:
     """Print the table."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[1000])
     parser.add_argument("--pods", type=int, default=3000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seen", nargs="+", choices=_SAMPLES, default=[*_SAMPLES])
+    parser.add_argument("--before", type=Path, help="sources of an earlier version (none)")
     args = parser.parse_args()
-    print(table(run(args.nodes, args.pods, args.rounds)))
+    print(table(list(run(args.nodes, args.pods, args.rounds, args.before, args.seen))))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from itertools import chain, repeat
 from operator import add
 from typing import Annotated, TypeAlias
 
+from msgspec import Meta
 from pydantic import Field
 from typing_extensions import TypedDict
 
@@ -28,12 +29,13 @@ _DOMAINS = (
     *(".cluster-autoscaler.kubernetes.io", ".karpenter.sh"),
 )
 _SHARED_ENTRIES = 64  # no template has as many labels
+_TIMESTAMP = 40  # characters; RFC 3339 with nanoseconds and an offset has 35
 _UNQUALIFIED_PREFIXES = ("ALIYUN_COM_GPU", "gpu-", "runai-", "pod-group-name")
 
 Text: TypeAlias = Annotated[str, Field(coerce_numbers_to_str=True)]
 """Quantities may be written as plain numbers ("cpu: 1"), as Kubernetes allows."""
 TextMap: TypeAlias = dict[str, Text | None] | None
-Name: TypeAlias = Annotated[str, Field(max_length=KEY)]
+Name: TypeAlias = Annotated[str, Field(max_length=KEY), Meta(max_length=KEY)]
 """The name of an object. The API server allows 253 characters, so it serves no object with a longer one."""
 
 
@@ -149,8 +151,15 @@ def sorted_pairs(entries: Mapping[str, str | None] | None) -> Pairs:
 
 def unix_seconds(timestamp: str | None) -> float:
     """A timestamp in Unix seconds; 0 if it is absent or malformed, because it only orders pods by age."""
+    if not timestamp:
+        return 0.0
+    return _unix_seconds(timestamp) if len(timestamp) <= _TIMESTAMP else 0.0
+
+
+@lru_cache(maxsize=1024)  # of short texts: the times of one pod come again with each of its events
+def _unix_seconds(timestamp: str) -> float:
     try:
-        return datetime.fromisoformat(timestamp).timestamp() if timestamp else 0.0
+        return datetime.fromisoformat(timestamp).timestamp()
     except (ValueError, OverflowError):
         return 0.0
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
+from msgspec import Struct
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
@@ -57,26 +58,42 @@ class NodeManifest(BaseModel):
     status: _Status | None = None
 
     def record(self) -> Node:
-        metadata, spec, status = self.metadata or {}, self.spec or {}, self.status or {}
-        raw = interned(metadata.get("labels")), relevant_entries(metadata.get("annotations"))
-        labels, annotations, unreadable, problem = drop_large_entries(*raw, NODE_ANNOTATION, NODE_ANNOTATIONS)
-        allocatable, taints = interned(status.get("allocatable")), spec.get("taints") or []
-        if len(allocatable) > RESOURCES or len(taints) > NODE_TAINTS:
-            allocatable, taints, too_many = _within_limits(allocatable, taints)
-            problem = problem or too_many
-        return Node(
-            name=sys.intern(metadata.get("name") or ""),
-            uid=metadata.get("uid") or "",
-            labels=labels,
-            annotations=annotations,
-            allocatable=allocatable,
-            unschedulable=bool(spec.get("unschedulable")),
-            taints=tuple([_taint(taint) for taint in taints]),
-            created=unix_seconds(metadata.get("creationTimestamp")),
-            conditions=_gpu_conditions(status.get("conditions") or ()),
-            unreadable=unreadable,
-            problem=problem,
-        )
+        """The node."""
+        return _record(self.metadata or {}, self.spec or {}, self.status or {})
+
+
+class NarrowNode(Struct, gc=False):
+    """The same fields for the narrow decoder (``extender/k8s/narrow.py``)."""
+
+    metadata: Metadata | None = None
+    spec: _Spec | None = None
+    status: _Status | None = None
+
+    def record(self) -> Node:
+        """As ``NodeManifest.record``."""
+        return _record(self.metadata or {}, self.spec or {}, self.status or {})
+
+
+def _record(metadata: Metadata, spec: _Spec, status: _Status) -> Node:
+    raw = interned(metadata.get("labels")), relevant_entries(metadata.get("annotations"))
+    labels, annotations, unreadable, problem = drop_large_entries(*raw, NODE_ANNOTATION, NODE_ANNOTATIONS)
+    allocatable, taints = interned(status.get("allocatable")), spec.get("taints") or []
+    if len(allocatable) > RESOURCES or len(taints) > NODE_TAINTS:
+        allocatable, taints, too_many = _within_limits(allocatable, taints)
+        problem = problem or too_many
+    return Node(
+        name=sys.intern(metadata.get("name") or ""),
+        uid=metadata.get("uid") or "",
+        labels=labels,
+        annotations=annotations,
+        allocatable=allocatable,
+        unschedulable=bool(spec.get("unschedulable")),
+        taints=tuple([_taint(taint) for taint in taints]),
+        created=unix_seconds(metadata.get("creationTimestamp")),
+        conditions=_gpu_conditions(status.get("conditions") or ()),
+        unreadable=unreadable,
+        problem=problem,
+    )
 
 
 def _within_limits(

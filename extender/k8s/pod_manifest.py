@@ -11,6 +11,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
+from msgspec import Struct
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
@@ -99,54 +100,70 @@ class PodManifest(BaseModel):
 
     def record(self) -> Pod:
         """The pod. Its namespace is ``default`` if the manifest has none."""
-        metadata, spec, status = self.metadata or {}, self.spec or {}, self.status or {}
-        raw = all_entries(metadata.get("labels")), relevant_entries(metadata.get("annotations"))
-        labels, annotations, unreadable, too_many = drop_large_entries(*raw, POD_ANNOTATION, POD_ANNOTATIONS)
-        owners = metadata.get("ownerReferences") or []
-        parsed_spec, problem = parse_spec(spec)
-        devices = _devices(status.get("containerStatuses") or ())
-        conditions = status.get("conditions") or ()
-        disruption, disrupted = _reason(conditions, "DisruptionTarget", "True")
-        if len(devices) > REPORTED_DEVICES:
-            devices = devices[:REPORTED_DEVICES]
-            problem = f"kubelet reports more than {REPORTED_DEVICES} devices"
-        pod = Pod(
-            namespace=sys.intern(metadata.get("namespace") or "default"),
-            name=metadata.get("name") or metadata.get("generateName") or "",
-            uid=metadata.get("uid") or "",
-            spec=parsed_spec,
-            node_name=sys.intern(spec.get("nodeName") or ""),
-            phase=sys.intern((status.get("phase") or "Pending")[:KEY]),
-            scheduler_name=sys.intern((spec.get("schedulerName") or "default-scheduler")[:KEY]),
-            priority=spec.get("priority") or 0,
-            priority_class=sys.intern(spec.get("priorityClassName") or ""),
-            never_preempts=spec.get("preemptionPolicy") == "Never",
-            nominated_node=sys.intern(status.get("nominatedNodeName") or ""),
-            deleting=metadata.get("deletionTimestamp") is not None,
-            ends=unix_seconds(metadata.get("deletionTimestamp")),
-            created=unix_seconds(metadata.get("creationTimestamp")),
-            started=unix_seconds(status.get("startTime")),
-            annotations=annotations,
-            labels=labels,
-            devices=devices,
-            claims=_claims(status.get("resourceClaimStatuses") or ()),
-            scheduling_constraints=parse_constraints(
-                spec.get("nodeSelector"), spec.get("affinity"), spec.get("tolerations"), _owner_kind(owners)
-            ),
-            owner=_owner(owners),
-            pod_group=sys.intern((spec.get("schedulingGroup") or {}).get("podGroupName") or ""),
-            gates=_gates(spec.get("schedulingGates") or ()),
-            unscheduled=_reason(conditions, "PodScheduled", "False")[0],
-            disruption=disruption,
-            disrupted=disrupted,
-            has_other_constraints=_has_other_constraints(spec),
-            has_local_data=any(map(_is_host_directory, spec.get("volumes") or ())),
-            has_volume_claims=_has_volume_claims(spec),
-            only_pauses=_only_pauses(spec),
-            unreadable=unreadable,
-            problem=problem or too_many,
-        )
-        return pod if pod.node_name else pod.with_version(metadata.get("resourceVersion") or "")
+        return _record(self.metadata or {}, self.spec or {}, self.status or {})
+
+
+class NarrowPod(Struct, gc=False):
+    """The same fields for the narrow decoder (``extender/k8s/narrow.py``)."""
+
+    metadata: Metadata | None = None
+    spec: _Spec | None = None
+    status: _Status | None = None
+
+    def record(self) -> Pod:
+        """As ``PodManifest.record``."""
+        return _record(self.metadata or {}, self.spec or {}, self.status or {})
+
+
+def _record(metadata: Metadata, spec: _Spec, status: _Status) -> Pod:
+    raw = all_entries(metadata.get("labels")), relevant_entries(metadata.get("annotations"))
+    labels, annotations, unreadable, too_many = drop_large_entries(*raw, POD_ANNOTATION, POD_ANNOTATIONS)
+    owners = metadata.get("ownerReferences") or []
+    parsed_spec, problem = parse_spec(spec)
+    devices = _devices(status.get("containerStatuses") or ())
+    conditions, volumes = status.get("conditions") or (), spec.get("volumes") or ()
+    has_volume_claims = any([v.get("persistentVolumeClaim") or v.get("ephemeral") for v in volumes])
+    disruption, disrupted = _reason(conditions, "DisruptionTarget", "True")
+    if len(devices) > REPORTED_DEVICES:
+        devices = devices[:REPORTED_DEVICES]
+        problem = f"kubelet reports more than {REPORTED_DEVICES} devices"
+    pod = Pod(
+        namespace=sys.intern(metadata.get("namespace") or "default"),
+        name=metadata.get("name") or metadata.get("generateName") or "",
+        uid=metadata.get("uid") or "",
+        spec=parsed_spec,
+        node_name=sys.intern(spec.get("nodeName") or ""),
+        phase=sys.intern((status.get("phase") or "Pending")[:KEY]),
+        scheduler_name=sys.intern((spec.get("schedulerName") or "default-scheduler")[:KEY]),
+        priority=spec.get("priority") or 0,
+        priority_class=sys.intern(spec.get("priorityClassName") or ""),
+        never_preempts=spec.get("preemptionPolicy") == "Never",
+        nominated_node=sys.intern(status.get("nominatedNodeName") or ""),
+        deleting=metadata.get("deletionTimestamp") is not None,
+        ends=unix_seconds(metadata.get("deletionTimestamp")),
+        created=unix_seconds(metadata.get("creationTimestamp")),
+        started=unix_seconds(status.get("startTime")),
+        annotations=annotations,
+        labels=labels,
+        devices=devices,
+        claims=_claims(status.get("resourceClaimStatuses") or ()),
+        scheduling_constraints=parse_constraints(
+            spec.get("nodeSelector"), spec.get("affinity"), spec.get("tolerations"), _owner_kind(owners)
+        ),
+        owner=_owner(owners),
+        pod_group=sys.intern((spec.get("schedulingGroup") or {}).get("podGroupName") or ""),
+        gates=_gates(spec.get("schedulingGates") or ()),
+        unscheduled=_reason(conditions, "PodScheduled", "False")[0],
+        disruption=disruption,
+        disrupted=disrupted,
+        has_other_constraints=has_volume_claims or _has_other_constraints(spec),
+        has_local_data=any([_is_host_directory(v) for v in volumes if "hostPath" in v]),
+        has_volume_claims=has_volume_claims,
+        only_pauses=_only_pauses(spec),
+        unreadable=unreadable,
+        problem=problem or too_many,
+    )
+    return pod if pod.node_name else pod.with_version(metadata.get("resourceVersion") or "")
 
 
 def _owner(owners: Iterable[OwnerManifest]) -> Owner | None:
@@ -184,13 +201,8 @@ def _has_other_constraints(spec: _Spec) -> bool:
         affinity.get("podAffinity")
         or affinity.get("podAntiAffinity")
         or spec.get("topologySpreadConstraints")
-        or _has_volume_claims(spec)
-        or any(p.get("hostPort") for c in containers for p in c.get("ports") or ())
+        or any([port.get("hostPort") for one in containers for port in one.get("ports") or ()])
     )
-
-
-def _has_volume_claims(spec: _Spec) -> bool:
-    return any(v.get("persistentVolumeClaim") or v.get("ephemeral") for v in spec.get("volumes") or ())
 
 
 def _is_host_directory(volume: _Volume) -> bool:

@@ -56,6 +56,8 @@ class PlacementSpecManifest(TypedDict, total=False):
 
 _specs: WeakInterner[PodSpec] = WeakInterner()
 _RESOURCES_OF = methodcaller("get", "resources")
+_SELDOM = frozenset({"resources", "overhead", "nodeSelector", "resourceClaims"})
+"""Fields of a pod spec with lists and maps, apart from containers."""
 
 
 def parse_spec(manifest: PlacementSpecManifest) -> tuple[PodSpec, str]:
@@ -107,6 +109,10 @@ def _length_problem(manifest: PlacementSpecManifest) -> str:
     """Which list or map of the manifest is too long to parse, "" for none."""
     pod_level = manifest.get("resources") or {}
     containers, inits = manifest.get("containers") or (), manifest.get("initContainers") or ()
+    if not inits and len(containers) == 1 and not manifest.keys() & _SELDOM:  # most pods
+        resources = containers[0].get("resources") or {}
+        entries = max(_length(resources.get("requests")), _length(resources.get("limits")))
+        return _exceeded((entries, RESOURCES, "resources of one container"))
     maps = pod_level.get("requests"), pod_level.get("limits"), manifest.get("overhead")
     of_containers = [r.values() for r in map(_RESOURCES_OF, (*containers, *inits)) if r]
     return _exceeded(

@@ -12,12 +12,12 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from importlib import import_module
 
-import scipy.optimize  # noqa: F401  # pricing imports it, which must not delay a request
 from pydantic_core import from_json
 
 from extender.cluster.factory import state_of
-from extender.cluster.policy_refresh import PolicyRefresher
+from extender.cluster.policy_refresh import INTERVAL, PolicyRefresher
 from extender.cluster.retry_order import RetryOrder
 from extender.cluster.state import PossiblyBound
 from extender.cluster.unconfirmed import UnconfirmedBindings
@@ -100,9 +100,16 @@ class Engine:
     async def run(self) -> None:
         """Refresh the policy's tables, expire assumed pods and sample the fleet, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.refresher.run())
+            tasks.create_task(self._refresh())
             tasks.create_task(expire_forever(self.state, self.source))
             tasks.create_task(self.inspector.run(lambda: not self.missing()))
+
+    async def _refresh(self) -> None:
+        while self.missing():  # nobody asks yet, and what the lists bring would make the first tables old
+            await asyncio.sleep(INTERVAL)
+        # Pricing needs it: half a second, for which neither readiness nor the event loop should wait.
+        await asyncio.to_thread(import_module, "scipy.optimize")
+        await self.refresher.run()
 
     def missing(self) -> str:
         """What has not been listed yet, "" if everything has."""

@@ -46,11 +46,11 @@ class VictimKernels:
 
     async def _compile(self) -> str:
         """Run the command; it ends with this task. Returns what went wrong, "" for nothing."""
+        if not (command := self._compile_command()):
+            return ""  # another process with the same cache has compiled them since
         nothing = asyncio.subprocess.DEVNULL
         try:
-            child = await asyncio.create_subprocess_exec(
-                *self._compile_command(), stdin=nothing, stderr=nothing
-            )
+            child = await asyncio.create_subprocess_exec(*command, stdin=nothing, stderr=nothing)
         except OSError as error:
             return str(error)
         try:

@@ -10,7 +10,7 @@ https://kubernetes.io/docs/reference/using-api/api-concepts/.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from extender.k8s.objects import Deleted, Event, Listed, Upserted
+from extender.source import narrow
 from extender.source.watched_kinds import Manifest, WatchedKind
 from extender.untrusted.limits import shorten
 from extender.untrusted.validation import validation_problem
@@ -68,7 +69,8 @@ class _Error(BaseModel):
     object: _Status
 
 
-_Line: TypeAlias = _Change[Any] | _Bookmark | _Error
+_Line: TypeAlias = _Change[Any] | narrow.Change[Any] | _Bookmark | _Error
+_AnyListMetadata: TypeAlias = _ListMetadata | narrow.ListMetadata
 
 
 @lru_cache
@@ -102,6 +104,7 @@ class ListWatch:
     def __init__(self, watched: WatchedKind) -> None:
         self._watched = watched
         self._pages, self._change_lines = _page_of(watched.manifest), _line_of(watched.manifest)
+        self._narrow = narrow.decoder_of(watched.narrow) if watched.narrow else None
         self.relist()
 
     @property
@@ -163,7 +166,9 @@ class ListWatch:
         self._paged = not whole
         return True
 
-    def _parse_page(self, body: bytes) -> tuple[_ListMetadata, list[Any]]:
+    def _parse_page(self, body: bytes) -> tuple[_AnyListMetadata, Sequence[Any]]:
+        if self._narrow and (found := self._narrow.page(body)):
+            return found.metadata, found.items or ()
         try:
             page = self._pages.validate_json(body)
             return page.metadata, page.items or []
@@ -185,7 +190,8 @@ class ListWatch:
 
     def _parse_line(self, line: bytes) -> list[Event]:
         try:
-            event = self._change_lines.validate_json(line)
+            narrowed = self._narrow.change(line) if self._narrow else None
+            event = narrowed or self._change_lines.validate_json(line)
         except ValidationError as error:
             if error.error_count() == 1 and error.errors()[0]["type"] == "json_invalid":
                 return self._restart("the watch sent invalid JSON")

@@ -21,7 +21,7 @@ from extender.k8s.device_manifests import (
 )
 from extender.k8s.eviction_manifests import PodDisruptionBudgetManifest, PriorityClassManifest
 from extender.k8s.mig_config import PER_NODE_SELECTOR
-from extender.k8s.node_manifest import NodeManifest
+from extender.k8s.node_manifest import NarrowNode, NodeManifest
 from extender.k8s.objects import Kind
 from extender.k8s.pod_group_manifests import (
     AlphaPodGroupManifest,
@@ -31,7 +31,7 @@ from extender.k8s.pod_group_manifests import (
     PodGroupManifest,
     VolcanoPodGroupManifest,
 )
-from extender.k8s.pod_manifest import PodManifest
+from extender.k8s.pod_manifest import NarrowPod, PodManifest
 
 Manifest: TypeAlias = (
     NodeManifest
@@ -53,7 +53,7 @@ class WatchedKind:
 
     ``optional``: 404 and 403 count as an empty list, because not every cluster serves this kind.
     ``awaited``: the service is not ready before the first list.
-    ``selector``: query parameters.
+    ``selector``: query parameters. ``narrow``: a type with the same fields, for kinds that change often.
     """
 
     kind: Kind
@@ -62,6 +62,7 @@ class WatchedKind:
     optional: bool = False
     awaited: bool = False
     selector: Mapping[str, str] = field(default_factory=dict)
+    narrow: type[NarrowPod] | type[NarrowNode] | None = None
 
     @property
     def resource(self) -> str:
@@ -84,8 +85,8 @@ _KOORDINATOR = "/apis/scheduling.koordinator.sh/v1alpha1"
 _dra_kind = partial(WatchedKind, optional=True, awaited=True)
 _pod_groups = partial(WatchedKind, optional=True)
 _ROWS = (
-    WatchedKind("Node", "/api/v1/nodes", NodeManifest, awaited=True),
-    WatchedKind("Pod", "/api/v1/pods", PodManifest, awaited=True),
+    WatchedKind("Node", "/api/v1/nodes", NodeManifest, awaited=True, narrow=NarrowNode),
+    WatchedKind("Pod", "/api/v1/pods", PodManifest, awaited=True, narrow=NarrowPod),
     _dra_kind("DeviceClass", f"{_DRA}/deviceclasses", DeviceClassManifest),
     _dra_kind("ResourceSlice", f"{_DRA}/resourceslices", ResourceSliceManifest),
     _dra_kind("ResourceClaim", f"{_DRA}/resourceclaims", ResourceClaimManifest),

@@ -94,3 +94,12 @@ def test_the_process_ends_with_the_service(tmp_path: Path) -> None:
             await task
 
     asyncio.run(check())  # returns, and does not wait for 600 s
+
+
+async def test_a_process_that_shares_the_cache_may_compile_them_first() -> None:
+    commands = iter([(sys.executable, "-c", "raise SystemExit"), ()])
+    kernels = VictimKernels(lambda: next(commands))
+    kernels.load_compiled()
+    assert not kernels.loaded
+    await kernels.compile(lambda: True)
+    assert kernels.loaded

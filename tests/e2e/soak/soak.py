@@ -1,6 +1,5 @@
 """One soak, from the first pod to the report."""
 
-import shlex
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -126,5 +125,5 @@ class Soak:
     def _log(self, ended: Report) -> None:
         if ended.findings:
             log: Path = self.plane.logs / LOG
-            log.write_text(f"Run it again: {shlex.quote(self.command)}\n" + "\n".join(ended.findings) + "\n")
+            log.write_text(f"Run it again: {self.command}\n" + "\n".join(ended.findings) + "\n")
             print(f"{len(ended.findings)} violations, see {log}; run it again: {self.command}", flush=True)

@@ -23,7 +23,7 @@ import uvicorn
 
 from bench import cluster
 from bench.dialects import DIALECTS
-from bench.node_manifest import Manifest
+from bench.node_manifest import GPUS_PER_NODE, Manifest
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -35,9 +35,9 @@ class WatchLines:
     """Endless watch events after the list. Pods arrive, are bound where there is room, run and go again, so
     the load stays the same. Nodes report their status, as the kubelet does every few minutes."""
 
-    def __init__(self, nodes: int, hostile: int = 0) -> None:
+    def __init__(self, nodes: int, hostile: int = 0, gpus: int = GPUS_PER_NODE) -> None:
         self._version = itertools.count(10_000_000)
-        self._nodes = nodes
+        self._nodes, self._gpus = nodes, gpus
         self._hostile = list(cluster.hostile(hostile))
         self._with_room = list(cluster.nodes_with_room(nodes))
 
@@ -56,7 +56,7 @@ class WatchLines:
 
     def nodes(self) -> Iterator[bytes]:
         """Each node in turn, without a change that matters for placement."""
-        for node in itertools.cycle(list(cluster.nodes(self._nodes))):
+        for node in itertools.cycle(list(cluster.nodes(self._nodes, gpus=self._gpus))):
             yield self._line("MODIFIED", node)
 
     def _line(self, change: str, manifest: Manifest) -> bytes:
@@ -71,64 +71,80 @@ class ApiServer:
         self,
         *,
         nodes: int,
-        rate: float,
-        burst: int,
+        rate: float = 0.0,
+        burst: int = 0,
         hostile: int = 0,
         waiting: int = 0,
         dialect: str = "nvidia",
+        pods: int = cluster.PODS_PER_NODE,
+        gpus: int = GPUS_PER_NODE,
     ) -> None:
-        """``dialect``: of the lists. The changes are in ``nvidia``."""
+        """``dialect``: of the lists. The changes are in ``nvidia``. ``pods`` and ``gpus``: on each node.
+        ``rate``: changes of pods a second."""
+        self._rate, self._sent = rate, 0
         arrived = itertools.islice(cluster.arrivals(dialect=dialect), waiting)
-        pods = itertools.chain(cluster.bound_pods(nodes, dialect), cluster.hostile(hostile), arrived)
+        listed = itertools.chain(cluster.bound_pods(nodes, dialect, pods), cluster.hostile(hostile), arrived)
         self._lists = {
-            "/api/v1/nodes": ("NodeList", [_dump(node) for node in cluster.nodes(nodes, dialect)]),
-            "/api/v1/pods": ("PodList", [_dump(pod) for pod in pods]),
+            "/api/v1/nodes": ("NodeList", [_dump(node) for node in cluster.nodes(nodes, dialect, gpus)]),
+            "/api/v1/pods": ("PodList", [_dump(pod) for pod in listed]),
         }
         # Rendered once and then repeated: writing a pod as JSON costs more than reading it.
-        watch = WatchLines(nodes, hostile)
-        self._changes = {
-            "/api/v1/nodes": (
-                list(itertools.islice(watch.nodes(), nodes)),
-                nodes / 300 if dialect == "nvidia" else 0,
-                0,
-            ),
-            "/api/v1/pods": (list(itertools.islice(watch.pods(), 2 * nodes + 2_000)), rate, burst),
+        watch = WatchLines(nodes, hostile, gpus)
+        heartbeats = nodes / 300 if dialect == "nvidia" else 0.0
+        self._changes: dict[str, tuple[list[bytes], Callable[[], float], int]] = {
+            "/api/v1/nodes": (list(itertools.islice(watch.nodes(), nodes)), lambda: heartbeats, 0),
+            "/api/v1/pods": (list(itertools.islice(watch.pods(), 2 * nodes + 2_000)), self._rate_now, burst),
         }
+
+    def _rate_now(self) -> float:
+        return self._rate
 
     async def __call__(self, scope: dict[str, Any], receive: object, send: Send) -> None:
         """Answer one GET."""
         path, query = scope["path"], parse_qs(scope["query_string"].decode())
+        label = _rendered(query.get("labelSelector", [""])[0])
         if path in self._lists and "watch" in query:
-            await self._watch(path, send, float(query.get("timeoutSeconds", ["300"])[0]))
+            await self._watch(path, send, float(query.get("timeoutSeconds", ["300"])[0]), label)
         elif path in self._lists:
             first = int(query.get("continue", ["0"])[0])
-            await _reply(send, 200, self._page(path, first, int(query.get("limit", ["1000000"])[0])))
+            await _reply(send, 200, self._page(path, first, int(query.get("limit", ["1000000"])[0]), label))
+        elif path == "/rate":  # of this server alone: ``/rate?pods=500`` changes it, both say what was sent
+            self._rate = float(query.get("pods", [str(self._rate)])[0])
+            await _reply(send, 200, _dump({"sent": self._sent}))
         elif path == "/version":
             await _reply(send, 200, _dump({"major": "1", "minor": "36"}))
         else:
             status = {"kind": "Status", "code": 404, "message": f"{path}: not served here"}
             await _reply(send, 404, _dump(status))
 
-    def _page(self, path: str, first: int, limit: int) -> bytes:
+    def _page(self, path: str, first: int, limit: int, label: bytes) -> bytes:
         kind, items = self._lists[path]
+        items = [item for item in items if label in item]
         rest = max(0, len(items) - first - limit)
         metadata = {"resourceVersion": "9999999", "continue": str(first + limit) if rest else ""}
         head = _dump({"kind": kind, "apiVersion": "v1", "metadata": metadata})[:-1]
         return head + b',"items":[' + b",".join(items[first : first + limit]) + b"]}"
 
-    async def _watch(self, path: str, send: Send, seconds: float) -> None:
+    async def _watch(self, path: str, send: Send, seconds: float, label: bytes) -> None:
         await _start(send, 200)
         lines, rate, burst = self._changes[path]
-        endless = itertools.cycle(lines)
+        endless = itertools.cycle([line for line in lines if label in line])
         pending, next_burst = 0.0, _BURST_EVERY
         for tick in range(int(seconds / _TICK)):
-            pending += rate * _TICK
+            pending += rate() * _TICK
             if tick * _TICK >= next_burst:
                 pending, next_burst = pending + burst, next_burst + _BURST_EVERY
             due, pending = int(pending), pending % 1
+            self._sent += due
             await _write(send, itertools.islice(endless, due))
             await asyncio.sleep(_TICK)
         await send({"type": "http.response.body", "body": b""})
+
+
+def _rendered(selector: str) -> bytes:
+    """How objects with this label are written; ``selector``: KEY=VALUE, or "" for all objects."""
+    key, _, value = selector.partition("=")
+    return f'"{key}":"{value}"'.encode() if selector else b""
 
 
 async def _write(send: Send, lines: Iterable[bytes]) -> None:
@@ -159,6 +175,8 @@ def main() -> None:
     parser.add_argument("--burst", type=int, default=0, help="changes that come at once every 5 s (0)")
     parser.add_argument("--hostile", type=int, default=0, help="pods that are expensive to process (0)")
     parser.add_argument("--waiting", type=int, default=0, help="the first of the pods that arrive (0)")
+    parser.add_argument("--pods", type=int, default=cluster.PODS_PER_NODE, help="pods on each node (6)")
+    parser.add_argument("--gpus", type=int, default=GPUS_PER_NODE, help="GPUs of each node (8)")
     parser.add_argument("--dialect", choices=list(DIALECTS), default="nvidia", help="of nodes and pods")
     args = vars(parser.parse_args())
     port = args.pop("port")

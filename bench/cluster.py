@@ -39,22 +39,23 @@ def node_name(index: int) -> str:
     return f"gpu-node-{index // 1000:02d}-{index % 1000:04d}.eu-west.compute.internal"
 
 
-def nodes(count: int, dialect: str = "nvidia") -> Iterator[Manifest]:
-    """``count`` nodes with different GPUs, in one of ``DIALECTS``."""
+def nodes(count: int, dialect: str = "nvidia", gpus: int = GPUS_PER_NODE) -> Iterator[Manifest]:
+    """``count`` nodes with different GPUs, ``gpus`` on each, in one of ``DIALECTS``."""
     rng = random.Random(SEED)
     weights = [weight for *_, weight in _PRODUCTS]
     for index in range(count):
         product, memory, family, _ = rng.choices(_PRODUCTS, weights)[0]
-        manifest = node_manifest(index, node_name(index), product, memory, family)
+        manifest = node_manifest(index, node_name(index), product, memory, family, gpus)
         DIALECTS[dialect].node(manifest)
         yield manifest
 
 
-def bound_pods(count: int, dialect: str = "nvidia") -> Iterator[Manifest]:
-    """Six running pods on each of ``count`` nodes."""
+def bound_pods(count: int, dialect: str = "nvidia", per_node: int = PODS_PER_NODE) -> Iterator[Manifest]:
+    """Six running pods on each of ``count`` nodes, or the first ``per_node`` of them."""
     numbers = itertools.count()
     for index, sizes in enumerate(_occupancy(count)):
-        for first, gpus in zip(itertools.accumulate(sizes, initial=0), sizes, strict=False):
+        pods = zip(itertools.accumulate(sizes, initial=0), sizes[:per_node], strict=False)
+        for first, gpus in pods:
             manifest = pod(next(numbers), gpus, node=node_name(index))
             DIALECTS[dialect].pod(manifest, gpus, first)
             yield manifest

@@ -7,19 +7,23 @@ from typing import Any
 Manifest = dict[str, Any]
 
 GPUS_PER_NODE = 8
+SHARD_LABEL, SHARDS = "stowage.dev/shard", 4
+"""A label of all nodes with the values "0" to "3"."""
 
 
-def node_manifest(index: int, name: str, product: str, memory_mib: str, family: str) -> Manifest:
-    """A node with eight GPUs; ``index`` is its number in the cluster."""
+def node_manifest(
+    index: int, name: str, product: str, memory_mib: str, family: str, gpus: int = GPUS_PER_NODE
+) -> Manifest:
+    """A node with eight GPUs, or ``gpus``; ``index`` is its number in the cluster."""
     amounts = {
         "cpu": "128",
         "memory": "2113536732Ki",
         "pods": "110",
         "ephemeral-storage": "3515625000Ki",
         "hugepages-1Gi": "0",
-        "nvidia.com/gpu": str(GPUS_PER_NODE),
+        "nvidia.com/gpu": str(gpus),
     }
-    labels = _labels(index, name, product, memory_mib, family)
+    labels = _labels(index, name, product, memory_mib, family, gpus)
     return {
         "kind": "Node",
         "apiVersion": "v1",
@@ -39,15 +43,16 @@ def node_manifest(index: int, name: str, product: str, memory_mib: str, family: 
     }
 
 
-def _labels(index: int, name: str, product: str, memory_mib: str, family: str) -> dict[str, str]:
+def _labels(index: int, name: str, product: str, memory_mib: str, family: str, gpus: int) -> dict[str, str]:
     return {
         "kubernetes.io/hostname": name,
         "kubernetes.io/arch": "amd64",
         "kubernetes.io/os": "linux",
+        SHARD_LABEL: str(index % SHARDS),
         "topology.kubernetes.io/region": "eu-west",
         "topology.kubernetes.io/zone": f"eu-west-{'abc'[index % 3]}",
         "nvidia.com/gpu.present": "true",
-        "nvidia.com/gpu.count": str(GPUS_PER_NODE),
+        "nvidia.com/gpu.count": str(gpus),
         "nvidia.com/gpu.product": product,
         "nvidia.com/gpu.memory": memory_mib,
         "nvidia.com/gpu.family": family,

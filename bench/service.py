@@ -19,6 +19,9 @@ from pathlib import Path
 
 import yaml
 
+_PATIENCE = 1200.0
+"""Seconds: 20,000 nodes on a machine that is busy with other work."""
+
 
 @dataclass(frozen=True, slots=True)
 class Running:
@@ -51,14 +54,16 @@ def api_server(
     hostile: int = 0,
     waiting: int = 0,
     dialect: str = "nvidia",
+    port: int = 0,
+    **more: int,
 ) -> Iterator[Path]:
-    """A scripted API server; yields a kubeconfig for it."""
-    port = free_port()
+    """A scripted API server; yields a kubeconfig for it. ``more``: other arguments of ``bench.apiserver``."""
+    port = port or free_port()
     arguments: dict[str, object] = {"port": port, "nodes": nodes, "rate": rate, "burst": burst}
-    arguments |= {"hostile": hostile, "waiting": waiting, "dialect": dialect}
+    arguments |= {"hostile": hostile, "waiting": waiting, "dialect": dialect, **more}
     command = [sys.executable, "-m", "bench.apiserver", *(f"--{k}={v}" for k, v in arguments.items())]
     with running_process(command, {}) as process:
-        until_ok(process, f"http://127.0.0.1:{port}/version")
+        until_ok(process, f"http://127.0.0.1:{port}/version", _PATIENCE)
         yield kubeconfig_of(port)
 
 
@@ -78,7 +83,7 @@ def stowage(
     command = [program, "serve", f"--kubeconfig={kubeconfig}", f"--port={port}", *arguments]
     started = time.perf_counter()
     with running_process(command, settings or {}) as process:
-        until_ok(process, f"{'https' if tls else 'http'}://127.0.0.1:{port}/readyz", tls=tls)
+        until_ok(process, f"{'https' if tls else 'http'}://127.0.0.1:{port}/readyz", _PATIENCE, tls)
         yield Running(port, process.pid, time.perf_counter() - started)
 
 

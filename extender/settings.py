@@ -12,10 +12,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from extender.untrusted.patterns import LABEL_SELECTOR, NAMESPACED
 from packing.model.request import SeparateGpus
 
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_NAMESPACED = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?/[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"
 
 
 class SettingsError(Exception):
@@ -184,7 +184,7 @@ class Settings(BaseModel):
     )
     leader_election: str | None = Field(
         default=None,
-        pattern=_NAMESPACED,
+        pattern=NAMESPACED,
         description="namespace/name of a Lease, or null: only the replica that holds it is ready and binds",
     )
     lease_seconds: int = Field(
@@ -195,7 +195,7 @@ class Settings(BaseModel):
     )
     evictor_lease: str | None = Field(
         default=None,
-        pattern=_NAMESPACED,
+        pattern=NAMESPACED,
         description="namespace/name of a Lease, or null for that of leader_election: only the replica that "
         "holds it evicts",
     )
@@ -226,7 +226,7 @@ class Settings(BaseModel):
     )
     shield_configmap: str | None = Field(
         default=None,
-        pattern=_NAMESPACED,
+        pattern=NAMESPACED,
         description="namespace/name of a ConfigMap, or null: where to keep which jobs lost pods lately",
     )
     mig_manager: str | None = Field(
@@ -234,6 +234,19 @@ class Settings(BaseModel):
         pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(/[a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$",
         description="namespace/name of the MIG manager's ConfigMap, or the namespace in which it writes one "
         "for each node, or null: where to look up the MIG layouts of nodes",
+    )
+    node_selector: str | None = Field(
+        default=None,
+        max_length=1000,
+        pattern=LABEL_SELECTOR,
+        description="a label selector such as pool in (a, b), or null: the nodes that this Stowage serves, "
+        "null for all",
+    )
+    shard_schedulers: list[str] = Field(
+        default=["stowage"],
+        min_length=1,
+        max_length=100,
+        description="a list of schedulerNames whose pods belong to this Stowage where node_selector is set",
     )
     kubernetes_version: str | None = Field(
         default=None,

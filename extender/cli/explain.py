@@ -69,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
         source = source_args.source_of(args)
         dump = source_args.dump_of(source)
         chosen = source_args.settings_of(args, dump) or chosen
+        source_args.select_nodes(source, chosen)
         with loading_kernels():
             state = _state_of(source, chosen, dump)
             if text is not None:

@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Callable
 
+from extender.cli import source_args
 from extender.k8s.objects import Node, Upserted
 from extender.plan.answers import drain_report, size_of
 from extender.plan.change import added_nodes
@@ -44,6 +45,7 @@ def source_of(args: argparse.Namespace, cluster: Source | None) -> PlanSource:
         if not (args.nodes and args.pods) or args.snapshot or args.kubeconfig or args.example:
             raise BadInput("a trace needs --nodes and --pods, and no cluster")
         return TraceSource(args.nodes, args.pods, settings)
+    source_args.select_nodes(cluster, settings)
     events = [event for batch in cluster.list_once() for event in batch]
     return ClusterSource(_name(args), events, settings, bare_pods=args.bare_pods)
 

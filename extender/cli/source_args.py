@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,15 @@ def source_of(args: argparse.Namespace) -> Source:
     from extender.source.interface import Unavailable
 
     raise Unavailable(_NO_CLUSTER)
+
+
+def select_nodes(source: Source, settings: Settings) -> None:
+    """Of a cluster, only the shard of these settings. A file has the nodes that it has."""
+    from extender.source.interface import Unavailable
+
+    if settings.node_selector is not None:
+        with suppress(Unavailable):
+            source.select_nodes(settings.node_selector, settings.shard_schedulers)
 
 
 def rest_of(args: argparse.Namespace) -> RestClient | None:

@@ -81,6 +81,7 @@ def _overviews(args: argparse.Namespace, chosen: Settings) -> Iterator[Overview]
     if first is None:
         source = source_args.source_of(args)
         dump = source_args.dump_of(source)
+        source_args.select_nodes(source, chosen)
         state = state_of(source_args.settings_of(args, dump) or chosen, dump)
         for _ in _states(state, source, watch=args.watch):
             yield overview(state, args.waiting)

@@ -64,11 +64,12 @@ class State:
     which pods belong together, and ``disruptions`` which jobs lost pods lately. ``gang_holds`` is the room
     that is held for waiting members of gangs, and ``gang_costs`` what nodes far from the others cost;
     ``gang_check``: no member of a gang is placed before all fit.
-    ``can_search_victims``: the kernels of the victim search are there. ``synced`` are the kinds whose first
-    list has arrived. ``failures`` counts errors in comparing nodes that fit, which refuse no pod.
-    ``kept_by_node``: what verbs keep about the pods of a node, dropped when the node or its pods change.
-    ``spot``: the setting. ``revision`` counts events, new prices and new sets of nodes.
-    ``binds``: Stowage writes which GPU a pod has, so a node takes nothing while its device plugin is busy.
+    ``can_search_victims``: its kernels are there. ``synced`` are the kinds whose first list has arrived.
+    ``failures`` counts errors in comparing nodes that fit, which refuse no pod. ``kept_by_node``: what verbs
+    keep about the pods of a node, dropped when the node or its pods change.
+    ``spot``: the setting. ``revision`` counts events, new prices and new sets of nodes. ``binds``: Stowage
+    writes which GPU a pod has, so a node takes nothing while its device plugin is busy. ``unknown_node``: why
+    nodes that are not known take nothing.
     ``eviction_helps_extenders``: kube-scheduler looks for victims where only an extender refused (1.38 on).
     """
 
@@ -88,14 +89,13 @@ class State:
         self.devices = devices = DeviceCache()
         self.simulator = AllocationSimulator(devices)
         self.learner = DemandLearner(policy, self.fleet, self.nodes.sets)
-        self.gang_check, self.revision = False, 0
+        self.gang_check, self.binds, self.revision = False, False, 0
         self.gang_holds, self.gang_answers = GangHolds(), GangAnswers()
         self.kept_by_node: dict[str, object] = {}
         self.synced: set[Kind] = set()
         self.overcommitted: set[str] = set()
-        self.binds = False
         self.spot: Literal["ignore", "prefer", "require"] = "prefer"
-        self.eviction_helps_extenders = False
+        self.eviction_helps_extenders, self.unknown_node = False, Reason.UNKNOWN_NODE
         self.can_search_victims: Callable[[], bool] = lambda: True
         self.failures = Failures()
         self._row_table = RowTable(self.fleet)

@@ -9,6 +9,9 @@ from packing.model.reasons import Reason
 _TOO_LITTLE_BESIDE = "other pods of the node leave too little beside its free GPUs"
 ADVICE: Mapping[Reason, str] = {
     Reason.UNKNOWN_NODE: "wait a moment; if it stays, Stowage cannot watch nodes",
+    Reason.NOT_IN_SHARD: (
+        "see the setting node_selector and the node's labels; a node that joins the shard is used after 10 s"
+    ),
     Reason.UNREADABLE: "see problems in GET /debug/nodes/{name} and the log",
     Reason.REPARTITIONING: "wait: the MIG manager is at work (nvidia.com/mig.config.state)",
     Reason.INVALID_LAYOUT: (

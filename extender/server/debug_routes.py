@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,6 +41,19 @@ Listed = Annotated[int, Query(ge=0, le=DECISIONS_LISTED)]
 Problems = Annotated[int, Query(ge=0, le=PROBLEMS_LISTED)]
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """``text``: what a node or pod is not, where it is not known."""
+
+    text: str
+
+    def found(self, view: object, what: str) -> Response:
+        """The view. Raises 404 where there is none."""
+        if view is None:
+            raise HTTPException(404, shorten(f"{what} is not {self.text}"))
+        return _json(view)
+
+
 def debug_router(service: Service, bodies: BodyBudget) -> APIRouter:
     """The routes for a port whose request bodies count against ``bodies``."""
     router = APIRouter(prefix="/debug")
@@ -49,8 +63,10 @@ def debug_router(service: Service, bodies: BodyBudget) -> APIRouter:
             raise HTTPException(503, f"not ready: {service.missing()}")
         return service.engine.inspector
 
-    _add_nodes(router, inspector)
-    _add_pods(router, inspector)
+    selector = service.settings.node_selector
+    known = _Known(f"known in this shard (node_selector: {selector})" if selector else "known")
+    _add_nodes(router, inspector, known)
+    _add_pods(router, inspector, known)
     _add_explain(router, inspector, bodies)
     _add_lists(router, inspector)
     _add_state(router, service)
@@ -58,14 +74,14 @@ def debug_router(service: Service, bodies: BodyBudget) -> APIRouter:
     return router
 
 
-def _add_nodes(router: APIRouter, inspector: Callable[[], Inspector]) -> None:
+def _add_nodes(router: APIRouter, inspector: Callable[[], Inspector], known: _Known) -> None:
     @router.get("/nodes")
     async def nodes() -> Response:
         return Response(await nodes_answer(inspector()), media_type=_JSON)
 
     @router.get("/nodes/{name}")
     async def node(name: str) -> Response:
-        return _found(inspector().node(name), f"node {shorten(name, KEY)}")
+        return known.found(inspector().node(name), f"node {shorten(name, KEY)}")
 
     @router.get("/fragmentation")
     async def fragmentation() -> Response:
@@ -74,7 +90,7 @@ def _add_nodes(router: APIRouter, inspector: Callable[[], Inspector]) -> None:
         return _json(report.current())
 
 
-def _add_pods(router: APIRouter, inspector: Callable[[], Inspector]) -> None:
+def _add_pods(router: APIRouter, inspector: Callable[[], Inspector], known: _Known) -> None:
     @router.get("/pods")
     async def pods(name: str) -> Response:
         return _json({"pods": inspector().pods_named(name)})
@@ -82,7 +98,7 @@ def _add_pods(router: APIRouter, inspector: Callable[[], Inspector]) -> None:
     @router.get("/pods/{namespace}/{name}")
     async def pod(namespace: str, name: str, explained: bool = False) -> Response:
         key = f"{namespace}/{name}"
-        return _found(await inspector().pod(key, explained=explained), f"pod {shorten(key, KEY)}")
+        return known.found(await inspector().pod(key, explained=explained), f"pod {shorten(key, KEY)}")
 
     @router.get("/pods/{namespace}/{name}/nodes")
     async def pod_nodes(namespace: str, name: str, node: Nodes = None) -> Response:
@@ -91,7 +107,7 @@ def _add_pods(router: APIRouter, inspector: Callable[[], Inspector]) -> None:
             answer = await asked.nodes_for(key, node or asked.node_names())
         except ValueError as error:
             raise HTTPException(400, shorten(str(error))) from None
-        return _found(answer, f"pod {shorten(key, KEY)}")
+        return known.found(answer, f"pod {shorten(key, KEY)}")
 
 
 def _add_explain(router: APIRouter, inspector: Callable[[], Inspector], bodies: BodyBudget) -> None:
@@ -184,12 +200,6 @@ def _add_fleet(router: APIRouter, inspector: Callable[[], Inspector]) -> None:
     @router.get("/fleet/history")
     async def history() -> Response:
         return Response(to_json(inspector().history.columns()), media_type=_JSON)
-
-
-def _found(view: object, what: str) -> Response:
-    if view is None:
-        raise HTTPException(404, shorten(f"{what} is not known"))
-    return _json(view)
 
 
 def _json(value: object) -> Response:

@@ -57,6 +57,7 @@ _REQUIRED = {kind: watched.resource for kind, watched in WATCHED_KINDS.items() i
 _RECENT_PODS = 4096
 """Pods of filter requests that are kept for bind: more than can be between filter and bind at a time."""
 _POSSIBLY_TAKEN = "the API server did not answer, and other pods may have been bound where this pod fits"
+_JOINING = "nothing fits, and a node joins the shard of this Stowage within seconds"
 _OTHERS_FIRST = "pods of higher priority are tried first after an interruption"
 _NEXT_ANSWER = 0.01  # seconds after which kube-scheduler has usually made all calls for one pod
 
@@ -169,6 +170,8 @@ class Engine:
             result, evaluation = filter_nodes(self.state, args, self._settings)
             if result.names:
                 result = codec.FilterResult(error=_POSSIBLY_TAKEN)
+        if not (result.names or result.error) and self._is_joining(args.names):
+            result = codec.FilterResult(error=_JOINING)
         self._last_filter.keep(evaluation, args, result)
         self._schedulers.note(args.pod.scheduler_name)
         if evaluation is not None:
@@ -193,6 +196,12 @@ class Engine:
         answer = f"{len(scores)} nodes scored"
         self._log_decision("prioritize", args.pod, answer, evaluation, args.names, scores)
         return codec.encode_priorities(args.names, scores), "scored"
+
+    def _is_joining(self, names: NodeNames) -> bool:
+        """Whether one of these nodes will be known within seconds. No event of the cluster wakes an
+        unschedulable pod then; a failed attempt is repeated."""
+        joining = self.source.joining()
+        return bool(joining) and any(name in joining for name in names)
 
     def _scores(self, body: bytes) -> tuple[codec.FilterArgs, Bytes, Evaluation | None]:
         possibly_bound = self._possibly_bound()

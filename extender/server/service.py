@@ -77,8 +77,8 @@ class Service:
         """``prepare`` is called in a thread before kernels are loaded. ``compile_later``: see
         ``VictimKernels``.
 
-        Raises ``Unavailable`` if the settings need a Lease, the evictor or reviews of tokens, and the source
-        has none, and ``SettingsError`` if the token file has no token.
+        Raises ``Unavailable`` if the settings need a Lease, the evictor, reviews of tokens or a selection of
+        nodes, and the source has none, and ``SettingsError`` if the token file has no token.
         """
         self.settings, self.source, self.version = settings, source, version
         self._prepare, self._victim_kernels = prepare, VictimKernels(compile_later)
@@ -87,6 +87,8 @@ class Service:
         self._elector = elector_of(settings.leader_election, settings, source)
         self._evictor = EvictorTasks(settings, source, self._elector)
         self.debug_auth = auth_of(settings, source)
+        if settings.node_selector is not None:
+            source.select_nodes(settings.node_selector, settings.shard_schedulers)
         if settings.mig_manager is not None:
             namespace, _, name = settings.mig_manager.partition("/")
             source.follow_mig_layouts(namespace, name)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from extender.k8s.objects import Event, Kind, Pod
@@ -27,6 +29,7 @@ from extender.source.rest import (
     client_in_cluster,
     client_of_kubeconfig,
 )
+from extender.source.shard import Shard
 from extender.source.watched_kinds import REQUIRED_KINDS, WATCHED_KINDS, mig_layouts
 
 _log = logging.getLogger(__name__)
@@ -47,11 +50,34 @@ class KubeSource:
         self._pod_reflector = reflectors["Pod"]
         self._all = list(reflectors.values())
         self._not_waiting_until = 0.0  # monotonic seconds
+        self._shard: Shard | None = None
 
     def start(self, apply: Apply) -> None:
         """Start to list and watch. Failures are retried without end, see ``staleness``."""
+        if (shard := self._shard) is not None:
+            run = threading.Thread(target=self._run_shard, args=(shard, apply), name="shard", daemon=True)
+            run.start()
+            apply = shard.filtered(apply)
         for reflector in self._all:
-            reflector.start(apply)
+            if shard is None or reflector is not self._pod_reflector:
+                reflector.start(apply)
+
+    def select_nodes(self, selector: str, schedulers: Collection[str]) -> None:
+        """See ``Source.select_nodes``."""
+        watched = replace(WATCHED_KINDS["Node"], selector={"labelSelector": selector})
+        nodes = Reflector(watched, self.rest.stream)
+        for reflectors in (self._all, self._required):
+            reflectors[:] = [nodes if one.kind == "Node" else one for one in reflectors]
+        self._shard = Shard(schedulers, self._pods.pods_on)
+
+    def joining(self) -> frozenset[str]:
+        """See ``Source.joining``."""
+        return self._shard.joining() if self._shard else frozenset()
+
+    def _run_shard(self, shard: Shard, apply: Apply) -> None:
+        shard.nodes_listed.wait()  # before that nobody knows which pods are the shard's
+        self._pod_reflector.start(shard.filtered(apply))
+        shard.run(apply)
 
     def list_once(self) -> Iterator[Sequence[Event]]:
         """See ``Source.list_once``."""
@@ -59,7 +85,8 @@ class KubeSource:
             lists = [(one, pool.submit(one.list_once)) for one in self._all]
         for reflector, listed in lists:
             try:
-                yield listed.result()
+                events = listed.result()
+                yield self._shard.select(events) if self._shard else events
             except (*NO_ANSWER, Refused, ProtocolError) as error:
                 if reflector in self._required:
                     problem = str(error).rsplit(": ", 1)[-1].rstrip(")'")
@@ -72,6 +99,8 @@ class KubeSource:
 
     def stop(self) -> None:
         """End the watches."""
+        if self._shard is not None:
+            self._shard.stop()
         for reflector in self._all:
             reflector.stop()
         deadline = time.monotonic() + self.rest.timeouts.stop

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias, get_args
 
@@ -164,6 +164,16 @@ class Source(Protocol):
     def list_once(self) -> Iterable[Sequence[Event]]:
         """All objects of each kind as they are now, instead of ``start``: one attempt. Raises
         ``Unavailable``, but not for kinds that a cluster may not have."""
+
+    def select_nodes(self, selector: str, schedulers: Collection[str]) -> None:
+        """Deliver only the nodes of this label selector, and no pods but those that are bound or nominated to
+        them, and those of these ``schedulerName``s. See ``Shard``.
+
+        Call it before ``start``. Raises ``Unavailable`` if the source cannot select.
+        """
+
+    def joining(self) -> frozenset[str]:
+        """The nodes that will be delivered within seconds (see ``Shard``)."""
 
     def follow_mig_layouts(self, namespace: str, name: str) -> None:
         """Also deliver the MIG manager's ConfigMap of this name, or for "" those that it writes itself.

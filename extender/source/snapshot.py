@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -139,6 +139,14 @@ class SnapshotSource:
         batches: list[Sequence[Event]] = []
         self.start(batches.append)
         return batches
+
+    def select_nodes(self, selector: str, schedulers: Collection[str]) -> None:
+        """Raises ``Unavailable``."""
+        raise Unavailable("node_selector: a file has the nodes that it has; leave the others out of it")
+
+    def joining(self) -> frozenset[str]:
+        """None."""
+        return frozenset()
 
     def follow_mig_layouts(self, namespace: str, name: str) -> None:
         """Does nothing: ``start`` delivers the layouts that the files contain."""

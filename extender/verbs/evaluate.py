@@ -26,8 +26,7 @@ from packing.fleet.separate_gpus import any_doubtful
 from packing.model.reasons import Reason
 from packing.model.request import Request
 
-# As plain numbers: numba and numpy would look at all members of the enum in each call.
-_UNKNOWN = int(Reason.UNKNOWN_NODE)
+# By plain numbers: numpy would look at all members of the enum in each call.
 _TEXTS = {reason.value: reason.text for reason in Reason}
 
 
@@ -128,7 +127,7 @@ def reason_on(
     """The reason code of one node, as in ``evaluate``; ``idle``: as if its device plugin were not busy."""
     row = state.fleet.rows.get(node)
     if row is None:
-        return Reason.UNKNOWN_NODE
+        return state.unknown_node
     dra = next(iter(dra_resources(state, pod, request, [node])), ())
     if wants_only_dra(pod, request, dra):
         return _reason_of_dra(request)
@@ -154,7 +153,7 @@ def when_idle(state: State, evaluation: Evaluation) -> Evaluation:
 
 def codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> npt.NDArray[np.int8]:
     """Reason codes for these rows of the pod's fleet view: (len(rows),). Devices of DRA do not count."""
-    codes = np.append(reasons_for(fleet, request), np.int8(Reason.UNKNOWN_NODE))[rows]  # row -1 is the last
+    codes = np.append(reasons_for(fleet, request), np.int8(state.unknown_node))[rows]  # row -1 is the last
     return _refused(state, fleet, pod, request, rows, codes)
 
 
@@ -172,13 +171,14 @@ def _evaluate_counted(
     """Reason codes and costs for these rows, (len(rows),) each, without the resources that are ``dra``
     there."""
     if wants_only_dra(pod, request, dra):
-        codes = np.where(rows < 0, Reason.UNKNOWN_NODE, _reason_of_dra(request)).astype(np.int8)
+        codes = np.where(rows < 0, state.unknown_node, _reason_of_dra(request)).astype(np.int8)
         return codes, np.zeros(rows.size, np.float32)
     request = without_resources(request, dra)
     with state.fleet_view_for(pod, possibly_bound) as fleet:
         codes, cost = np.empty(rows.size, np.int8), np.empty(rows.size, np.float32)
         costs = np.ascontiguousarray(state.policy.cost(fleet, request), np.float32)
-        gather(rows, reasons_for(fleet, request), costs, _UNKNOWN, codes, cost)
+        unknown = int(state.unknown_node)  # numba would look at all members of the enum in each call
+        gather(rows, reasons_for(fleet, request), costs, unknown, codes, cost)
         if request.together > 1 and any_doubtful(fleet, request):
             with state.failures.caught("separate_gpus"):
                 cost = cost + separation_costs(fleet, request, rows)

@@ -45,3 +45,4 @@ class Reason(IntEnum):
     BELOW_MINIMUM = 24, "requested GPU share is below the minimum"
     LEAVING = 25, "node is about to be terminated"
     ON_SPOT = 26, "node is a spot node, and the pod is not restartable"
+    NOT_IN_SHARD = 27, "node is not in the shard of this Stowage"

@@ -102,6 +102,8 @@ BY_TEST = {
 IN_E2E = (
     "helm install stowage deploy/chart --namespace stowage-system --create-namespace "
     "--set image.repository=registry.example.com/stowage --set settings.bind=true",
+    "helm install stowage-a deploy/chart --namespace stowage-a --create-namespace --values deploy/examples/shards/a.yaml",
+    "helm install stowage-b deploy/chart --namespace stowage-b --create-namespace --values deploy/examples/shards/b.yaml",
     "helm history stowage --namespace stowage-system",
     "helm rollback stowage 1 --namespace stowage-system",
     "helm uninstall stowage --namespace stowage-system",
@@ -125,6 +127,8 @@ IN_E2E = (
     "kubectl label node gpu-1 my.org/scheduler-",
     "kubectl label node gpu-1 my.org/scheduler=stowage",
     "kubectl label node gpu-1 nvidia.com/mig.config=all-3g.40gb --overwrite",
+    "kubectl label node gpu-1 stowage.dev/shard=a",
+    "kubectl label node gpu-1 stowage.dev/shard=b --overwrite",
     "kubectl scale deployment hami-scheduler --replicas=0 --namespace kube-system",
     "kubectl scale deployment hami-scheduler --replicas=1 --namespace kube-system",
     "kubectl taint node gpu-1 my.org/scheduler=stowage:NoSchedule",

@@ -1,5 +1,6 @@
 """Stowage as in a cluster: a process with only the rights of deploy/."""
 
+import json
 import os
 import ssl
 import sys
@@ -78,15 +79,18 @@ class Stowage:
 
     def metric(self, sample: str) -> float:
         """The value of a sample of /metrics, 0 if there is none."""
-        text = httpx.get(f"{self.url}/metrics", trust_env=False, verify=self.verify).text
+        text = self.text("/metrics")
         lines = [line for line in text.splitlines() if line.startswith(sample + " ")]
         return float(lines[0].rpartition(" ")[2]) if lines else 0.0
 
     def json(self, path: str) -> Object:
+        document: Object = json.loads(self.text(path))
+        return document
+
+    def text(self, path: str) -> str:
         answer = httpx.get(self.url + path, trust_env=False, verify=self.verify)
         answer.raise_for_status()
-        document: Object = answer.json()
-        return document
+        return answer.text
 
     def flush(self, api: Api) -> None:
         """Waits until Stowage has the same nodes, with the same pods on them, as the API server."""

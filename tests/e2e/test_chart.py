@@ -39,6 +39,9 @@ REFUSED = {
     "podLabels.team=1": "/podLabels/team",
     "metrics.serviceMonitor.interval=often": "/metrics/serviceMonitor/interval",
     "metrics.podMonitor.enabled=true,metrics.serviceMonitor.enabled=true": "enable one of them",
+    "settings.node_selector=pool": "node_selector is set by the chart",
+    "shard.name=a": "shard.name and shard.nodes need each other",
+    "shard.name=A,shard.nodes.pool=a": "/shard/name",
     "settings.mig_manager=a/b/c": "/settings/mig_manager",
     "shape=separate,tls.secretName=": "/tls/secretName",
     "shape=separate,tls.clientCAKey=,tls.clientNames={b}": "clientNames needs tls.clientCAKey",
@@ -109,6 +112,27 @@ def test_the_right_to_layouts_is_for_one_configmap_or_one_namespace() -> None:
     assert one["rules"][0]["resourceNames"] == ["layouts"]
     all_of_them = of(render.template(*arguments("settings.mig_manager=operator")), "Role/stowage-mig-manager")
     assert "resourceNames" not in all_of_them["rules"][0]
+
+
+@pytest.mark.parametrize("more", ["shape=beside", "shape=separate,settings.bind=true,settings.evictor=on"])
+def test_two_shards_have_no_object_in_common(more: str) -> None:
+    """Each in a namespace of its own. What a shard's objects outside of it refer to are its own objects."""
+    known = set()
+    for name in ("a", "b"):
+        values = render.ROOT / "deploy" / "examples" / "shards" / f"{name}.yaml"
+        more_values = f"--set={more},settings.mig_manager=operator/layouts"
+        objects = render.template(f"--values={values}", f"--namespace=stowage-{name}", more_values)
+        keys = {(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in objects}
+        assert not keys & known
+        known |= keys
+        for one in objects:
+            if one["kind"].endswith("Binding") and one["roleRef"]["name"].startswith("stowage"):
+                space = one["metadata"].get("namespace") if one["roleRef"]["kind"] == "Role" else None
+                assert (one["roleRef"]["kind"], space, one["roleRef"]["name"]) in keys
+    if more == "shape=beside":
+        lease = of(objects, "Role/stowage-scheduler-lease-b")["rules"][0]["resourceNames"]
+        configuration = yaml.safe_load(of(objects, "ConfigMap/stowage-scheduler")["data"]["config.yaml"])
+        assert [configuration["leaderElection"]["resourceName"]] == lease == ["stowage-scheduler-b"]
 
 
 @pytest.mark.parametrize(

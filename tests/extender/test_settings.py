@@ -62,6 +62,8 @@ def test_environment_values_are_yaml_scalars(variable: str, text: str, expected:
         ("policy: ''", ["policy", "''", "packing policy"]),
         ("kubernetes_version: 1.36", ["kubernetes_version", "1.36", "in quotes"]),
         ("body_limit_mib: 0", ["body_limit_mib", "1 to 1024"]),
+        ("node_selector: 'a in b'", ["node_selector", "'a in b'", "a label selector such as pool in (a, b)"]),
+        ("shard_schedulers: []", ["shard_schedulers", "a list of schedulerNames"]),
         ("log_level: loud", ["log_level", "debug, info, warning or error"]),
         ("bind: [yes]", ["bind", "true or false"]),
         ("shortlist: [", ["not YAML", "line 1"]),
@@ -76,6 +78,43 @@ def test_an_error_names_the_key_the_file_and_the_expected_values(
         load(path, {})
     for part in [str(path), *parts]:
         assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "stowage.dev/shard=a",
+        "pool in (a, b),!excluded, zone != z1",
+        "pool==a,gpu",
+        "pool notin (spot)",
+        "pool=",
+        " a.b-c_d = x ",
+    ],
+)
+def test_a_label_selector(text: str) -> None:
+    assert Settings(node_selector=text).node_selector == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "=a",
+        "pool in ()",
+        "pool in (a",
+        "a b",
+        "pool=a,",
+        "pool=a;b",
+        "!",
+        "pool=-a",
+        "a" * 64,
+        "a>1",
+    ],
+)
+def test_no_label_selector(text: str) -> None:
+    with pytest.raises(ValueError, match="node_selector"):
+        Settings(node_selector=text)
 
 
 def test_every_invalid_key_has_its_line(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- $object := fromYaml . }}
 {{- if and (has $object.kind $in.kinds) (not (has $object.metadata.name ($in.without | default list))) }}
 {{- $_ := set $object.metadata "labels" (include "stowage.labels" $in.root | fromYaml) }}
+{{- include "stowage.inShard" (list $in.root $object) }}
 {{- if $object.rules }}
 {{- $rules := list }}
 {{- range $object.rules }}
@@ -45,12 +46,40 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- end }}
 
+{{/* Gives an object outside of the namespace of the release the name of the shard, and its references to such objects. */}}
+{{- define "stowage.inShard" -}}
+{{- $root := index . 0 }}
+{{- $object := index . 1 }}
+{{- with $root.Values.shard.name }}
+{{- $suffix := printf "-%s" . }}
+{{- $outside := ne ($object.metadata.namespace | default "") $root.Release.Namespace }}
+{{- if and $outside (ne $object.kind "PriorityClass") }}
+{{- $_ := set $object.metadata "name" (printf "%s%s" $object.metadata.name $suffix) }}
+{{- end }}
+{{- if and $object.roleRef (hasPrefix "stowage" $object.roleRef.name) (or $outside (eq $object.roleRef.kind "ClusterRole")) }}
+{{- $_ := set $object.roleRef "name" (printf "%s%s" $object.roleRef.name $suffix) }}
+{{- end }}
+{{- range $object.rules }}
+{{- if has "stowage-scheduler" (.resourceNames | default list) }}
+{{- $_ := set . "resourceNames" (list (printf "stowage-scheduler%s" $suffix)) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* The settings as YAML: what the shape needs, then those of the user. */}}
 {{- define "stowage.settings" -}}
-{{- range list "leader_election" "evictor_lease" "shield_configmap" }}
+{{- range list "leader_election" "evictor_lease" "shield_configmap" "node_selector" "shard_schedulers" }}
 {{- if hasKey $.Values.settings . }}{{ fail (printf "settings.%s is set by the chart" .) }}{{ end }}
 {{- end }}
+{{- if ne (empty .Values.shard.name) (empty .Values.shard.nodes) }}{{ fail "shard.name and shard.nodes need each other" }}{{ end }}
 {{- $set := dict "debug_token_review" true }}
+{{- with .Values.shard.nodes }}
+{{- $labels := list }}
+{{- range $label, $value := . }}{{ $labels = append $labels (printf "%s=%s" $label $value) }}{{ end }}
+{{- $_ := set $set "node_selector" (join "," $labels) }}
+{{- $_ := set $set "shard_schedulers" (list $.Values.scheduler.name) }}
+{{- end }}
 {{- if eq .Values.shape "beside" }}
 {{- $_ := set $set "drain_seconds" 0 }}{{/* kube-scheduler stops first, so no requests arrive */}}
 {{- else }}
@@ -98,7 +127,16 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "stowage.schedulerConfiguration" -}}
 {{- $file := .Values.scheduler.configuration | default (ternary "shared-gpus" "second-scheduler" (.Values.settings.bind | default false)) }}
 {{- $configuration := .Files.Get (printf "files/%s.yaml" $file) | fromYaml }}
-{{- $_ := set (first $configuration.profiles) "schedulerName" .Values.scheduler.name }}
+{{- $profile := first $configuration.profiles }}
+{{- $_ := set $profile "schedulerName" .Values.scheduler.name }}
+{{- with .Values.shard.nodes }}
+{{- $_ := set $configuration.leaderElection "resourceName" (printf "stowage-scheduler-%s" $.Values.shard.name) }}
+{{- $required := list }}
+{{- range $label, $value := . }}{{ $required = append $required (dict "key" $label "operator" "In" "values" (list $value)) }}{{ end }}
+{{- $terms := list (dict "matchExpressions" $required) }}
+{{- $affinity := dict "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) }}
+{{- $_ := set $profile "pluginConfig" (append $profile.pluginConfig (dict "name" "NodeAffinity" "args" (dict "addedAffinity" $affinity))) }}
+{{- end }}
 {{- $extender := first $configuration.extenders }}
 {{- $_ := set $extender "urlPrefix" "http://127.0.0.1:8080/scheduler" }}
 {{- if .Values.settings.bind }}

@@ -2,6 +2,7 @@
 
 import argparse
 import faulthandler
+import shlex
 import signal
 import sys
 import tempfile
@@ -27,7 +28,7 @@ def main() -> int:
     faulthandler.register(signal.SIGUSR1)  # shows where each thread is
     if missing():
         sys.exit("not built yet: python -m tests.e2e.controlplane.build")
-    command = " ".join(["python -m tests.e2e.soak", *sys.argv[1:]])
+    command = shlex.join(["python", "-m", "tests.e2e.soak", *sys.argv[1:]])
     planned = plan(given.seed, given.faults, given.pods, tuple(given.kinds))
     with tempfile.TemporaryDirectory() as temporary:
         directory = given.directory or Path(temporary)

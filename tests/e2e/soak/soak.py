@@ -1,6 +1,5 @@
 """One soak, from the first pod to the report."""
 
-import shlex
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -17,7 +16,7 @@ from .report import Report, cpu_seconds, report
 from .stack import Stack, running
 from .watch import Watch
 
-PROGRESS_S = 30.0
+PROGRESS_S, CLAIMS_S = 30.0, 3.0
 LOG = "violations.log"
 MOST_IN_VAIN, ENOUGH = 0.1, 50  # the share of evictions that faults excuse, of at least so many
 
@@ -69,7 +68,7 @@ class Soak:
         return ended
 
     def _go(self, stack: Stack, watch: Watch, load: Load, injector: Injector) -> None:
-        calm_at = self.calm_every
+        calm_at, claims_at = self.calm_every, time.monotonic()
         while not (load.finished and injector.finished):
             time.sleep(0.05)
             if injector.due(load.created) or (load.finished and not injector.finished and injector.idle()):
@@ -77,6 +76,9 @@ class Soak:
                     calm_at += self.calm_every
                     self._be_calm(stack, watch, load, injector)
                 injector.begin_next()
+            if time.monotonic() - claims_at > CLAIMS_S:
+                claims_at = time.monotonic()
+                watch.check_claims()
             with watch.lock:
                 watch.evictions.settle(time.monotonic(), injector.times())
             self._show(watch, load, injector)
@@ -123,5 +125,5 @@ class Soak:
     def _log(self, ended: Report) -> None:
         if ended.findings:
             log: Path = self.plane.logs / LOG
-            log.write_text(f"Run it again: {shlex.quote(self.command)}\n" + "\n".join(ended.findings) + "\n")
+            log.write_text(f"Run it again: {self.command}\n" + "\n".join(ended.findings) + "\n")
             print(f"{len(ended.findings)} violations, see {log}; run it again: {self.command}", flush=True)

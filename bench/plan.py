@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import cluster
+from bench.cells import median_and_range
 
 _WAITING = 100
 COMMANDS = (
@@ -100,13 +100,9 @@ def table(timings: Sequence[Timing]) -> str:
     for count, command in dict.fromkeys((one.nodes, one.command) for one in timings):
         same = [one for one in timings if (one.nodes, one.command) == (count, command)]
         names = "first_line", "first_line_cpu", "end", "end_cpu"
-        cells = " | ".join(_cell([getattr(one, name) for one in same]) for name in names)
+        cells = " | ".join(median_and_range([getattr(one, name) for one in same], ".1f") for name in names)
         lines.append(f"| {count} | `stowage {command}` | {cells} |")
     return "\n".join(lines)
-
-
-def _cell(values: Sequence[float]) -> str:
-    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
 
 
 def main() -> None:

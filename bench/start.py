@@ -12,7 +12,6 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
-import statistics
 import tempfile
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
@@ -26,6 +25,7 @@ from urllib.parse import quote, urlsplit
 import yaml
 
 from bench import cluster
+from bench.cells import median_and_range
 from bench.client import Client, extender_args
 from bench.service import api_server, cpu_seconds, stowage
 from extender.source.list_watch import PAGE
@@ -117,12 +117,12 @@ def table(starts: Sequence[Start]) -> str:
     for version, compiled in dict.fromkeys((one.version, one.compiled) for one in starts):
         kind = [one for one in starts if (one.version, one.compiled) == (version, compiled)]
         cells = [
-            _cell([one.ready_seconds for one in kind], ".1f"),
-            _cell([one.list_seconds for one in kind], ".1f"),
-            _cell([one.ready_seconds - one.list_seconds for one in kind], ".1f"),
-            _cell([one.cpu_seconds for one in kind], ".1f"),
-            _cell([one.resident_mib for one in kind], ".0f"),
-            _cell([one.peak_mib for one in kind], ".0f"),
+            median_and_range([one.ready_seconds for one in kind], ".1f"),
+            median_and_range([one.list_seconds for one in kind], ".1f"),
+            median_and_range([one.ready_seconds - one.list_seconds for one in kind], ".1f"),
+            median_and_range([one.cpu_seconds for one in kind], ".1f"),
+            median_and_range([one.resident_mib for one in kind], ".0f"),
+            median_and_range([one.peak_mib for one in kind], ".0f"),
         ]
         kernels = "compiled" if compiled else "from the cache"
         lines.append(f"| {version} | {kernels} | {' | '.join(cells)} |")
@@ -135,10 +135,6 @@ def _send_requests(port: int, pid: int, nodes: int) -> None:
         for pod in itertools.islice(cluster.arrivals(), _REQUESTS):
             for verb in ("filter", "prioritize"):
                 client.post(f"/scheduler/{verb}", extender_args(pod, names))
-
-
-def _cell(values: Sequence[float], form: str) -> str:
-    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
 def main() -> None:

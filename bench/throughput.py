@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import statistics
 import sys
 import tempfile
 import time
@@ -31,6 +30,7 @@ import httpx
 import yaml
 
 from bench import cluster
+from bench.cells import median_and_range
 from bench.echo_extender import running_echo_extender
 from bench.node_manifest import Manifest
 from bench.service import Running, cpu_seconds, stowage
@@ -107,9 +107,11 @@ def table(runs: Sequence[Run]) -> str:
             rows = [one for one in here if one.extender == extender]
             name = "alone" if extender == "alone" else f"with {_NAMES[extender]}"
             ratios = [_ratio(rows, here, other) for other in ("echo", "alone")]
-            cpu = [_cell([one.extender_cpu_ms for one in rows], ".2f") if extender != "alone" else "-"]
-            cpu.append(_cell([one.scheduler_cpu_ms for one in rows], ".1f"))
-            rate = _cell([one.pods_per_second for one in rows], ".0f")
+            cpu = [
+                median_and_range([one.extender_cpu_ms for one in rows], ".2f") if extender != "alone" else "-"
+            ]
+            cpu.append(median_and_range([one.scheduler_cpu_ms for one in rows], ".1f"))
+            rate = median_and_range([one.pods_per_second for one in rows], ".0f")
             lines.append(f"| {' | '.join([f'{nodes:,}', sample, name, rate, *ratios, *cpu])} |")
     return "\n".join(lines)
 
@@ -122,13 +124,7 @@ def _ratio(rows: Sequence[Run], here: Sequence[Run], other: str) -> str:
     others = [one for one in here if one.extender == other]
     pairs = zip(rows, others, strict=False)
     ratios = [one.pods_per_second / beside.pods_per_second for one, beside in pairs]
-    return "-" if rows == others else _cell(ratios, ".2f")
-
-
-def _cell(values: Sequence[float], form: str) -> str:
-    if not values:
-        return "-"
-    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+    return "-" if rows == others else median_and_range(ratios, ".2f")
 
 
 def _round(

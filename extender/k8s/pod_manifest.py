@@ -104,7 +104,7 @@ class PodManifest(BaseModel):
 
 
 class NarrowPod(Struct, gc=False):
-    """The same fields for the narrow decoder (``extender/k8s/narrow.py``)."""
+    """The same fields for the narrow decoder (``extender/source/narrow.py``)."""
 
     metadata: Metadata | None = None
     spec: _Spec | None = None

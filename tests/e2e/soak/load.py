@@ -26,7 +26,7 @@ WAYS = {
 """How often each is drawn."""
 QUEUES = {INTERACTIVE: 2, BATCH: 3, BACKFILL: 5}
 IMPOSSIBLE = 400  # one pod in so many fits nowhere
-FILLERS = (("whole", {GPU: 4}, 18), ("own", {}, 20))
+FILLERS: tuple[tuple[str, dict[str, int], int], ...] = (("whole", {GPU: 4}, 18), ("own", {}, 20))
 """Backfill that runs until it is evicted, and comes again: how it asks, for what, and how many of them."""
 
 

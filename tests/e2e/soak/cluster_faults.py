@@ -107,7 +107,8 @@ class NodeFaults:
         node = self._change(
             stack.api, name, lambda node: node["metadata"]["labels"].update({state: "pending"})
         )
-        layout = fleet.LAYOUTS[node["status"]["allocatable"][LARGE] != "0"]
+        is_first = node["status"]["allocatable"][LARGE] == str(fleet.LAYOUTS[0][LARGE])
+        layout = fleet.LAYOUTS[is_first]
         self._delete_pods(stack.api, name)
         time.sleep(planned.lasts_s)
         self._delete_pods(stack.api, name)

@@ -178,7 +178,7 @@ class Load(InThread):
             self._over.wait(0.3)
 
     def withdraw(self) -> None:
-        """Deletes the pods that wait: a check found that they fit nowhere, and they would hold up the others."""
+        """Deletes the pods that wait: a check found that they fit nowhere, and others could not come."""
         for one in self._watch.pending():
             with suppress(httpx.HTTPError):
                 self._api.delete("Pod", one["metadata"]["name"])

@@ -53,7 +53,7 @@ def test_kernels_do_what_the_functions_do_for_the_nodes_that_fit(nodes, count):
     expected = np.zeros(len(nodes), np.int64)
     expected[fits] = node_scores(cost[fits], keys[fits])
     assert fitting_scores(codes, cost, keys).tolist() == expected.tolist()
-    assert np.flatnonzero(shortlist(codes, keys, count)).tolist() == sorted(
+    assert np.flatnonzero(shortlist(codes, keys, count, int((codes == 0).sum()))).tolist() == sorted(
         fits[best(keys[fits], count)].tolist()
     )
 
@@ -61,6 +61,6 @@ def test_kernels_do_what_the_functions_do_for_the_nodes_that_fit(nodes, count):
 @given(st.lists(st.integers(-3, 3), min_size=1), st.integers(1, 9))
 def test_a_shortlist_is_no_longer_where_keys_are_equal(values, count):
     keys, codes = np.array(values, np.int64), np.zeros(len(values), np.int8)
-    chosen = shortlist(codes, keys, count)
+    chosen = shortlist(codes, keys, count, int((codes == 0).sum()))
     assert chosen.sum() == min(count, len(values))
     assert sorted(keys[chosen].tolist()) == sorted(values)[:count]

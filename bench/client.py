@@ -13,11 +13,13 @@ import socket
 import ssl
 from collections.abc import Iterable
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from types import TracebackType
 from typing import Any, Self
 
 _LARGEST_REPLY = 32 << 20  # bytes
+_LONGEST_WORK = 0.1  # seconds after an answer
+_POLL = 0.0002  # seconds
 
 
 class Refused(RuntimeError):
@@ -31,8 +33,9 @@ class Refused(RuntimeError):
 class Client:
     """One connection to Stowage, or to another extender.
 
-    Seconds of the last exchange: ``seconds`` in all, ``cpu`` of Stowage's event loop, and ``starved``, in
-    which that loop or this client was ready to run but had no CPU.
+    Seconds of the last exchange: ``seconds`` in all, ``cpu`` of Stowage's event loop until the answer (it has
+    work left then: ``settled``), and ``starved``, in which that loop or this client was ready to run but had
+    no CPU.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class Client:
         """``pid``: of a process on this machine whose first thread answers; 0 where that is not known, then
         ``cpu`` and ``starved`` mean nothing."""
         tasks = (pid or os.getpid(), os.getpid())
+        self._state = Path(f"/proc/{pid}/task/{pid}/stat") if pid else None
         self._schedstats = [Path(f"/proc/{task}/task/{task}/schedstat") for task in tasks]
         self._cpu_at_start = self._read_schedstats()[0]
         self._socket = socket.create_connection((host, port))
@@ -54,6 +58,15 @@ class Client:
         """The loop's seconds of CPU for this connection and a first short request."""
         self._exchange(b"GET /healthz HTTP/1.1\r\nHost: stowage\r\n\r\n")
         return self._read_schedstats()[0] - self._cpu_at_start
+
+    def settled(self) -> float:
+        """The loop's seconds of CPU so far, once it sleeps: with all that it does after an answer."""
+        deadline = perf_counter() + _LONGEST_WORK
+        while self._state and self._state.read_bytes().rpartition(b") ")[2][:1] != b"S":
+            if perf_counter() > deadline:
+                break
+            sleep(_POLL)
+        return self._read_schedstats()[0]
 
     def post(self, path: str, body: bytes) -> bytes:
         """The body of the reply. Raises ``Refused`` on a status other than 200."""

@@ -35,8 +35,8 @@ _WARM_UP = 20
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """filter and prioritize for one pod: milliseconds of both, CPU milliseconds of the event loop, and how
-    many nodes filter returned."""
+    """filter and prioritize for one pod: milliseconds of both, CPU milliseconds of the event loop, with what
+    it does after its answers, and how many nodes filter returned."""
 
     filter_ms: float
     prioritize_ms: float
@@ -85,23 +85,25 @@ class Asker:
     def ask(self, pod: dict[str, Any], names: list[str], echo: Client | None = None) -> tuple[Pair, Pair]:
         """The pair of this pod, and its echo (zeros without one)."""
         client, body = self._client, extender_args(pod, names)
+        cpu, echo_cpu = client.settled(), echo.settled() if echo else 0.0
         reply = client.post("/scheduler/filter", body)
-        (filtered, cpu), first = (client.seconds, client.cpu), _echoed(echo, body, reply)
+        filtered, first = client.seconds, _echoed(echo, body, reply)
         fitting = json.loads(reply)["NodeNames"] or []
         if self._shortlist:
             body = extender_args(pod, fitting or names[:1])
         reply = client.post("/scheduler/prioritize", body)
-        pair = Pair(filtered * 1e3, client.seconds * 1e3, (cpu + client.cpu) * 1e3, len(fitting))
-        second = _echoed(echo, body, reply)
-        return pair, Pair(first[0], second[0], first[1] + second[1])
+        prioritized, second = client.seconds, _echoed(echo, body, reply)
+        cpu, echo_cpu = client.settled() - cpu, echo.settled() - echo_cpu if echo else 0.0
+        pair = Pair(filtered * 1e3, prioritized * 1e3, cpu * 1e3, len(fitting))
+        return pair, Pair(first * 1e3, second * 1e3, echo_cpu * 1e3)
 
 
-def _echoed(echo: Client | None, body: bytes, reply: bytes) -> tuple[float, float]:
-    """Milliseconds, and those of CPU."""
+def _echoed(echo: Client | None, body: bytes, reply: bytes) -> float:
+    """Seconds."""
     if echo is None:
-        return 0.0, 0.0
+        return 0.0
     echo.post(f"/{len(reply)}", body)
-    return echo.seconds * 1e3, echo.cpu * 1e3
+    return echo.seconds
 
 
 def measure(

@@ -25,7 +25,6 @@ from extender.protocol.pod_reader import PodReader
 from extender.settings import Settings
 from extender.verbs.filter import filter_nodes
 from extender.verbs.last_filter import LastFilter
-from extender.verbs.prioritize import scores_of
 
 _CALLS = 60
 
@@ -48,7 +47,7 @@ def measure(nodes: int, shortlist: int) -> tuple[float, float]:
     def ask_prioritize() -> bytes:
         continued = last.continued(asked)
         assert continued is not None
-        return codec.encode_priorities(continued[0].names, scores_of(continued[1]))
+        return continued.reply
 
     return _lowest(ask_filter), _lowest(ask_prioritize)
 

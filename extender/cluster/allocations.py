@@ -148,6 +148,11 @@ class Allocations:
         """Keys of the pods that are bound to a node, in the order in which they came."""
         return list(self._on_node.get(node, ()))
 
+    @property
+    def any_nominated(self) -> bool:
+        """Whether any pod is nominated to a node."""
+        return bool(self._nominated)
+
     def nominated(self, ignored: Container[str], priority: int) -> list[Placement]:
         """Pods of at least this priority that are nominated to a known node, without those with ``ignored``
         keys."""

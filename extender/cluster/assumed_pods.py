@@ -61,6 +61,10 @@ class AssumedPods:
         """Those of one pod."""
         return list(self._by_uid.get(uid, {}).values())
 
+    def any_of(self, uid: str) -> bool:
+        """Whether there are any of this pod."""
+        return bool(self._by_uid.get(uid))
+
     def on(self, uid: str, node: str) -> AssumedPod | None:
         """The one of this pod on this node."""
         return self._by_uid.get(uid, {}).get(node)

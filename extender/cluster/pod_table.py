@@ -189,6 +189,10 @@ class PodTable(Mapping[str, Pod]):
             assumed = self.assumed.by_key(key)
             yield assumed.pod if assumed else self._pods[key]
 
+    def has_allocations(self, pod: Pod) -> bool:
+        """Whether the pod may have anything in the fleet."""
+        return self.assumed.any_of(pod.uid) or self._allocations.allocation_of(pod.key) is not None
+
     def allocations_of(self, pod: Pod) -> list[Allocation]:
         """All that the pod has in the fleet, also where it is assumed."""
         keys = [pod.key, *(assumed.key for assumed in self.assumed.of(pod.uid))]

@@ -43,6 +43,14 @@ ASSIGNMENT_ANNOTATIONS = frozenset[str]().union(*(dialect.ASSIGNMENT_ANNOTATIONS
 
 def request_of(pod: Pod) -> Request:
     """What a pod requests. Raises RequestError, also if its spec, annotations or labels exceed a limit."""
+    known: Request | None = getattr(pod, "request_memo", None)
+    if known is None:
+        known = _read_request(pod)
+        object.__setattr__(pod, "request_memo", known)
+    return known
+
+
+def _read_request(pod: Pod) -> Request:
     if pod.problem:
         raise RequestError(pod.problem)
     for name in pod.unreadable:

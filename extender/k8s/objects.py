@@ -158,10 +158,11 @@ class Owner:
 
 class _Memo:
     """Slots for what ``queues`` derives from a pod, because it is looked up for every victim, for its size,
-    and for its version. Not a part of the record: equal pods may differ in them."""
+    its version and its request. Not a part of the record: equal pods may differ in them."""
 
-    __slots__ = ("_size", "_version", "memo")
+    __slots__ = ("_size", "_version", "memo", "request_memo")
     memo: object
+    request_memo: object
     _size: int
     _version: str
 

@@ -73,7 +73,7 @@ class NodeNames:
         """A JSON array of all names."""
         if self._json is None:
             count = self._starts.size
-            out = np.empty(int(self._lengths.sum()) + 3 * count - 3 if count else 0, np.uint8)
+            out = np.empty(int(np.add.reduce(self._lengths)) + 3 * count - 3 if count else 0, np.uint8)
             kernels.join(*self._spans(), _BETWEEN, out)
             self._json = b"".join((b'["', out.data, b'"]')) if count else b"[]"
         return self._json
@@ -85,7 +85,8 @@ class NodeNames:
         (count,), or without ``which`` the first one. Without the last ``cut`` bytes."""
         which = np.zeros(len(self), np.uint8) if which is None else which
         after, starts, lengths = _texts(texts)
-        out = np.empty(int(self._lengths.sum() + lengths[which].sum()), np.uint8)
+        size = int(np.add.reduce(self._lengths)) + int(np.add.reduce(lengths[which]))
+        out = np.empty(size, np.uint8)
         kernels.interleave(*self._spans(), after, starts, lengths, which, out)
         return b"".join((head, out[: out.size - cut].data))
 

@@ -79,7 +79,9 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """A head is complete."""
-        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        size = len(self.url)
+        for name, value in self.headers:
+            size += len(name) + len(value)
         if size > HEADERS or len(self.pipeline) >= PIPELINED_REQUESTS:
             raise _Refused
         self._in_head = False

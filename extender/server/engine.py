@@ -31,6 +31,7 @@ from extender.protocol import codec
 from extender.protocol.messages import bind_error, filter_error
 from extender.protocol.node_names import NO_NAMES, Bytes, NodeNames
 from extender.protocol.pod_reader import PodReader
+from extender.server.after_answer import AfterAnswer
 from extender.server.assumed_pod_expiry import expire_forever
 from extender.server.gauge_reader import GaugeReader
 from extender.server.metrics import Metrics
@@ -45,11 +46,10 @@ from extender.verbs.bind import Binder
 from extender.verbs.evaluate import Evaluation
 from extender.verbs.eviction.report import in_one_line
 from extender.verbs.filter import filter_nodes
-from extender.verbs.last_filter import LastFilter
+from extender.verbs.last_filter import LastFilter, Scored, scored
 from extender.verbs.preempt import Preemption, preempt
-from extender.verbs.prioritize import prioritize, scores_of
+from extender.verbs.prioritize import prioritize
 from extender.verbs.recheck import LONGEST, RefusalRecheck
-from extender.verbs.scores import MAX_SCORE
 
 _log = logging.getLogger(__name__)
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
@@ -75,6 +75,7 @@ class Engine:
         self._refused_nodes: BoundedMap[str, bytes] = BoundedMap(_RECENT_PODS, KEPT_PODS)
         self._pods = PodReader(self.state.pods.by_uid)
         self._last_filter = LastFilter(self.state)
+        self.after = AfterAnswer()
         self._decisions = Decisions(settings.decisions_kept, self.state.failures)
         self.state.binds, self.server_version = settings.bind, ""
         self._binder = Binder(self.state, source, settings, self._possibly_bound)
@@ -111,15 +112,16 @@ class Engine:
 
     def missing(self) -> str:
         """What has not been listed yet, "" if everything has."""
-        unlisted = AWAITED_KINDS - self.state.synced
-        if not unlisted:
+        if self.state.synced >= AWAITED_KINDS:
             return ""
+        unlisted = AWAITED_KINDS - self.state.synced
         # The other awaited kinds are devices: without them a node would seem to have no GPUs.
         names = [name for kind, name in _REQUIRED.items() if kind in unlisted] or ["devices"]
         return f"{' and '.join(names)} are not listed yet"
 
     def apply(self, events: Sequence[Event]) -> None:
         """Apply events of the source to the state."""
+        self.after.run()
         self._decisions.flush()  # explained with the state in which they were made
         unready = self.missing()
         for event in events:
@@ -155,7 +157,7 @@ class Engine:
 
     async def _filter(self, body: bytes) -> tuple[bytes, str]:
         args = codec.parse_filter(body, self._pods)
-        self._remember(args.pod)
+        self.after.add(partial(self._remember, args.pod))
         if not await self.source.caught_up():
             self._retry_order.interrupted(time.monotonic())
             return filter_error(BEHIND), "behind"
@@ -173,8 +175,6 @@ class Engine:
             result = codec.FilterResult(error=_JOINING)
         self._last_filter.keep(evaluation, args, result)
         self._schedulers.note(args.pod.scheduler_name)
-        if evaluation is not None:
-            self._metrics.nodes_filtered(evaluation.counts())
         if not (result.names or result.error):
             self._metrics.nothing_fitted([*result.failed, *result.unresolvable])
             if self._settings.evictor != "off" and has_unknown_filters(args.pod):
@@ -183,18 +183,29 @@ class Engine:
         if len(result.names) == 1:
             self._unconfirmed.note(args.pod, result.names[0], time.monotonic())
         outcome = "refused" if result.error else "fits" if result.names else "nothing_fits"
-        fitting = evaluation.fitting if evaluation else len(result.names)
-        answer = result.error or f"{fitting} of {len(args.names)} nodes fit"
-        self._log_decision("filter", args.pod, answer, evaluation, args.names, fits=fitting > 0)
+        self.after.add(partial(self._filtered, args, result, evaluation))
         return codec.encode_filter(result, args.nodes), outcome
 
+    def _filtered(self, args: codec.FilterArgs, result: codec.FilterResult, found: Evaluation | None) -> None:
+        """After the answer of filter."""
+        self._last_filter.prepare()
+        if found is not None:
+            self._metrics.nodes_filtered(found.counts())
+        fitting = found.fitting if found else len(result.names)
+        answer = result.error or f"{fitting} of {len(args.names)} nodes fit"
+        self._log_decision("filter", args.pod, answer, found, args.names, fits=fitting > 0)
+
     async def _prioritize(self, body: bytes) -> tuple[bytes, str]:
-        args, scores, evaluation = self._scores(body)
-        if scores.size and scores[best := int(scores.argmax())] == MAX_SCORE:
-            self._unconfirmed.note(args.pod, args.names[best], time.monotonic())
-        answer = f"{len(scores)} nodes scored"
-        self._log_decision("prioritize", args.pod, answer, evaluation, args.names, scores)
-        return codec.encode_priorities(args.names, scores), "scored"
+        answer = self._scores(body)
+        if answer.best:
+            self._unconfirmed.note(answer.args.pod, answer.best, time.monotonic())
+        self.after.add(partial(self._prioritized, answer))
+        return answer.reply, "scored"
+
+    def _prioritized(self, answer: Scored) -> None:
+        """After the answer of prioritize."""
+        args, text = answer.args, f"{answer.scores.size} nodes scored"
+        self._log_decision("prioritize", args.pod, text, answer.evaluation, args.names, answer.scores)
 
     def _is_joining(self, names: NodeNames) -> bool:
         """Whether one of these nodes will be known within seconds. No event of the cluster wakes an
@@ -202,13 +213,13 @@ class Engine:
         joining = self.source.joining()
         return bool(joining) and any(name in joining for name in names)
 
-    def _scores(self, body: bytes) -> tuple[codec.FilterArgs, Bytes, Evaluation | None]:
+    def _scores(self, body: bytes) -> Scored:
         possibly_bound = self._possibly_bound()
         if not possibly_bound and (continued := self._last_filter.continued(body)) is not None:
-            return continued[0], scores_of(continued[1]), continued[1]
+            return continued
         args = codec.parse_filter(body, self._pods)
         filtered = None if possibly_bound else self._last_filter.about(args.pod)
-        return args, *prioritize(self.state, args, possibly_bound, filtered)
+        return scored(args, *prioritize(self.state, args, possibly_bound, filtered))
 
     def _possibly_bound(self) -> PossiblyBound:
         """The pods that may be bound without our knowledge, with their nodes.
@@ -253,6 +264,7 @@ class Engine:
 
     async def _bind(self, body: bytes) -> tuple[bytes, str]:
         args = codec.parse_bind(body)
+        self.after.run()
         self._decisions.flush()
         pod = self.state.pods.by_uid(args.uid) or self._recent_pods.get(args.uid)
         error = await self._binder.bind(pod, args)

@@ -23,8 +23,8 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -168,7 +168,11 @@ class Service:
         """Answer a request. Never raises."""
         started = perf_counter()
         reply, result = await self._answer(verb, body)
-        self.metrics.answered(verb, result, perf_counter() - started)
+        counted = partial(self.metrics.answered, verb, result, perf_counter() - started)
+        if self.engine is not None:
+            self.engine.after.add(counted)
+        else:
+            counted()
         return reply
 
     def refuse(self, verb: Verb | VolcanoVerb, result: str, text: str, status: int) -> Reply:
@@ -186,7 +190,10 @@ class Service:
         if missing or self.engine is None:
             return _refusal(verb, f"Stowage is not ready: {missing}", 503), "not_ready"
         try:
-            with self._elector.hold_during_write() if self._elector and verb == "bind" else nullcontext():
+            if self._elector and verb == "bind":
+                with self._elector.hold_during_write():
+                    answer, result = await self.engine.verbs[verb](body)
+            else:
                 answer, result = await self.engine.verbs[verb](body)
             return Reply(answer), result
         except BadMessage as error:
@@ -199,6 +206,7 @@ class Service:
     async def render_metrics(self) -> bytes:
         """All metrics in the text format. Other requests are answered in between."""
         if self.engine is not None:
+            self.engine.after.run()
             await self.engine.gauges.update()
         return await self.metrics.render_in_parts()
 

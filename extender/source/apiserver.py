@@ -33,7 +33,7 @@ from extender.source.shard import Shard
 from extender.source.watched_kinds import REQUIRED_KINDS, WATCHED_KINDS, mig_layouts
 
 _log = logging.getLogger(__name__)
-_NOTHING_NEWER = {Freshness.CURRENT, Freshness.UNREACHABLE}
+_NOTHING_NEWER = (Freshness.CURRENT, Freshness.UNREACHABLE)  # a set would call the hash of an enum in Python
 _POLL = 0.005  # seconds between checks of the reflectors
 _NOT_WAITING = 5.0  # seconds without waiting for a server that neither answered nor refused connections
 
@@ -124,10 +124,13 @@ class KubeSource:
 
     async def caught_up(self) -> bool:
         """See ``Source.caught_up``."""
-        if _freshness(self._required) <= _NOTHING_NEWER:
+        for reflector in self._required:
+            if reflector.connection.freshness() not in _NOTHING_NEWER:
+                break
+        else:
             return True
         started = time.monotonic()
-        while not (freshness := _freshness(self._required)) <= _NOTHING_NEWER:
+        while not (freshness := _freshness(self._required)).issubset(_NOTHING_NEWER):
             now = time.monotonic()
             unresponsive = now < self._not_waiting_until and Freshness.BEHIND not in freshness
             if unresponsive or now - started >= self.rest.timeouts.catch_up:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,7 @@ from packing.model.request import Request
 
 # By plain numbers: numpy would look at all members of the enum in each call.
 _TEXTS = {reason.value: reason.text for reason in Reason}
+_CODES = max(_TEXTS) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Evaluation:
     ``cost`` and ``keys`` mean something only where ``codes`` is 0. Row -1 is a node that is not known.
     ``forecasts`` say which devices the pod's claims would get; empty for a pod that needs no claims.
     ``possibly_bound`` are pods that may have been bound while the watch was broken: their resources count as
-    allocated.
+    allocated. ``_tally``: counts of ``codes``, empty until they are known; a copy counts anew.
     """
 
     pod: Pod
@@ -51,7 +53,8 @@ class Evaluation:
     _tally: list[int] = field(default_factory=list, init=False, compare=False, repr=False)
 
     def tally(self) -> list[int]:
-        """How many nodes have each code, up to the highest one; at least for code 0. Not to be changed."""
+        """How many nodes have each code, up to the highest one or beyond; at least for code 0. Not to be
+        changed."""
         if not self._tally:
             self._tally.extend(np.bincount(self.codes, minlength=1).tolist())
         return self._tally
@@ -109,16 +112,18 @@ def evaluate(
     """Evaluate every named node with the policy in force. Whether a node fits does not depend on its cost:
     where costs or forecasts fail, nodes that fit are equal. ``simulator`` replaces the state's own."""
     rows = state.rows(names)
-    codes, cost = _evaluate_counted(state, pod, request, (), rows, possibly_bound)
+    counted = _evaluate_counted(state, pod, request, (), rows, possibly_bound)
     dra = dra_resources(state, pod, request, names)
     for resources in {*dra} - {()} if dra else ():
         there = np.array([offered == resources for offered in dra])
-        codes[there], cost[there] = _evaluate_counted(
-            state, pod, request, resources, rows[there], possibly_bound
-        )
+        others = _evaluate_counted(state, pod, request, resources, rows[there], possibly_bound)
+        counted.codes[there], counted.cost[there] = others.codes, others.cost
+        counted = _Counted(counted.codes, counted.cost)
     forecasts = _forecast(state, pod, names, dra, simulator or state.simulator)
-    cost, keys = _rank(state, pod, request, rows, cost, forecasts)
-    return Evaluation(pod, request, rows, codes, cost, keys, forecasts, possibly_bound)
+    cost, keys = _rank(state, pod, request, rows, counted, forecasts)
+    evaluation = Evaluation(pod, request, rows, counted.codes, cost, keys, forecasts, possibly_bound)
+    evaluation._tally.extend(counted.tally)
+    return evaluation
 
 
 def reason_on(
@@ -165,24 +170,50 @@ def _refused(
     return refuse_spot(state, fleet, pod, rows, codes) if fleet.spot_rows else codes
 
 
+class _Counted(NamedTuple):
+    """Reason codes and costs of rows, (len(rows),) each. ``keys`` rank by these costs, None if they are not
+    known; ``tally``: how many rows have each code, empty if that is not known."""
+
+    codes: npt.NDArray[np.int8]
+    cost: Floats
+    keys: Keys | None = None
+    tally: Sequence[int] = ()
+
+
 def _evaluate_counted(
     state: State, pod: Pod, request: Request, dra: tuple[str, ...], rows: Rows, possibly_bound: PossiblyBound
-) -> tuple[npt.NDArray[np.int8], Floats]:
-    """Reason codes and costs for these rows, (len(rows),) each, without the resources that are ``dra``
-    there."""
+) -> _Counted:
+    """These rows without the resources that are ``dra`` there."""
     if wants_only_dra(pod, request, dra):
         codes = np.where(rows < 0, state.unknown_node, _reason_of_dra(request)).astype(np.int8)
-        return codes, np.zeros(rows.size, np.float32)
+        return _Counted(codes, np.zeros(rows.size, np.float32))
     request = without_resources(request, dra)
+    if _sees_fleet_as_it_is(state, pod, possibly_bound):
+        return _on_fleet(state, state.fleet, pod, request, rows)
     with state.fleet_view_for(pod, possibly_bound) as fleet:
-        codes, cost = np.empty(rows.size, np.int8), np.empty(rows.size, np.float32)
-        costs = np.ascontiguousarray(state.policy.cost(fleet, request), np.float32)
-        unknown = int(state.unknown_node)  # numba would look at all members of the enum in each call
-        gather(rows, reasons_for(fleet, request), costs, unknown, codes, cost)
-        if request.together > 1 and any_doubtful(fleet, request):
-            with state.failures.caught("separate_gpus"):
-                cost = cost + separation_costs(fleet, request, rows)
-        return _refused(state, fleet, pod, request, rows, codes), cost
+        return _on_fleet(state, fleet, pod, request, rows)
+
+
+def _sees_fleet_as_it_is(state: State, pod: Pod, possibly_bound: PossiblyBound) -> bool:
+    """Whether ``fleet_view_for`` certainly changes nothing, as for most pods that wait."""
+    if possibly_bound or state.allocations.any_nominated or not state.gang_holds.is_empty:
+        return False
+    return not state.pods.has_allocations(pod)
+
+
+def _on_fleet(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> _Counted:
+    codes, cost = np.empty(rows.size, np.int8), np.empty(rows.size, np.float32)
+    keys, tally = np.empty(rows.size, np.int64), np.zeros(_CODES, np.int64)
+    bits = np.ascontiguousarray(state.policy.cost(fleet, request), np.float32).view(np.int32)
+    unknown = int(state.unknown_node)  # numba would look at all members of the enum in each call
+    of_rows = reasons_for(fleet, request), bits, fleet.arrays.order
+    gather(rows, *of_rows, unknown, codes, cost.view(np.int32), keys, tally)
+    counted = _Counted(codes, cost, keys, tally.tolist())
+    if request.together > 1 and any_doubtful(fleet, request):
+        with state.failures.caught("separate_gpus"):
+            counted = _Counted(codes, cost + separation_costs(fleet, request, rows), tally=counted.tally)
+    allowed = _refused(state, fleet, pod, request, rows, codes)
+    return counted if allowed is codes else _Counted(allowed, counted.cost, counted.keys)
 
 
 def dra_resources(state: State, pod: Pod, request: Request, names: Iterable[str]) -> list[tuple[str, ...]]:
@@ -239,18 +270,20 @@ def _forecast(
 
 
 def _rank(
-    state: State, pod: Pod, request: Request, rows: Rows, cost: Floats, forecasts: tuple[Forecast, ...]
+    state: State, pod: Pod, request: Request, rows: Rows, counted: _Counted, forecasts: tuple[Forecast, ...]
 ) -> tuple[Floats, Keys]:
     """The costs with those of forecasts, spot nodes and gangs, and the keys to sort by; where that fails, all
     nodes are equal."""
-    order = state.fleet.arrays.order[rows]
     with state.failures.caught("rank"):
+        cost = counted.cost
         cost = cost + _forecast_costs(forecasts) if forecasts else cost
         cost = cost + spot_costs(state, pod, request, rows) if state.fleet.spot_rows else cost
         if (far := state.gang_costs(pod, request)) is not None:
             cost = cost + far[rows]
-        return cost, rank_keys(cost, order)
-    return np.zeros(rows.size, np.float32), order.astype(np.int64)
+        if counted.keys is not None and cost is counted.cost:
+            return cost, counted.keys
+        return cost, rank_keys(cost, state.fleet.arrays.order[rows])
+    return np.zeros(rows.size, np.float32), state.fleet.arrays.order[rows].astype(np.int64)
 
 
 def _forecast_costs(forecasts: tuple[Forecast, ...]) -> Floats:

@@ -31,10 +31,11 @@ def filter_nodes(
     if not request.wants_gpu:
         return FilterResult(names=args.names), None
     evaluation = with_gang_check(state, evaluate(state, args.pod, request, args.names, possibly_bound))
-    any_fits = evaluation.fitting > 0
+    fitting = evaluation.fitting
+    any_fits = fitting > 0
     # Forecasts may be wrong about devices: a pod with claims gets all nodes that fit.
     if settings.shortlist and any_fits and not evaluation.forecasts:
-        chosen = shortlist(evaluation.codes, evaluation.keys, settings.shortlist)
+        chosen = shortlist(evaluation.codes, evaluation.keys, settings.shortlist, fitting)
         return FilterResult(args.names.where(chosen), which=chosen), evaluation
     if not any_fits and (evaluation.codes == Reason.PLUGIN_BUSY).any():
         evaluation = when_idle(state, evaluation)

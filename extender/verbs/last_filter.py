@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from extender.cluster.state import State
 from extender.k8s.objects import Pod
-from extender.protocol.codec import FilterArgs, FilterResult, has_names
+from extender.protocol.codec import FilterArgs, FilterResult, encode_priorities, has_names
+from extender.protocol.node_names import Bytes
 from extender.verbs.evaluate import Evaluation
+from extender.verbs.prioritize import scores_of
+from extender.verbs.scores import MAX_SCORE
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """An answer of prioritize: its arguments, the scores, (len(args.names),), the evaluation behind them,
+    the ``best`` node ("" if no score is the highest), and the encoded ``reply``."""
+
+    args: FilterArgs
+    scores: Bytes
+    evaluation: Evaluation | None
+    best: str
+    reply: bytes
+
+
+def scored(args: FilterArgs, scores: Bytes, evaluation: Evaluation | None) -> Scored:
+    """The answer with these scores."""
+    best = int(scores.argmax()) if scores.size else -1
+    name = args.names[best] if best >= 0 and scores[best] == MAX_SCORE else ""
+    return Scored(args, scores, evaluation, name, encode_priorities(args.names, scores))
 
 
 class LastFilter:
@@ -18,15 +42,25 @@ class LastFilter:
     def __init__(self, state: State) -> None:
         self._state = state
         self._kept: tuple[Evaluation, FilterArgs, FilterResult, object] | None = None
+        self._prepared: Scored | None = None
+        self._asked = True  # whether prioritize was asked about the last nodes that filter returned
 
     def keep(self, evaluation: Evaluation | None, args: FilterArgs, result: FilterResult) -> None:
         """filter has found this just now, and answered with ``result``."""
+        if self._prepared is not None:
+            self._asked, self._prepared = False, None
         self._kept = None
         if evaluation is None or evaluation.forecasts or evaluation.possibly_bound:
             return
         # A gang that does not fit is the reason of filter alone.
         if self._state.gang_holds.is_empty and evaluation.fitting:
             self._kept = evaluation, args, result, self._version()
+
+    def prepare(self) -> None:
+        """Score and encode the nodes that filter has returned, while kube-scheduler reads its answer. Not
+        where prioritize was not asked the last time: it is not for a single node, or without this verb."""
+        if self._kept is not None and self._asked and len(self._kept[2].names) > 1:
+            self._prepared = self._score(*self._kept[:3])
 
     def about(self, pod: Pod) -> Evaluation | None:
         """What filter has found about this very record of a pod, None unless ``evaluate`` would find it
@@ -36,10 +70,10 @@ class LastFilter:
         evaluation, _, _, version = self._kept
         return evaluation if evaluation.pod is pod and version == self._version() else None
 
-    def continued(self, body: bytes) -> tuple[FilterArgs, Evaluation] | None:
-        """The arguments in a message that asks about the same pod and exactly the nodes that filter has
-        returned, as kube-scheduler does, and what filter has found about these nodes. None for any other
-        message, and unless ``evaluate`` would find the same again.
+    def continued(self, body: bytes) -> Scored | None:
+        """The answer to a message that asks about the same pod and exactly the nodes that filter has
+        returned, as kube-scheduler does. None for any other message, and unless ``evaluate`` would find the
+        same again.
 
         To compare bytes costs a tenth of parsing them and looking up the names."""
         if self._kept is None:
@@ -49,7 +83,15 @@ class LastFilter:
             return None
         if not has_names(body, args.head, result.names):
             return None
-        return FilterArgs(args.pod, result.names, head=args.head), evaluation.only(result.which)
+        answer = self._prepared or self._score(evaluation, args, result)
+        self._asked, self._prepared = True, None
+        return answer
+
+    def _score(self, evaluation: Evaluation, args: FilterArgs, result: FilterResult) -> Scored | None:
+        if not args.head or result.which is None:
+            return None
+        evaluation = evaluation.only(result.which)
+        return scored(FilterArgs(args.pod, result.names, head=args.head), scores_of(evaluation), evaluation)
 
     def _version(self) -> object:
         state = self._state

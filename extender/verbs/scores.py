@@ -26,10 +26,10 @@ def rank_keys(cost: Floats, order: npt.NDArray[np.uint32]) -> Keys:
     return keys
 
 
-def shortlist(codes: Codes, keys: Keys, count: int) -> npt.NDArray[np.bool_]:
-    """Which nodes are the ``best`` of those that fit (code 0): (N,), at most ``count`` of them."""
-    fits: npt.NDArray[np.bool_] = codes == 0
-    if int(np.count_nonzero(fits)) <= count:
+def shortlist(codes: Codes, keys: Keys, count: int, fitting: int) -> npt.NDArray[np.bool_]:
+    """Which nodes are the ``best`` of the ``fitting`` ones (code 0): (N,), at most ``count`` of them."""
+    if fitting <= count:
+        fits: npt.NDArray[np.bool_] = codes == 0
         return fits
     chosen = np.empty(codes.size, np.uint8)
     kernels.mark_lowest(codes, keys, np.empty(count, np.int64), chosen)

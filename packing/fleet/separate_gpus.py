@@ -31,8 +31,11 @@ def idle_gpus(arrays: NodeArrays, resource: int) -> npt.NDArray[np.int32]:
 
 def any_doubtful(fleet: Fleet, request: Request) -> bool:
     """Whether any node might give devices of the request from the same GPU; never for whole GPUs."""
-    numbers = (fleet.names.resources.get(name) for name, count in request.devices if count > 1)
-    return any(fleet.arrays.surplus_devices[number].any() for number in numbers if number is not None)
+    for name, count in request.devices:  # for each request: generators would cost more
+        number = fleet.names.resources.get(name) if count > 1 else None
+        if number is not None and np.count_nonzero(fleet.arrays.surplus_devices[number]):
+            return True
+    return False
 
 
 def missing_gpus(fleet: Fleet, request: Request, rows: npt.NDArray[np.int64]) -> Floats:

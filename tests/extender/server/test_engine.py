@@ -77,6 +77,7 @@ async def test_the_number_of_remembered_pods_is_bounded(monkeypatch: pytest.Monk
     for name in ("one", "two", "three", "two"):
         pod = {"metadata": {"name": name, "uid": name}, "spec": {"containers": [{}]}}
         await engine.verbs["filter"](json.dumps({"Pod": pod, "Nodes": None, "NodeNames": []}).encode())
+        await asyncio.sleep(0)
     assert [pod.uid for pod in engine._recent_pods.values()] == ["three", "two"]
 
 
@@ -273,6 +274,7 @@ async def test_large_pods_leave_little_memory_behind() -> None:
         spec = {"containers": [{"resources": {"requests": {"nvidia.com/gpu": "1"}}}]}
         body = {"Pod": {"metadata": meta, "spec": spec}, "Nodes": None, "NodeNames": ["a"]}
         await engine.verbs["filter"](json.dumps(body).encode())
+        await asyncio.sleep(0)
         engine._decisions.flush()
 
     for number in range(20):

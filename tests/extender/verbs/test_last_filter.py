@@ -14,14 +14,16 @@ from extender.cluster.policy_refresh import PolicyRefresher, choose_node_sets_no
 from extender.cluster.state import State
 from extender.k8s.eviction_objects import PriorityClass
 from extender.k8s.objects import Deleted, Listed, Upserted
-from extender.protocol.codec import FilterArgs
+from extender.protocol.codec import FilterArgs, encode_priorities
 from extender.protocol.node_names import NodeNames
 from extender.queues.restartable import RESTARTABLE
 from extender.settings import Settings
+from extender.verbs import last_filter
 from extender.verbs.evaluate import Evaluation
 from extender.verbs.filter import filter_nodes
-from extender.verbs.last_filter import LastFilter
-from extender.verbs.prioritize import prioritize, scores_of
+from extender.verbs.last_filter import LastFilter, scored
+from extender.verbs.prioritize import prioritize
+from extender.verbs.scores import MAX_SCORE
 from tests.extender.builders import make_node, make_pod
 
 NODES = [f"n{number}" for number in range(6)]
@@ -114,6 +116,7 @@ def start() -> State:
             st.sampled_from(STEPS),
             st.integers(0, 9),
             st.lists(st.sampled_from([*NODES, "unknown"]), unique=True),
+            st.booleans(),
         ),
         min_size=1,
         max_size=12,
@@ -122,17 +125,22 @@ def start() -> State:
 def test_the_same_scores(rounds):
     state = start()
     last = LastFilter(state)
-    for pod, step, number, few in rounds:
+    for pod, step, number, few, prepared in rounds:
         filtered, evaluation = filter_nodes(state, FilterArgs(pod, NodeNames.of(NODES)), Settings())
         last.keep(evaluation, FilterArgs(pod, NodeNames.of(NODES), head=HEAD), filtered)
+        if prepared:
+            last.prepare()
         step(state, number)
         body = HEAD + filtered.names.json() + b"}"
         if (continued := last.continued(body)) is not None:
             anew, expected = prioritize(state, FilterArgs(pod, filtered.names))
-            assert list(continued[0].names) == list(filtered.names)
-            assert continued[0].pod is pod
-            assert scores_of(continued[1]).tolist() == anew.tolist()
-            assert_equal(continued[1], expected)
+            assert list(continued.args.names) == list(filtered.names)
+            assert continued.args.pod is pod
+            assert continued.scores.tolist() == anew.tolist()
+            assert continued.reply == encode_priorities(filtered.names, anew)
+            best = [name for name, score in zip(filtered.names, anew, strict=True) if score == MAX_SCORE]
+            assert [continued.best] == (best or [""])
+            assert_equal(continued.evaluation, expected)
         for other in (HEAD + NodeNames.of([*few, "other"]).json() + b"}", body + b" ", body[:-1], body[1:]):
             assert last.continued(other) is None
         for names in (NodeNames.of(NODES), filtered.names, NodeNames.of(few)):
@@ -165,3 +173,26 @@ def test_it_is_used_until_anything_changes():
         step(state, 3)
         assert (last.about(pod) is None) == (step is not nothing), step
         assert (last.continued(body) is None) == (step is not nothing), step
+
+
+def test_it_is_prepared_only_where_prioritize_is_asked(monkeypatch):
+    state, encoded = start(), []
+    monkeypatch.setattr(last_filter, "scored", lambda *args: encoded.append(1) or scored(*args))
+    last, args = LastFilter(state), FilterArgs(ASKING[0], NodeNames.of(NODES), head=HEAD)
+    result, evaluation = filter_nodes(state, args, Settings())
+    body = HEAD + result.names.json() + b"}"
+    for asks, prepared in (
+        (True, True),
+        (True, True),
+        (False, True),
+        (False, False),
+        (True, False),
+        (True, True),
+    ):
+        last.keep(evaluation, args, result)
+        encoded.clear()
+        last.prepare()
+        assert bool(encoded) == prepared
+        if asks:
+            assert last.continued(body) is not None
+            assert len(encoded) == 1

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extender.verbs.evaluation_kernels import gather
 from extender.verbs.scores import MAX_SCORE, best, fitting_scores, node_scores, rank_keys, shortlist
 
 costs = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=40)
@@ -20,6 +21,24 @@ def keys_of(values: list[float]) -> tuple[np.ndarray, np.ndarray]:
 def test_keys_sort_as_cost_then_order(values):
     cost, keys = keys_of([0.0 if v == 0 else v for v in values])  # -0.0 sorts before 0.0, which is no matter
     assert np.argsort(keys).tolist() == np.lexsort((np.arange(len(values)), cost)).tolist()
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.floats(-1e6, 1e6, width=32)), min_size=1), st.data())
+def test_rows_are_gathered_with_their_keys_and_counts(nodes, data):
+    row_codes, row_cost = (
+        np.array([n[0] for n in nodes], np.int8),
+        np.array([n[1] for n in nodes], np.float32),
+    )
+    row_order = np.random.default_rng(1).permutation(len(nodes)).astype(np.uint32)
+    rows = np.array(data.draw(st.lists(st.integers(-1, len(nodes) - 1))), np.int64)
+    codes, cost = np.empty(rows.size, np.int8), np.empty(rows.size, np.float32)
+    keys, tally = np.empty(rows.size, np.int64), np.zeros(30, np.int64)
+    tables = row_codes, row_cost.view(np.int32), row_order
+    gather(rows, *tables, 29, codes, cost.view(np.int32), keys, tally)
+    assert codes.tolist() == np.append(row_codes, np.int8(29))[rows].tolist()
+    assert cost.tolist() == row_cost[rows].tolist()
+    assert keys.tolist() == rank_keys(cost, row_order[rows]).tolist()
+    assert tally.tolist() == np.bincount(codes, minlength=30).tolist()
 
 
 @given(costs, st.integers(1, 50))
@@ -53,7 +72,7 @@ def test_kernels_do_what_the_functions_do_for_the_nodes_that_fit(nodes, count):
     expected = np.zeros(len(nodes), np.int64)
     expected[fits] = node_scores(cost[fits], keys[fits])
     assert fitting_scores(codes, cost, keys).tolist() == expected.tolist()
-    assert np.flatnonzero(shortlist(codes, keys, count)).tolist() == sorted(
+    assert np.flatnonzero(shortlist(codes, keys, count, int((codes == 0).sum()))).tolist() == sorted(
         fits[best(keys[fits], count)].tolist()
     )
 
@@ -61,6 +80,6 @@ def test_kernels_do_what_the_functions_do_for_the_nodes_that_fit(nodes, count):
 @given(st.lists(st.integers(-3, 3), min_size=1), st.integers(1, 9))
 def test_a_shortlist_is_no_longer_where_keys_are_equal(values, count):
     keys, codes = np.array(values, np.int64), np.zeros(len(values), np.int8)
-    chosen = shortlist(codes, keys, count)
+    chosen = shortlist(codes, keys, count, int((codes == 0).sum()))
     assert chosen.sum() == min(count, len(values))
     assert sorted(keys[chosen].tolist()) == sorted(values)[:count]

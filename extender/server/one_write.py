@@ -1,7 +1,7 @@
 """Sends the head and the body of an answer together.
 
-uvicorn writes both by themselves, and uvloop sends each at once. The caller, which waits for nothing else, then
-wakes up for a head, and on a busy machine takes the CPU before the body is sent.
+uvicorn writes each of them, and uvloop sends each at once. So the caller wakes up for a head alone, and on a
+busy machine takes the CPU before the body is sent.
 """
 
 from __future__ import annotations

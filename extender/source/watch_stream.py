@@ -16,8 +16,8 @@ from typing import cast
 from urllib3 import HTTPResponse
 
 GATHER = 0.01
-"""Seconds from one read to the next: at most 100 reads a second, however many events there are. A refusal waits
-for events for three times as long (``verbs/recheck.py``)."""
+"""Seconds from one read to the next: at most 100 a second, however many events there are. A refusal waits for
+events for three times as long (``verbs/recheck.py``)."""
 _READ = 1 << 16  # bytes; more than a record of TLS, so that no read leaves something behind
 _SIZE_LINE = 256  # bytes; the size of a chunk in hexadecimal digits, and extensions that nobody uses
 _LINE_END = b"\r\n"

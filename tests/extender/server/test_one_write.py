@@ -117,6 +117,7 @@ async def test_an_application_that_fails_after_the_head_sends_what_it_had(monkey
         raise RuntimeError("injected")
 
     writes, arrived = await writes_for(monkeypatch, app, post())
+    assert writes == [arrived]
     assert arrived.startswith(b"HTTP/1.1 200 OK\r\n")
     assert arrived.endswith(b"\r\n\r\n")
     assert "injected" in caplog.text

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from urllib3 import PoolManager
 
 from extender.source.watch_stream import GATHER, ChunkDecoder, WatchStream
+from extender.verbs.recheck import LONGEST
 
 BODIES = st.lists(st.binary(min_size=1, max_size=300), max_size=6)
-EXTENSIONS = st.sampled_from([b"", b";a=b", b" ", b"; quoted=\"1\""])
+EXTENSIONS = st.sampled_from([b"", b";a=b", b" ", b'; quoted="1"'])
 
 
 def chunk(body: bytes, extension: bytes = b"") -> bytes:
@@ -36,16 +37,30 @@ def test_chunks_that_are_cut_anywhere_give_the_whole_body(bodies, extension, cut
     assert decoder.ended
 
 
-@pytest.mark.parametrize(
-    "data", [b"zz\r\n", b"-1\r\nx", b"\r\n", b"1\r\nab\r\n", b"1\r\na\n", b"1_0\r\n", b"0\r\nX-Trailer: 1\r\n", b"1" * 300]
-)
+NO_CHUNKS = [
+    b"zz\r\n",
+    b"-1\r\nx",
+    b"\r\n",
+    b"1\r\nab\r\n",
+    b"1\r\na\n",
+    b"1_0\r\n",
+    b"0\r\nX-Trailer: 1\r\n",
+    b"1" * 300,
+]
+
+
+@pytest.mark.parametrize("data", NO_CHUNKS)
 def test_what_is_not_in_chunks_is_a_broken_connection(data):
     with pytest.raises(ConnectionError, match="not in chunks"):
         ChunkDecoder().feed(data)
     with pytest.raises(ConnectionError, match="not in chunks"):
-        decoder = ChunkDecoder()
-        for byte in data:
-            decoder.feed(bytes([byte]))
+        feed_singly(data)
+
+
+def feed_singly(data: bytes) -> None:
+    decoder = ChunkDecoder()
+    for byte in data:
+        decoder.feed(bytes([byte]))
 
 
 class Server:
@@ -119,18 +134,20 @@ def test_a_stream_says_whether_there_is_more(serve):
             time.sleep(0.001)
         send(chunk(b"second\n") + chunk(b""))
 
-    with PoolManager() as pool:
-        with closing(pool.request("GET", serve(write), preload_content=False, timeout=20)) as response:
-            stream = WatchStream(response)
-            assert stream.read() == b"first\n"
-            assert not stream.has_more()
-            more.append(True)
-            deadline = time.monotonic() + 20
-            while not stream.has_more():
-                assert time.monotonic() < deadline
-            assert stream.read() == b"second\n"
-            assert stream.has_more()  # the end, which is read at once
-            assert stream.read() == b""
+    with (
+        PoolManager() as pool,
+        closing(pool.request("GET", serve(write), preload_content=False, timeout=20)) as response,
+    ):
+        stream = WatchStream(response)
+        assert stream.read() == b"first\n"
+        assert not stream.has_more()
+        more.append(True)
+        deadline = time.monotonic() + 20
+        while not stream.has_more():
+            assert time.monotonic() < deadline
+        assert stream.read() == b"second\n"
+        assert stream.has_more()  # the end, which is read at once
+        assert stream.read() == b""
 
 
 def test_a_watch_that_breaks_off_is_no_end(serve):
@@ -149,6 +166,4 @@ def test_an_answer_without_chunks_is_read_too(serve):
 
 
 def test_a_refusal_waits_longer_than_events_are_gathered():
-    from extender.verbs.recheck import LONGEST
-
     assert GATHER * 2 < LONGEST

@@ -65,6 +65,7 @@ class Metrics:
         # labels() would take longer than inc().
         self._result = cache(self._results.labels)
         self._verb_seconds, self._node_count = cache(self._seconds.labels), cache(self._nodes.labels)
+        self._wait = cache(self._waits.labels)
         # Created at the start: rate() does not see the first failure of a series that begins with it.
         for verb, result in itertools.product(verbs, REFUSALS):
             self._result(verb, result)
@@ -87,7 +88,7 @@ class Metrics:
 
     def pod_bound(self, queue: str, seconds: float) -> None:
         """A pod of this queue that waited so long has a node."""
-        self._waits.labels(queue or NO_QUEUE_LABEL).observe(seconds)
+        self._wait(queue or NO_QUEUE_LABEL).observe(seconds)
 
     def victims_proposed(self, queues: Iterable[str], preemptor: str) -> None:
         """Count the victims of an answer of preempt by their queues, for a pod of the queue ``preemptor``."""

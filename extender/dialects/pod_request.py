@@ -41,8 +41,21 @@ ASSIGNMENT_ANNOTATIONS = frozenset[str]().union(*(dialect.ASSIGNMENT_ANNOTATIONS
 """The annotations that say what a pod has been given."""
 
 
+_last: tuple[Pod | None, Request] = None, Request()
+"""Each event asks three times about its pod."""
+
+
 def request_of(pod: Pod) -> Request:
     """What a pod requests. Raises RequestError, also if its spec, annotations or labels exceed a limit."""
+    global _last
+    if _last[0] is pod:
+        return _last[1]
+    request = _request_of(pod)
+    _last = pod, request
+    return request
+
+
+def _request_of(pod: Pod) -> Request:
     if pod.problem:
         raise RequestError(pod.problem)
     for name in pod.unreadable:

@@ -162,7 +162,7 @@ class _Memo:
 
     __slots__ = ("_size", "_version", "key", "memo")
     key: str
-    """``namespace/name``, one text for all tables. A pod that is created again has the same, and another uid."""
+    """``namespace/name``, one text for all tables. A pod that is created again has the same one."""
     memo: object
     _size: int
     _version: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 
 from extender.cluster.claim_check import reconcile_counts
@@ -62,12 +62,15 @@ class Allocations:
 
     ``problems`` says, by pod key, what of a pod's claims contradicts its request or its node;
     ``contradictions`` counts all of them since the start. ``changes`` counts what came, went or changed.
+    ``deferred``: nothing is taken of the fleet before ``settle``. So the first lists take all pods of a node
+    in one step.
     """
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self.problems = Problems()
         self.contradictions = self.changes = 0
+        self.deferred = False
         self._placements: dict[str, Placement] = {}
         self._allocated: dict[str, Allocation] = {}
         self._histories: dict[str, ClaimHistory] = {}
@@ -80,8 +83,24 @@ class Allocations:
         if spec.name in self._fleet.rows:
             self._forget_allocated(spec.name)
         self._fleet.put(spec)
-        for key in self._on_node.get(spec.name, ()):
-            self._allocate(key)
+        if not self.deferred:
+            self._allocate(spec.name, self._on_node.get(spec.name, ()))
+
+    def settle(self) -> bool:
+        """Take of the fleet what was ``deferred``. Returns whether it was."""
+        if not self.deferred:
+            return False
+        self.deferred = False
+        self.changes += 1
+        for node, keys in self._on_node.items():
+            if node not in self._fleet.rows:
+                continue
+            try:
+                self._allocate(node, keys)
+            except Exception:  # of one pod; it must not lose the others
+                log.exception("%s: its pods are counted one by one", node)
+                self._allocate_each(node, keys)
+        return True
 
     def remove_node(self, name: str) -> None:
         """Remove a node. Its pods stay known until they go, too."""
@@ -108,10 +127,10 @@ class Allocations:
         self._histories[key].note(placement.request, claims, placement.reported)
         self._placements[key] = placement
         self._on_node[placement.node][key] = None
-        if placement.node in self._fleet.rows:
-            self._allocate(key)
-        else:
+        if placement.node not in self._fleet.rows:
             self.problems.pop(key, None)
+        elif not self.deferred:
+            self._allocate(placement.node, [key])
 
     def nominate(self, key: str, placement: Placement) -> None:
         """A waiting pod is nominated to a node: it counts there for pods of equal and lower priority."""
@@ -168,11 +187,25 @@ class Allocations:
         gpus = freest_gpus(self._fleet, row, placement.request)
         return allocation_of(self._fleet, row, placement.request, gpus)
 
-    def _allocate(self, key: str) -> None:
-        placement, history = self._placements[key], self._histories[key]
-        row = self._fleet.rows[placement.node]
+    def _allocate(self, node: str, keys: Iterable[str]) -> None:
+        row = self._fleet.rows[node]
         spec = self._fleet.specs[row]
         assert spec is not None
+        held = {key: self._allocation(spec, row, key) for key in keys}
+        if held:
+            self._allocated |= held
+            self._fleet.take_all(row, [*held.values()])
+
+    def _allocate_each(self, node: str, keys: Iterable[str]) -> None:
+        for key in keys:
+            try:
+                self._allocate(node, [key])
+            except Exception:
+                log.exception("what a pod has of %s could not be computed", node)
+
+    def _allocation(self, spec: NodeSpec, row: int, key: str) -> Allocation:
+        """What a pod has of its node, whatever others have."""
+        placement, history = self._placements[key], self._histories[key]
         request, problem = reconcile_counts(spec, placement.request, history.reported)
         reconciled = reconcile_since_bound(
             spec, placement.request, placement.claims, placement.possible, history
@@ -182,8 +215,7 @@ class Allocations:
         allocation = allocation_of(self._fleet, row, request)
         if reconciled.parts:
             allocation = replace(allocation, shares=reconciled.parts, slices=reconciled.slices)
-        self._allocated[key] = allocation
-        self._fleet.take(allocation)
+        return allocation
 
     def _forget_allocated(self, node: str) -> None:
         for key in self._on_node.get(node, ()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from operator import attrgetter
 
 from extender.cluster.allocations import Allocations, Placement, Problems
@@ -153,7 +153,8 @@ class PodTable(Mapping[str, Pod]):
 
     def forget_all(self, uid: str) -> set[str]:
         """Do not count this pod as assumed anywhere any more."""
-        return set().union(*(self.forget(assumed) for assumed in self.assumed.of(uid)))
+        assumed_pods = self.assumed.of(uid)
+        return set().union(*map(self.forget, assumed_pods)) if assumed_pods else set()
 
     def promise(self, pod: Pod, node: str) -> None:
         """Count a waiting pod as nominated to a node until the watch shows the next change of it: other pods
@@ -217,13 +218,13 @@ class PodTable(Mapping[str, Pod]):
             return
         bound = bound_request(pod)
         self.problems.report(pod.key, bound.problem and f"request cannot be read: {bound.problem}")
-        placement = Placement(node, bound.request, priority=pod.priority)
         if pod.node_name:
-            devices = Counter(name for name, _ in set(pod.devices) if is_gpu_resource(name))
-            placement = replace(
-                placement,
+            placement = Placement(
+                node,
+                bound.request,
                 claims=claims_of(pod),
-                reported=tuple(sorted(devices.items())),
+                reported=_reported(pod),
+                priority=pod.priority,
                 possible=bound.possible_shares,
                 uid=pod.uid,
             )
@@ -231,7 +232,14 @@ class PodTable(Mapping[str, Pod]):
         elif bound.problem or self.assumed.of(pod.uid):
             self._allocations.release(key)
         else:
-            self._allocations.nominate(key, placement)
+            self._allocations.nominate(key, Placement(node, bound.request, priority=pod.priority))
 
     def _nominated_node(self, pod: Pod) -> str:
         return self.held.get(pod.uid) or self._promised.get(pod.uid) or pod.nominated_node
+
+
+def _reported(pod: Pod) -> tuple[tuple[str, int], ...]:
+    """How many devices of each GPU resource kubelet reports."""
+    if not pod.devices:
+        return ()
+    return tuple(sorted(Counter(name for name, _ in set(pod.devices) if is_gpu_resource(name)).items()))

@@ -66,7 +66,7 @@ class State:
     ``gang_check``: no member of a gang is placed before all fit.
     ``can_search_victims``: its kernels are there. ``synced`` are the kinds whose first list has arrived.
     ``failures`` counts errors in comparing nodes that fit, which refuse no pod. ``kept_by_node``: what verbs
-    keep about the pods of a node, dropped when the node or its pods change.
+    keep about the pods of a node, until the node or its pods change.
     ``spot``: the setting. ``revision`` counts events, new prices and new sets of nodes. ``binds``: Stowage
     writes which GPU a pod has, so a node takes nothing while its device plugin is busy. ``unknown_node``: why
     nodes that are not known take nothing.
@@ -77,8 +77,7 @@ class State:
         self, policy: Policy, rights: Rights | None = None, disruptions: DisruptionLog | None = None
     ) -> None:
         self.policy, self.rights = policy, rights or Rights()
-        self.budgets = DisruptionBudgets()
-        self.gangs = GangTable()
+        self.budgets, self.gangs = DisruptionBudgets(), GangTable()
         self.disruptions = disruptions or DisruptionLog()
         self.fleet = Fleet()
         self.allocations = Allocations(self.fleet)
@@ -97,8 +96,7 @@ class State:
         self.spot: Literal["ignore", "prefer", "require"] = "prefer"
         self.eviction_helps_extenders, self.unknown_node = False, Reason.UNKNOWN_NODE
         self.can_search_victims: Callable[[], bool] = lambda: True
-        self.failures = Failures()
-        self._row_table = RowTable(self.fleet)
+        self.failures, self._row_table = Failures(), RowTable(self.fleet)
 
     def apply(self, events: Sequence[Event]) -> None:
         """Take in what happened. An object that cannot be read is a problem, and raises nothing."""
@@ -122,6 +120,8 @@ class State:
                 self.synced.add(event.kind)
                 if event.kind == "Node":
                     self.learner.start(self.pods)
+                if self.synced >= REQUIRED_KINDS and self.allocations.settle():
+                    self._sync_nodes(self.nodes)
         if self.gangs.has_changed or not self.gang_holds.is_empty:
             self._update_gang_holds()
 
@@ -171,7 +171,7 @@ class State:
     def _sync_nodes(self, names: Iterable[str]) -> None:
         """Bring up to date what depends on the pods of these nodes: whether the node is closed because its
         device plugin is busy, and whether it is over-committed. Unknown names are no nodes (any more)."""
-        for name in names:
+        for name in () if self.allocations.deferred else names:
             self.kept_by_node.pop(name, None)
             row = self.fleet.rows.get(name)
             if row is not None and self.binds:

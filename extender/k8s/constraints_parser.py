@@ -71,6 +71,8 @@ def parse_constraints(
     owner_kind: str,
 ) -> SchedulingConstraints:
     """The constraints of a pod; equal ones are one object."""
+    if not (node_selector or affinity) and len(tolerations or ()) <= SELECTOR_ITEMS:  # most pods
+        return _constraints(None, tuple([_raw_toleration(one) for one in tolerations or ()]), owner_kind)
     required = ((affinity or {}).get("nodeAffinity") or {}).get(
         "requiredDuringSchedulingIgnoredDuringExecution"
     )

@@ -158,9 +158,11 @@ class Owner:
 
 class _Memo:
     """Slots for what ``queues`` derives from a pod, because it is looked up for every victim, for its size,
-    its version and its request. Not a part of the record: equal pods may differ in them."""
+    its version, its key and its request. Not a part of the record: equal pods may differ in them."""
 
-    __slots__ = ("_size", "_version", "memo", "request_memo")
+    __slots__ = ("_size", "_version", "key", "memo", "request_memo")
+    key: str
+    """``namespace/name``, one text for all tables. A pod that is created again has the same one."""
     memo: object
     request_memo: object
     _size: int
@@ -216,10 +218,8 @@ class Pod(_Memo):
     unreadable: tuple[str, ...] = ()
     problem: str = ""
 
-    @property
-    def key(self) -> str:
-        """``namespace/name``. A pod that is deleted and created again has the same key and another uid."""
-        return f"{self.namespace}/{self.name}"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", f"{self.namespace}/{self.name}")
 
     @property
     def version(self) -> str:

@@ -217,11 +217,14 @@ def _only_pauses(spec: _Spec) -> bool:
     """Whether all containers run an image named ``pause``, as registry.k8s.io/pause:3.10 and its mirrors, or
     ``pause-amd64``, as in older releases."""
     containers = spec.get("containers") or ()
-    return bool(containers) and all(_is_pause(container.get("image")) for container in containers)
+    for container in containers:
+        if not _is_pause(container.get("image")):
+            return False
+    return bool(containers)
 
 
 def _is_pause(image: object) -> bool:
-    if not isinstance(image, str):
+    if not isinstance(image, str) or "pause" not in image:
         return False
     name = image.partition("@")[0].rpartition("/")[2].partition(":")[0]
     return name == "pause" or name.startswith("pause-")

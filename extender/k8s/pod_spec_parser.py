@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
 from operator import methodcaller
-from typing import Any
+from typing import Any, TypeAlias
 
 from typing_extensions import TypedDict
 
 from extender.k8s.metadata import NO_ENTRIES, TextMap, is_relevant, sorted_pairs
 from extender.k8s.objects import Container, Pairs, PodClaim, PodSpec
 from extender.k8s.quantity import QuantityError, milli, whole
-from extender.untrusted.bounded_cache import WeakInterner
+from extender.untrusted.bounded_cache import BoundedMap, WeakInterner
 from extender.untrusted.limits import CONTAINERS, KEY, POD_CLAIMS, POD_RESOURCES, RESOURCES, SELECTOR_ITEMS
 
 
@@ -55,6 +55,10 @@ class PlacementSpecManifest(TypedDict, total=False):
 
 
 _specs: WeakInterner[PodSpec] = WeakInterner()
+_Entries: TypeAlias = tuple[tuple[str, str | None], ...]
+_Simple: TypeAlias = tuple[str | None, bool, _Entries, _Entries]
+_simple_specs: BoundedMap[_Simple, PodSpec] = BoundedMap(1024)
+"""The specs of the last templates. To compare texts is faster than to make a spec and find its equal."""
 _RESOURCES_OF = methodcaller("get", "resources")
 _SELDOM = frozenset({"resources", "overhead", "nodeSelector", "resourceClaims"})
 """Fields of a pod spec with lists and maps, apart from containers."""
@@ -62,6 +66,32 @@ _SELDOM = frozenset({"resources", "overhead", "nodeSelector", "resourceClaims"})
 
 def parse_spec(manifest: PlacementSpecManifest) -> tuple[PodSpec, str]:
     """The spec, and which limit it exceeds ("" for none). Beyond a limit the spec is a summary."""
+    simple = _simple(manifest)
+    if simple is not None and (seen := _simple_specs.get(simple)) is not None:
+        return seen, ""
+    spec, problem = _parse_spec(manifest)
+    if simple is not None and not problem:
+        texts = chain(*simple[2], *simple[3])
+        _simple_specs.put(simple, spec, 2000 + 2 * sum(64 + len(text or "") for text in texts))
+    return spec, problem
+
+
+def _simple(manifest: PlacementSpecManifest) -> _Simple | None:
+    """All that the spec of most pods is made of; None where there is more than one container and its
+    resources, or too many of them."""
+    containers = manifest.get("containers") or ()
+    if len(containers) != 1 or manifest.get("initContainers") or manifest.keys() & _SELDOM:
+        return None
+    container = containers[0]
+    resources = container.get("resources") or {}
+    requests, limits = resources.get("requests") or NO_ENTRIES, resources.get("limits") or NO_ENTRIES
+    if len(requests) > RESOURCES or len(limits) > RESOURCES:
+        return None
+    names = container.get("name"), container.get("restartPolicy") == "Always"
+    return *names, tuple(requests.items()), tuple(limits.items())
+
+
+def _parse_spec(manifest: PlacementSpecManifest) -> tuple[PodSpec, str]:
     if problem := _length_problem(manifest):
         return _summary(manifest), problem
     pod_level = manifest.get("resources") or {}

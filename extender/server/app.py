@@ -8,30 +8,29 @@ lists them and answers other methods on their paths.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from pydantic_core import to_json
 
-from extender.protocol.messages import VERBS
 from extender.server.body import BodyBudget
 from extender.server.debug_auth import Guard
 from extender.server.debug_routes import debug_router
+from extender.server.front import body_budget, verb_endpoints
 from extender.server.metrics import CONTENT_TYPE
 from extender.server.page_files import page_files
 from extender.server.service import Service
 from extender.server.verb_endpoint import VerbEndpoint
-from extender.untrusted.limits import BODIES_IN_FLIGHT
 
 
 class _App(FastAPI):
     """FastAPI with applications that answer POST on their paths before anything else."""
 
-    def __init__(self) -> None:
+    def __init__(self, endpoints: Mapping[str, VerbEndpoint]) -> None:
         # No interactive pages of FastAPI: they load scripts from other sites.
         super().__init__(title="Stowage", openapi_url=None)
-        self.endpoints: dict[str, VerbEndpoint] = {}
+        self.endpoints = endpoints
 
     async def __call__(
         self,
@@ -56,13 +55,18 @@ def create_app(
 
     ``clients`` are the names in TLS certificates that may call the verbs; empty for all.
     """
-    app = _App()
-    bodies = BodyBudget(BODIES_IN_FLIGHT * service.settings.body_limit_mib << 20)
+    bodies = body_budget(service)
+    return app_of(service, verb_endpoints(service, bodies, clients) if verbs else {}, bodies, debug=debug)
+
+
+def app_of(
+    service: Service, endpoints: Mapping[str, VerbEndpoint], bodies: BodyBudget, *, debug: bool
+) -> FastAPI:
+    """The same with these verbs by path, and this memory for bodies."""
+    app = _App(endpoints)
     _add_health(app, service)
-    for verb in service.verbs if verbs else ():
-        path = f"/scheduler/{verb}" if verb in VERBS else f"/{verb}"
-        app.endpoints[path] = VerbEndpoint(service, verb, bodies, clients)
-        app.add_route(path, app.endpoints[path], methods=["POST"])  # type: ignore[arg-type]  # plain ASGI
+    for path, endpoint in endpoints.items():
+        app.add_route(path, endpoint, methods=["POST"])  # type: ignore[arg-type]  # plain ASGI
     if debug:
         _add_debug(app, service, bodies)
     if debug and service.debug_auth is not None:
@@ -75,9 +79,8 @@ def _add_health(app: FastAPI, service: Service) -> None:
         return Response(b"ok\n")
 
     async def readyz(request: Request) -> Response:
-        waiting_for = service.waiting_for()
-        text = f"not ready: {waiting_for}\n" if waiting_for else "ready\n"
-        return Response(text, 503 if waiting_for else 200, media_type="text/plain")
+        status, text = service.readiness()
+        return Response(text, status, media_type="text/plain")
 
     async def version(request: Request) -> Response:
         fields = {"version": service.version, "source": service.source.describe()}

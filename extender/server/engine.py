@@ -67,6 +67,7 @@ class Engine:
 
     def __init__(self, source: Source, settings: Settings, metrics: Metrics) -> None:
         self.state = state_of(settings)
+        self.state.allocations.deferred = True  # until the first lists are complete; before that nobody asks
         self.source, self._settings, self._metrics = source, settings, metrics
         self._recent_pods: BoundedMap[str, Pod] = BoundedMap(_RECENT_PODS, KEPT_PODS)
         self._unconfirmed = UnconfirmedBindings()

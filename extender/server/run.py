@@ -9,12 +9,12 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
 import uvicorn
 
-from extender.server.app import create_app
 from extender.server.connections import Connection
+from extender.server.front import Front
 from extender.server.garbage_collection import collect_forever
 from extender.server.service import Service
 from extender.server.tls import ListenContext, Tls
@@ -59,13 +59,14 @@ def run(
     if service.settings.bind and not (tls and tls.files.client_ca) and not _is_loopback(sock):
         _log.warning("whoever reaches the port for kube-scheduler can have pods bound: use --client-ca")
     clients = tls.client_names if tls else frozenset()
-    app = create_app(service, debug=debug_sock is None, clients=clients)
-    servers = {sock: _Server(app, tls.verbs if tls else None)}
+    fronts = [Front(service, debug=debug_sock is None, clients=clients)]
+    servers = {sock: _Server(fronts[0], tls.verbs if tls else None)}
     if debug_sock is not None:
-        servers[debug_sock] = _Server(create_app(service, verbs=False), tls.debug if tls else None)
+        fronts.append(Front(service, verbs=False))
+        servers[debug_sock] = _Server(fronts[1], tls.debug if tls else None)
     sys.setswitchinterval(_SWITCH_INTERVAL)
     with asyncio.Runner(loop_factory=servers[sock].config.get_loop_factory()) as runner:
-        runner.run(_run(service, servers, tls))
+        runner.run(_run(service, servers, fronts, tls))
 
 
 def _is_loopback(sock: socket.socket) -> bool:
@@ -121,9 +122,12 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _run(service: Service, servers: Mapping[socket.socket, _Server], tls: Tls | None) -> None:
+async def _run(
+    service: Service, servers: Mapping[socket.socket, _Server], fronts: Iterable[Front], tls: Tls | None
+) -> None:
     working = asyncio.create_task(service.run())
     background = [asyncio.create_task(collect_forever(lambda: not service.missing()))]
+    background += [asyncio.create_task(front.make_when_ready()) for front in fronts]
     if tls is not None:
         verbs = next(iter(servers.values()))
         background.append(asyncio.create_task(tls.watch(verbs.close_connections)))

@@ -148,6 +148,11 @@ class Service:
         """Why ``/readyz`` is not 200; "" if it is."""
         return "draining" if self.draining else self.missing() or self._not_leader()
 
+    def readiness(self) -> tuple[int, str]:
+        """The answer of ``/readyz``: the status and a line."""
+        waiting_for = self.waiting_for()
+        return (503, f"not ready: {waiting_for}\n") if waiting_for else (200, "ready\n")
+
     def missing(self) -> str:
         """What is missing, so that no verb can answer; "" if nothing is."""
         return self.engine.missing() if self.engine else "kernels are being compiled"

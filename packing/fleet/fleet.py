@@ -157,8 +157,12 @@ class Fleet:
 
     def take(self, held: Allocation) -> None:
         """Take an allocation, even beyond what is free: then the node counts as over-committed."""
-        self._move(held.row, [held], +1)
-        self._note_overcommitment(held.row)
+        self.take_all(held.row, [held])
+
+    def take_all(self, row: int, held: Sequence[Allocation]) -> None:
+        """``take`` these allocations of one node: faster than one after the other, with the same result."""
+        self._move(row, held, +1)
+        self._note_overcommitment(row)
 
     def give_back(self, held: Allocation) -> None:
         """Undo ``take``: every array is again what it was before."""
@@ -185,13 +189,11 @@ class Fleet:
     def without_nominated(self, row: int) -> Iterator[NodeUsage]:
         """What is taken of a node apart from nominated pods, inside the block. The arrays do not change."""
         usage = self.usage[row]
-        for allocation in self._assumed[row]:
-            usage.add(allocation, -1)
+        usage.add(self._assumed[row], -1)
         try:
             yield usage
         finally:
-            for allocation in self._assumed[row]:
-                usage.add(allocation, +1)
+            usage.add(self._assumed[row], +1)
 
     @contextmanager
     def holding(self, held: Iterable[Allocation]) -> Iterator[None]:
@@ -235,12 +237,11 @@ class Fleet:
         self.replaced += 1
         self.touch(row)
 
-    def _move(self, row: int, held: Iterable[Allocation], sign: int) -> None:
+    def _move(self, row: int, held: Sequence[Allocation], sign: int) -> None:
         """Take (sign 1) or give back (-1) all these allocations of one node, and write its arrays once."""
         arrays, usage = self.arrays, self.usage[row]
-        changed, devices, shares = set[int](), False, False
+        changed, devices, shares = usage.add(held, sign), False, False
         for one in held:
-            changed |= usage.add(one, sign)
             for gpu, *_ in one.shares:
                 arrays.share_slots[gpu, row] -= sign
             if one.devices or one.shares:

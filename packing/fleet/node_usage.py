@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -50,8 +50,19 @@ class NodeUsage:
         self._from_pools: dict[int, tuple[int, int]] = {}
         self._slice_holders: defaultdict[tuple[int, int], int] = defaultdict(int)
 
-    def add(self, held: Allocation, sign: int) -> set[int]:
-        """Add an allocation (sign 1) or remove it (-1). Returns the GPUs whose free part changes."""
+    def add(self, held: Iterable[Allocation], sign: int) -> set[int]:
+        """Add allocations (sign 1) or remove them (-1). Returns the GPUs whose free part changes."""
+        changed, devices = set[int](), False
+        for one in held:
+            self._add_one(one, sign)
+            changed.update([gpu for gpu, *_ in one.shares], [gpu for gpu, _ in one.slices])
+            devices = devices or bool(one.devices)
+        if devices:
+            before, self._from_pools = self._from_pools, self._spread_over_gpus()
+            changed |= {g for g, use in self._from_pools.items() if before.get(g, (0, 0)) != use}
+        return changed
+
+    def _add_one(self, held: Allocation, sign: int) -> None:
         self._cpu_milli += sign * held.cpu_milli
         self._memory_bytes += sign * held.memory_bytes
         for gpu, milli, mib in held.shares:
@@ -61,15 +72,10 @@ class NodeUsage:
             for place in range(mask.bit_length()):
                 if mask >> place & 1:
                     self._slice_holders[gpu, place] += sign
-        changed = {gpu for gpu, *_ in (*held.shares, *held.slices)}
-        if held.devices:
-            for resource, count in held.devices:
-                self._devices[resource] += sign * count
-                if held.together:
-                    self._together[resource, count] += sign
-            before, self._from_pools = self._from_pools, self._spread_over_gpus()
-            changed |= {g for g, use in self._from_pools.items() if before.get(g, (0, 0)) != use}
-        return changed
+        for resource, count in held.devices:
+            self._devices[resource] += sign * count
+            if held.together:
+                self._together[resource, count] += sign
 
     def free_cpu_and_memory(self) -> tuple[int, int]:
         """CPU in milli and memory in bytes, negative where more is taken than there is."""

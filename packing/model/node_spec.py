@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from packing.model.mig_instances import Instances
 from packing.model.reasons import Reason
@@ -95,10 +96,7 @@ class NodeSpec:
     @property
     def peers(self) -> tuple[tuple[int, ...], ...]:
         """All GPUs in groups of NVLink peers: the islands, and a group for each GPU that is in none."""
-        islands = [tuple(gpu for gpu in island if gpu < len(self.gpus)) for island in self.islands]
-        grouped = {gpu for island in islands for gpu in island}
-        alone = [(gpu,) for gpu in range(len(self.gpus)) if gpu not in grouped]
-        return tuple(sorted([*filter(None, islands), *alone], key=min))
+        return _peers(self.islands, len(self.gpus))
 
     def peer_groups(self, pool: Pool) -> tuple[int, ...]:
         """How many devices of a pool are on NVLink peers, for each group of such GPUs. If its device plugin
@@ -116,6 +114,14 @@ class NodeSpec:
     def is_divisible(self, pool: Pool) -> bool:
         """Whether the devices of a pool are whole GPUs that are placed one by one."""
         return bool(self.sharing_resource) and any(self.gpus[gpu].divisible for gpu in pool.gpus)
+
+
+@lru_cache(maxsize=256)
+def _peers(islands: tuple[tuple[int, ...], ...], gpus: int) -> tuple[tuple[int, ...], ...]:
+    islands = tuple(tuple(gpu for gpu in island if gpu < gpus) for island in islands)
+    grouped = {gpu for island in islands for gpu in island}
+    alone = [(gpu,) for gpu in range(gpus) if gpu not in grouped]
+    return tuple(sorted([*filter(None, islands), *alone], key=min))
 
 
 def in_one_island(spec: NodeSpec, gpus: Collection[int], count: int) -> frozenset[int]:

@@ -341,6 +341,7 @@ def test_spot_gpus_and_preempted_pods_are_metrics() -> None:
         owner=Owner("Job", "train", "u"),
     )
     engine.apply([Upserted(make_node("s", 4, labels=SPOT)), Upserted(make_node("d")), Upserted(pod)])
+    engine.apply([Listed("Node", frozenset({"s", "d"})), Listed("Pod", frozenset({pod.key}))])
     assert on_spot(engine.state.fleet) == Installed(4, 3)
     shown = metrics.render().decode()
     assert 'stowage_spot_gpus{state="installed"} 4.0' in shown

@@ -1,0 +1,90 @@
+"""What a port answers without FastAPI: probes of a starting service, and the verbs.
+
+FastAPI takes 0.2 s to import, while the first lists need the interpreter. So all other routes are made when
+somebody first asks for one of them, or when the service is ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from importlib import import_module
+from typing import TypeAlias
+
+from extender.protocol.messages import VERBS
+from extender.server.body import BodyBudget, Message, Receive
+from extender.server.service import Service
+from extender.server.verb_endpoint import Send, VerbEndpoint
+from extender.untrusted.limits import BODIES_IN_FLIGHT
+
+App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
+_POLL = 0.02  # seconds
+
+
+class Front:
+    """One port, as ASGI. See ``create_app`` for the arguments."""
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        verbs: bool = True,
+        debug: bool = True,
+        clients: frozenset[str] = frozenset(),
+    ) -> None:
+        self._service, self._debug, self._bodies = service, debug, body_budget(service)
+        self._endpoints = verb_endpoints(service, self._bodies, clients) if verbs else {}
+        self._making: asyncio.Task[App] | None = None
+        self._app: App | None = None
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        app = self._app
+        if scope["type"] == "http":
+            if scope["method"] == "POST" and (endpoint := self._endpoints.get(scope["path"])) is not None:
+                await endpoint(scope, receive, send)
+                return
+            if app is None and scope["method"] == "GET" and scope["path"] in ("/healthz", "/readyz"):
+                alive = 200, "ok\n"
+                await _answer(send, *(self._service.readiness() if scope["path"] == "/readyz" else alive))
+                return
+        await (app or await self.made())(scope, receive, send)
+
+    async def make_when_ready(self) -> None:
+        """Make all other routes once the service is ready."""
+        while self._service.missing():
+            await asyncio.sleep(_POLL)
+        await self.made()
+
+    async def made(self) -> App:
+        """All other routes."""
+        if self._making is None:
+            self._making = asyncio.create_task(asyncio.to_thread(self._make))
+        self._app = await asyncio.shield(self._making)  # another request may wait for it, too
+        return self._app
+
+    def _make(self) -> App:
+        app = import_module("extender.server.app")
+        made: App = app.app_of(self._service, self._endpoints, self._bodies, debug=self._debug)
+        return made
+
+
+def body_budget(service: Service) -> BodyBudget:
+    """The memory for bodies of requests to one port."""
+    return BodyBudget(BODIES_IN_FLIGHT * service.settings.body_limit_mib << 20)
+
+
+def verb_endpoints(
+    service: Service, bodies: BodyBudget, clients: frozenset[str]
+) -> Mapping[str, VerbEndpoint]:
+    """The verbs that are served, by path."""
+    return {
+        f"/scheduler/{verb}" if verb in VERBS else f"/{verb}": VerbEndpoint(service, verb, bodies, clients)
+        for verb in service.verbs
+    }
+
+
+async def _answer(send: Send, status: int, text: str) -> None:
+    headers = [(b"content-length", b"%d" % len(text)), (b"content-type", b"text/plain; charset=utf-8")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": text.encode()})

@@ -1,0 +1,84 @@
+"""Probes and verbs need no FastAPI; all else makes it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from extender.server.app import create_app
+from extender.server.front import Front
+from extender.server.service import Service
+from extender.settings import Settings
+from extender.source.snapshot import Snapshot, SnapshotSource
+from tests.contract.conftest import manifest
+from tests.extender.builders import make_node
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service(Settings(), SnapshotSource(Snapshot({"a": make_node("a")}), "test"), "1.2.3")
+
+
+def client(app: object) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://stowage")  # type: ignore[arg-type]
+
+
+def test_a_server_that_starts_has_not_imported_fastapi() -> None:
+    code = "import sys, extender.server.run, extender.server.service; sys.exit('fastapi' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+async def test_probes_and_verbs_are_answered_before_the_other_routes_are_made(service: Service) -> None:
+    front = Front(service)
+    async with client(front) as http:
+        assert (await http.get("/healthz")).text == "ok\n"
+        starting = await http.get("/readyz")
+        assert (starting.status_code, starting.text) == (503, "not ready: kernels are being compiled\n")
+        refused = await http.post("/scheduler/filter", json={})
+        assert refused.json()["Error"] == "Stowage is not ready: kernels are being compiled"
+        await service.start()
+        assert (await http.get("/readyz")).text == "ready\n"
+        answer = await http.post(
+            "/scheduler/filter", json={"Pod": manifest(), "Nodes": None, "NodeNames": ["a"]}
+        )
+        assert answer.json()["NodeNames"] == ["a"]
+        assert front._app is None
+
+
+@pytest.mark.parametrize(
+    "path", ["/healthz", "/readyz", "/version", "/metrics", "/debug/overview", "/", "/no"]
+)
+async def test_all_routes_answer_as_those_of_the_application(service: Service, path: str) -> None:
+    await service.start()
+    async with client(Front(service)) as early, client(create_app(service)) as whole:
+        first, second, expected = await early.get(path), await early.get(path), await whole.get(path)
+        assert [one.status_code for one in (first, second)] == [expected.status_code] * 2
+        if path != "/metrics":
+            assert first.text == second.text == expected.text
+
+
+async def test_routes_are_made_once_the_service_is_ready(service: Service) -> None:
+    front = Front(service)
+    making = asyncio.create_task(front.make_when_ready())
+    await asyncio.sleep(0.1)
+    assert front._app is None
+    await service.start()
+    await making
+    assert front._app is not None
+
+
+async def test_a_caller_that_leaves_does_not_stop_the_making(service: Service) -> None:
+    front = Front(service)
+    first = asyncio.create_task(front.made())
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await front.made() is await front.made()
+
+
+async def test_other_methods_on_the_path_of_a_verb_are_405(service: Service) -> None:
+    async with client(Front(service)) as http:
+        assert (await http.get("/scheduler/filter")).status_code == 405

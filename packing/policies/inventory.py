@@ -131,14 +131,15 @@ class InventoryPolicy:
             self._priced.price(fleet)
             self._cache.forget()
         tables, weights, gpus = self._tables, self._weights, FreeGpus.of(fleet)
-        if self._given is None and self._leaving_begins(fleet):
-            tried = self._trial(fleet, tables.mix)
-            return lambda: Plan(tables.restocked(gpus), tried())
-        return (lambda: Plan(tables.restocked(gpus), weights)) if tables.moved(gpus) > MOVED else None
+        moved = tables.moved(gpus) > MOVED
+        tried = self._trial(fleet, tables.mix) if self._leaving_begins(fleet) else None
+        if not moved and tried is None:
+            return None
+        return lambda: Plan(tables.restocked(gpus) if moved else tables, tried() if tried else weights)
 
     def _leaving_begins(self, fleet: Fleet) -> bool:
-        """Whether enough pods have left by now, for the first time."""
-        begins = not self._pods_leave and fleet.left >= _FEWEST_PODS
+        """Whether enough pods have left by now, for the first time; never with a given plan."""
+        begins = self._given is None and not self._pods_leave and fleet.left >= _FEWEST_PODS
         self._pods_leave |= begins
         return begins
 

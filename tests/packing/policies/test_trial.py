@@ -145,24 +145,26 @@ def test_a_pod_that_only_holds_something_else_does_not_leave():
         assert fleet.left == left
 
 
-def test_what_wins_where_pods_leave_wins_again_on_other_arrivals():
-    """Mix 3/21, which inventory with the first weights serves 1.8 points worse than least-squares."""
-    fleet, mix = of_random_mix(3, 21)
-    sample, sizes = Sample.of(fleet).first(0.5), trial._sizes(Sample.of(fleet), mix)
+def test_what_wins_where_pods_leave_wins_on_other_arrivals():
+    """Mix 2/22, which inventory with the first weights serves 1.3 points worse than least-squares."""
+    fleet, mix = of_random_mix(2, 22)
+    sample, sizes = Sample.of(fleet), trial._sizes(Sample.of(fleet), mix)
     policy_with = policies_of(sample, mix)
+    draws = [
+        trial._arrivals(mix, sizes, trial.LOAD * sample.gpus, seed, pods_leave=True) for seed in (97, 98, 99)
+    ]
 
     def placed(weights):
-        return trial._placed(sample, policy_with(weights), mix, sizes, arrivals)
+        return sum(trial._placed(sample, policy_with(weights), mix, sizes, draw) for draw in draws)
 
     best = best_weights(sample, mix, policy_with, pods_leave=True)
     assert best in OTHERS
-    arrivals = trial._arrivals(mix, sizes, trial.LOAD * sample.gpus, seed=99, pods_leave=True)
     assert placed(best) > placed(FIRST)
 
 
 @settings(max_examples=30, deadline=None)
 @given(
-    gpus=st.floats(1, 300),
+    gpus=st.floats(16, 300),
     frequency=st.lists(st.floats(0.01, 1), min_size=1, max_size=5),
     seed=st.integers(0, 99),
 )
@@ -179,7 +181,7 @@ def test_arrivals_where_pods_leave(gpus, frequency, seed):
     if arrivals.first < trial.PODS // trial.FEWEST_LIFETIMES:
         assert arrivals.first == int(gpus / float(sizes @ mix.frequency))
     stays = np.array(arrivals.leave) - np.arange(trial.PODS).clip(arrivals.first)
-    assert stays.mean() == pytest.approx(arrivals.first + 0.5, rel=0.15, abs=0.5)
+    assert stays.mean() == pytest.approx(arrivals.first + 0.5, rel=0.15)
 
 
 @settings(max_examples=6, deadline=None)

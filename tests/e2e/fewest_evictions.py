@@ -49,7 +49,7 @@ def fewest_evictions(nodes: Sequence[NodeState], waiting: Counter[Shape], *, by_
     demand = [waiting[shape] for shape in sorted(waiting)]
     answer = milp(
         costs,
-        integrality=np.ones(len(most)),
+        integrality=np.ones(len(most), dtype=int),
         bounds=Bounds(0, most),
         constraints=[
             LinearConstraint(room.tocsr(), -np.inf, [node.free for node in nodes]),

@@ -6,7 +6,7 @@ from .controlplane.api import Object
 from .sharing import GPU
 from .workload import node
 
-MIG_PROFILES = [
+MIG_PROFILES: list[Object] = [
     {
         "name": name,
         "memoryMB": mib,

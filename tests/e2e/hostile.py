@@ -28,7 +28,7 @@ def ordinary_user(cluster: ControlPlane, api: Api) -> Iterator[Api]:
     subject = {"kind": "ServiceAccount", **author}
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "author"}
     group = "rbac.authorization.k8s.io/v1"
-    made = [
+    made: list[Object] = [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": author},
         {"apiVersion": group, "kind": "Role", "metadata": role, "rules": RULES},
         {

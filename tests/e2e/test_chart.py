@@ -117,7 +117,7 @@ def test_the_right_to_layouts_is_for_one_configmap_or_one_namespace() -> None:
 @pytest.mark.parametrize("more", ["shape=beside", "shape=separate,settings.bind=true,settings.evictor=on"])
 def test_two_shards_have_no_object_in_common(more: str) -> None:
     """Each in a namespace of its own. What a shard's objects outside of it refer to are its own objects."""
-    known = set()
+    known: set[tuple[str, str, str]] = set()
     for name in ("a", "b"):
         values = render.ROOT / "deploy" / "examples" / "shards" / f"{name}.yaml"
         more_values = f"--set={more},settings.mig_manager=operator/layouts"

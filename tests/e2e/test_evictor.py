@@ -188,7 +188,10 @@ def test_it_can_only_recommend(cluster: ControlPlane, api: Api, stowage_kubeconf
 def event_about(api: Api, name: str) -> Object:
     """What Stowage says about a pod."""
     selector = f"involvedObject.name={name},reportingComponent=stowage.dev/evictor"
-    events = lambda: api.list("Event", fieldSelector=selector)["items"]  # noqa: E731
+
+    def events() -> list[Object]:
+        found: list[Object] = api.list("Event", fieldSelector=selector)["items"]
+        return found
+
     eventually(lambda: bool(events()), within_s=30, what=f"an event is about {name}")
-    first: Object = events()[0]
-    return first
+    return events()[0]

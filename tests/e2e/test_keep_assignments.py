@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import httpx
 import pytest
@@ -110,7 +111,7 @@ def test_what_a_pod_was_given_stays_as_it_was_bound(api: Api, clients: dict[str,
             {"labels": {COUNT: "2"}},
         ):
             (name,) = {key for found in change.values() for key in found or (COMPUTE,) if key != "x"}
-            assert name in refused(lambda change=change: annotate(owner, "waits", **change))
+            assert name in refused(partial(annotate, owner, "waits", **change))
         annotate(owner, "waits", labels={"team": "ml"}, annotations={"note": "mine", COMPUTE: "400m"})
         annotate(owner, "on", labels=None, annotations={"note": "x" * 200_000})
         # Annotations from before the policy do not prevent other edits.

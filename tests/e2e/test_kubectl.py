@@ -95,7 +95,7 @@ def publish(api: Api, layout: str, address: str, port: int) -> list[Object]:
 
 
 def run(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [PLUGIN, *arguments]
+    command = [str(PLUGIN), *arguments]
     others = {name: value for name, value in os.environ.items() if not name.startswith("STOWAGE_")}
     environment = others | {"KUBECONFIG": str(kubeconfig)}  # it warns of names that are no setting
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)

@@ -31,9 +31,9 @@ def nodes(kind: str, count: int, labels: dict[str, str]) -> list[Object]:
     return [node(f"{kind}-{number}", {GPU: 8}, labels=H100 | labels) for number in range(count)]
 
 
-def run(api: Api, name: str, gpus: int, **more: dict[str, str]) -> str:
+def run(api: Api, name: str, gpus: int, annotations: dict[str, str] | None = None) -> str:
     """Creates a pod and waits until it runs; its node."""
-    api.create(pod(name, {GPU: gpus}, **more))
+    api.create(pod(name, {GPU: gpus}, annotations=annotations))
     return wait_until_running(api, name)
 
 

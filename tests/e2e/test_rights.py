@@ -1,6 +1,7 @@
 """The rights of deploy/ are enough for Stowage, as all tests here show, and allow nothing else."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -124,8 +125,8 @@ def test_stowage_follows_the_one_configmap_of_the_mig_manager(
         api.delete("ConfigMap", name, "gpu-operator")
         eventually(lambda: small(stowage) == ([6, 7], []), within_s=30, what="Stowage guesses again")
         for forbidden in (
-            lambda: client.get("ConfigMap", "another", "gpu-operator"),
-            lambda: client.list("ConfigMap"),
+            partial(client.get, "ConfigMap", "another", "gpu-operator"),
+            partial(client.list, "ConfigMap"),
         ):
             with pytest.raises(httpx.HTTPStatusError, match="403 Forbidden"):
                 forbidden()

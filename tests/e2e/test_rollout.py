@@ -62,13 +62,17 @@ def tools(plane: ControlPlane, api: Api) -> Tools:
     return Tools(plane)
 
 
+def left(tools: Tools) -> bool:
+    """Whether there are ReplicaSets."""
+    return "replicaset" in tools.kubectl("get", "rs", f"-n={NAMESPACE}", "-o=name")
+
+
 @pytest.fixture
 def kubelet(plane: ControlPlane, tools: Tools) -> Iterator[Kubelet]:
     with Kubelet(plane, tools) as kubelet:
         yield kubelet
         tools.helm("uninstall", "stowage", f"-n={NAMESPACE}", "--ignore-not-found")
-        left = lambda: "replicaset" in tools.kubectl("get", "rs", f"-n={NAMESPACE}", "-o=name")  # noqa: E731
-        eventually(lambda: not left(), within_s=60, what="the ReplicaSets are gone", every_s=0.5)
+        eventually(lambda: not left(tools), within_s=60, what="the ReplicaSets are gone", every_s=0.5)
         tools.kubectl("delete", "pods", "--all", f"-n={NAMESPACE}", "--grace-period=0", "--force")
 
 

@@ -58,14 +58,20 @@ def test_a_process_that_ignores_sigterm_is_killed(cluster: ControlPlane, api: Ap
     assert history(tmp_path) == "started "
 
 
+def allowed(api: Api) -> int | None:
+    """How many evictions the budget allows."""
+    status = api.get("PodDisruptionBudget", "serves")["status"]
+    count: int | None = status.get("disruptionsAllowed")
+    return count
+
+
 def test_a_budget_refuses_the_second_eviction(cluster: ControlPlane, api: Api) -> None:
     api.create(node("n1", {GPU: 2}))
     for name in ("p1", "p2"):
         api.create(pod(name, {GPU: 1}, on="n1", labels={"app": "serves"}))
     api.create(budget("serves", {"app": "serves"}, min_available=1))
     with cluster.controller_manager():
-        allowed = lambda: api.get("PodDisruptionBudget", "serves")["status"].get("disruptionsAllowed")  # noqa: E731
-        eventually(lambda: allowed() == 1, within_s=30, what="the budget has a status")
+        eventually(lambda: allowed(api) == 1, within_s=30, what="the budget has a status")
         api.evict("p1")
         with pytest.raises(httpx.HTTPStatusError, match="429"):
             api.evict("p2")

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -169,7 +170,7 @@ def test_a_binding_past_the_scheduler_is_found(api: Api) -> None:
             api.create(workload.pod(name, {GPU: 1}, priority_class=queue, labels=labels))
             assert watch.findings == []
             api.bind(name, "whole-0")
-            eventually(lambda n=name: placed(watch, n), within_s=20, what=f"{name} is seen")
+            eventually(partial(placed, watch, name), within_s=20, what=f"{name} is seen")
         eventually(lambda: bool(watch.findings), within_s=20, what="the over-commit is found")
     assert "over-commit: second on ('whole-0', '')" in watch.findings[0]
 

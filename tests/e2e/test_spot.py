@@ -28,8 +28,7 @@ def test_a_job_resumes_elsewhere(cluster: ControlPlane, api: Api, stowage: Stowa
     for name in ("spot-1", "spot-2"):
         api.create(node(name, {GPU: 8}, labels=labels | SPOT))
     stowage.flush(api)
-    counted = lambda: interruptions(stowage)  # noqa: E731
-    before = counted()
+    before = interruptions(stowage)
     with (
         Runner(api, tmp_path),
         cluster.controller_manager(["job-controller", "disruption-controller"]),
@@ -41,7 +40,9 @@ def test_a_job_resumes_elsewhere(cluster: ControlPlane, api: Api, stowage: Stowa
         interrupt(api, first)
         eventually(lambda: bool(resumed(tmp_path)), within_s=60, what="another pod resumes")
         (second,) = [one for one in api.list("Pod")["items"] if one["status"]["phase"] == "Running"]
-        eventually(lambda: counted() == before + 1, within_s=10, what="the interruption is counted")
+        eventually(
+            lambda: interruptions(stowage) == before + 1, within_s=10, what="the interruption is counted"
+        )
     assert {first["spec"]["nodeName"], second["spec"]["nodeName"]} == {"spot-1", "spot-2"}
     assert "terminated after step" in (tmp_path / f"{first['metadata']['name']}.log").read_text()
     terminated = saved(tmp_path / f"{first['metadata']['name']}.log")

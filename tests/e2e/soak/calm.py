@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Container
+from functools import partial
 
 import httpx
 
@@ -21,15 +22,9 @@ def check(stack: Stack, watch: Watch) -> None:
     _expect(watch, lambda: not _stuck(watch), SETTLE_S, lambda: f"stuck: {_describe(stack, watch)}")
     _check_reasons(stack, watch)
     watch.check_claims()
-    wanted = dict.fromkeys(fleet.names("claims"), 8)
     for one in stack.replicas:
         check_books(stack.api, watch, one)
-        _expect(
-            watch,
-            lambda one=one: devices(one) == wanted,
-            BOOKS_S,
-            lambda one=one: f"devices for claims are not known: {devices(one)} of {wanted}",
-        )
+        _check_devices(watch, one)
     watch.checks["calms"] += 1
 
 
@@ -60,6 +55,16 @@ def gpus(one: Stowage, pods: Container[str]) -> dict[str, list[int]]:
     return {holder["pod"]: holder["gpus"] for holder in held if holder["pod"] in pods}
 
 
+def _check_devices(watch: Watch, one: Stowage) -> None:
+    wanted = dict.fromkeys(fleet.names("claims"), 8)
+    _expect(
+        watch,
+        lambda: devices(one) == wanted,
+        BOOKS_S,
+        lambda: f"devices for claims are not known: {devices(one)} of {wanted}",
+    )
+
+
 def devices(one: Stowage) -> dict[str, int]:
     """How many devices for claims Stowage knows, by node."""
     nodes = one.json("/debug/nodes")["nodes"]
@@ -85,7 +90,7 @@ def _check_reasons(stack: Stack, watch: Watch) -> None:
         name = pod["metadata"]["name"]
         _expect(
             watch,
-            lambda name=name: _fits_nowhere(stack, name),
+            partial(_fits_nowhere, stack, name),
             REASON_S,
             f"no reason: {name} waits, and Stowage does not say that it fits nowhere",
         )

@@ -6,12 +6,13 @@ import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import httpx
 
 from .. import hostile
 from ..controlplane.api import Api, Object
-from ..rush import GPU
+from ..rush import GPU, LARGE
 from . import fleet
 from .plan import Planned
 from .process_faults import victim
@@ -106,7 +107,8 @@ class NodeFaults:
         node = self._change(
             stack.api, name, lambda node: node["metadata"]["labels"].update({state: "pending"})
         )
-        layout = fleet.LAYOUTS[node["status"]["allocatable"][fleet.LARGE] != "0"]
+        is_first = node["status"]["allocatable"][LARGE] == str(fleet.LAYOUTS[0][LARGE])
+        layout = fleet.LAYOUTS[is_first]
         self._delete_pods(stack.api, name)
         time.sleep(planned.lasts_s)
         self._delete_pods(stack.api, name)
@@ -119,9 +121,7 @@ class NodeFaults:
         if planned.number % 2:
             name, label = fleet.one_of("own", planned.pick), f"{GPU}.count"
             for count in ("6", "8"):
-                self._change(
-                    stack.api, name, lambda node, n=count: node["metadata"]["labels"].update({label: n})
-                )
+                self._label(stack.api, name, {label: count})
                 time.sleep(planned.lasts_s if count == "6" else 0)
             return
         name = fleet.one_of("whole", planned.pick)
@@ -195,10 +195,10 @@ def send_hostile_pods(stack: Stack, planned: Planned) -> None:
     pods = [*hostile.waiting_pods(), *hostile.intruders(node)]
     for one in pods:
         one["metadata"]["name"] = f"hostile-{planned.number}-{one['metadata']['name']}"[:250]
-        persist(lambda one=one: stack.api.create(one))
+        persist(partial(stack.api.create, one))
     time.sleep(planned.lasts_s)
     for one in pods:
-        persist(lambda one=one: stack.api.delete("Pod", one["metadata"]["name"]))
+        persist(partial(stack.api.delete, "Pod", one["metadata"]["name"]))
 
 
 def send_hostile_requests(stack: Stack, planned: Planned) -> None:

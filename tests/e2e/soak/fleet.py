@@ -10,9 +10,9 @@ from ..sharing import GPU, PRODUCT
 from ..workload import node
 
 MEMORY, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
-WHOLE, MIXED, SINGLE, REPLICAS, RENAMED = 14, 4, 2, 3, 2
+WHOLE, MIXED, SINGLE, REPLICAS, RENAMED = 36, 4, 2, 3, 2
 OWN, HAMI, HAMI_MIG, GPUSHARE, CLAIMS = 5, 6, 3, 3, 3
-LAYOUTS = ({SMALL: 16, MEDIUM: 8, LARGE: 8}, {SMALL: 24, MEDIUM: 16, LARGE: 0})
+LAYOUTS = ({SMALL: 16, MEDIUM: 8, LARGE: 8}, {SMALL: 20, MEDIUM: 12, LARGE: 4})
 """What a node with MIG instances has, before and after it is re-partitioned."""
 POOL = "soak/pool"  # the label that pods select where a resource has one name on nodes of several kinds
 

@@ -18,15 +18,15 @@ from .watch import FILLER, Watch
 
 GROUP = 4  # pods with consecutive numbers, which may be a gang
 LOAD = "soak/load"  # the label of these pods, with the way in which they ask for a GPU
-WAITING = 16  # the most pods that wait at once: more would only be tried again and again
+WAITING = 32  # the most pods that wait at once: more would only be tried again and again
 WAYS = {
     "whole": 24, "mixed": 12, "single": 6, "replicas": 6, "renamed": 4, "own": 16, "hami": 16,
     "himig": 6, "gpushare": 6, "claims": 4,
 }  # fmt: skip
 """How often each is drawn."""
 QUEUES = {INTERACTIVE: 2, BATCH: 3, BACKFILL: 5}
-IMPOSSIBLE = 400  # one pod in so many fits nowhere
-FILLERS = (("whole", {GPU: 4}, 18), ("own", {}, 20))
+IMPOSSIBLE = 1_000  # one pod in so many fits nowhere
+FILLERS: tuple[tuple[str, dict[str, int], int], ...] = (("whole", {GPU: 4}, 40), ("own", {}, 20))
 """Backfill that runs until it is evicted, and comes again: how it asks, for what, and how many of them."""
 
 
@@ -176,6 +176,12 @@ class Load(InThread):
             except httpx.TransportError:
                 pass
             self._over.wait(0.3)
+
+    def withdraw(self) -> None:
+        """Deletes the pods that wait: a check found that they fit nowhere, and others could not come."""
+        for one in self._watch.pending():
+            with suppress(httpx.HTTPError):
+                self._api.delete("Pod", one["metadata"]["name"])
 
     def sweep(self) -> None:
         """Deletes pods that have ended, and claims without a pod."""

@@ -16,7 +16,7 @@ from .report import Report, cpu_seconds, report
 from .stack import Stack, running
 from .watch import Watch
 
-PROGRESS_S, CLAIMS_S = 30.0, 3.0
+PROGRESS_S, CLAIMS_S, STALLED_S = 30.0, 3.0, 30.0
 LOG = "violations.log"
 MOST_IN_VAIN, ENOUGH = 0.1, 50  # the share of evictions that faults excuse, of at least so many
 
@@ -69,6 +69,7 @@ class Soak:
 
     def _go(self, stack: Stack, watch: Watch, load: Load, injector: Injector) -> None:
         calm_at, claims_at = self.calm_every, time.monotonic()
+        created, created_at = 0, time.monotonic()
         while not (load.finished and injector.finished):
             time.sleep(0.05)
             if injector.due(load.created) or (load.finished and not injector.finished and injector.idle()):
@@ -76,6 +77,11 @@ class Soak:
                     calm_at += self.calm_every
                     self._be_calm(stack, watch, load, injector)
                 injector.begin_next()
+            if load.created > created:
+                created, created_at = load.created, time.monotonic()
+            elif injector.idle() and not load.finished and time.monotonic() - created_at > STALLED_S:
+                created_at = time.monotonic()
+                self._be_calm(stack, watch, load, injector)  # either nothing that waits fits, or a violation
             if time.monotonic() - claims_at > CLAIMS_S:
                 claims_at = time.monotonic()
                 watch.check_claims()
@@ -92,6 +98,7 @@ class Soak:
             time.sleep(0.05)  # the recovery of the last fault is measured, too
         load.paused = True
         calm.check(stack, watch)
+        load.withdraw()
         load.paused = False
 
     def _findings(self, stack: Stack, watch: Watch) -> list[str]:

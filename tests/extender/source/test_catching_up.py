@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,18 +49,19 @@ def api(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> ApiServer:
 
 
 @pytest.fixture
-async def source(api: ApiServer, tmp_path: Path) -> KubeSource:
-    return source_of(api, tmp_path, timeouts=replace(PATIENT, catch_up=10.0))
+async def source(api: ApiServer, tmp_path: Path) -> AsyncIterator[KubeSource]:
+    source = source_of(api, tmp_path, timeouts=replace(PATIENT, catch_up=10.0))
+    yield source
+    source.stop()
 
 
 @pytest.fixture
-async def delivered(source: KubeSource) -> Iterator[Delivered]:
+async def delivered(source: KubeSource) -> Delivered:
     delivered = Delivered()
     source.start(delivered.apply)
     assert await source.caught_up()
     assert delivered.keys == {"ml/p0"}
-    yield delivered
-    source.stop()
+    return delivered
 
 
 async def test_missed_events_are_delivered_before_it_has_caught_up(
@@ -84,7 +85,6 @@ async def test_a_connection_for_each_answer_works_too(api: ApiServer, source: Ku
     api.pods.put(pod("p1"))
     assert await source.caught_up()
     assert delivered.keys == {"ml/p0", "ml/p1"}
-    source.stop()
 
 
 async def test_a_version_that_the_server_has_lost_is_relisted(

@@ -8,10 +8,11 @@ Python imports a module of this name at its start if its directory is in PYTHONP
 import datetime
 import os
 import time
+from datetime import datetime as _datetime  # the true one, as a type
 
 _FILE = os.environ.get("SOAK_CLOCK", "")
 _EVERY_S = 0.2  # between two looks at the file
-_time, _time_ns, _datetime = time.time, time.time_ns, datetime.datetime
+_time, _time_ns = time.time, time.time_ns
 _read_at, _offset = -1.0, 0
 
 

@@ -46,12 +46,12 @@ def test_the_answer_is_written_first() -> None:
         done, loop = asyncio.Event(), asyncio.get_running_loop()
         protocol = Server(AfterAnswer(), done)
         server = await loop.create_server(lambda: protocol, "127.0.0.1", 0)
-        async with server:
-            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
-            writer.write(b"request")
-            assert await reader.readexactly(6) == b"answer"
-            await done.wait()
-            writer.close()
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+        writer.write(b"request")
+        assert await reader.readexactly(6) == b"answer"
+        await done.wait()
+        writer.close()
+        server.close()
         return protocol.unwritten
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -101,11 +101,15 @@ class Metrics:
 
     async def render_in_parts(self) -> bytes:
         """The same, while other tasks run in between: the text takes longer than the values."""
-        families, parts = list(self.registry.collect()), []
-        for start in range(0, len(families), _FAMILIES_AT_ONCE):
-            await asyncio.sleep(0)
-            parts.append(generate_latest(_Families(families[start : start + _FAMILIES_AT_ONCE])))
-        return b"".join(parts)
+        some: list[Metric] = []
+        parts: list[bytes] = []
+        for family in self.registry.collect():
+            some.append(family)
+            if len(some) == _FAMILIES_AT_ONCE:
+                parts.append(generate_latest(_Families(some)))
+                some = []
+                await asyncio.sleep(0)
+        return b"".join((*parts, generate_latest(_Families(some))))
 
 
 class _Families(Collector):

@@ -8,7 +8,7 @@ kube-scheduler is the protocol, and what Stowage loses against it are Stowage's 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,29 +17,33 @@ from bench.service import Running, free_port, running_process, until_ok
 from extender.settings import Settings
 
 _NAMES = b'"NodeNames":['
-_SHORTLIST: int = Settings.model_fields["shortlist"].default
+SHORTLIST: int = Settings.model_fields["shortlist"].default
 
 
-async def echo(scope: dict[str, Any], receive: Any, send: Any) -> None:  # noqa: ANN401  # ASGI's callables
-    """Answer ``/scheduler/filter`` and ``/scheduler/prioritize``."""
-    body, more = b"", True
-    while more:
-        message = await receive()
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-    reply = answer(scope["path"].rpartition("/")[2], body)
-    length = str(len(reply)).encode()
-    headers = [(b"content-length", length), (b"content-type", b"application/json")]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": reply})
+def echo(shortlist: int) -> Callable[..., Awaitable[None]]:
+    """Answers ``/scheduler/filter`` and ``/scheduler/prioritize``."""
+
+    async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:  # noqa: ANN401  # ASGI's
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        reply = answer(scope["path"].rpartition("/")[2], body, shortlist)
+        length = str(len(reply)).encode()
+        headers = [(b"content-length", length), (b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": reply})
+
+    return application
 
 
-def answer(verb: str, body: bytes) -> bytes:
+def answer(verb: str, body: bytes, shortlist: int = SHORTLIST) -> bytes:
     """The reply to a verb; an empty object for any other. The names are quoted, as they stand in the body:
     kube-scheduler sends them last."""
     end = body.rfind(b"]")
     start = body.rfind(_NAMES) + len(_NAMES)
-    names = body[start:end].split(b",", _SHORTLIST)[:_SHORTLIST]
+    names = body[start:end].split(b",", shortlist)[:shortlist]
     if verb == "filter":
         keys = b',"FailedNodes":null,"FailedAndUnresolvableNodes":null,"Error":""}'
         return b'{"Nodes":null,"NodeNames":[' + b",".join(names) + b"]" + keys
@@ -49,13 +53,14 @@ def answer(verb: str, body: bytes) -> bytes:
 
 
 @contextmanager
-def running_echo_extender() -> Iterator[Running]:
+def running_echo_extender(shortlist: int = SHORTLIST) -> Iterator[Running]:
     """The extender as a process of its own."""
     port = free_port()
-    with running_process([sys.executable, "-m", "bench.echo_extender", str(port)], {}) as process:
+    command = [sys.executable, "-m", "bench.echo_extender", str(port), str(shortlist)]
+    with running_process(command, {}) as process:
         until_ok(process, f"http://127.0.0.1:{port}/")
         yield Running(port, process.pid, 0.0)
 
 
 if __name__ == "__main__":
-    serve(echo, int(sys.argv[1]))
+    serve(echo(int(sys.argv[2])), int(sys.argv[1]))

@@ -1,10 +1,10 @@
 """The slowest of 10,000 requests while the cluster changes and others read metrics and debug pages.
 
 filter and prioritize alternate on one connection. Meanwhile pods come and go (``--rate`` changes a second,
-and ``--burst`` at once every five seconds), nodes report their status, Prometheus scrapes, and the debug
-endpoint is read. Run alone:
+and ``--burst`` at once every five seconds; several of them: one run for each), nodes report their status,
+Prometheus scrapes, and the debug endpoint is read. Run alone:
 
-    python -m bench.tails --nodes 5000 --requests 10000 --rate 500 --burst 500
+    python -m bench.tails --nodes 5000 --requests 10000 --rate 500 --burst 0 500
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from bench.client import Client, extender_args
 from bench.service import api_server, stowage
 
 LIMIT_MS = 50.0
+_FEWEST = 2  # values of which there are quantiles
 _VISITS = {"/metrics": 5.0, "/debug/nodes": 20.0, "/debug/pods/team-00/none": 7.0}
 """Path -> seconds between two requests."""
 
@@ -67,6 +68,7 @@ def table(requests: Sequence[Request]) -> str:
         "as measured": [r.ms for r in requests],
         "without waiting for a CPU": [r.ms - r.starved_ms for r in requests],
         "the same without refusals": [r.ms - r.starved_ms for r in requests if not r.refused],
+        "refusals alone": [r.ms - r.starved_ms for r in requests if r.refused],
     }
     lines = [
         f"| {len(requests):,} requests, ms | median | p99 | p99.9 | longest | over {LIMIT_MS:g} "
@@ -74,6 +76,8 @@ def table(requests: Sequence[Request]) -> str:
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
     for label, values in columns.items():
+        if len(values) < _FEWEST:
+            continue
         cuts = statistics.quantiles(values, n=1000)
         over = sum(value > LIMIT_MS for value in values)
         cells = (statistics.median(values), cuts[989], cuts[998], max(values))
@@ -112,17 +116,19 @@ def _visit(url: str, every: float, stop: threading.Event) -> None:
 
 
 def main() -> None:
-    """Print the table and the slowest requests."""
+    """Print the tables and the slowest requests."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--rate", type=float, default=500)
-    parser.add_argument("--burst", type=int, default=500)
+    parser.add_argument("--burst", type=int, nargs="+", default=[0, 500])
     args = parser.parse_args()
-    requests = run(args.nodes, args.requests, args.rate, args.burst)
-    print(table(requests))
-    for slow in sorted(requests, key=lambda r: -r.ms)[:10]:
-        print(f"{slow.verb} at {slow.at:.2f} s: {slow.ms:.1f} ms, {slow.starved_ms:.1f} of it without a CPU")
+    for burst in args.burst:
+        requests = run(args.nodes, args.requests, args.rate, burst)
+        print(f"{args.rate:g} changes a second, and {burst} at once every 5 s:\n\n{table(requests)}\n")
+        for slow in sorted(requests, key=lambda r: -r.ms)[:10]:
+            waited = f"{slow.starved_ms:.1f} of it without a CPU{', refused' * slow.refused}"
+            print(f"{slow.verb} at {slow.at:.2f} s: {slow.ms:.1f} ms, {waited}")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ import yaml
 
 from bench import cluster
 from bench.cells import median_and_range
-from bench.echo_extender import running_echo_extender
+from bench.echo_extender import SHORTLIST, running_echo_extender
 from bench.node_manifest import Manifest
 from bench.service import Running, cpu_seconds, stowage
 from tests.e2e.controlplane.api import NAMESPACE
@@ -79,6 +79,7 @@ def run(
     rounds: int = 3,
     before: Path | None = None,
     samples: Sequence[str] = tuple(_SAMPLES),
+    shortlist: int = SHORTLIST,
 ) -> Iterator[Run]:
     """Run each extender ``rounds`` times, in turns. Needs the built control plane."""
     if missing():
@@ -88,7 +89,7 @@ def run(
         with tempfile.TemporaryDirectory() as directory, ControlPlane(Path(directory) / "plane") as plane:
             plane.api.create_all(map(_new, cluster.nodes(nodes)))
             for sample, _, extender in itertools.product(samples, range(rounds), extenders):
-                one = Run(nodes, sample, extender, *_round(plane, pods, sample, extender, before))
+                one = Run(nodes, sample, extender, *_round(plane, pods, sample, extender, before, shortlist))
                 print(one, file=sys.stderr, flush=True)  # a whole run takes long
                 yield one
 
@@ -128,15 +129,16 @@ def _ratio(rows: Sequence[Run], here: Sequence[Run], other: str) -> str:
 
 
 def _round(
-    plane: ControlPlane, pods: int, sample: str, extender: Extender, before: Path | None
+    plane: ControlPlane, pods: int, sample: str, extender: Extender, before: Path | None, shortlist: int
 ) -> tuple[float, float, float]:
     with ExitStack() as stack:
         running = None
         if extender == "echo":
-            running = stack.enter_context(running_echo_extender())
+            running = stack.enter_context(running_echo_extender(shortlist))
         elif extender != "alone":
-            older = {"PYTHONPATH": str(before)} if extender == "before" else {}
-            running = stack.enter_context(stowage(plane.kubeconfig, older))
+            settings = {"STOWAGE_SHORTLIST": str(shortlist)}
+            settings |= {"PYTHONPATH": str(before)} if extender == "before" else {}
+            running = stack.enter_context(stowage(plane.kubeconfig, settings))
         waiting = (_new(pod) for pod in cluster.arrivals(sizes={1: 1}))
         plane.api.create_all(itertools.islice(waiting, pods))
         if running is not None:
@@ -212,8 +214,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seen", nargs="+", choices=_SAMPLES, default=[*_SAMPLES])
     parser.add_argument("--before", type=Path, help="sources of an earlier version (none)")
+    parser.add_argument("--shortlist", type=int, default=SHORTLIST, help="of the echo and of Stowage (64)")
     args = parser.parse_args()
-    print(table(list(run(args.nodes, args.pods, args.rounds, args.before, args.seen))))
+    found = run(args.nodes, args.pods, args.rounds, args.before, args.seen, args.shortlist)
+    print(table(list(found)))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
+from operator import attrgetter
 
 from extender.cluster.allocations import Allocations, Placement, Problems
 from extender.cluster.assumed_pods import AssumedPod, AssumedPods
@@ -22,6 +23,10 @@ JUST_ENDED = 5.0
 """Seconds after the end of a pod in which its room counts as coming: kube-scheduler tries the pod again when
 it sees that end. Later, room that is free and was not taken may be closed for a reason that Stowage does not
 see."""
+
+_STATUS_ALONE = {"phase", "started", "unscheduled", "disruption", "disrupted", "ends"}
+"""Fields that say nothing about what a bound pod that has not ended holds of its node, or of its queue."""
+_holdings = attrgetter(*[field.name for field in fields(Pod) if field.name not in _STATUS_ALONE])
 
 
 class PodTable(Mapping[str, Pod]):
@@ -64,9 +69,12 @@ class PodTable(Mapping[str, Pod]):
         """Take in a pod as the watch shows it. Where it has a node, nothing is assumed of it any more."""
         if pod.terminated:
             return self.remove(pod.key) | self.forget_all(pod.uid)
+        known = self._pods.get(pod.key)
+        if known is not None and self._holds_the_same(known, pod):
+            self._pods[pod.key] = pod
+            return {pod.node_name}
         changed = set()
         self._promised.pop(pod.uid, None)
-        known = self._pods.get(pod.key)
         if known is not None and known.uid != pod.uid:
             changed |= self.remove(pod.key)
         elif known is not None:
@@ -91,6 +99,10 @@ class PodTable(Mapping[str, Pod]):
             changed |= self.forget_all(pod.uid)  # first: it must not be allocated twice
         self._allocate(pod.key, pod, history)
         return changed | {pod.node_name}
+
+    def _holds_the_same(self, known: Pod, pod: Pod) -> bool:
+        """Whether a bound pod has nothing new but its status, as in most of the kubelet's events."""
+        return bool(pod.node_name and _holdings(known) == _holdings(pod) and not self.assumed.of(pod.uid))
 
     def records(self) -> list[Pod]:
         """All pods; those that are assumed to be bound with their node, once it is certain that they are."""

@@ -23,7 +23,7 @@ LONGEST_ANSWER = 4096
 _SHARE, _BURST = 0.05, 0.5
 """The part of all time that may be spent on explaining why pods fit nowhere, and seconds of CPU after a
 pause. People read few explanations, and one costs more than the answer itself."""
-_FITTING_SHARE, _FITTING_BURST = 0.01, 0.03
+_FITTING_SHARE, _FITTING_BURST = 0.002, 0.03
 """The same of pods that fit, of which there are more, and about which people ask less."""
 
 
@@ -65,12 +65,15 @@ class Decisions:
         *,
         fits: bool = True,
     ) -> bool:
-        """Keep a decision that ``flush`` explains; whether it is the first that waits for that.
+        """Keep a decision that ``flush`` explains; returns whether it is the first that waits for that.
 
         It must be flushed before the state changes: an explanation shows what is free at that moment. There
         is not time for all explanations, and less for those of pods that fit.
         """
         budget = self._fitting_budget if fits else self._budget
+        if not self._deferred and (explain is None or not budget.allows(0.0, monotonic())):
+            self.add(pod, decision)  # nothing to wait for
+            return False
         self._deferred.append((pod, decision, explain, budget))
         return len(self._deferred) == 1
 

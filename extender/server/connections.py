@@ -12,6 +12,7 @@ from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from extender.server.one_write import OneWrite
 from extender.server.tls import names_of
 from extender.untrusted.limits import (
     CONNECTIONS,
@@ -89,6 +90,8 @@ class Connection(HttpToolsProtocol):
         _cancel(self._head_timer)
         self._head_timer = None
         super().on_headers_complete()
+        if self.scope["method"] == "POST":
+            self.cycle.transport = OneWrite(self.transport)  # type: ignore[assignment]
         if self._last_request_at >= self._renew_at:
             self.cycle.keep_alive = False
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from importlib import import_module
 
 from pydantic_core import from_json
 
@@ -37,6 +36,7 @@ from extender.server.assumed_pod_expiry import expire_forever
 from extender.server.gauge_reader import GaugeReader
 from extender.server.metrics import Metrics
 from extender.server.volcano import VolcanoVerbs
+from extender.server.warm_up import warm_up
 from extender.settings import Settings
 from extender.source.interface import BEHIND, Source
 from extender.source.watched_kinds import AWAITED_KINDS, REQUIRED_KINDS, WATCHED_KINDS
@@ -108,8 +108,6 @@ class Engine:
     async def _refresh(self) -> None:
         while self.missing():  # nobody asks yet, and what the lists bring would make the first tables old
             await asyncio.sleep(INTERVAL)
-        # Pricing needs it: half a second, for which neither readiness nor the event loop should wait.
-        await asyncio.to_thread(import_module, "scipy.optimize")
         await self.refresher.run()
 
     def missing(self) -> str:
@@ -138,6 +136,7 @@ class Engine:
             _log.exception("the free devices of a node could not be computed")
         self._recheck.state_changed()
         if unready and not self.missing():
+            warm_up(self.state, self._settings)
             _log.info("ready: %s", self.source.describe())
 
     def set_server_version(self, version: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from extender.cluster.state import State
-from extender.explain.fragmentation import UNKNOWN, FragmentationReport
+from extender.explain.fragmentation import UNKNOWN, FleetFragmentation, FragmentationReport
 from extender.server.gauges import Demand, Gauges
 from extender.source.interface import Source
 from extender.source.watched_kinds import REQUIRED_KINDS, WATCHED_KINDS
@@ -26,10 +26,13 @@ class GaugeReader:
     ) -> None:
         self._state, self._source = state, source
         self._recheck, self._fragmentation = recheck, fragmentation
+        self._found: FleetFragmentation | None = None
 
     async def update(self) -> None:
         """Bring up to date what is computed node by node or pod by pod. Other tasks run in between."""
         await self._fragmentation.update()
+        self._found = self._fragmentation.current()
+        await asyncio.sleep(0)
         for _ in self._state.pods.usage.reread(self._state.pods, _BATCH):
             await asyncio.sleep(0)
 
@@ -53,7 +56,7 @@ class GaugeReader:
             },
             gpus={model or UNKNOWN: gpus for model, gpus in installed(state.fleet).items()},
             spot=on_spot(state.fleet),
-            fragmentation=self._fragmentation.current(),
+            fragmentation=self._found,
             disrupted_pods=state.disruptions.pods,
             gpu_seconds_lost=state.disruptions.gpu_seconds,
             queues=state.pods.usage.by_queue(),

@@ -65,6 +65,7 @@ class Metrics:
         # labels() would take longer than inc().
         self._result = cache(self._results.labels)
         self._verb_seconds, self._node_count = cache(self._seconds.labels), cache(self._nodes.labels)
+        self._wait = cache(self._waits.labels)
         # Created at the start: rate() does not see the first failure of a series that begins with it.
         for verb, result in itertools.product(verbs, REFUSALS):
             self._result(verb, result)
@@ -87,7 +88,7 @@ class Metrics:
 
     def pod_bound(self, queue: str, seconds: float) -> None:
         """A pod of this queue that waited so long has a node."""
-        self._waits.labels(queue or NO_QUEUE_LABEL).observe(seconds)
+        self._wait(queue or NO_QUEUE_LABEL).observe(seconds)
 
     def victims_proposed(self, queues: Iterable[str], preemptor: str) -> None:
         """Count the victims of an answer of preempt by their queues, for a pod of the queue ``preemptor``."""
@@ -100,11 +101,15 @@ class Metrics:
 
     async def render_in_parts(self) -> bytes:
         """The same, while other tasks run in between: the text takes longer than the values."""
-        families, parts = list(self.registry.collect()), []
-        for start in range(0, len(families), _FAMILIES_AT_ONCE):
-            await asyncio.sleep(0)
-            parts.append(generate_latest(_Families(families[start : start + _FAMILIES_AT_ONCE])))
-        return b"".join(parts)
+        some: list[Metric] = []
+        parts: list[bytes] = []
+        for family in self.registry.collect():
+            some.append(family)
+            if len(some) == _FAMILIES_AT_ONCE:
+                parts.append(generate_latest(_Families(some)))
+                some = []
+                await asyncio.sleep(0)
+        return b"".join((*parts, generate_latest(_Families(some))))
 
 
 class _Families(Collector):

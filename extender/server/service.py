@@ -22,7 +22,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,6 +33,7 @@ from extender.k8s.objects import Event
 from extender.protocol.messages import VERBS, BadMessage, Verb, bind_error, filter_error
 from extender.protocol.volcano import VOLCANO_VERBS, VolcanoVerb
 from extender.server.debug_auth import auth_of
+from extender.server.event_queue import EventQueue
 from extender.server.evictor_tasks import EvictorTasks
 from extender.server.gauges import Gauges
 from extender.server.leader_elector import elector_of
@@ -126,23 +126,14 @@ class Service:
 
     async def start(self) -> Engine:
         """Start the source, and load the kernels meanwhile. Raises like ``run``."""
-        loop = asyncio.get_running_loop()
-        before_engine: deque[Sequence[Event]] = deque()
+        loop, events = asyncio.get_running_loop(), EventQueue(lambda: not self.missing())
 
-        def take(events: Sequence[Event]) -> None:
-            if self.engine is None:
-                before_engine.append(events)
-            else:
-                self.engine.apply(events)
+        def apply(delivered: Sequence[Event]) -> None:
+            loop.call_soon_threadsafe(events.put, delivered)
 
-        def apply(events: Sequence[Event]) -> None:
-            loop.call_soon_threadsafe(take, events)
-
-        await asyncio.to_thread(self.source.start, apply)
+        await asyncio.to_thread(self.source.start, apply, events.applied)
         engine = await asyncio.to_thread(self._load)
-        while before_engine:
-            engine.apply(before_engine.popleft())
-            await asyncio.sleep(0)  # there may be many, and probes wait for an answer
+        await events.open(engine.apply)
         self.engine = engine
         return engine
 

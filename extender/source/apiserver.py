@@ -16,7 +16,7 @@ from extender.k8s.objects import Event, Kind, Pod
 from extender.source.access_reviews import KubeAccessReviews
 from extender.source.evictor_api import KubeEvictorApi
 from extender.source.freshness import Freshness
-from extender.source.interface import Apply, Interruption, Lease, Unavailable, WatchEnd
+from extender.source.interface import Applied, Apply, Interruption, Lease, Unavailable, WatchEnd, next_turn
 from extender.source.lease import KubeLease
 from extender.source.list_watch import ProtocolError
 from extender.source.pods_api import PodsApi
@@ -51,9 +51,11 @@ class KubeSource:
         self._all = list(reflectors.values())
         self._not_waiting_until = 0.0  # monotonic seconds
         self._shard: Shard | None = None
+        self._applied: Applied = next_turn
 
-    def start(self, apply: Apply) -> None:
+    def start(self, apply: Apply, applied: Applied = next_turn) -> None:
         """Start to list and watch. Failures are retried without end, see ``staleness``."""
+        self._applied = applied
         if (shard := self._shard) is not None:
             run = threading.Thread(target=self._run_shard, args=(shard, apply), name="shard", daemon=True)
             run.start()
@@ -138,7 +140,7 @@ class KubeSource:
             for reflector in self._required:
                 reflector.retry_now()
             await asyncio.sleep(_POLL)
-        await asyncio.sleep(0)  # events delivered meanwhile are before us in the event loop's queue
+        await self._applied()
         return True
 
     def interruption(self) -> Interruption | None:
@@ -150,7 +152,7 @@ class KubeSource:
         call = self._pod_reflector.relist()
         while not self._pod_reflector.has_listed(call):
             await asyncio.sleep(_POLL)
-        await asyncio.sleep(0)  # as in caught_up
+        await self._applied()
 
     def lease(self, namespace: str, name: str, seconds: int) -> Lease:
         """See ``Source.lease``."""

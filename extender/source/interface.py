@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias, get_args
 
@@ -12,12 +13,19 @@ from extender.source.leader_election import LeaseRecord
 Apply: TypeAlias = Callable[[Sequence[Event]], None]
 """Takes events in the order in which they happened. It must not block and may be called from several threads
 at the same time. If it raises, the source lists everything again."""
+Applied: TypeAlias = Callable[[], Awaitable[None]]
+"""Waits, on the event loop, until the state has taken in all events that were delivered before the call."""
 
 
 NOT_LEADER = "this replica of Stowage is no longer the leader"
 """Why a write was not sent that only the leader may send."""
 BEHIND = "the connection to the API server broke, and Stowage has not caught up yet"
 """Why a verb does not answer while ``Source.caught_up`` is false."""
+
+
+async def next_turn() -> None:
+    """``Applied`` where the event loop applies each delivery in the turn after it."""
+    await asyncio.sleep(0)
 
 
 class SourceError(Exception):
@@ -158,8 +166,9 @@ class Interruption:
 class Source(Protocol):
     """Delivers events to the state. ``Listed`` follows each full list of a kind."""
 
-    def start(self, apply: Apply) -> None:
-        """Start to deliver events to ``apply``. Returns at once if they come from the network."""
+    def start(self, apply: Apply, applied: Applied = next_turn) -> None:
+        """Start to deliver events to ``apply``. Returns at once if they come from the network. ``applied``:
+        what ``caught_up`` and ``relist`` call before they return, if they had to wait for events."""
 
     def list_once(self) -> Iterable[Sequence[Event]]:
         """All objects of each kind as they are now, instead of ``start``: one attempt. Raises

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from extender.cluster.queue_usage import QueueUse
 from extender.k8s.objects import Container, Deleted, Pod, PodSpec, Upserted
 from tests.extender.builders import GPU, make_node, make_pod, make_state
 from tests.extender.dialects.test_dialect_manifests import PODS, node, pod, used
@@ -194,3 +195,30 @@ def test_a_change_that_is_taken_back_while_the_node_is_away_is_no_problem_any_mo
     assert state.problems == {}
     state.apply([Upserted(node("stowage"))])
     assert (used(state, "stowage"), state.problems) == ([[0, 300, 13820]], {})
+
+
+def test_the_status_of_a_bound_pod_changes_its_record_and_nothing_else():
+    bound = make_pod("a", 2, node_name="n", labels={"team": "x"})
+    state = make_state(make_node("n"), bound)
+    generation = state.fleet.arrays.generation.copy()
+    before = state.fleet.changes, state.allocations.changes, state.pods.usage.by_queue()
+    running = replace(bound, phase="Running", started=5.0)
+    state.apply([Upserted(running)])
+    assert state.pods[bound.key] is running
+    assert [*state.pods.on_node("n")] == [running]
+    assert (state.fleet.changes, state.allocations.changes, state.pods.usage.by_queue()) == before
+    assert (state.fleet.arrays.generation == generation).all()
+    state.apply([Upserted(replace(running, phase="Succeeded"))])
+    assert bound.key not in state.pods
+    assert state.pods.usage.by_queue()[""] == QueueUse()
+
+
+def test_a_bound_pod_that_is_shown_is_assumed_nowhere_whatever_has_changed():
+    bound = make_pod("a", 2, node_name="n")
+    state = make_state(make_node("n"), make_node("m"), bound)
+    state.assume(replace(bound, node_name=""), "m", {}, 0.0)
+    assert state.pods.assumed.of(bound.uid)
+    state.apply([Upserted(replace(bound, phase="Running"))])
+    assert not state.pods.assumed.of(bound.uid)
+    assert state.pods.node_of(bound) == "n"
+    assert [*state.pods.on_node("m")] == []

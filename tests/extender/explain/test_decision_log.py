@@ -85,6 +85,26 @@ def test_explanations_take_a_part_of_the_time_and_less_for_pods_that_fit(monkeyp
     assert sum(kept[10:]) == 3  # half of a second
 
 
+def test_where_there_is_no_time_to_explain_nothing_waits(monkeypatch):
+    monkeypatch.setattr("extender.explain.decision_log.monotonic", lambda: 1.0)  # nothing refills
+
+    def explain() -> Explanation:
+        until = time.thread_time() + 0.05
+        while time.thread_time() < until:
+            pass
+        return Explanation("default/p")
+
+    decisions = Decisions(10)
+    assert decisions.defer(make_pod("a"), decision(1), explain)
+    assert not decisions.defer(make_pod("b"), decision(2), explain)  # the first one calls flush for both
+    decisions.flush()
+    assert not decisions.defer(make_pod("c"), decision(3), explain)
+    assert decisions.pod("default/c") is not None
+    assert not decisions.defer(make_pod("d"), decision(4))  # without an explanation
+    kept = {key: one.explanation is not None for key, one in decisions.latest()}
+    assert kept == {"default/a": True, "default/b": False, "default/c": False, "default/d": False}
+
+
 def test_none_kept_is_none_wanted():
     decisions = Decisions(0)
     assert not decisions.wanted

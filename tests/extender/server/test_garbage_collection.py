@@ -1,16 +1,49 @@
-"""Memory that C code has freed goes back to the system."""
+"""Python collects garbage between requests only, and memory that C code has freed goes back to the system."""
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
+import gc
 import platform
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from extender.server.garbage_collection import return_memory
+from extender.server.garbage_collection import collect_forever, return_memory
 
 CHUNKS, SIZE = 2000, 64 << 10  # below the size from which glibc maps each chunk on its own
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.own = self
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+async def test_cycles_are_collected_between_requests_only(restored: None) -> None:
+    ready = False
+    collecting = asyncio.create_task(collect_forever(lambda: ready))
+    early = weakref.ref(Cycle())
+    await asyncio.sleep(0.1)
+    assert not gc.isenabled()
+    assert early() is not None  # the state grows, and most of it stays
+    ready = True
+    while gc.get_freeze_count() == 0:
+        await asyncio.sleep(0.01)
+    late = weakref.ref(Cycle())
+    while late() is not None:
+        await asyncio.sleep(0.01)
+    assert not gc.isenabled()
+    collecting.cancel()
 
 
 def resident_mib() -> float:

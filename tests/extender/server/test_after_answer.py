@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from typing import cast
 
 import pytest
 import uvloop
@@ -26,8 +27,7 @@ class Server(asyncio.Protocol):
         self._after, self._done = after, done
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
 
     def data_received(self, data: bytes) -> None:
         asyncio.get_running_loop().create_task(self._answer())

@@ -56,11 +56,17 @@ def pods(draw: st.DrawFn) -> Pod:
     )
 
 
+def _name(node: Node) -> str:
+    return node.name
+
+
 @st.composite
 def lists(draw: st.DrawFn) -> list[Event]:
-    """Both lists, a page of one between pages of the other; a node may change meanwhile."""
+    """Both lists, a page of one between pages of the other."""
     listed = draw(st.lists(pods(), max_size=10, unique_by=lambda pod: pod.name))
-    events: list[Event] = [Upserted(one) for one in draw(st.permutations(draw(st.lists(nodes, max_size=5))))]
+    events: list[Event] = [
+        Upserted(one) for one in draw(st.permutations(draw(st.lists(nodes, max_size=3, unique_by=_name))))
+    ]
     place = draw(st.integers(0, len(events)))
     events[place:place] = [Upserted(pod) for pod in listed]
     known = frozenset(event.obj.name for event in events if isinstance(event.obj, Node))  # type: ignore[union-attr]

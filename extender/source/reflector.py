@@ -23,11 +23,10 @@ from extender.source.freshness import WatchConnection
 from extender.source.interface import Apply, WatchEnd
 from extender.source.list_watch import ListWatch, ProtocolError, Request
 from extender.source.rest import NO_ANSWER, Refused
-from extender.source.watch_stream import WatchStream
 from extender.source.watched_kinds import WatchedKind
 
 _log = logging.getLogger(__name__)
-_EVENTS = 100  # that are delivered at once, so that requests need not wait for more
+_CHUNK = 1 << 18  # bytes of a watch that one read returns at most
 _RELIST = "listing again"
 _ABSENT_PAUSE = 300.0  # seconds at most before the next request for a kind that the cluster does not serve
 _REFUSALS = 3  # in a row before a kind counts as absent: a server that has just started has read no roles yet
@@ -213,24 +212,10 @@ class Reflector:
             self.connection.opened()
             self.problem = ""
             # From here on ``relist`` ends the read. The condition notices a call that came before.
-            watch = WatchStream(stream)
             while self._relists_begun == self._relists_wanted and self._protocol.watching:
-                if self._read(watch, apply):
+                if not (data := stream.read1(_CHUNK)):
                     break
-                watch.gather()
-
-    def _read(self, watch: WatchStream, apply: Apply) -> bool:
-        """Deliver what has arrived, at once so that the event loop wakes up once. Returns whether the server
-        has ended the watch."""
-        events: list[Event] = []
-        try:
-            while data := watch.read():
-                events += self._protocol.chunk(data)
-                if not self._protocol.watching or len(events) >= _EVENTS or not watch.has_more():
-                    return False
-            return True
-        finally:  # the next watch begins after these, also where the read fails
-            self._deliver(events, apply)
+                self._deliver(self._protocol.chunk(data), apply)
 
     def _deliver(self, events: list[Event], apply: Apply) -> None:
         if self._stopping.is_set():

@@ -104,7 +104,7 @@ def _repacked(
             placed, no_place = _place_all(new_placer(fleet), moving, report)
             row = _row(pods, policy, placed, kept, time.perf_counter() - started)
             for _, allocation in placed:
-                fleet.give_back(allocation)
+                fleet.give_back(allocation, leaves=False)
         if not no_place:
             return row
         kept |= no_place

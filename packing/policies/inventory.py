@@ -64,7 +64,8 @@ _NO_CPU_COUNTS = 1e9
 _PODS_BETWEEN_TRIALS = 8_000
 """New pods after which the weights are tried again. Before that: when the learnt pods have doubled."""
 _FEWEST_PODS = 32
-"""Before so many pods nothing is tried again: the mix says little."""
+"""Before so many pods nothing is tried again, because the mix says little; and so many leave a fleet in which
+pods leave."""
 
 
 class Plan(NamedTuple):
@@ -95,6 +96,7 @@ class InventoryPolicy:
         self._given = plan
         self._tables, self._weights = plan or Plan(build_tables(Mix((), ()), NO_GPUS), FIRST)
         self._tried = 0  # pods that were learnt when the weights were tried
+        self._pods_leave = False
         self._sizes = Sizes()
         self._priced: _PricedSlots | None = None
 
@@ -106,18 +108,15 @@ class InventoryPolicy:
             return lambda: given
         mix = self._mix or self._demand.mix(known_set=fleet.names.known_set)
         gpus, weights, minimum = FreeGpus.of(fleet), self._weights, self._minimum
-        sample = Sample.of(fleet) if self._trial_is_due() else None
-
-        def solve() -> Plan:
-            tables = build_tables(mix, gpus, minimum)
-            return Plan(tables, weights if sample is None else _tried_weights(sample, mix, minimum))
-
-        return solve
+        begins = self._leaving_begins(fleet)
+        tried = self._trial(fleet, mix) if self._trial_is_due() or begins else lambda: weights
+        return lambda: Plan(build_tables(mix, gpus, minimum), tried())
 
     def adopt(self, fleet: Fleet, tables: object) -> None:
         assert isinstance(tables, Plan)
         new, weights = tables
-        if self._priced is not None and self._priced.has_nodes_of(fleet) and new.restocks(self._tables):
+        same = self._priced is not None and self._priced.has_nodes_of(fleet) and weights == self._weights
+        if self._priced is not None and same and new.restocks(self._tables):
             self._priced.use_fill(new.fill)
         else:
             # If this raises, the old tables stay.
@@ -132,7 +131,17 @@ class InventoryPolicy:
             self._priced.price(fleet)
             self._cache.forget()
         tables, weights, gpus = self._tables, self._weights, FreeGpus.of(fleet)
-        return (lambda: Plan(tables.restocked(gpus), weights)) if tables.moved(gpus) > MOVED else None
+        moved = tables.moved(gpus) > MOVED
+        tried = self._trial(fleet, tables.mix) if self._leaving_begins(fleet) else None
+        if not moved and tried is None:
+            return None
+        return lambda: Plan(tables.restocked(gpus) if moved else tables, tried() if tried else weights)
+
+    def _leaving_begins(self, fleet: Fleet) -> bool:
+        """Whether enough pods have left by now, for the first time; never with a given plan."""
+        begins = self._given is None and not self._pods_leave and fleet.left >= _FEWEST_PODS
+        self._pods_leave |= begins
+        return begins
 
     def _trial_is_due(self) -> bool:
         """Whether the mix is known, or so many pods are new that the learnt mix may be another."""
@@ -142,6 +151,20 @@ class InventoryPolicy:
         if due:
             self._tried = learnt
         return due
+
+    def _trial(self, fleet: Fleet, mix: Mix) -> Callable[[], TermWeights]:
+        """A function that finds the weights that suit the mix, by trial. It uses no shared state."""
+        sample, minimum, pods_leave = Sample.of(fleet), self._minimum, self._pods_leave
+
+        def tried() -> TermWeights:
+            tables = build_tables(mix, FreeGpus.of(sample.fleet()), minimum)
+
+            def policy_with(weights: TermWeights) -> InventoryPolicy:
+                return InventoryPolicy(mix, minimum_milli=minimum, plan=Plan(tables, weights))
+
+            return best_weights(sample, mix, policy_with, pods_leave=pods_leave)
+
+        return tried
 
     def cost(self, fleet: Fleet, request: Request) -> Floats:
         return self._costs(fleet, request).cost
@@ -172,16 +195,6 @@ class InventoryPolicy:
             slots.identical, slots.scratch,
         )  # fmt: skip
         return cached
-
-
-def _tried_weights(sample: Sample, mix: Mix, minimum_milli: int) -> TermWeights:
-    """The weights that suit the mix, by trial."""
-    tables = build_tables(mix, FreeGpus.of(sample.fleet()), minimum_milli)
-
-    def policy_with(weights: TermWeights) -> InventoryPolicy:
-        return InventoryPolicy(mix, minimum_milli=minimum_milli, plan=Plan(tables, weights))
-
-    return best_weights(sample, mix, policy_with)
 
 
 class _PricedSlots:

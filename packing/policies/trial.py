@@ -1,15 +1,17 @@
-"""Which weights of the terms suit a mix: simulated fills decide.
+"""Which weights of the terms suit a mix: simulated arrivals decide.
 
 ``FIRST`` is best on the traces of real clusters. Some mixes need other weights: where CPU runs out, fill
 keeps GPUs for requests that would fill their rest though the node lacks the CPU for them, stranding opens
 empty nodes that large jobs need, and slots of large jobs cost too little. No formula is known that tells
 these mixes apart. So the mix arrives, in simulation, at a small part of the fleet, empty, under each choice
-of weights. This is the rollout of approximate dynamic programming (Bertsekas, Tsitsiklis and Wu, "Rollout
-Algorithms for Combinatorial Optimization", 1997), not for each decision but for the policy as a whole.
+of weights. If pods leave the fleet, they leave the simulation, too; if not, they stay. This is the rollout of
+approximate dynamic programming (Bertsekas, Tsitsiklis and Wu, "Rollout Algorithms for Combinatorial
+Optimization", 1997), not for each decision but for the policy as a whole.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -21,6 +23,7 @@ from packing.cost.demand import Mix
 from packing.cost.slots import SCARCITY, Sizes
 from packing.fleet.arrays import Doubles, Floats
 from packing.fleet.fleet import Fleet
+from packing.fleet.node_usage import Allocation
 from packing.model.node_spec import NodeSpec
 from packing.model.request import SeparateGpus
 from packing.policies.interface import Policy
@@ -46,13 +49,15 @@ OTHERS = (
 )
 """One of them was best on each of twelve random mixes that ``FIRST`` packs worst."""
 CLEARLY = 0.002
-"""How much more of the GPUs other weights must allocate to be chosen."""
+"""How much more other weights must place: of the GPUs or, where pods leave, of what is asked for."""
 LOAD = 1.1
-"""GPU that arrives, as a multiple of the sample's."""
+"""GPU that arrives, as a multiple of the sample's; where pods leave, in one mean lifetime of a pod."""
 FEWEST_GPUS = 32
 """On fewer, what a fill allocates is luck."""
 MOST_GPUS, MOST_NODES, MOST_PODS = 300, 300, 3_000
 """Of a simulated fill. A larger one would be exacter, and take longer: this one takes 0.1 to 0.2 s of CPU."""
+PODS, FEWEST_LIFETIMES = 2_000, 3
+"""Where pods leave: pods that arrive, in so many mean lifetimes. The first lifetime does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,22 +104,26 @@ class Sample:
         return fleet
 
 
-def best_weights(sample: Sample, mix: Mix, policy_with: Callable[[TermWeights], Policy]) -> TermWeights:
-    """The weights under which the mix fills the sample best; ``FIRST`` unless others are clearly better.
+def best_weights(
+    sample: Sample, mix: Mix, policy_with: Callable[[TermWeights], Policy], *, pods_leave: bool = False
+) -> TermWeights:
+    """The weights under which most of the mix finds a place; ``FIRST`` unless others are clearly better.
 
-    Pure. Equal arguments give equal weights. Takes some five fills of the sample.
+    Pure. Equal arguments give equal weights. Takes 5 to 12 simulations.
     """
     sizes = _sizes(sample, mix)
     mean = float(sizes @ mix.frequency) if len(sizes) else 0.0
     if mean <= 0 or sample.gpus < FEWEST_GPUS:
         return FIRST
-    sample = sample.first(MOST_PODS * mean / (LOAD * sample.gpus))
+    pods = PODS / FEWEST_LIFETIMES if pods_leave else MOST_PODS
+    sample = sample.first(pods * mean / (LOAD * sample.gpus))
 
     def gains(weights: Sequence[TermWeights], seed: int) -> list[float]:
-        """How much more of the GPUs each allocates than ``FIRST``, on the same arrivals."""
-        draw = _draw(mix, sizes, LOAD * sample.gpus, seed)
-        first, *others = (_fill(sample, policy_with(w), mix, sizes, draw) for w in (FIRST, *weights))
-        return [(other - first) / sample.gpus for other in others]
+        """How much more finds a place under each than under ``FIRST``, on the same arrivals."""
+        arrivals = _arrivals(mix, sizes, LOAD * sample.gpus, seed, pods_leave=pods_leave)
+        asked = float(sizes[arrivals.kinds[arrivals.first :]].sum()) or 1.0
+        first, *others = (_placed(sample, policy_with(w), mix, sizes, arrivals) for w in (FIRST, *weights))
+        return [(other - first) / (asked if pods_leave else sample.gpus) for other in others]
 
     found = dict(zip(OTHERS, gains(OTHERS, 0), strict=True))
     better = [weights for weights in OTHERS if found[weights] > 0]
@@ -132,26 +141,46 @@ def _sizes(sample: Sample, mix: Mix) -> Doubles:
     return np.array([of(fleet, request) if request.wants_gpu else 0.0 for request in mix.requests])
 
 
-def _draw(mix: Mix, sizes: Doubles, gpus: float, seed: int) -> list[int]:
-    """Types drawn from the mix until they add up to so many GPUs."""
+class _Arrivals(NamedTuple):
+    """The ``kinds`` of request that arrive, after which arrival each leaves, and the first that counts."""
+
+    kinds: list[int]
+    leave: list[float]
+    first: int
+
+
+def _arrivals(mix: Mix, sizes: Doubles, gpus: float, seed: int, *, pods_leave: bool) -> _Arrivals:
+    """Requests drawn from the mix until they add up to so many GPUs. All of them count, and stay.
+
+    With ``pods_leave``: ``PODS`` requests, so many GPUs in each mean lifetime, exponential lifetimes. The
+    first lifetime does not count. It fills the sample as if all of its pods came at once, at its end.
+    """
     rng = np.random.default_rng(seed)
     frequency = np.array(mix.frequency)
-    number = int(2 * gpus / float(sizes @ frequency)) + 100
+    mean = float(sizes @ frequency)
+    number = PODS if pods_leave else int(2 * gpus / mean) + 100
     drawn = rng.choice(len(sizes), number, p=frequency / frequency.sum())
-    enough = int(np.searchsorted(sizes[drawn].cumsum(), gpus))
-    kinds: list[int] = drawn[: enough + 1].tolist()
-    return kinds
+    if not pods_leave:
+        kinds: list[int] = drawn[: int(np.searchsorted(sizes[drawn].cumsum(), gpus)) + 1].tolist()
+        return _Arrivals(kinds, [np.inf] * len(kinds), 0)
+    lifetime = min(gpus / mean, number / FEWEST_LIFETIMES)
+    leave = np.arange(number).clip(lifetime) + rng.exponential(lifetime, number)
+    return _Arrivals(drawn.tolist(), leave.tolist(), int(lifetime))
 
 
-def _fill(sample: Sample, policy: Policy, mix: Mix, sizes: Doubles, draw: Sequence[int]) -> float:
-    """GPUs that are allocated when these types have arrived."""
+def _placed(sample: Sample, policy: Policy, mix: Mix, sizes: Doubles, arrivals: _Arrivals) -> float:
+    """GPUs of the arrivals that count and find a place."""
     placer = Placer(sample.fleet(), policy, _cheapest, learns=False)
-    allocated = 0.0
-    for kind in draw:
+    leaving: list[tuple[float, int, Allocation]] = []
+    placed = 0.0
+    for i, (kind, leaves) in enumerate(zip(arrivals.kinds, arrivals.leave, strict=True)):
+        while leaving and leaving[0][0] <= i:
+            placer.fleet.give_back(heapq.heappop(leaving)[2])
         placer.arrive(mix.requests[kind])
-        if placer.place(mix.requests[kind]) is not None:
-            allocated += float(sizes[kind])
-    return allocated
+        if (held := placer.place(mix.requests[kind])) is not None:
+            heapq.heappush(leaving, (leaves, i, held))
+            placed += float(sizes[kind]) if i >= arrivals.first else 0.0
+    return placed
 
 
 def _cheapest(cost: Floats) -> int:

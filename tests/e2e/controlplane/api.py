@@ -162,8 +162,9 @@ class Api:
                 self.delete("PriorityClass", item["metadata"]["name"])
 
     def token(self, service_account: str, namespace: str = "") -> str:
-        """A token that is valid for an hour (the API server's default)."""
-        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        """A token that is valid for a day, longer than any soak: it is not renewed, as kubelet would."""
+        spec = {"expirationSeconds": 24 * 3600}
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         path = f"{collection('ServiceAccount', namespace)}/{service_account}/token"
         return str(self._send("POST", path, json=request)["status"]["token"])
 

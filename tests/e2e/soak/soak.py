@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from ..controlplane.cluster import ControlPlane
@@ -18,12 +19,21 @@ from .watch import Watch
 
 PROGRESS_S, CLAIMS_S, STALLED_S = 30.0, 3.0, 30.0
 LOG = "violations.log"
+OUT_OF_MEMORY = "MemoryError", "failed to map segment"  # the second is an import
 MOST_IN_VAIN, ENOUGH = 0.1, 50  # the share of evictions that faults excuse, of at least so many
 
 
 def too_many_in_vain(outcome: Counter[str]) -> bool:
     """Whether faults are no excuse any more: with a fault every few seconds, one is always near."""
     return outcome.total() >= ENOUGH and outcome["beside a fault"] > MOST_IN_VAIN * outcome.total()
+
+
+def entries(log: str) -> list[str]:
+    """The lines of a log, and all lines of a traceback that ended the process as one."""
+    found: list[str] = []
+    for is_logged, lines in groupby(log.splitlines(), lambda line: line.startswith("{")):
+        found += lines if is_logged else ["\n".join(lines)]
+    return found
 
 
 @dataclass
@@ -111,11 +121,11 @@ class Soak:
 
     def _errors(self, stack: Stack) -> list[str]:
         """What Stowage calls an internal error, but for a lack of memory."""
-        lines = [line for one in stack.replicas for line in one.process.log.read_text().splitlines()]
+        found = [text for one in stack.replicas for text in entries(one.process.log.read_text())]
         return [
-            f"internal error: {line[:300]}"
-            for line in lines
-            if ('"error"' in line or "Traceback" in line) and "MemoryError" not in line
+            f"internal error: {text[:300]}"
+            for text in found
+            if ('"error"' in text or "Traceback" in text) and not any(why in text for why in OUT_OF_MEMORY)
         ]
 
     def _show(self, watch: Watch, load: Load, injector: Injector) -> None:

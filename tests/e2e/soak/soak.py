@@ -32,7 +32,8 @@ def entries(log: str) -> list[str]:
     """The lines of a log, and all lines of a traceback that ended the process as one."""
     found: list[str] = []
     for is_logged, lines in groupby(log.splitlines(), lambda line: line.startswith("{")):
-        found += lines if is_logged else ["\n".join(lines)]
+        texts = list(lines)
+        found += texts if is_logged else ["\n".join(texts)]
     return found
 
 

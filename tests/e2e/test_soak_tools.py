@@ -25,7 +25,7 @@ from .soak.load import GROUP, group
 from .soak.plan import KINDS, Planned, plan
 from .soak.proxy import Proxy
 from .soak.report import recoveries
-from .soak.soak import too_many_in_vain
+from .soak.soak import entries, too_many_in_vain
 from .soak.watch import Watch
 from .stowage import Stowage
 
@@ -205,3 +205,10 @@ def test_a_phantom_hold_is_found(
                 assert "default/goes" in watch.findings[0]
             check_books(api, watch, stowage)
             assert len(watch.findings) == 1
+
+
+def test_a_traceback_is_one_entry_of_the_log() -> None:
+    log = '{"level": "info"}\n{"level": "error"}\nTraceback:\n  a line\nMemoryError\n{"level": "info"}\n'
+    info, error, traceback, last = entries(log)
+    assert (info, error, last) == ('{"level": "info"}', '{"level": "error"}', '{"level": "info"}')
+    assert traceback == "Traceback:\n  a line\nMemoryError"

@@ -61,6 +61,7 @@ def debug_router(service: Service, bodies: BodyBudget) -> APIRouter:
     def inspector() -> Inspector:
         if service.engine is None or service.missing():
             raise HTTPException(503, f"not ready: {service.missing()}")
+        service.engine.after.run()  # it shows what has been answered
         return service.engine.inspector
 
     selector = service.settings.node_selector

@@ -208,9 +208,9 @@ NORMAL_MIG = hami(*[entry(mode="mig", migProfiles=profiles(8, 7))] * 8)
         (hami(*[entry(mode="mig", migProfiles=profiles(3, 1))] * 64), NORMAL_MIG),
     ],
 )
-def test_no_node_costs_more_than_twenty_normal_ones(node: Node, normal: Node):
+def test_no_node_costs_more_than_25_normal_ones(node: Node, normal: Node):
     state = make_state()
-    assert steps(state, node) < 20 * steps(state, normal)
+    assert steps(state, node) < 25 * steps(state, normal)
 
 
 def test_a_problem_that_persists_is_logged_once(caplog: pytest.LogCaptureFixture):

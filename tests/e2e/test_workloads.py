@@ -136,7 +136,7 @@ def test_with_both_policies_and_a_taint_the_nodes_belong_to_stowage(
         api.create(plain("cpu"))
         assert "untolerated taint" in why_unscheduled(api, "cpu")
         with labelled(api):
-            in_force(lambda: accepted(api, tolerant("one")))  # refused until the other policy names a scheduler
+            in_force(lambda: accepted(api, tolerant("one")))  # by then it is given a scheduler
             api.create(tolerant("gpu"))
             runs(api, "gpu")
     assert api.get("Pod", "gpu")["spec"]["schedulerName"] == "stowage"

@@ -69,7 +69,7 @@ def test_a_second_stowage_gets_the_same_requests():
     assert [answer.nodes for answer in row.others] == [pair.nodes for pair in row.pairs]
     assert max(answer.nodes for answer in row.others) == 4
     assert all(answer.filter_ms > 0 for answer in row.others)
-    assert sum(answer.cpu_ms for answer in row.others) > 0  # the kernel counts a thread that runs on a little late
+    assert sum(answer.cpu_ms for answer in row.others) > 0  # the kernel counts a running thread late
     assert "| 8 | 4 |" in latency.comparison([row])
 
 

@@ -102,7 +102,7 @@ class PodTable(Mapping[str, Pod]):
 
     def _holds_the_same(self, known: Pod, pod: Pod) -> bool:
         """Whether a bound pod has nothing new but its status, as in most of the kubelet's events."""
-        return bool(pod.node_name and _holdings(known) == _holdings(pod) and not self.assumed.of(pod.uid))
+        return bool(pod.node_name and _holdings(known) == _holdings(pod) and not self.assumed.any_of(pod.uid))
 
     def records(self) -> list[Pod]:
         """All pods; those that are assumed to be bound with their node, once it is certain that they are."""

@@ -17,11 +17,10 @@ from pydantic_core import to_json
 from extender.server.body import BodyBudget
 from extender.server.debug_auth import Guard
 from extender.server.debug_routes import debug_router
-from extender.server.front import body_budget, verb_endpoints
 from extender.server.metrics import CONTENT_TYPE
 from extender.server.page_files import page_files
 from extender.server.service import Service
-from extender.server.verb_endpoint import VerbEndpoint
+from extender.server.verb_endpoint import VerbEndpoint, body_budget, verb_endpoints
 
 
 class _App(FastAPI):

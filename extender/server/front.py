@@ -7,15 +7,13 @@ somebody first asks for one of them, or when the service is ready.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from importlib import import_module
 from typing import TypeAlias
 
-from extender.protocol.messages import VERBS
-from extender.server.body import BodyBudget, Message, Receive
+from extender.server.body import Message, Receive
 from extender.server.service import Service
-from extender.server.verb_endpoint import Send, VerbEndpoint
-from extender.untrusted.limits import BODIES_IN_FLIGHT
+from extender.server.verb_endpoint import Send, body_budget, verb_endpoints
 
 App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 _POLL = 0.02  # seconds
@@ -67,21 +65,6 @@ class Front:
         app = import_module("extender.server.app")
         made: App = app.app_of(self._service, self._endpoints, self._bodies, debug=self._debug)
         return made
-
-
-def body_budget(service: Service) -> BodyBudget:
-    """The memory for bodies of requests to one port."""
-    return BodyBudget(BODIES_IN_FLIGHT * service.settings.body_limit_mib << 20)
-
-
-def verb_endpoints(
-    service: Service, bodies: BodyBudget, clients: frozenset[str]
-) -> Mapping[str, VerbEndpoint]:
-    """The verbs that are served, by path."""
-    return {
-        f"/scheduler/{verb}" if verb in VERBS else f"/{verb}": VerbEndpoint(service, verb, bodies, clients)
-        for verb in service.verbs
-    }
 
 
 async def _answer(send: Send, status: int, text: str) -> None:

@@ -23,6 +23,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
@@ -48,6 +49,7 @@ if TYPE_CHECKING:  # it loads kernels
 _VERSION_INTERVAL = 600  # seconds; the control plane may be upgraded while we run
 _SEARCHES = {"preempt", "volcano/preemptable", "volcano/reclaimable"}  # for victims
 _log = logging.getLogger(__name__)
+_NO_LEASE = nullcontext()  # made once, not for each request
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +197,7 @@ class Service:
         if missing or self.engine is None:
             return _refusal(verb, f"Stowage is not ready: {missing}", 503), "not_ready"
         try:
-            if self._elector and verb == "bind":
-                with self._elector.hold_during_write():
-                    answer, result = await self.engine.verbs[verb](body)
-            else:
+            with self._elector.hold_during_write() if self._elector and verb == "bind" else _NO_LEASE:
                 answer, result = await self.engine.verbs[verb](body)
             return Reply(answer), result
         except BadMessage as error:

@@ -7,15 +7,15 @@ endpoint needs neither. Bodies are bytes in and bytes out.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeAlias
 
-from extender.protocol.messages import Verb
+from extender.protocol.messages import VERBS, Verb
 from extender.protocol.volcano import WITHOUT_BODY, NamesOnly, VolcanoVerb
 from extender.server.body import BodyBudget, BodyRefused, Message, Receive, reduced
 from extender.server.service import Reply, Service
 from extender.server.tls import why_not
-from extender.untrusted.limits import QUOTED, shorten
+from extender.untrusted.limits import BODIES_IN_FLIGHT, QUOTED, shorten
 
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 _JSON = ("", "application/json")
@@ -105,3 +105,18 @@ async def _send(send: Send, reply: Reply, *, close: bool) -> None:
         headers.append(_CLOSE)
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": reply.body})
+
+
+def body_budget(service: Service) -> BodyBudget:
+    """The memory for bodies of requests to one port."""
+    return BodyBudget(BODIES_IN_FLIGHT * service.settings.body_limit_mib << 20)
+
+
+def verb_endpoints(
+    service: Service, bodies: BodyBudget, clients: frozenset[str]
+) -> Mapping[str, VerbEndpoint]:
+    """The verbs that are served, by path."""
+    return {
+        f"/scheduler/{verb}" if verb in VERBS else f"/{verb}": VerbEndpoint(service, verb, bodies, clients)
+        for verb in service.verbs
+    }

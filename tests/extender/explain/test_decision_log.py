@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from extender.cluster.failures import Failures
@@ -65,15 +66,22 @@ def test_a_decision_that_cannot_be_explained_is_counted_and_harms_no_other(caplo
     assert caplog.text.count("explain failed") == 1
 
 
-def test_explanations_take_a_part_of_the_time_and_less_for_pods_that_fit(monkeypatch):
-    monkeypatch.setattr("extender.explain.decision_log.monotonic", lambda: 1.0)  # nothing refills
+def takes(seconds: float) -> Callable[[], Explanation]:
+    """An explanation that takes so many seconds of CPU."""
 
     def explain() -> Explanation:
-        until = time.thread_time() + 0.2
+        until = time.thread_time() + seconds
         while time.thread_time() < until:
             pass
         return Explanation("default/p")
 
+    return explain
+
+
+def test_explanations_take_a_part_of_the_time_and_less_for_pods_that_fit(monkeypatch):
+    monkeypatch.setattr("extender.explain.decision_log.monotonic", lambda: 1.0)  # nothing refills
+
+    explain = takes(0.2)
     decisions = Decisions(100)
     for number in range(20):
         pod = make_pod(f"p{number}")
@@ -88,12 +96,7 @@ def test_explanations_take_a_part_of_the_time_and_less_for_pods_that_fit(monkeyp
 def test_where_there_is_no_time_to_explain_nothing_waits(monkeypatch):
     monkeypatch.setattr("extender.explain.decision_log.monotonic", lambda: 1.0)  # nothing refills
 
-    def explain() -> Explanation:
-        until = time.thread_time() + 0.05
-        while time.thread_time() < until:
-            pass
-        return Explanation("default/p")
-
+    explain = takes(0.05)
     decisions = Decisions(10)
     assert decisions.defer(make_pod("a"), decision(1), explain)
     assert not decisions.defer(make_pod("b"), decision(2), explain)  # the first one calls flush for both

@@ -24,12 +24,13 @@ from extender.k8s.objects import Pod
 from extender.k8s.pod_manifest import PodManifest
 from extender.queues.queue import OTHER_QUEUE_LABELS, QUEUE_LABEL
 from extender.queues.rights import Rights
-from extender.server.app import create_app
 from extender.server.debug_auth import is_guarded
+from extender.server.front import Front
 from extender.server.service import Service
 from extender.source import stowage_service
 from extender.source.snapshot import Snapshot, SnapshotSource
 from extender.source.watched_kinds import WATCHED_KINDS
+from tests.routes import routes
 from tests.scheduler_config import with_tls as tls_lines
 
 ROOT = Path(__file__).parents[1]
@@ -109,14 +110,15 @@ def test_the_program_accepts_its_arguments_and_settings(file: Path, tmp_path: Pa
     settings_in(file, tmp_path)
 
 
-def test_probes_use_existing_routes(tmp_path: Path) -> None:
+async def test_probes_use_existing_routes() -> None:
     behind, beside = LAYOUTS
-    app = create_app(Service(settings.Settings(), SnapshotSource(Snapshot(), "test"), "1.2.3"))
-    routes = {getattr(route, "path", "") for route in app.routes}
+    service = Service(settings.Settings(), SnapshotSource(Snapshot(), "test"), "1.2.3")
+    await service.start()
+    http = httpx.AsyncClient(transport=httpx.ASGITransport(Front(service)), base_url="http://stowage")
     one = stowage(behind)
     ports = {port["name"]: port["containerPort"] for port in one["ports"]}
     for probe in (one["readinessProbe"], one["livenessProbe"]):
-        assert probe["httpGet"]["path"] in routes
+        assert (await http.get(probe["httpGet"]["path"])).status_code == 200
         assert ports[probe["httpGet"]["port"]] == 8081  # the other one asks for a client certificate
         assert probe["httpGet"]["scheme"] == "HTTPS"
     assert one["readinessProbe"]["httpGet"]["path"] == "/readyz"
@@ -136,13 +138,11 @@ def test_beside_kube_scheduler_only_the_metrics_leave_loopback(tmp_path: Path) -
 
 def test_the_rights_of_readers_are_for_routes_that_exist() -> None:
     service = Service(settings.Settings(), SnapshotSource(Snapshot(), "test"), "1.2.3")
-    app = create_app(service)
-    routers = [app, *(getattr(route, "original_router", app) for route in app.routes)]
-    routes = {getattr(route, "path", "") for router in routers for route in router.routes}
+    paths = [route.path for route in routes(service)]
     for role in of_kind("ClusterRole", ROOT / "deploy" / "rbac-debug-auth.yaml"):
         for url in role["rules"][0]["nonResourceURLs"]:
             assert is_guarded(url)
-            assert any(path.startswith(url.rstrip("*")) for path in routes)
+            assert any(path.startswith(url.rstrip("*")) for path in paths)
 
 
 def test_replicas_behind_a_service_use_the_one_lease_they_may_use(tmp_path: Path) -> None:

@@ -1,15 +1,12 @@
-"""The HTTP routes, and the size and content type of bodies.
+"""The routes of FastAPI.
 
 For speed, handlers are ``async def`` and work inline (a thread pool costs more than the answer), bodies are
-bytes in and out (response models cost eight times as much), and there is no middleware but ``Guard``. The
-verbs are plain ASGI, called before FastAPI's middleware and routing, which cost more than a decision; FastAPI
-lists them and answers other methods on their paths.
+bytes in and out (response models cost eight times as much), and there is no middleware but ``Guard``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any
+from collections.abc import Mapping
 
 from fastapi import FastAPI, Request, Response
 from pydantic_core import to_json
@@ -20,50 +17,20 @@ from extender.server.debug_routes import debug_router
 from extender.server.metrics import CONTENT_TYPE
 from extender.server.page_files import page_files
 from extender.server.service import Service
-from extender.server.verb_endpoint import VerbEndpoint, body_budget, verb_endpoints
-
-
-class _App(FastAPI):
-    """FastAPI with applications that answer POST on their paths before anything else."""
-
-    def __init__(self, endpoints: Mapping[str, VerbEndpoint]) -> None:
-        # No interactive pages of FastAPI: they load scripts from other sites.
-        super().__init__(title="Stowage", openapi_url=None)
-        self.endpoints = endpoints
-
-    async def __call__(
-        self,
-        scope: MutableMapping[str, Any],
-        receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
-        send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
-    ) -> None:
-        """Answer a request."""
-        if scope["type"] == "http" and scope["method"] == "POST":
-            endpoint = self.endpoints.get(scope["path"])
-            if endpoint is not None:
-                await endpoint(scope, receive, send)
-                return
-        await super().__call__(scope, receive, send)
+from extender.server.verb_endpoint import VerbEndpoint
 
 
 def create_app(
-    service: Service, *, verbs: bool = True, debug: bool = True, clients: frozenset[str] = frozenset()
-) -> FastAPI:
-    """The routes of one port: health and version, ``verbs``, and for ``debug`` metrics, ``/debug`` and the
-    page at ``/``.
-
-    ``clients`` are the names in TLS certificates that may call the verbs; empty for all.
-    """
-    bodies = body_budget(service)
-    return app_of(service, verb_endpoints(service, bodies, clients) if verbs else {}, bodies, debug=debug)
-
-
-def app_of(
     service: Service, endpoints: Mapping[str, VerbEndpoint], bodies: BodyBudget, *, debug: bool
 ) -> FastAPI:
-    """The same with these verbs by path, and this memory for bodies."""
-    app = _App(endpoints)
-    _add_health(app, service)
+    """What ``Front`` does not answer itself: version, other methods on the paths of ``endpoints``, and for
+    ``debug`` metrics, ``/debug`` and the page at ``/``.
+
+    ``bodies``: the memory for bodies, which the verbs use, too.
+    """
+    # No interactive pages of FastAPI: they load scripts from other sites.
+    app = FastAPI(title="Stowage", openapi_url=None)
+    _add_version(app, service)
     for path, endpoint in endpoints.items():
         app.add_route(path, endpoint, methods=["POST"])  # type: ignore[arg-type]  # plain ASGI
     if debug:
@@ -73,20 +40,12 @@ def app_of(
     return app
 
 
-def _add_health(app: FastAPI, service: Service) -> None:
-    async def healthz(request: Request) -> Response:
-        return Response(b"ok\n")
-
-    async def readyz(request: Request) -> Response:
-        status, text = service.readiness()
-        return Response(text, status, media_type="text/plain")
-
+def _add_version(app: FastAPI, service: Service) -> None:
     async def version(request: Request) -> Response:
         fields = {"version": service.version, "source": service.source.describe()}
         return Response(to_json(fields), media_type="application/json")
 
-    for handler in (healthz, readyz, version):
-        app.add_route(f"/{handler.__name__}", handler, methods=["GET"])
+    app.add_route("/version", version, methods=["GET"])
 
 
 def _add_debug(app: FastAPI, service: Service, bodies: BodyBudget) -> None:

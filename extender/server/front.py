@@ -1,7 +1,8 @@
-"""What a port answers without FastAPI: probes of a starting service, and the verbs.
+"""What a port answers without FastAPI: probes and the verbs.
 
-FastAPI takes 0.2 s to import, while the first lists need the interpreter. So all other routes are made when
-somebody first asks for one of them, or when the service is ready.
+FastAPI's middleware and routing cost more than a decision. It also takes 0.2 s to import, while the first
+lists need the interpreter. So all other routes are made when somebody first asks for one of them, or when the
+service is ready.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ _POLL = 0.02  # seconds
 
 
 class Front:
-    """One port, as ASGI. See ``create_app`` for the arguments."""
+    """One port, as ASGI: ``verbs``, and for ``debug`` metrics, ``/debug`` and the page at ``/``.
+
+    ``clients`` are the names in TLS certificates that may call the verbs; empty for all.
+    """
 
     def __init__(
         self,
@@ -37,16 +41,17 @@ class Front:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        app = self._app
         if scope["type"] == "http":
-            if scope["method"] == "POST" and (endpoint := self._endpoints.get(scope["path"])) is not None:
+            method, path = scope["method"], scope["path"]
+            if method == "POST" and (endpoint := self._endpoints.get(path)) is not None:
                 await endpoint(scope, receive, send)
                 return
-            if app is None and scope["method"] == "GET" and scope["path"] in ("/healthz", "/readyz"):
+            if method in ("GET", "HEAD") and path in ("/healthz", "/readyz"):
                 alive = 200, "ok\n"
-                await _answer(send, *(self._service.readiness() if scope["path"] == "/readyz" else alive))
+                await _answer(send, *(self._service.readiness() if path == "/readyz" else alive))
                 return
-        await (app or await self.made())(scope, receive, send)
+        app = self._app or await self.made()
+        await app(scope, receive, send)
 
     async def make_when_ready(self) -> None:
         """Make all other routes once the service is ready."""
@@ -63,7 +68,7 @@ class Front:
 
     def _make(self) -> App:
         app = import_module("extender.server.app")
-        made: App = app.app_of(self._service, self._endpoints, self._bodies, debug=self._debug)
+        made: App = app.create_app(self._service, self._endpoints, self._bodies, debug=self._debug)
         return made
 
 

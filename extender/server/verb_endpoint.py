@@ -32,7 +32,7 @@ class VerbEndpoint:
         bodies: BodyBudget,
         clients: frozenset[str] = frozenset(),
     ) -> None:
-        """``clients``: see ``create_app``."""
+        """``clients``: see ``Front``."""
         self._service, self._verb, self._bodies, self._clients = service, verb, bodies, clients
         self._limit = service.settings.body_limit_mib << 20
 

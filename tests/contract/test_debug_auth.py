@@ -14,13 +14,14 @@ import httpx
 import pytest
 
 from extender.server import debug_auth
-from extender.server.app import create_app
+from extender.server.front import Front
 from extender.server.service import Service
 from extender.settings import Settings, SettingsError
 from extender.source.interface import Unavailable
 from extender.source.snapshot import Snapshot, SnapshotSource
 from extender.untrusted import limits
 from tests.extender.apiserver import ApiServer, source_of
+from tests.routes import routes
 
 OPEN = re.compile("/(healthz|readyz|version|page/.*|scheduler/.*)?")
 """Routes without authentication: the files of the page (at /) say nothing about the cluster."""
@@ -41,7 +42,7 @@ def api() -> Iterator[ApiServer]:
 
 
 def client(service: Service) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=httpx.ASGITransport(create_app(service)), base_url="http://stowage")
+    return httpx.AsyncClient(transport=httpx.ASGITransport(Front(service)), base_url="http://stowage")
 
 
 def with_file(path: Path) -> httpx.AsyncClient:
@@ -67,12 +68,9 @@ async def test_without_a_token_everything_but_health_and_version_is_401(tmp_path
     service = Service(
         Settings(debug_token_file=str(tmp_path / "token")), SnapshotSource(Snapshot(), "test"), "1.2.3"
     )
-    app = create_app(service)
-    routers = [app, *(route.original_router for route in app.routes if hasattr(route, "original_router"))]
     guarded = 0
     async with client(service) as http:
-        for route in (route for router in routers for route in router.routes if hasattr(route, "path")):
-            path, methods = getattr(route, "path", ""), getattr(route, "methods", None) or {"GET"}
+        for path, methods in ((route.path, route.methods or {"GET"}) for route in routes(service)):
             for method in methods:
                 answer = await http.request(method, path)
                 assert (answer.status_code == 401) == (not OPEN.fullmatch(path)), (method, path)

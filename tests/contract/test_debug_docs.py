@@ -11,12 +11,12 @@ import pytest
 
 from extender.demo.bundle import CLUSTER
 from extender.k8s.objects import Upserted
-from extender.server.app import create_app
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource, read
 from tests.contract.conftest import GPU, Start, manifest
 from tests.extender.builders import make_node
+from tests.routes import routes
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = dict(
@@ -57,9 +57,8 @@ def test_the_examples_were_found() -> None:
 
 
 def test_every_route_is_documented() -> None:
-    app = create_app(Service(Settings(), SnapshotSource(Snapshot(), "test"), "1.2.3"))
-    routers = [getattr(route, "original_router", None) for route in app.routes]
-    paths = [route.path for router in routers if router for route in router.routes]  # type: ignore[attr-defined]
+    service = Service(Settings(), SnapshotSource(Snapshot(), "test"), "1.2.3")
+    paths = [route.path for route in routes(service) if route.path.startswith("/debug")]
     pages = "".join(page.read_text() for page in DOCS.glob("*.md"))
     assert len(paths) > 10
     described = [path for path in paths if not path.startswith("/debug/fleet")]  # what only the page asks

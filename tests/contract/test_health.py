@@ -10,7 +10,7 @@ import pytest
 
 from extender.k8s.objects import Listed
 from extender.protocol.messages import VERBS
-from extender.server.app import create_app
+from extender.server.front import Front
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
@@ -132,7 +132,7 @@ async def test_with_a_debug_port_the_main_port_has_no_metrics() -> None:
     service = Service(Settings(), SnapshotSource(Snapshot(), "test"), "1.2.3")
     main, debug = (
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://stowage")
-        for app in (create_app(service, debug=False), create_app(service, verbs=False))
+        for app in (Front(service, debug=False), Front(service, verbs=False))
     )
     async with main, debug:
         paths = ("/metrics", "/healthz", "/version")

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from extender.server.app import create_app
+from extender.server.front import Front
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.interface import Unavailable
@@ -46,7 +46,7 @@ async def replica(api: ApiServer, tmp_path: Path) -> AsyncIterator[Replica]:
             running = asyncio.create_task(service.run())
             stack.push_async_callback(ended, running)
             client = httpx.AsyncClient(
-                transport=httpx.ASGITransport(create_app(service)), base_url="http://stowage"
+                transport=httpx.ASGITransport(Front(service)), base_url="http://stowage"
             )
             stack.push_async_callback(client.aclose)
             return Stowage(service, client)
@@ -168,7 +168,7 @@ async def test_a_caller_that_hangs_up_gets_no_binding() -> None:
 
     scope = {"type": "http", "method": "POST", "path": "/scheduler/bind", "headers": [], "query_string": b""}
     async with asyncio.timeout(60):
-        await create_app(service)(scope, receive, send)
+        await Front(service)(scope, receive, send)
     assert b'result="hung_up",verb="bind"} 1.0' in service.metrics.render()
 
 

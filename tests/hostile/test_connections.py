@@ -15,7 +15,7 @@ import pytest
 
 from extender.server import body, connections
 from extender.server import run as serve
-from extender.server.app import create_app
+from extender.server.front import Front
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
@@ -83,7 +83,7 @@ async def port() -> AsyncIterator[Port]:
     )
     await service.start()
     with serve.listen("127.0.0.1", 0) as sock:
-        server = serve._Server(create_app(service))
+        server = serve._Server(Front(service))
         serving = asyncio.create_task(server.serve([sock]))
         running = Port(sock.getsockname()[1], server)
         yield running

@@ -16,7 +16,7 @@ from extender.explain.each_node import explain_each
 from extender.explain.overview import overview
 from extender.explain.pod import explain
 from extender.server import run as serve
-from extender.server.app import create_app
+from extender.server.front import Front
 from extender.server.service import Service
 from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
@@ -47,7 +47,7 @@ class Running:
         self.service = Service(Settings(**settings), SnapshotSource(Snapshot(nodes, pods), "test"), "1.2.3")
         self._listening = serve.listen("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        self._server = serve._Server(create_app(self.service))
+        self._server = serve._Server(Front(self.service))
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._thread.start()

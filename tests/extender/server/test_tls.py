@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import serialization
 
 from extender.server import connections
 from extender.server import run as serve
-from extender.server.app import create_app
+from extender.server.front import Front
 from extender.server.service import Service
 from extender.server.tls import Tls
 from extender.server.tls_files import TlsError, TlsFiles, load
@@ -116,7 +116,7 @@ async def listening(secret: Secret, *names: str) -> AsyncIterator[Port]:
     await service.start()
     tls = Tls(files_in(secret), service.metrics.registry, frozenset(names))
     with serve.listen("127.0.0.1", 0) as sock:
-        app = create_app(service, debug=False, clients=tls.client_names)
+        app = Front(service, debug=False, clients=tls.client_names)
         server = serve._Server(app, tls.verbs)
         serving = asyncio.create_task(server.serve([sock]))
         port = Port(sock.getsockname()[1], service, tls, server)

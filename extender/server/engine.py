@@ -46,9 +46,9 @@ from extender.verbs.bind import Binder
 from extender.verbs.evaluate import Evaluation
 from extender.verbs.eviction.report import in_one_line
 from extender.verbs.filter import filter_nodes
-from extender.verbs.last_filter import LastFilter, Scored, scored
+from extender.verbs.last_filter import LastFilter
 from extender.verbs.preempt import Preemption, preempt
-from extender.verbs.prioritize import prioritize
+from extender.verbs.prioritize import Scored, prioritize, scored
 from extender.verbs.recheck import LONGEST, RefusalRecheck
 
 _log = logging.getLogger(__name__)

@@ -124,10 +124,7 @@ class KubeSource:
 
     async def caught_up(self) -> bool:
         """See ``Source.caught_up``."""
-        for reflector in self._required:
-            if reflector.connection.freshness() not in _NOTHING_NEWER:
-                break
-        else:
+        if all(reflector.connection.freshness() in _NOTHING_NEWER for reflector in self._required):
             return True
         started = time.monotonic()
         while not (freshness := _freshness(self._required)).issubset(_NOTHING_NEWER):

@@ -2,34 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from extender.cluster.state import State
 from extender.k8s.objects import Pod
-from extender.protocol.codec import FilterArgs, FilterResult, encode_priorities, has_names
-from extender.protocol.node_names import Bytes
+from extender.protocol.codec import FilterArgs, FilterResult, has_names
 from extender.verbs.evaluate import Evaluation
-from extender.verbs.prioritize import scores_of
-from extender.verbs.scores import MAX_SCORE
-
-
-@dataclass(frozen=True, slots=True)
-class Scored:
-    """An answer of prioritize: its arguments, the scores, (len(args.names),), the evaluation behind them,
-    the ``best`` node ("" if no score is the highest), and the encoded ``reply``."""
-
-    args: FilterArgs
-    scores: Bytes
-    evaluation: Evaluation | None
-    best: str
-    reply: bytes
-
-
-def scored(args: FilterArgs, scores: Bytes, evaluation: Evaluation | None) -> Scored:
-    """The answer with these scores."""
-    best = int(scores.argmax()) if scores.size else -1
-    name = args.names[best] if best >= 0 and scores[best] == MAX_SCORE else ""
-    return Scored(args, scores, evaluation, name, encode_priorities(args.names, scores))
+from extender.verbs.prioritize import Scored, scored, scores_of
 
 
 class LastFilter:

@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.dra.pod_claims import class_resources
-from extender.protocol.codec import FilterArgs
+from extender.protocol.codec import FilterArgs, encode_priorities
 from extender.protocol.node_names import Bytes
 from extender.verbs.evaluate import Evaluation, evaluate
-from extender.verbs.scores import fitting_scores
+from extender.verbs.scores import MAX_SCORE, fitting_scores
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """An answer of prioritize: its arguments, the scores, (len(args.names),), the evaluation behind them,
+    the ``best`` node ("" if no score is the highest), and the encoded ``reply``."""
+
+    args: FilterArgs
+    scores: Bytes
+    evaluation: Evaluation | None
+    best: str
+    reply: bytes
+
+
+def scored(args: FilterArgs, scores: Bytes, evaluation: Evaluation | None) -> Scored:
+    """The answer with these scores."""
+    best = int(scores.argmax()) if scores.size else -1
+    name = args.names[best] if best >= 0 and scores[best] == MAX_SCORE else ""
+    return Scored(args, scores, evaluation, name, encode_priorities(args.names, scores))
 
 
 def prioritize(

@@ -2,7 +2,8 @@
 
 filter and prioritize alternate on one connection. Meanwhile pods come and go (``--rate`` changes a second,
 and ``--burst`` at once every five seconds; several of them: one run for each), nodes report their status,
-Prometheus scrapes, and the debug endpoint is read. Run alone:
+Prometheus scrapes, and the debug endpoint is read. Each request also goes to an echo (``bench.echo``), which
+replies with as many bytes and does nothing else: its slowest show what the machine adds. Run alone:
 
     python -m bench.tails --nodes 5000 --requests 10000 --rate 500 --burst 0 500
 """
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 
 from bench import cluster
 from bench.client import Client, extender_args
+from bench.echo import running_echo
 from bench.service import api_server, stowage
 
 LIMIT_MS = 50.0
@@ -33,32 +35,38 @@ _VISITS = {"/metrics": 5.0, "/debug/nodes": 20.0, "/debug/pods/team-00/none": 7.
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """When a request ended (s since the start), how long it took and waited for a CPU (ms), and whether it
-    was a refusal, which may wait for news (``extender/verbs/recheck.py``)."""
+    """When a request ended (s since the start), how long it took and waited for a CPU (ms), whether it was a
+    refusal, which may wait for news (``extender/verbs/recheck.py``), and how long its echo took (ms)."""
 
     at: float
     verb: str
     ms: float
     starved_ms: float
     refused: bool
+    echo_ms: float
 
 
 def run(nodes: int = 5000, requests: int = 10_000, rate: float = 500, burst: int = 500) -> list[Request]:
-    """Send ``requests`` requests on one connection, one at a time."""
+    """Send ``requests`` requests on one connection, one at a time, and each to an echo."""
     names = [cluster.node_name(index) for index in range(nodes)]
     sent: list[Request] = []
     with (
         api_server(nodes, rate=rate, burst=burst) as kubeconfig,
         stowage(kubeconfig) as running,
+        running_echo() as bare,
         Client(running.port, running.pid) as client,
+        Client(*bare) as echo,
         _visitors(running.port),
     ):
         started = time.perf_counter()
         for pod in itertools.islice(cluster.arrivals(), requests // 2):
-            fit = json.loads(client.post("/scheduler/filter", extender_args(pod, names)))["NodeNames"]
-            sent.append(_request(client, "filter", started, refused=not fit))
-            client.post("/scheduler/prioritize", extender_args(pod, fit or names))
-            sent.append(_request(client, "prioritize", started, refused=False))
+            args = extender_args(pod, names)
+            reply = client.post("/scheduler/filter", args)
+            fit = json.loads(reply)["NodeNames"]
+            sent.append(_request(client, "filter", started, _echoed(echo, args, reply), refused=not fit))
+            args = extender_args(pod, fit or names)
+            reply = client.post("/scheduler/prioritize", args)
+            sent.append(_request(client, "prioritize", started, _echoed(echo, args, reply), refused=False))
     return sent
 
 
@@ -69,6 +77,7 @@ def table(requests: Sequence[Request]) -> str:
         "without waiting for a CPU": [r.ms - r.starved_ms for r in requests],
         "the same without refusals": [r.ms - r.starved_ms for r in requests if not r.refused],
         "refusals alone": [r.ms - r.starved_ms for r in requests if r.refused],
+        "the echo of all, as measured": [r.echo_ms for r in requests],
     }
     lines = [
         f"| {len(requests):,} requests, ms | median | p99 | p99.9 | longest | over {LIMIT_MS:g} "
@@ -86,9 +95,15 @@ def table(requests: Sequence[Request]) -> str:
     return "\n".join(lines)
 
 
-def _request(client: Client, verb: str, started: float, *, refused: bool) -> Request:
+def _request(client: Client, verb: str, started: float, echo_ms: float, *, refused: bool) -> Request:
     at = time.perf_counter() - started
-    return Request(at, verb, client.seconds * 1e3, client.starved * 1e3, refused)
+    return Request(at, verb, client.seconds * 1e3, client.starved * 1e3, refused, echo_ms)
+
+
+def _echoed(echo: Client, body: bytes, reply: bytes) -> float:
+    """Milliseconds."""
+    echo.post(f"/{len(reply)}", body)
+    return echo.seconds * 1e3
 
 
 @contextlib.contextmanager
@@ -116,7 +131,7 @@ def _visit(url: str, every: float, stop: threading.Event) -> None:
 
 
 def main() -> None:
-    """Print the tables and the slowest requests."""
+    """Print the tables and the slowest requests but refusals."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--requests", type=int, default=10_000)
@@ -126,8 +141,8 @@ def main() -> None:
     for burst in args.burst:
         requests = run(args.nodes, args.requests, args.rate, burst)
         print(f"{args.rate:g} changes a second, and {burst} at once every 5 s:\n\n{table(requests)}\n")
-        for slow in sorted(requests, key=lambda r: -r.ms)[:10]:
-            waited = f"{slow.starved_ms:.1f} of it without a CPU{', refused' * slow.refused}"
+        for slow in sorted((one for one in requests if not one.refused), key=lambda r: -r.ms)[:10]:
+            waited = f"{slow.starved_ms:.1f} of it without a CPU"
             print(f"{slow.verb} at {slow.at:.2f} s: {slow.ms:.1f} ms, {waited}")
 
 

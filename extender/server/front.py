@@ -60,8 +60,8 @@ class Front:
         await self.made()
 
     async def made(self) -> App:
-        """All other routes."""
-        if self._making is None:
+        """All other routes. Raises what an import raises, as without memory; the next call tries again."""
+        if self._making is None or (self._making.done() and self._making.exception()):
             self._making = asyncio.create_task(asyncio.to_thread(self._make))
         self._app = await asyncio.shield(self._making)  # another request may wait for it, too
         return self._app

@@ -83,6 +83,22 @@ async def test_a_caller_that_leaves_does_not_stop_the_making(service: Service) -
     assert await front.made() is await front.made()
 
 
+async def test_routes_that_could_not_be_made_are_made_for_the_next_one(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front = Front(service)
+
+    def fail() -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(front, "_make", fail)
+        with pytest.raises(MemoryError):
+            await front.made()
+    async with client(front) as http:
+        assert (await http.get("/version")).status_code == 200
+
+
 async def test_other_methods_on_the_path_of_a_verb_are_405(service: Service) -> None:
     async with client(Front(service)) as http:
         assert (await http.get("/scheduler/filter")).status_code == 405

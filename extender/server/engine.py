@@ -44,6 +44,7 @@ from extender.untrusted.bounded_cache import BoundedMap
 from extender.untrusted.limits import KEPT_PODS, LISTED_NAMES, shorten
 from extender.verbs.bind import Binder
 from extender.verbs.evaluate import Evaluation
+from extender.verbs.eviction.named_victims import STILL_THERE, NamedVictims
 from extender.verbs.eviction.report import in_one_line
 from extender.verbs.filter import filter_nodes
 from extender.verbs.last_filter import LastFilter
@@ -71,7 +72,7 @@ class Engine:
         self.source, self._settings, self._metrics = source, settings, metrics
         self._recent_pods: BoundedMap[str, Pod] = BoundedMap(_RECENT_PODS, KEPT_PODS)
         self._unconfirmed = UnconfirmedBindings()
-        self._retry_order = RetryOrder()
+        self._retry_order, self._named_victims = RetryOrder(), NamedVictims()
         self._schedulers = Schedulers(settings.evictor_schedulers)
         self._refused_nodes: BoundedMap[str, bytes] = BoundedMap(_RECENT_PODS, KEPT_PODS)
         self._pods = PodReader(self.state.pods.by_uid)
@@ -172,8 +173,8 @@ class Engine:
             result, evaluation = filter_nodes(self.state, args, self._settings)
             if result.names:
                 result = codec.FilterResult(error=_POSSIBLY_TAKEN)
-        if not (result.names or result.error) and self._is_joining(args.names):
-            result = codec.FilterResult(error=_JOINING)
+        if not (result.names or result.error) and (reason := self._expected(args)):
+            result = codec.FilterResult(error=reason)
         self._last_filter.keep(evaluation, args, result)
         self._schedulers.note(args.pod.scheduler_name)
         if not (result.names or result.error):
@@ -208,11 +209,13 @@ class Engine:
         args, text = answer.args, f"{answer.scores.size} nodes scored"
         self._log_decision("prioritize", args.pod, text, answer.evaluation, args.names, answer.scores)
 
-    def _is_joining(self, names: NodeNames) -> bool:
-        """Whether one of these nodes will be known within seconds. No event of the cluster wakes an
-        unschedulable pod then; a failed attempt is repeated."""
-        joining = self.source.joining()
-        return bool(joining) and any(name in joining for name in names)
+    def _expected(self, args: codec.FilterArgs) -> str:
+        """What is expected within seconds that may make the pod fit, "" for nothing. No event of the cluster
+        wakes an unschedulable pod then; a failed attempt is repeated."""
+        if (joining := self.source.joining()) and any(name in joining for name in args.names):
+            return _JOINING
+        unseen = self._named_victims.still_there(args.pod.uid, self.state.pods, time.monotonic())
+        return STILL_THERE if unseen else ""
 
     def _scores(self, body: bytes) -> Scored:
         possibly_bound = self._possibly_bound()
@@ -247,6 +250,7 @@ class Engine:
         )
         if len(result.plans) == 1:
             self.state.pods.promise(args.pod, result.plans[0].node)
+        self._named_victims.note(args.pod.uid, result.candidates, time.monotonic())
         self._log_preemption(args.pod, result, len(args.candidates))
         return codec.encode_preempt(result), "victims" if result.candidates else "no_victims"
 

@@ -19,6 +19,7 @@ from extender.server.metrics import Metrics
 from extender.settings import Settings, SettingsError
 from extender.source.interface import BEHIND, Interruption
 from extender.source.snapshot import Snapshot, SnapshotSource
+from extender.verbs.eviction.named_victims import LONGEST, STILL_THERE
 from packing.fleet.stranded import Installed, installed, on_spot
 from packing.model.reasons import Reason
 from tests.extender.builders import make_node, make_pod, make_state
@@ -248,6 +249,31 @@ async def test_two_pods_do_not_count_on_the_same_victim() -> None:
     assert {first, second} == {"a", "b"}
     engine.apply([Upserted(waiting[0])])  # kube-scheduler did not follow
     assert await victims_for(engine, "x", gpus=4, nodes={first: nodes[first]})
+
+
+async def test_while_the_end_of_its_victim_has_not_been_seen_no_other_is_named() -> None:
+    """The watch is late: kube-scheduler has evicted the victim and asks again, Stowage still sees it."""
+    engine = make_engine()
+    victim = make_pod("one", 4, node_name="a")
+    engine.apply([*SYNCED, Upserted(make_node("a", 4)), Upserted(victim)])
+    assert (await nodes_for(engine, "v", gpus=4))[1] == ""  # refused: kube-scheduler looks for victims
+    assert await victims_for(engine, gpus=4, nodes={"a": "one"})
+    for _ in range(2):
+        assert await nodes_for(engine, "v", gpus=4) == (None, STILL_THERE)  # a failed attempt is repeated
+    assert (await nodes_for(engine, "other", gpus=4))[1] == ""
+    engine.apply([Deleted("Pod", victim.key)])
+    assert await nodes_for(engine, "v", gpus=4) == (["a"], "")
+
+
+async def test_victims_that_are_not_evicted_are_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = make_engine()
+    engine.apply([*SYNCED, Upserted(make_node("a", 4)), Upserted(make_pod("one", 4, node_name="a"))])
+    assert await victims_for(engine, gpus=4, nodes={"a": "one"})
+    later = time.monotonic() + LONGEST + 1
+    monkeypatch.setattr(engine_module.time, "monotonic", lambda: later)
+    assert (await nodes_for(engine, "v", gpus=4))[1] == ""
 
 
 async def test_after_an_interruption_pods_of_higher_priority_are_tried_first() -> None:

@@ -19,7 +19,8 @@ from .watch import Watch
 
 PROGRESS_S, CLAIMS_S, STALLED_S = 30.0, 3.0, 30.0
 LOG = "violations.log"
-OUT_OF_MEMORY = "MemoryError", "failed to map segment"  # the second is an import
+OUT_OF_MEMORY = "MemoryError", "failed to map segment", 'ImportError"'
+"""The others are imports; Stowage logs the last one without its text."""
 MOST_IN_VAIN, ENOUGH = 0.1, 50  # the share of evictions that faults excuse, of at least so many
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import uvicorn
 
+from bench.client import Client
 from bench.service import free_port, running_process, until_ok
 
 _REPLY = b" " * (1 << 20)
@@ -39,6 +40,12 @@ def running_echo() -> Iterator[tuple[int, int]]:
     with running_process([sys.executable, "-m", "bench.echo", str(port)], {}) as process:
         until_ok(process, f"http://127.0.0.1:{port}/2")
         yield port, process.pid
+
+
+def echoed(echo: Client, body: bytes, reply: bytes) -> float:
+    """Seconds that the echo takes to read this body and to write as many bytes as this reply has."""
+    echo.post(f"/{len(reply)}", body)
+    return echo.seconds
 
 
 def serve(application: Callable[..., Awaitable[None]], port: int) -> None:

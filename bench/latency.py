@@ -26,7 +26,7 @@ from bench import cluster
 from bench.against import Answer, Other
 from bench.client import Client, extender_args
 from bench.dialects import DIALECTS
-from bench.echo import running_echo
+from bench.echo import echoed, running_echo
 from bench.service import Running, api_server, stowage
 
 SIZES = (100, 1000, 5000, 20000)
@@ -87,23 +87,15 @@ class Asker:
         client, body = self._client, extender_args(pod, names)
         cpu, echo_cpu = client.settled(), echo.settled() if echo else 0.0
         reply = client.post("/scheduler/filter", body)
-        filtered, first = client.seconds, _echoed(echo, body, reply)
+        filtered, first = client.seconds, echoed(echo, body, reply) if echo else 0.0
         fitting = json.loads(reply)["NodeNames"] or []
         if self._shortlist:
             body = extender_args(pod, fitting or names[:1])
         reply = client.post("/scheduler/prioritize", body)
-        prioritized, second = client.seconds, _echoed(echo, body, reply)
+        prioritized, second = client.seconds, echoed(echo, body, reply) if echo else 0.0
         cpu, echo_cpu = client.settled() - cpu, echo.settled() - echo_cpu if echo else 0.0
         pair = Pair(filtered * 1e3, prioritized * 1e3, cpu * 1e3, len(fitting))
         return pair, Pair(first * 1e3, second * 1e3, echo_cpu * 1e3)
-
-
-def _echoed(echo: Client | None, body: bytes, reply: bytes) -> float:
-    """Seconds."""
-    if echo is None:
-        return 0.0
-    echo.post(f"/{len(reply)}", body)
-    return echo.seconds
 
 
 def measure(

@@ -20,11 +20,11 @@ import urllib.error
 import urllib.request
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench import cluster
 from bench.client import Client, extender_args
-from bench.echo import running_echo
+from bench.echo import echoed, running_echo
 from bench.service import api_server, stowage
 
 LIMIT_MS = 50.0
@@ -35,15 +35,15 @@ _VISITS = {"/metrics": 5.0, "/debug/nodes": 20.0, "/debug/pods/team-00/none": 7.
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """When a request ended (s since the start), how long it took and waited for a CPU (ms), whether it was a
-    refusal, which may wait for news (``extender/verbs/recheck.py``), and how long its echo took (ms)."""
+    """When a request ended (s since the start), how long it took and waited for a CPU (ms), how long its echo
+    took (ms), and whether it was a refusal, which may wait for news (``extender/verbs/recheck.py``)."""
 
     at: float
     verb: str
     ms: float
     starved_ms: float
-    refused: bool
     echo_ms: float
+    refused: bool = False
 
 
 def run(nodes: int = 5000, requests: int = 10_000, rate: float = 500, burst: int = 500) -> list[Request]:
@@ -60,13 +60,10 @@ def run(nodes: int = 5000, requests: int = 10_000, rate: float = 500, burst: int
     ):
         started = time.perf_counter()
         for pod in itertools.islice(cluster.arrivals(), requests // 2):
-            args = extender_args(pod, names)
-            reply = client.post("/scheduler/filter", args)
+            reply, filtered = _ask(client, echo, "filter", extender_args(pod, names), started)
             fit = json.loads(reply)["NodeNames"]
-            sent.append(_request(client, "filter", started, _echoed(echo, args, reply), refused=not fit))
-            args = extender_args(pod, fit or names)
-            reply = client.post("/scheduler/prioritize", args)
-            sent.append(_request(client, "prioritize", started, _echoed(echo, args, reply), refused=False))
+            _, prioritized = _ask(client, echo, "prioritize", extender_args(pod, fit or names), started)
+            sent += [replace(filtered, refused=not fit), prioritized]
     return sent
 
 
@@ -95,15 +92,12 @@ def table(requests: Sequence[Request]) -> str:
     return "\n".join(lines)
 
 
-def _request(client: Client, verb: str, started: float, echo_ms: float, *, refused: bool) -> Request:
+def _ask(client: Client, echo: Client, verb: str, args: bytes, started: float) -> tuple[bytes, Request]:
+    """The reply, and what the request took; whether it is a refusal is not looked at."""
+    reply = client.post(f"/scheduler/{verb}", args)
     at = time.perf_counter() - started
-    return Request(at, verb, client.seconds * 1e3, client.starved * 1e3, refused, echo_ms)
-
-
-def _echoed(echo: Client, body: bytes, reply: bytes) -> float:
-    """Milliseconds."""
-    echo.post(f"/{len(reply)}", body)
-    return echo.seconds * 1e3
+    echo_ms = echoed(echo, args, reply) * 1e3
+    return reply, Request(at, verb, client.seconds * 1e3, client.starved * 1e3, echo_ms)
 
 
 @contextlib.contextmanager

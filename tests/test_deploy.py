@@ -114,13 +114,13 @@ async def test_probes_use_existing_routes() -> None:
     behind, beside = LAYOUTS
     service = Service(settings.Settings(), SnapshotSource(Snapshot(), "test"), "1.2.3")
     await service.start()
-    http = httpx.AsyncClient(transport=httpx.ASGITransport(Front(service)), base_url="http://stowage")
     one = stowage(behind)
     ports = {port["name"]: port["containerPort"] for port in one["ports"]}
-    for probe in (one["readinessProbe"], one["livenessProbe"]):
-        assert (await http.get(probe["httpGet"]["path"])).status_code == 200
-        assert ports[probe["httpGet"]["port"]] == 8081  # the other one asks for a client certificate
-        assert probe["httpGet"]["scheme"] == "HTTPS"
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(Front(service)), base_url="http://s") as http:
+        for probe in (one["readinessProbe"], one["livenessProbe"]):
+            assert (await http.get(probe["httpGet"]["path"])).status_code == 200
+            assert ports[probe["httpGet"]["port"]] == 8081  # the other one asks for a client certificate
+            assert probe["httpGet"]["scheme"] == "HTTPS"
     assert one["readinessProbe"]["httpGet"]["path"] == "/readyz"
     assert stowage(beside)["startupProbe"]["httpGet"] == {"path": "/readyz", "port": "metrics"}
     assert [port["name"] for port in stowage(beside)["ports"]] == ["metrics"]

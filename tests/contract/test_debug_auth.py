@@ -70,7 +70,11 @@ async def test_without_a_token_everything_but_health_and_version_is_401(tmp_path
     )
     guarded = 0
     async with client(service) as http:
-        for path, methods in ((route.path, route.methods or {"GET"}) for route in routes(service)):
+        probes = [("/healthz", {"GET", "HEAD"}), ("/readyz", {"GET", "HEAD"})]
+        for path, methods in [
+            *probes,
+            *((route.path, route.methods or {"GET"}) for route in routes(service)),
+        ]:
             for method in methods:
                 answer = await http.request(method, path)
                 assert (answer.status_code == 401) == (not OPEN.fullmatch(path)), (method, path)

@@ -2,7 +2,8 @@
 
 kube-scheduler evicts them at once, and tries the pod again when they are gone. A watch that is late, or cut
 off without a word, still shows them then. The pod would be refused once more, kube-scheduler would look for
-other victims, and so on from node to node: 28 pods were evicted for one within three seconds.
+other victims, and so on from node to node: in a soak victims were named on 27 nodes for one pod in three
+seconds.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ class NamedVictims:
 
     def still_there(self, uid: str, pods: PodTable, now: float) -> bool:
         """Whether on each node that was named for the pod at least one victim is neither gone nor going."""
-        named, at = self._named.get(uid) or ([], 0.0)
-        if not named:
+        if (named := self._named.get(uid)) is None:
             return False
-        if now - at > LONGEST or any(all(_goes(pods, victim) for victim in on_node) for on_node in named):
+        victims, at = named
+        if now - at > LONGEST or any(all(_goes(pods, victim) for victim in on_node) for on_node in victims):
             self._named.pop(uid)
             return False
         return True

@@ -56,13 +56,14 @@ async def test_whoever_asks_for_another_route_has_it_made(service: Service, path
         assert (await http.get("/no")).status_code == 404
 
 
-async def test_probes_answer_the_same_before_and_after(service: Service) -> None:
+@pytest.mark.parametrize(("path", "status"), [("/healthz", 200), ("/readyz", 503)])
+async def test_probes_answer_the_same_before_and_after(service: Service, path: str, status: int) -> None:
     front = Front(service)
     async with client(front) as http:
-        early = [(await http.request(method, "/readyz")).status_code for method in ("GET", "HEAD", "POST")]
+        early = [(await http.request(method, path)).status_code for method in ("GET", "HEAD", "POST")]
         await front.made()
-        late = [(await http.request(method, "/readyz")).status_code for method in ("GET", "HEAD", "POST")]
-    assert early == late == [503, 503, 404]
+        late = [(await http.request(method, path)).status_code for method in ("GET", "HEAD", "POST")]
+    assert early == late == [status, status, 404]
 
 
 async def test_routes_are_made_once_the_service_is_ready(service: Service) -> None:

@@ -122,7 +122,8 @@ def measure(
             start = number * 37 % nodes
             rotated = names[start:] + names[:start]
             pair, echoed = stowage_now.ask(pod, rotated, bare)
-            was = Asker(earlier, shortlist).ask(pod, rotated)[0] if earlier else None
+            # With the echo, too: without it this version would find the CPU's caches as it left them.
+            was = Asker(earlier, shortlist).ask(pod, rotated, bare)[0] if earlier else None
             answer = other.ask(pod, rotated) if other else None
             if number >= _WARM_UP:
                 row.pairs.append(pair)

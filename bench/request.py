@@ -1,70 +1,107 @@
-"""How filter and prioritize grow with the cluster, without HTTP and without a server, in one process.
+"""What filter and prioritize cost in one process, and how that grows with the cluster.
 
-From the body to the reply: find the names, evaluate the nodes, encode. The lowest of many calls, so with warm
-caches; all else is in ``bench.latency``. Run alone:
+Each is an ASGI call without uvicorn, with all that follows the answer. The lowest of many calls counts: it
+has warm caches, and other work on the machine hardly changes it. ``bench.latency`` measures requests over
+HTTP. Run alone:
 
     python -m bench.request --nodes 100 1000 5000 20000
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from bench import cluster
 from bench.client import extender_args
-from extender.cluster.factory import state_of
-from extender.cluster.state import State
 from extender.k8s.node_manifest import NodeManifest
-from extender.k8s.objects import Upserted
 from extender.k8s.pod_manifest import PodManifest
-from extender.protocol import codec
-from extender.protocol.pod_reader import PodReader
+from extender.server.body import Message
+from extender.server.front import Front
+from extender.server.service import Service
 from extender.settings import Settings
-from extender.verbs.filter import filter_nodes
-from extender.verbs.last_filter import LastFilter
+from extender.source.snapshot import Snapshot, SnapshotSource
 
-_CALLS = 60
+_CALLS = 200
 
 
-def measure(nodes: int, shortlist: int) -> tuple[float, float]:
-    """Microseconds of filter and of prioritize for one waiting pod, on nodes without pods."""
-    state, pod = _cluster(nodes)
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Microseconds of both calls for one waiting pod, and of Python's json to read and write the body of
+    filter: a yardstick that grows with the names, too."""
+
+    filter: float
+    prioritize: float
+    json: float
+
+    @property
+    def times_json(self) -> float:
+        """Both calls as a multiple of the yardstick."""
+        return (self.filter + self.prioritize) / self.json
+
+
+def measure(nodes: int, shortlist: int) -> Costs:
+    """The costs on a cluster without other pods. ``shortlist``: 0 for all names in both calls."""
+    return asyncio.run(_measure(nodes, shortlist))
+
+
+async def _measure(nodes: int, shortlist: int) -> Costs:
+    pod = next(cluster.arrivals())
+    service = Service(Settings(shortlist=shortlist), SnapshotSource(_snapshot(nodes, pod), "bench"), "bench")
+    await service.start()
+    caller = _Caller(service)
     names = [cluster.node_name(index) for index in range(nodes)]
     body = extender_args(pod, names[nodes // 3 :] + names[: nodes // 3])
-    pods, settings, last = PodReader(state.pods.by_uid), Settings(shortlist=shortlist), LastFilter(state)
-
-    def ask_filter() -> bytes:
-        args = codec.parse_filter(body, pods)
-        result, evaluation = filter_nodes(state, args, settings)
-        last.keep(evaluation, args, result)
-        return codec.encode_filter(result)
-
-    asked = extender_args(pod, json.loads(ask_filter())["NodeNames"])
-
-    def ask_prioritize() -> bytes:
-        continued = last.continued(asked)
-        assert continued is not None
-        return continued.reply
-
-    return _lowest(ask_filter), _lowest(ask_prioritize)
+    filtered, reply = await caller.lowest("/scheduler/filter", body)
+    asked = extender_args(pod, json.loads(reply)["NodeNames"])
+    prioritized, _ = await caller.lowest("/scheduler/prioritize", asked)
+    return Costs(filtered, prioritized, _json(body))
 
 
-def _cluster(nodes: int) -> tuple[State, dict[str, object]]:
-    state, pod = state_of(Settings()), next(cluster.arrivals())
-    for node in cluster.nodes(nodes):
-        state.apply([Upserted(NodeManifest.model_validate(node).record())])
-    state.apply([Upserted(PodManifest.model_validate(pod).record())])
-    return state, pod
+def _snapshot(nodes: int, pod: dict[str, Any]) -> Snapshot:
+    known = [NodeManifest.model_validate(node).record() for node in cluster.nodes(nodes)]
+    waiting = PodManifest.model_validate(pod).record()
+    return Snapshot({node.key: node for node in known}, {waiting.key: waiting})
 
 
-def _lowest(call: Callable[[], object]) -> float:
+class _Caller:
+    """Asks a service as uvicorn would."""
+
+    def __init__(self, service: Service) -> None:
+        self._service, self._front = service, Front(service, debug=False)
+        self._reply: list[bytes] = []
+
+    async def lowest(self, path: str, body: bytes) -> tuple[float, bytes]:
+        """Microseconds of the fastest of many calls, and the body of the last reply."""
+        assert self._service.engine is not None
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+        times = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        for _ in range(_CALLS):
+            started = time.perf_counter()
+            await self._front(scope, receive, self._send)
+            self._service.engine.after.run()
+            times.append(time.perf_counter() - started)
+        return min(times) * 1e6, self._reply.pop()
+
+    async def _send(self, message: Message) -> None:
+        if "body" in message:
+            self._reply = [message["body"]]
+
+
+def _json(body: bytes) -> float:
     times = []
     for _ in range(_CALLS):
         started = time.perf_counter()
-        call()
+        json.dumps(json.loads(body))
         times.append(time.perf_counter() - started)
     return min(times) * 1e6
 
@@ -74,11 +111,12 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, nargs="+", default=[100, 1000, 5000, 20000])
     args = parser.parse_args()
-    print("| nodes | shortlist | filter, us | prioritize, us |\n|--:|--:|--:|--:|")
+    print("| nodes | shortlist | filter, us | prioritize, us | both x Python's json |\n|--:|--:|--:|--:|--:|")
     for nodes in args.nodes:
         for shortlist in (0, 64):
-            filtered, prioritized = measure(nodes, shortlist)
-            print(f"| {nodes:,} | {shortlist or 'off'} | {filtered:.0f} | {prioritized:.0f} |", flush=True)
+            costs = measure(nodes, shortlist)
+            cells = f"{costs.filter:.0f} | {costs.prioritize:.0f} | {costs.times_json:.2f}"
+            print(f"| {nodes:,} | {shortlist or 'off'} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ PROGRESS_S, CLAIMS_S, STALLED_S = 30.0, 3.0, 30.0
 LOG = "violations.log"
 OUT_OF_MEMORY = "MemoryError", "failed to map segment", 'ImportError"'
 """The others are imports; Stowage logs the last one without its text."""
-MOST_IN_VAIN, ENOUGH = 0.1, 50  # the share of evictions that faults excuse, of at least so many
+MOST_IN_VAIN, ENOUGH = 0.05, 50  # the share of evictions that faults excuse, of at least so many
 
 
 def too_many_in_vain(outcome: Counter[str]) -> bool:

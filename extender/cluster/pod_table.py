@@ -234,6 +234,11 @@ class PodTable(Mapping[str, Pod]):
         else:
             self._allocations.nominate(key, Placement(node, bound.request, priority=pod.priority))
 
+    def is_nominated(self, uid: str) -> bool:
+        """Whether a known pod that waits counts as nominated to a node."""
+        known = self.by_uid(uid)
+        return known is not None and not known.node_name and self._nominated_node(known) != ""
+
     def _nominated_node(self, pod: Pod) -> str:
         return self.held.get(pod.uid) or self._promised.get(pod.uid) or pod.nominated_node
 

@@ -226,10 +226,7 @@ class Engine:
         return scored(args, *prioritize(self.state, args, possibly_bound, filtered))
 
     def _possibly_bound(self) -> PossiblyBound:
-        """The pods that may be bound without our knowledge, with their nodes.
-
-        None, except while the watch of pods is broken and for a short time after.
-        """
+        """Pods that may be bound unknown to us, and where, while the watch is broken and shortly after."""
         if (interruption := self.source.interruption()) is None:
             return ()
         is_over = interruption.ended_at is not None  # then an unknown pod has been deleted
@@ -248,9 +245,12 @@ class Engine:
             ),
             lambda answer: not answer.candidates,
         )
+        uid, now = args.pod.uid, time.monotonic()
+        if self._named_victims.go_for_another(uid, result.candidates, self.state.pods, now):
+            result = Preemption()
         if len(result.plans) == 1:
             self.state.pods.promise(args.pod, result.plans[0].node)
-        self._named_victims.note(args.pod.uid, result.candidates, time.monotonic())
+        self._named_victims.note(uid, result.candidates, now)
         self._log_preemption(args.pod, result, len(args.candidates))
         return codec.encode_preempt(result), "victims" if result.candidates else "no_victims"
 

@@ -19,7 +19,7 @@ from extender.server.metrics import Metrics
 from extender.settings import Settings, SettingsError
 from extender.source.interface import BEHIND, Interruption
 from extender.source.snapshot import Snapshot, SnapshotSource
-from extender.verbs.eviction.named_victims import LONGEST, STILL_THERE
+from extender.verbs.eviction.named_victims import JUST_NOW, LONGEST, STILL_THERE
 from packing.fleet.stranded import Installed, installed, on_spot
 from packing.model.reasons import Reason
 from tests.extender.builders import make_node, make_pod, make_state
@@ -274,6 +274,21 @@ async def test_victims_that_are_not_evicted_are_not_waited_for_for_ever(
     later = time.monotonic() + LONGEST + 1
     monkeypatch.setattr(engine_module.time, "monotonic", lambda: later)
     assert (await nodes_for(engine, "v", gpus=4))[1] == ""
+
+
+async def test_victims_that_go_for_another_pod_are_not_named_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first has room already. While the second one's victim is there, the second seems to take it."""
+    engine = make_engine()
+    first = make_pod("first", 4, priority=10, nominated_node="a")
+    second, running = make_pod("second", 4, priority=10), make_pod("one", 4, node_name="a")
+    engine.apply([*SYNCED, Upserted(make_node("a", 8)), *map(Upserted, [running, second, first])])
+    proposed = {"a": "one"}
+    assert await victims_for(engine, "second", gpus=4, nodes=proposed) == {"a": ["uid-one"]}
+    assert await victims_for(engine, "second", gpus=4, nodes=proposed) == {"a": ["uid-one"]}  # its own
+    assert await victims_for(engine, "first", gpus=4, nodes=proposed) == {}
+    later = time.monotonic() + JUST_NOW + 1
+    monkeypatch.setattr(engine_module.time, "monotonic", lambda: later)
+    assert await victims_for(engine, "first", gpus=4, nodes=proposed) == {"a": ["uid-one"]}
 
 
 async def test_after_an_interruption_pods_of_higher_priority_are_tried_first() -> None:

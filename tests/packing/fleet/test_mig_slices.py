@@ -6,7 +6,7 @@ from functools import cache
 from itertools import combinations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from packing.fleet.fleet import Fleet
@@ -94,7 +94,7 @@ def _counted(fleet: Fleet, row: int, spec: NodeSpec, counted: dict[str, Pool]):
     numbers = fleet.names.resources
     free = {name: int(fleet.arrays.free_devices[numbers[p.resource], row]) for name, p in counted.items()}
     taken = sum((pool.total - free[name]) * SIZE[name] for name, pool in counted.items())
-    return len(spec.gpus), 8 * len(spec.gpus) - taken, free
+    return len(spec.gpus), max(0, 8 * len(spec.gpus) - taken), free  # a node may announce more than fits
 
 
 def _divided(fleet: Fleet, row: int, spec: NodeSpec):
@@ -114,6 +114,7 @@ LAYOUTS = st.fixed_dictionaries({SMALL: st.integers(1, 4), MIDDLE: st.integers(1
     st.integers(-1, 3),
     st.integers(1, 3),
 )
+@example([(1, {SMALL: 3, MIDDLE: 1, LARGE: 1})], [(0, SMALL)] * 3 + [(0, MIDDLE), (0, LARGE)], -1, 1)
 def test_behind_a_device_plugin_only_the_instances_that_exist_can_be_used(nodes, pods, closed, most):
     fleet = Fleet(nodes=1, gpus=1)
     stock = MigStock(fleet)

@@ -121,13 +121,13 @@ def measure(
         for number, pod in enumerate(itertools.islice(cluster.arrivals(dialect=dialect), pods + _WARM_UP)):
             start = number * 37 % nodes
             rotated = names[start:] + names[:start]
-            pair, echoed = stowage_now.ask(pod, rotated, bare)
+            pair, of_echo = stowage_now.ask(pod, rotated, bare)
             # With the echo, too: without it this version would find the CPU's caches as it left them.
             was = Asker(earlier, shortlist).ask(pod, rotated, bare)[0] if earlier else None
             answer = other.ask(pod, rotated) if other else None
             if number >= _WARM_UP:
                 row.pairs.append(pair)
-                row.echoes.append(echoed)
+                row.echoes.append(of_echo)
                 row.before.extend([was] if was else [])
                 row.others.extend([answer] if answer else [])
     return row

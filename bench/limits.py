@@ -27,6 +27,7 @@ from bench.service import api_server, stowage
 FILE = Path(__file__).with_name("limits.yaml")
 _SHORTLIST = 64
 _PODS = 300
+_BEFORE_MEMORY = 100  # requests
 _SIZES = (100, 1000, 5000)
 
 
@@ -115,7 +116,7 @@ def _resident(nodes: int) -> float:
         stowage(kubeconfig) as running,
         Client(running.port, running.pid) as client,
     ):
-        for pod in itertools.islice(cluster.arrivals(), _PODS):
+        for pod in itertools.islice(cluster.arrivals(), _BEFORE_MEMORY):
             client.post("/scheduler/filter", extender_args(pod, names))
         return running.memory_mib()
 

@@ -13,7 +13,9 @@ import asyncio
 import json
 import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from bench import cluster
@@ -56,10 +58,11 @@ async def _measure(nodes: int, shortlist: int) -> Costs:
     caller = _Caller(service)
     names = [cluster.node_name(index) for index in range(nodes)]
     body = extender_args(pod, names[nodes // 3 :] + names[: nodes // 3])
-    filtered, reply = await caller.lowest("/scheduler/filter", body)
-    asked = extender_args(pod, json.loads(reply)["NodeNames"])
-    prioritized, _ = await caller.lowest("/scheduler/prioritize", asked)
-    return Costs(filtered, prioritized, _json(body))
+    ask_filter = partial(caller.ask, "/scheduler/filter", body)
+    asked = extender_args(pod, json.loads(await ask_filter())["NodeNames"])
+    filtered = await _lowest(ask_filter)
+    prioritized = await _lowest(partial(caller.ask, "/scheduler/prioritize", asked))
+    return Costs(filtered, prioritized, await _lowest(partial(_read_and_write, body)))
 
 
 def _snapshot(nodes: int, pod: dict[str, Any]) -> Snapshot:
@@ -73,35 +76,35 @@ class _Caller:
 
     def __init__(self, service: Service) -> None:
         self._service, self._front = service, Front(service, debug=False)
-        self._reply: list[bytes] = []
+        self._reply = b""
 
-    async def lowest(self, path: str, body: bytes) -> tuple[float, bytes]:
-        """Microseconds of the fastest of many calls, and the body of the last reply."""
+    async def ask(self, path: str, body: bytes) -> bytes:
+        """The body of the reply, once all that follows it is done, too."""
         assert self._service.engine is not None
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
-        times = []
 
         async def receive() -> Message:
             return {"type": "http.request", "body": body, "more_body": False}
 
-        for _ in range(_CALLS):
-            started = time.perf_counter()
-            await self._front(scope, receive, self._send)
-            self._service.engine.after.run()
-            times.append(time.perf_counter() - started)
-        return min(times) * 1e6, self._reply.pop()
+        await self._front(scope, receive, self._send)
+        self._service.engine.after.run()
+        return self._reply
 
     async def _send(self, message: Message) -> None:
-        if "body" in message:
-            self._reply = [message["body"]]
+        self._reply = message.get("body", b"")
 
 
-def _json(body: bytes) -> float:
+async def _read_and_write(body: bytes) -> str:
+    return json.dumps(json.loads(body))
+
+
+async def _lowest(call: Callable[[], Awaitable[object]]) -> float:
+    """Microseconds of the fastest of many calls."""
     times = []
     for _ in range(_CALLS):
         started = time.perf_counter()
-        json.dumps(json.loads(body))
+        await call()
         times.append(time.perf_counter() - started)
     return min(times) * 1e6
 

@@ -226,7 +226,7 @@ class Engine:
         return scored(args, *prioritize(self.state, args, possibly_bound, filtered))
 
     def _possibly_bound(self) -> PossiblyBound:
-        """Pods that may be bound unknown to us, and where, while the watch is broken and shortly after."""
+        """Pods, with nodes, that may be bound without our knowledge: the watch is broken, or just was."""
         if (interruption := self.source.interruption()) is None:
             return ()
         is_over = interruption.ended_at is not None  # then an unknown pod has been deleted

@@ -7,7 +7,8 @@ seconds.
 
 Nor are they named for a second pod meanwhile. kube-scheduler 1.36 evicts in the background, and holds the pod
 back for a moment when it begins. If the victims end in that moment, because they were evicted for the first
-pod, nothing wakes the second one: in a test one pod of 300 then waited for five minutes, beside a free GPU.
+pod, nothing wakes the second one. That is the likely reason why in one run of tests/e2e/test_contest.py one
+pod of 300 had no node after five minutes, beside a free GPU.
 """
 
 from __future__ import annotations

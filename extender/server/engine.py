@@ -41,14 +41,13 @@ from extender.settings import Settings
 from extender.source.interface import BEHIND, Source
 from extender.source.watched_kinds import AWAITED_KINDS, REQUIRED_KINDS, WATCHED_KINDS
 from extender.untrusted.bounded_cache import BoundedMap
-from extender.untrusted.limits import KEPT_PODS, LISTED_NAMES, shorten
+from extender.untrusted.limits import KEPT_PODS, shorten
 from extender.verbs.bind import Binder
 from extender.verbs.evaluate import Evaluation
-from extender.verbs.eviction.named_victims import STILL_THERE, NamedVictims
-from extender.verbs.eviction.report import in_one_line
+from extender.verbs.eviction.named_victims import GO_FOR_ANOTHER, STILL_THERE, NamedVictims
 from extender.verbs.filter import filter_nodes
 from extender.verbs.last_filter import LastFilter
-from extender.verbs.preempt import Preemption, preempt
+from extender.verbs.preempt import Preemption, in_words, preempt
 from extender.verbs.prioritize import Scored, prioritize, scored
 from extender.verbs.recheck import LONGEST, RefusalRecheck
 
@@ -247,7 +246,7 @@ class Engine:
         )
         uid, now = args.pod.uid, time.monotonic()
         if self._named_victims.go_for_another(uid, result.candidates, self.state.pods, now):
-            result = Preemption()
+            result = Preemption(empty=GO_FOR_ANOTHER)
         if len(result.plans) == 1:
             self.state.pods.promise(args.pod, result.plans[0].node)
         self._named_victims.note(uid, result.candidates, now)
@@ -255,14 +254,11 @@ class Engine:
         return codec.encode_preempt(result), "victims" if result.candidates else "no_victims"
 
     def _log_preemption(self, pod: Pod, result: Preemption, proposed: int) -> None:
-        """Log, count and keep an answer. Candidates without a plan are those of kube-scheduler, unchanged."""
-        queue_of, now = self.state.rights.queues.name_of, time.time()
+        """Log, count and keep an answer."""
+        queue_of = self.state.rights.queues.name_of
         for plan in result.plans:
             self._metrics.victims_proposed([queue_of(victim) for victim in plan.victims], queue_of(pod))
-        plans = [in_one_line(self.state, plan, now) for plan in result.plans]
-        unchanged = f"as proposed: {', '.join(list(result.candidates)[:LISTED_NAMES])}"
-        chosen = "; ".join(plans) or (unchanged if result.candidates else "no evictions make the pod fit")
-        answer = shorten(f"{len(result.candidates)} of {proposed} candidates: {chosen}", LONGEST_ANSWER)
+        answer = shorten(in_words(self.state, result, proposed, time.time()), LONGEST_ANSWER)
         level = logging.INFO if result.candidates else logging.DEBUG
         _log.log(level, "preempt for %s: %s", pod.key, answer)
         self._log_decision("preempt", pod, answer)

@@ -17,18 +17,24 @@ from extender.dialects.pod_resources import RequestError
 from extender.k8s.node_filter import has_unknown_filters
 from extender.k8s.objects import Pod
 from extender.protocol.codec import Candidate, PreemptArgs, PreemptResult
+from extender.untrusted.limits import LISTED_NAMES
 from extender.verbs.evaluate import dra_resources, wants_only_dra
 from extender.verbs.eviction.coming_room import room_is_coming
 from extender.verbs.eviction.node_pods import takes_another_pod
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
+from extender.verbs.eviction.report import in_one_line
 from packing.model.request import Request
+
+NO_EVICTIONS_HELP = "no evictions make the pod fit"
+ROOM_IS_COMING = "pods that leave already make room for the pod"
 
 
 @dataclass(frozen=True, slots=True)
 class Preemption(PreemptResult):
-    """The reply, and the plans that it was made from, the best first."""
+    """The reply, and the plans that it was made from, the best first. ``empty``: why it names no victims."""
 
     plans: tuple[EvictionPlan, ...] = ()
+    empty: str = NO_EVICTIONS_HELP
 
 
 def preempt(
@@ -57,7 +63,7 @@ def preempt(
     plans = plan_evictions(state, args.pod, nodes, now, possibly_bound=possibly_bound, required=required)
     chosen = ([plan for plan in plans if not plan.pdb_violations] or plans)[:most]
     if chosen and chosen[0].to_evict and room_is_coming(state, args.pod, now, possibly_bound, proposed):
-        return Preemption()  # kube-scheduler tries the pod again when that room is there
+        return Preemption(empty=ROOM_IS_COMING)  # kube-scheduler tries the pod again when that room is there
     if not chosen:
         return Preemption(
             {node: _ordered(args, node, proposed[node]) for node in by_claims if proposed[node]}
@@ -68,6 +74,15 @@ def preempt(
         for plan in chosen
     }
     return Preemption(candidates, tuple(chosen))
+
+
+def in_words(state: State, answer: Preemption, proposed: int, now: float) -> str:
+    """The answer in one line. ``proposed``: how many candidates kube-scheduler sent; those without a plan are
+    returned as they were. ``now`` in Unix seconds."""
+    unchanged = f"as proposed: {', '.join(list(answer.candidates)[:LISTED_NAMES])}"
+    plans = "; ".join(in_one_line(state, plan, now) for plan in answer.plans)
+    chosen = plans or (unchanged if answer.candidates else answer.empty)
+    return f"{len(answer.candidates)} of {proposed} candidates: {chosen}"
 
 
 def _is_gone(state: State, pod: Pod) -> bool:

@@ -20,6 +20,7 @@ from extender.protocol.codec import Candidate
 from extender.untrusted.bounded_cache import BoundedMap
 
 STILL_THERE = "nothing fits, and the pods to be evicted for it have not been seen to go yet"
+GO_FOR_ANOTHER = "the pods to evict were named for another pod just now"
 
 LONGEST = 30.0
 """Seconds for which victims are expected to go: a watch that is cut off looks open for at most 25. Where

@@ -17,7 +17,7 @@ from packing.model.request import Request
 from packing.policies import upkeep
 from packing.policies.registry import POLICIES
 from tests.extender.builders import make_node, make_pod
-from tests.extender.server.test_engine import make_engine
+from tests.extender.engines import make_engine
 
 
 @pytest.fixture

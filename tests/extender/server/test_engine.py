@@ -2,36 +2,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 import time
 import tracemalloc
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
-from extender.k8s.objects import Deleted, Kind, Listed, Owner, Upserted
+from extender.k8s.objects import Deleted, Listed, Owner, Upserted
 from extender.server import engine as engine_module
 from extender.server.engine import Engine
 from extender.server.gauges import Gauges
 from extender.server.metrics import Metrics
 from extender.settings import Settings, SettingsError
 from extender.source.interface import BEHIND, Interruption
-from extender.source.snapshot import Snapshot, SnapshotSource
-from extender.verbs.eviction.named_victims import JUST_NOW, LONGEST, STILL_THERE
+from extender.source.snapshot import Snapshot
 from packing.fleet.stranded import Installed, installed, on_spot
 from packing.model.reasons import Reason
 from tests.extender.builders import make_node, make_pod, make_state
+from tests.extender.engines import SYNCED, BrokenSource, LiveSource, make_engine, nodes_for, victims_for
 
 SPOT = {"cloud.google.com/gke-spot": "true"}
-DEVICES = [Listed(kind, frozenset()) for kind in ("ResourceSlice", "ResourceClaim", "DeviceClass")]
-SYNCED = [Listed("Node", frozenset("ab")), Listed("Pod", frozenset()), *DEVICES]
-
-
-def make_engine(**settings: object) -> Engine:
-    source = SnapshotSource(Snapshot(), "test")
-    return Engine(source, Settings.model_validate(settings), Metrics("0", Gauges))
 
 
 def test_an_event_that_fails_does_not_lose_others(
@@ -82,13 +73,6 @@ async def test_the_number_of_remembered_pods_is_bounded(monkeypatch: pytest.Monk
     assert [pod.uid for pod in engine._recent_pods.values()] == ["three", "two"]
 
 
-class LiveSource(SnapshotSource):
-    """A snapshot that may change."""
-
-    def staleness(self) -> Mapping[Kind, float]:
-        return {"Node": 0.0, "Pod": 0.0}
-
-
 async def test_room_that_appears_a_moment_later_counts() -> None:
     engine = Engine(LiveSource(Snapshot(), "test"), Settings(), Metrics("0", Gauges))
     engine.apply([Upserted(make_node("a", labels={"nvidia.com/mig.config.state": "pending"})), *SYNCED])
@@ -98,19 +82,6 @@ async def test_room_that_appears_a_moment_later_counts() -> None:
     body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": ["a"]}).encode()
     reply, _ = await engine.verbs["filter"](body)
     assert json.loads(reply)["NodeNames"] == ["a"]
-
-
-class BrokenSource(LiveSource):
-    """One whose watch breaks."""
-
-    broken: Interruption | None = None
-    behind = False
-
-    async def caught_up(self) -> bool:
-        return not self.behind
-
-    def interruption(self) -> Interruption | None:
-        return self.broken
 
 
 async def test_possibly_taken_room_is_reserved_for_a_while() -> None:
@@ -142,19 +113,6 @@ async def test_without_any_free_room_the_usual_reasons_are_given() -> None:
     source.broken = Interruption(source.broken.began_at, time.monotonic())
     engine.apply([Deleted("Pod", gone.key)])
     assert await nodes_for(engine, "other", gpus=4) == (["a"], "")
-
-
-async def nodes_for(
-    engine: Engine, name: str, *, gpus: int = 8, priority: int = 0
-) -> tuple[list[str] | None, str]:
-    container = {"resources": {"requests": {"nvidia.com/gpu": str(gpus)}}}
-    pod = {
-        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
-        "spec": {"containers": [container], "priority": priority},
-    }
-    body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": ["a"]}).encode()
-    reply = json.loads((await engine.verbs["filter"](body))[0])
-    return reply["NodeNames"], reply["Error"]
 
 
 async def test_a_request_that_waits_sees_who_is_bound_by_then_and_clears_nothing_for_others() -> None:
@@ -203,92 +161,6 @@ async def test_explain_bind_and_preempt_see_what_filter_sees() -> None:
     assert json.loads(reply)["Error"] == Reason.NO_FREE_GPUS.text
     engine.apply([Upserted(replace(first, node_name="elsewhere"))])
     assert (await engine.inspector.explain(manifest)).fits == 1
-
-
-async def victims_for(
-    engine: Engine, name: str = "v", *, gpus: int, nodes: Mapping[str, str] = {"a": "running"}
-) -> dict[str, list[str]]:
-    """The victims by node; ``nodes``: each candidate with the name of a victim."""
-    container = {"resources": {"requests": {"nvidia.com/gpu": str(gpus)}}}
-    meta = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
-    pod = {"metadata": meta, "spec": {"containers": [container], "priority": 10}}
-    candidates = {
-        node: {"Pods": [{"UID": f"uid-{victim}"}], "NumPDBViolations": 0} for node, victim in nodes.items()
-    }
-    body = json.dumps({"Pod": pod, "NodeNameToMetaVictims": candidates}).encode()
-    reply, _ = await engine.verbs["preempt"](body)
-    found = json.loads(reply)["NodeNameToMetaVictims"]
-    return {node: [victim["UID"] for victim in one["Pods"]] for node, one in found.items()}
-
-
-async def test_an_answer_of_preempt_is_logged_counted_and_kept(caplog: pytest.LogCaptureFixture) -> None:
-    engine = make_engine()
-    running = make_pod("running", 8, node_name="a", labels={"stowage.dev/queue": "backfill"})
-    engine.apply([*SYNCED, Upserted(make_node("a")), Upserted(running)])
-    with caplog.at_level(logging.INFO):
-        assert await victims_for(engine, gpus=4) == {"a": ["uid-running"]}
-    [line] = [record.getMessage() for record in caplog.records if "preempt for" in record.getMessage()]
-    assert line.startswith("preempt for default/v: 1 of 1 candidates: a: default/running: ")
-    assert "1 pod of queue backfill loses 0 GPU-hours" in line
-    assert b'stowage_preemptions_total{preemptor="none",queue="backfill"} 1.0' in engine._metrics.render()
-    report = await engine.inspector.pod("default/v")
-    assert report is not None
-    assert "default/running" in report.decisions[0].answer
-
-
-async def test_two_pods_do_not_count_on_the_same_victim() -> None:
-    """kube-scheduler asks for the next pod before it has written the nomination of the one before."""
-    engine = make_engine()
-    nodes = {"a": "one", "b": "two"}
-    victims = [make_pod(name, 4, node_name=node) for node, name in nodes.items()]
-    waiting = [make_pod(name, 4, priority=10) for name in ("v", "w")]
-    events = map(Upserted, [make_node("a", 4), make_node("b", 4), *victims, *waiting])
-    engine.apply([*SYNCED, *events])
-    [(first, _)] = (await victims_for(engine, gpus=4, nodes=nodes)).items()
-    [(second, _)] = (await victims_for(engine, "w", gpus=4, nodes=nodes)).items()
-    assert {first, second} == {"a", "b"}
-    engine.apply([Upserted(waiting[0])])  # kube-scheduler did not follow
-    assert await victims_for(engine, "x", gpus=4, nodes={first: nodes[first]})
-
-
-async def test_while_the_end_of_its_victim_has_not_been_seen_no_other_is_named() -> None:
-    """The watch is late: kube-scheduler has evicted the victim and asks again, Stowage still sees it."""
-    engine = make_engine()
-    victim = make_pod("one", 4, node_name="a")
-    engine.apply([*SYNCED, Upserted(make_node("a", 4)), Upserted(victim)])
-    assert (await nodes_for(engine, "v", gpus=4))[1] == ""  # refused: kube-scheduler looks for victims
-    assert await victims_for(engine, gpus=4, nodes={"a": "one"})
-    for _ in range(2):
-        assert await nodes_for(engine, "v", gpus=4) == (None, STILL_THERE)  # a failed attempt is repeated
-    assert (await nodes_for(engine, "other", gpus=4))[1] == ""
-    engine.apply([Deleted("Pod", victim.key)])
-    assert await nodes_for(engine, "v", gpus=4) == (["a"], "")
-
-
-async def test_victims_that_are_not_evicted_are_not_waited_for_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    engine = make_engine()
-    engine.apply([*SYNCED, Upserted(make_node("a", 4)), Upserted(make_pod("one", 4, node_name="a"))])
-    assert await victims_for(engine, gpus=4, nodes={"a": "one"})
-    later = time.monotonic() + LONGEST + 1
-    monkeypatch.setattr(engine_module.time, "monotonic", lambda: later)
-    assert (await nodes_for(engine, "v", gpus=4))[1] == ""
-
-
-async def test_victims_that_go_for_another_pod_are_not_named_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first has room already. While the second one's victim is there, the second seems to take it."""
-    engine = make_engine()
-    first = make_pod("first", 4, priority=10, nominated_node="a")
-    second, running = make_pod("second", 4, priority=10), make_pod("one", 4, node_name="a")
-    engine.apply([*SYNCED, Upserted(make_node("a", 8)), *map(Upserted, [running, second, first])])
-    proposed = {"a": "one"}
-    assert await victims_for(engine, "second", gpus=4, nodes=proposed) == {"a": ["uid-one"]}
-    assert await victims_for(engine, "second", gpus=4, nodes=proposed) == {"a": ["uid-one"]}  # its own
-    assert await victims_for(engine, "first", gpus=4, nodes=proposed) == {}
-    later = time.monotonic() + JUST_NOW + 1
-    monkeypatch.setattr(engine_module.time, "monotonic", lambda: later)
-    assert await victims_for(engine, "first", gpus=4, nodes=proposed) == {"a": ["uid-one"]}
 
 
 async def test_after_an_interruption_pods_of_higher_priority_are_tried_first() -> None:

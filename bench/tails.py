@@ -3,7 +3,8 @@
 filter and prioritize alternate on one connection. Meanwhile pods come and go (``--rate`` changes a second,
 and ``--burst`` at once every five seconds; several of them: one run for each), nodes report their status,
 Prometheus scrapes, and the debug endpoint is read. Each request also goes to an echo (``bench.echo``), which
-replies with as many bytes and does nothing else: its slowest show what the machine adds. Run alone:
+replies with as many bytes and does nothing else: its slowest show what the machine adds.
+With ``--before DIR`` the version whose sources are there is measured first. Run alone:
 
     python -m bench.tails --nodes 5000 --requests 10000 --rate 500 --burst 0 500
 """
@@ -21,6 +22,7 @@ import urllib.request
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from bench import cluster
 from bench.client import Client, extender_args
@@ -46,13 +48,23 @@ class Request:
     refused: bool = False
 
 
-def run(nodes: int = 5000, requests: int = 10_000, rate: float = 500, burst: int = 500) -> list[Request]:
-    """Send ``requests`` requests on one connection, one at a time, and each to an echo."""
+def run(
+    nodes: int = 5000,
+    requests: int = 10_000,
+    rate: float = 500,
+    burst: int = 500,
+    sources: Path | None = None,
+) -> list[Request]:
+    """Send ``requests`` requests on one connection, one at a time, and each to an echo.
+
+    ``sources``: directory of an earlier version that is asked, None for this one.
+    """
+    settings = {"PYTHONPATH": str(sources)} if sources else {}
     names = [cluster.node_name(index) for index in range(nodes)]
     sent: list[Request] = []
     with (
         api_server(nodes, rate=rate, burst=burst) as kubeconfig,
-        stowage(kubeconfig) as running,
+        stowage(kubeconfig, settings) as running,
         running_echo() as bare,
         Client(running.port, running.pid) as client,
         Client(*bare) as echo,
@@ -131,10 +143,13 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--rate", type=float, default=500)
     parser.add_argument("--burst", type=int, nargs="+", default=[0, 500])
+    parser.add_argument("--before", type=Path, help="sources of an earlier version (none)")
     args = parser.parse_args()
-    for burst in args.burst:
-        requests = run(args.nodes, args.requests, args.rate, burst)
-        print(f"{args.rate:g} changes a second, and {burst} at once every 5 s:\n\n{table(requests)}\n")
+    versions = [args.before, None] if args.before else [None]
+    for burst, sources in itertools.product(args.burst, versions):
+        requests = run(args.nodes, args.requests, args.rate, burst, sources)
+        changes = f"{args.rate:g} changes a second, and {burst} at once every 5 s"
+        print(f"{'before' if sources else 'now'}: {changes}:\n\n{table(requests)}\n")
         for slow in sorted((one for one in requests if not one.refused), key=lambda r: -r.ms)[:10]:
             waited = f"{slow.starved_ms:.1f} of it without a CPU"
             print(f"{slow.verb} at {slow.at:.2f} s: {slow.ms:.1f} ms, {waited}")

@@ -20,7 +20,7 @@ from packing.fleet.fleet import Fleet
 from packing.fleet.placement import freest_gpus
 from packing.model.reasons import Reason
 from packing.model.request import Request
-from packing.policies.interface import Policy
+from packing.policies.interface import Pause, Policy, no_pause
 
 
 class GuardedPolicy:
@@ -58,10 +58,10 @@ class GuardedPolicy:
         with self.failures.caught("observe"):
             self.chosen.observe(request)
 
-    def plan(self, fleet: Fleet) -> Callable[[], object]:
+    def plan(self, fleet: Fleet, pause: Pause = no_pause) -> Callable[[], object]:
         """If the plan fails, ``adopt`` ignores its result."""
         with self.failures.caught("plan"):
-            plan = self.chosen.plan(fleet)
+            plan = self.chosen.plan(fleet, pause)
             return lambda: self._run_plan(plan)
         return lambda: _NO_TABLES
 
@@ -76,10 +76,10 @@ class GuardedPolicy:
             with self.failures.caught("adopt"):
                 self.chosen.adopt(fleet, tables)
 
-    def refresh(self, fleet: Fleet) -> Callable[[], object] | None:
+    def refresh(self, fleet: Fleet, pause: Pause = no_pause) -> Callable[[], object] | None:
         """If the computation fails that this returns, ``adopt`` ignores its result."""
         with self.failures.caught("refresh"):
-            if (solve := self.chosen.refresh(fleet)) is not None:
+            if (solve := self.chosen.refresh(fleet, pause)) is not None:
                 return lambda: self._run_plan(solve)
         return None
 

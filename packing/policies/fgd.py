@@ -21,6 +21,7 @@ from packing.jit import checked
 from packing.model.request import ANY, Request
 from packing.policies.fgd_kernels import MixWeights, fgd_cost
 from packing.policies.gpu_choice import tightest
+from packing.policies.interface import Pause, no_pause
 
 
 class Fgd:
@@ -38,7 +39,7 @@ class Fgd:
     def observe(self, request: Request) -> None:
         self._demand.observe(request)
 
-    def plan(self, fleet: Fleet) -> Callable[[], Mix]:
+    def plan(self, fleet: Fleet, pause: Pause = no_pause) -> Callable[[], Mix]:
         mix = self._mix or self._demand.mix([by_pods], fleet.names.known_set)
         return lambda: mix
 
@@ -48,7 +49,7 @@ class Fgd:
         self._tables, self._fleet_mix = tables, fleet_mix
         self._cache.forget()
 
-    def refresh(self, fleet: Fleet) -> Callable[[], object] | None:
+    def refresh(self, fleet: Fleet, pause: Pause = no_pause) -> Callable[[], object] | None:
         """There are no prices."""
         return None
 

@@ -9,6 +9,13 @@ from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
 from packing.model.request import Request
 
+Pause = Callable[[], None]
+"""Called now and then by a long computation, so that a thread can give way to others."""
+
+
+def no_pause() -> None:
+    """For a computation that nobody waits beside."""
+
 
 class Policy(Protocol):
     """What placing a request costs on each node, and which GPUs it takes there."""
@@ -30,13 +37,13 @@ class Policy(Protocol):
     def observe(self, request: Request) -> None:
         """Learn from the arrival of a pod; called once per pod."""
 
-    def plan(self, fleet: Fleet) -> Callable[[], object]:
+    def plan(self, fleet: Fleet, pause: Pause = no_pause) -> Callable[[], object]:
         """A function that computes new tables from what was learnt. It uses no shared state, so it may run
-        in a thread."""
+        in a thread, and calls ``pause`` at least every millisecond where it simulates."""
 
     def adopt(self, fleet: Fleet, tables: object) -> None:
         """Replace the tables by those that a plan computed, and price them against the fleet."""
 
-    def refresh(self, fleet: Fleet) -> Callable[[], object] | None:
+    def refresh(self, fleet: Fleet, pause: Pause = no_pause) -> Callable[[], object] | None:
         """Update the prices to the fleet as it is now. ``Upkeep`` says when. If more than prices depends on
         what changed, the result is a function as of ``plan``, whose tables are then adopted."""

@@ -40,6 +40,7 @@ from packing.fleet.fleet import Fleet
 from packing.jit import checked
 from packing.model.request import ANY, Request
 from packing.policies.gpu_choice import tightest
+from packing.policies.interface import Pause, no_pause
 from packing.policies.trial import FIRST, Sample, TermWeights, best_weights
 
 STEP = 0.055
@@ -103,13 +104,13 @@ class InventoryPolicy:
     def observe(self, request: Request) -> None:
         self._demand.observe(request)
 
-    def plan(self, fleet: Fleet) -> Callable[[], Plan]:
+    def plan(self, fleet: Fleet, pause: Pause = no_pause) -> Callable[[], Plan]:
         if (given := self._given) is not None:
             return lambda: given
         mix = self._mix or self._demand.mix(known_set=fleet.names.known_set)
         gpus, weights, minimum = FreeGpus.of(fleet), self._weights, self._minimum
         begins = self._leaving_begins(fleet)
-        tried = self._trial(fleet, mix) if self._trial_is_due() or begins else lambda: weights
+        tried = self._trial(fleet, mix, pause) if self._trial_is_due() or begins else lambda: weights
         return lambda: Plan(build_tables(mix, gpus, minimum), tried())
 
     def adopt(self, fleet: Fleet, tables: object) -> None:
@@ -124,7 +125,7 @@ class InventoryPolicy:
         self._tables, self._weights = new, weights
         self._cache.forget()
 
-    def refresh(self, fleet: Fleet) -> Callable[[], Plan] | None:
+    def refresh(self, fleet: Fleet, pause: Pause = no_pause) -> Callable[[], Plan] | None:
         if self._priced is None or not self._priced.has_nodes_of(fleet):
             self.adopt(fleet, Plan(self._tables, self._weights))
         else:
@@ -132,7 +133,7 @@ class InventoryPolicy:
             self._cache.forget()
         tables, weights, gpus = self._tables, self._weights, FreeGpus.of(fleet)
         moved = tables.moved(gpus) > MOVED
-        tried = self._trial(fleet, tables.mix) if self._leaving_begins(fleet) else None
+        tried = self._trial(fleet, tables.mix, pause) if self._leaving_begins(fleet) else None
         if not moved and tried is None:
             return None
         return lambda: Plan(tables.restocked(gpus) if moved else tables, tried() if tried else weights)
@@ -152,7 +153,7 @@ class InventoryPolicy:
             self._tried = learnt
         return due
 
-    def _trial(self, fleet: Fleet, mix: Mix) -> Callable[[], TermWeights]:
+    def _trial(self, fleet: Fleet, mix: Mix, pause: Pause) -> Callable[[], TermWeights]:
         """A function that finds the weights that suit the mix, by trial. It uses no shared state."""
         sample, minimum, pods_leave = Sample.of(fleet), self._minimum, self._pods_leave
 
@@ -162,7 +163,7 @@ class InventoryPolicy:
             def policy_with(weights: TermWeights) -> InventoryPolicy:
                 return InventoryPolicy(mix, minimum_milli=minimum, plan=Plan(tables, weights))
 
-            return best_weights(sample, mix, policy_with, pods_leave=pods_leave)
+            return best_weights(sample, mix, policy_with, pause, pods_leave=pods_leave)
 
         return tried
 

@@ -26,7 +26,7 @@ from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.model.node_spec import NodeSpec
 from packing.model.request import SeparateGpus
-from packing.policies.interface import Policy
+from packing.policies.interface import Pause, Policy, no_pause
 from packing.policies.placer import Placer
 
 
@@ -105,11 +105,16 @@ class Sample:
 
 
 def best_weights(
-    sample: Sample, mix: Mix, policy_with: Callable[[TermWeights], Policy], *, pods_leave: bool = False
+    sample: Sample,
+    mix: Mix,
+    policy_with: Callable[[TermWeights], Policy],
+    pause: Pause = no_pause,
+    *,
+    pods_leave: bool = False,
 ) -> TermWeights:
     """The weights under which most of the mix finds a place; ``FIRST`` unless others are clearly better.
 
-    Pure. Equal arguments give equal weights. Takes 5 to 12 simulations.
+    Pure. Equal arguments give equal weights. Takes 5 to 12 simulations, with a ``pause`` at each arrival.
     """
     sizes = _sizes(sample, mix)
     mean = float(sizes @ mix.frequency) if len(sizes) else 0.0
@@ -122,7 +127,9 @@ def best_weights(
         """How much more finds a place under each than under ``FIRST``, on the same arrivals."""
         arrivals = _arrivals(mix, sizes, LOAD * sample.gpus, seed, pods_leave=pods_leave)
         asked = float(sizes[arrivals.kinds[arrivals.first :]].sum()) or 1.0
-        first, *others = (_placed(sample, policy_with(w), mix, sizes, arrivals) for w in (FIRST, *weights))
+        first, *others = (
+            _placed(sample, policy_with(w), mix, sizes, arrivals, pause) for w in (FIRST, *weights)
+        )
         return [(other - first) / (asked if pods_leave else sample.gpus) for other in others]
 
     found = dict(zip(OTHERS, gains(OTHERS, 0), strict=True))
@@ -168,12 +175,15 @@ def _arrivals(mix: Mix, sizes: Doubles, gpus: float, seed: int, *, pods_leave: b
     return _Arrivals(drawn.tolist(), leave.tolist(), int(lifetime))
 
 
-def _placed(sample: Sample, policy: Policy, mix: Mix, sizes: Doubles, arrivals: _Arrivals) -> float:
+def _placed(
+    sample: Sample, policy: Policy, mix: Mix, sizes: Doubles, arrivals: _Arrivals, pause: Pause = no_pause
+) -> float:
     """GPUs of the arrivals that count and find a place."""
     placer = Placer(sample.fleet(), policy, _cheapest, learns=False)
     leaving: list[tuple[float, int, Allocation]] = []
     placed = 0.0
     for i, (kind, leaves) in enumerate(zip(arrivals.kinds, arrivals.leave, strict=True)):
+        pause()
         while leaving and leaving[0][0] <= i:
             placer.fleet.give_back(heapq.heappop(leaving)[2])
         placer.arrive(mix.requests[kind])

@@ -12,6 +12,7 @@ from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
 from packing.model.request import Request
 from packing.policies.gpu_choice import tightest
+from packing.policies.interface import Pause, no_pause
 
 
 class Baseline:
@@ -37,12 +38,12 @@ class Baseline:
     def observe(self, request: Request) -> None:
         """Ignored."""
 
-    def plan(self, fleet: Fleet) -> Callable[[], object]:
+    def plan(self, fleet: Fleet, pause: Pause = no_pause) -> Callable[[], object]:
         return lambda: None
 
     def adopt(self, fleet: Fleet, tables: object) -> None:
         """There are no tables."""
 
-    def refresh(self, fleet: Fleet) -> Callable[[], object] | None:
+    def refresh(self, fleet: Fleet, pause: Pause = no_pause) -> Callable[[], object] | None:
         """There are no prices."""
         return None

@@ -1,5 +1,7 @@
 """The trial of weights: a sample of the fleet, and other weights only where they clearly pack more."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -157,8 +159,10 @@ def test_what_wins_where_pods_leave_wins_on_other_arrivals():
     def placed(weights):
         return sum(trial._placed(sample, policy_with(weights), mix, sizes, draw) for draw in draws)
 
-    best = best_weights(sample, mix, policy_with, pods_leave=True)
+    pauses: list[None] = []
+    best = best_weights(sample, mix, policy_with, partial(pauses.append, None), pods_leave=True)
     assert best in OTHERS
+    assert len(pauses) > len(OTHERS) * trial.PODS  # one at each arrival
     assert placed(best) > placed(FIRST)
 
 
@@ -229,7 +233,7 @@ def test_counted_devices_are_tried_as_well():
 def test_tiny_requests_fill_a_smaller_sample(monkeypatch):
     filled = []
 
-    def fill(sample, policy, mix, sizes, arrivals):
+    def fill(sample, policy, mix, sizes, arrivals, pause):
         filled.append((len(sample.specs), len(arrivals.kinds)))
         return 0.0
 

@@ -39,7 +39,7 @@ class Policy(Protocol):
 
     def plan(self, fleet: Fleet, pause: Pause = no_pause) -> Callable[[], object]:
         """A function that computes new tables from what was learnt. It uses no shared state, so it may run
-        in a thread, and calls ``pause`` at least every millisecond where it simulates."""
+        in a thread, and calls ``pause`` at each arrival that it simulates."""
 
     def adopt(self, fleet: Fleet, tables: object) -> None:
         """Replace the tables by those that a plan computed, and price them against the fleet."""

@@ -114,7 +114,8 @@ def best_weights(
 ) -> TermWeights:
     """The weights under which most of the mix finds a place; ``FIRST`` unless others are clearly better.
 
-    Pure. Equal arguments give equal weights. Takes 5 to 12 simulations, with a ``pause`` at each arrival.
+    Pure but for ``pause``, which is called at each arrival. Equal arguments give equal weights. Takes 5 to 12
+    simulations.
     """
     sizes = _sizes(sample, mix)
     mean = float(sizes @ mix.frequency) if len(sizes) else 0.0

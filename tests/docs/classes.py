@@ -8,7 +8,7 @@ from __future__ import annotations
 # ruff: noqa: E501 (a command is one line, as on its page)
 
 HERE = (
-    'python3 train.py --steps 5000000 & sleep 2; kill $!; wait $!; echo "ended with $?"',
+    'python3 train.py --steps 50000000 & sleep 2; kill $!; wait $!; echo "ended with $?"',
     "stowage explain job.yaml --snapshot cluster.json",
     "stowage explain deploy/examples/first-pod.yaml --example",
     "stowage explain pod.yaml --example",
@@ -27,7 +27,7 @@ HERE = (
 """Run to the end by test_commands.py, in a directory with the files that they name."""
 
 UNTIL = {
-    "python3 train.py --steps 5000000": "resumed from step",
+    "python3 train.py --steps 50000000": "resumed from step",
     "stowage serve --snapshot cluster.json": "ready: ",
     "stowage serve --tls-cert tls.crt --tls-key tls.key --client-ca ca.crt --debug-port 8081": "ready: ",
 }

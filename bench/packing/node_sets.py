@@ -1,10 +1,10 @@
 """How many pods wait that insist on a part of the nodes, while others could have gone elsewhere.
 
-Half of the nodes are in zone a, and a part of the pods insist on it. Pods arrive one by one until they ask
-for ``load`` x the GPUs, and pods that fit nowhere wait. The policy learns the mix from the arrivals, either
-with the sets of nodes that pods insist on or without.
+Half of the nodes are in zone a, and a third of the pods insist on it, or as many as the options say. Pods
+arrive one by one until they ask for ``load`` x the GPUs, and pods that fit nowhere wait. The policy learns
+the mix from the arrivals, either with the sets of nodes that pods insist on or without.
 
-    python -m bench.packing.node_sets [--seeds 20]
+    python -m bench.packing.node_sets [--seeds 20] [--zone 20 --insists 0.33]
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from itertools import product
 
 import numpy as np
 
-from packing.fleet.arrays import Doubles
 from packing.fleet.fleet import Fleet
 from packing.model.node_spec import Gpu, NodeSpec, Pool
 from packing.model.request import Request
@@ -32,8 +31,23 @@ MIXES: Mapping[str, Mapping[int, float]] = {
     "8": {8: 1.0},
 }
 """GPUs that pods ask for, and how often."""
-INSISTS = 1 / 3
 ZONE = "zone a"
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """How many nodes are in zone a, and the part of the pods that insist on it."""
+
+    nodes: int = NODES // 2
+    insists: float = 1 / 3
+
+    def masks(self) -> dict[str, int]:
+        """The sets that each node is in: bit 0 is zone a."""
+        apart = NODES // self.nodes
+        return {f"n{i}": int(i % apart == apart - 1 and i // apart < self.nodes) for i in range(NODES)}
+
+
+HALF = Zone()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +65,19 @@ class Waiting:
         return min(self.insisting, self.free_elsewhere)
 
 
-def fill(policy: str, mix: Mapping[int, float], load: float, seed: int, *, sets: bool) -> Waiting:
+def fill(
+    policy: str, mix: Mapping[int, float], load: float, seed: int, *, sets: bool, zone: Zone = HALF
+) -> Waiting:
     """One fleet, filled."""
-    rng, fleet = np.random.default_rng(seed), zones()
+    rng, fleet, masks = np.random.default_rng(seed), fleet_with(zone), zone.masks()
     order = np.argsort(fleet.arrays.order[:NODES], kind="stable")
     placer = Placer(fleet, POLICIES[policy](), NodePicker(order))
-    in_zone = np.array([mask == 1 for mask in masks().values()] + [False] * (fleet.arrays.capacity - NODES))
+    in_zone = np.array([mask == 1 for mask in masks.values()] + [False] * (fleet.arrays.capacity - NODES))
     arrived, waiting = 0, {True: 0, False: 0}
     while (arrived := arrived + (gpus := int(rng.choice(list(mix), p=list(mix.values()))))) <= (
         load * NODES * GPUS_PER_NODE
     ):
-        insists = bool(rng.random() < INSISTS)
+        insists = bool(rng.random() < zone.insists)
         request = Request(4000 * gpus, devices=((GPU, gpus),))
         placer.arrive(replace(request, node_set=ZONE) if insists and sets else request)
         if placer.place(request, in_zone if insists else None) is None:
@@ -70,17 +86,12 @@ def fill(policy: str, mix: Mapping[int, float], load: float, seed: int, *, sets:
     return Waiting(waiting[True], waiting[False], int(free))
 
 
-def masks() -> dict[str, int]:
-    """The sets that each node is in: bit 0 is zone a."""
-    return {f"n{i}": i % 2 for i in range(NODES)}
-
-
-def zones() -> Fleet:
+def fleet_with(zone: Zone) -> Fleet:
     """The empty nodes."""
-    fleet = Fleet()
-    fleet.tell_apart({ZONE: 0}, masks())
+    fleet, masks = Fleet(), zone.masks()
+    fleet.tell_apart({ZONE: 0}, masks)
     pool = Pool(GPU, GPUS_PER_NODE, tuple(range(GPUS_PER_NODE)), 1000, MIB)
-    for name in masks():
+    for name in masks:
         fleet.put(NodeSpec(name, 128_000, 1 << 40, (Gpu(MIB),) * GPUS_PER_NODE, (pool,)))
     return fleet
 
@@ -88,19 +99,23 @@ def zones() -> Fleet:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.packing.node_sets")
     parser.add_argument("--seeds", type=int, default=20)
-    seeds = parser.parse_args(arguments).seeds
+    parser.add_argument("--zone", type=int, default=HALF.nodes, choices=range(1, NODES + 1), metavar="NODES")
+    parser.add_argument("--insists", type=float, default=HALF.insists, metavar="PART")
+    args = parser.parse_args(arguments)
+    zone = Zone(args.zone, args.insists)
     print(f"GPUs of pods that wait though there is room elsewhere, of {NODES * GPUS_PER_NODE}; mean (error)")
     print("| GPUs a pod | load | best-fit | inventory | inventory, with sets |\n|---|--:|--:|--:|--:|")
     for name, load in product(MIXES, (0.9, 1.0)):
         ways = ("best-fit", False), ("inventory", False), ("inventory", True)
         cells = [
-            _cell(np.array([fill(p, MIXES[name], load, s, sets=sets).avoidable for s in range(seeds)], float))
+            _cell([fill(p, MIXES[name], load, s, sets=sets, zone=zone).avoidable for s in range(args.seeds)])
             for p, sets in ways
         ]
         print(f"| {name} | {load} | {' | '.join(cells)} |", flush=True)
 
 
-def _cell(values: Doubles) -> str:
+def _cell(gpus: Sequence[int]) -> str:
+    values = np.array(gpus, float)
     error = values.std(ddof=1) / np.sqrt(values.size) if values.size > 1 else 0.0
     return f"{values.mean():.1f} ({error:.1f})"
 

@@ -6,16 +6,18 @@ The slots of ``slots.py`` and the pattern LP of ``fill_value.py`` are weighted w
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from heapq import nlargest
-from itertools import groupby
+from itertools import groupby, product
 
 from packing.model.request import Request
 
 COVERAGE = 0.95
-"""A mix consists of the most frequent request types up to this part of all requests (as FGD, ATC 2023)."""
+"""A mix consists of the most frequent request types up to this part of all requests (as FGD, ATC 2023). It
+does so for each set of nodes that requests insist on: counted together, a set that one pod in twenty insists
+on may not be in the mix, and pods that could go anywhere fill its nodes."""
 
 MOST_TYPES = 2_048
 """Different requests that the demand counts; real clusters have a few hundred."""
@@ -53,7 +55,8 @@ class Mix:
         measures: Sequence[Measure] = MEASURES,
         known_set: Callable[[Hashable], Hashable | None] = lambda node_set: node_set,
     ) -> Mix:
-        """The mix of these weighted requests: the types that are most frequent by any of the measures.
+        """The mix of these weighted requests: for each set of nodes, the types that are most frequent by any
+        of the measures.
 
         Requests that differ only in the node's memory are one type with their mean memory: memory rarely
         decides, and would split every type into many. ``known_set`` gives the set of nodes that counts for a
@@ -69,8 +72,8 @@ class Mix:
             memory[kind] += weight * request.memory_mib
         ranked = _ranked(weights)
         frequent: set[Request] = set()
-        for measure in measures:
-            frequent |= _covering({kind: weights[kind] * measure(kind) for kind in ranked})
+        for kinds, measure in product(_by_node_set(ranked), measures):
+            frequent |= _covering({kind: weights[kind] * measure(kind) for kind in kinds})
         kept = [kind for kind in ranked if kind in frequent]
         total = sum(weights[kind] for kind in kept)
         return cls(
@@ -98,6 +101,14 @@ def _ranked(weights: Mapping[Request, float]) -> list[Request]:
         equal = list(group)
         ranked += sorted(equal, key=repr) if len(equal) > 1 else equal
     return ranked
+
+
+def _by_node_set(kinds: Iterable[Request]) -> Iterable[Sequence[Request]]:
+    """The kinds in the same order, those that insist on the same nodes together."""
+    groups: defaultdict[Hashable, list[Request]] = defaultdict(list)
+    for kind in kinds:
+        groups[kind.node_set].append(kind)
+    return groups.values()
 
 
 def _covering(asked: Mapping[Request, float]) -> set[Request]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bench.packing.node_sets import MIXES, fill
@@ -33,6 +34,7 @@ def node(name: str, gpus: int) -> NodeSpec:
     st.lists(st.integers(0, 8), min_size=4, max_size=4),
     st.randoms(use_true_random=False),
 )
+@example(8, [0, 3, 3, 1, 3], [1, 1, 0, 6], Random(0))  # one pod of twenty insists on zone 1
 def test_those_who_can_go_elsewhere_do(gpus, zones, parts, random) -> None:
     """Three zones and nodes outside of them (3), and at most as many pods for each as it has room. In
     any order all of them run, because those that insist on nothing stay outside of the zones."""

@@ -11,14 +11,13 @@ from operator import attrgetter
 from extender.cluster.allocations import Allocations, Placement, Problems
 from extender.cluster.assumed_pods import AssumedPod, AssumedPods
 from extender.cluster.claim_history import ClaimHistory
+from extender.cluster.failed_attempts import FAILED, ClearedNominations
 from extender.cluster.queue_usage import QueueUsage
 from extender.dialects.pod_request import bound_request, claims_of
 from extender.inventory.devices import is_gpu_resource
 from extender.k8s.objects import Pod
 from packing.fleet.node_usage import Allocation
 
-FAILED = "SchedulerError"
-"""Reason of the condition PodScheduled after an attempt that ended with an error."""
 JUST_ENDED = 5.0
 """Seconds after the end of a pod in which its room counts as coming: kube-scheduler tries the pod again when
 it sees that end. Later, room that is free and was not taken may be closed for a reason that Stowage does not
@@ -37,7 +36,8 @@ class PodTable(Mapping[str, Pod]):
     with an error, ``leaving`` of those with a node that terminate. ``held``: the node on which a waiting pod,
     by its UID, counts as nominated whatever its status says; it is read when the pod is ``put``. ``now``:
     Unix seconds. ``expects``: since when a waiting pod, by its UID, is told to wait for the room of pods that
-    have just ended. ``usage``: of queues.
+    have just ended. ``usage``: of queues. ``cleared``: nominations that an error has
+    cleared, which count a while longer.
     """
 
     def __init__(self, allocations: Allocations, usage: QueueUsage) -> None:
@@ -50,6 +50,7 @@ class PodTable(Mapping[str, Pod]):
         self.expects: dict[str, float] = {}
         self.now: Callable[[], float] = time.time
         self._promised: dict[str, str] = {}
+        self.cleared = ClearedNominations()
         self._ended: dict[str, float] = {}  # by node, the oldest first
         self.problems = Problems()
         self._pods: dict[str, Pod] = {}
@@ -75,6 +76,7 @@ class PodTable(Mapping[str, Pod]):
             return {pod.node_name}
         changed = set()
         self._promised.pop(pod.uid, None)
+        self.cleared.note(known, pod)
         if known is not None and known.uid != pod.uid:
             changed |= self.remove(pod.key)
         elif known is not None:
@@ -121,6 +123,7 @@ class PodTable(Mapping[str, Pod]):
         self.usage.remove(key)
         self._keys_by_uid.pop(pod.uid, None)
         self._promised.pop(pod.uid, None)
+        self.cleared.forget(pod.uid)
         self.waiting.pop(key, None)
         self.failed.pop(key, None)
         self.leaving.pop(key, None)
@@ -169,6 +172,12 @@ class PodTable(Mapping[str, Pod]):
         known = self.by_uid(uid)
         if self._promised.pop(uid, None) and known is not None and not known.node_name:
             self._allocate(known.key, known)
+
+    def expire(self) -> None:
+        """Count pods no longer as nominated that were not tried again in time after a failed attempt."""
+        for uid in self.cleared.expire():
+            if (known := self.by_uid(uid)) is not None:
+                self._allocate(known.key, known)
 
     def just_ended(self, now: float) -> list[str]:
         """The nodes that a pod left in the last ``JUST_ENDED`` seconds before ``now``, in Unix seconds."""
@@ -240,7 +249,8 @@ class PodTable(Mapping[str, Pod]):
         return known is not None and not known.node_name and self._nominated_node(known) != ""
 
     def _nominated_node(self, pod: Pod) -> str:
-        return self.held.get(pod.uid) or self._promised.get(pod.uid) or pod.nominated_node
+        promised = self.held.get(pod.uid) or self._promised.get(pod.uid)
+        return promised or pod.nominated_node or self.cleared.node(pod.uid)
 
 
 def _reported(pod: Pod) -> tuple[tuple[str, int], ...]:

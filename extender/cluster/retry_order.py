@@ -1,21 +1,18 @@
 """After an interruption, pods of higher priority are placed first.
 
-While its extender fails, every attempt of kube-scheduler fails. It then clears the nomination of the pod and
-puts it into its backoff queue, each pod for a time of its own (``handleSchedulingFailure`` in its
-schedule_one.go). So a pod of low priority may be tried first and get the room that victims have just left.
-Until the pods of higher priority have been tried again, such a pod is refused with an error, which puts it
-back into the backoff queue.
+While its extender fails, every attempt of kube-scheduler fails. It then clears the nomination of the pod
+(``failed_attempts``) and puts it into its backoff queue, each pod for a time of its own. So a pod of low
+priority may be tried first and get the room that victims have just left. Until the pods of higher priority
+have been tried again, such a pod is refused with an error, which puts it back into the backoff queue.
 """
 
 from __future__ import annotations
 
 import math
 
+from extender.cluster.failed_attempts import TRIED_AGAIN
 from extender.cluster.pod_table import PodTable
 from extender.k8s.objects import Pod
-
-LONGEST = 12.0
-"""Seconds after an interruption in which the order is kept: ``podMaxBackoffSeconds`` is 10 by default."""
 
 
 class RetryOrder:
@@ -27,8 +24,8 @@ class RetryOrder:
         self._tried: set[str] = set()
 
     def interrupted(self, now: float) -> None:
-        """Keep the order from ``now`` on (monotonic seconds)."""
-        self._ends = now + LONGEST
+        """Keep the order from ``now`` on (monotonic seconds), for ``TRIED_AGAIN`` seconds."""
+        self._ends = now + TRIED_AGAIN
         self._tried.clear()
 
     def must_wait(self, pods: PodTable, pod: Pod, now: float) -> bool:

@@ -16,10 +16,12 @@ _INTERVAL = 5.0  # seconds
 
 
 async def expire_forever(state: State, source: Source) -> None:
-    """Call ``expire_assumed`` every 5 s, until cancelled. Gives up the room of gangs, too."""
+    """Call ``expire_assumed`` every 5 s, until cancelled. Gives up the room of gangs and of cleared
+    nominations, too."""
     while True:
         await asyncio.sleep(_INTERVAL)
         state.gang_holds.expire()
+        state.pods.expire()
         await expire_assumed(state, source, time.monotonic())
 
 

@@ -2,8 +2,9 @@
 
 Claims arrive at random, each for a MIG device or for whole GPUs, and leave after a random time; a claim that
 fits nowhere is dropped. Each node allocates the first devices that fit, as kube-scheduler does. The node is a
-random one that fits (the in-tree plugins score no devices), or the one that Stowage scores best. The figure
-is the allocated part of the requested GPUs, in per cent.
+random one that fits (the in-tree plugins score no devices), the one of which most is allocated (what a simple
+scorer would do), or the one that Stowage scores best. The figure is the allocated part of the requested GPUs,
+in per cent.
 
     python -m bench.claims --seeds 1 2 3 4
 """
@@ -13,10 +14,11 @@ from __future__ import annotations
 import heapq
 import random
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections import defaultdict
 from collections.abc import Mapping
 from functools import partial
 from statistics import mean
-from typing import Any
+from typing import Any, Literal
 
 from extender.dra.device_cache import DeviceCache
 from extender.dra.forecast import AllocationSimulator
@@ -33,6 +35,8 @@ MIXES: Mapping[str, Mapping[str, float]] = {
     "large": {"1g.10gb": 0.2, "3g.40gb": 0.3, "one GPU": 0.5},
     "pairs": {"1g.10gb": 0.5, "3g.40gb": 0.2, "one GPU": 0.2, "two GPUs": 0.1},
 }
+Choice = Literal["any", "most allocated", "Stowage"]
+CHOICES: tuple[Choice, ...] = ("any", "most allocated", "Stowage")
 CLUSTERS = ((24, 1), (6, 4))
 """(nodes, GPUs of each)."""
 
@@ -44,15 +48,15 @@ def main() -> None:
     parser.add_argument("--claims", type=int, default=1500)
     parser.add_argument("--loads", type=float, nargs="+", default=[0.9, 1.1])
     args = parser.parse_args()
-    print("| nodes x GPUs | claims | load | any node | Stowage |\n|---|---|--:|--:|--:|")
+    print("| nodes x GPUs | claims | load | any node | most allocated | Stowage |\n|---|---|--:|--:|--:|--:|")
     for nodes, gpus in CLUSTERS:
         for name, mix in MIXES.items():
             if gpus == 1 and "two GPUs" in mix:
                 continue
             for load in args.loads:
                 cells = [f"{nodes} x {gpus}", name, load]
-                for scored in (False, True):
-                    run = partial(Cluster.run, mix=mix, load=load, claims=args.claims, scored=scored)
+                for choice in CHOICES:
+                    run = partial(Cluster.run, mix=mix, load=load, claims=args.claims, choice=choice)
                     part = mean(run(Cluster(nodes, gpus), seed=seed) for seed in args.seeds)
                     cells.append(f"{100 * part:.1f}")
                 print("|", " | ".join(map(str, cells)), "|", flush=True)
@@ -71,40 +75,48 @@ class Cluster:
             for raw in divided_node(name, gpus)[1]:
                 self._cache.put(parse_slice(raw["metadata"]["name"], raw["spec"]))
         self._simulator = AllocationSimulator(self._cache)
+        self._used = defaultdict[str, float](float)  # GPUs that are allocated, by node
 
-    def run(self, mix: Mapping[str, float], load: float, seed: int, claims: int, *, scored: bool) -> float:
+    def run(self, mix: Mapping[str, float], load: float, seed: int, claims: int, choice: Choice) -> float:
         """The allocated part of the requested GPUs. ``load`` is the requested part of all GPUs."""
-        rng = random.Random(seed)
+        rng, luck = random.Random(seed), random.Random(-seed)
         arrival_rate = load * self.gpus / sum(share * SIZES[kind] for kind, share in mix.items())
         now = requested = allocated = 0.0
-        departures: list[tuple[float, str]] = []
+        departures: list[tuple[float, str, str, float]] = []
         for number in range(claims):
             now += rng.expovariate(arrival_rate)
             while departures and departures[0][0] <= now:
-                self._cache.remove("ResourceClaim", heapq.heappop(departures)[1])
+                _, claim, node, size = heapq.heappop(departures)
+                self._cache.remove("ResourceClaim", claim)
+                self._used[node] -= size
             kind = rng.choices(list(mix), list(mix.values()))[0]
             departure = now + rng.expovariate(1.0)
             requested += SIZES[kind]
-            if self._place(f"claim-{number}", kind, rng, scored=scored):
+            if node := self._place(f"claim-{number}", kind, luck, choice):
                 allocated += SIZES[kind]
-                heapq.heappush(departures, (departure, f"d/claim-{number}"))
+                self._used[node] += SIZES[kind]
+                heapq.heappush(departures, (departure, f"d/claim-{number}", node, SIZES[kind]))
         return allocated / requested
 
-    def _place(self, name: str, kind: str, rng: random.Random, *, scored: bool) -> bool:
-        """Allocate a claim on the best or on a random node; False if it fits on none."""
+    def _place(self, name: str, kind: str, luck: random.Random, choice: Choice) -> str:
+        """Allocate a claim on the chosen node; "" if it fits on none."""
         self._cache.put(parse_claim("d", name, {"devices": _spec(kind)}, None))
         self._cache.refresh(lambda node: {})
         pod = Pod("d", name, name, PodSpec(claims=(PodClaim("c", name),)))
         forecasts = self._simulator.forecasts(pod, [(node, {}) for node in self._nodes])
-        fitting = [forecast for forecast in forecasts if forecast.devices]
+        fitting = {node: one for node, one in zip(self._nodes, forecasts, strict=True) if one.devices}
         if not fitting:
             self._cache.remove("ResourceClaim", f"d/{name}")
-            return False
-        chosen = min(fitting, key=lambda forecast: forecast.cost) if scored else rng.choice(fitting)
-        results = [device._asdict() for device in chosen.devices]
+            return ""
+        node = luck.choice([*fitting])
+        if choice == "most allocated":
+            node = max(fitting, key=lambda one: self._used[one])
+        elif choice == "Stowage":
+            node = min(fitting, key=lambda one: fitting[one].cost)
+        results = [device._asdict() for device in fitting[node].devices]
         status = {"allocation": {"devices": {"results": results}}}
         self._cache.put(parse_claim("d", name, {"devices": {}}, status))
-        return True
+        return node
 
 
 def _spec(kind: str) -> dict[str, Any]:

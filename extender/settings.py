@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
@@ -159,6 +159,12 @@ class Settings(BaseModel):
         default="prefer",
         description="ignore, prefer or require: whether restartable pods prefer spot nodes and others avoid "
         "them (prefer), or others get none at all (require)",
+    )
+    gpu_values: dict[str, Annotated[float, Field(gt=0, le=1e6)]] = Field(
+        default={},
+        max_length=100,
+        description='what a GPU is worth by model, numbers above 0, such as {"H100": 3.9, "T4": 0.35}; '
+        "only their ratios count, and models that are not named keep their relation to those that are",
     )
     separate_gpus: SeparateGpus = Field(
         default="prefer",

@@ -82,6 +82,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--quantile", type=_part, default=0.95, metavar="Q", help=text)
     add("--prices", type=Path, metavar="FILE", help="prices per hour, as YAML (docs/plan.md)")
     add("--ignore-waiting", action="store_true", help="drain: leave no room for waiting pods")
+    text = "pods that run may get weaker devices: a part for a whole GPU, a lesser model, spot"
+    add("--allow-downgrade", action="store_true", help=text)
     text = "pods without a controller may move, too: you create them again"
     add("--bare-pods", action="store_true", help=text)
 

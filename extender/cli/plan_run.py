@@ -20,8 +20,8 @@ from extender.plan.slices_report import slices_report
 from extender.plan.source import PlanSource
 from extender.plan.summary import summary_report
 from extender.plan.trace import TraceSource
-from extender.plan.work import Work
 from extender.replay.traces import BadInput
+from extender.replay.work import Work
 from extender.settings_file import load
 from extender.source.interface import Source
 from extender.source.prometheus import measured_use
@@ -44,10 +44,16 @@ def source_of(args: argparse.Namespace, cluster: Source | None) -> PlanSource:
     if cluster is None:
         if not (args.nodes and args.pods) or args.snapshot or args.kubeconfig or args.example:
             raise BadInput("a trace needs --nodes and --pods, and no cluster")
-        return TraceSource(args.nodes, args.pods, settings)
+        return TraceSource(args.nodes, args.pods, settings, allow_downgrade=args.allow_downgrade)
     source_args.select_nodes(cluster, settings)
     events = [event for batch in cluster.list_once() for event in batch]
-    return ClusterSource(_name(args), events, settings, bare_pods=args.bare_pods)
+    return ClusterSource(
+        _name(args),
+        events,
+        settings,
+        bare_pods=args.bare_pods,
+        allow_downgrade=args.allow_downgrade,
+    )
 
 
 def _name(args: argparse.Namespace) -> str:

@@ -112,7 +112,10 @@ def _rows(work: str, args: argparse.Namespace, settings: Settings) -> Iterator[d
 
     sample, progress = args.sample, _show_progress()
     if work == "snapshot":
-        return replay_snapshot(args.snapshot, args.policy, settings, sample, progress)
+        return replay_snapshot(
+            args.snapshot, args.policy, settings, sample, progress,
+            allow_downgrade=bool(args.allow_downgrade),
+        )  # fmt: skip
     if work == "queues":
         prepare_victim_kernels()
         return replay_queues(args.nodes, args.pods, args.seeds, _queue_options(args, settings), progress)

@@ -13,7 +13,7 @@ from packing.policies.registry import POLICIES
 _MOST_SEEDS = 10_000
 _COMMON = ("policy", "sample", "output", "plot")
 _OPTIONS = {
-    "snapshot": (*_COMMON, "config"),
+    "snapshot": (*_COMMON, "config", "allow_downgrade"),
     "queues": (*_COMMON, "timeline", "nodes", "pods", "seeds", "config", "load", "checkpoint", "spot"),
     "timeline": (*_COMMON, "nodes", "pods"),
     "pods": (*_COMMON, "nodes", "seeds", "config"),
@@ -44,6 +44,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     orders = "orders in which the pods arrive, such as 1,2,7 (42-51)"
     add("--seeds", type=seed_range, metavar="S", help=orders)
     add("--sample", type=sample_size, metavar="N", help="look at N fitting nodes, 0 for all (0)")
+    weaker = "pods may get weaker devices than they have"
+    add("--allow-downgrade", action="store_true", default=None, help=weaker)
     add("--config", type=Path, metavar="FILE", help="settings, as YAML (which ones: docs/replay.md)")
     add("--output", choices=["table", "json", "csv"], help="format of the result (table)")
     add("--plot", type=Path, metavar="FILE", help="draw the result, too: FILE.png or FILE.svg")
@@ -72,7 +74,7 @@ def complete(args: argparse.Namespace) -> str:
 
 
 def _without_effect(work: str, unused: Sequence[str]) -> str:
-    names = ", ".join(f"--{name}" for name in unused)
+    names = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
     users = [f"--{other}" for other in _OPTIONS if set(unused) <= {other, *_OPTIONS[other]}]
     hint = f", or use {'it' if len(unused) == 1 else 'them'} with {' or '.join(users)}" if users else ""
     return f"--{work} does not use {names}: leave {'it' if len(unused) == 1 else 'them'} out{hint}"

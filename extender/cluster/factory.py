@@ -19,6 +19,7 @@ from extender.queues.rights import Rights
 from extender.settings import ExpectedRequest, Settings, SettingsError
 from extender.source.state_dump import Header
 from packing.cost.demand import Mix
+from packing.model.gpu_values import GpuValues
 from packing.model.reasons import Reason
 from packing.model.request import Request
 from packing.policies.registry import POLICIES
@@ -44,6 +45,7 @@ def state_of(settings: Settings, dump: Header | None = None) -> State:
     if settings.node_selector is not None:
         state.unknown_node = Reason.NOT_IN_SHARD
     state.fleet.separate = settings.separate_gpus
+    state.fleet.values = GpuValues(settings.gpu_values)
     state.gang_check, state.gang_holds.seconds = settings.gang_check, settings.gang_hold_seconds
     state.fleet.minimum_milli = settings.minimum_slice_milli
     return state

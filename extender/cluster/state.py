@@ -68,7 +68,8 @@ class State:
     ``failures`` counts errors in comparing nodes that fit, which refuse no pod. ``kept_by_node``: what verbs
     keep about the pods of a node, until the node or its pods change.
     ``spot``: the setting. ``revision`` counts events, new prices and new sets of nodes. ``binds``: Stowage
-    writes which GPU a pod has, so a node takes nothing while its device plugin is busy. ``unknown_node``: why
+    writes which GPU a pod has, so a node takes nothing while its device plugin is busy. ``assigns_all``:
+    shared GPUs can be assigned everywhere, as where pods are only placed in simulation. ``unknown_node``: why
     nodes that are not known take nothing.
     ``eviction_helps_extenders``: kube-scheduler looks for victims where only an extender refused (1.38 on).
     """
@@ -89,6 +90,7 @@ class State:
         self.simulator = AllocationSimulator(devices)
         self.learner = DemandLearner(policy, self.fleet, self.nodes.sets)
         self.gang_check, self.binds, self.revision = False, False, 0
+        self.assigns_all = False
         self.gang_holds, self.gang_answers = GangHolds(), GangAnswers()
         self.kept_by_node: dict[str, object] = {}
         self.synced: set[Kind] = set()

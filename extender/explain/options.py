@@ -18,6 +18,7 @@ _TERMS = {
     "stranding": "leaves free GPUs without enough CPU for them",
     "unusable GPU": "leaves parts of GPUs that no expected pod can use",
     "islands": "splits an NVLink island that other pods are expected to need, or gives the pod no peers",
+    "device": "gives it more of a GPU, or a more valuable one, than other nodes would",
     "gang": "is far from other members of the pod's gang, or has too little room near it for them",
     "claims": "takes devices apart that other claims may need whole",
     "spot": "is a spot node and the pod prefers others, or the other way round",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from extender.plan.drain import Drain, Progress, plan_drain
 from extender.plan.prices import NodeCosts
 from extender.plan.report import Gain, Report, Table, many
-from extender.plan.source import Outcome, PlanSource
-from extender.plan.work import Work
+from extender.plan.source import Outcome, PlanSource, carry_out
+from extender.replay.work import ONLY_WEAKER, Work
 from packing.fleet.stranded import Fragmentation
 
 UNKNOWN = (
@@ -34,7 +34,7 @@ def drain_report(
     plan = plan_drain(work, progress, costs.per_month, keep_room=keep_room)
     steps = plan.steps()
     progress("carrying out the plan", 0.0)
-    outcome = source.carry_out(steps)
+    outcome = carry_out(source, steps)
     progress("carrying out the plan", 1.0)
     report = Report(f"The fewest nodes for this work: {source.name}")
     report.sentences = _drain_sentences(plan)
@@ -47,8 +47,20 @@ def drain_report(
     ]
     report.gains += [Gain("whole GPUs free on the rest", today.whole, None, outcome.figures.whole)]
     report.differences = list(outcome.problems)
-    report.notes = [*filter(None, [costs.note()]), UNKNOWN]
+    report.notes = [*filter(None, [costs.note(), weaker_note(outcome)]), UNKNOWN]
     return report
+
+
+def weaker_note(outcome: Outcome) -> str:
+    """What a plan assumes of pods that the scheduler would give a weaker device, "" without any."""
+    if not outcome.held_back:
+        return ""
+    pods = many(len(outcome.held_back), "pod")
+    return (
+        f"{pods} (such as {outcome.held_back[0]}) would get a weaker device from the scheduler, because no "
+        "selector names the GPU model. The plan keeps devices as good as today's: name the model before you "
+        "evict, or plan with --allow-downgrade."
+    )
 
 
 def _cost_gains(costs: NodeCosts, plan: Drain, outcome: Outcome) -> list[Gain]:
@@ -69,6 +81,8 @@ def _drain_sentences(plan: Drain) -> list[str]:
         said.append(f"No plan keeps fewer than {plan.kept}.")
     elif plan.at_least is not None:
         said.append(f"At least {plan.at_least} are needed, whatever moves where.")
+    if weaker := sum(ONLY_WEAKER in why for why in plan.stays.values()):
+        said.append(f"{many(weaker, 'node')} stay because their pods would get weaker devices elsewhere.")
     if plan.started:
         said.append(f"Room is left for {many(len(plan.started), 'waiting pod')} that can start now.")
     return said

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from extender.inventory.cloud_labels import INSTANCE_TYPE
 from extender.inventory.gfd_labels import PRODUCT
 from extender.k8s.objects import Deleted, Event, Node, Pod, Upserted
-from extender.plan.cluster import ClusterSource, as_new
+from extender.plan.cluster import ClusterSource
 from extender.plan.source import Step
+from extender.replay.cluster_engine import as_new
 from extender.replay.movable import Stays
 from extender.replay.traces import BadInput
 from extender.untrusted.limits import quoted

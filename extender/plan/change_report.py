@@ -12,7 +12,7 @@ from extender.plan.cluster import ClusterSource
 from extender.plan.drain import Progress
 from extender.plan.prices import NodeCosts
 from extender.plan.report import Gain, Report, Table, many
-from extender.plan.source import Outcome
+from extender.plan.source import Outcome, carry_out
 
 
 def change_report(
@@ -27,7 +27,7 @@ def change_report(
     progress("placing the pods", 0.0)
     change, changed = plan_change(source, added, removed)
     progress("carrying out the plan", 0.5)
-    outcome = changed.carry_out(change.steps())
+    outcome = carry_out(changed, change.steps())
     progress("carrying out the plan", 1.0)
     report = Report(_title(source.name, added, removed))
     report.sentences = _sentences(change)

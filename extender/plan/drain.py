@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from extender.plan.bound import at_least
 from extender.plan.source import Step
-from extender.plan.work import Item, Work, blockers, weight
+from extender.replay.bound import at_least
+from extender.replay.work import Item, Work, blockers, weight
 from packing.fleet.node_usage import Allocation
 
 Progress = Callable[[str, float], None]

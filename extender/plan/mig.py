@@ -18,9 +18,10 @@ import numpy as np
 from extender.inventory.mig_manager import LAYOUT_LABEL, STATE_LABEL
 from extender.inventory.shared_gpus import MIG_PREFIX
 from extender.k8s.objects import Deleted, Event, Node, Upserted
-from extender.plan.cluster import ClusterSource, as_new
+from extender.plan.cluster import ClusterSource
 from extender.plan.source import Step
-from extender.plan.work import Item, Work
+from extender.replay.cluster_engine import as_new
+from extender.replay.work import Item, Work
 from packing.model.gpu_catalogue import Placement, named_model, parse_profile, placement_of
 from packing.model.node_spec import NodeSpec
 from packing.plan.mig_layouts import Choice, Demand, Pool, choose_layouts, layouts

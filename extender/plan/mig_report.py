@@ -10,8 +10,8 @@ from extender.plan.cluster import ClusterSource
 from extender.plan.drain import Progress
 from extender.plan.mig import Amounts, MigPlan, carried_out, in_use, plan_layouts, pools_of
 from extender.plan.report import Cell, Gain, Report, Table, many
-from extender.plan.source import Step
-from extender.plan.work import Work
+from extender.plan.source import Step, carry_out
+from extender.replay.work import Work
 
 
 def mig_report(
@@ -51,7 +51,7 @@ def _replayed(source: ClusterSource, plans: list[MigPlan]) -> tuple[Amounts, lis
     changed, steps = source, list[Step]()
     for plan in plans:
         changed, steps = carried_out(changed, plan)  # the pods that left the pools before wait, too
-    outcome = changed.carry_out(steps)
+    outcome = carry_out(changed, steps)
     moved = {key for plan in plans for keys in plan.moves.values() for key in keys}
     after = changed.fresh()
     asked = {item.key: item.request.devices for item in after.waiting}

@@ -15,8 +15,8 @@ import numpy as np
 from extender.plan.answers import UNKNOWN
 from extender.plan.drain import Progress
 from extender.plan.report import Gain, Report, Table, many
-from extender.plan.source import PlanSource, Step
-from extender.plan.work import Flags, Item, Work, free_nodes, weight
+from extender.plan.source import PlanSource, Step, carry_out
+from extender.replay.work import Item, Work, free_nodes, weight
 from packing.fleet.node_usage import Allocation
 from packing.fleet.stranded import on_offer, whole_gpus
 from packing.plan.few_moves import Pods, free_most
@@ -134,13 +134,13 @@ class _Trial:
     def _place(self, item: Item, unit: Unit) -> bool:
         """Place the pod where nothing that is free is lost, and on no node that becomes free."""
         work = self._work
-        fits: Flags = work.fits(item)
-        fits[[one.row for one in (*self._freed, unit)]] = False
-        rows = np.flatnonzero(fits)
-        cost = work.policy.cost(work.fleet, item.request)[rows]
-        for row in rows[np.lexsort((work.fleet.arrays.order[rows], cost))][:_TARGETS].tolist():
+        cost = work.costs(item)
+        cost[[one.row for one in (*self._freed, unit)]] = np.inf
+        rows = np.flatnonzero(np.isfinite(cost))
+        for row in rows[np.lexsort((work.fleet.arrays.order[rows], cost[rows]))][:_TARGETS].tolist():
             before = self._whole()
-            work.put(item, row)
+            if not work.put(item, row):
+                continue
             if self._whole() >= before:
                 return True
             work.lift(item)
@@ -170,7 +170,7 @@ def moves_report(source: PlanSource, work: Work, moves: int, free: Free, progres
     today = _measured(work, free)
     said, gain, bound = plan_moves(work, moves, free)
     steps = [step for one in said for step in (Step("evict", one.pod), Step("place", one.pod, one.target))]
-    outcome = source.carry_out(steps)
+    outcome = carry_out(source, steps)
     progress("moves", 1.0)
     figures = outcome.figures
     replayed = figures.whole if free == "gpus" else outcome.free_nodes

@@ -4,9 +4,11 @@
     hours_per_month: 730
     instance_types: {p5.48xlarge: 98.32}
     gpus: {H100: 3.9, T4: 0.35}
+    spot: 0.4
 
 The instance type of a node (label ``node.kubernetes.io/instance-type``) comes first. Else the node costs the
-price of its GPU model times its GPUs; of several names that the model or product contains the longest counts.
+price of its GPU model times its GPUs (``gpu_values.number_for``, as for the setting ``gpu_values``). A spot
+node costs the part ``spot`` of that; without that figure its price is not known.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from extender.replay.traces import BadInput
 from extender.untrusted.limits import YAML_NODES, quoted
 from extender.untrusted.validation import validation_problem
 from extender.untrusted.yaml_reader import TextError, yaml_documents
+from packing.model.gpu_values import number_for
 from packing.model.node_spec import NodeSpec
 
 HOURS = 730.0
@@ -39,6 +42,7 @@ class PriceFile(BaseModel):
     hours_per_month: float = Field(default=HOURS, gt=0, le=744)
     instance_types: dict[str, _Price] = {}
     gpus: dict[str, _Price] = {}
+    spot: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
 
 
 def read_prices(path: Path) -> PriceFile:
@@ -65,6 +69,7 @@ class NodeCosts:
     per_month: Mapping[str, float]
     unknown: tuple[str, ...]
     currency: str = ""
+    lacks_spot: bool = False
 
     @property
     def total(self) -> float:
@@ -77,8 +82,10 @@ class NodeCosts:
         """A sentence about nodes without a price, "" if there are none."""
         if not self.unknown:
             return ""
-        example = quoted(self.unknown[0])
-        return f"{len(self.unknown)} nodes with GPUs have no price and count nothing, such as {example}."
+        example, spot = quoted(self.unknown[0]), " (spot nodes need a figure 'spot')" * self.lacks_spot
+        return (
+            f"{len(self.unknown)} nodes with GPUs have no price and count nothing, such as {example}{spot}."
+        )
 
 
 NO_COSTS = NodeCosts({}, ())
@@ -87,16 +94,19 @@ NO_COSTS = NodeCosts({}, ())
 def costs_of(prices: PriceFile, specs: Iterable[NodeSpec], nodes: Mapping[str, Node]) -> NodeCosts:
     """The costs of the nodes with GPUs. ``nodes`` have the labels, by name; none in a trace."""
     known: dict[str, float] = {}
-    unknown = []
+    unknown, lacks_spot = [], False
     for spec in specs:
         if not spec.gpus:
             continue
         price = _price(prices, spec, nodes.get(spec.name))
+        if price is not None and spec.spot:
+            lacks_spot |= prices.spot is None
+            price = None if prices.spot is None else price * prices.spot
         if price is None:
             unknown.append(spec.name)
         else:
             known[spec.name] = price * prices.hours_per_month
-    return NodeCosts(known, tuple(sorted(unknown)), prices.currency)
+    return NodeCosts(known, tuple(sorted(unknown)), prices.currency, lacks_spot)
 
 
 def _price(prices: PriceFile, spec: NodeSpec, node: Node | None) -> float | None:
@@ -104,11 +114,5 @@ def _price(prices: PriceFile, spec: NodeSpec, node: Node | None) -> float | None
     instance_type = node.labels.get(INSTANCE_TYPE, "") if node else ""
     if instance_type in prices.instance_types:
         return prices.instance_types[instance_type]
-    name = f"{spec.model or ''} {spec.product}".lower().replace("-", " ").split()
-    found = [gpu for gpu in prices.gpus if _contains(name, gpu.lower().replace("-", " ").split())]
-    return prices.gpus[max(found, key=len)] * len(spec.gpus) if found else None
-
-
-def _contains(words: list[str], wanted: list[str]) -> bool:
-    """Whether all these words are among the words of a model and a product."""
-    return bool(wanted) and set(wanted) <= set(words)
+    price = number_for(prices.gpus, spec.model, spec.product)
+    return None if price is None else price * len(spec.gpus)

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-
+from extender.dialects.pod_request import request_of
 from extender.inventory.shared_gpus import MIG_PREFIX
 from extender.k8s.objects import Container, Deleted, Event, Pairs, Pod, PodSpec, Upserted
 from extender.k8s.quantity import QuantityError, mib, milli
-from extender.plan.cluster import ClusterSource, as_new
+from extender.plan.cluster import ClusterSource
 from extender.plan.source import Step
-from extender.plan.work import Item, Work
+from extender.replay.cluster_engine import as_new
+from extender.replay.work import Item, Work
 from extender.source.prometheus import Use
 from packing.fleet.arrays import ALMOST_WHOLE
 from packing.model.request import WHOLE
@@ -141,11 +141,10 @@ def _placed(work: Work, one: Candidate, slices: list[Slice], margin: float) -> C
     for size in slices:
         if not _is_enough(size, one.use, margin):
             continue
-        request = replace(item.request, devices=((size.resource, 1),), together=1)
+        assert item.pod is not None
+        pod = replace(item.pod, spec=_asking_for(item.pod.spec, size.resource))
         held = work.lift(item)
-        sliced = Item(item.key, request, item.rows, item.home, item.pod)
-        fits = work.fits(sliced)
-        if fits.any() and work.place(sliced, np.asarray(fits)):
+        if work.place(Item(item.key, request_of(pod), item.rows, pod=pod)):
             return replace(one, slice=size, target=work.name(work.at[one.pod].row))
         work.restore(item, held)
     return one

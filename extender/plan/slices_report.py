@@ -10,8 +10,8 @@ from extender.plan.drain import Progress
 from extender.plan.mig_report import short
 from extender.plan.report import Gain, Report, Table
 from extender.plan.slices import PEAK_COMPUTE, PEAK_MEMORY, SlicePlan, carried_out, plan_slices
-from extender.plan.source import Outcome
-from extender.plan.work import Work
+from extender.plan.source import Outcome, carry_out
+from extender.replay.work import Work
 from extender.source.prometheus import Use
 
 _BUSY = (
@@ -28,7 +28,7 @@ def slices_report(
     today = work.figures().whole
     plan = plan_slices(work, measured, margin)
     changed, steps = carried_out(source, plan)
-    outcome = changed.carry_out(steps)
+    outcome = carry_out(changed, steps)
     progress("slices", 1.0)
     report = Report(f"Pods with a whole GPU that would fit a slice: {source.name}")
     report.sentences = _sentences(plan, margin)

@@ -9,8 +9,8 @@ import numpy as np
 from extender.plan.drain import Drain, Progress, plan_drain
 from extender.plan.prices import NodeCosts
 from extender.plan.report import Cell, Gain, Report, Table, many
-from extender.plan.source import PlanSource
-from extender.plan.work import Work
+from extender.plan.source import PlanSource, carry_out
+from extender.replay.work import Work
 from packing.fleet.stranded import Beside, Fragmentation, fragmentation, on_offer
 
 _NEXT = "More: stowage plan drain | change --add 4xTYPE | change --remove NODE | moves | mig | slices"
@@ -23,7 +23,7 @@ def summary_report(source: PlanSource, work: Work, costs: NodeCosts, progress: P
     models = {name: (spec.model or "") if spec else "" for name, spec in nodes.items()}
     waiting = len(work.waiting) + len(work.unplanned)
     plan = plan_drain(work, progress, costs.per_month)
-    outcome = source.carry_out(plan.steps())
+    outcome = carry_out(source, plan.steps())
     report = Report(f"Summary: {source.name}")
     report.tables = [_table(by_model, models, plan, costs)]
     report.sentences = _sentences(plan, waiting)

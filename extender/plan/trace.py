@@ -13,15 +13,15 @@ from pathlib import Path
 import numpy as np
 
 from extender.k8s.objects import Node
-from extender.plan.source import Outcome, Step
-from extender.plan.work import Codes, Item, Work, free_nodes, overcommitted
 from extender.replay.traces import Arrival, read_nodes, read_pods
+from extender.replay.work import Answer, Item, Work
 from extender.settings import Settings
 from packing.cost.demand import Mix
 from packing.fleet.feasibility import reasons_for
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
-from packing.fleet.stranded import on_offer
+from packing.fleet.placement import allocation_of
+from packing.model.gpu_values import GpuValues
 from packing.policies.interface import Policy
 from packing.policies.registry import POLICIES
 from packing.replay.trace import build_fleet, gpus_of
@@ -30,11 +30,11 @@ from packing.replay.trace import build_fleet, gpus_of
 class TraceSource:
     """Raises ``BadInput`` for files that cannot be read."""
 
-    def __init__(self, nodes: Path, pods: Path, settings: Settings) -> None:
+    def __init__(self, nodes: Path, pods: Path, settings: Settings, *, allow_downgrade: bool = False) -> None:
         self.name = pods.stem
         self._specs = read_nodes(nodes)
         self._pods = at_peak(read_pods(pods))
-        self._settings = settings
+        self._settings, self._allow_downgrade = settings, allow_downgrade
         self._held: dict[str, Allocation] | None = None
 
     def fresh(self) -> Work:
@@ -52,40 +52,8 @@ class TraceSource:
     def nodes(self) -> Mapping[str, Node]:
         return {}
 
-    def carry_out(self, steps: Sequence[Step]) -> Outcome:
-        work = self.fresh()
-        items = {item.key: item for item in (*work.movable.values(), *work.waiting)}
-        problems: list[str] = []
-        placed: dict[str, str] = {}
-        removed: list[str] = []
-        evicted: set[str] = set()
-        for step in steps:
-            row = work.fleet.rows.get(step.node, -1)
-            match step.what:
-                case "cordon":
-                    work.open[row] = False
-                case "evict":
-                    work.lift(items[step.pod])
-                    evicted.add(step.pod)
-                case "place":
-                    among = np.arange(work.open.size) == row if step.node else None
-                    if work.place(items[step.pod], among):
-                        placed[step.pod] = work.name(work.at[step.pod].row)
-                        evicted.discard(step.pod)
-                    else:
-                        problems.append(f"{step.pod} finds no place")
-                case "remove":
-                    left = [key for key, held in work.at.items() if held.row == row]
-                    problems += [f"{key} is still on {step.node}" for key in left]
-                    removed += [] if left else [step.node]
-        problems += [f"{key} was evicted and has no node" for key in sorted(evicted)]
-        problems += [f"{name} is over-committed" for name in sorted(overcommitted(work.fleet))]
-        offered = on_offer(work.fleet, np.flatnonzero(~work.open).tolist())
-        free = free_nodes(work.fleet, offered)
-        return Outcome(placed, tuple(problems), tuple(removed), work.figures(), free)
-
     def _empty(self) -> Work:
-        fleet = build_fleet(self._specs)
+        fleet = build_fleet(self._specs, GpuValues(self._settings.gpu_values))
         mix = Mix.of({one.request: 1.0 for one in self._pods})
         policy: Policy = POLICIES[self._settings.policy](
             mix, minimum_milli=self._settings.minimum_slice_milli
@@ -94,10 +62,9 @@ class TraceSource:
         rows[[*fleet.rows.values()]] = True
         pods_left = np.full(rows.size, 1 << 30, np.int64)
 
-        def codes(item: Item) -> Codes:
-            return reasons_for(fleet, item.request)
-
-        return Work(fleet, policy, rows, pods_left, codes, partial(_learn, fleet, policy))
+        engine = _TraceEngine(fleet, policy)
+        learn = partial(_learn, fleet, policy)
+        return Work(engine, rows, pods_left, learn, allow_downgrade=self._allow_downgrade)
 
     def _items(self, work: Work) -> list[Item]:
         rows = work.open.copy()
@@ -116,6 +83,29 @@ class TraceSource:
     def _take(self, work: Work, item: Item, held: Allocation) -> None:
         work.restore(item, held)
         work.movable[item.key] = Item(item.key, item.request, item.rows, held.row)
+
+
+class _TraceEngine:
+    """Places the requests of a trace by the policy alone: there is nothing else to know."""
+
+    def __init__(self, fleet: Fleet, policy: Policy) -> None:
+        self.fleet, self._policy = fleet, policy
+        self._held: dict[str, Allocation] = {}
+
+    def evaluate(self, item: Item) -> Answer:
+        return Answer(reasons_for(self.fleet, item.request), self._policy.cost(self.fleet, item.request))
+
+    def bind(self, item: Item, row: int) -> Allocation:
+        gpus = self._policy.choose(self.fleet, item.request, row)
+        return self.bind_again(item, allocation_of(self.fleet, row, item.request, gpus))
+
+    def bind_again(self, item: Item, held: Allocation) -> Allocation:
+        self._held[item.key] = held
+        self.fleet.take(held)
+        return held
+
+    def unbind(self, item: Item) -> None:
+        self.fleet.give_back(self._held.pop(item.key), leaves=False)
 
 
 def _learn(fleet: Fleet, policy: Policy) -> None:

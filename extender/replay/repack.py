@@ -1,161 +1,184 @@
 """``stowage replay --snapshot``: the running GPU pods of a cluster, placed again on the same nodes.
 
-The pods that can move are taken off their nodes and placed one by one, in the order in which they started;
-the policy learns and updates its prices as in the service. If pods find no place, they are left where they
-run from the beginning, and the others are placed again: every row has a place for every pod that runs today.
+The pods that can move are taken off their nodes and placed one by one, in the order in which they started, by
+what ``filter`` and ``prioritize`` would answer; the policy learns and updates its prices as in the service.
+If pods find no place, they are left where they run from the beginning, and the others are placed again: every
+row has a place for every pod that runs today.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from extender.cluster.factory import prior_of
+from extender.replay.bound import most_whole_gpus
+from extender.replay.cluster_engine import ClusterEngine, as_new, pods_left
 from extender.replay.movable import counted
-from extender.replay.running_pods import Flags, MovablePod, RunningPods
+from extender.replay.running_pods import RunningPods
 from extender.replay.runs import Progress
+from extender.replay.work import Item, Work
 from extender.settings import Settings
-from packing.fleet.arrays import ALMOST_WHOLE, Floats
-from packing.fleet.feasibility import fits_when_empty, gpu_sizes, reasons_for
-from packing.fleet.fleet import Fleet
+from packing.fleet.arrays import Doubles
 from packing.fleet.node_usage import Allocation
 from packing.fleet.stranded import whole_gpus, whole_nodes
-from packing.model.reasons import Reason
-from packing.model.request import Request
+from packing.model.request import WHOLE
 from packing.policies.interface import Policy
-from packing.policies.placer import Placer
+from packing.policies.placer import Arrivals
 from packing.policies.registry import POLICIES
-from packing.replay.pick_node import NodePicker
 
 TODAY = "today"
-_ROUNDING = 1e-3  # sizes are sums of 32-bit floats
+JOBS = (8, 4, 2)
+"""GPUs of the jobs of which a row says how many could still start."""
 _ROUNDS = 8
 """After so many rounds in which pods found no place, all pods stay where they are."""
 
 
 def replay_snapshot(
-    paths: Sequence[Path], policies: Sequence[str], settings: Settings, sample: int, progress: Progress
+    paths: Sequence[Path],
+    policies: Sequence[str],
+    settings: Settings,
+    sample: int,
+    progress: Progress,
+    *,
+    allow_downgrade: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Rows, one for the cluster as it is and one per policy: whole GPUs and whole nodes free, how many pods
     run on another node then, and which were left where they run because the policy found no place for them.
-    ``sample`` is the number of fitting nodes that are looked at, 0 for all.
+    ``sample`` is the number of fitting nodes that are looked at, 0 for all. Without ``allow_downgrade`` no
+    pod gets a weaker device than it has.
 
     Raises ``BadInput``, ``Unavailable`` and ``SettingsError``.
     """
-    pods = RunningPods.of_files(paths, settings)
-    order = np.argsort(pods.state.fleet.arrays.order, kind="stable")
-    bound = most_whole_gpus_free(pods)
-    yield _row(pods, TODAY, [], {}, 0.0) | {"most_whole_gpus_free": bound}
+    replay = SnapshotReplay(RunningPods.of_files(paths, settings), sample, allow_downgrade=allow_downgrade)
+    today = replay.row(TODAY)
+    bound = replay.most_whole_gpus_free()
+    yield today | {"most_whole_gpus_free": bound}
     prior, minimum = prior_of(settings.demand), settings.minimum_slice_milli
     for name in policies:
-
-        def new_placer(fleet: Fleet, name: str = name) -> Placer:
-            policy: Policy = POLICIES[name](prior=prior, minimum_milli=minimum)
-            return Placer(fleet, policy, NodePicker(order, sample=sample))
-
-        row = _repacked(pods, name, new_placer, partial(progress, f"{pods.name} {name}"))
+        new_policy = partial(POLICIES[name], prior=prior, minimum_milli=minimum)
+        row = replay.repacked(name, new_policy, partial(progress, f"{replay.pods.name} {name}"))
         yield row | {"most_whole_gpus_free": bound}
 
 
-def most_whole_gpus_free(pods: RunningPods) -> int:
-    """A bound: no placement of the movable pods leaves more GPUs whole and free.
+class SnapshotReplay:
+    """The pods of a cluster that are placed again. Between calls all of them are where they run."""
 
-    A pod takes at least the least part of a GPU (mean of compute and memory) that its request is on a node
-    where it may go, and the parts of one GPU add up to 1 at most. A request for all of a GPU takes one that
-    is whole. What the others take beyond the free parts of GPUs that are not whole comes from whole ones.
-    """
-    with pods.emptied() as fleet:
-        arrays = fleet.arrays
-        whole = pods.gpus & whole_gpus(arrays)
-        requests = {pod.request for pod in pods.movable}
-        least = {request: _least_gpus(fleet, request, pods.open) for request in requests}
-        sizes = [min(least[pod.request][0], float(least[pod.request][1][pod.home])) for pod in pods.movable]
-        needs = list(zip(sizes, [pod.request.gpus for pod in pods.movable], strict=True))
-        in_whole = sum(gpus for size, gpus in needs if size > ALMOST_WHOLE * gpus)
-        in_parts = sum(size for size, gpus in needs if size <= ALMOST_WHOLE * gpus)
-        capacity = np.maximum([arrays.compute_capacity, arrays.memory_capacity], 1)
-        parts = (np.stack([arrays.compute, arrays.memory]) / capacity).mean(axis=0)
-        beside = float(parts[pods.gpus & ~whole].clip(min=0).sum())
-        return int(whole.sum()) - in_whole - max(0, math.ceil(in_parts - beside - _ROUNDING))
+    def __init__(self, pods: RunningPods, sample: int, *, allow_downgrade: bool) -> None:
+        self.pods, self._state = pods, pods.state
+        self._work = work = Work(
+            ClusterEngine(pods.state),
+            pods.open,
+            pods_left(pods.state),
+            sample=sample,
+            allow_downgrade=allow_downgrade,
+        )
+        for pod in pods.movable:
+            item = Item(pod.key, pod.request, pod.allowed(), pod.home, as_new(pods.state.pods[pod.key]))
+            work.movable[pod.key] = item
+            work.runs(item, pod.held)
 
-
-def _least_gpus(fleet: Fleet, request: Request, open_rows: Flags) -> tuple[float, Floats]:
-    """GPUs that the request takes on the node where it takes least, and on each node (N,)."""
-    sizes = gpu_sizes(fleet, request)
-    fitting = sizes[open_rows & fits_when_empty(fleet, request)]
-    return float(fitting.min()) if fitting.size else 0.0, sizes
-
-
-def _repacked(
-    pods: RunningPods, policy: str, new_placer: Callable[[Fleet], Placer], report: Callable[[float], None]
-) -> dict[str, Any]:
-    started = time.perf_counter()
-    kept: dict[str, str] = {}
-    for _ in range(_ROUNDS):
-        with pods.emptied(kept) as fleet:
-            moving = [pod for pod in pods.movable if pod.key not in kept]
-            placed, no_place = _place_all(new_placer(fleet), moving, report)
-            row = _row(pods, policy, placed, kept, time.perf_counter() - started)
-            for _, allocation in placed:
-                fleet.give_back(allocation, leaves=False)
-        if not no_place:
-            return row
-        kept |= no_place
-    kept = {pod.key: kept.get(pod.key, "others found no place") for pod in pods.movable}
-    return _row(pods, policy, [], kept, time.perf_counter() - started)
-
-
-def _place_all(
-    placer: Placer, pods: Sequence[MovablePod], report: Callable[[float], None]
-) -> tuple[list[tuple[MovablePod, Allocation]], dict[str, str]]:
-    """Place each pod in turn: what the pods hold now, and by key why the others fit nowhere."""
-    placed: list[tuple[MovablePod, Allocation]] = []
-    no_place: dict[str, str] = {}
-    for i, pod in enumerate(pods):
-        placer.arrive(pod.demand)
-        if allocation := placer.place(pod.request, pod.allowed()):
-            placed.append((pod, allocation))
+    def repacked(
+        self, policy: str, new_policy: Callable[[], Policy], report: Callable[[float], None]
+    ) -> dict[str, Any]:
+        """The row of a policy."""
+        started = time.perf_counter()
+        movable, kept = self._work.movable, dict[str, str]()
+        homes = self._lifted(movable)
+        for _ in range(_ROUNDS):
+            self._restored({key: homes[key] for key in kept})
+            no_place = self._place_all(new_policy(), kept, report)
+            if not no_place:
+                break
+            self._lifted(self._work.at)
+            kept |= no_place
         else:
-            no_place[pod.key] = _most_frequent_reason(placer.fleet, pod)
-        report(i / len(pods))
-    report(1.0)
-    return placed, no_place
+            self._restored(homes)
+            kept = {key: kept.get(key, "others found no place") for key in movable}
+        row = self.row(policy, kept) | {"seconds": round(time.perf_counter() - started, 3)}
+        self._lifted(self._work.at)
+        self._restored(homes)
+        return row
 
+    def _place_all(
+        self, policy: Policy, kept: dict[str, str], report: Callable[[float], None]
+    ) -> dict[str, str]:
+        """Place each pod but the ``kept`` ones in turn; by key, why the others fit nowhere."""
+        work, no_place = self._work, dict[str, str]()
+        self._state.policy = policy
+        arrivals = Arrivals(work.fleet, policy)
+        work.held_back.clear()
+        for number, pod in enumerate(self.pods.movable):
+            report(number / len(self.pods.movable))
+            if pod.key in kept:
+                continue
+            arrivals.arrive(pod.demand)
+            if not work.place(item := work.movable[pod.key]):
+                no_place[pod.key] = work.why_nowhere(item)
+        report(1.0)
+        return no_place
 
-def _most_frequent_reason(fleet: Fleet, pod: MovablePod) -> str:
-    reasons = Counter(reasons_for(fleet, pod.request)[pod.allowed()].tolist())
-    return Reason(reasons.most_common(1)[0][0]).text
+    def _lifted(self, keys: Iterable[str]) -> dict[str, Allocation]:
+        return {key: self._work.lift(self._work.movable[key]) for key in [*keys]}
 
+    def _restored(self, held: Mapping[str, Allocation]) -> None:
+        for key, allocation in held.items():
+            self._work.restore(self._work.movable[key], allocation)
 
-def _row(
-    pods: RunningPods,
-    policy: str,
-    placed: Sequence[tuple[MovablePod, Allocation]],
-    kept: dict[str, str],
-    seconds: float,
-) -> dict[str, Any]:
-    """The figures of the fleet as it is now."""
-    arrays, counted_gpus = pods.state.fleet.arrays, pods.gpus
-    whole = whole_gpus(arrays) & counted_gpus
-    return {
-        "trace": pods.name,
-        "policy": policy,
-        "nodes": int(counted_gpus.any(axis=0).sum()),
-        "gpus": int(counted_gpus.sum()),
-        "whole_gpus_free": int(whole.sum()),
-        "whole_nodes_free": int(whole_nodes(arrays, whole).sum()),
-        "pods": len(pods.movable),
-        "moved_pods": sum(pod.home != allocation.row for pod, allocation in placed),
-        "kept_pods": len(kept),
-        "kept": dict(kept),
-        "pinned_pods": len(pods.staying),
-        "pinned": counted(pods.staying.values()),
-        "seconds": round(seconds, 3),
-    }
+    def most_whole_gpus_free(self, *, by_node: bool = False) -> int:
+        """A bound: no placement of the movable pods leaves more GPUs whole and free (``most_whole_gpus``)."""
+        held = self._lifted(self._work.movable)
+        bound = most_whole_gpus(self._work, [*self._work.movable.values()], self.pods.gpus, by_node=by_node)
+        self._restored(held)
+        return bound
+
+    def row(self, policy: str, kept: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """The figures of the fleet as it is now."""
+        arrays, counted_gpus, kept = self._work.fleet.arrays, self.pods.gpus, kept or {}
+        whole = whole_gpus(arrays) & counted_gpus
+        on_node, nodes = whole.sum(axis=0), whole_nodes(arrays, whole)
+        homes = self._work.movable
+        return {
+            "trace": self.pods.name,
+            "policy": policy,
+            "nodes": int(counted_gpus.any(axis=0).sum()),
+            "gpus": int(counted_gpus.sum()),
+            "whole_gpus_free": int(whole.sum()),
+            "whole_nodes_free": int(nodes.sum()),
+            "could_start": {str(size): int((on_node // size).sum()) for size in JOBS},
+            "whole_by_model": self._by_model(on_node),
+            "nodes_by_model": self._by_model(nodes),
+            "free_worth": round(float((self._free_parts() * arrays.gpu_value).sum()), 1),
+            "pods": len(homes),
+            "moved_pods": sum(homes[key].home != held.row for key, held in self._work.at.items()),
+            "placed": {key: self._work.name(held.row) for key, held in sorted(self._work.at.items())},
+            "kept_pods": len(kept),
+            "kept": dict(kept),
+            "held_back": len(self._work.held_back) if policy != TODAY else 0,
+            "pinned_pods": len(self.pods.staying),
+            "pinned": counted(self.pods.staying.values()),
+            "seconds": 0.0,
+        }
+
+    def _free_parts(self) -> Doubles:
+        """(N,) free GPU of each node, in GPUs: the mean of free compute and free memory."""
+        arrays = self._work.fleet.arrays
+        memory = arrays.memory / np.maximum(arrays.memory_capacity, 1)
+        parts = np.where(self.pods.gpus, (arrays.compute / WHOLE + memory) / 2, 0).clip(min=0)
+        found: Doubles = parts.sum(axis=0, dtype=np.float64)
+        return found
+
+    def _by_model(self, figures: npt.NDArray[Any]) -> dict[str, int]:
+        """The sum of a figure (N,) over the nodes of each GPU model, without models that have none."""
+        found: Counter[str] = Counter()
+        for row, spec in enumerate(self._work.fleet.specs):
+            if spec and figures[row]:
+                found[spec.model or spec.product or "unknown"] += int(figures[row])
+        return dict(sorted(found.items()))

@@ -12,6 +12,7 @@ from typing import Any
 _KEYS = ("trace", "mix", "policy", "system", "arrival", "load")
 _NO_FIGURES = (*_KEYS, "seed", "seconds", "interrupted")
 _MOVES = ("moved_pods", "kept_pods")
+_FREE = ("whole_gpus_free", "whole_nodes_free", "free_worth")
 _SHOWN = 10
 _HEADS = {
     "arrival": "arrived, x capacity",
@@ -95,7 +96,7 @@ def _wait(members: Sequence[Mapping[str, Any]], figure: str, of: str) -> str:
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as CSV. A column that has a unit ends in it: ``allocation_percent``."""
-    columns = list(dict.fromkeys(chain.from_iterable(rows)))
+    columns = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name != "placed"]
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow([_with_unit(name) for name in columns])
@@ -138,16 +139,63 @@ def _mean_and_spread(values: Sequence[float | None]) -> str:
 
 def snapshot_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """A cluster as it is, and as each policy would pack it."""
-    today = rows[0]
-    lines = [["policy", "whole GPUs free", "whole nodes free", "pods on another node", "pods left in place"]]
+    today, *packed = rows
+    sizes = [f"{size} GPUs" for size in today["could_start"]]
+    lines = [["policy", *sizes, "whole GPUs", "whole nodes", "worth in A100s", "moved", "left in place"]]
     for row in rows:
-        figures = [str(row[name]) for name in ("whole_gpus_free", "whole_nodes_free", *_MOVES)]
-        lines.append([str(row["policy"]), *figures[:2], *(["-", "-"] if row is today else figures[2:])])
+        free = [
+            *row["could_start"].values(),
+            row["whole_gpus_free"],
+            row["whole_nodes_free"],
+            row["free_worth"],
+        ]
+        moves = ["-", "-"] if row is today else [str(row[name]) for name in _MOVES]
+        lines.append([str(row["policy"]), *map(str, free), *moves])
     running = today["pods"] + today["pinned_pods"]
     of = f"{today['pods']} of {running} running GPU pods can be placed again"
     bound = f"at most {today['most_whole_gpus_free']} GPUs can be whole and free"
     title = f"{today['trace']}: {today['nodes']} nodes with {today['gpus']} GPUs\n{of}; {bound}"
-    return "\n".join([title, aligned(lines), *_pinned(today), *chain.from_iterable(map(_kept, rows))])
+    legend = "Jobs of so many GPUs that could still start, and what is free:"
+    parts = [title, *_meaning(today, packed), "", legend, aligned(lines), *_by_model(rows)]
+    return "\n".join([*parts, *_pinned(today), *chain.from_iterable(map(_kept, rows))])
+
+
+def _meaning(today: Mapping[str, Any], packed: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What the result means, in a sentence for each policy."""
+    for row in packed:
+        free = (
+            _more(row, today, "whole_gpus_free", "whole GPU"),
+            _more(row, today, "whole_nodes_free", "node"),
+        )
+        said = [" and ".join(filter(None, free)) + " would be free"] if any(free) else []
+        jobs = (
+            _more(row["could_start"], today["could_start"], n, f"{n}-GPU job") for n in row["could_start"]
+        )
+        said += [f"{largest} could start" for largest in [*filter(None, jobs)][:1]]
+        if held := row["held_back"]:
+            pods = f"{held} pods" if held > 1 else "1 pod"
+            said.append(f"{pods} would get a weaker device and do not (--allow-downgrade)")
+        as_today = "" if any(free) or len(said) > bool(held) else "as good as today; "
+        yield f"{row['policy']}: {as_today}{'; '.join(said)}".removesuffix("; ") + "."
+
+
+def _more(row: Mapping[str, Any], today: Mapping[str, Any], name: str, what: str) -> str:
+    """How much more or less a row has, "" for as much."""
+    count = row[name] - today[name]
+    return f"{abs(count)} {'more' if count > 0 else 'fewer'} {what}{'s' * (abs(count) > 1)}" if count else ""
+
+
+def _by_model(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    models = sorted({model for row in rows for model in row["whole_by_model"]})
+    if len(models) < 2:
+        return
+    lines = [["policy", *models]]
+    for row in rows:
+        gpus, nodes = row["whole_by_model"], row["nodes_by_model"]
+        cells = [f"{gpus.get(model, 0)} ({nodes.get(model, 0)})" for model in models]
+        lines.append([str(row["policy"]), *cells])
+    yield "\nWhole GPUs (whole nodes) free by model:"
+    yield aligned(lines)
 
 
 def _pinned(today: Mapping[str, Any]) -> Iterator[str]:

@@ -6,8 +6,7 @@ only within its zone, or back to its own node.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -27,7 +26,6 @@ from extender.replay.movable import Stays, moment_of, why_it_stays
 from extender.replay.traces import BadInput
 from extender.settings import Settings
 from extender.source.snapshot import SnapshotSource, read
-from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.model.request import Request
 
@@ -41,6 +39,7 @@ class MovablePod:
     rules allow, and what it holds today on the row ``home``."""
 
     key: str
+    started: float
     request: Request
     demand: Request
     rows: Flags
@@ -58,8 +57,8 @@ class MovablePod:
 
 
 class RunningPods:
-    """The GPU pods of a state: ``movable`` in the order in which they started, and ``staying``, why each of
-    the others stays, by key.
+    """The GPU pods of a state: ``movable`` in the order in which they started (the largest first of those
+    that started in the same second), and ``staying``, why each of the others stays, by key.
 
     ``open`` (N,): the nodes that take pods now; ``gpus`` (G, N): the GPUs of these nodes. Raises ``BadInput``
     if there are none. ``real_moves``: pods are evicted, so that those without a controller stay.
@@ -90,6 +89,7 @@ class RunningPods:
         self.staying: dict[str, str] = {}
         for pod in sorted(state.pods.values(), key=lambda pod: (pod.started or pod.created, pod.key)):
             self._sort_in(pod)
+        self.movable.sort(key=lambda one: (one.started, -one.request.gpus, one.key))
 
     @classmethod
     def of_files(cls, paths: Sequence[Path], settings: Settings) -> Self:
@@ -114,7 +114,8 @@ class RunningPods:
             self.staying[pod.key] = str(why)
         elif request:
             demand = replace(request, node_set=node_requirement(pod))
-            self.movable.append(MovablePod(pod.key, request, demand, self.allowed_rows(pod), held))
+            started = pod.started or pod.created
+            self.movable.append(MovablePod(pod.key, started, request, demand, self.allowed_rows(pod), held))
 
     def _why_it_stays(self, pod: Pod, request: Request | None, row: int) -> str | None:
         if not self.open[row]:
@@ -139,13 +140,6 @@ class RunningPods:
 
     def _zone(self, node: str) -> str:
         return self.state.nodes[node].labels.get(ZONE, "")
-
-    @contextmanager
-    def emptied(self, kept: Collection[str] = ()) -> Iterator[Fleet]:
-        """The fleet without the movable pods other than the ``kept`` ones; afterwards it is as before, if
-        everything that was taken meanwhile was given back."""
-        with self.state.fleet.without([pod.held for pod in self.movable if pod.key not in kept]):
-            yield self.state.fleet
 
 
 def _request(pod: Pod) -> Request | None:

@@ -54,7 +54,7 @@ def refuse_unassignable(
 
     One node of each kind (sharing system and GPU model) answers for all of its kind.
     """
-    if len(fleet.names.sharing_resources) == 1:  # no node shares its GPUs
+    if state.assigns_all or len(fleet.names.sharing_resources) == 1:  # no node shares its GPUs
         return codes
     fits = np.flatnonzero((codes == Reason.FITS) & (rows >= 0))
     fits = fits[_takes_shared_gpus(fleet, request)[rows[fits]]]

@@ -14,7 +14,7 @@ from packing.fleet.fleet import Fleet
 from packing.fleet.separate_gpus import missing_gpus, separation
 from packing.model.request import Request
 
-MISSING_GPU_COST = 100.0
+MISSING_GPU_COST = 1000.0
 """What it costs to give another part of a GPU instead of a GPU: more than all that a policy weighs."""
 
 

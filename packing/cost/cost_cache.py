@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from packing.cost.device_costs import device_costs
 from packing.cost.kernel_args import CachedCost, Nodes, RequestArgs, nodes_of, request_args
 from packing.fleet.fleet import Fleet
 from packing.jit import checked
@@ -27,6 +28,8 @@ class CostCache:
         self._layout = 0, 0, 0
         self._last: tuple[Request | None, int, CachedCost | None] = None, -1, None
         self._nodes: Nodes | None = None
+        self._replaced: dict[Request, int] = {}
+        """The count of replaced nodes for which ``device`` is up to date."""
 
     def current(self, fleet: Fleet, request: Request) -> CachedCost | None:
         """The cost that ``outdated`` returned last, if the request is the same object and no node changed."""
@@ -38,13 +41,18 @@ class CostCache:
         layout = fleet.layout
         if layout != self._layout or self._nodes is None:
             self._costs.clear()
+            self._replaced.clear()
             self._layout, self._nodes = layout, nodes_of(fleet)
         found = self._costs.get(request)
         if found is None:
             if len(self._costs) >= min(_MOST_REQUESTS, _MOST_CELLS // fleet.arrays.capacity):
-                self._costs.pop(next(iter(self._costs)), None)
+                oldest = next(iter(self._costs))
+                del self._costs[oldest], self._replaced[oldest]
             found = self._costs[request] = _unknown_cost(fleet.arrays.capacity), request_args(fleet, request)
         cached, args = found
+        if self._replaced.get(request) != fleet.replaced:
+            self._replaced[request] = fleet.replaced
+            _update_devices(cached, fleet, request)
         self._last = request, fleet.changes, cached
         return cached, self._nodes, args
 
@@ -63,5 +71,14 @@ def gpus_in(mask: int) -> tuple[int, ...]:
 
 
 def _unknown_cost(nodes: int) -> CachedCost:
-    cost, terms = np.full(nodes, np.inf, np.float32), np.zeros((4, nodes), np.float32)
-    return checked(CachedCost(np.full(nodes, -1, np.int64), cost, np.zeros(nodes, np.int64), terms))
+    cost, terms = np.full(nodes, np.inf, np.float32), np.zeros((5, nodes), np.float32)
+    seen, gpus = np.full(nodes, -1, np.int64), np.zeros(nodes, np.int64)
+    return checked(CachedCost(seen, cost, gpus, terms, np.zeros(nodes, np.float32)))
+
+
+def _update_devices(cached: CachedCost, fleet: Fleet, request: Request) -> None:
+    """Nodes came or went: what the devices of the others cost depends on the least that any node gives."""
+    device = device_costs(fleet, request)
+    if not np.array_equal(device, cached.device):
+        cached.device[:] = device
+        cached.seen.fill(-1)

@@ -43,6 +43,7 @@ def _same_state(n, m, nodes):
     for r in range(nodes.free_devices.shape[0]):
         same = same and nodes.free_devices[r, n] == nodes.free_devices[r, m]
         same = same and nodes.device_gpu[r, n] == nodes.device_gpu[r, m]
+        same = same and nodes.surplus_devices[r, n] == nodes.surplus_devices[r, m]
         same = same and nodes.divisible_pool[r, n] == nodes.divisible_pool[r, m]
         same = same and nodes.free_peers[r, n] == nodes.free_peers[r, m]
     return same

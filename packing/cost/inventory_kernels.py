@@ -138,8 +138,8 @@ def _take(n, chosen, gpu, share, nodes, asked, devices):
 )
 def inventory_cost(cached, nodes, request, types, counts, values, weights, identical, scratch):
     """Bring ``cached`` up to date: the cost in GPUs, infinite where the request does not fit, and the terms
-    slots, fill, stranding and islands, which add up to the cost before rounding. ``counts`` must be up to
-    date."""
+    slots, fill, stranding, islands and device, which add up to the cost before rounding. ``counts`` must be
+    up to date."""
     asked, gpu, devices, limits = request.amounts, scratch.gpu, scratch.devices, scratch.limits
     for n in range(cached.seen.size):
         if cached.seen[n] == nodes.generation[n]:
@@ -148,7 +148,7 @@ def inventory_cost(cached, nodes, request, types, counts, values, weights, ident
         same = representative(n, nodes.generation, identical)
         if same != n:
             cached.cost[n], cached.gpus[n] = cached.cost[same], cached.gpus[same]
-            for term in range(4):
+            for term in range(5):
                 cached.terms[term, n] = cached.terms[term, same]
             continue
         if not node_fits(n, nodes, request):
@@ -166,7 +166,7 @@ def inventory_cost(cached, nodes, request, types, counts, values, weights, ident
                 continue
             chosen = np.int64(1) << g if count == 1 else choose_gpus(n, nodes, count, asked[PEERS], gpu)
             size = _take(n, chosen, gpu, share, nodes, request.devices, devices)
-            set_limits(n, cpu_left, memory_left, nodes.free_devices, devices, types, limits)
+            set_limits(n, cpu_left, memory_left, nodes, devices, types, limits)
             _count_lost(chosen, gpu, share, types.amounts, scratch)
             slots = _price_of_lost(n, counts, types.amounts, values.prices, limits, scratch.lost)
             fill = -weights.fill * _fill_gained(chosen, gpu, share, values)
@@ -175,12 +175,13 @@ def inventory_cost(cached, nodes, request, types, counts, values, weights, ident
             islands = islands_cost(
                 n, nodes, chosen, request, types, counts, values.prices, weights, limits, gpu
             )
-            cost = slots + fill + stranding + islands
+            cost = slots + fill + stranding + islands + cached.device[n]
             if cost < least - 1e-6 or (cost < least + 1e-6 and gpu[UNTOUCHED, g] < peers):
                 peers = gpu[UNTOUCHED, g]
                 least, cached.gpus[n] = cost, chosen
                 cached.terms[0, n], cached.terms[1, n] = slots, fill
                 cached.terms[2, n], cached.terms[3, n] = stranding, islands
+                cached.terms[4, n] = cached.device[n]
         rest = unused + nodes.cpu[n] / weights.cpu_per_gpu
         tie = tie_break(n, nodes, cached.gpus[n], rest, request, gpu)
         cached.cost[n] = (np.ceil(least / weights.step) + tie) * weights.step

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from packing.fleet.arrays import Floats
 from packing.fleet.fleet import Fleet
-from packing.fleet.separate_gpus import expected_on
+from packing.fleet.separate_gpus import separation
 from packing.jit import (
     Float32Array,
     Float32Array2D,
@@ -67,6 +67,7 @@ class Nodes(NamedTuple):
     island: UInt8Array2D
     nvlink: UInt8Array
     free_peers: Int32Array2D
+    surplus_devices: Int32Array2D
 
 
 class RequestArgs(NamedTuple):
@@ -81,11 +82,12 @@ class RequestArgs(NamedTuple):
 
 class MixTypes(NamedTuple):
     """The request types of a mix: ``amounts`` (10, T) with a tiny number for 0 where it is a divisor, counted
-    ``devices`` (R, T), GPU models ``allowed`` (M, T) 0 or 1, and the indices of the resources that any type
-    ``asked`` for."""
+    ``devices`` (R, T), those of them that are to be ``separate`` GPUs (R, T) 1, GPU models ``allowed`` (M, T)
+    0 or 1, and the indices of the resources that any type ``asked`` for."""
 
     amounts: Float32Array2D
     devices: Float32Array2D
+    separate: Float32Array2D
     allowed: Float32Array2D
     asked: Int32Array
 
@@ -145,12 +147,14 @@ class Scratch(NamedTuple):
 
 class CachedCost(NamedTuple):
     """What a policy knows of one request on each node: ``cost`` (N,), the GPUs that it takes as bit masks
-    ``gpus`` (N,), the parts of the cost ``terms`` (4, N), and the generation ``seen`` (N,) of the node."""
+    ``gpus`` (N,), the parts of the cost ``terms`` (5, N), and the generation ``seen`` (N,) of the node.
+    ``device`` (N,) is the part of the cost that depends on the kind of node alone."""
 
     seen: Int64Array
     cost: Float32Array
     gpus: Int64Array
     terms: Float32Array2D
+    device: Float32Array
 
 
 def nodes_of(fleet: Fleet) -> Nodes:
@@ -183,16 +187,18 @@ def mix_types(fleet: Fleet, requests: Sequence[Request], width: int = 0) -> MixT
     devices = np.zeros((len(fleet.arrays.free_devices), len(requests)), np.float32)
     for t, request in enumerate(requests):
         devices[:, t], known = _devices_of(fleet, request)
-        allowed[:, t] = expected_on(fleet, request) if known else 0
+        allowed[:, t] = fleet.names.allowed(request) if known else 0
     divisors = [CPU, MEMORY, COMPUTE]
     amounts[divisors] = np.maximum(amounts[divisors], _TINY)
     amounts[COUNT] = np.maximum(amounts[COUNT], 1)
     parts = np.array([r.shares is not None and r.shares.compute_milli < WHOLE for r in requests], np.bool_)
     amounts[PEERS, parts | (amounts[PEERS] > fleet.arrays.max_island.max(initial=0))] = 0
     asked = np.flatnonzero(devices.any(axis=1)).astype(np.int32)
+    several = np.array([separation(fleet, request) != "ignore" for request in requests], np.bool_)
+    separate = ((devices > 1) & several).astype(np.float32)
     more = [(0, 0), (0, max(0, width - len(requests)))]
     amounts, devices = (np.pad(part, more, constant_values=1) for part in (amounts, devices))
-    return checked(MixTypes(amounts, devices, np.pad(allowed, more), asked))
+    return checked(MixTypes(amounts, devices, np.pad(separate, more), np.pad(allowed, more), asked))
 
 
 def _devices_of(fleet: Fleet, request: Request) -> tuple[npt.NDArray[np.int32], bool]:

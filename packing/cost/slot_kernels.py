@@ -71,9 +71,10 @@ def add_units(compute, memory, needs, amounts, sign, units):
 
 
 @inlined
-def set_limits(n, cpu, node_memory, free, devices, types, limits):
+def set_limits(n, cpu, node_memory, nodes, devices, types, limits):
     """How many requests of each type (T,) the CPU, memory and counted devices of node ``n`` suffice for, if
-    ``devices`` (R,) of the free ones go. By CPU and memory unrounded, but less than one is 0."""
+    ``devices`` (R,) of the free ones go. By CPU and memory unrounded, but less than one is 0. Where the
+    devices are to be separate GPUs, those count that are certain to be (``idle_gpus``)."""
     amounts = types.amounts
     for t in range(limits.size):  # a tiny amount means that the type asks for none
         by_cpu = cpu / amounts[CPU, t] if amounts[CPU, t] > _TINY else _BIG
@@ -82,10 +83,12 @@ def set_limits(n, cpu, node_memory, free, devices, types, limits):
         limits[t] = left if left >= np.float32(1) else np.float32(0)
     for i in range(types.asked.size):
         r = types.asked[i]
-        devices_left = np.float32(max(free[r, n] - devices[r], 0))
+        devices_left = nodes.free_devices[r, n] - devices[r]
+        surplus = np.float32(nodes.surplus_devices[r, n])
         for t in range(limits.size):
             asked = types.devices[r, t]
-            limits[t] = min(limits[t], np.floor(devices_left / asked) if asked > 0 else _BIG)
+            left = max(np.float32(devices_left) - types.separate[r, t] * surplus, np.float32(0))
+            limits[t] = min(limits[t], np.floor(left / asked) if asked > 0 else _BIG)
 
 
 @inlined
@@ -117,7 +120,7 @@ def count_slots(nodes, types, counts, identical, scratch):
                 counts.units[n, t], counts.slots[n, t] = counts.units[same, t], counts.slots[same, t]
             continue
         _count_units(n, nodes, amounts, scratch.needs, held)
-        set_limits(n, nodes.cpu[n], nodes.node_memory[n], nodes.free_devices, scratch.devices, types, limits)
+        set_limits(n, nodes.cpu[n], nodes.node_memory[n], nodes, scratch.devices, types, limits)
         open_node = nodes.blocked[n] == 0 and nodes.overcommitted[n] == 0
         for t in range(limits.size):
             shares = amounts[MAX_PER_GPU, t] > 0

@@ -29,7 +29,7 @@ from packing.cost.slot_kernels import count_slots
 from packing.fleet.arrays import Floats
 from packing.fleet.feasibility import gpu_sizes
 from packing.fleet.fleet import Fleet
-from packing.fleet.separate_gpus import expected_on
+from packing.fleet.separate_gpus import gives_separate
 from packing.jit import checked
 from packing.model.request import Request
 
@@ -108,6 +108,8 @@ class Sizes:
 
 def _mean_gpu(fleet: Fleet, request: Request) -> float:
     sizes = gpu_sizes(fleet, request)
-    allowed = expected_on(fleet, request)[fleet.arrays.model] > 0
+    allowed = fleet.names.allowed(request)[fleet.arrays.model] > 0
     able = (fleet.arrays.compute_capacity[0] > 0) & allowed & (sizes > 0)
+    separate = able & gives_separate(fleet, request)
+    able = separate if separate.any() else able
     return float(sizes[able].mean()) if able.any() else 0.0

@@ -85,6 +85,8 @@ class NodeArrays:
         # (N,) 1 where GPU is handed out twice; why the node takes nothing.
         self.overcommitted = np.zeros(nodes, np.uint8)
         self.blocked = np.full(nodes, Reason.UNKNOWN_NODE, np.int8)
+        # (N,) What one of its GPUs is worth, an A100 with 80 GB being 1.
+        self.gpu_value = _floats(nodes)
         # (N,) 1 for spot nodes.
         self.spot = np.zeros(nodes, np.uint8)
         # (GPU_COUNTS, N) Pods by their number of whole GPUs; row 0: parts of GPUs, last row: so many or more.

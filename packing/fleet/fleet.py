@@ -22,8 +22,9 @@ import numpy.typing as npt
 
 from packing.fleet import feasibility_kernels as kernels
 from packing.fleet.arrays import ALMOST_WHOLE, GPU_COUNTS, Floats, NodeArrays
-from packing.fleet.names import GIVES_PARTS, MOST_KINDS, Names, NodeKind, TooMany
+from packing.fleet.names import MOST_KINDS, Names, NodeKind, TooMany
 from packing.fleet.node_usage import Allocation, NodeUsage
+from packing.model.gpu_values import GpuValues
 from packing.model.node_spec import MOST_GPUS, NodeSpec
 from packing.model.reasons import Reason
 from packing.model.request import WHOLE, Request, SeparateGpus
@@ -40,6 +41,8 @@ class Fleet:
         self.separate: SeparateGpus = "prefer"
         """For requests that do not say whether their devices are to be on different GPUs."""
         self.arrays = NodeArrays(nodes, gpus)
+        self.values = GpuValues()
+        """What GPUs are worth, for nodes that are put from now on."""
         self.names = Names()
         self.rows: dict[str, int] = {}
         self.specs: list[NodeSpec | None] = []
@@ -87,6 +90,7 @@ class Fleet:
         self.specs[row], self.usage[row] = spec, NodeUsage(spec, pools)
         self.gpu_of_uuid |= {gpu.uuid: (g, row) for g, gpu in enumerate(spec.gpus) if gpu.uuid}
         self.arrays.sharing[row], self.arrays.model[row] = sharing, kind
+        self.arrays.gpu_value[row] = self.values.of(spec.model, spec.product)
         return row
 
     def tell_apart(self, node_sets: Mapping[Hashable, int], sets_of_node: Mapping[str, int]) -> None:
@@ -288,8 +292,7 @@ class Fleet:
 
 
 def _node_kind(spec: NodeSpec, sets: int) -> NodeKind:
-    parts = any(pool.separate is not None for pool in spec.pools)
-    return spec.model, spec.product, spec.mode, sets | (GIVES_PARTS if parts else 0)
+    return spec.model, spec.product, spec.mode, sets
 
 
 def _gpu_count(held: Allocation, device_gpu: Floats) -> int:

@@ -24,8 +24,6 @@ _MOST_ALLOWED_BYTES = 1 << 20
 
 NodeKind = tuple[str | None, str, str, int]
 """(model, product, mode) of a node's GPUs, and a mask of the sets that the node is in."""
-GIVES_PARTS = 1 << 62
-"""In such a mask: the node may give several devices of one container from the same GPU."""
 
 
 class TooMany(ValueError):

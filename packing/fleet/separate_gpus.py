@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from packing.fleet.arrays import Floats, NodeArrays
 from packing.fleet.fleet import Fleet
-from packing.fleet.names import GIVES_PARTS
 from packing.model.request import Request, SeparateGpus
 
 
@@ -52,16 +51,13 @@ def missing_gpus(fleet: Fleet, request: Request, rows: npt.NDArray[np.int64]) ->
     return missing.astype(np.float32)
 
 
-def expected_on(fleet: Fleet, request: Request) -> npt.NDArray[np.uint8]:
-    """For each kind of node 1 where the mix counts room for the request, (M,); read only. Like
-    ``Names.allowed``, but if any node has several devices of it that are whole GPUs, only nodes of this
-    kind count: replicas of one GPU are not the room that is asked for."""
-    allowed = fleet.names.allowed(request)
-    if separation(fleet, request) == "ignore" or not any_doubtful(fleet, request):
-        return allowed
-    total, surplus = fleet.arrays.total_devices, fleet.arrays.surplus_devices
-    for name, count in request.devices:
-        number = fleet.names.resources.get(name)
-        if number is None or not ((total[number] >= count) & (surplus[number] == 0)).any():
-            return allowed
-    return allowed & np.array([mask & GIVES_PARTS == 0 for mask in fleet.names.sets], np.uint8)
+def gives_separate(fleet: Fleet, request: Request) -> npt.NDArray[np.bool_]:
+    """(N,) where a node without pods gives as many different GPUs as the request asks for of each resource;
+    everywhere, if that does not count for the request."""
+    arrays = fleet.arrays
+    gives = np.ones(arrays.capacity, np.bool_)
+    if separation(fleet, request) != "ignore":
+        for name, count in request.devices:
+            if count > 1 and (number := fleet.names.resources.get(name)) is not None:
+                gives &= arrays.total_devices[number] - arrays.surplus_devices[number] >= count
+    return gives

@@ -43,11 +43,13 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One GPU model as node labels name it. ``island``: GPUs of one node that are all-pairs NVLink peers."""
+    """One GPU model as node labels name it. ``fp16_tflops``: dense. ``island``: GPUs of one node that are
+    all-pairs NVLink peers."""
 
     name: str
     product: re.Pattern[str]
     memory_mib: int
+    fp16_tflops: int
     island: int
     geometry: Geometry | None
 
@@ -124,7 +126,14 @@ def models() -> tuple[Model, ...]:
     data = json.loads(resources.files("packing").joinpath("data/gpus.json").read_text())
     geometries = {name: _geometry(entry) for name, entry in data["geometries"].items()}
     return tuple(
-        Model(m["name"], re.compile(m["product"]), m["memory_mib"], m["island"], geometries.get(m["mig"]))
+        Model(
+            m["name"],
+            re.compile(m["product"]),
+            m["memory_mib"],
+            m["fp16_tflops"],
+            m["island"],
+            geometries.get(m["mig"]),
+        )
         for m in data["models"]
     )
 

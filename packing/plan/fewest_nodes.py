@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from packing.fleet.arrays import Doubles, Longs
+from packing.plan.sparse_rows import SparseRows
 
 _TOLERANCE = 1e-6
 
@@ -45,32 +46,11 @@ def fewest_nodes(classes: Classes, demand: Longs, seconds: float = 5.0) -> int:
     return max(kept, math.ceil(bound - _TOLERANCE))
 
 
-class _Rows:
-    """The rows of a sparse matrix, with their bounds."""
-
-    def __init__(self) -> None:
-        self.rows: list[int] = []
-        self.columns: list[int] = []
-        self.entries: list[float] = []
-        self.low: list[float] = []
-        self.high: list[float] = []
-
-    def add(self, terms: list[tuple[int, float]], least: float, most: float) -> None:
-        for column, entry in terms:
-            self.rows.append(len(self.low))
-            self.columns.append(column)
-            self.entries.append(entry)
-        self.low.append(least)
-        self.high.append(most)
-
-
 def _solve(classes: Classes, demand: Longs, cells: list[tuple[int, int]], seconds: float) -> float:
     from scipy.optimize import Bounds, LinearConstraint, milp  # half a second, only for plans
-    from scipy.sparse import coo_array
 
     kinds = len(classes.nodes)
     of = _constraints(classes, demand, cells)
-    matrix = coo_array((of.entries, (of.rows, of.columns)), (len(of.low), kinds + len(cells))).tocsr()
     found = milp(
         np.concatenate([classes.counts, np.zeros(len(cells))]),
         integrality=np.concatenate([np.ones(kinds), np.zeros(len(cells))]),
@@ -78,7 +58,7 @@ def _solve(classes: Classes, demand: Longs, cells: list[tuple[int, int]], second
             np.concatenate([classes.kept, np.zeros(len(cells))]),
             np.concatenate([classes.nodes, np.full(len(cells), np.inf)]),
         ),
-        constraints=LinearConstraint(matrix, of.low, of.high),
+        constraints=LinearConstraint(of.matrix(kinds + len(cells)), of.low, of.high),
         options={"time_limit": seconds},
     )
     if found.status == 2:  # more is asked for than fits anywhere: then no node can go
@@ -87,10 +67,10 @@ def _solve(classes: Classes, demand: Longs, cells: list[tuple[int, int]], second
     return 0.0 if bound is None or not np.isfinite(bound) else float(bound)
 
 
-def _constraints(classes: Classes, demand: Longs, cells: list[tuple[int, int]]) -> _Rows:
+def _constraints(classes: Classes, demand: Longs, cells: list[tuple[int, int]]) -> SparseRows:
     """Columns: kept nodes by class, then the pods of each cell (class, type)."""
     kinds, resources = classes.capacity.shape
-    found = _Rows()
+    found = SparseRows()
     for t in {t for _, t in cells}:
         of_type = [(kinds + i, 1.0) for i, (_, u) in enumerate(cells) if u == t]
         found.add(of_type, float(demand[t]), np.inf)

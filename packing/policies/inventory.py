@@ -2,7 +2,7 @@
 
 A placement costs, in GPUs,
 
-    slots - F x fill + S x stranding + islands,
+    slots - F x fill + S x stranding + islands + device,
 
 rounded up to STEP, plus less than a STEP for what is free. The weights F and S are 8 and 1.1, unless the mix
 packs clearly better with others in simulation (``packing.policies.trial``).
@@ -15,6 +15,8 @@ packs clearly better with others in simulation (``packing.policies.trial``).
 - *islands*: on nodes whose NVLink islands are known, APART x GPUs less if several GPUs of a pod are peers and
   more if they are not; and PEERS x (the slots for several GPUs that the islands lose, less those that the
   node loses): a slot for k GPUs is worth more where they are peers.
+- *device*: how much more of a GPU, and how much more valuable a GPU, the request gets here than elsewhere
+  (``packing.cost.device_costs``). So a replica goes before a whole GPU, and a T4 before an H100.
 
 Rounding makes nearly equal nodes equal. Among them the node with the least free comes first: it costs STEP x
 free / (1 + free) more, with free = R + C / (e rho) before the placement. So pods stay together whatever the
@@ -178,7 +180,7 @@ class InventoryPolicy:
 
     def terms(self, fleet: Fleet, request: Request, row: int) -> dict[str, float]:
         values = self._costs(fleet, request).terms[:, row].tolist()
-        return dict(zip(("slots", "fill", "stranding", "islands"), values, strict=True))
+        return dict(zip(("slots", "fill", "stranding", "islands", "device"), values, strict=True))
 
     def _costs(self, fleet: Fleet, request: Request) -> CachedCost:
         """The request's costs, computed again for the nodes that changed since its last call."""

@@ -19,13 +19,11 @@ PickNode = Callable[[Floats], int]
 """The row that is taken at these costs (N,), -1 if all are infinite."""
 
 
-class Placer:
-    """Places requests under one policy. With ``learns`` the policy learns from every arrival; without, it
-    keeps the mix that it was made with."""
+class Arrivals:
+    """Shows a policy the pods that arrive, and plans or updates its prices as often as the service does."""
 
-    def __init__(self, fleet: Fleet, policy: Policy, pick_node: PickNode, *, learns: bool = True) -> None:
-        self.fleet = fleet
-        self._policy, self._pick_node, self._learns = policy, pick_node, learns
+    def __init__(self, fleet: Fleet, policy: Policy, *, learns: bool = True) -> None:
+        self._fleet, self._policy, self._learns = fleet, policy, learns
         self._upkeep, self._learnt = Upkeep(), 0
 
     def arrive(self, request: Request) -> None:
@@ -33,17 +31,27 @@ class Placer:
         if self._learns:
             self._policy.observe(request)
             self._learnt += 1
-        due = self._upkeep.due(self.fleet, self._learnt)
+        due = self._upkeep.due(self._fleet, self._learnt)
         if due is Due.NOTHING:
             return
         if due is Due.TABLES:
             self._upkeep.plan_started(self._learnt)
-            solve: Callable[[], object] | None = self._policy.plan(self.fleet)
+            solve: Callable[[], object] | None = self._policy.plan(self._fleet)
         else:
-            solve = self._policy.refresh(self.fleet)
+            solve = self._policy.refresh(self._fleet)
         if solve is not None:
-            self._policy.adopt(self.fleet, solve())
-        self._upkeep.prices_updated(self.fleet)
+            self._policy.adopt(self._fleet, solve())
+        self._upkeep.prices_updated(self._fleet)
+
+
+class Placer:
+    """Places requests under one policy. With ``learns`` the policy learns from every arrival; without, it
+    keeps the mix that it was made with."""
+
+    def __init__(self, fleet: Fleet, policy: Policy, pick_node: PickNode, *, learns: bool = True) -> None:
+        self.fleet = fleet
+        self._policy, self._pick_node = policy, pick_node
+        self.arrive = Arrivals(fleet, policy, learns=learns).arrive
 
     def price(self, request: Request) -> Floats:
         """What placing the request costs on each node (N,), infinite where it does not fit."""

@@ -24,6 +24,7 @@ from packing.cost.slots import SCARCITY, Sizes
 from packing.fleet.arrays import Doubles, Floats
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
+from packing.model.gpu_values import GpuValues
 from packing.model.node_spec import NodeSpec
 from packing.model.request import SeparateGpus
 from packing.policies.interface import Pause, Policy, no_pause
@@ -68,6 +69,7 @@ class Sample:
     sets_of_node: Mapping[str, int]
     node_sets: Mapping[Hashable, int]
     separate: SeparateGpus
+    values: GpuValues
     minimum_milli: int
 
     @classmethod
@@ -83,7 +85,8 @@ class Sample:
                 break
             specs.append(spec)
         sets = {spec.name: fleet.sets_of_node.get(spec.name, 0) for spec in specs}
-        return cls(tuple(specs), sets, dict(fleet.names.node_sets), fleet.separate, fleet.minimum_milli)
+        node_sets, rest = dict(fleet.names.node_sets), (fleet.separate, fleet.values, fleet.minimum_milli)
+        return cls(tuple(specs), sets, node_sets, *rest)
 
     @property
     def gpus(self) -> int:
@@ -97,7 +100,7 @@ class Sample:
         """A fleet of these nodes, empty."""
         most = max((len(spec.gpus) for spec in self.specs), default=1)
         fleet = Fleet(max(1, len(self.specs)), max(1, most), minimum_milli=self.minimum_milli)
-        fleet.separate = self.separate
+        fleet.separate, fleet.values = self.separate, self.values
         fleet.tell_apart(self.node_sets, self.sets_of_node)
         for spec in self.specs:
             fleet.put(spec)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from packing.fleet.arrays import Doubles, Longs
 from packing.fleet.fleet import Fleet
+from packing.model.gpu_values import GpuValues
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Request
 from packing.policies.placer import Placer
@@ -112,8 +113,10 @@ def fill(
     return Filling(rows, np.array([gpus_of(request) for request in requests]))
 
 
-def build_fleet(nodes: Sequence[NodeSpec]) -> Fleet:
+def build_fleet(nodes: Sequence[NodeSpec], values: GpuValues | None = None) -> Fleet:
+    """A fleet of these nodes; ``values`` say what their GPUs are worth."""
     fleet = Fleet(nodes=len(nodes), gpus=max(len(node.gpus) for node in nodes))
+    fleet.values = values or fleet.values
     for node in nodes:
         fleet.put(node)
     return fleet

@@ -18,7 +18,7 @@ FRAGMENTS = {
     "docs/metrics.md": {("metadata",)},
     "docs/two-extenders.md": {("extenders",)},  # tests/e2e/test_two_extenders.py
     "docs/plan.md": {
-        ("currency", "hours_per_month", "instance_types", "gpus")
+        ("currency", "hours_per_month", "instance_types", "gpus", "spot")
     },  # tests/extender/cli/test_plan.py
 }
 """The keys of fragments that are neither, by page."""

@@ -81,9 +81,9 @@ def source_of(*items: Manifest, **settings: Any) -> ClusterSource:
     """A cluster with these objects."""
     import json
 
-    bare = settings.pop("bare_pods", False)
+    may = {name: settings.pop(name, False) for name in ("bare_pods", "allow_downgrade")}
     snapshot = Snapshot()
     snapshot.add(json.dumps({"kind": "List", "items": items}), "test")
     assert not snapshot.problems
     events = [event for batch in SnapshotSource(snapshot, "test").list_once() for event in batch]
-    return ClusterSource("test", events, Settings(**settings), bare_pods=bare)
+    return ClusterSource("test", events, Settings(**settings), **may)

@@ -9,7 +9,7 @@ import pytest
 from extender.plan.answers import drain_report
 from extender.plan.drain import Drain, plan_drain
 from extender.plan.prices import NO_COSTS
-from extender.plan.source import Step
+from extender.plan.source import Step, carry_out
 from tests.extender.plan.clusters import budget, node, pod, source_of
 from tests.extender.plan.test_property import quiet
 
@@ -85,7 +85,7 @@ def test_a_pod_that_starts_is_not_moved_again():
     kept = next(iter(plan.stays))
     assert plan.started == {"ml/waits": kept}
     assert "ml/waits" not in plan.target
-    assert source.carry_out(plan.steps()).problems == ()
+    assert carry_out(source, plan.steps()).problems == ()
 
 
 def test_the_most_expensive_of_equal_nodes_goes():
@@ -110,9 +110,9 @@ def test_kubelet_takes_no_more_pods_than_it_says():
 
 def test_a_step_that_does_not_work_is_a_problem():
     source = source_of(node("a"), node("b"), pod("x", "a", 4), pod("y", "b", 1))
-    outcome = source.carry_out([Step("cordon", node="b"), Step("evict", "ml/y"), Step("place", "ml/y")])
+    outcome = carry_out(source, [Step("cordon", node="b"), Step("evict", "ml/y"), Step("place", "ml/y")])
     assert outcome.problems == ("ml/y finds no place", "ml/y was evicted and has no node")
-    outcome = source.carry_out([Step("remove", node="b")])
+    outcome = carry_out(source, [Step("remove", node="b")])
     assert (outcome.problems, outcome.removed) == (("ml/y is still on b",), ())
 
 
@@ -122,3 +122,32 @@ def test_the_report_says_where_the_replay_differs():
     assert report.agrees
     report.differences = ["ml/y finds no place"]
     assert not report.agrees
+
+
+L40S = {"nvidia.com/gpu.product": "NVIDIA-L40S-SHARED", "nvidia.com/gpu.memory": "46068"}
+SLICED = L40S | {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.count": "4"}
+
+
+def with_time_slices() -> list[dict[str, Any]]:
+    """A job on an H100, whose node could go if it ran on a quarter of an L40S."""
+    return [node("h100", 8), node("l40s", 16, labels=SLICED), pod("a", "h100"), pod("b", "l40s")]
+
+
+def test_no_plan_gives_a_pod_a_weaker_device():
+    plan = plan_drain(source_of(*with_time_slices()).fresh(), quiet)
+    assert plan.goes == {"l40s": ["ml/b"]}  # to the H100, which is more than it has
+    assert "only weaker devices are free for it (--allow-downgrade)" in plan.stays["h100"]
+
+
+def test_a_weaker_device_may_be_allowed():
+    source = source_of(*with_time_slices(), allow_downgrade=True)
+    plan = plan_drain(source.fresh(), quiet)
+    assert plan.goes == {"h100": ["ml/a"]}
+    assert carry_out(source, plan.steps()).placed == {"ml/a": "l40s"}
+
+
+def test_a_plan_says_which_pods_the_scheduler_would_give_a_weaker_device():
+    items = [node("x"), node("y"), node("l40s", 16, labels=SLICED), pod("a", "x"), pod("b", "y", 2)]
+    items.append(pod("c", "l40s"))
+    outcome = carry_out(source_of(*items), [Step("evict", "ml/a"), Step("place", "ml/a")])
+    assert (outcome.placed, outcome.held_back) == ({"ml/a": "y"}, ("ml/a",))

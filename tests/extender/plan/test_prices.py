@@ -67,3 +67,17 @@ def test_other_files_are_refused(tmp_path, text, says):
 def test_a_file_that_is_not_there():
     with pytest.raises(BadInput, match="cannot be read"):
         read_prices(Path("nowhere.yaml"))
+
+
+def test_a_spot_node_costs_a_part_of_the_price_and_nothing_is_guessed(tmp_path):
+    specs = [
+        NodeSpec("a", 1, 1, (Gpu(1),), model="T4"),
+        NodeSpec("b", 1, 1, (Gpu(1),), model="T4", spot=True),
+    ]
+    costs = costs_of(
+        read_prices(write(tmp_path, "{hours_per_month: 100, gpus: {T4: 1}, spot: 0.3}")), specs, {}
+    )
+    assert dict(costs.per_month) == {"a": 100.0, "b": 30.0}
+    costs = costs_of(read_prices(write(tmp_path, "{hours_per_month: 100, gpus: {T4: 1}}")), specs, {})
+    assert (dict(costs.per_month), costs.unknown) == ({"a": 100.0}, ("b",))
+    assert "spot nodes need a figure 'spot'" in costs.note()

@@ -8,7 +8,7 @@ import pytest
 
 from extender.plan.drain import plan_drain
 from extender.plan.moves import plan_moves
-from extender.plan.source import Step
+from extender.plan.source import Step, carry_out
 from extender.plan.trace import TraceSource
 from extender.settings import Settings
 from tests.extender.plan.test_property import quiet
@@ -51,7 +51,7 @@ def test_the_same_work_each_time_and_pods_that_wait(trace):
 def test_nodes_can_go(trace):
     source = trace("a,1000,1024,1,500,,", "b,1000,1024,1,500,,")
     plan = plan_drain(source.fresh(), quiet)
-    outcome = source.carry_out(plan.steps())
+    outcome = carry_out(source, plan.steps())
     assert (plan.kept, plan.at_least, outcome.problems) == (1, 1, ())
     assert set(outcome.removed) == set(plan.goes)
 
@@ -70,5 +70,5 @@ def test_what_does_not_work_is_a_problem(trace):
         Step("evict", "a"),
         Step("place", "a"),
     ]
-    assert source.carry_out(steps).problems == ("a finds no place", "a was evicted and has no node")
-    assert source.carry_out([Step("remove", node=home)]).problems == (f"a is still on {home}",)
+    assert carry_out(source, steps).problems == ("a finds no place", "a was evicted and has no node")
+    assert carry_out(source, [Step("remove", node=home)]).problems == (f"a is still on {home}",)

@@ -12,6 +12,7 @@ from extender.cli import main as cli
 from extender.demo.bundle import CLUSTER
 from extender.replay.movable import Stays
 from extender.replay.repack import replay_snapshot
+from extender.replay.report import snapshot_table
 from extender.replay.running_pods import ZONE
 from extender.replay.traces import BadInput
 from extender.settings import ExpectedRequest, Settings
@@ -284,3 +285,62 @@ def test_bad_input_is_said_in_one_line(tmp_path: Path, capsys: pytest.CaptureFix
         list(replay_snapshot([empty], ["best-fit"], NO_SETTINGS, 0, quiet))
     with pytest.raises(Unavailable):
         list(replay_snapshot([text], ["best-fit"], NO_SETTINGS, 0, quiet))
+
+
+SLICED = {
+    "nvidia.com/gpu.product": "NVIDIA-L40S-SHARED",
+    "nvidia.com/gpu.count": "4",
+    "nvidia.com/gpu.replicas": "4",
+    "nvidia.com/gpu.memory": "46068",
+}
+H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"}
+
+
+def mixed() -> list[dict[str, Any]]:
+    """Two pods on H100 nodes that would both fit beside each other, or on time slices of an L40S."""
+    nodes = [node(f"h100-{n}", 8, labels=H100) for n in range(2)] + [node("l40s", 16, labels=SLICED)]
+    return [*nodes, pod("a", "h100-0"), pod("b", "h100-1")]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_no_policy_gives_a_running_pod_a_weaker_device(replayed, policy: str) -> None:
+    row = replayed(*mixed(), policy=policy)[policy]
+    assert set(row["placed"].values()) <= {"h100-0", "h100-1"}
+
+
+def test_time_slices_go_before_whole_gpus_where_weaker_devices_are_allowed(replayed, tmp_path: Path) -> None:
+    replayed(*mixed())
+    _, row = replay_snapshot(
+        [tmp_path / "cluster.json"], ["inventory"], NO_SETTINGS, 0, quiet, allow_downgrade=True
+    )
+    assert set(row["placed"].values()) == {"l40s"}
+    assert (row["could_start"]["8"], row["held_back"]) == (2, 0)
+
+
+def test_the_table_says_what_the_result_means(replayed) -> None:
+    rows = [*replayed(*mixed(), policy="inventory").values()]
+    text = snapshot_table(rows)
+    assert "inventory: 1 more node would be free; 1 more 8-GPU job could start; 2 pods would get" in text
+    assert "a weaker device and do not (--allow-downgrade)." in text
+    full = [*replayed(node("n1"), pod("a", "n1", 4)).values()]
+    assert "best-fit: as good as today." in snapshot_table(full)
+
+
+def test_whole_gpus_are_counted_by_model(replayed) -> None:
+    today = replayed(*mixed())["today"]
+    assert today["whole_by_model"] == {"H100 SXM5 80GB": 14}
+    assert today["could_start"] == {"8": 0, "4": 2, "2": 6}
+    t4 = {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.memory": "15360"}
+    rows = [*replayed(*mixed(), node("t4", 1, labels=t4)).values()]
+    assert "H100 SXM5 80GB     T4" in snapshot_table(rows)
+
+
+def test_given_values_decide_which_gpu_goes_first(replayed) -> None:
+    labels = [{"nvidia.com/gpu.product": name} for name in ("NVIDIA-L4", "NVIDIA-A10")]
+    nodes = [node(name, 1, labels=one) for name, one in zip(("l4", "a10"), labels, strict=True)]
+    for values, first in (({"L4": 1, "A10": 8}, "l4"), ({"L4": 8, "A10": 1}, "a10")):
+        settings = Settings(gpu_values=values)
+        rows = replayed(*nodes, pod("a", first), policy="inventory", settings=settings)
+        assert rows["inventory"]["placed"] == {"ml/a": first}
+        rows = replayed(*nodes, pod("a", "l4"), pod("b", "a10"), policy="inventory", settings=settings)
+        assert rows["inventory"]["kept"] == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from extender.dialects.pod_request import request_of
@@ -13,6 +14,8 @@ from extender.k8s.objects import Container, PodClaim, PodSpec, Upserted
 from extender.k8s.resource_api.claim_parser import parse_claim
 from extender.k8s.resource_api.slice_parser import parse_class, parse_slice
 from extender.protocol.codec import Candidate, PreemptArgs
+from extender.replay.cluster_engine import ClusterEngine
+from extender.replay.work import Item
 from extender.verbs.evaluate import reason_on
 from extender.verbs.preempt import preempt
 from packing.model.reasons import Reason
@@ -97,3 +100,11 @@ def test_nvlink_cannot_be_required_of_devices_that_kube_scheduler_chooses(served
     claims = replace(claims, spec=replace(claims.spec, claims=(PodClaim("gpus", "t"),)))
     with pytest.raises(RequestError, match="resource claims"):
         request_of(claims)
+
+
+def test_a_replay_places_no_pod_where_it_would_get_devices_of_dra(served):
+    """They would have to be allocated, and nobody does that in a replay or a plan."""
+    pod = make_pod("p", 1)
+    codes, _ = ClusterEngine(served).evaluate(Item(pod.key, request_of(pod), np.zeros(0, bool), pod=pod))
+    fits = [name for name, row in served.fleet.rows.items() if codes[row] == Reason.FITS]
+    assert fits == ["counts"]

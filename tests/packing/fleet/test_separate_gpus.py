@@ -154,8 +154,9 @@ def test_replicas_are_no_room_for_several_gpus_in_the_mix() -> None:
     slots.recount(nodes_of(fleet))
     assert slots.counts.totals[:3].tolist() == [8, 48, 96]
     assert slots.gpus[0] == 2
-    # Where no node has whole GPUs, replicas are what there is.
-    only = fleet_of(*sliced)
-    slots = Slots(only, Mix(types, (0.4, 0.3, 0.3)))
-    slots.recount(nodes_of(only))
-    assert slots.counts.totals[:3].tolist() == [40, 40, 80]
+    # Where several GPUs are shared, the room is as large as there are GPUs without any replica in use.
+    several = fleet_of(replicas(gpus=4), replicas("m", gpus=4))
+    several.take(allocation_of(several, 0, asks(1)))
+    slots = Slots(several, Mix(types, (0.4, 0.3, 0.3)))
+    slots.recount(nodes_of(several))
+    assert np.floor(slots.counts.totals[:3]).tolist() == [3, 15, 31]

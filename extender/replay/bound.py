@@ -1,4 +1,5 @@
-"""The nodes that the work needs at least, whatever moves where: the engine's nodes and pods as classes."""
+"""What no plan can beat, whatever moves where: the nodes that the work needs at least, and the GPUs that stay
+whole and free at most. The engine's nodes and pods as classes, for integer programs."""
 
 from __future__ import annotations
 
@@ -7,10 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from extender.plan.work import Item, Work, blockers
-from packing.fleet.arrays import Doubles
+from extender.replay.work import Flags, Item, Work, blockers
+from packing.fleet.arrays import ALMOST_WHOLE, Doubles
+from packing.fleet.separate_gpus import separation
+from packing.fleet.stranded import whole_gpus
 from packing.model.node_spec import resolve_on
+from packing.model.request import WHOLE
 from packing.plan.fewest_nodes import Classes, fewest_nodes
+from packing.plan.fewest_whole import Groups, fewest_whole
 
 _MOST_TYPES = 64
 """Kinds of pods that the bound looks at, those with the most GPUs first: with fewer it is still a bound."""
@@ -57,11 +62,88 @@ def at_least(work: Work, items: list[Item]) -> int | None:
     return fewest_nodes(Classes(nodes, kept, counts, capacity, sizes, most.astype(np.int64)), demand)
 
 
-def _kinds(items: list[Item]) -> list[_Kind]:
+def most_whole_gpus(work: Work, items: list[Item], gpus: Flags, *, by_node: bool = False) -> int:
+    """At most so many of these GPUs (G, N) are whole and free, wherever these pods go; they must be off the
+    fleet. Containers that ask for several GPUs get separate ones, unless that does not count. ``by_node``:
+    what is free on a node does not count together with that of nodes like it, which makes the bound tight,
+    and slow."""
+    kinds = _kinds(items, work)
+    whole = whole_gpus(work.fleet.arrays) & gpus
+    if not kinds:
+        return int(whole.sum())
+    may = np.array([work.fits(kind.item) for kind in kinds])
+    classes: defaultdict[object, list[int]] = defaultdict(list)
+    for row in np.flatnonzero(work.open).tolist():
+        key = _capacity(work, row).tobytes(), may[:, row].tobytes(), int(whole[:, row].sum())
+        spec = work.fleet.specs[row]
+        more = spec and (spec.gpus, spec.pools, spec.sharing_resource)
+        classes[row if by_node else (key, more)].append(row)
+    rows = list(classes.values())
+    firsts, nodes = [of_class[0] for of_class in rows], np.array([len(of_class) for of_class in rows])
+    counts = nodes[:, None]
+    groups = Groups(
+        whole=nodes * np.array([int(whole[:, row].sum()) for row in firsts]),
+        beside=nodes * np.array([_beside(work, row, whole) for row in firsts]),
+        capacity=counts * np.array([[*_capacity(work, row), *_idle(work, row)] for row in firsts]),
+        sizes=np.array(
+            [[[*_size(work, row, k.item), *_separate(work, k.item)] for k in kinds] for row in firsts]
+        ),
+        takes=np.array([[_whole_taken(work, row, kind.item) for kind in kinds] for row in firsts]),
+        most=counts
+        * np.array(
+            [[_most(work, row, k.item) * bool(may[t, row]) for t, k in enumerate(kinds)] for row in firsts]
+        ),
+    )
+    demand = np.array([kind.count for kind in kinds], np.int64)
+    return int(whole.sum()) - fewest_whole(groups, demand)
+
+
+def _idle(work: Work, row: int) -> Doubles:
+    """(R,) the devices of a node that are certain to be separate GPUs."""
+    arrays = work.fleet.arrays
+    return (arrays.free_devices[:, row] - arrays.surplus_devices[:, row]).clip(0).astype(np.float64)
+
+
+def _separate(work: Work, item: Item) -> Doubles:
+    """(R,) the devices of a pod that are to be separate GPUs."""
+    asked = np.zeros(len(work.fleet.arrays.free_devices))
+    if separation(work.fleet, item.request) != "ignore":
+        for name, count in item.request.devices:
+            if count > 1 and (number := work.fleet.names.resources.get(name)) is not None:
+                asked[number] += count
+    return asked
+
+
+def _whole_taken(work: Work, row: int, item: Item) -> float:
+    """How many whole GPUs of a node a pod takes at least, a part of a GPU as its part."""
+    fleet, spec = work.fleet, work.fleet.specs[row]
+    request = resolve_on(spec, item.request) if spec else item.request
+    taken = 0.0
+    for name, count in request.devices:
+        number = fleet.names.resources.get(name)
+        if number is not None and fleet.arrays.device_gpu[number, row] > ALMOST_WHOLE:
+            taken += count
+    if (part := request.shares) is not None and spec and spec.gpus:
+        memory = max(gpu.memory_mib for gpu in spec.gpus)
+        milli = WHOLE * part.mib_of(memory) / memory if memory else part.memory_milli
+        taken += part.count * (part.compute_milli + milli) / 2 / WHOLE
+    return taken
+
+
+def _beside(work: Work, row: int, whole: Flags) -> float:
+    """GPU that is free on GPUs of a node which are handed out in parts and are not whole."""
+    arrays = work.fleet.arrays
+    parts = (arrays.divisible[:, row] > 0) & ~whole[:, row]
+    memory = arrays.memory[parts, row] / np.maximum(arrays.memory_capacity[parts, row], 1)
+    return float((arrays.compute[parts, row] / WHOLE + memory).clip(min=0).sum()) / 2
+
+
+def _kinds(items: list[Item], work: Work | None = None) -> list[_Kind]:
     groups: Counter[tuple[object, bytes]] = Counter()
     first: dict[tuple[object, bytes], Item] = {}
     for item in items:
-        key = item.request, item.rows.tobytes()
+        rows = item.rows if work is None else item.rows & ~work.weaker(item)
+        key = item.request, rows.tobytes()
         groups[key] += 1
         first.setdefault(key, item)
     ranked = sorted(groups, key=lambda key: -groups[key] * (1000 * first[key].request.gpus + 1))

@@ -1,7 +1,7 @@
-"""The work of a fleet as a plan sees it: pods that may move, pods that stay, pods that wait.
+"""The work of a fleet as a replay or a plan sees it: pods that may move, pods that stay, pods that wait.
 
-Where a pod fits is always the engine's answer (``codes``: the reason codes of the service), never a rule of
-its own. A plan tries moves on the fleet and takes them back.
+Where a pod fits and what that costs is always the engine's answer, never a rule of its own. Moves are tried
+on the engine's fleet and taken back.
 """
 
 from __future__ import annotations
@@ -9,29 +9,32 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from extender.k8s.objects import Pod
+from packing.fleet.arrays import Floats
+from packing.fleet.downgrade import weaker_rows
 from packing.fleet.feasibility import eviction_may_help
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
-from packing.fleet.placement import allocation_of
 from packing.fleet.stranded import Beside, Fragmentation, fragmentation, on_offer
 from packing.model.reasons import Reason
 from packing.model.request import Request
-from packing.policies.interface import Policy
+from packing.replay.pick_node import NodePicker
 
 Flags = npt.NDArray[np.bool_]
 Codes = npt.NDArray[np.int8]
 _NO_PLACE = "no other node that its rules allow takes it"
+ONLY_WEAKER = "only weaker devices are free for it (--allow-downgrade)"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Item:
     """A pod that has a place or wants one: ``rows`` (N,) are the nodes that its rules allow, ``home`` the row
-    where it runs (-1: it waits). ``pod`` is None in a trace."""
+    where it runs (-1: it waits). ``pod`` is None in a trace, and has no node in a cluster."""
 
     key: str
     request: Request
@@ -50,24 +53,56 @@ class Staying:
     held: Allocation | None = None
 
 
+class Answer(NamedTuple):
+    """The reason code of each row for a pod, and what placing it there costs: (N,) each. The cost means
+    something only where the code is 0."""
+
+    codes: Codes
+    cost: Floats
+
+
+class Engine(Protocol):
+    """What places pods: the verbs on a cluster's state, or a policy on the fleet of a trace."""
+
+    @property
+    def fleet(self) -> Fleet:
+        """The fleet that the pods are placed on."""
+
+    def evaluate(self, item: Item) -> Answer:
+        """Where a pod without a place fits, and what that costs."""
+
+    def bind(self, item: Item, row: int) -> Allocation | None:
+        """Place a pod on a node where it fits; None if it cannot be assigned its GPUs there."""
+
+    def bind_again(self, item: Item, held: Allocation) -> Allocation:
+        """Give a pod the place back that it had."""
+
+    def unbind(self, item: Item) -> None:
+        """Take a pod off its node."""
+
+
 class Work:
     """``open`` (N,): nodes that take pods; ``pods_left`` (N,): how many more pods kubelet takes there.
 
     ``at``: what each movable or placed pod holds now. ``unplanned``: waiting pods that no plan places, and
-    why. ``codes``: the reason code of each row for a pod, (N,). ``learn`` lets the policy
-    learn from the pods.
+    why. ``learn`` lets the policy learn from the pods before it is used for the first time. ``sample``: the
+    number of fitting nodes that are looked at, 0 for all.
+
+    Unless ``allow_downgrade``, no pod that runs gets a weaker device than it has (``weaker_rows``).
+    ``held_back`` are the pods for which the engine would have chosen one.
     """
 
     def __init__(
         self,
-        fleet: Fleet,
-        policy: Policy,
+        engine: Engine,
         open_rows: Flags,
         pods_left: npt.NDArray[np.int64],
-        codes: Callable[[Item], Codes],
         learn: Callable[[], None] = lambda: None,
+        *,
+        sample: int = 0,
+        allow_downgrade: bool = False,
     ) -> None:
-        self.fleet, self._policy, self._codes = fleet, policy, codes
+        self.engine, self.fleet = engine, engine.fleet
         self._learn: Callable[[], None] | None = learn
         self.open, self.pods_left = open_rows, pods_left
         self.movable: dict[str, Item] = {}
@@ -76,15 +111,11 @@ class Work:
         self.unplanned: dict[str, str] = {}
         self.at: dict[str, Allocation] = {}
         self.staying_on: defaultdict[int, dict[str, Staying]] = defaultdict(dict)
+        self.held_back: set[str] = set()
         self._on_row: defaultdict[int, dict[str, None]] = defaultdict(dict)
-
-    @property
-    def policy(self) -> Policy:
-        """The policy, which has learnt from the pods before it is used for the first time."""
-        if self._learn is not None:
-            learn, self._learn = self._learn, None
-            learn()
-        return self._policy
+        self._pick = NodePicker(np.argsort(self.fleet.arrays.order, kind="stable"), sample=sample)
+        self._allow_downgrade = allow_downgrade
+        self._weaker: dict[tuple[Request, int], Flags] = {}
 
     def name(self, row: int) -> str:
         """The name of the node of a row."""
@@ -99,28 +130,57 @@ class Work:
         return [row for _, row in sorted(found)]
 
     def fits(self, item: Item) -> Flags:
-        """(N,) where the pod fits now."""
-        fits: Flags = (self._codes(item) == Reason.FITS) & item.rows & self.open & (self.pods_left > 0)
-        return fits
+        """(N,) where the pod fits now and may go."""
+        return np.isfinite(self.costs(item))
+
+    def costs(self, item: Item, among: Flags | None = None) -> Floats:
+        """(N,) what placing the pod costs on each node ``among`` these, infinite where it does not fit or
+        would get a weaker device than it has."""
+        return self._stronger_only(item, self._costs(item, among))
+
+    def _costs(self, item: Item, among: Flags | None = None) -> Floats:
+        if self._learn is not None:
+            learn, self._learn = self._learn, None
+            learn()
+        codes, cost = self.engine.evaluate(item)
+        fits = (codes == Reason.FITS) & item.rows & self.open & (self.pods_left > 0)
+        return np.where(fits if among is None else fits & among, cost, np.float32(np.inf))
+
+    def _stronger_only(self, item: Item, cost: Floats) -> Floats:
+        return np.where(self.weaker(item), np.float32(np.inf), cost)
+
+    def weaker(self, item: Item) -> Flags:
+        """(N,) the nodes where the pod may not go because their devices are weaker than those that it has."""
+        kind = item.request, item.home
+        if kind not in self._weaker:
+            if item.home < 0 or self._allow_downgrade:
+                self._weaker[kind] = np.zeros(self.open.size, bool)
+            else:
+                self._weaker[kind] = weaker_rows(self.fleet, *kind)
+        return self._weaker[kind]
 
     def place(self, item: Item, among: Flags | None = None) -> bool:
-        """Place the pod where the policy likes it best; False if it fits nowhere ``among`` these rows."""
-        fits = self.fits(item) if among is None else self.fits(item) & among
-        rows = np.flatnonzero(fits)
-        if not rows.size:
+        """Place the pod where the engine likes it best; False if it fits nowhere ``among`` these rows."""
+        everywhere = self._costs(item, among)
+        cost = self._stronger_only(item, everywhere)
+        if not np.isfinite(cost).any():
             return False
-        cost = self.policy.cost(self.fleet, item.request)[rows]
-        self.put(item, int(rows[np.lexsort((self.fleet.arrays.order[rows], cost))[0]]))
-        return True
+        if self.weaker(item)[np.argmin(everywhere)]:
+            self.held_back.add(item.key)
+        return self.put(item, self._pick(cost))
 
-    def put(self, item: Item, row: int) -> None:
-        """Place the pod on a node where it fits; the policy chooses the GPUs."""
-        gpus = self.policy.choose(self.fleet, item.request, row)
-        self.restore(item, allocation_of(self.fleet, row, item.request, gpus))
+    def put(self, item: Item, row: int) -> bool:
+        """Place the pod on a node where it fits; False if it cannot be assigned its GPUs there."""
+        if (held := self.engine.bind(item, row)) is None:
+            return False
+        self._took(item, held)
+        return True
 
     def restore(self, item: Item, held: Allocation) -> None:
         """Give the pod what it held before."""
-        self.fleet.take(held)
+        self._took(item, self.engine.bind_again(item, held))
+
+    def _took(self, item: Item, held: Allocation) -> None:
         self.pods_left[held.row] -= 1
         self.runs(item, held)
 
@@ -133,7 +193,7 @@ class Work:
         """Take the pod off its node; returns what it held."""
         held = self.at.pop(item.key)
         del self._on_row[held.row][item.key]
-        self.fleet.give_back(held)
+        self.engine.unbind(item)
         self.pods_left[held.row] += 1
         return held
 
@@ -157,7 +217,9 @@ class Work:
     def why_nowhere(self, item: Item) -> str:
         """The most frequent reason of the nodes that the pod's rules allow and that take pods; first of all
         reasons of nodes that lack only room."""
-        codes = self._codes(item)[item.rows & self.open]
+        if np.isfinite(self._costs(item)).any():
+            return ONLY_WEAKER
+        codes = self.engine.evaluate(item).codes[item.rows & self.open]
         codes = codes[codes != Reason.FITS]
         lacks_room = eviction_may_help(codes)
         counts = np.bincount(codes[lacks_room] if lacks_room.any() else codes, minlength=1)

@@ -1,0 +1,351 @@
+"""Mixed fleets: whole GPUs of several models, MIG instances, time slices and spot nodes beside each other.
+
+Fleets and pods are drawn at random, as Kubernetes objects, and every pod is placed by the code of the verbs.
+``static``: pods lie as a scheduler left them that chooses at random, and are placed again, as with ``stowage
+replay --snapshot``. ``departures``: pods come and go, and one that fits nowhere is dropped.
+
+    python -m bench.packing.mixed_fleets static [--seeds 0-19] [--allow-downgrade] [--program]
+    python -m bench.packing.mixed_fleets departures [--seeds 0-9] [--loads 0.8,0.95,1.1] [--select 0.3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+
+from extender.cli.replay_args import seed_range
+from extender.cluster.factory import state_of
+from extender.cluster.state import State
+from extender.dialects.pod_request import request_of
+from extender.k8s.node_requirement import node_requirement
+from extender.k8s.objects import Pod
+from extender.replay.cluster_engine import ClusterEngine, pods_left
+from extender.replay.repack import SnapshotReplay
+from extender.replay.running_pods import RunningPods
+from extender.replay.work import Item, Work
+from extender.settings import Settings
+from extender.source.snapshot import Snapshot, SnapshotSource
+from packing.fleet.arrays import WHOLE_GPU
+from packing.fleet.feasibility import gpu_sizes
+from packing.fleet.fleet import Fleet
+from packing.policies.placer import Arrivals
+from packing.policies.registry import POLICIES
+
+RIVALS = ("best-fit", "fgd", "least-allocated", "most-allocated")
+GPU, MIG, SPOT = "nvidia.com/gpu", "nvidia.com/mig-", "cloud.google.com/gke-spot"
+PODS, WARM = 3_000, 1_000
+"""Pods that arrive where pods leave, and how many of them do not count."""
+_JOBS = {1: 0.55, 2: 0.18, 4: 0.14, 8: 0.13}
+"""GPUs that a job asks for, and how often."""
+_SLICES = {"1g.10gb": 0.6, "2g.20gb": 0.2, "3g.40gb": 0.2}
+_BACKFILL = 0.25
+"""How many of the jobs may run on spot nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Nodes of one kind: their number (from, to), CPU, the GPU's product label and memory, how many GPUs, and
+    what they advertise. ``shared``: replicas of one GPU. ``single``: a MIG profile under the name of GPUs."""
+
+    number: tuple[int, int]
+    cpu: int
+    product: str
+    mib: int
+    gpus: int
+    shared: int = 1
+    single: tuple[str, int] | None = None
+    mixed: Mapping[str, int] | None = None
+    spot: bool = False
+
+    @property
+    def devices(self) -> dict[str, int]:
+        if self.mixed:
+            return {GPU: 0, **{MIG + name: count for name, count in self.mixed.items()}}
+        return {GPU: self.single[1] if self.single else self.gpus * self.shared}
+
+    def node(self, name: str) -> dict[str, Any]:
+        product = self.product + (f"-MIG-{self.single[0]}" if self.single else "")
+        labels = {
+            "kubernetes.io/hostname": name,
+            "nvidia.com/gpu.product": product + ("-SHARED" if self.shared > 1 else ""),
+            "nvidia.com/gpu.count": str(self.single[1] if self.single else self.gpus),
+            "nvidia.com/gpu.memory": str(self.mib),
+            "nvidia.com/gpu.replicas": str(self.shared),
+            "nvidia.com/mig.strategy": "single" if self.single else "mixed",
+        }
+        if self.spot:
+            labels[SPOT] = "true"
+        amounts = {"cpu": self.cpu, "memory": "1000Gi", "pods": 110, **self.devices}
+        taints = [{"key": SPOT, "value": "true", "effect": "NoSchedule"}] if self.spot else []
+        return {
+            "kind": "Node",
+            "metadata": {"name": name, "labels": labels},
+            "spec": {"taints": taints},
+            "status": {"allocatable": {key: str(amount) for key, amount in amounts.items()}},
+        }
+
+
+KINDS = {
+    "h100": Kind((4, 12), 192, "NVIDIA-H100-80GB-HBM3", 81_559, 8),
+    "a100": Kind((2, 6), 96, "NVIDIA-A100-SXM4-80GB", 81_920, 8),
+    "mig": Kind(
+        (2, 5), 96, "NVIDIA-A100-SXM4-80GB", 81_920, 8, mixed={"1g.10gb": 16, "2g.20gb": 8, "3g.40gb": 8}
+    ),
+    "single": Kind((1, 4), 96, "NVIDIA-A100-SXM4-80GB", 9_856, 8, single=("1g.10gb", 56)),
+    "halves": Kind((1, 4), 96, "NVIDIA-H100-80GB-HBM3", 40_320, 8, single=("3g.40gb", 16)),
+    "l40s": Kind((2, 8), 96, "NVIDIA-L40S", 46_068, 4, shared=4),
+    "twins": Kind((1, 5), 96, "NVIDIA-L40S", 46_068, 4, shared=2),
+    "tenths": Kind((1, 4), 96, "NVIDIA-L4", 23_034, 4, shared=10),
+    "l4": Kind((2, 6), 48, "NVIDIA-L4", 23_034, 4),
+    "t4": Kind((2, 6), 16, "Tesla-T4", 15_360, 1),
+    "spot": Kind((2, 6), 96, "NVIDIA-A100-SXM4-40GB", 40_960, 8, spot=True),
+}
+"""Every fleet has H100 nodes, and each of the other kinds with a probability of one half."""
+
+
+class MixedFleet:
+    """A fleet, and an endless stream of pods. ``select``: the part of the pods that name a product."""
+
+    def __init__(self, seed: int, select: float = 0.0) -> None:
+        self._rng = rng = np.random.default_rng(seed)
+        self._select = select
+        kinds = {name: kind for name, kind in KINDS.items() if name == "h100" or rng.random() < 0.5}
+        self.nodes = [
+            kind.node(f"{name}-{n}")
+            for name, kind in kinds.items()
+            for n in range(rng.integers(kind.number[0], kind.number[1] + 1))
+        ]
+        self._products = [
+            node["metadata"]["labels"]["nvidia.com/gpu.product"]
+            for node in self.nodes
+            if node["status"]["allocatable"][GPU] != "0"
+        ]
+        self._has_mig, self._has_spot = "mig" in kinds, "spot" in kinds
+        self._number = 0
+
+    def state(self) -> State:
+        """The nodes, without pods."""
+        state = state_of(Settings(separate_gpus="require"))
+        for events in SnapshotSource(_snapshot(self.nodes), "").list_once():
+            state.apply(events)
+        return state
+
+    def pods(self, number: int) -> list[Item]:
+        """The next pods, as they arrive. Their ``rows`` are not known yet."""
+        manifests = [self._pod() for _ in range(number)]
+        return [
+            Item(p.key, request_of(p), np.zeros(0, bool), pod=p) for p in _snapshot(manifests).pods.values()
+        ]
+
+    def _pod(self) -> dict[str, Any]:
+        rng, self._number = self._rng, self._number + 1
+        if self._has_mig and rng.random() < 0.3:
+            asked, gpus = MIG + _drawn(rng, _SLICES), 1
+        else:
+            asked, gpus = GPU, int(_drawn(rng, _JOBS))
+        cpu = int(gpus * rng.integers(2, 9))
+        requests = {"cpu": str(cpu), "memory": f"{8 * cpu}Gi", asked: str(gpus)}
+        backfill = self._has_spot and rng.random() < _BACKFILL
+        selector = {}
+        if asked == GPU and not backfill and rng.random() < self._select:
+            selector = {"nvidia.com/gpu.product": str(rng.choice(self._products))}
+        name = f"p{self._number}"
+        return {
+            "kind": "Pod",
+            "metadata": {
+                "name": name,
+                "namespace": "ml",
+                "uid": name,
+                "labels": {"stowage.dev/queue": "backfill" if backfill else "interactive"},
+                "ownerReferences": [{"kind": "Job", "name": name, "uid": name, "controller": True}],
+            },
+            "spec": {
+                "nodeSelector": selector,
+                "tolerations": [{"key": SPOT, "operator": "Exists"}] if backfill else [],
+                "containers": [{"name": "main", "resources": {"requests": requests, "limits": requests}}],
+            },
+        }
+
+
+def _pod_of(item: Item) -> Pod:
+    assert item.pod is not None
+    return item.pod
+
+
+def _snapshot(items: Sequence[Mapping[str, Any]]) -> Snapshot:
+    snapshot = Snapshot()
+    snapshot.add(json.dumps({"kind": "List", "items": items}), "")
+    assert not snapshot.problems
+    return snapshot
+
+
+def _drawn(rng: np.random.Generator, frequency: Mapping[int, float] | Mapping[str, float]) -> str:
+    """One of the names or numbers, as text."""
+    return str(rng.choice(list(map(str, frequency)), p=list(frequency.values())))
+
+
+def scattered(fleet: MixedFleet, load: float, seed: int) -> State:
+    """The fleet with pods on random nodes, until ``load`` of its GPUs is taken."""
+    rng, state = np.random.default_rng(seed), fleet.state()
+    engine = ClusterEngine(state)
+    pods, arrays = RunningPods(state, ""), state.fleet.arrays
+    total = float((arrays.compute_capacity > 0).sum())
+    for item in fleet.pods(1000):
+        item = replace(item, rows=pods.allowed_rows(_pod_of(item)))
+        codes, _ = engine.evaluate(item)
+        if (fits := np.flatnonzero((codes == 0) & item.rows)).size:
+            engine.bind(item, int(rng.choice(fits)))
+        if arrays.free_gpu() <= (1 - load) * total:
+            break
+    return state
+
+
+def static(seed: int, *, allow_downgrade: bool, program: bool) -> dict[str, tuple[int, int]]:
+    """Whole GPUs and nodes free, by policy."""
+    state = scattered(MixedFleet(seed), 0.45, seed)
+    replay = SnapshotReplay(RunningPods(state, str(seed)), 0, allow_downgrade=allow_downgrade)
+    rows = [replay.row("today")]
+    for name in ("inventory", *RIVALS):
+        rows.append(replay.repacked(name, POLICIES[name], lambda part: None))
+    found = {row["policy"]: (row["whole_gpus_free"], row["whole_nodes_free"]) for row in rows}
+    if program:
+        found["program"] = replay.most_whole_gpus_free(by_node=True), 0
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Of the pods that count, in per cent: GPU-hours that were placed, by GPU and by worth, and 8-GPU jobs
+    that were dropped."""
+
+    gpu_hours: float
+    worth: float
+    large_dropped: float
+
+
+def departures(seed: int, policy: str, load: float, select: float) -> Placed:
+    """Pods come and go under a policy, the same for every policy."""
+    fleet = MixedFleet(seed, select)
+    state = fleet.state()
+    items = fleet.pods(PODS)
+    running = RunningPods(state, "")
+    work = Work(ClusterEngine(state), running.open, pods_left(state))
+    state.policy = POLICIES[policy]()
+    arrivals = Arrivals(state.fleet, state.policy)
+    items = [replace(item, rows=running.allowed_rows(_pod_of(item))) for item in items]
+    sizes = {item.key: _size(work, item) for item in items}
+    rng = np.random.default_rng(seed)
+    lifetimes = rng.exponential(_mean_lifetime(state.fleet, items, load), PODS)
+    leaving: list[tuple[float, int]] = []
+    figures = defaultdict[str, float](float)
+    for number, item in enumerate(items):
+        while leaving and leaving[0][0] <= number:
+            work.lift(items[heapq.heappop(leaving)[1]])
+            state.fleet.left += 1
+        arrivals.arrive(replace(item.request, node_set=node_requirement(_pod_of(item))))
+        placed = work.place(item)
+        if placed:
+            heapq.heappush(leaving, (number + lifetimes[number], number))
+        if number < WARM:
+            continue
+        hours, large = lifetimes[number] * sizes[item.key], item.request.gpus == 8
+        figures["asked"] += hours
+        figures["large"] += large
+        figures["dropped"] += large and not placed
+        figures["placed"] += placed * hours
+        figures["free"] += _free_worth(work)
+    total = float((state.fleet.arrays.gpu_value * (state.fleet.arrays.compute_capacity > 0)).sum())
+    return Placed(
+        100 * figures["placed"] / figures["asked"],
+        100 * figures["free"] / (PODS - WARM) / total,
+        100 * figures["dropped"] / max(1, figures["large"]),
+    )
+
+
+def _mean_lifetime(fleet: Fleet, items: Sequence[Item], load: float) -> float:
+    """In arrivals: so that the jobs ask for ``load`` times the whole GPUs, once all parts of GPUs are taken
+    by jobs for one."""
+    arrays = fleet.arrays
+    devices, whole = (
+        arrays.total_devices[fleet.names.resources[GPU]],
+        (arrays.offered == WHOLE_GPU).sum(axis=0),
+    )
+    parts = int(devices[whole == 0].sum())
+    asked = [item.request.gpus for item in items if item.request.devices[0][0] == GPU]
+    single, several = asked.count(1) / len(items), sum(gpus for gpus in asked if gpus > 1) / len(items)
+    return float(min(load * whole.sum() / several, (load * whole.sum() + parts) / (several + single)))
+
+
+def _size(work: Work, item: Item) -> float:
+    """GPUs that a pod takes, the mean over the nodes where it may go."""
+    sizes = gpu_sizes(work.fleet, item.request)[item.rows]
+    return float(sizes[sizes > 0].mean()) if (sizes > 0).any() else 0.0
+
+
+def _free_worth(work: Work) -> float:
+    arrays = work.fleet.arrays
+    free = (arrays.compute / 1000 + arrays.memory / np.maximum(arrays.memory_capacity, 1)).clip(min=0) / 2
+    return float((free.sum(axis=0) * arrays.gpu_value).sum())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.packing.mixed_fleets")
+    add = parser.add_argument
+    add("way", choices=("static", "departures"))
+    add("--seeds", type=seed_range, default=None)
+    add("--loads", type=lambda text: [float(load) for load in text.split(",")], default=[0.8, 0.95, 1.1])
+    add("--select", type=float, default=0.0, help="part of the pods that name a product")
+    add("--allow-downgrade", action="store_true")
+    add("--program", action="store_true", help="static: the integer program that knows all pods, too")
+    args = parser.parse_args(arguments)
+    lines = _static_lines(args) if args.way == "static" else _departure_lines(args)
+    for line in lines:
+        print(line, flush=True)
+
+
+def _static_lines(args: argparse.Namespace) -> Iterator[str]:
+    found = [
+        static(seed, allow_downgrade=args.allow_downgrade, program=args.program)
+        for seed in args.seeds or range(20)
+    ]
+    yield "| policy | whole GPUs free | whole nodes free | below the best other by more than 1 |"
+    yield "|---|--:|--:|--:|"
+    for policy in found[0]:
+        gpus, nodes = (fmean(one[policy][i] for one in found) for i in range(2))
+        others = [
+            max(gpus for name, (gpus, _) in one.items() if name not in (policy, "program")) for one in found
+        ]
+        below = sum(one[policy][0] < best - 1 for one, best in zip(found, others, strict=True))
+        yield f"| {policy} | {gpus:.1f} | {nodes:.1f} | {below} of {len(found)} |"
+
+
+def _best_other(found: Mapping[str, tuple[int, int]], policy: str) -> int:
+    return max(gpus for name, (gpus, _) in found.items() if name not in (policy, "program"))
+
+
+def _departure_lines(args: argparse.Namespace) -> Iterator[str]:
+    yield "| load | policy | GPU-hours placed, % | free worth, % | 8-GPU jobs dropped, % |"
+    yield "|--:|---|--:|--:|--:|"
+    for load in args.loads:
+        for policy in ("inventory", *RIVALS):
+            runs = [departures(seed, policy, load, args.select) for seed in args.seeds or range(10)]
+            cells = [[run.gpu_hours for run in runs], [run.worth for run in runs]]
+            cells.append([run.large_dropped for run in runs])
+            yield f"| {load} | {policy} | {' | '.join(map(_mean_and_error, cells))} |"
+
+
+def _mean_and_error(values: Sequence[float]) -> str:
+    error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    return f"{fmean(values):.2f} ({error:.2f})"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""A cluster of its own on which pods go and come: as kube-scheduler and Stowage place them together.
+
+A pod is evaluated by the code of the verbs, and then shown to the state as the watch would show it, with the
+annotations that ``bind`` writes where Stowage writes them. What assigns GPUs to the pods that run today
+assigns them in the simulation, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from extender.cluster.allocations import Placement
+from extender.cluster.state import State
+from extender.dialects.claims import Claim, Claims
+from extender.dialects.pod_request import ASSIGNMENT_ANNOTATIONS, WRITERS
+from extender.dialects.pod_resources import RequestError
+from extender.k8s.objects import Deleted, Event, Pod, Upserted
+from extender.protocol.node_names import NodeNames
+from extender.replay.work import Answer, Item
+from extender.verbs.assignment import annotations_for
+from extender.verbs.evaluate import evaluate
+from packing.fleet.fleet import Fleet
+from packing.fleet.node_usage import Allocation
+from packing.fleet.placement import placed_shares
+from packing.model.reasons import Reason
+from packing.model.request import Request
+
+
+class _Bound(NamedTuple):
+    """A pod with a node. ``placement`` says which GPUs it has where none of our annotations can."""
+
+    pod: Pod
+    placement: Placement | None = None
+
+
+class ClusterEngine:
+    """Places the pods of one state, which nobody else uses. The policy learns nothing from that."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        state.learner.stopped = True
+        state.assigns_all = True
+        self._bound: dict[tuple[str, Allocation], _Bound] = {}
+        self._names, self._named_at = NodeNames.of(()), -1
+
+    @property
+    def fleet(self) -> Fleet:
+        return self.state.fleet
+
+    def evaluate(self, item: Item) -> Answer:
+        """By the code that answers ``filter`` and ``prioritize``, about all nodes. Devices of DRA are not
+        placed here, so a node where the pod needs some does not count."""
+        assert item.pod is not None
+        capacity = self.fleet.arrays.capacity
+        codes = np.full(capacity, Reason.UNKNOWN_NODE, np.int8)
+        cost = np.full(capacity, np.inf, np.float32)
+        found = evaluate(self.state, item.pod, item.request, self._all_names())
+        codes[found.rows], cost[found.rows] = found.codes, found.cost
+        if found.forecasts:
+            by_claims = np.array([bool(one.devices or one.problem) for one in found.forecasts])
+            codes[found.rows[by_claims]] = Reason.NO_SUCH_RESOURCE
+        return Answer(codes, cost)
+
+    def _all_names(self) -> NodeNames:
+        if self._named_at != self.fleet.replaced:
+            self._names, self._named_at = NodeNames.of(self.fleet.rows), self.fleet.replaced
+        return self._names
+
+    def bind(self, item: Item, row: int) -> Allocation | None:
+        assert item.pod is not None
+        spec = self.fleet.specs[row]
+        assert spec is not None
+        gpus = self.state.policy.choose(self.fleet, item.request, row)
+        bound = replace(item.pod, node_name=spec.name, phase="Running")
+        if not gpus:
+            return self._show(_Bound(bound))
+        if spec.sharing_resource not in WRITERS:
+            return self._show(_Bound(bound, _placement(bound, self.fleet, row, item.request, gpus)))
+        try:
+            assignment, _ = annotations_for(self.fleet, row, item.pod, item.request, gpus)
+        except RequestError:
+            return None
+        return self._show(_Bound(replace(bound, annotations={**bound.annotations, **assignment})))
+
+    def bind_again(self, item: Item, held: Allocation) -> Allocation:
+        return self._show(self._bound[item.key, held])
+
+    def unbind(self, item: Item) -> None:
+        held = self.state.allocations.allocation_of(item.key)
+        if held is not None:
+            self._bound.setdefault((item.key, held), _Bound(self.state.pods[item.key]))
+        self._apply(Deleted("Pod", item.key))
+
+    def _show(self, bound: _Bound) -> Allocation:
+        allocations, key = self.state.allocations, bound.pod.key
+        self._apply(Upserted(bound.pod))
+        if bound.placement:
+            allocations.allocate(key, bound.placement)
+        held = allocations.allocation_of(key)
+        assert held is not None  # its node is known
+        self._bound[key, held] = bound
+        return held
+
+    def _apply(self, event: Event) -> None:
+        """Take in an event. Nobody leaves who comes back."""
+        left = self.fleet.left
+        self.state.apply([event])
+        self.fleet.left = left
+
+
+def _placement(pod: Pod, fleet: Fleet, row: int, request: Request, gpus: tuple[int, ...]) -> Placement | None:
+    """The pod with these GPUs, as if the sharing system had said so."""
+    part, spec = placed_shares(fleet, row, request), fleet.specs[row]
+    if part is None or spec is None:
+        return None
+    size = part.compute_milli, part.memory_mib, part.memory_milli, part
+    claims = Claims(spec.sharing_resource, tuple(Claim(str(gpu), *size) for gpu in gpus))
+    return Placement(pod.node_name, request, claims, priority=pod.priority, uid=pod.uid)
+
+
+def as_new(pod: Pod) -> Pod:
+    """The pod as its controller creates it again: without a node, devices, and assignments."""
+    kept = {name: text for name, text in pod.annotations.items() if name not in ASSIGNMENT_ANNOTATIONS}
+    return replace(
+        pod, node_name="", phase="Pending", nominated_node="", started=0.0, devices=(), annotations=kept
+    )
+
+
+def pods_left(state: State) -> npt.NDArray[np.int64]:
+    """(N,) how many more pods each node takes, by its allocatable ``pods``."""
+    left = np.full(state.fleet.arrays.capacity, 1 << 30, np.int64)
+    for node in state.nodes.values():
+        most = node.allocatable.get("pods", "")
+        if most.isdecimal():
+            left[state.fleet.rows[node.name]] = int(most[:9]) - len(state.allocations.pods_on(node.name))
+    return left

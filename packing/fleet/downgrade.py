@@ -1,0 +1,80 @@
+"""Which nodes would give a pod a weaker device than the one that it has."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from packing.fleet.arrays import ALMOST_WHOLE
+from packing.fleet.fleet import Fleet
+from packing.fleet.placement import share_mib
+from packing.model.node_spec import NodeSpec, resolve_on
+from packing.model.request import WHOLE, Request
+
+_ABOUT = 0.98
+"""Memory of equal GPUs differs a little with the ECC mode and the driver."""
+
+
+class _Device(NamedTuple):
+    """What a node gives for each device of a request, each figure the least of all its kinds of devices:
+    1 for whole GPUs (0: parts), the value of the GPU, compute in milli, memory in MiB (0 if it is not
+    known), and 1 on nodes that are not spot."""
+
+    whole: float
+    value: float
+    compute_milli: float
+    memory_mib: float
+    lasting: float
+
+    def is_weaker_than(self, other: _Device) -> bool:
+        return any(mine < _ABOUT * its for mine, its in zip(self, other, strict=True))
+
+
+def weaker_rows(fleet: Fleet, request: Request, home: int) -> npt.NDArray[np.bool_]:
+    """(N,) where a request would get weaker devices than on the row ``home``: a part instead of a whole GPU
+    (a replica or a MIG instance), a GPU of less value, less memory or compute, or a spot node.
+
+    Nodes that do not have the devices at all are not weaker; the request does not fit there anyway.
+    """
+    weaker = np.zeros(fleet.arrays.capacity, bool)
+    has = _device(fleet, home, request)
+    if has is not None:
+        known: dict[tuple[object, ...], bool] = {}
+        for row, spec in enumerate(fleet.specs):
+            if spec is None:
+                continue
+            kind = spec.gpus, spec.pools, spec.model, spec.product, spec.spot, spec.sharing_resource
+            if kind not in known:
+                gets = _device(fleet, row, request)
+                known[kind] = gets is not None and gets.is_weaker_than(has)
+            weaker[row] = known[kind]
+    weaker[home] = False
+    return weaker
+
+
+def _device(fleet: Fleet, row: int, request: Request) -> _Device | None:
+    """None if the node has no device for the request."""
+    spec = fleet.specs[row]
+    if spec is None:
+        return None
+    served = resolve_on(spec, request)
+    sizes = [_of_pool(spec, name) for name, _ in served.devices]
+    if served.shares and spec.gpus:
+        mib = min(share_mib(fleet, row, gpu, served.shares) for gpu in range(len(spec.gpus)))
+        sizes.append((float(served.shares.compute_milli >= WHOLE), served.shares.compute_milli, mib))
+    known = [size for size in sizes if size]
+    if not known:
+        return None
+    whole, compute, memory = (min(figures) for figures in zip(*known, strict=True))
+    return _Device(whole, float(fleet.arrays.gpu_value[row]), compute, memory, float(not spec.spot))
+
+
+def _of_pool(spec: NodeSpec, resource: str) -> tuple[float, float, float] | None:
+    """Whether a device is a whole GPU (1 or 0), its compute in milli and its memory in MiB."""
+    for pool in spec.pools:
+        if pool.resource == resource:
+            whole = pool.compute_milli > ALMOST_WHOLE * WHOLE and not pool.profile
+            return float(whole), pool.compute_milli, pool.memory_mib
+    return None

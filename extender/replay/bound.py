@@ -34,7 +34,7 @@ class _Kind:
 def at_least(work: Work, items: list[Item]) -> int | None:
     """At least so many nodes with GPUs hold these pods and those that stay; None where there are too many
     kinds of nodes to say. The items must be off the fleet."""
-    kinds = _kinds(items)
+    kinds = _kinds(work, items)
     gpu_rows = set(work.gpu_rows)
     if not kinds:
         return sum(bool(blockers(work, row)) for row in gpu_rows)
@@ -67,7 +67,7 @@ def most_whole_gpus(work: Work, items: list[Item], gpus: Flags, *, by_node: bool
     fleet. Containers that ask for several GPUs get separate ones, unless that does not count. ``by_node``:
     what is free on a node does not count together with that of nodes like it, which makes the bound tight,
     and slow."""
-    kinds = _kinds(items, work)
+    kinds = _kinds(work, items)
     whole = whole_gpus(work.fleet.arrays) & gpus
     if not kinds:
         return int(whole.sum())
@@ -138,12 +138,11 @@ def _beside(work: Work, row: int, whole: Flags) -> float:
     return float((arrays.compute[parts, row] / WHOLE + memory).clip(min=0).sum()) / 2
 
 
-def _kinds(items: list[Item], work: Work | None = None) -> list[_Kind]:
+def _kinds(work: Work, items: list[Item]) -> list[_Kind]:
     groups: Counter[tuple[object, bytes]] = Counter()
     first: dict[tuple[object, bytes], Item] = {}
     for item in items:
-        rows = item.rows if work is None else item.rows & ~work.weaker(item)
-        key = item.request, rows.tobytes()
+        key = item.request, (item.rows & ~work.weaker(item)).tobytes()
         groups[key] += 1
         first.setdefault(key, item)
     ranked = sorted(groups, key=lambda key: -groups[key] * (1000 * first[key].request.gpus + 1))

@@ -151,3 +151,11 @@ def test_a_plan_says_which_pods_the_scheduler_would_give_a_weaker_device():
     items.append(pod("c", "l40s"))
     outcome = carry_out(source_of(*items), [Step("evict", "ml/a"), Step("place", "ml/a")])
     assert (outcome.placed, outcome.held_back) == ({"ml/a": "y"}, ("ml/a",))
+
+
+def test_the_bound_knows_that_equal_pods_have_different_devices():
+    """The first pod may not leave its H100; the others ask for the same and share a node with time slices."""
+    sliced = [node(f"l40s-{n}", 16, labels=SLICED) for n in (1, 2)]
+    items = [node("h100", 1), *sliced, pod("a", "h100"), pod("b", "l40s-1"), pod("c", "l40s-2")]
+    plan = plan_drain(source_of(*items).fresh(), quiet)
+    assert (plan.at_least, plan.kept) == (2, 2)

@@ -36,6 +36,7 @@ from extender.source.snapshot import Snapshot, SnapshotSource
 from packing.fleet.arrays import WHOLE_GPU
 from packing.fleet.feasibility import gpu_sizes
 from packing.fleet.fleet import Fleet
+from packing.policies.node_sums import free_parts
 from packing.policies.placer import Arrivals
 from packing.policies.registry import POLICIES
 
@@ -274,10 +275,8 @@ def _mean_lifetime(fleet: Fleet, items: Sequence[Item], load: float) -> float:
     """In arrivals: so that the jobs ask for ``load`` times the whole GPUs, once all parts of GPUs are taken
     by jobs for one."""
     arrays = fleet.arrays
-    devices, whole = (
-        arrays.total_devices[fleet.names.resources[GPU]],
-        (arrays.offered == WHOLE_GPU).sum(axis=0),
-    )
+    devices = arrays.total_devices[fleet.names.resources[GPU]]
+    whole = (arrays.offered == WHOLE_GPU).sum(axis=0)
     parts = int(devices[whole == 0].sum())
     asked = [item.request.gpus for item in items if item.request.devices[0][0] == GPU]
     single, several = asked.count(1) / len(items), sum(gpus for gpus in asked if gpus > 1) / len(items)
@@ -291,9 +290,7 @@ def _size(work: Work, item: Item) -> float:
 
 
 def _free_worth(work: Work) -> float:
-    arrays = work.fleet.arrays
-    free = (arrays.compute / 1000 + arrays.memory / np.maximum(arrays.memory_capacity, 1)).clip(min=0) / 2
-    return float((free.sum(axis=0) * arrays.gpu_value).sum())
+    return float((free_parts(work.fleet).clip(min=0) * work.fleet.arrays.gpu_value).sum())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -26,11 +26,10 @@ from extender.replay.running_pods import RunningPods
 from extender.replay.runs import Progress
 from extender.replay.work import Item, Work
 from extender.settings import Settings
-from packing.fleet.arrays import Doubles
 from packing.fleet.node_usage import Allocation
 from packing.fleet.stranded import whole_gpus, whole_nodes
-from packing.model.request import WHOLE
 from packing.policies.interface import Policy
+from packing.policies.node_sums import free_parts
 from packing.policies.placer import Arrivals
 from packing.policies.registry import POLICIES
 
@@ -144,6 +143,7 @@ class SnapshotReplay:
         arrays, counted_gpus, kept = self._work.fleet.arrays, self.pods.gpus, kept or {}
         whole = whole_gpus(arrays) & counted_gpus
         on_node, nodes = whole.sum(axis=0), whole_nodes(arrays, whole)
+        free = np.where(counted_gpus, free_parts(self._work.fleet), 0).clip(min=0)
         homes = self._work.movable
         return {
             "trace": self.pods.name,
@@ -155,7 +155,7 @@ class SnapshotReplay:
             "could_start": {str(size): int((on_node // size).sum()) for size in JOBS},
             "whole_by_model": self._by_model(on_node),
             "nodes_by_model": self._by_model(nodes),
-            "free_worth": round(float((self._free_parts() * arrays.gpu_value).sum()), 1),
+            "free_worth": round(float((free * arrays.gpu_value).sum()), 1),
             "pods": len(homes),
             "moved_pods": sum(homes[key].home != held.row for key, held in self._work.at.items()),
             "placed": {key: self._work.name(held.row) for key, held in sorted(self._work.at.items())},
@@ -166,14 +166,6 @@ class SnapshotReplay:
             "pinned": counted(self.pods.staying.values()),
             "seconds": 0.0,
         }
-
-    def _free_parts(self) -> Doubles:
-        """(N,) free GPU of each node, in GPUs: the mean of free compute and free memory."""
-        arrays = self._work.fleet.arrays
-        memory = arrays.memory / np.maximum(arrays.memory_capacity, 1)
-        parts = np.where(self.pods.gpus, (arrays.compute / WHOLE + memory) / 2, 0).clip(min=0)
-        found: Doubles = parts.sum(axis=0, dtype=np.float64)
-        return found
 
     def _by_model(self, figures: npt.NDArray[Any]) -> dict[str, int]:
         """The sum of a figure (N,) over the nodes of each GPU model, without models that have none."""

@@ -13,6 +13,8 @@ _KEYS = ("trace", "mix", "policy", "system", "arrival", "load")
 _NO_FIGURES = (*_KEYS, "seed", "seconds", "interrupted")
 _MOVES = ("moved_pods", "kept_pods")
 _FREE = ("whole_gpus_free", "whole_nodes_free", "free_worth")
+_FREED = {"whole_gpus_free": "whole GPU", "whole_nodes_free": "node"}
+"""Figure -> what more or less of it is."""
 _SHOWN = 10
 _HEADS = {
     "arrival": "arrived, x capacity",
@@ -143,12 +145,7 @@ def snapshot_table(rows: Sequence[Mapping[str, Any]]) -> str:
     sizes = [f"{size} GPUs" for size in today["could_start"]]
     lines = [["policy", *sizes, "whole GPUs", "whole nodes", "worth in A100s", "moved", "left in place"]]
     for row in rows:
-        free = [
-            *row["could_start"].values(),
-            row["whole_gpus_free"],
-            row["whole_nodes_free"],
-            row["free_worth"],
-        ]
+        free = [*row["could_start"].values(), *(row[name] for name in (*_FREED, "free_worth"))]
         moves = ["-", "-"] if row is today else [str(row[name]) for name in _MOVES]
         lines.append([str(row["policy"]), *map(str, free), *moves])
     running = today["pods"] + today["pinned_pods"]
@@ -163,20 +160,16 @@ def snapshot_table(rows: Sequence[Mapping[str, Any]]) -> str:
 def _meaning(today: Mapping[str, Any], packed: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What the result means, in a sentence for each policy."""
     for row in packed:
-        free = (
-            _more(row, today, "whole_gpus_free", "whole GPU"),
-            _more(row, today, "whole_nodes_free", "node"),
-        )
+        free = [_more(row, today, name, what) for name, what in _FREED.items()]
+        start, before = row["could_start"], today["could_start"]
+        jobs = [*filter(None, (_more(start, before, size, f"{size}-GPU job") for size in start))]
         said = [" and ".join(filter(None, free)) + " would be free"] if any(free) else []
-        jobs = (
-            _more(row["could_start"], today["could_start"], n, f"{n}-GPU job") for n in row["could_start"]
-        )
-        said += [f"{largest} could start" for largest in [*filter(None, jobs)][:1]]
+        said += [f"{jobs[0]} could start"] if jobs else []
+        said = said or ["as good as today"]
         if held := row["held_back"]:
             pods = f"{held} pods" if held > 1 else "1 pod"
             said.append(f"{pods} would get a weaker device and do not (--allow-downgrade)")
-        as_today = "" if any(free) or len(said) > bool(held) else "as good as today; "
-        yield f"{row['policy']}: {as_today}{'; '.join(said)}".removesuffix("; ") + "."
+        yield f"{row['policy']}: {'; '.join(said)}."
 
 
 def _more(row: Mapping[str, Any], today: Mapping[str, Any], name: str, what: str) -> str:

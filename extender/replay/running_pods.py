@@ -87,7 +87,7 @@ class RunningPods:
         self._rows_by_constraints: dict[object, Flags] = {}
         self.movable: list[MovablePod] = []
         self.staying: dict[str, str] = {}
-        for pod in sorted(state.pods.values(), key=lambda pod: (pod.started or pod.created, pod.key)):
+        for pod in state.pods.values():
             self._sort_in(pod)
         self.movable.sort(key=lambda one: (one.started, -one.request.gpus, one.key))
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from extender.k8s.objects import Pod
 from packing.fleet.arrays import Floats
-from packing.fleet.downgrade import weaker_rows
+from packing.fleet.downgrade import Device, device_on, weaker_rows
 from packing.fleet.feasibility import eviction_may_help
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
@@ -115,7 +115,8 @@ class Work:
         self._on_row: defaultdict[int, dict[str, None]] = defaultdict(dict)
         self._pick = NodePicker(np.argsort(self.fleet.arrays.order, kind="stable"), sample=sample)
         self._allow_downgrade = allow_downgrade
-        self._weaker: dict[tuple[Request, int], Flags] = {}
+        self._nowhere: Flags = np.zeros(open_rows.size, bool)
+        self._weaker: dict[tuple[Request, Device], Flags] = {}
 
     def name(self, row: int) -> str:
         """The name of the node of a row."""
@@ -133,36 +134,43 @@ class Work:
         """(N,) where the pod fits now and may go."""
         return np.isfinite(self.costs(item))
 
-    def costs(self, item: Item, among: Flags | None = None) -> Floats:
-        """(N,) what placing the pod costs on each node ``among`` these, infinite where it does not fit or
-        would get a weaker device than it has."""
-        return self._stronger_only(item, self._costs(item, among))
+    def costs(self, item: Item) -> Floats:
+        """(N,) what placing the pod costs on each node, infinite where it does not fit or would get a weaker
+        device than it has."""
+        return self._without_weaker(item, self._costs(item))
 
-    def _costs(self, item: Item, among: Flags | None = None) -> Floats:
+    def _costs(self, item: Item) -> Floats:
+        """The same with weaker devices."""
         if self._learn is not None:
             learn, self._learn = self._learn, None
             learn()
         codes, cost = self.engine.evaluate(item)
-        fits = (codes == Reason.FITS) & item.rows & self.open & (self.pods_left > 0)
-        return np.where(fits if among is None else fits & among, cost, np.float32(np.inf))
+        return np.where(self._has_room(item, codes), cost, np.float32(np.inf))
 
-    def _stronger_only(self, item: Item, cost: Floats) -> Floats:
+    def _has_room(self, item: Item, codes: Codes) -> Flags:
+        fits: Flags = (codes == Reason.FITS) & item.rows & self.open & (self.pods_left > 0)
+        return fits
+
+    def _without_weaker(self, item: Item, cost: Floats) -> Floats:
         return np.where(self.weaker(item), np.float32(np.inf), cost)
 
     def weaker(self, item: Item) -> Flags:
         """(N,) the nodes where the pod may not go because their devices are weaker than those that it has."""
-        kind = item.request, item.home
+        runs = item.home >= 0 and not self._allow_downgrade
+        has = device_on(self.fleet, item.home, item.request) if runs else None
+        if has is None:
+            return self._nowhere
+        kind = item.request, has
         if kind not in self._weaker:
-            if item.home < 0 or self._allow_downgrade:
-                self._weaker[kind] = np.zeros(self.open.size, bool)
-            else:
-                self._weaker[kind] = weaker_rows(self.fleet, *kind)
+            self._weaker[kind] = weaker_rows(self.fleet, *kind)
         return self._weaker[kind]
 
     def place(self, item: Item, among: Flags | None = None) -> bool:
         """Place the pod where the engine likes it best; False if it fits nowhere ``among`` these rows."""
-        everywhere = self._costs(item, among)
-        cost = self._stronger_only(item, everywhere)
+        everywhere = self._costs(item)
+        if among is not None:
+            everywhere = np.where(among, everywhere, np.float32(np.inf))
+        cost = self._without_weaker(item, everywhere)
         if not np.isfinite(cost).any():
             return False
         if self.weaker(item)[np.argmin(everywhere)]:
@@ -217,10 +225,10 @@ class Work:
     def why_nowhere(self, item: Item) -> str:
         """The most frequent reason of the nodes that the pod's rules allow and that take pods; first of all
         reasons of nodes that lack only room."""
-        if np.isfinite(self._costs(item)).any():
+        codes = self.engine.evaluate(item).codes
+        if self._has_room(item, codes).any():
             return ONLY_WEAKER
-        codes = self.engine.evaluate(item).codes[item.rows & self.open]
-        codes = codes[codes != Reason.FITS]
+        codes = codes[item.rows & self.open & (codes != Reason.FITS)]
         lacks_room = eviction_may_help(codes)
         counts = np.bincount(codes[lacks_room] if lacks_room.any() else codes, minlength=1)
         return Reason(int(counts.argmax())).text if counts.any() else _NO_PLACE

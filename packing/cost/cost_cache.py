@@ -21,15 +21,14 @@ _MOST_REQUESTS = 1_000
 
 
 class CostCache:
-    """The costs of the last few hundred different requests on one fleet."""
+    """The costs of the last few hundred different requests on one fleet, and the count of replaced nodes for
+    which their ``device`` is up to date."""
 
     def __init__(self) -> None:
-        self._costs: dict[Request, tuple[CachedCost, RequestArgs]] = {}
+        self._costs: dict[Request, tuple[CachedCost, RequestArgs, int]] = {}
         self._layout = 0, 0, 0
         self._last: tuple[Request | None, int, CachedCost | None] = None, -1, None
         self._nodes: Nodes | None = None
-        self._replaced: dict[Request, int] = {}
-        """The count of replaced nodes for which ``device`` is up to date."""
 
     def current(self, fleet: Fleet, request: Request) -> CachedCost | None:
         """The cost that ``outdated`` returned last, if the request is the same object and no node changed."""
@@ -41,24 +40,22 @@ class CostCache:
         layout = fleet.layout
         if layout != self._layout or self._nodes is None:
             self._costs.clear()
-            self._replaced.clear()
             self._layout, self._nodes = layout, nodes_of(fleet)
         found = self._costs.get(request)
         if found is None:
             if len(self._costs) >= min(_MOST_REQUESTS, _MOST_CELLS // fleet.arrays.capacity):
-                oldest = next(iter(self._costs))
-                del self._costs[oldest], self._replaced[oldest]
-            found = self._costs[request] = _unknown_cost(fleet.arrays.capacity), request_args(fleet, request)
-        cached, args = found
-        if self._replaced.get(request) != fleet.replaced:
-            self._replaced[request] = fleet.replaced
+                self._costs.pop(next(iter(self._costs)), None)
+            found = _unknown_cost(fleet.arrays.capacity), request_args(fleet, request), -1
+        cached, args, replaced = found
+        if replaced != fleet.replaced:
             _update_devices(cached, fleet, request)
+            self._costs[request] = cached, args, fleet.replaced
         self._last = request, fleet.changes, cached
         return cached, self._nodes, args
 
     def forget(self) -> None:
         """Compute every cost again: prices or tables changed."""
-        for cached, _ in self._costs.values():
+        for cached, *_ in self._costs.values():
             cached.seen.fill(-1)
         self._last = None, -1, None
 

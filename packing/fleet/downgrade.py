@@ -17,7 +17,7 @@ _ABOUT = 0.98
 """Memory of equal GPUs differs a little with the ECC mode and the driver."""
 
 
-class _Device(NamedTuple):
+class Device(NamedTuple):
     """What a node gives for each device of a request, each figure the least of all its kinds of devices:
     1 for whole GPUs (0: parts), the value of the GPU, compute in milli, memory in MiB (0 if it is not
     known), and 1 on nodes that are not spot."""
@@ -28,34 +28,26 @@ class _Device(NamedTuple):
     memory_mib: float
     lasting: float
 
-    def is_weaker_than(self, other: _Device) -> bool:
+    def is_weaker_than(self, other: Device) -> bool:
+        """Whether any figure is less."""
         return any(mine < _ABOUT * its for mine, its in zip(self, other, strict=True))
 
 
-def weaker_rows(fleet: Fleet, request: Request, home: int) -> npt.NDArray[np.bool_]:
-    """(N,) where a request would get weaker devices than on the row ``home``: a part instead of a whole GPU
-    (a replica or a MIG instance), a GPU of less value, less memory or compute, or a spot node.
+def weaker_rows(fleet: Fleet, request: Request, has: Device) -> npt.NDArray[np.bool_]:
+    """(N,) where a request would get weaker devices than it ``has``: a part instead of a whole GPU (a replica
+    or a MIG instance), a GPU of less value, less memory or compute, or a spot node.
 
     Nodes that do not have the devices at all are not weaker; the request does not fit there anyway.
     """
     weaker = np.zeros(fleet.arrays.capacity, bool)
-    has = _device(fleet, home, request)
-    if has is not None:
-        known: dict[tuple[object, ...], bool] = {}
-        for row, spec in enumerate(fleet.specs):
-            if spec is None:
-                continue
-            kind = spec.gpus, spec.pools, spec.model, spec.product, spec.spot, spec.sharing_resource
-            if kind not in known:
-                gets = _device(fleet, row, request)
-                known[kind] = gets is not None and gets.is_weaker_than(has)
-            weaker[row] = known[kind]
-    weaker[home] = False
+    for row in fleet.rows.values():
+        gets = device_on(fleet, row, request)
+        weaker[row] = gets is not None and gets.is_weaker_than(has)
     return weaker
 
 
-def _device(fleet: Fleet, row: int, request: Request) -> _Device | None:
-    """None if the node has no device for the request."""
+def device_on(fleet: Fleet, row: int, request: Request) -> Device | None:
+    """What a request gets on a node; None if the node has no device for it."""
     spec = fleet.specs[row]
     if spec is None:
         return None
@@ -68,7 +60,7 @@ def _device(fleet: Fleet, row: int, request: Request) -> _Device | None:
     if not known:
         return None
     whole, compute, memory = (min(figures) for figures in zip(*known, strict=True))
-    return _Device(whole, float(fleet.arrays.gpu_value[row]), compute, memory, float(not spec.spot))
+    return Device(whole, float(fleet.arrays.gpu_value[row]), compute, memory, float(not spec.spot))
 
 
 def _of_pool(spec: NodeSpec, resource: str) -> tuple[float, float, float] | None:

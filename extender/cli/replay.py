@@ -109,6 +109,7 @@ def _rows(work: str, args: argparse.Namespace, settings: Settings) -> Iterator[d
     from extender.replay.queues import replay_queues
     from extender.replay.repack import replay_snapshot
     from extender.replay.runs import replay_timeline, replay_trace
+    from packing.model.gpu_values import GpuValues
 
     sample, progress = args.sample, _show_progress()
     if work == "snapshot":
@@ -124,6 +125,7 @@ def _rows(work: str, args: argparse.Namespace, settings: Settings) -> Iterator[d
     return replay_trace(
         args.nodes, args.pods, args.policy, args.seeds,
         sample=sample, minimum_milli=settings.minimum_slice_milli, progress=progress,
+        values=GpuValues(settings.gpu_values),
     )  # fmt: skip
 
 

@@ -4,18 +4,21 @@ whole and free at most. The engine's nodes and pods as classes, for integer prog
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from extender.replay.work import Flags, Item, Work, blockers
-from packing.fleet.arrays import ALMOST_WHOLE, Doubles
+from packing.fleet.arrays import ALMOST_WHOLE, Doubles, Longs
 from packing.fleet.separate_gpus import separation
 from packing.fleet.stranded import whole_gpus
 from packing.model.node_spec import resolve_on
 from packing.model.request import WHOLE
 from packing.plan.fewest_nodes import Classes, fewest_nodes
 from packing.plan.fewest_whole import Groups, fewest_whole
+from packing.policies.node_sums import free_parts
 
 _MOST_TYPES = 64
 """Kinds of pods that the bound looks at, those with the most GPUs first: with fewer it is still a bound."""
@@ -46,20 +49,12 @@ def at_least(work: Work, items: list[Item]) -> int | None:
             classes[(*key, bool(blockers(work, row)), _resolution(work, row, kinds))].append(row)
     if len(classes) > _MOST_CLASSES:
         return None
-    rows = list(classes.values())
-    firsts = [of_class[0] for of_class in rows]
+    firsts, nodes = _firsts(classes)
     counts = np.array([row in gpu_rows for row in firsts], np.int64)
-    nodes = np.array([len(of_class) for of_class in rows], np.int64)
     staying = np.array([bool(blockers(work, row)) for row in firsts], np.int64)
-    capacity = np.array([_capacity(work, row) for row in firsts]).reshape(len(rows), -1)
-    sizes = np.array([[_size(work, row, kind.item) for kind in kinds] for row in firsts])
-    sizes = sizes.reshape(len(rows), len(kinds), -1)
-    most = np.array(
-        [[_most(work, row, kind.item) * bool(fits[t, row]) for t, kind in enumerate(kinds)] for row in firsts]
-    ).reshape(len(rows), len(kinds))
     kept = np.where(counts, nodes * staying, nodes)
-    demand = np.array([kind.count for kind in kinds], np.int64)
-    return fewest_nodes(Classes(nodes, kept, counts, capacity, sizes, most.astype(np.int64)), demand)
+    capacity, sizes, most = _amounts(work, firsts, kinds, fits)
+    return fewest_nodes(Classes(nodes, kept, counts, capacity, sizes, most), _demand(kinds))
 
 
 def most_whole_gpus(work: Work, items: list[Item], gpus: Flags, *, by_node: bool = False) -> int:
@@ -71,31 +66,54 @@ def most_whole_gpus(work: Work, items: list[Item], gpus: Flags, *, by_node: bool
     whole = whole_gpus(work.fleet.arrays) & gpus
     if not kinds:
         return int(whole.sum())
-    may = np.array([work.fits(kind.item) for kind in kinds])
+    fits = np.array([work.fits(kind.item) for kind in kinds])
+    free, arrays = free_parts(work.fleet), work.fleet.arrays
     classes: defaultdict[object, list[int]] = defaultdict(list)
     for row in np.flatnonzero(work.open).tolist():
-        key = _capacity(work, row).tobytes(), may[:, row].tobytes(), int(whole[:, row].sum())
         spec = work.fleet.specs[row]
-        more = spec and (spec.gpus, spec.pools, spec.sharing_resource)
-        classes[row if by_node else (key, more)].append(row)
-    rows = list(classes.values())
-    firsts, nodes = [of_class[0] for of_class in rows], np.array([len(of_class) for of_class in rows])
-    counts = nodes[:, None]
+        state: list[npt.NDArray[np.generic]] = [
+            _capacity(work, row),
+            arrays.compute[:, row],
+            arrays.memory[:, row],
+            fits[:, row],
+        ]
+        kind = spec and (spec.gpus, spec.pools, spec.sharing_resource)
+        classes[row if by_node else (kind, *(part.tobytes() for part in state))].append(row)
+    firsts, nodes = _firsts(classes)
+    capacity, sizes, most = _amounts(work, firsts, kinds, fits)
+    idle = np.array([_idle(work, row) for row in firsts])
+    separate = np.broadcast_to([_separate(work, kind.item) for kind in kinds], (*most.shape, idle.shape[1]))
+    in_parts = (arrays.divisible > 0) & ~whole
     groups = Groups(
-        whole=nodes * np.array([int(whole[:, row].sum()) for row in firsts]),
-        beside=nodes * np.array([_beside(work, row, whole) for row in firsts]),
-        capacity=counts * np.array([[*_capacity(work, row), *_idle(work, row)] for row in firsts]),
-        sizes=np.array(
-            [[[*_size(work, row, k.item), *_separate(work, k.item)] for k in kinds] for row in firsts]
-        ),
+        whole=nodes * whole.sum(axis=0)[firsts],
+        beside=nodes * np.where(in_parts, free, 0).clip(min=0).sum(axis=0)[firsts],
+        capacity=nodes[:, None] * np.hstack([capacity, idle]),
+        sizes=np.concatenate([sizes, separate], axis=2),
         takes=np.array([[_whole_taken(work, row, kind.item) for kind in kinds] for row in firsts]),
-        most=counts
-        * np.array(
-            [[_most(work, row, k.item) * bool(may[t, row]) for t, k in enumerate(kinds)] for row in firsts]
-        ),
+        most=nodes[:, None] * most,
     )
-    demand = np.array([kind.count for kind in kinds], np.int64)
-    return int(whole.sum()) - fewest_whole(groups, demand)
+    return int(whole.sum()) - fewest_whole(groups, _demand(kinds))
+
+
+def _firsts(classes: Mapping[object, list[int]]) -> tuple[list[int], Longs]:
+    """A row of each class, and how many it has."""
+    return [rows[0] for rows in classes.values()], np.array([len(rows) for rows in classes.values()])
+
+
+def _demand(kinds: list[_Kind]) -> Longs:
+    return np.array([kind.count for kind in kinds], np.int64)
+
+
+def _amounts(
+    work: Work, rows: list[int], kinds: list[_Kind], fits: npt.NDArray[np.bool_]
+) -> tuple[Doubles, Doubles, Longs]:
+    """What is free on these nodes (C, R), what a pod of each kind takes there (C, T, R), and how many such
+    pods alone fit there (C, T). ``fits``: where the kinds may go, (T, N)."""
+    capacity = np.array([_capacity(work, row) for row in rows]).reshape(len(rows), -1)
+    sizes = np.array([[_size(work, row, kind.item) for kind in kinds] for row in rows])
+    most = [[_most(work, row, k.item) * bool(fits[t, row]) for t, k in enumerate(kinds)] for row in rows]
+    shape = len(rows), len(kinds)
+    return capacity, sizes.reshape(*shape, -1), np.array(most, np.int64).reshape(shape)
 
 
 def _idle(work: Work, row: int) -> Doubles:
@@ -128,14 +146,6 @@ def _whole_taken(work: Work, row: int, item: Item) -> float:
         milli = WHOLE * part.mib_of(memory) / memory if memory else part.memory_milli
         taken += part.count * (part.compute_milli + milli) / 2 / WHOLE
     return taken
-
-
-def _beside(work: Work, row: int, whole: Flags) -> float:
-    """GPU that is free on GPUs of a node which are handed out in parts and are not whole."""
-    arrays = work.fleet.arrays
-    parts = (arrays.divisible[:, row] > 0) & ~whole[:, row]
-    memory = arrays.memory[parts, row] / np.maximum(arrays.memory_capacity[parts, row], 1)
-    return float((arrays.compute[parts, row] / WHOLE + memory).clip(min=0).sum()) / 2
 
 
 def _kinds(work: Work, items: list[Item]) -> list[_Kind]:

@@ -16,6 +16,7 @@ from extender.replay.traces import BadInput, read_nodes, read_pods
 from extender.untrusted.limits import quoted
 from packing.cost.demand import Mix, by_pods
 from packing.fleet.arrays import Doubles
+from packing.model.gpu_values import GpuValues
 from packing.model.node_spec import NodeSpec
 from packing.model.request import Request
 from packing.policies.placer import Placer
@@ -31,19 +32,19 @@ Row = dict[str, Any]
 
 def replay_trace(
     nodes: Path, traces: Sequence[Path], policies: Sequence[str], seeds: Sequence[int], *,
-    sample: int, minimum_milli: int, progress: Progress,
+    sample: int, minimum_milli: int, progress: Progress, values: GpuValues | None = None,
 ) -> Iterator[Row]:  # fmt: skip
     """Rows, one per trace, policy and seed, when as much GPU has arrived as the nodes have.
 
     ``sample`` is the number of fitting nodes that are looked at, 0 for all; shares below ``minimum_milli``
-    are refused. Raises ``BadInput``.
+    are refused; ``values`` say what GPUs are worth. Raises ``BadInput``.
     """
     specs = read_nodes(nodes)
     capacity = float(sum(len(spec.gpus) for spec in specs))
     read = [(trace, [pod.request for pod in read_pods(trace, specs)]) for trace in traces]
     for (trace, requests), policy, seed in product(read, policies, seeds):
         queue = [requests[i] for i in arrivals(requests, capacity, ARRIVING, seed)]
-        fleet = build_fleet(specs)
+        fleet = build_fleet(specs, values)
         picker = NodePicker(np.arange(len(specs)), sample=sample)
         started = time.perf_counter()
         filling = fill(

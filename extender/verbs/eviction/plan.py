@@ -26,6 +26,7 @@ from extender.verbs.eviction.gang_costs import GangTotals
 from extender.verbs.eviction.node_pods import PRIORITY, Bound, takes_another_pod
 from extender.verbs.eviction.node_victims import NodeVictims, VictimChooser
 from extender.verbs.eviction.promising import MOST_NODES_WITH_CLAIMS, PromisingNode, promising_nodes
+from packing.cost.device_costs import SIZE, device_costs
 from packing.model.request import Request
 from packing.victims.eviction_cost import ROOM_SECONDS
 from packing.victims.holdings import Holdings
@@ -240,12 +241,20 @@ class _Planner:
             return [], []
         evicted = [bound for one in found for bound in (*one.chosen, *one.leaving)]
         evaluation = self._evaluate([one.node for one in found], evicted)
-        for one, fits, room in zip(found, evaluation.certain, evaluation.cost.tolist(), strict=True):
+        for one, fits, room in zip(found, evaluation.certain, self._room(evaluation), strict=True):
             if not fits:
                 failed.append(one)
             elif one.pods and self._within_limits(one):
                 plans.append(_plan(one, room))
         return plans, failed
+
+    def _room(self, evaluation: Evaluation) -> list[float]:
+        """What the placements cost, in GPUs. That a part of a GPU goes before a whole one whatever that costs
+        (``SIZE``) decides where a pod goes that has the choice; it is not worth others' work."""
+        cost = evaluation.cost
+        if self._state.policy.name == "inventory":
+            cost = cost - (1 - 1 / SIZE) * device_costs(self._state.fleet, self._request)[evaluation.rows]
+        return [float(one) for one in cost]
 
     def _within_limits(self, found: NodeVictims) -> bool:
         """Whether the node may run one more pod afterwards, and no queue loses too many at once."""

@@ -6,10 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from extender.cluster.state import State
+from extender.dialects.pod_request import request_of
 from extender.k8s.objects import Deleted, Pod, Upserted
+from extender.protocol.node_names import NodeNames
 from extender.queues.disruptions import DisruptionLog
+from extender.verbs.evaluate import evaluate
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from packing.model.reasons import Reason
+from packing.policies.registry import POLICIES
 from packing.victims.eviction_cost import RESTART, ROOM_SECONDS
 from tests.extender.builders import GUARDED, NOW, guard, make_node, make_pod, make_state, why
 
@@ -57,6 +62,21 @@ def test_only_as_many_as_needed_and_the_pod_that_loses_least():
     [plan] = plan_evictions(state, high(1), ["n"], NOW)
     assert plan.cost == (0.0, pytest.approx(60 + RESTART + ROOM_SECONDS * plan.room))
     assert plan.exact
+
+
+def test_a_part_of_a_gpu_is_not_worth_hours_of_work_of_others():
+    """A quarter of an L40S goes before an H100 where both are free, but not by the loss of 20 hours there."""
+    sliced = {"nvidia.com/gpu.product": "NVIDIA-L40S-SHARED", "nvidia.com/gpu.memory": "46068"}
+    sliced |= {"nvidia.com/gpu.count": "1", "nvidia.com/gpu.replicas": "4"}
+    state = State(POLICIES["inventory"]())
+    nodes = make_node("h100", 1), make_node("l40s", 4, labels=sliced)
+    old = [make_pod(f"old-{i}", 1, node_name="l40s", started=NOW - 20 * HOUR) for i in range(4)]
+    young = make_pod("young", 1, node_name="h100", started=NOW - 60)
+    state.apply([Upserted(one) for one in (*nodes, *old, young)])
+    assert next(iter(plans(state, high(1)).items())) == ("h100", ["young"])
+    state.apply([Deleted("Pod", one.key) for one in (*old, young)])
+    evaluation = evaluate(state, high(1), request_of(high(1)), NodeNames.of(["h100", "l40s"]))
+    assert evaluation.keys.argmin() == 1
 
 
 def test_the_best_node_is_first():

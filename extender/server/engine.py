@@ -16,7 +16,7 @@ from functools import partial
 from pydantic_core import from_json
 
 from extender.cluster.factory import state_of
-from extender.cluster.policy_refresh import INTERVAL, PolicyRefresher
+from extender.cluster.policy_refresh import INTERVAL, PolicyRefresher, choose_node_sets_now
 from extender.cluster.retry_order import RetryOrder
 from extender.cluster.state import PossiblyBound
 from extender.cluster.unconfirmed import UnconfirmedBindings
@@ -137,6 +137,7 @@ class Engine:
             _log.exception("the free devices of a node could not be computed")
         self._recheck.state_changed()
         if unready and not self.missing():
+            choose_node_sets_now(self.state)  # the costs of the first requests know what pods insist on
             warm_up(self.state, self._settings)
             _log.info("ready: %s", self.source.describe())
 

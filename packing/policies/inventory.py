@@ -109,7 +109,7 @@ class InventoryPolicy:
     def plan(self, fleet: Fleet, pause: Pause = no_pause) -> Callable[[], Plan]:
         if (given := self._given) is not None:
             return lambda: given
-        mix = self._mix or self._demand.mix(known_set=fleet.names.known_set)
+        mix = self._known_mix(fleet)
         gpus, weights, minimum = FreeGpus.of(fleet), self._weights, self._minimum
         begins = self._leaving_begins(fleet)
         tried = self._trial(fleet, mix, pause) if self._trial_is_due() or begins else lambda: weights
@@ -128,7 +128,9 @@ class InventoryPolicy:
         self._cache.forget()
 
     def refresh(self, fleet: Fleet, pause: Pause = no_pause) -> Callable[[], Plan] | None:
-        if self._priced is None or not self._priced.has_nodes_of(fleet):
+        if self._priced is None:  # requests come before the first plan, whose trial takes a second
+            self.adopt(fleet, self._plan_without_trial(fleet))
+        elif not self._priced.has_nodes_of(fleet):
             self.adopt(fleet, Plan(self._tables, self._weights))
         else:
             self._priced.price(fleet)
@@ -139,6 +141,14 @@ class InventoryPolicy:
         if not moved and tried is None:
             return None
         return lambda: Plan(tables.restocked(gpus) if moved else tables, tried() if tried else weights)
+
+    def _known_mix(self, fleet: Fleet) -> Mix:
+        return self._mix or self._demand.mix(known_set=fleet.names.known_set)
+
+    def _plan_without_trial(self, fleet: Fleet) -> Plan:
+        if self._given is not None:
+            return self._given
+        return Plan(build_tables(self._known_mix(fleet), FreeGpus.of(fleet), self._minimum), self._weights)
 
     def _leaving_begins(self, fleet: Fleet) -> bool:
         """Whether enough pods have left by now, for the first time; never with a given plan."""

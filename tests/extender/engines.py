@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from extender.k8s.objects import Kind, Listed
 from extender.server.engine import Engine
@@ -43,7 +43,7 @@ class BrokenSource(LiveSource):
 
 
 async def nodes_for(
-    engine: Engine, name: str, *, gpus: int = 8, priority: int = 0
+    engine: Engine, name: str, *, gpus: int = 8, priority: int = 0, names: Sequence[str] = ("a",)
 ) -> tuple[list[str] | None, str]:
     """The nodes that filter answers for a pod, and its error."""
     container = {"resources": {"requests": {"nvidia.com/gpu": str(gpus)}}}
@@ -51,7 +51,7 @@ async def nodes_for(
         "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
         "spec": {"containers": [container], "priority": priority},
     }
-    body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": ["a"]}).encode()
+    body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": [*names]}).encode()
     reply = json.loads((await engine.verbs["filter"](body))[0])
     return reply["NodeNames"], reply["Error"]
 

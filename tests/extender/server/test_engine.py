@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from extender.k8s.objects import Deleted, Listed, Owner, Upserted
+from extender.k8s.objects import Container, Deleted, Listed, Owner, PodSpec, Upserted
 from extender.server import engine as engine_module
 from extender.server.engine import Engine
 from extender.server.gauges import Gauges
@@ -19,9 +19,18 @@ from extender.source.interface import BEHIND, Interruption
 from extender.source.snapshot import Snapshot
 from packing.fleet.stranded import Installed, installed, on_spot
 from packing.model.reasons import Reason
-from tests.extender.builders import make_node, make_pod, make_state
-from tests.extender.engines import SYNCED, BrokenSource, LiveSource, make_engine, nodes_for, victims_for
+from tests.extender.builders import GPU, make_node, make_pod, make_state
+from tests.extender.engines import (
+    DEVICES,
+    SYNCED,
+    BrokenSource,
+    LiveSource,
+    make_engine,
+    nodes_for,
+    victims_for,
+)
 
+PRODUCT = "nvidia.com/gpu.product"
 SPOT = {"cloud.google.com/gke-spot": "true"}
 
 
@@ -61,6 +70,22 @@ def test_the_setting_wins_over_the_version_of_the_api_server(
     engine = make_engine(kubernetes_version=setting)
     engine.set_server_version(server)
     assert engine.state.eviction_helps_extenders is helps
+
+
+async def test_the_first_answer_knows_what_pods_insist_on() -> None:
+    """A Stowage that has just started must not give the A100 to pods that can go anywhere: others wait that
+    need them, and the first plan takes a second."""
+    labels = [{PRODUCT: "NVIDIA-H100-80GB-HBM3"}, {PRODUCT: "NVIDIA-A100-SXM4-80GB"}]
+    nodes = [make_node(f"{n}{'ha'[kind]}", 1, labels=labels[kind]) for n in range(3) for kind in (0, 1)]
+    insists = PodSpec((Container("main", ((GPU, "1"),)),), node_selector=(*labels[1].items(),))
+    waiting = [make_pod(f"any{n}") for n in range(8)]
+    waiting += [make_pod(f"picky{n}", spec=insists) for n in range(8)]
+    engine = make_engine(shortlist=1)
+    names = [one.name for one in nodes]
+    listed = Listed("Node", frozenset(names)), Listed("Pod", frozenset(pod.key for pod in waiting))
+    engine.apply([*map(Upserted, [*nodes, *waiting]), *listed, *DEVICES])
+    (chosen,) = (await nodes_for(engine, "any0", gpus=1, names=names))[0] or ()
+    assert chosen.endswith("h")
 
 
 async def test_the_number_of_remembered_pods_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

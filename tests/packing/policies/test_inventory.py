@@ -115,6 +115,17 @@ def test_learning_replaces_a_known_mix():
     assert policy.plan(fleet)().tables.mix.requests == (share(250),)
 
 
+def test_costs_before_the_first_plan_follow_what_was_learnt():
+    fleet = fleet_of(node("a"), node("b"))
+    learning = InventoryPolicy()
+    for request in MIX.requests:
+        learning.observe(request)
+    untaught = InventoryPolicy()
+    place(fleet, untaught, share(500), 0)
+    terms = [policy.terms(fleet, share(250), 0)["slots"] for policy in (learning, untaught)]
+    assert terms[0] > terms[1] == 0
+
+
 def test_it_follows_a_fleet_that_grows():
     fleet = fleet_of(node("a"))
     policy = ready(fleet)

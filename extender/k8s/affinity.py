@@ -36,14 +36,16 @@ class NodeSelectorRequirement:
             case "DoesNotExist":
                 return value is None
             case "Gt" | "Lt":
-                return self._compares(value)
+                return len(self.values) == 1 and _compares(value or "", self.operator, self.values[0])
         return False
 
-    def _compares(self, value: str | None) -> bool:
-        number, bound = _integer(value or ""), _integer(self.values[0] if len(self.values) == 1 else "")
-        if number is None or bound is None:
-            return False
-        return number > bound if self.operator == "Gt" else number < bound
+
+def _compares(value: str, operator: str, bound: str) -> bool:
+    """Whether a whole number is larger (``Gt``) or smaller than another; False if one of them is none."""
+    number, limit = _integer(value), _integer(bound)
+    if number is None or limit is None:
+        return False
+    return number > limit if operator == "Gt" else number < limit
 
 
 def _integer(text: str) -> int | None:
@@ -83,7 +85,11 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """Tolerates taints with this key, value and effect. An empty key or effect matches every one."""
+    """Tolerates taints with this key, value and effect. An empty key or effect matches every one.
+
+    ``Gt`` and ``Lt`` tolerate taints whose value is a larger or smaller whole number than ``value``
+    (``compareNumericValues`` beside ``ToleratesTaint``, 1.35 on).
+    """
 
     key: str = ""
     operator: str = ""
@@ -94,7 +100,14 @@ class Toleration:
         """Whether this toleration matches the taint."""
         if self.effect not in ("", taint.effect) or self.key not in ("", taint.key):
             return False
-        return self.operator == "Exists" or (self.operator in ("", "Equal") and self.value == taint.value)
+        match self.operator:
+            case "Exists":
+                return True
+            case "" | "Equal":
+                return self.value == taint.value
+            case "Gt" | "Lt":
+                return _compares(taint.value, self.operator, self.value)
+        return False
 
 
 def tolerated(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> bool:

@@ -1,0 +1,132 @@
+"""Each folder beside this file is a situation that somebody reported, and ``right.yaml`` what is right.
+
+``cluster.json`` is a snapshot (``kubectl get ... -o json``), and ``pod.json`` the pod that waits, if it is
+not in the snapshot. All keys of ``right.yaml`` but ``why`` and ``source`` are optional:
+
+- ``fits``: all nodes on which the pod fits, for ``filter`` and for ``stowage explain --all``;
+- ``refused``: by node, words of the reason;
+- ``explain``, ``top``: words of these commands' output; ``not_in_explain``, ``not_in_top``: words that are
+  not there;
+- ``problems``: words of ``/debug/problems``, by the node or pod that they are about;
+- ``evicts``: the victims that ``preempt`` names if kube-scheduler proposes all pods of lower priority;
+  ``[]`` is nobody;
+- ``settings``, and ``pod`` (NAMESPACE/NAME) where the pod is in the snapshot.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from extender.cli.main import main
+from extender.cluster.factory import state_of
+from extender.cluster.policy_refresh import plan_now
+from extender.cluster.state import State
+from extender.k8s.node_filter import NodeFilter
+from extender.k8s.objects import Pod
+from extender.protocol.codec import Candidate, FilterArgs, PreemptArgs
+from extender.protocol.node_names import NodeNames
+from extender.settings import Settings
+from extender.source.snapshot import SnapshotSource, read
+from extender.source.workloads import parse_templates
+from extender.verbs.filter import filter_nodes
+from extender.verbs.preempt import preempt
+
+CASES = sorted(path.parent for path in Path(__file__).parent.glob("*/right.yaml"))
+KEYS = {"why", "source", "fits", "refused", "explain", "not_in_explain", "top", "not_in_top", "problems"}
+KEYS |= {"evicts", "settings", "pod"}
+
+
+@pytest.mark.parametrize("folder", CASES, ids=lambda folder: folder.name)
+def test_the_answer_is_right(folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    right = yaml.safe_load((folder / "right.yaml").read_text())
+    assert right["why"]
+    assert right["source"]
+    assert right.keys() <= KEYS
+    settings = Settings.model_validate({"shortlist": 0} | right.get("settings", {}))
+    state = cluster(folder / "cluster.json", settings)
+    pod = waiting_pod(folder, right, state)
+    if pod is not None:
+        check_verbs(state, pod, right, settings)
+    (tmp_path / "settings.yaml").write_text(yaml.safe_dump(right.get("settings", {})))
+    check_texts(folder, right, tmp_path / "settings.yaml", capsys)
+    for name, words in right.get("problems", {}).items():
+        assert words in state.problems.get(name, ""), dict(state.problems)
+
+
+def cluster(path: Path, settings: Settings) -> State:
+    state = state_of(settings)
+    state.binds = settings.bind
+    for events in SnapshotSource(read([path]), path.name).list_once():
+        state.apply(events)
+    plan_now(state)
+    return state
+
+
+def waiting_pod(folder: Path, right: dict[str, Any], state: State) -> Pod | None:
+    if (folder / "pod.json").exists():
+        return parse_templates((folder / "pod.json").read_text(), "pod.json")[0].pod
+    return state.pods[right["pod"]] if "pod" in right else None
+
+
+def check_verbs(state: State, pod: Pod, right: dict[str, Any], settings: Settings) -> None:
+    passed = [name for name, node in state.nodes.items() if not NodeFilter(pod).rejection(node)]
+    result, _ = filter_nodes(state, FilterArgs(pod, NodeNames.of(passed)), settings)
+    fits = sorted(result.names)
+    if "fits" in right:
+        assert fits == sorted(right["fits"]), (result.error, result.failed, result.unresolvable)
+    if "evicts" in right:
+        assert sorted(victims(state, pod)) == sorted(right["evicts"])
+
+
+def victims(state: State, pod: Pod) -> set[str]:
+    """What ``preempt`` names if kube-scheduler proposes every pod of lower priority on every node."""
+    candidates = {}
+    for node in state.nodes:
+        lower = [one for one in state.pods.on_node(node) if one.priority < pod.priority]
+        candidates[node] = Candidate([one.uid for one in lower], 0)
+    answer = preempt(state, PreemptArgs(pod, candidates), now=time.time())
+    uids = {uid for candidate in answer.candidates.values() for uid in candidate.victims}
+    return {one.key for one in state.pods.values() if one.uid in uids}
+
+
+def check_texts(
+    folder: Path, right: dict[str, Any], settings: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    snapshot = ["--snapshot", str(folder / "cluster.json")]
+    pod = right.get("pod") or str(folder / "pod.json")
+    if {"fits", "refused", "explain", "not_in_explain"} & right.keys():
+        explain = ["explain", *snapshot, "--config", str(settings), pod]
+        if {"fits", "refused"} & right.keys():
+            nodes = {
+                one["node"]: one for one in json.loads(said([*explain, "--all", "--output", "json"], capsys))
+            }
+            if "fits" in right:
+                assert sorted(name for name, one in nodes.items() if one["fits"]) == sorted(right["fits"]), (
+                    nodes
+                )
+            for name, words in right.get("refused", {}).items():
+                one = nodes[name]
+                assert words in "; ".join([one["reason"], *one["lacks"], one["advice"]]), one
+        text = said([*explain, "--all"], capsys) + said(explain, capsys)
+        check_words(text, right, "explain")
+    if {"top", "not_in_top"} & right.keys():
+        check_words(said(["top", *snapshot], capsys), right, "top")
+
+
+def said(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    code = main(command)
+    out, err = capsys.readouterr()
+    return out + err if code else out
+
+
+def check_words(text: str, right: dict[str, Any], command: str) -> None:
+    for words in right.get(command, []):
+        assert words in text, text
+    for words in right.get(f"not_in_{command}", []):
+        assert words not in text, text

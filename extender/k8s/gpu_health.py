@@ -126,7 +126,7 @@ def unhealthy_gpu_sign(node: Node) -> str:
         if (value := node.labels.get(key)) in unhealthy_values:
             return f"label {key} is {value}"
     for key, value in islice(node.labels.items(), NODE_LABELS):
-        if key not in LABELS and _says_so(value) and _is_sign(key, value):
+        if key not in LABELS and _is_sign(key, value) and _says_so(value):
             return f"label {quoted(key)} is {quoted(value)}"
     for taint in node.taints:
         if taint.blocks_scheduling and _is_sign(taint.key, taint.value):

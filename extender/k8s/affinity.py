@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,63}")
-"""What ``Gt`` and ``Lt`` compare, as Go's ``ParseInt`` reads it; a label has 63 characters at most."""
+"""What ``Gt`` and ``Lt`` of a selector compare, as Go's ``ParseInt`` reads it; a label has at most 63
+characters."""
+_CANONICAL = re.compile(r"0|-?[1-9][0-9]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +89,9 @@ class Taint:
 class Toleration:
     """Tolerates taints with this key, value and effect. An empty key or effect matches every one.
 
-    ``Gt`` and ``Lt`` tolerate taints whose value is a larger or smaller whole number than ``value``
-    (``compareNumericValues`` beside ``ToleratesTaint``, 1.35 on).
+    ``Gt`` and ``Lt`` tolerate taints whose value is a larger or smaller whole number than ``value``, both in
+    canonical form, without plus sign and leading zeros (``compareNumericValues`` of k8s.io/api v0.37.1,
+    ``core/v1/toleration.go``; in Kubernetes from 1.35 on).
     """
 
     key: str = ""
@@ -106,7 +109,8 @@ class Toleration:
             case "" | "Equal":
                 return self.value == taint.value
             case "Gt" | "Lt":
-                return _compares(taint.value, self.operator, self.value)
+                canonical = all(map(_CANONICAL.fullmatch, (taint.value, self.value)))
+                return canonical and _compares(taint.value, self.operator, self.value)
         return False
 
 

@@ -8,7 +8,7 @@ Clusters choose names of their own, for the conditions of node-problem-detector'
 (kubernetes/node-problem-detector, docs/custom_plugin_monitor.md) and for NVSentinel's taints (its
 docs/INTEGRATIONS.md). So a name that is not in the tables counts by its words. A name about GPUs and a fault
 is a sign if it is true; a name about GPUs that are ready, or about a passed check, is a sign if it is false.
-A label is a sign only if its value says so, too: it may also name a group or a policy.
+A name whose last word is a setting (``gpu-failover-group``, ``gpu-error-policy``) is no sign.
 
 Left out: ``metricsexporter.amd.com.gpu.<id>.state``, because AMD's device plugin removes such a GPU from
 ``allocatable`` itself (instinct.docs.amd.com, gpu-operator/metrics/health); and labels and taints that are
@@ -85,26 +85,26 @@ LABELS: Mapping[str, tuple[str, ...]] = {
 }
 """Labels, and the values that make them a sign."""
 
-_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[^A-Za-z0-9]+")
+_BOUNDARY = re.compile(
+    r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])(?![A-Z]s(?![a-z]))|[^A-Za-z0-9]+"  # not in GPUs, XIDs
+)
 """Where a word of a name ends: ``GPUXidError`` and ``gpu.xid_error`` have the same words."""
-_START = r"(?:(?<![a-z])|(?<=gpu)|(?<=xid))"
-_XID = _START + r"s?xids?(?![a-z])"
-_ABOUT_GPUS = re.compile(rf"gpu|nvidia|nvlink|nvswitch|(?<![a-z])accelerat|{_XID}")
+_XID = r"(?:(?<![a-z])|(?<=gpu)|(?<=nvidia))s?xids?(?![a-z])"
+_ABOUT_GPUS = re.compile(rf"gpu|nvidia|nv-?link|nv-?switch|accelerat|{_XID}")
 _FAULT = re.compile(
-    rf"{_START}(error|err$|fail(?!-?over|ure-domain)|fault(?!-?domain|-?toleran)|fatal|lost|missing|unhealthy|"
-    r"corrupt|problem|fallen|down(?![a-z])|inactive|retired|broken|disconnect|mismatch|degraded|unavailable|"
-    rf"not-?ready)|{_XID}"
+    r"error|err$|fail(?!-?over)|(?<!de)fault|(?<!non)(?<!non-)fatal|lost|missing|unhealthy|corrupt|problem|fallen|"
+    r"(?<!cool)down(?![a-z])|inactive|retired|broken|disconnect|mismatch|degraded|unavailable|not-?ready|"
+    rf"{_XID}"
 )
-_READY = re.compile(
-    r"(?<!not-)(?<![a-z])(ready|healthy|health|ok|available|pass|passed|succeeded)$|(?<![a-z])no-"
-)
+_READY = re.compile(r"(?<!not-)(?<![a-z])(ready|healthy|health|ok|available|pass|passed|succeeded)$")
+_NO = re.compile(r"(?<![a-z])no-")
+_SETTING = re.compile(r"(?<![a-z])(group|domain|policy|profile|config)$")
 _APPLICATION_XIDS = re.compile(r"(?<![a-z])xid-?(13|31|43|45|68|109)(?!\d)")
 """Xids that an application causes: NVIDIA's device plugin keeps the GPU (k8s-device-plugin, internal/rm)."""
 _NO_FAULT = frozenset({"false", "0", "no", "none", "ok", "healthy", "ready"})
 _NOT_READY = frozenset(
     {"false", "0", "no", "unhealthy", "not-ready", "notready", "bad", "failed", "error", "critical"}
 )
-_TRUE = frozenset({"true", "yes", "on", "present", "detected", "critical"})
 
 
 def is_gpu_condition(condition: str) -> bool:
@@ -126,7 +126,7 @@ def unhealthy_gpu_sign(node: Node) -> str:
         if (value := node.labels.get(key)) in unhealthy_values:
             return f"label {key} is {value}"
     for key, value in islice(node.labels.items(), NODE_LABELS):
-        if key not in LABELS and _is_sign(key, value) and _says_so(value):
+        if key not in LABELS and _is_sign(key, value):
             return f"label {quoted(key)} is {quoted(value)}"
     for taint in node.taints:
         if taint.blocks_scheduling and _is_sign(taint.key, taint.value):
@@ -144,13 +144,6 @@ def _is_sign(key: str, value: str) -> bool:
     return unhealthy_status == IF_FALSE and value.lower() in _NOT_READY
 
 
-def _says_so(value: str) -> bool:
-    """Whether the value of a label speaks of a state: true or false, a count, a fault."""
-    value = value.lower()
-    states = value in _TRUE or value in _NO_FAULT or value in _NOT_READY or value.isdecimal()
-    return states or bool(_FAULT.search(value))
-
-
 def _unhealthy_status(condition: str) -> str:
     known = CONDITIONS.get(condition)
     return _unhealthy_status_by_words(condition) if known is None else known
@@ -158,9 +151,11 @@ def _unhealthy_status(condition: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _unhealthy_status_by_words(name: str) -> str:
-    words = _WORDS.sub("-", name).lower()
-    if not _ABOUT_GPUS.search(words) or _APPLICATION_XIDS.search(words):
+    words = _BOUNDARY.sub("-", name).lower()
+    if not _ABOUT_GPUS.search(words) or _APPLICATION_XIDS.search(words) or _SETTING.search(words):
         return NEVER
     if _READY.search(words):
         return IF_FALSE
-    return IF_TRUE if _FAULT.search(words) else NEVER
+    if not _FAULT.search(words):
+        return NEVER
+    return IF_FALSE if _NO.search(words) else IF_TRUE

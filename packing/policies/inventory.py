@@ -129,7 +129,7 @@ class InventoryPolicy:
 
     def refresh(self, fleet: Fleet, pause: Pause = no_pause) -> Callable[[], Plan] | None:
         if self._priced is None:  # requests come before the first plan, whose trial takes a second
-            self.adopt(fleet, self._plan_without_trial(fleet))
+            self.adopt(fleet, self._given or self._plan_without_trial(fleet))
         elif not self._priced.has_nodes_of(fleet):
             self.adopt(fleet, Plan(self._tables, self._weights))
         else:
@@ -146,9 +146,8 @@ class InventoryPolicy:
         return self._mix or self._demand.mix(known_set=fleet.names.known_set)
 
     def _plan_without_trial(self, fleet: Fleet) -> Plan:
-        if self._given is not None:
-            return self._given
-        return Plan(build_tables(self._known_mix(fleet), FreeGpus.of(fleet), self._minimum), self._weights)
+        tables = build_tables(self._known_mix(fleet), FreeGpus.of(fleet), self._minimum)
+        return Plan(tables, self._weights)
 
     def _leaving_begins(self, fleet: Fleet) -> bool:
         """Whether enough pods have left by now, for the first time; never with a given plan."""

@@ -1,1 +1,1 @@
-"""Situations of real clusters, and what is right for each: see CONTRIBUTING.md, "A report becomes a case"."""
+"""Situations of real clusters, and what is right for each (CONTRIBUTING.md, "A case")."""

@@ -75,11 +75,12 @@ def waiting_pod(folder: Path, right: dict[str, Any], state: State) -> Pod | None
 
 
 def check_verbs(state: State, pod: Pod, right: dict[str, Any], settings: Settings) -> None:
-    passed = [name for name, node in state.nodes.items() if not NodeFilter(pod).rejection(node)]
-    result, _ = filter_nodes(state, FilterArgs(pod, NodeNames.of(passed)), settings)
-    fits = sorted(result.names)
     if "fits" in right:
-        assert fits == sorted(right["fits"]), (result.error, result.failed, result.unresolvable)
+        node_filter = NodeFilter(pod)
+        passed = [name for name, node in state.nodes.items() if not node_filter.rejection(node)]
+        result, _ = filter_nodes(state, FilterArgs(pod, NodeNames.of(passed)), settings)
+        said = result.error, result.failed, result.unresolvable
+        assert sorted(result.names) == sorted(right["fits"]), said
     if "evicts" in right:
         assert sorted(victims(state, pod)) == sorted(right["evicts"])
 
@@ -100,26 +101,25 @@ def check_texts(
 ) -> None:
     snapshot = ["--snapshot", str(folder / "cluster.json")]
     pod = right.get("pod") or str(folder / "pod.json")
-    if {"fits", "refused", "explain", "not_in_explain"} & right.keys():
-        explain = ["explain", *snapshot, "--config", str(settings), pod]
-        if {"fits", "refused"} & right.keys():
-            nodes = {
-                one["node"]: one for one in json.loads(said([*explain, "--all", "--output", "json"], capsys))
-            }
-            if "fits" in right:
-                assert sorted(name for name, one in nodes.items() if one["fits"]) == sorted(right["fits"]), (
-                    nodes
-                )
-            for name, words in right.get("refused", {}).items():
-                one = nodes[name]
-                assert words in "; ".join([one["reason"], *one["lacks"], one["advice"]]), one
-        text = said([*explain, "--all"], capsys) + said(explain, capsys)
-        check_words(text, right, "explain")
+    explain = ["explain", *snapshot, "--config", str(settings), pod]
+    if {"fits", "refused"} & right.keys():
+        check_nodes(json.loads(printed([*explain, "--all", "--output", "json"], capsys)), right)
+    if {"explain", "not_in_explain"} & right.keys():
+        check_words(printed([*explain, "--all"], capsys) + printed(explain, capsys), right, "explain")
     if {"top", "not_in_top"} & right.keys():
-        check_words(said(["top", *snapshot], capsys), right, "top")
+        check_words(printed(["top", *snapshot], capsys), right, "top")
 
 
-def said(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+def check_nodes(answers: list[dict[str, Any]], right: dict[str, Any]) -> None:
+    if "fits" in right:
+        assert sorted(one["node"] for one in answers if one["fits"]) == sorted(right["fits"]), answers
+    by_name = {one["node"]: one for one in answers}
+    for name, words in right.get("refused", {}).items():
+        one = by_name[name]
+        assert words in "; ".join([one["reason"], *one["lacks"], one["advice"]]), one
+
+
+def printed(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     code = main(command)
     out, err = capsys.readouterr()
     return out + err if code else out

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from extender.explain.pod import explain
+from extender.k8s.affinity import Taint, Toleration
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.pod_manifest import PodManifest
 from extender.untrusted.limits import KEY, SELECTOR_ITEMS
@@ -80,6 +81,26 @@ def test_numbers_are_compared_as_go_reads_them(label, operator, values, holds):
     explanation = explain(state, make_pod("new", scheduling_constraints=constraints))
     assert explanation.fits == holds
     assert explanation.passed_over == ({} if holds else {"node affinity does not match": 1})
+
+
+@pytest.mark.parametrize(
+    ("operator", "value", "taint", "tolerated"),
+    [
+        ("Gt", "950", "970", True),
+        ("Gt", "970", "970", False),
+        ("Lt", "950", "-1", True),
+        ("Lt", "950", "970", False),
+        ("Gt", "950", "0970", False),
+        ("Gt", "+950", "970", False),
+        ("Lt", "0", "-0", False),
+        ("Gt", "", "970", False),
+        ("Gt", "950", "9" * 63, False),
+        ("Near", "970", "970", False),
+    ],
+)
+def test_tolerations_compare_canonical_whole_numbers(operator, value, taint, tolerated):
+    toleration = Toleration("reliability", operator, value)
+    assert toleration.tolerates(Taint("reliability", taint, "NoSchedule")) is tolerated
 
 
 def test_nodes_with_equal_labels_are_compared_once():

@@ -38,6 +38,7 @@ def state_of(settings: Settings, dump: Header | None = None) -> State:
     state.learner.stopped = dump is not None
     if dump:
         state.disruptions.load(dump.disruptions)
+        state.gangs.load_succeeded(dump.succeeded)
         state.eviction_helps_extenders = dump.eviction_helps_extenders
     state.learner.monitor.expect(prior)
     state.failures = policy.failures

@@ -46,7 +46,7 @@ class GangCosts:
         others = [other for other in self._gangs.members(gang.key)[:GANG_READ] if other.key != pod.key]
         nodes = [self._pods.node_of(other) for other in others]
         bound = [self._fleet.rows[node] for node in nodes if node in self._fleet.rows]
-        missing = max(gang.together, len(others) + 1) - len(bound)
+        missing = max(gang.to_place, len(others) + 1) - len(bound)
         return gang_costs(self._fleet, self._network.ids(self._fleet), request, bound, missing)
 
 

@@ -62,7 +62,7 @@ class GangHolds:
         """Begin, renew and end the holds of the gangs that have changed. ``is_bound``: by UID."""
         for key in gangs.take_changed():
             gang = gangs.gang(key)
-            if gang is None or not self.seconds or not 0 < gangs.running(key) < gang.together:
+            if gang is None or not self.seconds or not 0 < gangs.running(key) < gang.to_place:
                 self._holds.pop(key, None)
                 continue
             hold = self._holds.setdefault(key, Hold(self.clock()))
@@ -118,7 +118,7 @@ class GangHolds:
         bound = {pod.key: pod.node_name for pod in members if is_bound(pod.uid)}
         waiting = [pod for pod in members if pod.key not in bound and not pod.deleting]
         unpromised = [pod for pod in waiting if not pod.nominated_node]  # the others have room already
-        missing = gang.together - len(bound) - (len(waiting) - len(unpromised))
+        missing = gang.to_place - len(bound) - (len(waiting) - len(unpromised))
         wanted = waiting_members(unpromised, max(missing, 0))
         counts: Counter[Request] = Counter()
         for one in wanted:

@@ -27,14 +27,14 @@ def gang_fits(
 
     ``place`` returns the node that a member would get, and whom to evict for it there, None if there is none.
     While it is called, those before it count as nominated to their nodes. Bound and nominated members have
-    their room. True for a pod without a gang.
+    their room, and those that have succeeded need none. True for a pod without a gang.
     """
     gang = state.gangs.gang_of(pod)
     if gang is None:
         return True
     members = [one for one in state.gangs.members(gang.key) if one.uid != pod.uid and not one.deleting]
     waiting = [one for one in members if not _has_room(state, one)]
-    missing = gang.minimum - 1 - (len(members) - len(waiting))
+    missing = gang.minimum - gang.succeeded - 1 - (len(members) - len(waiting))
     waiting = [one for one in waiting if not one.gates]
     if missing <= 0:
         return True

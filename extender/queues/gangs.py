@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,7 +20,8 @@ class Gang:
 
     ``indispensable`` are the keys of members without which the others are useless: if one of them leaves, all
     leave. ``words``: how the pods name the gang. ``together``: how many members are to be placed all at once
-    or not at all, 0 where nothing says so.
+    or not at all, 0 where nothing says so. ``succeeded``: how many members have ended well, which count
+    towards both numbers.
     """
 
     key: str
@@ -27,6 +29,12 @@ class Gang:
     indispensable: frozenset[str] = frozenset()
     words: GangWords = NO_WORDS
     together: int = 0
+    succeeded: int = 0
+
+    @property
+    def to_place(self) -> int:
+        """How many members are still to run, or to be placed, of those that must be placed together."""
+        return max(self.together - self.succeeded, 0)
 
 
 class _Member(NamedTuple):
@@ -77,11 +85,20 @@ class GangTable:
 
     The members of a gang have one namespace and one priority. A gang with more than ``limits.GANG_MEMBERS``
     members counts as none, so that nobody protects pods by their number.
+
+    Members that have succeeded count towards the minimum until they are deleted, as for Volcano
+    (volcano-sh/volcano, ``ReadyTaskNum`` in ``pkg/scheduler/api/job_info.go``), and as for scheduler-plugins,
+    which counts all members that exist (kubernetes-sigs/scheduler-plugins, ``PreFilter`` in
+    ``pkg/coscheduling/core/core.go``). KAI never calls a group stale of which a member has succeeded
+    (NVIDIA/KAI-Scheduler, ``IsStale`` in ``pkg/scheduler/api/podgroup_info/job_info.go``). Members that have
+    failed do not count: others replace them.
     """
 
     def __init__(self) -> None:
         self._gangs: dict[str, _Members] = {}
         self._pods: dict[str, _Member | None] = {}  # None for a pod of its own
+        self._ended: dict[str, str] = {}  # by the key of a member that has succeeded, its gang's
+        self._succeeded: Counter[str] = Counter()  # members by gang, at most GANG_MEMBERS of each
         self._pod_groups: dict[tuple[PodGroupKind, str], PodGroup] = {}
         self.changes = 0  # of members and PodGroups
         self._version = 0  # of the PodGroups
@@ -126,6 +143,14 @@ class GangTable:
         members = self._gangs.get(key)
         return tuple(members.pods.values()) if members else ()
 
+    def succeeded(self) -> dict[str, int]:
+        """How many members have succeeded, by the key of their gang."""
+        return dict(self._succeeded)
+
+    def load_succeeded(self, counts: Mapping[str, int]) -> None:
+        """Take in what ``succeeded`` of another table has returned."""
+        self._succeeded.update(counts)
+
     def running(self, key: str) -> int:
         """How many members are bound and do not terminate."""
         members = self._gangs.get(key)
@@ -139,7 +164,7 @@ class GangTable:
             case Deleted("Pod", key):
                 self._remove(key)
             case Listed("Pod", keys):
-                for key in self._pods.keys() - keys:
+                for key in (self._pods.keys() | self._ended.keys()) - keys:
                     self._remove(key)
             case _:
                 self._apply_to_groups(event)
@@ -168,23 +193,36 @@ class GangTable:
 
     def _put(self, pod: Pod) -> None:
         key = pod.key
-        if member := self._pods.get(key):
-            if member.pod == pod:
-                return
-            self._remove(key)
-        if pod.terminated:
-            self._pods.pop(key, None)
+        if (member := self._pods.get(key)) and member.pod == pod:
             return
         words = words_of(pod)
+        gang = _key(pod, words) if words else ""
+        if pod.phase == "Succeeded" and gang and self._ended.get(key) == gang:
+            return
+        self._remove(key)
+        if pod.terminated:
+            if pod.phase == "Succeeded" and gang and self._succeeded[gang] < GANG_MEMBERS:
+                self._ended[key] = sys.intern(gang)
+                self._count_succeeded(gang, 1)
+            return
         if words is None:
             self._pods[key] = None
             return
-        gang = _key(pod, words)
         self._pods[key] = _Member(pod, gang, words)
         self._gangs.setdefault(gang, _Members()).add(pod, words)
         self._note(gang)
 
+    def _count_succeeded(self, gang: str, change: int) -> None:
+        self._succeeded[gang] += change
+        if not self._succeeded[gang]:
+            del self._succeeded[gang]
+        if members := self._gangs.get(gang):
+            members.gang = -1, None
+        self._note(gang)
+
     def _remove(self, key: str) -> None:
+        if ended := self._ended.pop(key, ""):
+            self._count_succeeded(ended, -1)
         member = self._pods.pop(key, None)
         if member is None:
             return
@@ -210,16 +248,19 @@ class GangTable:
         groups = (self._pod_groups.get((kind, name)) for kind in words.pod_groups)
         group = next(filter(None, groups), None)
         minimum = max(members.declared, default=None) if group is None else group.minimum
-        everybody = len(members.pods)
+        key = _key(pod, words)
+        succeeded = self._succeeded.get(key, 0)
+        everybody = len(members.pods) + succeeded
         if group is not None and minimum == 0 and not group.whole:
             return None  # any number of them may run
         whole = minimum is None or (group is not None and group.whole)
         return Gang(
-            key=_key(pod, words),
+            key=key,
             minimum=max(minimum or 0, everybody) if whole else minimum or 0,
             indispensable=frozenset(members.indispensable),
             words=words,
             together=(minimum or 0) if words.together else 0,
+            succeeded=succeeded,
         )
 
 

@@ -33,6 +33,7 @@ async def state_lines(state: State, settings: Settings, version: str, replica: s
             settings=settings.model_dump(mode="json", exclude_defaults=True, exclude=_SECRET),
             learnt=tuple(Learnt(request, weight) for request, weight in counts.items()),
             disruptions=state.disruptions.dump(),
+            succeeded=state.gangs.succeeded(),
             eviction_helps_extenders=state.eviction_helps_extenders,
         )
     )

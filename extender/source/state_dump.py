@@ -55,7 +55,8 @@ class Header:
     """What a service knows beside the objects of the cluster.
 
     ``at``: Unix seconds. ``settings``: those that are not the defaults. ``learnt``: the demand.
-    ``disruptions``: as ``DisruptionLog.dump`` has it. ``eviction_helps_extenders``: see ``State``.
+    ``disruptions``: as ``DisruptionLog.dump`` has it; ``succeeded``: as ``GangTable.succeeded``.
+    ``eviction_helps_extenders``: see ``State``.
     """
 
     version: str
@@ -64,6 +65,7 @@ class Header:
     settings: dict[str, Any] = field(default_factory=dict)
     learnt: tuple[Learnt, ...] = ()
     disruptions: dict[str, Any] = field(default_factory=dict)
+    succeeded: dict[str, int] = field(default_factory=dict)
     eviction_helps_extenders: bool = False
 
 

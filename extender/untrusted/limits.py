@@ -61,7 +61,8 @@ NODE_LABELS = 512
 """Labels of a node that are searched for words about unhealthy GPUs. Feature discovery writes about 100."""
 
 GANG_MEMBERS = 2048
-"""Members of a gang, waiting ones included. If there are more, each of them counts as a pod of its own."""
+"""Members of a gang, waiting ones included. If there are more, each of them counts as a pod of its own. Of
+those that have succeeded no more are remembered."""
 # PodDisruptionBudgets. The API server has no limits for selectors.
 BUDGET_SELECTOR = 64
 """Requirements and values in the selector of a PodDisruptionBudget. Most have one or two."""

@@ -66,6 +66,17 @@ def test_others_do_not_see_the_room_of_missing_members() -> None:
     assert state.gang_holds.is_empty
 
 
+def test_nothing_is_held_for_members_that_have_succeeded() -> None:
+    pods = gang(3)
+    state, _ = holding_state(*NODES, *pods)
+    state.apply([Upserted(replace(pods[0], node_name="a", phase="Succeeded"))])
+    bind(state, pods[1], "b")
+    assert len(free_for(state)) == 1  # the room of the third is held
+    state.apply([Upserted(replace(pods[1], node_name="b", phase="Succeeded"))])
+    bind(state, pods[2], "b")
+    assert state.gang_holds.is_empty
+
+
 def test_a_member_that_goes_elsewhere_leaves_room_for_the_last_one() -> None:
     pods = gang(3)
     state, _ = holding_state(*NODES, make_node("d"), *pods)

@@ -85,6 +85,12 @@ def test_a_gang_whose_other_members_have_room() -> None:
     assert not fits(NODE, *victims("n1", 2), member("p", 3, gpus=2), bound, member("r", 3))
 
 
+def test_members_that_have_succeeded_need_none() -> None:
+    ended = member("q", 2, node_name="n9", phase="Succeeded")
+    assert fits(NODE, *victims("n1", 2), member("p", 2), ended)
+    assert not fits(NODE, *victims("n1", 2), member("p", 2), replace(ended, phase="Failed"))
+
+
 def test_a_gang_that_is_not_complete_or_too_large_gets_nothing() -> None:
     assert not fits(NODE, *victims("n1", 2), member("p", 2))
     assert not fits(NODE, *victims("n1", 2), member("p", 2), member("q", 2, gates=("example.com/gate",)))

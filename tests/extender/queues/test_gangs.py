@@ -52,7 +52,7 @@ PODS = st.builds(
     node_name=st.sampled_from(["", "n"]),
     deleting=st.booleans(),
     disruption=st.sampled_from(["", "PreemptionByScheduler"]),
-    phase=st.sampled_from(["Pending", "Running", "Succeeded"]),
+    phase=st.sampled_from(["Pending", "Running", "Succeeded", "Failed"]),
     priority=st.sampled_from([0, 5]),
 )
 GROUPS = st.builds(
@@ -75,14 +75,14 @@ EVENTS = st.one_of(
 
 
 def replayed(events: list[Event]) -> tuple[dict[str, Pod], dict[str, PodGroup]]:
-    """The pods and groups that are left after the events."""
+    """The pods that have not failed and the groups that are left after the events."""
     pods: dict[str, Pod] = {}
     groups: dict[str, PodGroup] = {}
     for event in events:
         match event:
             case Upserted(Pod() as pod):
                 pods.pop(pod.key, None)
-                if not pod.terminated:
+                if pod.phase != "Failed":
                     pods[pod.key] = pod
             case Upserted(PodGroup() as group):
                 groups[group.key] = group
@@ -114,8 +114,10 @@ def test_the_table_equals_a_recount_after_any_events(events: list[Event]) -> Non
         table.apply(event)
         for pod in replayed(events)[0].values():
             table.gang_of(pod)  # so that a stale answer would be kept
-    pods, groups = replayed(events)
+    known, groups = replayed(events)
+    pods = {key: pod for key, pod in known.items() if not pod.terminated}
     for pod in pods.values():
+        succeeded = sum(one.terminated and same_gang(pod, one) for one in known.values())
         mates = [other for other in pods.values() if same_gang(pod, other)]
         words, group = words_of(pod), groups.get("default/g")
         gang = table.gang_of(pod)
@@ -131,7 +133,8 @@ def test_the_table_equals_a_recount_after_any_events(events: list[Event]) -> Non
             continue
         whole = minimum is None or (group is not None and group.whole)
         assert gang is not None
-        assert gang.minimum == (max(len(mates), minimum or 0) if whole else minimum)
+        assert gang.succeeded == succeeded
+        assert gang.minimum == (max(len(mates) + succeeded, minimum or 0) if whole else minimum)
         assert sorted(table.members(gang.key), key=key_of) == sorted(mates, key=key_of)
         running = sum(m.node_name != "" and not m.deleting and not m.disruption for m in mates)
         assert table.running(gang.key) == running
@@ -139,6 +142,41 @@ def test_the_table_equals_a_recount_after_any_events(events: list[Event]) -> Non
         assert gang.indispensable == heads
     named = [(words.kind, words.name, p.priority) for p in pods.values() if (words := words_of(p))]
     assert len(table._gangs) == len(set(named))  # an empty gang is forgotten
+    assert sum(table.succeeded().values()) == sum(
+        pod.terminated and words_of(pod) is not None for pod in known.values()
+    )
+
+
+def test_members_that_have_succeeded_count_until_they_are_deleted() -> None:
+    labels = {"stowage.dev/gang-min": "2"}
+    first, second = (member(name, labels=labels, phase="Succeeded") for name in "ab")
+    state = make_state(first, second, member("c", labels=labels, phase="Failed"))
+    last = member("d", labels=labels)
+
+    def to_place() -> int:
+        gang = state.gangs.gang_of(last)
+        assert gang is not None
+        return gang.to_place
+
+    assert to_place() == 0
+    changes = state.gangs.changes
+    state.apply([Upserted(replace(first, labels={**first.labels, "seen": "yes"})), Upserted(last)])
+    assert state.gangs.changes == changes + 1  # nothing new of the first
+    state.apply([Deleted("Pod", first.key)])
+    assert to_place() == 1
+    state.apply([Upserted(replace(second, phase="Pending"))])  # a pod of this name is created again
+    assert to_place() == 2
+    state.apply([Upserted(second), Listed("Pod", frozenset({last.key}))])
+    assert (to_place(), state.gangs.succeeded()) == (2, {})
+
+
+def test_no_more_succeeded_members_are_remembered_than_a_gang_may_have(monkeypatch: Any) -> None:
+    monkeypatch.setattr(module, "GANG_MEMBERS", 3)
+    table = GangTable()
+    for number in range(5):
+        table.apply(Upserted(member(f"p{number}", phase="Succeeded")))
+    assert table.succeeded() == {"stowage default/g": 3}
+    assert len(table._ended) == 3
 
 
 def test_the_state_keeps_the_table() -> None:

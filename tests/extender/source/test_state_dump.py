@@ -63,7 +63,9 @@ REQUEST = Request(
     separate="require",
     node_set=NodeRequirement((("zone", "a"),)),
 )
-HEADER = Header("1.2.3", "stowage-0", 1.5, {"spot": "ignore"}, (Learnt(REQUEST, 2.5),), {"disruptions": []})
+HEADER = Header(
+    "1.2.3", "stowage-0", 1.5, {"spot": "ignore"}, (Learnt(REQUEST, 2.5),), {"disruptions": []}, {"g": 2}
+)
 
 
 def text(*records: KubernetesObject, header: Header = HEADER) -> str:

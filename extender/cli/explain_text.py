@@ -53,7 +53,7 @@ def render(explanation: Explanation, *, verbose: bool = False) -> str:
     lines += _sections(tables)
     if explanation.evictions:
         lines += _evictions(explanation.evictions)
-    if not fits and (advice := _advice(explanation.refusals)):
+    if not fits and (advice := _advice(explanation)):
         lines += ["", advice]
     return "\n".join(lines)
 
@@ -147,11 +147,13 @@ def _eviction(option: EvictionOption) -> tuple[str, ...]:
     return option.node, option.loses, names
 
 
-def _advice(refusals: Sequence[Refusal]) -> str:
+def _advice(explanation: Explanation) -> str:
     """Where the pod can fit after waiting or eviction; "" if nowhere."""
-    if any(refusal.reason == Reason.GANG_DOES_NOT_FIT.text for refusal in refusals):
+    refused = {refusal.reason for refusal in explanation.refusals}
+    useless = explanation.evictions.elsewhere if explanation.evictions else {}
+    if Reason.GANG_DOES_NOT_FIT.text in refused | useless.keys():
         return ""
-    for refusal in refusals:
+    for refusal in explanation.refusals:
         if refusal.eviction_helps and refusal.lacks and all(one.asked <= one.total for one in refusal.lacks):
             return f"It can fit on {refusal.nearest} when other pods there end"
     return ""

@@ -7,7 +7,7 @@ events come from (the API server, a snapshot file).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -211,10 +211,13 @@ class State:
         return self._row_table.find(names)
 
     @contextmanager
-    def fleet_view_for(self, pod: Pod, possibly_bound: PossiblyBound = ()) -> Iterator[Fleet]:
+    def fleet_view_for(
+        self, pod: Pod, possibly_bound: PossiblyBound = (), without: Collection[str] = ()
+    ) -> Iterator[Fleet]:
         """The fleet with nominated pods of at least this priority and with ``possibly_bound`` ones applied,
-        and without this pod's own allocation. The exact old state after the block."""
-        own, ignored, placements = self.pods.allocations_of(pod), {pod.key}, []
+        and without this pod's own allocation. ``without``: the keys of pods that do not count as nominated.
+        The exact old state after the block."""
+        own, ignored, placements = self.pods.allocations_of(pod), {pod.key, *without}, []
         for other, node in possibly_bound:
             if other.uid == pod.uid:
                 continue

@@ -60,7 +60,7 @@ def may_take(
     above = [one for one in waiting if one.priority > pod.priority and _needs_room(state, one)]
     if len(above) > _ABOVE or any(_could_use(state, one, node, possibly_bound) for one in above):
         return False
-    return not state.gang_check or gang_may_fit(state, pod, request_of(pod), possibly_bound)
+    return gang_may_fit(state, pod, request_of(pod), possibly_bound)
 
 
 def _needs_room(state: State, pod: Pod) -> bool:

@@ -20,6 +20,8 @@ from extender.verbs.eviction.candidates import Rules
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from extender.verbs.eviction.promising import promising_nodes
 from extender.verbs.eviction.report import gpu_hours, losses
+from extender.verbs.gang_fit import gang_may_fit
+from packing.model.reasons import Reason
 
 BEST = 3
 """Nodes that are shown of those where evictions help."""
@@ -79,6 +81,7 @@ def evictions_for(
     if lacking and not state.can_search_victims():
         return Evictions(elsewhere={NOT_COMPILED: len(lacking)})
     actor: Actor = "kube-scheduler"
+    useless = 0  # plans that help the pod, and not its gang
     plans = plan_evictions(state, pod, lacking, now, possibly_bound=possibly_bound)
     plans = [plan for plan in plans if not plan.pdb_violations] or plans
     shown = list(islice((plan for plan in plans if _asks_preempt(state, pod, plan.node)), BEST))
@@ -89,9 +92,16 @@ def evictions_for(
         )
         plans = [plan for plan in plans if not plan.pdb_violations]
         shown = plans[:BEST]
+    if plans and not gang_may_fit(state, pod, request, possibly_bound):
+        useless, plans, shown = len(plans), [], []
     rules = Rules(state, pod, now, to_equals=actor == "evictor", whole_gangs=actor == "evictor")
     protected = Counter(why for node in lacking for why in rules.protected(node))
-    elsewhere = {DEARER: len(plans) - len(shown), NOT_ENOUGH: len(lacking) - len(plans)}
+    not_enough = len(lacking) - len(plans) - useless
+    elsewhere = {
+        Reason.GANG_DOES_NOT_FIT.text: useless,
+        DEARER: len(plans) - len(shown),
+        NOT_ENOUGH: not_enough,
+    }
     return Evictions(
         tuple(_option(state, plan, actor, now) for plan in shown),
         {why: count for why, count in elsewhere.items() if count > 0},

@@ -1,16 +1,24 @@
-"""Whether the whole gang of a pod fits, asked before its first member is placed.
+"""Whether the whole gang of a pod fits, asked before its first member is placed or gets room by evictions.
 
 Only of gangs whose minimum is to be placed at once. The answer "no" must be right, because it starves the
 gang; so everything that Stowage does not know, and all room that evictions can make, counts as fitting.
+
+A member with scheduling gates cannot be placed, so it does not help to reach the minimum
+(kubernetes-sigs/scheduler-plugins, ``PreFilter`` in ``pkg/coscheduling/core/core.go``; NVIDIA/KAI-Scheduler,
+``IsReadyForScheduling`` in ``pkg/scheduler/api/podgroup_info/subgroup_info/podset.go``). Members that have
+succeeded need no room (``queues/gangs.py``).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
 
 from extender.cluster.gang_simulation import WaitingMembers, grouped, place_together, waiting_members
 from extender.cluster.state import PossiblyBound, State
@@ -19,6 +27,9 @@ from extender.k8s.objects import Pod
 from extender.queues.gangs import Gang
 from extender.untrusted.limits import GANG_READ, GANG_VICTIMS
 from extender.verbs.evaluate import Evaluation
+from extender.verbs.eviction.candidates import Rules
+from packing.fleet.feasibility import gpu_sizes
+from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.model.reasons import Reason
 from packing.model.request import Request
@@ -26,7 +37,7 @@ from packing.model.request import Request
 
 def with_gang_check(state: State, evaluation: Evaluation) -> Evaluation:
     """The evaluation with ``GANG_DOES_NOT_FIT`` where the pod fits, but its gang does not fit anywhere."""
-    if not state.gang_check or state.gangs.gang_of(evaluation.pod) is None:
+    if state.gangs.gang_of(evaluation.pod) is None:
         return evaluation
     fits = evaluation.codes == Reason.FITS
     if not fits.any():
@@ -40,37 +51,57 @@ def with_gang_check(state: State, evaluation: Evaluation) -> Evaluation:
 
 def gang_may_fit(state: State, pod: Pod, request: Request, possibly_bound: PossiblyBound = ()) -> bool:
     """False if not all members that must run together fit, even if all pods that they may evict were gone.
+    For ``filter``, ``preempt``, and the free room that the evictor holds.
 
-    True for a pod without such a gang, and for a gang of which a member is bound already, or nominated:
-    room has been made for it.
+    True for a pod without such a gang, where the check is off, and for a gang of which a member is bound
+    already. Room that has been made for a member is there for its gang.
     """
-    gang = state.gangs.gang_of(pod)
-    if gang is None or gang.together < 2 or pod.nominated_node:
+    gang = state.gangs.gang_of(pod) if state.gang_check else None
+    if gang is None or gang.to_place < 2:
         return True
     now = time.time()  # rights to evict may change without an event
-    asked = gang.key, pod.key if pod.key not in state.pods else "", int(now) // 10
+    own = pod.key if pod.key not in state.pods or state.pods.is_nominated(pod.uid) else ""
+    asked = gang.key, own, request, pod.spec.node_selector, pod.scheduling_constraints, int(now) // 10
     if not possibly_bound and (known := state.gang_answers.get(asked, state.room_version)) is not None:
         return known
-    members = _members_to_place(state, gang, pod, request)
-    fits = not members or _fits(state, pod, members, now, possibly_bound)
+    fits = _may_fit(state, gang, WaitingMembers(pod, request), now, possibly_bound)
     if not possibly_bound:
         state.gang_answers.put(asked, state.room_version, fits)
     return fits
 
 
-def _members_to_place(state: State, gang: Gang, pod: Pod, request: Request) -> Sequence[WaitingMembers]:
-    """The pod and as many others as must run with it, the smallest first; empty if that is not known."""
-    others = [member for member in state.gangs.members(gang.key) if member.key != pod.key]
-    if any(member.nominated_node or state.pods.is_bound(member.uid) for member in others):
-        return ()
-    waiting = islice((other for other in others if not other.deleting), GANG_READ)
-    asking = WaitingMembers(pod, request)
-    members = grouped([asking, *waiting_members(waiting, gang.together - 1)])
-    if any(_wants_dra(state, member) for member in members):
-        return ()
-    missing = gang.together - sum(member.count for member in members)
-    alike = all(member.request == request for member in members)
-    if missing > 0 and alike and not gang.words.others_unlike:  # they are still to be created
+def _may_fit(
+    state: State, gang: Gang, asking: WaitingMembers, now: float, possibly_bound: PossiblyBound
+) -> bool:
+    """Nominated members may go elsewhere, or stay: the search may miss the way by which they got their
+    room."""
+    others = [one for one in state.gangs.members(gang.key) if one.key != asking.pod.key and not one.deleting]
+    if any(state.pods.is_bound(one.uid) for one in others):
+        return True
+    without_gates = [one for one in others if not one.gates]
+    to_come = max(gang.to_place - 1 - len(others), 0)
+    if 1 + len(without_gates) + to_come < gang.to_place:
+        return False
+    nominated = [one.key for one in without_gates if state.pods.is_nominated(one.uid)]
+    members = _members_to_place(gang, asking, without_gates, gang.to_place)
+    fits = _fits(state, members, now, possibly_bound, without=nominated)
+    if fits or not nominated:
+        return fits
+    rest = [one for one in without_gates if one.key not in nominated]
+    members = _members_to_place(gang, asking, rest, gang.to_place - len(nominated))
+    return _fits(state, members, now, possibly_bound)
+
+
+def _members_to_place(
+    gang: Gang, asking: WaitingMembers, others: Sequence[Pod], wanted: int
+) -> Sequence[WaitingMembers]:
+    """The pod that asks and as many others as must run with it, the smallest first. Copies of it for those
+    that are still to be created, if that is what they ask for."""
+    waiting = waiting_members(islice(others, GANG_READ), max(wanted - 1, 0))
+    members = grouped([asking, *waiting])
+    missing = wanted - sum(member.count for member in members)
+    alike = all(member.request == asking.request for member in members)
+    if missing > 0 and alike and not gang.words.others_unlike:
         members[0] = replace(members[0], count=members[0].count + missing)
     return members
 
@@ -83,21 +114,44 @@ def _wants_dra(state: State, members: WaitingMembers) -> bool:
 
 
 def _fits(
-    state: State, pod: Pod, members: Sequence[WaitingMembers], now: float, possibly_bound: PossiblyBound
+    state: State,
+    members: Sequence[WaitingMembers],
+    now: float,
+    possibly_bound: PossiblyBound,
+    without: Collection[str] = (),
 ) -> bool:
-    with state.fleet_view_for(pod, possibly_bound) as fleet, ExitStack() as without:
+    """Whether these members fit. ``without``: keys of nominated pods whose room is not held."""
+    if any(_wants_dra(state, one) for one in members):
+        return True
+    pod = members[0].pod
+    with state.fleet_view_for(pod, possibly_bound, without) as fleet, ExitStack() as gone:
         if place_together(fleet, state.policy, state.nodes, members) is not None:
             return True
-        evictable = list(islice(_evictable(state, pod, now), GANG_VICTIMS + 1))
+        found = _evictable(state, pod, now, _usable(fleet, members))
+        evictable = list(islice(found, GANG_VICTIMS + 1))
         if not evictable or len(evictable) > GANG_VICTIMS:
             return bool(evictable)
-        without.enter_context(fleet.without(evictable))
+        gone.enter_context(fleet.without(evictable))
         return place_together(fleet, state.policy, state.nodes, members) is not None
 
 
-def _evictable(state: State, pod: Pod, now: float) -> Iterator[Allocation]:
-    """What those pods have that may be evicted for this one."""
-    lower = (other for other in state.pods.values() if other.node_name and other.priority < pod.priority)
-    for victim in lower:
-        if not state.rights.why_not(pod, victim, now):
-            yield from state.pods.allocations_of(victim)
+def _usable(fleet: Fleet, members: Sequence[WaitingMembers]) -> npt.NDArray[np.bool_]:
+    """The rows that have what a member asks for, free or not: (N,)."""
+    usable = np.zeros(fleet.arrays.capacity, np.bool_)
+    for one in members:
+        usable |= (gpu_sizes(fleet, one.request) > 0) | (not one.request.wants_gpu)
+    return usable
+
+
+def _evictable(state: State, pod: Pod, now: float, usable: npt.NDArray[np.bool_]) -> Iterator[Allocation]:
+    """What those pods have of ``usable`` rows that terminate, or that may be evicted for this one, if only
+    by the evictor. What their jobs and queues have lost lately protects them for a short time only."""
+    rules = Rules(state, pod, now, to_equals=True)
+    below = pod.priority + any(queue.max_duration for queue in state.rights.queues.by_name.values())
+    bound = (other for other in state.pods.values() if other.node_name)
+    for other in bound:
+        if not (other.deleting or other.priority < below):
+            continue
+        held = [one for one in state.pods.allocations_of(other) if usable[one.row]]
+        if held and (other.deleting or not rules.no_right(other)):
+            yield from held

@@ -23,6 +23,8 @@ from extender.verbs.eviction.coming_room import room_is_coming
 from extender.verbs.eviction.node_pods import takes_another_pod
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from extender.verbs.eviction.report import in_one_line
+from extender.verbs.gang_fit import gang_may_fit
+from packing.model.reasons import Reason
 from packing.model.request import Request
 
 NO_EVICTIONS_HELP = "no evictions make the pod fit"
@@ -54,6 +56,8 @@ def preempt(
     }
     if not request.wants_gpu:
         return Preemption({node: args.candidates[node] for node, victims in proposed.items() if victims})
+    if not gang_may_fit(state, args.pod, request, possibly_bound):
+        return Preemption(empty=Reason.GANG_DOES_NOT_FIT.text)
     by_claims = _by_claims(state, args.pod, request, list(proposed))
     required = {
         node: [pod.uid for pod in required_victims(state, args.pod, node, victims)]

@@ -75,10 +75,19 @@ class Rules:
         self._gang_starts: dict[str, float] = {}
 
     def why_not(self, victim: Pod) -> str:
-        """Why a bound pod may not be evicted, "" if it may. A text of a small closed set. A member of a gang
-        that must keep its minimum may be one of those beyond it: the search sees to that."""
-        state, gang = self.state, self.state.gangs.gang_of(victim)
-        why = state.rights.why_not(
+        """Why a bound pod may not be evicted, "" if it may. A text of a small closed set."""
+        state = self.state
+        if why := self.no_right(victim):
+            return why
+        if state.disruptions.shielded(victim, self.now):
+            return SHIELDED
+        return HOURLY_BOUND if self._evictions_left(state.rights.queue_name(victim)) < 1 else ""
+
+    def no_right(self, victim: Pod) -> str:
+        """The same, whatever the victim's job and queue have lost lately. A member of a gang that must keep
+        its minimum may be one of those beyond it: the search sees to that."""
+        gang = self.state.gangs.gang_of(victim)
+        return self.state.rights.why_not(
             self.preemptor,
             victim,
             self.now,
@@ -88,11 +97,6 @@ class Rules:
             gang_started=self._gang_start(gang.key) if gang else math.inf,
             rounds=self._rounds(victim),
         )
-        if why:
-            return why
-        if state.disruptions.shielded(victim, self.now):
-            return SHIELDED
-        return HOURLY_BOUND if self._evictions_left(state.rights.queue_name(victim)) < 1 else ""
 
     def exceeds_hourly_bound(self, victims: Iterable[Pod]) -> bool:
         """Whether these are more pods of a queue than may be evicted within this hour."""

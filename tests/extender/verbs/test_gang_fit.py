@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from extender.cli.explain_text import render
 from extender.cluster import gang_simulation
+from extender.cluster.factory import state_of
 from extender.cluster.gang_simulation import place_together, waiting_members
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
@@ -21,6 +23,7 @@ from extender.k8s.objects import Deleted, Node, Pod, PodClaim, Upserted
 from extender.protocol.codec import FilterArgs
 from extender.protocol.node_names import NodeNames
 from extender.verbs import gang_fit
+from extender.verbs.eviction.candidates import HOURLY_BOUND, Rules
 from extender.verbs.filter import filter_nodes
 from packing.fleet.feasibility import reasons_for
 from packing.fleet.placement import allocation_of, freest_gpus
@@ -121,11 +124,98 @@ def test_what_the_gang_may_evict_counts_as_free() -> None:
     assert answer(checked_state(make_node("a"), low, *pods), pods[0]) == REFUSED  # not even then
 
 
-def test_a_gang_with_a_nominated_member_is_not_refused() -> None:
-    pods = gang(3)
-    state = checked_state(make_node("a"), make_node("b"), replace(pods[0], nominated_node="a"), *pods[1:])
+def test_a_nomination_neither_places_a_gang_nor_counts_against_it() -> None:
+    pods = gang(2)
+    nominated = replace(pods[0], nominated_node="a")
+    state = checked_state(make_node("a"), nominated, pods[1])
+    assert answer(state, nominated) == REFUSED
+    state.apply([Upserted(make_node("b"))])
+    assert answer(state, nominated)[0] == ["a", "b"]
     assert answer(state, pods[1])[0] == ["b"]
-    assert answer(state, state.pods["default/w0"])[0] == ["a", "b"]
+
+
+def test_room_of_pods_that_terminate_counts() -> None:
+    """Whoever stopped them: Kueue's priorities are its own."""
+    pods = gang(2)
+    stopped = make_pod("stopped", 8, node_name="b", priority=1000, deleting=True)
+    assert answer(checked_state(make_node("a"), make_node("b"), stopped, *pods), pods[0])[0] == ["a"]
+
+
+def with_queues(queues: dict[str, Any], *objects: Node | Pod) -> State:
+    state = state_of(make_settings(queues=queues))
+    state.apply([Upserted(one) for one in objects])
+    return state
+
+
+@pytest.mark.parametrize(("hours", "fits"), [(2, ["a"]), (0.5, [])])
+def test_room_that_the_evictor_may_take_over_from_equals_counts(hours: float, fits: list[str]) -> None:
+    queue = {"stowage.dev/queue": "q"}
+    late = make_pod("late", 8, node_name="b", labels=queue, started=time.time() - hours * 3600)
+    pods = [replace(pod, labels=pod.labels | queue) for pod in gang(2)]
+    state = with_queues({"q": {"max_duration": 3600.0}}, make_node("a"), make_node("b"), late, *pods)
+    assert answer(state, pods[0])[0] == fits
+
+
+def test_a_queue_that_may_lose_no_more_pods_for_a_while_counts_as_evictable() -> None:
+    """The first member does not wait for that with the room that it got by evictions."""
+    first, second = gang(2, priority=10)
+    queue = {"stowage.dev/queue": "q"}
+    victims = [make_pod(f"v{node}", 8, node_name=node, labels=queue, started=1.0) for node in "ab"]
+    nodes = make_node("a"), make_node("b")
+    state = with_queues({"q": {"evictions_per_hour": 1}}, *nodes, *victims, first, second)
+    gone = replace(victims[0], deleting=True, disruption="PreemptionByScheduler", disrupted=time.time())
+    state.apply([Upserted(gone), Deleted("Pod", gone.key), Upserted(replace(first, nominated_node="a"))])
+    assert Rules(state, second, time.time()).why_not(victims[1]) == HOURLY_BOUND
+    assert answer(state, state.pods[first.key])[0] == ["a"]
+
+
+def test_members_that_were_nominated_may_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the search finds no way for all of them, but the evictor has found one."""
+    pods = gang(2)
+    placed: list[int] = []
+
+    def only_one(*args: Any) -> Any:
+        placed.append(sum(members.count for members in args[3]))
+        return place_together(*args) if placed[-1] == 1 else None
+
+    monkeypatch.setattr(gang_fit, "place_together", only_one)
+    state = checked_state(make_node("a"), make_node("b"), replace(pods[0], nominated_node="a"), pods[1])
+    assert answer(state, pods[1])[0] == ["b"]
+    assert placed == [2, 1]
+
+
+def test_members_with_scheduling_gates_are_not_placed() -> None:
+    nodes = [make_node(name) for name in "abc"]
+    pods = gang(3)
+    gated = replace(pods[2], gates=("example.com/gate",))
+    assert answer(checked_state(*nodes, *pods[:2], gated), pods[0])[1] == [Reason.GANG_DOES_NOT_FIT.text]
+    assert answer(checked_state(*nodes, pods[0], gated), pods[0])[0] == []  # whatever is still to come
+    assert answer(checked_state(*nodes, *pods, replace(gated, name="spare")), pods[0])[0] == ["a", "b", "c"]
+
+
+def test_members_that_have_succeeded_need_no_room() -> None:
+    pods = gang(3)
+    ended = [replace(pod, node_name="gone", phase="Succeeded") for pod in pods[:2]]
+    assert answer(checked_state(make_node("a"), *ended, pods[2]), pods[2])[0] == ["a"]
+    failed = replace(ended[1], phase="Failed")
+    assert answer(checked_state(make_node("a"), ended[0], failed, pods[2]), pods[2]) == REFUSED
+
+
+def test_a_small_member_is_not_refused_for_what_a_large_one_was_told() -> None:
+    small, large = gang(3, gpus=1, minimum=2), gang(1, minimum=2)[0]
+    large = replace(large, name="large", uid="uid-large")
+    state = checked_state(make_node("a"), *small, large)
+    assert answer(state, large) == REFUSED
+    assert answer(state, small[0])[0] == ["a"]
+
+
+def test_pods_where_no_member_can_run_are_not_counted_as_victims(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gang_fit, "GANG_VICTIMS", 1)
+    pods = gang(2, priority=10)
+    cpu_only = [make_pod(f"c{number}", 0, node_name="cpu", started=1.0) for number in range(3)]
+    low = make_pod("low", 1, node_name="a", started=1.0)
+    state = checked_state(make_node("a"), make_node("cpu", 0), *cpu_only, low, *pods)
+    assert not gang_fit.gang_may_fit(state, pods[0], request_of(pods[0]))
 
 
 def test_room_of_nominated_pods_is_not_free() -> None:

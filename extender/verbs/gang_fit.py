@@ -60,7 +60,8 @@ def gang_may_fit(state: State, pod: Pod, request: Request, possibly_bound: Possi
     if gang is None or gang.to_place < 2:
         return True
     now = time.time()  # rights to evict may change without an event
-    own = pod.key if pod.key not in state.pods or state.pods.is_nominated(pod.uid) else ""
+    is_like_others = pod.key in state.pods and not (pod.gates or state.pods.is_nominated(pod.uid))
+    own = "" if is_like_others else pod.key
     asked = gang.key, own, request, pod.spec.node_selector, pod.scheduling_constraints, int(now) // 10
     if not possibly_bound and (known := state.gang_answers.get(asked, state.room_version)) is not None:
         return known

@@ -108,6 +108,27 @@ def test_a_podgroup_says_how_many_must_run(cluster: ControlPlane, api: Api, stow
     assert len(present(api) & names) == 3
 
 
+def test_gates_that_are_lifted_one_by_one_delay_nobody(
+    cluster: ControlPlane, api: Api, stowage: Stowage
+) -> None:
+    """As Kueue does for a group of pods. The first ones are refused while the others are gated; nothing ends
+    that would wake them."""
+    create_classes(api)
+    for number in range(2):
+        api.create(node(f"n{number}", {GPU: 2}, labels=H100))
+    gang = members("gated", minimum=4)
+    for member in gang.values():
+        member["spec"]["schedulingGates"] = [{"name": "example.com/admission"}]
+        api.create(member)
+    with cluster.scheduler(scheduler_configuration(stowage.url)):
+        stowage.flush(api)
+        for name in gang:
+            api.patch("Pod", name, {"spec": {"schedulingGates": None}})
+            time.sleep(0.5)
+        for name in gang:
+            wait_until_running(api, name, within_s=10)
+
+
 @contextmanager
 def pod_groups(api: Api) -> Iterator[None]:
     """The API server serves PodGroups of scheduler-plugins during the block."""

@@ -131,10 +131,12 @@ class BoundRequest:
 
 
 def bound_request(pod: Pod) -> BoundRequest:
-    """What a bound pod has taken. Never raises.
+    """What a bound pod has taken, which an in-place resize may not have changed yet. Never raises.
 
     Requirements on the GPUs (models, UUIDs, NVLink, CUDA) do not matter after binding.
     """
+    if pod.resized is not None:
+        pod = replace(pod, spec=pod.resized, resized=None)
     try:
         return BoundRequest(request_of(pod))
     except RequestError as error:

@@ -179,6 +179,9 @@ class Pod(_Memo):
     nothing ends it, and ``disrupted`` its time. ``has_other_constraints``: kube-scheduler may refuse a node
     for a reason that Stowage does not compute: affinity between pods, topology spread, host ports, volumes.
 
+    ``resized``: its spec with the CPU and memory that it holds while an in-place resize is not done, None
+    where it holds what the spec requests. ``held`` is what counts on its node.
+
     ``unreadable`` names annotations and labels that were dropped because they are too large. ``problem`` says
     what else exceeds a limit of ``limits.py``, "" for nothing. A pod with a problem is not placed, and its
     ``spec`` has one container that uses what the whole pod uses.
@@ -215,11 +218,17 @@ class Pod(_Memo):
     has_local_data: bool = False  # a hostPath volume that is no socket or device
     has_volume_claims: bool = False
     only_pauses: bool = False  # every container runs a pause image
+    resized: PodSpec | None = None
     unreadable: tuple[str, ...] = ()
     problem: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", f"{self.namespace}/{self.name}")
+
+    @property
+    def held(self) -> PodSpec:
+        """The spec with what the pod holds of its node."""
+        return self.resized or self.spec
 
     @property
     def version(self) -> str:
@@ -244,7 +253,8 @@ class Pod(_Memo):
         pairs = chain(self.annotations.items(), self.labels.items(), self.devices, self.claims)
         names = self.namespace, self.name, self.uid, self.node_name, self.scheduler_name
         more = self.nominated_node, self.priority_class, self.pod_group, self.unscheduled, self.disruption
-        texts = [*chain(names, more, self.gates, *pairs, self.spec.texts())]
+        held = self.resized.texts() if self.resized else ()
+        texts = [*chain(names, more, self.gates, *pairs, self.spec.texts(), held)]
         return 2000 + sum(map(len, texts)) + 64 * len(texts)
 
     @property

@@ -25,8 +25,10 @@ from extender.k8s.metadata import (
     relevant_entries,
     unix_seconds,
 )
-from extender.k8s.objects import Owner, Pairs, Pod
+from extender.k8s.objects import Owner, Pairs, Pod, PodSpec
+from extender.k8s.pod_resize import HeldByContainer, HeldManifest, held_spec
 from extender.k8s.pod_spec_parser import ClaimManifest, PlacementSpecManifest, parse_spec
+from extender.k8s.quantity import QuantityError
 from extender.untrusted.limits import (
     KEY,
     POD_ANNOTATION,
@@ -73,7 +75,7 @@ class _DeviceResource(TypedDict, total=False):
     resources: list[_Device] | None
 
 
-class _ContainerStatus(TypedDict, total=False):
+class _ContainerStatus(HeldByContainer, total=False):
     allocatedResourcesStatus: list[_DeviceResource] | None
 
 
@@ -84,12 +86,13 @@ class _Condition(TypedDict, total=False):
     lastTransitionTime: str | None
 
 
-class _Status(TypedDict, total=False):
+class _Status(HeldManifest, total=False):
     phase: str | None
     conditions: list[_Condition] | None
     nominatedNodeName: Name | None
     startTime: str | None
     containerStatuses: list[_ContainerStatus] | None
+    initContainerStatuses: list[HeldByContainer] | None
     resourceClaimStatuses: list[ClaimManifest] | None
 
 
@@ -127,11 +130,13 @@ def _record(metadata: Metadata, spec: _Spec, status: _Status) -> Pod:
     if len(devices) > REPORTED_DEVICES:
         devices = devices[:REPORTED_DEVICES]
         problem = f"kubelet reports more than {REPORTED_DEVICES} devices"
+    resized, unread = _resized(spec, status, conditions) if spec.get("nodeName") else (None, "")
     pod = Pod(
         namespace=sys.intern(metadata.get("namespace") or "default"),
         name=metadata.get("name") or metadata.get("generateName") or "",
         uid=metadata.get("uid") or "",
         spec=parsed_spec,
+        resized=resized,
         node_name=sys.intern(spec.get("nodeName") or ""),
         phase=sys.intern((status.get("phase") or "Pending")[:KEY]),
         scheduler_name=sys.intern((spec.get("schedulerName") or "default-scheduler")[:KEY]),
@@ -161,9 +166,24 @@ def _record(metadata: Metadata, spec: _Spec, status: _Status) -> Pod:
         has_volume_claims=has_volume_claims,
         only_pauses=_only_pauses(spec),
         unreadable=unreadable,
-        problem=problem or too_many,
+        problem=problem or too_many or unread,
     )
     return pod if pod.node_name else pod.with_version(metadata.get("resourceVersion") or "")
+
+
+def _resized(spec: _Spec, status: _Status, conditions: Collection[_Condition]) -> tuple[PodSpec | None, str]:
+    """What the pod holds if that is not what its spec requests, and what of that cannot be read."""
+    statuses = (*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ()))
+
+    def is_infeasible() -> bool:
+        pending = (one.get("reason") for one in conditions if one.get("type") == "PodResizePending")
+        return next(pending, "") == "Infeasible"
+
+    try:
+        held = held_spec(spec, statuses, status, is_infeasible)
+    except QuantityError as error:
+        return None, f"what it holds while it is resized: {error}"
+    return (parse_spec(held)[0], "") if held else (None, "")
 
 
 def _owner(owners: Iterable[OwnerManifest]) -> Owner | None:

@@ -126,7 +126,14 @@ def as_new(pod: Pod) -> Pod:
     """The pod as its controller creates it again: without a node, devices, and assignments."""
     kept = {name: text for name, text in pod.annotations.items() if name not in ASSIGNMENT_ANNOTATIONS}
     return replace(
-        pod, node_name="", phase="Pending", nominated_node="", started=0.0, devices=(), annotations=kept
+        pod,
+        node_name="",
+        phase="Pending",
+        nominated_node="",
+        started=0.0,
+        devices=(),
+        annotations=kept,
+        resized=None,
     )
 
 

@@ -17,7 +17,20 @@ from extender.source.watched_kinds import WATCHED_KINDS
 from extender.untrusted.limits import KEY
 
 texts = st.sampled_from(
-    ["", "a", "Always", "True", "1", "64Gi", "nvidia.com/gpu", "DisruptionTarget", "\ud800", "\u0000", "é"]
+    [
+        "",
+        "a",
+        "Always",
+        "True",
+        "1",
+        "64Gi",
+        "cpu",
+        "nvidia.com/gpu",
+        "DisruptionTarget",
+        "\ud800",
+        "\u0000",
+        "é",
+    ]
 ) | st.sampled_from(["x" * KEY, "x" * (KEY + 1), "2026-08-01T09:30:00Z", "Job", "pause:3.10"])
 scalars = st.none() | st.booleans() | texts | st.sampled_from([0, 1, -1, 2**64, 10**30, 1.0, 1.5, 1e400])
 junk = st.recursive(
@@ -87,12 +100,15 @@ pod_spec = some(
 )
 condition = some(type=texts, status=texts, reason=texts, lastTransitionTime=texts)
 device = some(name=texts, resources=many(some(resourceID=texts)))
+held = {"name": texts, "allocatedResources": maps, "resources": resources}
 pod_status = some(
     phase=texts,
     conditions=many(condition),
     nominatedNodeName=texts,
     startTime=texts,
-    containerStatuses=many(some(allocatedResourcesStatus=many(device))),
+    containerStatuses=many(some(allocatedResourcesStatus=many(device), **held)),
+    initContainerStatuses=many(some(**held)),
+    **held,
     resourceClaimStatuses=many(claim),
 )
 node_spec = some(unschedulable=scalars, taints=many(some(key=texts, value=texts, effect=texts)))

@@ -27,7 +27,8 @@ from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.k8s.node_requirement import node_requirement
 from extender.k8s.objects import Pod
-from extender.replay.cluster_engine import ClusterEngine, pods_left
+from extender.replay.cluster_engine import ClusterEngine
+from extender.replay.other_room import OtherRoom
 from extender.replay.repack import SnapshotReplay
 from extender.replay.running_pods import RunningPods
 from extender.replay.work import Item, Work
@@ -238,7 +239,7 @@ def departures(seed: int, policy: str, load: float, select: float) -> Placed:
     state = fleet.state()
     items = fleet.pods(PODS)
     running = RunningPods(state, "")
-    work = Work(ClusterEngine(state), running.open, pods_left(state))
+    work = Work(ClusterEngine(state), running.open, OtherRoom.of(state))
     state.policy = POLICIES[policy]()
     arrivals = Arrivals(state.fleet, state.policy)
     items = [replace(item, rows=running.allowed_rows(_pod_of(item))) for item in items]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.explain.advice import ADVICE
@@ -13,7 +14,7 @@ from extender.explain.options import option_on
 from extender.explain.pod import Candidates
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
-from extender.untrusted.limits import shorten
+from extender.untrusted.limits import LISTED_NAMES, shorten
 from extender.verbs.evaluate import evaluate
 from extender.verbs.gang_fit import with_gang_check
 from packing.model.reasons import Reason
@@ -44,7 +45,7 @@ def explain_each(state: State, pod: Pod, nodes: Iterable[str]) -> list[NodeAnswe
 
 
 def _answers(state: State, pod: Pod, nodes: list[str]) -> Iterator[NodeAnswer]:
-    request, candidates = request_of(pod), Candidates(pod)
+    request, candidates = request_of(pod), Candidates(state, pod)
     evaluation = with_gang_check(state, evaluate(state, pod, request, NodeNames.of(nodes)))
     with state.fleet_view_for(pod) as fleet:
         for index, name in enumerate(nodes):
@@ -59,6 +60,9 @@ def _answers(state: State, pod: Pod, nodes: list[str]) -> Iterator[NodeAnswer]:
             elif forecast and (forecast.problem or forecast.refused):
                 text = forecast.problem or "node does not have the devices that the pod's claims ask for"
                 yield NodeAnswer(name, fits=False, reason=shorten(text))
+            elif node is not None and (used_up := tuple(lacking_on(state, node, asked_by(pod)))):
+                lacks = tuple(one.text for one in used_up[:LISTED_NAMES])
+                yield NodeAnswer(name, fits=False, reason=used_up[0].reason, lacks=lacks)
             else:
                 option = option_on(state, evaluation, index, name, None)
                 yield NodeAnswer(name, fits=True, reason=reason.text, cost=option.cost, terms=option.terms)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal, TypeAlias
 
+from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError, effective_requests
@@ -84,13 +85,14 @@ def evictions_for(
     useless = 0  # plans that help the pod, and not its gang
     plans = plan_evictions(state, pod, lacking, now, possibly_bound=possibly_bound)
     plans = [plan for plan in plans if not plan.pdb_violations] or plans
+    plans = [plan for plan in plans if _leaves_the_rest(state, pod, plan)]
     shown = list(islice((plan for plan in plans if _asks_preempt(state, pod, plan.node)), BEST))
     if not shown:
         actor = "evictor"
         plans = plan_evictions(
             state, pod, lacking, now, to_equals=True, whole_gangs=True, possibly_bound=possibly_bound
         )
-        plans = [plan for plan in plans if not plan.pdb_violations]
+        plans = [one for one in plans if not one.pdb_violations and _leaves_the_rest(state, pod, one)]
         shown = plans[:BEST]
     if plans and not gang_may_fit(state, pod, request, possibly_bound):
         useless, plans, shown = len(plans), [], []
@@ -108,6 +110,13 @@ def evictions_for(
         dict(protected.most_common()),
         evictor,
     )
+
+
+def _leaves_the_rest(state: State, pod: Pod, plan: EvictionPlan) -> bool:
+    """Whether the node then has enough of what Stowage does not place by, too."""
+    gone = {one.uid for one in plan.victims}
+    gone |= {one.uid for one in state.pods.on_node(plan.node) if one.deleting}
+    return not any(lacking_on(state, state.nodes[plan.node], asked_by(pod), gone))
 
 
 def _option(state: State, plan: EvictionPlan, acts: Actor, now: float) -> EvictionOption:
@@ -152,7 +161,7 @@ def _counts_too_little(state: State, pod: Pod, node: Node) -> bool:
 
 def _requests(pod: Pod) -> dict[str, int]:
     try:
-        return effective_requests(pod.spec)
+        return effective_requests(pod.held)
     except RequestError:
         return {}
 

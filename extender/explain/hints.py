@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 from itertools import islice
 
+from extender.cluster.other_resources import asked_by
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
@@ -21,8 +22,6 @@ from extender.explain.node_words import node_hints
 from extender.explain.words import word_hints
 from extender.inventory.devices import is_gpu_resource
 from extender.inventory.sharing.stowage import LABEL
-from extender.k8s.metadata import is_relevant
-from extender.k8s.node_filter import other_resources
 from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError, exact
 from extender.untrusted.limits import KEY, LISTED_NAMES, quoted, shorten
@@ -30,17 +29,6 @@ from packing.model.request import Request
 
 _IN_MIB = frozenset({"nvidia.com/gpumem", "nvidia.com/vgpu-memory", "volcano.sh/vgpu-memory"})
 """Resources that count MiB, so that ``8Gi`` is a million times too much (docs/dialects.md)."""
-_COUNTED = frozenset(
-    {
-        *("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores", "nvidia.com/priority"),
-        *("nvidia.com/vgpu-number", "nvidia.com/vgpu-memory", "nvidia.com/vgpu-cores"),
-        *("volcano.sh/vgpu-number", "volcano.sh/vgpu-memory", "volcano.sh/vgpu-memory-percentage"),
-        *("volcano.sh/vgpu-cores", "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "koordinator.sh/gpu"),
-        *("koordinator.sh/gpu-core", "koordinator.sh/gpu-memory", "koordinator.sh/gpu-memory-ratio"),
-        "koordinator.sh/gpu.shared",
-    }
-)
-"""The resources of the sharing systems (docs/dialects.md), which nodes need not list as allocatable."""
 _SYSTEMS = {
     "nvidia.com/gpu": "HAMi",
     "nvidia.com/vgpu-number": "vgpu-manager",
@@ -73,11 +61,8 @@ def missing_on(node: Node, pod_resources: Collection[str]) -> str:
 def uncounted_resources(pod: Pod) -> dict[str, str]:
     """The extended resources that the pod requests and that only kube-scheduler counts, with an amount; also
     those in the domain of a sharing system that it does not have (``nvidia.com/gpus``)."""
-    requests = dict(_requests(pod))
-    names = {name for name, text in requests.items() if is_relevant(name) and text != "0"}
-    names = {name for name in names if not is_gpu_resource(name)} - _COUNTED
-    others = {name for name in other_resources(pod) if not is_gpu_resource(name)} | names
-    shown = sorted(filter(_is_extended, others))[:LISTED_NAMES]
+    requests, asked = dict(_requests(pod)), asked_by(pod)
+    shown = sorted(filter(_is_extended, asked))[:LISTED_NAMES]
     return {name: shorten(requests.get(name, ""), KEY) for name in shown}
 
 

@@ -1,8 +1,8 @@
 """Explains where a pod fits, why it does not fit elsewhere, and what is missing: as JSON or in a terminal.
 
-Changes nothing. Of kube-scheduler's own filters it knows those of ``k8s.node_filter`` and forecasts of
-the pod's claims, but not affinity between pods, topology spread and volumes. Every text and list in an
-explanation is short, whatever the pod holds.
+Changes nothing. Of kube-scheduler's own filters it knows those of ``k8s.node_filter``, ``other_resources``
+and forecasts of the pod's claims, but not affinity between pods, topology spread and volumes. Every text and
+list in an explanation is short, whatever the pod holds.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
@@ -97,21 +98,29 @@ class Explanation:
 
 
 class Candidates:
-    """The nodes that kube-scheduler would ask Stowage about for a pod, and why not about the others."""
+    """The nodes that kube-scheduler would ask Stowage about for a pod, and why not about the others.
 
-    def __init__(self, pod: Pod) -> None:
+    ``used_up`` says of nodes among ``names`` what they have too little of, though Stowage may find that the
+    pod fits there. It counts only there: the others say what evictions would have to change.
+    """
+
+    def __init__(self, state: State, pod: Pod) -> None:
+        self._state, self._asked = state, asked_by(pod)
         self._filter = NodeFilter(pod)
         self._resources = uncounted_resources(pod)
         self._pinned = pod.node_name if is_manifest(pod) else ""
         self.names: list[str] = []
         self.passed_over: Counter[str] = Counter()
+        self.used_up: dict[str, str] = {}
 
     def add(self, nodes: Iterable[Node]) -> None:
         for node in nodes:
             if rejection := self.rejection(node):
                 self.passed_over[rejection] += 1
-            else:
-                self.names.append(node.name)
+                continue
+            self.names.append(node.name)
+            if lack := next(lacking_on(self._state, node, self._asked), None):
+                self.used_up[node.name] = lack.reason
 
     def rejection(self, node: Node) -> str:
         """Why kube-scheduler does not ask about the node, "" if it does."""
@@ -124,7 +133,7 @@ class Candidates:
 
 async def candidates_of(state: State, pod: Pod) -> Candidates:
     """Those among all nodes. The pod's rules may be long, so other tasks get their turn in between."""
-    candidates, nodes = Candidates(pod), list(state.nodes.values())
+    candidates, nodes = Candidates(state, pod), list(state.nodes.values())
     for start in range(0, len(nodes), _AT_ONCE):
         candidates.add(nodes[start : start + _AT_ONCE])
         await asyncio.sleep(0)
@@ -146,7 +155,7 @@ def explain(
     pod = as_admitted(pod, state.rights.queues.classes.get(pod.priority_class))
     found_hints = hints(state, pod) if with_hints else ()
     if candidates is None:
-        candidates = Candidates(pod)
+        candidates = Candidates(state, pod)
         candidates.add(state.nodes.values())
     try:
         request = request_of(pod)
@@ -155,12 +164,17 @@ def explain(
         problem = str(error)
     if problem:
         return Explanation(shorten(pod.key, KEY), error=shorten(problem), hints=found_hints)
-    names = NodeNames.of(candidates.names)
+    names, passed_over = NodeNames.of(candidates.names), candidates.passed_over
     evaluation = with_gang_check(state, evaluate(state, pod, request, names, possibly_bound))
+    fit = zip(names, evaluation.codes == Reason.FITS, strict=True) if candidates.used_up else ()
+    if used_up := {name for name, is_fit in fit if is_fit and name in candidates.used_up}:
+        names = NodeNames.of([name for name in names if name not in used_up])
+        passed_over = passed_over + Counter(candidates.used_up[name] for name in used_up)
+        evaluation = with_gang_check(state, evaluate(state, pod, request, names, possibly_bound))
     fits, *_ = _by_forecast(evaluation)
     scores = np.zeros(len(names), np.uint8)
     scores[fits] = node_scores(evaluation.cost[fits], evaluation.keys[fits])
-    explanation = explain_evaluation(state, names, evaluation, scores, dict(candidates.passed_over))
+    explanation = explain_evaluation(state, names, evaluation, scores, dict(passed_over))
     others = uncounted_resources(pod).items()
     uncounted: dict[str, int | str] = {shorten(name, KEY): text for name, text in others}
     too_large = _too_large(state, evaluation, explanation)

@@ -83,15 +83,17 @@ class PodClaim:
     template: str = ""
 
 
-class _CachedHash:
-    """The slot for the hash of a large record that is looked up several times for each event."""
+class _SpecMemo:
+    """Slots for the hash of a large record that is looked up several times for each event, and for what
+    ``other_resources`` derives from it. Not a part of the record."""
 
-    __slots__ = ("_hash",)
+    __slots__ = ("_hash", "asked_memo")
     _hash: int
+    asked_memo: object
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
-class PodSpec(_CachedHash):
+class PodSpec(_SpecMemo):
     """The part of a pod's spec that placement needs and that never changes. Equal specs are one object.
 
     ``requests`` and ``limits`` are those of the pod as a whole (``spec.resources``).

@@ -11,8 +11,9 @@ from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.k8s.objects import Deleted, Event, Node, Pod, Upserted
-from extender.replay.cluster_engine import ClusterEngine, as_new, pods_left
+from extender.replay.cluster_engine import ClusterEngine, as_new
 from extender.replay.movable import Stays
+from extender.replay.other_room import OtherRoom
 from extender.replay.running_pods import RunningPods
 from extender.replay.work import Item, Staying, Work, add_staying
 from extender.settings import Settings
@@ -68,7 +69,7 @@ class ClusterSource:
         """The work of a state. Raises ``BadInput`` where no node that takes pods has a GPU."""
         pods = RunningPods(state, self.name, real_moves=not self.bare_pods, without_gpu=True)
         engine, learn = ClusterEngine(state), partial(plan_now, state)
-        work = Work(engine, pods.open, pods_left(state), learn, allow_downgrade=self._allow_downgrade)
+        work = Work(engine, pods.open, OtherRoom.of(state), learn, allow_downgrade=self._allow_downgrade)
         for key, why in pods.staying.items():
             row, held = state.fleet.rows[state.pods[key].node_name], state.allocations.allocation_of(key)
             add_staying(work, key, Staying(row, why, ends_with_node=why in _ENDS_WITH_NODE, held=held))

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from extender.k8s.objects import Node
+from extender.replay.other_room import OtherRoom
 from extender.replay.traces import Arrival, read_nodes, read_pods
 from extender.replay.work import Answer, Item, Work
 from extender.settings import Settings
@@ -60,11 +61,9 @@ class TraceSource:
         )
         rows = np.zeros(fleet.arrays.capacity, bool)
         rows[[*fleet.rows.values()]] = True
-        pods_left = np.full(rows.size, 1 << 30, np.int64)
-
         engine = _TraceEngine(fleet, policy)
         learn = partial(_learn, fleet, policy)
-        return Work(engine, rows, pods_left, learn, allow_downgrade=self._allow_downgrade)
+        return Work(engine, rows, OtherRoom(rows.size), learn, allow_downgrade=self._allow_downgrade)
 
     def _items(self, work: Work) -> list[Item]:
         rows = work.open.copy()

@@ -199,7 +199,7 @@ def _most(work: Work, row: int, item: Item) -> int:
     """How many such pods alone fit on a node, at most."""
     capacity, size = _capacity(work, row), _size(work, row, item)
     asked = size > 0
-    most = int((capacity[asked] / size[asked]).min(initial=float(work.pods_left[row])) + 1e-9)
+    most = int((capacity[asked] / size[asked]).min(initial=float(work.other_room.pods_left(row))) + 1e-9)
     spec = work.fleet.specs[row]
     part = resolve_on(spec, item.request).shares if spec else None
     if part is None:

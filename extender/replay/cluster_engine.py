@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from extender.cluster.allocations import Placement
 from extender.cluster.state import State
@@ -135,13 +134,3 @@ def as_new(pod: Pod) -> Pod:
         annotations=kept,
         resized=None,
     )
-
-
-def pods_left(state: State) -> npt.NDArray[np.int64]:
-    """(N,) how many more pods each node takes, by its allocatable ``pods``."""
-    left = np.full(state.fleet.arrays.capacity, 1 << 30, np.int64)
-    for node in state.nodes.values():
-        most = node.allocatable.get("pods", "")
-        if most.isdecimal():
-            left[state.fleet.rows[node.name]] = int(most[:9]) - len(state.allocations.pods_on(node.name))
-    return left

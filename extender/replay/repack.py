@@ -20,8 +20,9 @@ import numpy.typing as npt
 
 from extender.cluster.factory import prior_of
 from extender.replay.bound import most_whole_gpus
-from extender.replay.cluster_engine import ClusterEngine, as_new, pods_left
+from extender.replay.cluster_engine import ClusterEngine, as_new
 from extender.replay.movable import counted
+from extender.replay.other_room import OtherRoom
 from extender.replay.running_pods import RunningPods
 from extender.replay.runs import Progress
 from extender.replay.work import Item, Work
@@ -75,7 +76,7 @@ class SnapshotReplay:
         self._work = work = Work(
             ClusterEngine(pods.state),
             pods.open,
-            pods_left(pods.state),
+            OtherRoom.of(pods.state),
             sample=sample,
             allow_downgrade=allow_downgrade,
         )

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.k8s.objects import Pod
+from extender.replay.other_room import OtherRoom
 from packing.fleet.arrays import Floats
 from packing.fleet.downgrade import Device, device_on, weaker_rows
 from packing.fleet.feasibility import eviction_may_help
@@ -82,7 +83,7 @@ class Engine(Protocol):
 
 
 class Work:
-    """``open`` (N,): nodes that take pods; ``pods_left`` (N,): how many more pods kubelet takes there.
+    """``open`` (N,): nodes that take pods; ``other_room``: what they have left of the rest.
 
     ``at``: what each movable or placed pod holds now. ``unplanned``: waiting pods that no plan places, and
     why. ``learn`` lets the policy learn from the pods before it is used for the first time. ``sample``: the
@@ -96,7 +97,7 @@ class Work:
         self,
         engine: Engine,
         open_rows: Flags,
-        pods_left: npt.NDArray[np.int64],
+        other_room: OtherRoom,
         learn: Callable[[], None] = lambda: None,
         *,
         sample: int = 0,
@@ -104,7 +105,7 @@ class Work:
     ) -> None:
         self.engine, self.fleet = engine, engine.fleet
         self._learn: Callable[[], None] | None = learn
-        self.open, self.pods_left = open_rows, pods_left
+        self.open, self.other_room = open_rows, other_room
         self.movable: dict[str, Item] = {}
         self.staying: dict[str, Staying] = {}
         self.waiting: list[Item] = []
@@ -148,7 +149,7 @@ class Work:
         return np.where(self._has_room(item, codes), cost, np.float32(np.inf))
 
     def _has_room(self, item: Item, codes: Codes) -> Flags:
-        fits: Flags = (codes == Reason.FITS) & item.rows & self.open & (self.pods_left > 0)
+        fits: Flags = (codes == Reason.FITS) & item.rows & self.open & self.other_room.fits(item.pod)
         return fits
 
     def _without_weaker(self, item: Item, cost: Floats) -> Floats:
@@ -189,7 +190,7 @@ class Work:
         self._took(item, self.engine.bind_again(item, held))
 
     def _took(self, item: Item, held: Allocation) -> None:
-        self.pods_left[held.row] -= 1
+        self.other_room.take(item.pod, held.row)
         self.runs(item, held)
 
     def runs(self, item: Item, held: Allocation) -> None:
@@ -202,7 +203,7 @@ class Work:
         held = self.at.pop(item.key)
         del self._on_row[held.row][item.key]
         self.engine.unbind(item)
-        self.pods_left[held.row] += 1
+        self.other_room.take(item.pod, held.row, times=-1)
         return held
 
     def move_all(self, items: Sequence[Item], among: Flags | None = None) -> str:
@@ -224,11 +225,14 @@ class Work:
 
     def why_nowhere(self, item: Item) -> str:
         """The most frequent reason of the nodes that the pod's rules allow and that take pods; first of all
-        reasons of nodes that lack only room."""
+        what the engine does not count, then reasons of nodes that lack only room."""
         codes = self.engine.evaluate(item).codes
         if self._has_room(item, codes).any():
             return ONLY_WEAKER
-        codes = codes[item.rows & self.open & (codes != Reason.FITS)]
+        allowed = item.rows & self.open
+        if used_up := self.other_room.why_not(item.pod, allowed & (codes == Reason.FITS)):
+            return used_up
+        codes = codes[allowed & (codes != Reason.FITS)]
         lacks_room = eviction_may_help(codes)
         counts = np.bincount(codes[lacks_room] if lacks_room.any() else codes, minlength=1)
         return Reason(int(counts.argmax())).text if counts.any() else _NO_PLACE

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from extender.cluster.other_resources import takes_another_pod
 from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
@@ -20,7 +21,6 @@ from extender.protocol.codec import Candidate, PreemptArgs, PreemptResult
 from extender.untrusted.limits import LISTED_NAMES
 from extender.verbs.evaluate import dra_resources, wants_only_dra
 from extender.verbs.eviction.coming_room import room_is_coming
-from extender.verbs.eviction.node_pods import takes_another_pod
 from extender.verbs.eviction.plan import EvictionPlan, plan_evictions
 from extender.verbs.eviction.report import in_one_line
 from extender.verbs.gang_fit import gang_may_fit

@@ -25,10 +25,11 @@ import yaml
 
 from extender.cli.main import main
 from extender.cluster.factory import state_of
+from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.policy_refresh import plan_now
 from extender.cluster.state import State
 from extender.k8s.node_filter import NodeFilter
-from extender.k8s.objects import Pod
+from extender.k8s.objects import Node, Pod
 from extender.protocol.codec import Candidate, FilterArgs, PreemptArgs
 from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
@@ -76,13 +77,17 @@ def waiting_pod(folder: Path, right: dict[str, Any], state: State) -> Pod | None
 
 def check_verbs(state: State, pod: Pod, right: dict[str, Any], settings: Settings) -> None:
     if "fits" in right:
-        node_filter = NodeFilter(pod)
-        passed = [name for name, node in state.nodes.items() if not node_filter.rejection(node)]
+        passed = [name for name, node in state.nodes.items() if kube_scheduler_accepts(state, pod, node)]
         result, _ = filter_nodes(state, FilterArgs(pod, NodeNames.of(passed)), settings)
         said = result.error, result.failed, result.unresolvable
         assert sorted(result.names) == sorted(right["fits"]), said
     if "evicts" in right:
         assert sorted(victims(state, pod)) == sorted(right["evicts"])
+
+
+def kube_scheduler_accepts(state: State, pod: Pod, node: Node) -> bool:
+    """By the filters of its own that Stowage knows."""
+    return not NodeFilter(pod).rejection(node) and not any(lacking_on(state, node, asked_by(pod)))
 
 
 def victims(state: State, pod: Pod) -> set[str]:

@@ -147,13 +147,6 @@ def _restarts(state: State, pods: Sequence[Pod]) -> list[int]:
     return [log.restarts(pod) if log.knows(pod) else 0 for pod in pods]
 
 
-def takes_another_pod(state: State, node: str, leaving: int = 0) -> bool:
-    """Whether a known node may run one more pod than it has (its allocatable ``pods``) once ``leaving`` pods
-    have left it. A number that cannot be read is no limit."""
-    most = state.nodes[node].allocatable.get("pods", "")
-    return not most.isdecimal() or len(state.allocations.pods_on(node)) - leaving < int(most)
-
-
 def gpus_held(fleet: Fleet, held: Iterable[Allocation]) -> float:
     """GPUs of these allocations: the mean of the parts of compute and memory, and for MIG instances that are
     made on demand the part of the GPU's slices."""

@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from extender.cluster.other_resources import takes_another_pod
 from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
@@ -23,7 +24,7 @@ from extender.verbs.eviction.candidates import NodeCandidates, Rules
 from extender.verbs.eviction.costs import Prices
 from extender.verbs.eviction.freed_claims import FreedClaims
 from extender.verbs.eviction.gang_costs import GangTotals
-from extender.verbs.eviction.node_pods import PRIORITY, Bound, takes_another_pod
+from extender.verbs.eviction.node_pods import PRIORITY, Bound
 from extender.verbs.eviction.node_victims import NodeVictims, VictimChooser
 from extender.verbs.eviction.promising import MOST_NODES_WITH_CLAIMS, PromisingNode, promising_nodes
 from packing.cost.device_costs import SIZE, device_costs

@@ -51,6 +51,37 @@ def test_what_keeps_a_node_is_said(stays, why):
     assert list(planned(*items, pod("small", "b", 1)).goes) == ["b"]
 
 
+@pytest.mark.parametrize(
+    ("resource", "offered", "why"),
+    [
+        ("rdma/hca", "2", "node has too little rdma/hca left"),
+        ("ephemeral-storage", "2G", "node has too little ephemeral-storage left"),
+        ("pods", "2", "node runs as many pods as it may"),
+    ],
+)
+def test_what_kube_scheduler_alone_counts_keeps_a_node_too(resource, offered, why):
+    """The moved pod takes it, so there is room for one of two."""
+
+    def with_some(manifest, amount):
+        of = manifest["spec"]["containers"][0]["resources"] if manifest["kind"] == "Pod" else None
+        if of is None:
+            manifest["status"]["allocatable"][resource] = amount
+        elif resource != "pods":
+            of["requests"] = of["limits"] = of["requests"] | {resource: amount}
+        return manifest
+
+    small = "1G" if offered.endswith("G") else "1"
+    nodes = [with_some(node(name), offered) for name in "abc"]
+    pods = [with_some(pod(f"on-{name}", name, 1), small) for name in "abc"]
+    plan = planned(*nodes, *pods)
+    assert len(plan.goes) == 1
+    assert [len(moved) for moved in plan.goes.values()] == [1]
+    assert any(why in text for text in plan.stays.values())
+    waits = planned(*nodes[:1], *pods[:1], *(with_some(pod(f"w{n}"), small) for n in range(2)))
+    assert waits.started == {"ml/w0": "a"}
+    assert waits.waiting == {"ml/w1": why}
+
+
 @pytest.mark.parametrize("kind", ["DaemonSet", "Node"])
 def test_pods_that_belong_to_their_node_do_not_keep_it(kind):
     plan = planned(node("a"), node("b"), pod("x", "a", 2), pod("agent", "b", 1, owner=kind))

@@ -21,6 +21,15 @@ def files(tmp_path):
     return trace_files(tmp_path)
 
 
+@pytest.fixture
+def in_the_foreground():
+    """Ctrl-C interrupts. Shells start what runs in the background with SIGINT ignored, and there the command
+    leaves it so."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def test_csv_has_the_units_in_its_columns(files, capsys):
     assert replay(files, "--policy", "first-fit,best-fit", "--seeds", "1-2", "--output", "csv") == 0
     text = capsys.readouterr().out
@@ -102,6 +111,7 @@ def test_without_matplotlib_the_error_says_how_to_get_it(files):
     assert done.stderr == "stowage replay: --plot needs matplotlib: pip install 'kube-stowage[plot]'\n"
 
 
+@pytest.mark.usefixtures("in_the_foreground")
 @pytest.mark.parametrize("output", ["table", "json", "csv"])
 def test_ctrl_c_prints_the_rows_that_are_complete(files, capsys, monkeypatch, output):
     def interrupted(what, part):
@@ -124,6 +134,7 @@ def test_ctrl_c_prints_the_rows_that_are_complete(files, capsys, monkeypatch, ou
         assert [line.split(",")[-1] for line in captured.out.split()] == ["interrupted", "True", "True"]
 
 
+@pytest.mark.usefixtures("in_the_foreground")
 def test_ctrl_c_before_the_first_row_prints_no_table(files, capsys, monkeypatch):
     def interrupted(what, part):
         signal.raise_signal(signal.SIGINT)

@@ -49,12 +49,12 @@ def measure(nodes: int) -> Costs:
     from extender.server.gauges import Gauges
     from extender.server.metrics import Metrics
     from extender.settings import Settings
+    from extender.source.watched_kinds import AWAITED_KINDS, REQUIRED_KINDS
 
     logging.disable()
     gc.disable()  # as the service does until it is ready
     engine = Engine(_NoSource(), Settings(), Metrics("bench", Gauges))  # type: ignore[arg-type]
-    for kind in ("DeviceClass", "ResourceSlice", "ResourceClaim"):
-        engine.apply([Listed(kind, frozenset())])
+    engine.apply([Listed(kind, frozenset()) for kind in AWAITED_KINDS - REQUIRED_KINDS])
     costs = {"a node of the list": _list(engine, "Node", cluster.nodes(nodes))}
     costs["a pod of the list"] = _list(engine, "Pod", cluster.bound_pods(nodes))
     return costs | _events(engine, nodes)

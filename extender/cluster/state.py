@@ -35,7 +35,7 @@ from extender.dra.forecast import AllocationSimulator
 from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
 from extender.k8s.objects import Deleted, Event, Kind, Listed, Node, Pod, Upserted
 from extender.k8s.pod_groups import is_pod_group
-from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
+from extender.k8s.resource_api.objects import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice
 from extender.protocol.node_names import NodeNames
 from extender.queues.disruption_budgets import DisruptionBudgets
 from extender.queues.disruptions import DisruptionLog
@@ -162,11 +162,11 @@ class State:
                 return self.nodes.remove(kind, key)
             case Listed(("Node" | "Device" | "ConfigMap") as kind, keys):
                 return self.nodes.keep(kind, keys)
-            case Upserted(ResourceSlice() | ResourceClaim() | DeviceClass() as record):
+            case Upserted(ResourceSlice() | ResourceClaim() | DeviceClass() | DeviceTaintRule() as record):
                 self.devices.put(record)
-            case Deleted(("ResourceSlice" | "ResourceClaim" | "DeviceClass") as kind, key):
+            case Deleted(kind, key):
                 self.devices.remove(kind, key)
-            case Listed(("ResourceSlice" | "ResourceClaim" | "DeviceClass") as kind, keys):
+            case Listed(kind, keys):
                 self.devices.keep(kind, keys)
         return ()
 

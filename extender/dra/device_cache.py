@@ -1,4 +1,4 @@
-"""Slices, classes and claims as they arrive from the API server, and the devices of each node.
+"""Slices, classes, claims and taint rules as they arrive from the API server, and the devices of each node.
 
 The devices of a node are built lazily, after one of its pools or a claim on them has changed.
 """
@@ -9,13 +9,22 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from copy import copy
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 from extender.dra.device_slots import Slot
 from extender.dra.node_devices import NodeDevices
 from extender.dra.pool_cache import PoolCache
 from extender.dra.search_input import AvailableDevices
-from extender.k8s.resource_api.objects import ANY_POOL, DeviceClass, Record, ResourceClaim, ResourceSlice
+from extender.dra.taint_rules import TaintRules
+from extender.k8s.resource_api.objects import (
+    ANY_POOL,
+    DeviceClass,
+    DeviceTaintRule,
+    DeviceTaintRuleKind,
+    Record,
+    ResourceClaim,
+    ResourceSlice,
+)
 
 Labels: TypeAlias = Mapping[str, str]
 
@@ -23,20 +32,22 @@ _NO_DEVICES = NodeDevices((), AvailableDevices((), {}), (), {}, has_incomplete_p
 
 
 class DeviceCache:
-    """``class_version`` changes with every class. ``extended_resources`` are those that classes provide by
-    their specs. ``total_slots`` are the slots of all nodes at the last ``refresh``."""
+    """``rules_version`` changes with every class and every taint rule. ``extended_resources`` are those that
+    classes provide by their specs. ``total_slots`` are the slots of all nodes at the last ``refresh``."""
 
     def __init__(self) -> None:
         self.classes: dict[str, DeviceClass] = {}
         self.claims: dict[str, ResourceClaim] = {}
-        self.class_version = 0
+        self.rules_version = 0
         self.extended_resources: frozenset[str] = frozenset()
+        self.taint_rules = TaintRules()
         self.pools = PoolCache()
         self.total_slots: Counter[Slot] = Counter()
         self._records: dict[str, dict[str, Any]] = {
             "ResourceSlice": {},
             "DeviceClass": self.classes,
             "ResourceClaim": self.claims,
+            **{kind: {} for kind in get_args(DeviceTaintRuleKind)},
         }
         self._nodes: dict[str, NodeDevices] = {}
         self._problems: dict[str, str] = {}
@@ -48,6 +59,8 @@ class DeviceCache:
         if isinstance(record, ResourceClaim) and known and _holdings(known) == _holdings(record):
             self.claims[record.key] = record  # only its users have changed, as they do often
             return
+        if isinstance(record, DeviceTaintRule) and self._records[record.kind].get(record.key) == record:
+            return  # only its status has changed
         self.remove(record.kind, record.key)
         self._records[record.kind][record.key] = record
         if record.problem:
@@ -61,6 +74,9 @@ class DeviceCache:
                 self.pools.put_allocation(record)
                 if ANY_POOL in record.unreadable_pools:
                     self._claims_on_any_pool.add(record.key)
+            case DeviceTaintRule():
+                self.taint_rules.put(record)
+                self.rules_version += 1
 
     def remove(self, kind: str, key: str) -> None:
         self._problems.pop(f"{kind} {key}", None)
@@ -72,9 +88,12 @@ class DeviceCache:
             case ResourceClaim() as known:
                 self.pools.remove_allocation(known)
                 self._claims_on_any_pool.discard(key)
+            case DeviceTaintRule() as known:
+                self.taint_rules.remove(known)
+                self.rules_version += 1
 
     def records(self) -> list[Record]:
-        """All slices, classes and claims."""
+        """All slices, classes, claims and taint rules."""
         return [record for by_key in self._records.values() for record in by_key.values()]
 
     def keep(self, kind: str, keys: AbstractSet[str]) -> None:
@@ -83,7 +102,7 @@ class DeviceCache:
             self.remove(kind, key)
 
     def _classes_changed(self) -> None:
-        self.class_version += 1
+        self.rules_version += 1
         resources = (one.extended_resource for one in self.classes.values())
         self.extended_resources = frozenset(filter(None, resources))
 

@@ -13,7 +13,7 @@ from extender.dra.cel.evaluation import BudgetExhausted, EvaluationFailed, Match
 from extender.dra.device_cache import DeviceCache, Labels
 from extender.dra.device_slots import LostSlots, slot_prices
 from extender.dra.node_search import HOLDINGS_UNKNOWN, NodeSearch, SearchResult
-from extender.dra.pod_claims import AllocationRefused, DeviceClaims, unallocated_claims
+from extender.dra.pod_claims import AllocationRefused, DeviceClaims, allocated_on, unallocated_claims
 from extender.k8s.objects import Pod
 from extender.k8s.quantity import QuantityError
 from extender.k8s.resource_api.objects import DeviceClaim, DeviceId
@@ -23,6 +23,7 @@ from extender.untrusted.limits import DEVICE_STEPS, FORECAST_STEPS, MOST_STEPS, 
 FIRST_AVAILABLE_PENALTY = 100.0
 """GPUs: the order of ``firstAvailable`` outweighs all else, as in kube-scheduler's own score, which ours
 outweighs (``computeScore`` of its plugin ``dynamicresources``, v1.36.3)."""
+ELSEWHERE = "the devices of a claim of the pod are on other nodes"
 _MAX_TEMPLATES = 128  # different (sets of) claims with cached results: a cluster has few templates
 _MAX_BYTES = 32 << 20  # of all cached results, about
 
@@ -143,11 +144,15 @@ class AllocationSimulator:
         budget = _Budget()
         prices = slot_prices(self._cache.total_slots, self._cache.pools.kinds.gpu_fractions)
         searches: dict[tuple[str, ...], tuple[NodeSearch, _ClaimResults] | Forecast] = {}
+        scopes = allocated_on(self._cache, pod)
         forecasts = []
         for (name, labels), resources in zip(nodes, resources_on_nodes, strict=False):
             search = searches.get(key := tuple(resources))
             if search is None:
                 search = searches[key] = self._search_for(pod, key, budget)
+            if not all(scope.includes(name, labels) for scope in scopes):
+                forecasts.append(Forecast(problem=ELSEWHERE, refused=True))
+                continue
             if isinstance(search, Forecast):
                 forecasts.append(search)
                 continue
@@ -177,7 +182,7 @@ class AllocationSimulator:
         self, search: NodeSearch, results: _ClaimResults, budget: _Budget, node: str, labels: Labels
     ) -> SearchResult:
         node_devices = self._cache.on_node(node, labels)
-        version = (node_devices.version, self._cache.class_version)
+        version = (node_devices.version, self._cache.rules_version)
         if (known := results.get(node, version)) is not None:
             return known
         budget.grant(NODE_STEPS + DEVICE_STEPS * len(node_devices.devices))

@@ -129,7 +129,8 @@ class NodeSearch:
         return known
 
     def _tolerates_taints(self, sub: DeviceSubRequest, node: NodeDevices, device: int) -> bool:
-        taints = node.device(device).taints
+        of_rules = self.cache.taint_rules.taints_of(node.device_id(device))
+        taints = (*node.device(device).taints, *of_rules)
         self.meter.spend(len(taints) * len(sub.tolerations) // 8)
         return tolerated(taints, sub.tolerations)
 

@@ -15,7 +15,12 @@ from extender.dra.cel.evaluation import Unsupported
 from extender.dra.device_cache import DeviceCache
 from extender.k8s.objects import Container, Pod, PodSpec
 from extender.k8s.quantity import whole
-from extender.k8s.resource_api.objects import DeviceClaim, DeviceRequest, DeviceSubRequest
+from extender.k8s.resource_api.objects import (
+    DeviceClaim,
+    DeviceRequest,
+    DeviceSubRequest,
+    NodeScope,
+)
 from extender.untrusted.limits import POD_CLAIMS, quoted
 
 CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
@@ -36,8 +41,7 @@ def unallocated_claims(cache: DeviceCache, pod: Pod, resources: Sequence[str] = 
     """
     if max(len(pod.spec.claims), len(resources)) > POD_CLAIMS:
         raise Unsupported(f"the pod has more than {POD_CLAIMS} claims or resources")
-    generated = dict(pod.claims)
-    names = [one.claim or generated.get(one.name, "") for one in pod.spec.claims]
+    names = _claim_names(pod)
     if not all(names) or len(set(names)) < len(names):
         raise Unsupported("a claim of the pod is not created yet, or listed twice")
     found: list[DeviceClaim] = []
@@ -48,12 +52,28 @@ def unallocated_claims(cache: DeviceCache, pod: Pod, resources: Sequence[str] = 
             if claim.devices.problem:
                 raise Unsupported(f"claim {quoted(name)}: {claim.devices.problem}")
             found.append(claim.devices)
+        elif claim.available_on is None:
+            raise Unsupported(f"claim {quoted(name)}: {claim.problem}")
     if resources:
         classes = {name: _class_for(cache, name) for name in resources}
         found.append(DeviceClaim(requests_for(pod.spec, classes)).interned())
     for devices in found:
         _validate(cache, devices)
     return tuple(found)
+
+
+def allocated_on(cache: DeviceCache, pod: Pod) -> tuple[NodeScope, ...]:
+    """The nodes of each claim of the pod that has its devices already: the pod can run on those of all."""
+    claims = (cache.claims.get(f"{pod.namespace}/{name}") for name in _claim_names(pod)[:POD_CLAIMS])
+    return tuple(
+        one.available_on for one in claims if one and one.allocation is not None and one.available_on
+    )
+
+
+def _claim_names(pod: Pod) -> list[str]:
+    """The name of each claim of the pod, "" for one that is not created yet."""
+    generated = dict(pod.claims)
+    return [one.claim or generated.get(one.name, "") for one in pod.spec.claims]
 
 
 def _missing(cache: DeviceCache, what: str) -> Exception:

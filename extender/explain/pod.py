@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -20,6 +20,7 @@ from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.dialects.sharing import gpushare
+from extender.dra.forecast import ELSEWHERE, Forecast
 from extender.explain.admission import admission_problem, as_admitted, is_manifest
 from extender.explain.advice import ADVICE
 from extender.explain.evictions import Evictions, EvictorMode, evictions_for
@@ -225,8 +226,7 @@ def explain_evaluation(
             if code != Reason.FITS
         ]
     if refused.any():
-        nearest = names[int(refused.argmax())]
-        refusals.append(Refusal(NO_DEVICES, int(refused.sum()), eviction_helps=True, nearest=nearest))
+        refusals += _by_claims(names, evaluation.forecasts, refused)
     return Explanation(
         pod=shorten(pod.key, KEY),
         asks=asks(request),
@@ -267,6 +267,15 @@ def _by_forecast(evaluation: Evaluation) -> tuple[Flags, Flags, Flags]:
     refused = np.array([forecast.refused for forecast in evaluation.forecasts], bool)
     known = np.array([not forecast.problem for forecast in evaluation.forecasts], bool)
     return fits & known & ~refused, fits & refused, fits & ~known & ~refused
+
+
+def _by_claims(names: NodeNames, forecasts: Sequence[Forecast], refused: Flags) -> Iterator[Refusal]:
+    """What the pod's claims refuse."""
+    elsewhere = refused & np.array([one.problem == ELSEWHERE for one in forecasts], bool)
+    for reason, where in ((NO_DEVICES, refused & ~elsewhere), (ELSEWHERE, elsewhere)):
+        if where.any():
+            nearest, helps = names[int(where.argmax())], reason == NO_DEVICES
+            yield Refusal(reason, int(where.sum()), eviction_helps=helps, nearest=nearest)
 
 
 def _counted(reasons: Iterable[str]) -> dict[str, int]:

@@ -1,13 +1,13 @@
 """Reads the objects that describe devices from their manifests.
 
-These are the three kinds of Dynamic Resource Allocation, Koordinator's ``Device``, and the ConfigMap of
+These are the kinds of Dynamic Resource Allocation, Koordinator's ``Device``, and the ConfigMap of
 NVIDIA's MIG manager.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel
 from typing_extensions import TypedDict
@@ -16,8 +16,14 @@ from extender.k8s.device_objects import KoordinatorDevice, KoordinatorGpu, MigLa
 from extender.k8s.metadata import Metadata, TextMap, sorted_pairs
 from extender.k8s.mig_config import CONFIG_KEY, NODE_LABEL, parse_layouts
 from extender.k8s.resource_api.claim_parser import parse_claim
-from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
-from extender.k8s.resource_api.slice_parser import parse_class, parse_slice
+from extender.k8s.resource_api.objects import (
+    DeviceClass,
+    DeviceTaintRule,
+    DeviceTaintRuleKind,
+    ResourceClaim,
+    ResourceSlice,
+)
+from extender.k8s.resource_api.slice_parser import parse_class, parse_slice, parse_taint_rule
 
 
 class _DeviceManifest(BaseModel):
@@ -48,6 +54,23 @@ class ResourceClaimManifest(_DeviceManifest):
         """The claim. Its namespace is ``default`` if the manifest has none."""
         namespace = sys.intern((self.metadata or {}).get("namespace") or "default")
         return parse_claim(namespace, self._name, self.spec, self.status)
+
+
+class DeviceTaintRuleManifest(_DeviceManifest):
+    """A DeviceTaintRule of v1, or of any version in a file, which has one version of each object."""
+
+    kind_in_lists: ClassVar[DeviceTaintRuleKind] = "DeviceTaintRule"
+
+    def record(self) -> DeviceTaintRule:
+        return parse_taint_rule(self.kind_in_lists, self._name, self.spec)
+
+
+class BetaDeviceTaintRuleManifest(DeviceTaintRuleManifest):
+    kind_in_lists = "BetaDeviceTaintRule"
+
+
+class AlphaDeviceTaintRuleManifest(DeviceTaintRuleManifest):
+    kind_in_lists = "AlphaDeviceTaintRule"
 
 
 class _KoordinatorGpu(TypedDict, total=False):

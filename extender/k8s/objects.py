@@ -17,7 +17,13 @@ from extender.k8s.affinity import NO_CONSTRAINTS, SchedulingConstraints, Taint
 from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
 from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
 from extender.k8s.pod_groups import PodGroup, PodGroupKind
-from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
+from extender.k8s.resource_api.objects import (
+    DeviceClass,
+    DeviceTaintRule,
+    DeviceTaintRuleKind,
+    ResourceClaim,
+    ResourceSlice,
+)
 
 Kind: TypeAlias = (
     Literal[
@@ -31,6 +37,7 @@ Kind: TypeAlias = (
         "PriorityClass",
         "PodDisruptionBudget",
     ]
+    | DeviceTaintRuleKind
     | PodGroupKind
 )
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
@@ -271,6 +278,7 @@ KubernetesObject: TypeAlias = (
     | ResourceSlice
     | ResourceClaim
     | DeviceClass
+    | DeviceTaintRule
     | KoordinatorDevice
     | MigLayouts
     | PriorityClass

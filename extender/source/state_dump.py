@@ -20,7 +20,13 @@ from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
 from extender.k8s.node_requirement import NodeRequirement
 from extender.k8s.objects import KubernetesObject, Node, Pod
 from extender.k8s.pod_groups import PodGroup, PodGroupKind
-from extender.k8s.resource_api.objects import DeviceClass, ResourceClaim, ResourceSlice
+from extender.k8s.resource_api.objects import (
+    DeviceClass,
+    DeviceTaintRule,
+    DeviceTaintRuleKind,
+    ResourceClaim,
+    ResourceSlice,
+)
 from extender.source.interface import Unavailable
 from extender.untrusted.limits import shorten
 from extender.untrusted.validation import validation_problem
@@ -39,6 +45,7 @@ _RECORDS: Mapping[str, type[KubernetesObject]] = {
     "PriorityClass": PriorityClass,
     "PodDisruptionBudget": PodDisruptionBudget,
     **dict.fromkeys(get_args(PodGroupKind), PodGroup),
+    **dict.fromkeys(get_args(DeviceTaintRuleKind), DeviceTaintRule),
 }
 
 

@@ -13,7 +13,10 @@ from http import HTTPStatus
 from typing import TypeAlias
 
 from extender.k8s.device_manifests import (
+    AlphaDeviceTaintRuleManifest,
+    BetaDeviceTaintRuleManifest,
     DeviceClassManifest,
+    DeviceTaintRuleManifest,
     KoordinatorDeviceManifest,
     MigLayoutsManifest,
     ResourceClaimManifest,
@@ -39,6 +42,7 @@ Manifest: TypeAlias = (
     | ResourceSliceManifest
     | ResourceClaimManifest
     | DeviceClassManifest
+    | DeviceTaintRuleManifest
     | KoordinatorDeviceManifest
     | MigLayoutsManifest
     | PodGroupManifest
@@ -81,6 +85,7 @@ class WatchedKind:
 
 
 _DRA = "/apis/resource.k8s.io/v1"
+_DRA_BETA, _DRA_ALPHA = f"{_DRA}beta2", f"{_DRA}alpha3"
 _KOORDINATOR = "/apis/scheduling.koordinator.sh/v1alpha1"
 _dra_kind = partial(WatchedKind, optional=True, awaited=True)
 _pod_groups = partial(WatchedKind, optional=True)
@@ -90,6 +95,10 @@ _ROWS = (
     _dra_kind("DeviceClass", f"{_DRA}/deviceclasses", DeviceClassManifest),
     _dra_kind("ResourceSlice", f"{_DRA}/resourceslices", ResourceSliceManifest),
     _dra_kind("ResourceClaim", f"{_DRA}/resourceclaims", ResourceClaimManifest),
+    # v1: Kubernetes 1.37, v1beta2: 1.36, v1alpha3: 1.33 to 1.38 (k8s.io/api v0.37.1, ``resource/*/types.go``)
+    _dra_kind("DeviceTaintRule", f"{_DRA}/devicetaintrules", DeviceTaintRuleManifest),
+    _dra_kind("BetaDeviceTaintRule", f"{_DRA_BETA}/devicetaintrules", BetaDeviceTaintRuleManifest),
+    _dra_kind("AlphaDeviceTaintRule", f"{_DRA_ALPHA}/devicetaintrules", AlphaDeviceTaintRuleManifest),
     WatchedKind("Device", f"{_KOORDINATOR}/devices", KoordinatorDeviceManifest, optional=True),
     _pod_groups("PodGroup", "/apis/scheduling.k8s.io/v1beta1/podgroups", PodGroupManifest),
     _pod_groups("AlphaPodGroup", "/apis/scheduling.k8s.io/v1alpha2/podgroups", AlphaPodGroupManifest),

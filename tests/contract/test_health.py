@@ -16,6 +16,7 @@ from extender.settings import Settings
 from extender.source.snapshot import Snapshot, SnapshotSource
 from tests.contract.conftest import Start, manifest
 from tests.extender.builders import make_node, make_pod
+from tests.extender.engines import DEVICES
 
 
 async def test_a_starting_service_is_alive_but_not_ready(start: Start) -> None:
@@ -49,7 +50,7 @@ async def test_ready_means_that_nodes_pods_and_devices_are_listed() -> None:
     assert service.waiting_for() == "devices are not listed yet"
     engine.apply([Listed("ResourceSlice", frozenset()), Listed("DeviceClass", frozenset())])
     assert service.waiting_for() == "devices are not listed yet"
-    engine.apply([Listed("ResourceClaim", frozenset())])
+    engine.apply(DEVICES)
     assert service.waiting_for() == ""
 
 

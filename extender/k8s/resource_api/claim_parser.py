@@ -34,8 +34,10 @@ from extender.k8s.resource_api.objects import (
     DeviceId,
     DeviceRequest,
     DeviceSubRequest,
+    NodeScope,
     ResourceClaim,
 )
+from extender.k8s.resource_api.slice_parser import read_node_selector
 from extender.untrusted import limits
 from extender.untrusted.limits import quoted, shorten
 
@@ -57,11 +59,14 @@ def parse_claim(namespace: str, name: str, raw_spec: object, raw_status: object)
     try:
         status = read_map(raw_status, "status")
         allocation, unreadable_pools = _allocation(status.get("allocation"))
+        available_on = _available_on(status.get("allocation"))
     except Malformed as error:
         problems.append(str(error))
-        status, allocation, unreadable_pools = {}, (), (ANY_POOL,)
+        status, allocation, unreadable_pools, available_on = {}, (), (ANY_POOL,), None
     if unreadable_pools:
         problems.append("its allocation cannot be read")
+    elif available_on is None:
+        problems.append("the nodes of its allocation cannot be read")
     try:
         users = read_maps(status.get("reservedFor"), "reservedFor", limits.CLAIM_USERS)
         are_pods = [user.get("resource") == "pods" and not user.get("apiGroup") for user in users]
@@ -71,7 +76,8 @@ def parse_claim(namespace: str, name: str, raw_spec: object, raw_status: object)
         problems.append(str(error))
         pods, others = (), True
     problem = shorten("; ".join(problems))
-    return ResourceClaim(namespace, name, devices, allocation, pods, unreadable_pools, problem, others)
+    held = allocation, pods, unreadable_pools
+    return ResourceClaim(namespace, name, devices, *held, problem, others, available_on)
 
 
 @dataclass(slots=True)
@@ -159,6 +165,15 @@ def _allocation(raw: object) -> tuple[tuple[AllocationResult, ...] | None, tuple
     if ANY_POOL in unreadable or len(unreadable) > limits.CLAIM_RESULTS:
         unreadable = {ANY_POOL}
     return allocated, tuple(sorted(unreadable))
+
+
+def _available_on(raw: object) -> NodeScope | None:
+    """The nodes where an allocation can be used: all without a selector. None if they cannot be read."""
+    try:
+        selector = read_map(raw, "allocation").get("nodeSelector")
+        return NodeScope(all_nodes=True) if selector is None else read_node_selector(selector)
+    except Malformed:
+        return None
 
 
 def _result(raw: object) -> AllocationResult | None:

@@ -1,4 +1,5 @@
-"""ResourceSlices, DeviceClasses and ResourceClaims as far as the allocation of devices depends on them."""
+"""ResourceSlices, DeviceClasses, ResourceClaims and DeviceTaintRules as far as the allocation of devices
+depends on them."""
 
 from __future__ import annotations
 
@@ -163,6 +164,29 @@ class DeviceClass:
         return self.name
 
 
+DeviceTaintRuleKind: TypeAlias = Literal["DeviceTaintRule", "BetaDeviceTaintRule", "AlphaDeviceTaintRule"]
+"""All these objects have the kind DeviceTaintRule: of v1, v1beta2 and v1alpha3. A cluster may serve several
+versions of one object."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTaintRule:
+    """A taint on the devices of ``driver``, in ``pool`` and with the name ``device``; "" is any. ``problem``
+    says why it is not known which devices it taints, or how."""
+
+    kind: DeviceTaintRuleKind
+    name: str
+    taint: Taint
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    problem: str = ""
+
+    @property
+    def key(self) -> str:
+        return self.name
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceSubRequest:
     """A number of devices of one class. ``count`` is None for allocation mode ``All``; ``capacity`` is what
@@ -231,6 +255,7 @@ ANY_POOL = ("", "")
 class ResourceClaim:
     """A claim: what it asks for, what is allocated to it (None: nothing yet), and the pods that use it.
     ``reserved_for_others``: something that is no pod may use it, too; so it outlives its pods.
+    ``available_on``: the nodes where what is allocated can be used, None if they cannot be read.
 
     ``unreadable_pools`` (driver, name) contain allocated devices whose names cannot be read. ``ANY_POOL``
     means that the pool cannot be read either.
@@ -245,10 +270,11 @@ class ResourceClaim:
     unreadable_pools: tuple[tuple[str, str], ...] = ()
     problem: str = ""
     reserved_for_others: bool = False
+    available_on: NodeScope | None = NodeScope(all_nodes=True)
 
     @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
 
 
-Record: TypeAlias = ResourceSlice | ResourceClaim | DeviceClass
+Record: TypeAlias = ResourceSlice | ResourceClaim | DeviceClass | DeviceTaintRule

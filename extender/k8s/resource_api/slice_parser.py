@@ -1,7 +1,7 @@
-"""Parses ResourceSlices and DeviceClasses.
+"""Parses ResourceSlices, DeviceClasses and DeviceTaintRules.
 
-Facts: k8s.io/api ``resource/v1/types.go`` (v0.36.3). An object that cannot be read gets a ``problem``, as
-does a device with an unknown field, which may change who can have the device.
+Facts: k8s.io/api ``resource/v1/types.go`` (v0.36.3; of DeviceTaintRules v0.37.1). An object that cannot
+be read gets a ``problem``, as does a device with an unknown field, which may change who can have the device.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from extender.k8s.resource_api.objects import (
     CapacityRequestPolicy,
     Device,
     DeviceClass,
+    DeviceTaintRule,
+    DeviceTaintRuleKind,
     NodeScope,
     Number,
     ResourceSlice,
@@ -75,6 +77,22 @@ def parse_class(name: str, raw: object) -> DeviceClass:
         return DeviceClass(name, selectors, resource)
     except Malformed as error:
         return DeviceClass(name, problem=shorten(str(error)))
+
+
+def parse_taint_rule(kind: DeviceTaintRuleKind, name: str, raw: object) -> DeviceTaintRule:
+    """A rule without a selector taints all devices, as the code of kube-scheduler has it (``applyPatches`` in
+    k8s.io/dynamic-resource-allocation v0.36.3, ``resourceslice/tracker``). Up to 1.34 a selector may have CEL
+    expressions and a class, which are not read."""
+    try:
+        spec = read_map(raw, "spec")
+        selector = read_map(spec.get("deviceSelector"), "deviceSelector")
+        driver, pool, device = (read_name(selector.get(key), key) for key in ("driver", "pool", "device"))
+        unknown = unknown_field(selector, {"driver", "pool", "device"})
+        problem = f"device selector field {unknown}" if unknown else ""
+        taint = _taint(read_map(spec.get("taint"), "taint"))
+        return DeviceTaintRule(kind, name, taint, driver, pool, device, problem)
+    except Malformed as error:
+        return DeviceTaintRule(kind, name, Taint("", "", ""), problem=shorten(str(error)))
 
 
 def _slice(name: str, spec: Raw) -> ResourceSlice:
@@ -209,7 +227,12 @@ def _node_scope(raw: Raw) -> NodeScope | None:
         return NodeScope(all_nodes=True)
     if raw.get("nodeSelector") is None:
         return None
-    terms = read_map(raw["nodeSelector"], "nodeSelector").get("nodeSelectorTerms")
+    return read_node_selector(raw["nodeSelector"])
+
+
+def read_node_selector(raw: object) -> NodeScope:
+    """The nodes that match a ``nodeSelector``. Raises ``Malformed``."""
+    terms = read_map(raw, "nodeSelector").get("nodeSelectorTerms")
     return NodeScope(
         terms=tuple(
             NodeSelectorTerm(_expressions(term, "matchExpressions"), _expressions(term, "matchFields"))

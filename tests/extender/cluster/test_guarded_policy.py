@@ -26,6 +26,7 @@ from packing.policies.interface import Policy
 from packing.policies.registry import POLICIES
 from tests.extender.builders import GPU, make_node, make_pod, make_state
 from tests.extender.dialects.test_dialect_manifests import node as node_of
+from tests.extender.engines import DEVICES
 from tests.extender.verbs.binding import Api
 
 
@@ -58,8 +59,7 @@ def make_engine(policy: GuardedPolicy | None = None) -> Engine:
     engine = Engine(Api(), Settings(bind=True, shortlist=0), Metrics("0", Gauges))
     if policy is not None:
         engine.state.policy, engine.state.failures = policy, policy.failures
-    kinds = ("ResourceSlice", "ResourceClaim", "DeviceClass")
-    engine.apply([Listed(kind, frozenset()) for kind in kinds])
+    engine.apply(DEVICES)
     return engine
 
 

@@ -20,7 +20,7 @@ from packing.model.request import Request
 from packing.policies import upkeep
 from packing.policies.registry import POLICIES
 from tests.extender.builders import make_node, make_pod
-from tests.extender.engines import make_engine
+from tests.extender.engines import DEVICES, make_engine
 
 
 @pytest.fixture
@@ -161,6 +161,5 @@ async def fitting(engine: Engine) -> list[str]:
 
 
 def listed_with(pods: list[Pod]) -> list[Event]:
-    kinds = ("ResourceSlice", "ResourceClaim", "DeviceClass")
     listed = [Listed("Node", frozenset("a")), Listed("Pod", frozenset(pod.key for pod in pods))]
-    return [*listed, *(Listed(kind, frozenset()) for kind in kinds)]
+    return [*listed, *DEVICES]

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 import yaml
@@ -14,6 +14,7 @@ import yaml
 from extender.k8s.affinity import SchedulingConstraints
 from extender.k8s.objects import Event, Listed, Node, Pod, Upserted
 from extender.k8s.pod_groups import PodGroup
+from extender.k8s.resource_api.objects import DeviceTaintRuleKind
 from extender.source.interface import BindConflict, BindError, Unavailable
 from extender.source.snapshot import Snapshot, SnapshotSource, read
 
@@ -189,7 +190,7 @@ def test_everything_is_delivered_at_once_nodes_first() -> None:
     assert [e.obj.key for e in events if isinstance(e, Upserted)] == ["n1", "ml/a"]
     assert events[1] == Listed("Node", frozenset({"n1"}))
     assert events[3] == Listed("Pod", frozenset({"ml/a"}))
-    devices = {"ResourceSlice", "ResourceClaim", "DeviceClass"}
+    devices = {"ResourceSlice", "ResourceClaim", "DeviceClass", *get_args(DeviceTaintRuleKind)}
     assert {e.kind for e in events if isinstance(e, Listed)} == {"Node", "Pod"} | devices
     assert source.describe() == "cluster.json (1 nodes, 1 pods)"
     assert source.staleness() == {}

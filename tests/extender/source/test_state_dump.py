@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from extender.k8s.affinity import Taint
 from extender.k8s.device_objects import KoordinatorDevice, KoordinatorGpu, MigGroup, MigLayouts
 from extender.k8s.eviction_objects import PodDisruptionBudget, PriorityClass
 from extender.k8s.node_requirement import NodeRequirement
@@ -21,6 +22,7 @@ from extender.k8s.resource_api.objects import (
     Device,
     DeviceClass,
     DeviceId,
+    DeviceTaintRule,
     NodeScope,
     ResourceClaim,
     ResourceSlice,
@@ -45,6 +47,9 @@ RECORDS: list[KubernetesObject] = [
     ResourceSlice("s", devices=(DEVICE,), shared_counters=(("set", {"a,b": 4, "c": Fraction(1, 2)}),)),
     DeviceClass("c", ("device.driver == 'x'",)),
     ResourceClaim("team", "c", allocation=(AllocationResult(DeviceId("a", "b", "c")),), reserved_for=("p",)),
+    ResourceClaim("team", "d", allocation=(), available_on=NodeScope("n")),
+    ResourceClaim("team", "e", allocation=(), available_on=None),
+    DeviceTaintRule("BetaDeviceTaintRule", "t", Taint("k", "", "NoSchedule"), driver="d"),
     KoordinatorDevice("n", (KoordinatorGpu(0, "u", True, (("a", "1"),)),)),
     MigLayouts("m", layouts={"all": (MigGroup(None, (), (("1g.10gb", 7),)), MigGroup((1,), (), None))}),
     PriorityClass("forever", toleration=math.inf),
@@ -95,8 +100,8 @@ def test_every_kind_is_tried_here() -> None:
 LINES = text(*RECORDS).splitlines()
 BROKEN = {
     "cut within a line": ("\n".join(LINES)[:-200], "is no JSON, so the dump is incomplete"),
-    "cut after a line": ("\n".join(LINES[:-1]), "is incomplete: the dump ended after 11 records"),
-    "a line is missing": ("\n".join(LINES[:3] + LINES[4:]), "is incomplete: 10 of 11 records"),
+    "cut after a line": ("\n".join(LINES[:-1]), "is incomplete: the dump ended after 14 records"),
+    "a line is missing": ("\n".join(LINES[:3] + LINES[4:]), "is incomplete: 13 of 14 records"),
     "another version": (LINES[0].replace('"format":1', '"format":2'), "is a dump of another version"),
     "an unknown kind": (f'{LINES[0]}\n{{"kind":"Secret"}}', "line 2: a record of an unknown kind"),
     "a wrong type": (

@@ -9,10 +9,16 @@ a GPU to itself: the default ``defaultMemory: 0`` is all memory, and the webhook
 ``nvidia.com/gpu`` alone does not use this dialect: it requests a counted device, which is a whole GPU on a
 HAMi node (``packing/model/node_spec.py``). Stowage does not place pods for HAMi's MPS mode.
 
+``hami.io/gpu-scheduler-policy: mutex`` takes GPUs that no other pod uses (Fit in
+``pkg/device/nvidia/device.go``, PolicyContains in ``pkg/util/util.go``). Until such a pod is bound it counts
+with whole GPUs, and then with what it was given, because other pods may join it.
+
 Claims. The annotation has ``UUID,type,MiB,cores:`` for each device and ``;`` after each container, init
 containers first (``pkg/device/devices.go``). The device plugin expects a place for every container. HAMi's
 scheduler writes none for containers that request no GPU (allocateAppContainers in
-``pkg/scheduler/score.go``), and older versions wrote none for init containers.
+``pkg/scheduler/score.go``), and older versions wrote none for init containers. From 2.4 to 2.5.3 it wrote
+``,,0,0:`` for a container without a GPU, and no place for those before the first one with a GPU (calcScore
+in ``pkg/scheduler/score.go`` at v2.5.3).
 
 MIG mode. A device is a MIG instance. ``hami.io/vgpu-mig-allocations`` has the profile and the placement of
 each device of each container, init containers first (``pkg/device/nvidia/mig_allocations.go``). The plugin
@@ -50,13 +56,13 @@ from extender.k8s.objects import Container, Node, Pod, PodSpec
 from extender.untrusted.limits import MIG_SLICES, POD_ANNOTATION, quoted
 from packing.model.mig_instances import Instance, smallest, window
 from packing.model.node_spec import Gpu, NodeSpec
-from packing.model.request import Shares, share_memory_mib
+from packing.model.request import Shares, share_memory_mib, whole_gpus
 
 RESOURCE = nodes.RESOURCE
 USE_UUID, DENY_UUID = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
 USE_TYPE, DENY_TYPE = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
-MODE, NUMA = "nvidia.com/vgpu-mode", "nvidia.com/numa-bind"
-REQUEST_ANNOTATIONS = frozenset({USE_UUID, DENY_UUID, USE_TYPE, DENY_TYPE, MODE, NUMA})
+MODE, NUMA, POLICY = "nvidia.com/vgpu-mode", "nvidia.com/numa-bind", "hami.io/gpu-scheduler-policy"
+REQUEST_ANNOTATIONS = frozenset({USE_UUID, DENY_UUID, USE_TYPE, DENY_TYPE, MODE, NUMA, POLICY})
 ALLOCATED, NODE, MIG = "hami.io/vgpu-devices-allocated", "hami.io/vgpu-node", "hami.io/vgpu-mig-allocations"
 TO_ALLOCATE, ASSIGNED_AT = "hami.io/vgpu-devices-to-allocate", "hami.io/vgpu-time"
 PHASE, BOUND_AT, LOCK = "hami.io/bind-phase", "hami.io/bind-time", "hami.io/mutex.lock"
@@ -65,6 +71,9 @@ ASSIGNMENT_ANNOTATIONS = frozenset({ALLOCATED, NODE, MIG, TO_ALLOCATE, ASSIGNED_
 _RESOURCES = PerDeviceResources(
     RESOURCE, "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"
 )
+_Staged: TypeAlias = tuple[Container | None, int]
+"""A container and its stage."""
+_UNKNOWN: _Staged = None, 0
 _Placed: TypeAlias = tuple[Instance, int]
 """A MIG instance and the mask of its memory slices."""
 
@@ -77,7 +86,9 @@ def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, s
     if shares and not any(mode in metadata.get(MODE, nodes.CORE) for mode in (nodes.CORE, nodes.MIG)):
         raise RequestError(f"{MODE}: {quoted(metadata[MODE])} is not supported, use 'hami-core' or 'mig'")
     if shares and shares.count > 1 and metadata.get(NUMA, "").lower() in ("true", "1", "t"):
-        raise RequestError(f"{NUMA} is not supported for several GPUs: their NUMA nodes are unknown")
+        raise RequestError(f"{NUMA} is not supported for several GPUs: Stowage does not choose by NUMA node")
+    if shares and "mutex" in map(str.strip, metadata.get(POLICY, "").split(",")):
+        return whole_gpus(shares.count, RESOURCE)
     return shares
 
 
@@ -103,27 +114,29 @@ def claims(pod: Pod) -> Claims | None:
             [replace(c, slices=reserved.pop((i, j, c.device), 0)) for j, c in enumerate(devices)]
             for i, devices in enumerate(per_container)
         ]
-    unknown: tuple[Container | None, int] = (None, 0)
     containers = _containers_of_claims(pod.spec, list(map(len, per_container)))
-    claimed = [(*(c or unknown), devices or []) for c, devices in zip_longest(containers, per_container)]
-    claimed += [(*unknown, [Claim(uuid, slices=mask)]) for (_, _, uuid), mask in reserved.items()]
+    claimed = [(*(c or _UNKNOWN), devices or []) for c, devices in zip_longest(containers, per_container)]
+    claimed += [(*_UNKNOWN, [Claim(uuid, slices=mask)]) for (_, _, uuid), mask in reserved.items()]
     return _RESOURCES.claims(claimed, node=node, exact=MIG not in pod.annotations)
 
 
-def _containers_of_claims(spec: PodSpec, counts: list[int]) -> list[tuple[Container, int]]:
+def _containers_of_claims(spec: PodSpec, counts: list[int]) -> list[_Staged]:
     """The containers, with their stages, for the places in the annotation; ``counts`` are their devices.
 
-    There is a place for every container, or for each that requests devices, or for none of the init
-    containers. The first reading counts in which each container has as many devices as it requests; if there
-    is none, one with as many places.
+    Places without a device may be missing or shifted, and so may those of init containers. So the first
+    reading counts in which the containers that request devices have as many, one after the other; if there is
+    none, one with as many places.
     """
     containers = spec.all_containers
     every = list(zip(containers, container_stages(spec), map(_count_or_0, containers), strict=True))
     readings = every, [entry for entry in every if entry[2]], every[len(spec.init_containers) :]
-    matching = (reading for reading in readings if [count for *_, count in reading] == counts)
+    for reading in readings:
+        requesting = [entry for entry in reading if entry[2]]
+        if [count for *_, count in requesting] == list(filter(None, counts)):
+            in_order = iter(requesting)
+            return [next(in_order)[:2] if count else _UNKNOWN for count in counts]
     same_length = (reading for reading in reversed(readings) if len(reading) == len(counts))
-    reading = next(matching, None) or next(same_length, every)
-    return [(container, stage) for container, stage, _ in reading]
+    return [(container, stage) for container, stage, _ in next(same_length, every)]
 
 
 def _count_or_0(container: Container) -> int:

@@ -20,6 +20,7 @@ from packing.model.request import WHOLE, Shares, whole_gpus
 
 PERCENT = 10
 """Thousandths in a per cent."""
+_NO_DEVICE = ("", ",,0,0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +138,14 @@ def per_container_gpus(
 def parse_devices(text: str) -> list[list[Claim]]:
     """The devices of each container in ``UUID,type,MiB,cores:...;...``. Raises ValueError.
 
-    ``:`` ends a device, ``;`` a container. A MIG instance in brackets after the GPU's UUID is dropped.
+    ``:`` ends a device, ``;`` a container. A MIG instance in brackets after the GPU's UUID is dropped, and so
+    is ``,,0,0``, which is no device.
     """
     check_limits(text.count(":"), text.count(";"))
     containers = text.split(";")
     if containers[-1] == "":
         containers.pop()
-    return [[_parse_device(part) for part in container.split(":") if part] for container in containers]
+    return [[_parse_device(part) for part in container.split(":") if part not in _NO_DEVICE] for container in containers]
 
 
 def _parse_device(text: str) -> Claim:

@@ -15,6 +15,7 @@ from typing import Literal
 
 from extender.dialects.pod_resources import RequestError
 from extender.dialects.sharing import hami, vgpu_manager, volcano
+from extender.inventory.sharing.koordinator import ISOLATION, isolation_mode
 from extender.untrusted.limits import LISTED_NAMES, NAME, quoted
 from packing.model.request import ANY, ModelName, Models, NameFilter, SeparateGpus
 
@@ -76,12 +77,14 @@ def separate_gpus(annotations: Mapping[str, str]) -> SeparateGpus | None:
     return None if text is None else _SEPARATE[text]
 
 
-def mode(annotations: Mapping[str, str]) -> str:
+def mode(metadata: Mapping[str, str]) -> str:
     """A text that names the sharing modes that the pod allows, "" for all. Raises RequestError."""
-    text = annotations.get(hami.MODE, "")
+    text = metadata.get(hami.MODE, "")
     if len(text) > NAME:
         raise RequestError(f"{hami.MODE}: more than {NAME} characters")
-    return text
+    provider = metadata.get(ISOLATION, "")
+    isolation = isolation_mode(provider) if provider else ""
+    return ", ".join(filter(None, (text, isolation, vgpu_manager.memory_mode(metadata))))
 
 
 def _model_names(annotations: Mapping[str, str], key: str) -> list[ModelName]:

@@ -35,7 +35,7 @@ WRITERS: Mapping[str, AssignmentWriter] = {writer.RESOURCE: writer for writer in
 """By sharing resource of the node: the dialect that tells its device plugin which GPUs a pod has."""
 REQUEST_ANNOTATIONS = constraints.ANNOTATIONS.union(*(dialect.REQUEST_ANNOTATIONS for dialect in DIALECTS))
 """The annotations that change what a pod requests."""
-REQUEST_LABELS = gpushare.REQUEST_LABELS
+REQUEST_LABELS = gpushare.REQUEST_LABELS | koordinator.REQUEST_LABELS
 """The labels that change what a pod requests."""
 ASSIGNMENT_ANNOTATIONS = frozenset[str]().union(*(dialect.ASSIGNMENT_ANNOTATIONS for dialect in DIALECTS))
 """The annotations that say what a pod has been given."""

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from extender.cluster.state import State
+from extender.k8s.objects import Pod
+from extender.verbs.assignment import assignment_problem
+from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
+from packing.model.request import Request
 
 _TOO_LITTLE_BESIDE = "other pods of the node leave too little beside its free GPUs"
 ADVICE: Mapping[Reason, str] = {
@@ -29,6 +34,8 @@ ADVICE: Mapping[Reason, str] = {
     ),
     Reason.NO_FREE_GPUS: "wait, or evict: a pod of higher priority preempts",
     Reason.FRAGMENTED: "wait, or ask for less per GPU",
+    Reason.SHARES_USED_UP: "wait, or let the node's device plugin split its GPUs into more parts",
+    Reason.WRONG_MODE: "allow another mode, or see what the node's labels and annotations say of it",
     Reason.NO_FREE_CPU: _TOO_LITTLE_BESIDE,
     Reason.NO_FREE_MEMORY: _TOO_LITTLE_BESIDE,
     Reason.OLD_DRIVER: "upgrade the driver, or let GPU feature discovery label the node",
@@ -49,3 +56,13 @@ ADVICE: Mapping[Reason, str] = {
     Reason.ON_SPOT: "wait for other nodes, or declare the pod restartable; only with spot: require",
 }
 """By reason, for all but ``FITS``."""
+
+
+def advice_on(state: State, fleet: Fleet, pod: Pod, request: Request, node: str, reason: Reason) -> str:
+    """What would help on this node: what is known of it, or else the general advice."""
+    known = ""
+    if reason is Reason.UNREADABLE:
+        known = state.nodes.problems.get(node, "")
+    elif reason is Reason.NO_ASSIGNER and state.binds:
+        known = assignment_problem(state, fleet, pod, request, fleet.rows[node])
+    return known or ADVICE.get(reason, "")

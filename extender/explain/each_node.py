@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from extender.cluster.other_resources import asked_by, lacking_on
 from extender.cluster.state import State
 from extender.dialects.pod_request import request_of
-from extender.explain.advice import ADVICE
+from extender.explain.advice import advice_on
 from extender.explain.needs import missing_needs
 from extender.explain.options import option_on
 from extender.explain.pod import Candidates
@@ -56,7 +56,8 @@ def _answers(state: State, pod: Pod, nodes: list[str]) -> Iterator[NodeAnswer]:
                 yield NodeAnswer(name, fits=False, reason=rejection)
             elif reason is not Reason.FITS:
                 lacks = tuple(need.text for need in missing_needs(fleet, row, request))
-                yield NodeAnswer(name, fits=False, reason=reason.text, lacks=lacks, advice=ADVICE[reason])
+                advice = advice_on(state, fleet, pod, request, name, reason)
+                yield NodeAnswer(name, fits=False, reason=reason.text, lacks=lacks, advice=advice)
             elif forecast and (forecast.problem or forecast.refused):
                 text = forecast.problem or "node does not have the devices that the pod's claims ask for"
                 yield NodeAnswer(name, fits=False, reason=shorten(text))

@@ -22,7 +22,7 @@ from extender.dialects.pod_resources import RequestError
 from extender.dialects.sharing import gpushare
 from extender.dra.forecast import ELSEWHERE, Forecast
 from extender.explain.admission import admission_problem, as_admitted, is_manifest
-from extender.explain.advice import ADVICE
+from extender.explain.advice import advice_on
 from extender.explain.evictions import Evictions, EvictorMode, evictions_for
 from extender.explain.gang import describe_gang
 from extender.explain.hints import hints, missing_on, uncounted_resources
@@ -221,7 +221,7 @@ def explain_evaluation(
             for i in shown.tolist()
         ]
         refusals = [
-            _refusal(fleet, names, evaluation, Reason(int(code)))
+            _refusal(state, fleet, names, evaluation, Reason(int(code)))
             for code in np.flatnonzero(np.bincount(evaluation.codes))
             if code != Reason.FITS
         ]
@@ -286,10 +286,9 @@ def _counted(reasons: Iterable[str]) -> dict[str, int]:
     return shown | ({"other reasons": others} if others else {})
 
 
-def _refusal(fleet: Fleet, names: NodeNames, evaluation: Evaluation, reason: Reason) -> Refusal:
+def _refusal(state: State, fleet: Fleet, names: NodeNames, evaluation: Evaluation, reason: Reason) -> Refusal:
     refused = np.flatnonzero(evaluation.codes == reason)
     nearest = int(refused[np.argmin(shortfall(fleet, evaluation.rows[refused], evaluation.request))])
     lacks = tuple(missing_needs(fleet, int(evaluation.rows[nearest]), evaluation.request))
-    return Refusal(
-        reason.text, refused.size, reason.eviction_helps, names[nearest], lacks, ADVICE.get(reason, "")
-    )
+    advice = advice_on(state, fleet, evaluation.pod, evaluation.request, names[nearest], reason)
+    return Refusal(reason.text, refused.size, reason.eviction_helps, names[nearest], lacks, advice)

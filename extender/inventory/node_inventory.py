@@ -30,7 +30,7 @@ from packing.model.request import WHOLE
 
 _REQUIRED = {
     *(hami.REGISTER, hami.HANDSHAKE, hami.CORDON, volcano.REGISTER),
-    *(vgpu_manager.REGISTER, vgpu_manager.CONFIG, stowage.LABEL, koordinator.MODEL),
+    *(vgpu_manager.REGISTER, vgpu_manager.CONFIG, stowage.LABEL, koordinator.MODEL, koordinator.ISOLATION),
     *(gpu_health.IGNORE_LABEL, cloud_labels.INSTANCE_TYPE, *gpu_health.LABELS),
 }
 """Annotations and labels that the inventory is read from. If one of them is too large, it is not known."""

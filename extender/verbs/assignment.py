@@ -17,6 +17,7 @@ from extender.cluster.state import Rows, State
 from extender.dialects.pod_request import WRITERS, claims_of
 from extender.dialects.pod_resources import RequestError
 from extender.dialects.sharing import stowage
+from extender.inventory.sharing.hami import is_renamed
 from extender.k8s.objects import Pod
 from packing.fleet.fleet import Fleet
 from packing.model.reasons import Reason
@@ -52,7 +53,7 @@ def refuse_unassignable(
     """``codes``, the reason codes of these rows (len(rows),), with ``NO_ASSIGNER`` where the pod fits and
     would get shared GPUs, but nobody could assign them to it.
 
-    One node of each kind (sharing system and GPU model) answers for all of its kind.
+    One node of each kind (sharing system, GPU model, one or several GPUs) answers for all of its kind.
     """
     if state.assigns_all or len(fleet.names.sharing_resources) == 1:  # no node shares its GPUs
         return codes
@@ -62,11 +63,21 @@ def refuse_unassignable(
         return codes
     codes = codes.copy()
     kinds = fleet.arrays.sharing[rows[fits]].astype(np.int64) << 32 | fleet.arrays.model[rows[fits]]
+    kinds |= (fleet.arrays.memory_capacity[1:2, rows[fits]] > 0).any(axis=0).astype(np.int64) << 48
     for kind in np.unique(kinds):
         alike = fits[kinds == kind]
-        if not _can_be_assigned(state, fleet, pod, request, int(rows[alike[0]])):
+        if assignment_problem(state, fleet, pod, request, int(rows[alike[0]])):
             codes[alike] = Reason.NO_ASSIGNER
     return codes
+
+
+def renames_gpus(state: State, pod: Pod, node: str) -> bool:
+    """Whether the node shares its GPUs under a name that Stowage does not read, and the pod requests it."""
+    problem = state.nodes.problems.get(node)
+    if not problem:
+        return False
+    names = {name for container in pod.spec.all_containers for name, _ in container.requests if "/" in name}
+    return any(is_renamed(problem, name) for name in names)
 
 
 def _takes_shared_gpus(fleet: Fleet, request: Request) -> npt.NDArray[np.bool_]:
@@ -81,14 +92,15 @@ def _takes_shared_gpus(fleet: Fleet, request: Request) -> npt.NDArray[np.bool_]:
     return takes
 
 
-def _can_be_assigned(state: State, fleet: Fleet, pod: Pod, request: Request, row: int) -> bool:
+def assignment_problem(state: State, fleet: Fleet, pod: Pod, request: Request, row: int) -> str:
+    """Why nobody could assign GPUs of this node, on which the pod fits, to the pod; "" if somebody can."""
     spec = fleet.specs[row]
     assert spec is not None
     if not state.binds:
         # Other systems may have an extender or a binder of their own beside Stowage; ours has only ``bind``.
-        return spec.sharing_resource != stowage.RESOURCE
+        return "only bind can" if spec.sharing_resource == stowage.RESOURCE else ""
     try:
         annotations_for(fleet, row, pod, request, freest(fleet, request, row))
-    except RequestError:
-        return False
-    return True
+    except RequestError as error:
+        return str(error)
+    return ""

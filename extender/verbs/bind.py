@@ -29,7 +29,7 @@ from extender.protocol.codec import BindArgs
 from extender.settings import Settings
 from extender.source.interface import BindConflict, BindError, Source, Unreachable
 from extender.untrusted.limits import shorten
-from extender.verbs.assignment import annotations_for
+from extender.verbs.assignment import annotations_for, renames_gpus
 from extender.verbs.evaluate import reason_on
 from packing.model.node_spec import resolve_on
 from packing.model.reasons import Reason
@@ -223,6 +223,8 @@ def assign(state: State, pod: Pod, node: str, possibly_bound: PossiblyBound = ()
     """
     request = request_of(pod)
     if not request.wants_gpu:
+        if renames_gpus(state, pod, node):
+            raise Refusal(Reason.UNREADABLE.text)
         return {}  # kube-scheduler checks whether there is room
     reason = reason_on(state, pod, request, node, possibly_bound)
     if reason not in (Reason.FITS, Reason.NO_ASSIGNER):  # ``annotations_for`` says more about the latter

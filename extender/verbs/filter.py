@@ -7,6 +7,8 @@ the other nodes only where none fits, and then every node must have one.
 
 from __future__ import annotations
 
+import numpy as np
+
 from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
@@ -14,6 +16,7 @@ from extender.protocol.codec import FilterArgs, FilterResult
 from extender.protocol.node_names import NodeNames
 from extender.settings import Settings
 from extender.untrusted.limits import shorten
+from extender.verbs.assignment import renames_gpus
 from extender.verbs.evaluate import Evaluation, evaluate, when_idle
 from extender.verbs.gang_fit import with_gang_check
 from extender.verbs.scores import shortlist
@@ -29,7 +32,7 @@ def filter_nodes(
     except RequestError as error:
         return FilterResult(error=shorten(str(error))), None
     if not request.wants_gpu:
-        return FilterResult(names=args.names), None
+        return _without_renamed(state, args), None
     evaluation = with_gang_check(state, evaluate(state, args.pod, request, args.names, possibly_bound))
     fitting = evaluation.fitting
     any_fits = fitting > 0
@@ -45,6 +48,16 @@ def filter_nodes(
     failed, unresolvable = _refused(args.names, evaluation, state.eviction_helps_extenders)
     fits = evaluation.codes == 0
     return FilterResult(args.names.where(fits), failed, unresolvable, which=fits), evaluation
+
+
+def _without_renamed(state: State, args: FilterArgs) -> FilterResult:
+    """All nodes but those whose GPUs the pod requests under a name that Stowage does not read."""
+    renamed = {name for name in state.nodes.problems if renames_gpus(state, args.pod, name)}
+    if not renamed:
+        return FilterResult(names=args.names)
+    fits = np.array([name not in renamed for name in args.names], np.bool_)
+    refused = {Reason.UNREADABLE.text: args.names.where(~fits)}
+    return FilterResult(args.names.where(fits), {}, refused, which=fits)
 
 
 def _refused(

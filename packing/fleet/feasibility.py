@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -138,6 +139,9 @@ def _reasons(fleet: Fleet, arrays: NodeArrays, request: Request) -> Reasons:
         arrays.model, fleet.names.allowed(request), arrays.max_island, island, arrays.overcommitted,
         arrays.blocked, reasons,
     )  # fmt: skip
+    if request.mode:
+        in_any_mode = fleet.names.allowed(replace(request, mode=""))[arrays.model] != 0
+        reasons[(reasons == Reason.WRONG_MODEL) & in_any_mode] = Reason.WRONG_MODE
     return reasons
 
 
@@ -164,7 +168,14 @@ def _share_reasons(
     fleet: Fleet, arrays: NodeArrays, request: Request, part: Shares, reasons: Reasons
 ) -> None:
     counts, frees = np.empty((2, arrays.capacity), np.int32), np.empty((2, arrays.capacity), np.float32)
-    kernels.share_reasons(_gpus_for(fleet, arrays, request), *_share_args(part), *counts, *frees, reasons)
+    gpus, share = _gpus_for(fleet, arrays, request), _share_args(part)
+    kernels.share_reasons(gpus, *share, *counts, *frees, reasons)
+    full = (reasons == Reason.NO_FREE_GPUS) | (reasons == Reason.FRAGMENTED)
+    full &= (gpus.divisible != gpus.shareable).any(axis=0)
+    if full.any():
+        unsplit = np.zeros_like(reasons)
+        kernels.share_reasons(gpus._replace(divisible=gpus.shareable), *share, *counts, *frees, unsplit)
+        reasons[full & (unsplit == Reason.FITS)] = Reason.SHARES_USED_UP
     reasons[~_shares_gpus_as(fleet, arrays, part)] = Reason.NO_SUCH_RESOURCE
 
 

@@ -39,6 +39,7 @@ _NO_FREE_CPU = int(Reason.NO_FREE_CPU)
 _NO_FREE_MEMORY = int(Reason.NO_FREE_MEMORY)
 _PLUGIN_BUSY = int(Reason.PLUGIN_BUSY)
 _NO_FREE_PEERS = int(Reason.NO_FREE_PEERS)
+_SHARES_USED_UP = int(Reason.SHARES_USED_UP)
 
 
 @kernel(read(I8, 1), read(I8, 1), I8, I8, write(I1, 1))
@@ -137,7 +138,7 @@ def island_reasons(
                 most_now = max(most_now, fitting[first])
         if most_ever < count:
             reasons[n] = _ISLAND_TOO_SMALL
-        elif most_now < count and reasons[n] != _NO_FREE_GPUS and reasons[n] != _FRAGMENTED:
+        elif most_now < count and reasons[n] not in (_NO_FREE_GPUS, _FRAGMENTED, _SHARES_USED_UP):
             reasons[n] = _NO_FREE_PEERS
 
 

@@ -46,3 +46,5 @@ class Reason(IntEnum):
     LEAVING = 25, "node is about to be terminated"
     ON_SPOT = 26, "node is a spot node, and the pod is not restartable"
     NOT_IN_SHARD = 27, "node is not in the shard of this Stowage"
+    SHARES_USED_UP = 28, "the node's GPUs take no more pods: their split count is used up", True
+    WRONG_MODE = 29, "node isolates parts of GPUs in another way than the pod asks for"

@@ -11,7 +11,10 @@ Stowage therefore counts memory of such nodes and pods in that unit, in fields t
 
 ``bind`` writes what gpushare's scheduler writes before it binds (``PatchPodAnnotationSpec``). The plugin
 takes the pending pod of the right size that was assumed first. Two pods of the same size may therefore swap
-GPUs, whichever scheduler binds them. The plugin reads one index. Pods on several GPUs are for ACK's
+GPUs, whichever scheduler binds them. kubelet asks the plugin for one container at a time, and the plugin
+compares that with the sum of the pod's containers (Allocate in ``allocate.go``). So it finds only pods in
+which one container, and no init container, requests memory. On a node with one GPU it needs no pod.
+The plugin reads one index. Pods on several GPUs are for ACK's
 closed-source plugin, which reads what another scheduler writes, so ``bind`` refuses them.
 """
 
@@ -28,7 +31,7 @@ from extender.dialects.claims import (
     parse_positive,
     validate_claims,
 )
-from extender.dialects.pod_resources import Amounts, RequestError, effective_requests
+from extender.dialects.pod_resources import Amounts, RequestError, effective_requests, parse_quantities
 from extender.inventory.sharing import gpushare as nodes
 from extender.k8s.objects import Node, Pod, PodSpec
 from packing.model.node_spec import NodeSpec
@@ -88,6 +91,12 @@ def assignment(
     requested = requested_shares(pod.spec, effective_requests(pod.spec), pod.labels)
     if requested is None or len(gpus) != 1:
         raise RequestError("gpushare's device plugin cannot give several GPUs to one pod")
+    requesting = [c for c in pod.spec.all_containers if parse_quantities(c.requests)[RESOURCE]]
+    if len(node_spec.gpus) > 1 and (len(requesting) > 1 or requesting[0] in pod.spec.init_containers):
+        raise RequestError(
+            "on a node with several GPUs gpushare's device plugin finds only pods in which one container, "
+            f"and no init container, requests {RESOURCE}"
+        )
     (index,) = gpus
     return {
         INDEX: str(index),

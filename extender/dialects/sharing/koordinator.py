@@ -6,7 +6,8 @@ division over GPUs in ``devicehandler_gpu.go``, manifests in
 ``docs/proposals/scheduling/20220629-fine-grained-device-scheduling.md`` and
 ``20230803-enhance-gpu-share-api.md``. Amounts are those of the whole pod: cores and ratio in per cent of one
 GPU, memory in bytes. ``gpu.shared`` is the number of GPUs that they are divided over. ``gpu: 50`` is 50 of
-cores and 50 of ratio. The annotation names devices by minor number.
+cores and 50 of ratio. The annotation names devices by minor number. A pod with the label
+``koordinator.sh/gpu-isolation-provider`` runs only on nodes with the same label.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from packing.model.request import Shares, whole_gpus
 RESOURCE, CORE, MEMORY = nodes.RESOURCE, nodes.CORE, nodes.MEMORY
 RATIO, SHARED = "koordinator.sh/gpu-memory-ratio", "koordinator.sh/gpu.shared"
 REQUEST_ANNOTATIONS: frozenset[str] = frozenset()
+REQUEST_LABELS = frozenset({nodes.ISOLATION})
 ALLOCATED = "scheduling.koordinator.sh/device-allocated"
 ASSIGNMENT_ANNOTATIONS = frozenset({ALLOCATED})
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import attrgetter
 
 from extender.dialects.claims import Claim, Claims, check_limits, parse_number, validate_claims
 from extender.dialects.pod_resources import Amounts, RequestError, parse_quantities
@@ -21,6 +22,7 @@ from packing.model.request import WHOLE, Shares, whole_gpus
 PERCENT = 10
 """Thousandths in a per cent."""
 _NO_DEVICE = ("", ",,0,0")
+_PARTS = attrgetter("memory_milli"), attrgetter("compute_milli")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +49,13 @@ class PerDeviceResources:
         shares = list(filter(None, map(self.of_container, spec.all_containers)))
         if not shares:
             return None
-        memory_milli = max(share.memory_milli for share in shares)
+        memory_milli, compute_milli = (max(map(part, shares)) for part in _PARTS)
+        count = self._peak_count(spec, self.count_of)
+        if compute_milli == WHOLE:  # exclusive use: the GPU takes no other pod, even if it has memory left
+            return whole_gpus(count, self.count)
         return Shares(
-            self._peak_count(spec, self.count_of),
-            max(share.compute_milli for share in shares),
+            count,
+            compute_milli,
             max(share.memory_mib for share in shares) if memory_milli < WHOLE else 0,  # the whole covers any
             memory_milli,
             self.count,
@@ -70,8 +75,6 @@ class PerDeviceResources:
         for name in (self.memory_percent, self.cores):
             if amounts[name] > 100:
                 raise RequestError(f"{name}: {amounts[name]} is more than 100 % of a GPU")
-        if cores == 100:  # exclusive use: the GPU takes no other pod, even if it has memory left
-            return whole_gpus(count, self.count)
         if memory or percent:
             return Shares(count, cores * PERCENT, memory, percent * PERCENT, self.count)
         return Shares(count, cores * PERCENT if cores else WHOLE, 0, WHOLE, self.count)
@@ -145,7 +148,10 @@ def parse_devices(text: str) -> list[list[Claim]]:
     containers = text.split(";")
     if containers[-1] == "":
         containers.pop()
-    return [[_parse_device(part) for part in container.split(":") if part not in _NO_DEVICE] for container in containers]
+    return [
+        [_parse_device(part) for part in container.split(":") if part not in _NO_DEVICE]
+        for container in containers
+    ]
 
 
 def _parse_device(text: str) -> Claim:

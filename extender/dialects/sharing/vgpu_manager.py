@@ -3,8 +3,9 @@
 Facts (coldzerofear/vgpu-manager at 3d7f66d): names and annotations are in ``pkg/util/consts.go``, the form
 ``container[index_UUID_cores_MiB,...];...`` in ``pkg/device/types.go``, the defaults in
 ``pkg/device/allocator`` (neither cores nor memory: all cores; no memory: all memory), manifests in
-``README.md``. The device plugin writes ``real-allocated`` container by container as they start; it overrides
-``pre-allocated``.
+``README.md``. ``memory-scheduler-policy`` asks for virtual or physical memory (GetMemoryPolicyFunc in
+``pkg/scheduler/filter/filter_predicate.go``). The device plugin writes ``real-allocated`` container by
+container as they start; it overrides ``pre-allocated``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from packing.model.request import Shares
 RESOURCE = nodes.RESOURCE
 USE_UUID, DENY_UUID = "nvidia.com/include-gpu-uuid", "nvidia.com/exclude-gpu-uuid"
 USE_TYPE, DENY_TYPE = "nvidia.com/include-gpu-type", "nvidia.com/exclude-gpu-type"
-REQUEST_ANNOTATIONS = frozenset({USE_UUID, DENY_UUID, USE_TYPE, DENY_TYPE})
+POLICY = "nvidia.com/memory-scheduler-policy"
+REQUEST_ANNOTATIONS = frozenset({USE_UUID, DENY_UUID, USE_TYPE, DENY_TYPE, POLICY})
 PLANNED, REAL, NODE = "nvidia.com/pre-allocated", "nvidia.com/real-allocated", "nvidia.com/predicate-node"
 ASSIGNMENT_ANNOTATIONS = frozenset({PLANNED, REAL, NODE})
 
@@ -34,6 +36,13 @@ _DEVICE = re.compile(r"\d+_([^_]+)_(\d+)_(\d+)", re.ASCII)
 
 def requested_shares(spec: PodSpec, resources: Amounts, metadata: Mapping[str, str]) -> Shares | None:
     return _RESOURCES.of_pod(spec)
+
+
+def memory_mode(metadata: Mapping[str, str]) -> str:
+    """The kind of memory that the pod asks for, "" for any."""
+    policy = metadata.get(POLICY, "").strip().lower()
+    kinds = {"virt": nodes.VIRTUAL, "phy": nodes.PHYSICAL}
+    return next((kind for prefix, kind in kinds.items() if policy.startswith(prefix)), "")
 
 
 def max_granted_shares(pod: Pod, resources: Amounts) -> Shares | None:

@@ -4,10 +4,15 @@ Facts (Project-HAMi/HAMi at 4707fb02): a JSON list of id, index, count, devmem (
 type, numa, mode, health. Go omits zero values, so a GPU without ``health`` is unhealthy
 (``pkg/device/devices.go``: DeviceInfo). Older versions write
 ``id,count,devmem,devcore,type,numa,health[,index,mode]:`` (``docs/develop/protocol.md``).
-``hami.io/device-cordon`` lists UUIDs of GPUs that take no new pods. ``hami.io/node-handshake`` begins with
-``Deleted`` after HAMi's scheduler (up to 2.5) found that the plugin is gone. The plugin advertises
+``hami.io/device-cordon`` lists UUIDs of GPUs that take no new pods. HAMi's scheduler up to 2.9 writes
+``Deleted`` to ``hami.io/node-handshake`` when it no longer hears the plugin (MarkAnnotationsToDelete in
+``pkg/util/util.go``). Up to 2.8 that stays, also when the plugin runs again; 2.9 replaces it after a minute
+(CheckHealth in ``pkg/device/devices.go``, in ``pkg/util/util.go`` before 2.7). The plugin advertises
 ``nvidia.com/gpu`` as the sum of the counts of its healthy GPUs (``nvinternal/plugin/server.go``:
 ListAndWatch; kubelet leaves unhealthy devices out of ``allocatable``).
+
+HAMi's chart can rename its resources (``resourceName`` in ``charts/hami/values.yaml``). A node that
+advertises as many of another resource as its healthy GPUs have shares takes no new pods.
 
 A node with a register counts as HAMi's, because otherwise its GPUs might be allocated twice. If HAMi may not
 manage the GPUs any more (see ``_leftover_problem``), the pods there keep what they hold, and the node takes
@@ -47,7 +52,8 @@ _FIELDS = ("id", "count", "devmem", "devcore", "type", "numa", "health", "index"
 def shared_gpus(node: Node) -> SharedGpus | None:
     """The node's GPUs if HAMi shares them. Raises InventoryError."""
     text = node.annotations.get(REGISTER)
-    if not text or not advertises_nvidia(node):  # no device plugin runs
+    renamed = "" if advertises_nvidia(node) else _renamed(node, text or "")
+    if not text or not (renamed or advertises_nvidia(node)):  # no device plugin runs
         return None
     entries = sorted(_entries(text), key=lambda entry: _PARSER.number(entry.get("index", 0)))
     cordoned = {uuid.strip() for uuid in node.annotations.get(CORDON, "").split(",")}
@@ -61,9 +67,25 @@ def shared_gpus(node: Node) -> SharedGpus | None:
         whole_gpu=RESOURCE,
         replaced=frozenset({RESOURCE}),
         mode=mode,
-        problem=_leftover_problem(node, entries),
+        problem=_renamed_problem(renamed) if renamed else _leftover_problem(node, entries),
         lists_unhealthy_gpus=not all(map(_healthy, entries)),
     )
+
+
+def _renamed(node: Node, register: str) -> str:
+    """The resource by which HAMi seems to count its shares here instead of ``RESOURCE``, "" for none."""
+    shares = sum(map(_shares, filter(_healthy, _entries(register)))) if register else 0
+    others = (name for name in sorted(node.allocatable) if "/" in name and not name.startswith("hugepages"))
+    return next((name for name in others if shares and whole(node.allocatable[name]) == shares), "")
+
+
+def _renamed_problem(resource: str) -> str:
+    return f"HAMi counts its shares as {quoted(resource)} here, and Stowage reads only {RESOURCE}"
+
+
+def is_renamed(problem: str, resource: str) -> bool:
+    """Whether a node's problem is that HAMi counts its shares there as this resource."""
+    return _renamed_problem(resource) in problem
 
 
 def _leftover_problem(node: Node, entries: list[Mapping[str, object]]) -> str:
@@ -74,7 +96,10 @@ def _leftover_problem(node: Node, entries: list[Mapping[str, object]]) -> str:
     """
     remedy = f"remove annotation {REGISTER} if HAMi no longer runs here"
     if node.annotations.get(HANDSHAKE, "").startswith("Deleted"):
-        return f"{HANDSHAKE} is Deleted, so HAMi would not read an assignment: {remedy}"
+        return (
+            f"annotation {HANDSHAKE} is Deleted, which HAMi up to 2.8 never undoes: "
+            f"remove it if HAMi runs here; {remedy}"
+        )
     advertised = whole(node.allocatable.get(RESOURCE, "0"))
     shares = sum(_shares(entry) for entry in entries)
     healthy = sum(_shares(entry) for entry in entries if _healthy(entry))

@@ -4,7 +4,8 @@ Facts (koordinator-sh/koordinator at a7a1b76b): a GPU has 100 of ``gpu-core`` an
 memory is in bytes (``pkg/slo-controller/noderesource/plugins/gpudeviceresource/plugin.go``), and the model is
 the label ``node.koordinator.sh/gpu-model``. The Device object with the node's name lists the GPUs with minor
 number, UUID, health and resources (``apis/scheduling/v1alpha1/device_types.go``). Without it the GPUs count
-as equal, with minor numbers from 0. ``nvidia.com/gpu`` is a whole GPU among them.
+as equal, with minor numbers from 0. ``nvidia.com/gpu`` is a whole GPU among them. The label
+``koordinator.sh/gpu-isolation-provider`` says what limits the parts (``apis/extension/device_share.go``).
 
 If the Device lists GPUs and the sums are not advertised, Koordinator's pods may still hold parts of them. So
 the GPUs stay accounted for, and the node takes no new pods.
@@ -16,13 +17,14 @@ from extender.inventory.shared_gpus import InventoryError, Parser, SharedGpus, a
 from extender.k8s.device_objects import KoordinatorDevice, KoordinatorGpu
 from extender.k8s.objects import Node
 from extender.k8s.quantity import mib, whole
-from extender.untrusted.limits import DEVICES_PER_NODE, GPU_MIB, GPUS_PER_NODE
+from extender.untrusted.limits import DEVICES_PER_NODE, GPU_MIB, GPUS_PER_NODE, quoted
 from packing.model.node_spec import Gpu
 from packing.model.request import WHOLE
 
 RESOURCE, WHOLE_GPU = "koordinator.sh/gpu", "nvidia.com/gpu"
 DEVICE = "devices.scheduling.koordinator.sh"
 CORE, MEMORY, MODEL = "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory", "node.koordinator.sh/gpu-model"
+ISOLATION = "koordinator.sh/gpu-isolation-provider"
 _SHARES = 100
 
 
@@ -43,9 +45,15 @@ def shared_gpus(node: Node, device: KoordinatorDevice | None = None) -> SharedGp
         Parser(MODEL).products([model] if model else []),
         whole_gpu=WHOLE_GPU,
         replaced=frozenset({WHOLE_GPU}),
+        mode=isolation_mode(node.labels.get(ISOLATION, "")),
         problem=f"{DEVICE} lists GPUs, but {CORE} is not advertised" if leftover else "",
         lists_unhealthy_gpus=not all(gpu.healthy for gpu in listed),
     )
+
+
+def isolation_mode(provider: str) -> str:
+    """How this provider isolates parts, "" being none."""
+    return f"isolation provider {quoted(provider)}" if provider else "no isolation provider"
 
 
 def _by_minor(listed: tuple[KoordinatorGpu, ...]) -> tuple[Gpu, ...]:

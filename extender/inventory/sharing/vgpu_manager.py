@@ -3,6 +3,9 @@
 Facts (coldzerofear/vgpu-manager at 3d7f66d): a JSON list of id (index), type, uuid, core (per cent), memory
 (MiB), number (shares), numa, mig, healthy (``pkg/device/types.go``). ``node-config-info`` has a factor by
 which the memory of requests is multiplied. GPUs with ``mig`` belong to NVIDIA's plugin and take no shares.
+Its scheduler takes no node without ``node-config-info``, or with a ``deviceSplit`` or a ``memoryFactor`` of
+0, and Go reads a missing number as 0. With a ``memoryScaling`` above 1 the memory is virtual, and pods may
+ask for one of both kinds (CheckNode, GetMemoryPolicyFunc in ``pkg/scheduler/filter/filter_predicate.go``).
 
 If vgpu-manager no longer advertises devices and NVIDIA's plugin does, vgpu-manager's pods may still hold
 parts of the GPUs. So the GPUs stay accounted for, and the node takes no new pods.
@@ -20,6 +23,7 @@ from packing.model.node_spec import Gpu
 
 RESOURCE = "nvidia.com/vgpu-number"
 REGISTER, CONFIG = "nvidia.com/node-device-register", "nvidia.com/node-config-info"
+VIRTUAL, PHYSICAL = "virtual memory", "physical memory"
 _PARSER = Parser(REGISTER)
 
 
@@ -31,14 +35,12 @@ def shared_gpus(node: Node) -> SharedGpus | None:
         return None
     try:
         entries = _PARSER.objects(from_json(text))
-        config = from_json(node.annotations.get(CONFIG) or "{}")
+        config = from_json(node.annotations.get(CONFIG) or "null")
     except ValueError as error:
         raise InventoryError(f"{REGISTER} or {CONFIG} cannot be read: {error}") from error
     if leftover and all(entry.get("mig") is True for entry in entries):
         return None  # all of them belong to NVIDIA's plugin
-    factor = config.get("memoryFactor", 1) if isinstance(config, dict) else 1
-    if factor not in (0, 1):
-        raise InventoryError(f"{CONFIG}: a memory factor other than 1 is not supported")
+    scaling, config_problem = _read_config(config)
     entries.sort(key=lambda entry: _PARSER.number(entry.get("id")))
     gpus = [
         Gpu(
@@ -55,6 +57,21 @@ def shared_gpus(node: Node) -> SharedGpus | None:
         REGISTER,
         _PARSER.checked(gpus),
         _PARSER.products(entry.get("type", "") for entry in entries),
-        problem=_PARSER.leftover_problem(RESOURCE) if leftover else "",
+        mode=VIRTUAL if scaling > 1 else PHYSICAL,
+        problem=_PARSER.leftover_problem(RESOURCE) if leftover else config_problem,
         lists_unhealthy_gpus=any(entry.get("healthy") is not True for entry in entries),
     )
+
+
+def _read_config(config: object) -> tuple[float, str]:
+    """The memory scaling, and why vgpu-manager takes no pods. Raises InventoryError."""
+    if not isinstance(config, dict):
+        return 1, f"{CONFIG} is missing, and vgpu-manager uses no such node"
+    names = ("deviceSplit", "memoryFactor", "memoryScaling")
+    split, factor, scaling = (config.get(name, 0) for name in names)
+    if not all(isinstance(number, int | float) for number in (split, factor, scaling)):
+        raise InventoryError(f"{CONFIG} cannot be read")
+    if factor not in (0, 1):
+        raise InventoryError(f"{CONFIG}: a memory factor other than 1 is not supported")
+    zero = "memoryFactor" if not factor else "deviceSplit" if split <= 0 else ""
+    return scaling, f"{CONFIG}: {zero} is 0, and vgpu-manager uses no such node" if zero else ""

@@ -90,7 +90,7 @@ def _usable(
         problems.append(claims.problem and f"annotation {claims.problem}")
     if asked is None:
         problems.append("claims GPU that the pod did not ask for")
-    return devices or ((Claim("", requested=asked),) if asked else ()), problems
+    return devices or ((Claim("", requested=asked.stacked or asked),) if asked else ()), problems
 
 
 def _share_on(gpu: Gpu, claim: Claim, *, exact: bool) -> tuple[int, int, str]:

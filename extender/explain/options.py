@@ -8,7 +8,7 @@ from extender.cluster.state import State
 from extender.dra.forecast import Forecast
 from extender.explain.replicas import replicas_given
 from extender.untrusted.limits import LISTED_NAMES, shorten
-from extender.verbs.evaluate import Evaluation
+from extender.verbs.evaluate import Evaluation, form_on
 from extender.verbs.separate_gpus import separation_costs
 from extender.verbs.spot import spot_costs
 
@@ -57,6 +57,7 @@ def option_on(state: State, evaluation: Evaluation, index: int, name: str, score
     """The node at ``index`` of the evaluation, which fits."""
     row, request = int(evaluation.rows[index]), evaluation.request
     forecast = evaluation.forecasts[index] if evaluation.forecasts else Forecast()
+    request = form_on(state.fleet, row, request)
     terms = state.policy.terms(state.fleet, request, row)
     if state.fleet.spot_rows:
         at = evaluation.rows[index : index + 1]

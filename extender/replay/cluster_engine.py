@@ -21,7 +21,7 @@ from extender.k8s.objects import Deleted, Event, Pod, Upserted
 from extender.protocol.node_names import NodeNames
 from extender.replay.work import Answer, Item
 from extender.verbs.assignment import annotations_for
-from extender.verbs.evaluate import evaluate
+from extender.verbs.evaluate import evaluate, form_on
 from packing.fleet.fleet import Fleet
 from packing.fleet.node_usage import Allocation
 from packing.fleet.placement import placed_shares
@@ -73,14 +73,15 @@ class ClusterEngine:
         assert item.pod is not None
         spec = self.fleet.specs[row]
         assert spec is not None
-        gpus = self.state.policy.choose(self.fleet, item.request, row)
+        request = form_on(self.fleet, row, item.request)
+        gpus = self.state.policy.choose(self.fleet, request, row)
         bound = replace(item.pod, node_name=spec.name, phase="Running")
         if not gpus:
             return self._show(_Bound(bound))
         if spec.sharing_resource not in WRITERS:
-            return self._show(_Bound(bound, _placement(bound, self.fleet, row, item.request, gpus)))
+            return self._show(_Bound(bound, _placement(bound, self.fleet, row, request, gpus)))
         try:
-            assignment, _ = annotations_for(self.fleet, row, item.pod, item.request, gpus)
+            assignment, _ = annotations_for(self.fleet, row, item.pod, request, gpus)
         except RequestError:
             return None
         return self._show(_Bound(replace(bound, annotations={**bound.annotations, **assignment})))

@@ -30,7 +30,7 @@ from extender.settings import Settings
 from extender.source.interface import BindConflict, BindError, Source, Unreachable
 from extender.untrusted.limits import shorten
 from extender.verbs.assignment import annotations_for, renames_gpus
-from extender.verbs.evaluate import reason_on
+from extender.verbs.evaluate import form_on, reason_on
 from packing.model.node_spec import resolve_on
 from packing.model.reasons import Reason
 
@@ -236,7 +236,7 @@ def assign(state: State, pod: Pod, node: str, possibly_bound: PossiblyBound = ()
     if not spec.sharing_resource or resolved.shares is None:
         return {}
     with state.fleet_view_for(pod, possibly_bound) as fleet:
-        gpus = state.policy.choose(fleet, resolved, row)
+        gpus = state.policy.choose(fleet, form_on(fleet, row, resolved), row)
         assignment, read_back = annotations_for(fleet, row, pod, request, gpus)
         if any(fleet.usage[row].slices(gpu) & mask for gpu, mask in read_back.slices) or not all(
             fleet.arrays.compute[gpu, row] >= milli and fleet.arrays.memory[gpu, row] >= mib

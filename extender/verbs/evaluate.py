@@ -13,6 +13,7 @@ import numpy.typing as npt
 from extender.cluster.state import PossiblyBound, Rows, State
 from extender.dra.forecast import FIRST_AVAILABLE_PENALTY, AllocationSimulator, Forecast
 from extender.dra.pod_claims import class_resources
+from extender.inventory.sharing.hami import MIG
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
 from extender.verbs.assignment import refuse_unassignable
@@ -21,7 +22,7 @@ from extender.verbs.scores import Keys, rank_keys
 from extender.verbs.separate_gpus import separation_costs
 from extender.verbs.spot import refuse_spot, spot_costs
 from packing.fleet.arrays import Floats
-from packing.fleet.feasibility import reasons_for
+from packing.fleet.feasibility import reason_on_row, reasons_for
 from packing.fleet.fleet import Fleet
 from packing.fleet.separate_gpus import any_doubtful
 from packing.model.reasons import Reason
@@ -159,7 +160,11 @@ def when_idle(state: State, evaluation: Evaluation) -> Evaluation:
 def codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> npt.NDArray[np.int8]:
     """Reason codes for these rows of the pod's fleet view: (len(rows),). Devices of DRA do not count."""
     codes = np.append(reasons_for(fleet, request), np.int8(state.unknown_node))[rows]  # row -1 is the last
-    return _refused(state, fleet, pod, request, rows, codes)
+    codes = _refused(state, fleet, pod, request, rows, codes)
+    if (stacked := request.stacked) is None:
+        return codes
+    others = codes_for(state, fleet, pod, stacked, rows)
+    return np.where(_only_stacked(fleet, rows, codes, others), others, codes)
 
 
 def _refused(
@@ -202,6 +207,32 @@ def _sees_fleet_as_it_is(state: State, pod: Pod, possibly_bound: PossiblyBound) 
 
 
 def _on_fleet(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> _Counted:
+    counted = _on_fleet_as(state, fleet, pod, request, rows)
+    if (stacked := request.stacked) is None:
+        return counted
+    others = _on_fleet_as(state, fleet, pod, stacked, rows)
+    better = _only_stacked(fleet, rows, counted.codes, others.codes)
+    codes = np.where(better, others.codes, counted.codes)
+    return _Counted(codes, np.where(better, others.cost, counted.cost))
+
+
+def _only_stacked(
+    fleet: Fleet, rows: Rows, codes: npt.NDArray[np.int8], stacked: npt.NDArray[np.int8]
+) -> npt.NDArray[np.bool_]:
+    """Where the pod fits only if its containers share GPUs: by the codes of both forms, (len(rows),). In MIG
+    mode no instance is for several containers."""
+    divides = np.array([mode != MIG for mode in fleet.names.modes])[fleet.arrays.model[rows]]
+    only: npt.NDArray[np.bool_] = divides & (codes != Reason.FITS) & (stacked == Reason.FITS)
+    return only
+
+
+def form_on(fleet: Fleet, row: int, request: Request) -> Request:
+    """The request in the form in which it fits on this node, where it does."""
+    stacked = request.stacked
+    return stacked if stacked and reason_on_row(fleet, request, row) is not Reason.FITS else request
+
+
+def _on_fleet_as(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows) -> _Counted:
     codes, cost = np.empty(rows.size, np.int8), np.empty(rows.size, np.float32)
     keys, tally = np.empty(rows.size, np.int64), np.zeros(_CODES, np.int64)
     bits = np.ascontiguousarray(state.policy.cost(fleet, request), np.float32).view(np.int32)

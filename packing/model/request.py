@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from itertools import accumulate
 from operator import or_
@@ -35,6 +35,7 @@ class Shares:
     Memory is in MiB and in thousandths of the GPU's own memory, which add up. ``count`` and ``memory_mib``
     are cut to ``MOST_DEVICES``. ``Shares(k, 1000, memory_milli=1000)`` are k whole GPUs. ``resource`` is the
     extended resource that counts the shares: only nodes that share their GPUs under that name take them.
+    ``stacked`` is the same on fewer GPUs, where containers of the pod share them; None if they cannot.
     """
 
     count: int
@@ -42,6 +43,7 @@ class Shares:
     memory_mib: int = 0
     memory_milli: int = 0
     resource: str = ""
+    stacked: Shares | None = None
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -240,6 +242,12 @@ class Request(_Hashed):
         """The number of GPUs and counted devices, all kinds together; at most ``MOST_DEVICES``."""
         counted = sum(count for _, count in self.devices)
         return min(counted + (self.shares.count if self.shares else 0), MOST_DEVICES)
+
+    @property
+    def stacked(self) -> Request | None:
+        """The same request with ``Shares.stacked``; None if there is no such form."""
+        part = self.shares.stacked if self.shares else None
+        return replace(self, shares=part) if part else None
 
     @property
     def wants_gpu(self) -> bool:

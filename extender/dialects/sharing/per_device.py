@@ -1,8 +1,11 @@
 """What HAMi, Volcano and vgpu-manager have in common: each container requests n devices, and so much of each.
 
 A container requests a number of devices, and memory (MiB or per cent) and cores (per cent) of *each* device.
-The systems choose devices for one container after the other. Stowage makes one request of them: as many
-different GPUs as the containers use at the same time, each with the largest share of any container.
+The systems choose devices for one container after the other, and several containers may share a GPU. Stowage
+makes one request of them: as many different GPUs as the containers use at the same time, each with the
+largest share of any container. A node that cannot give that may give the ``stacked`` form: as many GPUs as
+the largest container requests, each with the sum of the shares. HAMi gives a full GPU to no container without
+cores (Fit in ``pkg/device/nvidia/device.go`` of Project-HAMi/HAMi).
 Stowage may refuse a node on which the system would place the pod, but accepts none on which it could not.
 """
 
@@ -59,7 +62,22 @@ class PerDeviceResources:
             max(share.memory_mib for share in shares) if memory_milli < WHOLE else 0,  # the whole covers any
             memory_milli,
             self.count,
+            self._stacked(spec, shares),
         )
+
+    def _stacked(self, spec: PodSpec, shares: list[Shares]) -> Shares | None:
+        """The pod's request if its containers share GPUs, None if no GPU has that much."""
+        used = peak_usage(spec, self._parts)
+        compute, mib, milli = used["compute"], used["MiB"], used["memory"]
+        full_and_more = compute == WHOLE and not all(share.compute_milli for share in shares)
+        if len(shares) == 1 or max(compute, milli) > WHOLE or full_and_more:
+            return None
+        return Shares(max(share.count for share in shares), compute, mib, milli, self.count)
+
+    def _parts(self, container: Container) -> dict[str, int]:
+        if (share := self.of_container(container)) is None:
+            return {}
+        return {"compute": share.compute_milli, "MiB": share.memory_mib, "memory": share.memory_milli}
 
     def of_container(self, container: Container) -> Shares | None:
         """What one container requests, None for no device. Raises RequestError."""
@@ -121,9 +139,12 @@ def per_container_gpus(
 ) -> list[tuple[int, ...]]:
     """Divides the GPUs of a pod among its containers, init containers first.
 
-    Containers and sidecars run together and share no GPU. An init container ends before the containers start,
-    so it uses GPUs that no sidecar has. Raises RequestError if the sidecars leave too few.
+    Containers and sidecars run together and share no GPU, unless there are too few. An init container ends
+    before the containers start, so it uses GPUs that no sidecar has. Raises RequestError if the sidecars
+    leave too few.
     """
+    if len(gpus) < peak_usage(spec, lambda container: {"": count(container)})[""]:  # the stacked form
+        return [gpus[: count(container)] for container in spec.all_containers]
     next_sidecar, next_container = 0, sum(count(c) for c in spec.init_containers if c.sidecar)
     after_sidecars, per_container = next_container, []
     for container in spec.init_containers:

@@ -92,7 +92,9 @@ def _missing_gpus(fleet: Fleet, row: int, request: Request, part: Shares) -> Nee
     assert spec is not None
     gpus = range(len(spec.gpus))
     asked_mib = [share_mib(fleet, row, gpu, part) for gpu in gpus]
-    usable = [gpu for gpu in gpus if fleet.arrays.divisible[gpu, row]]
+    usable = [
+        gpu for gpu in gpus if fleet.arrays.divisible[gpu, row] and spec.gpus[gpu].permits(request, part)
+    ]
     compute = {gpu: int(fleet.arrays.compute[gpu, row]) for gpu in usable}
     memory = {gpu: int(fleet.arrays.memory[gpu, row]) for gpu in usable}
     milli, mib = part.compute_milli, max(asked_mib, default=0)

@@ -8,7 +8,7 @@ here, or in ``allocatable``), and annotations of pods say which GPU a pod has. T
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from extender.k8s.objects import Node
 from extender.k8s.quantity import whole
@@ -86,6 +86,14 @@ class Parser:
     def products(self, names: Iterable[object]) -> frozenset[str]:
         """The products with these names."""
         return frozenset(_product_label(self.text(name)) for name in names)
+
+    def with_products(self, gpus: Iterable[Gpu], names: Iterable[object]) -> tuple[Gpu, ...]:
+        """The GPUs, each with its product if there are several; "-" is not known."""
+        labels = [_product_label(self.text(name)) or "-" for name in names]
+        several = len(set(labels)) > 1
+        return tuple(
+            replace(gpu, product=label) if several else gpu for gpu, label in zip(gpus, labels, strict=True)
+        )
 
     def objects(self, value: object, most: int = GPUS_PER_NODE) -> list[Mapping[str, object]]:
         """A list of at most ``most`` JSON objects."""

@@ -13,7 +13,7 @@ from packing.fleet.arrays import Floats, NodeArrays
 from packing.fleet.fleet import Fleet
 from packing.fleet.separate_gpus import idle_gpus, separation
 from packing.model.reasons import Reason
-from packing.model.request import ANY, WHOLE, Request, Shares, whole_gpus
+from packing.model.request import ANY, ANY_MODEL, WHOLE, Request, Shares, whole_gpus
 
 Reasons = npt.NDArray[np.int8]
 _EVICTION_HELPS = np.zeros(max(Reason) + 1, np.bool_)
@@ -155,6 +155,9 @@ def _device_reasons(
     separate = count > 1 and separation(fleet, request) == "require"
     if separate:
         free = idle_gpus(arrays, resource)
+    permitted = permitted_gpus(fleet, arrays, request) if request.uuids is ANY else None
+    if permitted is not None:
+        free, total = _permitted_whole_gpus(arrays, resource, permitted, free, total)
     kernels.device_reasons(free, total, count, reasons)
     if separate:
         too_few_gpus = (total >= count) & (total - arrays.surplus_devices[resource] < count)
@@ -162,6 +165,25 @@ def _device_reasons(
     if request.together > 1:
         limit = arrays.max_per_container[resource]
         reasons[(limit > 0) & (limit < request.together)] = Reason.TOO_MANY_REPLICAS
+
+
+def _permitted_whole_gpus(
+    arrays: NodeArrays,
+    resource: int,
+    permitted: npt.NDArray[np.uint8],
+    free: npt.NDArray[np.int32],
+    total: npt.NDArray[np.int32],
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """(N,) free and all devices, without those that are GPUs which the request may not have."""
+    untouched = arrays.divisible * (arrays.compute >= arrays.compute_capacity)
+    untouched *= arrays.memory >= arrays.memory_capacity
+    whole = arrays.divisible_pool[resource] > 0
+    most = ((permitted * gpus).sum(axis=0, dtype=np.int32) for gpus in (untouched, arrays.shareable))
+    free_most, total_most = most
+    return (
+        np.where(whole, np.minimum(free, free_most), free),
+        np.where(whole, np.minimum(total, total_most), total),
+    )
 
 
 def _share_reasons(
@@ -208,15 +230,30 @@ def _share_args(part: Shares) -> tuple[int, int, int, int]:
 
 
 def _gpus_for(fleet: Fleet, arrays: NodeArrays, request: Request) -> kernels.Gpus:
-    """The GPUs of all nodes; those that the request does not name count as neither free nor shareable."""
+    """The GPUs of all nodes; those that the request may not have count as neither free nor shareable."""
     divisible, shareable = arrays.divisible, arrays.shareable
-    if request.uuids is not ANY:
-        named = named_gpus(fleet, arrays, request)
-        divisible, shareable = divisible * named, shareable * named
+    if (permitted := permitted_gpus(fleet, arrays, request)) is not None:
+        divisible, shareable = divisible * permitted, shareable * permitted
     return kernels.Gpus(
         arrays.compute, arrays.memory, arrays.compute_capacity, arrays.memory_capacity, divisible,
         shareable,
     )  # fmt: skip
+
+
+def permitted_gpus(fleet: Fleet, arrays: NodeArrays, request: Request) -> npt.NDArray[np.uint8] | None:
+    """(G, N) 1 for the GPUs that the request may have where there is room; None if it may have all."""
+    named = None if request.uuids is ANY else named_gpus(fleet, arrays, request)
+    part = request.shares
+    if not fleet.choosy_rows or (request.products == ANY_MODEL and not (part and part.memory_milli)):
+        return named
+    only = {arrays.first_row} if arrays.capacity == 1 else fleet.choosy_rows
+    permitted = np.ones_like(arrays.identified) if named is None else named
+    for row in only & fleet.choosy_rows:
+        spec = fleet.specs[row]
+        assert spec is not None
+        for index, gpu in enumerate(spec.gpus):
+            permitted[index, row - arrays.first_row] &= gpu.permits(request, part)
+    return permitted
 
 
 def named_gpus(fleet: Fleet, arrays: NodeArrays, request: Request) -> npt.NDArray[np.uint8]:

@@ -58,6 +58,8 @@ class Fleet:
         self.usage: dict[int, NodeUsage] = {}
         """What is taken of the node of each row."""
         self.spot_rows: set[int] = set()
+        self.choosy_rows: set[int] = set()
+        """Rows with a GPU that is ``choosy``."""
         self.sets_of_node: Mapping[str, int] = {}
         """By name, a mask of the sets that a node is in (``Names.node_sets``)."""
         self._vacant: list[int] = []
@@ -242,6 +244,8 @@ class Fleet:
                 del self.gpu_of_uuid[gpu.uuid]
         self.arrays.write_empty(row, spec, pools)
         (self.spot_rows.add if spec.spot else self.spot_rows.discard)(row)
+        choosy = any(gpu.choosy for gpu in spec.gpus)
+        (self.choosy_rows.add if choosy else self.choosy_rows.discard)(row)
         self.replaced += 1
         self.touch(row)
 
@@ -292,7 +296,8 @@ class Fleet:
 
 
 def _node_kind(spec: NodeSpec, sets: int) -> NodeKind:
-    return spec.model, spec.product, spec.mode, sets
+    products = sorted({gpu.product for gpu in spec.gpus} - {""})
+    return spec.model, "\n".join(products) or spec.product, spec.mode, sets
 
 
 def _gpu_count(held: Allocation, device_gpu: Floats) -> int:

@@ -23,7 +23,8 @@ _MOST_ALLOWED_BYTES = 1 << 20
 """Memory, roughly, of the texts that the answers of ``Names.allowed`` keep alive."""
 
 NodeKind = tuple[str | None, str, str, int]
-"""(model, product, mode) of a node's GPUs, and a mask of the sets that the node is in."""
+"""(model, products, mode) of a node's GPUs, and a mask of the sets that the node is in. There is a line for
+each product if there are several."""
 
 
 class TooMany(ValueError):
@@ -136,7 +137,7 @@ class Names:
 def _allows(request: Request, model: str | None, product: str, mode: str) -> bool:
     return (
         (request.models is None or model in request.models)
-        and request.products.permits(" ".join(filter(None, (model, product))))
+        and any(request.products.permits(" ".join(filter(None, (model, one)))) for one in product.split("\n"))
         and (not (request.mode and mode) or mode in request.mode)
     )
 

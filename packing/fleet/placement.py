@@ -54,7 +54,7 @@ def fitting_gpus(fleet: Fleet, row: int, request: Request) -> list[int]:
         row, arrays.compute, arrays.memory, arrays.memory_capacity, arrays.divisible,
         part.compute_milli, part.memory_mib, part.memory_milli, fits,
     )  # fmt: skip
-    return [g for g, gpu in enumerate(spec.gpus) if fits[g] and request.uuids.permits(gpu.uuid)]
+    return [g for g, gpu in enumerate(spec.gpus) if fits[g] and gpu.permits(request, part)]
 
 
 def freest_gpus(fleet: Fleet, row: int, request: Request) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from packing.model.mig_instances import Instances
 from packing.model.reasons import Reason
-from packing.model.request import WHOLE, Request, whole_gpus
+from packing.model.request import WHOLE, Request, Shares, whole_gpus
 
 MOST_GPUS = 64
 """GPUs of one node. A choice of them is a mask of 64 bits, and the arrays have as many rows as the largest
@@ -27,7 +27,8 @@ class Gpu:
     """One GPU: its memory and compute, whether shares of it are placed GPU by GPU, and how many at most.
 
     An unhealthy or cordoned GPU is not ``divisible``: it keeps its pods and takes no more. If it is divided
-    into MIG ``instances`` on demand, memory and compute are those of the largest instance.
+    into MIG ``instances`` on demand, memory and compute are those of the largest instance. ``product`` is the
+    name that the node reports, "" where it reports one for all its GPUs.
     """
 
     memory_mib: int
@@ -36,6 +37,25 @@ class Gpu:
     slots: int = UNLIMITED
     uuid: str = ""
     instances: Instances = ()
+    product: str = ""
+
+    @property
+    def choosy(self) -> bool:
+        """Whether more than its size decides which requests it takes (see ``permits``)."""
+        return bool(self.product) or self._has_no_whole_instance
+
+    @property
+    def _has_no_whole_instance(self) -> bool:
+        return bool(self.instances) and self.compute_milli < WHOLE
+
+    def permits(self, request: Request, part: Shares | None) -> bool:
+        """Whether the request may have this part of the GPU, if there is room: by UUID and model. Where no
+        MIG instance is the whole GPU, a part of its memory is not known."""
+        if self._has_no_whole_instance and part and part.memory_milli:
+            return False
+        return request.uuids.permits(self.uuid) and (
+            not self.product or request.products.permits(self.product)
+        )
 
 
 @dataclass(frozen=True, slots=True)

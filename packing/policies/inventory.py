@@ -182,8 +182,8 @@ class InventoryPolicy:
         return self._costs(fleet, request).cost
 
     def choose(self, fleet: Fleet, request: Request, row: int) -> tuple[int, ...]:
-        """The GPU whose share costs least; for several GPUs, or if the request names UUIDs, the tightest."""
-        if request.uuids is not ANY:
+        """The GPU whose share costs least; for several GPUs, or if not every GPU is allowed, the tightest."""
+        if request.uuids is not ANY or row in fleet.choosy_rows:
             return tightest(fleet, request, row)
         return gpus_in(int(self._costs(fleet, request).gpus[row]))
 

@@ -15,13 +15,13 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from packing.fleet.feasibility import fits_when_empty, named_gpus, reason_on_row
+from packing.fleet.feasibility import fits_when_empty, permitted_gpus, reason_on_row
 from packing.fleet.fleet import Fleet
 from packing.fleet.separate_gpus import idle_gpus, separation
 from packing.jit import checked
 from packing.model.node_spec import MOST_GPUS
 from packing.model.reasons import Reason
-from packing.model.request import ANY, WHOLE, Request
+from packing.model.request import WHOLE, Request
 from packing.victims.holdings import MOST_AMOUNT, Holdings, mask_of
 from packing.victims.needs import overcommitted_amounts, raise_for_peers, slice_holders
 from packing.victims.oracle import ORACLE_CALLS, cheapest_by_trial, reprieve
@@ -61,8 +61,7 @@ class VictimSearch:
         self._possible = fits_when_empty(fleet, request)
         self._asked, self._modelled = _asked(fleet, request)
         self._view = view_of(fleet)
-        named = None if request.uuids is ANY else named_gpus(fleet, fleet.arrays, request)
-        self._named: npt.NDArray[np.uint8] | None = named
+        self._permitted = permitted_gpus(fleet, fleet.arrays, request)
         self._work: tuple[Sizes, Work] | None = None
 
     def on(
@@ -183,8 +182,9 @@ class VictimSearch:
             whole, rules = _gang_rules(gangs, victims)
         else:
             whole, rules = np.zeros((0, components + 1)), np.zeros((2, 0), np.int64)
-        named = -1 if self._named is None else mask_of(np.flatnonzero(self._named[:, row]).tolist())
-        numbers = np.array([row, named, self._most_steps], np.int64)
+        permitted = self._permitted
+        mask = -1 if permitted is None else mask_of(np.flatnonzero(permitted[:, row]).tolist())
+        numbers = np.array([row, mask, self._most_steps], np.int64)
         rows = np.array([slice_holders(self._fleet, row, holdings.held), needed])
         # Unchecked: a check takes longer than the search.
         return Leaving(numbers, cost, each, rules, whole, rows)

@@ -62,7 +62,7 @@ def shared_gpus(node: Node) -> SharedGpus | None:
     return SharedGpus(
         RESOURCE,
         REGISTER,
-        gpus,
+        _PARSER.with_products(gpus, (entry.get("type", "") for entry in entries)),
         _PARSER.products(entry.get("type", "") for entry in entries),
         whole_gpu=RESOURCE,
         replaced=frozenset({RESOURCE}),

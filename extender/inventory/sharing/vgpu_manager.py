@@ -55,7 +55,7 @@ def shared_gpus(node: Node) -> SharedGpus | None:
     return SharedGpus(
         RESOURCE,
         REGISTER,
-        _PARSER.checked(gpus),
+        _PARSER.with_products(_PARSER.checked(gpus), (entry.get("type", "") for entry in entries)),
         _PARSER.products(entry.get("type", "") for entry in entries),
         mode=VIRTUAL if scaling > 1 else PHYSICAL,
         problem=_PARSER.leftover_problem(RESOURCE) if leftover else config_problem,

@@ -34,7 +34,7 @@ def shared_gpus(node: Node) -> SharedGpus | None:
     return SharedGpus(
         RESOURCE,
         REGISTER,
-        _PARSER.checked(map(_gpu, entries)),
+        _PARSER.with_products(_PARSER.checked(map(_gpu, entries)), (entry[3] for entry in entries)),
         _PARSER.products(entry[3] for entry in entries),
         problem=_PARSER.leftover_problem(RESOURCE) if leftover else "",
         lists_unhealthy_gpus=any(entry[4].strip() != "true" for entry in entries),

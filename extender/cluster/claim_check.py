@@ -16,7 +16,7 @@ from extender.dialects.claims import Claim, Claims
 from extender.untrusted.limits import quoted, shorten
 from packing.model.mig_instances import Instances, every_slice
 from packing.model.node_spec import Gpu, NodeSpec, resolve_on
-from packing.model.request import WHOLE, Request, Shares, share_memory_mib
+from packing.model.request import WHOLE, Request, Shares, share_memory_mib, whole_gpus
 
 _ROUNDING = 2
 """MiB by which sharing systems may round a fraction of a GPU's memory differently."""
@@ -90,7 +90,14 @@ def _usable(
         problems.append(claims.problem and f"annotation {claims.problem}")
     if asked is None:
         problems.append("claims GPU that the pod did not ask for")
-    return devices or ((Claim("", requested=asked.stacked or asked),) if asked else ()), problems
+    return devices or ((Claim("", requested=_most_of_a_gpu(asked)),) if asked else ()), problems
+
+
+def _most_of_a_gpu(asked: Shares) -> Shares:
+    """What the pod can have on any one GPU, if nothing says where its containers have theirs."""
+    if asked.containers == 1:
+        return asked
+    return asked.stacked or whole_gpus(1, asked.resource)
 
 
 def _share_on(gpu: Gpu, claim: Claim, *, exact: bool) -> tuple[int, int, str]:

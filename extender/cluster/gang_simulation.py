@@ -2,7 +2,7 @@
 
 Members that ask for the same go to the nodes in the order of their cost, and fill one after the other. For
 equal members without shares of GPUs the answer is exact. For unlike members it may miss a way, so two orders
-are tried: the largest first, and as given.
+are tried: the largest first, and as given; and then with containers of a pod that share GPUs.
 """
 
 from __future__ import annotations
@@ -77,8 +77,11 @@ def place_together(
     get no place, as if they needed none.
     """
     largest_first = sorted(members, key=lambda one: _size(fleet, one.request), reverse=True)
-    orders = [largest_first, list(members)]
-    for order in orders if orders[0] != orders[1] else orders[:1]:
+    stacked = [replace(one, request=one.request.stacked or one.request) for one in members]
+    orders = [largest_first, list(members), stacked]
+    for number, order in enumerate(orders):
+        if order in orders[:number]:
+            continue
         placements = _place_in_order(fleet, policy, nodes, order, far)
         if placements is not None:
             return placements

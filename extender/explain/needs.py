@@ -31,6 +31,8 @@ def missing_needs(fleet: Fleet, row: int, request: Request) -> Iterator[Need]:
     if spec is None:
         return
     request = resolve_on(spec, request)
+    if request.shares and request.stacked and len(spec.gpus) < request.shares.count:
+        request = request.stacked
     cpu, memory_mib = int(fleet.arrays.free_cpu[row]), -(-int(fleet.arrays.free_memory[row]) >> 20)
     if cpu < request.cpu_milli:
         asked, free, total = (f"{milli / 1000:g}" for milli in (request.cpu_milli, cpu, spec.cpu_milli))

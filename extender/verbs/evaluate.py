@@ -22,7 +22,7 @@ from extender.verbs.scores import Keys, rank_keys
 from extender.verbs.separate_gpus import separation_costs
 from extender.verbs.spot import refuse_spot, spot_costs
 from packing.fleet.arrays import Floats
-from packing.fleet.feasibility import reason_on_row, reasons_for
+from packing.fleet.feasibility import eviction_may_help, reason_on_row, reasons_for
 from packing.fleet.fleet import Fleet
 from packing.fleet.separate_gpus import any_doubtful
 from packing.model.reasons import Reason
@@ -164,7 +164,7 @@ def codes_for(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows
     if (stacked := request.stacked) is None:
         return codes
     others = codes_for(state, fleet, pod, stacked, rows)
-    return np.where(_only_stacked(fleet, rows, codes, others), others, codes)
+    return np.where(_stacked_is_better(fleet, rows, codes, others), others, codes)
 
 
 def _refused(
@@ -211,19 +211,28 @@ def _on_fleet(state: State, fleet: Fleet, pod: Pod, request: Request, rows: Rows
     if (stacked := request.stacked) is None:
         return counted
     others = _on_fleet_as(state, fleet, pod, stacked, rows)
-    better = _only_stacked(fleet, rows, counted.codes, others.codes)
+    better = _stacked_is_better(fleet, rows, counted.codes, others.codes)
     codes = np.where(better, others.codes, counted.codes)
     return _Counted(codes, np.where(better, others.cost, counted.cost))
 
 
-def _only_stacked(
+def _stacked_is_better(
     fleet: Fleet, rows: Rows, codes: npt.NDArray[np.int8], stacked: npt.NDArray[np.int8]
 ) -> npt.NDArray[np.bool_]:
-    """Where the pod fits only if its containers share GPUs: by the codes of both forms, (len(rows),). In MIG
-    mode no instance is for several containers."""
-    divides = np.array([mode != MIG for mode in fleet.names.modes])[fleet.arrays.model[rows]]
-    only: npt.NDArray[np.bool_] = divides & (codes != Reason.FITS) & (stacked == Reason.FITS)
-    return only
+    """Where the pod fits, or can fit after evictions, only if its containers share GPUs: by the codes of both
+    forms, (len(rows),)."""
+    fits = (codes != Reason.FITS) & (stacked == Reason.FITS)
+    can_fit = (codes != Reason.FITS) & ~eviction_may_help(codes) & eviction_may_help(stacked)
+    better: npt.NDArray[np.bool_] = may_stack(fleet, rows) & (fits | can_fit)
+    return better
+
+
+def may_stack(fleet: Fleet, rows: Rows) -> npt.NDArray[np.bool_]:
+    """(len(rows),) where containers of a pod may share a GPU. In MIG mode no instance is for several."""
+    divides: npt.NDArray[np.bool_] = np.array([mode != MIG for mode in fleet.names.modes])[
+        fleet.arrays.model[rows]
+    ]
+    return divides
 
 
 def form_on(fleet: Fleet, row: int, request: Request) -> Request:

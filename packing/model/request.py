@@ -35,7 +35,8 @@ class Shares:
     Memory is in MiB and in thousandths of the GPU's own memory, which add up. ``count`` and ``memory_mib``
     are cut to ``MOST_DEVICES``. ``Shares(k, 1000, memory_milli=1000)`` are k whole GPUs. ``resource`` is the
     extended resource that counts the shares: only nodes that share their GPUs under that name take them.
-    ``stacked`` is the same on fewer GPUs, where containers of the pod share them; None if they cannot.
+    ``containers`` of the pod request them; ``stacked`` is the same on fewer GPUs, which these containers
+    share, None if they cannot.
     """
 
     count: int
@@ -43,6 +44,7 @@ class Shares:
     memory_mib: int = 0
     memory_milli: int = 0
     resource: str = ""
+    containers: int = 1
     stacked: Shares | None = None
 
     def __post_init__(self) -> None:

@@ -62,6 +62,7 @@ class PerDeviceResources:
             max(share.memory_mib for share in shares) if memory_milli < WHOLE else 0,  # the whole covers any
             memory_milli,
             self.count,
+            len(shares),
             self._stacked(spec, shares),
         )
 

@@ -159,13 +159,16 @@ class _Planner:
         fleet, found = self._state.fleet, []
         leaving = [bound for node in nodes for bound in candidates[node.name].leaving]
         rows = [candidates[node.name].row for node in nodes]
-        requests = {node.request: None for node in nodes}
+        requests = {form: None for node in nodes for form in node.forms}
         with self._evicted(leaving, rows), self._state.fleet_view_for(self._pod, self._possibly_bound):
             searches = {request: VictimSearch(fleet, request) for request in requests}
             for node in nodes:
-                search = partial(self._search, searches[node.request], candidates[node.name])
-                required = self._required.get(node.name, ())
-                victims = chooser.cheapest(candidates[node.name], required, search)
+                required, on_node = self._required.get(node.name, ()), candidates[node.name]
+                by_form = (
+                    chooser.cheapest(on_node, required, partial(self._search, searches[form], on_node))
+                    for form in node.forms
+                )
+                victims = min(filter(None, by_form), key=lambda one: one.cost, default=None)
                 if victims is not None and victims.pods:
                     found.append(victims)
         return [self._without_useless_leaving(one) for one in found]

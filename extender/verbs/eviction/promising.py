@@ -11,7 +11,7 @@ from extender.cluster.state import PossiblyBound, Rows, State
 from extender.k8s.node_filter import NodeFilter
 from extender.k8s.objects import Pod
 from extender.protocol.node_names import NodeNames
-from extender.verbs.evaluate import codes_for, dra_resources, without_resources
+from extender.verbs.evaluate import codes_for, dra_resources, may_stack, without_resources
 from extender.verbs.shortfall import shortfall
 from packing.fleet.feasibility import eviction_may_help, fits_when_empty
 from packing.model.reasons import Reason
@@ -26,11 +26,11 @@ MOST_NODES_WITH_CLAIMS = 8
 
 @dataclass(frozen=True, slots=True)
 class PromisingNode:
-    """A node, the part of the request that its counts and shares meet, and whether the rest are devices of
-    claims."""
+    """A node, the forms of the request that its counts and shares may meet, and whether the rest are devices
+    of claims."""
 
     name: str
-    request: Request
+    forms: tuple[Request, ...]
     by_claims: bool
 
 
@@ -57,10 +57,10 @@ def promising_nodes(
     for number, resources in enumerate(dra):
         (by_claims if resources or pod.spec.claims else counted).append(number)
     rows, has_required = state.rows(names)[counted], [known[number] in required for number in counted]
-    numbers = _worth_searching(state, pod, request, rows, has_required, possibly_bound) if counted else []
-    found = [PromisingNode(known[counted[n]], request, by_claims=False) for n in numbers]
+    worth = _worth_searching(state, pod, request, rows, has_required, possibly_bound) if counted else {}
+    found = [PromisingNode(known[counted[n]], forms, by_claims=False) for n, forms in worth.items()]
     with_claims = [
-        PromisingNode(known[n], without_resources(request, dra[n]), by_claims=True) for n in by_claims
+        PromisingNode(known[n], (without_resources(request, dra[n]),), by_claims=True) for n in by_claims
     ]
     return found + with_claims[:MOST_NODES_WITH_CLAIMS]
 
@@ -72,12 +72,15 @@ def _worth_searching(
     rows: Rows,
     has_required: Sequence[bool],
     possibly_bound: PossiblyBound,
-) -> list[int]:
-    """Indices of the rows where evictions may help, those that lack least first."""
+) -> dict[int, tuple[Request, ...]]:
+    """By the index of the rows where evictions may help, those that lack least first: in which forms."""
     with state.fleet_view_for(pod, possibly_bound) as fleet, fleet.plugins_idle(rows):
         codes = codes_for(state, fleet, pod, request, rows)
         lacks = shortfall(fleet, rows, request)
-        possible = fits_when_empty(fleet, request)[rows]
+        possible = {request: fits_when_empty(fleet, request)[rows]}
+        if stacked := request.stacked:
+            possible[stacked] = fits_when_empty(fleet, stacked)[rows] & may_stack(fleet, rows)
     may_help = eviction_may_help(codes) | (np.array(has_required, bool) & (codes == Reason.FITS))
-    worth = np.flatnonzero(possible & may_help)
-    return worth[np.argsort(lacks[worth], kind="stable")][:MOST_NODES].tolist()  # type: ignore[no-any-return]
+    worth = np.flatnonzero(np.logical_or.reduce([*possible.values()]) & may_help)
+    nearest = worth[np.argsort(lacks[worth], kind="stable")][:MOST_NODES].tolist()
+    return {n: tuple(form for form, on_rows in possible.items() if on_rows[n]) for n in nearest}

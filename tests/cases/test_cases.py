@@ -16,7 +16,6 @@ not in the snapshot. All keys of ``right.yaml`` but ``why`` and ``source`` are o
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +23,12 @@ import pytest
 import yaml
 
 from extender.cli.main import main
-from extender.cluster.factory import state_of
-from extender.cluster.other_resources import asked_by, lacking_on
-from extender.cluster.policy_refresh import plan_now
 from extender.cluster.state import State
-from extender.k8s.node_filter import NodeFilter
-from extender.k8s.objects import Node, Pod
-from extender.protocol.codec import Candidate, FilterArgs, PreemptArgs
-from extender.protocol.node_names import NodeNames
+from extender.k8s.objects import Pod
 from extender.settings import Settings
-from extender.source.snapshot import SnapshotSource, read
 from extender.source.workloads import parse_templates
-from extender.verbs.filter import filter_nodes
-from extender.verbs.preempt import preempt
+
+from .answers import cluster, filtered, victims
 
 CASES = sorted(path.parent for path in Path(__file__).parent.glob("*/right.yaml"))
 KEYS = {"why", "source", "fits", "refused", "explain", "not_in_explain", "top", "not_in_top", "problems"}
@@ -60,15 +52,6 @@ def test_the_answer_is_right(folder: Path, capsys: pytest.CaptureFixture[str], t
         assert words in state.problems.get(name, ""), dict(state.problems)
 
 
-def cluster(path: Path, settings: Settings) -> State:
-    state = state_of(settings)
-    state.binds = settings.bind
-    for events in SnapshotSource(read([path]), path.name).list_once():
-        state.apply(events)
-    plan_now(state)
-    return state
-
-
 def waiting_pod(folder: Path, right: dict[str, Any], state: State) -> Pod | None:
     if (folder / "pod.json").exists():
         return parse_templates((folder / "pod.json").read_text(), "pod.json")[0].pod
@@ -77,28 +60,11 @@ def waiting_pod(folder: Path, right: dict[str, Any], state: State) -> Pod | None
 
 def check_verbs(state: State, pod: Pod, right: dict[str, Any], settings: Settings) -> None:
     if "fits" in right:
-        passed = [name for name, node in state.nodes.items() if kube_scheduler_accepts(state, pod, node)]
-        result, _ = filter_nodes(state, FilterArgs(pod, NodeNames.of(passed)), settings)
+        result = filtered(state, pod, settings)
         said = result.error, result.failed, result.unresolvable
         assert sorted(result.names) == sorted(right["fits"]), said
     if "evicts" in right:
         assert sorted(victims(state, pod)) == sorted(right["evicts"])
-
-
-def kube_scheduler_accepts(state: State, pod: Pod, node: Node) -> bool:
-    """By the filters of its own that Stowage knows."""
-    return not NodeFilter(pod).rejection(node) and not any(lacking_on(state, node, asked_by(pod)))
-
-
-def victims(state: State, pod: Pod) -> set[str]:
-    """What ``preempt`` names if kube-scheduler proposes every pod of lower priority on every node."""
-    candidates = {}
-    for node in state.nodes:
-        lower = [one for one in state.pods.on_node(node) if one.priority < pod.priority]
-        candidates[node] = Candidate([one.uid for one in lower], 0)
-    answer = preempt(state, PreemptArgs(pod, candidates), now=time.time())
-    uids = {uid for candidate in answer.candidates.values() for uid in candidate.victims}
-    return {one.key for one in state.pods.values() if one.uid in uids}
 
 
 def check_texts(

@@ -1,0 +1,122 @@
+"""Nodes, pods and budgets in short form, as the tables beside this file have them, as manifests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+
+Short: TypeAlias = Mapping[str, Any]
+_HAMI_GPU = {"count": 10, "devmem": 8000, "devcore": 100, "type": "NVIDIA-Tesla V100", "numa": 0}
+_ROOM = {"cpu": "64", "memory": "512Gi", "pods": "110"}
+_NAMESPACE = "default"
+
+
+def manifests(row: Short) -> list[dict[str, Any]]:
+    """All objects of a row but the pod that waits."""
+    objects = [node(name, short or {}) for name, short in row.get("nodes", {}).items()]
+    for name, short in row.get("pods", {}).items():
+        objects += pods(name, short)
+    objects += [budget(name, short) for name, short in row.get("budgets", {}).items()]
+    return objects + row.get("objects", [])
+
+
+def node(name: str, short: Short) -> dict[str, Any]:
+    """``gpus``: plain ones. ``hami``: HAMi's, as its register has them, without what is as in ``_HAMI_GPU``.
+    ``allocatable``, ``labels``, ``annotations``; ``spec`` and ``status`` as in a manifest."""
+    allocatable, annotations = dict(_ROOM), dict(short.get("annotations", {}))
+    if "gpus" in short:
+        allocatable["nvidia.com/gpu"] = str(short["gpus"])
+    if "hami" in short:
+        gpus = [
+            {"id": f"{name}-{index}", "index": index, "mode": "hami-core", "health": True, **_HAMI_GPU, **gpu}
+            for index, gpu in enumerate(short["hami"])
+        ]
+        annotations |= {
+            "hami.io/node-nvidia-register": json.dumps(gpus),
+            "hami.io/node-handshake": "Reported 2026-11-20 10:00:00",
+        }
+        allocatable["nvidia.com/gpu"] = str(sum(gpu["count"] for gpu in gpus))
+    allocatable |= _texts(short.get("allocatable", {}))
+    labels = {"kubernetes.io/hostname": name, **short.get("labels", {})}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels, "annotations": annotations},
+        "spec": short.get("spec", {}),
+        "status": {
+            "allocatable": allocatable,
+            "capacity": allocatable,
+            "conditions": [{"type": "Ready", "status": "True"}],
+            **short.get("status", {}),
+        },
+    }
+
+
+def pods(name: str, short: Short) -> Iterator[dict[str, Any]]:
+    """The pod, or its ``copies``, whose names end with a number."""
+    copies = short.get("copies", 0)
+    for one in [f"{name}-{number}" for number in range(copies)] if copies else [name]:
+        yield pod(one, short)
+
+
+def pod(name: str, short: Short) -> dict[str, Any]:
+    """``asks``: the resources of its container, or ``containers`` and ``init``, each a list of resources.
+    ``node``: its node, where it has run for ``minutes`` (60). ``priority``, ``labels``, ``annotations``;
+    ``spec`` and ``status`` as in a manifest."""
+    containers, started = (
+        short.get("containers", [short.get("asks", {})]),
+        _minutes_ago(short.get("minutes", 60)),
+    )
+    spec = {
+        "schedulerName": "stowage",
+        "containers": [_container(number, asks) for number, asks in enumerate(containers)],
+        "initContainers": [
+            _container(100 + number, asks) for number, asks in enumerate(short.get("init", []))
+        ],
+        "priority": short.get("priority", 0),
+    }
+    status: dict[str, Any] = {"phase": "Pending"}
+    if "node" in short:
+        spec["nodeName"] = short["node"]
+        status = {"phase": "Running", "startTime": started}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": short.get("namespace", _NAMESPACE),
+            "uid": f"uid-{name}",
+            "labels": short.get("labels", {}),
+            "annotations": _texts(short.get("annotations", {})),
+            "creationTimestamp": started,
+        },
+        "spec": spec | short.get("spec", {}),
+        "status": status | short.get("status", {}),
+    }
+
+
+def budget(name: str, short: Short) -> dict[str, Any]:
+    """A PodDisruptionBudget for the pods with these ``labels``, of which ``allowed`` may go now."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": name, "namespace": short.get("namespace", _NAMESPACE), "generation": 1},
+        "spec": {"selector": {"matchLabels": short["labels"]}, "minAvailable": 1},
+        "status": {"disruptionsAllowed": short["allowed"], "observedGeneration": 1},
+    }
+
+
+def _container(number: int, asks: Short) -> dict[str, Any]:
+    requests = _texts(asks)
+    extended = {name: text for name, text in requests.items() if "/" in name}
+    return {"name": f"c{number}", "image": "x", "resources": {"requests": requests, "limits": extended}}
+
+
+def _texts(values: Short) -> dict[str, str]:
+    return {name: str(value) for name, value in values.items()}
+
+
+def _minutes_ago(minutes: float) -> str:
+    return (datetime.now(UTC) - timedelta(minutes=minutes)).strftime("%Y-%m-%dT%H:%M:%SZ")

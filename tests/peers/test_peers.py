@@ -1,0 +1,58 @@
+"""What the tests of other systems say, in words of our own, beside what Stowage answers.
+
+Each table beside this file is one system, with the ``source`` of its rows (its repository, version and test).
+A row has a ``name``, the cluster (``manifests.py`` has the short forms), the pod that ``waits``, and what the
+system answers: ``fits``, all nodes on which the pod can be placed now, or ``evicts``, the pods that make room
+for it. Where Stowage answers otherwise, ``ours`` says what, and ``why`` that is a choice.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from extender.cluster.state import State
+from extender.settings import Settings
+from extender.source.workloads import parse_templates
+
+from ..cases.answers import cluster, filtered, victims
+from .manifests import manifests, pods
+
+TABLES = sorted(Path(__file__).parent.glob("*.yaml"))
+ROWS = [
+    pytest.param({"source": table["source"], **row}, id=f"{path.stem}: {row['name']}")
+    for path in TABLES
+    for table in [yaml.safe_load(path.read_text())]
+    for row in table["rows"]
+]
+KEYS = {"name", "source", "nodes", "pods", "budgets", "objects", "waits", "settings", "fits", "evicts"}
+KEYS |= {"ours", "why"}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_answer_is_theirs_or_a_choice(row: dict[str, Any], tmp_path: Path) -> None:
+    assert row.keys() <= KEYS
+    theirs = {key: sorted(row[key]) for key in ("fits", "evicts") if key in row}
+    right = {key: sorted(names) for key, names in row.get("ours", theirs).items()}
+    assert right
+    assert bool(row.get("why")) == (right != theirs)
+    settings = Settings.model_validate({"shortlist": 0} | row.get("settings", {}))
+    (tmp_path / "cluster.json").write_text(json.dumps({"kind": "List", "items": manifests(row)}))
+    state = cluster(tmp_path / "cluster.json", settings)
+    assert not [name for name in state.problems if name not in row.get("problems", ())]
+    answers, said = answer(state, row, settings)
+    assert {key: answers[key] for key in right} == right, said
+
+
+def answer(state: State, row: dict[str, Any], settings: Settings) -> tuple[dict[str, list[str]], str]:
+    """What Stowage answers, and what it says."""
+    (waiting,) = pods("waits", row["waits"])
+    pod = parse_templates(json.dumps(waiting), "waits")[0].pod
+    result = filtered(state, pod, settings)
+    evicted = sorted(one.removeprefix("default/") for one in victims(state, pod))
+    said = f"{result.error} {result.failed} {result.unresolvable}"
+    return {"fits": sorted(result.names), "evicts": evicted}, said

@@ -28,6 +28,9 @@ class Live(SnapshotSource):
     def staleness(self):
         return {"Node": 1.0, "Pod": 1.0}
 
+    def closed_watches(self):
+        return {"Node": 0.0, "Pod": 0.0}
+
     def watch_ends(self):
         return {"Node": {"in_time": 2}}
 

@@ -65,6 +65,8 @@ def _state(now: Gauges) -> Iterator[Metric]:
     yield gauge("synced", "1 after the first complete list of the resource.", "resource", now.synced)
     text = "Time since the last bytes from the API server."
     yield gauge("state_age_seconds", text, "resource", now.age_seconds)
+    text = "Time since the watch was last open, 0 while it is."
+    yield gauge("watch_closed_seconds", text, "resource", now.closed_seconds)
     text = "Watches and attempts to open one that ended, by how."
     ends = CounterMetricFamily("stowage_watch_restarts", text, labels=["resource", "reason"])
     for resource, how in itertools.product(now.age_seconds, WATCH_ENDS):

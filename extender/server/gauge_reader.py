@@ -38,7 +38,7 @@ class GaugeReader:
 
     def read(self) -> Gauges:
         state, resources, ages = self._state, _REQUIRED.items(), self._source.staleness()
-        ends = self._source.watch_ends()
+        ends, closed = self._source.watch_ends(), self._source.closed_watches()
         return Gauges(
             nodes=len(state.nodes),
             pods=len(state.pods),
@@ -51,6 +51,7 @@ class GaugeReader:
             assumed_seconds=state.assumed_pods.oldest(time.monotonic()),
             synced={name: kind in state.synced for kind, name in resources},
             age_seconds={name: ages[kind] for kind, name in resources if kind in ages},
+            closed_seconds={name: closed[kind] for kind, name in resources if kind in closed},
             watch_ends={
                 (name, how): count for kind, name in resources for how, count in ends.get(kind, {}).items()
             },

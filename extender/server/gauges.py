@@ -42,6 +42,7 @@ class Gauges:
     assumed_seconds: float = 0.0  # the age of the oldest
     synced: Mapping[str, bool] = field(default_factory=dict)  # by resource
     age_seconds: Mapping[str, float] = field(default_factory=dict)  # by resource
+    closed_seconds: Mapping[str, float] = field(default_factory=dict)  # by resource
     watch_ends: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Since the start, by resource and how."""
     gpus: Mapping[str, Installed] = field(default_factory=dict)  # by model

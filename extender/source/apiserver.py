@@ -30,10 +30,11 @@ from extender.source.rest import (
     client_of_kubeconfig,
 )
 from extender.source.shard import Shard
-from extender.source.watched_kinds import REQUIRED_KINDS, WATCHED_KINDS, mig_layouts
+from extender.source.watched_kinds import REQUIRED_KINDS, WATCHED_KINDS, WatchedKind, mig_layouts
 
 _log = logging.getLogger(__name__)
 _NOTHING_NEWER = (Freshness.CURRENT, Freshness.UNREACHABLE)  # a set would call the hash of an enum in Python
+_LIMITS = 0.5  # seconds between checks of the time limits of reads
 _POLL = 0.005  # seconds between checks of the reflectors
 _NOT_WAITING = 5.0  # seconds without waiting for a server that neither answered nor refused connections
 
@@ -44,7 +45,7 @@ class KubeSource:
     def __init__(self, rest: RestClient, name: str) -> None:
         self.rest, self._name = rest, name
         self._pods = PodsApi(rest)
-        reflectors = {kind: Reflector(watched, rest.stream) for kind, watched in WATCHED_KINDS.items()}
+        reflectors = {kind: self._reflector(watched) for kind, watched in WATCHED_KINDS.items()}
         # Requests wait for these to catch up, and for no others.
         self._required = [reflectors[kind] for kind in WATCHED_KINDS if kind in REQUIRED_KINDS]
         self._pod_reflector = reflectors["Pod"]
@@ -52,6 +53,7 @@ class KubeSource:
         self._not_waiting_until = 0.0  # monotonic seconds
         self._shard: Shard | None = None
         self._applied: Applied = next_turn
+        self._stopping = threading.Event()
 
     def start(self, apply: Apply, applied: Applied = next_turn) -> None:
         """Start to list and watch. Failures are retried without end, see ``staleness``."""
@@ -63,11 +65,20 @@ class KubeSource:
         for reflector in self._all:
             if shard is None or reflector is not self._pod_reflector:
                 reflector.start(apply)
+        threading.Thread(target=self._end_late_reads, name="time-limits", daemon=True).start()
+
+    def _reflector(self, watched: WatchedKind) -> Reflector:
+        return Reflector(watched, self.rest.stream, self.rest.timeouts)
+
+    def _end_late_reads(self) -> None:
+        while not self._stopping.wait(_LIMITS):
+            for reflector in self._all:
+                reflector.end_late_read()
 
     def select_nodes(self, selector: str, schedulers: Collection[str]) -> None:
         """See ``Source.select_nodes``."""
         watched = replace(WATCHED_KINDS["Node"], selector={"labelSelector": selector})
-        nodes = Reflector(watched, self.rest.stream)
+        nodes = self._reflector(watched)
         for reflectors in (self._all, self._required):
             reflectors[:] = [nodes if one.kind == "Node" else one for one in reflectors]
         self._shard = Shard(schedulers, self._pods.pods_on)
@@ -78,6 +89,8 @@ class KubeSource:
 
     def _run_shard(self, shard: Shard, apply: Apply) -> None:
         shard.nodes_listed.wait()  # before that nobody knows which pods are the shard's
+        if self._stopping.is_set():
+            return
         self._pod_reflector.start(shard.filtered(apply))
         shard.run(apply)
 
@@ -97,10 +110,11 @@ class KubeSource:
 
     def follow_mig_layouts(self, namespace: str, name: str) -> None:
         """See ``Source.follow_mig_layouts``. Logs warnings if it has no right to read it."""
-        self._all.append(Reflector(mig_layouts(namespace, name), self.rest.stream))
+        self._all.append(self._reflector(mig_layouts(namespace, name)))
 
     def stop(self) -> None:
         """End the watches."""
+        self._stopping.set()
         if self._shard is not None:
             self._shard.stop()
         for reflector in self._all:
@@ -175,6 +189,11 @@ class KubeSource:
     def watch_problems(self) -> Mapping[str, str]:
         """See ``Source.watch_problems``."""
         return {one.full_resource: one.problem for one in self._all if one.problem}
+
+    def closed_watches(self) -> Mapping[Kind, float]:
+        """See ``Source.closed_watches``."""
+        now = time.monotonic()
+        return {reflector.kind: reflector.connection.closed_for(now) for reflector in self._required}
 
     def watch_ends(self) -> Mapping[Kind, Mapping[WatchEnd, int]]:
         """See ``Source.watch_ends``."""

@@ -49,8 +49,12 @@ class WatchConnection:
 
     def opening(self, stream: HTTPResponse) -> None:
         """The server accepted the watch."""
-        self._stream = stream
+        self.reading(stream)
         self.answered, self._refused = True, False
+
+    def reading(self, answer: HTTPResponse) -> None:
+        """``shut_down`` ends this answer from now on."""
+        self._stream = answer
 
     def opened(self) -> None:
         """Events of the stream are delivered from now on."""
@@ -83,6 +87,12 @@ class WatchConnection:
     def is_open(self) -> bool:
         """Whether the watch is open, as far as the reflector's thread has noticed."""
         return self._settled_at is not None
+
+    def closed_for(self, now: float) -> float:
+        """Seconds since the watch was last open; 0 while it is, and before it was for the first time."""
+        if self._settled_at is not None or self._closed_at == -math.inf:
+            return 0.0
+        return max(now - self._closed_at, 0.0)
 
     def may_retry(self) -> bool:
         """Whether the watch is not open, and the last attempt did not end just now."""

@@ -233,6 +233,9 @@ class Source(Protocol):
         In a cluster where nothing changes, five minutes are normal.
         """
 
+    def closed_watches(self) -> Mapping[Kind, float]:
+        """Seconds since the watch of each kind was last open, 0 while it is. Empty for a snapshot."""
+
     def watch_problems(self) -> Mapping[str, str]:
         """Why the last attempt to list or watch failed, by resource; without those that work, and without
         kinds that the cluster does not serve."""

@@ -108,6 +108,11 @@ class ListWatch:
         self.relist()
 
     @property
+    def in_line(self) -> bool:
+        """Whether the bytes of the watch so far end within an event."""
+        return self._lines.in_line
+
+    @property
     def watching(self) -> bool:
         """Whether the list is complete and the next request is a watch."""
         return self._watching
@@ -219,6 +224,11 @@ class LineSplitter:
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []  # of a line whose end is still missing
+
+    @property
+    def in_line(self) -> bool:
+        """Whether the end of a line is missing."""
+        return any(self._parts)
 
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that are now complete, without their ends and without empty ones."""

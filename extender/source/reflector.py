@@ -22,13 +22,14 @@ from extender.source.backoff import Backoff
 from extender.source.freshness import WatchConnection
 from extender.source.interface import Apply, WatchEnd
 from extender.source.list_watch import ListWatch, ProtocolError, Request
-from extender.source.rest import NO_ANSWER, Refused
+from extender.source.rest import NO_ANSWER, Refused, Timeouts
 from extender.source.watched_kinds import WatchedKind
 
 _log = logging.getLogger(__name__)
 _CHUNK = 1 << 18  # bytes of a watch that one read returns at most
 _RELIST = "listing again"
 _ABSENT_PAUSE = 300.0  # seconds at most before the next request for a kind that the cluster does not serve
+_SPOKEN_OF = 2.0  # seconds without a watch after which that is a problem
 _REFUSALS = 3  # in a row before a kind counts as absent: a server that has just started has read no roles yet
 
 
@@ -39,12 +40,14 @@ class _Stopped(Exception):
 class Reflector:
     """Follows one kind. ``send`` returns an answer unread; it raises ``Refused`` and ``NO_ANSWER``."""
 
-    def __init__(self, watched: WatchedKind, send: Callable[[Request], HTTPResponse]) -> None:
+    def __init__(
+        self, watched: WatchedKind, send: Callable[[Request], HTTPResponse], timeouts: Timeouts | None = None
+    ) -> None:
         self.kind = watched.kind
         self.connection = WatchConnection()
-        self.problem = ""
-        """Why the last attempt failed, "" while the watch is open and where the cluster has no such kind."""
-        self._watched, self._send = watched, send
+        self._problem = ""  # why the last attempt failed
+        self._watched, self._send, self._timeouts = watched, send, timeouts or Timeouts()
+        self._late_at, self._late = math.inf, ""  # when a read takes too long, and which one did
         self._protocol = ListWatch(watched)
         self._backoff = Backoff(random.random)
         self._stopping = threading.Event()
@@ -62,6 +65,14 @@ class Reflector:
     def full_resource(self) -> str:
         """See ``WatchedKind``."""
         return self._watched.full_resource
+
+    @property
+    def problem(self) -> str:
+        """Why the watch is not open, "" while it is and where the cluster has no such kind."""
+        if self._problem or not self._served:
+            return self._problem
+        seconds = self.connection.closed_for(time.monotonic())
+        return f"not open for {seconds:.0f} s" if seconds >= _SPOKEN_OF else ""
 
     @property
     def resource(self) -> str:
@@ -111,6 +122,12 @@ class Reflector:
         """Whether a list that began after that call of ``relist`` has been delivered."""
         return self._relists_done >= call
 
+    def end_late_read(self) -> None:
+        """End a read that takes too long. For another thread, about once a second."""
+        if time.monotonic() >= self._late_at:
+            self._late = "the answer came too slowly"
+            self.connection.shut_down()
+
     def retry_now(self) -> None:
         """Skip the pause before the next attempt, unless the watch is open or an attempt ended just now."""
         if self.connection.may_retry():
@@ -147,7 +164,7 @@ class Reflector:
     def _attempt(self, apply: Apply) -> tuple[str, float]:
         """Follow until the watch ends. Returns the problem ("" if the server ended the watch in time, or
         ``relist`` did), and when the watch ended."""
-        self._absent = False
+        self._absent, self._late = False, ""
         self.connection.answered = False
         problem = self._follow(apply)
         self._absences = self._absences + 1 if self._absent else 0
@@ -167,18 +184,20 @@ class Reflector:
             self.connection.refused()
             self._absent = self._watched.is_absent(refused.status) and not self._served
             is_unknown_kind = self._absent and refused.status == HTTPStatus.NOT_FOUND
-            self.problem = "" if is_unknown_kind else str(refused)
+            self._problem = "" if is_unknown_kind else str(refused)
             return _RELIST if self._protocol.rejected(refused.status) else str(refused)
         except (*NO_ANSWER, ProtocolError) as error:
             self.connection.failed()
-            self.problem = f"{type(error).__name__}: {error}"
-            return self.problem
+            self._problem = self._late or f"{type(error).__name__}: {error}"
+            return self._problem
         except _Stopped:
             return ""
         except Exception:  # the state may have missed events, so all of them must come again
             _log.exception("%s: unexpected error", self._watched.resource)
             self._protocol.relist()
             return _RELIST
+        finally:
+            self._late_at = math.inf
 
     def _must_list(self) -> bool:
         if self._relists_begun < self._relists_wanted:
@@ -196,7 +215,10 @@ class Reflector:
             raise
         with closing(answer) as page:
             self.connection.answered = self._served = True
+            self.connection.reading(page)
+            self._late_at = time.monotonic() + self._timeouts.whole_page
             body = page.read()
+            self._late_at = math.inf
         self._backoff.answered(time.monotonic())
         self._deliver(self._protocol.page(body), apply)
 
@@ -210,12 +232,18 @@ class Reflector:
             self._backoff.answered(time.monotonic())
             self._deliver([], apply)
             self.connection.opened()
-            self.problem = ""
+            self._problem = ""
             # From here on ``relist`` ends the read. The condition notices a call that came before.
             while self._relists_begun == self._relists_wanted and self._protocol.watching:
                 if not (data := stream.read1(_CHUNK)):
                     break
-                self._deliver(self._protocol.chunk(data), apply)
+                events = self._protocol.chunk(data)
+                if events or self._late_at == math.inf or not self._protocol.in_line:
+                    in_time = time.monotonic() + self._timeouts.line
+                    self._late_at = in_time if self._protocol.in_line else math.inf
+                self._deliver(events, apply)
+            if self._late:
+                raise TimeoutError
 
     def _deliver(self, events: list[Event], apply: Apply) -> None:
         if self._stopping.is_set():

@@ -44,7 +44,10 @@ class Timeouts:
 
     connect: float = 5.0
     bind: float = 2.0  # as long as kube-scheduler waits: the httpTimeout in scheduler-config/
-    page: float = 30.0
+    page: float = 30.0  # a read of a page of a list
+    whole_page: float = 60.0  # all reads of it
+    head: float = 10.0  # the beginning of the answer to a watch, which an API server sends at once
+    line: float = 10.0  # the rest of an event that has begun
     # A read of a watch. Without changes there may be no bytes, not even bookmarks, until the watch ends.
     silence: float = WATCH_SECONDS + 10.0
     stop: float = 1.0
@@ -57,6 +60,8 @@ class RestClient:
     def __init__(self, client: ApiClient, timeouts: Timeouts | None = None) -> None:
         self._client = client
         self.timeouts = timeouts or Timeouts()
+        # Whether the server closes the connection after each answer: then one limit is for all of an answer.
+        self._one_answer_each = False
 
     @property
     def host(self) -> str:
@@ -65,8 +70,15 @@ class RestClient:
 
     def stream(self, request: Request) -> HTTPResponse:
         """The answer to a list or watch, unread."""
-        read = self.timeouts.silence if request.watch else self.timeouts.page
-        return self._call("GET", request.path, read, query=request.query)
+        if not request.watch:
+            return self._call("GET", request.path, self.timeouts.page, query=request.query)
+        read = self.timeouts.silence if self._one_answer_each else self.timeouts.head
+        answer = self._call("GET", request.path, read, query=request.query)
+        if answer.connection is not None and answer.connection.sock is not None:
+            answer.connection.sock.settimeout(self.timeouts.silence)
+        else:
+            self._one_answer_each = True
+        return answer
 
     def get(
         self,

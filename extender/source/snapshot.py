@@ -207,6 +207,10 @@ class SnapshotSource:
         """Empty: it cannot get stale."""
         return {}
 
+    def closed_watches(self) -> Mapping[Kind, float]:
+        """Empty: nothing is watched."""
+        return {}
+
     def watch_problems(self) -> Mapping[str, str]:
         """None: nothing is watched."""
         return {}

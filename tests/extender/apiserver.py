@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -205,13 +206,20 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(int(fault), b'{"kind": "Status", "message": "scripted"}')
         if fault == "hangup":
             return self._end()
+        if fault == "headless":
+            return self._stall()
         if "watch" in query:
             return self._watch(store, int(query["resourceVersion"]), fault)
         with self.api.changed:
             status, body = store.list(query)
+        self._list(status, body, fault)
+
+    def _list(self, status: int, body: bytes, fault: str) -> None:
         if fault == "garbage":
             return self._answer(200, b"<html>not here</html>")
-        return self._answer(status, body, stall=fault == "silent", cut=fault == "cut")
+        if fault == "trickle":
+            return self._trickle(status, body)
+        self._answer(status, body, stall=fault == "silent", cut=fault == "cut")
 
     def _answer_pod(self, path: str) -> None:
         _, _, _, _, namespace, _, name = path.split("/")
@@ -288,6 +296,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if fault == "silent":
             return self._stall()
+        if fault == "trickle":
+            return self._trickle_on(line("ADDED", {"metadata": {"name": "never"}}), self._chunk)
         if fault == "garbage":
             return self._chunk(b"<html>\n")
         with self.api.changed:
@@ -307,6 +317,20 @@ class _Handler(BaseHTTPRequestHandler):
                     break
                 self.api.changed.wait()
         self._chunk(b"")
+
+    def _trickle(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self._trickle_on(body, self.wfile.write)
+
+    def _trickle_on(self, data: bytes, write: Callable[[bytes], object]) -> None:
+        """The first bytes quickly enough for every limit of one read, and never the last."""
+        for byte in data[:-1] * 1000:
+            write(bytes([byte]))
+            if not self.api.running:
+                break
+            time.sleep(0.02)
 
     def _chunk(self, data: bytes) -> None:
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))

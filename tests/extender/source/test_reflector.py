@@ -197,6 +197,50 @@ def test_a_half_open_connection_times_out(api: ApiServer, follow: Any, script: l
     eventually(lambda: caught_up(api, mirror))
 
 
+HASTY = Timeouts(connect=1, bind=1, page=1, whole_page=0.5, head=0.5, line=0.5, silence=60, stop=5)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (["", "headless"], "timed out"),
+        (["", "trickle"], "came too slowly"),
+        (["trickle"], "came too slowly"),
+    ],
+)
+def test_a_read_that_never_ends_is_given_up_and_reported(
+    api: ApiServer, follow: Any, script: list[str], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A watch without changes may be silent for minutes, so its limit of silence is no help."""
+    api.script["/api/v1/pods"].extend(script)
+    source, mirror = follow(HASTY)
+    started = time.monotonic()
+    eventually(lambda: mirror.lists["Pod"] == 1)
+    api.put(pod("p1"))
+    eventually(lambda: caught_up(api, mirror))
+    assert time.monotonic() - started < 5
+    assert words in caplog.text
+    eventually(lambda: not source.watch_problems())
+
+
+def test_a_quiet_watch_is_not_ended(api: ApiServer, follow: Any) -> None:
+    """Neither by the limit for its head nor by that for an event that has begun."""
+    source, mirror = follow(HASTY)
+    eventually(lambda: mirror.lists == {"Node": 1, "Pod": 1})
+    time.sleep(1.5)
+    assert source.watch_ends()["Pod"] == {}
+    assert source.closed_watches() == {"Node": 0, "Pod": 0}
+    api.put(pod("p1"))
+    eventually(lambda: caught_up(api, mirror))
+
+
+def test_a_watch_that_waits_for_its_head_is_a_problem_meanwhile(api: ApiServer, follow: Any) -> None:
+    api.script["/api/v1/pods"].extend(["", "close", "headless"])
+    source, _ = follow()
+    eventually(lambda: "not open for 2 s" in source.watch_problems().get("pods", ""))
+    assert source.closed_watches()["Pod"] > 2
+
+
 def test_an_expired_continue_token_does_not_loop(api: ApiServer, follow: Any) -> None:
     for number in range(5):
         api.put(pod(f"p{number}"))

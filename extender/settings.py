@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from extender.untrusted.patterns import LABEL_SELECTOR, NAMESPACED
+from extender.untrusted.patterns import HOST_NAME, LABEL_SELECTOR, NAMESPACED
 from packing.model.request import SeparateGpus
 
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -268,6 +268,12 @@ class Settings(BaseModel):
         default=False,
         description="true or false: whether only those may read /debug and /metrics whose token the API "
         "server accepts, and who have the right to",
+    )
+    allowed_hosts: list[Annotated[str, Field(pattern=HOST_NAME)]] = Field(
+        default=[],
+        max_length=64,
+        description="a list of at most 64 host names, such as [stowage.example.com]: under which callers "
+        "may ask, beside addresses, localhost, names without a dot and Services",
     )
     body_limit_mib: int = Field(
         default=64,

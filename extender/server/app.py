@@ -29,7 +29,7 @@ def create_app(
     ``bodies``: the memory for bodies, which the verbs use, too.
     """
     # No interactive pages of FastAPI: they load scripts from other sites.
-    app = FastAPI(title="Stowage", openapi_url=None)
+    app = FastAPI(title="Stowage", openapi_url=None, redirect_slashes=False)
     _add_version(app, service)
     for path, endpoint in endpoints.items():
         app.add_route(path, endpoint, methods=["POST"])  # type: ignore[arg-type]  # plain ASGI

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from importlib import import_module
 from typing import TypeAlias
 
 from extender.server.body import Message, Receive
+from extender.server.same_origin import SameOrigin
 from extender.server.service import Service
 from extender.server.verb_endpoint import Send, body_budget, verb_endpoints
 
@@ -36,6 +38,7 @@ class Front:
     ) -> None:
         self._service, self._debug, self._bodies = service, debug, body_budget(service)
         self._endpoints = verb_endpoints(service, self._bodies, clients) if verbs else {}
+        self._same_origin = SameOrigin(service.settings.allowed_hosts)
         self._making: asyncio.Task[App] | None = None
         self._app: App | None = None
 
@@ -43,12 +46,15 @@ class Front:
         """Answer a request."""
         if scope["type"] == "http":
             method, path = scope["method"], scope["path"]
-            if method == "POST" and (endpoint := self._endpoints.get(path)) is not None:
-                await endpoint(scope, receive, send)
-                return
             if method in ("GET", "HEAD") and path in ("/healthz", "/readyz"):
                 alive = 200, "ok\n"
                 await _answer(send, *(self._service.readiness() if path == "/readyz" else alive))
+                return
+            if problem := self._same_origin.problem(scope["headers"]):
+                await _answer(send, HTTPStatus.MISDIRECTED_REQUEST, f"{problem}\n")
+                return
+            if method == "POST" and (endpoint := self._endpoints.get(path)) is not None:
+                await endpoint(scope, receive, send)
                 return
         app = self._app or await self.made()
         await app(scope, receive, send)

@@ -18,7 +18,8 @@ from extender.server.tls import why_not
 from extender.untrusted.limits import BODIES_IN_FLIGHT, QUOTED, shorten
 
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
-_JSON = ("", "application/json")
+_JSON = "application/json"
+"""Go's clients send it; a browser asks before it sends it for a page of another site."""
 _CLOSE = (b"connection", b"close")
 
 
@@ -51,8 +52,8 @@ class VerbEndpoint:
             await _send(send, service.refuse(verb, "forbidden", text, 403), close=True)
             return
         kind, declared = _content(scope["headers"])
-        if kind not in _JSON:
-            problem = f"content type {shorten(kind, QUOTED)}, expected application/json"
+        if kind != _JSON:
+            problem = f"content type {shorten(kind, QUOTED) or 'missing'}, expected {_JSON}"
             text = f"not a valid {verb} request: {problem}"
             await _send(send, service.refuse(verb, "bad_message", text, 400), close=True)
             return

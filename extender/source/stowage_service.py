@@ -119,7 +119,14 @@ def behind_service(rest: RestClient, namespace: str | None, token: str) -> Stowa
     headers = {"X-Stowage-Authorization": f"Bearer {token}"} if token else {}
 
     def send(method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
-        return rest.send(method, proxy + path, _ANSWER_SECONDS, body, headers, at_most=SERVICE_ANSWER + 1)
+        def ask(more: Mapping[str, str]) -> tuple[int, bytes]:
+            sent = {**headers, **more}
+            return rest.send(method, proxy + path, _ANSWER_SECONDS, body, sent, at_most=SERVICE_ANSWER + 1)
+
+        status, answer = ask({})
+        if status == HTTPStatus.MISDIRECTED_REQUEST:  # the proxy passes on the name of the API server
+            return ask({"Host": f"{found.name}.{found.namespace}.svc"})
+        return status, answer
 
     return StowageService(f"service {found.namespace}/{found.name}", send)
 

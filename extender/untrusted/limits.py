@@ -169,6 +169,8 @@ HEADER_SECONDS = 10
 """Seconds for the head of a request to arrive, from its first byte, and for the caller to read the answer."""
 HEADERS = 64 << 10
 """Bytes of a request's first line and headers. kube-scheduler sends 200."""
+KNOWN_HOSTS = 64
+"""Different hosts of requests that are remembered, and that are logged because they are refused."""
 PIPELINED_REQUESTS = 16
 """Requests that one connection sends without waiting for answers. kube-scheduler always waits."""
 CONNECTIONS = 400

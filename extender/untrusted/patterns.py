@@ -13,3 +13,6 @@ _REQUIREMENT = (
 LABEL_SELECTOR = rf"^ *{_REQUIREMENT}( *, *{_REQUIREMENT})* *$"
 """As the API server reads it (k8s.io/apimachinery, ``pkg/labels/selector.go``), without ``<`` and ``>``, and
 without empty values in lists."""
+
+HOST_NAME = r"^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$"
+"""A DNS name."""

@@ -51,9 +51,28 @@ async def test_a_body_of_another_type(stowage: Stowage, verb: str) -> None:
     assert error == f"not a valid {verb} request: content type text/yaml, expected application/json"
 
 
-@pytest.mark.parametrize("headers", [{}, {"content-type": "application/json; charset=utf-8"}])
-async def test_content_types_of_json(stowage: Stowage, headers: dict[str, str]) -> None:
-    assert await send(stowage, "filter", GOOD, headers) == ""
+async def test_content_types_of_json(stowage: Stowage) -> None:
+    """A browser may send a body without one for a page of another site."""
+    with_charset = {"content-type": "application/json; charset=utf-8"}
+    assert await send(stowage, "filter", GOOD, with_charset) == ""
+    assert "content type missing" in await send(stowage, "filter", GOOD, {})
+
+
+@pytest.mark.parametrize("path", ["/scheduler/bind", "/debug/state", "/", "/metrics"])
+@pytest.mark.parametrize(
+    "headers", [{"host": "evil.example"}, {"host": "localhost:8888", "origin": "http://evil.example"}]
+)
+async def test_a_page_of_another_site_gets_nothing(
+    stowage: Stowage, path: str, headers: dict[str, str]
+) -> None:
+    for method in ("GET", "POST"):
+        response = await stowage.http.request(method, path, headers=JSON | headers, content=GOOD)
+        assert response.status_code == 421, response.text
+
+
+async def test_nobody_is_sent_elsewhere(stowage: Stowage) -> None:
+    response = await stowage.http.get("/debug/state/", headers={"host": "localhost"})
+    assert response.status_code == 404
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])

@@ -166,7 +166,8 @@ async def test_a_caller_that_hangs_up_gets_no_binding() -> None:
     async def send(message: MutableMapping[str, Any]) -> None:
         """Nobody listens."""
 
-    scope = {"type": "http", "method": "POST", "path": "/scheduler/bind", "headers": [], "query_string": b""}
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/scheduler/bind", "headers": headers}
     async with asyncio.timeout(60):
         await Front(service)(scope, receive, send)
     assert b'result="hung_up",verb="bind"} 1.0' in service.metrics.render()

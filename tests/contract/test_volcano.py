@@ -226,7 +226,8 @@ async def test_it_is_off_by_default(start: Start, verb: str) -> None:
 async def test_refusals_are_statuses(start: Start, verb: str) -> None:
     """What Volcano does then is its ``extender.ignorable``."""
     stowage = await start(*NODES, volcano=True, ready=False)
-    assert (await stowage.http.post(f"/{verb}", content=b"{}")).status_code == 503
+    json_headers = {"content-type": "application/json"}
+    assert (await stowage.http.post(f"/{verb}", content=b"{}", headers=json_headers)).status_code == 503
     stowage = await start(*NODES, volcano=True)
     response = await stowage.http.post(f"/{verb}", content=b"{}", headers={"content-type": "text/plain"})
     assert response.status_code == 400

@@ -20,12 +20,13 @@ def service(name: str = "stowage-debug", namespace: str = "stowage-system") -> d
 
 class Services:
     """``items`` are all Services; ``target`` is the URL behind each. ``forbidden``: namespaces ("" for all)
-    whose Services may not be listed. ``seen``: method and path of each request."""
+    whose Services may not be listed. ``seen``: method and path of each request. ``host``: the name by which
+    clients reach the API server, which its proxy passes on."""
 
     def __init__(self) -> None:
         self.items: list[dict[str, Any]] = []
         self.forbidden: set[str] = set()
-        self.target = ""
+        self.target = self.host = ""
         self.seen: list[tuple[str, str]] = []
 
     def handles(self, path: str) -> bool:
@@ -57,6 +58,8 @@ class Services:
         if not self.target:
             return 503, b'{"kind": "Status", "message": "no endpoints available for service"}'
         sent = {name: value for name, value in headers.items() if name.lower().startswith("x-stowage")}
+        asked = next(value for name, value in headers.items() if name.lower() == "host")
+        sent["Host"] = self.host if self.host and asked.startswith("127.") else asked
         with urllib3.PoolManager() as pool:
             answer = pool.request(method, self.target + rest, body=body or None, headers=sent)
         return answer.status, answer.data

@@ -127,7 +127,8 @@ class Cluster:
 
     def send(self, method: str, path: str, content: bytes = b"", **headers: str) -> httpx.Response:
         """Send a request. Whatever it is, the answer must not be an internal error."""
-        answer = self._client.request(method, path, content=content, headers=headers)
+        sent = {"content-type": "application/json", **headers}
+        answer = self._client.request(method, path, content=content, headers=sent)
         response = self._runner.run(answer)
         assert response.status_code != 500, response.text[:SAID]
         assert b"internal error" not in response.content

@@ -212,6 +212,7 @@ def send_hostile_requests(stack: Stack, planned: Planned) -> None:
             _send_one(one, draw, context)
 
 
+JSON = {"content-type": "application/json"}
 BODIES = (
     b"", b"{", b"null", b"[]", b'{"Pod":null}', b'{"Pod":{"metadata":{"name":1}}}', b"[" * 100_000,
     b'{"Pod":{},"NodeNames":["' + b"a" * 100_000 + b'"]}', b'{"PodName":"x","Node":"y"}', b"\xff" * 1000,
@@ -223,7 +224,7 @@ def _send_one(one: Replica, draw: random.Random, context: ssl.SSLContext) -> Non
     if draw.random() < 0.4:
         verb = draw.choice(("filter", "prioritize", "preempt", "bind", "nothing"))
         with httpx.Client(verify=context, trust_env=False, timeout=2) as client:
-            client.post(f"{one.verbs_url}/scheduler/{verb}", content=draw.choice(BODIES))
+            client.post(f"{one.verbs_url}/scheduler/{verb}", content=draw.choice(BODIES), headers=JSON)
         return
     url = draw.choice((one.verbs_url, one.url))
     with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=1) as plain:

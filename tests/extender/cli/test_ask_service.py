@@ -193,6 +193,17 @@ def test_without_a_service_the_cluster_is_read_and_one_line_says_so(
     assert "of 1 nodes" in shown.out
 
 
+def test_an_api_server_under_a_name_that_stowage_does_not_know(
+    api: apiserver.ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its proxy passes the name on."""
+    api.services.items, api.services.host = [service()], "api.example.com:6443"
+    assert cli.main(["explain", "default/asked"]) == 0
+    assert "answered by service stowage-system/stowage-debug" in capsys.readouterr().err
+    proxied = [path for _, path in api.services.seen if "/proxy/" in path]
+    assert len(proxied) == 2 * len(set(proxied))
+
+
 def test_a_service_that_does_not_answer(
     api: apiserver.ApiServer, capsys: pytest.CaptureFixture[str], pod_file: str
 ) -> None:

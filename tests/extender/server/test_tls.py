@@ -89,7 +89,8 @@ def get(context: ssl.SSLContext, port: int, session: ssl.SSLSession | None) -> s
 async def exchange(stream: Stream) -> tuple[int, bytes]:
     """Status and body of a filter request. Raises OSError if the connection ends, with the alert if any."""
     reader, writer = stream
-    head = f"POST /scheduler/filter HTTP/1.1\r\nHost: stowage\r\nContent-Length: {len(FILTER)}\r\n\r\n"
+    head = "POST /scheduler/filter HTTP/1.1\r\nHost: stowage\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(FILTER)}\r\n\r\n"
     writer.write(head.encode() + FILTER)
     async with asyncio.timeout(60):
         try:

@@ -176,8 +176,8 @@ def _result(error: WriteError | None) -> str:
         return "evicted"
     if isinstance(error, WriteUnanswered):
         return "unanswered"
-    results = {HTTPStatus.NOT_FOUND: "gone", HTTPStatus.TOO_MANY_REQUESTS: "budget"}
-    return results.get(HTTPStatus(error.status) if error.status else HTTPStatus.OK, "refused")
+    results: dict[int, str] = {HTTPStatus.NOT_FOUND: "gone", HTTPStatus.TOO_MANY_REQUESTS: "budget"}
+    return results.get(error.status, "refused")
 
 
 def _cost(plan: EvictionPlan) -> str:

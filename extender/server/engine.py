@@ -269,6 +269,8 @@ class Engine:
         self.after.run()
         self._decisions.flush()
         pod = self.state.pods.by_uid(args.uid) or self._recent_pods.get(args.uid)
+        if pod is not None and pod.key != f"{args.namespace}/{args.name}":
+            pod = None
         error = await self._binder.bind(pod, args)
         if pod is not None:
             self._log_decision("bind", pod, error or f"bound to {args.node}")

@@ -123,7 +123,8 @@ class Service:
 
     async def _update_version(self, engine: Engine) -> None:
         while True:
-            engine.set_server_version(await asyncio.to_thread(self.source.server_version))
+            if version := await asyncio.to_thread(self.source.server_version):  # else the last one counts
+                engine.set_server_version(version)
             await asyncio.sleep(_VERSION_INTERVAL)
 
     async def start(self) -> Engine:

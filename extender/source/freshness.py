@@ -13,6 +13,7 @@ from urllib3 import HTTPResponse
 from extender.source.interface import Interruption
 
 _SETTLING = 0.25  # seconds at most until a reopened watch has delivered missed events
+_HANGS_UP = getattr(select, "POLLRDHUP", 0)  # Linux; elsewhere poll tells of a closed connection, too late
 _FRESH = 0.05  # seconds for which "no answer" is still valid
 
 
@@ -115,7 +116,7 @@ class WatchConnection:
         stream, poll = self._stream, select.poll()
         try:
             if stream is not None:
-                poll.register(stream.fileno(), select.POLLRDHUP)
+                poll.register(stream.fileno(), _HANGS_UP)
         except (AttributeError, OSError, ValueError):  # the thread closes it at this moment
             return True
         return bool(poll.poll(0))

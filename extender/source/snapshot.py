@@ -73,7 +73,7 @@ class Snapshot:
                     self.nodes[item.key] = item
                 case Pod():
                     self._report_duplicate(item.key in self.pods, file, index, f"Pod {item.key}")
-                    self.pods[item.key] = item
+                    self.pods[item.key] = item if item.uid else replace(item, uid=item.key)
                 case MigLayouts() if not item.layouts:
                     pass  # a ConfigMap with other data
                 case _Broken(reason):

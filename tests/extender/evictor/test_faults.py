@@ -58,7 +58,7 @@ async def test_after_a_refusal_half_way_a_new_plan_counts_what_is_leaving(
     assert all("deletionTimestamp" in api.pods.objects[f"ml/{name}"]["metadata"] for name in "vw")
 
 
-@pytest.mark.parametrize("fault", ["500", "403", "409", "429", "hangup", "lost", "422"])
+@pytest.mark.parametrize("fault", ["500", "403", "409", "429", "460", "hangup", "lost", "422"])
 @pytest.mark.parametrize("action", ["nominate", "dry-run", "evict", "event"])
 async def test_no_fault_ends_the_loop_or_evicts_twice(
     api: ApiServer, start: Start, action: str, fault: str

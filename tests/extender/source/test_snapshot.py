@@ -105,6 +105,14 @@ def test_an_empty_cluster() -> None:
     assert parsed('{"kind": "List", "items": null}') == Snapshot()
 
 
+def test_pods_without_uids_are_different_pods() -> None:
+    """As in files that are written by hand; the victims of a plan are a set of UIDs."""
+    text = "".join(f"kind: Pod\nmetadata: {{name: {name}}}\n---\n" for name in "ab")
+    snapshot = Snapshot()
+    snapshot.add(text, "two.yaml")
+    assert len({pod.uid for pod in snapshot.pods.values()}) == 2
+
+
 def test_broken_items_are_reported_and_skipped(write: Callable[[Any], str]) -> None:
     broken = pod("bad") | {"spec": {"containers": "none"}}
     items = [

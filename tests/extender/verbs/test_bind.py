@@ -14,6 +14,7 @@ from extender.cluster.assumed_pods import TIME_TO_LIVE
 from extender.k8s.objects import Deleted, Listed, Upserted
 from extender.server.assumed_pod_expiry import expire_assumed
 from extender.server.engine import Engine
+from extender.server.gauges import Gauges
 from extender.server.metrics import Metrics
 from extender.settings import Settings
 from extender.source.interface import BindConflict, BindError, PodNotFound, Unreachable
@@ -283,6 +284,22 @@ async def test_assumed_pods_are_shown_with_their_age() -> None:
     engine.apply([Upserted(api.pods["default/a"])])
     assert "\nstowage_assumed_pods 0.0" in metrics.render().decode()
     assert engine.inspector.node("stowage").holders[0].assumed_seconds is None
+
+
+@pytest.mark.parametrize("field", ["PodName", "PodNamespace"])
+async def test_a_pod_under_another_name_is_not_bound(field: str) -> None:
+    engine = Engine(api := Api(), Settings(bind=True), Metrics("0", Gauges, ()))
+    engine.apply([Upserted(node_of("stowage")), Upserted(own("a")), *SYNCED])
+    request = {
+        "PodName": "a",
+        "PodNamespace": "default",
+        "PodUID": "uid-a",
+        "Node": "stowage",
+        field: "other",
+    }
+    reply, _ = await engine.verbs["bind"](json.dumps(request).encode())
+    assert "not known" in json.loads(reply)["Error"]
+    assert api.sent == []
 
 
 async def test_an_assumed_pod_outlives_its_node() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, fields, replace
+from fractions import Fraction
 from functools import reduce
 from itertools import accumulate
 from operator import or_
@@ -26,6 +28,18 @@ SeparateGpus = Literal["ignore", "prefer", "require"]
 def share_memory_mib(gpu_mib: int, memory_mib: int, memory_milli: int) -> int:
     """MiB that a share takes of a GPU with ``gpu_mib``: ``memory_mib`` plus thousandths of the GPU."""
     return memory_mib + gpu_mib * memory_milli // WHOLE
+
+
+def part_milli(part: Fraction) -> int:
+    """A part of a GPU, above 0 and at most 1, in thousandths: rounded up, but down where so many of them then
+    share a GPU as do in truth. So 1/7 is 142, and 0.143 is 143.
+
+    Only a part that is less than a thousandth below 1/2, 1/3, 1/4, ... counts less than it is, and that by
+    less than a thousandth of a GPU.
+    """
+    up, together = math.ceil(part * WHOLE), 1 // part
+    down = WHOLE // together
+    return down if 0 < down < up and WHOLE // down == together else up
 
 
 @dataclass(frozen=True, slots=True)

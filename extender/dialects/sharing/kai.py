@@ -21,7 +21,7 @@ from extender.dialects.pod_resources import Amounts, RequestError
 from extender.dialects.sharing import stowage
 from extender.k8s.objects import Pod, PodSpec
 from extender.untrusted.limits import quoted
-from packing.model.request import WHOLE, Shares
+from packing.model.request import Shares, part_milli
 
 RESOURCE = stowage.RESOURCE
 FRACTION, MEMORY, COUNT = "gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"
@@ -84,4 +84,4 @@ def _parse_fraction(text: str) -> int:
         fraction = Fraction(0)
     if not fraction:
         raise RequestError(f"{FRACTION}: {quoted(text)} is not a number between 0 and 1")
-    return -(-fraction.numerator * WHOLE // fraction.denominator)
+    return part_milli(fraction)

@@ -19,10 +19,10 @@ from extender.dialects.claims import Claim, Claims, parse_indices, parse_positiv
 from extender.dialects.pod_resources import Amounts, RequestError
 from extender.inventory.sharing import stowage as nodes
 from extender.k8s.objects import Node, Pod, PodSpec
-from extender.k8s.quantity import QuantityError, mib, milli
+from extender.k8s.quantity import QuantityError, exact, mib
 from extender.untrusted.limits import quoted
 from packing.model.node_spec import NodeSpec
-from packing.model.request import WHOLE, Shares, whole_gpus
+from packing.model.request import Shares, part_milli, whole_gpus
 
 RESOURCE = nodes.RESOURCE
 COMPUTE, MEMORY, COUNT = "stowage.dev/gpu-compute", "stowage.dev/gpu-memory", "stowage.dev/gpus"
@@ -110,10 +110,9 @@ def plugin_may_confuse(node: Node, others: Iterable[Pod]) -> bool:
 
 def _parse_part(name: str, text: str) -> int:
     try:
-        part = milli(text.removesuffix("%"))
+        part = exact(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except QuantityError as error:
         raise RequestError(f"{name}: {error}") from error
-    part = -(-part // 100) if text.endswith("%") else part
-    if not 0 < part <= WHOLE:
+    if not 0 < part <= 1:
         raise RequestError(f"{name}: {quoted(text)} is not a part of one GPU")
-    return part
+    return part_milli(part)

@@ -116,6 +116,10 @@ class NodeTable(Mapping[str, Node]):
         else:
             self.closed.pop(node.name, None)
 
+    def layout_problems(self) -> Iterator[tuple[str, str]]:
+        """Why the MIG manager's layouts are not used: of all nodes or single ones."""
+        return ((name, text) for name, text in sorted(self.problems.items()) if _LAYOUTS in f"{name} {text}")
+
     def _layouts_for(self, node: str) -> MigLayouts | None:
         """The MIG layouts that a node can have: its own, or else those for all nodes."""
         return self._mig_layouts.get(node) or self._mig_layouts.get("")
@@ -162,7 +166,11 @@ class NodeTable(Mapping[str, Node]):
 
 
 def _layouts_of(node: str) -> str:
-    return f"MIG layouts of {node or 'all nodes'}"
+    return f"{_LAYOUTS}s of {node or 'all nodes'}"
+
+
+_LAYOUTS = "MIG layout"
+"""In the names of the problems of layouts, and in the texts of ``inventory/mig_manager.py``."""
 
 
 _inventory_fields = attrgetter(

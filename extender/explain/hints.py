@@ -21,6 +21,7 @@ from extender.explain.gates import gate_hint
 from extender.explain.node_words import node_hints
 from extender.explain.words import word_hints
 from extender.inventory.devices import is_gpu_resource
+from extender.inventory.shared_gpus import MIG_PREFIX
 from extender.inventory.sharing.stowage import LABEL
 from extender.k8s.objects import Node, Pod
 from extender.k8s.quantity import QuantityError, exact
@@ -49,7 +50,12 @@ def hints(state: State, pod: Pod) -> tuple[str, ...]:
         request = None
     of_resources = [*_unknown_resources(state, pod, request), *islice(_amounts(pod), _NAMED)]
     of_words = [*word_hints(state, pod), *node_hints(state, pod, request)]
-    more = (*_sharing(state, request), *_claims(state, pod), *_never_asked(state, pod, request))
+    more = (
+        *_unread_layouts(state, request),
+        *_sharing(state, request),
+        *_claims(state, pod),
+        *_never_asked(state, pod, request),
+    )
     return (*gate_hint(pod), *of_resources, *of_words, *more)
 
 
@@ -64,6 +70,13 @@ def uncounted_resources(pod: Pod) -> dict[str, str]:
     requests, asked = dict(_requests(pod)), asked_by(pod)
     shown = sorted(filter(_is_extended, asked))[:LISTED_NAMES]
     return {name: shorten(requests.get(name, ""), KEY) for name in shown}
+
+
+def _unread_layouts(state: State, request: Request | None) -> Iterator[str]:
+    """What of the MIG manager's layouts is not used, for a pod that wants MIG instances."""
+    if request and any(name.startswith(MIG_PREFIX) for name, _ in request.devices):
+        for name, problem in islice(state.nodes.layout_problems(), _NAMED):
+            yield f"{shorten(name, KEY)}: {shorten(problem)}. So GPUs are chosen without the layout."
 
 
 def _requests(pod: Pod) -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -110,11 +111,20 @@ def _devices_on_gpu(
     """How many devices of each resource are on one GPU; None if it has some that are not advertised."""
     on_gpu: dict[str, int] = {}
     for profile, n in _instances_on_gpu(groups, index).items():
-        name = next((name for name, one in devices.items() if one.profile == profile), None)
+        name = _resource_of(profile, devices)
         if name is None:
             return None
-        on_gpu[name] = n * devices[name].replicas
+        on_gpu[name] = on_gpu.get(name, 0) + n * devices[name].replicas
     return on_gpu
+
+
+def _resource_of(profile: Profile | None, devices: Mapping[str, CountedDevices]) -> str | None:
+    """The resource that counts instances of this profile. Older device plugins count those with an attribute
+    (``1g.10gb+me``) with those without."""
+    by_profile = {one.profile: name for name, one in devices.items()}
+    if profile in by_profile or profile is None:
+        return by_profile.get(profile)
+    return by_profile.get(replace(profile, attribute=""))
 
 
 def _instances_on_gpu(groups: MigLayout, index: int) -> Mapping[Profile | None, int]:

@@ -26,6 +26,8 @@ from extender.untrusted.limits import (
 from extender.untrusted.yaml_reader import TextError, yaml_documents
 
 CONFIG_KEY = "config.yaml"
+NO_LAYOUTS = f"{CONFIG_KEY} has no mig-configs"
+"""The problem of a ConfigMap with other data."""
 NODE_LABEL = "nvidia.com/node-name"
 PER_NODE_SELECTOR = "app.kubernetes.io/component=nvidia-mig-manager"
 """Label selector of the ConfigMaps that the MIG manager writes itself, one for each node."""
@@ -43,6 +45,8 @@ def parse_layouts(text: str) -> tuple[Mapping[str, MigLayout], str]:
     """
     if len(text) > MIG_CONFIG:
         return {}, f"{CONFIG_KEY} has more than {MIG_CONFIG} characters"
+    if "mig-configs" not in text:
+        return {}, NO_LAYOUTS
     try:
         documents = yaml_documents(text, nodes=YAML_NODES)
     except TextError as error:
@@ -50,7 +54,7 @@ def parse_layouts(text: str) -> tuple[Mapping[str, MigLayout], str]:
     content = documents[0] if len(documents) == 1 else None
     configs = content.get("mig-configs") if isinstance(content, dict) else None
     if not isinstance(configs, dict):
-        return {}, f"{CONFIG_KEY} has no mig-configs"
+        return {}, NO_LAYOUTS
     if len(configs) > MIG_LAYOUTS:
         return {}, f"{CONFIG_KEY} has {len(configs)} layouts: at most {MIG_LAYOUTS} are read"
     layouts, problems = {}, []

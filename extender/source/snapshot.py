@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from pydantic import ValidationError
 
 from extender.k8s.device_objects import MigLayouts
+from extender.k8s.mig_config import NO_LAYOUTS
 from extender.k8s.objects import Event, Kind, KubernetesObject, Listed, Node, Pod, Upserted
 from extender.source.interface import (
     AccessReviews,
@@ -74,7 +75,7 @@ class Snapshot:
                 case Pod():
                     self._report_duplicate(item.key in self.pods, file, index, f"Pod {item.key}")
                     self.pods[item.key] = item if item.uid else replace(item, uid=item.key)
-                case MigLayouts() if not item.layouts:
+                case MigLayouts(problem=problem) if problem == NO_LAYOUTS:
                     pass  # a ConfigMap with other data
                 case _Broken(reason):
                     self.problems.append(Problem(file, index, reason))

@@ -2,7 +2,7 @@
 
 PyYAML's loaders are not safe for this: they build a tree by recursion in C, so deep nesting ends the process,
 and they resolve aliases, so a few lines become gigabytes. This reader takes the events of PyYAML's parser one
-by one, and builds the values without recursion.
+by one, and builds the values without recursion. An alias costs as much as what it stands for.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ _LONGEST_NUMBER = 64
 # begins with a literal character because Python then searches fast.
 _DIRECTIVE = re.compile(r"%(?<=[\n\r\x85\u2028\u2029\ufeff]%)")
 _TAG = "tag:yaml.org,2002:"
+_MERGE = object()
+"""Stands for the key ``<<`` of a map that is not complete."""
 _TEXT_TAGS = frozenset({"!", *(_TAG + name for name in ("str", "binary", "timestamp"))})
 _PLAIN_TAGS = frozenset(_TAG + name for name in ("null", "bool", "int", "float"))
 
@@ -70,8 +72,9 @@ def yaml_documents(
 ) -> list[Any]:
     """The documents of a YAML text. Keys of maps stay text. Raises ``TextError``.
 
-    ``nodes`` is the limit for scalars, lists and maps. ``plain`` gives the value of an unquoted scalar.
-    Anchors, aliases, merge keys, directives and other tags than those of plain values are refused.
+    ``nodes`` is the limit for scalars, lists and maps; without it anchors, aliases and merge keys are
+    refused. ``plain`` gives the value of an unquoted scalar. Directives and other tags than those of plain
+    values are refused.
     """
     if text.startswith("%") or _DIRECTIVE.search(text):
         raise TextError("directives (%) are not allowed")
@@ -124,11 +127,23 @@ def bounded_json(text: str, nodes: int) -> Any:  # noqa: ANN401 (whatever JSON h
     return document
 
 
+class _Anchored(NamedTuple):
+    """What an alias stands for, of so many scalars, lists and maps, nested so deep."""
+
+    value: object
+    nodes: int
+    depth: int
+
+
 class _Collection(NamedTuple):
-    """A list or map that is not complete yet. Of a map ``values`` has keys and values alternately."""
+    """A list or map that is not complete yet. Of a map ``values`` has keys and values alternately. ``left``:
+    nodes that were left before it. ``inside``: the depths of what is in it."""
 
     values: list[Any]
     is_map: bool
+    anchor: str | None = None
+    left: int = 0
+    inside: list[int] = []  # noqa: RUF012 (of the outermost one, which nobody asks)
 
     @property
     def wants_key(self) -> bool:
@@ -140,6 +155,8 @@ class _Builder:
 
     def __init__(self, nodes: int | None, plain: Callable[[str], object], hook: Hook | None) -> None:
         self._left, self._plain, self._hook = sys.maxsize if nodes is None else nodes, plain, hook
+        self._takes_aliases = nodes is not None
+        self._anchors: dict[str, _Anchored] = {}
         self.documents: list[Any] = []
         self._inner = _Collection(self.documents, False)
         self._outer: list[_Collection] = []
@@ -150,12 +167,16 @@ class _Builder:
         unquoted = event.implicit[0] or event.tag in _PLAIN_TAGS
         if self._inner.wants_key:
             if unquoted and value == "<<":
-                raise TextError(f"merge keys (<<) are not allowed{_line(event)}")
+                if not self._takes_aliases:
+                    raise TextError(f"merge keys (<<) are not allowed{_line(event)}")
+                value = _MERGE
         elif unquoted:
             value = self._plain(event.value)
         elif event.tag is not None and event.tag not in _TEXT_TAGS:
             raise TextError(f"this tag is not allowed{_line(event)}")
         self._inner.values.append(value)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = _Anchored(value, 1, 0)
 
     def start(self, event: yaml.CollectionStartEvent) -> None:
         self._check(event)
@@ -165,23 +186,49 @@ class _Builder:
         if not event.implicit and event.tag != _TAG + ("map" if is_map else "seq"):
             raise TextError(f"this tag is not allowed{_line(event)}")
         self._outer.append(self._inner)
-        self._inner = _Collection([], is_map)
+        self._inner = _Collection([], is_map, event.anchor, self._left, [])
         _check_depth(len(self._outer))
 
     def end(self, event: yaml.CollectionEndEvent) -> None:
-        values, is_map = self._inner
+        values, is_map, anchor, left, inside = self._inner
         collection: object = values
         if is_map:
-            collection = dict(zip(values[::2], values[1::2], strict=True))
-            collection = self._hook(collection) if self._hook else collection
+            members = self._members(values[::2], values[1::2])
+            collection = self._hook(members) if self._hook else members
         self._inner = self._outer.pop()
-        self._inner.values.append(collection)
+        complete = _Anchored(collection, left - self._left + 1, max(inside, default=0) + 1)
+        self._append(complete)
+        if anchor is not None:
+            self._anchors[anchor] = complete
 
     def alias(self, event: yaml.AliasEvent) -> None:
-        raise TextError(f"aliases are not allowed{_line(event)}")
+        if not self._takes_aliases:
+            raise TextError(f"aliases are not allowed{_line(event)}")
+        if (found := self._anchors.get(event.anchor or "")) is None:
+            raise TextError(f"an alias of what is not complete{_line(event)}")
+        if self._inner.wants_key and not isinstance(found.value, str):
+            raise TextError(f"a key is not text{_line(event)}")
+        self._left -= found.nodes
+        _check_left(self._left)
+        _check_depth(len(self._outer) + found.depth)
+        self._append(found)
+
+    def _append(self, one: _Anchored) -> None:
+        self._inner.values.append(one.value)
+        self._inner.inside.append(one.depth)
+
+    def _members(self, keys: list[Any], values: list[Any]) -> dict[str, Any]:
+        """The members of a map. Its own come before merged ones, and earlier merged ones before later."""
+        own = {key: value for key, value in zip(keys, values, strict=True) if key is not _MERGE}
+        for merged in (value for key, value in zip(keys, values, strict=True) if key is _MERGE):
+            for one in merged if isinstance(merged, list) else [merged]:
+                if not isinstance(one, dict):
+                    raise TextError("a merge key (<<) takes a map or a list of maps")
+                own = one | own
+        return own
 
     def _check(self, event: yaml.NodeEvent) -> None:
-        if event.anchor is not None:
+        if event.anchor is not None and not self._takes_aliases:
             raise TextError(f"anchors are not allowed{_line(event)}")
         self._left -= 1
         _check_left(self._left)

@@ -10,6 +10,7 @@ not in the snapshot. All keys of ``right.yaml`` but ``why`` and ``source`` are o
 - ``problems``: words of ``/debug/problems``, by the node or pod that they are about;
 - ``evicts``: the victims that ``preempt`` names if kube-scheduler proposes all pods of lower priority;
   ``[]`` is nobody;
+- ``layout_known``: the nodes of which the MIG manager's layout is used;
 - ``settings``, and ``pod`` (NAMESPACE/NAME) where the pod is in the snapshot.
 """
 
@@ -32,7 +33,7 @@ from .answers import cluster, filtered, victims
 
 CASES = sorted(path.parent for path in Path(__file__).parent.glob("*/right.yaml"))
 KEYS = {"why", "source", "fits", "refused", "explain", "not_in_explain", "top", "not_in_top", "problems"}
-KEYS |= {"evicts", "settings", "pod"}
+KEYS |= {"evicts", "layout_known", "settings", "pod"}
 
 
 @pytest.mark.parametrize("folder", CASES, ids=lambda folder: folder.name)
@@ -50,6 +51,9 @@ def test_the_answer_is_right(folder: Path, capsys: pytest.CaptureFixture[str], t
     check_texts(folder, right, tmp_path / "settings.yaml", capsys)
     for name, words in right.get("problems", {}).items():
         assert words in state.problems.get(name, ""), dict(state.problems)
+    if "layout_known" in right:
+        known = sorted(name for name, sources in state.nodes.sources.items() if sources.layout)
+        assert known == sorted(right["layout_known"])
 
 
 def waiting_pod(folder: Path, right: dict[str, Any], state: State) -> Pod | None:

@@ -70,7 +70,7 @@ def shape(state: State) -> NodeSpec:
     [
         (Deleted("ConfigMap", ""), "is not there"),
         (Listed("ConfigMap", frozenset()), "is not there"),
-        (Upserted(layouts("[")), f"{NAME}: config.yaml is not YAML"),
+        (Upserted(layouts("mig-configs: [")), f"{NAME}: config.yaml is not YAML"),
         (
             Upserted(layouts(CONFIG.replace('"1g.10gb": 7', '"1g.10gb": 700'))),
             "layout 'custom-mig' is left out",

@@ -50,7 +50,7 @@ WHOLE = "{devices: all, mig-enabled: false}"
     ("text", "problem"),
     [
         ("mig-configs: " + "[" * 60_000, "deep"),
-        ("a: &a [x]\nmig-configs: *a", "anchors"),
+        ("a: &a [x]\nmig-configs: *a", "no mig-configs"),
         ("mig-configs: {a: [" + "x," * (MIG_CONFIG // 2 - 20) + "]}", "too many values"),
         ("#" * (MIG_CONFIG + 1), "characters"),
         ("mig-configs: {" + "".join(f"l{n}: []," for n in range(MIG_LAYOUTS + 1)) + "}", "layouts"),

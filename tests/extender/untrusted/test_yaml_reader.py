@@ -32,9 +32,13 @@ ALIASES = (
         ("- " * 500_000, "deep"),
         ("? " * 500_000, "a key is not text"),
         ("[" * (YAML_DEPTH + 1) + "]" * (YAML_DEPTH + 1), "deep"),
-        (ALIASES, r"anchors are not allowed \(line 1\)"),
-        ("a: 1\nb: *a", r"aliases are not allowed \(line 2\)"),
-        ("<<: {a: 1}", "merge keys"),
+        (ALIASES, "too many values"),
+        ("a: 1\nb: *a", r"an alias of what is not complete \(line 2\)"),
+        ("a: &a [*a]", "not complete"),
+        ("a: &a [1]\n*a : 2", "a key is not text"),
+        ("<<: 1", "a merge key"),
+        ("<<: [[]]", "a merge key"),
+        ("x: &a0 []\n" + "".join(f"y{n}: &a{n + 1} [*a{n}]\n" for n in range(YAML_DEPTH)), "deep"),
         ("".join(f"%TAG !a{n}! x\n" for n in range(80_000)) + "--- a", "directives"),
         ("a\n---\n%YAML 1.1\n", "directives"),
         ("a: !!python/object/apply:os.system [id]", "tag"),
@@ -56,11 +60,43 @@ def test_a_refused_text_has_one_short_error(text: str, problem: str) -> None:
     assert len(str(caught.value)) <= 100
 
 
+@pytest.mark.parametrize("text", [ALIASES, "a: &b 1", "a: 1\nb: *a", "<<: {a: 1}"])
+def test_without_a_limit_there_are_no_aliases(text: str) -> None:
+    with pytest.raises(TextError, match="not allowed"):
+        yaml_documents(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("[&a x, *a, {*a : *a}]", ["x", "x", {"x": "x"}]),
+        ("a: &m {x: 1, y: 2}\nb: {<<: *m, y: 3}", {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}}),
+        ("{y: 3, <<: [{x: 1, y: 2}, {x: 2, z: 4}]}", {"y": 3, "x": 1, "z": 4}),
+        ("&a {b: &a [1], c: *a}", {"b": [1], "c": [1]}),
+        ('{"<<": 1}', {"<<": 1}),
+    ],
+)
+def test_aliases_and_merge_keys(text: str, value: object) -> None:
+    assert yaml_documents(text, nodes=YAML_NODES) == [value]
+
+
+@given(st.integers(0, 12), st.integers(1, 4))
+def test_an_alias_costs_as_much_as_what_it_stands_for(levels: int, width: int) -> None:
+    lines = ["- &a0 [x]"] + [f"- &a{n + 1} [{', '.join([f'*a{n}'] * width)}]" for n in range(levels)]
+    sizes = [2]
+    for _ in range(levels):
+        sizes.append(1 + width * sizes[-1])
+    needed = 1 + sum(sizes)
+    assert len(yaml_documents("\n".join(lines), nodes=needed)[0]) == levels + 1
+    with pytest.raises(TextError, match="too many values"):
+        yaml_documents("\n".join(lines), nodes=needed - 1)
+
+
 def test_aliases_are_refused_before_they_cost_anything() -> None:
     tracemalloc.start()
     try:
         with pytest.raises(TextError):
-            yaml_documents(ALIASES)
+            yaml_documents(ALIASES, nodes=YAML_NODES)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -10,11 +10,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from extender.inventory import cloud_labels, gfd_labels
-from extender.inventory.gpu_labels import GpuLabels
+from extender.inventory.gpu_labels import AMD_MEMORY, GpuLabels
 from extender.inventory.shared_gpus import MIG_PREFIX, NVIDIA, InventoryError, is_nvidia
 from extender.k8s.objects import Node
 from extender.k8s.quantity import whole
-from extender.untrusted.limits import DEVICES_PER_NODE, GPU_MIB, quoted
+from extender.untrusted.limits import DEVICES_PER_NODE, GPU_MIB, GPUS_PER_NODE, quoted
 from packing.model.gpu_catalogue import Model, Profile, find_model, parse_profile, placement_of
 from packing.model.request import WHOLE
 
@@ -34,6 +34,7 @@ class CountedDevices:
 
     ``per_gpu`` devices are on one GPU. ``replicas`` of them share one MIG instance with this ``profile``, or
     one GPU if it is None. A container may request ``per_container`` of them at most, 0 for any number.
+    ``gpu_compute_milli``: of the GPUs, less than ``WHOLE`` where a virtual machine has only a part of one.
     """
 
     count: int
@@ -44,6 +45,7 @@ class CountedDevices:
     per_container: int = 0
     profile: Profile | None = None
     replicas: int = 1
+    gpu_compute_milli: int = WHOLE
 
     @property
     def gpus_needed(self) -> int:
@@ -90,26 +92,23 @@ def _devices(node: Node, labels: GpuLabels, model: Model | None, resource: str, 
 
 
 def _nvidia(node: Node, labels: GpuLabels, model: Model | None, resource: str, count: int) -> CountedDevices:
-    """GPUs, MIG instances (single strategy), or replicas of either. Raises InventoryError if there are more
-    devices than GPUs and no label says why."""
+    """GPUs, MIG instances (single strategy), or replicas of either. Where there are more devices than GPUs
+    and no label says why, they are replicas."""
     product = labels.device.product
     profile = (product.profile if product else None) or cloud_labels.mig_profile(node.labels)
     if profile:
         devices = _instances(profile, count, labels.device.memory_mib, model)
     else:
-        memory = labels.memory_mib(model)
-        devices = CountedDevices(count, WHOLE, memory, memory)
+        memory, compute = labels.memory_mib(model), labels.compute_milli(model)
+        devices = CountedDevices(count, compute, memory, memory, gpu_compute_milli=compute)
     shared = resource.endswith(_SHARED_SUFFIX) or gfd_labels.is_replica(node.labels, labels.device)
     replicas = max(labels.device.replicas, cloud_labels.replicas(node.labels))
-    if shared and replicas < 2 and labels.gpu_count:
-        replicas = -(-count // labels.gpu_count)
-    devices = _replicated(devices, replicas, shared, gfd_labels.replicas_per_container(node.labels, "gpu"))
-    if labels.gpu_count and not profile and count > labels.gpu_count * devices.per_gpu:
-        raise InventoryError(
-            f"{count} {resource} on {labels.gpu_count} GPUs (nvidia.com/gpu.count): "
-            "no label says how they are shared"
-        )
-    return devices
+    gpus = labels.gpu_count or (GPUS_PER_NODE if shared or count <= GPUS_PER_NODE else 1)
+    if not profile and count > gpus * max(replicas, 1):
+        shared, replicas = True, -(-count // gpus)
+    elif shared and replicas < 2 and labels.gpu_count:
+        replicas = -(-count // gpus)
+    return _replicated(devices, replicas, shared, gfd_labels.replicas_per_container(node.labels, "gpu"))
 
 
 def _mig_instances(node: Node, model: Model | None, resource: str, count: int) -> CountedDevices:
@@ -123,7 +122,7 @@ def _mig_instances(node: Node, model: Model | None, resource: str, count: int) -
 
 
 def _other_vendor(node: Node, model: Model | None, resource: str, count: int) -> CountedDevices:
-    vram = node.labels.get("amd.com/gpu.vram", "") if resource == AMD_GPU else ""
+    vram = node.labels.get(AMD_MEMORY, "") if resource == AMD_GPU else ""
     labelled = gfd_labels.whole_number(vram[:-1]) * 1024 if vram[-1:] == "G" else 0
     memory = labelled if 0 < labelled <= GPU_MIB else (model.memory_mib if model else 0)
     return CountedDevices(count, WHOLE, memory, memory)

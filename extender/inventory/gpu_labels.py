@@ -1,17 +1,27 @@
-"""What a node's labels say about its GPUs: those of GPU feature discovery (GFD), of a cloud, and of AMD."""
+"""What a node's labels say about its GPUs: those of GPU feature discovery (GFD), of a cloud, and of AMD.
+
+GFD has looked at the GPUs, so it is believed before a cloud's label, that before the instance type, and that
+before the catalogue of models. ``docs/dialects.md`` has the table.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from extender.inventory import cloud_labels, gfd_labels
 from extender.inventory.gfd_labels import DeviceLabels
 from packing.model.gpu_catalogue import Model
+from packing.model.request import WHOLE
 
-AMD_PRODUCT = "amd.com/gpu.product-name"
+AMD_PRODUCT, AMD_MEMORY = "amd.com/gpu.product-name", "amd.com/gpu.vram"
+UNKNOWN_MEMORY = "the memory of its GPUs is not known"
+SAY_MEMORY = "set the label nvidia.com/gpu.memory (MiB of one GPU), as GPU feature discovery does"
 PRODUCT_LABELS = frozenset({gfd_labels.PRODUCT, AMD_PRODUCT, *cloud_labels.PRODUCT_LABELS})
 """The labels that name the GPUs of a node."""
+_CLEARLY_LESS = 0.75
+"""A device with less than this of its model's memory is a part of a GPU: drivers reserve a few per cent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +29,45 @@ class GpuLabels:
     """``product`` names the GPUs as GFD does, and ``product_label`` is the label that says so ("" for none).
 
     ``device`` describes the device behind ``nvidia.com/gpu``: under the single strategy a MIG instance, else
-    a GPU. ``gpu_count`` counts the node's GPUs (single strategy: its instances), 0 if not labelled.
+    a GPU. ``gpu_count`` counts the node's GPUs (single strategy: its instances), 0 if not labelled;
+    ``counted_by_gfd`` if GFD says so. ``cloud_mib`` is the memory of one by a cloud's label, 0 if not
+    labelled; ``part``: which part of a GPU each is, by the instance type.
     """
 
     product: str
     product_label: str
     device: DeviceLabels
     gpu_count: int
+    counted_by_gfd: bool = False
+    cloud_mib: int = 0
+    part: Fraction = Fraction(1)
 
     def memory_mib(self, model: Model | None) -> int:
         """Memory of the device: as labelled, else that of the GPU model, else 0."""
-        return self.device.memory_mib or (model.memory_mib if model else 0)
+        return self.device.memory_mib or self.cloud_mib or int((model.memory_mib if model else 0) * self.part)
+
+    def compute_milli(self, model: Model | None) -> int:
+        """Compute of the device: ``WHOLE``, or less where a virtual machine has only a part of a GPU."""
+        if self.part < 1:
+            return int(WHOLE * self.part)
+        mib = self.cloud_mib if model and not self.device.memory_mib else 0
+        less = model and 0 < mib < _CLEARLY_LESS * model.memory_mib
+        return max(WHOLE * mib // model.memory_mib, 1) if model and less else WHOLE
+
+    def of_one_model(self, advertised: int) -> tuple[GpuLabels, str]:
+        """What of the labels holds for all of so many devices, and what is not known.
+
+        GFD describes the GPUs of one model. Where it says that each is one device, or so many, and more are
+        advertised, the others are of other models (NVIDIA/k8s-device-plugin, internal/lm/nvml.go).
+        """
+        replicas, single = self.device.replicas, self.device.product and self.device.product.profile
+        gpus = -(-advertised // max(replicas, 1))
+        if not (self.counted_by_gfd and replicas) or single or gpus <= self.gpu_count:
+            return self, ""
+        text = f"GPU feature discovery describes {self.gpu_count} of {gpus} GPUs ({self.product}): "
+        text += "the models of the others are not known, nor which GPU a pod gets"
+        known = replace(self.device, memory_mib=0)
+        return replace(self, product="", product_label="", device=known, gpu_count=gpus), text
 
 
 def read_gpu_labels(labels: Mapping[str, str]) -> GpuLabels:
@@ -41,4 +79,13 @@ def read_gpu_labels(labels: Mapping[str, str]) -> GpuLabels:
         product, label = cloud_labels.product(labels)
     if not product and AMD_PRODUCT in labels:
         product, label = labels[AMD_PRODUCT], AMD_PRODUCT
-    return GpuLabels(product, label, device, gfd_labels.number(labels, gfd_labels.PREFIX + "gpu.count"))
+    counted = gfd_labels.number(labels, gfd_labels.PREFIX + "gpu.count")
+    return GpuLabels(
+        product,
+        label,
+        device,
+        counted or cloud_labels.gpu_count(labels),
+        bool(counted),
+        cloud_labels.memory_mib(labels),
+        cloud_labels.part(labels),
+    )

@@ -12,8 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from extender.inventory import cloud_labels, gfd_labels, nvlink
-from extender.inventory.devices import CountedDevices, counted_devices, is_gpu_resource
-from extender.inventory.gpu_labels import AMD_PRODUCT, GpuLabels, read_gpu_labels
+from extender.inventory.devices import AMD_GPU, CountedDevices, counted_devices, is_gpu_resource
+from extender.inventory.gpu_labels import (
+    AMD_MEMORY,
+    AMD_PRODUCT,
+    SAY_MEMORY,
+    UNKNOWN_MEMORY,
+    GpuLabels,
+    read_gpu_labels,
+)
 from extender.inventory.mig_manager import DevicesByGpu, devices_by_gpu
 from extender.inventory.shared_gpus import MIG_PREFIX, NVIDIA, InventoryError, SharedGpus, is_nvidia
 from extender.inventory.sharing import gpushare, hami, koordinator, stowage, vgpu_manager, volcano
@@ -36,6 +43,7 @@ _REQUIRED = {
 """Annotations and labels that the inventory is read from. If one of them is too large, it is not known."""
 _REQUIRED_PREFIXES = (
     *("nvidia.com/gpu.", "nvidia.com/mig", "amd.com/gpu.", "cloud.google.com/gke-", nvlink.PREFIX),
+    *("karpenter.", "eks.amazonaws.com/instance-gpu-"),
 )
 
 
@@ -74,6 +82,7 @@ def inventory_of(
     _check_readable(node)
     labels = read_gpu_labels(node.labels)
     shared = _shared_gpus(node, labels, device)
+    labels, several_models = (labels, "") if shared else labels.of_one_model(_advertised(node))
     product = _product(labels, shared)
     model = find_model(product)
     devices = counted_devices(node, labels, model, shared.replaced if shared else ())
@@ -100,7 +109,9 @@ def inventory_of(
         plugin_keeps_islands=peers.plugin_keeps,
     )
     layout = f"configmap {layouts.name}" if layouts and by_gpu else ""
-    problem = shorten("; ".join(filter(None, (blocked_by, layout_problem, peers.problem, node.problem))))
+    unsaid = several_models or _unlabelled_replicas(labels, devices)
+    problems = blocked_by, unsaid, _unknown_memory(gpus.gpus, shared, devices), layout_problem
+    problem = shorten("; ".join(filter(None, (*problems, peers.problem, node.problem))))
     sources = replace(_sources(node, labels, shared, layout), islands=peers.source)
     return NodeInventory(spec, sources, problem)
 
@@ -115,6 +126,33 @@ def _check_readable(node: Node) -> None:
     for label in (gfd_labels.PRODUCT, AMD_PRODUCT):
         if len(node.labels.get(label, "")) > NAME:
             raise InventoryError(f"label {label} has more than {NAME} characters")
+
+
+def _advertised(node: Node) -> int:
+    """How many devices NVIDIA's plugin counts as GPUs or replicas of GPUs."""
+    return sum(whole(node.allocatable.get(name, "0")) for name in NVIDIA)
+
+
+def _unlabelled_replicas(labels: GpuLabels, devices: Mapping[str, CountedDevices]) -> str:
+    """Which devices count as replicas because there are more of them than GPUs; "" for none."""
+    if labels.device.replicas > 1 or not labels.counted_by_gfd:
+        return ""
+    unsaid = [name for name, one in devices.items() if name == NVIDIA[0] and one.replicas > 1]
+    if not unsaid or (labels.device.product and labels.device.product.shared):
+        return ""
+    count = devices[unsaid[0]].count
+    return f"{count} {unsaid[0]} on {labels.gpu_count} GPUs count as replicas, though no label says that"
+
+
+def _unknown_memory(
+    gpus: Iterable[Gpu], shared: SharedGpus | None, devices: Mapping[str, CountedDevices]
+) -> str:
+    """What to do where the memory of GPUs is not known; "" if it is, or if no label says it."""
+    if shared or all(gpu.memory_mib for gpu in gpus):
+        return ""
+    if any(map(is_nvidia, devices)):
+        return f"{UNKNOWN_MEMORY}: {SAY_MEMORY}"
+    return f"{UNKNOWN_MEMORY}: set the label {AMD_MEMORY} (as 192G)" if AMD_GPU in devices else ""
 
 
 def _shared_gpus(node: Node, labels: GpuLabels, device: KoordinatorDevice | None) -> SharedGpus | None:
@@ -193,7 +231,9 @@ class _Gpus:
         if first + count > GPUS_PER_NODE:
             names = quoted(", ".join(devices))
             raise InventoryError(f"{names}: {first + count} GPUs on one node are impossible")
-        self.gpus.extend([Gpu(max(one.gpu_memory_mib for one in devices.values()))] * count)
+        memory = max(one.gpu_memory_mib for one in devices.values())
+        compute = max(one.gpu_compute_milli for one in devices.values())
+        self.gpus.extend([Gpu(memory, compute_milli=compute)] * count)
         for name, one in devices.items():
             self._add_pool(name, one, range(first, first + count), ())
 

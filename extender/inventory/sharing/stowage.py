@@ -10,7 +10,7 @@ not say which, so the node takes no new pods.
 
 from __future__ import annotations
 
-from extender.inventory.gpu_labels import GpuLabels
+from extender.inventory.gpu_labels import SAY_MEMORY, UNKNOWN_MEMORY, GpuLabels
 from extender.inventory.shared_gpus import InventoryError, SharedGpus
 from extender.k8s.objects import Node
 from extender.k8s.quantity import whole
@@ -33,9 +33,15 @@ def shared_gpus(node: Node, labels: GpuLabels) -> SharedGpus | None:
     memory_mib = labels.memory_mib(find_model(labels.product))
     advertised = whole(node.allocatable.get(WHOLE_GPU, "0"))
     gpus = labels.gpu_count or advertised
-    if not 0 < gpus <= GPUS_PER_NODE or advertised > gpus or not memory_mib:
-        raise InventoryError(f"{LABEL}: the number or the memory of the node's GPUs is not known")
-    some_unhealthy = f"{advertised} of {gpus} GPUs are advertised, and which ones is not known"
+    if not 0 < gpus <= GPUS_PER_NODE or advertised > gpus:
+        raise InventoryError(
+            f"{LABEL}: the number of the node's GPUs is not known: set the label nvidia.com/gpu.count"
+        )
+    problem, reason = "", Reason.UNHEALTHY_GPU
+    if 0 < advertised < gpus:
+        problem = f"{advertised} of {gpus} GPUs are advertised, and which ones is not known"
+    if not memory_mib:
+        problem, reason = f"{UNKNOWN_MEMORY}: {SAY_MEMORY}", Reason.UNREADABLE
     return SharedGpus(
         RESOURCE,
         LABEL,
@@ -43,6 +49,6 @@ def shared_gpus(node: Node, labels: GpuLabels) -> SharedGpus | None:
         whole_gpu=WHOLE_GPU,
         whole_gpu_allowed=False,
         replaced=frozenset({WHOLE_GPU}),
-        problem=some_unhealthy if 0 < advertised < gpus else "",
-        reason=Reason.UNHEALTHY_GPU,
+        problem=problem,
+        reason=reason,
     )

@@ -13,7 +13,6 @@ from extender.k8s.objects import Node
 from extender.k8s.quantity import QuantityError
 from packing.model.node_spec import NodeSpec
 from packing.model.reasons import Reason
-from tests.extender.builders import make_pod, make_state, why
 
 LABEL_SETS = {
     entry["id"]: entry
@@ -187,7 +186,7 @@ def test_a_clique_is_named_and_unknown_islands_have_no_source():
         ({"nvidia.com/gpu": "eight"}, QuantityError),
         ({"nvidia.com/gpu": "-1"}, QuantityError),
         ({"nvidia.com/gpu": "1e30"}, QuantityError),
-        ({"nvidia.com/gpu": "100000"}, InventoryError),
+        ({"nvidia.com/gpu": "10000000"}, InventoryError),
         ({"nvidia.com/gpu.shared": "4E"}, InventoryError),
         ({"nvidia.com/mig-frob": "1"}, InventoryError),
         ({"cpu": "x"}, QuantityError),
@@ -235,13 +234,67 @@ def test_clouds_name_the_gpu_where_feature_discovery_does_not_run(labels, model)
     assert inventory_of(node(labels, **{"nvidia.com/gpu": "4"})).spec.model == model
 
 
-def test_more_devices_than_gpus_without_a_sharing_label_is_an_error():
+def test_more_devices_than_gpus_without_a_sharing_label_are_replicas():
     labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "2"}
-    twenty = node(labels, **{"nvidia.com/gpu": "20"})
-    with pytest.raises(InventoryError, match="no label says how they are shared"):
-        inventory_of(twenty)
-    state = make_state(twenty)
-    assert why(state, make_pod("one", cpu="0"), "n") is Reason.UNREADABLE
+    found = inventory_of(node(labels, **{"nvidia.com/gpu": "20"}))
+    assert (len(found.spec.gpus), found.spec.pools[0].compute_milli) == (2, 100)
+    assert "20 nvidia.com/gpu on 2 GPUs count as replicas" in found.problem
+
+
+EC2 = "node.kubernetes.io/instance-type"
+
+
+@pytest.mark.parametrize(
+    ("labels", "devices", "gpus", "memory", "compute"),
+    [
+        (
+            {"karpenter.k8s.aws/instance-gpu-name": "l4", "karpenter.k8s.aws/instance-gpu-count": "1"},
+            10,
+            1,
+            2303,
+            100,
+        ),
+        ({EC2: "g6.12xlarge"}, 80, 4, 1151, 50),
+        ({EC2: "g6.12xlarge"}, 4, 4, 23034, 1000),
+        ({EC2: "a2-highgpu-2g"}, 14, 2, 5851, 142),
+        ({EC2: "g6f.large"}, 1, 1, 2879, 125),
+        ({EC2: "Standard_NV12ads_A10_v5"}, 1, 1, 7676, 333),
+        ({"karpenter.azure.com/sku-gpu-count": "4", EC2: "Standard_NC64as_T4_v3"}, 40, 4, 1536, 100),
+        (
+            {"cloud.google.com/gke-accelerator": "nvidia-l4", "cloud.google.com/gke-accelerator-count": "2"},
+            2,
+            2,
+            23034,
+            1000,
+        ),
+        ({}, 100, 1, 0, 10),
+    ],
+)
+def test_clouds_say_how_many_gpus_there_are_and_how_much_of_them(labels, devices, gpus, memory, compute):
+    found = inventory_of(node(labels, **{"nvidia.com/gpu": str(devices)})).spec
+    pool = found.pools[0]
+    assert (len(found.gpus), pool.total, pool.memory_mib, pool.compute_milli) == (
+        gpus,
+        devices,
+        memory,
+        compute,
+    )
+
+
+@pytest.mark.parametrize("replicas", ["1", "4"])
+def test_feature_discovery_describes_one_model_of_several(replicas):
+    labels = {
+        "nvidia.com/gpu.product": "Tesla-T4",
+        "nvidia.com/gpu.count": "1",
+        "nvidia.com/gpu.memory": "15360",
+    }
+    devices = 3 * int(replicas)
+    found = inventory_of(
+        node(labels | {"nvidia.com/gpu.replicas": replicas}, **{"nvidia.com/gpu": str(devices)})
+    )
+    assert (len(found.spec.gpus), found.spec.model, found.spec.product) == (3, None, "")
+    assert {gpu.memory_mib for gpu in found.spec.gpus} == {0}
+    assert "describes 1 of 3 GPUs (Tesla-T4)" in found.problem
 
 
 @pytest.mark.parametrize(
@@ -261,10 +314,17 @@ def test_labels_about_sharing_give_the_number_of_replicas(labels, devices):
     assert (len(found.gpus), found.pools[0].total, found.pools[0].compute_milli) == (2, devices, 100)
 
 
-def test_more_replicas_than_labelled_is_an_error():
-    labels = {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.count": "1"}
-    with pytest.raises(InventoryError, match="no label says"):
-        inventory_of(node(labels, **{"nvidia.com/gpu": "20"}))
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ({}, "set the label nvidia.com/gpu.memory"),
+        ({"nvidia.com/gpu.memory": "24000"}, ""),
+        ({"nvidia.com/gpu.product": "Tesla-T4"}, ""),
+    ],
+)
+def test_memory_that_is_not_known_is_said(labels, words):
+    assert words in (problem := inventory_of(node(labels, **{"nvidia.com/gpu": "1"})).problem)
+    assert bool(words) == bool(problem)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,6 @@ def test_an_impossible_register_is_an_error(annotations, allocatable):
     "labels",
     [
         {"stowage.dev/gpu-sharing": "true"},
-        {"stowage.dev/gpu-sharing": "true", "nvidia.com/gpu.count": "4"},
         {
             "stowage.dev/gpu-sharing": "true",
             "nvidia.com/gpu.count": "4",
@@ -81,6 +80,12 @@ def test_an_impossible_register_is_an_error(annotations, allocatable):
 def test_a_node_shared_by_stowage_must_label_its_gpus(labels):
     with pytest.raises(InventoryError, match=r"stowage\.dev/gpu-sharing"):
         inventory_of(node(labels))
+
+
+def test_memory_that_is_not_known_closes_a_node_that_stowage_shares():
+    found = inventory_of(node({"stowage.dev/gpu-sharing": "true", "nvidia.com/gpu.count": "4"}))
+    assert (len(found.spec.gpus), found.spec.blocked) == (4, Reason.UNREADABLE)
+    assert "set the label nvidia.com/gpu.memory" in found.problem
 
 
 REGISTERS = {

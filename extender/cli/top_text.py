@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
+
 from extender.cli.explain_text import amounts, table
 from extender.explain.overview import NodeLine, Overview, WaitingLine
 
 _NODE_HEAD = ("NODE", "MODEL", "GPUS", "WHOLE FREE", "FREE", "MEMORY FREE", "PODS", "NOTE")
 _WIDE_HEAD = ("GPU USE %", "ISLANDS", "CPU FREE", "HOST MEMORY FREE")
+_PROBLEMS, _NAMED = 10, 3
 _WAITING_HEAD = ("WAITS", "QUEUE", "PRIORITY", "AGE", "ASKS FOR", "WHY")
 
 
@@ -14,7 +18,7 @@ def render(found: Overview, now: float, *, wide: bool = False) -> str:
     """Nodes, a summary, and waiting pods. ``now`` in Unix seconds."""
     head = (*_NODE_HEAD, *_WIDE_HEAD) if wide else _NODE_HEAD
     lines = table([head, *(_node(line, wide=wide) for line in found.nodes)])
-    lines += ["", _summary(found)]
+    lines += ["", _summary(found), *_problems(found)]
     if found.waiting:
         lines += ["", *table([_WAITING_HEAD, *(_wait(line, now) for line in found.waiting)])]
     if found.more_waiting:
@@ -23,11 +27,13 @@ def render(found: Overview, now: float, *, wide: bool = False) -> str:
 
 
 def _node(line: NodeLine, *, wide: bool) -> tuple[str, ...]:
-    memory = f"{line.free_memory_mib >> 10} of {line.memory_mib >> 10} GiB"
+    memory = (
+        f"{line.free_memory_mib >> 10} of {line.memory_mib >> 10} GiB" if line.memory_mib else "not known"
+    )
     cells: tuple[str, ...] = (
         line.node,
         line.model,
-        str(line.gpus),
+        str(line.gpus or "?"),
         str(line.whole),
         f"{line.free_gpus:.1f}",
         memory,
@@ -39,13 +45,28 @@ def _node(line: NodeLine, *, wide: bool) -> tuple[str, ...]:
     return (*cells, use, islands, f"{line.free_cpu_milli / 1000:g}", f"{line.free_host_memory_mib >> 10} GiB")
 
 
+def _problems(found: Overview) -> Iterator[str]:
+    """What is not known of nodes, once for each text."""
+    nodes: dict[str, list[str]] = {}
+    for line in found.nodes:
+        if line.problem and line.problem not in line.note:
+            nodes.setdefault(line.problem, []).append(line.node)
+    for problem, names in islice(nodes.items(), _PROBLEMS):
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        yield f"{', '.join(names[:_NAMED])}{more}: {problem}"
+    if len(nodes) > _PROBLEMS:
+        yield f"and {len(nodes) - _PROBLEMS} more problems of nodes"
+
+
 def _summary(found: Overview) -> str:
     gpus = sum(line.gpus for line in found.nodes)
-    free, whole = sum(line.free_gpus for line in found.nodes), found.free_gpus
-    used = f"{100 * (gpus - free) / gpus:.0f} % in use" if gpus else "none"
+    used = sum(line.used_gpus for line in found.nodes)
+    in_use = f"{100 * used / gpus:.0f} % in use" if gpus else "none"
     waiting = len(found.waiting) + found.more_waiting
-    entirely = f"{whole} GPUs and {found.free_nodes} nodes entirely free"
-    return f"{len(found.nodes)} nodes with {gpus} GPUs: {used}, {entirely}; {waiting} pods wait"
+    entirely = f"{found.free_gpus} GPUs and {found.free_nodes} nodes entirely free"
+    closed = [line for line in found.nodes if not line.on_offer]
+    apart = f"; {sum(line.gpus for line in closed)} GPUs on {len(closed)} closed nodes" if closed else ""
+    return f"{len(found.nodes)} nodes with {gpus} GPUs: {in_use}, {entirely}{apart}; {waiting} pods wait"
 
 
 def _wait(line: WaitingLine, now: float) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from extender.cluster.node_sets import NodeSets
 from extender.dialects.pod_request import WRITERS
 from extender.inventory.closed import closed_because
 from extender.inventory.mig_manager import LAYOUT_LABEL, applied_layout
-from extender.inventory.node_inventory import Sources, inventory_of
+from extender.inventory.node_inventory import Sources, inventory_of, known_gpus
 from extender.inventory.shared_gpus import InventoryError
 from extender.k8s.device_objects import KoordinatorDevice, MigLayout, MigLayouts
 from extender.k8s.objects import Node, Pod
@@ -30,7 +30,8 @@ class NodeTable(Mapping[str, Node]):
 
     ``sources`` say what each inventory was read from, ``network`` which nodes are near each other, ``sets``
     which nodes pods insist on, and ``closed`` which are cordoned or not ready, and why. A node whose
-    inventory cannot be read has no sources, takes no pods, and is a problem.
+    inventory cannot be read has no sources, takes no pods, and is a problem. ``unoffered``: how many GPUs
+    a node has that offers none; 0 is not known.
     """
 
     def __init__(self, allocations: Allocations, fleet: Fleet) -> None:
@@ -39,6 +40,7 @@ class NodeTable(Mapping[str, Node]):
         self.changes = 0  # of Nodes
         self.sources: dict[str, Sources] = {}
         self.closed: dict[str, str] = {}
+        self.unoffered: dict[str, int] = {}
         self.network = Network()
         self._koordinator_devices: dict[str, KoordinatorDevice] = {}
         self._mig_layouts: dict[str, MigLayouts] = {}  # by node; "" are those for all other nodes
@@ -80,6 +82,7 @@ class NodeTable(Mapping[str, Node]):
                 self.sets.remove(key)
                 self.sources.pop(key, None)
                 self.closed.pop(key, None)
+                self.unoffered.pop(key, None)
                 self.network.remove(key)
                 self.problems.pop(key, None)
                 self.problems.pop(_layouts_of(key), None)
@@ -152,15 +155,19 @@ class NodeTable(Mapping[str, Node]):
         known = [name for name in names if name in self._nodes]
         for name in known:
             self.sources.pop(name, None)
+            self.unoffered.pop(name, None)
             try:
                 devices, layouts = self._koordinator_devices.get(name), self._layouts_for(name)
                 inventory = inventory_of(self._nodes[name], devices, layouts)
                 self.sources[name] = inventory.sources
                 self._allocations.put_node(inventory.spec)
                 problem = inventory.problem
+                if inventory.unoffered:
+                    self.unoffered[name] = inventory.unoffered
             except (InventoryError, QuantityError, TooMany) as error:
                 self._allocations.put_node(NodeSpec(name, 0, 0, blocked=Reason.UNREADABLE))
                 problem = f"node takes nothing: {error}"
+                self.unoffered[name] = known_gpus(self._nodes[name])
             self.problems.report(name, problem)
         return known
 

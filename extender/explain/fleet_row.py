@@ -12,6 +12,7 @@ from typing import NamedTuple
 from extender.cluster.state import State
 from extender.explain.gpu_parts import FREE, GpuPart, gpu_parts, memory_slices
 from extender.explain.node import DeviceView, HolderView, view_node
+from extender.explain.unoffered import Unoffered, unoffered
 from extender.untrusted.limits import GPUS_PER_NODE, KEY, LISTED_NAMES, PAGE_PARTS, shorten
 from packing.model.gpu_catalogue import parse_profile
 from packing.model.reasons import Reason
@@ -91,11 +92,14 @@ def fleet_row(state: State, name: str, now: float) -> FleetRow | None:
     for part in parts[:PAGE_PARTS]:
         cells.add_part(part, view.holders[part.pod] if part.pod != FREE else None)
     cells.add_devices(view.devices)
+    hidden = unoffered(state, name) if not cells.gpus else None
+    if hidden:
+        cells.add_hidden(hidden)
     return FleetRow(
         name=shorten(name, KEY),
         model=shorten(view.model, KEY),
         spot=view.spot,
-        closed=view.takes_nothing,
+        closed=view.takes_nothing or (hidden.note if hidden else ""),
         offered=not view.takes_nothing or view.takes_nothing == Reason.PLUGIN_BUSY.text,
         problem=shorten(view.problem),
         cpu_milli=(view.free_cpu_milli, spec.cpu_milli),
@@ -143,6 +147,13 @@ class _Cells:
             resource = self._resource(shorten(device.what, KEY))
             for pod in pods if device.pods or device.free else ():
                 self.parts.append(PartCell(index, pod, resource, 1, WHOLE // len(pods), 0, 0, 0))
+
+    def add_hidden(self, hidden: Unoffered) -> None:
+        """A cell for each GPU that takes no pods, with the pods that have some still, in any order."""
+        self.gpus += [GpuCell("", 0, 0, False)] * hidden.gpus
+        holders = (self._pod(pod, False, None) for pod, count in hidden.held for _ in range(count))
+        for gpu, pod in zip(range(hidden.gpus), holders, strict=False):
+            self.parts.append(PartCell(gpu, pod, -1, 1, WHOLE, 0, 0, 0))
 
     def _pod(self, key: str, exact: bool, assumed_seconds: float | None) -> int:
         """The position of the pod in ``pods``."""

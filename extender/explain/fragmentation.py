@@ -76,7 +76,7 @@ class FragmentationReport:
 
 def _closed_nodes(state: State) -> dict[str, int]:
     arrays = state.fleet.arrays
-    has_gpus = np.any(arrays.compute_capacity > 0, axis=0)
+    has_gpus = np.any(arrays.compute_capacity > 0, axis=0) | (arrays.blocked == Reason.UNREADABLE)
     reasons = np.where(arrays.overcommitted > 0, Reason.OVERCOMMITTED, arrays.blocked)[has_gpus]
     counts = dict(enumerate(np.bincount(reasons).tolist()))
     found = Counter({Reason(code).text: count for code, count in counts.items() if code and count})

@@ -12,6 +12,7 @@ from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
 from extender.explain.closed import closed_rows, closed_text
 from extender.explain.pod import Candidates, Refusal, asks, explain
+from extender.explain.unoffered import ONLY_CLAIMS, unoffered
 from extender.k8s.objects import Pod
 from extender.untrusted.limits import KEY, shorten
 from packing.fleet.stranded import on_offer, whole_gpus
@@ -20,10 +21,11 @@ from packing.model.request import WHOLE
 
 @dataclass(frozen=True, slots=True)
 class NodeLine:
-    """A node with GPUs. ``used_percent``: the larger part of compute and memory that is in use, of each GPU;
-    ``free_gpus`` is the sum of what is left of their compute, ``whole`` how many are entirely free. ``note``:
-    why the node takes nothing, and whether it is a spot node. Where it is not ``on_offer``, it takes no pods,
-    and nothing of it counts as free in the sums."""
+    """A node with GPUs; 0 ``gpus`` where it is not known how many. ``used_percent``: the larger part of
+    compute and memory that is in use, of each GPU; ``free_gpus`` is the sum of what is left of their compute,
+    ``used_gpus`` of what is in use, ``whole`` how many are entirely free. ``note``: why the node takes
+    nothing, and whether it is a spot node; ``problem``: what is not known of it. Where it is not
+    ``on_offer``, it takes no pods, and nothing of it counts as free in the sums."""
 
     node: str
     model: str
@@ -39,6 +41,8 @@ class NodeLine:
     islands: tuple[int, ...]
     note: str
     on_offer: bool = True
+    used_gpus: float = 0.0
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ class Overview:
     @property
     def free_nodes(self) -> int:
         """Nodes on offer all of whose GPUs are entirely free."""
-        return sum(line.whole == line.gpus and line.on_offer for line in self.nodes)
+        return sum(0 < line.gpus == line.whole and line.on_offer for line in self.nodes)
 
     @property
     def free_gpus(self) -> int:
@@ -99,11 +103,12 @@ def node_lines(state: State, names: Iterable[str]) -> Iterator[NodeLine]:
 def _node(state: State, name: str, row: int, whole: int, *, on_offer: bool) -> NodeLine | None:
     arrays, spec = state.fleet.arrays, state.fleet.specs[row]
     if spec is None or not spec.gpus:
-        return None
+        return _unoffered(state, name, row)
     gpus = len(spec.gpus)
     compute, memory = arrays.compute[:gpus, row], arrays.memory[:gpus, row]
     capacity, memory_capacity = arrays.compute_capacity[:gpus, row], arrays.memory_capacity[:gpus, row]
-    left = np.minimum(compute / np.maximum(capacity, 1), memory / np.maximum(memory_capacity, 1))
+    of_memory = np.where(memory_capacity > 0, memory / np.maximum(memory_capacity, 1), 1)  # 1: not known
+    left = np.minimum(compute / np.maximum(capacity, 1), of_memory)
     return NodeLine(
         node=name,
         model=spec.model or spec.product,
@@ -119,12 +124,39 @@ def _node(state: State, name: str, row: int, whole: int, *, on_offer: bool) -> N
         islands=tuple(len(island) for island in spec.islands),
         note="; ".join(filter(None, ("spot" * spec.spot, closed_text(state, name, row)))),
         on_offer=on_offer,
+        used_gpus=round(float((capacity - np.maximum(compute, 0)).sum()) / WHOLE, 3),
+        problem=shorten(state.nodes.problems.get(name, "")),
+    )
+
+
+def _unoffered(state: State, name: str, row: int) -> NodeLine | None:
+    found = unoffered(state, name)
+    if found is None:
+        return None
+    arrays, closed = state.fleet.arrays, closed_text(state, name, row)
+    return NodeLine(
+        node=name,
+        model=shorten(found.model, KEY),
+        gpus=found.gpus,
+        whole=found.free,
+        free_gpus=float(found.free),
+        free_memory_mib=0,
+        memory_mib=0,
+        free_cpu_milli=int(arrays.free_cpu[row]),
+        free_host_memory_mib=int(arrays.free_memory[row]) >> 20,
+        pods=len(state.allocations.pods_on(name)),
+        used_percent=(),
+        islands=(),
+        note="; ".join(filter(None, (closed, found.note if found.note != closed else ""))),
+        on_offer=found.note == ONLY_CLAIMS and not closed,
+        used_gpus=float(found.used),
+        problem=shorten(state.nodes.problems.get(name, "")),
     )
 
 
 def waiting_pods(state: State) -> list[Pod]:
-    """The pods that wait for room and ask for a GPU, also those whose request cannot be read, the most urgent
-    first. Those with scheduling gates do not wait for room."""
+    """The pods that wait for room and ask for a GPU or have claims, also those whose request cannot be read,
+    the most urgent first. Those with scheduling gates do not wait for room."""
     pods = (state.pods[key] for key in state.pods.waiting)
     pods = (pod for pod in pods if not (pod.deleting or pod.gates or state.pods.is_bound(pod.uid)))
     found = [pod for pod in pods if _wants_gpu(pod)]
@@ -133,7 +165,7 @@ def waiting_pods(state: State) -> list[Pod]:
 
 def _wants_gpu(pod: Pod) -> bool:
     try:
-        return request_of(pod).wants_gpu
+        return bool(pod.spec.claims) or request_of(pod).wants_gpu
     except RequestError:
         return True
 
@@ -147,6 +179,8 @@ def waiting_line(state: State, pod: Pod, candidates: Candidates | None = None) -
         why = f"waits for room on {pod.nominated_node}"
     elif explanation.fits:
         why = f"fits on {explanation.fits} nodes"
+    elif explanation.unknown:
+        why = f"not known: {next(iter(explanation.unknown))}"
     else:
         counts = {one.reason: one.nodes for one in explanation.refusals} or explanation.passed_over
         reason = max(counts, key=lambda one: counts[one], default="there is no node")

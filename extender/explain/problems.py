@@ -13,6 +13,7 @@ from extender.cluster.factory import prior_of
 from extender.cluster.state import State
 from extender.dialects.sharing import stowage
 from extender.explain.advice import ADVICE
+from extender.explain.unoffered import ONLY_CLAIMS, unoffered
 from extender.settings import DEFAULT_QUEUES, Settings
 from extender.untrusted.limits import KEY, shorten
 from packing.fleet.feasibility import could_host
@@ -29,6 +30,7 @@ _POLICY = "pods are placed without this part; see the traceback in the log and r
 _TOKEN = "correct debug_token_file, or apply deploy/rbac-debug-auth.yaml for debug_token_review"
 _NODE_CLOSED = "correct the label, annotation or resource that the text names: the node takes no pods before"
 _NODE = "correct what the text names; it is ignored until then, and the node takes pods"
+_UNOFFERED = "look at the device plugin and the driver of the node; its GPUs take no pods before"
 _LAYOUTS = "create or correct the MIG manager's ConfigMap, or the setting mig_manager"
 _POD = "correct its request and create it again; if it waits it is not placed, else the larger amount counts"
 _CONTRADICTION = (
@@ -129,6 +131,10 @@ def _of_nodes(state: State) -> Iterator[Problem]:
         else:
             advice = _NODE_CLOSED if text.startswith("node takes nothing") else _NODE
         yield Problem("node", shorten(name, KEY), shorten(text), advice)
+    for name in sorted(state.nodes.unoffered.keys() - state.nodes.problems.keys()):
+        if (found := unoffered(state, name)) and found.note != ONLY_CLAIMS:
+            text = f"{found.note}; its pods hold {found.used}" if found.used else found.note
+            yield Problem("node", shorten(name, KEY), text, _UNOFFERED)
 
 
 def _of_pods(state: State) -> Iterator[Problem]:

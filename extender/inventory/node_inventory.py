@@ -28,7 +28,7 @@ from extender.inventory.spot import is_leaving, is_spot
 from extender.k8s import gpu_health
 from extender.k8s.device_objects import KoordinatorDevice, MigLayouts
 from extender.k8s.objects import Node
-from extender.k8s.quantity import milli, whole
+from extender.k8s.quantity import QuantityError, milli, whole
 from extender.untrusted.limits import GPUS_PER_NODE, NAME, RESOURCES, quoted, shorten
 from packing.model.gpu_catalogue import find_model
 from packing.model.node_spec import Gpu, NodeSpec, Pool
@@ -65,11 +65,13 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class NodeInventory:
-    """What a node has. ``problem`` says why it takes no new pods, or what was ignored or cut; "" for none."""
+    """What a node has. ``problem`` says why it takes no new pods, or what was ignored or cut; "" for none.
+    ``unoffered``: how many GPUs its labels count, where it offers none."""
 
     spec: NodeSpec
     sources: Sources
     problem: str = ""
+    unoffered: int = 0
 
 
 def inventory_of(
@@ -110,10 +112,21 @@ def inventory_of(
     )
     layout = f"configmap {layouts.name}" if layouts and by_gpu else ""
     unsaid = several_models or _unlabelled_replicas(labels, devices)
-    problems = blocked_by, unsaid, _unknown_memory(gpus.gpus, shared, devices), layout_problem
+    no_memory = "" if several_models else _unknown_memory(gpus.gpus, shared, devices)
+    problems = blocked_by, unsaid, no_memory, layout_problem
     problem = shorten("; ".join(filter(None, (*problems, peers.problem, node.problem))))
     sources = replace(_sources(node, labels, shared, layout), islands=peers.source)
-    return NodeInventory(spec, sources, problem)
+    return NodeInventory(spec, sources, problem, 0 if gpus.gpus else min(labels.gpu_count, GPUS_PER_NODE))
+
+
+def known_gpus(node: Node) -> int:
+    """How many GPUs a node has whose inventory cannot be read: by its labels, else as many as it advertises;
+    0 is not known."""
+    try:
+        count = read_gpu_labels(node.labels).gpu_count or _advertised(node)
+    except QuantityError:
+        return 0
+    return count if count <= GPUS_PER_NODE else 0
 
 
 def _check_readable(node: Node) -> None:

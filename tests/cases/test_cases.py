@@ -7,7 +7,8 @@ not in the snapshot. All keys of ``right.yaml`` but ``why`` and ``source`` are o
 - ``refused``: by node, words of the reason;
 - ``explain``, ``top``: words of these commands' output; ``not_in_explain``, ``not_in_top``: words that are
   not there;
-- ``problems``: words of ``/debug/problems``, by the node or pod that they are about;
+- ``problems``, ``shown_problems``: words of the state's problems, and of ``/debug/problems``, by the node or
+  pod that they are about;
 - ``evicts``: the victims that ``preempt`` names if kube-scheduler proposes all pods of lower priority;
   ``[]`` is nobody;
 - ``layout_known``: the nodes of which the MIG manager's layout is used;
@@ -25,6 +26,7 @@ import yaml
 
 from extender.cli.main import main
 from extender.cluster.state import State
+from extender.explain.problems import Surroundings, problems_of
 from extender.k8s.objects import Pod
 from extender.settings import Settings
 from extender.source.workloads import parse_templates
@@ -33,7 +35,7 @@ from .answers import cluster, filtered, victims
 
 CASES = sorted(path.parent for path in Path(__file__).parent.glob("*/right.yaml"))
 KEYS = {"why", "source", "fits", "refused", "explain", "not_in_explain", "top", "not_in_top", "problems"}
-KEYS |= {"evicts", "layout_known", "settings", "pod"}
+KEYS |= {"shown_problems", "evicts", "layout_known", "settings", "pod"}
 
 
 @pytest.mark.parametrize("folder", CASES, ids=lambda folder: folder.name)
@@ -51,6 +53,12 @@ def test_the_answer_is_right(folder: Path, capsys: pytest.CaptureFixture[str], t
     check_texts(folder, right, tmp_path / "settings.yaml", capsys)
     for name, words in right.get("problems", {}).items():
         assert words in state.problems.get(name, ""), dict(state.problems)
+    if "shown_problems" in right:
+        texts = {
+            one.about: one.text
+            for one in problems_of(state, settings, Surroundings({}, {}, ""), 100).problems
+        }
+        assert all(words in texts.get(name, "") for name, words in right["shown_problems"].items()), texts
     if "layout_known" in right:
         known = sorted(name for name, sources in state.nodes.sources.items() if sources.layout)
         assert known == sorted(right["layout_known"])

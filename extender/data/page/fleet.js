@@ -57,7 +57,7 @@ function summarise(gpu) {
   gpu.counted = parts.some((part) => part.resource);
   gpu.shared = !gpu.counted && parts.some((part) => part.milli) && parts.some((part) => part.mib);
   gpu.isFree = free.length === parts.length;
-  gpu.over = gpu.milli > WHOLE + 6 || gpu.mib > memory * 1.01;
+  gpu.over = gpu.milli > WHOLE + 6 || Boolean(gpu.memory && gpu.mib > memory * 1.01);
   gpu.share = Math.min(1, Math.max(gpu.milli / WHOLE, gpu.memory ? gpu.mib / memory : 0));
   const left = gpu.counted ? free.reduce((sum, part) => sum + part.milli, 0) : WHOLE - gpu.milli;
   gpu.freeMilli = Math.max(0, Math.min(WHOLE, left));

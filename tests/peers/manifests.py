@@ -11,6 +11,7 @@ Short: TypeAlias = Mapping[str, Any]
 _HAMI_GPU = {"count": 10, "devmem": 8000, "devcore": 100, "type": "NVIDIA-Tesla V100", "numa": 0}
 _ROOM = {"cpu": "64", "memory": "512Gi", "pods": "110"}
 _NAMESPACE = "default"
+_GRACE_SECONDS = 30
 
 
 def manifests(row: Short) -> list[dict[str, Any]]:
@@ -63,12 +64,10 @@ def pods(name: str, short: Short) -> Iterator[dict[str, Any]]:
 
 def pod(name: str, short: Short) -> dict[str, Any]:
     """``asks``: the resources of its container, or ``containers`` and ``init``, each a list of resources.
-    ``node``: its node, where it has run for ``minutes`` (60). ``priority``, ``labels``, ``annotations``;
-    ``spec`` and ``status`` as in a manifest."""
-    containers, started = (
-        short.get("containers", [short.get("asks", {})]),
-        _minutes_ago(short.get("minutes", 60)),
-    )
+    ``node``: its node, where it has run for ``minutes`` (60). ``deleted_seconds_ago``: it terminates, with
+    the usual grace period. ``priority``, ``labels``, ``annotations``; ``spec`` and ``status`` as in a
+    manifest."""
+    containers, started = short.get("containers", [short.get("asks", {})]), _ago(short.get("minutes", 60))
     spec = {
         "schedulerName": "stowage",
         "containers": [_container(number, asks) for number, asks in enumerate(containers)],
@@ -81,10 +80,15 @@ def pod(name: str, short: Short) -> dict[str, Any]:
     if "node" in short:
         spec["nodeName"] = short["node"]
         status = {"phase": "Running", "startTime": started}
+    deletion = {}
+    if "deleted_seconds_ago" in short:
+        ends = _ago((short["deleted_seconds_ago"] - _GRACE_SECONDS) / 60)
+        deletion = {"deletionTimestamp": ends, "deletionGracePeriodSeconds": _GRACE_SECONDS}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
+            **deletion,
             "name": name,
             "namespace": short.get("namespace", _NAMESPACE),
             "uid": f"uid-{name}",
@@ -98,13 +102,19 @@ def pod(name: str, short: Short) -> dict[str, Any]:
 
 
 def budget(name: str, short: Short) -> dict[str, Any]:
-    """A PodDisruptionBudget for the pods with these ``labels``, of which ``allowed`` may go now."""
+    """A PodDisruptionBudget for the pods with these ``labels``, of which ``allowed`` may go now. Evictions of
+    the pods in ``disrupted`` are counted already."""
+    disrupted = dict.fromkeys(short.get("disrupted", ()), _ago(0))
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": {"name": name, "namespace": short.get("namespace", _NAMESPACE), "generation": 1},
         "spec": {"selector": {"matchLabels": short["labels"]}, "minAvailable": 1},
-        "status": {"disruptionsAllowed": short["allowed"], "observedGeneration": 1},
+        "status": {
+            "disruptionsAllowed": short["allowed"],
+            "disruptedPods": disrupted,
+            "observedGeneration": 1,
+        },
     }
 
 
@@ -118,5 +128,5 @@ def _texts(values: Short) -> dict[str, str]:
     return {name: str(value) for name, value in values.items()}
 
 
-def _minutes_ago(minutes: float) -> str:
+def _ago(minutes: float) -> str:
     return (datetime.now(UTC) - timedelta(minutes=minutes)).strftime("%Y-%m-%dT%H:%M:%SZ")

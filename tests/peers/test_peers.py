@@ -3,7 +3,8 @@
 Each table beside this file is one system, with the ``source`` of its rows (its repository, version and test).
 A row has a ``name``, the cluster (``manifests.py`` has the short forms), the pod that ``waits``, and what the
 system answers: ``fits``, all nodes on which the pod can be placed now, or ``evicts``, the pods that make room
-for it. Where Stowage answers otherwise, ``ours`` says what, and ``why`` that is a choice.
+for it (not those that terminate already: naming these changes nothing). Where Stowage answers otherwise,
+``ours`` says what, and ``why`` that is a choice.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ def answer(state: State, row: dict[str, Any], settings: Settings) -> tuple[dict[
     (waiting,) = pods("waits", row["waits"])
     pod = parse_templates(json.dumps(waiting), "waits")[0].pod
     result = filtered(state, pod, settings)
-    evicted = sorted(one.removeprefix("default/") for one in victims(state, pod))
+    evicted = sorted(
+        key.removeprefix("default/") for key in victims(state, pod) if not state.pods[key].deleting
+    )
     said = f"{result.error} {result.failed} {result.unresolvable}"
     return {"fits": sorted(result.names), "evicts": evicted}, said

@@ -5,6 +5,7 @@ Beyond a limit of ``limits.py`` the constraints have only a problem.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -20,6 +21,7 @@ from extender.k8s.affinity import (
 from extender.k8s.metadata import Text
 from extender.untrusted.bounded_cache import bounded_cache
 from extender.untrusted.limits import KEY, SELECTOR_ITEMS
+from extender.untrusted.patterns import LABEL_VALUE
 
 
 class _Requirement(TypedDict, total=False):
@@ -59,6 +61,7 @@ _RawRequirement: TypeAlias = tuple[str, str, tuple[str, ...]]
 _RawTerm: TypeAlias = tuple[tuple[_RawRequirement, ...], tuple[_RawRequirement, ...]]
 _RawToleration: TypeAlias = tuple[str, str, str, str]
 
+_IS_LABEL_VALUE = re.compile(LABEL_VALUE).fullmatch
 _LARGE_SELECTOR = "node selector is too large to be read"
 _LARGE_AFFINITY = "node affinity is too large to be read"
 _LARGE_TOLERATIONS = "tolerations are too large to be read"
@@ -124,11 +127,17 @@ def _constraints(
         return SchedulingConstraints(owner_kind=owner, problem=_LARGE_AFFINITY)
     if _longest(text for toleration in tolerations for text in toleration) > KEY:
         return SchedulingConstraints(owner_kind=owner, problem=_LARGE_TOLERATIONS)
-    node_affinity = (
-        None if terms is None else tuple(NodeSelectorTerm(*map(_requirements, term)) for term in terms)
-    )
+    node_affinity = None if terms is None else tuple(_term(*term) for term in terms)
     constraints = SchedulingConstraints(node_affinity, tuple(Toleration(*raw) for raw in tolerations), owner)
     return NO_CONSTRAINTS if constraints == NO_CONSTRAINTS else constraints
+
+
+def _term(labels: tuple[_RawRequirement, ...], fields: tuple[_RawRequirement, ...]) -> NodeSelectorTerm:
+    """The term. With a value that no label can have it matches nothing, whatever the operator, as
+    ``NewRequirement`` of k8s.io/apimachinery (``pkg/labels/selector.go``) says."""
+    if not all(_IS_LABEL_VALUE(value) for _, _, values in labels for value in values):
+        return NodeSelectorTerm()
+    return NodeSelectorTerm(_requirements(labels), _requirements(fields))
 
 
 def _requirements(raw: tuple[_RawRequirement, ...]) -> tuple[NodeSelectorRequirement, ...]:

@@ -6,6 +6,7 @@ NAMESPACED = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?/[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"
 """``namespace/name``."""
 
 _LABEL = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+LABEL_VALUE = rf"({_LABEL})?"
 _KEY = rf"([a-z0-9][-a-z0-9.]{{0,252}}/)?{_LABEL}"
 _REQUIREMENT = (
     rf"(!?{_KEY}|{_KEY} *(=|==|!=) *({_LABEL})?|{_KEY} +(in|notin) *\( *{_LABEL}( *, *{_LABEL})* *\))"

@@ -63,7 +63,8 @@ def test_equal_constraints_are_one_object():
     [
         ("5", "Gt", ["4"], True),
         ("5", "Lt", ["4"], False),
-        ("-5", "Lt", ["+4"], True),
+        ("-5", "Lt", ["4"], True),
+        ("3", "Lt", ["+4"], False),
         ("9" * 63, "Gt", ["4"], False),
         ("5", "Gt", ["-" + "9" * 60], False),
         ("5", "Gt", ["1_0"], False),

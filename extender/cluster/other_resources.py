@@ -122,11 +122,19 @@ def left_on(
 
 
 def lacking_on(state: State, node: Node, asked: Amounts, without: Collection[str] = ()) -> Iterator[Lack]:
-    """What the node has too little of, ``without`` the pods of these UIDs."""
+    """What the node has too little of, ``without`` the pods of these UIDs. Devices of DRA do not count."""
     left = left_on(state, node, asked, without)
     for name, amount in asked.items():
-        if left[name] < amount:
+        if left[name] < amount and not is_of_dra(state, node, name):
             yield Lack(name, amount, left[name], totals_of(node, [name])[name])
+
+
+def is_of_dra(state: State, node: Node, name: str) -> bool:
+    """Whether the node offers the extended resource as devices: a DeviceClass provides it, and the node does
+    not advertise it itself (``fitsRequest`` of ``NodeResourcesFit``; KEP-5004)."""
+    if name not in state.devices.extended_resources or totals_of(node, [name])[name]:
+        return False
+    return state.devices.on_node(node.name, state.nodes.labels_of(node.name)).has_pools
 
 
 def takes_another_pod(state: State, node: str, leaving: int = 0) -> bool:

@@ -20,6 +20,7 @@ from extender.k8s.resource_api.objects import (
     DeviceRequest,
     DeviceSubRequest,
     NodeScope,
+    ResourceClaim,
 )
 from extender.untrusted.limits import POD_CLAIMS, quoted
 
@@ -48,6 +49,7 @@ def unallocated_claims(cache: DeviceCache, pod: Pod, resources: Sequence[str] = 
     for name in names:
         if (claim := cache.claims.get(f"{pod.namespace}/{name}")) is None:
             raise _missing(cache, f"claim {quoted(name)}")
+        _check_usable(claim, pod)
         if claim.allocation is None:
             if claim.devices.problem:
                 raise Unsupported(f"claim {quoted(name)}: {claim.devices.problem}")
@@ -60,6 +62,14 @@ def unallocated_claims(cache: DeviceCache, pod: Pod, resources: Sequence[str] = 
     for devices in found:
         _validate(cache, devices)
     return tuple(found)
+
+
+def _check_usable(claim: ResourceClaim, pod: Pod) -> None:
+    """As ``PreEnqueue`` of the plugin does."""
+    if claim.deleting:
+        raise AllocationRefused(f"claim {quoted(claim.name)} is being deleted")
+    if claim.made_for and claim.name in dict(pod.claims).values() and claim.made_for != pod.uid:
+        raise AllocationRefused(f"claim {quoted(claim.name)} was made for another pod")
 
 
 def allocated_on(cache: DeviceCache, pod: Pod) -> tuple[NodeScope, ...]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from extender.cluster.other_resources import asked_by, lacking_on
+from extender.cluster.other_resources import asked_by, is_of_dra, lacking_on
 from extender.cluster.state import PossiblyBound, State
 from extender.dialects.pod_request import request_of
 from extender.dialects.pod_resources import RequestError
@@ -127,7 +127,7 @@ class Candidates:
         """Why kube-scheduler does not ask about the node, "" if it does."""
         if self._pinned and node.name != self._pinned:
             return OTHER_NODE
-        missing = missing_on(node, self._resources)
+        missing = missing_on(node, [one for one in self._resources if not is_of_dra(self._state, node, one)])
         lacking = f"node does not offer {shorten(missing, KEY)}" if missing else ""
         return self._filter.rejection(node) or lacking
 

@@ -7,6 +7,7 @@ NVIDIA's MIG manager.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from pydantic import BaseModel
@@ -52,8 +53,13 @@ class ResourceClaimManifest(_DeviceManifest):
 
     def record(self) -> ResourceClaim:
         """The claim. Its namespace is ``default`` if the manifest has none."""
-        namespace = sys.intern((self.metadata or {}).get("namespace") or "default")
-        return parse_claim(namespace, self._name, self.spec, self.status)
+        metadata = self.metadata or {}
+        claim = parse_claim(
+            sys.intern(metadata.get("namespace") or "default"), self._name, self.spec, self.status
+        )
+        owners = (one for one in metadata.get("ownerReferences") or () if one.get("controller") is True)
+        made_for = next((one.get("uid") or "" for one in owners if one.get("kind") == "Pod"), "")
+        return replace(claim, made_for=made_for, deleting=metadata.get("deletionTimestamp") is not None)
 
 
 class DeviceTaintRuleManifest(_DeviceManifest):

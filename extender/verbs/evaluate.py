@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from extender.cluster.other_resources import asked_by, is_of_dra
 from extender.cluster.state import PossiblyBound, Rows, State
 from extender.dra.forecast import FIRST_AVAILABLE_PENALTY, AllocationSimulator, Forecast
 from extender.dra.pod_claims import class_resources
@@ -260,16 +261,20 @@ def dra_resources(state: State, pod: Pod, request: Request, names: Iterable[str]
     """The extended resources asked for that each node offers as devices of DRA (KEP-5004): those of a device
     class that it does not advertise itself, and those that are named after their class. Empty if no class
     stands for anything asked for."""
-    by_name = class_resources(pod.spec)
-    mapped = [name for name, _ in request.devices if name in state.devices.extended_resources]
-    if not (by_name or mapped):
+    by_name, known = class_resources(pod.spec), state.devices.extended_resources
+    mapped = [name for name, _ in request.devices if name in known]
+    others = [name for name in asked_by(pod) if name in known] if known else []
+    if not (by_name or mapped or others):
         return []
-    return [(*_offered(state, mapped, name), *by_name) for name in names]
+    return [(*_offered(state, mapped, others, name), *by_name) for name in names]
 
 
-def _offered(state: State, mapped: list[str], node: str) -> Iterator[str]:
-    row = state.fleet.rows.get(node)
-    if not mapped or row is None:
+def _offered(state: State, mapped: list[str], others: list[str], node: str) -> Iterator[str]:
+    row, known = state.fleet.rows.get(node), state.nodes.get(node)
+    if row is None or known is None:
+        return
+    yield from (name for name in others if is_of_dra(state, known, name))
+    if not mapped:
         return
     if state.devices.on_node(node, state.nodes.labels_of(node)).has_pools:
         for name in mapped:

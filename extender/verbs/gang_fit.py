@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from extender.cluster.gang_simulation import WaitingMembers, grouped, place_together, waiting_members
+from extender.cluster.other_resources import asked_by
 from extender.cluster.state import PossiblyBound, State
 from extender.dra.pod_claims import class_resources
 from extender.k8s.objects import Pod
@@ -110,7 +111,8 @@ def _members_to_place(
 def _wants_dra(state: State, members: WaitingMembers) -> bool:
     """Whether they may get devices that are not in the fleet."""
     resources = state.devices.extended_resources
-    named = any(name in resources for name, _ in members.request.devices)
+    counted = [name for name, _ in members.request.devices]
+    named = resources and not resources.isdisjoint([*counted, *asked_by(members.pod)])
     return bool(named or members.pod.spec.claims or class_resources(members.pod.spec))
 
 

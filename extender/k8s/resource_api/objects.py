@@ -258,7 +258,8 @@ class ResourceClaim:
     ``available_on``: the nodes where what is allocated can be used, None if they cannot be read.
 
     ``unreadable_pools`` (driver, name) contain allocated devices whose names cannot be read. ``ANY_POOL``
-    means that the pool cannot be read either.
+    means that the pool cannot be read either. ``made_for``: the UID of the pod that it was made for from a
+    template, "" for none.
     """
 
     kind: ClassVar[Literal["ResourceClaim"]] = "ResourceClaim"
@@ -271,6 +272,8 @@ class ResourceClaim:
     problem: str = ""
     reserved_for_others: bool = False
     available_on: NodeScope | None = NodeScope(all_nodes=True)
+    made_for: str = ""
+    deleting: bool = False
 
     @property
     def key(self) -> str:

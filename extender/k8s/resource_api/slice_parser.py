@@ -45,7 +45,6 @@ from extender.untrusted.limits import quoted, shorten
 _DEVICE_FIELDS = {
     *("name", "attributes", "capacity", "consumesCounters", "nodeName", "nodeSelector", "allNodes", "taints"),
     *("bindsToNode", "bindingConditions", "bindingFailureConditions", "allowMultipleAllocations"),
-    "nodeAllocatableResourceMappings",
 }
 
 

@@ -12,6 +12,8 @@ _HAMI_GPU = {"count": 10, "devmem": 8000, "devcore": 100, "type": "NVIDIA-Tesla 
 _ROOM = {"cpu": "64", "memory": "512Gi", "pods": "110"}
 _NAMESPACE = "default"
 _GRACE_SECONDS = 30
+DRIVER = "gpu.example.com"
+"""Of all devices of ResourceSlices."""
 
 
 def manifests(row: Short) -> list[dict[str, Any]]:
@@ -20,12 +22,16 @@ def manifests(row: Short) -> list[dict[str, Any]]:
     for name, short in row.get("pods", {}).items():
         objects += pods(name, short)
     objects += [budget(name, short) for name, short in row.get("budgets", {}).items()]
+    objects += [claim(name, short) for name, short in row.get("claims", {}).items()]
+    for name, short in row.get("nodes", {}).items():
+        objects += [resource_slice(name, short["devices"])] if "devices" in short else []
     return objects + row.get("objects", [])
 
 
 def node(name: str, short: Short) -> dict[str, Any]:
     """``gpus``: plain ones. ``hami``: HAMi's, as its register has them, without what is as in ``_HAMI_GPU``.
-    ``allocatable``, ``labels``, ``annotations``; ``spec`` and ``status`` as in a manifest."""
+    ``devices``: those of its ResourceSlice. ``allocatable``, ``labels``, ``annotations``; ``spec`` and
+    ``status`` as in a manifest."""
     allocatable, annotations = dict(_ROOM), dict(short.get("annotations", {}))
     if "gpus" in short:
         allocatable["nvidia.com/gpu"] = str(short["gpus"])
@@ -64,9 +70,9 @@ def pods(name: str, short: Short) -> Iterator[dict[str, Any]]:
 
 def pod(name: str, short: Short) -> dict[str, Any]:
     """``asks``: the resources of its container, or ``containers`` and ``init``, each a list of resources.
-    ``node``: its node, where it has run for ``minutes`` (60). ``deleted_seconds_ago``: it terminates, with
-    the usual grace period. ``priority``, ``labels``, ``annotations``; ``spec`` and ``status`` as in a
-    manifest."""
+    ``claims``: names of ResourceClaims. ``node``: its node, where it has run for ``minutes`` (60).
+    ``deleted_seconds_ago``: it terminates, with the usual grace period. ``priority``, ``labels``,
+    ``annotations``; ``spec`` and ``status`` as in a manifest."""
     containers, started = short.get("containers", [short.get("asks", {})]), _ago(short.get("minutes", 60))
     spec = {
         "schedulerName": "stowage",
@@ -75,6 +81,7 @@ def pod(name: str, short: Short) -> dict[str, Any]:
             _container(100 + number, asks) for number, asks in enumerate(short.get("init", []))
         ],
         "priority": short.get("priority", 0),
+        "resourceClaims": [{"name": name, "resourceClaimName": name} for name in short.get("claims", ())],
     }
     status: dict[str, Any] = {"phase": "Pending"}
     if "node" in short:
@@ -114,6 +121,52 @@ def budget(name: str, short: Short) -> dict[str, Any]:
             "disruptionsAllowed": short["allowed"],
             "disruptedPods": disrupted,
             "observedGeneration": 1,
+        },
+    }
+
+
+def claim(name: str, short: Short) -> dict[str, Any]:
+    """A ResourceClaim with one request, ``asks`` of it as in a manifest, of the DeviceClass ``gpu``.
+    ``devices``: those that are allocated, each NODE/DEVICE. ``allocation``, more of it; ``metadata`` as in a
+    manifest."""
+    request = {"name": "request", "exactly": {"deviceClassName": "gpu", **short.get("asks", {})}}
+    found = [one.split("/") for one in short.get("devices", ())]
+    admin = {"adminAccess": True} if request["exactly"].get("adminAccess") else {}
+    results = [
+        {"request": "request", "driver": DRIVER, "pool": node, "device": device, **admin}
+        for node, device in found
+    ]
+    on_node = {"key": "metadata.name", "operator": "In", "values": [node for node, _ in found][:1]}
+    allocation = {
+        "devices": {"results": results},
+        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [on_node]}]},
+        **short.get("allocation", {}),
+    }
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {
+            "name": name,
+            "namespace": _NAMESPACE,
+            "uid": f"uid-{name}",
+            **short.get("metadata", {}),
+        },
+        "spec": {"devices": {"requests": short.get("requests", [request])}},
+        "status": {"allocation": allocation} if found or "allocation" in short else {},
+    }
+
+
+def resource_slice(node: str, devices: Short) -> dict[str, Any]:
+    """The node's ResourceSlice with these devices by name, the rest of each as in a manifest."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": node, "uid": f"uid-slice-{node}"},
+        "spec": {
+            "driver": DRIVER,
+            "nodeName": node,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": name, **(short or {})} for name, short in devices.items()],
         },
     }
 

@@ -4,7 +4,8 @@ Each table beside this file is one system, with the ``source`` of its rows (its 
 A row has a ``name``, the cluster (``manifests.py`` has the short forms), the pod that ``waits``, and what the
 system answers: ``fits``, all nodes on which the pod can be placed now, or ``evicts``, the pods that make room
 for it (not those that terminate already: naming these changes nothing). Where Stowage answers otherwise,
-``ours`` says what, and ``why`` that is a choice.
+``ours`` says what, and ``why`` that is a choice. ``allocates`` is ``fits`` by ``explain``, which says where
+the claims of a pod get devices: ``filter`` refuses no node for devices.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pytest
 import yaml
 
 from extender.cluster.state import State
+from extender.explain.each_node import explain_each
 from extender.settings import Settings
 from extender.source.workloads import parse_templates
 
@@ -31,13 +33,13 @@ ROWS = [
     for row in table["rows"]
 ]
 KEYS = {"name", "source", "nodes", "pods", "budgets", "objects", "waits", "settings", "fits", "evicts"}
-KEYS |= {"ours", "why"}
+KEYS |= {"claims", "allocates", "ours", "why"}
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_the_answer_is_theirs_or_a_choice(row: dict[str, Any], tmp_path: Path) -> None:
     assert row.keys() <= KEYS
-    theirs = {key: sorted(row[key]) for key in ("fits", "evicts") if key in row}
+    theirs = {key: sorted(row[key]) for key in ("fits", "evicts", "allocates") if key in row}
     right = {key: sorted(names) for key, names in row.get("ours", theirs).items()}
     assert right
     assert bool(row.get("why")) == (right != theirs)
@@ -57,5 +59,7 @@ def answer(state: State, row: dict[str, Any], settings: Settings) -> tuple[dict[
     evicted = sorted(
         key.removeprefix("default/") for key in victims(state, pod) if not state.pods[key].deleting
     )
-    said = f"{result.error} {result.failed} {result.unresolvable}"
-    return {"fits": sorted(result.names), "evicts": evicted}, said
+    each = explain_each(state, pod, list(state.nodes))
+    said = f"{result.error} {result.failed} {result.unresolvable} {[(one.node, one.reason) for one in each]}"
+    allocates = sorted(one.node for one in each if one.fits)
+    return {"fits": sorted(result.names), "evicts": evicted, "allocates": allocates}, said

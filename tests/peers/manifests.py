@@ -71,8 +71,8 @@ def pods(name: str, short: Short) -> Iterator[dict[str, Any]]:
 def pod(name: str, short: Short) -> dict[str, Any]:
     """``asks``: the resources of its container, or ``containers`` and ``init``, each a list of resources.
     ``claims``: names of ResourceClaims. ``node``: its node, where it has run for ``minutes`` (60).
-    ``deleted_seconds_ago``: it terminates, with the usual grace period. ``priority``, ``labels``,
-    ``annotations``; ``spec`` and ``status`` as in a manifest."""
+    ``deleted_seconds_ago``: it terminates, with the usual grace period. ``kueue``: its queue of Kueue, which
+    manages it. ``priority``, ``labels``, ``annotations``; ``spec`` and ``status`` as in a manifest."""
     containers, started = short.get("containers", [short.get("asks", {})]), _ago(short.get("minutes", 60))
     spec = {
         "schedulerName": "stowage",
@@ -87,6 +87,9 @@ def pod(name: str, short: Short) -> dict[str, Any]:
     if "node" in short:
         spec["nodeName"] = short["node"]
         status = {"phase": "Running", "startTime": started}
+    labels = dict(short.get("labels", {}))
+    if "kueue" in short:
+        labels |= {"kueue.x-k8s.io/managed": "true", "kueue.x-k8s.io/queue-name": short["kueue"]}
     deletion = {}
     if "deleted_seconds_ago" in short:
         ends = _ago((short["deleted_seconds_ago"] - _GRACE_SECONDS) / 60)
@@ -99,7 +102,7 @@ def pod(name: str, short: Short) -> dict[str, Any]:
             "name": name,
             "namespace": short.get("namespace", _NAMESPACE),
             "uid": f"uid-{name}",
-            "labels": short.get("labels", {}),
+            "labels": labels,
             "annotations": _texts(short.get("annotations", {})),
             "creationTimestamp": started,
         },

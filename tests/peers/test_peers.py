@@ -59,7 +59,10 @@ def answer(state: State, row: dict[str, Any], settings: Settings) -> tuple[dict[
     evicted = sorted(
         key.removeprefix("default/") for key in victims(state, pod) if not state.pods[key].deleting
     )
-    each = explain_each(state, pod, list(state.nodes))
-    said = f"{result.error} {result.failed} {result.unresolvable} {[(one.node, one.reason) for one in each]}"
-    allocates = sorted(one.node for one in each if one.fits)
-    return {"fits": sorted(result.names), "evicts": evicted, "allocates": allocates}, said
+    answers = {"fits": sorted(result.names), "evicts": evicted}
+    said = f"{result.error} {result.failed} {result.unresolvable}"
+    if "allocates" in row:
+        each = explain_each(state, pod, list(state.nodes))
+        answers["allocates"] = sorted(one.node for one in each if one.fits)
+        said += f" {[(one.node, one.reason) for one in each]}"
+    return answers, said

@@ -9,6 +9,27 @@ from typing import Any, TypeAlias
 
 Short: TypeAlias = Mapping[str, Any]
 _HAMI_GPU = {"count": 10, "devmem": 8000, "devcore": 100, "type": "NVIDIA-Tesla V100", "numa": 0}
+_VGPU_MANAGER_GPU = {
+    "number": 10,
+    "memory": 8000,
+    "core": 100,
+    "type": "NVIDIA A10",
+    "numa": 0,
+    "healthy": True,
+}
+_VGPU_MANAGER_CONFIG = {"deviceSplit": 10, "coresScaling": 1, "memoryFactor": 1, "memoryScaling": 1}
+_VOLCANO_GPU = {
+    "count": 10,
+    "memory": 8000,
+    "type": "NVIDIA-Tesla V100",
+    "health": "true",
+    "mode": "hami-core",
+}
+_RESOURCES = {
+    "hami": ("nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores"),
+    "vgpu-manager": ("nvidia.com/vgpu-number", "nvidia.com/vgpu-memory", "nvidia.com/vgpu-cores"),
+    "volcano": ("volcano.sh/vgpu-number", "volcano.sh/vgpu-memory", "volcano.sh/vgpu-cores"),
+}
 _ROOM = {"cpu": "64", "memory": "512Gi", "pods": "110"}
 _NAMESPACE = "default"
 _GRACE_SECONDS = 30
@@ -29,12 +50,29 @@ def manifests(row: Short) -> list[dict[str, Any]]:
 
 
 def node(name: str, short: Short) -> dict[str, Any]:
-    """``gpus``: plain ones. ``hami``: HAMi's, as its register has them, without what is as in ``_HAMI_GPU``.
-    ``devices``: those of its ResourceSlice. ``allocatable``, ``labels``, ``annotations``; ``spec`` and
-    ``status`` as in a manifest."""
+    """``gpus``: plain ones. ``hami``, ``vgpu-manager``, ``volcano``: what differs from ``_HAMI_GPU`` and so on
+    in the register, for each GPU; GPU 0 of node n1 is called ``n1-0``. ``devices``: those of its
+    ResourceSlice. ``allocatable``, ``labels``, ``annotations``; ``spec`` and ``status`` as in a manifest."""
     allocatable, annotations = dict(_ROOM), dict(short.get("annotations", {}))
     if "gpus" in short:
         allocatable["nvidia.com/gpu"] = str(short["gpus"])
+    if "vgpu-manager" in short:
+        gpus = [
+            {"id": index, "uuid": f"{name}-{index}", **_VGPU_MANAGER_GPU, **gpu}
+            for index, gpu in enumerate(short["vgpu-manager"])
+        ]
+        annotations = {
+            "nvidia.com/node-device-register": json.dumps(gpus),
+            "nvidia.com/node-config-info": json.dumps(_VGPU_MANAGER_CONFIG),
+        } | annotations
+        allocatable["nvidia.com/vgpu-number"] = str(sum(gpu["number"] for gpu in gpus))
+    if "volcano" in short:
+        gpus = [_VOLCANO_GPU | gpu for gpu in short["volcano"]]
+        annotations["volcano.sh/node-vgpu-register"] = "".join(
+            f"{name}-{index}," + "{count},{memory},{type},{health},{mode}:".format(**gpu)
+            for index, gpu in enumerate(gpus)
+        )
+        allocatable["volcano.sh/vgpu-number"] = str(sum(gpu["count"] for gpu in gpus))
     if "hami" in short:
         gpus = [
             {"id": f"{name}-{index}", "index": index, "mode": "hami-core", "health": True, **_HAMI_GPU, **gpu}
@@ -69,17 +107,22 @@ def pods(name: str, short: Short) -> Iterator[dict[str, Any]]:
 
 
 def pod(name: str, short: Short) -> dict[str, Any]:
-    """``asks``: the resources of its container, or ``containers`` and ``init``, each a list of resources.
-    ``claims``: names of ResourceClaims. ``node``: its node, where it has run for ``minutes`` (60).
-    ``deleted_seconds_ago``: it terminates, with the usual grace period. ``kueue``: its queue of Kueue, which
-    manages it. ``priority``, ``labels``, ``annotations``; ``spec`` and ``status`` as in a manifest."""
+    """``asks``: the resources of its container, or ``containers``, ``init`` and ``sidecars``, each a list of
+    resources. ``claims``: names of ResourceClaims. ``node``: its node, where it has run for ``minutes`` (60).
+    ``hami``, ``vgpu-manager``, ``volcano``: the GPUs that its container has, with MiB and per cent of the
+    cores. ``deleted_seconds_ago``: it terminates, with the usual grace period. ``kueue``: its queue of Kueue,
+    which manages it. ``priority``, ``labels``, ``annotations``; ``metadata``, ``spec`` and ``status`` as in a
+    manifest."""
+    short = _with_shares(short)
     containers, started = short.get("containers", [short.get("asks", {})]), _ago(short.get("minutes", 60))
     spec = {
         "schedulerName": "stowage",
         "containers": [_container(number, asks) for number, asks in enumerate(containers)],
         "initContainers": [
-            _container(100 + number, asks) for number, asks in enumerate(short.get("init", []))
-        ],
+            _container(200 + number, asks) | {"restartPolicy": "Always"}
+            for number, asks in enumerate(short.get("sidecars", []))
+        ]
+        + [_container(100 + number, asks) for number, asks in enumerate(short.get("init", []))],
         "priority": short.get("priority", 0),
         "resourceClaims": [{"name": name, "resourceClaimName": name} for name in short.get("claims", ())],
     }
@@ -105,10 +148,33 @@ def pod(name: str, short: Short) -> dict[str, Any]:
             "labels": labels,
             "annotations": _texts(short.get("annotations", {})),
             "creationTimestamp": started,
+            **short.get("metadata", {}),
         },
         "spec": spec | short.get("spec", {}),
         "status": status | short.get("status", {}),
     }
+
+
+def _with_shares(short: Short) -> Short:
+    """The short form of a pod with its request and the annotations for the GPUs that it has."""
+    system = next((name for name in _RESOURCES if name in short), "")
+    if not system:
+        return short
+    gpus = short[system]
+    annotations = {
+        "hami": {"hami.io/vgpu-devices-allocated": _devices(gpus), "hami.io/vgpu-node": short["node"]},
+        "vgpu-manager": {
+            "nvidia.com/pre-allocated": f"c0[{','.join(f'0_{gpu}_{cores}_{mib}' for gpu, (mib, cores) in gpus.items())}]",
+            "nvidia.com/predicate-node": short["node"],
+        },
+        "volcano": {"volcano.sh/vgpu-ids-new": _devices(gpus), "volcano.sh/vgpu-node": short["node"]},
+    }[system]
+    asks = dict(zip(_RESOURCES[system], (len(gpus), *next(iter(gpus.values()))), strict=True))
+    return {"asks": asks, **short, "annotations": annotations | short.get("annotations", {})}
+
+
+def _devices(gpus: Mapping[str, tuple[int, int]]) -> str:
+    return "".join(f"{gpu},NVIDIA,{mib},{cores}:" for gpu, (mib, cores) in gpus.items()) + ";"
 
 
 def budget(name: str, short: Short) -> dict[str, Any]:

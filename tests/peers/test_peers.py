@@ -2,10 +2,12 @@
 
 Each table beside this file is one system, with the ``source`` of its rows (its repository, version and test).
 A row has a ``name``, the cluster (``manifests.py`` has the short forms), the pod that ``waits``, and what the
-system answers: ``fits``, all nodes on which the pod can be placed now, or ``evicts``, the pods that make room
-for it (not those that terminate already: naming these changes nothing). Where Stowage answers otherwise,
-``ours`` says what, and ``why`` that is a choice. ``allocates`` is ``fits`` by ``explain``, which says where
-the claims of a pod get devices: ``filter`` refuses no node for devices.
+system answers: ``fits``, all nodes on which the pod can be placed now, ``gets``, the GPUs of HAMi that its
+containers get on the only one, or ``evicts``, the pods that make room for it (not those that terminate already:
+naming these changes nothing). ``allocates`` is ``fits`` by ``explain``, which says where the claims of a pod get
+devices: ``filter`` refuses no node for devices. What stands beside ``rows`` is the same for all of them.
+``problems``: the nodes and pods of the cluster with problems. Where Stowage answers otherwise, ``ours`` says
+what, and ``why`` that is a choice.
 """
 
 from __future__ import annotations
@@ -18,35 +20,38 @@ import pytest
 import yaml
 
 from extender.cluster.state import State
+from extender.dialects.sharing.hami import TO_ALLOCATE
+from extender.dialects.sharing.per_device import parse_devices
 from extender.explain.each_node import explain_each
 from extender.settings import Settings
 from extender.source.workloads import parse_templates
+from extender.verbs.bind import assign
 
 from ..cases.answers import cluster, filtered, victims
 from .manifests import manifests, pods
 
 TABLES = sorted(Path(__file__).parent.glob("*.yaml"))
 ROWS = [
-    pytest.param({"source": table["source"], **row}, id=f"{path.stem}: {row['name']}")
+    pytest.param(table | row, id=f"{path.stem}: {row['name']}")
     for path in TABLES
     for table in [yaml.safe_load(path.read_text())]
-    for row in table["rows"]
+    for row in table.pop("rows")
 ]
 KEYS = {"name", "source", "nodes", "pods", "budgets", "objects", "waits", "settings", "fits", "evicts"}
-KEYS |= {"claims", "allocates", "ours", "why"}
+KEYS |= {"claims", "allocates", "gets", "problems", "ours", "why"}
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_the_answer_is_theirs_or_a_choice(row: dict[str, Any], tmp_path: Path) -> None:
     assert row.keys() <= KEYS
-    theirs = {key: sorted(row[key]) for key in ("fits", "evicts", "allocates") if key in row}
+    theirs = {key: sorted(row[key]) for key in ("fits", "gets", "evicts", "allocates") if key in row}
     right = {key: sorted(names) for key, names in row.get("ours", theirs).items()}
     assert right
     assert bool(row.get("why")) == (right != theirs)
     settings = Settings.model_validate({"shortlist": 0} | row.get("settings", {}))
     (tmp_path / "cluster.json").write_text(json.dumps({"kind": "List", "items": manifests(row)}))
     state = cluster(tmp_path / "cluster.json", settings)
-    assert not [name for name in state.problems if name not in row.get("problems", ())]
+    assert set(state.problems) == set(row.get("problems", ()))
     answers, said = answer(state, row, settings)
     assert {key: answers[key] for key in right} == right, said
 
@@ -65,4 +70,8 @@ def answer(state: State, row: dict[str, Any], settings: Settings) -> tuple[dict[
         each = explain_each(state, pod, list(state.nodes))
         answers["allocates"] = sorted(one.node for one in each if one.fits)
         said += f" {[(one.node, one.reason) for one in each]}"
+    answers = {"fits": sorted(result.names), "evicts": evicted}
+    if "gets" in row:
+        written = assign(state, pod, *answers["fits"])[TO_ALLOCATE]
+        answers["gets"] = sorted(claim.device for claims in parse_devices(written) for claim in claims)
     return answers, said

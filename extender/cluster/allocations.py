@@ -214,7 +214,8 @@ class Allocations:
         self.contradictions += self.problems.report(key, problems, "; the larger use counts")
         allocation = allocation_of(self._fleet, row, request)
         if reconciled.parts:
-            allocation = replace(allocation, shares=reconciled.parts, slices=reconciled.slices)
+            parts, slices, further = reconciled.parts, reconciled.slices, reconciled.further
+            allocation = replace(allocation, shares=parts, slices=slices, further=further)
         return allocation
 
     def _forget_allocated(self, node: str) -> None:

@@ -9,6 +9,7 @@ GPUs, so the claim counts on every one of them. The larger counts of the share a
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -22,21 +23,23 @@ _ROUNDING = 2
 """MiB by which sharing systems may round a fraction of a GPU's memory differently."""
 _SIDECARS = 1
 """The stage of sidecars (see ``Claim``)."""
-_Amount: TypeAlias = tuple[int, int]
-"""Compute in milli, memory in MiB."""
-_NOTHING: _Amount = (0, 0)
+_Amount: TypeAlias = tuple[int, int, int]
+"""Compute in milli, memory in MiB, and as how many of the pods of a GPU it counts."""
+_NOTHING: _Amount = (0, 0, 0)
 Parts: TypeAlias = tuple[tuple[int, int, int], ...]
 """(GPU, compute milli, memory MiB), as in ``packing.fleet.node_usage.Allocation``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReconciledClaims:
-    """``parts`` of GPUs that the pod has, and (GPU, mask) the ``slices`` of those in MIG instances;
-    ``problem`` says what the claims contradict, "" where nothing."""
+    """``parts`` of GPUs that the pod has, (GPU, mask) the ``slices`` of those in MIG instances, and
+    ``further`` as in ``packing.fleet.node_usage.Allocation``; ``problem`` says what the claims contradict, ""
+    where nothing."""
 
     parts: Parts = ()
     problem: str = ""
     slices: tuple[tuple[int, int], ...] = ()
+    further: tuple[tuple[int, int], ...] = ()
 
 
 def reconcile_claims(node: NodeSpec, request: Request, claims: Claims | None) -> ReconciledClaims:
@@ -52,7 +55,7 @@ def reconcile_claims(node: NodeSpec, request: Request, claims: Claims | None) ->
     use = _GpuUse(node, exact=claims is not None and claims.exact)
     problems += [use.add(claim) for claim in usable]
     problem = shorten("; ".join(dict.fromkeys(filter(None, problems))))
-    return ReconciledClaims(use.parts(), problem, use.slices())
+    return ReconciledClaims(use.parts(), problem, use.slices(), use.further())
 
 
 def reconcile_counts(
@@ -159,7 +162,7 @@ class _GpuUse:
         gpu = self._gpus[index]
         milli, mib, problem = _share_on(gpu, claim, exact=self._exact)
         stages = self._on[index]
-        stages[claim.stage] = _sum(stages.get(claim.stage, _NOTHING), (milli, mib))
+        stages[claim.stage] = _sum(stages.get(claim.stage, _NOTHING), (milli, mib, _slots(claim)))
         if gpu.instances:
             mask, mask_problem = _slices_on(gpu.instances, claim, trusted=not problem)
             self._slices[index] |= mask
@@ -178,7 +181,7 @@ class _GpuUse:
             self._anywhere = {_kind(gpu): _OnAny(gpu) for gpu in self._gpus}
         for on_any in self._anywhere.values():
             milli, mib, _ = _share_on(on_any.gpu, claim, exact=self._exact)
-            amount = _sum(on_any.stages.get(claim.stage, _NOTHING), (milli, mib))
+            amount = _sum(on_any.stages.get(claim.stage, _NOTHING), (milli, mib, _slots(claim)))
             on_any.stages[claim.stage] = amount
             if claim.stage != _SIDECARS:
                 on_any.most = _max(on_any.most, amount)
@@ -189,8 +192,15 @@ class _GpuUse:
 
         Forged sums may be too large for the fleet, so they are cut to a little more than the GPU has.
         """
-        used = range(len(self._gpus)) if self._anywhere else sorted(self._on)
-        return tuple((gpu, *self._most(gpu)) for gpu in used)
+        return tuple((gpu, *self._most(gpu)[:2]) for gpu in self._used())
+
+    def further(self) -> tuple[tuple[int, int], ...]:
+        """(GPU, number) by which it counts as more than one of the pods of the GPU."""
+        slots = ((gpu, self._most(gpu)[2]) for gpu in self._used())
+        return tuple((gpu, number - 1) for gpu, number in slots if number > 1)
+
+    def _used(self) -> Iterable[int]:
+        return range(len(self._gpus)) if self._anywhere else sorted(self._on)
 
     def _most(self, index: int) -> _Amount:
         gpu = self._gpus[index]
@@ -201,8 +211,8 @@ class _GpuUse:
             if stage != _SIDECARS:
                 most = _max(most, _sum(amount, on_any.stages.get(stage, _NOTHING)))
         sidecars = _sum(here.get(_SIDECARS, _NOTHING), on_any.stages.get(_SIDECARS, _NOTHING))
-        milli, mib = _sum(most, sidecars)
-        return min(milli, gpu.compute_milli + 1), min(mib, gpu.memory_mib + 1)
+        milli, mib, slots = _sum(most, sidecars)
+        return min(milli, gpu.compute_milli + 1), min(mib, gpu.memory_mib + 1), slots
 
     def slices(self) -> tuple[tuple[int, int], ...]:
         """(GPU, mask) the slices in use of each GPU that is divided into MIG instances."""
@@ -212,11 +222,15 @@ class _GpuUse:
 
 
 def _sum(one: _Amount, other: _Amount) -> _Amount:
-    return one[0] + other[0], one[1] + other[1]
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
 def _max(one: _Amount, other: _Amount) -> _Amount:
-    return max(one[0], other[0]), max(one[1], other[1])
+    return max(one[0], other[0]), max(one[1], other[1]), max(one[2], other[2])
+
+
+def _slots(claim: Claim) -> int:
+    return claim.requested.slots if claim.requested else 1
 
 
 def _kind(gpu: Gpu) -> tuple[int, int, Instances]:

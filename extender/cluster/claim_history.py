@@ -133,12 +133,13 @@ def _with_least(claims: Claims | None, share: Shares) -> Claims | None:
 def _larger_of(one: ReconciledClaims, other: ReconciledClaims) -> ReconciledClaims:
     """The larger of both on each GPU; ``problem`` of the first."""
     compute, memory, slices = Counter[int](), Counter[int](), dict(one.slices)
+    further = tuple(sorted((Counter(dict(one.further)) | Counter(dict(other.further))).items()))
     for gpu, milli, mib in (*one.parts, *other.parts):
         compute[gpu], memory[gpu] = max(milli, compute[gpu]), max(mib, memory[gpu])
     for gpu, mask in other.slices:
         slices[gpu] = mask | slices.get(gpu, 0)
     parts = tuple((gpu, compute[gpu], memory[gpu]) for gpu in sorted(compute))
-    return ReconciledClaims(parts, one.problem, tuple(sorted(slices.items())))
+    return ReconciledClaims(parts, one.problem, tuple(sorted(slices.items())), further)
 
 
 def _covers(one: Shares | None, other: Shares) -> bool:

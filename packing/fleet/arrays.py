@@ -31,7 +31,7 @@ IN_PARTS, WHOLE_GPU = 1, 2
 """Values of ``offered``."""
 _PER_GPU = (
     "compute", "compute_capacity", "memory", "memory_capacity",
-    "divisible", "shareable", "share_slots", "identified", "island", "offered",
+    "divisible", "shareable", "share_slots", "total_slots", "identified", "island", "offered",
 )  # fmt: skip
 _PER_RESOURCE = (
     "free_devices", "total_devices", "free_peers", "total_peers", "device_gpu", "max_per_container",
@@ -66,7 +66,7 @@ class NodeArrays:
         # not (it is unhealthy or cordoned).
         self.offered = np.zeros((gpus, nodes), np.uint8)
         # (G, N) How many more shares the GPU takes, whatever their size.
-        self.share_slots = np.zeros((gpus, nodes), np.int32)
+        self.share_slots, self.total_slots = np.zeros((2, gpus, nodes), np.int32)
         # (R, N) Counted devices, the size of one in GPUs, and how many one container gets at most (0: any).
         self.free_devices, self.total_devices = np.zeros((2, 0, nodes), np.int32)
         self.device_gpu, self.max_per_container = _floats(0, nodes), np.zeros((0, nodes), np.int32)
@@ -173,7 +173,7 @@ class NodeArrays:
             self.compute[index, row] = self.compute_capacity[index, row] = gpu.compute_milli
             self.memory[index, row] = self.memory_capacity[index, row] = min(gpu.memory_mib, LARGEST)
             self.shareable[index, row] = gpu.divisible and gpu.slots > 0
-            self.share_slots[index, row] = min(gpu.slots, UNLIMITED)
+            self.share_slots[index, row] = self.total_slots[index, row] = min(gpu.slots, UNLIMITED)
             self.identified[index, row] = bool(gpu.uuid)
         for index, offered in enumerate(_offered(spec)):
             self.offered[index, row] = offered

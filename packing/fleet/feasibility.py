@@ -66,7 +66,7 @@ def _emptied(arrays: NodeArrays) -> NodeArrays:
     empty = copy(arrays)
     empty.free_cpu, empty.free_memory = arrays.total_cpu, arrays.total_memory
     empty.free_devices, empty.divisible = arrays.total_devices, arrays.shareable
-    empty.free_peers = arrays.total_peers
+    empty.free_peers, empty.share_slots = arrays.total_peers, arrays.total_slots
     empty.compute, empty.memory = arrays.compute_capacity, arrays.memory_capacity
     empty.overcommitted = np.zeros_like(arrays.overcommitted)
     return empty
@@ -234,6 +234,8 @@ def _gpus_for(fleet: Fleet, arrays: NodeArrays, request: Request) -> kernels.Gpu
     divisible, shareable = arrays.divisible, arrays.shareable
     if (permitted := permitted_gpus(fleet, arrays, request)) is not None:
         divisible, shareable = divisible * permitted, shareable * permitted
+    if request.shares and request.shares.slots > 1:
+        divisible = divisible * (arrays.share_slots >= request.shares.slots)
     return kernels.Gpus(
         arrays.compute, arrays.memory, arrays.compute_capacity, arrays.memory_capacity, divisible,
         shareable,

@@ -256,6 +256,8 @@ class Fleet:
         for one in held:
             for gpu, *_ in one.shares:
                 arrays.share_slots[gpu, row] -= sign
+            for gpu, more in one.further:
+                arrays.share_slots[gpu, row] -= sign * more
             if one.devices or one.shares:
                 arrays.pods_by_gpu_count[_gpu_count(one, arrays.device_gpu), row] += sign
             devices, shares = devices or bool(one.devices), shares or bool(one.shares)

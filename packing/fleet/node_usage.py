@@ -18,7 +18,7 @@ from packing.model.request import MOST_DEVICES
 class Allocation:
     """What one pod holds on one node: CPU, memory, (resource number, devices), (GPU, compute milli, memory
     MiB), and on GPUs that are divided into MIG instances (GPU, mask of slices). ``together``: its devices are
-    NVLink peers."""
+    NVLink peers. ``further``: (GPU, number), by which it counts as more than one of the pods of the GPU."""
 
     row: int
     cpu_milli: int
@@ -27,6 +27,7 @@ class Allocation:
     shares: tuple[tuple[int, int, int], ...] = ()
     slices: tuple[tuple[int, int], ...] = ()
     together: bool = False
+    further: tuple[tuple[int, int], ...] = ()
 
     @property
     def memory_mib(self) -> int:

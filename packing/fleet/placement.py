@@ -27,9 +27,10 @@ def allocation_of(fleet: Fleet, row: int, request: Request, gpus: Sequence[int] 
     owned = {pool.resource for pool in spec.pools}
     devices = tuple((fleet.names.resources[name], count) for name, count in request.devices if name in owned)
     shares = tuple((g, part.compute_milli, share_mib(fleet, row, g, part)) for g in gpus) if part else ()
+    further = tuple((g, part.slots - 1) for g in gpus) if part and part.slots > 1 else ()
     slices = tuple((g, usage.slices_for(g, *size)) for g, *size in shares if spec.gpus[g].instances)
     cpu, memory = request.cpu_milli, request.memory_bytes
-    return Allocation(row, cpu, memory, devices, shares, slices, together=request.island)
+    return Allocation(row, cpu, memory, devices, shares, slices, request.island, further)
 
 
 def share_mib(fleet: Fleet, row: int, gpu: int, part: Shares) -> int:
@@ -54,6 +55,7 @@ def fitting_gpus(fleet: Fleet, row: int, request: Request) -> list[int]:
         row, arrays.compute, arrays.memory, arrays.memory_capacity, arrays.divisible,
         part.compute_milli, part.memory_mib, part.memory_milli, fits,
     )  # fmt: skip
+    fits[arrays.share_slots[:, row] < part.slots] = 0
     return [g for g, gpu in enumerate(spec.gpus) if fits[g] and gpu.permits(request, part)]
 
 

@@ -50,7 +50,7 @@ class Shares:
     are cut to ``MOST_DEVICES``. ``Shares(k, 1000, memory_milli=1000)`` are k whole GPUs. ``resource`` is the
     extended resource that counts the shares: only nodes that share their GPUs under that name take them.
     ``containers`` of the pod request them; ``stacked`` is the same on fewer GPUs, which these containers
-    share, None if they cannot.
+    share, None if they cannot. Each then counts as ``slots`` of the pods among which a GPU may be split.
     """
 
     count: int
@@ -60,6 +60,7 @@ class Shares:
     resource: str = ""
     containers: int = 1
     stacked: Shares | None = None
+    slots: int = 1
 
     def __post_init__(self) -> None:
         if self.count < 1:

@@ -105,6 +105,8 @@ class _Rows:
                     freed[first + 1] += milli
                     freed[first + 2] += mib
                     self.modelled = self.modelled and gpu not in self._counted_gpus
+            for gpu, more in one.further:
+                freed[self._first[gpu]] += more
             for gpu, mask in one.slices:
                 for place in range(min(mask.bit_length(), self._slices[gpu])):
                     freed[self._first[gpu] + 1 + place] += mask >> place & 1

@@ -48,8 +48,8 @@ class Asked(NamedTuple):
     devices: Int64Array2D
     """(2, D) numbers of resources, and how many devices."""
     share: Int64Array
-    """Count of GPUs (0 for none), compute milli, MiB and thousandths of memory of a share, and 1 if the GPUs
-    must be in one island."""
+    """Count of GPUs (0 for none), compute milli, MiB and thousandths of memory of a share, 1 if the GPUs
+    must be in one island, and as how many of the pods of a GPU it counts."""
     whole: Int64Array
     """The same of a whole GPU."""
 

@@ -205,16 +205,16 @@ def _asked(fleet: Fleet, request: Request) -> tuple[Asked, bool]:
     """The request as arrays, and whether the fast search understands it."""
     numbers = [(fleet.names.resources.get(name, -1), count) for name, count in request.devices]
     part = request.shares
-    share = [0] * 5
+    share = [0] * 4
     if part:
-        share = [min(part.count, MOST_GPUS + 1), part.compute_milli, part.memory_mib, part.memory_milli, 0]
-    share[4] = int(request.island)
+        share = [min(part.count, MOST_GPUS + 1), part.compute_milli, part.memory_mib, part.memory_milli]
+    share += [int(request.island), part.slots if part else 1]
     cpu_and_memory = [min(amount, MOST_AMOUNT) for amount in (request.cpu_milli, request.memory_bytes)]
     asked = Asked(
         np.array(cpu_and_memory, np.int64),
         np.array(numbers, np.int64).reshape(len(numbers), 2).T.copy(),
         np.array(share, np.int64),
-        np.array([0, WHOLE, 0, WHOLE, 0], np.int64),
+        np.array([0, WHOLE, 0, WHOLE, 0, 1], np.int64),
     )
     return checked(asked), len(numbers) <= _MOST_DEVICES
 

@@ -95,12 +95,12 @@ def _add_choice(view, held, leaving, work, count, share, gpus, island, untouched
             mib = np.int64(view.memory_capacity[g, n])
         island_of_gpu = np.int64(view.island[g, n]) if island else np.int64(0)
         if held.slices[g] == 0:
-            _add_target(view, held, leaving, work, g, island_of_gpu, milli, mib, np.int64(0), count)
+            _add_target(view, held, leaving, work, g, island_of_gpu, share[5], milli, mib, np.int64(0), count)
             continue
         for p in range(held.places.shape[1]):
             if _is_smallest_place(held, g, p, milli, mib):
                 window = held.places[3, p]
-                _add_target(view, held, leaving, work, g, island_of_gpu, milli, mib, window, count)
+                _add_target(view, held, leaving, work, g, island_of_gpu, share[5], milli, mib, window, count)
     ints[CHOICE_COUNT, choice], ints[CHOICE_FIRST, choice] = count, first
     ints[CHOICE_END, choice] = work.scalars[TARGETS]
     sort_targets(work, first)
@@ -123,11 +123,11 @@ def _is_smallest_place(held, g, p, milli, mib):
 
 
 @inlined
-def _add_target(view, held, leaving, work, g, island, milli, mib, window, count):
+def _add_target(view, held, leaving, work, g, island, slots, milli, mib, window, count):
     """Add what must be freed of a GPU, unless the victims cannot free it."""
     ints, t, n, row = work.ints, work.scalars[TARGETS], leaving.numbers[0], held.first[g]
     start = ints[TARGET_START, t] = work.scalars[NEEDS]
-    _add_need(work, row, 1 - np.int64(view.share_slots[g, n]))
+    _add_need(work, row, slots - np.int64(view.share_slots[g, n]))
     if held.slices[g] == 0:
         _add_need(work, row + 1, milli - np.int64(view.compute[g, n]))
         _add_need(work, row + 2, mib - np.int64(view.memory[g, n]))

@@ -70,7 +70,6 @@ def answer(state: State, row: dict[str, Any], settings: Settings) -> tuple[dict[
         each = explain_each(state, pod, list(state.nodes))
         answers["allocates"] = sorted(one.node for one in each if one.fits)
         said += f" {[(one.node, one.reason) for one in each]}"
-    answers = {"fits": sorted(result.names), "evicts": evicted}
     if "gets" in row:
         written = assign(state, pod, *answers["fits"])[TO_ALLOCATE]
         answers["gets"] = sorted(claim.device for claims in parse_devices(written) for claim in claims)

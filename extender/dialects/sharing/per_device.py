@@ -4,7 +4,9 @@ A container requests a number of devices, and memory (MiB or per cent) and cores
 The systems choose devices for one container after the other, and several containers may share a GPU. Stowage
 makes one request of them: as many different GPUs as the containers use at the same time, each with the
 largest share of any container. A node that cannot give that may give the ``stacked`` form: as many GPUs as
-the largest container requests, each with the sum of the shares. HAMi gives a full GPU to no container without
+the largest container requests, each with the sum of the shares. Of the pods that a GPU may have, each
+container that runs at the same time is one (``Used`` in HAMi's Fit, ReducePodFootprint in ``pkg/device`` of
+vgpu-manager, ``UsedNum`` in ``devices/nvidia/vgpu/utils.go`` of Volcano). HAMi gives a full GPU to no container without
 cores (Fit in ``pkg/device/nvidia/device.go`` of Project-HAMi/HAMi).
 Stowage may refuse a node on which the system would place the pod, but accepts none on which it could not.
 """
@@ -73,12 +75,14 @@ class PerDeviceResources:
         full_and_more = compute == WHOLE and not all(share.compute_milli for share in shares)
         if len(shares) == 1 or max(compute, milli) > WHOLE or full_and_more:
             return None
-        return Shares(max(share.count for share in shares), compute, mib, milli, self.count)
+        count = max(share.count for share in shares)
+        return Shares(count, compute, mib, milli, self.count, slots=used["slots"])
 
     def _parts(self, container: Container) -> dict[str, int]:
         if (share := self.of_container(container)) is None:
             return {}
-        return {"compute": share.compute_milli, "MiB": share.memory_mib, "memory": share.memory_milli}
+        parts = {"compute": share.compute_milli, "MiB": share.memory_mib, "memory": share.memory_milli}
+        return parts | {"slots": 1}
 
     def of_container(self, container: Container) -> Shares | None:
         """What one container requests, None for no device. Raises RequestError."""

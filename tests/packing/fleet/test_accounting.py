@@ -45,6 +45,7 @@ allocations = st.builds(
         tuple((i, count) for i, count in enumerate((whole, mig)) if count),
         tuple((gpu, 1000 if mask else 333, mib) for gpu in sorted(gpus)),
         ((4, mask),) if mask and 4 in gpus else (),
+        further=tuple((gpu, 2) for gpu in sorted(gpus) if mig),
     ),
     huge,
     huge,

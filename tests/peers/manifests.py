@@ -161,10 +161,11 @@ def _with_shares(short: Short) -> Short:
     if not system:
         return short
     gpus = short[system]
+    planned = ",".join(f"0_{gpu}_{cores}_{mib}" for gpu, (mib, cores) in gpus.items())
     annotations = {
         "hami": {"hami.io/vgpu-devices-allocated": _devices(gpus), "hami.io/vgpu-node": short["node"]},
         "vgpu-manager": {
-            "nvidia.com/pre-allocated": f"c0[{','.join(f'0_{gpu}_{cores}_{mib}' for gpu, (mib, cores) in gpus.items())}]",
+            "nvidia.com/pre-allocated": f"c0[{planned}]",
             "nvidia.com/predicate-node": short["node"],
         },
         "volcano": {"volcano.sh/vgpu-ids-new": _devices(gpus), "volcano.sh/vgpu-node": short["node"]},

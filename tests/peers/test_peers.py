@@ -3,11 +3,11 @@
 Each table beside this file is one system, with the ``source`` of its rows (its repository, version and test).
 A row has a ``name``, the cluster (``manifests.py`` has the short forms), the pod that ``waits``, and what the
 system answers: ``fits``, all nodes on which the pod can be placed now, ``gets``, the GPUs of HAMi that its
-containers get on the only one, or ``evicts``, the pods that make room for it (not those that terminate already:
-naming these changes nothing). ``allocates`` is ``fits`` by ``explain``, which says where the claims of a pod get
-devices: ``filter`` refuses no node for devices. What stands beside ``rows`` is the same for all of them.
-``problems``: the nodes and pods of the cluster with problems. Where Stowage answers otherwise, ``ours`` says
-what, and ``why`` that is a choice.
+containers get on the only one, or ``evicts``, the pods that make room for it (not those that terminate
+already: naming these changes nothing). ``allocates`` is ``fits`` by ``explain``, which says where the claims
+of a pod get devices: ``filter`` refuses no node for devices. ``problems``: the nodes and pods that Stowage
+cannot read. What stands beside ``rows`` is the same for all of them. Where Stowage answers otherwise,
+``ours`` says what, and ``why`` that is a choice.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ The systems choose devices for one container after the other, and several contai
 makes one request of them: as many different GPUs as the containers use at the same time, each with the
 largest share of any container. A node that cannot give that may give the ``stacked`` form: as many GPUs as
 the largest container requests, each with the sum of the shares. Of the pods that a GPU may have, each
-container that runs at the same time is one (``Used`` in HAMi's Fit, ReducePodFootprint in ``pkg/device`` of
-vgpu-manager, ``UsedNum`` in ``devices/nvidia/vgpu/utils.go`` of Volcano). HAMi gives a full GPU to no container without
-cores (Fit in ``pkg/device/nvidia/device.go`` of Project-HAMi/HAMi).
+container that runs at the same time is one (Fit in ``pkg/device/nvidia/device.go`` of Project-HAMi/HAMi,
+ReducePodFootprint in ``pkg/device/types.go`` of vgpu-manager, TryAddPod in ``devices/nvidia/vgpu`` of
+Volcano). HAMi gives a full GPU to no container without cores (Fit, too).
 Stowage may refuse a node on which the system would place the pod, but accepts none on which it could not.
 """
 

@@ -31,6 +31,9 @@ MOST_LEVELS = 16
 """Priority levels that are told apart; all below the sixteenth count as one. Clusters have a few."""
 _GRAIN = 1024
 """Costs are whole multiples of 1/1024 GPU-seconds, so that sums do not depend on their order."""
+_EACH_VICTIM = 2
+"""Added to each victim's cost, in 1/1024 GPU-seconds: more than rounding down takes from it, so of sets that
+cost the same the one with fewer pods leaves."""
 
 
 def work_lost(state: State, pod: Pod, now: float) -> float:
@@ -56,7 +59,7 @@ class Prices:
         count, levels = numbers.shape[1], self._levels.size
         level = np.clip(np.searchsorted(self._levels, numbers[PRIORITY]), 0, levels - 1)
         lost = lost_by_each(numbers[STARTED], numbers[SAVED], numbers[INTERVAL], self._now)
-        grains = np.floor(gpu_seconds(numbers[GPUS], lost, numbers[RESTARTS]) * _GRAIN)
+        grains = np.floor(gpu_seconds(numbers[GPUS], lost, numbers[RESTARTS]) * _GRAIN) + _EACH_VICTIM
         costs = np.zeros((count, 1 + levels))
-        costs[np.arange(count), levels - level] = np.maximum(grains, 1) / _GRAIN
+        costs[np.arange(count), levels - level] = grains / _GRAIN
         return costs

@@ -188,7 +188,7 @@ def test_a_gang_on_two_nodes_leaves_only_where_whole_gangs_may():
     assert plans(state, high(1)) == {}
     [first, *_] = plan_evictions(state, high(1), ["a"], NOW, whole_gangs=True)
     assert (victims(first), [pod.name for pod in first.other_nodes]) == (["on-a"], ["on-b"])
-    assert first.cost[-1] - ROOM_SECONDS * first.room == pytest.approx(2 * RESTART)
+    assert first.cost[-1] - ROOM_SECONDS * first.room == pytest.approx(2 * RESTART, abs=0.01)
     preempted(state, there)  # a member that may not be evicted
     assert plans(state, high(1), "a", whole_gangs=True) == {}
 
@@ -247,7 +247,7 @@ def test_shielded_jobs_stay():
     preempted(state, low)
     assert plans(state, high(1)) == {}
     [plan] = plan_evictions(state, high(1), ["n"], NOW + 601)
-    assert plan.cost[1] - ROOM_SECONDS * plan.room == pytest.approx(2 * RESTART)  # it suffered once
+    assert plan.cost[1] - ROOM_SECONDS * plan.room == pytest.approx(2 * RESTART, abs=0.01)  # it suffered once
 
 
 def test_a_gang_has_one_runtime_however_fresh_its_members_are():

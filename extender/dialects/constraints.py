@@ -15,9 +15,9 @@ from typing import Literal
 
 from extender.dialects.pod_resources import RequestError
 from extender.dialects.sharing import hami, vgpu_manager, volcano
-from extender.inventory.sharing.koordinator import ISOLATION, isolation_mode
+from extender.inventory.sharing import koordinator
 from extender.untrusted.limits import LISTED_NAMES, NAME, quoted
-from packing.model.request import ANY, ModelName, Models, NameFilter, SeparateGpus
+from packing.model.request import ANY, WHOLE, ModelName, Models, NameFilter, SeparateGpus, Shares
 
 MODELS, NOT_MODELS = "stowage.dev/gpu-models", "stowage.dev/gpu-models-not"
 CUDA, NVLINK = "stowage.dev/min-cuda", "stowage.dev/nvlink"
@@ -77,13 +77,17 @@ def separate_gpus(annotations: Mapping[str, str]) -> SeparateGpus | None:
     return None if text is None else _SEPARATE[text]
 
 
-def mode(metadata: Mapping[str, str]) -> str:
-    """A text that names the sharing modes that the pod allows, "" for all. Raises RequestError."""
+def mode(metadata: Mapping[str, str], shares: Shares | None) -> str:
+    """A text that names the sharing modes that the pod allows, "" for all. Raises RequestError.
+
+    Koordinator isolates no pod with all of a GPU's memory (koordinator-sh/koordinator at a7a1b76b, ``Filter``
+    in ``pkg/scheduler/plugins/deviceshare/plugin.go``)."""
     text = metadata.get(hami.MODE, "")
     if len(text) > NAME:
         raise RequestError(f"{hami.MODE}: more than {NAME} characters")
-    provider = metadata.get(ISOLATION, "")
-    isolation = isolation_mode(provider) if provider else ""
+    provider = metadata.get(koordinator.ISOLATION, "")
+    isolated = shares and shares.resource == koordinator.RESOURCE and shares.memory_milli < WHOLE
+    isolation = koordinator.isolation_mode(provider) if provider and isolated else ""
     return ", ".join(filter(None, (text, isolation, vgpu_manager.memory_mode(metadata))))
 
 

@@ -97,7 +97,7 @@ def _request(spec: PodSpec, pairs: Pairs) -> Request:
         scattered=several and wish == "none",
         together=together,
         separate=separate if together > 1 else None,
-        mode=constraints.mode(metadata),
+        mode=constraints.mode(metadata, shares),
     )
 
 

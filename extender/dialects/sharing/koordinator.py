@@ -6,8 +6,9 @@ division over GPUs in ``devicehandler_gpu.go``, manifests in
 ``docs/proposals/scheduling/20220629-fine-grained-device-scheduling.md`` and
 ``20230803-enhance-gpu-share-api.md``. Amounts are those of the whole pod: cores and ratio in per cent of one
 GPU, memory in bytes. ``gpu.shared`` is the number of GPUs that they are divided over. ``gpu: 50`` is 50 of
-cores and 50 of ratio. The annotation names devices by minor number. A pod with the label
-``koordinator.sh/gpu-isolation-provider`` runs only on nodes with the same label.
+cores and 50 of ratio. The annotation names devices by minor number. A pod with a
+part of a GPU's memory and the label ``koordinator.sh/gpu-isolation-provider`` runs only on nodes with the
+same label.
 """
 
 from __future__ import annotations

@@ -109,21 +109,22 @@ def pods(name: str, short: Short) -> Iterator[dict[str, Any]]:
 
 def pod(name: str, short: Short) -> dict[str, Any]:
     """``asks``: the resources of its container, or ``containers``, ``init`` and ``sidecars``, each a list of
-    resources. ``claims``: names of ResourceClaims. ``node``: its node, where it has run for ``minutes`` (60).
-    ``hami``, ``vgpu-manager``, ``volcano``: the GPUs that its container has, with MiB and per cent of the
-    cores. ``deleted_seconds_ago``: it terminates, with the usual grace period. ``kueue``: its queue of Kueue,
-    which manages it. ``priority``, ``labels``, ``annotations``; ``metadata``, ``spec`` and ``status`` as in a
-    manifest."""
+    resources. ``guaranteed``: they are the limits, too. ``claims``: names of ResourceClaims. ``node``: its
+    node, where it has run for ``minutes`` (60). ``hami``, ``vgpu-manager``, ``volcano``: the GPUs that its
+    container has, with MiB and per cent of the cores. ``deleted_seconds_ago``: it terminates, with the usual
+    grace period. ``kueue``: its queue of Kueue, which manages it. ``priority``, ``labels``, ``annotations``;
+    ``metadata``, ``spec`` and ``status`` as in a manifest."""
     short = _with_shares(short)
     containers, started = short.get("containers", [short.get("asks", {})]), _ago(short.get("minutes", 60))
+    limited = short.get("guaranteed", False)
     spec = {
         "schedulerName": "stowage",
-        "containers": [_container(number, asks) for number, asks in enumerate(containers)],
+        "containers": [_container(number, asks, limited) for number, asks in enumerate(containers)],
         "initContainers": [
-            _container(200 + number, asks) | {"restartPolicy": "Always"}
+            _container(200 + number, asks, limited) | {"restartPolicy": "Always"}
             for number, asks in enumerate(short.get("sidecars", []))
         ]
-        + [_container(100 + number, asks) for number, asks in enumerate(short.get("init", []))],
+        + [_container(100 + number, asks, limited) for number, asks in enumerate(short.get("init", []))],
         "priority": short.get("priority", 0),
         "resourceClaims": [{"name": name, "resourceClaimName": name} for name in short.get("claims", ())],
     }
@@ -242,10 +243,10 @@ def resource_slice(node: str, devices: Short) -> dict[str, Any]:
     }
 
 
-def _container(number: int, asks: Short) -> dict[str, Any]:
+def _container(number: int, asks: Short, limited: bool) -> dict[str, Any]:
     requests = _texts(asks)
-    extended = {name: text for name, text in requests.items() if "/" in name}
-    return {"name": f"c{number}", "image": "x", "resources": {"requests": requests, "limits": extended}}
+    limits = {name: text for name, text in requests.items() if limited or "/" in name}
+    return {"name": f"c{number}", "image": "x", "resources": {"requests": requests, "limits": limits}}
 
 
 def _texts(values: Short) -> dict[str, str]:

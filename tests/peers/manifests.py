@@ -51,8 +51,8 @@ def manifests(row: Short) -> list[dict[str, Any]]:
 
 
 def node(name: str, short: Short) -> dict[str, Any]:
-    """``gpus``: plain ones. ``hami``, ``vgpu-manager``, ``volcano``: what differs from ``_HAMI_GPU`` and so on
-    in the register, for each GPU; GPU 0 of node n1 is called ``n1-0``. ``devices``: those of its
+    """``gpus``: plain ones. ``hami``, ``vgpu-manager``, ``volcano``: what differs from ``_HAMI_GPU`` and so
+    on in the register, for each GPU; GPU 0 of node n1 is called ``n1-0``. ``devices``: those of its
     ResourceSlice. ``allocatable``, ``labels``, ``annotations``; ``spec`` and ``status`` as in a manifest."""
     allocatable, annotations = dict(_ROOM), dict(short.get("annotations", {}))
     if "gpus" in short:

@@ -7,7 +7,7 @@ containers get on the only one, or ``evicts``, the pods that make room for it (n
 already: naming these changes nothing). ``allocates`` is ``fits`` by ``explain``, which says where the claims
 of a pod get devices: ``filter`` refuses no node for devices. ``problems``: the nodes and pods that Stowage
 cannot read. What stands beside ``rows`` is the same for all of them. Where Stowage answers otherwise,
-``ours`` says what, and ``why`` that is a choice.
+``ours`` says what, and ``why`` that is a choice. Other keys beside ``rows`` only hold anchors of YAML.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from ..cases.answers import cluster, filtered, victims
 from .manifests import manifests, pods
 
 TABLES = sorted(Path(__file__).parent.glob("*.yaml"))
-ROWS = [
-    pytest.param(table | row, id=f"{path.stem}: {row['name']}")
-    for path in TABLES
-    for table in [yaml.safe_load(path.read_text())]
-    for row in table.pop("rows")
-]
 KEYS = {"name", "source", "nodes", "pods", "budgets", "objects", "waits", "settings", "fits", "evicts"}
 KEYS |= {"claims", "allocates", "gets", "problems", "ours", "why"}
+ROWS = [
+    pytest.param({key: table[key] for key in KEYS & table.keys()} | row, id=f"{path.stem}: {row['name']}")
+    for path in TABLES
+    for table in [yaml.safe_load(path.read_text())]
+    for row in table["rows"]
+]
 
 
 @pytest.mark.parametrize("row", ROWS)

@@ -100,7 +100,7 @@ def fleet_row(state: State, name: str, now: float) -> FleetRow | None:
         model=shorten(view.model, KEY),
         spot=view.spot,
         closed=view.takes_nothing or (hidden.note if hidden else ""),
-        offered=not view.takes_nothing or view.takes_nothing == Reason.PLUGIN_BUSY.text,
+        offered=not hidden and view.takes_nothing in ("", Reason.PLUGIN_BUSY.text),
         problem=shorten(view.problem),
         cpu_milli=(view.free_cpu_milli, spec.cpu_milli),
         memory_mib=(view.free_memory_mib, spec.memory_mib),

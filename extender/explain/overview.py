@@ -133,7 +133,7 @@ def _unoffered(state: State, name: str, row: int) -> NodeLine | None:
     found = unoffered(state, name)
     if found is None:
         return None
-    arrays, closed = state.fleet.arrays, closed_text(state, name, row)
+    arrays = state.fleet.arrays
     return NodeLine(
         node=name,
         model=shorten(found.model, KEY),
@@ -147,8 +147,8 @@ def _unoffered(state: State, name: str, row: int) -> NodeLine | None:
         pods=len(state.allocations.pods_on(name)),
         used_percent=(),
         islands=(),
-        note="; ".join(filter(None, (closed, found.note if found.note != closed else ""))),
-        on_offer=found.note == ONLY_CLAIMS and not closed,
+        note="; ".join(filter(None, (found.closed, found.note))),
+        on_offer=found.note == ONLY_CLAIMS and not found.closed,
         used_gpus=float(found.used),
         problem=shorten(state.nodes.problems.get(name, "")),
     )

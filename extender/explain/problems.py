@@ -132,7 +132,7 @@ def _of_nodes(state: State) -> Iterator[Problem]:
             advice = _NODE_CLOSED if text.startswith("node takes nothing") else _NODE
         yield Problem("node", shorten(name, KEY), shorten(text), advice)
     for name in sorted(state.nodes.unoffered.keys() - state.nodes.problems.keys()):
-        if (found := unoffered(state, name)) and found.note != ONLY_CLAIMS:
+        if (found := unoffered(state, name)) and not (found.closed or found.note == ONLY_CLAIMS):
             text = f"{found.note}; its pods hold {found.used}" if found.used else found.note
             yield Problem("node", shorten(name, KEY), text, _UNOFFERED)
 

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 from extender.cluster.state import State
 from extender.dialects.pod_request import bound_request
+from extender.explain.closed import closed_text
 from extender.inventory.devices import is_gpu_resource
+from extender.inventory.gpu_labels import read_gpu_labels
+from packing.model.gpu_catalogue import find_model
 
 _GPU_DRIVER = "gpu."
 ONLY_CLAIMS = "only claims get its GPUs"
@@ -20,13 +23,15 @@ ONLY_CLAIMS = "only claims get its GPUs"
 @dataclass(frozen=True, slots=True)
 class Unoffered:
     """``gpus``: how many; 0 is not known. ``held``: by pod, how many it has, if it has any still. ``free``:
-    those that claims can get. ``note``: what is the matter."""
+    those that claims can get. ``note``: what is the matter; ``closed``: why the node takes no pods whatever
+    it offers, "" if nothing says so."""
 
     gpus: int
     model: str
     held: tuple[tuple[str, int], ...]
     free: int
     note: str
+    closed: str
 
     @property
     def used(self) -> int:
@@ -38,20 +43,21 @@ def unoffered(state: State, name: str) -> Unoffered | None:
     """The GPUs of a node, None where it offers some, or has none as far as is known."""
     row = state.fleet.rows.get(name)
     spec = state.fleet.specs[row] if row is not None else None
-    if spec is None or spec.gpus:
+    if row is None or spec is None or spec.gpus:
         return None
-    if devices := _in_slices(state, name):
+    if devices := _in_slices(state, name, row):
         return devices
     count = state.nodes.unoffered.get(name)
     if count is None:
         return None
     held = tuple(_held(state, name))
     gpus = max(count, sum(number for _, number in held))
-    note = f"offers none of its {gpus} GPUs: its device plugin or driver may be down"
+    note, closed = f"offers none of its {gpus} GPUs", closed_text(state, name, row)
+    note += "" if closed else ": its device plugin or driver may be down"
+    product = read_gpu_labels(state.nodes.labels_of(name)).product
+    model = find_model(product)
     problem = state.nodes.problems.get(name, "")
-    return Unoffered(
-        gpus, state.nodes.labels_of(name).get("nvidia.com/gpu.product", ""), held, 0, problem or note
-    )
+    return Unoffered(gpus, model.name if model else product, held, 0, problem or note, closed)
 
 
 def _held(state: State, name: str) -> Iterator[tuple[str, int]]:
@@ -62,7 +68,7 @@ def _held(state: State, name: str) -> Iterator[tuple[str, int]]:
             yield pod.key, number
 
 
-def _in_slices(state: State, name: str) -> Unoffered | None:
+def _in_slices(state: State, name: str, row: int) -> Unoffered | None:
     """A GPU is all devices with one UUID, such as its MIG instances."""
     on_node = state.devices.on_node(name, state.nodes.labels_of(name))
     gpus: dict[str, list[str]] = {}
@@ -85,4 +91,5 @@ def _in_slices(state: State, name: str) -> Unoffered | None:
     for pods in gpus.values():
         for pod in dict.fromkeys(pods):
             by_pod[pod] = by_pod.get(pod, 0) + 1
-    return Unoffered(len(gpus), model, tuple(by_pod.items()), len(gpus) - len(taken), ONLY_CLAIMS)
+    closed = closed_text(state, name, row)
+    return Unoffered(len(gpus), model, tuple(by_pod.items()), len(gpus) - len(taken), ONLY_CLAIMS, closed)

@@ -65,9 +65,10 @@ class Snapshot:
     dump: Header | None = None
     """What a service knew beside these objects, if it wrote the file (``GET /debug/state``)."""
 
-    def add(self, text: str, file: str) -> None:
-        """Add the objects of a text; of two with one name the later one counts. Raises ``Unavailable``."""
-        for index, item in enumerate(self._items(text, file)):
+    def add(self, text: str, file: str, nodes: int | None = None) -> None:
+        """Add the objects of a text; of two with one name the later one counts. Raises ``Unavailable``.
+        ``nodes``: as for ``documents``."""
+        for index, item in enumerate(self._items(text, file, nodes)):
             match item:
                 case Node():
                     self._report_duplicate(item.key in self.nodes, file, index, f"Node {item.key}")
@@ -84,9 +85,9 @@ class Snapshot:
                     self._report_duplicate(is_known, file, index, item.key or item.name)
                     self.others[item.kind, item.key] = item
 
-    def _items(self, text: str, file: str) -> Iterable[_Item]:
+    def _items(self, text: str, file: str, nodes: int | None) -> Iterable[_Item]:
         if not is_dump(text):
-            return _items(text, file)
+            return _items(text, file, nodes)
         self.dump, records = parse(text, file)
         return records
 
@@ -239,8 +240,8 @@ _Item: TypeAlias = _Parsed | None
 """None: an object of a kind that is ignored."""
 
 
-def _items(text: str, file: str) -> Iterator[_Item]:
-    for document in documents(text, file, hook=_parse_early):
+def _items(text: str, file: str, nodes: int | None) -> Iterator[_Item]:
+    for document in documents(text, file, nodes, hook=_parse_early):
         kind = _kind(document)
         items = (document.get("items") or []) if kind in _LISTS else document
         if isinstance(items, list):

@@ -21,8 +21,6 @@ from extender.source.snapshot import Snapshot, documents
 from extender.untrusted.limits import KEY, YAML_NODES, quoted, shorten
 from extender.untrusted.validation import validation_problem
 
-_WITHOUT_ANCHORS = "; kubectl writes it out: kubectl create --dry-run=client -o json -f FILE"
-
 
 class Template(NamedTuple):
     """A pod, and the workload that makes it ("Job train"; "" for a pod of its own)."""
@@ -47,8 +45,7 @@ def parse_templates(text: str, name: str) -> list[Template]:
     try:
         read = documents(text, name, YAML_NODES)
     except Unavailable as error:
-        hint = _WITHOUT_ANCHORS if "anchor" in str(error) else ""
-        raise ValueError(f"{error}{hint}") from None
+        raise ValueError(str(error)) from None
     objects = [one for document in read for one in _objects(document)]
     if found := [template for one in objects for template in _of_object(one, name)]:
         return found
@@ -62,7 +59,7 @@ def beside_pods(text: str, name: str) -> list[Event]:
     """The other objects of a manifest that matter to its pods, such as a PodGroup or a ResourceClaim. Nodes
     and pods do not count: they are not in the cluster."""
     snapshot = Snapshot()
-    snapshot.add(text, name)
+    snapshot.add(text, name, YAML_NODES)
     return [Upserted(one) for one in snapshot.others.values()]
 
 

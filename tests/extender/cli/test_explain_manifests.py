@@ -192,6 +192,12 @@ def test_workloads(case: Case, kind: str, spec: str, titles: list[str]) -> None:
     assert out.count("asks for 1 nvidia.com/gpu\n") == out.count(FITS) == len(titles)
 
 
+def test_a_manifest_with_anchors(case: Case) -> None:
+    resources = "{requests: &one {nvidia.com/gpu: 1}, limits: *one}"
+    text = f"kind: Pod\nmetadata: {{name: a}}\nspec: {{containers: [{{name: a, resources: {resources}}}]}}\n"
+    assert "asks for 1 nvidia.com/gpu\n" in case.explain_text(text)
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -200,8 +206,8 @@ def test_workloads(case: Case, kind: str, spec: str, titles: list[str]) -> None:
         (b"\x7fELF\xff\xfe", "is not text"),
         (b"\x00\x01\x02", "is not YAML: the text has a character that YAML does not allow"),
         (
-            b"kind: Pod\nmetadata: &m {name: a}\nspec: *m\n",
-            "anchors are not allowed (line 2); kubectl writes it out: kubectl create --dry-run",
+            b"kind: Pod\nmetadata: {name: a}\nspec: *m\n",
+            "an alias of what is not complete (line 3)",
         ),
         (b"kind: MyThing\nspec: {size: 3}\n", "has no pod and no pod template (MyThing): create it, and"),
         (b"kind: Pod\nmetadata: {name: a}\nspec: {containers: nvidia}\n", "spec.containers: "),

@@ -33,7 +33,8 @@ def test_nodes_and_waiting_pods(capsys: pytest.CaptureFixture[str]) -> None:
         "NOTE",
     ]
     assert lines[1].startswith("a100-01      A100 SXM4 80GB  8     6           6.0   480 of 640 GiB  1")
-    assert "35 nodes with 220 GPUs: 14 % in use, 154 GPUs and 19 nodes entirely free; 5 pods wait" in lines
+    free = "154 GPUs and 19 nodes entirely free; 8 GPUs on 1 closed nodes"
+    assert f"36 nodes with 228 GPUs: 14 % in use, {free}; 5 pods wait" in lines
     assert lines[-1] == "and 3 more pods wait"
 
 
@@ -57,7 +58,7 @@ def test_wide_shows_each_gpu(capsys: pytest.CaptureFixture[str]) -> None:
 def test_json_has_all_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["top", "--example", "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert sum(line["gpus"] for line in found["nodes"]) == 220
+    assert sum(line["gpus"] for line in found["nodes"]) == 228
     assert len(found["waiting"]) == 5
 
 
